@@ -1,4 +1,4 @@
-"""The fixtures of the command line's tests, because both ask the same daemons."""
+"""The fixtures of the command-line tests, because these tests use the same daemons."""
 
 from __future__ import annotations
 

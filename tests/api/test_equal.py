@@ -1,4 +1,5 @@
-"""`import gpq` can do what the command line can: each command and option has a counterpart, or a reason why not."""
+"""`import gpq` can do everything that the command line can. Each command and option has a counterpart or a reason for
+having none."""
 
 from __future__ import annotations
 
@@ -61,7 +62,7 @@ RENAMED = {
     ("nodes reserve", "for_duration"): "duration",
     ("yield", "for"): "duration",
 }
-FORM = {"json", "color", "csv", "html", "raw"}  # how to print the answer
+FORM = {"json", "color", "csv", "html", "raw"}  # options that choose how to print the answer
 NO_OPTION = {
     ("submit", "wait"): "Job.wait",
     ("cancel", "yes"): "gpq asks nobody",
@@ -72,10 +73,10 @@ NO_OPTION = {
 }
 
 
-def test_each_command_has_a_counterpart_or_a_reason_why_not() -> None:
+def test_each_command_has_a_counterpart_or_a_reason_for_having_none() -> None:
     assert not COUNTERPARTS.keys() & WHY_NOT.keys()
     missing = GRAMMAR.keys() - COUNTERPARTS.keys() - WHY_NOT.keys()
-    assert not missing, f"no counterpart in gpq.api, and no reason: {sorted(missing)}"
+    assert not missing, f"no counterpart in gpq.api and no reason for it: {sorted(missing)}"
     assert not (COUNTERPARTS.keys() | WHY_NOT.keys()) - GRAMMAR.keys(), "these commands no longer exist"
 
 
@@ -88,7 +89,7 @@ def test_each_option_has_a_counterpart(command: str) -> None:
 
 
 @pytest.mark.parametrize("command", COUNTERPARTS)
-def test_each_counterpart_is_typed_and_explained(command: str) -> None:
+def test_each_counterpart_has_types_and_a_docstring(command: str) -> None:
     for each in COUNTERPARTS[command]:
         signature = inspect.signature(each)
         assert each.__doc__, each

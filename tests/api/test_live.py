@@ -1,4 +1,4 @@
-"""`gpq.Job` with a real daemon, which runs real processes and gets killed."""
+"""`gpq.Job` with a real daemon, which runs real processes and which the tests kill."""
 
 from __future__ import annotations
 
@@ -30,7 +30,8 @@ def running() -> Iterator[Daemon]:
 
 @pytest.fixture
 def daemon(running: Daemon, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Daemon]:
-    """The daemon that this process asks, as a user's program would. A daemon that the test itself starts ends here too."""
+    """This process uses the daemon as a user's program would. The fixture also stops a daemon that the test starts
+    itself."""
     for name, value in running.environment().items():
         if name.startswith(("GPQ_", "PYTHONPATH")):
             monkeypatch.setenv(name, value)
@@ -45,7 +46,7 @@ def shell(line: str, **options: object) -> api.Job:
     return api.submit(command=["sh", "-c", line], **options)  # type: ignore[call-overload, no-any-return]
 
 
-def test_a_job_from_its_submission_to_its_log(daemon: Daemon) -> None:
+def test_a_job_runs_from_its_submission_to_its_log(daemon: Daemon) -> None:
     job = shell("echo to $NAME; printf 'no\\377end'; exit 7", env={"NAME": "me"}, name="hello")
     assert job.wait(timeout=PATIENCE) == 7
     row = job.status()
@@ -67,16 +68,16 @@ def test_a_job_from_its_submission_to_its_log(daemon: Daemon) -> None:
     assert api.wait(job, "hello", timeout=PATIENCE) == 7
 
 
-def test_holding_releasing_requeueing_and_cancelling(daemon: Daemon) -> None:
+def test_jobs_can_be_held_released_requeued_and_cancelled(daemon: Daemon) -> None:
     job = shell("trap 'exit 75' TERM; while :; do sleep 0.05; done", preemptible=True, hold=True)
     with pytest.raises(api.errors.Refused, match="is already held"):
         job.hold()
     with pytest.raises(api.errors.GpqError, match="has not started"):
         list(job.logs())
     job.release()
-    wait_until(lambda: job.status().state == "running", "it runs")
+    wait_until(lambda: job.status().state == "running", "the job runs")
     assert job.requeue() == job
-    wait_until(lambda: job.status().restarts == 1 and job.status().state == "running", "it runs again")
+    wait_until(lambda: job.status().restarts == 1 and job.status().state == "running", "the job runs again")
     with pytest.raises(TimeoutError, match="did not end within"):
         job.wait(timeout=0.2)
     with pytest.raises(TimeoutError):
@@ -91,7 +92,7 @@ def test_holding_releasing_requeueing_and_cancelling(daemon: Daemon) -> None:
     again.cancel()
 
 
-def test_an_array_is_many_jobs_and_an_edit_changes_what_waits(daemon: Daemon) -> None:
+def test_an_array_has_many_jobs_and_edit_changes_a_waiting_job(daemon: Daemon) -> None:
     several = api.submit_array(
         command=["sh", "-c", "echo {lr} $GPQ_ARRAY_INDEX; exit {seed}"], sweep={"lr": [0.1, 0.2], "seed": [0, 3]}
     )
@@ -110,7 +111,7 @@ def test_an_array_is_many_jobs_and_an_edit_changes_what_waits(daemon: Daemon) ->
     assert later.wait(timeout=PATIENCE) == 0
 
 
-def test_history_and_report_answer_for_a_window(daemon: Daemon) -> None:
+def test_history_and_report_cover_a_time_window(daemon: Daemon) -> None:
     job = shell("true")
     job.wait(timeout=PATIENCE)
     [row] = api.history(job, since=timedelta(hours=1)).jobs
@@ -138,7 +139,9 @@ def test_an_unknown_job_or_server_is_named(daemon: Daemon) -> None:
         api.wait()
 
 
-def test_waiting_and_following_survive_a_kill_of_the_daemon(daemon: Daemon, caplog: pytest.LogCaptureFixture) -> None:
+def test_waiting_and_following_survive_when_the_daemon_is_killed(
+    daemon: Daemon, caplog: pytest.LogCaptureFixture
+) -> None:
     caplog.set_level(logging.WARNING, "gpq")
     gate = daemon.work / "gate"
     job = shell(f"echo before; while ! test -e {gate}; do sleep 0.05; done; echo after; exit 3")
@@ -150,16 +153,16 @@ def test_waiting_and_following_survive_a_kill_of_the_daemon(daemon: Daemon, capl
     ]
     for thread in threads:
         thread.start()
-    wait_until(lambda: "before" in daemon.log(job.id), "it prints")
+    wait_until(lambda: "before" in daemon.log(job.id), "the job prints")
     daemon.kill()
-    wait_until(lambda: "asking again" in caplog.text, "a thread noticed")
+    wait_until(lambda: "asking again" in caplog.text, "a thread noticed that the daemon is gone")
     gate.touch()
     for thread in threads:
         thread.join(PATIENCE)
     assert (lines, codes) == (["before", "after"], [3])
 
 
-def test_many_threads_submit_and_wait_at_once(daemon: Daemon) -> None:
+def test_many_threads_can_submit_and_wait_at_once(daemon: Daemon) -> None:
     codes: dict[int, int] = {}
 
     def one(number: int) -> None:
@@ -175,7 +178,7 @@ def test_many_threads_submit_and_wait_at_once(daemon: Daemon) -> None:
     assert codes == {number: number for number in range(8)}
 
 
-def test_ctrl_c_ends_the_wait_and_not_the_job(live: Gpq, home: Path) -> None:
+def test_ctrl_c_ends_the_wait_but_not_the_job(live: Gpq, home: Path) -> None:
     program = """
         import gpq
         job = gpq.submit(command=["sleep", "1000"])
@@ -191,14 +194,14 @@ def test_ctrl_c_ends_the_wait_and_not_the_job(live: Gpq, home: Path) -> None:
     )
     assert waiting.stdout is not None
     assert waiting.stdout.readline() == "1\n"
-    wait_until(lambda: asks(waiting.pid), "it waits for the daemon")
+    wait_until(lambda: asks(waiting.pid), "the program waits for the daemon")
     wait_until(lambda: '"running"' in live("status", "1", "--json").stdout, "the job runs")
     waiting.send_signal(signal.SIGINT)
     assert waiting.communicate(timeout=PATIENCE) == ("running\n", "")
     assert waiting.returncode == 0
 
 
-def test_the_example_of_the_page_runs(live: Gpq, home: Path) -> None:
+def test_the_example_on_the_page_runs(live: Gpq, home: Path) -> None:
     example, *_ = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "python.md").read_text(), re.DOTALL)
     (home / "train.py").write_text("import sys\nprint('trained with', sys.argv)\nsys.exit(sys.argv[2] == '0.1')\n")
     (home / "evaluate.sh").write_text("#!/bin/sh\necho evaluated $1 $SPLIT\n")

@@ -1,4 +1,4 @@
-"""Servers, the daemon and notification targets from Python, with a real daemon and a real ssh."""
+"""Servers, the daemon and notification targets from Python, with a real daemon and real ssh."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ def daemon() -> Iterator[Daemon]:
 
 @pytest.fixture
 def asked(daemon: Daemon, monkeypatch: pytest.MonkeyPatch) -> Daemon:
-    """The daemon that this process asks, as a user's program would."""
+    """This process uses the daemon as a user's program would."""
     for name, value in daemon.environment().items():
         if name.startswith(("GPQ_", "PYTHONPATH")):
             monkeypatch.setenv(name, value)
     monkeypatch.chdir(daemon.work)
-    wait_until(lambda: [node.state for node in api.nodes().nodes] == ["up"], "its node is up")
+    wait_until(lambda: [node.state for node in api.nodes().nodes] == ["up"], "the server is up")
     return daemon
 
 
-def test_a_server_is_drained_and_is_used_again(asked: Daemon) -> None:
+def test_a_server_can_be_drained_and_used_again(asked: Daemon) -> None:
     first = api.drain("local", "new driver")
     assert (first.node, first.drained, first.changed, first.reason) == ("local", True, True, "new driver")
     assert not api.drain("local").changed
@@ -47,7 +47,7 @@ def test_a_server_is_drained_and_is_used_again(asked: Daemon) -> None:
             call("nowhere")
 
 
-def test_gpus_are_reserved_and_free_again(asked: Daemon) -> None:
+def test_gpus_can_be_reserved_and_freed_again(asked: Daemon) -> None:
     held = api.reserve("local:0", user="ana", start=timedelta(hours=1), duration=timedelta(days=2))
     shown = held.reservation
     assert (shown.node, shown.indices, shown.user) == ("local", [0], "ana")
@@ -66,7 +66,7 @@ def test_gpus_are_reserved_and_free_again(asked: Daemon) -> None:
             api.reserve("local", **wrong)  # type: ignore[arg-type]
 
 
-def test_an_owner_gets_a_server_and_gives_it_back(asked: Daemon) -> None:
+def test_an_owner_can_take_a_server_and_give_it_back(asked: Daemon) -> None:
     try:
         mine = api.yield_node(duration=timedelta(hours=2))
         assert (mine.node, mine.seconds, mine.user != "") == ("local", 7200.0, True)
@@ -92,7 +92,7 @@ def test_top_and_daemon_status_answer(asked: Daemon) -> None:
     job.cancel()
 
 
-def test_a_daemon_is_started_and_stopped(gpq: Gpq, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_daemon_can_be_started_and_stopped(gpq: Gpq, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("GPQ_HOME", "GPQ_CONFIG", "PYTHONPATH"):
         monkeypatch.setenv(name, gpq.environment[name])
     with pytest.raises(api.errors.DaemonUnreachable, match="the daemon is not running"):
@@ -106,7 +106,7 @@ def test_a_daemon_is_started_and_stopped(gpq: Gpq, monkeypatch: pytest.MonkeyPat
     assert daemon_control.running() is None
 
 
-def test_targets_are_listed_and_tried_without_showing_a_url(asked: Daemon) -> None:
+def test_targets_are_listed_and_tested_without_showing_a_url(asked: Daemon) -> None:
     before = asked.config.read_text()
     with webhook() as slack, webhook("refuses") as deaf:
         with asked.config.open("a") as stream:
@@ -125,7 +125,7 @@ def test_targets_are_listed_and_tried_without_showing_a_url(asked: Daemon) -> No
     asked.config.write_text(before)
 
 
-def test_a_server_is_added_and_removed(
+def test_a_server_can_be_added_and_removed(
     gpq: Gpq,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,

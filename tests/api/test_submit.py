@@ -1,4 +1,4 @@
-"""`gpq.submit` takes the options, sends the request and raises the errors of the command line."""
+"""`gpq.submit` has the same options, requests and errors as the command line."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from gpq.views import queue
 from tests.cli.conftest import Gpq
 from tests.cli.served import Made
 
-SAME = [  # the command line, the arguments of gpq.submit
+SAME = [  # the command line, and the same arguments for gpq.submit
     (["--", "sleep", "5"], "command=['sleep', 5]"),
     (["-g", "2", "--", "sh", "-c", "echo -- --gpus 3"], "gpus=2, command=['sh', '-c', 'echo -- --gpus 3']"),
     (["train.py"], "'train.py'"),
@@ -124,7 +124,7 @@ def test_a_submission_sends_the_same_request_as_the_command_line(gpq: Gpq, made:
 
 
 def _settled(request: Any) -> Any:
-    """Drops the seconds between the two readings of `+2h`."""
+    """Drops the seconds, because `+2h` is read twice at different moments."""
     spec = getattr(request, "spec", None)
     if spec is None or not spec.begin:
         return request
@@ -135,7 +135,7 @@ def test_submit_has_every_option_of_the_command_with_its_name_and_default() -> N
     typed = {name[2:].replace("-", "_") for name in GRAMMAR["submit"][1] if name.startswith("--")}
     parameters = inspect.signature(api.submit).parameters
     here = set(parameters) - {"script", "command"}
-    several = {"array", "sweep", "sweep_file"}  # only for gpq.submit_array
+    several = {"array", "sweep", "sweep_file"}  # only in gpq.submit_array
     assert here == typed - several - {"wait", "json"}, "Job.wait waits, and answers have types"
     assert set(Options.__annotations__) == here - {"hold", "dry_run"}
     assert set(Options.__annotations__) | several <= set(options.READERS)
@@ -143,7 +143,7 @@ def test_submit_has_every_option_of_the_command_with_its_name_and_default() -> N
     assert not [name for name in here if parameters[name].default]
 
 
-def test_the_edit_of_a_job_has_every_option_of_the_command() -> None:
+def test_job_edit_has_every_option_of_the_command() -> None:
     typed = {name[2:].replace("-", "_") for name in GRAMMAR["edit"][1] if name.startswith("--")}
     assert set(inspect.signature(api.Job.edit).parameters) - {"self"} == typed - {"json"}
 
@@ -167,7 +167,7 @@ MISTAKES: list[tuple[list[str], tuple[Any, ...], dict[str, Any]]] = [
 ]
 
 
-def test_errors_are_those_of_the_command_line(gpq: Gpq, made: Made, home: Path, monkeypatch: Any) -> None:
+def test_errors_are_the_same_as_on_the_command_line(gpq: Gpq, made: Made, home: Path, monkeypatch: Any) -> None:
     (home / "train.py").touch()
     monkeypatch.chdir(home)
     program = BY_COMMAND.replace("[run(['submit', *argv])", "[run(['submit', '--json', *argv])")
@@ -199,7 +199,7 @@ def test_errors_are_those_of_the_command_line(gpq: Gpq, made: Made, home: Path, 
         ({"command": ["true"], "name": b"x"}, "invalid --name b'x': expected a string"),
     ],
 )
-def test_a_value_of_a_wrong_type_is_named_with_what_to_give(given: dict[str, Any], message: str) -> None:
+def test_a_value_of_the_wrong_type_is_named_with_the_expected_type(given: dict[str, Any], message: str) -> None:
     with pytest.raises(UsageError, match=re.escape(message)) as raised:
         api.submit(**given)
     assert raised.value.hint
@@ -234,7 +234,7 @@ def test_an_edit_sends_the_same_request_as_the_command_line(gpq: Gpq, made: Made
     assert len(typed) == len(EDITS)
 
 
-def test_an_invalid_array_is_named() -> None:
+def test_an_invalid_array_is_refused() -> None:
     with pytest.raises(UsageError, match="needs array, sweep or sweep_file"):
         api.submit_array(command=["true"])
     with pytest.raises(UsageError, match="contains both kinds of quotes"):
@@ -249,7 +249,7 @@ def test_an_invalid_array_is_named() -> None:
         api.submit(command=["true"], after=1.5)  # type: ignore[call-overload]
 
 
-def test_a_script_and_a_command_exclude_each_other() -> None:
+def test_a_script_and_a_command_cannot_be_combined() -> None:
     with pytest.raises(UsageError, match="a script and a command exclude each other"):
         api.submit("train.py", command=["true"])
     for name in ("gpu", "array", "wait", "untag"):
@@ -257,7 +257,7 @@ def test_a_script_and_a_command_exclude_each_other() -> None:
             api.submit("train.py", **{name: 2})  # type: ignore[call-overload]
 
 
-def test_all_errors_are_a_gpq_error_and_a_timeout_is_pythons_too() -> None:
+def test_all_errors_are_gpq_errors_and_a_timeout_is_also_pythons() -> None:
     assert api.errors.TimedOut in BY_CODE.values()
     assert issubclass(api.errors.TimedOut, TimeoutError)
     error = api.errors.TimedOut("it took long", "wait longer")
@@ -265,7 +265,7 @@ def test_all_errors_are_a_gpq_error_and_a_timeout_is_pythons_too() -> None:
     assert (str(error), error.message, error.hint, error.code) == ("it took long", "it took long", "wait longer", 124)
 
 
-def test_import_gpq_imports_nothing_and_its_use_neither_typer_nor_rich() -> None:
+def test_import_gpq_imports_nothing_and_using_it_neither_typer_nor_rich() -> None:
     program = (
         "import sys; before = set(sys.modules); import gpq; print(sorted(set(sys.modules) - before));"
         "gpq.submit; print(*sorted({'typer', 'rich', 'numpy', 'gpq.config', 'gpq.core.model.jobs'} & set(sys.modules)))"
@@ -277,7 +277,7 @@ def test_import_gpq_imports_nothing_and_its_use_neither_typer_nor_rich() -> None
     assert second == ""
 
 
-def test_gpq_offers_the_names_of_its_all_and_no_others() -> None:
+def test_gpq_offers_exactly_the_names_in_its_all() -> None:
     assert set(api.__all__) <= set(dir(api))
     for name in api.__all__:
         assert getattr(api, name) is not None

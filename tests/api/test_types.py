@@ -1,4 +1,4 @@
-"""Types as a user's strict mypy sees them: no error in a right program, and every error in a wrong one."""
+"""Types as strict mypy shows them to a user: no error in a correct program, and every error in a wrong one."""
 
 from __future__ import annotations
 

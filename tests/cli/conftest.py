@@ -1,6 +1,6 @@
-"""Real gpq processes, each test with a state directory of its own; a real daemon where a test asks for one.
+"""Real gpq processes. Each test has its own state directory, and a real daemon if it asks for one.
 
-What a daemon only has to be there for takes `queue`, whose daemon serves all tests of a file.
+Tests that only need some daemon use `queue`. Its daemon serves all tests of a file.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from tests.cli.served import Made, job, serving
 from tests.support import commands, schemas
 
 ROOT = Path(__file__).parents[2]
-BARE = os.path.realpath(sys.executable)  # an interpreter that `gpq doctor` need not wait for: it has no torch
+BARE = os.path.realpath(sys.executable)  # an interpreter without torch, so `gpq doctor` is fast
 FIFO = 'interval = 2.0\npolicy = "fifo"\n[nodes.local]\nslots = 2\n'
 
 
 @dataclass
 class Gpq:
-    """Runs the command line in `home`; what it prints as JSON is held against the published schema."""
+    """Runs the command line in `home` and checks the JSON that it prints against the published schema."""
 
     home: Path
     environ: dict[str, str] = field(default_factory=dict)
@@ -56,7 +56,7 @@ class Gpq:
 
 @contextmanager
 def state_directory() -> Iterator[Path]:
-    """Short, because a socket's path must be."""
+    """A short path, because the path of a socket must be short."""
     path = Path(tempfile.mkdtemp(prefix="gpq-cli-"))
     (path / "config.toml").write_text(FIFO)
     (path / "bin").mkdir()
@@ -85,7 +85,7 @@ Call = Callable[..., subprocess.CompletedProcess[str]]
 
 @pytest.fixture
 def call(gpq: Gpq, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Call:
-    """As `gpq`, but in this process: for many cases of one kind, of which a real process has had one."""
+    """Like `gpq`, but in this process. Use it for many similar cases after a real process has run one of them."""
 
     def run(*argv: str, entry: Callable[[list[str]], int] = fast_path.run) -> subprocess.CompletedProcess[str]:
         code = entry(list(argv))
@@ -101,7 +101,7 @@ def call(gpq: Gpq, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixtur
 
 @pytest.fixture
 def made(home: Path) -> Iterator[Made]:
-    """A socket with two made jobs."""
+    """A socket that answers with two fake jobs."""
     with serving(home, [job(1), job(2, "pending")]) as made:
         yield made
 
@@ -119,28 +119,29 @@ def started(home: Path) -> Iterator[Gpq]:
 
 @pytest.fixture
 def live(home: Path) -> Iterator[Gpq]:
-    """A real daemon with two CPU slots; at the end no job and no daemon is left."""
+    """A real daemon with two CPU slots. No job and no daemon remains at the end."""
     with started(home) as gpq:
         yield gpq
 
 
 @pytest.fixture(scope="module")
 def served() -> Iterator[Gpq]:
-    """As `live`, for a whole file."""
+    """Like `live`, but for a whole file."""
     with state_directory() as home, started(home) as gpq:
         yield gpq
 
 
 @pytest.fixture
 def queue(served: Gpq) -> Iterator[Gpq]:
-    """The daemon of the file without a live job. Jobs of earlier tests have their ids: a test asks for those of its own."""
+    """The daemon of the file, without live jobs. Earlier tests used up some ids, so a test uses the ids of its own
+    jobs."""
     yield served
     done = served("cancel", "all")
     assert done.returncode == 0, done.stderr
 
 
 def submitted(gpq: Gpq, *argv: str, **environ: str) -> str:
-    """The id of the job that `gpq submit` says it took."""
+    """The id that `gpq submit` printed."""
     done = gpq("submit", *argv, **environ)
     assert done.returncode == 0, done
     return done.stdout.split()[1]

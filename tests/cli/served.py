@@ -1,6 +1,6 @@
-"""A daemon's socket in this process, answering with real message types from made data; what it was asked is kept.
+"""A daemon's socket in this process. It answers with real message types from invented data, and it keeps the requests.
 
-For what the command line prints of things that take hours or GPUs to bring about. What needs only a daemon runs one.
+Use it to test output that would take hours or GPUs to produce. If a test only needs a daemon, it runs a real one.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ EVIL = "\x1b]52;c;ZXZpbA==\x07\x1b[2J\u202egpj.exe\x9b1m"  # OSC 52, erase, bidi
 
 
 def job(number: int, state: str = "running", **changes: object) -> job_answers.JobView:
-    """A row like those of a busy queue."""
+    """A row as in a busy queue."""
     running = state == "running"
     row = job_answers.JobView(
         id=number, name=f"train-{number}", user="alice", state=state, reason="" if running else "waits for 2 GPUs: 8 in use",
@@ -127,7 +127,7 @@ def top() -> daemon_answers.TopLook:
 
 
 def ended(number: int, state: str = "completed", **changes: object) -> account_answers.EndedView:
-    """A row of history."""
+    """A row of the history."""
     row = account_answers.EndedView(
         id=number, name=f"train-{number}", user="alice", state=state, exit_status=0 if state == "completed" else 1,
         reason="" if state == "completed" else "exit 1: out of memory", submitted_at=NOW, ended_at="2026-03-01T14:02:00.000Z",
@@ -186,14 +186,14 @@ def report(by: str = "user", user: str = "alice") -> account_answers.ReportView:
 
 
 class Made:
-    """Answers requests from `rows`; keeps them in `asked`."""
+    """Answers requests from `rows` and keeps them in `asked`."""
 
     def __init__(self, rows: list[job_answers.JobView], *, names: bool = False) -> None:
         self.rows = rows
-        self.names = names  # among the words of completion
+        self.names = names  # offer names in completion
         self.asked: list[requests.Request] = []
-        self.silent: dict[int, str] = {}  # attempts whose server cannot be asked
-        self.mute = 0  # requests for a log that find the only server silent
+        self.silent: dict[int, str] = {}  # attempts on servers that do not answer
+        self.mute = 0  # number of log requests that find the only server silent
         self.logs = {1: b"first\n", 2: b"second " + EVIL.encode() + b"\x1b[31mred\x1b[0m\n"}
 
     def __call__(self, request: requests.Request, peer: Peer) -> msgspec.Struct:
@@ -269,7 +269,7 @@ class Made:
 
 @contextmanager
 def serving(home: Path, rows: list[job_answers.JobView], *, names: bool = False) -> Iterator[Made]:
-    """A socket in `home` until the end of the block."""
+    """A socket in `home` that exists until the end of the block."""
     made = Made(rows, names=names)
     server = Server(str(home / "gpq.sock"), made)
     server.start()

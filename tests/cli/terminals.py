@@ -1,4 +1,4 @@
-"""A terminal for one gpq process, and what is to be seen on it (pyte): keys are pressed, pictures are awaited."""
+"""A terminal for one gpq process, and what it shows (drawn by pyte). Tests press keys and wait for pictures."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ PATIENCE = 60.0
 
 
 class Picture(pyte.Screen):
-    """Knows what pyte does not: REP, SU and SD, and that a cursor that is moved wraps no more."""
+    """Adds what pyte lacks: REP, SU and SD, and moving the cursor cancels a pending line wrap."""
 
     last = " "
 
@@ -59,8 +59,8 @@ class Picture(pyte.Screen):
         self.cursor.x, self.cursor.y = x, y
 
 
-PIECES_SECONDS = 0.05  # between two pieces of one picture, at most, while nobody draws
-RESTLESS_SECONDS = 10.0  # that a picture may take which never comes to rest
+PIECES_SECONDS = 0.05  # longest pause between two pieces of a picture while the program still draws
+RESTLESS_SECONDS = 10.0  # longest wait for a picture that never settles
 
 
 class Stream(pyte.ByteStream):
@@ -79,7 +79,8 @@ class Terminal:
         lines: int = 24,
         shell: bool | Sequence[str] = False,
     ) -> None:
-        """`shell`: a shell with job control instead, for the test to type the command into; which one, as a command line."""
+        """`shell`: run a shell with job control instead, into which the test types the command. A list is the shell's
+        command line."""
         self.picture = Picture(columns, lines)
         self.written = b""
         self._stream = Stream(self.picture)
@@ -93,7 +94,7 @@ class Terminal:
             os.execve(command[0], command, dict(environment))
 
     def pump(self, seconds: float = 0.05) -> bool:
-        """Take in what was written; False once nobody can write any more."""
+        """Take in new output. Returns False when nobody can write any more."""
         if not select.select([self._ours], [], [], seconds)[0]:
             return True
         try:
@@ -120,8 +121,8 @@ class Terminal:
         self._take_in_the_rest()
 
     def _take_in_the_rest(self) -> None:
-        """A picture comes in several pieces: the line that was waited for may be in the first of them. It is whole once no
-        more comes and whoever draws it sleeps: who is only kept from drawing does not."""
+        """A picture comes in several pieces, and the awaited line may be in the first one. The picture is complete when
+        no more arrives and the program that draws it sleeps. A program that is only delayed does not sleep."""
         end = time.monotonic() + RESTLESS_SECONDS
         while time.monotonic() < end:
             if not select.select([self._ours], [], [], PIECES_SECONDS)[0]:
@@ -131,14 +132,14 @@ class Terminal:
                 return
 
     def _sleeps(self) -> bool:
-        """Does every thread of what is in the foreground wait for something?"""
-        with contextlib.suppress(OSError):  # it has ended, or a thread of it
+        """Does every thread of the foreground process wait for something?"""
+        with contextlib.suppress(OSError):  # the process or one of its threads has ended
             threads = Path(f"/proc/{os.tcgetpgrp(self._ours)}/task").iterdir()
             return all(state(thread / "stat") not in "RD" for thread in threads)
         return True
 
     def shows(self, *words: str) -> None:
-        """Wait until all of them are to be seen."""
+        """Wait until all these words are visible."""
         self.until(lambda terminal: all(word in terminal.text for word in words), ", ".join(words))
 
     def shows_no_more(self, word: str) -> None:
@@ -152,24 +153,24 @@ class Terminal:
         fcntl.ioctl(self._ours, termios.TIOCSWINSZ, struct.pack("HHHH", lines, columns, 0, 0))
 
     def modes(self) -> Sequence[object]:
-        """How the terminal is set: cooked, or not."""
+        """The settings of the terminal, such as cooked or raw mode."""
         return termios.tcgetattr(self._ours)
 
     def row(self, word: str) -> str:
-        """The first with it; "" where there is none, or none yet."""
+        """The first row that contains the word, or "" if there is none yet."""
         return next((row for row in self.rows if word in row), "")
 
     def highlighted(self) -> list[str]:
-        """The rows that are drawn in reverse, or begin with the cursor."""
+        """The rows in reverse video, such as the row with the cursor."""
         buffer = self.picture.buffer
         return [row for y, row in enumerate(self.rows) if any(buffer[y][x].reverse for x in range(2, 10))]
 
     def end(self) -> int:
-        """Its exit status, negative for a signal, once it has ended by itself."""
+        """Waits until the process ends by itself. Returns its exit status, which is negative for a signal."""
         deadline = time.monotonic() + PATIENCE
         while self._ended is None:
             self.pump()
-            assert time.monotonic() < deadline, f"it does not end\n{self.text}"
+            assert time.monotonic() < deadline, f"the process does not end\n{self.text}"
             pid, status = os.waitpid(self.pid, os.WNOHANG)
             if pid:
                 self._ended = os.waitstatus_to_exitcode(status)
@@ -193,5 +194,5 @@ class Terminal:
 
 
 def stopped(pid: int) -> bool:
-    """By Ctrl-Z?"""
+    """Has Ctrl-Z stopped the process?"""
     return state(Path(f"/proc/{pid}/stat")) == "T"

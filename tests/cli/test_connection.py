@@ -19,7 +19,7 @@ def path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     return connection.paths.socket()
 
 
-def test_a_daemon_that_starts_later_than_the_patience_is_still_used(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_daemon_that_starts_after_the_timeout_is_still_used(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
 
         def start(quiet: bool) -> bool:
@@ -31,7 +31,7 @@ def test_a_daemon_that_starts_later_than_the_patience_is_still_used(path: str, m
         connection.connect().close()
 
 
-def test_one_that_never_listens_is_told(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_daemon_that_never_listens_gives_an_error(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
     started: list[bool] = []
     monkeypatch.setattr(autostart, "ensure_daemon", lambda quiet: started.append(True))
     with pytest.raises(DaemonUnreachable, match="cannot reach the daemon's socket"):

@@ -1,4 +1,4 @@
-"""Bad input: one clear line and a hint on stderr, the right exit code, and nothing asked of the daemon."""
+"""Bad input gets one clear line and a hint on stderr and the right exit code. The daemon gets no request."""
 
 import errno
 import io
@@ -109,7 +109,7 @@ BAD = [
 @pytest.mark.parametrize(
     ("argv", "said"), BAD, ids=[" ".join(argv)[:40].encode("unicode_escape").decode() for argv, _ in BAD]
 )
-def test_a_mistake_is_one_line_and_a_hint_and_changes_nothing(
+def test_a_mistake_gets_one_line_and_a_hint_and_changes_nothing(
     call: Call, made: Made, home: Path, argv: list[str], said: str
 ) -> None:
     (home / "train.py").write_text("print('hello')\n")
@@ -127,8 +127,8 @@ def test_a_mistake_is_one_line_and_a_hint_and_changes_nothing(
     assert made.asked == []
 
 
-def test_a_script_that_cannot_be_read_is_named(gpq: Gpq, made: Made) -> None:
-    answer = gpq("submit", "/proc/self/mem")  # even root cannot read its begin
+def test_an_unreadable_script_is_named(gpq: Gpq, made: Made) -> None:
+    answer = gpq("submit", "/proc/self/mem")  # even root cannot read the start of this file
     assert (answer.returncode, answer.stdout) == (2, "")
     assert "cannot read /proc/self/mem: Input/output error" in answer.stderr
     assert made.asked == []
@@ -144,21 +144,21 @@ WITH_JSON = [["show", "99", "--json"], ["submit", "--json", "--gpus", "0", "--",
 
 
 @pytest.mark.parametrize("argv", WITH_JSON)
-def test_with_json_errors_are_json_too(gpq: Gpq, made: Made, argv: list[str]) -> None:
+def test_errors_are_json_with_json_too(gpq: Gpq, made: Made, argv: list[str]) -> None:
     answer = gpq(*argv)
     assert answer.returncode in (2, 4)
     assert answer.stderr == ""
     assert set(json.loads(answer.stdout)) == {"error", "hint"}
 
 
-def test_a_jobs_own_json_option_is_not_ours(gpq: Gpq, made: Made) -> None:
+def test_a_json_option_of_the_job_does_not_affect_gpq(gpq: Gpq, made: Made) -> None:
     answer = gpq("submit", "--gpus", "0", "--", "tool", "--json")
     assert (answer.returncode, answer.stdout) == (2, "")
 
 
 @contextmanager
 def answering(home: Path, line: bytes) -> Iterator[None]:
-    """A socket that answers everything with one line."""
+    """A socket that answers every request with the same line."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
         listener.bind(str(home / "gpq.sock"))
         listener.listen(8)
@@ -182,7 +182,7 @@ def answering(home: Path, line: bytes) -> Iterator[None]:
 
 @pytest.mark.parametrize("line", [b"\xff\xfe\n", b"hello\n", b"[]\n", b"{} {}\n", b"{"])
 @pytest.mark.parametrize("argv", [["status"], ["show", "1"]])
-def test_something_else_on_the_socket_is_no_traceback(gpq: Gpq, home: Path, argv: list[str], line: bytes) -> None:
+def test_another_program_on_the_socket_gives_no_traceback(gpq: Gpq, home: Path, argv: list[str], line: bytes) -> None:
     with answering(home, line):
         answer = gpq(*argv)
     assert answer.returncode == 3
@@ -190,7 +190,7 @@ def test_something_else_on_the_socket_is_no_traceback(gpq: Gpq, home: Path, argv
     assert "Traceback" not in answer.stderr
 
 
-def test_a_broken_configuration_is_named_with_line_and_column(gpq: Gpq, home: Path) -> None:
+def test_an_invalid_configuration_is_reported_with_line_and_column(gpq: Gpq, home: Path) -> None:
     (home / "config.toml").write_text("interval = 5.0\npolicy = goodput\n")
     listed = gpq("config", "policies")
     assert (listed.returncode, len(listed.stdout.splitlines()) >= len(POLICIES)) == (0, True)
@@ -212,7 +212,7 @@ def test_a_broken_configuration_is_named_with_line_and_column(gpq: Gpq, home: Pa
         ),
     ],
 )
-def test_what_only_this_machine_or_this_gpq_can_refuse_is_named_by_config_check(
+def test_config_check_also_finds_values_that_only_this_server_or_version_refuses(
     gpq: Gpq, home: Path, line: str, said: str
 ) -> None:
     (home / "config.toml").write_text(f"interval = 5.0\n{line}\n")
@@ -222,12 +222,12 @@ def test_what_only_this_machine_or_this_gpq_can_refuse_is_named_by_config_check(
     assert answer.stderr.count("\n") == 2
 
 
-def test_the_doors_protocol_is_that_of_the_messages() -> None:
+def test_the_fast_path_uses_the_protocol_version_of_the_messages() -> None:
     assert quick.VERSION == protocol.VERSION
 
 
 @pytest.mark.parametrize("value", [{"a": [1, True, "ü\n\x00\u2028"], "b": {"c": ""}}, {}, {"x": [[], [0, -5]]}])
-def test_the_doors_json_is_json(value: dict[str, object]) -> None:
+def test_the_fast_path_writes_and_reads_valid_json(value: dict[str, object]) -> None:
     assert json.loads(quick.encode(value)) == value
     assert quick.decode(quick.encode(value).encode()) == value
 
@@ -239,14 +239,15 @@ def test_a_bug_shows_its_traceback(gpq: Gpq, home: Path) -> None:
     assert "KeyError" in answer.stderr
 
 
-# One of each way to print: the door's help, its table and its JSON, typer's help, a picture, an error as JSON, a file, CSV.
+# One example of each kind of output: the fast path's help, its table and its JSON, typer's help, a picture, an error as
+# JSON, a file, CSV.
 EVERYWHERE = [["--help"], ["status"], ["status", "--json"], ["submit", "--help"], ["top", "--once"], ["show", "99", "--json"],
               ["completion", "bash"], ["report", "--csv"]]  # fmt: skip
 
 
 @pytest.mark.parametrize("argv", EVERYWHERE, ids=" ".join)
 @pytest.mark.parametrize("buffering", ["", "1"])
-def test_an_output_on_a_full_disk_is_one_line(gpq: Gpq, made: Made, argv: list[str], buffering: str) -> None:
+def test_output_to_a_full_disk_gives_one_line(gpq: Gpq, made: Made, argv: list[str], buffering: str) -> None:
     with open("/dev/full", "w") as full:
         said = subprocess.run(
             [sys.executable, "-m", "gpq", *argv], env={**gpq.environment, "PYTHONUNBUFFERED": buffering}, stdout=full,
@@ -255,7 +256,7 @@ def test_an_output_on_a_full_disk_is_one_line(gpq: Gpq, made: Made, argv: list[s
     assert (said.returncode, said.stderr) == (1, "gpq: cannot write the output: No space left on device\n")
 
 
-def test_a_disk_that_is_full_elsewhere_is_not_said_to_be_the_output(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_disk_that_is_full_elsewhere_is_not_blamed_on_the_output(monkeypatch: pytest.MonkeyPatch) -> None:
     def fails(argv: list[str]) -> int:
         raise OSError(errno.ENOSPC, "No space left on device")
 
@@ -274,7 +275,7 @@ def test_no_arguments_show_the_commands(gpq: Gpq) -> None:
     assert len(gpq("--help").stdout) > 2 * len(said.stdout)
 
 
-def test_a_word_that_is_taken_for_a_command_names_one() -> None:
+def test_synonyms_name_existing_commands() -> None:
     assert set(app.SYNONYMS) <= set(COMMANDS)
     assert not set(" ".join(app.SYNONYMS.values()).split()) & set(COMMANDS)
 
@@ -291,9 +292,7 @@ def test_a_word_that_is_taken_for_a_command_names_one() -> None:
         (["/bin/sh"], ""),
     ],
 )
-def test_a_command_that_is_not_here_is_remarked_upon(
-    gpq: Gpq, made: Made, home: Path, words: list[str], said: str
-) -> None:
+def test_a_missing_command_gets_a_note(gpq: Gpq, made: Made, home: Path, words: list[str], said: str) -> None:
     (home / "run.sh").write_text("#!/bin/sh\n")
     (home / "run.sh").chmod(0o755)
     (home / "plain.sh").write_text("#!/bin/sh\n")
@@ -304,7 +303,7 @@ def test_a_command_that_is_not_here_is_remarked_upon(
     assert len(made.asked) == 1
 
 
-def test_submit_has_the_short_help_too(gpq: Gpq) -> None:
+def test_submit_accepts_the_short_help_option_too(gpq: Gpq) -> None:
     short = gpq("submit", "-h")
     assert (short.returncode, short.stdout) == (0, gpq("submit", "--help").stdout)
     assert gpq("cancel", "--help").stdout.count("default: 3m") == 1

@@ -1,4 +1,4 @@
-"""Every command under what terminals, pipes and people do to it: none shows a traceback, hangs, or lies by its exit code."""
+"""Every command with difficult terminals, pipes and users. None prints a traceback, hangs or exits with a wrong code."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from tests.cli.conftest import BARE, FIFO, Gpq
 from tests.support.figures import Figures
 from tests.support.waiting import wait_until
 
-NAME = "A" + "._-" * 21  # 64 characters, all that may be odd about a name
-# What each command is asked here, and its exit status; NAME is a job that has ended, 2 one that runs.
+NAME = "A" + "._-" * 21  # 64 characters, with every unusual character that a name may contain
+# The arguments of each command here, and its exit status. NAME is a job that has ended, and job 2 is running.
 CASES: dict[str, tuple[list[str], int]] = {
     "submit": (["--hold", "--", "true"], 0),
     "status": ([], 0),
@@ -66,10 +66,11 @@ CASES: dict[str, tuple[list[str], int]] = {
     "demo": (["--policy", "nonsense"], 2),
     "completion": (["bash"], 0),
 }
-# One of each way in which a command asks the daemon: one answer by the short way of the door, one by that of all others,
-# a request in whose answer a job is new, a wait, a log, a picture.
+# One example of each way in which a command asks the daemon: a request on the fast path, a request on the normal path,
+# a request that makes a job, a wait, a log, a picture.
 ASKS = ["status", "show", "submit", "wait", "logs", "top"]
-# One of each way in which a command prints: by the door, as a table, piece by piece, as a picture, a file, an error.
+# One example of each way in which a command prints: on the fast path, as a table, piece by piece, as a picture, a file,
+# an error.
 PRINTS = ["status", "show", "nodes list", "logs", "top", "daemon logs", "completion", "requeue"]
 
 
@@ -82,7 +83,7 @@ def home() -> Iterator[Gpq]:
 
 @pytest.fixture(scope="module")
 def lab() -> Iterator[Gpq]:
-    """A daemon with a job that has ended and one that runs."""
+    """A daemon with one job that has ended and one that is running."""
     with home() as gpq:
         assert (
             gpq(
@@ -91,7 +92,9 @@ def lab() -> Iterator[Gpq]:
             == 0
         )
         assert gpq("submit", "--", "sleep", "1000").returncode == 0
-        wait_until(lambda: json.loads(gpq("status", "2", "--json").stdout)["jobs"][0]["state"] == "running", "it runs")
+        wait_until(
+            lambda: json.loads(gpq("status", "2", "--json").stdout)["jobs"][0]["state"] == "running", "job 2 runs"
+        )
         yield gpq
         gpq("cancel", "all")
         gpq("daemon", "stop")
@@ -101,7 +104,7 @@ def argv(path: str) -> list[str]:
     return [*path.split(), *CASES[path][0]]
 
 
-def test_no_command_is_left_out() -> None:
+def test_every_command_is_covered() -> None:
     assert [path for path, _ in reference.leaves() if path not in CASES] == []
 
 
@@ -109,7 +112,7 @@ PLAIN = {"COLUMNS": "20", "LANG": "C", "LC_ALL": "C", "NO_COLOR": "1"}
 
 
 @pytest.mark.parametrize("path", [path for path in CASES if path != "daemon stop"])
-def test_without_colour_and_in_twenty_columns(lab: Gpq, path: str) -> None:
+def test_every_command_works_without_colour_in_twenty_columns(lab: Gpq, path: str) -> None:
     done = lab(*argv(path), **PLAIN)
     assert "Traceback" not in done.stderr
     assert "\x1b" not in done.stdout + done.stderr
@@ -117,7 +120,7 @@ def test_without_colour_and_in_twenty_columns(lab: Gpq, path: str) -> None:
 
 
 @pytest.mark.parametrize("path", PRINTS)
-def test_into_head(lab: Gpq, path: str) -> None:
+def test_every_command_works_when_piped_into_head(lab: Gpq, path: str) -> None:
     words = [sys.executable, "-m", "gpq", *argv(path)]
     done = subprocess.run(
         ["bash", "-c", '"$@" | head -1; exit ${PIPESTATUS[0]}', "-", *words],
@@ -130,14 +133,14 @@ def test_into_head(lab: Gpq, path: str) -> None:
 
 @pytest.mark.parametrize("path", ["status", "show", "why", "nodes list", "top"])
 @pytest.mark.parametrize("columns", [20, 40])
-def test_tables_keep_within_narrow_terminals(lab: Gpq, path: str, columns: int) -> None:
+def test_tables_fit_narrow_terminals(lab: Gpq, path: str, columns: int) -> None:
     done = lab(*argv(path), COLUMNS=str(columns))
     assert done.returncode == 0
     assert max(map(len, done.stdout.splitlines())) <= columns
 
 
 @pytest.mark.parametrize("path", ASKS)
-def test_a_daemon_that_was_killed_is_started_again(lab: Gpq, path: str) -> None:
+def test_a_killed_daemon_is_started_again(lab: Gpq, path: str) -> None:
     pid = json.loads(lab("daemon", "status", "--json").stdout)["pid"]
     os.kill(pid, signal.SIGKILL)
     wait_until(lambda: not Path(f"/proc/{pid}").exists(), "the daemon is dead")
@@ -148,7 +151,7 @@ def test_a_daemon_that_was_killed_is_started_again(lab: Gpq, path: str) -> None:
 
 @contextmanager
 def deaf(gpq: Gpq) -> Iterator[socket.socket]:
-    """A daemon that takes connections and says nothing."""
+    """A daemon that accepts connections but never answers."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listening:
         listening.bind(str(gpq.home / "gpq.sock"))
         listening.listen()
@@ -157,7 +160,7 @@ def deaf(gpq: Gpq) -> Iterator[socket.socket]:
 
 
 @pytest.mark.parametrize("path", ASKS)
-def test_ctrl_c_ends_it_with_at_most_a_word_of_what_goes_on(path: str) -> None:
+def test_ctrl_c_ends_a_command_with_at_most_one_note(path: str) -> None:
     with home() as gpq, deaf(gpq) as listening:
         words = [sys.executable, "-m", "gpq", *argv(path)]
         process = subprocess.Popen(
@@ -170,7 +173,7 @@ def test_ctrl_c_ends_it_with_at_most_a_word_of_what_goes_on(path: str) -> None:
         )
         connection, _ = listening.accept()
         with connection:
-            assert connection.recv(1 << 16)  # it asks, and waits for the answer
+            assert connection.recv(1 << 16)  # the command has sent its request and waits for the answer
             process.send_signal(signal.SIGINT)
             out, err = process.communicate(timeout=60)
     assert (process.returncode, out) == (130, b"")
@@ -180,7 +183,7 @@ def test_ctrl_c_ends_it_with_at_most_a_word_of_what_goes_on(path: str) -> None:
 @pytest.mark.parametrize(
     "name", ["ä" * 64, "☃" * 64, "$(touch canary)" * 4, "\x1b[31m" * 12, "-" * 64, "a/b" * 21, " " * 64]
 )
-def test_a_name_that_cannot_be_one_is_refused_in_a_line(lab: Gpq, name: str) -> None:
+def test_an_invalid_name_is_refused_in_one_line(lab: Gpq, name: str) -> None:
     for words in (["submit", f"--name={name}", "--", "true"], ["show", "--", name], ["edit", "2", f"--name={name}"]):
         done = lab(*words, LANG="C", LC_ALL="C")
         assert done.returncode in (2, 4), done
@@ -190,8 +193,8 @@ def test_a_name_that_cannot_be_one_is_refused_in_a_line(lab: Gpq, name: str) -> 
     assert not (lab.home / "canary").exists()
 
 
-def test_commands_that_look_are_soon_done_while_the_daemon_is_busy(lab: Gpq, figures: Figures) -> None:
-    """A stopped daemon answers nothing: the first to wait for it says so in time instead of hanging."""
+def test_reading_commands_end_quickly_while_the_daemon_is_busy(lab: Gpq, figures: Figures) -> None:
+    """A stopped daemon answers nothing. The first command that waits for it says so in time and does not hang."""
     pid = json.loads(lab("daemon", "status", "--json").stdout)["pid"]
     os.kill(pid, signal.SIGSTOP)
     try:

@@ -1,4 +1,5 @@
-"""`gpq check` on real scripts: what is right comes out the same, a planted habit differs and is named, and nothing is left."""
+"""`gpq check` on real scripts. A correct script gets the same results, a planted habit differs and is named, and
+nothing remains afterwards."""
 
 from __future__ import annotations
 
@@ -58,7 +59,7 @@ for epoch in {epochs}:
 
 @pytest.fixture(autouse=True)
 def scratch(gpq: Gpq, tmp_path: Path) -> Path:
-    """Logs of what failed stay: here."""
+    """The folder for the logs that gpq keeps after a failure."""
     folder = tmp_path / "scratch"
     folder.mkdir()
     gpq.environ["TMPDIR"] = str(folder)
@@ -66,7 +67,7 @@ def scratch(gpq: Gpq, tmp_path: Path) -> Path:
 
 
 def script(folder: Path, name: str = "train.py", **habit: str) -> Path:
-    """The loop with one habit planted, each in its place."""
+    """A training loop with one planted habit. Each habit has its own place in the loop."""
     path = folder / name
     path.write_text(
         SCRIPT.format(
@@ -91,7 +92,7 @@ def alive(pid: str) -> bool:
 
 
 def contents(folder: Path) -> dict[str, tuple[float, bytes]]:
-    """All that is in it, and when it was changed."""
+    """Every file in the folder, with its content and modification time."""
     return {
         str(path.relative_to(folder)): (path.stat().st_mtime, path.read_bytes() if path.is_file() else b"")
         for path in folder.rglob("*")
@@ -100,7 +101,7 @@ def contents(folder: Path) -> dict[str, tuple[float, bytes]]:
 
 @pytest.fixture
 def pids() -> Iterator[Path]:
-    """What is in /dev is as it is."""
+    """`gpq check` leaves /dev as it is, so scripts can write there."""
     with tempfile.TemporaryDirectory(dir="/dev/shm") as name:
         yield Path(name)
 
@@ -124,7 +125,7 @@ def test_the_examples_train_the_same_in_every_shape(gpq: Gpq, scratch: Path, nam
         ("scaled-loss", {"loss": "loss = loss * (13 / len(x))"}, EVERY),
         ("by-pass", {"loss": "loss = loss.sqrt()"}, EVERY),
         ("random", {"before": "x = x + torch.tensor(__import__('numpy').random.randn(*x.shape)).float()"}, EVERY),
-        # The library may come to see this one by itself, and tell.
+        # The library may learn to detect this one by itself and report it.
         ("own-rate", {"after": "optimizer.param_groups[0]['lr'] = 0.01 * 0.9**passes"}, {ACCUMULATING, SPLIT, BOTH, RESUMED}),
         ("own-epochs", {"epochs": "range(9)"}, {RESUMED}),
         # No seed reaches the system's own generator.
@@ -134,7 +135,7 @@ def test_the_examples_train_the_same_in_every_shape(gpq: Gpq, scratch: Path, nam
 def test_a_planted_habit_is_found_and_named(
     gpq: Gpq, tmp_path: Path, code: str, habit: dict[str, str], shapes: set[str]
 ) -> None:
-    """None of these can a library mend: it can only tell."""
+    """The library can repair none of these habits. It can only report them."""
     path = script(tmp_path, **habit)
     said = gpq("check", "--json", "--timeout", "4m", str(path), "--anything", "1", timeout=280)
     found = json.loads(said.stdout)
@@ -147,7 +148,7 @@ def test_a_planted_habit_is_found_and_named(
     if "differs" in told:
         assert all(row["step"] is not None and row["what"] for row in found["shapes"] if row["verdict"] == "differs")
 
-    # The verdict is kept, for the script as it is with these arguments; a submission says so.
+    # gpq keeps the verdict for this version of the script and these arguments, and mentions it at submission.
     last = gpq("check", "--last", str(path), "--anything", "1")
     assert last.returncode == said.returncode
     assert ("gpq would change what this script trains" in last.stdout) == ("differs" in told)
@@ -159,15 +160,15 @@ def test_a_planted_habit_is_found_and_named(
 
 
 @pytest.mark.parametrize("name", ["lbfgs", "sam-class"])
-def test_a_habit_that_the_library_tells_is_named_in_the_shapes_that_it_takes(
+def test_a_habit_that_the_library_reports_is_named_in_the_shapes_it_forbids(
     gpq: Gpq, tmp_path: Path, name: str
 ) -> None:
-    """Two of many: `benchmarks/planted.py` checks them all."""
+    """Two of many. `benchmarks/planted.py` checks them all."""
     found = checked(gpq, "--timeout", "4m", str(planted.write(name, tmp_path)), code=0)
     assert planted.faults(name, found) == []
 
 
-def test_a_submission_says_what_a_kept_verdict_has_against_the_script(live: Gpq, tmp_path: Path) -> None:
+def test_a_submission_repeats_what_the_last_check_found(live: Gpq, tmp_path: Path) -> None:
     path = script(tmp_path, loss="loss = loss * (13 / len(x))")
     assert checked(live, "--steps", "4", "--timeout", "4m", str(path), code=1)["verdict"] == "differs"
     said = live("submit", "--hold", str(path))
@@ -186,8 +187,8 @@ def test_a_submission_says_what_a_kept_verdict_has_against_the_script(live: Gpq,
     assert "gpq check" not in live("submit", "--hold", "--", "true").stderr
 
 
-def test_a_verdict_reaches_the_job_of_the_program_that_was_checked(live: Gpq, tmp_path: Path) -> None:
-    """Its server reaches gpq's library by a link, which makes it no module of the script's."""
+def test_a_verdict_reaches_a_job_of_the_checked_script(live: Gpq, tmp_path: Path) -> None:
+    """The job's server reaches gpq's library through a link, but the library is not one of the script's modules."""
     path = script(tmp_path, epochs="job.epochs(1)")
     path.write_text(f"import beside\n{path.read_text()}")
     beside = tmp_path / "beside.py"
@@ -196,7 +197,7 @@ def test_a_verdict_reaches_the_job_of_the_program_that_was_checked(live: Gpq, tm
     [job] = json.loads(live("submit", "--json", str(path)).stdout)["jobs"]
     assert live("wait", str(job), timeout=120).returncode == 0
     assert "gpq check found" not in live("logs", str(job)).stdout
-    # Changed after it was submitted, but before it began: what is said here can be said.
+    # The file changes after the submission but before the start, so gpq can still report it here.
     [job] = json.loads(live("submit", "--hold", "--json", str(path)).stdout)["jobs"]
     beside.write_text("HERE = False\n")
     assert live("release", str(job)).returncode == 0
@@ -204,7 +205,7 @@ def test_a_verdict_reaches_the_job_of_the_program_that_was_checked(live: Gpq, tm
     assert "has changed since gpq check found that it trains the same" in live("logs", str(job)).stdout
 
 
-def test_a_loop_of_the_scripts_own_is_checked_in_the_shapes_that_it_may_get(gpq: Gpq, tmp_path: Path) -> None:
+def test_a_handwritten_loop_is_checked_in_the_shapes_it_can_get(gpq: Gpq, tmp_path: Path) -> None:
     path = tmp_path / "own.py"
     path.write_text("""
 import os, torch
@@ -234,7 +235,7 @@ for step in range(job.start_step, 500):
     assert {shape: row["verdict"] for shape, row in rows(found).items()} == {TWO: "same", RESUMED: "differs"}
 
 
-def test_what_cannot_be_checked_is_said_in_a_line(gpq: Gpq, tmp_path: Path, scratch: Path) -> None:
+def test_a_script_that_cannot_be_checked_gets_one_clear_line(gpq: Gpq, tmp_path: Path, scratch: Path) -> None:
     broken = script(tmp_path, "broken.py", before="raise RuntimeError('planted', epoch)")
     said = gpq("check", str(broken), timeout=280)
     assert (said.returncode, said.stdout) == (1, "")
@@ -257,7 +258,7 @@ def test_what_cannot_be_checked_is_said_in_a_line(gpq: Gpq, tmp_path: Path, scra
     assert (said.returncode, "python here: " in said.stderr) == (1, True)
     folders = [str(folder) for folder in scratch.glob("gpq-check-*")]
     assert len(folders) == 2
-    assert all(any(folder in text for text in told) for folder in folders), "one is left for each that was told of it"
+    assert all(any(folder in text for text in told) for folder in folders), "each kept folder is named in an error"
 
     for argv, code, words in (
         (["none.py"], 2, "no such file"),
@@ -273,7 +274,7 @@ def test_what_cannot_be_checked_is_said_in_a_line(gpq: Gpq, tmp_path: Path, scra
     schemas.check("check", gpq("check", "--json", "none.py").stdout)
 
 
-def test_a_script_that_fails_on_two_replicas_alone_has_a_row_for_it(gpq: Gpq, tmp_path: Path) -> None:
+def test_a_script_that_fails_only_on_two_replicas_gets_a_row(gpq: Gpq, tmp_path: Path) -> None:
     own = tmp_path / "log.csv"
     own.write_text("of weeks")
     writes = f"open({str(own)!r}, 'w').write('of the check')"
@@ -288,10 +289,10 @@ def test_a_script_that_fails_on_two_replicas_alone_has_a_row_for_it(gpq: Gpq, tm
 
 
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
-def test_nothing_of_it_outlives_the_command(
+def test_no_process_outlives_the_command(
     gpq: Gpq, tmp_path: Path, scratch: Path, pids: Path, how: signal.Signals
 ) -> None:
-    """However it ends: its processes, and the workers of their loaders, write their ids when they are up."""
+    """However the command ends. The processes and their DataLoader workers write their ids when they are up."""
     folder = tmp_path / "project"
     folder.mkdir()
     (folder / "best.pt").write_text("of weeks")
@@ -303,17 +304,17 @@ def test_nothing_of_it_outlives_the_command(
     with subprocess.Popen(
         [sys.executable, "-m", "gpq", "check", str(path)], env=gpq.environment, cwd=folder, stderr=subprocess.PIPE
     ) as process:
-        wait_until(lambda: len(os.listdir(pids)) >= 2, "the first two shapes", 120)
+        wait_until(lambda: len(os.listdir(pids)) >= 2, "the first two shapes have started", 120)
         process.send_signal(how)
         process.wait(60)
     assert process.returncode == {signal.SIGINT: 130, signal.SIGTERM: 143, signal.SIGKILL: -9}[how]
-    wait_until(lambda: not any(map(alive, os.listdir(pids))), "their end")
+    wait_until(lambda: not any(map(alive, os.listdir(pids))), "their processes have ended")
     assert bool(list(scratch.glob("gpq-check-*"))) == (how is signal.SIGKILL)
     assert contents(folder) == before
 
 
-def test_no_file_of_the_user_is_written(gpq: Gpq, tmp_path: Path, scratch: Path) -> None:
-    """The script finds what it has written, also after a restart in the same shape, and in no other."""
+def test_check_writes_none_of_the_users_files(gpq: Gpq, tmp_path: Path, scratch: Path) -> None:
+    """The script finds its own files again after a restart in the same shape, but not in another shape."""
     folder = tmp_path / "project"
     (folder / "runs").mkdir(parents=True)
     torch.save("of weeks", folder / "best.pt")
@@ -358,7 +359,7 @@ elif os.environ["RANK"] == "0":
     assert not list(scratch.glob("gpq-check-*"))
 
 
-def test_a_program_that_writes_files_is_refused_in_words(gpq: Gpq, tmp_path: Path) -> None:
+def test_another_program_that_writes_files_gets_a_clear_error(gpq: Gpq, tmp_path: Path) -> None:
     folder = tmp_path / "project"
     folder.mkdir()
     path = script(folder, before="import subprocess; subprocess.run(['cp', 'train.py', 'copy.py'], check=True)")
@@ -390,7 +391,7 @@ def test_a_program_that_writes_files_is_refused_in_words(gpq: Gpq, tmp_path: Pat
         ),
     ],
 )
-def test_what_a_job_would_suspect_is_put_to_the_test(
+def test_the_check_tests_what_a_job_would_assume(
     gpq: Gpq, tmp_path: Path, copy: str, update: str, verdict: str, words: str
 ) -> None:
     path = script(tmp_path, before=f"copy = globals().get('copy') or {copy}", after=update)
@@ -401,8 +402,8 @@ def test_what_a_job_would_suspect_is_put_to_the_test(
     assert words in text
 
 
-def test_fresh_interpreters_come_to_the_same(gpq: Gpq, tmp_path: Path) -> None:
-    """So does a check whose fork server dies: what it has forked by then begins anew."""
+def test_fresh_interpreters_give_the_same_results(gpq: Gpq, tmp_path: Path) -> None:
+    """A check whose fork server dies gets the same results. The replicas that it forked start again."""
     kill = """
         import os
         if "two-replicas-accumulating" in os.environ["GPQ_CHECK"]:
@@ -421,7 +422,7 @@ def test_fresh_interpreters_come_to_the_same(gpq: Gpq, tmp_path: Path) -> None:
     assert {shape for shape, verdict, *_ in tables[0] if verdict != "same"} == {TWO, BOTH, RESUMED}
 
 
-def test_what_takes_too_long_is_ended_and_named(gpq: Gpq, tmp_path: Path, scratch: Path) -> None:
+def test_a_check_that_takes_too_long_is_stopped_and_says_so(gpq: Gpq, tmp_path: Path, scratch: Path) -> None:
     path = script(tmp_path, before="import time; time.sleep(600)")
     said = gpq("check", "--timeout", "2s", str(path))
     assert said.returncode == 124
@@ -431,8 +432,8 @@ def test_what_takes_too_long_is_ended_and_named(gpq: Gpq, tmp_path: Path, scratc
     assert f"Their output is in {folder}\n" in said.stderr
 
 
-def test_a_layer_has_one_name_in_all_shapes(gpq: Gpq, tmp_path: Path) -> None:
-    """DistributedDataParallel's is another, of its own."""
+def test_a_layer_has_the_same_name_in_all_shapes(gpq: Gpq, tmp_path: Path) -> None:
+    """DistributedDataParallel uses another name for the same layer."""
     path = script(tmp_path, layer="nn.BatchNorm1d(16)")
     found = checked(gpq, "--steps", "4", "--timeout", "4m", str(path), code=0)
     assert {shape: row["verdict"] for shape, row in rows(found).items()} == dict.fromkeys(EVERY, "told")
@@ -443,7 +444,7 @@ def test_a_layer_has_one_name_in_all_shapes(gpq: Gpq, tmp_path: Path) -> None:
     assert "until then gpq does not use: accumulate (a step in several micro-batches), split (" in said
 
 
-def test_gpus_that_are_not_there_are_refused(gpq: Gpq, tmp_path: Path, scratch: Path) -> None:
+def test_missing_gpus_are_refused(gpq: Gpq, tmp_path: Path, scratch: Path) -> None:
     gpq.environ["CUDA_VISIBLE_DEVICES"] = ""
     said = gpq("check", "--gpu", str(script(tmp_path)))
     assert (said.returncode, said.stdout) == (5, "")

@@ -1,4 +1,4 @@
-"""`gpq check` on loops with random numbers or half precision: the right are the same, 1% shows."""
+"""`gpq check` on loops with random numbers or half precision. Correct loops compare equal, and a 1% error is found."""
 
 from __future__ import annotations
 
@@ -127,7 +127,7 @@ def verdicts(found: dict[str, Any]) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("name", LOOPS)
-def test_a_right_loop_is_the_same_in_every_shape(gpq: Gpq, tmp_path: Path, name: str) -> None:
+def test_a_correct_loop_trains_the_same_in_every_shape(gpq: Gpq, tmp_path: Path, name: str) -> None:
     found = checked(gpq, tmp_path / "train.py", *LOOPS[name], factor=1.0)
     assert set(verdicts(found).values()) == {"same"}, found
     assert max(row["largest"] for row in found["shapes"]) < 1e-5
@@ -136,14 +136,14 @@ def test_a_right_loop_is_the_same_in_every_shape(gpq: Gpq, tmp_path: Path, name:
 
 
 @pytest.mark.parametrize("name", LOOPS)
-def test_an_error_of_a_hundredth_in_parts_of_a_batch_shows(gpq: Gpq, tmp_path: Path, name: str) -> None:
+def test_an_error_of_one_percent_in_a_micro_batch_is_found(gpq: Gpq, tmp_path: Path, name: str) -> None:
     found = checked(gpq, tmp_path / "train.py", *LOOPS[name], factor=1.01)
     wrong = {shape for shape, verdict in verdicts(found).items() if verdict == "differs"}
     assert wrong >= {"accumulating", "split", "two replicas, accumulating"}, found
     assert found["shapes"][0]["what"].startswith("gradient of ")
 
 
-def test_weights_in_half_precision_are_judged_at_one_step_within_their_last_places(gpq: Gpq, tmp_path: Path) -> None:
+def test_half_precision_weights_are_compared_after_one_step_with_a_tolerance(gpq: Gpq, tmp_path: Path) -> None:
     found = checked(gpq, tmp_path / "train.py", HALF, HALF_CLASSES, factor=1.0)
     assert set(verdicts(found).values()) == {"same"}, found
     assert any(note.startswith("weights in half precision: only the first step") for note in found["notes"])
@@ -153,7 +153,7 @@ def test_weights_in_half_precision_are_judged_at_one_step_within_their_last_plac
     assert (rows["split"]["verdict"], rows["split"]["step"]) == ("differs", 2), found
 
 
-def test_a_script_that_fails_in_full_precision_is_judged_as_it_is(gpq: Gpq, tmp_path: Path) -> None:
+def test_a_script_that_fails_in_full_precision_is_checked_unchanged(gpq: Gpq, tmp_path: Path) -> None:
     picky = PICKY.format(dtype="torch.bfloat16")
     verdict = checked(gpq, tmp_path / "train.py", picky, AUTOCAST, factor=1.0)
     assert set(verdicts(verdict).values()) == {"same"}, verdict
@@ -166,7 +166,7 @@ def test_a_script_that_fails_in_full_precision_is_judged_as_it_is(gpq: Gpq, tmp_
     assert ROUGH in verdict["notes"]
 
 
-def test_what_fails_as_it_is_too_says_so(gpq: Gpq, tmp_path: Path) -> None:
+def test_a_script_that_also_fails_unchanged_says_so(gpq: Gpq, tmp_path: Path) -> None:
     path = tmp_path / "train.py"
     model = PICKY.format(dtype="torch.float16")
     path.write_text(SCRIPT.format(model=model, loss=AUTOCAST, factor=1.0))

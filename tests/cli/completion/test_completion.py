@@ -1,4 +1,4 @@
-"""What `gpq __complete` offers, and what that costs. The shells themselves are in test_completion_shells."""
+"""What `gpq __complete` offers and what it costs. test_completion_shells tests the shells themselves."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.cli.served import Made, job, serving
 
 
 def offered(gpq: Gpq, shell: str, *words: str) -> tuple[int, list[str]]:
-    """What `gpq __complete` prints for the words after `gpq`, the last being unfinished."""
+    """What `gpq __complete` prints for the words after `gpq`. The last word is unfinished."""
     said = gpq("__complete", shell, *words)
     assert said.stderr == ""
     return said.returncode, said.stdout.splitlines()
@@ -38,10 +38,10 @@ def offered(gpq: Gpq, shell: str, *words: str) -> tuple[int, list[str]]:
         (["cancel", "1", ""], ["2"]),
         (["cancel", "--timeout", "5m", "2", ""], ["1"]),
         (["cancel", "--", "2", ""], ["1"]),
-        (["show", "1", ""], []),  # it takes one
+        (["show", "1", ""], []),  # `show` takes one job
         (["show", "1", "--js"], ["--json"]),
         (["completion", "--", ""], ["bash", "zsh", "fish"]),
-        (["logs", "1", "--node", ""], ["1", "2"]),  # asks for nodes; the made daemon has one list
+        (["logs", "1", "--node", ""], ["1", "2"]),  # asks for servers, but the fake daemon has one list
         (["nodes", ""], ["list", "add", "remove", "drain", "undrain", "reserve", "unreserve", "--help", "1", "2"]),
         (["nodes", "1", "--js"], ["--json"]),
         (["nodes", "--js"], ["--json"]),
@@ -64,7 +64,7 @@ def offered(gpq: Gpq, shell: str, *words: str) -> tuple[int, list[str]]:
         (["daemon", "nonsense", ""], []),
     ],
 )
-def test_words_complete(gpq: Gpq, made: Made, words: list[str], found: list[str]) -> None:
+def test_words_are_completed(gpq: Gpq, made: Made, words: list[str], found: list[str]) -> None:
     assert offered(gpq, "bash", *words) == (0, found)
 
 
@@ -85,11 +85,11 @@ def test_file_names_are_left_to_the_shell(gpq: Gpq, made: Made, words: list[str]
 
 
 @pytest.mark.parametrize("words", [["--", ""], ["--gpus", "2", "--", "py"], ["--", "cat", "--fast", "--", "x"]])
-def test_what_follows_two_dashes_is_left_to_the_shell_as_a_command(gpq: Gpq, made: Made, words: list[str]) -> None:
+def test_words_after_two_dashes_are_left_to_the_shell_as_a_command(gpq: Gpq, made: Made, words: list[str]) -> None:
     assert offered(gpq, "fish", "submit", *words) == (complete.COMMAND, [])
 
 
-def test_jobs_come_with_their_name_and_state(gpq: Gpq, made: Made) -> None:
+def test_jobs_are_offered_with_their_name_and_state(gpq: Gpq, made: Made) -> None:
     assert offered(gpq, "zsh:80", "show", "") == (0, ["1\t1  -- train-1 running", "2\t2  -- train-2 pending"])
     assert offered(gpq, "zsh:16", "show", "2") == (0, ["2\t2  -- train-2 p"])
     assert offered(gpq, "fish", "show", "") == (0, ["1\ttrain-1 running", "2\ttrain-2 pending"])
@@ -98,7 +98,7 @@ def test_jobs_come_with_their_name_and_state(gpq: Gpq, made: Made) -> None:
     assert offered(gpq, "bash:80", "show", "2") == (0, ["2"])
 
 
-def test_the_daemon_is_told_the_command_and_what_is_on_the_line(gpq: Gpq, made: Made) -> None:
+def test_the_daemon_gets_the_command_and_the_words_on_the_line(gpq: Gpq, made: Made) -> None:
     for words in (["cancel", "3-7", "train", "9,1"], ["submit", "--after", "12:ok,"], ["nodes", "drain", ""]):
         offered(gpq, "zsh", *words)
     assert made.asked == [
@@ -108,7 +108,7 @@ def test_the_daemon_is_told_the_command_and_what_is_on_the_line(gpq: Gpq, made: 
     ]
 
 
-def test_bash_is_offered_ids_and_names_once_they_are_begun(gpq: Gpq, home: Path) -> None:
+def test_bash_gets_ids_first_and_names_after_their_first_letter(gpq: Gpq, home: Path) -> None:
     jobs = [job(1, name="train"), job(12, name="3d-unet")]
     with serving(home, jobs, names=True):
         for words, found in ((("",), ["1", "12"]), (("1",), ["1", "12"]), (("t",), ["train"]), (("3",), ["3d-unet"])):
@@ -116,13 +116,13 @@ def test_bash_is_offered_ids_and_names_once_they_are_begun(gpq: Gpq, home: Path)
         assert len(offered(gpq, "fish", "cancel", "")[1]) == 4
 
 
-def test_without_a_daemon_completion_is_silent_and_starts_none(gpq: Gpq, home: Path) -> None:
+def test_completion_without_a_daemon_is_silent_and_starts_none(gpq: Gpq, home: Path) -> None:
     assert offered(gpq, "bash", "cancel", "") == (0, [])
     assert not (home / "gpq.sock").exists()
     assert not (home / "gpq.db").exists()
 
 
-def test_what_jobs_call_themselves_cannot_reach_the_shell(gpq: Gpq, home: Path) -> None:
+def test_job_names_cannot_harm_the_shell(gpq: Gpq, home: Path) -> None:
     with serving(home, [job(1, name="\x1b]0;x\x07$(touch pwned)")]):
         for shell in ("bash", "zsh", "fish"):
             said = gpq("__complete", shell, "show", "")
@@ -136,7 +136,7 @@ def schema_words(*words: str) -> list[tuple[str, str]]:
     return found
 
 
-def test_what_has_a_schema_is_offered_and_nothing_else() -> None:
+def test_only_commands_with_a_schema_are_offered() -> None:
     offered = []
     for name, _ in schema_words(""):
         inner = [word for word, _ in schema_words(name, "")]
@@ -153,7 +153,7 @@ def test_what_has_a_schema_is_offered_and_nothing_else() -> None:
         ["completion", "bash"],
     ],
 )
-def test_completion_imports_nothing_that_costs(gpq: Gpq, made: Made, words: list[str]) -> None:
+def test_completion_imports_nothing_slow(gpq: Gpq, made: Made, words: list[str]) -> None:
     command = [sys.executable, "-X", "importtime", "-m", "gpq", *words]
     said = subprocess.run(command, env=gpq.environment, capture_output=True, text=True, check=True)
     imported = {line.rpartition("|")[2].strip() for line in said.stderr.splitlines() if line.startswith("import time:")}
@@ -164,11 +164,11 @@ def test_completion_imports_nothing_that_costs(gpq: Gpq, made: Made, words: list
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
-def test_the_command_prints_the_script_of_the_repository(gpq: Gpq, shell: str) -> None:
+def test_the_command_prints_the_script_in_the_repository(gpq: Gpq, shell: str) -> None:
     assert gpq("completion", shell).stdout == (ROOT / f"completions/gpq.{shell}").read_text()
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
-def test_page_help_and_script_name_the_same_line(gpq: Gpq, shell: str) -> None:
+def test_the_page_the_help_and_the_script_name_the_same_line(gpq: Gpq, shell: str) -> None:
     for text in ((ROOT / "docs" / "install.md").read_text(), gpq("completion", "--help").stdout, SCRIPTS[shell]):
         assert LINES[shell] in text

@@ -1,4 +1,4 @@
-"""Completion in real shells on a terminal: bash, zsh and fish are driven as a person's keys drive them."""
+"""Completion in real shells on a terminal. The tests press keys in bash, zsh and fish as a user would."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ NOW = {
 
 
 class Shell(Terminal):
-    """One that waits for keys, with the home directory of the test as its own and its working directory."""
+    """A shell that waits for keys. Its home directory and working directory are the home directory of the test."""
 
     def __init__(self, gpq: Gpq, name: str, *options: str, **environ: str) -> None:
         found = shutil.which(name)
-        assert found, f"install {name}: its completion is to be tested"
+        assert found, f"install {name} to test its completion"
         (gpq.home / ".local/share/fish/generated_completions").mkdir(
             parents=True, exist_ok=True
-        )  # else fish makes them
+        )  # otherwise fish generates them
         environment = {**gpq.environment, "PS1": "> ", "COLUMNS": "80", **environ}
         before = os.getcwd()
         os.chdir(gpq.home)
@@ -42,7 +42,7 @@ class Shell(Terminal):
         self.does("")
 
     def does(self, line: str) -> None:
-        """Runs a line; it has ended when the prompt that follows it is there."""
+        """Runs a line and waits for the next prompt."""
         ready = self.text.count("ready") + 1
         self.press(f"{line}{'; ' if line else ''}echo re''ady\r")
         self.until(
@@ -50,7 +50,7 @@ class Shell(Terminal):
         )
 
     def tab(self, typed: str, *shown: str, times: int = 1) -> None:
-        """Types and presses TAB; the words are seen; what was typed is taken back."""
+        """Types text, presses TAB, waits for the words and deletes the text again."""
         self.press(typed + "\t" * times)
         self.shows(*shown)
         self.press("\x15\r")
@@ -58,7 +58,7 @@ class Shell(Terminal):
 
 @pytest.fixture
 def crowd(gpq: Gpq, home: Path) -> Gpq:
-    """Files, and a daemon that offers jobs in an order that is not the alphabet's, two of them with one description."""
+    """Some files, and a daemon that offers jobs in no alphabetical order. Two jobs have the same description."""
     script = home / "run_me.sh"
     script.write_text("#!/bin/sh\n")
     script.chmod(0o755)
@@ -70,7 +70,7 @@ JOBS = [job(12, "pending", name="train"), job(3, "pending", name="train"), job(7
 
 
 @pytest.mark.parametrize("name", SHELLS)
-def test_the_line_of_the_readme_turns_it_on_in_every_new_shell(gpq: Gpq, made: Made, name: str) -> None:
+def test_the_documented_line_turns_completion_on_in_every_new_shell(gpq: Gpq, made: Made, name: str) -> None:
     subprocess.run([name, *BARE[name], "-c", LINES[name]], env=gpq.environment, cwd=gpq.home, check=True)
     with Shell(gpq, name) as shell:
         shell.tab("gpq statu", "gpq status")
@@ -78,7 +78,7 @@ def test_the_line_of_the_readme_turns_it_on_in_every_new_shell(gpq: Gpq, made: M
 
 
 @pytest.mark.parametrize("name", SHELLS)
-def test_a_shell_that_finds_no_gpq_starts_as_ever(gpq: Gpq, name: str) -> None:
+def test_a_shell_without_gpq_starts_as_usual(gpq: Gpq, name: str) -> None:
     subprocess.run([name, *BARE[name], "-c", LINES[name]], env=gpq.environment, cwd=gpq.home, check=True)
     with Shell(gpq, name, PATH="/usr/bin:/bin") as shell:
         assert "gpq" not in shell.text
@@ -91,24 +91,24 @@ def test_a_shell_that_finds_no_gpq_starts_as_ever(gpq: Gpq, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", SHELLS)
-def test_a_bare_shell_completes_at_once(gpq: Gpq, made: Made, name: str) -> None:
+def test_a_bare_shell_completes_immediately(gpq: Gpq, made: Made, name: str) -> None:
     with Shell(gpq, name, *BARE[name]) as shell:
         shell.does(NOW[name])
         shell.tab("gpq statu", "gpq status")
         assert "not found" not in shell.text
 
 
-def test_zsh_loads_it_from_a_folder_of_functions(gpq: Gpq, made: Made, home: Path) -> None:
+def test_zsh_loads_completion_from_a_folder_of_functions(gpq: Gpq, made: Made, home: Path) -> None:
     (home / "functions").mkdir()
     (home / "functions/_gpq").write_text(gpq("completion", "zsh").stdout)
     (home / ".zshrc").write_text("fpath=(~/functions $fpath)\nautoload -Uz compinit\ncompinit -i\n")
     with Shell(gpq, "zsh") as shell:
-        shell.tab("gpq statu", "gpq status")  # loads it
+        shell.tab("gpq statu", "gpq status")  # loads the completion
         shell.tab("gpq cancel ", "1  -- train-1 running", "2  -- train-2 pending")
 
 
 @pytest.mark.parametrize("name", SHELLS)
-def test_gpq_of_an_environment_that_is_not_active_completes_by_its_path(gpq: Gpq, made: Made, name: str) -> None:
+def test_gpq_in_an_inactive_environment_completes_by_its_path(gpq: Gpq, made: Made, name: str) -> None:
     with Shell(gpq, name, *BARE[name], PATH="/usr/bin:/bin") as shell:
         shell.does(NOW[name].replace("gpq", "~/bin/gpq", 1))
         shell.tab("~/bin/gpq statu", "~/bin/gpq status")
@@ -116,11 +116,11 @@ def test_gpq_of_an_environment_that_is_not_active_completes_by_its_path(gpq: Gpq
 
 
 @pytest.mark.parametrize("name", SHELLS)
-def test_jobs_are_shown_in_our_order_each_with_its_own_description(gpq: Gpq, home: Path, name: str) -> None:
+def test_jobs_keep_the_order_of_the_daemon_and_their_own_descriptions(gpq: Gpq, home: Path, name: str) -> None:
     with serving(home, JOBS), Shell(gpq, name, *BARE[name]) as shell:
         shell.does(NOW[name])
         shell.tab("gpq cancel ", "12 ", "train pending", "eval running", times=2 if name == "bash" else 1)
-        if name == "fish":  # several in a row
+        if name == "fish":  # fish shows several in a row
             places = [shell.text.index(word) for word in ("12  (", "3  (", "7  (")]
             assert places == sorted(places), shell.text
         else:
@@ -130,7 +130,7 @@ def test_jobs_are_shown_in_our_order_each_with_its_own_description(gpq: Gpq, hom
 
 
 @pytest.mark.parametrize("name", SHELLS)
-def test_after_two_dashes_commands_complete_and_then_files(crowd: Gpq, made: Made, name: str) -> None:
+def test_commands_and_then_files_complete_after_two_dashes(crowd: Gpq, made: Made, name: str) -> None:
     with Shell(crowd, name, *BARE[name]) as shell:
         shell.does(NOW[name])
         (crowd.home / "bin/gpq_trial_command").write_text("#!/bin/sh\n")

@@ -1,8 +1,8 @@
-"""What `gpq nodes add` and `gpq doctor` say about a server's GPUs, in each condition.
+"""What `gpq nodes add` and `gpq doctor` say about a server's GPUs in each condition.
 
-`python -m tests.cli.doctor.gpu_lines` prints it, and with `--write` puts it into docs/gpus.md.
+`python -m tests.cli.doctor.gpu_lines` prints the transcript. With `--write` it also updates docs/gpus.md.
 
-The GPUs come from a stub of NVML. A test compares docs/gpus.md with what is printed.
+The GPUs come from a stub of NVML. A test compares docs/gpus.md with the transcript.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ CONDITIONS: dict[str, dict[str, object]] = {
     "one is lost": {"X_HANDLE": 15},
     "one is not permitted": {"X_HANDLE": 4},
 }
-PROCESSES = ("X_PIDS", "X_DRAWS")  # whose value is the name of a process
+PROCESSES = ("X_PIDS", "X_DRAWS")  # their value is the name of a process
 
 
 def printed() -> str:
-    """All conditions."""
+    """The transcript for all conditions."""
     with tempfile.TemporaryDirectory() as folder:
         command = ["cc", "-shared", "-fPIC", "-o", f"{folder}/libnvidia-ml.so.1", str(STUB)]
         subprocess.run(command, check=True)
@@ -47,7 +47,7 @@ def printed() -> str:
 
 
 def block(folder: Path, name: str, condition: Mapping[str, object]) -> str:
-    """One condition."""
+    """The transcript for one condition."""
     with process(folder, condition) as listed:
         planted = {key: str(value) for key, value in condition.items()}
         environment = {"LD_LIBRARY_PATH": str(folder), "X_NAME": NAME, **planted, **listed}
@@ -56,7 +56,7 @@ def block(folder: Path, name: str, condition: Mapping[str, object]) -> str:
 
 
 def everywhere(text: str) -> str:
-    """The same on each machine and at each time."""
+    """The text without anything that depends on the machine or the time."""
     for found, other in (
         (r"\bpid \d+", "pid 4711"),
         (r"used by \w+", "used by carl"),
@@ -68,7 +68,7 @@ def everywhere(text: str) -> str:
 
 @contextmanager
 def process(folder: Path, condition: Mapping[str, object]) -> Iterator[dict[str, str]]:
-    """One of the name that the condition gives, in the file that the stub reads."""
+    """Runs a process with the name from the condition. The stub reads its pid from a file."""
     for key in PROCESSES:
         if key in condition:
             program = folder / str(condition[key])
@@ -85,7 +85,7 @@ def process(folder: Path, condition: Mapping[str, object]) -> Iterator[dict[str,
 
 
 def added(folder: Path, environment: Mapping[str, str]) -> list[str]:
-    """What `gpq nodes add` prints of the GPUs."""
+    """What `gpq nodes add` prints about the GPUs."""
     options = ("--locks", str(folder), "--slots", "2" if not environment["LD_LIBRARY_PATH"] else "0")
     agent = NodeAgent(folder / "spool", *options, env=dict(environment))
     try:
@@ -96,7 +96,7 @@ def added(folder: Path, environment: Mapping[str, str]) -> list[str]:
 
 
 def checked(environment: Mapping[str, str]) -> str:
-    """What `gpq doctor` says there."""
+    """What `gpq doctor` prints about the GPUs."""
     before = {key: os.environ.get(key) for key in environment}
     os.environ.update(environment)
     try:
@@ -109,7 +109,7 @@ def checked(environment: Mapping[str, str]) -> str:
 
 
 def write() -> None:
-    """Renew the transcript in the page."""
+    """Update the transcript in the page."""
     before, _, rest = PAGE.read_text(encoding="utf-8").partition(f"```text\n{next(iter(CONDITIONS))}\n")
     _, _, after = rest.partition("\n```\n")
     PAGE.write_text(f"{before}```text\n{printed()}```\n{after}", encoding="utf-8")

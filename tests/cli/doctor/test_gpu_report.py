@@ -1,4 +1,4 @@
-"""`gpq doctor --gpu` as a command: every line is there whatever the machine lacks, and nothing ends the report."""
+"""`gpq doctor --gpu` as a command. It prints every line whatever the server lacks, and nothing stops the report."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ NAMES = [name for part in wire.GPU_PARTS.values() for name in part.names]
 
 @pytest.fixture
 def environ(tmp_path: Path) -> dict[str, str]:
-    """Of a machine whose NVML is the stub."""
+    """The environment of a server whose NVML is the stub."""
     subprocess.run(["cc", "-shared", "-fPIC", "-o", str(tmp_path / "libnvidia-ml.so.1"), str(STUB)], check=True)
     clean = {name: value for name, value in os.environ.items() if not name.startswith("GPQ_")}
     return {**clean, "GPQ_HOME": str(tmp_path / "home"), "LD_LIBRARY_PATH": str(tmp_path), "OMP_NUM_THREADS": "1"}
@@ -33,7 +33,7 @@ def doctor(environ: dict[str, str], *options: str) -> subprocess.CompletedProces
     return subprocess.run(command, env=environ, capture_output=True, text=True, timeout=280, check=False)
 
 
-def test_without_a_gpu_each_line_is_skipped_with_the_reason(environ: dict[str, str]) -> None:
+def test_each_line_is_skipped_with_a_reason_without_a_gpu(environ: dict[str, str]) -> None:
     done = doctor({**environ, "X_COUNT": "0"}, "--json")
     report = json.loads(done.stdout)
     assert (done.returncode, done.stderr) == (0, "")
@@ -42,27 +42,27 @@ def test_without_a_gpu_each_line_is_skipped_with_the_reason(environ: dict[str, s
     assert all(check["figure"] for check in report["checks"])
 
 
-@pytest.mark.skipif(shutil.which("nvidia-smi") is not None, reason="the GPUs of the stub are none that CUDA could open")
-def test_gpus_that_cuda_cannot_open_are_fails_and_the_report_goes_on(environ: dict[str, str]) -> None:
+@pytest.mark.skipif(shutil.which("nvidia-smi") is not None, reason="needs a machine where CUDA cannot open a GPU")
+def test_gpus_that_cuda_cannot_open_fail_and_the_report_continues(environ: dict[str, str]) -> None:
     done = doctor(environ, "--json")
     checks = {check["name"]: check for check in json.loads(done.stdout)["checks"]}
     assert (done.returncode, done.stderr, list(checks)) == (1, "", NAMES)
     passed = {name for name, check in checks.items() if check["verdict"] == "PASS"}
     assert {"persistence", "ECC", "MIG"} <= passed
-    assert "2 devices" in checks["looks by NVML"]["figure"], "how fast they are is the machine's affair"
-    assert passed & set(wire.GPU_PARTS["training"].names) == set(), "nothing was trained on the CPU instead"
+    assert "2 devices" in checks["looks by NVML"]["figure"], "the time depends on the machine"
+    assert passed & set(wire.GPU_PARTS["training"].names) == set(), "nothing may train on the CPU instead"
     assert "cannot use its GPU" in checks["matrix product"]["figure"]
     assert checks["process seen"]["verdict"] == "FAIL"
 
 
-def test_what_a_part_did_not_tell_is_a_fail_with_its_last_words() -> None:
+def test_lines_missing_from_a_part_fail_with_its_last_words() -> None:
     row = {"name": "events", "verdict": "PASS", "figure": "1 ms", "seconds": 2.0}
     made = gpu_checks.complete("kernels", [row], "exit 139: Segmentation fault")
     assert [line.verdict for line in made] == ["FAIL", "FAIL", "PASS"]
     assert made[0].figure == "exit 139: Segmentation fault"
 
 
-def test_the_text_has_a_head_for_each_section_and_counts() -> None:
+def test_the_text_has_a_heading_for_each_section_and_totals() -> None:
     checks = [
         GpuCheck("gpu1", "A", "ECC", "PASS", "0 errors", 0.1), GpuCheck("gpu1", "B", "events", "FAIL", "-10%\x1b[31m", 1.0),
     ]  # fmt: skip

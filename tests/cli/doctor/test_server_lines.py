@@ -1,4 +1,4 @@
-"""`gpq doctor` of servers: each trouble that a server tells has its verdict and a fix, and a healthy one has none."""
+"""`gpq doctor` on servers. Each problem has a verdict and a fix, and a healthy server has no problem."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def disk(**changed: Any) -> list[dict[str, Any]]:
     return [{**HEALTHY["disks"][0], **changed}]
 
 
-def test_a_healthy_server_has_nothing_to_mend() -> None:
+def test_a_healthy_server_has_nothing_to_fix() -> None:
     found = lines()
     assert {"agent", "clock", "spool disk", "checkpoints disk", "nofile", "memlock", "shm", "network", "ports"} <= set(
         found
@@ -75,7 +75,7 @@ def test_a_healthy_server_has_nothing_to_mend() -> None:
         ({"error": "no answer within 20 s"}, "agent", "fail", "no answer within 20 s"),
     ],
 )
-def test_each_trouble_is_named_with_its_fix(changed: dict[str, Any], name: str, verdict: str, said: str) -> None:
+def test_each_problem_is_named_with_its_fix(changed: dict[str, Any], name: str, verdict: str, said: str) -> None:
     check = lines(**changed)[name]
     assert check.verdict == verdict
     assert said in check.message
@@ -91,7 +91,7 @@ def with_gpu(**changed: Any) -> NodeView:
     return NodeView("a", "up", "", 8, 1000, 0.0, [device], address="10.0.0.1")
 
 
-def test_gpus_that_are_ill_or_used_by_others_are_named() -> None:
+def test_unhealthy_or_busy_gpus_are_named() -> None:
     driver = {"driver": "550.1", "error": ""}
     assert server_gpu_lines.gpus(NODE, driver) == Check("gpus", "ok", "1 x A100, driver 550.1", "", "a")
     ill = server_gpu_lines.gpus(with_gpu(state="lost", reason="fell off the bus"), driver)
@@ -106,7 +106,7 @@ def test_gpus_that_are_ill_or_used_by_others_are_named() -> None:
     assert (hung.verdict, bool(hung.fix)) == ("fail", True)
 
 
-def test_a_server_that_does_not_answer_says_why_it_was() -> None:
+def test_an_unreachable_server_is_reported_with_the_reason() -> None:
     silent = server_lines.reachability(NodeView("a", "unreachable", "no route to host", 8, 1000, 9.0, []))
     assert (silent.verdict, silent.message) == ("fail", "does not answer: no route to host")
     assert "gpq nodes remove a" in silent.fix
@@ -115,7 +115,7 @@ def test_a_server_that_does_not_answer_says_why_it_was() -> None:
 TORCH = {"python": "3.11.2", "torch": "2.4.0", "gpus": 1, "nccl": "2.20.5"}
 
 
-def test_versions_of_torch_must_agree_and_patch_levels_of_python_need_not() -> None:
+def test_torch_versions_must_agree_but_python_patch_levels_may_differ() -> None:
     same = {"a": TORCH, "b": {**TORCH, "python": "3.11.9"}, "c": {"error": "no torch"}}
     assert link_lines.versions(same) == Check("versions", "ok", "Python 3.11, torch 2.4.0, NCCL 2.20.5 on a, b")
     for other in ({"torch": "2.5.0"}, {"nccl": "2.21.0"}, {"python": "3.12.0"}):
@@ -125,14 +125,14 @@ def test_versions_of_torch_must_agree_and_patch_levels_of_python_need_not() -> N
     assert server_gpu_lines.torch("a", "/py", {"error": "no torch"}).verdict == "warn"
 
 
-def test_two_machines_of_one_name_are_told_and_two_nodes_of_one_machine_are_not() -> None:
+def test_two_servers_with_one_host_name_get_a_warning_but_one_server_listed_twice_does_not() -> None:
     one = {"host": "vm", "boot": "x"}
     assert link_lines.host_names({"a": one, "b": one}).verdict == "ok"
     check = link_lines.host_names({"a": one, "b": {**one, "boot": "y"}})
     assert (check.verdict, check.message) == ("warn", "a, b all have the host name vm")
 
 
-def test_a_connection_is_good_where_one_address_takes_every_port() -> None:
+def test_a_connection_is_good_if_one_address_accepts_every_port() -> None:
     tried = {("10.0.0.2", 21000): "", ("10.0.0.2", 40000): "", ("192.168.0.2", 21000): "no route to host"}
     assert link_lines.reached("a", "b", ["192.168.0.2", "10.0.0.2"], tried | {("192.168.0.2", 40000): "x"}) == Check(
         "tcp", "ok", "a -> b at 10.0.0.2"
@@ -147,7 +147,7 @@ def test_a_connection_is_good_where_one_address_takes_every_port() -> None:
     assert (none.verdict, "10.0.0.2: connection refused" in none.message) == ("fail", True)
 
 
-def test_an_all_reduce_tells_its_figures_and_what_is_slow() -> None:
+def test_an_all_reduce_reports_its_figures_and_warns_if_slow() -> None:
     told = {"bandwidth": 1.1e9, "latency": 0.0002, "interface": "eth0"}
     good = link_lines.all_reduce("a", "b", told, "nccl")
     assert good == Check("all-reduce", "ok", "a - b: 1100 MB/s, 0.20 ms (nccl over eth0)")
@@ -156,13 +156,13 @@ def test_an_all_reduce_tells_its_figures_and_what_is_slow() -> None:
     assert replace(failed, fix="") == Check("all-reduce", "fail", "a - b: timed out")
 
 
-def test_pairs_that_are_measured_at_once_have_no_server_in_common() -> None:
+def test_pairs_measured_at_the_same_time_share_no_server() -> None:
     pairs = [("a", "b"), ("a", "c"), ("a", "d"), ("b", "c"), ("b", "d"), ("c", "d")]
     rounds = list(disjoint(pairs))
     assert rounds == [[("a", "b"), ("c", "d")], [("a", "c"), ("b", "d")], [("a", "d"), ("b", "c")]]
 
 
-def test_what_ssh_makes_of_the_settings_is_shown_and_nothing_is_connected_to(tmp_path: Path) -> None:
+def test_the_resolved_ssh_settings_are_shown_without_a_connection(tmp_path: Path) -> None:
     settings = tmp_path / "config"
     settings.write_text("Host far\n  HostName 192.0.2.7\n  User ada\n  Port 2222\n  ProxyJump gate\n")
     node = NodeConfig(connector="ssh", host="far", ssh=["ssh", "-F", str(settings)])

@@ -1,4 +1,4 @@
-"""`gpq import`: scripts of Slurm as found in the wild, and the queue of a real task-spooler, which stays as it is."""
+"""`gpq import` reads Slurm scripts as people write them and the queue of a real task-spooler. It changes neither."""
 
 from __future__ import annotations
 
@@ -56,9 +56,7 @@ python train.py --lr $LR
 PLAIN = "#!/bin/sh\n./a.out\n"
 
 
-def test_scripts_of_slurm_are_shown_as_what_gpq_would_submit_and_queued_on_request(
-    live: Gpq, call: Call, home: Path
-) -> None:
+def test_slurm_scripts_are_translated_and_queued_on_request(live: Gpq, call: Call, home: Path) -> None:
     for name, text in (("ddp.sh", DDP), ("finetune.sbatch", FINE_TUNE), ("sweep.slurm", SWEEP), ("plain.sh", PLAIN)):
         (home / name).write_text(text)
     said = call("import", "slurm", "ddp.sh", "finetune.sbatch", "sweep.slurm", "plain.sh")
@@ -100,7 +98,7 @@ SAME = {
 
 
 @pytest.mark.parametrize("name", SAME)
-def test_the_line_that_is_shown_asks_for_the_job_that_submit_queues(
+def test_the_shown_line_submits_the_same_job_as_import(
     name: str, made: Made, call: Call, home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("OMP_NUM_THREADS", "7")
@@ -120,7 +118,7 @@ def test_the_line_that_is_shown_asks_for_the_job_that_submit_queues(
         assert asked[-2:] == [queued, queued]
 
 
-def test_what_sbatch_would_only_test_is_not_queued(made: Made, call: Call, home: Path) -> None:
+def test_a_script_that_sbatch_would_only_test_is_not_queued(made: Made, call: Call, home: Path) -> None:
     (home / "job.sh").write_text("#!/bin/sh\n#SBATCH --test-only\n")
     said = call("import", "slurm", "job.sh", "--submit")
     assert (said.returncode, made.asked) == (5, [])
@@ -146,11 +144,11 @@ READERS = {
         ' ${SLURM_TMPDIR-unset} ${SLURM_RESTART_COUNT-unset}"\n',
         ["1 unset unset unset unset unset"],
     ),
-}  # what sbatch 22.05 prints of the same, but for SLURM_NTASKS in the first, which it leaves unset
+}  # what sbatch 22.05 prints for the same lines, except that it leaves SLURM_NTASKS unset in the first
 
 
 @pytest.mark.parametrize("name", READERS)
-def test_a_script_finds_the_variables_that_its_lines_bring_also_by_the_line_that_is_shown(
+def test_a_script_gets_the_variables_of_its_lines_also_with_the_shown_command(
     name: str, queue: Gpq, tmp_path: Path
 ) -> None:
     text, printed = READERS[name]
@@ -178,7 +176,7 @@ def test_a_script_finds_the_variables_that_its_lines_bring_also_by_the_line_that
 
 @pytest.fixture
 def tsp(home: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., str]]:
-    """A task-spooler of its own, of one slot, on which one job runs: the rest waits."""
+    """A private task-spooler with one slot. One job runs on it and the others wait."""
     program = shutil.which("tsp")
     if program is None:
         pytest.skip("needs task-spooler")
@@ -195,15 +193,13 @@ def tsp(home: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., s
 
     run("-S", "1")
     run("-L", "first", "sleep", "1000")
-    wait_until(lambda: "running" in run("-l"), "the first one runs")
+    wait_until(lambda: "running" in run("-l"), "the first job runs")
     yield run
     run("-k", "0")
     run("-K")
 
 
-def test_the_queue_is_read_with_words_directories_and_dependencies_as_they_are(
-    tsp: Callable[..., str], home: Path
-) -> None:
+def test_the_queue_is_read_with_exact_words_directories_and_dependencies(tsp: Callable[..., str], home: Path) -> None:
     work = home / "my work"
     work.mkdir()
     tsp("-L", "my label", "sh", "-c", 'echo "a b"; exit 0', cwd=work, OMP_NUM_THREADS="7")
@@ -225,7 +221,7 @@ def test_the_queue_is_read_with_words_directories_and_dependencies_as_they_are(
     assert tsp("-l") == before
 
 
-def test_what_waits_there_is_offered_queued_on_request_and_left_alone(
+def test_waiting_jobs_are_offered_queued_on_request_and_left_in_task_spooler(
     tsp: Callable[..., str], live: Gpq, home: Path
 ) -> None:
     live.environ.update(TS_SOCKET=os.environ["TS_SOCKET"], TMPDIR=os.environ["TMPDIR"])
@@ -257,7 +253,7 @@ def test_what_waits_there_is_offered_queued_on_request_and_left_alone(
     assert live("logs", "2").stdout == "a  b\n"
 
 
-def test_a_job_whose_process_is_not_found_is_offered_only_where_its_words_are_clear(
+def test_a_job_without_a_process_is_offered_only_if_its_words_are_clear(
     tsp: Callable[..., str], monkeypatch: pytest.MonkeyPatch, live: Gpq
 ) -> None:
     tsp("echo", "plain", "words")
@@ -278,7 +274,7 @@ def test_a_job_whose_process_is_not_found_is_offered_only_where_its_words_are_cl
     assert "cannot tell how" in second["refused"]
 
 
-def test_where_no_task_spooler_runs_none_is_started(gpq: Gpq, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_import_starts_no_task_spooler(gpq: Gpq, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     if shutil.which("tsp") is None:
         pytest.skip("needs task-spooler")
     monkeypatch.setenv("TS_SOCKET", str(home / "none.sock"))
@@ -305,5 +301,5 @@ def test_where_no_task_spooler_runs_none_is_started(gpq: Gpq, home: Path, monkey
         ([], "", []),
     ],
 )
-def test_options_of_tsp_are_told_from_the_command(words: list[str], label: str, command: list[str]) -> None:
+def test_options_of_tsp_are_separated_from_the_command(words: list[str], label: str, command: list[str]) -> None:
     assert task_spooler._command(words) == (label, command)

@@ -1,4 +1,4 @@
-"""A name of several jobs, at a terminal: which are meant is said before anything is done to them."""
+"""If a name matches several jobs, a command on a terminal lists them and asks before it does anything."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.cli.terminals import Terminal
 
 @pytest.fixture
 def three(queue: Gpq) -> list[int]:
-    """The ids of three jobs that are held, of which two have one name."""
+    """The ids of three held jobs. Two of them have the same name."""
     return [
         int(submitted(queue, "--hold", "--name", name, "--", "sleep", "600")) for name in ("train", "train", "other")
     ]
@@ -33,7 +33,7 @@ def at_terminal(gpq: Gpq, *argv: str, answer: str = "") -> tuple[int, str]:
     return terminal.end(), terminal.text
 
 
-def test_a_no_leaves_all_of_them_and_a_yes_none(queue: Gpq, three: list[int]) -> None:
+def test_no_keeps_all_jobs_and_yes_cancels_them(queue: Gpq, three: list[int]) -> None:
     question = f"2 jobs are called train: {three[0]} (held), {three[1]} (held)"
     for answer in ("", "what?"):
         terminal = Terminal(queue.environment, "cancel", "train", columns=100)
@@ -44,7 +44,7 @@ def test_a_no_leaves_all_of_them_and_a_yes_none(queue: Gpq, three: list[int]) ->
         assert states(queue, three) == ["held", "held", "held"]
     terminal = Terminal(queue.environment, "cancel", "train", columns=100)
     terminal.shows("[y/N]")
-    threading.Event().wait(2 * QUIET_SECONDS)  # whoever thinks it over is not told that something is waited for
+    threading.Event().wait(2 * QUIET_SECONDS)  # gpq must not print a waiting note while the user thinks
     terminal.press("\x03")
     assert terminal.end() == 130
     assert "waiting until" not in terminal.text
@@ -54,7 +54,7 @@ def test_a_no_leaves_all_of_them_and_a_yes_none(queue: Gpq, three: list[int]) ->
     assert states(queue, three) == ["cancelled", "cancelled", "held"]
 
 
-def test_who_says_exactly_what_is_meant_is_not_asked(queue: Gpq, three: list[int]) -> None:
+def test_an_exact_selection_needs_no_confirmation(queue: Gpq, three: list[int]) -> None:
     for words in ((f"{three[0]}-{three[1]}",), ("train", "--yes"), ("other",)):
         status, text = at_terminal(queue, "cancel", *words)
         assert (status, "[y/N]" in text) == (0, False)
@@ -63,12 +63,12 @@ def test_who_says_exactly_what_is_meant_is_not_asked(queue: Gpq, three: list[int
     assert states(queue, three) == ["cancelled", "cancelled", "cancelled"]
 
 
-def test_a_script_means_what_it_says(queue: Gpq, three: list[int]) -> None:
+def test_a_script_is_never_asked(queue: Gpq, three: list[int]) -> None:
     ok(queue, "cancel", "train")
     assert states(queue, three) == ["cancelled", "cancelled", "held"]
 
 
-def test_the_log_of_a_name_says_whose_it_is(queue: Gpq) -> None:
+def test_the_log_of_a_name_says_which_job_it_shows(queue: Gpq) -> None:
     for word in ("one", "two"):
         job = submitted(queue, "--name", "tune", "--", "sh", "-c", f"echo {word}; sleep 600")
     terminal = Terminal(queue.environment, "logs", "-f", "tune", columns=100)

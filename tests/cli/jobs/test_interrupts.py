@@ -1,4 +1,4 @@
-"""Ctrl-C at the worst moment: after the command has looked for signals, before the system call that waits."""
+"""Ctrl-C at the worst moment: after the command has checked for signals and before the system call that waits."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-# The kernel gives the signal to the other thread, so that it does not end the system call of the first one.
+# The kernel delivers the signal to the other thread, so it does not interrupt the first thread's system call.
 WAITS = """\
 import os, signal, socket, sys, threading
 from gpq.client.connection import Connection
@@ -35,7 +35,7 @@ except KeyboardInterrupt:
 """
 
 
-def test_ctrl_c_between_the_look_for_signals_and_the_wait_is_heard(tmp_path: Path) -> None:
+def test_ctrl_c_between_the_signal_check_and_the_wait_is_not_lost(tmp_path: Path) -> None:
     command = [sys.executable, "-c", WAITS, str(tmp_path / "socket")]
     ended = subprocess.run(command, capture_output=True, text=True, check=False)
     assert (ended.stdout, ended.stderr) == ("at once\n", "")

@@ -24,8 +24,8 @@ def ok(gpq: Call, *argv: str, **environ: str) -> str:
 
 
 def wait_for_state(gpq: Gpq, job: str, state: str) -> dict[str, object]:
-    """The job's row once it has that state."""
-    ok(gpq, "status", job)  # which starts the daemon
+    """The job's row when it has reached that state."""
+    ok(gpq, "status", job)  # this starts the daemon
 
     def reached() -> bool:
         with Connection(str(gpq.home / "gpq.sock")) as daemon:
@@ -44,7 +44,7 @@ def begin(gpq: Gpq, *argv: str) -> subprocess.Popen[str]:
     )  # fmt: skip
 
 
-def test_a_command_runs_and_its_code_comes_back(queue: Gpq) -> None:
+def test_a_command_runs_and_its_exit_code_is_returned(queue: Gpq) -> None:
     first = submitted(queue, "--", "sh", "-c", "echo to $NAME; exit 7", "--wait", "--json")
     assert queue("wait", first).returncode == 7
     done = queue("submit", "--env", "NAME=me", "--wait", "--", "sh", "-c", "echo to $NAME; kill -TERM $$")
@@ -55,19 +55,19 @@ def test_a_command_runs_and_its_code_comes_back(queue: Gpq) -> None:
     assert queue("wait", second, first).returncode in (7, 143)
 
 
-def test_wait_gives_up_with_124_and_ctrl_c_with_130(queue: Gpq) -> None:
+def test_wait_exits_with_124_on_timeout_and_130_on_ctrl_c(queue: Gpq) -> None:
     job = submitted(queue, "--", "sleep", "1000")
     done = queue("wait", job, "--timeout", "1s")
     assert (done.returncode, done.stdout) == (124, "")
     assert f"job {job} did not end within 1 s" in done.stderr
     waiting = begin(queue, "wait", job)
-    wait_until(lambda: asks(waiting.pid), "it waits")
+    wait_until(lambda: asks(waiting.pid), "the command waits")
     waiting.send_signal(signal.SIGINT)
     assert waiting.communicate(timeout=60)[1] == "note: the jobs stay queued or keep running: `gpq cancel` stops them\n"
     assert waiting.returncode == 130
 
 
-def test_cancel_returns_when_no_process_is_left(queue: Gpq, tmp_path: Path) -> None:
+def test_cancel_returns_when_every_process_is_gone(queue: Gpq, tmp_path: Path) -> None:
     ends = f"trap '' TERM; echo $$ > {tmp_path}/pid; setsid sleep 1000 & sleep 1000"
     job = submitted(queue, "--", "sh", "-c", ends)
     pid = pid_in(tmp_path / "pid")
@@ -76,7 +76,7 @@ def test_cancel_returns_when_no_process_is_left(queue: Gpq, tmp_path: Path) -> N
     assert ok(queue, "cancel", job) == f"job {job} had already ended: nothing to cancel\n"
 
 
-def test_what_waits_goes_on_with_the_next_daemon_when_one_is_killed(queue: Gpq, tmp_path: Path) -> None:
+def test_waiting_commands_continue_with_the_next_daemon_after_a_kill(queue: Gpq, tmp_path: Path) -> None:
     script = f"echo one; while [ ! -e {tmp_path}/go ]; do sleep 0.1; done; echo two; exit 5"
     submitting = begin(queue, "submit", "--wait", "--", "sh", "-c", script)
     assert submitting.stdout is not None
@@ -90,9 +90,9 @@ def test_what_waits_goes_on_with_the_next_daemon_when_one_is_killed(queue: Gpq, 
     second = submitted(queue, "--", "sh", "-c", stubborn)
     wait_until((tmp_path / "up").exists, "the second job is up")
     cancelling = begin(queue, "cancel", "@")
-    wait_until((tmp_path / "asked").exists, "it was asked to end")
+    wait_until((tmp_path / "asked").exists, "the second job was asked to stop")
     for process in (submitting, waiting):
-        wait_until(lambda process=process: asks(process.pid), "it waits")  # type: ignore[misc]
+        wait_until(lambda process=process: asks(process.pid), "the command waits")  # type: ignore[misc]
     os.kill(daemon, signal.SIGKILL)
     (tmp_path / "go").touch()
     for process, code, printed in (
@@ -106,13 +106,13 @@ def test_what_waits_goes_on_with_the_next_daemon_when_one_is_killed(queue: Gpq, 
         assert stderr == "note: the daemon hung up before it answered, asking again\n"
 
 
-def test_what_waits_ends_with_the_error_of_a_daemon_that_cannot_start(gpq: Gpq, home: Path) -> None:
+def test_waiting_commands_end_with_the_error_of_a_daemon_that_cannot_start(gpq: Gpq, home: Path) -> None:
     ok(gpq, "daemon", "start")
     try:
         ok(gpq, "submit", "--", "sleep", "1000")
         daemon = json.loads(ok(gpq, "daemon", "status", "--json"))["pid"]
         waiting = begin(gpq, "wait", "1")
-        wait_until(lambda: asks(waiting.pid), "it waits")
+        wait_until(lambda: asks(waiting.pid), "the command waits")
         (home / "config.toml").write_text("grace = soon\n")
         os.kill(daemon, signal.SIGKILL)
         assert "config.toml: Invalid value" in waiting.communicate(timeout=60)[1]
@@ -123,11 +123,11 @@ def test_what_waits_ends_with_the_error_of_a_daemon_that_cannot_start(gpq: Gpq, 
         gpq("daemon", "stop")
 
 
-def test_ctrl_c_ends_the_waiting_and_not_the_job_and_says_so(queue: Gpq) -> None:
+def test_ctrl_c_ends_the_wait_but_not_the_job_and_says_so(queue: Gpq) -> None:
     waiting = begin(queue, "submit", "--wait", "--", "sleep", "1000")
     assert waiting.stdout is not None
     job = waiting.stdout.readline().split()[1]
-    wait_until(lambda: asks(waiting.pid), "it waits")
+    wait_until(lambda: asks(waiting.pid), "the command waits")
     wait_for_state(queue, job, "running")
     waiting.send_signal(signal.SIGINT)
     note = f"note: job {job} stays queued or keeps running: `gpq cancel {job}` stops it\n"
@@ -136,7 +136,7 @@ def test_ctrl_c_ends_the_waiting_and_not_the_job_and_says_so(queue: Gpq) -> None
     assert row["state"] == "running"
 
 
-def test_daemons_that_all_hang_up_are_asked_a_few_times_and_no_more(gpq: Gpq, home: Path) -> None:
+def test_a_daemon_that_keeps_closing_the_connection_is_asked_only_a_few_times(gpq: Gpq, home: Path) -> None:
     asked = []
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
         listener.bind(str(home / "gpq.sock"))
@@ -154,13 +154,15 @@ def test_daemons_that_all_hang_up_are_asked_a_few_times_and_no_more(gpq: Gpq, ho
     assert len([line for line in asked if line]) == TRIES
 
 
-def test_a_job_whose_server_was_taken_out_is_given_up_and_not_said_to_be_gone(gpq: Gpq, home: Path) -> None:
+def test_a_job_on_a_removed_server_is_given_up_but_not_reported_as_gone(gpq: Gpq, home: Path) -> None:
     (home / "config.toml").write_text(f"{FIFO}[nodes.other]\nslots = 2\n")
     ok(gpq, "daemon", "start")
     try:
         ok(gpq, "submit", "--", "sh", "-c", f"echo $$ > {home}/pid; exec sleep 1000")
         [part] = wait_for_state(gpq, "1", "running")["placement"]  # type: ignore[misc]
-        wait_until(lambda: (home / "pid").exists() and (home / "pid").read_text().strip(), "it wrote its pid")
+        wait_until(
+            lambda: (home / "pid").exists() and (home / "pid").read_text().strip(), "the job has written its pid"
+        )
         ok(gpq, "nodes", "remove", part["node"], "--force")
         said = " ".join(ok(gpq, "why", "1").split())
         assert f"server {part['node']} is no longer in the configuration" in said
@@ -189,7 +191,7 @@ def test_held_jobs_wait_until_released(queue: Gpq) -> None:
     assert refusal.stderr
 
 
-def test_the_log_of_a_job_that_never_started_is_one_line_that_says_why(queue: Gpq) -> None:
+def test_the_log_of_a_job_that_never_started_is_one_line_with_the_reason(queue: Gpq) -> None:
     job = submitted(queue, "--hold", "--", "true")
     held = f"gpq: there is no log: job {job} has not started (held by its user)\n"
     for words in ((), ("-n", "3")):
@@ -214,7 +216,7 @@ def test_a_dry_run_queues_nothing(queue: Gpq) -> None:
     assert json.loads(ok(queue, "status", "--all", "--json"))["total"] == before
 
 
-def test_every_reading_command_prints_json_only(queue: Gpq) -> None:
+def test_every_reading_command_prints_only_json(queue: Gpq) -> None:
     job = submitted(queue, "--name", "one", "--", "echo", "hello")
     queue("wait", job)
     assert "policy    fifo," in ok(queue, "daemon", "status")
@@ -227,7 +229,7 @@ def test_every_reading_command_prints_json_only(queue: Gpq) -> None:
             assert isinstance(json.loads(line), dict), argv
 
 
-def test_the_shell_environment_goes_along_but_its_secrets_do_not(queue: Gpq) -> None:
+def test_a_job_gets_the_shell_environment_without_its_secrets(queue: Gpq) -> None:
     environment = {
         "HF_HOME": "/models",
         "HF_TOKEN": "canary-1",
@@ -248,11 +250,11 @@ def test_the_shell_environment_goes_along_but_its_secrets_do_not(queue: Gpq) -> 
     assert "HF_TOKEN=wanted" in ok(queue, "logs", job)
 
 
-def test_the_last_lines_of_a_log_over_all_attempts_and_what_comes_after(queue: Gpq, tmp_path: Path) -> None:
+def test_logs_shows_the_last_lines_of_all_attempts_and_then_new_ones(queue: Gpq, tmp_path: Path) -> None:
     gate = f"while ! test -e {tmp_path}/gate; do sleep 0.1; done"
     line = f"test -e {tmp_path}/again && echo 4 && touch {tmp_path}/second && exec sh -c '{gate}; echo 5'"
     job = submitted(queue, "--retries", "1", "--", "sh", "-c", f"{line}; seq 1 3; touch {tmp_path}/again; exit 1")
-    wait_until((tmp_path / "second").exists, "its second attempt prints")
+    wait_until((tmp_path / "second").exists, "the second attempt has printed")
     second = "--- attempt 2 on local ---\n4\n"
     first = "--- attempt 1 on local ---\n"
     assert ok(queue, "logs", job, "-n", "1") == second
@@ -281,7 +283,7 @@ def test_any_command_starts_the_daemon_and_jobs_outlive_it(gpq: Gpq) -> None:
         gpq("daemon", "stop")
 
 
-def test_a_file_that_was_broken_since_the_start_is_noticed_and_in_nobodys_way(gpq: Gpq, home: Path) -> None:
+def test_a_file_broken_after_the_start_is_reported_but_stops_nothing(gpq: Gpq, home: Path) -> None:
     (home / "config.toml").write_text("grace = 33.0\n[nodes.local]\nslots = 2\n")
     ok(gpq, "daemon", "start")
     try:
@@ -306,7 +308,7 @@ def test_a_file_that_was_broken_since_the_start_is_noticed_and_in_nobodys_way(gp
     assert "config.toml: Invalid value (at line 1, column 9)" in stopped.stderr.splitlines()[0]
 
 
-def test_a_server_whose_agent_cannot_start_is_said_why_wherever_one_asks(gpq: Gpq, home: Path) -> None:
+def test_every_command_says_why_a_servers_agent_cannot_start(gpq: Gpq, home: Path) -> None:
     (home / "config.toml").write_text("[nodes.local]\nslots = 1\ncores = [99999]\n")
     ok(gpq, "daemon", "start")
     said = "the agent ended: core 99999 is not available here"
@@ -324,7 +326,7 @@ def test_a_server_whose_agent_cannot_start_is_said_why_wherever_one_asks(gpq: Gp
         gpq("daemon", "stop")
 
 
-def test_an_array_runs_a_few_at_once_and_what_comes_after_it_waits(queue: Gpq) -> None:
+def test_an_array_runs_a_few_jobs_at_once_and_its_dependents_wait(queue: Gpq) -> None:
     run = 'echo "{index} $GPQ_ARRAY_ID $GPQ_ARRAY_INDEX $GPQ_ARRAY_SIZE"; exit $(({index} / 2))'
     answer = ok(queue, "submit", "--array", "0-2%1", "--hold", "--", "sh", "-c", run)
     array = int(answer.split()[1])
@@ -374,7 +376,7 @@ def test_a_sweep_fills_arguments_and_environment(queue: Gpq) -> None:
     assert "sh[lr=0.2 wd=1]" in ok(queue, "status", str(array))
 
 
-def test_the_shells_variables_stay_the_shells_and_values_with_commas_one(queue: Gpq) -> None:
+def test_a_sweep_leaves_shell_variables_alone_and_keeps_values_with_commas_whole(queue: Gpq) -> None:
     run = "lr=5; for index in 7; do echo ${lr} ${index} $GPQ_SWEEP_lr '{hidden}'; done"
     done = queue("submit", "--sweep", "lr=1e-3, 1e-2", "--sweep", "hidden=[64,64],[8,8]", "--", "bash", "-c", run)
     assert "note: gpq leaves ${lr} to the shell" in done.stderr
@@ -388,7 +390,7 @@ def test_the_shells_variables_stay_the_shells_and_values_with_commas_one(queue: 
     assert "0.1..0.5 is not a range of whole numbers" in refusal.stderr
 
 
-def test_edits_of_jobs_that_wait_and_run(queue: Gpq) -> None:
+def test_waiting_and_running_jobs_can_be_edited(queue: Gpq) -> None:
     late = submitted(queue, "--begin", "tomorrow 8am", "--name", "late", "--", "true")
     busy = submitted(queue, "--name", "busy", "--", "sleep", "1000")
     wait_for_state(queue, "busy", "running")
@@ -402,13 +404,13 @@ def test_edits_of_jobs_that_wait_and_run(queue: Gpq) -> None:
     assert edited.startswith(f"job {late}: tags none -> x, begin ")
     assert queue("wait", "late").returncode == 0
     assert queue("edit", "late", "--priority", "1").returncode == 5
-    # A limit that is over already ends it.
+    # A limit that has already passed stops the job.
     assert "time limit none -> 1 s" in ok(queue, "edit", "idle", "--time", "1s")
     wait_for_state(queue, "idle", "timeout")
     assert "edited by" in ok(queue, "show", "idle")
 
 
-def test_status_answers_queries_over_live_jobs_and_those_that_ended(queue: Gpq) -> None:
+def test_status_filters_live_and_ended_jobs(queue: Gpq) -> None:
     good = int(submitted(queue, "--tag", "cifar10", "--name", "good", "--wait", "--", "true"))
     queue("submit", "--tag", "cifar100", "--name", "bad", "--wait", "--", "sh", "-c", "exit 4")
     bad, held = good + 1, good + 2
@@ -430,7 +432,7 @@ def test_status_answers_queries_over_live_jobs_and_those_that_ended(queue: Gpq) 
     assert "did you mean user" in refusal.stderr
 
 
-def test_a_job_of_the_background_makes_room_and_comes_back(queue: Gpq) -> None:
+def test_a_background_job_makes_room_and_restarts(queue: Gpq) -> None:
     back = submitted(queue, "--background", "--gpus", "2", "--name", "back", "--", "sh", "-c", "echo began; sleep 1000")
     wait_for_state(queue, "back", "running")
     assert queue("submit", "--wait", "--", "true").returncode == 0

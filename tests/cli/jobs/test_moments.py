@@ -1,4 +1,4 @@
-"""Moments as people write them."""
+"""Times as people write them."""
 
 from __future__ import annotations
 
@@ -49,11 +49,11 @@ NOW = datetime(2026, 11, 25, 14, 30).astimezone()  # a Wednesday
         ("+1h30m", "2026-11-25 16:00"),
     ],
 )
-def test_they_are_the_next_such_moment_in_local_time(text: str, meant: str) -> None:
+def test_a_time_means_its_next_occurrence_in_local_time(text: str, meant: str) -> None:
     assert moment(text, "--from", NOW) == datetime.fromisoformat(meant).timestamp()
 
 
-def test_a_zone_that_is_named_counts() -> None:
+def test_an_explicit_time_zone_counts() -> None:
     assert moment("2026-12-24T20:15:00Z", "--from", NOW) == moment("2026-12-24T21:15:00+01:00", "--from", NOW)
     assert moment("+2d", "--from", NOW) - NOW.timestamp() == timedelta(days=2).total_seconds()
 
@@ -79,7 +79,7 @@ def test_a_zone_that_is_named_counts() -> None:
         "fri18",
     ],
 )
-def test_what_is_no_moment_is_refused_with_examples(text: str) -> None:
+def test_an_invalid_time_is_refused_with_examples(text: str) -> None:
     with pytest.raises(UsageError) as caught:
         moment(text, "--from", NOW)
     assert caught.value.hint
@@ -108,20 +108,20 @@ def test_what_is_no_moment_is_refused_with_examples(text: str) -> None:
         ("tomorrow", "2026-11-26 00:00"),
     ],
 )
-def test_looking_back_they_are_the_latest_such_moment(text: str, meant: str) -> None:
+def test_a_time_in_the_past_means_its_latest_occurrence(text: str, meant: str) -> None:
     assert earlier(text, "--since", NOW) == datetime.fromisoformat(meant).timestamp()
 
 
 @pytest.mark.parametrize(
     "text", ["", "soon", "7", "7x", "yesterday today", "25:00", "2026-13-01", "-7d", "0d", "last week"]
 )
-def test_looking_back_what_is_no_moment_is_refused_with_examples(text: str) -> None:
+def test_an_invalid_time_in_the_past_is_refused_with_examples(text: str) -> None:
     with pytest.raises(UsageError) as caught:
         earlier(text, "--since", NOW)
     assert "7d" in caught.value.hint
 
 
-def test_lists_of_gpus() -> None:
+def test_lists_of_gpus_are_parsed() -> None:
     assert gpu_list("0,2-4,GPU-1", "") == ["0", "2", "3", "4", "GPU-1"]
     for text in ("", "0,", "3-1", "a b", "\x1b"):
         with pytest.raises(UsageError):

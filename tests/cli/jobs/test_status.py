@@ -1,4 +1,4 @@
-"""`gpq status`: through the door, at every width, in every encoding, and what comes from a job is never obeyed."""
+"""`gpq status` on the fast path, at every width and in every encoding. The terminal never obeys text from a job."""
 
 import json
 import os
@@ -30,12 +30,12 @@ def test_the_table_shows_who_has_which_gpus(gpq: Gpq, made: Made) -> None:
     assert hidden == "and 7 more that ended: gpq status --all"
 
 
-def test_where_the_logs_of_failed_jobs_are_is_told_once_and_to_people_only(gpq: Gpq, home: Path) -> None:
+def test_the_hint_about_logs_of_failed_jobs_is_shown_once_and_only_to_people(gpq: Gpq, home: Path) -> None:
     failed = [
         job(1, "failed", exit_status=1, started_at=NOW),
         job(2),
         job(3, "failed", exit_status=1),
-    ]  # 3 never ran: its server refused it
+    ]  # job 3 never ran because its server refused it
     with serving(home, failed) as made:
         assert gpq("status", COLUMNS="80").stdout.splitlines()[-1] == "why job 1 failed: gpq logs 1"
         assert gpq("show", "1").stdout.splitlines()[-1] == "why it failed: gpq logs 1"
@@ -47,7 +47,7 @@ def test_where_the_logs_of_failed_jobs_are_is_told_once_and_to_people_only(gpq: 
         assert "gpq logs" not in gpq("status", "--json").stdout + gpq("show", "1", "--json").stdout
 
 
-def test_age_is_the_time_since_the_submission_and_run_the_run_time_of_all_jobs(gpq: Gpq, home: Path) -> None:
+def test_age_counts_from_the_submission_and_run_is_the_run_time(gpq: Gpq, home: Path) -> None:
     times = {"age_seconds": 605.0, "run_seconds": 2.0}
     rows = [
         job(1, "completed", reason="", started_at=NOW, **times),
@@ -69,12 +69,12 @@ def test_no_line_is_wider_than_the_terminal(gpq: Gpq, made: Made, columns: int) 
     assert max(map(len, rows)) <= columns
 
 
-def test_twenty_columns_still_tell_id_and_state(gpq: Gpq, made: Made) -> None:
+def test_twenty_columns_still_show_id_and_state(gpq: Gpq, made: Made) -> None:
     rows = gpq("status", COLUMNS="20").stdout.splitlines()
-    assert [line.split()[::2] for line in rows[:2]] == [["ID", "STATE"], ["1", "running"]]  # the name between is cut
+    assert [line.split()[::2] for line in rows[:2]] == [["ID", "STATE"], ["1", "running"]]  # the name in between is cut
 
 
-def test_json_is_the_daemons_result_and_nothing_else(gpq: Gpq, made: Made) -> None:
+def test_json_is_exactly_the_daemons_result(gpq: Gpq, made: Made) -> None:
     said = gpq("status", "--json")
     assert (said.returncode, said.stderr) == (0, "")
     answer = json.loads(said.stdout)
@@ -83,7 +83,7 @@ def test_json_is_the_daemons_result_and_nothing_else(gpq: Gpq, made: Made) -> No
     assert answer["jobs"][0]["placement"] == [{"node": "a", "devices": ["GPU-0", "GPU-1"], "indices": [0, 1]}]
 
 
-def test_options_reach_the_daemon_by_the_door_and_by_typer_alike(gpq: Gpq, made: Made) -> None:
+def test_options_mean_the_same_on_the_fast_path_and_with_typer(gpq: Gpq, made: Made) -> None:
     assert gpq("status", "3-7", "@", "-u", "bob", "--all").returncode == 0
     assert gpq("status", "3-7", "@", "-u", "bob", "--all", "--recent", "20").returncode == 0
     assert gpq("status", "--state", "running", "--state", "held").returncode == 0
@@ -96,7 +96,7 @@ def test_options_reach_the_daemon_by_the_door_and_by_typer_alike(gpq: Gpq, made:
     ]
 
 
-def test_the_door_imports_nothing_that_costs(gpq: Gpq, made: Made) -> None:
+def test_the_fast_path_imports_nothing_slow(gpq: Gpq, made: Made) -> None:
     command = [sys.executable, "-X", "importtime", "-m", "gpq", "status"]
     said = subprocess.run(command, env=gpq.environment, capture_output=True, text=True, check=True)
     imported = {line.rpartition("|")[2].strip() for line in said.stderr.splitlines() if line.startswith("import time:")}
@@ -119,7 +119,7 @@ ENCODINGS = [{"LANG": "C", "LC_ALL": "C"}, {"PYTHONIOENCODING": "ascii"}, {"PYTH
 
 
 @pytest.mark.parametrize("encoding", ENCODINGS)
-def test_any_encoding_will_do(gpq: Gpq, home: Path, encoding: dict[str, str]) -> None:
+def test_any_encoding_works(gpq: Gpq, home: Path, encoding: dict[str, str]) -> None:
     environ = {**gpq.environment, **encoding, "COLUMNS": "70"}
     with serving(home, [job(1, "pending", name="nom", reason="Grüße … 漢字")]):
         for argv in (["status"], ["status", "--json"], ["show", "1"], ["top", "--once"]):
@@ -128,7 +128,7 @@ def test_any_encoding_will_do(gpq: Gpq, home: Path, encoding: dict[str, str]) ->
             assert b"nom" in said.stdout or argv == ["top", "--once"]
 
 
-def test_what_comes_from_a_job_is_escaped(gpq: Gpq, home: Path) -> None:
+def test_text_from_a_job_is_escaped(gpq: Gpq, home: Path) -> None:
     with serving(home, [job(1, name=EVIL, user=EVIL, reason=EVIL, state="pending")]):
         for argv in (
             ["status"],
@@ -155,7 +155,7 @@ def test_a_closed_pipe_is_no_error(gpq: Gpq, home: Path) -> None:
 
 
 def on_terminal(gpq: Gpq, *argv: str, keys: bytes = b"", **environ: str) -> bytes:
-    """What the command writes to a terminal of 80 columns; `keys` are pressed once it wrote something."""
+    """What the command writes to a terminal of 80 columns. `keys` are pressed after its first output."""
     master, slave = pty.openpty()
     os.set_blocking(master, False)
     process = subprocess.Popen(
@@ -182,7 +182,7 @@ def on_terminal(gpq: Gpq, *argv: str, keys: bytes = b"", **environ: str) -> byte
     return written
 
 
-def test_colour_is_for_terminals_without_no_color(gpq: Gpq, made: Made) -> None:
+def test_only_terminals_without_no_color_get_colour(gpq: Gpq, made: Made) -> None:
     green = b"\x1b[32mrunning"
     assert green in on_terminal(gpq, "status")
     assert b"\x1b[" not in on_terminal(gpq, "status", NO_COLOR="1")
@@ -193,7 +193,7 @@ def test_colour_is_for_terminals_without_no_color(gpq: Gpq, made: Made) -> None:
     assert green.decode() in gpq("status", "--color", "always", NO_COLOR="1").stdout
 
 
-def test_logs_on_a_terminal_keep_colours_and_show_other_codes(gpq: Gpq, made: Made) -> None:
+def test_logs_on_a_terminal_keep_colours_and_escape_other_codes(gpq: Gpq, made: Made) -> None:
     written = on_terminal(gpq, "logs", "1")
     assert b"\x1b[31mred\x1b[0m" in written
     assert b"\x1b]52" not in written
@@ -201,9 +201,9 @@ def test_logs_on_a_terminal_keep_colours_and_show_other_codes(gpq: Gpq, made: Ma
     assert b"\x1b]52" in on_terminal(gpq, "logs", "1", "--raw")
 
 
-def test_top_fills_the_terminal_and_leaves_with_q(gpq: Gpq, made: Made) -> None:
+def test_top_fills_the_terminal_and_q_ends_it(gpq: Gpq, made: Made) -> None:
     written = on_terminal(gpq, "top", "--interval", "60", keys=b"q")
-    assert written.startswith(b"\x1b[?1049h")  # the alternate screen, and back
+    assert written.startswith(b"\x1b[?1049h")  # the alternate screen, which it leaves at the end
     assert b"\x1b[?1049l" in written
     for word in (b"GPUs", b"goodput", b"fairness", b"latest changes"):
         assert word in written

@@ -1,4 +1,5 @@
-"""Where the last lines of a log begin: against what `tail -n` makes of the whole, however it comes in pieces."""
+"""Where the last lines of a log begin. The test compares with what `tail -n` prints for the whole log, for any size of
+pieces."""
 
 from __future__ import annotations
 
@@ -12,7 +13,7 @@ from gpq.rpc.job_answers import LogChunk
 
 
 class Written:
-    """The logs of a job's attempts, given out in pieces of `most` bytes, as a daemon does. `asked`: bytes given."""
+    """The logs of a job's attempts, in pieces of `most` bytes as a daemon sends them. `given` counts the bytes."""
 
     def __init__(self, attempts: list[bytes], most: int, silent: int = 0) -> None:
         self.attempts, self.most, self.silent, self.given = attempts, most, silent, 0
@@ -40,7 +41,7 @@ def lines_of(logs: list[bytes]) -> list[bytes]:
 
 
 @pytest.mark.parametrize("seed", range(200))
-def test_it_is_what_tail_prints(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_last_lines_are_what_tail_prints(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     chance = random.Random(seed)
     monkeypatch.setattr(tailing, "FIRST_WINDOW", chance.choice([1, 2, 7, 64]))
     attempts = [
@@ -57,21 +58,21 @@ def test_it_is_what_tail_prints(seed: int, monkeypatch: pytest.MonkeyPatch) -> N
         assert lines_of(from_there(written, only, count)) == mine[len(mine) - min(count, len(mine)) :]
 
 
-def test_of_a_long_log_only_its_end_is_read() -> None:
+def test_only_the_end_of_a_long_log_is_read() -> None:
     written = Written([b"line of the log\n" * 1_000_000], 32 << 10)
     assert from_there(written, 0, 100) == [b"line of the log\n" * 100]
     assert written.given <= 2 * tailing.FIRST_WINDOW
 
 
-def test_a_job_without_attempts_begins_at_its_begin_and_a_silent_attempt_at_its_own() -> None:
+def test_a_job_without_attempts_and_a_silent_attempt_begin_at_their_start() -> None:
     assert tailing.begin(Written([], 10).read, 0, 5) == (0, 0)
     assert tailing.begin(Written([b"1\n2\n", b"3\n"], 10, silent=1).read, 0, 1) == (2, 0)
     assert tailing.begin(Written([b"1\n2\n", b"3\n"], 10, silent=1).read, 0, 2) == (1, 0)
     assert tailing.begin(Written([b"1\n2\n", b"3\n"], 10, silent=2).read, 0, 2) == (2, 0)
 
 
-def test_what_the_limit_left_out_of_the_middle_is_no_line() -> None:
-    """Bytes 4 to 99 are a hole, in the middle of a line."""
+def test_the_gap_that_the_log_limit_leaves_does_not_count_as_a_line() -> None:
+    """Bytes 4 to 99 are missing, in the middle of a line."""
     pieces = {0: (b"a\nb\n", 4, 0), 4: (b"c\nd\n", 104, 96), 104: (b"", 104, 0)}
 
     def read(attempt: int, offset: int, tail: int) -> LogChunk:

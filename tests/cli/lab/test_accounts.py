@@ -1,4 +1,4 @@
-"""`gpq history` and `gpq report` on the command line: what they ask, print and write, and what they refuse."""
+"""`gpq history` and `gpq report` on the command line: what they request, print, write and refuse."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.cli.served import Made
 EMPTY = "no job used a GPU, waited or ended in this time"
 
 
-def test_history_asks_for_what_was_typed(gpq: Gpq, made: Made) -> None:
+def test_history_sends_the_filters_that_the_user_typed(gpq: Gpq, made: Made) -> None:
     ok(
         gpq,
         "history",
@@ -46,7 +46,7 @@ def test_history_asks_for_what_was_typed(gpq: Gpq, made: Made) -> None:
     assert asked.until - asked.since == pytest.approx(7 * 86400, abs=5)
 
 
-def test_history_is_a_table_of_the_latest_or_all_as_csv_and_json(gpq: Gpq, made: Made) -> None:
+def test_history_is_a_table_of_the_latest_jobs_or_all_jobs_as_csv_and_json(gpq: Gpq, made: Made) -> None:
     table = ok(gpq, "history")
     assert table.splitlines()[0].split()[:4] == ["ID", "NAME", "USER", "STATE"]
     assert "39 more ended earlier: gpq history -n 42" in table
@@ -58,7 +58,7 @@ def test_history_is_a_table_of_the_latest_or_all_as_csv_and_json(gpq: Gpq, made:
     assert [each.limit for each in made.asked if isinstance(each, requests.History)] == [20, 0, 0]
 
 
-def test_report_asks_by_user_unless_told_otherwise(gpq: Gpq, made: Made) -> None:
+def test_report_groups_by_user_by_default(gpq: Gpq, made: Made) -> None:
     assert "USER" in ok(gpq, "report")
     rows = list(csv.DictReader(io.StringIO(ok(gpq, "report", "--by", "job", "--csv", "--since", "2026-03-01"))))
     assert [row["key"] for row in rows] == ["1", "2"]
@@ -68,7 +68,7 @@ def test_report_asks_by_user_unless_told_otherwise(gpq: Gpq, made: Made) -> None
     assert [each.since for each in made.asked if isinstance(each, requests.Report)] == [None, since, None]
 
 
-def test_the_page_is_written_and_stdout_is_still_ones_own(gpq: Gpq, made: Made, home: Path) -> None:
+def test_the_page_is_written_and_stdout_stays_free(gpq: Gpq, made: Made, home: Path) -> None:
     assert ok(gpq, "report", "--html", "page.html") == "wrote page.html\n"
     assert "<!doctype html>" in (home / "page.html").read_text()
     (home / "page.html").unlink()
@@ -91,7 +91,7 @@ def test_the_page_is_written_and_stdout_is_still_ones_own(gpq: Gpq, made: Made, 
         (["report", "--html", "."], "--html .: cannot write there"),
     ],
 )
-def test_mistakes_are_one_line_and_a_hint(call: Call, made: Made, argv: list[str], said: str) -> None:
+def test_a_mistake_gets_one_line_and_a_hint(call: Call, made: Made, argv: list[str], said: str) -> None:
     done = call(*argv)
     assert (done.returncode, done.stdout or "") == (2, "") or "--json" in argv
     assert done.returncode == 2
@@ -101,7 +101,7 @@ def test_mistakes_are_one_line_and_a_hint(call: Call, made: Made, argv: list[str
     assert not made.asked
 
 
-def test_a_daemon_tells_what_its_jobs_came_to(live: Gpq, call: Call) -> None:
+def test_a_daemon_reports_what_its_jobs_used(live: Gpq, call: Call) -> None:
     assert ok(call, "history") == "no jobs ended in this time\n"
     assert ok(call, "report").splitlines()[-1] == EMPTY
     assert ok(call, "report", "--csv").count("\n") == 1
@@ -126,7 +126,7 @@ def test_a_daemon_tells_what_its_jobs_came_to(live: Gpq, call: Call) -> None:
     jobs = {row["key"]: row["gpu_hours"] for row in answers["job"]["rows"]}
     assert jobs["1"] == pytest.approx(first["gpu_hours"])
     assert jobs["2"] == pytest.approx(second["gpu_hours"])
-    assert jobs["3"] > 0, "what still runs counts so far"
+    assert jobs["3"] > 0, "a running job counts up to now"
     [user] = answers["user"]["rows"]
     assert (user["jobs"], user["completed"], user["failed"], user["waits"]) == (3, 1, 1, 3)
     assert (user["share"], user["fair_share"]) == (pytest.approx(1.0), pytest.approx(1.0))
@@ -143,7 +143,7 @@ def test_a_daemon_tells_what_its_jobs_came_to(live: Gpq, call: Call) -> None:
     assert (only.returncode, "job 3 has not ended" in only.stderr) == (4, True)
     assert call("history", "--state", "running").returncode == 2
     assert ok(call, "report", "--html", "page.html") == "wrote page.html\n"
-    # A daemon that was restarted tells the same.
+    # A restarted daemon gives the same answers.
     ok(live, "daemon", "stop")
     again = json.loads(ok(call, "history", "--json"))["jobs"]
     assert again == [first, second]

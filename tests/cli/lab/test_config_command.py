@@ -1,4 +1,4 @@
-"""`gpq config` and `gpq doctor`, which need no daemon: what they say of the configuration."""
+"""What `gpq config` and `gpq doctor` say about the configuration. Neither needs a daemon."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.cli.conftest import BARE, Gpq
 from tests.cli.jobs.test_live import ok
 
 
-def test_doctor_names_what_fails_with_its_fix(gpq: Gpq, home: Path) -> None:
+def test_doctor_names_each_failure_with_its_fix(gpq: Gpq, home: Path) -> None:
     said = gpq("doctor", "--json")
     checks = {check["name"]: check for check in json.loads(said.stdout)["checks"]}
     assert {"python", "config", "state", "daemon", "gpus", "torch", "shm", "clock", "socket"} <= set(checks)
@@ -28,7 +28,7 @@ def test_doctor_names_what_fails_with_its_fix(gpq: Gpq, home: Path) -> None:
     assert not Path(long).exists()
 
 
-def test_the_policies_are_listed_and_the_chosen_one_is_marked(gpq: Gpq, home: Path) -> None:
+def test_the_policies_are_listed_and_the_active_one_is_marked(gpq: Gpq, home: Path) -> None:
     lines = ok(gpq, "config", "policies", COLUMNS="200").splitlines()
     assert [line.split()[1] for line in lines if line.startswith("*")] == ["fifo"]
     assert lines[0].split(maxsplit=1) == ["goodput", POLICIES["goodput"].sentence]
@@ -40,11 +40,11 @@ def test_the_policies_are_listed_and_the_chosen_one_is_marked(gpq: Gpq, home: Pa
 
 
 @pytest.mark.parametrize("command", ["show", "check", "path", "policies"])
-def test_all_that_config_says_in_json_has_a_schema(gpq: Gpq, command: str) -> None:
+def test_all_json_output_of_config_has_a_schema(gpq: Gpq, command: str) -> None:
     assert json.loads(ok(gpq, "config", command, "--json"))["schema"] == 2
 
 
-def test_what_config_show_prints_is_a_configuration(gpq: Gpq, home: Path) -> None:
+def test_config_show_prints_a_valid_configuration(gpq: Gpq, home: Path) -> None:
     shown = ok(gpq, "config", "show")
     assert ok(gpq, "config") == shown
     assert gpq("config", "shwo").returncode == 2

@@ -1,4 +1,4 @@
-"""`gpq demo` as a user types it: it trains, so it needs PyTorch."""
+"""`gpq demo` as a user types it. It trains, so it needs PyTorch."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 
-def test_a_demo_that_runs_out_of_time_says_so_and_leaves_nothing(tmp_path: Path) -> None:
+def test_a_demo_that_runs_out_of_time_says_so_and_cleans_up(tmp_path: Path) -> None:
     ran = subprocess.run(
         [sys.executable, "-m", "gpq", "demo", "--timeout", "1s"],
         env={**os.environ, "TMPDIR": str(tmp_path)},
@@ -22,7 +22,7 @@ def test_a_demo_that_runs_out_of_time_says_so_and_leaves_nothing(tmp_path: Path)
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_folder_that_takes_nothing_is_named(tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     for home in (tmp_path / "file", tmp_path / "file" / "in"):
         ran = subprocess.run(

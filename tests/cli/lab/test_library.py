@@ -1,4 +1,4 @@
-"""`gpq config library`: a script that uses the library runs without gpq in an environment that has torch alone."""
+"""`gpq config library`: a script that uses the library runs without gpq, in an environment that only has torch."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ print("trained", job.step, gpq.__file__)
 
 @pytest.fixture
 def python(tmp_path: Path) -> Path:
-    """Of an environment that has torch, by its folder, and neither gpq nor its library."""
+    """The interpreter of an environment that finds torch through a .pth file, but neither gpq nor its library."""
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", tmp_path / "venv"], check=True, timeout=60)
     [packages] = (tmp_path / "venv" / "lib").glob("python3*/site-packages")
     (packages / "torch.pth").write_text(str(Path(torch.__file__).parents[1]))
@@ -47,7 +47,7 @@ def run(python: Path, **environ: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([python, script], env=clean, capture_output=True, text=True, timeout=120, check=False)
 
 
-def test_both_ways_of_the_readme_lead_to_the_library_and_to_nothing_else(gpq: Gpq, python: Path) -> None:
+def test_both_documented_ways_find_the_library_and_nothing_else(gpq: Gpq, python: Path) -> None:
     said = gpq("config", "library")
     folder = said.stdout.strip()
     assert (said.returncode, said.stderr, os.listdir(folder)) == (0, "", ["gpq_agent"])
@@ -60,15 +60,15 @@ def test_both_ways_of_the_readme_lead_to_the_library_and_to_nothing_else(gpq: Gp
     assert run(python).stdout == once.stdout
 
 
-def test_it_is_the_folder_that_jobs_have_and_a_running_daemons_is_left_alone(live: Gpq) -> None:
+def test_the_folder_is_the_one_that_jobs_use_and_a_running_daemons_link_stays(live: Gpq) -> None:
     folder = live("config", "library").stdout.strip()
-    live("submit", "--wait", "--setup", "true", "--", "true")  # the daemon is up, and has made it
+    live("submit", "--wait", "--setup", "true", "--", "true")  # now the daemon is up and has made the folder
     link = Path(folder) / "gpq_agent"
     before = os.readlink(link)
     other = link.parent.parent / "other"
     os.symlink(before, other)
     link.unlink()
-    os.symlink(other, link)  # as that of another gpq, which is there
+    os.symlink(other, link)  # another gpq, which still exists, could have made this link
     assert live("config", "library").stdout.strip() == folder
     assert os.readlink(link) == str(other)
     link.unlink()

@@ -1,4 +1,4 @@
-"""`gpq nodes add` and `remove`: what is asked, what is written, and that every other byte of config.toml stays."""
+"""`gpq nodes add` and `remove`: what they ask and write. Every other byte of config.toml stays the same."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_a_table_is_removed_and_comments_stay() -> None:
     assert after == '# mine\npolicy = "fifo"   # so\n\n# of b:\n[nodes."b.c"]\nslots = 1\t\n'
 
 
-def test_the_default_node_stays_when_the_first_table_is_written() -> None:
+def test_the_default_server_stays_when_the_first_table_is_written() -> None:
     assert list(parse(config_file.with_node("", "far", FAR)).nodes) == ["local", "far"]
     with pytest.raises(Refused, match="there is already a server local"):
         config_file.with_node("", "local", FAR)
@@ -64,18 +64,18 @@ def test_the_default_node_stays_when_the_first_table_is_written() -> None:
     [
         (MINE, "z", NotFound),
         ("", "local", NotFound),
-        ("[nodes.a]\nslots = 1\n", "a", Refused),  # the only one
+        ("[nodes.a]\nslots = 1\n", "a", Refused),  # the only server
         ("nodes = {a = {slots = 1}, b = {slots = 1}}\n", "a", Refused),
         ("[nodes]\na.slots = 1\nb.slots = 1\n", "a", Refused),
         ("[nodes.a]\nslots = \n[nodes.b]\n", "a", UsageError),
     ],
 )
-def test_what_cannot_be_removed_safely_is_refused(text: str, name: str, kind: type[GpqError]) -> None:
+def test_a_removal_that_is_not_safe_is_refused(text: str, name: str, kind: type[GpqError]) -> None:
     with pytest.raises(kind):
         config_file.without_node(text, name)
 
 
-def test_a_file_behind_a_link_is_replaced_with_its_mode_unless_it_changed_meanwhile(
+def test_a_linked_file_keeps_its_mode_and_is_not_replaced_if_it_changed_meanwhile(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     real, link = tmp_path / "dotfiles.toml", tmp_path / "config.toml"
@@ -92,8 +92,8 @@ def test_a_file_behind_a_link_is_replaced_with_its_mode_unless_it_changed_meanwh
     assert sorted(entry.name for entry in tmp_path.iterdir()) == ["config.toml", "dotfiles.toml"]
 
 
-def test_the_hosts_of_an_ssh_config_are_the_concrete_ones_also_of_included_files(tmp_path: Path) -> None:
-    (tmp_path / "more").write_text("Host gpu3\nInclude {}\n".format(tmp_path / "main"))  # a circle ends
+def test_an_ssh_config_offers_its_concrete_hosts_including_those_in_included_files(tmp_path: Path) -> None:
+    (tmp_path / "more").write_text("Host gpu3\nInclude {}\n".format(tmp_path / "main"))  # a circular include ends
     (tmp_path / "main").write_text(
         f'# Host no\nHost gpu1 gpu2 *.lab\n  User me\nhost="gpu 4"\nHOST=gpu5\nHost !gpu6 gpu7\nMatch host gpu8\n'
         f"Host -oProxyCommand=x gpu?\nInclude {tmp_path}/mor*\nInclude /no/such\nHost gpu1\n"
@@ -102,7 +102,7 @@ def test_the_hosts_of_an_ssh_config_are_the_concrete_ones_also_of_included_files
     assert ssh_hosts.hosts(str(tmp_path / "none")) == []
 
 
-def test_hosts_of_the_ssh_config_are_added_and_who_fails_is_named(gpq: Gpq, home: Path, server: Sshd) -> None:
+def test_hosts_of_the_ssh_config_are_added_and_failed_ones_are_named(gpq: Gpq, home: Path, server: Sshd) -> None:
     before = (home / "config.toml").read_text()
     both = home / "ssh_config"
     both.write_text("Host dead\n  HostName 127.0.0.1\n  Port 1\n\n" + server.config.read_text())
@@ -116,13 +116,13 @@ def test_hosts_of_the_ssh_config_are_added_and_who_fails_is_named(gpq: Gpq, home
     some = subprocess.run(
         [*add, "--yes"], env=gpq.environment, capture_output=True, text=True, timeout=120, check=False
     )
-    assert some.returncode == 1, "not all that was asked for is there"
+    assert some.returncode == 1, "not every requested server was added"
     assert "note: dead was not added: dead refuses connections" in some.stderr
     assert some.stdout.splitlines()[-1] == f"added     {server.name}"
     assert f"[nodes.{server.name}]" in (home / "config.toml").read_text()
 
 
-def test_numbers_pick_from_a_list() -> None:
+def test_numbers_select_from_a_list() -> None:
     hosts = ["a", "b", "c", "d"]
     assert choice("4, 1-2", hosts) == ["a", "b", "d"]
     assert choice("all", hosts) == hosts
@@ -133,7 +133,7 @@ def test_numbers_pick_from_a_list() -> None:
         choice("", hosts)
 
 
-def test_gpus_that_are_not_there_and_a_server_with_nothing_are_refused() -> None:
+def test_missing_gpus_and_an_empty_server_are_refused() -> None:
     def look(gpus: list[str], slots: int | None, *ids: str) -> None:
         devices = [{"id": name, "index": index, "kind": "cuda"} for index, name in enumerate(ids)]
         cores = [] if ids or slots == 0 else [{"id": "slot-0", "index": 0, "kind": "cpu"}]
@@ -187,7 +187,7 @@ def test_a_server_is_added_to_the_running_daemon_and_removed(live: Gpq, home: Pa
     assert [row["name"] for row in json.loads(live("nodes", "--json").stdout)["nodes"]] == ["local"]
 
 
-def test_a_login_that_hangs_is_waited_for_once_and_said(
+def test_a_login_that_hangs_is_tried_once_and_reported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("GPQ_CONFIG", str(tmp_path / "config.toml"))
@@ -203,7 +203,7 @@ def test_a_login_that_hangs_is_waited_for_once_and_said(
     assert capsys.readouterr().err.splitlines() == [remark]
 
 
-def test_a_server_has_one_name(gpq: Gpq, home: Path, server: Sshd, tmp_path: Path) -> None:
+def test_a_server_can_have_only_one_name(gpq: Gpq, home: Path, server: Sshd, tmp_path: Path) -> None:
     def add(to: Sshd, name: str) -> subprocess.CompletedProcess[str]:
         return gpq("nodes", "add", to.name, "-F", str(to.config), "--slots", "1", "--name", name, "--yes")
 
@@ -213,10 +213,10 @@ def test_a_server_has_one_name(gpq: Gpq, home: Path, server: Sshd, tmp_path: Pat
     said = add(server, "twin")
     assert (said.returncode, (home / "config.toml").read_text()) == (5, before)
     assert f"gpq: {server.name} is already the server far" in said.stderr
-    with Sshd(tmp_path / "other") as other:  # another home, such as that of a container on the same machine
+    with Sshd(tmp_path / "other") as other:  # another home directory, such as a container on the same server has
         assert add(other, "twin").returncode == 0
     (home / "config.toml").write_text(first)
-    assert add(server, "twin").returncode == 0  # what is left of a node that was removed is no name
+    assert add(server, "twin").returncode == 0  # leftovers of a removed server do not count as its name
 
 
 def test_a_server_with_a_job_stays_in_the_file(live: Gpq, home: Path) -> None:
@@ -244,7 +244,7 @@ def test_a_server_with_a_job_stays_in_the_file(live: Gpq, home: Path) -> None:
         (["x", "-F", "/nonexistent"], 2, "-F /nonexistent: no such file"),
     ],
 )
-def test_what_is_not_right_is_one_line_and_writes_nothing(
+def test_a_mistake_gets_one_line_and_writes_nothing(
     call: Call, home: Path, argv: list[str], code: int, said: str
 ) -> None:
     before = (home / "config.toml").read_text()
@@ -255,13 +255,13 @@ def test_what_is_not_right_is_one_line_and_writes_nothing(
     assert not (home / "canary").exists()
 
 
-def test_hints_start_ssh_as_gpq_does_and_can_be_followed(gpq: Gpq, server: Sshd) -> None:
+def test_hints_use_the_same_ssh_command_as_gpq_and_work(gpq: Gpq, server: Sshd) -> None:
     add = ("nodes", "add", server.name, "-F", str(server.config))
     known = server.known_hosts.read_text()
     server.known_hosts.write_text("")
     assert f"or run `ssh -F {server.config} {server.name}`" in gpq(*add).stderr
     kind, _ = Path(f"{server.key}.pub").read_text().split()[:2]
-    other = Path(f"{server.key}.pub").read_text().split()[1]  # some other key
+    other = Path(f"{server.key}.pub").read_text().split()[1]  # a different key
     server.known_hosts.write_text(f"{known.split()[0]} {kind} {other}\n")
     changed = gpq(*add)
     assert (changed.returncode, "has changed, so gpq did not connect" in changed.stderr) == (5, True)
@@ -275,7 +275,7 @@ def test_hints_start_ssh_as_gpq_does_and_can_be_followed(gpq: Gpq, server: Sshd)
     assert f"`ssh-copy-id -F {server.config} {server.name}`" in refused.stderr
 
 
-def test_the_question_is_asked_on_a_terminal_and_no_is_the_default(gpq: Gpq, home: Path, server: Sshd) -> None:
+def test_a_terminal_gets_the_question_and_no_is_the_default(gpq: Gpq, home: Path, server: Sshd) -> None:
     server.known_hosts.write_text("")
     argv = [sys.executable, "-m", "gpq", "nodes", "add", "-F", str(server.config), "--slots", "1", server.name]
     for answer, added in ((b"\n", False), (b"yes\n", True)):

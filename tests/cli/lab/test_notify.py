@@ -1,4 +1,4 @@
-"""`gpq notify`, and what `gpq config` says of targets, without a daemon."""
+"""`gpq notify`, and what `gpq config` says about targets, without a daemon."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def gpq(config: Path, *words: str) -> subprocess.CompletedProcess[str]:
     return commands.run(words, environment, cwd=config.parent)
 
 
-def test_targets_are_listed_and_tried(config: Path) -> None:
+def test_targets_are_listed_and_tested(config: Path) -> None:
     with webhook() as slack, webhook("refuses") as broken:
         config.write_text(
             f'[notify]\nslack = "{slack.url(SECRET)}"\nbroken = "{broken.url(SECRET)}"\ndefault = "slack"\non = ["fail"]\n'
@@ -65,7 +65,7 @@ def test_targets_are_listed_and_tried(config: Path) -> None:
     assert SECRET not in shown.stdout + shown.stderr + listed + gpq(config, "config", "show", "--json").stdout
 
 
-def test_check_names_a_url_that_apprise_cannot_use_and_a_file_that_others_read(config: Path) -> None:
+def test_check_names_an_invalid_apprise_url_and_a_file_that_others_can_read(config: Path) -> None:
     config.write_text(f'[notify]\nodd = "slack://{SECRET}"\n')
     said = gpq(config, "config", "check")
     assert (said.returncode, SECRET in said.stderr) == (2, False)
@@ -76,7 +76,7 @@ def test_check_names_a_url_that_apprise_cannot_use_and_a_file_that_others_read(c
     assert (said.returncode, "chmod 600" in said.stderr) == (0, True)
 
 
-def test_without_targets_it_says_what_to_write(config: Path) -> None:
+def test_notify_without_targets_says_what_to_write(config: Path) -> None:
     config.write_text("")
     said = gpq(config, "notify").stdout.splitlines()
     assert said[0].startswith('no targets. Write [notify] NAME = "URL" in config.toml')

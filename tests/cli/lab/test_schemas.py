@@ -1,4 +1,4 @@
-"""The published schemas: one for every command with `--json`, right by themselves, and right of what is really printed."""
+"""The published schemas. Every command with `--json` has one, each schema is valid, and real output matches it."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ from tests.support.sshd import Sshd
 WITH_JSON = sorted(path for path, (_, options) in GRAMMAR.items() if "--json" in options)
 
 
-def test_every_command_with_json_has_a_schema_and_no_other_is_there() -> None:
-    assert sorted(schemas.PRINTED) == WITH_JSON, "gpq/cli/generated/schemas.py: PRINTED"
+def test_exactly_the_commands_with_json_have_a_schema() -> None:
+    assert sorted(schemas.PRINTED) == WITH_JSON, "update PRINTED in gpq/cli/generated/schemas.py"
     assert set(WITH_JSON) >= schemas.STREAMS
     there = {entry.name for entry in (ROOT / "gpq" / "schemas").iterdir()}
     assert there == {f"{name_of(path)}.json" for path in WITH_JSON}
 
 
 @pytest.mark.parametrize("path", WITH_JSON)
-def test_a_schema_is_one_and_asks_for_every_field_and_forbids_none(path: str) -> None:
+def test_each_schema_is_valid_and_requires_every_field_but_forbids_none(path: str) -> None:
     found = schemas.schema(path)
     Draft202012Validator.check_schema(found)
     text = json.dumps(found)
@@ -45,7 +45,7 @@ def test_a_schema_is_one_and_asks_for_every_field_and_forbids_none(path: str) ->
     assert "ignore fields that you do not know" in found["description"]
 
 
-def test_what_the_source_says_of_a_field_is_said_in_the_schema() -> None:
+def test_the_schema_repeats_what_the_source_says_about_a_field() -> None:
     row = schemas.schema("status")["$defs"]["JobView"]
     assert row["properties"]["goodput"]["description"].startswith("useful examples per second")
     assert row["description"] == "One row of `gpq status`."
@@ -53,7 +53,7 @@ def test_what_the_source_says_of_a_field_is_said_in_the_schema() -> None:
     assert schemas.comments(json_answers.Settings)["grace"].endswith("unless `gpq submit --grace` says otherwise")
 
 
-def test_two_kinds_of_habit_are_each_described_by_their_own_words() -> None:
+def test_two_kinds_of_habit_have_their_own_descriptions() -> None:
     kept = schemas.schema("show")["$defs"]["HabitView"]["properties"]
     found = schemas.schema("check")["$defs"]["FoundHabit"]["properties"]
     assert kept["freedoms"]["description"] == "some of accumulate, split, resize, retune"
@@ -61,14 +61,14 @@ def test_two_kinds_of_habit_are_each_described_by_their_own_words() -> None:
     assert kept["lent"]["description"].startswith("an earlier job of the program had this habit")
 
 
-def test_two_classes_of_one_name_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_two_classes_with_the_same_name_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     other = type("HabitView", (), {})
     monkeypatch.setattr(verdict, "Other", other, raising=False)
     with pytest.raises(TypeError, match="two classes are called HabitView: "):
         schemas.schema("show")
 
 
-def test_a_field_too_many_is_let_pass_and_one_too_few_or_of_another_type_is_not() -> None:
+def test_an_extra_field_passes_but_a_missing_or_mistyped_field_does_not() -> None:
     right = {"path": "/c.toml", "schema": 2}
     is_valid = validator("config path").is_valid
     assert is_valid(right)
@@ -80,7 +80,7 @@ def test_a_field_too_many_is_let_pass_and_one_too_few_or_of_another_type_is_not(
 
 
 def ran(gpq: Call, *argv: str, code: int = 0) -> dict[str, Any]:
-    """The first thing that a command printed, which its schema allows."""
+    """The first JSON that a command printed. It must match the schema."""
     said = gpq(*argv)
     assert said.returncode == code, said
     path = command(argv)
@@ -89,7 +89,7 @@ def ran(gpq: Call, *argv: str, code: int = 0) -> dict[str, Any]:
     return first
 
 
-def test_a_busy_queue_is_printed_as_the_schemas_say(call: Call, made: Made) -> None:
+def test_the_output_for_a_busy_queue_matches_the_schemas(call: Call, made: Made) -> None:
     staging = job_answers.StagingView("its checkpoint from a", 1, 2, 0.5)
     made.rows.append(job(3, "pending", staging=staging, hung="no step for 90 s", hung_seconds=90.0, stragglers=[1]))
     assert len(ran(call, "status", "--json")["jobs"]) == 3
@@ -110,7 +110,7 @@ def test_a_busy_queue_is_printed_as_the_schemas_say(call: Call, made: Made) -> N
         ran(call, *argv, code=code)
 
 
-def test_what_a_real_daemon_answers_is_as_the_schemas_say(
+def test_the_answers_of_a_real_daemon_match_the_schemas(
     live: Gpq, call: Call, home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TS_SOCKET", str(home / "none.sock"))
@@ -149,7 +149,7 @@ def test_what_a_real_daemon_answers_is_as_the_schemas_say(
     assert ran(call, *argv)["means"]
 
 
-def test_adding_and_removing_a_server_prints_what_the_schemas_say(gpq: Gpq, home: Path, tmp_path: Path) -> None:
+def test_the_output_for_adding_and_removing_a_server_matches_the_schemas(gpq: Gpq, home: Path, tmp_path: Path) -> None:
     with Sshd(tmp_path / "sshd") as server:
         add = (
             "nodes",
@@ -169,7 +169,7 @@ def test_adding_and_removing_a_server_prints_what_the_schemas_say(gpq: Gpq, home
     assert ran(gpq, "nodes", "remove", "far", "--force", "--json") == {"removed": "far", "live": False, "schema": 2}
 
 
-def test_schemas_are_printed_and_listed_and_a_command_without_is_refused(gpq: Gpq) -> None:
+def test_schemas_are_printed_and_listed_and_a_command_without_one_is_refused(gpq: Gpq) -> None:
     assert json.loads(gpq("schema", "nodes", "drain").stdout) == schemas.schema("nodes drain")
     assert json.loads(gpq("schema", "nodes").stdout) == schemas.schema("nodes list")
     listed = gpq("schema").stdout.splitlines()

@@ -1,4 +1,4 @@
-"""`gpq simulate` as it is typed: what it prints, in how many processes ever, and what each mistake is called."""
+"""`gpq simulate` as a user types it: its output, for any number of processes, and the error for each mistake."""
 
 from __future__ import annotations
 
@@ -39,13 +39,13 @@ COLUMNS = [
     "cluster", "policy", "workload", "seed", "jobs", "avg_jct", "p50_jct", "p99_jct", "makespan", "rho_p95", "rho_max",
     "rho_above_1", "restarts_per_job", "gpu_hours", "goodput", "round_ms_median", "round_ms_max", "wall_s",
 ]  # fmt: skip
-CLOCK = ("round_ms_median", "round_ms_max", "wall_s")  # of this machine, not of the simulation
+CLOCK = ("round_ms_median", "round_ms_max", "wall_s")  # these figures depend on this machine, not on the simulation
 Say = Callable[..., tuple[int, str, str]]
 
 
 @pytest.fixture
 def say(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Say:
-    """`gpq simulate ...` in a folder with a workload and measurements: (exit status, stdout, stderr)."""
+    """Runs `gpq simulate ...` with a workload and measurements. Returns the exit status, stdout and stderr."""
     tiny(tmp_path / "traces")
     workload(tmp_path / "w.csv")
     monkeypatch.chdir(tmp_path)
@@ -79,7 +79,7 @@ def test_policies_and_workloads_are_compared_in_a_table(say: Say, tmp_path: Path
     assert [line[:3] for line in words[-2:]] == [["goodput", "2", "runs"], ["fifo", "2", "runs"]]
 
 
-def test_json_has_the_promised_figures_and_the_same_ones_each_time(say: Say) -> None:
+def test_json_has_the_documented_figures_and_repeats_them_exactly(say: Say) -> None:
     argv = (*TRACES, "--policy", "goodput,fifo", "--seed", "0,7", "--noise", "0.1", "--json")
     code, out, err = say(*argv)
     assert (code, err) == (0, "")
@@ -111,10 +111,10 @@ FAILS = (
     "3x4",
     "--policy",
     "goodput,fifo",
-)  # 12 GPUs of 3 nodes: found in the run
+)  # only the run finds out that 12 GPUs on 3 servers were not measured
 
 
-def test_runs_that_ended_are_printed_though_another_failed(say: Say, tmp_path: Path) -> None:
+def test_finished_runs_are_printed_even_if_another_failed(say: Say, tmp_path: Path) -> None:
     code, out, err = say(*FAILS)
     assert (code, [line.split()[0] for line in out.splitlines()]) == (1, ["POLICY", "fifo"])
     problem, hint = err.splitlines()
@@ -130,7 +130,7 @@ def test_runs_that_ended_are_printed_though_another_failed(say: Say, tmp_path: P
     assert problem.endswith(failed["error"])
 
 
-def test_where_nothing_ended_there_is_no_table(say: Say, tmp_path: Path) -> None:
+def test_there_is_no_table_if_no_run_finished(say: Say, tmp_path: Path) -> None:
     argv = FAILS[:-1]
     code, out, err = say(*argv, "goodput", "--plot", "x.svg")
     assert (code, out, err.splitlines()[0]) == (1, "", "note: --plot x.svg: there is nothing to plot")
@@ -139,7 +139,7 @@ def test_where_nothing_ended_there_is_no_table(say: Say, tmp_path: Path) -> None
     assert (code, out.splitlines()) == (1, [",".join(COLUMNS)])
 
 
-def test_a_pipe_gets_all_columns_and_a_terminal_is_told_what_is_missing(
+def test_a_pipe_gets_all_columns_and_a_terminal_a_note_about_missing_ones(
     say: Say, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     argv = (*TRACES, "--nodes", "1x4", "--policy", "fifo", "--seed", "0,1", "--noise", "0.1")
@@ -174,7 +174,7 @@ IDLE = [
 
 
 @pytest.mark.parametrize(("policy", "argv", "said"), IDLE)
-def test_an_option_without_effect_is_said_to_have_none(
+def test_an_option_without_effect_gets_a_note(
     say: Say, monkeypatch: pytest.MonkeyPatch, policy: str, argv: str, said: str
 ) -> None:
     monkeypatch.setattr("gpq.sim.compare.compare.attempt_all", lambda *_: [])
@@ -191,8 +191,8 @@ OPTIONS: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("name", [name for name in POLICIES if name not in ("pollux", "goodput")])
-def test_what_is_said_to_have_no_effect_has_none(tmp_path: Path, name: str) -> None:
-    """Over two types of GPUs, so that what is carried from one to the other counts too."""
+def test_options_reported_as_unused_really_have_no_effect(tmp_path: Path, name: str) -> None:
+    """With two types of GPUs, so the test also covers values that a policy carries from one type to the other."""
     tiny(tmp_path / "traces", kinds=("t4", "a100"), steps=300)
     rows = [f"j{number},{number * 40},tiny,{1 + number % 3},{(32, 64, 128)[number % 3]}" for number in range(8)]
     tasks = Published("w", str(workload(tmp_path / "w.csv", *rows)), str(tmp_path / "traces")).tasks()
@@ -207,13 +207,13 @@ def test_what_is_said_to_have_no_effect_has_none(tmp_path: Path, name: str) -> N
     assert figures(seed=7) == figures()
 
 
-def test_two_clusters_are_two_blocks(say: Say) -> None:
+def test_two_clusters_give_two_blocks(say: Say) -> None:
     _, out, _ = say(*TRACES, "--nodes", "1x4")
     rows = [line.split() for line in out.splitlines() if line]
     assert [row[0] for row in rows] == ["CLUSTER", "2x4", "CLUSTER", "1x4"]
 
 
-def test_a_figure_is_drawn_beside_the_table(say: Say, tmp_path: Path) -> None:
+def test_a_figure_is_drawn_in_addition_to_the_table(say: Say, tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     code, out, _ = say(*TRACES, "--plot", "x.svg")
     assert code == 0
@@ -299,7 +299,7 @@ MISTAKES: list[tuple[str, str]] = [
 
 
 @pytest.mark.parametrize(("argv", "said"), MISTAKES, ids=[argv for argv, _ in MISTAKES])
-def test_a_mistake_is_one_line_and_a_hint(say: Say, tmp_path: Path, argv: str, said: str) -> None:
+def test_a_mistake_gets_one_line_and_a_hint(say: Say, tmp_path: Path, argv: str, said: str) -> None:
     (tmp_path / "empty").mkdir()
     tiny(tmp_path / "cut")
     write(tmp_path / "cut" / "tiny" / "placements.csv", ["placement,local_bsz"])
@@ -321,7 +321,7 @@ def test_a_mistake_is_one_line_and_a_hint(say: Say, tmp_path: Path, argv: str, s
     assert said in err
 
 
-def test_workloads_are_told_apart_by_the_ends_of_their_paths() -> None:
+def test_workload_names_are_the_shortest_distinct_ends_of_their_paths() -> None:
     paths = ["/x/philly/workload-1.csv", "/x/saturn/workload-1.csv", "/x/philly/w.2.csv"]
     assert plan_runs.short_names(paths) == ["philly/workload-1", "saturn/workload-1", "w.2"]
     assert plan_runs.short_names(["/a/w.csv", "/a/w.csv"]) == ["/a/w", "/a/w"]
@@ -331,7 +331,7 @@ def test_workloads_are_told_apart_by_the_ends_of_their_paths() -> None:
 
 
 def keep(home: Path, *jobs: Job) -> SqliteStore:
-    """A store with these jobs, those that ended among them; its writer stays open."""
+    """A store with these jobs, ended ones included. Its writer stays open."""
     store = SqliteStore(str(home / "gpq.db"))
     state = store.load()
     alive = {each.id: each for each in jobs if each.ended_at is None}
@@ -349,7 +349,7 @@ def ran(number: int, at: float, seconds: float, gpus: int) -> Job:
     )  # fmt: skip
 
 
-def test_own_jobs_are_replayed_beside_the_daemon_on_other_clusters(say: Say, tmp_path: Path) -> None:
+def test_your_own_jobs_are_replayed_on_other_clusters_while_the_daemon_runs(say: Say, tmp_path: Path) -> None:
     now = time.time()
     jobs = [ran(number, now - 5000.0 + number, 600.0, 1) for number in range(1, 5)]
     with closing(keep(tmp_path / "home", *jobs, job(5, at=now))) as store:
@@ -358,17 +358,17 @@ def test_own_jobs_are_replayed_beside_the_daemon_on_other_clusters(say: Say, tmp
         assert code == 0, err
         assert err == "note: 1 job is left out: 1 never ran (5)\n"
         assert store.ended_count() == 4
-        store.commit([], replace(store.load(), next_id=9))  # it is still the writer
+        store.commit([], replace(store.load(), next_id=9))  # the open writer still works
     two, four = json.loads(out)["runs"]
     assert (two["jobs"], two["cluster"], four["cluster"]) == (4, "1x2", "1x4")
-    assert two["makespan"] == pytest.approx(1201.0, abs=5.0)  # rounds on events, as the daemon has them
+    assert two["makespan"] == pytest.approx(1201.0, abs=5.0)  # rounds run on events, as in the daemon
     assert four["makespan"] == pytest.approx(603.0, abs=5.0)
     assert say(*argv)[0] == 0  # without a daemon
     code, _, err = say("--history", "--nodes", "1x2", "--since", "1m")
     assert (code, err.splitlines()[0][:34]) == (5, "gpq: there is no job to replay in ")
 
 
-def test_what_the_journal_says_of_holds_and_types_is_heard(say: Say, tmp_path: Path) -> None:
+def test_the_replay_uses_holds_and_gpu_types_from_the_journal(say: Say, tmp_path: Path) -> None:
     begin = time.time() - 5000.0
     jobs = [ran(1, begin, 600.0, 1), ran(2, begin, 600.0, 1)]
     placement = replace(on("a", 0), gpu_type="Tesla T4")
@@ -387,7 +387,7 @@ def test_what_the_journal_says_of_holds_and_types_is_heard(say: Say, tmp_path: P
     assert json.loads(out)["error"] == "no job was measured on GPUs of type h100"
 
 
-def test_without_a_daemon_the_configuration_may_say_what_there_is(say: Say, tmp_path: Path) -> None:
+def test_the_configuration_gives_the_cluster_if_no_daemon_runs(say: Say, tmp_path: Path) -> None:
     code, _, err = say("--history")
     assert (code, err.splitlines()[0]) == (4, f"gpq: there is no history at {tmp_path}/home/gpq.db")
     keep(tmp_path / "home", ran(1, time.time() - 100.0, 60.0, 1)).close()
@@ -398,7 +398,7 @@ def test_without_a_daemon_the_configuration_may_say_what_there_is(say: Say, tmp_
     assert (code, [run["cluster"] for run in json.loads(out)["runs"]]) == (0, ["own"]), err
 
 
-def test_with_a_daemon_its_servers_are_the_cluster(live: Gpq) -> None:
+def test_a_running_daemons_servers_are_the_cluster(live: Gpq) -> None:
     assert live("submit", "--wait", "--", "sleep", "1").returncode == 0
     answer = live("simulate", "--history", "--json")
     assert answer.returncode == 0, answer.stderr
@@ -410,7 +410,7 @@ def test_with_a_daemon_its_servers_are_the_cluster(live: Gpq) -> None:
 
 @pytest.fixture
 def busy(tmp_path: Path) -> Iterator[tuple[subprocess.Popen[str], list[int]]]:
-    """A comparison that will take hours, and its two processes."""
+    """A comparison that would take hours, and its two processes."""
     tiny(tmp_path / "traces", steps=10**9)
     workload(tmp_path / "w.csv")
     environ = {"PATH": "/usr/bin:/bin", "PYTHONPATH": f"{ROOT}:{ROOT}/agent", "GPQ_HOME": str(tmp_path)}
@@ -429,25 +429,25 @@ def busy(tmp_path: Path) -> Iterator[tuple[subprocess.Popen[str], list[int]]]:
             process.kill()
 
 
-def test_ctrl_c_ends_every_process_and_is_one_line(busy: tuple[subprocess.Popen[str], list[int]]) -> None:
+def test_ctrl_c_ends_every_process_and_prints_one_line(busy: tuple[subprocess.Popen[str], list[int]]) -> None:
     process, workers = busy
     process.send_signal(signal.SIGINT)
     time.sleep(0.05)
-    process.send_signal(signal.SIGINT)  # who is impatient gets no traceback either
+    process.send_signal(signal.SIGINT)  # an impatient second Ctrl-C prints no traceback either
     _, err = process.communicate(timeout=30)
     assert (process.returncode, err) == (130, "gpq: ended by Ctrl-C after 0 of 2 runs. It shows none of them\n")
     assert not any(map(alive, workers))
 
 
-def test_a_signal_to_all_of_its_processes_is_one_line_too(busy: tuple[subprocess.Popen[str], list[int]]) -> None:
+def test_a_signal_to_all_processes_also_prints_one_line(busy: tuple[subprocess.Popen[str], list[int]]) -> None:
     process, workers = busy
-    os.killpg(process.pid, signal.SIGTERM)  # as a terminal or `timeout` does
+    os.killpg(process.pid, signal.SIGTERM)  # a terminal and `timeout` also signal the whole group
     _, err = process.communicate(timeout=30)
     assert (process.returncode, err) == (143, "gpq: ended by SIGTERM after 0 of 2 runs. It shows none of them\n")
     assert not any(map(alive, workers))
 
 
-def test_without_other_processes_a_signal_is_one_line_too(tmp_path: Path) -> None:
+def test_a_signal_to_a_single_process_also_prints_one_line(tmp_path: Path) -> None:
     tiny(tmp_path / "traces", steps=10**9)
     workload(tmp_path / "w.csv")
     code = (
@@ -469,7 +469,7 @@ def test_without_other_processes_a_signal_is_one_line_too(tmp_path: Path) -> Non
     assert done.stderr == "gpq: ended by SIGTERM after 0 of 1 runs. It shows none of them\n"
 
 
-def test_a_killed_process_takes_no_finished_run_along(busy: tuple[subprocess.Popen[str], list[int]]) -> None:
+def test_a_killed_process_does_not_lose_finished_runs(busy: tuple[subprocess.Popen[str], list[int]]) -> None:
     process, workers = busy
     os.kill(workers[0], signal.SIGKILL)
     _, err = process.communicate(timeout=30)
@@ -497,7 +497,7 @@ def alive(pid: int) -> bool:
 
 
 def wait_for_children(parent: int, count: int) -> list[int]:
-    """The simulating processes (multiprocessing's tracker is none), once each has used some CPU of its own."""
+    """The simulation processes, without multiprocessing's tracker, after each has used some CPU time."""
     until = time.monotonic() + 60
     while time.monotonic() < until:
         found = []
@@ -515,7 +515,7 @@ def wait_for_children(parent: int, count: int) -> list[int]:
     raise AssertionError("no workers")
 
 
-def test_nothing_is_drawn_with_unless_asked(gpq: Gpq, tmp_path: Path) -> None:
+def test_matplotlib_and_torch_are_not_imported_without_need(gpq: Gpq, tmp_path: Path) -> None:
     tiny(tmp_path / "traces")
     workload(tmp_path / "w.csv")
     code = (

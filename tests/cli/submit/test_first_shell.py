@@ -1,6 +1,8 @@
-"""What a job finds is of its own submission and of its server: the shell that happened to start the daemon reaches nobody.
+"""A job's environment comes from its own submission and its server. The shell that started the daemon affects nobody
+else.
 
-What starts a daemon or submits is a process of its own here, as from a shell: all that it has is what it was given.
+Each command that starts a daemon or submits a job runs in its own process here, as from a shell. It has only the
+variables that the test gives it.
 """
 
 from __future__ import annotations
@@ -28,7 +30,7 @@ from tests.support.sshagent import SshAgent
 from tests.support.sshd import Sshd, clients
 from tests.support.waiting import wait_until
 
-# One person's, none of which is anybody else's affair.
+# Variables of one person. Nobody else may see them.
 OF_A = {
     "WANDB_API_KEY": "a-key-of-person-A",
     "AWS_SECRET_ACCESS_KEY": "another",
@@ -54,7 +56,7 @@ print(json.dumps({
 }))
 """
 LOOKED = f"{sys.executable} -c '{LOOK}'"
-# Its first attempt waits until it is stopped.
+# The first attempt waits until gpq stops it.
 TWICE = (
     f"trap 'exit 75' TERM; env; {LOOKED}; touch begun-$GPQ_ATTEMPT; while test $GPQ_ATTEMPT = 1; do sleep 0.05; done"
 )
@@ -62,7 +64,8 @@ TWICE = (
 
 @dataclass
 class Shell:
-    """Somebody's, on the machine of `gpq`: `environ` is all that its own variables are, `prelude` was typed in it before."""
+    """A person's shell on gpq's machine. `environ` holds all its own variables, and `prelude` holds what the person
+    typed before."""
 
     gpq: Gpq
     environ: dict[str, str] = field(default_factory=dict)
@@ -90,7 +93,7 @@ class Shell:
 
 @pytest.fixture(scope="module")
 def far(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sshd]:
-    """A server whose logins have variables of their own."""
+    """A server whose logins set their own variables."""
     with Sshd(
         tmp_path_factory.mktemp("far"), environment=["MODULEPATH=/opt/modules", "http_proxy=http://far"]
     ) as running:
@@ -99,7 +102,7 @@ def far(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sshd]:
 
 @pytest.fixture(params=["local", "far"])
 def gpq(request: pytest.FixtureRequest) -> Iterator[Gpq]:
-    """No daemon yet; its only server is this machine, or another."""
+    """No daemon runs yet. Its only server is this machine or another one."""
     with state_directory() as home:
         made = Gpq(home)
         if request.param == "far":
@@ -113,7 +116,7 @@ def gpq(request: pytest.FixtureRequest) -> Iterator[Gpq]:
 
 
 def variables(printed: str) -> dict[str, str]:
-    """Of `env`, without those of the shell that prints them, and without gpq's."""
+    """The variables that `env` printed, without gpq's and those of the shell that prints them."""
     pairs = dict(line.partition("=")[::2] for line in printed.splitlines() if "=" in line)
     return {
         name: value
@@ -130,24 +133,24 @@ def attributes(printed: str) -> dict[str, object]:
 
 
 def attempts(shell: Shell) -> list[str]:
-    """What a job prints in its first attempt and in its second."""
+    """What a job prints in its first and second attempt."""
     gpq, begun = shell.gpq, shell.gpq.home / "begun-1"
     job = shell("submit", "--preemptible", "--", "sh", "-c", TWICE).split()[1]
-    wait_until(begun.exists, "its first attempt has printed")
+    wait_until(begun.exists, "the first attempt has printed")
     begun.unlink()
     gpq("requeue", job)
     gpq("wait", job)
     return [gpq("logs", job, "--attempt", attempt).stdout for attempt in ("1", "2")]
 
 
-def test_a_jobs_environment_is_of_its_server_and_its_submission_alone(gpq: Gpq, far: Sshd) -> None:
+def test_a_jobs_environment_comes_only_from_its_server_and_its_submission(gpq: Gpq, far: Sshd) -> None:
     me, remote = pwd.getpwuid(os.getuid()), "far" in (gpq.home / "config.toml").read_text()
     person_b = Shell(gpq, {"LANG": "C.UTF-8", "HF_HOME": "/models", "PYTORCH_CUDA_ALLOC_CONF": "backend:native"})
     for first in (Shell(gpq, OF_A), Shell(gpq)):
         first("daemon", "start")
         for printed in attempts(person_b):
             seen = variables(printed)
-            assert int(seen.pop("OMP_NUM_THREADS")) >= 1  # of its CPU slot
+            assert int(seen.pop("OMP_NUM_THREADS")) >= 1  # from its CPU slot
             assert {name for name in seen if name.endswith("_NUM_THREADS")} == {
                 "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR_NUM_THREADS",
             }  # fmt: skip
@@ -165,8 +168,8 @@ def test_a_jobs_environment_is_of_its_server_and_its_submission_alone(gpq: Gpq, 
         gpq("daemon", "stop")
 
 
-def test_without_a_word_of_its_submission_a_job_has_what_a_login_has(gpq: Gpq, far: Sshd) -> None:
-    """Which programs that speak to the socket leave out, and `env -i`."""
+def test_a_job_submitted_without_an_environment_has_what_a_login_has(gpq: Gpq, far: Sshd) -> None:
+    """Programs that use the socket may leave the environment out, and so does `env -i`."""
     shell = Shell(gpq, OF_A)
     shell("daemon", "start")
     bare = "import os, sys\nos.environ.clear()\nos.environ.update(GPQ_HOME=sys.argv[1])\nimport gpq\n"
@@ -183,14 +186,14 @@ def test_without_a_word_of_its_submission_a_job_has_what_a_login_has(gpq: Gpq, f
     assert seen["PATH"] == (login if remote else "/usr/local/bin:/usr/bin:/bin")
 
 
-# Both with what anybody may undo; the limit of CPU seconds counts for each process from its start.
+# Both contain only changes that anybody may undo. The limit on CPU seconds counts from the start of each process.
 FIRST = "umask 077; ulimit -Sn 256; ulimit -Sc 0; ulimit -Sv 8000000; ulimit -Ss 4096; ulimit -St 500; taskset -cp 0 $$"
 OWN = "umask 027; ulimit -n 512; ulimit -Sc 7; ulimit -f 100000; ulimit -t 900; renice -n 3 -p $$"
 
 
-def test_umask_limits_and_niceness_are_those_of_the_shell_that_submits_and_all_cores_are_the_jobs(gpq: Gpq) -> None:
+def test_umask_limits_and_niceness_come_from_the_submitting_shell_but_the_job_gets_all_cores(gpq: Gpq) -> None:
     gpus = (gpq.home / "config.toml").read_text().replace("slots = 2", "slots = 1")
-    (gpq.home / "config.toml").write_text(gpus)  # one slot has all cores that gpq may use there
+    (gpq.home / "config.toml").write_text(gpus)  # the one slot has all cores that gpq may use on this server
     person_b = Shell(gpq, prelude=OWN)
     alone = attributes(Shell(gpq, prelude=f"{OWN}; taskset -cp 0-4095 $$").run(sys.executable, "-c", LOOK).stdout)
     assert (alone["umask"], alone["nice"], alone["RLIMIT_NOFILE"]) == ("0o27", 3, [512, 512])
@@ -204,13 +207,13 @@ def test_umask_limits_and_niceness_are_those_of_the_shell_that_submits_and_all_c
         gpq("daemon", "stop")
 
 
-# No shell of an ordinary user gets back what it gave up; root may, unless it gave that up as well.
+# An ordinary user's shell cannot raise a limit again after lowering it. Root can, unless it gave that right up too.
 ORDINARY = "" if os.geteuid() else "setpriv --bounding-set=-sys_resource,-sys_nice "
 NARROW = "ulimit -Sn 200; ulimit -Hn 300; ulimit -c 0; renice -n 4 -p $$"
 
 
-def test_what_a_server_does_not_allow_is_told(home: Path, tmp_path: Path) -> None:
-    """Of this machine it is the shell that started the daemon."""
+def test_limits_that_a_server_does_not_allow_are_reported(home: Path, tmp_path: Path) -> None:
+    """On this machine, the limits are those of the shell that started the daemon."""
     login = f'ForceCommand {{ {NARROW}; }} >/dev/null && exec {ORDINARY}sh -c "$SSH_ORIGINAL_COMMAND"'
     with Sshd(tmp_path / "far", directives=[login]) as far:
         here = "[nodes.near]\nslots = 1\n"
@@ -239,8 +242,9 @@ def test_what_a_server_does_not_allow_is_told(home: Path, tmp_path: Path) -> Non
             gpq("daemon", "stop")
 
 
-def test_what_noted_nothing_has_the_limits_of_its_server(home: Path) -> None:
-    """Other programs that speak to the socket, and submissions of older versions: here, of who started the daemon."""
+def test_a_submission_without_limits_gets_those_of_its_server(home: Path) -> None:
+    """This covers other programs that use the socket and submissions of older versions. Here the limits come from the
+    shell that started the daemon."""
     gpq = Gpq(home)
     Shell(gpq, prelude="umask 027; ulimit -Sn 333")("daemon", "start")
     try:
@@ -256,22 +260,22 @@ def test_what_noted_nothing_has_the_limits_of_its_server(home: Path) -> None:
 
 
 def processes(gpq: Gpq) -> dict[str, Path]:
-    """The daemon, and what it has started for its server: each by its folder in /proc."""
+    """The daemon and the process that it started for its server, as folders in /proc."""
     daemon = Path("/proc") / str(json.loads(gpq("daemon", "status", "--json").stdout)["pid"])
 
     def started() -> list[str]:
         return [pid for task in (daemon / "task").iterdir() for pid in (task / "children").read_text().split()]
 
-    [pid] = wait_until(started, "it has a child")
+    [pid] = wait_until(started, "the daemon has a child process")
     return {"daemon": daemon, "child": Path("/proc") / pid}
 
 
 @pytest.mark.parametrize("first", [Shell(Gpq(Path()), OF_A, prelude=FIRST), Shell(Gpq(Path()))], ids=["of-a", "clean"])
-def test_gpqs_own_processes_are_the_same_whichever_shell_they_are_of(gpq: Gpq, first: Shell) -> None:
-    """But for what they need of it, which no job gets: where it finds things, ssh and the network."""
+def test_gpqs_own_processes_do_not_depend_on_the_shell_that_started_them(gpq: Gpq, first: Shell) -> None:
+    """Except for what gpq itself needs from the shell: where to find things, ssh and the network. No job gets these."""
     first = replace(first, gpq=gpq)
     first("daemon", "start")
-    wait_until(lambda: json.loads(gpq("nodes", "--json").stdout)["nodes"][0]["state"] == "up", "its server is up")
+    wait_until(lambda: json.loads(gpq("nodes", "--json").stdout)["nodes"][0]["state"] == "up", "the server is up")
     for name, place in processes(gpq).items():
         environ = variables((place / "environ").read_text().replace("\0", "\n"))
         needed = {"HOME", "PATH", "PYTHONPATH", "LD_LIBRARY_PATH", "LC_CTYPE", "LC_ALL", "SSH_ASKPASS_REQUIRE"}
@@ -300,7 +304,9 @@ def all_cores() -> int:
 SHADOWS = ("msgspec", "numpy", "scipy", "rich", "typer", "psutil", "pynvml", "json", "subprocess", "socket")
 
 
-def test_a_modules_pythonpath_breaks_no_command_and_no_daemon_and_is_the_jobs(home: Path, tmp_path: Path) -> None:
+def test_a_modules_pythonpath_breaks_neither_commands_nor_the_daemon_and_reaches_the_job(
+    home: Path, tmp_path: Path
+) -> None:
     for name in SHADOWS:
         (tmp_path / f"{name}.py").write_text(f'raise ImportError("{name} of another Python")\n')
     ran = "import os\nopen(os.path.join(os.path.dirname(__file__), f'ran-{os.getpid()}'), 'w').close()\n"
@@ -309,7 +315,7 @@ def test_a_modules_pythonpath_breaks_no_command_and_no_daemon_and_is_the_jobs(ho
     own = gpq.environment["PYTHONPATH"]
     shell = Shell(gpq, {"PYTHONPATH": f"{tmp_path}:{own}"})
     try:
-        assert shell("status") == "no jobs\n"  # and a daemon was started
+        assert shell("status") == "no jobs\n"  # this also started a daemon
         job = shell("submit", "--", "env").split()[1]
         assert shell("wait", job) == f"job {job} completed\n"
         assert f"PYTHONPATH={tmp_path}:{own}" in shell("logs", job).splitlines()
@@ -321,8 +327,8 @@ def test_a_modules_pythonpath_breaks_no_command_and_no_daemon_and_is_the_jobs(ho
         gpq("daemon", "stop")
 
 
-def test_a_logins_pythonpath_breaks_no_agent(home: Path, tmp_path: Path) -> None:
-    """As `module load` or a .bashrc sets it, also where nobody types."""
+def test_a_logins_pythonpath_does_not_break_the_agent(home: Path, tmp_path: Path) -> None:
+    """`module load` or a .bashrc can set it, also for logins without a terminal."""
     for name in (*SHADOWS, "hashlib", "tempfile", "zlib", "argparse"):
         (tmp_path / f"{name}.py").write_text(f'raise ImportError("{name} of another Python")\n')
     login = [f"PYTHONPATH={tmp_path}", "PYTHONHOME=/nowhere", "WANDB_API_KEY=of-the-login"]
@@ -347,7 +353,7 @@ def test_a_logins_pythonpath_breaks_no_agent(home: Path, tmp_path: Path) -> None
 
 
 def environs(word: str) -> list[dict[str, str]]:
-    """Of all processes with this word in their command line."""
+    """The environments of all processes with this word in their command line."""
     found = []
     for place in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
@@ -356,8 +362,8 @@ def environs(word: str) -> list[dict[str, str]]:
     return found
 
 
-def test_what_gpq_stands_on_is_not_there_is_one_line(home: Path) -> None:
-    """Without what is installed beside this interpreter."""
+def test_a_missing_package_of_gpq_gives_one_line_and_a_hint(home: Path) -> None:
+    """Runs without the packages of this interpreter."""
     done = Shell(Gpq(home)).run(sys.executable, "-S", "-m", "gpq", "submit", "--", "true")
     assert done.returncode == 1
     said, hint = done.stderr.splitlines()
@@ -365,7 +371,7 @@ def test_what_gpq_stands_on_is_not_there_is_one_line(home: Path) -> None:
     assert hint.startswith("hint: reinstall gpq")
 
 
-def test_a_proxy_goes_along_and_its_password_does_not_without_a_word(queue: Gpq) -> None:
+def test_a_proxy_reaches_the_job_but_its_password_only_on_request(queue: Gpq) -> None:
     code = "import json, os; print(json.dumps({k: v for k, v in os.environ.items() if 'proxy' in k.lower()}))"
     environ = {"https_proxy": "http://ana:secret@proxy:3128", "HTTP_PROXY": "http://proxy:3128", "no_proxy": "lab"}
     done = queue("submit", "--", sys.executable, "-c", code, **environ)
@@ -382,10 +388,10 @@ CHAIN = "gpq config path; gpq submit --name eval -- env; OMP_NUM_THREADS=3 gpq s
 
 
 @pytest.mark.parametrize("found_by", ["GPQ_HOME", "XDG"])
-def test_a_job_submits_its_successor_to_the_queue_that_it_came_from(home: Path, found_by: str) -> None:
+def test_a_job_submits_its_successor_to_its_own_queue(home: Path, found_by: str) -> None:
     shell = Shell(Gpq(home))
     config = home / "config.toml"
-    if found_by == "XDG":  # as of a login, where the socket does not lie in the state directory
+    if found_by == "XDG":  # as in a login, where the socket is outside the state directory
         names = {"XDG_STATE_HOME": "state", "XDG_RUNTIME_DIR": "run", "XDG_CONFIG_HOME": "conf"}
         shell = Shell(Gpq(home), {name: str(home / folder) for name, folder in names.items()}, names=BARE)
         config = home / "conf" / "gpq" / "config.toml"
@@ -400,7 +406,8 @@ def test_a_job_submits_its_successor_to_the_queue_that_it_came_from(home: Path, 
         successor, own = (line.split()[1] for line in printed.splitlines() if line.endswith(" submitted"))
         shell("wait", successor, own)
         seen = variables(shell("logs", successor))
-        assert seen == variables(printed.partition(f"\n{config}\n")[0])  # the same, however long the chain is
+        # the environment stays the same, however long the chain is
+        assert seen == variables(printed.partition(f"\n{config}\n")[0])
         assert "OMP_NUM_THREADS" not in json.loads(shell("show", successor, "--json"))["spec"]["env"]
         assert variables(shell("logs", own))["OMP_NUM_THREADS"] == "3"
     finally:
@@ -409,16 +416,16 @@ def test_a_job_submits_its_successor_to_the_queue_that_it_came_from(home: Path, 
     assert not list(home.rglob("gpq.sock"))
 
 
-def test_who_knows_the_state_directory_alone_finds_the_daemon(home: Path) -> None:
-    """As cron does, which has no XDG_RUNTIME_DIR."""
+def test_the_state_directory_is_enough_to_find_the_daemon(home: Path) -> None:
+    """As in cron, which has no XDG_RUNTIME_DIR."""
     state = {"XDG_STATE_HOME": str(home / "state")}
     login = Shell(Gpq(home), {**state, "XDG_RUNTIME_DIR": str(home / "run")}, names=(*BARE, "GPQ_CONFIG"))
     login("daemon", "start")
     cron = Shell(Gpq(home), state, names=login.names)
     assert cron("submit", "--", "true") == "job 1 submitted\n"
-    assert login("wait", "1") == "job 1 completed\n", "it is the same queue"
+    assert login("wait", "1") == "job 1 completed\n", "both use the same queue"
     os.kill(json.loads(login("daemon", "status", "--json"))["pid"], signal.SIGKILL)
-    cron("status")  # the next one has its socket where the link was left
+    cron("status")  # the next daemon puts its socket where the link was
     assert (home / "state" / "gpq" / "gpq.sock").is_socket()
     assert not (home / "state" / "gpq" / "gpq.sock").is_symlink()
     cron("daemon", "stop")
@@ -427,8 +434,8 @@ def test_who_knows_the_state_directory_alone_finds_the_daemon(home: Path) -> Non
 # -- the ssh-agent of a login that has ended -----------------------------------------------------------------------------
 
 
-def test_a_server_is_reached_by_the_ssh_agent_of_whoever_says_something(home: Path, far: Sshd) -> None:
-    """The key is in the agents alone, as after `ssh -A`. Of the daemon's own shell there is nothing left."""
+def test_the_daemon_reaches_a_server_with_the_ssh_agent_of_the_latest_command(home: Path, far: Sshd) -> None:
+    """Only the agents have the key, as after `ssh -A`. Nothing of the daemon's own shell remains."""
     config = home / "ssh_config"
     config.write_text(
         f"Host {far.name}\n  HostName 127.0.0.1\n  Port {far.port}\n  IdentityFile none\n"
@@ -445,7 +452,7 @@ def test_a_server_is_reached_by_the_ssh_agent_of_whoever_says_something(home: Pa
     try:
         with SshAgent(home / "agent-1", far.key) as agent:
             Shell(gpq, {"SSH_AUTH_SOCK": agent.path, "GPQ_TEST_PACE": str(QUICK)})("daemon", "start")
-            wait_until(lambda: node()["state"] == "up", "its server is up")
+            wait_until(lambda: node()["state"] == "up", "the server is up")
         for pid in clients(config):
             os.kill(pid, signal.SIGKILL)
         wait_until(lambda: "accepts none of your keys" in node()["reason"], "the next connection finds no key")
@@ -453,8 +460,8 @@ def test_a_server_is_reached_by_the_ssh_agent_of_whoever_says_something(home: Pa
         assert advice in node()["reason"]
         with SshAgent(home / "agent-2", far.key) as agent:
             person_b = Shell(gpq, {"SSH_AUTH_SOCK": agent.path})
-            assert person_b.run(*ssh, far.name, "true").returncode == 0  # the advice is right
+            assert person_b.run(*ssh, far.name, "true").returncode == 0  # the advice works
             person_b("nodes")
-            wait_until(lambda: node()["state"] == "up", "its server is up again")
+            wait_until(lambda: node()["state"] == "up", "the server is up again")
     finally:
         gpq("daemon", "stop")

@@ -1,4 +1,5 @@
-"""sbatch's options as gpq's: what is translated, what is named as unused, what is refused, and who overrides whom."""
+"""sbatch's options in gpq: which ones gpq translates, ignores with a note or refuses, and which source takes
+precedence."""
 
 from __future__ import annotations
 
@@ -62,7 +63,7 @@ def test_a_typical_script_becomes_a_command_with_its_options(tmp_path: Path, mon
     assert asked.words == ["/bin/bash", "./job.sh"]
     assert asked.black_box
     assert (asked.name, asked.gpus, asked.gpu_type, asked.time) == ("resnet50", "2", "a100", "1d12h30m")
-    assert found.how == dict.fromkeys(submit_request.HOW, False), "lines after the first command are no options"
+    assert found.how == dict.fromkeys(submit_request.HOW, False), "lines after the first command are not options"
     [unused, logs] = found.notes
     for option in ("--partition=gpu", "--account=lab042", "--cpus-per-task=8", "--mem=64G", "--mail-type=END,FAIL",
                    "--output=logs/%x_%j.out", "--error=logs/%x_%j.err"):  # fmt: skip
@@ -75,7 +76,7 @@ def test_a_typical_script_becomes_a_command_with_its_options(tmp_path: Path, mon
     assert words[-3:] == ["--", "/bin/bash", "./job.sh"]
 
 
-def test_the_command_line_counts_then_gpqs_lines_then_slurms(tmp_path: Path) -> None:
+def test_the_command_line_overrides_gpqs_lines_and_they_override_slurms(tmp_path: Path) -> None:
     asked = settled(tmp_path, BOTH).texts
     assert (asked.time, asked.name, asked.gpus, asked.cwd, asked.tag) == ("2h", "slurm", "2", "/", ["nightly"])
     asked = settled(tmp_path, BOTH, "-t", "5m", "-J", "mine", "--gres=gpu:3", "-e", "A=typed", "--tag", "x").texts
@@ -87,23 +88,23 @@ def test_the_command_line_counts_then_gpqs_lines_then_slurms(tmp_path: Path) -> 
     )
 
 
-def test_a_name_that_was_meant_to_be_tasks_is_noticed(tmp_path: Path) -> None:
+def test_a_name_that_looks_like_a_number_of_tasks_gets_a_note(tmp_path: Path) -> None:
     assert "the command line: -n is --name, so the job is called 4" in settled(tmp_path, TYPICAL, "-n", "4").notes
 
 
-def test_lines_of_gpq_in_a_training_script_are_its_options(tmp_path: Path) -> None:
+def test_gpq_lines_in_a_training_script_are_its_options(tmp_path: Path) -> None:
     text = "#!/usr/bin/env python\n#GPQ --gpus 1-8 --time 2h\n'''doc'''\n#GPQ --gpus 9\n"
     asked = settled(tmp_path, text, name="train.py").texts
     assert (asked.gpus, asked.time, asked.black_box, asked.words) == ("1-8", "2h", False, [str(tmp_path / "train.py")])
     asked = settled(tmp_path, "#SBATCH -N2 --gres=gpu:4 -D /\n", name="train.py").texts
-    assert (asked.gpus, asked.cwd) == ("8", "/"), "a script on the library may run over several servers"
+    assert (asked.gpus, asked.cwd) == ("8", "/"), "a training script may run on several servers"
 
 
 def variables(settled: submit_request.ResolvedOptions) -> dict[str, str]:
     return dict(each.split("=", 1) for each in settled.texts.env)
 
 
-def test_variables_that_such_scripts_read_are_set_for_them_alone(tmp_path: Path) -> None:
+def test_slurm_variables_are_set_only_for_slurm_scripts(tmp_path: Path) -> None:
     found = settled(tmp_path, "#!/bin/sh\n#SBATCH -a 3-9:2%4 -n 1 -c 4 -p gpu\n")
     made = variables(found)
     assert (made["SLURM_JOB_NAME"], made["SLURM_ARRAY_TASK_MIN"], made["SLURM_ARRAY_TASK_MAX"]) == ("job.sh", "3", "9")
@@ -132,7 +133,7 @@ def test_variables_that_such_scripts_read_are_set_for_them_alone(tmp_path: Path)
         ("-G2 --gpus-per-node=2", ["--gpus", "4"], {"GPUS": "4"}),
     ],
 )  # fmt: skip
-def test_each_variable_comes_with_the_option_that_sbatch_sets_it_for(
+def test_each_slurm_variable_is_set_with_the_same_options_as_in_sbatch(
     tmp_path: Path, lines: str, argv: list[str], expected: dict[str, str]
 ) -> None:
     made = variables(settled(tmp_path, f"#!/bin/sh\n#SBATCH {lines}\n", *argv))
@@ -140,7 +141,7 @@ def test_each_variable_comes_with_the_option_that_sbatch_sets_it_for(
     assert {name.removeprefix("SLURM_"): value for name, value in made.items() if name not in always} == expected
 
 
-def test_the_name_of_the_job_is_as_it_was_typed(tmp_path: Path) -> None:
+def test_slurm_job_name_is_the_name_as_it_was_typed(tmp_path: Path) -> None:
     text = "#!/bin/sh\n#SBATCH --job-name='a/b \"c\"'\n"
     found = settled(tmp_path, text)
     assert (found.texts.name, variables(found)["SLURM_JOB_NAME"]) == ("a-b-c", 'a/b "c"')
@@ -149,7 +150,7 @@ def test_the_name_of_the_job_is_as_it_was_typed(tmp_path: Path) -> None:
     assert variables(settled(tmp_path, text + "#GPQ --name own\n", "-n", "typed"))["SLURM_JOB_NAME"] == "typed"
 
 
-def test_what_a_script_reads_and_gpq_does_not_know_is_named_in_one_note(tmp_path: Path) -> None:
+def test_one_note_names_the_slurm_variables_that_gpq_does_not_set(tmp_path: Path) -> None:
     def told(script: str, *argv: str, line: str = "-G1") -> list[str]:
         return settled(tmp_path, f"#!/bin/bash\n#SBATCH {line}\n{script}\n", *argv).notes
 
@@ -159,7 +160,7 @@ def test_what_a_script_reads_and_gpq_does_not_know_is_named_in_one_note(tmp_path
     ]
     assert told("cd $SLURM_TMPDIR", "--env", "SLURM_TMPDIR=/x") == []
     assert told("export SLURM_TMPDIR=/x\ncd $SLURM_TMPDIR\n: ${SLURM_CONF:=y}; cat $SLURM_CONF\n# $SLURM_GTID") == []
-    assert told("echo $SLURM_JOB_ID ${SLURM_ARRAY_TASK_ID:-0} $SLURM_CPUS_PER_TASK") == [], "as Slurm has them"
+    assert told("echo $SLURM_JOB_ID ${SLURM_ARRAY_TASK_ID:-0} $SLURM_CPUS_PER_TASK") == [], "gpq sets these like Slurm"
     assert told("echo ${SLURM_NTASKS:-1}\n# $SLURM_NTASKS") == []
     assert told("echo ${SLURM_NTASKS}") == [
         "job.sh reads SLURM_NTASKS, which sbatch sets only with --ntasks: gpq sets it to 1"
@@ -167,7 +168,7 @@ def test_what_a_script_reads_and_gpq_does_not_know_is_named_in_one_note(tmp_path
     assert told("echo $SLURM_NTASKS", line="-G1 --ntasks=1") == []
 
 
-def test_a_line_says_also_how_a_job_is_queued(tmp_path: Path) -> None:
+def test_a_line_can_also_set_hold_and_wait(tmp_path: Path) -> None:
     found = settled(tmp_path, "#!/bin/sh\n#SBATCH --hold --wait\n")
     assert submit_request.words_of(found)[-5:] == ["--hold", "--wait", "--", "/bin/sh", f"{tmp_path}/job.sh"]
 
@@ -177,17 +178,17 @@ def test_a_line_says_also_how_a_job_is_queued(tmp_path: Path) -> None:
     [("90", 5400), ("2:30", 150), ("01:00:00", 3600), ("2-0", 172800), ("1-12", 129600), ("0-0:30", 1800),
      ("1-02:03:04", 93784), ("UNLIMITED", None), ("infinite", None), ("0", None)],
 )  # fmt: skip
-def test_slurms_ways_to_write_a_time(text: str, seconds: float | None) -> None:
+def test_slurms_time_formats_are_read(text: str, seconds: float | None) -> None:
     assert sbatch.seconds(text, "--time") == seconds
 
 
 @pytest.mark.parametrize("text", ["", "1h", "1:2:3:4", "x-1", "1-", "-5", "00:00:00", "1-2-3"])
-def test_what_is_no_time_of_slurm_is_named(text: str) -> None:
+def test_an_invalid_slurm_time_is_named(text: str) -> None:
     with pytest.raises(UsageError, match="--time"):
         sbatch.seconds(text, f"--time={text}")
 
 
-def test_a_time_of_slurm_is_understood_on_the_command_line_where_it_is_clear() -> None:
+def test_the_command_line_accepts_unambiguous_slurm_times() -> None:
     assert [values.limit(text, "--time") for text in ("00:10:00", "2-0", "1-12:30", "90m")] == [
         600,
         172800,
@@ -212,12 +213,12 @@ def test_durations_are_written_as_they_are_read() -> None:
      ("--gres=gpu:1,tmpdisk:100", "1", ""), ("--gres=gpu:rtx_3090:1(S:0)", "1", "rtx_3090"), ("--gres gpu:2", "2", ""),
      ("--gpus=2 --gres=gpu:1", "2", "")],
 )  # fmt: skip
-def test_gpus_are_read_from_wherever_they_are_asked_for(tmp_path: Path, options: str, gpus: str, kind: str) -> None:
+def test_gpus_are_read_from_every_option_that_requests_them(tmp_path: Path, options: str, gpus: str, kind: str) -> None:
     asked = settled(tmp_path, f"#!/bin/sh\n#SBATCH {options}\n").texts
     assert (asked.gpus, asked.gpu_type) == (gpus, kind)
 
 
-def test_what_asks_for_no_gpu_is_told_that_it_gets_one(tmp_path: Path) -> None:
+def test_a_script_that_requests_no_gpu_gets_a_note_that_it_will_have_one(tmp_path: Path) -> None:
     notes = settled(tmp_path, "#!/bin/sh\n#SBATCH --mem=4G\n").notes
     assert any("asks for no GPU, but every gpq job gets" in note for note in notes)
     assert settled(tmp_path, "#!/bin/sh\n#GPQ --tag x\n").notes == []
@@ -249,7 +250,7 @@ def test_what_asks_for_no_gpu_is_told_that_it_gets_one(tmp_path: Path) -> None:
         ('--job-name="open', "No closing quotation"),
     ],
 )
-def test_what_gpq_would_do_otherwise_than_slurm_is_refused_with_the_line(tmp_path: Path, line: str, said: str) -> None:
+def test_lines_that_mean_something_else_in_gpq_are_refused(tmp_path: Path, line: str, said: str) -> None:
     with pytest.raises(UsageError) as raised:
         settled(tmp_path, f"#!/bin/sh\n#SBATCH {line}\n")
     assert said in raised.value.message
@@ -257,13 +258,15 @@ def test_what_gpq_would_do_otherwise_than_slurm_is_refused_with_the_line(tmp_pat
     assert raised.value.hint
 
 
-def test_what_is_refused_in_a_line_may_be_said_otherwise(tmp_path: Path) -> None:
+def test_a_refused_line_can_be_replaced_with_options(tmp_path: Path) -> None:
     text = "#!/bin/sh\n#SBATCH --signal=B:USR1@60\n"
     asked = settled(tmp_path, text, "--preemptible", "--signal", "USR1", "--grace", "60s").texts
     assert (asked.preemptible, asked.signal) == (True, "USR1")
 
 
-def test_dependencies_moments_and_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_dependencies_start_times_and_the_environment_are_translated(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("HERE", "x")
     monkeypatch.delenv("ABSENT", raising=False)
     lines = "#SBATCH -d afterok:12:13,afterany:14_2 -b now+2hours --export=ALL,A=1,HERE,ABSENT\n#SBATCH --hold -W\n"
@@ -275,7 +278,7 @@ def test_dependencies_moments_and_the_environment(tmp_path: Path, monkeypatch: p
     assert any("--env NAME" in note for note in found.notes)
 
 
-def test_options_that_sbatch_does_not_know_are_named_and_short_forms_and_prefixes_understood(tmp_path: Path) -> None:
+def test_unknown_options_are_named_and_short_forms_and_prefixes_work(tmp_path: Path) -> None:
     found = settled(tmp_path, "#!/bin/sh\n#SBATCH --frobnicate 3 --bogus=1 -Z -Jx --cpus-per-t=2 -HQ -c4\n")
     assert found.texts.name == "x"
     assert found.how["hold"]
@@ -329,7 +332,7 @@ LINES = st.lists(
     LINES,
     st.sampled_from(["x.sh", "x.py", "x"]),
 )
-def test_whatever_a_line_says_it_is_understood_or_refused(
+def test_any_line_is_understood_or_refused(
     tmp_path: Path, head: str, kind: str, line: list[tuple[str, str, str]], name: str
 ) -> None:
     text = f"{head}#{kind} {' '.join(map(''.join, line))}\n"
@@ -343,13 +346,13 @@ def test_whatever_a_line_says_it_is_understood_or_refused(
     assert "\n" not in said
 
 
-def test_lines_of_gpq_are_checked_as_its_options_are(tmp_path: Path) -> None:
+def test_gpq_lines_are_checked_like_options(tmp_path: Path) -> None:
     for line in ("--gpsu 2", "train.py", "-- true", "--json", "--dry-run", "--priority high"):
         with pytest.raises(UsageError, match=r"#GPQ in job\.sh, line 2"):
             settled(tmp_path, f"#!/bin/sh\n#GPQ {line}\n")
 
 
-def test_how_a_script_is_run(tmp_path: Path) -> None:
+def test_a_script_runs_directly_or_with_its_interpreter(tmp_path: Path) -> None:
     def made(text: str, mode: int, name: str = "job.sh", **how: bool) -> list[str]:
         path = tmp_path / name
         path.write_text(text)
@@ -373,14 +376,14 @@ def test_how_a_script_is_run(tmp_path: Path) -> None:
         script_directives.read(str(tmp_path / "dos.sh"))
 
 
-def test_srun_is_noticed_where_there_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_call_of_srun_gets_a_note_if_srun_is_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     text = "#!/bin/sh\n#GPQ -g 1\n# not srun\nsrun python train.py\n"
     monkeypatch.setattr(shutil, "which", lambda name: None)
     assert any("calls srun" in note for note in settled(tmp_path, text).notes)
     assert settled(tmp_path, text.replace("\nsrun", "\npython")).notes == []
 
 
-def test_flags_of_sbatch_on_the_command_line(gpq: Gpq, made: Made, home: Path) -> None:
+def test_sbatch_options_work_on_the_command_line(gpq: Gpq, made: Made, home: Path) -> None:
     def asked(*argv: str) -> requests.SpecMessage:
         said = gpq("submit", *argv)
         assert said.returncode == 0, said.stderr
@@ -404,7 +407,7 @@ def test_flags_of_sbatch_on_the_command_line(gpq: Gpq, made: Made, home: Path) -
         assert (said.returncode, message in said.stderr or "--mem" in said.stderr) == (2, True), said.stderr
 
 
-def test_a_script_of_slurm_runs_with_its_variables_also_from_python(live: Gpq, home: Path) -> None:
+def test_a_slurm_script_runs_with_its_slurm_variables(live: Gpq, home: Path) -> None:
     (home / "job.sh").write_text(
         "#!/bin/bash\n#SBATCH --job-name=trial --array=5-6 --time=5\n"
         "echo $SLURM_JOB_NAME $SLURM_JOB_ID $SLURM_ARRAY_JOB_ID $SLURM_ARRAY_TASK_ID $SLURM_ARRAY_TASK_COUNT"
@@ -419,7 +422,7 @@ def test_a_script_of_slurm_runs_with_its_variables_also_from_python(live: Gpq, h
     assert live("logs", "@").stdout == "[] 4\n"
 
 
-def test_lines_count_for_the_python_interface_as_well(tmp_path: Path) -> None:
+def test_lines_also_count_in_the_python_interface(tmp_path: Path) -> None:
     (tmp_path / "job.sh").write_text("#!/bin/sh\n#SBATCH --signal=USR1@60\n")
     with pytest.raises(UsageError, match="no signal before the time limit"):
         api.submit(tmp_path / "job.sh")

@@ -1,4 +1,4 @@
-"""`gpq submit --snapshot`: which files are frozen, and what is refused."""
+"""`gpq submit --snapshot`: which files it freezes and what it refuses."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def work(tmp_path: Path) -> Path:
-    """A repository with a commit, a change, a file to come, one that is ignored and one that was removed."""
+    """A repository with a commit, a changed file, a new file, an ignored file and a removed file."""
     folder = tmp_path / "work"
     (folder / "sub").mkdir(parents=True)
     for name in ("train.py", "sub/tool.py", "gone.py"):
@@ -50,7 +50,7 @@ def archive(code: str) -> tarfile.TarFile:
     return tarfile.open(f"{paths.snapshots()}/{code}.tar")
 
 
-def test_what_git_knows_and_does_not_ignore_is_frozen_as_it_is_now(work: Path) -> None:
+def test_files_that_git_does_not_ignore_are_frozen_as_they_are_now(work: Path) -> None:
     frozen = snapshot.freeze(str(work / "sub"))
     with archive(frozen.code) as found:
         assert found.getnames() == [".gitignore", "link", "new.py", "sub/tool.py", "train.py"]
@@ -62,12 +62,12 @@ def test_what_git_knows_and_does_not_ignore_is_frozen_as_it_is_now(work: Path) -
     assert frozen.cwd == "sub"
     assert snapshot.within(frozen, str(work / "train.py"), str(work / "sub")) == "../train.py"
     (work / "train.py").touch()
-    assert snapshot.freeze(str(work)).code == frozen.code, "equal code, equal name"
+    assert snapshot.freeze(str(work)).code == frozen.code, "the same code has the same name"
     (work / "train.py").write_text("print('newer')\n")
     assert snapshot.freeze(str(work)).code != frozen.code
 
 
-def test_a_working_directory_without_a_file_is_there_in_the_copy(work: Path) -> None:
+def test_an_empty_working_directory_exists_in_the_copy(work: Path) -> None:
     (work / "empty" / "deep").mkdir(parents=True)
     frozen = snapshot.freeze(str(work / "empty" / "deep"))
     assert frozen.cwd == "empty/deep"
@@ -75,7 +75,7 @@ def test_a_working_directory_without_a_file_is_there_in_the_copy(work: Path) -> 
         assert [member.name for member in found if member.isdir()] == ["empty/deep"]
 
 
-def test_without_git_it_is_a_copy_of_the_directory(tmp_path: Path) -> None:
+def test_a_snapshot_without_git_copies_the_directory(tmp_path: Path) -> None:
     folder = tmp_path / "plain"
     (folder / "__pycache__").mkdir(parents=True)
     (folder / "__pycache__" / "x.pyc").write_bytes(b"")
@@ -87,7 +87,7 @@ def test_without_git_it_is_a_copy_of_the_directory(tmp_path: Path) -> None:
     assert frozen.summary.startswith("a copy of the directory, no git, 1 files")
 
 
-def test_what_is_too_large_or_leads_out_is_refused_with_a_hint(
+def test_large_files_and_links_that_lead_outside_are_refused_with_a_hint(
     work: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (work / "out").symlink_to("/etc/passwd")
@@ -106,10 +106,10 @@ def test_what_is_too_large_or_leads_out_is_refused_with_a_hint(
     (tmp_path / "empty").mkdir()
     with pytest.raises(UsageError, match="no files for a snapshot"):
         snapshot.freeze(str(tmp_path / "empty"))
-    assert not list(Path(paths.snapshots()).glob(".*")), "nothing half done is left"
+    assert not list(Path(paths.snapshots()).glob(".*")), "no unfinished snapshot remains"
 
 
-def test_a_script_is_named_as_it_is_in_the_copy_and_one_from_elsewhere_is_refused(work: Path, tmp_path: Path) -> None:
+def test_a_script_gets_its_path_in_the_copy_and_a_script_outside_is_refused(work: Path, tmp_path: Path) -> None:
     built = job_spec.build(SubmitTexts(["train.py", "--x"], black_box=False, cwd=str(work), snapshot=True))
     assert (built.argv, built.code_cwd, built.name) == (["train.py", "--x"], ".", "train")
     (tmp_path / "other.py").write_text("")
@@ -118,8 +118,8 @@ def test_a_script_is_named_as_it_is_in_the_copy_and_one_from_elsewhere_is_refuse
     assert job_spec.build(SubmitTexts(["train.py"], black_box=False, cwd=str(work))).code == ""
 
 
-def test_nothing_that_a_repository_names_is_run(work: Path, tmp_path: Path) -> None:
-    """A monitor of its files, a hook, a filter: whoever freezes a colleague's code runs none of them."""
+def test_no_program_from_a_repositorys_settings_is_run(work: Path, tmp_path: Path) -> None:
+    """A file monitor, a hook or a filter. gpq runs none of them when you freeze a colleague's code."""
     ran = tmp_path / "ran"
     program = tmp_path / "program"
     program.write_text(f"#!/bin/sh\necho $0 $* >> {ran}\ncat\n")
@@ -148,7 +148,7 @@ def test_a_submodule_that_was_never_fetched_is_empty(work: Path) -> None:
         assert [name for name in found.getnames() if name.startswith("library")] == []
 
 
-def test_snapshots_of_several_threads_do_not_mix(work: Path, tmp_path: Path) -> None:
+def test_snapshots_in_several_threads_do_not_mix(work: Path, tmp_path: Path) -> None:
     others = []
     for number in range(8):
         folder = tmp_path / f"other-{number}"

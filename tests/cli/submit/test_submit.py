@@ -1,4 +1,4 @@
-"""`gpq submit`: what was typed is what the daemon is asked, whichever way the options are read."""
+"""`gpq submit`: the daemon gets what the user typed, whichever code path reads the options."""
 
 import hashlib
 import importlib.util
@@ -54,7 +54,7 @@ def test_options_mean_the_same_with_and_without_typer(call: Call, made: Made, ho
 
 
 def asked(gpq: Gpq, made: Made, *argv: str, **environ: str) -> requests.SpecMessage:
-    """The specification that reached the daemon."""
+    """The job specification that reached the daemon."""
     said = gpq("submit", *argv, **environ)
     assert said.returncode == 0, said.stderr
     request = made.asked[-1]
@@ -77,7 +77,7 @@ def test_a_command_has_a_fixed_size_and_a_script_may_grow(gpq: Gpq, made: Made, 
     assert (signalled.level, signalled.signal, signalled.grace) == ("signal", "USR1", None)
 
 
-def test_submit_imports_neither_typer_nor_policies_nor_what_they_compute_with(gpq: Gpq, made: Made) -> None:
+def test_submit_imports_neither_typer_nor_policies_nor_numpy(gpq: Gpq, made: Made) -> None:
     command = [sys.executable, "-X", "importtime", "-m", "gpq", "submit", "--", "true"]
     said = subprocess.run(command, env=gpq.environment, capture_output=True, text=True, check=True)
     imported = {line.rpartition("|")[2].strip() for line in said.stderr.splitlines() if line.startswith("import time:")}
@@ -91,15 +91,16 @@ def test_units_become_seconds_and_mib(gpq: Gpq, made: Made) -> None:
     assert (found.time_limit, found.min_gpu_memory_mib) == (5400.0, 40960)
 
 
-def test_a_done_file_is_as_typed_for_every_kind_of_job(gpq: Gpq, made: Made, home: Path) -> None:
+def test_a_done_file_is_sent_as_typed_for_every_kind_of_job(gpq: Gpq, made: Made, home: Path) -> None:
     (home / "train.py").touch()
     for words in (["--", "true"], ["--preemptible", "--", "true"], ["train.py"]):
         assert asked(gpq, made, "--done-file", "out/{index}", *words).done_file == "out/{index}"
     assert asked(gpq, made, "--", "true").done_file == ""
 
 
-def test_the_directory_is_called_as_the_shell_calls_it(gpq: Gpq, made: Made, home: Path) -> None:
-    """Behind an automounted home, or a link, lies what other servers may not have. A name that leads elsewhere is not taken."""
+def test_the_directory_keeps_the_name_that_the_shell_uses(gpq: Gpq, made: Made, home: Path) -> None:
+    """The real path behind an automounted home or a link may not exist on other servers. gpq ignores a PWD that names
+    another directory."""
     real, link = home / "real", home / "link"
     real.mkdir()
     link.symlink_to(real)
@@ -110,7 +111,7 @@ def test_the_directory_is_called_as_the_shell_calls_it(gpq: Gpq, made: Made, hom
         assert request.spec.cwd == str(wanted)
 
 
-def test_a_lease_is_seconds_off_or_the_files_to_choose(gpq: Gpq, made: Made) -> None:
+def test_a_lease_is_a_time_or_off_or_left_to_the_configuration(gpq: Gpq, made: Made) -> None:
     assert asked(gpq, made, "--requeue-on-lost", "10m", "--", "true").requeue_on_lost == 600.0
     assert asked(gpq, made, "--requeue-on-lost=off", "--", "true").requeue_on_lost == 0.0
     assert asked(gpq, made, "--", "true").requeue_on_lost is None
@@ -130,7 +131,7 @@ def test_the_interpreter_is_that_of_the_active_environment(gpq: Gpq, made: Made,
     assert asked(gpq, made, "--python", "venv/bin/python", "train.py").python == str(python)
 
 
-def test_what_a_script_needs_is_read_from_it(gpq: Gpq, made: Made, home: Path) -> None:
+def test_the_modules_that_a_script_needs_are_read_from_it(gpq: Gpq, made: Made, home: Path) -> None:
     for text, modules in (
         ("import torch\n", ["torch"]),
         ("from gpq_agent import train as gpq\n", ["torch"]),
@@ -139,13 +140,11 @@ def test_what_a_script_needs_is_read_from_it(gpq: Gpq, made: Made, home: Path) -
     ):
         (home / "train.py").write_text(text)
         assert asked(gpq, made, "train.py").modules == modules, text
-    assert asked(gpq, made, "--gpus", "2", "train.py").modules == ["torch"], (
-        "the launcher of several replicas is torch's"
-    )
+    assert asked(gpq, made, "--gpus", "2", "train.py").modules == ["torch"], "torch launches several replicas"
     assert asked(gpq, made, "--gpus", "2", "--", "python", "train.py").modules == []
 
 
-def test_a_python_of_gpqs_that_lacks_what_the_script_needs_is_remarked_upon(
+def test_a_note_says_if_gpqs_own_python_lacks_a_module_of_the_script(
     home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
@@ -158,7 +157,7 @@ def test_a_python_of_gpqs_that_lacks_what_the_script_needs_is_remarked_upon(
     assert job_spec.missing(own) == []
 
 
-def test_an_interpreter_may_be_on_the_servers_alone_where_there_are_servers(gpq: Gpq, made: Made, home: Path) -> None:
+def test_an_interpreter_may_exist_only_on_the_servers(gpq: Gpq, made: Made, home: Path) -> None:
     (home / "train.py").touch()
     assert "no such program" in gpq("submit", "--python", "/there/python", "train.py").stderr
     (home / "config.toml").write_text('[nodes.far]\nconnector = "ssh"\nhost = "far"\n')
@@ -167,7 +166,7 @@ def test_an_interpreter_may_be_on_the_servers_alone_where_there_are_servers(gpq:
     assert not asked(gpq, made, "train.py").python_asked
 
 
-def test_the_environment_is_an_allow_list_and_secrets_must_be_named(gpq: Gpq, made: Made) -> None:
+def test_only_allowed_variables_are_sent_and_secrets_must_be_named(gpq: Gpq, made: Made) -> None:
     shell = {
         "CONDA_PREFIX": "/c",
         "HF_TOKEN": "canary",
@@ -182,9 +181,7 @@ def test_the_environment_is_an_allow_list_and_secrets_must_be_named(gpq: Gpq, ma
     assert (found["HF_TOKEN"], found["X"]) == ("canary", "a b=c")
 
 
-def test_a_grace_that_is_not_asked_for_is_the_daemons_to_choose_whatever_the_file_says_now(
-    gpq: Gpq, made: Made, home: Path
-) -> None:
+def test_the_daemon_chooses_the_grace_unless_the_user_sets_it(gpq: Gpq, made: Made, home: Path) -> None:
     (home / "config.toml").write_text("grace = soon\n")
     assert asked(gpq, made, "--", "true").grace is None
     assert asked(gpq, made, "--grace", "5s", "--preemptible", "--", "true").grace == 5.0
@@ -198,22 +195,22 @@ def test_json_and_dry_run_print_the_daemons_answer(gpq: Gpq, made: Made) -> None
     assert json.loads(gpq("submit", "--dry-run", "--json", "--", "true").stdout)["state"] == "starting"
 
 
-def test_cancel_tells_what_is_proven_and_what_is_not(gpq: Gpq, made: Made) -> None:
+def test_cancel_says_which_jobs_are_gone_and_which_still_run(gpq: Gpq, made: Made) -> None:
     said = gpq("cancel", "1", "2", "3", "--timeout", "7s")
     assert said.returncode == 1
     assert said.stdout == "job 1 cancelled: every process is gone\njob 2 had already ended: nothing to cancel\n"
     assert said.stderr == "note: job 3 still has processes after 7s: `gpq why 3`\n"
-    assert requests.Cancel(["1", "2"], wait=7.0) in made.asked  # the made daemon knows of two
+    assert requests.Cancel(["1", "2"], wait=7.0) in made.asked  # the fake daemon knows two jobs
     assert f"KILL after {CANCEL_GRACE:.0f} s" in " ".join(gpq("cancel", "--help").stdout.split())
 
 
 @pytest.mark.parametrize(("command", "done"), [("hold", "held"), ("release", "released"), ("requeue", "requeued")])
-def test_queue_control_names_what_was_done_and_what_was_not(gpq: Gpq, made: Made, command: str, done: str) -> None:
+def test_queue_control_names_changed_and_unchanged_jobs(gpq: Gpq, made: Made, command: str, done: str) -> None:
     said = gpq(command, "1", "2")
     assert (said.returncode, said.stdout, said.stderr) == (0, f"job 1 {done}\n", "note: job 2 has ended\n")
 
 
-def test_logs_join_the_attempts_with_a_line_between(gpq: Gpq, made: Made) -> None:
+def test_logs_join_the_attempts_with_a_line_between_them(gpq: Gpq, made: Made) -> None:
     said = gpq("logs", "1").stdout
     assert said.startswith("--- attempt 1 on a ---\nfirst\n--- attempt 2 on a ---\nsecond \x1b]52")
     assert gpq("logs", "1", "--attempt", "1").stdout == "--- attempt 1 on a ---\nfirst\n"
@@ -224,7 +221,7 @@ def test_logs_join_the_attempts_with_a_line_between(gpq: Gpq, made: Made) -> Non
     assert {piece["attempt"] for piece in pieces} == {1, 2}
 
 
-def test_an_attempt_whose_server_is_down_is_named_and_the_others_are_shown(gpq: Gpq, made: Made) -> None:
+def test_an_attempt_on_an_unreachable_server_is_named_and_the_others_are_shown(gpq: Gpq, made: Made) -> None:
     made.silent[1] = "server a does not answer"
     told = "--- attempt 1 on a: its log is not available now: server a does not answer ---\n"
     for options in ((), ("-f",)):
@@ -244,7 +241,7 @@ def test_an_attempt_whose_server_is_down_is_named_and_the_others_are_shown(gpq: 
     )
 
 
-def test_who_follows_a_server_that_is_down_is_told_once_and_then_shown_all(gpq: Gpq, made: Made) -> None:
+def test_following_an_unreachable_server_prints_one_note_and_later_the_whole_log(gpq: Gpq, made: Made) -> None:
     made.mute = 4
     said = gpq("logs", "1", "-f", "--attempt", "1")
     assert (said.returncode, said.stdout) == (0, "--- attempt 1 on a ---\nfirst\n")
@@ -255,7 +252,7 @@ def test_who_follows_a_server_that_is_down_is_told_once_and_then_shown_all(gpq: 
     assert made.mute == 0
 
 
-def test_options_of_gpq_after_the_script_are_the_scripts_and_that_is_said(gpq: Gpq, made: Made, home: Path) -> None:
+def test_options_after_the_script_go_to_the_script_with_a_note(gpq: Gpq, made: Made, home: Path) -> None:
     (home / "train.py").write_text("")
     late = gpq("submit", "--name", "a", "train.py", "--gpus=2", "--dry-run", "--epochs", "3", "-n", "1")
     assert late.stdout == "job 5 submitted\n"
@@ -268,9 +265,7 @@ def test_options_of_gpq_after_the_script_are_the_scripts_and_that_is_said(gpq: G
     assert gpq("submit", "run.sh", "--hold").stderr == f"note: {said}\n"
 
 
-def test_after_dashes_the_note_says_where_gpqs_options_stand_and_names_none_that_gpq_would_refuse(
-    gpq: Gpq, made: Made
-) -> None:
+def test_the_note_about_options_after_dashes_names_only_options_that_gpq_would_accept(gpq: Gpq, made: Made) -> None:
     said = gpq("submit", "--", "true", "--hold", "--gpus", "2")
     assert said.stdout == "job 5 submitted\n"
     told = "are after `--` and so go to the command: put gpq's options before `--`"
@@ -278,7 +273,7 @@ def test_after_dashes_the_note_says_where_gpqs_options_stand_and_names_none_that
 
 
 @pytest.mark.parametrize("option", OPTIONS, ids=lambda option: option.name)
-def test_each_row_of_the_table_is_read_and_fills_fields_that_there_are(option: Option) -> None:
+def test_each_row_of_the_option_table_has_a_reader_and_existing_fields(option: Option) -> None:
     assert option.kind in submit_values.READERS or not option.fields
     assert set(option.fields) <= set(requests.SpecMessage.__struct_fields__)
     assert option.fields or option.edit == "never"
@@ -286,7 +281,7 @@ def test_each_row_of_the_table_is_read_and_fills_fields_that_there_are(option: O
 
 
 @pytest.mark.parametrize("option", [each for each in GRAMMAR["submit"][1] if each.startswith("--")])
-def test_what_gpq_would_refuse_for_a_command_is_the_commands_own(option: str) -> None:
+def test_options_that_gpq_refuses_for_a_command_belong_to_the_command(option: str) -> None:
     value = ["1"] if GRAMMAR["submit"][1][option][1] else []
     parsed = submit_words.parse([option, *value, "--", "true"])
     assert parsed is not None
@@ -301,7 +296,7 @@ def test_what_gpq_would_refuse_for_a_command_is_the_commands_own(option: str) ->
 
 
 @pytest.mark.parametrize("words", [["--gpus", "2", "true"], ["--dry-run", "true"], ["-g", "2"], ["--time=2h", "true"]])
-def test_a_command_cannot_begin_with_an_option_of_gpq(gpq: Gpq, made: Made, words: list[str]) -> None:
+def test_a_command_cannot_begin_with_a_gpq_option(gpq: Gpq, made: Made, words: list[str]) -> None:
     said = gpq("submit", "--", *words)
     assert (said.returncode, said.stdout, made.asked) == (2, "", [])
     option = words[0].partition("=")[0]
@@ -311,7 +306,7 @@ def test_a_command_cannot_begin_with_an_option_of_gpq(gpq: Gpq, made: Made, word
 
 
 def stays(gpq: Gpq, *argv: str, **environ: str) -> list[str]:
-    """The names that the note of a submission has."""
+    """The variables that the note of a submission names."""
     said = gpq("submit", "--dry-run", *argv, timeout=120, cwd=None, **environ)
     lines = [line for line in said.stderr.splitlines() if "not passed on" in line]
     assert len(lines) <= 1, said.stderr
@@ -322,9 +317,7 @@ def stays(gpq: Gpq, *argv: str, **environ: str) -> list[str]:
 LOOP = "import gpq_agent.train as gpq\n"
 
 
-def test_the_check_is_named_for_a_script_on_the_library_that_may_be_resized_and_has_no_verdict(
-    gpq: Gpq, made: Made, home: Path
-) -> None:
+def test_an_unchecked_resizable_script_gets_a_note_about_gpq_check(gpq: Gpq, made: Made, home: Path) -> None:
     (home / "train.py").write_text(LOOP)
     (home / "plain.py").write_text("import torch\n")
     said = gpq("submit", "--sweep", "lr=0.1,0.2", "train.py", "--lr", "{lr}")
@@ -333,7 +326,7 @@ def test_the_check_is_named_for_a_script_on_the_library_that_may_be_resized_and_
         assert "verdict" not in gpq("submit", *quiet).stderr
 
 
-def test_a_verdict_goes_along_with_the_job_until_its_program_changes(gpq: Gpq, made: Made, home: Path) -> None:
+def test_a_verdict_is_sent_with_the_job_until_its_script_changes(gpq: Gpq, made: Made, home: Path) -> None:
     script = home / "train.py"
     script.write_text(LOOP)
     rows = [{"shape": "accumulating", "verdict": "same"}, {"shape": "split", "verdict": "differs"}]
@@ -353,9 +346,7 @@ def test_a_verdict_goes_along_with_the_job_until_its_program_changes(gpq: Gpq, m
     assert made.asked[-1].spec.proof is None  # type: ignore[attr-defined]
 
 
-def test_variables_that_the_job_seems_to_use_and_that_stay_behind_are_named_once(
-    gpq: Gpq, made: Made, home: Path
-) -> None:
+def test_variables_that_the_job_may_need_but_does_not_get_are_named_once(gpq: Gpq, made: Made, home: Path) -> None:
     plain, logs, reads = home / "p" / "plain.py", home / "q" / "logs.py", home / "r" / "reads.py"
     for path, text in (
         (plain, "import torch\n"),
@@ -379,7 +370,7 @@ def test_variables_that_the_job_seems_to_use_and_that_stay_behind_are_named_once
     assert of(plain) == []
     assert of(logs) == ["AWS_SECRET_ACCESS_KEY", "WANDB_API_KEY", "WANDB_ENTITY"]
     assert of(logs, "--env", "WANDB_API_KEY", "-e", "AWS_SECRET_ACCESS_KEY=x") == ["WANDB_ENTITY"]
-    assert of(reads) == ["DATA_ROOT"], "it makes the other one itself"
+    assert of(reads) == ["DATA_ROOT"], "the script sets the other variable itself"
     assert stays(gpq, "--", "sh", "-c", "curl -u $OTHER_PASSWORD x", **secrets) == ["OTHER_PASSWORD"]
     assert stays(gpq, "--", "python", str(logs), **secrets) == [
         "AWS_SECRET_ACCESS_KEY",
@@ -388,9 +379,7 @@ def test_variables_that_the_job_seems_to_use_and_that_stay_behind_are_named_once
     ]
 
 
-def test_the_note_on_variables_is_not_mixed_with_json_and_can_be_silenced_for_good(
-    gpq: Gpq, made: Made, home: Path
-) -> None:
+def test_the_note_on_variables_stays_out_of_json_and_can_be_turned_off(gpq: Gpq, made: Made, home: Path) -> None:
     (home / "train.py").write_text("import wandb\n")
     said = gpq("submit", "train.py", "--json", WANDB_API_KEY="canary")
     assert said.stderr.count("WANDB_API_KEY is not passed on") == 1

@@ -1,4 +1,4 @@
-"""`--array`, `--sweep` and `--sweep-file`: which jobs they are, and what is refused with what hint."""
+"""`--array`, `--sweep` and `--sweep-file`: which jobs they make, and what gpq refuses with which hint."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from gpq.rpc.requests import ArrayMessage, SpecMessage
         ("0-9999", list(range(10_000)), 0),
     ],
 )
-def test_indices_and_limit_of_an_array(text: str, indices: list[int], limit: int) -> None:
+def test_the_indices_and_limit_of_an_array_are_read(text: str, indices: list[int], limit: int) -> None:
     assert array_of(text, [], "") == ArrayMessage(indices, limit=limit)
 
 
-def test_a_sweep_is_the_grid_of_its_values_the_last_varying_fastest() -> None:
+def test_a_sweep_is_a_grid_whose_last_value_varies_fastest() -> None:
     found = array_of("%4", ["lr=1e-3,1e-2", "seed=-1..1"], "")
     assert found is not None
     assert found.limit == 4
@@ -53,13 +53,13 @@ def test_a_sweep_is_the_grid_of_its_values_the_last_varying_fastest() -> None:
         ("../a,b/../c,..", ["../a", "b/../c", ".."]),
     ],
 )
-def test_values_are_what_stands_between_commas_outside_of_brackets_and_quotes(text: str, values: list[str]) -> None:
+def test_commas_separate_values_except_in_brackets_and_quotes(text: str, values: list[str]) -> None:
     found = array_of("", [f"x={text}"], "")
     assert found is not None
     assert [one["x"] for one in found.params] == values
 
 
-def test_a_file_has_a_job_a_line_and_combines_with_a_grid(tmp_path: Path) -> None:
+def test_a_sweep_file_has_one_job_per_line_and_combines_with_a_grid(tmp_path: Path) -> None:
     (tmp_path / "s.csv").write_text('\ufefflr, note\n0.1,"a, b"\n\n0.2, c\n0.3, "d, e"\n')
     found = array_of("", ["seed=1,2"], str(tmp_path / "s.csv"))
     assert found is not None
@@ -73,7 +73,7 @@ def test_a_file_has_a_job_a_line_and_combines_with_a_grid(tmp_path: Path) -> Non
     ]
 
 
-def test_none_of_them_is_no_array() -> None:
+def test_without_these_options_there_is_no_array() -> None:
     assert array_of("", [], "") is None
 
 
@@ -117,7 +117,7 @@ def test_none_of_them_is_no_array() -> None:
         ("", ["a=1, "], "a value is empty"),
     ],
 )
-def test_what_is_no_array_or_sweep_is_refused(array: str, sweeps: list[str], told: str) -> None:
+def test_an_invalid_array_or_sweep_is_refused(array: str, sweeps: list[str], told: str) -> None:
     with pytest.raises(UsageError, match=told) as caught:
         array_of(array, sweeps, "")
     assert caught.value.hint
@@ -135,14 +135,14 @@ def test_what_is_no_array_or_sweep_is_refused(array: str, sweeps: list[str], tol
         ('a\n"1\n', "is not a CSV file"),
     ],
 )
-def test_a_file_that_is_no_sweep_is_refused(tmp_path: Path, text: str | None, told: str) -> None:
+def test_an_invalid_sweep_file_is_refused(tmp_path: Path, text: str | None, told: str) -> None:
     if text is not None:
         (tmp_path / "s.csv").write_text(text)
     with pytest.raises(UsageError, match=told):
         array_of("", [], str(tmp_path / "s.csv"))
 
 
-def test_a_name_that_is_in_no_argument_is_noted() -> None:
+def test_a_sweep_name_that_no_argument_uses_gets_a_note() -> None:
     def told(*argv: str, done_file: str = "", **env: str) -> list[str]:
         spec = SpecMessage(list(argv), "/", "script", env=env, done_file=done_file)
         return unused(ArrayMessage([0], [{"lr": "1", "wd": "2"}]), spec)
@@ -154,10 +154,10 @@ def test_a_name_that_is_in_no_argument_is_noted() -> None:
     )
     assert told("sh", "-c", "t --lr {lr} --wd ${wd}") == [of_the_shell]
     assert told("sh", "-c", "lr={lr}; wd={wd}; t --wd ${wd}") == []
-    assert told("sh", "-c", "t {lr} {wd}", done_file="out/${wd}") == [of_the_shell], "no shell reads a path"
+    assert told("sh", "-c", "t {lr} {wd}", done_file="out/${wd}") == [of_the_shell], "no shell reads this path"
 
 
-def test_what_an_index_is_not_is_noted() -> None:
+def test_a_misused_index_gets_a_note() -> None:
     def told(text: str, *argv: str) -> list[str]:
         spec = SpecMessage(list(argv), "/", "black-box")
         return [*unused(ArrayMessage([1, 2]), spec), *plain_indices(text, spec)]

@@ -1,4 +1,4 @@
-"""`gpq top` with keys, on real terminals: what is seen, what it asks for, what it sends, and how it leaves the terminal."""
+"""`gpq top` with keys on real terminals: what it shows, requests and sends, and how it leaves the terminal."""
 
 import json
 import os
@@ -33,7 +33,7 @@ def top(gpq: Gpq, *argv: str, columns: int = 80, lines: int = 24, **environ: str
 
 
 def listed(terminal: Terminal) -> list[int]:
-    """The ids in the order in which they are seen."""
+    """The ids in the order on the screen."""
     return [int(found[1]) for row in terminal.rows if (found := re.match(r"[│|] [> ] +(\d+) +train-", row))]
 
 
@@ -45,7 +45,7 @@ def asked(made: Made, kind: type[requests.Request]) -> list[requests.Request]:
     return [each for each in made.asked if isinstance(each, kind)]
 
 
-def test_a_cursor_moves_and_columns_sort_both_ways(gpq: Gpq, several: Made) -> None:
+def test_the_cursor_moves_and_columns_sort_both_ways(gpq: Gpq, several: Made) -> None:
     with top(gpq) as terminal:
         terminal.until(lambda seen: listed(seen) == [1, 3, 5, 2, 4], "running ones first")
         assert terminal.highlighted() == [cursor(terminal)]
@@ -56,27 +56,27 @@ def test_a_cursor_moves_and_columns_sort_both_ways(gpq: Gpq, several: Made) -> N
         terminal.shows("by goodput", "goodput↑")
         terminal.until(lambda seen: listed(seen) == [1, 5, 3, 2, 4], "those that have none last")
         terminal.press("r")
-        terminal.until(lambda seen: listed(seen) == [3, 5, 1, 2, 4], "the other way round")
-        assert "train-1" in cursor(terminal), "it stays on its job"
+        terminal.until(lambda seen: listed(seen) == [3, 5, 1, 2, 4], "the reverse order")
+        assert "train-1" in cursor(terminal), "the cursor stays on its job"
         terminal.press("q")
         assert terminal.end() == 0
     assert b"\x1b[?1049l" in terminal.written
 
 
-def test_filters_are_those_of_status_and_a_wrong_one_is_told(gpq: Gpq, several: Made) -> None:
+def test_filters_work_as_in_status_and_an_invalid_one_is_reported(gpq: Gpq, several: Made) -> None:
     with top(gpq, "goodput>60") as terminal:
-        terminal.until(lambda seen: listed(seen) == [3, 5], "those of the arguments")
+        terminal.until(lambda seen: listed(seen) == [3, 5], "the jobs that match the arguments")
         terminal.press("/\x15user=alice sort=-id\r")
         terminal.until(lambda seen: listed(seen) == [5, 4, 2, 1], "in the order of the query")
         assert "/user=alice sort=-id" in terminal.text
         terminal.press("/\x15usr=alice\r")
         terminal.shows("jobs have no `usr` (did you mean user")
-        terminal.until(lambda seen: listed(seen) == [5, 4, 2, 1], "the filter before it holds")
+        terminal.until(lambda seen: listed(seen) == [5, 4, 2, 1], "the previous filter stays")
         terminal.press("/\x15name~'train\r")
         terminal.shows("a quote is not closed")
         terminal.press("/3\x7f\x7f\x1b")
         terminal.press("\x1b")
-        terminal.until(lambda seen: listed(seen) == [1, 3, 5, 2, 4], "all again")
+        terminal.until(lambda seen: listed(seen) == [1, 3, 5, 2, 4], "all jobs again")
         terminal.press("/name=nobody\r")
         terminal.shows("no job matches")
         terminal.press("c\r")
@@ -88,7 +88,7 @@ def test_filters_are_those_of_status_and_a_wrong_one_is_told(gpq: Gpq, several: 
     assert "did you mean user" in refused.stderr
 
 
-def test_a_filter_is_told_and_the_first_line_still_counts_all(gpq: Gpq, several: Made) -> None:
+def test_the_first_line_shows_a_filter_and_still_counts_all_jobs(gpq: Gpq, several: Made) -> None:
     with top(gpq, columns=100) as terminal:
         terminal.shows("3 running, 1 pending, 1 held")
         assert "shown" not in terminal.rows[0]
@@ -97,7 +97,7 @@ def test_a_filter_is_told_and_the_first_line_still_counts_all(gpq: Gpq, several:
         assert listed(terminal) == [3]
         assert "3 running, 1 pending, 1 held" in terminal.rows[0]
         terminal.press("\x1b")
-        terminal.until(lambda seen: "shown" not in seen.rows[0], "it is off")
+        terminal.until(lambda seen: "shown" not in seen.rows[0], "the filter is off")
     once = gpq("top", "--once", "user=bob", COLUMNS="100").stdout.splitlines()[0]
     assert "3 running, 1 pending, 1 held  1 of 5 jobs shown" in once
     nobody = gpq("top", "--once", "user=nobody", COLUMNS="100").stdout
@@ -106,7 +106,7 @@ def test_a_filter_is_told_and_the_first_line_still_counts_all(gpq: Gpq, several:
     assert "states" not in gpq("top", "--json", "user=bob").stdout
 
 
-def test_a_remark_goes_with_the_next_key(gpq: Gpq, several: Made) -> None:
+def test_a_note_disappears_with_the_next_key(gpq: Gpq, several: Made) -> None:
     with top(gpq) as terminal:
         terminal.shows("train-1")
         terminal.press("/\x15usr=alice\r")
@@ -116,7 +116,7 @@ def test_a_remark_goes_with_the_next_key(gpq: Gpq, several: Made) -> None:
         assert terminal.rows[-1].endswith("q quit")
 
 
-def test_a_job_that_has_ended_is_not_asked_about(gpq: Gpq, home: Path) -> None:
+def test_cancelling_an_ended_job_asks_nothing(gpq: Gpq, home: Path) -> None:
     with serving(home, [job(1, "failed", exit_status=1), job(2)]) as made, top(gpq) as terminal:
         terminal.shows("train-1")
         terminal.press("Gc")
@@ -126,14 +126,14 @@ def test_a_job_that_has_ended_is_not_asked_about(gpq: Gpq, home: Path) -> None:
         terminal.press("gc")
         terminal.shows("cancel job 2 train-2?")
         terminal.press("y")
-        terminal.shows("job 3 is being cancelled")  # the id is that of the made answer
+        terminal.shows("job 3 is being cancelled")  # the fake daemon always answers with this id
         made.rows.append(job(3, "cancelled"))
         terminal.shows("job 3 cancelled")
         terminal.shows_no_more("being cancelled")
     assert asked(made, requests.Cancel) == [requests.Cancel(["2"], wait=0.0)]
 
 
-def test_the_list_says_why_a_job_is_pending_and_leaves_empty_columns_out(gpq: Gpq, home: Path) -> None:
+def test_the_list_says_why_a_job_is_pending_and_omits_empty_columns(gpq: Gpq, home: Path) -> None:
     plain: dict[str, object] = dict.fromkeys(("goodput", "throughput", "efficiency", "progress", "eta_seconds"))
     rows = [job(1, total_batch=0, **plain), job(2, "pending"), job(3, "failed", reason="", exit_status=7)]
     with serving(home, rows), top(gpq) as terminal:
@@ -143,7 +143,7 @@ def test_the_list_says_why_a_job_is_pending_and_leaves_empty_columns_out(gpq: Gp
         terminal.shows_no_more("reason")
 
 
-def test_a_job_opens_with_its_curves_why_and_log(gpq: Gpq, several: Made) -> None:
+def test_a_job_opens_with_its_curves_reasons_and_log(gpq: Gpq, several: Made) -> None:
     with top(gpq) as terminal:
         terminal.shows("train-1")
         terminal.press("\r")
@@ -164,7 +164,7 @@ def test_a_job_opens_with_its_curves_why_and_log(gpq: Gpq, several: Made) -> Non
         assert terminal.end() == 0
 
 
-def test_only_a_y_cancels(gpq: Gpq, several: Made) -> None:
+def test_only_the_y_key_cancels(gpq: Gpq, several: Made) -> None:
     with top(gpq) as terminal:
         terminal.shows("train-1")
         for keys in ("cn", "c\r", "c\x1b", "cq"):
@@ -176,24 +176,24 @@ def test_only_a_y_cancels(gpq: Gpq, several: Made) -> None:
         terminal.press("c")
         terminal.shows("cancel job 1 train-1?")
         terminal.press("y")
-        wait_until(lambda: asked(several, requests.Cancel), "it is asked for")
-        terminal.shows("job 3 is being cancelled")  # as the answer says
+        wait_until(lambda: asked(several, requests.Cancel), "a request to cancel")
+        terminal.shows("job 3 is being cancelled")  # the fake daemon answers with this id
         terminal.press("Gc")
         terminal.shows("cancel job 4 train-4?")
-        terminal.press("yq")  # who leaves at once meant it all the same
+        terminal.press("yq")  # leaving right after the `y` still cancels the job
         assert terminal.end() == 0
     assert asked(several, requests.Cancel) == [requests.Cancel(["1"], wait=0.0), requests.Cancel(["4"], wait=0.0)]
 
 
-def test_hold_release_and_priority(gpq: Gpq, several: Made) -> None:
+def test_keys_hold_release_and_prioritise_jobs(gpq: Gpq, several: Made) -> None:
     with top(gpq) as terminal:
         terminal.shows("train-4")
         terminal.press("h")
         terminal.shows("job 1 will be held")
         terminal.press("Gh")
-        terminal.shows("job 1 released")  # the id is that of the made answer
+        terminal.shows("job 1 released")  # the fake daemon always answers with this id
         terminal.press("\x1b[H+++-")
-        wait_until(lambda: len(asked(several, requests.Edit)) == 4, "all four are asked for")
+        wait_until(lambda: len(asked(several, requests.Edit)) == 4, "all four requests")
     assert asked(several, requests.Hold) == [requests.Hold(["1"])]
     assert asked(several, requests.Release) == [requests.Release(["4"])]
     assert [each.changes for each in asked(several, requests.Edit) if isinstance(each, requests.Edit)][-1] == {
@@ -201,7 +201,7 @@ def test_hold_release_and_priority(gpq: Gpq, several: Made) -> None:
     }
 
 
-def test_a_terminal_that_is_resized_is_drawn_anew(gpq: Gpq, home: Path) -> None:
+def test_a_resized_terminal_is_redrawn(gpq: Gpq, home: Path) -> None:
     with serving(home, [job(number) for number in range(1, 31)]), top(gpq) as terminal:
         terminal.shows("fairness", "train-1 ")
         terminal.press("G")
@@ -223,7 +223,7 @@ def test_a_terminal_that_is_resized_is_drawn_anew(gpq: Gpq, home: Path) -> None:
 
 
 @pytest.mark.parametrize("environ", [{"NO_COLOR": "1"}, {"TERM": "vt100"}])
-def test_without_colour_cursor_and_states_are_still_seen(gpq: Gpq, several: Made, environ: dict[str, str]) -> None:
+def test_the_cursor_and_states_are_visible_without_colour(gpq: Gpq, several: Made, environ: dict[str, str]) -> None:
     with top(gpq, **environ) as terminal:
         terminal.until(lambda seen: len(listed(seen)) == 5, "the list")
         terminal.press("j")
@@ -238,7 +238,7 @@ def test_without_colour_cursor_and_states_are_still_seen(gpq: Gpq, several: Made
     assert not COLOUR.search(terminal.written)
 
 
-def test_with_colour_states_have_theirs(gpq: Gpq, several: Made) -> None:
+def test_states_have_colours(gpq: Gpq, several: Made) -> None:
     with top(gpq) as terminal:
         terminal.until(lambda seen: len(listed(seen)) == 5, "the list")
     assert COLOUR.search(terminal.written)
@@ -253,7 +253,7 @@ def test_with_colour_states_have_theirs(gpq: Gpq, several: Made) -> None:
         ({"TERM": "nobody-knows-it"}, False),
     ],
 )
-def test_in_any_locale_and_on_unknown_terminals(
+def test_top_works_in_any_locale_and_on_unknown_terminals(
     gpq: Gpq, home: Path, environ: dict[str, str], ascii_only: bool
 ) -> None:
     with serving(home, [job(1, name="Grüße-漢字"), job(2)]), top(gpq, **environ) as terminal:
@@ -265,7 +265,7 @@ def test_in_any_locale_and_on_unknown_terminals(
     assert terminal.written.isascii() is ascii_only
 
 
-def test_what_comes_from_jobs_is_never_obeyed(gpq: Gpq, home: Path) -> None:
+def test_control_codes_from_jobs_have_no_effect(gpq: Gpq, home: Path) -> None:
     rows = [job(1, name=EVIL, user=EVIL, reason=EVIL, command=EVIL), job(2, "failed" + EVIL)]
     with serving(home, rows) as made:
         made.logs[1] = b"one " + EVIL.encode() + b" \x1b[31mred\x1b[0m\rbar 50%\rbar 60%\nlast\x00\x07\n"
@@ -300,7 +300,7 @@ def test_sigterm_leaves_the_terminal_as_it_was(gpq: Gpq, several: Made) -> None:
         ended_as_found(terminal)
 
 
-def test_ctrl_c_is_a_signal_too(gpq: Gpq, several: Made) -> None:
+def test_ctrl_c_also_leaves_the_terminal_as_it_was(gpq: Gpq, several: Made) -> None:
     with top(gpq) as terminal:
         terminal.shows("train-1")
         terminal.press("\x03")
@@ -308,7 +308,7 @@ def test_ctrl_c_is_a_signal_too(gpq: Gpq, several: Made) -> None:
         ended_as_found(terminal)
 
 
-def test_ctrl_z_gives_the_shell_its_terminal_and_fg_draws_anew(gpq: Gpq, several: Made) -> None:
+def test_ctrl_z_returns_the_terminal_to_the_shell_and_fg_redraws(gpq: Gpq, several: Made) -> None:
     environ = {**gpq.environment, "PS1": "prompt$ ", "ENV": ""}
     with Terminal(environ, shell=True) as terminal:
         terminal.shows("prompt$")
@@ -317,13 +317,13 @@ def test_ctrl_z_gives_the_shell_its_terminal_and_fg_draws_anew(gpq: Gpq, several
         children = Path(f"/proc/{terminal.pid}/task/{terminal.pid}/children")
         child = int(children.read_text().split()[0])
         terminal.press("\x1a")
-        wait_until(lambda: stopped(child), "it is stopped")
+        wait_until(lambda: stopped(child), "the process is stopped")
         terminal.press("stty -a | tr ';' '\\n' | grep -w -o -e '-*icanon' -e '-*echo' | tr '\\n' '+'\n")
-        terminal.until(lambda seen: "icanon+echo+" in seen.text and "-icanon" not in seen.text, "a usual terminal")
+        terminal.until(lambda seen: "icanon+echo+" in seen.text and "-icanon" not in seen.text, "a normal terminal")
         terminal.resize(60, 20)
         terminal.press("fg\n")
         terminal.until(
-            lambda seen: seen.rows[0].startswith("gpq ") and seen.rows[19].endswith("q quit"), "all of it anew"
+            lambda seen: seen.rows[0].startswith("gpq ") and seen.rows[19].endswith("q quit"), "a complete new picture"
         )
         terminal.shows("train-1", "train-3", "1-4 of 5")
         terminal.press("q")
@@ -332,17 +332,19 @@ def test_ctrl_z_gives_the_shell_its_terminal_and_fg_draws_anew(gpq: Gpq, several
         terminal.end()
 
 
-def test_a_real_job_its_log_as_it_grows_and_its_end(queue: Gpq, tmp_path: Path) -> None:
+def test_top_shows_a_real_jobs_growing_log_and_its_end(queue: Gpq, tmp_path: Path) -> None:
     script = f"echo begun; while [ ! -e {tmp_path}/go ]; do sleep 0.1; done; echo more; sleep 1000"
     job = submitted(queue, "--name", "growing", "--", "sh", "-c", script)
     submitted(queue, "--hold", "--name", "waits", "--", "true")
     with top(queue) as terminal:
-        terminal.until(lambda seen: "running" in seen.row("growing") if "growing" in seen.text else False, "it runs")
+        terminal.until(
+            lambda seen: "running" in seen.row("growing") if "growing" in seen.text else False, "the job runs"
+        )
         terminal.press("\r")
         terminal.shows(f"job {job} growing", "-- log of attempt 1 on local", "begun")
         assert "more" not in terminal.rows[-3]
         (tmp_path / "go").touch()
-        terminal.until(lambda seen: "more" in seen.rows, "what the log gained")
+        terminal.until(lambda seen: "more" in seen.rows, "the new line of the log")
         terminal.press("+")
         terminal.shows("priority 0 -> 1")
         terminal.press("c")
@@ -352,10 +354,10 @@ def test_a_real_job_its_log_as_it_grows_and_its_end(queue: Gpq, tmp_path: Path) 
         terminal.press("\x1b")
         terminal.shows("waits", "held")
         terminal.until(
-            lambda seen: re.search(r"growing \w+ +cancelled", seen.row("growing")), "and not being cancelled"
+            lambda seen: re.search(r"growing \w+ +cancelled", seen.row("growing")), "cancelled, not being cancelled"
         )
-        terminal.press("gh")  # the one that waits comes first now
-        terminal.until(lambda seen: "completed" in seen.row("waits"), "it was released, and ran")
+        terminal.press("gh")  # the waiting job is first now
+        terminal.until(lambda seen: "completed" in seen.row("waits"), "the job was released and ran")
         terminal.press("q")
         assert terminal.end() == 0
     row = json.loads(queue("status", job, "--json").stdout)["jobs"][0]
@@ -368,22 +370,24 @@ def test_an_idle_second_sends_few_bytes(queue: Gpq) -> None:
     with top(queue) as terminal:
         terminal.shows("three", "starts with")
         clocks = {terminal.rows[0][:12]}
-        terminal.until(lambda seen: clocks.add(seen.rows[0][:12]) or len(clocks) > 2, "the clock goes")
+        terminal.until(lambda seen: clocks.add(seen.rows[0][:12]) or len(clocks) > 2, "the clock runs")
         begin, clocks = len(terminal.written), set()
         terminal.until(lambda seen: clocks.add(seen.rows[0][:12]) or len(clocks) > 5, "five seconds")
         sent = len(terminal.written) - begin
-    assert sent < 5 * 300, sent  # a picture has 3,000, and 31 are usual
+    assert sent < 5 * 300, sent  # a whole picture has 3,000 bytes, and a second usually takes 31
 
 
-def test_a_daemon_that_dies_is_awaited(queue: Gpq) -> None:
+def test_top_waits_for_a_daemon_that_died(queue: Gpq) -> None:
     home = queue.home
     submitted(queue, "--name", "sturdy", "--", "sleep", "1000")
     with top(queue) as terminal:
-        terminal.until(lambda seen: "running" in seen.text, "it runs")
+        terminal.until(lambda seen: "running" in seen.text, "the job runs")
         (home / "config.toml").rename(home / "kept.toml")
         (home / "config.toml").write_text("grace = soon\n")
         os.kill(json.loads(queue("daemon", "status", "--json").stdout)["pid"], signal.SIGKILL)
-        terminal.until(lambda seen: re.match(r"gpq as of \d+s ago: .*config.toml", seen.rows[0]), "it is said")
+        terminal.until(
+            lambda seen: re.match(r"gpq as of \d+s ago: .*config.toml", seen.rows[0]), "the reason in the first line"
+        )
         assert "sturdy" in terminal.text
         terminal.press("j?")
         terminal.shows("asks first")
