@@ -1,4 +1,4 @@
-"""What a run of `gpq check` does otherwise than a job: its shape, and the luck that is taken out of it."""
+"""How a run of `gpq check` differs from a job: its shape, and the randomness that it removes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from torch.utils.data import DataLoader, Dataset
 
 
 class Lucky(Dataset):  # type: ignore[type-arg]
-    """Each example is drawn anew from every generator that there is."""
+    """Each example draws new numbers from every generator."""
 
     name = "lucky"
 
@@ -33,7 +33,7 @@ class Lucky(Dataset):  # type: ignore[type-arg]
 
 
 def loaded(epoch: int, replicas: int, *, workers: int = 0, reverse: bool = False) -> torch.Tensor:
-    """All examples of an epoch, ascending."""
+    """All examples of an epoch, in ascending order."""
     found = []
     for rank in range(replicas):
         limits = Limits(4, 4, 4 // replicas, replicas)
@@ -69,7 +69,7 @@ def test_the_scripts_own_generators_do_not_notice() -> None:
 def test_a_sampled_step_leaves_nothing_out(tmp_path: Path, replicas: int, batch: int, micros: int) -> None:
     seen = []
     for rank in range(replicas):
-        recorder = Recorder.__new__(Recorder)  # without the hooks, which last as long as the process
+        recorder = Recorder.__new__(Recorder)  # without the hooks, because those stay until the process ends
         recorder.order = wire.CheckOrder(str(tmp_path), 8, epoch_steps=4, micros=micros)
         recorder._replicas, recorder._rank, recorder._facts = replicas, rank, {}
         size = recorder.size(1000, batch)

@@ -1,4 +1,4 @@
-"""Checkpoints on a disk: whole or absent, whoever dies when."""
+"""Checkpoints on a disk are complete or absent, whichever process dies at whatever time."""
 
 import os
 from pathlib import Path
@@ -17,7 +17,7 @@ from .driver import FORKSERVER, wait_until
 
 
 def write_for_ever(folder: str) -> None:
-    """Each checkpoint says of itself which one it is, in every element."""
+    """Every element of a checkpoint says which checkpoint it belongs to."""
     store = CheckpointStore(folder)
     step = max((store.read(name)["step"] for name in store.names()), default=0)
     while True:
@@ -32,7 +32,7 @@ def test_a_kill_in_the_middle_of_a_write_leaves_a_checkpoint_that_loads(tmp_path
         writer = FORKSERVER.Process(target=write_for_ever, args=(str(tmp_path),))
         writer.start()
         wait_until(lambda: [name for name in store.names() if name > f"step-{last:012d}"], "a new checkpoint")  # noqa: B023
-        # Half the kills wait until a write is under way.
+        # Half the kills wait until a write is in progress.
         if number % 2:
             wait_until(lambda: any(name.endswith(".tmp") for name in os.listdir(store.folder)), "a write")
         writer.kill()
@@ -108,7 +108,7 @@ def test_what_is_known_of_memory_begins_anew_after_any_damage(tmp_path: Path) ->
 def test_a_damaged_record_of_own_saves_is_named_and_nothing_begins_anew(tmp_path: Path) -> None:
     for number, (kind, harm) in enumerate(HARM.items()):
         if kind == "nothing in it":
-            continue  # nothing was saved yet
+            continue  # nothing is saved yet
         folder = tmp_path / str(number)
         (folder / "own").mkdir(parents=True)
         harm(folder / "own" / "saved.json")
@@ -145,7 +145,7 @@ def test_a_part_registered_late_gets_its_state_and_owns_it(tmp_path: Path) -> No
     parts.add("user:1", counter)
     for step in (2, 3):
         store.save({}, step, attempt=1)
-    counter.tensor += 1  # the file that it came from is gone
+    counter.tensor += 1  # the file of the state is gone
     assert counter.tensor.tolist() == [5.0, 6.0]
     with pytest.raises(GpqTrainError, match="already"):
         parts.add("user:1", counter)

@@ -1,4 +1,4 @@
-"""Orders come down and facts go up through two files, whoever else is there or not."""
+"""Orders arrive through one file and facts leave through another, whether or not anybody else is there."""
 
 import os
 from pathlib import Path
@@ -88,7 +88,7 @@ def test_outliers_do_not_count_in_the_sums() -> None:
 
 
 class Events(StepClock):
-    """As on a GPU: a mark is an object, and when it was reached is known later."""
+    """As on a GPU: a mark is an object, and the time when it was reached becomes known later."""
 
     def __init__(self) -> None:
         super().__init__(torch.device("cpu"))

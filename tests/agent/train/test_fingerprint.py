@@ -1,4 +1,4 @@
-"""A script that is started anew trains on the data that it was trained on before, or trains nothing and says why."""
+"""A restarted script trains on the same data as before. Otherwise it trains nothing and says why."""
 
 import json
 import random
@@ -51,7 +51,7 @@ def test_who_changes_the_data_on_purpose_says_so(training: Make) -> None:
 
 @pytest.mark.parametrize(("data", "notices"), [("rounded", 0), ("flipped", 0), ("jittered", 1)])
 def test_what_is_random_or_rounded_is_no_other_data(training: Make, data: str, notices: int) -> None:
-    """`flipped` draws from the global generators, `jittered` from one of its own, which nothing can seed."""
+    """`flipped` draws from the global generators. `jittered` draws from its own, which nobody can seed."""
     job = training(data=data, pace=0.02)
     job.start(1, brake=4).after_micros(3).stop()
     resumed = job.run(2)
@@ -60,7 +60,7 @@ def test_what_is_random_or_rounded_is_no_other_data(training: Make, data: str, n
 
 
 def test_a_data_set_is_not_read_in_the_process_that_trains(training: Make) -> None:
-    """What it opens, counts and draws when it is read is as if nobody had looked."""
+    """Reading the data set to compare it leaves no trace in what it opens, counts and draws."""
     job = training(data="flipped", size=64, epochs=1, fixed=True)
     job.run(1)
     finished = json.loads((job.out / "finished.1.0").read_text())
@@ -79,7 +79,7 @@ class Broken(torch.utils.data.Dataset[Any]):
 
 
 def compared(data: Any, state: dict[str, Any] | None = None) -> tuple[Fingerprint, list[str]]:
-    """Against `state` where it is given. Returns also what a user is told."""
+    """Compare with `state` if it is given. Also returns the lines that the user sees."""
     lines: list[str] = []
     fingerprint = Fingerprint(data, len(data))
     fingerprint.compare(Agreement(None, 0, Proposal), lines.append)
@@ -108,7 +108,7 @@ def test_a_data_set_that_cannot_be_read_is_not_compared_and_that_is_said(read: C
 
 
 class Record:
-    """An example as a class of the user's, with things in it that are other ones in each process."""
+    """An example of a user's class, with contents that differ in each process."""
 
     def __init__(self, value: Any) -> None:
         self.value, self.lock, self.itself, self.path = value, object(), self, Path("/run/attempt-1/a.png")
@@ -146,7 +146,7 @@ def test_what_differs_from_process_to_process_is_no_difference() -> None:
 
 
 def test_the_places_of_a_subset_are_compared_one_by_one() -> None:
-    data = torch.utils.data.TensorDataset(torch.zeros(1000, 1))  # examples do not tell
+    data = torch.utils.data.TensorDataset(torch.zeros(1000, 1))  # all examples are equal
     places = list(range(900))
     kept, _ = compared(torch.utils.data.Subset(data, places))
     with pytest.raises(GpqTrainError, match="the indices of its Subset differ"):
@@ -164,5 +164,5 @@ def test_all_generators_are_seeded_alike_each_time() -> None:
 def test_the_seed_that_a_script_gave_before_is_kept() -> None:
     torch.manual_seed(3)
     assert script_seed() == 3
-    torch.seed()  # of its own drawing
+    torch.seed()  # not given by the script
     assert script_seed() == 0

@@ -1,4 +1,4 @@
-"""What the script has not given to the job: what the search tells of it, and which code it leaves alone."""
+"""Things that the script did not give to the job: what the search finds, and which code it does not run."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ CALLED: list[str] = []  # code of foreign classes
 
 
 def network() -> Model:
-    """Of shapes that no other test has: what those leave behind is no copy of it."""
+    """Has shapes that no other test uses, so that models left by other tests are no copies of it."""
     return torch.nn.Sequential(torch.nn.Linear(5, 11), torch.nn.Tanh(), torch.nn.Linear(11, 1))
 
 
@@ -33,7 +33,7 @@ def weights(model: Model) -> dict[str, torch.Tensor]:
 
 
 def train(after: Callable[[Any, int, Model, Any], None]) -> Any:
-    """The engine of two epochs of six steps. `after` gets it, the number of the step, model and optimizer."""
+    """Train two epochs of six steps and return the engine. `after` gets engine, step number, model and optimizer."""
     gc.collect()
     this = job()
     loader = this.loader(Examples(48), batch_size=8, fixed_batch=True)

@@ -1,4 +1,4 @@
-"""What a replica has seen alone, as it ends, is there for the next attempt."""
+"""If one replica alone notices something as it ends, the next attempt knows it."""
 
 from __future__ import annotations
 
@@ -42,7 +42,8 @@ def test_a_habit_that_ends_a_replica_is_told_once_and_obeyed_by_the_next_attempt
 
 
 def recall(rank: int, folder: str, port: int) -> None:
-    """One of two replicas, each with a checkpoint folder. Writes what it tells and has lost."""
+    """One of two replicas, each with its own checkpoint folder. Writes which habits it reports and which freedoms it
+    lost."""
     os.environ["GLOO_SOCKET_IFNAME"] = "lo"
     store = dist.TCPStore("127.0.0.1", port, 2, is_master=rank == 0)
     dist.init_process_group("gloo", store=store, rank=rank, world_size=2)
@@ -125,7 +126,7 @@ def test_an_error_is_one_of_a_part_of_a_batch_in_the_first_step_in_pieces_alone(
 
 @pytest.mark.parametrize("by_schedule", [True, False], ids=["a forgotten scheduler", "by hand"])
 def test_who_sets_the_rate_is_searched_for_once(by_schedule: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A search walks through all objects of the process: 0.1 s in each step, for days."""
+    """A search walks through all objects of the process, so one in each step would cost 0.1 s per step for days."""
     walks = 0
     objects = gc.get_objects
 
@@ -155,7 +156,7 @@ def test_who_sets_the_rate_is_searched_for_once(by_schedule: bool, monkeypatch: 
 
 
 def attempt(folder: Path, script_accepts: str = "", found: wire.Proof | None = None) -> Freedoms:
-    """What is known of a loop that takes batches with next(), and has a rate of its own, after an epoch."""
+    """What is known after an epoch of a loop that calls next() for its batches and sets its own rate."""
     environ = {wire.ENV_ACCEPTED: script_accepts}
     if found is not None:
         environ[wire.ENV_PROOF] = json.dumps(found._asdict())
@@ -180,7 +181,7 @@ def test_what_is_only_suspected_may_be_accepted_and_what_is_observed_not(
     text = capsys.readouterr().err
     assert "gpq check finds no difference: --accept own-next" in text
     assert "--accept own-rate" not in text
-    # Also by an attempt after one that has noted it.
+    # It also works in a later attempt than the one that noted it.
     assert set(attempt(tmp_path, "own-next,own-rate,made-up")._agreed) == {"own-rate"}
     text = capsys.readouterr().err
     assert "--accept own-rate has no effect: only suspected habits can be accepted" in text

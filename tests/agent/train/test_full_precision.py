@@ -1,4 +1,5 @@
-"""What `gpq check` computes in, whatever the script asks for. In a process of its own: it holds for all of one."""
+"""The precision of `gpq check`, whatever the script asks for. Runs in a separate process, because it affects the whole
+process."""
 
 from __future__ import annotations
 
