@@ -145,7 +145,7 @@ def test_a_part_registered_late_gets_its_state_and_owns_it(tmp_path: Path) -> No
     parts.add("user:1", counter)
     for step in (2, 3):
         store.save({}, step, attempt=1)
-    counter.tensor += 1  # the file of the state is gone
+    counter.tensor += 1  # the file that it came from is gone
     assert counter.tensor.tolist() == [5.0, 6.0]
     with pytest.raises(GpqTrainError, match="already"):
         parts.add("user:1", counter)

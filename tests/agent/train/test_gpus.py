@@ -1,4 +1,4 @@
-"""A script that was given GPUs and cannot use them: refused on every replica, in torch's words, at once."""
+"""A script has GPUs but cannot use them: every replica refuses at once, in torch's words."""
 
 import subprocess
 import sys
@@ -36,13 +36,13 @@ def script(tmp_path: Path) -> list[str]:
 
 
 def given(*devices: str, **extra: str) -> dict[str, str]:
-    """As the launcher sets it for a job with these GPUs."""
+    """The environment that the launcher sets for a job with these GPUs."""
     gpus = ",".join(devices)
     return environment(**{wire.ENV_DEVICES: gpus, "CUDA_VISIBLE_DEVICES": gpus, wire.ENV_ATTEMPT: "1", **extra})
 
 
 def torch_words() -> str:
-    """What torch says here of CUDA."""
+    """torch's message about CUDA on this machine."""
     done = subprocess.run(
         [sys.executable, "-c", "import torch; torch.cuda.init()"], env=given(GPU), capture_output=True, text=True
     )
@@ -62,7 +62,7 @@ def test_a_script_with_a_gpu_that_cannot_be_opened_is_refused(script: list[str],
 
 @without_cuda
 def test_each_replica_is_refused_and_waits_for_no_other(script: list[str]) -> None:
-    """Started one by one: under torchrun the first that fails would end the others before they have said anything."""
+    """Starts the replicas one by one, because torchrun would end the others after the first failure."""
     launched = {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
     for rank in "01":
         env = given(GPU, OTHER, RANK=rank, LOCAL_RANK=rank, **launched)
@@ -91,7 +91,7 @@ def test_a_slot_without_cores_is_no_gpu() -> None:
 
 
 def test_fewer_gpus_than_replicas_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    """CUDA leaves out what stands behind a name that it does not know. No machine of the tests has a GPU that it could see."""
+    """CUDA ignores everything after an unknown GPU name. No test machine has a GPU that it could see."""
     monkeypatch.setattr(torch.cuda, "init", lambda: None)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
     launched = {"RANK": "1", "WORLD_SIZE": "2", "MASTER_ADDR": "x", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2"}

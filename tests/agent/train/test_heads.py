@@ -1,4 +1,4 @@
-"""What the head of an epoch does again after a restart in the midst of one."""
+"""What the head of an epoch repeats after a restart in the middle of the epoch."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .test_stepping import Examples, adam, clear_first, job, network
 
 
 def heads(head: Callable[[Job, int, Any, Any, Any], Any], consumed: int = 0) -> dict[str, str]:
-    """What is known of a loop with this head, after two epochs."""
+    """The habits that gpq knows after two epochs of a loop with this head."""
     this = job()
     loader = this.loader(Examples(50), batch_size=10, fixed_batch=True)
     loader.sampler.seek(0, consumed)

@@ -1,4 +1,4 @@
-"""Hooks that only look cost a loop nothing. Others show in the first pass that they change."""
+"""Hooks that only look cost a loop nothing. gpq notices the others in the first pass that they change."""
 
 from __future__ import annotations
 
@@ -87,8 +87,10 @@ CHANGING: dict[str, Callable[[Any], Any]] = {
 
 
 def train(put_on: Callable[[Any], Any], *, inside: bool = False) -> tuple[set[str], list[int]]:
-    """Freedoms that a loop has lost, and the examples in each of its bodies. `inside`: the first
-    body puts the hook on."""
+    """Return the freedoms that a loop lost, and the number of examples in each loop body.
+
+    `inside`: the first body adds the hook.
+    """
     this = job()
     loader = this.loader(Examples(48), batch_size=12, max_local_batch=6, fixed_batch=True)
     model, optimizer, _ = prepared(this)
@@ -129,7 +131,7 @@ def test_a_hook_shows_in_the_pass_in_which_it_first_changes_something() -> None:
         return gradient * 0.5 if passes > 3 else None
 
     _, sizes = train(lambda model: model[0].bias.register_hook(later))
-    assert sizes == [6, 6, 6, 6, 12, 12]  # the step in hand goes on as it has begun
+    assert sizes == [6, 6, 6, 6, 12, 12]  # the current step continues as it began
 
 
 def watcher() -> GradientHook:
@@ -171,7 +173,7 @@ def test_a_hook_is_wrapped_once() -> None:
 
 
 def test_gradients_that_are_not_numbers_are_no_change() -> None:
-    """A loss scale that is too large begins with such."""
+    """Training with too large a loss scale begins with such gradients."""
     hooks = watcher()
     item = torch.nn.Parameter(torch.ones(2))
     item.register_hook(look)

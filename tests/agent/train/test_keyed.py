@@ -1,4 +1,4 @@
-"""Random numbers of a body under `gpq check`: an example draws the same in every part of a batch."""
+"""Random numbers of a loop body under `gpq check`: an example draws the same numbers however the batch is split."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ Draw = Callable[[torch.Tensor], torch.Tensor]
 
 @pytest.fixture(autouse=True)
 def attention() -> Iterator[None]:
-    """By the plain formula, until the test ends."""
+    """Use the plain formula for attention until the test ends."""
     own = {name: getattr(functional, name) for name in (ATTENTION, *DROPOUTS)}
     plain_attention()
     yield
@@ -46,7 +46,7 @@ def attended(x: torch.Tensor, **how: object) -> torch.Tensor:
 
 
 def latent(x: torch.Tensor) -> torch.Tensor:
-    """As variational autoencoders have it."""
+    """The draw of a variational autoencoder."""
     layer = nn.Linear(6, 12, dtype=torch.float64)
     with torch.no_grad():
         for item in layer.parameters():
@@ -67,7 +67,7 @@ def in_place(x: torch.Tensor) -> torch.Tensor:
 
 
 def drawn_once_more(x: torch.Tensor) -> torch.Tensor:
-    """After a draw that is alike in all parts of a step, however many numbers it takes."""
+    """Draws after another draw that is the same in all micro-batches, however many numbers that one takes."""
     torch.randperm(len(x))
     return torch.rand(len(x), 3)
 
@@ -98,7 +98,7 @@ DRAWS: dict[str, Draw] = {
 
 
 def body(draw: Draw, examples: Sequence[int], *, epoch: int = 1, start: int = 40) -> dict[int, torch.Tensor]:
-    """What each example has come to."""
+    """The result for each example."""
     mode = Keyed()
     mode.begin(epoch, start, examples)
     found = draw(DATA[list(examples)])
@@ -150,7 +150,7 @@ def test_what_has_no_rows_of_examples_is_drawn_alike_and_told() -> None:
 
 
 def test_the_dimension_of_examples_is_the_one_that_goes_with_them() -> None:
-    """Also where the time is as long as a part has examples."""
+    """Also if a time dimension is as long as the micro-batch."""
     whole = body(behind_the_time, WHOLE)  # of length 4
     mode = Keyed()
     for examples in ([2, 9, 5], [7, 3, 11, 0]):
@@ -168,7 +168,7 @@ def test_what_is_keyed_is_no_luck() -> None:
         torch.nn.functional.scaled_dot_product_attention(*3 * [DATA[examples]])
         torch.rand(2, generator=torch.Generator())
         assert not mode.end()
-    mode.begin(0, 0, [])  # counts for nothing
+    mode.begin(0, 0, [])  # an empty micro-batch does not count
     torch.rand(5)
     assert not mode.end()
     assert not mode.end()
@@ -187,7 +187,7 @@ def test_outside_a_body_all_is_as_ever() -> None:
     mode = Keyed()
     mode.begin(0, 0, WHOLE)
     first = torch.rand(7)
-    mode.begin(0, 0, WHOLE)  # a body that was left without an end
+    mode.begin(0, 0, WHOLE)  # the previous body did not end
     assert torch.equal(first, torch.rand(7))
     mode.end()
     assert internals.current_dispatch_mode() is None
@@ -210,7 +210,7 @@ def test_a_mode_that_the_script_has_not_left_stays() -> None:
     assert internals.current_dispatch_mode() is own
     before = generators()
     torch.manual_seed(4)
-    plain = torch.rand(7)  # nothing is keyed any more
+    plain = torch.rand(7)  # gpq keys nothing now
     mode.begin(0, 0, WHOLE)
     inside = torch.rand(7)
     mode.end()

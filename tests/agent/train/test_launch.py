@@ -1,4 +1,4 @@
-"""The script as people start it: alone, under torchrun, with and without gpq, and with a loop of its own."""
+"""The script as users start it: alone, under torchrun, with and without gpq, and with its own loop."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""On the way out of a stop nothing of the script's is lost: files, `finally` blocks, exit handlers; whatever they do."""
+"""A stop loses nothing of the script: files, `finally` blocks and exit handlers all finish, whatever they do."""
 
 import os
 import subprocess
@@ -12,8 +12,7 @@ from gpq_agent.train.checkpoints.script_checkpoints import ScriptCheckpoints
 from .driver import DEADLINE
 from .test_launch import environment, torchrun
 
-# A loop that orders its own stop `ORDER` steps after it began. What it does with its files is put in at # BEFORE, # BODY
-# and # AFTER.
+# A loop that orders its own stop `ORDER` steps after its start. `write` and the code around train() vary.
 LOOP = """
 import atexit, logging, logging.handlers, os, sys, threading, time
 import gpq_agent.train as gpq
@@ -138,7 +137,7 @@ print(os.path.exists(marker), flush=True)
 
 
 class Runs:
-    """Attempts of one script, one after the other, each a real process (of torchrun, where there are two replicas)."""
+    """Attempts of one script, one after another. Each is a real process, or torchrun if there are two replicas."""
 
     def __init__(self, folder: Path, body: str, workers: int = 0) -> None:
         self.folder = folder
@@ -236,5 +235,5 @@ def test_a_loop_of_its_own_says_when_it_is_done(tmp_path: Path) -> None:
     saves = ScriptCheckpoints(str(tmp_path / "checkpoints"))
     assert saves.start_step == 3
     os.makedirs(saves.next_path(), exist_ok=True)
-    saves.commit(4)  # who saves again is not at the end
+    saves.commit(4)  # a script that saves again has not ended
     assert "end" not in (wire.read_json(path) or {})

@@ -1,4 +1,4 @@
-"""What the ledger calls exact is exact, and nothing else is."""
+"""What the ledger calls exact is exact, and it calls nothing else exact."""
 
 from __future__ import annotations
 

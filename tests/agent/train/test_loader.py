@@ -1,4 +1,4 @@
-"""What job.loader() takes: samplers, batch samplers, the options of torch's DataLoader; and how long it says it is."""
+"""What job.loader() accepts: samplers, batch samplers and the options of torch's DataLoader. Also its reported length."""
 
 from collections.abc import Callable
 from typing import Any
@@ -20,7 +20,7 @@ Model = torch.nn.Module
 
 
 def train(this: Job, loader: Any, epochs: int, rule: str = "auto") -> tuple[Model, int]:
-    """The trained model, and how often the body of the loop ran."""
+    """Return the trained model and how often the loop body ran."""
     model, bodies = network(), 0
     model, optimizer, _ = this.prepare(model, adam(model), rule=rule)
     for _ in this.epochs(epochs):
@@ -31,7 +31,7 @@ def train(this: Job, loader: Any, epochs: int, rule: str = "auto") -> tuple[Mode
 
 
 def plainly(data: Examples, batches: list[list[int]]) -> Model:
-    """Plain PyTorch over these batches."""
+    """Train on these batches with plain PyTorch."""
     model = network()
     optimizer = adam(model)
     for index in batches:
@@ -51,7 +51,7 @@ def test_the_length_of_the_loader_is_that_of_plain_training_whatever_happens(
 ) -> None:
     this = job()
     loader = this.loader(Examples(45), 10, 40, max_local_batch=local, drop_last=drop_last)
-    loader.sampler.seek(0, 20)  # as an attempt that goes on in the midst of an epoch
+    loader.sampler.seek(0, 20)  # as after a resume in the middle of an epoch
     model = network()
     model, optimizer, _ = this.prepare(model, adam(model))
     for epoch in this.epochs(4):
@@ -103,7 +103,7 @@ def test_weighted_sampling_trains_what_it_trains_alone(local: int) -> None:
 
 
 class Asked:
-    """Says for which epochs it was asked; its epochs have 30, 31, 32... indices."""
+    """Records the epochs that it was asked for. Its epochs have 30, 31, 32... indices."""
 
     def __init__(self) -> None:
         self.epochs: list[int] = []
@@ -245,7 +245,7 @@ def test_a_sampler_leaves_the_random_numbers_of_the_script_as_they_are() -> None
 
 
 def orders(settings: Settings) -> dict[int, list[list[int]]]:
-    """The steps of every epoch, as one process alone would make them."""
+    """The steps of every epoch as one process alone would take them."""
     result = {}
     for epoch in range(settings.epochs):
         if settings.sampler in BATCH_SAMPLERS:
@@ -266,7 +266,7 @@ def orders(settings: Settings) -> dict[int, list[list[int]]]:
 
 
 def steps_seen(this: TrainingJob) -> dict[int, list[list[int]]]:
-    """The examples of every step, by epoch, over all attempts and replicas."""
+    """The examples of every step by epoch, over all attempts and replicas."""
     found: dict[tuple[int, int], list[int]] = {}
     for micro in this._micros():
         found.setdefault((micro["epoch"], micro["step"]), []).extend(micro["seen"])

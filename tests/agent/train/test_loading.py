@@ -1,4 +1,5 @@
-"""What a checkpoint may hold: data comes back, code does not run, and who saves more than data is told before that costs him."""
+"""What a checkpoint may hold. Data comes back and code does not run. gpq tells users in time if they save more than
+data."""
 
 from __future__ import annotations
 
@@ -26,7 +27,7 @@ class Best:
 
 
 class Code:
-    """What a stranger would put into a checkpoint."""
+    """What an attacker would put into a checkpoint."""
 
     def __init__(self, mark: Path) -> None:
         self.mark = mark

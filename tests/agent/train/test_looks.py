@@ -1,4 +1,4 @@
-"""A look at a batch takes nothing from the training, and what is trained on all the same is told."""
+"""Looking at a batch takes nothing away from the training. If the script trains on that batch anyway, gpq says so."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""The loss curve: means of all that was logged, not the latest value, and nothing where a mean would be none."""
+"""The loss curve: means of all logged losses rather than the latest value, and no point if the mean is not finite."""
 
 from pathlib import Path
 

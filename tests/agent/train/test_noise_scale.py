@@ -1,4 +1,4 @@
-"""The gradient noise scale: its arithmetic, and what the probe measures in real replicas against exact statistics."""
+"""The gradient noise scale: its arithmetic, and the probe in real replicas compared with exact statistics."""
 
 import json
 import math
@@ -20,12 +20,12 @@ positive = st.floats(min_value=1e-6, max_value=1e6)
 
 
 def observe(scale: NoiseScale, sqr: float, var: float, *, batch: int, count: int, **flags: Any) -> None:
-    """The expected norms for a true squared gradient `sqr` and variance `var` of one example."""
+    """The expected norms for a true squared gradient `sqr` and a variance `var` of one example."""
     scale.observe(sqr + var / batch, sqr + var / (batch * count), batch=batch, count=count, **flags)
 
 
 def learned(sqr: float, var: float, *, batch: int = 32, count: int = 4, base: int = 32, size: int = 0) -> NoiseScale:
-    """After so many steps that noise hides nothing."""
+    """After enough steps that noise no longer matters."""
     scale = NoiseScale(base, size, window=10**15)
     observe(scale, sqr, var, batch=batch, count=count, steps=10**9)
     return scale
@@ -36,7 +36,7 @@ def learned(sqr: float, var: float, *, batch: int = 32, count: int = 4, base: in
 
 @given(positive, positive, st.integers(1, 512), st.integers(2, 64))
 def test_expected_norms_give_back_both_statistics(sqr: float, var: float, batch: int, count: int) -> None:
-    # Differences of the two norms lose digits when one statistic is far smaller than the other.
+    # The difference of the norms loses digits if one statistic is far smaller than the other.
     tolerance = 1e-9 * (sqr + var) * batch * count
     scale = learned(sqr, var, batch=batch, count=count)
     assert math.isclose(scale.var, var, rel_tol=1e-6, abs_tol=tolerance)
@@ -203,8 +203,10 @@ def test_a_broken_state_is_refused_and_changes_nothing(broken: dict[str, Any]) -
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("replicas", [1, 2, 4])
 def test_statistics_agree_with_per_example_gradients(replicas: int, tmp_path: Path) -> None:
-    """Of both optimizers, plain and accumulating, bare as well as scaled and clipped. Of two replicas, four of
-    these eight and facts about the hook. Of four replicas, two of these."""
+    """One replica: both optimizers, with and without accumulation, bare or scaled and clipped.
+
+    Two replicas measure four of these eight cases and the hook. Four replicas measure two cases.
+    """
     torch.multiprocessing.spawn(probe_runs.accuracy, (replicas, str(tmp_path), free_port()), nprocs=replicas)
     ranks = [json.loads((tmp_path / f"{rank}.json").read_text()) for rank in range(replicas)]
     assert all(rank == ranks[0] for rank in ranks), "replicas must know the same statistics"
@@ -215,7 +217,7 @@ def test_statistics_agree_with_per_example_gradients(replicas: int, tmp_path: Pa
 
 
 def statistics(optimizer: str, micro: int, habits: bool) -> dict[str, Any]:
-    """`clipped`: every step of the one, no step of the other."""
+    """`clipped`: the fraction of steps that were clipped, which is all with habits and none without."""
     return {
         "var": pytest.approx(1.0, abs=0.05),
         "sqr": pytest.approx(1.0, abs=0.10),
@@ -258,7 +260,7 @@ def accumulate(
     net: nn.Module | None = None,
     passes: int = 1,
 ) -> None:
-    """One step, a micro-batch of each part. `net`: the part of the model that is used."""
+    """Take one step with a micro-batch for each part. `net`: the part of the model to use."""
     inputs, targets = probe_runs.data()
     counts = [part.stop - part.start for part in parts]
     inverse = sum(1 / count for count in counts) / len(counts)

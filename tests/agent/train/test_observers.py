@@ -1,4 +1,4 @@
-"""Each habit by its observer alone, from a few events. What becomes of an observer that fails."""
+"""Each observer alone recognises its habits from a few events. Also: what happens if an observer fails."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ KINDS = (*OBSERVERS, *OF_OTHER_LOOPS)
 def end(
     *, step: int = 0, place: int = 0, last: bool = True, left_early: bool = False, **facts: bool | tuple[str]
 ) -> Any:
-    """A batch whose facts are these, else those of a right loop."""
+    """The end of a batch with these facts, and otherwise the facts of a correct loop."""
     optimizers = QUIET._replace(**{name: facts[name] for name in facts if name in QUIET._fields})
     gradients = CLEAN._replace(**{name: facts[name] for name in facts if name in CLEAN._fields})
     return BatchEnd(step, 0, place, last, left_early, optimizers, gradients)
@@ -247,14 +247,14 @@ def test_no_code_of_a_habit_is_named_outside_their_room() -> None:
         if train / "habits" in path.parents:
             continue
         texts = {node.value for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Constant)}
-        assert texts.isdisjoint(set(HABITS) - {"closure"}), path  # that is an argument of torch too
+        assert texts.isdisjoint(set(HABITS) - {"closure"}), path  # also an argument of torch
 
 
 # -- one that fails --------------------------------------------------------------------------------
 
 
 class Failing(Observer):
-    """Fails at the third batch, and as it is closed."""
+    """Fails at the third batch, and again when it is closed."""
 
     codes = ("own-break",)
     shares = 1
@@ -301,7 +301,7 @@ def test_an_observer_that_raises_is_closed_and_named_and_no_other_is() -> None:
     for step in range(4):
         observers.batch_ends(end(step=step))
     sent: list[list[float]] = []
-    # As many numbers as before: other replicas still have it.
+    # This replica sends as many numbers as before, because other replicas still have the observer.
     observers.meet(lambda values: sent.append(values) or two)  # type: ignore[func-returns-value]
     assert len(sent[0]) == 1
     assert math.isnan(sent[0][0])

@@ -1,4 +1,4 @@
-"""A script's own sampler: an epoch is what it yields, the same on every replica and after a restart."""
+"""A script's own sampler: it alone decides an epoch, which is the same on every replica and after a restart."""
 
 import itertools
 import random
@@ -28,7 +28,7 @@ from tests.support.examples import examples
 
 
 class OwnEpochs:
-    """Shuffles by the epoch that it was told."""
+    """Shuffles with the epoch number that it received."""
 
     def __init__(self, size: int) -> None:
         self.size, self.epoch = size, 0
@@ -41,7 +41,7 @@ class OwnEpochs:
 
 
 class Holding:
-    """Shuffles by a generator that it holds, of any kind."""
+    """Shuffles with its own generator, of any kind."""
 
     def __init__(self, size: int, generator: Any) -> None:
         self.size, self.own = size, generator
@@ -56,7 +56,7 @@ class Holding:
 
 
 class Global:
-    """Shuffles by the global generators, one of three."""
+    """Shuffles with the global generators of Python, numpy and torch in turn."""
 
     def __init__(self, size: int) -> None:
         self.size = size
@@ -68,7 +68,7 @@ class Global:
 
 
 class Buckets:
-    """Examples of like length together, batches of uneven sizes in a random order."""
+    """Examples of similar length together: batches of uneven sizes in a random order."""
 
     def __init__(self, size: int, batch: int) -> None:
         self.size, self.batch_size = size, batch
@@ -85,7 +85,7 @@ class Buckets:
 
 
 class Counting:
-    """Counts its epochs by itself: what it yields depends on how often it was asked."""
+    """Counts its own epochs, so its order depends on how often somebody asked."""
 
     def __init__(self, size: int) -> None:
         self.size, self.epoch = size, 0
@@ -127,7 +127,7 @@ def test_an_order_depends_on_seed_and_epoch_only_and_leaves_every_generator_as_i
     make = (BATCHED if batched else SAMPLERS)[name]
     first = OwnOrder(make(60), 60, batched=batched)
     orders = [first.draw(5, epoch) for epoch in range(4)]
-    for epoch in (3, 1):  # another process, whose generators are elsewhere, and which saw no earlier epoch
+    for epoch in (3, 1):  # like another process, with generators in other states and no earlier epoch
         for _ in range(epoch):
             random.random(), numpy.random.random(), torch.rand(3)
         before = states()
@@ -165,7 +165,7 @@ phases = st.lists(
     st.tuples(
         st.integers(1, 4),  # replicas
         st.lists(st.tuples(st.integers(1, 9), st.integers(0, 2)), max_size=2),  # orders (atomic, accum)
-        st.integers(1, 9),  # steps until the attempt is stopped
+        st.integers(1, 9),  # steps until the attempt stops
         st.integers(0, 3),  # micro-batches that a replica's loader is ahead
         st.sampled_from([0, 2]),  # sample_every
     ),
@@ -175,7 +175,7 @@ phases = st.lists(
 
 
 class Attempt:
-    """All replicas of an attempt in lockstep, each with a sampler of its own, as in processes of their own."""
+    """All replicas of an attempt in lockstep. Each has its own sampler, as in separate processes."""
 
     def __init__(self, make: Callable[[], Any], size: int, bounds: Limits, state: Any, **options: Any) -> None:
         self.bounds = bounds
@@ -194,9 +194,9 @@ class Attempt:
                 ledger.resume(sampler.cursor.consumed)
 
     def run(self, steps: int, orders: list[tuple[int, int]], ahead: int, seen: list[tuple[int, list[int]]]) -> Any:
-        """Up to `steps` steps of one epoch, appended to `seen` as (epoch, examples)."""
+        """Take up to `steps` steps of one epoch and append them to `seen` as (epoch, examples)."""
         streams = [iter(sampler) for sampler in self.samplers]
-        for each in streams:  # a loader fetches ahead of what is consumed
+        for each in streams:  # a loader fetches more than is consumed
             each.__next__()
         queued = [[None] for _ in streams]
         for done in range(steps):
@@ -308,7 +308,7 @@ def test_a_large_batch_of_a_batch_sampler_goes_through_at_once_where_it_fits() -
 
 
 def together(makes: list[Callable[[], Any]]) -> None:
-    """Replicas whose samplers these are compare their orders."""
+    """Replicas with these samplers compare their orders."""
     drawn = [OwnOrder(make(), 20, batched=False) for make in makes]
     rows: list[list[float]] = []
     for each in drawn:

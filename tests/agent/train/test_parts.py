@@ -1,4 +1,4 @@
-"""Parts that no checkpoint can hold are refused before training; those that become so later stop no training."""
+"""gpq refuses parts that no checkpoint can hold before training. If a part becomes like that later, training continues."""
 
 import gc
 import weakref

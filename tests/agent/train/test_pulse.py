@@ -1,4 +1,4 @@
-"""Where a replica is, and how long its steps take beside those of the others."""
+"""Where a replica is, and how long its steps take compared with those of the others."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def test_the_node_reads_what_the_replica_writes(tmp_path: Path) -> None:
     before = pulses(str(tmp_path))
     assert [one[:3] for one in before] == [(0, 7, "computing"), (10, 6, "arrived")]
     time.sleep(0.25)
-    first.phase("arrived")  # not a step: its age goes on
+    first.phase("arrived")  # not a step, so the age of the last step keeps growing
     third.beat(7, "computing")
     ages = [one.age for one in pulses(str(tmp_path))]
     assert ages[0] >= 0.2
@@ -55,7 +55,7 @@ def test_a_beat_costs_microseconds(tmp_path: Path, figures: Figures) -> None:
 
 
 class Clock(StepClock):
-    """Marks are what the test says."""
+    """The test decides when marks are reached."""
 
     def __init__(self) -> None:
         super().__init__(torch.device("cpu"))

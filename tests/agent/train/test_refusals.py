@@ -1,4 +1,4 @@
-"""What keeps its state in pieces on the replicas is refused at once, in the words of what works; with one replica as well."""
+"""gpq refuses a state that is split over replicas at once, even with one replica, and says what works instead."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.support.ports import free_port
 
 @pytest.fixture(scope="module")
 def mesh() -> Iterator[DeviceMesh]:
-    """A process group of this process alone."""
+    """A process group with only this process."""
     names = {"RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
     before = {name: os.environ.get(name) for name in names}
     os.environ.update(names)
@@ -63,7 +63,7 @@ def tensor_parallel(mesh: DeviceMesh) -> nn.Module:
 
 def deepspeed(mesh: DeviceMesh) -> nn.Module:
     class DeepSpeedEngine(nn.Module):
-        """As deepspeed.initialize returns it: known by its name, since it is not there to be imported."""
+        """As deepspeed.initialize returns it. gpq recognises its name, because the package is not installed."""
 
         def __init__(self) -> None:
             super().__init__()
@@ -85,7 +85,7 @@ def job(replicas: int = 1) -> Job:
     return Job(Environment(replicas=replicas), torch.device("cpu"), 0, {})
 
 
-@pytest.mark.filterwarnings("ignore")  # torch's own, about FSDP on CPUs
+@pytest.mark.filterwarnings("ignore")  # torch's own warning about FSDP on CPUs
 @pytest.mark.parametrize(("make", "what"), MODELS)
 def test_a_model_in_pieces_is_refused_with_what_works_instead(
     mesh: DeviceMesh, make: Callable[[DeviceMesh], nn.Module], what: str

@@ -1,4 +1,4 @@
-"""Real process groups: a job is resized and re-batched again and again, and nobody could tell from its results."""
+"""Real process groups: a job changes its size and batch size again and again, and nobody can tell from its results."""
 
 from collections.abc import Callable
 

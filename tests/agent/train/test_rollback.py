@@ -1,4 +1,4 @@
-"""The first step in pieces is looked at without memory of the device, whatever parts are like."""
+"""The first step in pieces is checked without using device memory, whatever the parts are."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def tensors_within(value: Any) -> list[torch.Tensor]:
 
 
 class Part:
-    """Keeps what it is given, as averages of weights do."""
+    """Keeps tensors, like an average of weights."""
 
     def __init__(self, **state: Any) -> None:
         self.state = state
@@ -34,8 +34,7 @@ class Part:
 
 
 def test_copies_of_what_is_on_a_device_are_on_the_host() -> None:
-    """By tensors that have a device and no content: where the device is the host, as in the tests
-    of peaks, a peak would show nothing."""
+    """Uses tensors with a device and no content. On a CPU device, a test of memory peaks would show nothing."""
     with FakeTensorMode():
         model = torch.nn.BatchNorm1d(3, device="cuda")
         model.weight.grad = torch.zeros(3, device="cuda")

@@ -1,4 +1,4 @@
-"""The global cursor: whatever happens to replicas and batch sizes, an epoch is each example once."""
+"""The global cursor: whatever happens to replicas and batch sizes, each epoch has every example once."""
 
 from typing import Any
 
@@ -15,7 +15,7 @@ phases = st.lists(
     st.tuples(
         st.integers(1, 5),  # replicas
         st.lists(st.tuples(st.integers(1, 9), st.integers(0, 3)), min_size=1, max_size=3),  # orders (atomic, accum)
-        st.integers(1, 12),  # steps until the attempt is stopped
+        st.integers(1, 12),  # steps until the attempt stops
         st.integers(0, 4),  # micro-batches that a replica's loader is ahead
         st.sampled_from([0, 2, 3]),  # sample_every
     ),
@@ -29,7 +29,7 @@ def limits(replicas: int, **changes: Any) -> Limits:
 
 
 class Replicas:
-    """All replicas of an attempt in lockstep, each with a loader that runs ahead of consumption as DataLoader does."""
+    """All replicas of an attempt in lockstep, each with a loader that fetches ahead as DataLoader does."""
 
     def __init__(
         self, size: int, bounds: Limits, ahead: int, sample_every: int, state: dict[str, Any] | None, **options: Any
@@ -44,14 +44,14 @@ class Replicas:
         ]  # fmt: skip
         self.steps: list[Step] = []  # of rank 0
         self.ahead = ahead
-        self.taken: list[int] = []  # of the step in hand, by all replicas
+        self.taken: list[int] = []  # of the current step, by all replicas
         for sampler in self.samplers:
             sampler.sample_every = sample_every
             if state is not None:
                 sampler.load_state_dict(state)
 
     def run(self, steps: int, orders: list[tuple[int, int]], seen: dict[int, list[int]]) -> dict[str, Any]:
-        """Up to `steps` steps within one epoch; a new order halfway through each third. Returns the cursor."""
+        """Take up to `steps` steps within one epoch, with new orders on the way. Returns the cursor."""
         cursor = self.samplers[0].cursor
         if cursor.consumed >= self.samplers[0].size:
             for sampler in self.samplers:
@@ -68,7 +68,7 @@ class Replicas:
         return self.samplers[0].state_dict()
 
     def _micro(self, streams: list[Any], queues: list[list[list[int]]], seen: dict[int, list[int]]) -> bool:
-        """One optimiser step of all replicas is checked when its last micro-batch is received."""
+        """Receive one micro-batch on every replica. After the last one of a step, check that step."""
         last, steps, counts = set(), [], []
         for sampler, stream, queue in zip(self.samplers, streams, queues, strict=True):
             while len(queue) <= self.ahead:
@@ -100,7 +100,7 @@ class Replicas:
         return last == {True}
 
     def _check(self, steps: list[Step]) -> None:
-        """The same step on every replica, its weights a mean, and no lone example."""
+        """The same step on every replica, weights that form a mean, and no single example."""
         assert len({(step.epoch, step.start, step.total, step.sampled, step.full, step.inverse) for step in steps}) == 1
         replicas, total = len(steps), steps[0].total
         assert sum(sum(step.counts) for step in steps) == total
@@ -186,7 +186,7 @@ def test_a_changed_batch_leaves_no_last_example_alone_where_the_base_batch_leave
     history: list[tuple[int, int]],
 ) -> None:
     alone = 0
-    for size in (*range(20, 120), 337):  # 337: a lone example is left by both 16 and 21
+    for size in (*range(20, 120), 337):  # 337: both 16 and 21 leave a single example
         for replicas, atomic in history:
             bounds = Limits(base_batch=16, max_batch=64, max_local=32, replicas=replicas)
             attempt = Replicas(size, bounds, 0, 0, None)
@@ -320,7 +320,7 @@ def test_an_empty_data_set_is_refused() -> None:
 
 @pytest.mark.parametrize(("replicas", "last"), [(1, 10), (2, 50)])
 def test_one_replica_samples_more_and_more_rarely(replicas: int, last: int) -> None:
-    """To it a sampled step costs a second pass. Of 6,000 steps, those of the last 1,000."""
+    """On one replica a sampled step costs a second pass. Counts the samples in the last 1,000 of 6,000 steps."""
     bounds = Limits(8, 8, 8, replicas)
     attempt = Replicas(8 * 6000, bounds, 0, 20, None)
     attempt.run(6000, [], {})

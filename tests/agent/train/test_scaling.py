@@ -1,4 +1,4 @@
-"""Learning-rate rules: which is chosen, and what each multiplies the base rate by."""
+"""Learning-rate rules: which one gpq chooses, and the factor of each."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""Whatever an optimizer is set to: a change is seen, whatever kind of value it is, and no change is seen where there is none."""
+"""Settings of an optimizer, whatever kind of value they have: every change is noticed, and nothing else."""
 
 from collections.abc import Callable
 from typing import Any

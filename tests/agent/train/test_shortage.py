@@ -1,4 +1,5 @@
-"""Out of memory with a batch that gpq chose is not the job's failure, and each attempt asks for less than the one before."""
+"""If a batch size that gpq chose runs out of memory, that is not the job's failure. Each attempt asks for less than the
+last."""
 
 from __future__ import annotations
 
@@ -76,7 +77,7 @@ def test_what_is_an_allocation_that_failed(error: Exception, is_one: bool) -> No
 
 
 def test_it_comes_to_an_end(record: MemoryRecord) -> None:
-    """Whatever gpq tries again is less, down to what the script has by itself."""
+    """Each try of gpq is smaller, down to the size that the script itself asked for."""
     tried, blamed = 64, []
     while not blamed or blamed[-1]:
         blamed.append(lessen(record, step(tried), SIXTEEN, may_cut=True).is_ours)
@@ -94,7 +95,7 @@ class Examples(torch.utils.data.Dataset[torch.Tensor]):
 
 
 def train(folder: Path, number: int, batch: int, most: int) -> None:
-    """An attempt that is ordered to take `batch`, on a device that has room for `most`."""
+    """Run an attempt with an order for `batch` examples, on a device with room for `most`."""
     run = folder / f"run-{number}"
     run.mkdir()
     wire.write_json(str(run / wire.CONTROL), wire.Control(attempt=number, seq=1, atomic_batch=batch)._asdict())
@@ -113,12 +114,12 @@ def train(folder: Path, number: int, batch: int, most: int) -> None:
 
 
 def is_excused(folder: Path, number: int, batch: int, most: int) -> bool:
-    """Of an attempt that runs out of memory."""
+    """Run an attempt that runs out of memory, and return whether it is excused."""
     before, sys.excepthook = sys.excepthook, lambda kind, error, trace: None
     try:
         with pytest.raises(torch.cuda.OutOfMemoryError) as caught:
             train(folder, number, batch, most)
-        sys.excepthook(caught.type, caught.value, None)  # what the interpreter does with it
+        sys.excepthook(caught.type, caught.value, None)  # as the interpreter would
     finally:
         sys.excepthook = before
     return (folder / f"run-{number}" / wire.EXCUSED).exists()

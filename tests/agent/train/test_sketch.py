@@ -1,4 +1,4 @@
-"""Fingerprints are those that they always were, computed where a tensor is."""
+"""Fingerprints never change, and they are computed on the device of the tensor."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ DEVICES = ["cpu", "cuda"] if torch.cuda.is_available() else ["cpu"]
 
 
 def by_the_formula(tensor: torch.Tensor) -> list[float]:
-    """Row by row, from nothing but the seed."""
+    """Computed row by row from the seed alone."""
     matrix = torch.randn(WIDTH, COUNT, dtype=torch.float64, generator=torch.Generator().manual_seed(SEED))
     total = torch.zeros(COUNT, dtype=torch.float64)
     for number, part in enumerate(torch.split(tensor.reshape(-1).double(), WIDTH * ROWS)):

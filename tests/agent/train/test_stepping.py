@@ -1,4 +1,4 @@
-"""The loop body of one replica, in this process: optimizer, schedulers, clipping and loss scaling act once per step."""
+"""The loop body of one replica, in this process. Optimizer, schedulers, clipping and loss scaling act once per step."""
 
 import copy
 import gc
@@ -108,7 +108,7 @@ def test_accumulated_training_ends_where_plain_training_ends(body: Callable[...,
 
 
 def test_gradients_are_zero_before_the_last_micro_batch_whatever_was_done_to_those_of_earlier_steps() -> None:
-    """Also by ways that leave no trace; and what a script has made of one of them for itself is left alone."""
+    """Even if the change leaves no trace. A gradient that the script keeps for itself is left alone."""
     data, this = Examples(96), job()
     loader = this.loader(data, batch_size=24, max_local_batch=12, fixed_batch=True)
     model = network()
@@ -123,7 +123,7 @@ def test_gradients_are_zero_before_the_last_micro_batch_whatever_was_done_to_tho
                 assert all(not item.grad.any() for item in model.parameters() if item.grad is not None)
                 if own is None:
                     own = weight.grad.detach()
-                    own.fill_(5.0)  # the memory of p.grad, which the script lets go of below
+                    own.fill_(5.0)  # the memory of p.grad, which the script releases below
                 weight.grad.data.add_(1.0)
             optimizer.step()
             optimizer.zero_grad()
@@ -260,7 +260,7 @@ def test_a_loss_scaler_unscales_once_per_step_and_skips_steps_that_are_not_finit
 
 
 def test_a_schedule_that_leaves_out_the_steps_that_a_scaler_leaves_out_is_no_habit() -> None:
-    """The usual guard against torch's warning; a schedule that is called by a count of batches is one."""
+    """This is the usual guard against torch's warning. A schedule stepped by a count of batches is a habit."""
     for by_count in (False, True):
         this = job()
         loader = this.loader(Examples(60), batch_size=10, fixed_batch=True)
@@ -303,7 +303,7 @@ def test_a_generator_that_trains_is_a_loop_and_one_that_passes_batches_on_is_as_
     steps = training(this, this.loader(Examples(40), batch_size=10))
     assert next(steps) == 1
     assert "own-next" not in this._engine.shape.freedoms._agreed
-    steps.close()  # its model would be a copy of those of the tests to come
+    steps.close()  # otherwise its model looks like a copy in later tests
     for by_next in (False, True):
         that = job()
         loader = that.loader(Examples(40), batch_size=10)
@@ -476,7 +476,7 @@ def test_running_out_of_memory_makes_the_next_attempt_ask_for_less(
     this.prepare(model, adam(model))
     with pytest.raises(RuntimeError) as caught:
         [torch.empty(2**60) for _ in loader]
-    sys.excepthook(RuntimeError, caught.value, None)  # what the interpreter does with it
+    sys.excepthook(RuntimeError, caught.value, None)  # as the interpreter would
     assert shown == [RuntimeError]
     assert "at most 15" in capsys.readouterr().err
     again = Job(environment, torch.device("cpu"), 0, {}).loader(Examples(40), batch_size=20)

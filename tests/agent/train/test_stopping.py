@@ -1,4 +1,4 @@
-"""A stop, whenever it comes, leaves a checkpoint from which the job goes on as if nothing had been."""
+"""A stop at any time leaves a checkpoint from which the job resumes as if nothing had happened."""
 
 import os
 import select
@@ -93,7 +93,7 @@ def test_a_killed_attempt_goes_on_from_its_last_checkpoint_and_the_end_is_saved(
     again = job.run(replicas=1)
     assert again.micros()[0]["step"] == reached, "what the killed attempt did is done again"
     assert [line["why"] for line in again.reports("checkpoint")] == ["end"]
-    # Started once more, a finished job has nothing left to do.
+    # Another start of a finished job does nothing.
     assert job.run(replicas=2).micros() == []
 
 
@@ -146,8 +146,8 @@ def fork_and_terminate() -> None:
     reading, writing = os.pipe()
     child = os.fork()
     if not child:
-        os.write(writing, b".")  # Python drops signals that arrive while it is still forking
-        while True:  # nor does pause() wake for a signal that came just before it
+        os.write(writing, b".")  # Python drops signals that arrive while it still forks
+        while True:  # and pause() does not wake for a signal that came just before it
             select.select([], [], [], 0.05)
     os.read(reading, 1)
     os.kill(child, signal.SIGTERM)

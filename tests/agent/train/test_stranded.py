@@ -1,4 +1,4 @@
-"""A replica that cannot hear SIGTERM, for it waits where no handler runs, beside one that is gone."""
+"""A replica that cannot handle SIGTERM, because it waits where no handler runs, next to a replica that is gone."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-# A launcher with a replica that is killed, and another one that waits in a lock of C, or trains on.
+# A launcher kills one replica. The other waits in a C lock, or trains on.
 LAUNCHER = """
 import ctypes, os, signal, sys, time
 from gpq_agent.train.runtime import stranded

@@ -1,4 +1,4 @@
-"""After the first steps of an attempt observers hear of a batch where it is not as those before."""
+"""After the first steps of an attempt, observers hear of a batch only if it differs from earlier ones."""
 
 from collections.abc import Callable
 from typing import ClassVar
@@ -11,7 +11,7 @@ from gpq_agent.train.habits.observer import Habits, JobView, Observer
 from .test_stepping import Examples, job
 
 STEPS = 120
-LATE = 105  # beyond the first hundred, and no tenth
+LATE = 105  # after the first hundred steps, and not a multiple of ten
 
 Act = Callable[[torch.nn.Linear, torch.optim.SGD], None]
 
@@ -37,7 +37,7 @@ def further_group(model: torch.nn.Linear, optimizer: torch.optim.SGD) -> None:
 def other_rate(model: torch.nn.Linear, optimizer: torch.optim.SGD) -> None:
     rate, optimizer.param_groups[0]["lr"] = optimizer.param_groups[0]["lr"], 0.05
     optimizer.step()
-    optimizer.param_groups[0]["lr"] = rate  # so nothing shows once the body is over
+    optimizer.param_groups[0]["lr"] = rate  # so nothing shows after the body
 
 
 ACTS: dict[str, Act] = {
