@@ -35,7 +35,7 @@ def wait_until(condition: Callable[[], Any], what: str) -> Any:
         if value:
             return value
         time.sleep(0.01)
-    raise AssertionError(f"waited {DEADLINE} s in vain: {what}")
+    raise AssertionError(f"waited {DEADLINE} s without success for: {what}")
 
 
 def run_replica(environment: Mapping[str, str], text: str) -> None:

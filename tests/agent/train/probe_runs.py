@@ -128,7 +128,7 @@ class Told:
         raise AssertionError("no loop here has a closure")
 
     def outside(self) -> None:
-        raise AssertionError("every step here is within the loop")
+        raise AssertionError("every step here is inside the loop")
 
 
 class Loop:

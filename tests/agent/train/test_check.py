@@ -45,7 +45,7 @@ def loaded(epoch: int, replicas: int, *, workers: int = 0, reverse: bool = False
     return torch.unique(torch.cat(found), dim=0)  # a replica without examples repeats some
 
 
-def test_what_an_example_is_depends_on_itself_and_the_epoch_alone() -> None:
+def test_an_example_depends_only_on_its_index_and_the_epoch() -> None:
     whole = loaded(0, 1)
     assert whole[:, 0].tolist() == list(range(10))
     for other in (loaded(0, 2), loaded(0, 1, reverse=True), loaded(0, 1, workers=1)):
@@ -55,7 +55,7 @@ def test_what_an_example_is_depends_on_itself_and_the_epoch_alone() -> None:
     assert (data.name, len(data), hasattr(data, "__getitems__")) == ("lucky", 10, False)
 
 
-def test_the_scripts_own_generators_do_not_notice() -> None:
+def test_the_generators_of_the_script_stay_unchanged() -> None:
     before = generators()
     assert SeededData(Lucky())[0, 1][0] == 1
     assert not moved(before, generators())
@@ -85,7 +85,7 @@ def test_a_sampled_step_leaves_nothing_out(tmp_path: Path, replicas: int, batch:
     assert sorted(seen) == list(range(size))
 
 
-def test_an_epoch_is_cut_and_never_made_longer(tmp_path: Path) -> None:
+def test_an_epoch_is_shortened_and_never_lengthened(tmp_path: Path) -> None:
     recorder = Recorder.__new__(Recorder)
     recorder.order, recorder._facts = wire.CheckOrder(str(tmp_path), 8, epoch_steps=4), {}
     assert recorder.size(1000, 32) == 3 * 32 + 17

@@ -27,7 +27,7 @@ def freedoms(folder: Path, said: list[wire.Habit]) -> Freedoms:
     return Freedoms(str(folder), Agreement(None, 0, Proposal), 0, said.append)
 
 
-def test_a_habit_that_ends_a_replica_is_told_once_and_obeyed_by_the_next_attempt(tmp_path: Path) -> None:
+def test_a_habit_that_ends_a_replica_is_reported_once_and_binds_the_next_attempt(tmp_path: Path) -> None:
     (tmp_path / "gpq").mkdir()
     said: list[wire.Habit] = []
     first = freedoms(tmp_path, said)
@@ -55,7 +55,7 @@ def recall(rank: int, folder: str, port: int) -> None:
     dist.destroy_process_group()
 
 
-def test_what_ended_a_replica_on_another_server_is_told_by_the_next_attempt(tmp_path: Path) -> None:
+def test_the_next_attempt_reports_what_ended_a_replica_on_another_server(tmp_path: Path) -> None:
     for rank in (0, 1):
         (tmp_path / str(rank) / "gpq").mkdir(parents=True)
     freedoms(tmp_path / "1", []).record_locally(Habit("part-error", "ValueError with 2 of 16 examples"))
@@ -90,7 +90,7 @@ def test_what_ended_a_replica_on_another_server_is_told_by_the_next_attempt(tmp_
     ],
     ids=lambda error: type(error).__name__,
 )
-def test_an_error_from_outside_the_loop_is_none_of_a_part(error: BaseException) -> None:
+def test_an_error_from_outside_the_loop_is_not_blamed_on_splitting(error: BaseException) -> None:
     this = job()
     loader = this.loader(Examples(24), batch_size=24, max_local_batch=12, fixed_batch=True)
     model, optimizer, _ = prepared(this)
@@ -104,7 +104,7 @@ def test_an_error_from_outside_the_loop_is_none_of_a_part(error: BaseException) 
 
 
 @pytest.mark.parametrize("cut", [True, False], ids=["in pieces", "whole"])
-def test_an_error_is_one_of_a_part_of_a_batch_in_the_first_step_in_pieces_alone(cut: bool) -> None:
+def test_an_error_is_blamed_on_splitting_only_in_the_first_split_step(cut: bool) -> None:
     this = job()
     loader = this.loader(Examples(96), batch_size=24, max_local_batch=12 if cut else None, fixed_batch=True)
     model, optimizer, _ = prepared(this)
@@ -125,7 +125,7 @@ def test_an_error_is_one_of_a_part_of_a_batch_in_the_first_step_in_pieces_alone(
 
 
 @pytest.mark.parametrize("by_schedule", [True, False], ids=["a forgotten scheduler", "by hand"])
-def test_who_sets_the_rate_is_searched_for_once(by_schedule: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_gpq_searches_once_for_what_sets_the_rate(by_schedule: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """A search walks through all objects of the process, so one in each step would cost 0.1 s per step for days."""
     walks = 0
     objects = gc.get_objects
@@ -174,7 +174,7 @@ def attempt(folder: Path, script_accepts: str = "", found: wire.Proof | None = N
     return this._engine.shape.freedoms
 
 
-def test_what_is_only_suspected_may_be_accepted_and_what_is_observed_not(
+def test_suspected_habits_can_be_accepted_but_observed_ones_cannot(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert set(attempt(tmp_path)._agreed) == {"own-next", "own-rate"}
@@ -192,7 +192,7 @@ def test_what_is_only_suspected_may_be_accepted_and_what_is_observed_not(
 SAFE = ["accumulate", "split", "resize"]
 
 
-def test_what_gpq_check_found_against_a_shape_counts_also_where_the_program_has_changed(
+def test_a_failed_gpq_check_counts_even_after_the_script_changed(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     here = program()

@@ -89,7 +89,7 @@ class Recording:
             elif name.startswith("begin "):
                 live = most = changes = 0
             elif name.startswith("end "):
-                assert changes, "the profiler tells no allocations"
+                assert changes, "the profiler reports no allocations"
                 self._peaks[name] = most
 
     def _mark(self, what: str) -> str:
@@ -196,7 +196,7 @@ def replica(rank: int, replicas: int, port: int, folder: str) -> None:
 
 
 @pytest.mark.parametrize("replicas", [1, 2])
-def test_one_more_copy_is_needed_only_while_a_step_accumulates(replicas: int, tmp_path: Path) -> None:
+def test_only_an_accumulating_step_needs_one_more_copy_of_the_gradients(replicas: int, tmp_path: Path) -> None:
     port = free_port()
     processes = [
         FORKSERVER.Process(target=replica, args=(rank, replicas, port, str(tmp_path))) for rank in range(replicas)

@@ -118,11 +118,11 @@ def test_a_hook_that_changes_gradients_undoes_the_first_part_of_a_step(name: str
     assert train(CHANGING[name]) == (FREEDOMS, [6, 12, 12, 12, 12])
 
 
-def test_a_hook_that_the_first_body_puts_on_a_parameter_undoes_it_too() -> None:
+def test_a_hook_added_in_the_first_loop_body_undoes_it_too() -> None:
     assert train(on_parameters(halve), inside=True) == (FREEDOMS, [6, 12, 12, 12, 12])
 
 
-def test_a_hook_shows_in_the_pass_in_which_it_first_changes_something() -> None:
+def test_a_hook_is_noticed_in_the_first_pass_that_it_changes() -> None:
     passes = 0
 
     def later(gradient: torch.Tensor) -> torch.Tensor | None:
@@ -138,7 +138,7 @@ def watcher() -> GradientHook:
     return GradientHook(JobView([], [], list, in_batch=lambda: True))
 
 
-def test_handles_remove_hooks_that_are_watched() -> None:
+def test_handles_remove_watched_hooks() -> None:
     item: Any = torch.nn.Parameter(torch.ones(2))
     handles = [item.register_hook(halve), item.register_post_accumulate_grad_hook(clip)]
     watcher().watch([item])
@@ -172,7 +172,7 @@ def test_a_hook_is_wrapped_once() -> None:
     assert item._backward_hooks == {number: watched}
 
 
-def test_gradients_that_are_not_numbers_are_no_change() -> None:
+def test_gradients_that_are_not_finite_do_not_count_as_changed() -> None:
     """Training with too large a loss scale begins with such gradients."""
     hooks = watcher()
     item = torch.nn.Parameter(torch.ones(2))

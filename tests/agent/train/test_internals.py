@@ -40,7 +40,7 @@ def own_names(trees: list[ast.Module]) -> set[str]:
     return names | {node.attr for node in nodes if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store)}
 
 
-def test_private_names_of_torch_are_in_one_module_alone() -> None:
+def test_only_one_module_uses_private_names_of_torch() -> None:
     paths = FOLDER.rglob("*.py")
     trees = {str(path.relative_to(FOLDER)): ast.parse(path.read_text()) for path in paths}
     own = own_names([tree for name, tree in trees.items() if name != "internals.py"])
@@ -135,6 +135,6 @@ def test_scalers() -> None:
         ("3.0.0a0+gitabc", "gpq has never been tested with torch 3.0.0a0 "),
     ],
 )
-def test_a_version_that_was_never_tried_is_named(version: str, words: str) -> None:
+def test_an_untested_torch_version_is_named(version: str, words: str) -> None:
     assert internals.untried(version).startswith(words)
     assert bool(internals.untried(version)) is bool(words)

@@ -108,7 +108,7 @@ def body(draw: Draw, examples: Sequence[int], *, epoch: int = 1, start: int = 40
 
 
 @pytest.mark.parametrize("name", DRAWS)
-def test_an_example_draws_the_same_wherever_it_lies(name: str) -> None:
+def test_an_example_draws_the_same_wherever_it_is_in_the_batch(name: str) -> None:
     draw = DRAWS[name]
     before = generators()
     whole = body(draw, WHOLE)
@@ -122,12 +122,12 @@ def test_an_example_draws_the_same_wherever_it_lies(name: str) -> None:
     assert not moved(before, generators())
 
 
-def test_two_draws_of_a_body_are_two() -> None:
+def test_two_draws_in_a_loop_body_differ() -> None:
     found = body(lambda x: torch.stack([torch.rand(len(x), 4), torch.rand(len(x), 4)], dim=1), WHOLE)
     assert not torch.equal(found[7][0], found[7][1])
 
 
-def test_what_has_no_rows_of_examples_is_drawn_alike_and_told() -> None:
+def test_draws_without_a_row_per_example_are_equal_and_reported() -> None:
     weight = nn.Parameter(torch.zeros(12, 2))
     draws: list[Callable[[int], object]] = [
         lambda count: torch.rand(()).item(),
@@ -149,7 +149,7 @@ def test_what_has_no_rows_of_examples_is_drawn_alike_and_told() -> None:
         assert found[0] == found[1] == found[2]
 
 
-def test_the_dimension_of_examples_is_the_one_that_goes_with_them() -> None:
+def test_the_dimension_of_examples_is_found() -> None:
     """Also if a time dimension is as long as the micro-batch."""
     whole = body(behind_the_time, WHOLE)  # of length 4
     mode = Keyed()
@@ -160,7 +160,7 @@ def test_the_dimension_of_examples_is_the_one_that_goes_with_them() -> None:
         assert all(torch.equal(each, whole[example]) for example, each in zip(examples, found, strict=True))
 
 
-def test_what_is_keyed_is_no_luck() -> None:
+def test_keyed_draws_do_not_count_as_random() -> None:
     mode = Keyed()
     for examples in (WHOLE, [1]):
         mode.begin(0, 0, examples)
@@ -174,7 +174,7 @@ def test_what_is_keyed_is_no_luck() -> None:
     assert not mode.end()
 
 
-def test_a_generator_of_the_scripts_own_is_left_alone() -> None:
+def test_a_generator_of_the_script_is_left_alone() -> None:
     plain = torch.rand(7, generator=torch.Generator().manual_seed(3))
     found = body(lambda x: torch.rand(7, generator=torch.Generator().manual_seed(3)), WHOLE)
     assert torch.equal(torch.stack(list(found.values())), plain)
@@ -182,7 +182,7 @@ def test_a_generator_of_the_scripts_own_is_left_alone() -> None:
     assert torchs[7] == body(lambda x: torch.rand(len(x), generator=torch.default_generator), [3, 7])[7]
 
 
-def test_outside_a_body_all_is_as_ever() -> None:
+def test_outside_a_loop_body_nothing_changes() -> None:
     before = generators()
     mode = Keyed()
     mode.begin(0, 0, WHOLE)
@@ -224,7 +224,7 @@ def test_a_mode_that_the_script_has_not_left_stays() -> None:
     assert torch.equal(torch.rand(7), plain)
 
 
-def test_what_is_computed_anew_for_its_gradient_draws_the_same() -> None:
+def test_activation_checkpointing_draws_the_same_numbers_again() -> None:
     gradients = []
     for again in (False, True):
         mode = Keyed()
@@ -238,7 +238,7 @@ def test_what_is_computed_anew_for_its_gradient_draws_the_same() -> None:
     assert torch.equal(*gradients)
 
 
-def test_nothing_compiled_is_watched(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_compiled_code_is_not_watched(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(internals, "is_compiled", lambda: True)
     mode = Keyed()
     mode.begin(0, 0, WHOLE)
@@ -247,7 +247,7 @@ def test_nothing_compiled_is_watched(monkeypatch: pytest.MonkeyPatch) -> None:
     assert mode.end()
 
 
-def test_plain_attention_is_that_of_torch() -> None:
+def test_plain_attention_equals_that_of_torch() -> None:
     query, key, value = torch.randn(3, 2, 4, 6, 8, dtype=torch.float64, generator=torch.Generator().manual_seed(2))
     mask = torch.randn(6, 6, dtype=torch.float64, generator=torch.Generator().manual_seed(3))
     for how in (
@@ -260,19 +260,19 @@ def test_plain_attention_is_that_of_torch() -> None:
         torch.testing.assert_close(drops, plain)
 
 
-def test_rows_are_arranged_as_the_batch_is() -> None:
+def test_rows_are_arranged_like_the_batch() -> None:
     assert arranged([1, 2, 3, 4, 5], True, False) == [5, 4, 3, 2, 1]
     assert arranged([1, 2, 3, 4, 5], False, True) == [3, 4, 5, 1, 2]
     assert arranged([1, 2, 3, 4, 5], True, True) == [2, 1, 5, 4, 3]
 
 
-def test_recurrent_modules_are_still() -> None:
+def test_recurrent_modules_lose_their_dropout() -> None:
     layers = nn.ModuleList([nn.LSTM(2, 2, 2, dropout=0.5), nn.GRU(2, 2)])
     assert still(layers)
     assert not still(layers)
 
 
-def test_dropout_is_off_until_somebody_sees_it() -> None:
+def test_dropout_is_off_until_the_check_turns_it_on() -> None:
     dropout, x = Dropout(), torch.ones(4, 100)
     assert torch.equal(nn.Dropout(0.5)(x), x)
     heads = x.reshape(4, 1, 10, 10)

@@ -210,7 +210,7 @@ def name_of(kind: type[Observer]) -> str:
 
 
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if name_of(kind) != "outside_parameters"], ids=name_of)
-def test_an_observer_notices_its_habits_from_events_alone(kind: type[Observer]) -> None:
+def test_an_observer_recognises_its_habits_from_events_alone(kind: type[Observer]) -> None:
     observer, model, optimizer = watched(kind)
     act: Events = globals()[name_of(kind)]
     noticed = [habit.code for habits in act(observer, model, optimizer) for habit in habits]
@@ -218,7 +218,7 @@ def test_an_observer_notices_its_habits_from_events_alone(kind: type[Observer]) 
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=name_of)
-def test_of_a_right_loop_an_observer_says_nothing(kind: type[Observer]) -> None:
+def test_an_observer_reports_nothing_about_a_correct_loop(kind: type[Observer]) -> None:
     observer, model, optimizer = watched(kind)
     said = [observer.attempt_begins(), observer.training_begins()]
     for step in range(4):
@@ -237,11 +237,11 @@ def test_of_a_right_loop_an_observer_says_nothing(kind: type[Observer]) -> None:
     assert [habit for habits in said for habit in habits] == []
 
 
-def test_every_habit_of_the_table_has_an_observer() -> None:
+def test_every_habit_in_the_table_has_an_observer() -> None:
     assert {code for kind in KINDS for code in kind.codes} == set(HABITS)
 
 
-def test_no_code_of_a_habit_is_named_outside_their_room() -> None:
+def test_habit_codes_appear_only_in_the_habits_package() -> None:
     train = Path(gpq_agent.train.__file__).parent
     for path in train.rglob("*.py"):
         if train / "habits" in path.parents:
@@ -290,7 +290,7 @@ class Unmade(Observer):
         raise ValueError("not here")
 
 
-def test_an_observer_that_raises_is_closed_and_named_and_no_other_is() -> None:
+def test_only_the_observer_that_raises_is_closed_and_named() -> None:
     habits: list[Habit] = []
     lines: list[str] = []
     view = JobView([], [], list)
@@ -315,7 +315,7 @@ def test_an_observer_that_raises_is_closed_and_named_and_no_other_is() -> None:
     ]
 
 
-def test_training_goes_on_where_an_observer_raises(
+def test_training_continues_when_an_observer_raises(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr("gpq_agent.train.engine.engine.OBSERVERS", (Failing, Counting))

@@ -12,7 +12,7 @@ def write(path: str, **files: str) -> None:
         file.write_text(content)
 
 
-def test_what_an_attempt_left_half_saved_is_not_mixed_into_the_next_save(tmp_path: Path) -> None:
+def test_a_half_written_save_is_not_mixed_into_the_next_one(tmp_path: Path) -> None:
     first = ScriptCheckpoints(str(tmp_path))
     write(first.next_path(), rank0="a", rank1="b")
     first.commit(10)

@@ -294,7 +294,7 @@ def played(tmp_path_factory: pytest.TempPathFactory) -> Played:
 
 
 @pytest.mark.parametrize("way", [*WAYS, *TORCH])
-def test_it_sees_what_a_plain_run_sees_and_changes_nothing(way: str, played: Played) -> None:
+def test_a_checked_run_sees_what_a_plain_run_sees_and_changes_nothing(way: str, played: Played) -> None:
     seen, plain = played.seen[way], played.plain[way]
     assert seen == plain
     assert tree(played.folders[way]) == played.before[way]
@@ -307,7 +307,7 @@ def test_other_pythons_do_the_same(python: str, tmp_path: Path) -> None:
     assert {way: tree(folder) for way, folder in played.folders.items()} == played.before
 
 
-def test_what_goes_past_it_is_refused(tmp_path: Path) -> None:
+def test_writes_that_cannot_be_redirected_are_refused(tmp_path: Path) -> None:
     folder = made(tmp_path / "folder")
     before = tree(folder)
     told = checked(tmp_path / "home", {way: (str(folder), way) for way in REFUSED})
@@ -317,7 +317,7 @@ def test_what_goes_past_it_is_refused(tmp_path: Path) -> None:
     assert tree(folder) == before
 
 
-def test_a_shape_goes_on_where_it_was_and_no_other_sees_it(tmp_path: Path) -> None:
+def test_a_shape_keeps_its_changes_and_no_other_shape_sees_them(tmp_path: Path) -> None:
     folder, home = made(tmp_path / "folder"), tmp_path / "home"
     before = tree(folder)
     look = "seen = sorted(os.listdir()), open('kept').read(), os.path.exists('folder')"
@@ -331,7 +331,7 @@ def test_a_shape_goes_on_where_it_was_and_no_other_sees_it(tmp_path: Path) -> No
     assert tree(folder) == before
 
 
-def test_two_replicas_may_write_the_same_file_at_once(tmp_path: Path) -> None:
+def test_two_replicas_can_write_the_same_file_at_once(tmp_path: Path) -> None:
     """Neither loses what the other wrote."""
     folder = made(tmp_path / "folder")
     (folder / "kept").write_text("x" * (1 << 22))
@@ -352,7 +352,7 @@ seen = [os.waitpid(pid, 0)[1] for pid in pids], open("kept").read()[95:100]
         assert told["way"][1] == repr(([0, 0], "xxabx"))
 
 
-def test_c_code_and_other_programs_write_nowhere_else(tmp_path: Path) -> None:
+def test_c_code_and_other_programs_cannot_write_elsewhere(tmp_path: Path) -> None:
     folder = made(tmp_path / "folder")
     before = tree(folder)
     programs = {
@@ -390,7 +390,7 @@ seen = sorted(open("log").read().split())
 """
 
 
-def test_workers_and_groups_are_as_ever(tmp_path: Path) -> None:
+def test_loader_processes_and_process_groups_work_as_usual(tmp_path: Path) -> None:
     folder = made(tmp_path / "folder")
     # short, because sockets need short paths, as in gpq.check.replicas.scratch
     with tempfile.TemporaryDirectory(dir="/tmp") as home:

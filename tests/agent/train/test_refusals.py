@@ -87,7 +87,7 @@ def job(replicas: int = 1) -> Job:
 
 @pytest.mark.filterwarnings("ignore")  # torch's own warning about FSDP on CPUs
 @pytest.mark.parametrize(("make", "what"), MODELS)
-def test_a_model_in_pieces_is_refused_with_what_works_instead(
+def test_a_sharded_model_is_refused_with_what_works_instead(
     mesh: DeviceMesh, make: Callable[[DeviceMesh], nn.Module], what: str
 ) -> None:
     model = make(mesh)
@@ -111,7 +111,7 @@ def test_a_model_in_pieces_is_refused_with_what_works_instead(
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_an_optimizer_in_pieces_is_refused_too(mesh: DeviceMesh) -> None:
+def test_a_sharded_optimizer_is_refused_too(mesh: DeviceMesh) -> None:
     from torch.distributed.optim import ZeroRedundancyOptimizer
 
     model = nn.Linear(4, 1)
@@ -125,7 +125,7 @@ def test_an_optimizer_in_pieces_is_refused_too(mesh: DeviceMesh) -> None:
         refuse_sharded(torch.optim.SGD(whole.parameters(), lr=0.1))
 
 
-def test_what_is_whole_is_not_refused(mesh: DeviceMesh) -> None:
+def test_models_and_optimizers_that_are_not_sharded_are_accepted(mesh: DeviceMesh) -> None:
     plain = nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 1))
     refuse_sharded(plain, torch.optim.Adam(plain.parameters()))
     refuse_sharded(nn.parallel.DistributedDataParallel(plain), [torch.optim.SGD(plain.parameters(), lr=0.1)])

@@ -18,7 +18,7 @@ def replace(optimizer: torch.optim.Optimizer, layers: torch.nn.ModuleList) -> No
     group[2:4] = list(layers[2].parameters())
 
 
-def test_a_head_in_the_place_of_another_is_accumulated_too() -> None:
+def test_a_replacement_head_is_accumulated_too() -> None:
     data, this = Examples(60), job()
     loader = this.loader(data, batch_size=12, max_local_batch=4, shuffle=False)
     layers, alone = network(), network()

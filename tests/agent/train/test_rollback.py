@@ -33,7 +33,7 @@ class Part:
         self.state = state
 
 
-def test_copies_of_what_is_on_a_device_are_on_the_host() -> None:
+def test_copies_of_device_tensors_are_on_the_host() -> None:
     """Uses tensors with a device and no content. On a CPU device, a test of memory peaks would show nothing."""
     with FakeTensorMode():
         model = torch.nn.BatchNorm1d(3, device="cuda")
@@ -44,7 +44,7 @@ def test_copies_of_what_is_on_a_device_are_on_the_host() -> None:
     assert [item.device.type for item in copies] == 6 * ["cpu"]
 
 
-def test_copies_share_no_memory_with_what_they_are_of() -> None:
+def test_copies_share_no_memory_with_their_originals() -> None:
     model = torch.nn.BatchNorm1d(3)
     model.weight.grad = torch.zeros(3)
     rollback = StepRollback(list(model.parameters()), {}, [model])
@@ -58,13 +58,13 @@ def test_copies_share_no_memory_with_what_they_are_of() -> None:
     assert torch.equal(model.weight.grad, torch.zeros(3))
 
 
-def test_of_a_part_no_tensor_is_kept() -> None:
+def test_no_tensor_of_a_part_is_kept() -> None:
     part = Part(mean=torch.zeros(3))
     rollback = StepRollback([], {"average": part})
     assert tensors_within([rollback._states]) == []
 
 
-def test_a_part_that_has_changed_is_named_and_gets_its_state_back() -> None:
+def test_a_changed_part_is_named_and_gets_its_state_back() -> None:
     parts = {"average": Part(mean=torch.zeros(3), count=1), "idle": Part(mean=torch.zeros(3))}
     rollback = StepRollback([], parts)
     assert rollback.changed_parts() == []
@@ -74,7 +74,7 @@ def test_a_part_that_has_changed_is_named_and_gets_its_state_back() -> None:
     assert rollback.changed_parts() == []
 
 
-def test_a_part_that_cannot_be_saved_ends_no_training() -> None:
+def test_a_part_that_cannot_be_saved_does_not_end_the_training() -> None:
     this = job()
     this.state(Part(lock=threading.Lock()), name="locked")
     loader = this.loader(Examples(48), batch_size=12, max_local_batch=6, fixed_batch=True)

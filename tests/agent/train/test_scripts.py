@@ -1,4 +1,4 @@
-"""Published scripts with gpq's few lines: three forced resizes in the middle of epochs leave no trace in their weights."""
+"""Published scripts with gpq's few lines: three forced resizes in mid-epoch leave no trace in their weights."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ class Run:
 
 
 @pytest.mark.parametrize("name", SCRIPTS)
-def test_a_published_style_of_script_ends_with_the_weights_of_one_replica_after_three_forced_resizes(
+def test_a_published_script_has_the_weights_of_one_replica_after_three_forced_resizes(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
@@ -131,7 +131,7 @@ def test_a_published_style_of_script_ends_with_the_weights_of_one_replica_after_
     for number, (replicas, stop_after) in enumerate(zip(REPLICAS, (*stops, 0), strict=True), start=1):
         resized.attempt(number, replicas, stop_after)
 
-    assert len(set(resized.stops)) == 3, "stopped three times, each at another step"
+    assert len(set(resized.stops)) == 3, "three stops, each at another step"
     expected, found = undisturbed.weights(), resized.weights()
     assert expected.keys() == found.keys()
     for key, value in expected.items():

@@ -41,21 +41,25 @@ def record(tmp_path: Path) -> MemoryRecord:
     ],
     ids=["own", "larger", "in pieces", "in pieces that the script asked for", "share of two", "own share of two"],
 )
-def test_whose_choice_it_was(record: MemoryRecord, counts: list[int], limits: Limits, ours: bool) -> None:
+def test_gpq_knows_whether_it_chose_the_batch_size_itself(
+    record: MemoryRecord, counts: list[int], limits: Limits, ours: bool
+) -> None:
     shortage = lessen(record, step(*counts), limits, may_cut=True)
     assert shortage.is_ours is ours
     assert ("gpq chose this number" in shortage.line) is ours
     assert record.bound() == max(counts) * 3 // 4
 
 
-def test_a_sampled_step_costs_the_samples_first_and_then_the_batch(record: MemoryRecord) -> None:
+def test_out_of_memory_first_ends_sampling_and_then_lowers_the_batch(record: MemoryRecord) -> None:
     assert lessen(record, step(8, 8, sampled=True), SIXTEEN, may_cut=True).is_ours
     assert (record.may_sample(), record.bound()) == (False, None)
     assert not lessen(record, step(16), SIXTEEN, may_cut=True).is_ours
     assert (record.may_sample(), record.bound()) == (False, 12)
 
 
-def test_where_it_did_not_fit_the_noise_scale_is_measured_no_more(tmp_path: Path, record: MemoryRecord) -> None:
+def test_the_noise_scale_is_no_longer_measured_after_sampling_ran_out_of_memory(
+    tmp_path: Path, record: MemoryRecord
+) -> None:
     record.stop_sampling()
     job = Job(Environment(checkpoint_dir=str(tmp_path)), torch.device("cpu"), 0, {})
     assert job.loader(Examples(), batch_size=16, max_batch_size=64).sampler.sample_every == 0
@@ -72,11 +76,11 @@ def test_where_it_did_not_fit_the_noise_scale_is_measured_no_more(tmp_path: Path
         (ValueError("out of memory"), False),
     ],
 )
-def test_what_is_an_allocation_that_failed(error: Exception, is_one: bool) -> None:
+def test_failed_allocations_are_recognised(error: Exception, is_one: bool) -> None:
     assert is_out_of_memory(error) is is_one
 
 
-def test_it_comes_to_an_end(record: MemoryRecord) -> None:
+def test_gpq_stops_trying_smaller_batches_in_the_end(record: MemoryRecord) -> None:
     """Each try of gpq is smaller, down to the size that the script itself asked for."""
     tried, blamed = 64, []
     while not blamed or blamed[-1]:
@@ -125,11 +129,11 @@ def is_excused(folder: Path, number: int, batch: int, most: int) -> bool:
     return (folder / f"run-{number}" / wire.EXCUSED).exists()
 
 
-def test_attempts_with_a_batch_of_ours_are_excused_until_one_fits(tmp_path: Path) -> None:
+def test_attempts_with_a_batch_size_from_gpq_are_excused_until_one_fits(tmp_path: Path) -> None:
     assert is_excused(tmp_path, 1, batch=48, most=30)
     assert is_excused(tmp_path, 2, batch=48, most=30)
     train(tmp_path, 3, batch=48, most=30)
 
 
-def test_an_attempt_with_the_batch_of_the_script_is_not_excused(tmp_path: Path) -> None:
+def test_an_attempt_with_the_batch_size_of_the_script_is_not_excused(tmp_path: Path) -> None:
     assert not is_excused(tmp_path, 1, batch=16, most=10)

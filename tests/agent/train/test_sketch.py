@@ -28,7 +28,7 @@ def by_the_formula(tensor: torch.Tensor) -> list[float]:
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("size", [1, WIDTH, 3 * WIDTH + 5, ROWS * WIDTH + 2 * WIDTH + 1])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_they_are_as_the_formula_has_them(size: int, dtype: torch.dtype, device: str) -> None:
+def test_fingerprints_follow_the_formula(size: int, dtype: torch.dtype, device: str) -> None:
     tensor = torch.randn(size, generator=torch.Generator().manual_seed(size)).to(dtype)
     norm, epsilon, *projections = Sketcher()(tensor.to(device))
     assert norm == pytest.approx(float(tensor.double().norm()), rel=1e-12)

@@ -46,7 +46,7 @@ print(os.waitstatus_to_exitcode(os.waitpid(replica, 0)[1]))
 @pytest.mark.parametrize(
     ("kind", "code", "words"), [("stuck", 143, "waits for another one that is gone"), ("training", 75, "")]
 )
-def test_only_a_replica_that_cannot_hear_is_ended(kind: str, code: int, words: str) -> None:
+def test_only_a_replica_that_cannot_handle_sigterm_is_ended(kind: str, code: int, words: str) -> None:
     command = [sys.executable, "-c", LAUNCHER, kind]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120)
     assert (done.stdout, words in done.stderr) == (f"{code}\n", True), done.stderr

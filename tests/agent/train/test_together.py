@@ -44,7 +44,7 @@ FAULTS = {
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-def test_all_end_with_the_error_of_the_one_that_failed(tmp_path: Path, fault: str) -> None:
+def test_all_replicas_end_with_the_error_of_the_one_that_failed(tmp_path: Path, fault: str) -> None:
     (tmp_path / "train.py").write_text(SCRIPT.replace("FAULT", fault))
     gpq = {
         wire.ENV_RUN_DIR: str(tmp_path),
@@ -71,7 +71,7 @@ def test_all_end_with_the_error_of_the_one_that_failed(tmp_path: Path, fault: st
 
 @pytest.mark.parametrize("step", [1, 5])
 @pytest.mark.parametrize("skip", SKIPS)
-def test_a_step_that_is_left_out_ends_no_training(tmp_path: Path, skip: str, step: int) -> None:
+def test_a_skipped_step_does_not_end_the_training(tmp_path: Path, skip: str, step: int) -> None:
     late = SKIPS[skip] == "continue"
     script = SCRIPT.replace("job.rank == 1 and number == 3", f"number == {step} and ({late} or job.rank == 1)")
     script = script.replace("FAULT", f"time.sleep(0.5 * ({late} and job.rank == 0)); {SKIPS[skip]}")

@@ -50,7 +50,7 @@ ACTS: dict[str, Act] = {
 
 
 @pytest.mark.parametrize("code", ACTS)
-def test_what_begins_late_is_noticed_in_its_batch(code: str) -> None:
+def test_a_habit_that_begins_late_is_noticed_in_its_batch(code: str) -> None:
     this = job()
     loader = this.loader(Examples(10 * STEPS), batch_size=10)
     model = torch.nn.Linear(5, 1)
@@ -77,7 +77,7 @@ class Listener(Observer):
         return ()
 
 
-def test_of_a_right_loop_they_hear_seldom() -> None:
+def test_observers_of_a_correct_loop_are_rarely_called() -> None:
     this = job()
     loader = this.loader(Examples(10 * STEPS), batch_size=10)
     model = torch.nn.Linear(5, 1)

@@ -1,4 +1,4 @@
-"""A small convolutional image classifier: Adadelta, a rate that falls each epoch, and an evaluation after each epoch."""
+"""A small convolutional image classifier: Adadelta, a rate that falls each epoch, and evaluation after each epoch."""
 
 import argparse
 from typing import Any
