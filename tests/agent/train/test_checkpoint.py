@@ -1,4 +1,4 @@
-"""Checkpoints on a disk are complete or absent, whichever process dies at whatever time."""
+"""Every checkpoint on a disk is complete or absent, no matter which process dies when."""
 
 import os
 from pathlib import Path
@@ -41,7 +41,7 @@ def test_a_kill_during_a_write_leaves_a_checkpoint_that_loads(tmp_path: Path) ->
         notices: list[str] = []
         name = store.newest(notices.append)
         assert name is not None
-        assert notices == [], "a kill never damages what is finished"
+        assert notices == [], "a kill never damages a finished checkpoint"
         state = store.read(name)
         assert state["step"] > last
         assert torch.equal(state["weights"], torch.full((300_000,), float(state["step"])))
@@ -171,7 +171,7 @@ def test_saves_by_the_script_count_only_after_commit(tmp_path: Path) -> None:
     again = ScriptCheckpoints(str(tmp_path))
     assert again.start_step == 14
     assert Path(str(again.resume_path), "weights").read_text() == "14"
-    assert len(list((tmp_path / "own").glob("save-*"))) == 3, "two complete, one under way"
+    assert len(list((tmp_path / "own").glob("save-*"))) == 3, "two complete checkpoints and one in progress"
 
 
 def test_a_restored_optimizer_does_not_use_the_memory_of_the_file(tmp_path: Path) -> None:

@@ -43,7 +43,7 @@ def test_only_newer_orders_for_this_attempt_take_effect(tmp_path: Path) -> None:
         assert reader.order is not None
         assert reader.order.seq == 1
         write(tmp_path, attempt=2, seq=3, atomic_batch=8, accum_steps=1, later="unknown to this version")
-        wait_until(lambda: reader.order == wire.Control(2, 3, False, 8, 1), "the thread notices the order by itself")
+        wait_until(lambda: reader.order == wire.Control(2, 3, False, 8, 1), "the thread notices the order")
         (tmp_path / wire.CONTROL).unlink()
         reader.poll()
         assert reader.order == wire.Control(2, 3, False, 8, 1), "the last order stays in force"
@@ -84,7 +84,7 @@ def test_outliers_are_left_out_of_the_sums() -> None:
     assert trim([*steady, 2.5]) == steady
     assert sums([0.5, 0.5]) == (2, 1.0, 0.5)
     assert sums([]) == (0, 0.0, 0.0)
-    assert trim([1.0, 1.0, 1.0, 1.0, 1.05]) == [1.0, 1.0, 1.0, 1.0, 1.05], "five per cent is no outlier"
+    assert trim([1.0, 1.0, 1.0, 1.0, 1.05]) == [1.0, 1.0, 1.0, 1.0, 1.05], "five per cent is not an outlier"
 
 
 class Events(StepClock):

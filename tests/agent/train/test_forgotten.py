@@ -162,7 +162,7 @@ def strangers(model: Model) -> list[Any]:
     return [ForeignDict(a=1), ForeignList(tensors), ForeignTuple(tensors), module, [Proxy()]]
 
 
-@pytest.mark.parametrize("given", [True, False], ids=["in what was given", "in the process"])
+@pytest.mark.parametrize("given", [True, False], ids=["given to the job", "in the process"])
 def test_the_search_runs_no_code_of_foreign_containers(given: bool) -> None:
     model = network()
     objects = strangers(model)

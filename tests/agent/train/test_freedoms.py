@@ -103,7 +103,7 @@ def test_an_error_from_outside_the_loop_is_not_blamed_on_splitting(error: BaseEx
     assert this._engine.shape.freedoms.lost == set()
 
 
-@pytest.mark.parametrize("cut", [True, False], ids=["in pieces", "whole"])
+@pytest.mark.parametrize("cut", [True, False], ids=["split", "whole"])
 def test_an_error_is_blamed_on_splitting_only_in_the_first_split_step(cut: bool) -> None:
     this = job()
     loader = this.loader(Examples(96), batch_size=24, max_local_batch=12 if cut else None, fixed_batch=True)

@@ -75,7 +75,7 @@ def test_each_replica_is_refused_without_waiting_for_the_others(script: list[str
 @pytest.mark.parametrize(
     "extra",
     [{}, {wire.ENV_DEVICES: ""}, {wire.ENV_DEVICES: "cpu:0", wire.ENV_CORES: "0"}],
-    ids=["nobody's", "no device", "a CPU slot"],
+    ids=["without gpq", "no device", "a CPU slot"],
 )
 @without_cuda
 def test_a_script_without_a_gpu_trains_on_the_cpu(script: list[str], extra: Mapping[str, str]) -> None:

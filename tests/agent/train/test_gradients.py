@@ -136,7 +136,7 @@ def worst_error(rank: int, replicas: int, mode: str, batch: int, local: int, fix
             optimizer.zero_grad()
     assert start == SIZE
     known = set(job._engine.shape.freedoms._agreed)
-    assert known <= ALLOWED.get(mode, set()), f"{mode}: {known} would keep steps in one piece"
+    assert known <= ALLOWED.get(mode, set()), f"{mode}: {known} would prevent splitting"
     # Between steps a wrapped model reduces as usual, unless gpq removed its reducer.
     if isinstance(model, DistributedDataParallel):
         assert model.require_backward_grad_sync == hasattr(model, "reducer")

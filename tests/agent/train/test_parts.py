@@ -1,4 +1,4 @@
-"""gpq refuses parts that no checkpoint can hold before training. If a part becomes like that later, training goes on."""
+"""gpq refuses parts that no checkpoint can hold. If that happens only later, training continues without checkpoints."""
 
 import gc
 import weakref

@@ -39,7 +39,7 @@ def record(tmp_path: Path) -> MemoryRecord:
         ([16], SIXTEEN._replace(replicas=2), True),
         ([8], SIXTEEN._replace(replicas=2), False),
     ],
-    ids=["own", "larger", "in pieces", "in pieces that the script asked for", "share of two", "own share of two"],
+    ids=["own", "larger", "split", "split by the script", "share of two", "own share of two"],
 )
 def test_gpq_knows_whether_it_chose_the_batch_size_itself(
     record: MemoryRecord, counts: list[int], limits: Limits, ours: bool
