@@ -1,4 +1,4 @@
-"""gpq refuses parts that no checkpoint can hold. If that happens only later, training continues without checkpoints."""
+"""gpq refuses parts that no checkpoint can hold before it trains. If that happens only later, training continues."""
 
 import gc
 import weakref

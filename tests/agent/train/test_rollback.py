@@ -1,4 +1,4 @@
-"""The first step in pieces is checked without using device memory, whatever the parts are."""
+"""The first split step is checked without using device memory, whatever the parts are."""
 
 from __future__ import annotations
 
