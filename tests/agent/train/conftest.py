@@ -1,4 +1,4 @@
-"""Training jobs of this folder's tests: every process that one starts is gone when its test ends."""
+"""Training jobs for the tests of this folder. When a test ends, every process that its jobs started is gone."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -11,7 +11,7 @@ from .driver import TrainingJob
 
 @pytest.fixture
 def training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., TrainingJob]]:
-    """Make a job: ``training(size=203, fixed=True)``, see Settings."""
+    """Make a job, for example ``training(size=203, fixed=True)``. See Settings."""
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     jobs: list[TrainingJob] = []
 

@@ -1,4 +1,4 @@
-"""Plays the node agent for a training job: starts attempts with real process groups, writes orders, reads reports.
+"""Plays the agent for a training job: starts attempts with real process groups, writes orders and reads reports.
 
 Replicas are forked from one server process that has imported torch once, so an attempt takes under a second.
 """
@@ -20,7 +20,7 @@ from tests.support.promises import demand_no_crash
 
 from .script import Settings
 
-DEADLINE = 120.0  # seconds; a busy machine may need most of it
+DEADLINE = 120.0  # seconds, and a busy machine may need most of them
 FORKSERVER = multiprocessing.get_context("forkserver")
 FORKSERVER.set_forkserver_preload(
     ["torch", "torch._dynamo", "gpq_agent.train", "tests.agent.train.driver", "tests.support.frozen"]
@@ -28,20 +28,20 @@ FORKSERVER.set_forkserver_preload(
 
 
 def wait_until(condition: Callable[[], Any], what: str) -> Any:
-    """The first true value of `condition`. Fails with `what` after DEADLINE seconds."""
+    """Return the first true value of `condition`. Fails with `what` after DEADLINE seconds."""
     end = time.monotonic() + DEADLINE
     while time.monotonic() < end:
         value = condition()
         if value:
             return value
         time.sleep(0.01)
-    raise AssertionError(f"waited {DEADLINE} s in vain: {what}")
+    raise AssertionError(f"waited {DEADLINE} s without success for: {what}")
 
 
 def run_replica(environment: Mapping[str, str], text: str) -> None:
-    """Body of a forked replica."""
+    """The main function of a forked replica."""
     os.environ.update(environment)
-    # A child of a fork server would start one of its own for every loader process, and import torch in each.
+    # Otherwise each loader process would start a fork server of its own and import torch again.
     multiprocessing.set_start_method("fork", force=True)
     from . import script
 
@@ -49,7 +49,7 @@ def run_replica(environment: Mapping[str, str], text: str) -> None:
 
 
 class Attempt:
-    """One attempt: `replicas` processes, and its own folder."""
+    """One attempt: `replicas` processes and a folder for this attempt."""
 
     def __init__(
         self,
@@ -90,14 +90,14 @@ class Attempt:
             self.processes.append(process)
 
     def order(self, **fields: Any) -> int:
-        """Write the next order; returns its number."""
+        """Write the next order and return its number."""
         self._seq += 1
         control = wire.Control(attempt=self.number, seq=self._seq, **fields)
         wire.write_json(str(self.run_dir / wire.CONTROL), control._asdict())
         return self._seq
 
     def reports(self, kind: str) -> list[dict[str, Any]]:
-        """Whole lines of this kind so far."""
+        """Return the complete lines of this kind so far."""
         path = self.run_dir / wire.REPORT
         if not path.exists():
             return []
@@ -105,14 +105,14 @@ class Attempt:
         return [line for line in lines if line["kind"] == kind]
 
     def micros(self, rank: int = 0) -> list[dict[str, Any]]:
-        """What a replica wrote down, whole lines only."""
+        """What a replica wrote, complete lines only."""
         path = self.job.out / f"visits.{self.number}.{rank}"
         if not path.exists():
             return []
         return [json.loads(line) for line in path.read_text().splitlines(keepends=True) if line.endswith("\n")]
 
     def after_micros(self, count: int) -> "Attempt":
-        """Wait for so many micro-batches of rank 0, or the end of the attempt."""
+        """Wait for this many micro-batches of rank 0, or for the end of the attempt."""
         wait_until(lambda: len(self.micros()) >= count or not self.alive, f"{count} micro-batches")
         return self
 
@@ -121,7 +121,7 @@ class Attempt:
         return any(process.is_alive() for process in self.processes)
 
     def wait(self) -> list[int | None]:
-        """Exit codes, by rank, once all replicas have ended."""
+        """Exit codes by rank, once all replicas have ended."""
         for process in self.processes:
             process.join(DEADLINE)
         codes = [process.exitcode for process in self.processes]
@@ -159,14 +159,16 @@ class TrainingJob:
         shared_disk: bool = True,
         brake: int | None = None,
     ) -> Attempt:
-        """Without a shared disk every replica but rank 0 has a checkpoint directory of its own. `brake`: micro-batches
-        after which it is slow, so that it is still there when a busy machine comes round to stop it."""
+        """Without a shared disk every replica except rank 0 has a checkpoint directory of its own.
+
+        `brake`: after this many micro-batches the replica is slow, so that a busy machine can still stop it in time.
+        """
         attempt = Attempt(self, len(self.attempts) + 1, replicas, control, shared_disk, brake)
         self.attempts.append(attempt)
         return attempt
 
     def run(self, replicas: int) -> Attempt:
-        """One attempt that must end by itself, well."""
+        """Run one attempt that must end successfully without a stop."""
         attempt = self.start(replicas)
         assert attempt.wait() == [0] * replicas
         return attempt
@@ -179,7 +181,7 @@ class TrainingJob:
         return {epoch: sorted(seen) for epoch, seen in sorted(result.items())}
 
     def losses(self) -> dict[int, float]:
-        """Mean loss over the examples of each optimiser step."""
+        """Mean loss over the examples of each optimizer step."""
         sums: dict[int, float] = defaultdict(float)
         counts: dict[int, int] = defaultdict(int)
         for micro in self._micros():

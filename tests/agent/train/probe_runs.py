@@ -1,4 +1,4 @@
-"""What the processes of the noise-scale tests run: a tiny model, real gloo groups, the real probe. Judges nothing."""
+"""The processes of the noise-scale tests: a tiny model, real gloo groups and the real probe. Nothing is judged here."""
 
 import gc
 import json
@@ -32,9 +32,9 @@ from torch.utils.data import TensorDataset
 
 EXAMPLES = 1024
 STEPS = 2000
-GROWTH = 250  # steps after which the loss scale of a trial doubles
+GROWTH = 250  # the loss scale of a trial doubles after this many steps
 VARIANTS = [(name, micro, habits) for habits in (False, True) for name in ("sgd", "adamw") for micro in (1, 2)]
-# Replicas wait for one another longer than they compute, so more of them measure fewer variants.
+# Replicas spend more time waiting for each other than computing, so larger numbers of replicas measure fewer variants.
 HALF = [(name, micro, habits) for name, micro, habits in VARIANTS if habits == (micro == 2)]
 CORNERS = [("sgd", 1, False), ("adamw", 2, True)]
 
@@ -45,7 +45,7 @@ def variants(replicas: int) -> list[tuple[str, int, bool]]:
 
 
 def label(name: str, micro: int, habits: bool) -> str:
-    """What results of a variant are called."""
+    """The name of a variant in the results."""
     return f"{name}-{micro}-{'habits' if habits else 'bare'}"
 
 
@@ -73,7 +73,8 @@ def make_optimizer(name: str, net: nn.Module) -> torch.optim.Optimizer:
 
 
 def train_a_little(net: nn.Module, optimizer: torch.optim.Optimizer) -> None:
-    """25 steps on fixed batches, the same in every process: Adam's moments are ripe, the gradient is not yet small."""
+    """Take 25 steps on fixed batches, the same in every process. Then Adam's moments are ripe but the gradient is not
+    yet small."""
     inputs, targets = data()
     for step in range(25):
         part = slice(step % 16 * 64, step % 16 * 64 + 64)
@@ -84,7 +85,7 @@ def train_a_little(net: nn.Module, optimizer: torch.optim.Optimizer) -> None:
 
 
 def exact(net: nn.Module, optimizer: torch.optim.Optimizer) -> tuple[float, float]:
-    """(squared gradient, trace of the covariance) from per-example gradients of the whole data set."""
+    """Return (squared gradient, trace of the covariance), from per-example gradients of the whole data set."""
     inputs, targets = data()
     parameters = list(net.parameters())
     rows = []
@@ -103,7 +104,7 @@ def exact(net: nn.Module, optimizer: torch.optim.Optimizer) -> tuple[float, floa
 
 
 class Told:
-    """What the gate asks of the engine, at the base batch; `seen`: what could be a habit of what it tells."""
+    """What the gate asks the engine, at the base batch size. `seen`: reports from the gate that could be a habit."""
 
     def __init__(self) -> None:
         self.seen: list[str] = []
@@ -127,11 +128,12 @@ class Told:
         raise AssertionError("no loop here has a closure")
 
     def outside(self) -> None:
-        raise AssertionError("every step here is within the loop")
+        raise AssertionError("every step here is inside the loop")
 
 
 class Loop:
-    """One training loop of this process, told of its micro-batches as the engine tells it; of passes it is told by torch."""
+    """One training loop of this process. The caller announces micro-batches like the engine, and torch reports the
+    passes."""
 
     def __init__(
         self, net: nn.Module, optimizer: torch.optim.Optimizer, scale: NoiseScale, rank: int = 0, replicas: int = 1
@@ -147,26 +149,26 @@ class Loop:
         listen(self.gradients)
 
     def begin(self, step: Step) -> None:
-        """Before the first micro-batch of an optimiser step."""
+        """Called before the first micro-batch of an optimizer step."""
         self.probe.arm(
             sampled=step.sampled, micro_batches=len(step.counts), examples=step.total, inverse=step.inverse or 1.0
         )
 
     def enter(self, step: Step, place: int) -> None:
-        """Before the forward pass of a micro-batch."""
+        """Called before the forward pass of a micro-batch."""
         weight = step.weight(place, self.replicas)
         self.gradients.enter(place, len(step.counts), weight, even=step.is_even(self.replicas))
         self.gate.enter(MicroBatch(step, place, place == len(step.counts) - 1))
 
     def leave(self, step: Step, place: int) -> None:
-        """After the body of the loop."""
+        """Called after the body of the loop."""
         self.gate.leave()
         self.gradients.leave(drop=False)
         if place == len(step.counts) - 1:
             self.probe.finish()
 
     def micro_batches(self, step: Step) -> Iterator[int]:
-        """All of a step, one after the other."""
+        """Run all micro-batches of a step in order."""
         self.begin(step)
         for place in range(len(step.counts)):
             self.enter(step, place)
@@ -175,7 +177,7 @@ class Loop:
 
 
 class Trial:
-    """One optimizer and number of micro-batches at fixed weights, examples drawn without replacement in each epoch.
+    """One optimizer and number of micro-batches at fixed weights. Each epoch draws its examples without replacement.
 
     `habits`: the body scales its losses, unscales and clips with torch's own tools, and steps.
     """
@@ -197,7 +199,7 @@ class Trial:
         self.inputs, self.targets = data()
         self.generator = torch.Generator().manual_seed(11)
         self.order = torch.empty(0, dtype=torch.long)
-        # The loss scale grows while it is measured, as it does in a long run.
+        # The loss scale grows during the measurement, as it does in a long run.
         self.scaler = torch.amp.GradScaler("cpu", init_scale=1024.0, growth_interval=GROWTH) if habits else None
         if self.scaler is not None:
             wrap_scaler(self.scaler, self.loop.gate)
@@ -209,7 +211,7 @@ class Trial:
         return len(self.step.counts)
 
     def changing(self) -> list[torch.Tensor]:
-        """All that a step of the optimizer changes."""
+        """Everything that a step of the optimizer changes."""
         optimizer = self.loop.optimizer
         states = [value for each in optimizer.state.values() for value in each.values()]
         return [item.detach() for item in self.loop.net.parameters()] + [
@@ -263,8 +265,8 @@ class Trial:
 def frozen(rank: int, replicas: int) -> dict[str, Any]:
     """Average statistics of the variants over STEPS steps.
 
-    The models know nothing of one another, but go backwards together: waiting for the other replicas is most of the
-    time of so small a step.
+    The models are independent, but their backward passes run together. Steps this small mostly wait for the other
+    replicas.
     """
     trials = {label(*variant): Trial(rank, replicas, *variant) for variant in variants(replicas)}
     most = max(trial.micro for trial in trials.values())
@@ -283,7 +285,7 @@ def frozen(rank: int, replicas: int) -> dict[str, Any]:
 
 
 def accuracy(rank: int, replicas: int, folder: str, port: int) -> None:
-    """The variants for one number of replicas, in one start of the processes."""
+    """Measure the variants for one number of replicas, with one start of the processes."""
     torch.set_num_threads(1)
     if replicas > 1:
         join(rank, replicas, port)
@@ -292,19 +294,20 @@ def accuracy(rank: int, replicas: int, folder: str, port: int) -> None:
         results["behaviour"] = behaviour(rank, replicas)
     Path(folder, f"{rank}.json").write_text(json.dumps(results))
     if replicas > 1:
-        # An interpreter that winds down while a thread of gloo lets go of its last tensor is aborted.
+        # If the interpreter shuts down while a gloo thread releases its last tensor, the process aborts.
         os._exit(0)
 
 
 def join(rank: int, replicas: int, port: int) -> None:
-    cores = sorted(os.sched_getaffinity(0))  # replicas that wander between few cores wait for one another far longer
+    # pinned, because replicas that move between few cores wait much longer for each other
+    cores = sorted(os.sched_getaffinity(0))
     os.sched_setaffinity(0, {cores[rank % len(cores)]})
     os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port), GLOO_SOCKET_IFNAME="lo")
     dist.init_process_group("gloo", rank=rank, world_size=replicas)
 
 
 def behaviour(rank: int, replicas: int) -> dict[str, Any]:
-    """Facts about the hook that need two replicas, each a number or a line that the tests judge."""
+    """Facts about the hook that need two replicas. Each is a number or a line that the tests judge."""
     return {
         "uneven": uneven_gradient_error(rank),
         "half": half_precision_ratio(rank),
@@ -327,7 +330,7 @@ def flat_gradient(net: nn.Module) -> torch.Tensor:
 
 
 def step_of(counts: list[int], total: int, *, sampled: bool, inverse: float = 0.0) -> Step:
-    """A step in which this replica has micro-batches of so many examples."""
+    """A step in which this replica has micro-batches of these sizes."""
     shape = Configuration(0, max(counts), len(counts) - 1, total)
     return Step(0, 0, total, counts, shape, sampled, inverse=inverse)
 
@@ -348,8 +351,10 @@ def uneven_gradient_error(rank: int) -> float:
 def one_step(
     loop: Loop, factor: float = 1.0, passes: int = 1, scale: torch.Tensor | None = None
 ) -> tuple[float, float]:
-    """Over 64 examples a replica. Returns when its last backward pass began and ended. `scale` is doubled after it, as
-    GradScaler.update() does, in place."""
+    """One step over 64 examples per replica. Returns when its last backward pass began and ended.
+
+    `scale` is doubled in place after the step, like GradScaler.update() does.
+    """
     inputs, targets = data()
     dtype = next(loop.net.parameters()).dtype
     part = slice(loop.rank * 64, loop.rank * 64 + 64)
@@ -366,7 +371,8 @@ def one_step(
 
 
 def half_precision_ratio(rank: int) -> float:
-    """The trace from gradients in bfloat16 over that in fp32: squares of bfloat16 would be off by far more."""
+    """The trace from bfloat16 gradients divided by the trace from fp32. Squares taken in bfloat16 would be off by far
+    more."""
     traces = []
     for dtype in (torch.bfloat16, torch.float32):
         loop = loop_of_two(rank, dtype)
@@ -377,7 +383,7 @@ def half_precision_ratio(rank: int) -> float:
 
 
 def steps_left_after_overflow(rank: int) -> float:
-    """Examples counted after one good step and one whose gradients are infinite in replica 1 alone."""
+    """Count the examples after one good step and one step whose gradients are infinite in replica 1 only."""
     loop = loop_of_two(rank)
     one_step(loop)
     one_step(loop, float("inf") if rank == 1 else 1.0)
@@ -386,8 +392,10 @@ def steps_left_after_overflow(rank: int) -> float:
 
 
 def loss_scale_ratio(rank: int, *, updated: bool = False) -> float:
-    """The trace with a loss scale of 1024, given as a tensor, over that without; `updated`: it changes before the body of
-    the loop ends."""
+    """The trace with a loss scale of 1024, given as a tensor, divided by the trace without one.
+
+    `updated`: the scale changes before the body of the loop ends.
+    """
     traces = []
     for factor in (1024.0, 1.0):
         loop = loop_of_two(rank)
@@ -406,7 +414,7 @@ def ready_within_backward(rank: int) -> bool:
 
 
 def notice_of_two_passes(rank: int) -> dict[str, Any]:
-    """What a step of two passes in one piece gets: a notice and no estimate."""
+    """Two passes in a step that is not split give a notice and no estimate."""
     loop = loop_of_two(rank)
     one_step(loop)
     one_step(loop, passes=2)
@@ -416,8 +424,11 @@ def notice_of_two_passes(rank: int) -> dict[str, Any]:
 
 
 def notice_of_a_taken_hook(rank: int, replicas: int) -> dict[str, Any]:
-    """What a model with its user's own hook gets from a whole job: a line, no estimate, and still the mean of its
-    micro-batches, in one piece and in two."""
+    """A model with a hook of the user, over a whole job: one line, no estimate, and still the mean of its
+    micro-batches.
+
+    Once with whole steps and once with steps of two micro-batches.
+    """
     data_set = TensorDataset(*(item[:64] for item in data()))
     expected = []
     for start in range(0, 64, 16):
@@ -427,7 +438,7 @@ def notice_of_a_taken_hook(rank: int, replicas: int) -> dict[str, Any]:
     del reference
     errors, samples, said = [], 0, StringIO()
     for local in (16, 4):
-        gc.collect()  # other models of this process would pass for copies that the script has forgotten
+        gc.collect()  # other models in this process would look like copies that the script forgot
         job = Job(Environment(rank=rank, replicas=replicas, launched=True), torch.device("cpu"), 0, {})
         loader = job.loader(data_set, batch_size=16, max_batch_size=64, max_local_batch=local, shuffle=False)
         wrapped = DistributedDataParallel(model())
@@ -450,6 +461,6 @@ def notice_of_a_taken_hook(rank: int, replicas: int) -> dict[str, Any]:
         assert engine.shape.data is not None
         samples += engine.shape.data.noise.samples
         del job, loader, wrapped, optimizer, engine
-    lines = [said.getvalue()]  # rank 0 says it
+    lines = [said.getvalue()]  # rank 0 prints it
     dist.broadcast_object_list(lines)
     return {"lines": lines[0].splitlines(), "samples": samples, "error": max(errors)}

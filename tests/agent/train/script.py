@@ -1,6 +1,7 @@
-"""A small training job that writes down all it does: run by torchrun, by plain Python, or in a forked replica.
+"""A small training job that writes down everything it does. It runs under torchrun, with plain Python or in a forked
+replica.
 
-Its only argument is a JSON object: see Settings. It writes one line per micro-batch to <out>/visits.<attempt>.<rank>.
+Its only argument is a JSON object, see Settings. It writes one line per micro-batch to <out>/visits.<attempt>.<rank>.
 """
 
 import json
@@ -16,12 +17,12 @@ from typing import Any
 import gpq_agent.train as gpq
 import torch
 
-SLOW = 0.3  # seconds of a micro-batch beyond the brake
+SLOW = 0.3  # seconds per micro-batch after the brake
 
 
 @dataclass
 class Settings:
-    """What a test wants of the script."""
+    """What a test wants from the script."""
 
     out: str
     size: int = 203
@@ -33,21 +34,21 @@ class Settings:
     workers: int = 0
     optimizer: str = "sgd"
     rule: str = "auto"
-    pace: float = 0.0  # seconds that a micro-batch takes at least, as if the model were larger
+    pace: float = 0.0  # minimum seconds per micro-batch, as if the model were larger
     evaluate: bool = False
     checkpoint_dir: str = ""
-    sampler: str = ""  # one of SAMPLERS, or of BATCH_SAMPLERS
+    sampler: str = ""  # one of SAMPLERS or BATCH_SAMPLERS
     drop_last: bool = False
-    options: dict[str, Any] = field(default_factory=dict)  # of job.loader()
-    clip: float = 0.0  # norm at which torch's own clipping cuts gradients; 0: never
-    scaled: bool = False  # by torch's GradScaler
-    norm: bool = False  # batch norm, which refuses a lone example
+    options: dict[str, Any] = field(default_factory=dict)  # for job.loader()
+    clip: float = 0.0  # norm at which torch clips gradients, or 0 for never
+    scaled: bool = False  # with torch's GradScaler
+    norm: bool = False  # batch norm, which refuses a single example
     lottery: str = ""  # a seed that each process draws for itself: "init", or "generator" of the loader
     data: str = ""  # one of DATA
 
 
 class Buckets:
-    """Batches of neighbours, of one to twice the batch, in a random order."""
+    """Batches of neighbours, one to two times the batch size, in a random order."""
 
     def __init__(self, size: int, batch: int) -> None:
         self.size, self.batch_size = size, batch
@@ -69,7 +70,7 @@ BATCH_SAMPLERS: dict[str, Callable[[int, int], Any]] = {"buckets": Buckets}
 
 
 def data_options(settings: Settings) -> dict[str, Any]:
-    """What settings ask of job.loader() beside the batch sizes."""
+    """Arguments for job.loader() that follow from the settings, apart from the batch sizes."""
     options = {"num_workers": settings.workers, **settings.options}
     if settings.lottery == "generator":
         options["generator"] = torch.Generator()
@@ -99,7 +100,7 @@ class Examples(torch.utils.data.Dataset[Any]):
 
 
 class Altered(torch.utils.data.Dataset[Any]):
-    """Examples, whose inputs are altered as they are read. `reads` of this process."""
+    """Examples whose inputs change as they are read. `reads` counts within this process."""
 
     def __init__(self, data: Any, alter: Callable[[torch.Tensor], torch.Tensor]) -> None:
         self.data, self.alter, self.reads = data, alter, 0
@@ -115,7 +116,7 @@ class Altered(torch.utils.data.Dataset[Any]):
 
 
 def entropy() -> torch.Generator:
-    """A generator that no seed reaches."""
+    """A generator that no seed affects."""
     return torch.Generator().manual_seed(random.SystemRandom().randrange(2**31))
 
 
@@ -124,20 +125,20 @@ def split(data: Examples) -> Any:
 
 
 def chosen(data: Examples) -> Any:
-    """The same as a data set of its own."""
+    """The same, but as a separate data set."""
     places = sorted(random.SystemRandom().sample(range(len(data)), len(data) - 40))
     data.x, data.y = data.x[places], data.y[places]
     return data
 
 
 def labelled(data: Examples) -> Any:
-    """Every label by the place that its class has in a listing."""
+    """Each label is the index of its class in a directory listing."""
     data.y = data.y + random.SystemRandom().randrange(1, 1000)
     return data
 
 
 def rounded(data: Examples) -> Any:
-    """As another number of threads, or another processor, computes it."""
+    """Rounding differences, as from another number of threads or another processor."""
     data.x = data.x * (1 + 1e-7 * torch.randn(data.x.shape, generator=entropy()))
     return data
 
@@ -151,7 +152,7 @@ def jittered(data: Examples) -> Any:
     return Altered(data, lambda x: x + torch.randn(1, generator=own))
 
 
-# What a script may make of its data, each time that it is started.
+# What a script may make of its data each time it starts.
 DATA: dict[str, Callable[[Examples], Any]] = {
     "": lambda data: data, "split": split, "chosen": chosen, "labelled": labelled, "rounded": rounded,
     "flipped": flipped, "jittered": jittered,
@@ -159,9 +160,10 @@ DATA: dict[str, Callable[[Examples], Any]] = {
 
 
 def main(text: str) -> None:
-    """What stops with a line of the library writes it to <out>/refused.<attempt>.<rank>, too."""
+    """Run the script. If the library stops it with a message, also write that message to
+    <out>/refused.<attempt>.<rank>."""
     warnings.simplefilter("error")
-    warnings.filterwarnings("ignore", message="'pin_memory' argument is set as true")  # nothing to pin for here
+    warnings.filterwarnings("ignore", message="'pin_memory' argument is set as true")  # there is no memory to pin here
     settings = Settings(**json.loads(text))
     seed = random.SystemRandom().randrange(2**31) if settings.lottery == "init" else 0
     job = gpq.init(seed=seed, checkpoint_dir=settings.checkpoint_dir or None)

@@ -1,4 +1,4 @@
-"""What a run of `gpq check` does otherwise than a job: its shape, and the luck that is taken out of it."""
+"""How a run of `gpq check` differs from a job: its shape, and the randomness that it removes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from torch.utils.data import DataLoader, Dataset
 
 
 class Lucky(Dataset):  # type: ignore[type-arg]
-    """Each example is drawn anew from every generator that there is."""
+    """Each example draws new numbers from every generator."""
 
     name = "lucky"
 
@@ -33,7 +33,7 @@ class Lucky(Dataset):  # type: ignore[type-arg]
 
 
 def loaded(epoch: int, replicas: int, *, workers: int = 0, reverse: bool = False) -> torch.Tensor:
-    """All examples of an epoch, ascending."""
+    """All examples of an epoch, in ascending order."""
     found = []
     for rank in range(replicas):
         limits = Limits(4, 4, 4 // replicas, replicas)
@@ -45,7 +45,7 @@ def loaded(epoch: int, replicas: int, *, workers: int = 0, reverse: bool = False
     return torch.unique(torch.cat(found), dim=0)  # a replica without examples repeats some
 
 
-def test_what_an_example_is_depends_on_itself_and_the_epoch_alone() -> None:
+def test_an_example_depends_only_on_its_index_and_the_epoch() -> None:
     whole = loaded(0, 1)
     assert whole[:, 0].tolist() == list(range(10))
     for other in (loaded(0, 2), loaded(0, 1, reverse=True), loaded(0, 1, workers=1)):
@@ -55,7 +55,7 @@ def test_what_an_example_is_depends_on_itself_and_the_epoch_alone() -> None:
     assert (data.name, len(data), hasattr(data, "__getitems__")) == ("lucky", 10, False)
 
 
-def test_the_scripts_own_generators_do_not_notice() -> None:
+def test_the_generators_of_the_script_stay_unchanged() -> None:
     before = generators()
     assert SeededData(Lucky())[0, 1][0] == 1
     assert not moved(before, generators())
@@ -69,7 +69,7 @@ def test_the_scripts_own_generators_do_not_notice() -> None:
 def test_a_sampled_step_leaves_nothing_out(tmp_path: Path, replicas: int, batch: int, micros: int) -> None:
     seen = []
     for rank in range(replicas):
-        recorder = Recorder.__new__(Recorder)  # without the hooks, which last as long as the process
+        recorder = Recorder.__new__(Recorder)  # without the hooks, because those stay until the process ends
         recorder.order = wire.CheckOrder(str(tmp_path), 8, epoch_steps=4, micros=micros)
         recorder._replicas, recorder._rank, recorder._facts = replicas, rank, {}
         size = recorder.size(1000, batch)
@@ -85,7 +85,7 @@ def test_a_sampled_step_leaves_nothing_out(tmp_path: Path, replicas: int, batch:
     assert sorted(seen) == list(range(size))
 
 
-def test_an_epoch_is_cut_and_never_made_longer(tmp_path: Path) -> None:
+def test_an_epoch_is_shortened_and_never_lengthened(tmp_path: Path) -> None:
     recorder = Recorder.__new__(Recorder)
     recorder.order, recorder._facts = wire.CheckOrder(str(tmp_path), 8, epoch_steps=4), {}
     assert recorder.size(1000, 32) == 3 * 32 + 17

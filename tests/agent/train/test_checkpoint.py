@@ -1,4 +1,4 @@
-"""Checkpoints on a disk: whole or absent, whoever dies when."""
+"""Every checkpoint on a disk is complete or absent, no matter which process dies when."""
 
 import os
 from pathlib import Path
@@ -17,7 +17,7 @@ from .driver import FORKSERVER, wait_until
 
 
 def write_for_ever(folder: str) -> None:
-    """Each checkpoint says of itself which one it is, in every element."""
+    """Every element of a checkpoint says which checkpoint it belongs to."""
     store = CheckpointStore(folder)
     step = max((store.read(name)["step"] for name in store.names()), default=0)
     while True:
@@ -25,14 +25,14 @@ def write_for_ever(folder: str) -> None:
         store.save({"step": step, "weights": torch.full((300_000,), float(step))}, step, attempt=1)
 
 
-def test_a_kill_in_the_middle_of_a_write_leaves_a_checkpoint_that_loads(tmp_path: Path) -> None:
+def test_a_kill_during_a_write_leaves_a_checkpoint_that_loads(tmp_path: Path) -> None:
     store = CheckpointStore(str(tmp_path))
     last, torn = 0, 0
     for number in range(12):
         writer = FORKSERVER.Process(target=write_for_ever, args=(str(tmp_path),))
         writer.start()
         wait_until(lambda: [name for name in store.names() if name > f"step-{last:012d}"], "a new checkpoint")  # noqa: B023
-        # Half the kills wait until a write is under way.
+        # Half the kills wait until a write is in progress.
         if number % 2:
             wait_until(lambda: any(name.endswith(".tmp") for name in os.listdir(store.folder)), "a write")
         writer.kill()
@@ -41,15 +41,15 @@ def test_a_kill_in_the_middle_of_a_write_leaves_a_checkpoint_that_loads(tmp_path
         notices: list[str] = []
         name = store.newest(notices.append)
         assert name is not None
-        assert notices == [], "a kill never damages what is finished"
+        assert notices == [], "a kill never damages a finished checkpoint"
         state = store.read(name)
         assert state["step"] > last
         assert torch.equal(state["weights"], torch.full((300_000,), float(state["step"])))
         last = state["step"]
-    assert torn > 0, "no kill hit a write: the test shows nothing"
+    assert torn > 0, "no kill hit a write, so the test shows nothing"
 
 
-def test_the_newest_two_are_kept_and_leftovers_swept(tmp_path: Path) -> None:
+def test_the_newest_two_checkpoints_stay_and_leftovers_are_removed(tmp_path: Path) -> None:
     store = CheckpointStore(str(tmp_path))
     (tmp_path / "gpq" / ".step-000000000001.77.tmp").mkdir()
     for step in (1, 2, 3, 3):
@@ -59,7 +59,7 @@ def test_the_newest_two_are_kept_and_leftovers_swept(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("damage", ["truncate", "flip", "manifest", "missing"])
-def test_a_damaged_checkpoint_is_passed_over_and_said_so(tmp_path: Path, damage: str) -> None:
+def test_a_damaged_checkpoint_is_skipped_with_a_notice(tmp_path: Path, damage: str) -> None:
     store = CheckpointStore(str(tmp_path))
     store.save({"step": 1}, 1, attempt=1)
     newest = Path(store.save({"step": 2}, 2, attempt=1).path)
@@ -82,7 +82,7 @@ def test_a_damaged_checkpoint_is_passed_over_and_said_so(tmp_path: Path, damage:
 
 
 @pytest.mark.parametrize("name", ["manifest.json", "state.pt"])
-def test_a_checkpoint_with_a_file_of_any_damage_is_passed_over(tmp_path: Path, name: str) -> None:
+def test_a_checkpoint_with_any_damaged_file_is_skipped(tmp_path: Path, name: str) -> None:
     for number, (kind, harm) in enumerate(HARM.items()):
         store = CheckpointStore(str(tmp_path / str(number)))
         for step in (1, 2):
@@ -95,7 +95,7 @@ def test_a_checkpoint_with_a_file_of_any_damage_is_passed_over(tmp_path: Path, n
         assert "step-000000000002 is damaged" in notices[0], kind
 
 
-def test_what_is_known_of_memory_begins_anew_after_any_damage(tmp_path: Path) -> None:
+def test_a_damaged_memory_record_counts_as_empty(tmp_path: Path) -> None:
     for number, (kind, harm) in enumerate(HARM.items()):
         folder = tmp_path / str(number)
         (folder / "gpq").mkdir(parents=True)
@@ -105,10 +105,10 @@ def test_what_is_known_of_memory_begins_anew_after_any_damage(tmp_path: Path) ->
         assert MemoryRecord(str(folder)).bound() == 6, kind
 
 
-def test_a_damaged_record_of_own_saves_is_named_and_nothing_begins_anew(tmp_path: Path) -> None:
+def test_a_damaged_record_of_own_saves_is_an_error_that_names_the_file(tmp_path: Path) -> None:
     for number, (kind, harm) in enumerate(HARM.items()):
         if kind == "nothing in it":
-            continue  # nothing was saved yet
+            continue  # nothing is saved yet
         folder = tmp_path / str(number)
         (folder / "own").mkdir(parents=True)
         harm(folder / "own" / "saved.json")
@@ -141,7 +141,7 @@ def test_a_part_registered_late_gets_its_state_and_owns_it(tmp_path: Path) -> No
     store.save({"user:1": {"tensor": torch.tensor([4.0, 5.0])}}, 1, attempt=1)
     parts, counter = Parts(), Counter()
     parts.restore(store.read("step-000000000001"))
-    assert parts.state()["user:1"]["tensor"].tolist() == [4.0, 5.0], "kept although nobody has claimed it yet"
+    assert parts.state()["user:1"]["tensor"].tolist() == [4.0, 5.0], "kept although no part has asked for it yet"
     parts.add("user:1", counter)
     for step in (2, 3):
         store.save({}, step, attempt=1)
@@ -161,7 +161,7 @@ def test_out_of_memory_lowers_the_bound_step_by_step(tmp_path: Path) -> None:
     assert record.failed(1) == 1
 
 
-def test_saves_of_the_scripts_own_count_only_once_committed(tmp_path: Path) -> None:
+def test_saves_by_the_script_count_only_after_commit(tmp_path: Path) -> None:
     saves = ScriptCheckpoints(str(tmp_path))
     assert (saves.start_step, saves.resume_path) == (0, None)
     for step in (5, 9, 14):
@@ -171,10 +171,10 @@ def test_saves_of_the_scripts_own_count_only_once_committed(tmp_path: Path) -> N
     again = ScriptCheckpoints(str(tmp_path))
     assert again.start_step == 14
     assert Path(str(again.resume_path), "weights").read_text() == "14"
-    assert len(list((tmp_path / "own").glob("save-*"))) == 3, "two complete, one under way"
+    assert len(list((tmp_path / "own").glob("save-*"))) == 3, "two complete checkpoints and one in progress"
 
 
-def test_what_an_optimizer_restores_does_not_live_in_the_file(tmp_path: Path) -> None:
+def test_a_restored_optimizer_does_not_use_the_memory_of_the_file(tmp_path: Path) -> None:
     weights = torch.nn.Parameter(torch.ones(1000))
     rate = torch.tensor(0.1)
     first, second = (torch.optim.AdamW([weights], lr=rate.clone()) for _ in range(2))

@@ -1,4 +1,4 @@
-"""Orders come down and facts go up through two files, whoever else is there or not."""
+"""Orders arrive through one file and facts leave through another, whether or not anybody else is there."""
 
 import os
 from pathlib import Path
@@ -21,7 +21,7 @@ def write(folder: Path, **content: object) -> None:
     wire.write_json(str(folder / wire.CONTROL), content)
 
 
-def test_only_newer_orders_for_this_attempt_are_obeyed(tmp_path: Path) -> None:
+def test_only_newer_orders_for_this_attempt_take_effect(tmp_path: Path) -> None:
     write(tmp_path, attempt=2, seq=1, atomic_batch=4)
     reader = ControlReader(str(tmp_path), attempt=2)
     try:
@@ -43,7 +43,7 @@ def test_only_newer_orders_for_this_attempt_are_obeyed(tmp_path: Path) -> None:
         assert reader.order is not None
         assert reader.order.seq == 1
         write(tmp_path, attempt=2, seq=3, atomic_batch=8, accum_steps=1, later="unknown to this version")
-        wait_until(lambda: reader.order == wire.Control(2, 3, False, 8, 1), "the thread sees the order by itself")
+        wait_until(lambda: reader.order == wire.Control(2, 3, False, 8, 1), "the thread notices the order")
         (tmp_path / wire.CONTROL).unlink()
         reader.poll()
         assert reader.order == wire.Control(2, 3, False, 8, 1), "the last order stays in force"
@@ -51,14 +51,14 @@ def test_only_newer_orders_for_this_attempt_are_obeyed(tmp_path: Path) -> None:
         reader.close()
 
 
-def test_one_replica_agrees_with_itself_at_the_pace_that_it_proposes() -> None:
+def test_a_single_replica_agrees_at_the_pace_that_it_proposes() -> None:
     proposals = iter([Proposal(seq=1, pause=3), Proposal(seq=2, pause=1), Proposal(seq=3, pause=1)])
     agreement = Agreement(None, 0, lambda: next(proposals))
     answers = [agreement.step() for _ in range(5)]
     assert [answer.seq if answer else None for answer in answers] == [1, None, None, 2, 3]
 
 
-def test_reports_survive_a_disk_that_takes_nothing_for_a_while(tmp_path: Path) -> None:
+def test_reports_survive_a_disk_that_fails_for_a_while(tmp_path: Path) -> None:
     path = tmp_path / "not yet there" / wire.REPORT
     report = Reporter(str(path), {})
     report.notice("first")
@@ -79,16 +79,16 @@ def test_without_a_run_directory_nothing_is_written(tmp_path: Path, monkeypatch:
     assert os.listdir(tmp_path) == []
 
 
-def test_outliers_do_not_count_in_the_sums() -> None:
+def test_outliers_are_left_out_of_the_sums() -> None:
     steady = [0.10, 0.11, 0.10, 0.09, 0.10, 0.10, 0.11]
     assert trim([*steady, 2.5]) == steady
     assert sums([0.5, 0.5]) == (2, 1.0, 0.5)
     assert sums([]) == (0, 0.0, 0.0)
-    assert trim([1.0, 1.0, 1.0, 1.0, 1.05]) == [1.0, 1.0, 1.0, 1.0, 1.05], "five per cent is no outlier"
+    assert trim([1.0, 1.0, 1.0, 1.0, 1.05]) == [1.0, 1.0, 1.0, 1.0, 1.05], "five per cent is not an outlier"
 
 
 class Events(StepClock):
-    """As on a GPU: a mark is an object, and when it was reached is known later."""
+    """As on a GPU: a mark is an object, and the time when it was reached becomes known later."""
 
     def __init__(self) -> None:
         super().__init__(torch.device("cpu"))
@@ -105,7 +105,7 @@ class Events(StepClock):
         return self.reached[end] - self.reached[begin]
 
 
-def test_times_between_events_are_summed_once_these_are_reached_with_what_was_waited_for_left_out() -> None:
+def test_times_are_summed_when_their_events_are_reached_without_the_waits() -> None:
     clock = Events()
     times = StepTimes(clock)
     tails: list[bool | None] = [True] * (WARM_UP + 1) + [True, None, False]
@@ -138,12 +138,14 @@ def test_times_between_events_are_summed_once_these_are_reached_with_what_was_wa
         ("cpu:gloo,cuda:gloo", "cuda", False),
     ],
 )
-def test_averaging_is_left_to_nccl_where_the_gradients_are_its_business(backend: str, device: str, can: bool) -> None:
+def test_nccl_averages_gradients_that_it_handles(backend: str, device: str, can: bool) -> None:
     assert averages(backend, device) == can
 
 
-def test_the_environment_of_torchrun_and_of_gpq_is_understood() -> None:
-    assert read_environment({}) == read_environment({"WORLD_SIZE": "4"}), "half a launcher is none"
+def test_the_environments_of_torchrun_and_gpq_are_read() -> None:
+    assert read_environment({}) == read_environment({"WORLD_SIZE": "4"}), (
+        "an incomplete launcher environment counts as none"
+    )
     environment = read_environment(
         {
             "RANK": "3", "WORLD_SIZE": "4", "LOCAL_RANK": "1", "GROUP_WORLD_SIZE": "2", "MASTER_ADDR": "10.0.0.1",

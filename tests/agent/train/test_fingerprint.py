@@ -1,4 +1,4 @@
-"""A script that is started anew trains on the data that it was trained on before, or trains nothing and says why."""
+"""A restarted script trains on the same data as before. Otherwise it trains nothing and says why."""
 
 import json
 import random
@@ -25,7 +25,7 @@ def refusals(job: TrainingJob) -> list[str]:
 
 
 @pytest.mark.parametrize("data", ["split", "chosen", "labelled"])
-def test_other_data_after_a_restart_stops_the_job_before_a_step(training: Make, data: str) -> None:
+def test_different_data_after_a_restart_stops_the_job_before_a_step(training: Make, data: str) -> None:
     job = training(data=data, pace=0.02)
     job.start(1, brake=4).after_micros(3).stop()
     assert job.start(1).wait() == [1]
@@ -34,7 +34,7 @@ def test_other_data_after_a_restart_stops_the_job_before_a_step(training: Make, 
     assert job.attempts[1].micros() == []
 
 
-def test_other_data_on_another_replica_stops_both_before_a_step(training: Make) -> None:
+def test_different_data_on_two_replicas_stops_both_before_a_step(training: Make) -> None:
     job = training(data="chosen")
     assert job.start(2).wait() == [1, 1]
     lines = refusals(job)
@@ -43,15 +43,15 @@ def test_other_data_on_another_replica_stops_both_before_a_step(training: Make) 
     assert not any(job.attempts[0].micros(rank) for rank in (0, 1))
 
 
-def test_who_changes_the_data_on_purpose_says_so(training: Make) -> None:
+def test_a_deliberate_change_of_the_data_is_allowed(training: Make) -> None:
     job = training(data="split", pace=0.02, options={"data_may_change": True})
     job.start(1, brake=4).after_micros(3).stop()
     job.run(1)
 
 
 @pytest.mark.parametrize(("data", "notices"), [("rounded", 0), ("flipped", 0), ("jittered", 1)])
-def test_what_is_random_or_rounded_is_no_other_data(training: Make, data: str, notices: int) -> None:
-    """`flipped` draws from the global generators, `jittered` from one of its own, which nothing can seed."""
+def test_random_or_rounded_data_does_not_count_as_different(training: Make, data: str, notices: int) -> None:
+    """`flipped` draws from the global generators. `jittered` draws from its own, which nobody can seed."""
     job = training(data=data, pace=0.02)
     job.start(1, brake=4).after_micros(3).stop()
     resumed = job.run(2)
@@ -59,8 +59,8 @@ def test_what_is_random_or_rounded_is_no_other_data(training: Make, data: str, n
     assert len(lines) == notices
 
 
-def test_a_data_set_is_not_read_in_the_process_that_trains(training: Make) -> None:
-    """What it opens, counts and draws when it is read is as if nobody had looked."""
+def test_the_comparison_does_not_read_data_in_the_training_process(training: Make) -> None:
+    """Reading the data set to compare it leaves no trace in what it opens, counts and draws."""
     job = training(data="flipped", size=64, epochs=1, fixed=True)
     job.run(1)
     finished = json.loads((job.out / "finished.1.0").read_text())
@@ -79,7 +79,7 @@ class Broken(torch.utils.data.Dataset[Any]):
 
 
 def compared(data: Any, state: dict[str, Any] | None = None) -> tuple[Fingerprint, list[str]]:
-    """Against `state` where it is given. Returns also what a user is told."""
+    """Compare with `state` if it is given. Also returns the lines that the user sees."""
     lines: list[str] = []
     fingerprint = Fingerprint(data, len(data))
     fingerprint.compare(Agreement(None, 0, Proposal), lines.append)
@@ -100,7 +100,7 @@ def fail(index: int) -> Any:
 
 
 @pytest.mark.parametrize(("read", "why"), [(fail, "KeyError"), (crash, "crashes")])
-def test_a_data_set_that_cannot_be_read_is_not_compared_and_that_is_said(read: Callable[[int], Any], why: str) -> None:
+def test_an_unreadable_data_set_gives_a_notice_instead_of_a_comparison(read: Callable[[int], Any], why: str) -> None:
     _, lines = compared(Broken(read))
     (line,) = lines
     assert line.startswith("gpq cannot compare 9 of 9 examples with those of the next attempt (")
@@ -108,7 +108,7 @@ def test_a_data_set_that_cannot_be_read_is_not_compared_and_that_is_said(read: C
 
 
 class Record:
-    """An example as a class of the user's, with things in it that are other ones in each process."""
+    """An example of a user's class, with contents that differ in each process."""
 
     def __init__(self, value: Any) -> None:
         self.value, self.lock, self.itself, self.path = value, object(), self, Path("/run/attempt-1/a.png")
@@ -134,26 +134,26 @@ class Record:
         (Record(1), Record(2)),
     ],
 )
-def test_examples_that_differ_are_told_apart(one: Any, other: Any) -> None:
+def test_different_examples_have_different_fingerprints(one: Any, other: Any) -> None:
     assert likeness(one).resembles(likeness(one))
     assert not likeness(one).resembles(likeness(other))
 
 
-def test_what_differs_from_process_to_process_is_no_difference() -> None:
+def test_differences_between_processes_do_not_count() -> None:
     one, other = Record(torch.ones(3)), Record(torch.ones(3) * (1 + 1e-6))
     other.path = Path("/run/attempt-2/a.png")
     assert likeness(one).resembles(likeness(other))
 
 
-def test_the_places_of_a_subset_are_compared_one_by_one() -> None:
-    data = torch.utils.data.TensorDataset(torch.zeros(1000, 1))  # examples do not tell
+def test_the_indices_of_a_subset_are_compared_one_by_one() -> None:
+    data = torch.utils.data.TensorDataset(torch.zeros(1000, 1))  # all examples are equal
     places = list(range(900))
     kept, _ = compared(torch.utils.data.Subset(data, places))
     with pytest.raises(GpqTrainError, match="the indices of its Subset differ"):
         compared(torch.utils.data.Subset(data, [*places[:-1], 999]), kept.state_dict())
 
 
-def test_all_generators_are_seeded_alike_each_time() -> None:
+def test_all_generators_get_the_same_seed_each_time() -> None:
     drawn = []
     for _ in range(2):
         seed_all(7)
@@ -161,8 +161,8 @@ def test_all_generators_are_seeded_alike_each_time() -> None:
     assert drawn[0] == drawn[1]
 
 
-def test_the_seed_that_a_script_gave_before_is_kept() -> None:
+def test_a_seed_from_the_script_is_kept() -> None:
     torch.manual_seed(3)
     assert script_seed() == 3
-    torch.seed()  # of its own drawing
+    torch.seed()  # not given by the script
     assert script_seed() == 0

@@ -1,4 +1,4 @@
-"""What the script has not given to the job: what the search tells of it, and which code it leaves alone."""
+"""Things that the script did not give to the job: what the search finds, and which code it does not run."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ CALLED: list[str] = []  # code of foreign classes
 
 
 def network() -> Model:
-    """Of shapes that no other test has: what those leave behind is no copy of it."""
+    """Has shapes that no other test uses, so that models left by other tests are no copies of it."""
     return torch.nn.Sequential(torch.nn.Linear(5, 11), torch.nn.Tanh(), torch.nn.Linear(11, 1))
 
 
@@ -33,7 +33,7 @@ def weights(model: Model) -> dict[str, torch.Tensor]:
 
 
 def train(after: Callable[[Any, int, Model, Any], None]) -> Any:
-    """The engine of two epochs of six steps. `after` gets it, the number of the step, model and optimizer."""
+    """Train two epochs of six steps and return the engine. `after` gets engine, step number, model and optimizer."""
     gc.collect()
     this = job()
     loader = this.loader(Examples(48), batch_size=8, fixed_batch=True)
@@ -54,7 +54,7 @@ def train(after: Callable[[Any, int, Model, Any], None]) -> Any:
 
 
 @pytest.mark.parametrize("first", [2, 3])
-def test_a_snapshot_that_is_renewed_now_and_then_is_no_average(first: int) -> None:
+def test_a_snapshot_renewed_now_and_then_is_not_an_average(first: int) -> None:
     best: dict[str, dict[str, torch.Tensor]] = {}
 
     def after(engine: Any, count: int, model: Model, optimizer: Any) -> None:
@@ -64,7 +64,7 @@ def test_a_snapshot_that_is_renewed_now_and_then_is_no_average(first: int) -> No
     assert not train(after).shape.freedoms.noticed("forgotten-copy")
 
 
-def test_an_average_whose_tensors_are_new_after_each_step_is_told() -> None:
+def test_an_average_with_new_tensors_after_each_step_is_reported() -> None:
     average: dict[str, dict[str, torch.Tensor]] = {}
 
     def after(engine: Any, count: int, model: Model, optimizer: Any) -> None:
@@ -79,7 +79,7 @@ def test_an_average_whose_tensors_are_new_after_each_step_is_told() -> None:
 
 
 @pytest.mark.parametrize("agreed", [True, False], ids=["agreed on", "waiting"])
-def test_a_rate_that_is_known_to_be_set_by_hand_is_not_searched_for(agreed: bool) -> None:
+def test_a_rate_known_to_be_set_by_hand_starts_no_search(agreed: bool) -> None:
     schedules = []
 
     def after(engine: Any, count: int, model: Model, optimizer: Any) -> None:
@@ -162,7 +162,7 @@ def strangers(model: Model) -> list[Any]:
     return [ForeignDict(a=1), ForeignList(tensors), ForeignTuple(tensors), module, [Proxy()]]
 
 
-@pytest.mark.parametrize("given", [True, False], ids=["in what was given", "in the process"])
+@pytest.mark.parametrize("given", [True, False], ids=["given to the job", "in the process"])
 def test_the_search_runs_no_code_of_foreign_containers(given: bool) -> None:
     model = network()
     objects = strangers(model)
@@ -173,7 +173,7 @@ def test_the_search_runs_no_code_of_foreign_containers(given: bool) -> None:
     assert not CALLED
 
 
-def test_foreign_schedulers_and_scalers_are_recognised_without_code_of_theirs() -> None:
+def test_foreign_schedulers_and_scalers_are_recognised_without_running_their_code() -> None:
     model = network()
     optimizer = sgd(model)
     schedule, scaler = ForeignSchedule(optimizer, 0.9), ForeignScaler("cpu")
@@ -187,7 +187,7 @@ def test_foreign_schedulers_and_scalers_are_recognised_without_code_of_theirs() 
     del schedule, scaler
 
 
-def test_an_average_in_a_foreign_container_is_told() -> None:
+def test_an_average_in_a_foreign_container_is_reported() -> None:
     model = network()
     average = ForeignDict(weights(model))
     search = Search(JobView([model], [sgd(model)], list))
@@ -199,7 +199,7 @@ def test_an_average_in_a_foreign_container_is_told() -> None:
     assert codes == [[], ["forgotten-copy"], ["forgotten-copy"]]
 
 
-def test_an_object_that_is_half_made_is_left_out_alone() -> None:
+def test_the_search_skips_only_objects_that_are_half_initialised() -> None:
     model = network()
     optimizer = sgd(model)
     half = torch.nn.Module.__new__(torch.nn.Module)

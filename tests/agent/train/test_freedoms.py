@@ -1,4 +1,4 @@
-"""What a replica has seen alone, as it ends, is there for the next attempt."""
+"""If one replica alone notices something as it ends, the next attempt knows it."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def freedoms(folder: Path, said: list[wire.Habit]) -> Freedoms:
     return Freedoms(str(folder), Agreement(None, 0, Proposal), 0, said.append)
 
 
-def test_a_habit_that_ends_a_replica_is_told_once_and_obeyed_by_the_next_attempt(tmp_path: Path) -> None:
+def test_a_habit_that_ends_a_replica_is_reported_once_and_binds_the_next_attempt(tmp_path: Path) -> None:
     (tmp_path / "gpq").mkdir()
     said: list[wire.Habit] = []
     first = freedoms(tmp_path, said)
@@ -42,7 +42,8 @@ def test_a_habit_that_ends_a_replica_is_told_once_and_obeyed_by_the_next_attempt
 
 
 def recall(rank: int, folder: str, port: int) -> None:
-    """One of two replicas, each with a checkpoint folder. Writes what it tells and has lost."""
+    """One of two replicas, each with its own checkpoint folder. Writes which habits it reports and which freedoms it
+    lost."""
     os.environ["GLOO_SOCKET_IFNAME"] = "lo"
     store = dist.TCPStore("127.0.0.1", port, 2, is_master=rank == 0)
     dist.init_process_group("gloo", store=store, rank=rank, world_size=2)
@@ -54,7 +55,7 @@ def recall(rank: int, folder: str, port: int) -> None:
     dist.destroy_process_group()
 
 
-def test_what_ended_a_replica_on_another_server_is_told_by_the_next_attempt(tmp_path: Path) -> None:
+def test_the_next_attempt_reports_what_ended_a_replica_on_another_server(tmp_path: Path) -> None:
     for rank in (0, 1):
         (tmp_path / str(rank) / "gpq").mkdir(parents=True)
     freedoms(tmp_path / "1", []).record_locally(Habit("part-error", "ValueError with 2 of 16 examples"))
@@ -89,7 +90,7 @@ def test_what_ended_a_replica_on_another_server_is_told_by_the_next_attempt(tmp_
     ],
     ids=lambda error: type(error).__name__,
 )
-def test_an_error_from_outside_the_loop_is_none_of_a_part(error: BaseException) -> None:
+def test_an_error_from_outside_the_loop_is_not_blamed_on_splitting(error: BaseException) -> None:
     this = job()
     loader = this.loader(Examples(24), batch_size=24, max_local_batch=12, fixed_batch=True)
     model, optimizer, _ = prepared(this)
@@ -102,8 +103,8 @@ def test_an_error_from_outside_the_loop_is_none_of_a_part(error: BaseException) 
     assert this._engine.shape.freedoms.lost == set()
 
 
-@pytest.mark.parametrize("cut", [True, False], ids=["in pieces", "whole"])
-def test_an_error_is_one_of_a_part_of_a_batch_in_the_first_step_in_pieces_alone(cut: bool) -> None:
+@pytest.mark.parametrize("cut", [True, False], ids=["split", "whole"])
+def test_an_error_is_blamed_on_splitting_only_in_the_first_split_step(cut: bool) -> None:
     this = job()
     loader = this.loader(Examples(96), batch_size=24, max_local_batch=12 if cut else None, fixed_batch=True)
     model, optimizer, _ = prepared(this)
@@ -124,8 +125,8 @@ def test_an_error_is_one_of_a_part_of_a_batch_in_the_first_step_in_pieces_alone(
 
 
 @pytest.mark.parametrize("by_schedule", [True, False], ids=["a forgotten scheduler", "by hand"])
-def test_who_sets_the_rate_is_searched_for_once(by_schedule: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A search walks through all objects of the process: 0.1 s in each step, for days."""
+def test_gpq_searches_once_for_what_sets_the_rate(by_schedule: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A search walks through all objects of the process, so one in each step would cost 0.1 s per step for days."""
     walks = 0
     objects = gc.get_objects
 
@@ -155,7 +156,7 @@ def test_who_sets_the_rate_is_searched_for_once(by_schedule: bool, monkeypatch: 
 
 
 def attempt(folder: Path, script_accepts: str = "", found: wire.Proof | None = None) -> Freedoms:
-    """What is known of a loop that takes batches with next(), and has a rate of its own, after an epoch."""
+    """What is known after an epoch of a loop that calls next() for its batches and sets its own rate."""
     environ = {wire.ENV_ACCEPTED: script_accepts}
     if found is not None:
         environ[wire.ENV_PROOF] = json.dumps(found._asdict())
@@ -173,14 +174,14 @@ def attempt(folder: Path, script_accepts: str = "", found: wire.Proof | None = N
     return this._engine.shape.freedoms
 
 
-def test_what_is_only_suspected_may_be_accepted_and_what_is_observed_not(
+def test_suspected_habits_can_be_accepted_but_observed_ones_cannot(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert set(attempt(tmp_path)._agreed) == {"own-next", "own-rate"}
     text = capsys.readouterr().err
     assert "gpq check finds no difference: --accept own-next" in text
     assert "--accept own-rate" not in text
-    # Also by an attempt after one that has noted it.
+    # It also works in a later attempt than the one that noted it.
     assert set(attempt(tmp_path, "own-next,own-rate,made-up")._agreed) == {"own-rate"}
     text = capsys.readouterr().err
     assert "--accept own-rate has no effect: only suspected habits can be accepted" in text
@@ -191,7 +192,7 @@ def test_what_is_only_suspected_may_be_accepted_and_what_is_observed_not(
 SAFE = ["accumulate", "split", "resize"]
 
 
-def test_what_gpq_check_found_against_a_shape_counts_also_where_the_program_has_changed(
+def test_a_failed_gpq_check_counts_even_after_the_script_changed(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     here = program()

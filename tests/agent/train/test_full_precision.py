@@ -1,4 +1,5 @@
-"""What `gpq check` computes in, whatever the script asks for. In a process of its own: it holds for all of one."""
+"""The precision of `gpq check`, whatever the script asks for. Runs in a separate process, because it affects the whole
+process."""
 
 from __future__ import annotations
 
@@ -80,11 +81,11 @@ for change in (old, new):
 
 
 @pytest.mark.parametrize("words", [AUTOCAST, SETTINGS], ids=["autocast", "settings"])
-def test_the_script_has_no_say(words: str) -> None:
+def test_the_script_cannot_change_the_precision(words: str) -> None:
     _run(words, exact=True)
 
 
-def test_where_it_fails_it_has_but_no_luck() -> None:
+def test_without_exact_precision_only_randomness_is_removed() -> None:
     _run(AS_IT_IS, exact=False)
 
 

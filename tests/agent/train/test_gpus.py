@@ -1,4 +1,4 @@
-"""A script that was given GPUs and cannot use them: refused on every replica, in torch's words, at once."""
+"""A script has GPUs but cannot use them: every replica refuses at once, in torch's words."""
 
 import subprocess
 import sys
@@ -25,7 +25,7 @@ import gpq_agent.train as gpq
 job = gpq.init()
 open(sys.argv[1] + str(job.rank), "w").write(str(job.device))
 """
-without_cuda = pytest.mark.skipif(torch.cuda.is_available(), reason="here CUDA can be opened")
+without_cuda = pytest.mark.skipif(torch.cuda.is_available(), reason="CUDA can be opened here")
 
 
 @pytest.fixture
@@ -36,13 +36,13 @@ def script(tmp_path: Path) -> list[str]:
 
 
 def given(*devices: str, **extra: str) -> dict[str, str]:
-    """As the launcher sets it for a job with these GPUs."""
+    """The environment that the launcher sets for a job with these GPUs."""
     gpus = ",".join(devices)
     return environment(**{wire.ENV_DEVICES: gpus, "CUDA_VISIBLE_DEVICES": gpus, wire.ENV_ATTEMPT: "1", **extra})
 
 
 def torch_words() -> str:
-    """What torch says here of CUDA."""
+    """torch's message about CUDA on this machine."""
     done = subprocess.run(
         [sys.executable, "-c", "import torch; torch.cuda.init()"], env=given(GPU), capture_output=True, text=True
     )
@@ -50,7 +50,7 @@ def torch_words() -> str:
 
 
 @without_cuda
-def test_a_script_with_a_gpu_that_cannot_be_opened_is_refused(script: list[str], figures: Figures) -> None:
+def test_a_script_whose_gpu_cannot_be_opened_is_refused(script: list[str], figures: Figures) -> None:
     begun = time.monotonic()
     done = subprocess.run([sys.executable, *script], env=given(GPU), capture_output=True, text=True, timeout=LIMIT)
     assert done.returncode == 1
@@ -61,8 +61,8 @@ def test_a_script_with_a_gpu_that_cannot_be_opened_is_refused(script: list[str],
 
 
 @without_cuda
-def test_each_replica_is_refused_and_waits_for_no_other(script: list[str]) -> None:
-    """Started one by one: under torchrun the first that fails would end the others before they have said anything."""
+def test_each_replica_is_refused_without_waiting_for_the_others(script: list[str]) -> None:
+    """Starts the replicas one by one, because torchrun would end the others after the first failure."""
     launched = {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
     for rank in "01":
         env = given(GPU, OTHER, RANK=rank, LOCAL_RANK=rank, **launched)
@@ -75,23 +75,23 @@ def test_each_replica_is_refused_and_waits_for_no_other(script: list[str]) -> No
 @pytest.mark.parametrize(
     "extra",
     [{}, {wire.ENV_DEVICES: ""}, {wire.ENV_DEVICES: "cpu:0", wire.ENV_CORES: "0"}],
-    ids=["nobody's", "no device", "a CPU slot"],
+    ids=["without gpq", "no device", "a CPU slot"],
 )
 @without_cuda
-def test_whoever_was_given_no_gpu_trains_on_the_cpu(script: list[str], extra: Mapping[str, str]) -> None:
+def test_a_script_without_a_gpu_trains_on_the_cpu(script: list[str], extra: Mapping[str, str]) -> None:
     done = subprocess.run([sys.executable, *script], env=environment(**extra), capture_output=True, timeout=LIMIT)
     assert done.returncode == 0
     assert Path(script[1] + "0").read_text() == "cpu"
 
 
 @without_cuda
-def test_a_slot_without_cores_is_no_gpu() -> None:
+def test_a_cpu_slot_without_cores_is_not_a_gpu() -> None:
     assert read_environment({wire.ENV_DEVICES: "cpu:0", wire.ENV_CORES: ""}).gpus == ()
     assert open_device(read_environment({wire.ENV_DEVICES: "cpu:0", wire.ENV_CORES: ""})).type == "cpu"
 
 
 def test_fewer_gpus_than_replicas_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    """CUDA leaves out what stands behind a name that it does not know. No machine of the tests has a GPU that it could see."""
+    """CUDA ignores everything after an unknown GPU name. No test machine has a GPU that it could see."""
     monkeypatch.setattr(torch.cuda, "init", lambda: None)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
     launched = {"RANK": "1", "WORLD_SIZE": "2", "MASTER_ADDR": "x", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2"}

@@ -1,4 +1,4 @@
-"""Memory of gradients: one more copy of them while a step accumulates, none at any other time."""
+"""Memory for gradients: one more copy while a step accumulates, and none at any other time."""
 
 import gc
 import json
@@ -21,9 +21,9 @@ from .driver import DEADLINE, FORKSERVER, free_port
 
 WIDTH = 128
 LAYERS = 16
-STEPS = 12  # of each kind, of which the first two do not count
-# Of a copy of the gradients, for what does not grow with the model: a layer's gradient on its way, the buffer that is reduced,
-# and the one before it, which a thread of gloo lets go of a little later.
+STEPS = 12  # of each kind, and the first two do not count
+# Memory that does not grow with the model, as a fraction of a copy of the gradients. These are a layer's new gradient,
+# the buffer being reduced, and the previous buffer, which a thread of gloo releases a little later.
 SLACK = 5 / LAYERS
 
 Clear = Callable[[nn.Module], None]
@@ -47,10 +47,11 @@ def data(size: int) -> torch.utils.data.TensorDataset:
 
 
 class Recording:
-    """What torch's allocator gives out and takes back, from enter to exit. Peaks are known after that.
+    """What torch's allocator hands out and takes back between enter and exit. The peaks are known after exit.
 
-    One for the whole process: a replica whose profiler was started and stopped at each step, beside
-    the threads of gloo, died of SIGSEGV once."""
+    Each process uses only one. With the profiler started and stopped at each step next to threads of gloo, a replica
+    once died of SIGSEGV.
+    """
 
     def __init__(self) -> None:
         self._profiler = profile(activities=[ProfilerActivity.CPU], profile_memory=True)
@@ -62,13 +63,13 @@ class Recording:
         self._mark("begin")
 
     def end(self) -> str:
-        """Name of the span from `begin` to here."""
+        """Return the name of the span since `begin`."""
         name = self._mark("end")
         self._spans += 1
         return name
 
     def peak(self, span: str) -> int:
-        """Bytes given out at most in it, beyond those before."""
+        """The most bytes in use at once in this span, beyond those before it."""
         return self._peaks[span]
 
     def __enter__(self) -> "Recording":
@@ -88,7 +89,7 @@ class Recording:
             elif name.startswith("begin "):
                 live = most = changes = 0
             elif name.startswith("end "):
-                assert changes, "the profiler tells no allocations"
+                assert changes, "the profiler reports no allocations"
                 self._peaks[name] = most
 
     def _mark(self, what: str) -> str:
@@ -123,10 +124,10 @@ def plain(recording: Recording, clear: Clear, micro: int) -> str:
 def under_gpq(
     recording: Recording, clear: Clear, micro: int, *, split: bool = False, unused: bool = False
 ) -> list[str]:
-    """The same under gpq: all steps of `micro` micro-batches but the first two.
+    """The same under gpq: all steps of `micro` micro-batches except the first two.
 
-    `split`: they are cut because they are sampled on one replica. `unused`: gpq's own reduction
-    takes the place of DDP's."""
+    `split`: steps are split because one replica samples them. `unused`: gpq's own reduction replaces DDP's.
+    """
     replicas = dist.get_world_size() if dist.is_initialized() else 1
     rank = dist.get_rank() if replicas > 1 else 0
     job = Job(Environment(rank=rank, replicas=replicas, launched=replicas > 1), torch.device("cpu"), 0, {})
@@ -137,12 +138,12 @@ def under_gpq(
     model: Any = DistributedDataParallel(net, find_unused_parameters=unused) if replicas > 1 else net
     optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
     job.prepare(model, optimizer)
-    steps: list[tuple[int, str]] = []  # micro-batches and span of each
+    steps: list[tuple[int, str]] = []  # the number of micro-batches and the span of each step
     micros, pieces, running = 0, 0, False
     for _ in job.epochs(1):
         for x, y in loader:
             if micros == 0:
-                if running:  # gpq tidies up when the loop comes for the next batch: a part of the step
+                if running:  # the step includes gpq's clean-up, which happens when the loop asks for the next batch
                     steps.append((pieces, recording.end()))
                 running = True
                 recording.begin()
@@ -159,9 +160,9 @@ def under_gpq(
 
 
 def kinds(replicas: int) -> dict[str, dict[str, Any]]:
-    """What is measured, by names that begin with the number of micro-batches."""
+    """What the test measures. Each name starts with the number of micro-batches."""
     cuts = [(f"{micro} micro-batches", {"micro": micro}) for micro in (1, 2, 3)]
-    if replicas == 1:  # a step that is split to be sampled stands against one in two pieces by hand
+    if replicas == 1:  # compare a step split for sampling with one split in two by hand
         ways = [*cuts, ("2 of a split step", {"micro": 2, "split": True})]
     else:
         ways = [
@@ -171,20 +172,20 @@ def kinds(replicas: int) -> dict[str, dict[str, Any]]:
 
 
 def replica(rank: int, replicas: int, port: int, folder: str) -> None:
-    """Writes how much more memory gpq needs than the plain loop, in copies of the gradients."""
+    """Write how much more memory gpq needs than the plain loop, in copies of the gradients."""
     torch.set_num_threads(1)
     if replicas > 1:
         os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port), GLOO_SOCKET_IFNAME="lo")
         dist.init_process_group("gloo", rank=rank, world_size=replicas)
     gc.collect()
-    gc.freeze()  # torch itself: each step begins with a collection
-    reducer.CHUNK = WIDTH * (WIDTH + 1)  # what it reduces at once is of a fixed size: here that of a layer
+    gc.freeze()  # exclude torch's objects, because each step begins with a collection
+    reducer.CHUNK = WIDTH * (WIDTH + 1)  # it reduces pieces of a fixed size, here the size of a layer
     with Recording() as recording:
         spans = {
             name: (under_gpq(recording, **kind), plain(recording, kind["clear"], kind["micro"]))
             for name, kind in kinds(replicas).items()
         }
-    # The steadiest step: in some, a thread of gloo holds buffers for longer.
+    # Use the smallest peak, because a thread of gloo holds buffers longer in some steps.
     found = {
         name: (min(map(recording.peak, steps)) - recording.peak(step)) / copy_bytes()
         for name, (steps, step) in spans.items()
@@ -195,7 +196,7 @@ def replica(rank: int, replicas: int, port: int, folder: str) -> None:
 
 
 @pytest.mark.parametrize("replicas", [1, 2])
-def test_one_more_copy_is_needed_only_while_a_step_accumulates(replicas: int, tmp_path: Path) -> None:
+def test_only_an_accumulating_step_needs_one_more_copy_of_the_gradients(replicas: int, tmp_path: Path) -> None:
     port = free_port()
     processes = [
         FORKSERVER.Process(target=replica, args=(rank, replicas, port, str(tmp_path))) for rank in range(replicas)

@@ -1,4 +1,4 @@
-"""The gradient of every step on several replicas is that of one process over the same examples, to rounding."""
+"""On several replicas, every step's gradient equals that of one process over the same examples, up to rounding."""
 
 import gc
 import json
@@ -32,9 +32,9 @@ VARIANTS = (
     (11, 2),
     (13, 3),
     (1, 1),
-)  # (total batch, most examples at once): tails, empty and uneven shares
-LONGEST = 600.0  # seconds of the test, which trains half a hundred times on three replicas
-# Every mode with every variant, and both with a batch that is fixed and one that is not.
+)  # (batch size, most examples at once): tails, empty shares and uneven shares
+LONGEST = 600.0  # seconds for the test, which trains about fifty times on three replicas
+# Every mode with every variant. Each mode and each variant has both fixed and adaptive batches.
 CASES = [
     (mode, batch, local, (row + column) % 2 == 0)
     for row, mode in enumerate(MODES)
@@ -43,7 +43,7 @@ CASES = [
 
 
 class Net(nn.Module):
-    """Regression in double precision; `idle` gets no gradient where `skip` says so."""
+    """Regression in double precision. With `skip`, `idle` gets no gradient."""
 
     def __init__(self, *, skip: bool) -> None:
         super().__init__()
@@ -68,7 +68,7 @@ def flat(model: nn.Module) -> torch.Tensor:
 
 
 def expected(skip: bool, start: int, total: int) -> torch.Tensor:
-    """One process, the whole batch of the step at once."""
+    """One process computes the whole batch of the step at once."""
     reference = Net(skip=skip)
     x, y = data().tensors
     index = permutation(0, 0, SIZE, shuffle=True)[start : start + total]
@@ -77,7 +77,7 @@ def expected(skip: bool, start: int, total: int) -> torch.Tensor:
 
 
 def wrapped(mode: str, net: Net) -> nn.Module:
-    # Several buckets, but where the compiler cuts the model after DDP's own.
+    # Several buckets, except where the compiler splits the model after DDP did.
     options: dict[str, Any] = {} if mode == "compiled" else {"bucket_cap_mb": 0.0001}
     if mode == "unused":
         options["find_unused_parameters"] = True
@@ -91,12 +91,12 @@ def wrapped(mode: str, net: Net) -> nn.Module:
     return model
 
 
-ALLOWED = {"own-hook": {"comm-hook"}, "weighed-hook": {"comm-hook"}}  # habits that a mode has
+ALLOWED = {"own-hook": {"comm-hook"}, "weighed-hook": {"comm-hook"}}  # habits that each mode has
 
 
 def worst_error(rank: int, replicas: int, mode: str, batch: int, local: int, fixed: bool) -> float:
-    """Largest relative error of a step's gradient over an epoch at frozen weights."""
-    gc.collect()  # what the job before this one has left is not this one's
+    """Largest relative error of the step gradients in one epoch with constant weights."""
+    gc.collect()  # do not take leftovers of the previous job for this one's
     skip = mode == "unused"
     job = Job(Environment(rank=rank, replicas=replicas, launched=True), torch.device("cpu"), 0, {})
     loader = job.loader(data(), batch_size=batch, max_local_batch=local, fixed_batch=fixed)
@@ -136,8 +136,8 @@ def worst_error(rank: int, replicas: int, mode: str, batch: int, local: int, fix
             optimizer.zero_grad()
     assert start == SIZE
     known = set(job._engine.shape.freedoms._agreed)
-    assert known <= ALLOWED.get(mode, set()), f"{mode}: {known} would keep steps in one piece"
-    # Between steps a wrapped model reduces as ever, but for one whose reducer had to go.
+    assert known <= ALLOWED.get(mode, set()), f"{mode}: {known} would prevent splitting"
+    # Between steps a wrapped model reduces as usual, unless gpq removed its reducer.
     if isinstance(model, DistributedDataParallel):
         assert model.require_backward_grad_sync == hasattr(model, "reducer")
         assert hasattr(model, "reducer") or mode in ("unused", "weighed-hook", "static-graph")
@@ -146,7 +146,7 @@ def worst_error(rank: int, replicas: int, mode: str, batch: int, local: int, fix
 
 def replica(rank: int, replicas: int, port: int, folder: str) -> None:
     torch.set_num_threads(1)
-    gc.freeze()  # what was there before the first job need not be looked through after each
+    gc.freeze()  # later collections need not scan objects older than the first job
     os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port), GLOO_SOCKET_IFNAME="lo")
     dist.init_process_group("gloo", rank=rank, world_size=replicas)
     errors = {

@@ -1,4 +1,4 @@
-"""What the head of an epoch does again after a restart in the midst of one."""
+"""What the head of an epoch repeats after a restart in the middle of the epoch."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .test_stepping import Examples, adam, clear_first, job, network
 
 
 def heads(head: Callable[[Job, int, Any, Any, Any], Any], consumed: int = 0) -> dict[str, str]:
-    """What is known of a loop with this head, after two epochs."""
+    """The habits that gpq knows after two epochs of a loop with this head."""
     this = job()
     loader = this.loader(Examples(50), batch_size=10, fixed_batch=True)
     loader.sampler.seek(0, consumed)
@@ -50,11 +50,11 @@ def doubled(model: torch.nn.Module) -> None:
         (lambda job, epoch, model, optimizer, _: doubled(model) if job.step > 0 else None, "changes weights"),
     ],
 )
-def test_what_the_head_of_an_epoch_changes_is_told(head: Any, detail: str) -> None:
+def test_changes_in_the_head_of_an_epoch_are_reported(head: Any, detail: str) -> None:
     assert heads(head) == {"epoch-head": detail}
 
 
-def test_the_head_of_a_part_of_an_epoch_tells_nothing() -> None:
+def test_the_head_of_a_resumed_epoch_shows_nothing() -> None:
     assert heads(lambda job, epoch, model, *_: doubled(model) if epoch == 0 else None, consumed=20) == {}
 
 
@@ -70,5 +70,5 @@ def test_the_head_of_a_part_of_an_epoch_tells_nothing() -> None:
         lambda job, epoch, model, optimizer, schedule: optimizer.zero_grad(),
     ],
 )
-def test_what_the_head_may_do_again_is_not_told(head: Any) -> None:
+def test_a_head_that_may_run_again_is_not_reported(head: Any) -> None:
     assert heads(head) == {}

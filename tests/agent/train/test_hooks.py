@@ -1,4 +1,4 @@
-"""Hooks that only look cost a loop nothing. Others show in the first pass that they change."""
+"""Hooks that only look cost a loop nothing. gpq notices the others in the first pass that they change."""
 
 from __future__ import annotations
 
@@ -87,8 +87,10 @@ CHANGING: dict[str, Callable[[Any], Any]] = {
 
 
 def train(put_on: Callable[[Any], Any], *, inside: bool = False) -> tuple[set[str], list[int]]:
-    """Freedoms that a loop has lost, and the examples in each of its bodies. `inside`: the first
-    body puts the hook on."""
+    """Return the freedoms that a loop lost, and the number of examples in each loop body.
+
+    `inside`: the first body adds the hook.
+    """
     this = job()
     loader = this.loader(Examples(48), batch_size=12, max_local_batch=6, fixed_batch=True)
     model, optimizer, _ = prepared(this)
@@ -116,11 +118,11 @@ def test_a_hook_that_changes_gradients_undoes_the_first_part_of_a_step(name: str
     assert train(CHANGING[name]) == (FREEDOMS, [6, 12, 12, 12, 12])
 
 
-def test_a_hook_that_the_first_body_puts_on_a_parameter_undoes_it_too() -> None:
+def test_a_hook_added_in_the_first_loop_body_undoes_it_too() -> None:
     assert train(on_parameters(halve), inside=True) == (FREEDOMS, [6, 12, 12, 12, 12])
 
 
-def test_a_hook_shows_in_the_pass_in_which_it_first_changes_something() -> None:
+def test_a_hook_is_noticed_in_the_first_pass_that_it_changes() -> None:
     passes = 0
 
     def later(gradient: torch.Tensor) -> torch.Tensor | None:
@@ -129,14 +131,14 @@ def test_a_hook_shows_in_the_pass_in_which_it_first_changes_something() -> None:
         return gradient * 0.5 if passes > 3 else None
 
     _, sizes = train(lambda model: model[0].bias.register_hook(later))
-    assert sizes == [6, 6, 6, 6, 12, 12]  # the step in hand goes on as it has begun
+    assert sizes == [6, 6, 6, 6, 12, 12]  # the current step continues as it began
 
 
 def watcher() -> GradientHook:
     return GradientHook(JobView([], [], list, in_batch=lambda: True))
 
 
-def test_handles_remove_hooks_that_are_watched() -> None:
+def test_handles_remove_watched_hooks() -> None:
     item: Any = torch.nn.Parameter(torch.ones(2))
     handles = [item.register_hook(halve), item.register_post_accumulate_grad_hook(clip)]
     watcher().watch([item])
@@ -170,8 +172,8 @@ def test_a_hook_is_wrapped_once() -> None:
     assert item._backward_hooks == {number: watched}
 
 
-def test_gradients_that_are_not_numbers_are_no_change() -> None:
-    """A loss scale that is too large begins with such."""
+def test_gradients_that_are_not_finite_do_not_count_as_changed() -> None:
+    """Training with too large a loss scale begins with such gradients."""
     hooks = watcher()
     item = torch.nn.Parameter(torch.ones(2))
     item.register_hook(look)

@@ -1,4 +1,4 @@
-"""What gpq uses of torch that torch does not promise: in one module, and as that module says."""
+"""What gpq uses of torch without a promise from torch: all in one module, and it works as that module says."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ import torch
 from gpq_agent.train import internals
 
 FOLDER = Path(gpq_agent.train.__file__).parent
-PUBLIC = frozenset(["_asdict", "_replace", "_exit", "_getframe"])  # of Python, by their documentation
-RANDOM = frozenset(["_inst", "_rand"])  # of Python and of numpy: the generators behind their functions
+PUBLIC = frozenset(["_asdict", "_replace", "_exit", "_getframe"])  # documented by Python
+RANDOM = frozenset(["_inst", "_rand"])  # of Python and numpy: the generators behind their random functions
 FILES = frozenset(["_use_fd_functions", "_file_openers"])  # likewise: how they find and open files
 
 
 def private_names(tree: ast.AST) -> Iterator[str]:
-    """Names that begin with one underscore and are looked up on something, or by text."""
+    """Names with one leading underscore, used as attributes, in imports or as text for getattr and the like."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Attribute):
             yield node.attr
@@ -33,14 +33,14 @@ def private_names(tree: ast.AST) -> Iterator[str]:
 
 
 def own_names(trees: list[ast.Module]) -> set[str]:
-    """What the library itself defines."""
+    """Names that the library itself defines."""
     nodes = [node for tree in trees for node in ast.walk(tree)]
     names = {node.name for node in nodes if isinstance(node, ast.FunctionDef | ast.ClassDef)}
     names |= {node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
     return names | {node.attr for node in nodes if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store)}
 
 
-def test_private_names_of_torch_are_in_one_module_alone() -> None:
+def test_only_one_module_uses_private_names_of_torch() -> None:
     paths = FOLDER.rglob("*.py")
     trees = {str(path.relative_to(FOLDER)): ast.parse(path.read_text()) for path in paths}
     own = own_names([tree for name, tree in trees.items() if name != "internals.py"])
@@ -68,7 +68,7 @@ def test_tensors() -> None:
 
 
 def test_hooks() -> None:
-    """torch calls what is put in their place."""
+    """torch calls replacements of the hooks."""
     layer, seen = torch.nn.Linear(1, 1), []
     layer.weight.register_hook(lambda gradient: None)
     layer.weight.register_post_accumulate_grad_hook(lambda parameter: None)
@@ -113,7 +113,7 @@ assert internals.uncompiled(compiled) is internals.uncompiled(layer) is layer
 
 
 def test_compiled_modules() -> None:
-    """In a process of its own: what torch.compile has loaded stays for the others."""
+    """Runs in a separate process, because torch.compile's modules stay loaded."""
     subprocess.run([sys.executable, "-c", COMPILED], check=True)
 
 
@@ -135,6 +135,6 @@ def test_scalers() -> None:
         ("3.0.0a0+gitabc", "gpq has never been tested with torch 3.0.0a0 "),
     ],
 )
-def test_a_version_that_was_never_tried_is_named(version: str, words: str) -> None:
+def test_an_untested_torch_version_is_named(version: str, words: str) -> None:
     assert internals.untried(version).startswith(words)
     assert bool(internals.untried(version)) is bool(words)

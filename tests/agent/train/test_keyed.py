@@ -1,4 +1,4 @@
-"""Random numbers of a body under `gpq check`: an example draws the same in every part of a batch."""
+"""Random numbers of a loop body under `gpq check`: an example draws the same numbers however the batch is split."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ Draw = Callable[[torch.Tensor], torch.Tensor]
 
 @pytest.fixture(autouse=True)
 def attention() -> Iterator[None]:
-    """By the plain formula, until the test ends."""
+    """Use the plain formula for attention until the test ends."""
     own = {name: getattr(functional, name) for name in (ATTENTION, *DROPOUTS)}
     plain_attention()
     yield
@@ -46,7 +46,7 @@ def attended(x: torch.Tensor, **how: object) -> torch.Tensor:
 
 
 def latent(x: torch.Tensor) -> torch.Tensor:
-    """As variational autoencoders have it."""
+    """The draw of a variational autoencoder."""
     layer = nn.Linear(6, 12, dtype=torch.float64)
     with torch.no_grad():
         for item in layer.parameters():
@@ -67,7 +67,7 @@ def in_place(x: torch.Tensor) -> torch.Tensor:
 
 
 def drawn_once_more(x: torch.Tensor) -> torch.Tensor:
-    """After a draw that is alike in all parts of a step, however many numbers it takes."""
+    """Draws after another draw that is the same in all micro-batches, however many numbers that one takes."""
     torch.randperm(len(x))
     return torch.rand(len(x), 3)
 
@@ -98,7 +98,7 @@ DRAWS: dict[str, Draw] = {
 
 
 def body(draw: Draw, examples: Sequence[int], *, epoch: int = 1, start: int = 40) -> dict[int, torch.Tensor]:
-    """What each example has come to."""
+    """The result for each example."""
     mode = Keyed()
     mode.begin(epoch, start, examples)
     found = draw(DATA[list(examples)])
@@ -108,7 +108,7 @@ def body(draw: Draw, examples: Sequence[int], *, epoch: int = 1, start: int = 40
 
 
 @pytest.mark.parametrize("name", DRAWS)
-def test_an_example_draws_the_same_wherever_it_lies(name: str) -> None:
+def test_an_example_draws_the_same_wherever_it_is_in_the_batch(name: str) -> None:
     draw = DRAWS[name]
     before = generators()
     whole = body(draw, WHOLE)
@@ -122,12 +122,12 @@ def test_an_example_draws_the_same_wherever_it_lies(name: str) -> None:
     assert not moved(before, generators())
 
 
-def test_two_draws_of_a_body_are_two() -> None:
+def test_two_draws_in_a_loop_body_differ() -> None:
     found = body(lambda x: torch.stack([torch.rand(len(x), 4), torch.rand(len(x), 4)], dim=1), WHOLE)
     assert not torch.equal(found[7][0], found[7][1])
 
 
-def test_what_has_no_rows_of_examples_is_drawn_alike_and_told() -> None:
+def test_draws_without_a_row_per_example_are_equal_and_reported() -> None:
     weight = nn.Parameter(torch.zeros(12, 2))
     draws: list[Callable[[int], object]] = [
         lambda count: torch.rand(()).item(),
@@ -149,8 +149,8 @@ def test_what_has_no_rows_of_examples_is_drawn_alike_and_told() -> None:
         assert found[0] == found[1] == found[2]
 
 
-def test_the_dimension_of_examples_is_the_one_that_goes_with_them() -> None:
-    """Also where the time is as long as a part has examples."""
+def test_the_dimension_of_examples_is_found() -> None:
+    """Also if a time dimension is as long as the micro-batch."""
     whole = body(behind_the_time, WHOLE)  # of length 4
     mode = Keyed()
     for examples in ([2, 9, 5], [7, 3, 11, 0]):
@@ -160,7 +160,7 @@ def test_the_dimension_of_examples_is_the_one_that_goes_with_them() -> None:
         assert all(torch.equal(each, whole[example]) for example, each in zip(examples, found, strict=True))
 
 
-def test_what_is_keyed_is_no_luck() -> None:
+def test_keyed_draws_do_not_count_as_random() -> None:
     mode = Keyed()
     for examples in (WHOLE, [1]):
         mode.begin(0, 0, examples)
@@ -168,13 +168,13 @@ def test_what_is_keyed_is_no_luck() -> None:
         torch.nn.functional.scaled_dot_product_attention(*3 * [DATA[examples]])
         torch.rand(2, generator=torch.Generator())
         assert not mode.end()
-    mode.begin(0, 0, [])  # counts for nothing
+    mode.begin(0, 0, [])  # an empty micro-batch does not count
     torch.rand(5)
     assert not mode.end()
     assert not mode.end()
 
 
-def test_a_generator_of_the_scripts_own_is_left_alone() -> None:
+def test_a_generator_of_the_script_is_left_alone() -> None:
     plain = torch.rand(7, generator=torch.Generator().manual_seed(3))
     found = body(lambda x: torch.rand(7, generator=torch.Generator().manual_seed(3)), WHOLE)
     assert torch.equal(torch.stack(list(found.values())), plain)
@@ -182,12 +182,12 @@ def test_a_generator_of_the_scripts_own_is_left_alone() -> None:
     assert torchs[7] == body(lambda x: torch.rand(len(x), generator=torch.default_generator), [3, 7])[7]
 
 
-def test_outside_a_body_all_is_as_ever() -> None:
+def test_outside_a_loop_body_nothing_changes() -> None:
     before = generators()
     mode = Keyed()
     mode.begin(0, 0, WHOLE)
     first = torch.rand(7)
-    mode.begin(0, 0, WHOLE)  # a body that was left without an end
+    mode.begin(0, 0, WHOLE)  # the previous body did not end
     assert torch.equal(first, torch.rand(7))
     mode.end()
     assert internals.current_dispatch_mode() is None
@@ -210,7 +210,7 @@ def test_a_mode_that_the_script_has_not_left_stays() -> None:
     assert internals.current_dispatch_mode() is own
     before = generators()
     torch.manual_seed(4)
-    plain = torch.rand(7)  # nothing is keyed any more
+    plain = torch.rand(7)  # gpq keys nothing now
     mode.begin(0, 0, WHOLE)
     inside = torch.rand(7)
     mode.end()
@@ -224,7 +224,7 @@ def test_a_mode_that_the_script_has_not_left_stays() -> None:
     assert torch.equal(torch.rand(7), plain)
 
 
-def test_what_is_computed_anew_for_its_gradient_draws_the_same() -> None:
+def test_activation_checkpointing_draws_the_same_numbers_again() -> None:
     gradients = []
     for again in (False, True):
         mode = Keyed()
@@ -238,7 +238,7 @@ def test_what_is_computed_anew_for_its_gradient_draws_the_same() -> None:
     assert torch.equal(*gradients)
 
 
-def test_nothing_compiled_is_watched(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_compiled_code_is_not_watched(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(internals, "is_compiled", lambda: True)
     mode = Keyed()
     mode.begin(0, 0, WHOLE)
@@ -247,7 +247,7 @@ def test_nothing_compiled_is_watched(monkeypatch: pytest.MonkeyPatch) -> None:
     assert mode.end()
 
 
-def test_plain_attention_is_that_of_torch() -> None:
+def test_plain_attention_equals_that_of_torch() -> None:
     query, key, value = torch.randn(3, 2, 4, 6, 8, dtype=torch.float64, generator=torch.Generator().manual_seed(2))
     mask = torch.randn(6, 6, dtype=torch.float64, generator=torch.Generator().manual_seed(3))
     for how in (
@@ -260,19 +260,19 @@ def test_plain_attention_is_that_of_torch() -> None:
         torch.testing.assert_close(drops, plain)
 
 
-def test_rows_are_arranged_as_the_batch_is() -> None:
+def test_rows_are_arranged_like_the_batch() -> None:
     assert arranged([1, 2, 3, 4, 5], True, False) == [5, 4, 3, 2, 1]
     assert arranged([1, 2, 3, 4, 5], False, True) == [3, 4, 5, 1, 2]
     assert arranged([1, 2, 3, 4, 5], True, True) == [2, 1, 5, 4, 3]
 
 
-def test_recurrent_modules_are_still() -> None:
+def test_recurrent_modules_lose_their_dropout() -> None:
     layers = nn.ModuleList([nn.LSTM(2, 2, 2, dropout=0.5), nn.GRU(2, 2)])
     assert still(layers)
     assert not still(layers)
 
 
-def test_dropout_is_off_until_somebody_sees_it() -> None:
+def test_dropout_is_off_until_the_check_turns_it_on() -> None:
     dropout, x = Dropout(), torch.ones(4, 100)
     assert torch.equal(nn.Dropout(0.5)(x), x)
     heads = x.reshape(4, 1, 10, 10)

@@ -1,4 +1,4 @@
-"""The script as people start it: alone, under torchrun, with and without gpq, and with a loop of its own."""
+"""The script as users start it: alone, under torchrun, with and without gpq, and with its own loop."""
 
 import json
 import os
@@ -52,7 +52,7 @@ def torchrun(replicas: int) -> list[str]:
     ]  # fmt: skip
 
 
-def test_the_script_runs_alone_and_goes_on_under_torchrun_without_gpq(training: Training, tmp_path: Path) -> None:
+def test_the_script_runs_alone_and_resumes_under_torchrun_without_gpq(training: Training, tmp_path: Path) -> None:
     job = training(epochs=1, checkpoint_dir=str(tmp_path / "mine"))
     script = ["-m", "tests.agent.train.script"]
     subprocess.run([sys.executable, *script, job.text], env=environment(), check=True, timeout=DEADLINE)
@@ -69,7 +69,7 @@ def visits(job: TrainingJob, rank: int) -> list[dict[str, list[int]]]:
     return [json.loads(line) for line in (job.out / f"visits.0.{rank}").read_text().splitlines()]
 
 
-def test_under_torchrun_and_gpq_a_stop_order_ends_the_launcher_with_zero(training: Training) -> None:
+def test_a_stop_order_under_torchrun_and_gpq_ends_the_launcher_with_zero(training: Training) -> None:
     job = training(pace=0.01, epochs=50)
     run_dir = job.folder / "run"
     run_dir.mkdir()
@@ -112,7 +112,7 @@ if sys.argv[2] == "fails":
 
 
 @pytest.mark.parametrize(("way", "group"), [("ends", "closed"), ("fails", "open")])
-def test_the_group_is_closed_at_the_end_but_not_awaited_after_an_error(tmp_path: Path, way: str, group: str) -> None:
+def test_the_process_group_closes_at_the_end_but_not_after_an_error(tmp_path: Path, way: str, group: str) -> None:
     done = subprocess.run(
         [sys.executable, "-c", CLOSING, str(tmp_path / "store"), way],
         env=environment(), capture_output=True, text=True, timeout=DEADLINE, check=False,
@@ -152,7 +152,7 @@ while not begun:
 
 
 @pytest.mark.parametrize(("way", "code"), [("rests", 0), ("hurries", 1)])
-def test_a_late_worker_of_gloo_does_not_abort_a_training_that_is_over(tmp_path: Path, way: str, code: int) -> None:
+def test_a_late_gloo_thread_does_not_abort_a_finished_training(tmp_path: Path, way: str, code: int) -> None:
     done = subprocess.run(
         [sys.executable, "-c", BUSY, str(tmp_path / "store"), way],
         env=environment(), capture_output=True, text=True, timeout=DEADLINE, check=False,
@@ -160,7 +160,7 @@ def test_a_late_worker_of_gloo_does_not_abort_a_training_that_is_over(tmp_path: 
     assert done.returncode == code, done.stderr
 
 
-def test_a_script_that_runs_alone_prints_nothing_of_ours(training: Training) -> None:
+def test_a_script_that_runs_alone_prints_nothing_from_gpq(training: Training) -> None:
     job = training(epochs=2)
     command = [sys.executable, "-m", "tests.agent.train.script", job.text]
     done = subprocess.run(
@@ -171,7 +171,7 @@ def test_a_script_that_runs_alone_prints_nothing_of_ours(training: Training) -> 
     assert list(job.checkpoints.iterdir()) == []
 
 
-def test_a_loop_of_its_own_saves_by_itself_and_goes_on_where_it_was(tmp_path: Path) -> None:
+def test_a_script_with_its_own_loop_saves_and_resumes(tmp_path: Path) -> None:
     script, end = tmp_path / "own.py", tmp_path / "end"
     script.write_text(OWN_LOOP)
     steps = []
@@ -197,4 +197,4 @@ def test_a_loop_of_its_own_saves_by_itself_and_goes_on_where_it_was(tmp_path: Pa
     step, total = json.loads((tmp_path / "end.result").read_text())
     assert steps[0] is not None
     assert step == steps[0]["step"] > 0
-    assert total == sum(range(step + 1)), "nothing was lost and nothing done twice"
+    assert total == sum(range(step + 1)), "no step is lost and none runs twice"

@@ -1,4 +1,4 @@
-"""On the way out of a stop nothing of the script's is lost: files, `finally` blocks, exit handlers; whatever they do."""
+"""A stop loses nothing of the script: files, `finally` blocks and exit handlers all finish, whatever they do."""
 
 import os
 import subprocess
@@ -12,8 +12,7 @@ from gpq_agent.train.checkpoints.script_checkpoints import ScriptCheckpoints
 from .driver import DEADLINE
 from .test_launch import environment, torchrun
 
-# A loop that orders its own stop `ORDER` steps after it began. What it does with its files is put in at # BEFORE, # BODY
-# and # AFTER.
+# A loop that orders its own stop `ORDER` steps after its start. `write` and the code around train() vary.
 LOOP = """
 import atexit, logging, logging.handlers, os, sys, threading, time
 import gpq_agent.train as gpq
@@ -138,7 +137,7 @@ print(os.path.exists(marker), flush=True)
 
 
 class Runs:
-    """Attempts of one script, one after the other, each a real process (of torchrun, where there are two replicas)."""
+    """Attempts of one script, one after another. Each is a real process, or torchrun if there are two replicas."""
 
     def __init__(self, folder: Path, body: str, workers: int = 0) -> None:
         self.folder = folder
@@ -175,14 +174,14 @@ def test_no_line_of_any_file_is_lost_over_three_resizes(tmp_path: Path) -> None:
     for kind, footers in (("rows", 1), ("open", 1), ("binary", 0), ("log", 0)):
         lines = [(tmp_path / f"{kind}.{name}").read_text().splitlines() for name in names]
         assert all(each[len(each) - footers :] == ["footer"] * footers for each in lines), kind
-        assert all(len(each) > footers for each in lines[:4]), "each attempt has taken steps"
+        assert all(len(each) > footers for each in lines[:4]), "each attempt takes steps"
         rows = Counter(line for each in lines for line in each[: len(each) - footers])
         assert rows == Counter(f"{epoch},{one}" for epoch in range(3) for one in range(96)), kind
     assert all((tmp_path / f"atexit.{name}").read_text() == "ran" for name in names)
 
 
 @pytest.mark.parametrize("replicas", [1, 2])
-def test_who_swallows_the_stop_meets_it_again_and_has_stopped(tmp_path: Path, replicas: int) -> None:
+def test_a_script_that_swallows_the_stop_gets_it_again_and_stops(tmp_path: Path, replicas: int) -> None:
     runs = Runs(tmp_path, SWALLOWING)
     done = runs.run(replicas, order=3)
     assert done.stdout.count("met StopTraining") == 3 * replicas, done.stderr
@@ -192,7 +191,7 @@ def test_who_swallows_the_stop_meets_it_again_and_has_stopped(tmp_path: Path, re
     assert not (runs.run_dir / wire.FINISHED).exists()
 
 
-def test_a_clean_up_that_fails_is_told_in_a_line_and_the_job_has_stopped(tmp_path: Path) -> None:
+def test_a_failed_clean_up_is_reported_in_one_line_and_the_job_stops(tmp_path: Path) -> None:
     runs = Runs(tmp_path, FAILING)
     done = runs.run(replicas=2, order=3)
     said = (
@@ -205,7 +204,7 @@ def test_a_clean_up_that_fails_is_told_in_a_line_and_the_job_has_stopped(tmp_pat
     assert [line["message"] for line in reports if line["kind"] == "notice"][-1] == said
 
 
-def test_a_loop_in_another_thread_leaves_with_its_files_written(tmp_path: Path) -> None:
+def test_a_stopped_loop_in_another_thread_has_written_its_files(tmp_path: Path) -> None:
     runs = Runs(tmp_path, IN_A_THREAD)
     done = runs.run(order=3)
     assert (done.returncode, runs.stopped, done.stdout) == (0, True, ""), done.stderr
@@ -214,7 +213,7 @@ def test_a_loop_in_another_thread_leaves_with_its_files_written(tmp_path: Path) 
     assert rows.count("\n") >= 3 * 4
 
 
-def test_the_end_of_the_epochs_is_marked_until_the_script_trains_on(tmp_path: Path) -> None:
+def test_the_finished_mark_lasts_until_the_script_trains_again(tmp_path: Path) -> None:
     runs = Runs(tmp_path, TWICE)
     done = runs.run()
     assert done.stdout.split() == ["open", "marked", "open"], done.stderr
@@ -225,7 +224,7 @@ def test_the_end_of_the_epochs_is_marked_until_the_script_trains_on(tmp_path: Pa
     assert manifest["why"] == "end"
 
 
-def test_a_loop_of_its_own_says_when_it_is_done(tmp_path: Path) -> None:
+def test_a_script_with_its_own_loop_says_when_it_is_done(tmp_path: Path) -> None:
     runs = Runs(tmp_path, DONE)
     done = runs.run()
     assert done.stdout.split() == ["False", "True", "False"], done.stderr
@@ -236,5 +235,5 @@ def test_a_loop_of_its_own_says_when_it_is_done(tmp_path: Path) -> None:
     saves = ScriptCheckpoints(str(tmp_path / "checkpoints"))
     assert saves.start_step == 3
     os.makedirs(saves.next_path(), exist_ok=True)
-    saves.commit(4)  # who saves again is not at the end
+    saves.commit(4)  # a script that saves again has not ended
     assert "end" not in (wire.read_json(path) or {})

@@ -1,4 +1,4 @@
-"""What the ledger calls exact is exact, and nothing else is."""
+"""What the ledger calls exact is exact, and it calls nothing else exact."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_an_epoch_in_any_pieces_on_any_replicas_is_exact(pieces: list[int], repl
 
 
 @given(st.integers(0, 49), st.integers(0, 49))
-def test_a_sample_lost_repeated_or_swapped_is_noticed(lost: int, other: int) -> None:
+def test_lost_repeated_and_swapped_examples_are_noticed(lost: int, other: int) -> None:
     for seen in (
         [i for i in ORDER.tolist() if i != lost],
         [*ORDER.tolist(), lost],
@@ -50,7 +50,7 @@ def test_a_sample_lost_repeated_or_swapped_is_noticed(lost: int, other: int) -> 
         assert ledger.exact == int(sorted(seen) == list(range(50)))
 
 
-def test_a_resumed_epoch_is_exact_only_from_the_place_that_was_proven() -> None:
+def test_a_resumed_epoch_is_exact_only_if_it_starts_where_the_proof_ended() -> None:
     first = Ledger()
     count(first, ORDER[:30].tolist())
     settle([first], 30)

@@ -1,4 +1,4 @@
-"""What job.loader() takes: samplers, batch samplers, the options of torch's DataLoader; and how long it says it is."""
+"""What job.loader() accepts: samplers, batch samplers and options of torch's DataLoader. Also its reported length."""
 
 from collections.abc import Callable
 from typing import Any
@@ -20,7 +20,7 @@ Model = torch.nn.Module
 
 
 def train(this: Job, loader: Any, epochs: int, rule: str = "auto") -> tuple[Model, int]:
-    """The trained model, and how often the body of the loop ran."""
+    """Return the trained model and how often the loop body ran."""
     model, bodies = network(), 0
     model, optimizer, _ = this.prepare(model, adam(model), rule=rule)
     for _ in this.epochs(epochs):
@@ -31,7 +31,7 @@ def train(this: Job, loader: Any, epochs: int, rule: str = "auto") -> tuple[Mode
 
 
 def plainly(data: Examples, batches: list[list[int]]) -> Model:
-    """Plain PyTorch over these batches."""
+    """Train on these batches with plain PyTorch."""
     model = network()
     optimizer = adam(model)
     for index in batches:
@@ -46,12 +46,10 @@ def cut(order: torch.Tensor, batch: int, *, drop_last: bool = False) -> list[lis
 
 @pytest.mark.parametrize(("drop_last", "expected"), [(False, 5), (True, 4)])
 @pytest.mark.parametrize("local", [10, 4])
-def test_the_length_of_the_loader_is_that_of_plain_training_whatever_happens(
-    local: int, drop_last: bool, expected: int
-) -> None:
+def test_the_loader_always_has_the_length_of_plain_training(local: int, drop_last: bool, expected: int) -> None:
     this = job()
     loader = this.loader(Examples(45), 10, 40, max_local_batch=local, drop_last=drop_last)
-    loader.sampler.seek(0, 20)  # as an attempt that goes on in the midst of an epoch
+    loader.sampler.seek(0, 20)  # as after a resume in the middle of an epoch
     model = network()
     model, optimizer, _ = this.prepare(model, adam(model))
     for epoch in this.epochs(4):
@@ -81,12 +79,12 @@ def test_a_schedule_built_from_the_length_of_the_loader_ends_with_the_training(l
             scheduler.step()
             total, counted = total + loss.item() * loader.counted, counted + loader.counted
     assert scheduler.last_epoch == 3 * len(loader) == scheduler.total_steps == this.step
-    assert counted == 300, "so total / counted is the mean loss of an example"
+    assert counted == 300, "total / counted is the mean loss of an example"
     assert total > 0
 
 
 @pytest.mark.parametrize("local", [16, 5])
-def test_weighted_sampling_trains_what_it_trains_alone(local: int) -> None:
+def test_weighted_sampling_trains_the_same_as_without_gpq(local: int) -> None:
     def sampler() -> Any:
         return WeightedRandomSampler(torch.arange(1.0, 61.0), 75)
 
@@ -96,14 +94,14 @@ def test_weighted_sampling_trains_what_it_trains_alone(local: int) -> None:
     model, _ = train(this, loader, 3)
     drawn = OwnOrder(sampler(), 60, batched=False)
     orders = [drawn.draw(0, epoch).indices for epoch in range(3)]
-    assert len(set(orders[0].tolist())) < 75, "some come twice"
+    assert len(set(orders[0].tolist())) < 75, "some examples come twice"
     assert same(model, plainly(data, [batch for order in orders for batch in cut(order, 16)]))
     assert (this._engine.boundaries.ledger.epochs, this._engine.boundaries.ledger.exact) == (3, 3)
     assert this.progress.fraction == 1.0
 
 
 class Asked:
-    """Says for which epochs it was asked; its epochs have 30, 31, 32... indices."""
+    """Records the epochs that it was asked for. Its epochs have 30, 31, 32... indices."""
 
     def __init__(self) -> None:
         self.epochs: list[int] = []
@@ -115,7 +113,7 @@ class Asked:
         return iter(range(30 + self.epochs[-1]))
 
 
-def test_a_sampler_is_asked_once_an_epoch_and_never_for_one_that_does_not_come() -> None:
+def test_a_sampler_is_asked_once_per_epoch_and_not_after_the_last() -> None:
     data, this, sampler = Examples(60), job(), Asked()
     loader = this.loader(data, batch_size=16, sampler=sampler, fixed_batch=True)
     model, _ = train(this, loader, 3)
@@ -124,13 +122,13 @@ def test_a_sampler_is_asked_once_an_epoch_and_never_for_one_that_does_not_come()
     assert this.progress.fraction == 1.0
     assert (this._engine.boundaries.ledger.epochs, this._engine.boundaries.ledger.exact) == (3, 3)
     short = job().loader(Examples(4), batch_size=8, sampler=list(range(4)) * 5, drop_last=True)
-    assert (len(short), short.sampler.size) == (2, 8), "as far as can be told"
+    assert (len(short), short.sampler.size) == (2, 8), "an estimate until the sampler is read"
     assert [len(batch) for batch in short.sampler] == [8, 8]
     assert short.sampler.size == 16
 
 
 @pytest.mark.parametrize(("local", "rule"), [(None, "linear"), (4, "auto"), (4, "linear")])
-def test_the_batches_of_a_batch_sampler_are_the_steps_at_the_rate_of_the_script(local: int | None, rule: str) -> None:
+def test_the_batches_of_a_batch_sampler_are_the_steps_and_keep_the_rate(local: int | None, rule: str) -> None:
     batches = [[3, 1, 4], list(range(20, 39)), [5, 9], [2, 6, 7, 8], [11]]
     data, this = Examples(60), job()
     loader = this.loader(data, 4, max_local_batch=local, batch_sampler=batches)
@@ -138,11 +136,13 @@ def test_the_batches_of_a_batch_sampler_are_the_steps_at_the_rate_of_the_script(
     assert len(loader) == 5
     assert same(model, plainly(data, batches * 2))
     assert this.step == 10
-    assert bodies == (10 if local is None else 2 * (1 + 5 + 1 + 1 + 1)), "in one piece where nothing says otherwise"
+    assert bodies == (10 if local is None else 2 * (1 + 5 + 1 + 1 + 1)), (
+        "batches are split only if the local limit demands it"
+    )
     assert (this._engine.boundaries.ledger.epochs, this._engine.boundaries.ledger.exact) == (2, 2)
 
 
-def test_a_tail_is_left_out_on_request() -> None:
+def test_drop_last_leaves_out_the_tail() -> None:
     data, this = Examples(60), job()
     loader = this.loader(data, batch_size=16, max_local_batch=7, drop_last=True)
     model, _ = train(this, loader, 3)
@@ -153,16 +153,16 @@ def test_a_tail_is_left_out_on_request() -> None:
     assert this.progress.fraction == 1.0
 
 
-def test_steps_that_measure_noise_train_what_others_train() -> None:
+def test_steps_that_measure_noise_train_like_other_steps() -> None:
     data, this = Examples(120), job()
     loader = this.loader(data, batch_size=13)
     model, bodies = train(this, loader, 3)
-    assert bodies > this.step == 30, "some were split"
+    assert bodies > this.step == 30, "some steps were split"
     batches = [cut(permutation(0, epoch, 120, shuffle=True), 13) for epoch in range(3)]
     assert same(model, plainly(data, [each for epoch in batches for each in epoch]))
 
 
-def test_the_seed_of_a_generator_is_that_of_the_order_and_the_generator_stays_the_scripts() -> None:
+def test_the_order_uses_the_seed_of_a_generator_and_leaves_the_generator_unchanged() -> None:
     def order(seed: int | None) -> torch.Tensor:
         generator = None if seed is None else torch.Generator().manual_seed(seed)
         loader = job().loader(Examples(40), batch_size=8, generator=generator)
@@ -174,7 +174,7 @@ def test_the_seed_of_a_generator_is_that_of_the_order_and_the_generator_stays_th
     assert not torch.equal(order(7), order(8))
 
 
-def test_collating_is_the_scripts_own_and_out_of_order_is_in_order(capsys: pytest.CaptureFixture[str]) -> None:
+def test_collate_fn_is_used_and_in_order_false_is_ignored(capsys: pytest.CaptureFixture[str]) -> None:
     this = job()
     loader = this.loader(
         Examples(20), 10, collate_fn=lambda items: ("mine", len(items)), fixed_batch=True, in_order=False
@@ -218,19 +218,19 @@ SEQUENCE = SequentialSampler(range(4))
         ({"batch_size": 2, "colour": "red"}, "job.loader\\(\\) has no option colour"),
     ],
 )
-def test_what_contradicts_itself_is_one_clear_line(arguments: dict[str, Any], message: str) -> None:
+def test_contradictory_arguments_give_one_clear_line(arguments: dict[str, Any], message: str) -> None:
     with pytest.raises(GpqTrainError, match=message) as caught:
         job().loader(Examples(4), **arguments).sampler.order()
     assert "\n" not in caught.value.message
 
 
-def test_a_stream_is_refused_with_advice_whatever_else_is_given() -> None:
+def test_an_iterable_data_set_is_refused_with_advice() -> None:
     with pytest.raises(GpqTrainError, match="Stream is an IterableDataset") as caught:
         job().loader(Stream(), 4, sampler=RandomSampler(range(4)))
     assert "should_stop" in caught.value.hint
 
 
-def test_a_sampler_leaves_the_random_numbers_of_the_script_as_they_are() -> None:
+def test_a_sampler_does_not_change_the_random_numbers_of_the_script() -> None:
     def weights(sampler: Any) -> list[float]:
         torch.manual_seed(3)
         loader = job().loader(Examples(20), 4, sampler=sampler)
@@ -245,7 +245,7 @@ def test_a_sampler_leaves_the_random_numbers_of_the_script_as_they_are() -> None
 
 
 def orders(settings: Settings) -> dict[int, list[list[int]]]:
-    """The steps of every epoch, as one process alone would make them."""
+    """The steps of every epoch as one process alone would take them."""
     result = {}
     for epoch in range(settings.epochs):
         if settings.sampler in BATCH_SAMPLERS:
@@ -266,7 +266,7 @@ def orders(settings: Settings) -> dict[int, list[list[int]]]:
 
 
 def steps_seen(this: TrainingJob) -> dict[int, list[list[int]]]:
-    """The examples of every step, by epoch, over all attempts and replicas."""
+    """The examples of every step by epoch, over all attempts and replicas."""
     found: dict[tuple[int, int], list[int]] = {}
     for micro in this._micros():
         found.setdefault((micro["epoch"], micro["step"]), []).extend(micro["seen"])
@@ -286,20 +286,18 @@ def steps_seen(this: TrainingJob) -> dict[int, list[list[int]]]:
     ],
     ids=["weighted", "buckets", "drop-last", "batch-norm"],
 )
-def test_every_step_has_its_examples_through_stops_and_other_numbers_of_replicas(
-    training: Training, settings: dict[str, Any]
-) -> None:
+def test_every_step_has_its_examples_despite_stops_and_resizes(training: Training, settings: dict[str, Any]) -> None:
     this = training(**{"size": 203, "epochs": 3, "batch": 16, "fixed": "max_batch" not in settings, **settings})
     for replicas in (3, 1, 2):
         attempt = this.start(replicas, brake=7).after_micros(7)
-        wait_until(lambda: len(attempt.micros()) > 7 or not attempt.alive, "a step more")  # noqa: B023
+        wait_until(lambda: len(attempt.micros()) > 7 or not attempt.alive, "another step")  # noqa: B023
         assert attempt.stop() == [0] * replicas
     this.run(replicas=3)
     expected = {epoch: [sorted(each) for each in steps] for epoch, steps in orders(this.settings).items()}
     assert steps_seen(this) == expected
 
 
-def test_replicas_whose_samplers_differ_stop_with_a_line(training: Training) -> None:
+def test_replicas_with_different_samplers_stop_with_one_line(training: Training) -> None:
     this = training(sampler="another by rank", fixed=True)
     assert this.start(2).wait() == [1, 1]
     for rank in range(2):
@@ -317,7 +315,7 @@ def test_replicas_whose_samplers_differ_stop_with_a_line(training: Training) -> 
     ],
     ids=str,
 )
-def test_the_options_of_torchs_loader_work_through_a_resize(training: Training, options: dict[str, Any]) -> None:
+def test_the_options_of_torchs_loader_work_across_a_resize(training: Training, options: dict[str, Any]) -> None:
     this = training(size=120, epochs=3, batch=12, max_local=12, fixed=True, workers=2, options=options)
     attempt = this.start(2, brake=6).after_micros(6)
     assert attempt.stop() == [0, 0]

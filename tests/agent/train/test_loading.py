@@ -1,4 +1,5 @@
-"""What a checkpoint may hold: data comes back, code does not run, and who saves more than data is told before that costs him."""
+"""What a checkpoint may hold. Data comes back and code does not run. gpq tells users in time if they save more than
+data."""
 
 from __future__ import annotations
 
@@ -26,7 +27,7 @@ class Best:
 
 
 class Code:
-    """What a stranger would put into a checkpoint."""
+    """What an attacker would put into a checkpoint."""
 
     def __init__(self, mark: Path) -> None:
         self.mark = mark
@@ -90,14 +91,14 @@ class Part:
         self.value = state["value"]
 
 
-def test_a_part_that_would_not_be_loaded_is_refused_as_it_is_registered() -> None:
+def test_a_part_that_could_not_be_loaded_is_refused_at_registration() -> None:
     parts = Parts()
     with pytest.raises(GpqTrainError, match=r"\.Best"):
         parts.add(USER + "1", Part([Best()]))
     parts.add(USER + "2", Part([0.5]))
 
 
-def test_what_only_later_holds_more_is_told_with_the_save(tmp_path: Path) -> None:
+def test_a_part_that_later_holds_more_is_reported_with_the_save(tmp_path: Path) -> None:
     store = CheckpointStore(str(tmp_path))
     assert store.save({"state": {"best": 0.5}}, 1, attempt=1).refusal == ""
     refusal = store.save({"state": {"best": Best()}}, 2, attempt=1).refusal

@@ -1,4 +1,4 @@
-"""A look at a batch takes nothing from the training, and what is trained on all the same is told."""
+"""Looking at a batch takes nothing away from the training. If the script trains on that batch anyway, gpq says so."""
 
 from typing import Any
 
@@ -20,7 +20,7 @@ def begun(local: int | None = None) -> tuple[Job, Any, Model, Any]:
 
 
 @pytest.mark.parametrize("local", [10, 4])
-def test_a_look_at_the_first_batch_costs_neither_it_nor_a_freedom(local: int) -> None:
+def test_looking_at_the_first_batch_loses_neither_the_batch_nor_a_freedom(local: int) -> None:
     this, loader, model, optimizer = begun(local)
     x, _ = next(iter(loader))
     model(x)
@@ -34,7 +34,9 @@ def test_a_look_at_the_first_batch_costs_neither_it_nor_a_freedom(local: int) ->
     assert (this._engine.boundaries.ledger.epochs, this._engine.boundaries.ledger.exact) == (3, 3)
 
 
-def test_a_head_of_an_epoch_is_judged_by_its_loop_and_not_by_a_look_before(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_head_of_an_epoch_is_judged_at_the_loop_and_not_at_an_earlier_look(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     this, loader, model, optimizer = begun()
     for epoch in this.epochs(2):
         next(iter(loader))
@@ -46,7 +48,7 @@ def test_a_head_of_an_epoch_is_judged_by_its_loop_and_not_by_a_look_before(capsy
     assert "the loop does something (changes weights)" in capsys.readouterr().err
 
 
-def test_a_batch_whose_iterator_is_gone_counts_where_it_is_trained_on() -> None:
+def test_a_batch_counts_if_it_is_trained_on_after_its_iterator_is_gone() -> None:
     this, loader, model, optimizer = begun()
     batches = []
     for _ in range(3):
@@ -59,7 +61,7 @@ def test_a_batch_whose_iterator_is_gone_counts_where_it_is_trained_on() -> None:
     assert {"own-next", "own-epochs", "own-break"} <= set(this._engine.shape.freedoms._agreed)
 
 
-def test_a_second_loop_beside_a_batch_in_hand_is_refused() -> None:
+def test_a_second_loop_during_a_batch_is_refused() -> None:
     _, loader, _, _ = begun()
     batches = iter(loader)
     next(batches)
@@ -67,7 +69,7 @@ def test_a_second_loop_beside_a_batch_in_hand_is_refused() -> None:
         next(iter(loader))
 
 
-def test_a_batch_that_is_left_out_is_no_part_of_an_exact_epoch() -> None:
+def test_an_epoch_with_a_skipped_batch_is_not_exact() -> None:
     this, loader, model, optimizer = begun()
     for epoch in this.epochs(2):
         for number, (x, y) in enumerate(loader):

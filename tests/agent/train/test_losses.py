@@ -1,4 +1,4 @@
-"""The loss curve: means of all that was logged, not the latest value, and nothing where a mean would be none."""
+"""The loss curve: means of all logged losses rather than the latest value, and no point if the mean is not finite."""
 
 from pathlib import Path
 
@@ -11,15 +11,15 @@ from gpq_agent.train.telemetry.publisher import Publisher
 from gpq_agent.train.telemetry.report import Reporter
 
 
-def test_a_window_is_the_mean_of_tensors_and_numbers_at_their_mean_progress() -> None:
+def test_a_window_gives_the_mean_loss_at_the_mean_progress() -> None:
     window = LossWindow()
     for step, value in enumerate([torch.tensor(4.0, requires_grad=True), 2.0, torch.tensor([3.0]).half()]):
         window.add(value, base_steps=10.0 * step)
     assert window.close() == wire.Loss(10.0, 3.0)
-    assert window.close() is None, "a window begins empty"
+    assert window.close() is None, "a window starts empty"
 
 
-def test_a_tensor_that_the_script_goes_on_adding_to_counts_as_it_was() -> None:
+def test_a_loss_that_the_script_changes_later_counts_as_logged() -> None:
     window, running = LossWindow(), torch.zeros(())
     for step in (1, 2, 3):
         running += 1.0
@@ -42,7 +42,7 @@ def publisher(path: str) -> Publisher:
     return Publisher(Reporter(path, {}), Agreement(None, 0, Proposal), nodes=1, replicas=1)
 
 
-def test_the_metric_named_loss_goes_up_as_a_curve_and_others_do_not(tmp_path: Path) -> None:
+def test_only_the_metric_named_loss_is_reported_as_a_curve(tmp_path: Path) -> None:
     up = publisher(str(tmp_path / wire.REPORT))
     for step in (1, 2, 3):
         up.log({"loss": torch.tensor(float(step)), "val_loss": 9.0}, base_steps=step)
@@ -55,7 +55,7 @@ def test_the_metric_named_loss_goes_up_as_a_curve_and_others_do_not(tmp_path: Pa
     assert (lines[1]["base_steps"], lines[1]["loss"]) == (2.0, 2.0)
 
 
-def test_where_nobody_reads_no_losses_are_kept() -> None:
+def test_losses_are_not_kept_without_a_report_file() -> None:
     up = publisher("")
     up.log({"loss": 1.0}, base_steps=1.0)
     assert up._losses.close() is None

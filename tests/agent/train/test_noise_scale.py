@@ -1,4 +1,4 @@
-"""The gradient noise scale: its arithmetic, and what the probe measures in real replicas against exact statistics."""
+"""The gradient noise scale: its arithmetic, and the probe in real replicas compared with exact statistics."""
 
 import json
 import math
@@ -20,12 +20,12 @@ positive = st.floats(min_value=1e-6, max_value=1e6)
 
 
 def observe(scale: NoiseScale, sqr: float, var: float, *, batch: int, count: int, **flags: Any) -> None:
-    """The expected norms for a true squared gradient `sqr` and variance `var` of one example."""
+    """The expected norms for a true squared gradient `sqr` and a variance `var` of one example."""
     scale.observe(sqr + var / batch, sqr + var / (batch * count), batch=batch, count=count, **flags)
 
 
 def learned(sqr: float, var: float, *, batch: int = 32, count: int = 4, base: int = 32, size: int = 0) -> NoiseScale:
-    """After so many steps that noise hides nothing."""
+    """After enough steps that noise no longer matters."""
     scale = NoiseScale(base, size, window=10**15)
     observe(scale, sqr, var, batch=batch, count=count, steps=10**9)
     return scale
@@ -35,8 +35,8 @@ def learned(sqr: float, var: float, *, batch: int = 32, count: int = 4, base: in
 
 
 @given(positive, positive, st.integers(1, 512), st.integers(2, 64))
-def test_expected_norms_give_back_both_statistics(sqr: float, var: float, batch: int, count: int) -> None:
-    # Differences of the two norms lose digits when one statistic is far smaller than the other.
+def test_expected_norms_yield_both_statistics(sqr: float, var: float, batch: int, count: int) -> None:
+    # The difference of the norms loses digits if one statistic is far smaller than the other.
     tolerance = 1e-9 * (sqr + var) * batch * count
     scale = learned(sqr, var, batch=batch, count=count)
     assert math.isclose(scale.var, var, rel_tol=1e-6, abs_tol=tolerance)
@@ -44,7 +44,7 @@ def test_expected_norms_give_back_both_statistics(sqr: float, var: float, batch:
         assert math.isclose(scale.sqr, sqr, rel_tol=1e-6, abs_tol=tolerance)
 
 
-def test_nothing_is_known_at_the_start_and_the_gain_is_one() -> None:
+def test_at_the_start_nothing_is_known_and_the_gain_is_one() -> None:
     scale = NoiseScale(32, 1000)
     assert (scale.sqr, scale.var, scale.samples, scale.noise_scale) == (0.0, 0.0, 0, 0.0)
     assert not scale.capped
@@ -65,12 +65,12 @@ def test_a_larger_batch_never_gains_less(sqr: float, var: float, one: int, other
     assert scale.gain(low) <= scale.gain(high) * (1 + 1e-12)
 
 
-def test_the_gain_is_the_formula_of_adascale() -> None:
+def test_the_gain_follows_the_formula_of_adascale() -> None:
     scale = learned(2.0, 640.0)
     assert scale.gain(256) == pytest.approx((640 / 32 + 2) / (640 / 256 + 2))
 
 
-def test_drawing_without_replacement_is_corrected_for() -> None:
+def test_drawing_without_replacement_is_corrected() -> None:
     sqr, var, size, batch, count = 1.0, 500.0, 1000, 50, 4
     # The variance of a mean shrinks as the data set runs out.
     local = sqr + var / batch * (size - batch) / size
@@ -81,7 +81,7 @@ def test_drawing_without_replacement_is_corrected_for() -> None:
     assert scale.var == pytest.approx(var)
 
 
-def test_numerator_and_denominator_are_averaged_before_they_are_divided() -> None:
+def test_averages_are_taken_before_the_division() -> None:
     scale = NoiseScale(32, 0, window=10**12)
     observe(scale, 1.0, 10.0, batch=8, count=4)
     observe(scale, 3.0, 10.0, batch=8, count=4)
@@ -108,7 +108,7 @@ def test_old_statistics_fade_and_the_window_fills() -> None:
     assert scale.samples == pytest.approx(100, rel=0.02)
 
 
-def test_many_steps_at_once_weigh_as_much_as_one_by_one() -> None:
+def test_many_steps_at_once_weigh_as_much_as_single_steps() -> None:
     once, often = NoiseScale(32, 0, window=10**12), NoiseScale(32, 0, window=10**12)
     for scale in (once, often):
         observe(scale, 1.0, 5.0, batch=8, count=2)
@@ -120,7 +120,7 @@ def test_many_steps_at_once_weigh_as_much_as_one_by_one() -> None:
     assert once.var == pytest.approx(often.var)
 
 
-def test_few_examples_resolve_no_noise_scale_beyond_their_number() -> None:
+def test_the_noise_scale_never_exceeds_the_number_of_examples() -> None:
     scale = NoiseScale(32, 0)
     observe(scale, 1e-9, 5.0, batch=16, count=2)
     assert scale.capped
@@ -135,7 +135,7 @@ def test_a_squared_gradient_below_the_noise_gives_a_lower_bound() -> None:
     assert scale.noise_scale == pytest.approx(scale.samples)
 
 
-def test_norms_without_any_noise_give_a_noise_scale_of_zero() -> None:
+def test_norms_without_noise_give_a_noise_scale_of_zero() -> None:
     scale = learned(4.0, 0.0)
     assert (scale.var, scale.noise_scale, scale.gain(320)) == (0.0, 0.0, 1.0)
 
@@ -149,14 +149,14 @@ def test_norms_that_are_not_finite_change_nothing(value: float) -> None:
     assert scale.state_dict() == before
 
 
-def test_one_micro_gradient_is_refused() -> None:
+def test_a_single_micro_gradient_is_refused() -> None:
     scale = NoiseScale(32, 0)
     with pytest.raises(ValueError, match="at least two micro-gradients"):
         scale.observe(1.0, 1.0, batch=32, count=1)
     assert scale.samples == 0
 
 
-def test_unbiased_statistics_replace_biased_ones_and_never_the_other_way_round() -> None:
+def test_unbiased_statistics_replace_biased_ones_but_not_the_reverse() -> None:
     scale = NoiseScale(32, 0)
     observe(scale, 100.0, 1.0, batch=16, count=2, biased=True)
     assert scale.biased
@@ -176,7 +176,7 @@ def test_preconditioned_statistics_are_never_mixed_with_raw_ones() -> None:
 
 
 @given(st.lists(st.tuples(positive, positive, st.integers(1, 64), st.integers(2, 8)), min_size=1, max_size=8))
-def test_a_restored_scale_goes_on_as_if_nothing_had_happened(seen: list[tuple[float, float, int, int]]) -> None:
+def test_a_restored_noise_scale_continues_unchanged(seen: list[tuple[float, float, int, int]]) -> None:
     scale = NoiseScale(32, 5000)
     for sqr, var, batch, count in seen:
         observe(scale, sqr, var, batch=batch, count=count, preconditioned=True)
@@ -203,11 +203,13 @@ def test_a_broken_state_is_refused_and_changes_nothing(broken: dict[str, Any]) -
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("replicas", [1, 2, 4])
 def test_statistics_agree_with_per_example_gradients(replicas: int, tmp_path: Path) -> None:
-    """Of both optimizers, plain and accumulating, bare as well as scaled and clipped. Of two replicas, four of
-    these eight and facts about the hook. Of four replicas, two of these."""
+    """One replica: both optimizers, with and without accumulation, bare or scaled and clipped.
+
+    Two replicas measure four of these eight cases and the hook. Four replicas measure two cases.
+    """
     torch.multiprocessing.spawn(probe_runs.accuracy, (replicas, str(tmp_path), free_port()), nprocs=replicas)
     ranks = [json.loads((tmp_path / f"{rank}.json").read_text()) for rank in range(replicas)]
-    assert all(rank == ranks[0] for rank in ranks), "replicas must know the same statistics"
+    assert all(rank == ranks[0] for rank in ranks), "all replicas have the same statistics"
     expected = {probe_runs.label(*case): statistics(*case) for case in probe_runs.variants(replicas)}
     assert {label: {key: ranks[0][label][key] for key in row} for label, row in expected.items()} == expected
     if replicas == 2:
@@ -215,7 +217,7 @@ def test_statistics_agree_with_per_example_gradients(replicas: int, tmp_path: Pa
 
 
 def statistics(optimizer: str, micro: int, habits: bool) -> dict[str, Any]:
-    """`clipped`: every step of the one, no step of the other."""
+    """`clipped`: the fraction of steps that were clipped, which is all with habits and none without."""
     return {
         "var": pytest.approx(1.0, abs=0.05),
         "sqr": pytest.approx(1.0, abs=0.10),
@@ -232,14 +234,18 @@ def check_hook(facts: dict[str, Any]) -> None:
     assert facts["half"] == pytest.approx(1.0, abs=0.1), "half precision is summed in single precision"
     assert facts["broken"] == pytest.approx(1.0, abs=0.01), "a step that overflowed in one replica is left out"
     assert facts["scaled"] == pytest.approx(1.0, rel=1e-4), "the loss scale cancels out"
-    assert facts["updated"] == pytest.approx(1.0, rel=1e-4), "one that changes before the step is over does not count"
+    assert facts["updated"] == pytest.approx(1.0, rel=1e-4), (
+        "a loss scale that changes before the step ends does not count"
+    )
     assert "more than one backward pass" in facts["twice"]["notice"], "two passes in a step switch the probe off"
     assert facts["twice"]["samples"] == 128
     assert facts["ready"], "the last bucket is ready within the backward pass"
-    assert len(facts["taken"]["lines"]) == 2, "a hook of the user switches it off: one line in each of the two jobs"
+    assert len(facts["taken"]["lines"]) == 2, (
+        "a hook of the user switches the probe off, with one line in each of the two jobs"
+    )
     assert all("communication hook of its own" in line for line in facts["taken"]["lines"])
     assert facts["taken"]["samples"] == 0
-    assert facts["taken"]["error"] < 1e-5, "and its gradient stays right"
+    assert facts["taken"]["error"] < 1e-5, "the gradient stays correct with a hook of the user"
 
 
 # -- one replica -------------------------------------------------------------------------------------------------------
@@ -258,7 +264,7 @@ def accumulate(
     net: nn.Module | None = None,
     passes: int = 1,
 ) -> None:
-    """One step, a micro-batch of each part. `net`: the part of the model that is used."""
+    """Take one step with a micro-batch for each part. `net`: the part of the model to use."""
     inputs, targets = probe_runs.data()
     counts = [part.stop - part.start for part in parts]
     inverse = sum(1 / count for count in counts) / len(counts)
@@ -281,14 +287,14 @@ def whole(parts: list[slice]) -> torch.Tensor:
 @pytest.mark.parametrize(
     "parts", [[slice(0, 8), slice(8, 16)], [slice(0, 9), slice(9, 17)], [slice(0, 3), slice(3, 4)]]
 )
-def test_split_batches_give_the_gradient_of_the_whole(parts: list[slice], sampled: bool) -> None:
+def test_split_batches_give_the_gradient_of_the_whole_batch(parts: list[slice], sampled: bool) -> None:
     loop = single(probe_runs.model())
     accumulate(loop, parts, sampled=sampled)
     torch.testing.assert_close(probe_runs.flat_gradient(loop.net), whole(parts))
 
 
 @pytest.mark.parametrize("by_hand", [(True, True), (True, False)], ids=["twice", "then by backward()"])
-def test_gradients_set_by_hand_of_some_parameters_stay_with_them(by_hand: tuple[bool, bool]) -> None:
+def test_gradients_set_by_hand_stay_with_their_parameters(by_hand: tuple[bool, bool]) -> None:
     loop = single(probe_runs.model())
     inputs, targets = probe_runs.data()
     *others, last = loop.net.parameters()
@@ -323,7 +329,7 @@ def test_the_estimate_from_uneven_parts_solves_the_two_expectations(parts: list[
     assert loop.scale.samples == 16
 
 
-def test_norms_are_taken_before_the_user_clips() -> None:
+def test_norms_are_measured_before_the_user_clips() -> None:
     variances = []
     for clip in (False, True):
         loop = single(probe_runs.model())
@@ -342,14 +348,14 @@ def test_clipping_acts_on_the_whole_weighted_gradient() -> None:
     torch.testing.assert_close(clipped / clipped.norm(), expected / expected.norm())
 
 
-def test_steps_that_are_not_sampled_tell_nothing() -> None:
+def test_steps_that_are_not_sampled_measure_nothing() -> None:
     loop = single(probe_runs.model())
     accumulate(loop, [slice(0, 8), slice(8, 16)], sampled=False)
     loop.probe.collect()
     assert loop.scale.samples == 0
 
 
-def test_a_single_micro_batch_of_a_single_replica_tells_nothing() -> None:
+def test_a_single_micro_batch_on_one_replica_measures_nothing() -> None:
     loop = single(probe_runs.model())
     accumulate(loop, [slice(0, 8)], sampled=True)
     loop.probe.collect()
@@ -374,7 +380,7 @@ def test_a_parameter_without_a_gradient_switches_the_probe_off_with_a_notice() -
     torch.testing.assert_close(probe_runs.flat_gradient(net), whole([slice(0, 8), slice(8, 16)]))
 
 
-def test_an_unused_first_parameter_leaves_the_gradient_right() -> None:
+def test_an_unused_first_parameter_leaves_the_gradient_correct() -> None:
     net = nn.ModuleDict({"idle": nn.Linear(2, 2), "used": probe_runs.model()})
     loop = single(net)
     accumulate(loop, [slice(0, 9), slice(9, 12)], sampled=True, net=net["used"])

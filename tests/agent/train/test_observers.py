@@ -1,4 +1,4 @@
-"""Each habit by its observer alone, from a few events. What becomes of an observer that fails."""
+"""Each observer alone recognises its habits from a few events. Also: what happens if an observer fails."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ KINDS = (*OBSERVERS, *OF_OTHER_LOOPS)
 def end(
     *, step: int = 0, place: int = 0, last: bool = True, left_early: bool = False, **facts: bool | tuple[str]
 ) -> Any:
-    """A batch whose facts are these, else those of a right loop."""
+    """The end of a batch with these facts, and otherwise the facts of a correct loop."""
     optimizers = QUIET._replace(**{name: facts[name] for name in facts if name in QUIET._fields})
     gradients = CLEAN._replace(**{name: facts[name] for name in facts if name in CLEAN._fields})
     return BatchEnd(step, 0, place, last, left_early, optimizers, gradients)
@@ -210,7 +210,7 @@ def name_of(kind: type[Observer]) -> str:
 
 
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if name_of(kind) != "outside_parameters"], ids=name_of)
-def test_an_observer_notices_its_habits_from_events_alone(kind: type[Observer]) -> None:
+def test_an_observer_recognises_its_habits_from_events_alone(kind: type[Observer]) -> None:
     observer, model, optimizer = watched(kind)
     act: Events = globals()[name_of(kind)]
     noticed = [habit.code for habits in act(observer, model, optimizer) for habit in habits]
@@ -218,7 +218,7 @@ def test_an_observer_notices_its_habits_from_events_alone(kind: type[Observer]) 
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=name_of)
-def test_of_a_right_loop_an_observer_says_nothing(kind: type[Observer]) -> None:
+def test_an_observer_reports_nothing_about_a_correct_loop(kind: type[Observer]) -> None:
     observer, model, optimizer = watched(kind)
     said = [observer.attempt_begins(), observer.training_begins()]
     for step in range(4):
@@ -237,24 +237,24 @@ def test_of_a_right_loop_an_observer_says_nothing(kind: type[Observer]) -> None:
     assert [habit for habits in said for habit in habits] == []
 
 
-def test_every_habit_of_the_table_has_an_observer() -> None:
+def test_every_habit_in_the_table_has_an_observer() -> None:
     assert {code for kind in KINDS for code in kind.codes} == set(HABITS)
 
 
-def test_no_code_of_a_habit_is_named_outside_their_room() -> None:
+def test_habit_codes_appear_only_in_the_habits_package() -> None:
     train = Path(gpq_agent.train.__file__).parent
     for path in train.rglob("*.py"):
         if train / "habits" in path.parents:
             continue
         texts = {node.value for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Constant)}
-        assert texts.isdisjoint(set(HABITS) - {"closure"}), path  # that is an argument of torch too
+        assert texts.isdisjoint(set(HABITS) - {"closure"}), path  # also an argument of torch
 
 
 # -- one that fails --------------------------------------------------------------------------------
 
 
 class Failing(Observer):
-    """Fails at the third batch, and as it is closed."""
+    """Fails at the third batch, and again when it is closed."""
 
     codes = ("own-break",)
     shares = 1
@@ -290,7 +290,7 @@ class Unmade(Observer):
         raise ValueError("not here")
 
 
-def test_an_observer_that_raises_is_closed_and_named_and_no_other_is() -> None:
+def test_only_the_observer_that_raises_is_closed_and_named() -> None:
     habits: list[Habit] = []
     lines: list[str] = []
     view = JobView([], [], list)
@@ -301,7 +301,7 @@ def test_an_observer_that_raises_is_closed_and_named_and_no_other_is() -> None:
     for step in range(4):
         observers.batch_ends(end(step=step))
     sent: list[list[float]] = []
-    # As many numbers as before: other replicas still have it.
+    # This replica sends as many numbers as before, because other replicas still have the observer.
     observers.meet(lambda values: sent.append(values) or two)  # type: ignore[func-returns-value]
     assert len(sent[0]) == 1
     assert math.isnan(sent[0][0])
@@ -315,7 +315,7 @@ def test_an_observer_that_raises_is_closed_and_named_and_no_other_is() -> None:
     ]
 
 
-def test_training_goes_on_where_an_observer_raises(
+def test_training_continues_when_an_observer_raises(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr("gpq_agent.train.engine.engine.OBSERVERS", (Failing, Counting))

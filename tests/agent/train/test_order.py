@@ -1,4 +1,4 @@
-"""A script's own sampler: an epoch is what it yields, the same on every replica and after a restart."""
+"""A script's own sampler: it alone decides an epoch, which is the same on every replica and after a restart."""
 
 import itertools
 import random
@@ -28,7 +28,7 @@ from tests.support.examples import examples
 
 
 class OwnEpochs:
-    """Shuffles by the epoch that it was told."""
+    """Shuffles with the epoch number that it received."""
 
     def __init__(self, size: int) -> None:
         self.size, self.epoch = size, 0
@@ -41,7 +41,7 @@ class OwnEpochs:
 
 
 class Holding:
-    """Shuffles by a generator that it holds, of any kind."""
+    """Shuffles with its own generator, of any kind."""
 
     def __init__(self, size: int, generator: Any) -> None:
         self.size, self.own = size, generator
@@ -56,7 +56,7 @@ class Holding:
 
 
 class Global:
-    """Shuffles by the global generators, one of three."""
+    """Shuffles with the global generators of Python, numpy and torch in turn."""
 
     def __init__(self, size: int) -> None:
         self.size = size
@@ -68,7 +68,7 @@ class Global:
 
 
 class Buckets:
-    """Examples of like length together, batches of uneven sizes in a random order."""
+    """Examples of similar length together: batches of uneven sizes in a random order."""
 
     def __init__(self, size: int, batch: int) -> None:
         self.size, self.batch_size = size, batch
@@ -85,7 +85,7 @@ class Buckets:
 
 
 class Counting:
-    """Counts its epochs by itself: what it yields depends on how often it was asked."""
+    """Counts its own epochs, so its order depends on how often somebody asked."""
 
     def __init__(self, size: int) -> None:
         self.size, self.epoch = size, 0
@@ -122,12 +122,12 @@ def states() -> list[Any]:
 
 
 @pytest.mark.parametrize("name", [*SAMPLERS, *BATCHED])
-def test_an_order_depends_on_seed_and_epoch_only_and_leaves_every_generator_as_it_was(name: str) -> None:
+def test_an_order_depends_only_on_seed_and_epoch_and_changes_no_generator(name: str) -> None:
     batched = name in BATCHED
     make = (BATCHED if batched else SAMPLERS)[name]
     first = OwnOrder(make(60), 60, batched=batched)
     orders = [first.draw(5, epoch) for epoch in range(4)]
-    for epoch in (3, 1):  # another process, whose generators are elsewhere, and which saw no earlier epoch
+    for epoch in (3, 1):  # like another process, with generators in other states and no earlier epoch
         for _ in range(epoch):
             random.random(), numpy.random.random(), torch.rand(3)
         before = states()
@@ -136,13 +136,15 @@ def test_an_order_depends_on_seed_and_epoch_only_and_leaves_every_generator_as_i
         assert torch.equal(again.indices, orders[epoch].indices)
         assert (again.ends, again.digest) == (orders[epoch].ends, orders[epoch].digest)
     if name != "a list":
-        assert len({order.digest for order in orders}) == 4, "each epoch has its own"
+        assert len({order.digest for order in orders}) == 4, "each epoch has its own order"
     if name not in ("a list", "set_epoch", "torch's over set_epoch"):
-        assert OwnOrder(make(60), 60, batched=batched).draw(6, 0).digest != orders[0].digest, "the seed has its say"
+        assert OwnOrder(make(60), 60, batched=batched).draw(6, 0).digest != orders[0].digest, (
+            "the order depends on the seed"
+        )
 
 
 @pytest.mark.parametrize("generator", [torch.Generator(), random.Random(2), numpy.random.default_rng(2)])
-def test_a_generator_that_a_sampler_shares_with_the_script_goes_on_as_if_nothing_was_drawn(generator: Any) -> None:
+def test_a_sampler_does_not_advance_a_generator_that_it_shares_with_the_script(generator: Any) -> None:
     def draws() -> Any:
         return (
             torch.rand(1, generator=generator).item() if isinstance(generator, torch.Generator) else generator.random()
@@ -165,7 +167,7 @@ phases = st.lists(
     st.tuples(
         st.integers(1, 4),  # replicas
         st.lists(st.tuples(st.integers(1, 9), st.integers(0, 2)), max_size=2),  # orders (atomic, accum)
-        st.integers(1, 9),  # steps until the attempt is stopped
+        st.integers(1, 9),  # steps until the attempt stops
         st.integers(0, 3),  # micro-batches that a replica's loader is ahead
         st.sampled_from([0, 2]),  # sample_every
     ),
@@ -175,7 +177,7 @@ phases = st.lists(
 
 
 class Attempt:
-    """All replicas of an attempt in lockstep, each with a sampler of its own, as in processes of their own."""
+    """All replicas of an attempt in lockstep. Each has its own sampler, as in separate processes."""
 
     def __init__(self, make: Callable[[], Any], size: int, bounds: Limits, state: Any, **options: Any) -> None:
         self.bounds = bounds
@@ -194,9 +196,9 @@ class Attempt:
                 ledger.resume(sampler.cursor.consumed)
 
     def run(self, steps: int, orders: list[tuple[int, int]], ahead: int, seen: list[tuple[int, list[int]]]) -> Any:
-        """Up to `steps` steps of one epoch, appended to `seen` as (epoch, examples)."""
+        """Take up to `steps` steps of one epoch and append them to `seen` as (epoch, examples)."""
         streams = [iter(sampler) for sampler in self.samplers]
-        for each in streams:  # a loader fetches ahead of what is consumed
+        for each in streams:  # a loader fetches more than is consumed
             each.__next__()
         queued = [[None] for _ in streams]
         for done in range(steps):
@@ -238,7 +240,7 @@ class Attempt:
 @pytest.mark.parametrize("name", SAMPLERS)
 @settings(max_examples=examples(50), deadline=None)
 @given(size=st.integers(1, 60), base=st.integers(1, 12), history=phases)
-def test_any_history_of_an_own_sampler_trains_what_it_yields_epoch_by_epoch(
+def test_any_history_trains_what_an_own_sampler_yields_in_each_epoch(
     name: str, size: int, base: int, history: list[Any]
 ) -> None:
     def make() -> Any:
@@ -293,7 +295,7 @@ def test_the_batches_of_a_batch_sampler_are_the_steps_on_any_number_of_replicas(
     assert state[1]["exact"] == state[1]["epochs"]
 
 
-def test_a_large_batch_of_a_batch_sampler_goes_through_at_once_where_it_fits() -> None:
+def test_a_large_batch_of_a_batch_sampler_is_not_split_if_it_fits() -> None:
     batches = [[0, 1, 2], [3, 4, 5, 6, 7, 8, 9]]
     for local, expected in ((16, [[3], [7]]), (4, [[3], [3, 4]])):
         bounds = Limits(4, 4, local, 1, True)
@@ -308,7 +310,7 @@ def test_a_large_batch_of_a_batch_sampler_goes_through_at_once_where_it_fits() -
 
 
 def together(makes: list[Callable[[], Any]]) -> None:
-    """Replicas whose samplers these are compare their orders."""
+    """Replicas with these samplers compare their orders."""
     drawn = [OwnOrder(make(), 20, batched=False) for make in makes]
     rows: list[list[float]] = []
     for each in drawn:
@@ -339,7 +341,7 @@ def sampler_of(own: Any, tell: Callable[[str], None] = lambda line: None) -> Glo
     )
 
 
-def test_an_epoch_that_cannot_be_drawn_again_ends_as_it_began_and_that_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_epoch_that_cannot_be_drawn_again_keeps_its_order_with_a_notice(monkeypatch: pytest.MonkeyPatch) -> None:
     first = sampler_of(Counting(20))
     first.seek(1, 0)
     list(first)
@@ -354,14 +356,16 @@ def test_an_epoch_that_cannot_be_drawn_again_ends_as_it_began_and_that_is_said(m
     assert len(told) == 1
     assert "the sampler Counting yields a different order for epoch 2 than before the restart" in told[0]
     again.seek(2, 12)
-    assert torch.equal(again.state_dict()["order"]["indices"], state["order"]["indices"]), "also after another restart"
+    assert torch.equal(again.state_dict()["order"]["indices"], state["order"]["indices"]), (
+        "the order is kept after another restart too"
+    )
     same = sampler_of(OwnEpochs(20), told.append)
     same.seek(2, 8)
     list(same)
     restarted = sampler_of(OwnEpochs(20), told.append)
     restarted.load_state_dict(same.state_dict())
     list(restarted)
-    assert len(told) == 1, "nothing to say"
+    assert len(told) == 1, "the same order needs no notice"
 
     monkeypatch.setattr("gpq_agent.train.data.epoch_orders.MOST_KEPT", 10)
     bare = first.state_dict()
@@ -372,7 +376,7 @@ def test_an_epoch_that_cannot_be_drawn_again_ends_as_it_began_and_that_is_said(m
         list(refused)
 
 
-def test_a_checkpoint_from_the_middle_of_an_epoch_without_a_sampler_does_not_fit_one_with_it() -> None:
+def test_a_checkpoint_from_mid_epoch_without_a_sampler_does_not_fit_a_sampler() -> None:
     plain = GlobalSampler(20, starting(Limits(4, 4, 4, 1)), replicas=1, rank=0, seed=0, shuffle=True)
     plain.seek(0, 8)
     with pytest.raises(GpqTrainError, match="in the middle of an epoch without a sampler"):
@@ -409,7 +413,7 @@ class ForeverInBatches:
         ([["a"]], True, "needs integer indices, but list yields a str"),
     ],
 )
-def test_what_is_no_order_of_an_epoch_is_one_clear_line(
+def test_an_invalid_order_gives_one_clear_line(
     sampler: Any, batched: bool, message: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("gpq_agent.train.data.order.SLACK", 1000)
@@ -419,7 +423,7 @@ def test_what_is_no_order_of_an_epoch_is_one_clear_line(
 
 
 @pytest.mark.parametrize("batched", [False, True])
-def test_a_sampler_that_deals_the_data_out_is_refused_with_what_to_do_instead(batched: bool) -> None:
+def test_a_distributed_sampler_is_refused_with_advice(batched: bool) -> None:
     sampler: Any = DistributedSampler(range(20), num_replicas=2, rank=0)  # type: ignore[arg-type]
     with pytest.raises(GpqTrainError, match="DistributedSampler splits the data over replicas") as caught:
         OwnOrder(BatchSampler(sampler, 4, drop_last=False) if batched else sampler, 20, batched=batched)

@@ -1,4 +1,4 @@
-"""Saves that a script writes itself: only complete ones count, and every save has a folder with nothing else in it."""
+"""Saves that a script writes itself. Only complete ones count, and every save starts with an empty folder."""
 
 from pathlib import Path
 
@@ -12,17 +12,17 @@ def write(path: str, **files: str) -> None:
         file.write_text(content)
 
 
-def test_what_an_attempt_left_half_saved_is_not_mixed_into_the_next_save(tmp_path: Path) -> None:
+def test_a_half_written_save_is_not_mixed_into_the_next_one(tmp_path: Path) -> None:
     first = ScriptCheckpoints(str(tmp_path))
     write(first.next_path(), rank0="a", rank1="b")
     first.commit(10)
-    write(first.next_path(), rank0="half", rank1="half")  # and the attempt is killed
+    write(first.next_path(), rank0="half", rank1="half")  # and then the attempt is killed
     again = ScriptCheckpoints(str(tmp_path))
     again.sweep()
     assert again.start_step == 10
     assert again.resume_path is not None
     assert sorted(path.name for path in Path(again.resume_path).iterdir()) == ["rank0", "rank1"]
-    write(again.next_path(), rank0="c")  # one replica only, this time
+    write(again.next_path(), rank0="c")  # only one replica this time
     assert [path.name for path in Path(again.commit(20)).iterdir()] == ["rank0"]
 
 

@@ -1,4 +1,4 @@
-"""Parts that no checkpoint can hold are refused before training; those that become so later stop no training."""
+"""gpq refuses parts that no checkpoint can hold before it trains. If that happens only later, training continues."""
 
 import gc
 import weakref
@@ -38,7 +38,7 @@ def test_a_part_that_cannot_be_saved_is_refused_by_prepare(tmp_path: Path) -> No
         this.prepare(model, adam(model))
 
 
-def test_a_part_that_can_no_longer_be_saved_stops_no_training(
+def test_training_continues_when_a_part_can_no_longer_be_saved(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     this = job(tmp_path)
@@ -54,7 +54,7 @@ def test_a_part_that_can_no_longer_be_saved_stops_no_training(
     assert "gpq: cannot write a checkpoint: " in capsys.readouterr().err
 
 
-def test_a_job_that_is_let_go_is_gone(tmp_path: Path) -> None:
+def test_a_job_without_references_is_freed(tmp_path: Path) -> None:
     engine = weakref.ref(job(tmp_path)._engine)
     gc.collect()
     assert engine() is None

@@ -1,4 +1,4 @@
-"""Where a replica is, and how long its steps take beside those of the others."""
+"""Where a replica is, and how long its steps take compared with those of the others."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from gpq_agent.train.telemetry.timing import WARM_UP, StepClock, StepTimes
 from tests.support.figures import Figures
 
 
-def test_the_node_reads_what_the_replica_writes(tmp_path: Path) -> None:
+def test_the_agent_reads_what_the_replica_writes(tmp_path: Path) -> None:
     first, third = Heartbeat(str(tmp_path), 0), Heartbeat(str(tmp_path), 10)
     assert pulses(str(tmp_path)) == [wire.Pulse(0, 0, "starting", 0.0), wire.Pulse(10, 0, "starting", 0.0)]
     first.beat(7, "computing")
@@ -24,14 +24,14 @@ def test_the_node_reads_what_the_replica_writes(tmp_path: Path) -> None:
     before = pulses(str(tmp_path))
     assert [one[:3] for one in before] == [(0, 7, "computing"), (10, 6, "arrived")]
     time.sleep(0.25)
-    first.phase("arrived")  # not a step: its age goes on
+    first.phase("arrived")  # not a step, so the age of the last step keeps growing
     third.beat(7, "computing")
     ages = [one.age for one in pulses(str(tmp_path))]
     assert ages[0] >= 0.2
-    assert ages[0] > ages[1] + 0.1, "tenths of a second; the third one's step began that much later"
+    assert ages[0] > ages[1] + 0.1, "the step of replica 10 began a quarter of a second later"
 
 
-def test_what_makes_no_sense_is_left_out_and_without_a_folder_nothing_is_written(tmp_path: Path) -> None:
+def test_invalid_heartbeats_are_ignored_and_nothing_is_written_without_a_folder(tmp_path: Path) -> None:
     Heartbeat(str(tmp_path), 0).beat(3, "saving")
     (tmp_path / f"{wire.RANK}1").write_bytes(b"short")
     (tmp_path / f"{wire.RANK}2").write_bytes(b"\xff" * 32)
@@ -42,7 +42,7 @@ def test_what_makes_no_sense_is_left_out_and_without_a_folder_nothing_is_written
     assert pulses(str(tmp_path / "nowhere")) == []
 
 
-def test_a_beat_costs_microseconds(tmp_path: Path, figures: Figures) -> None:
+def test_a_heartbeat_costs_microseconds(tmp_path: Path, figures: Figures) -> None:
     pulse = Heartbeat(str(tmp_path), 0)
     best = 1.0
     for _ in range(20):
@@ -55,7 +55,7 @@ def test_a_beat_costs_microseconds(tmp_path: Path, figures: Figures) -> None:
 
 
 class Clock(StepClock):
-    """Marks are what the test says."""
+    """The test decides when marks are reached."""
 
     def __init__(self) -> None:
         super().__init__(torch.device("cpu"))
@@ -73,7 +73,7 @@ def micro(times: StepTimes, clock: Clock, *, first: bool, last: bool, seconds: f
     times.end(synchronised=last, tail=(ready, ready + waited) if last else None)
 
 
-def test_a_window_has_the_time_before_the_wait_of_whole_steps_only() -> None:
+def test_a_window_has_only_complete_steps_and_their_time_before_the_wait() -> None:
     clock = Clock()
     times = StepTimes(clock)
     for _ in range(WARM_UP + 2):

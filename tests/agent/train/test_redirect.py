@@ -1,4 +1,4 @@
-"""What a checked script does to files it sees as in a plain run, and nobody else sees it."""
+"""A checked script sees its file changes as in a plain run, and nobody else sees them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from gpq_agent.train.prove import landlock
 
 from tests.support.pythons import pythons
 
-# What is called `seen` at the end is compared with that of a plain run, and so is the folder as the script sees it then.
+# At the end, `seen` is compared with its value in a plain run, and so is the folder as the script sees it.
 WAYS = {
     "write": "seen = open('kept', 'w').write('x')",
     "write a new one": "open('new', 'w').write('x'); seen = open('new').read()",
@@ -213,7 +213,7 @@ print(json.dumps(told))
 
 
 LIBRARY = "import numpy, torch, gpq_agent.train\n"
-# What a Python without torch takes of it, as the library's own first lines import torch.
+# The part that works in a Python without torch. The library's own first lines import torch.
 ALONE = f"""
 import types
 sys.path.insert(0, {str(Path(gpq_agent.__file__).parents[1])!r})
@@ -223,12 +223,12 @@ from gpq_agent.train.prove import redirect
 redirect.guard(os.environ, sys.addaudithook)
 """
 OTHERS = [python.executable for version, python in pythons().items() if version != sys.version_info[:2]]
-Ways = dict[str, tuple[str, str]]  # the folder, and what is done there
+Ways = dict[str, tuple[str, str]]  # the folder, and the code to run there
 Told = dict[str, list[Any]]
 
 
 def made(folder: Path) -> Path:
-    """A folder of somebody's."""
+    """A user's folder."""
     (folder / "folder" / "deeper").mkdir(parents=True)
     (folder / "empty").mkdir()
     for name in ("kept", "folder/inside", "folder/deeper/inside", "folder/a.txt", os.fsdecode(b"na\xffme")):
@@ -244,7 +244,7 @@ def made(folder: Path) -> Path:
 
 
 def tree(folder: Path) -> dict[str, Any]:
-    """Everything below: what it is, what is in it, when it was changed."""
+    """Everything below: its type, its content and the time of its last change."""
     found: dict[str, Any] = {}
     for root, folders, files in os.walk(folder):
         for name in [*folders, *files]:
@@ -269,14 +269,14 @@ def run(script: str, home: Path, ways: Ways, python: str, *head: str, **environ:
 def checked(
     home: Path, ways: Ways, shape: str = "a-shape", library: str = LIBRARY, python: str = sys.executable
 ) -> Told:
-    """As `gpq check` runs it."""
+    """Run it as `gpq check` does."""
     (home / shape).mkdir(parents=True, exist_ok=True)
     head = (python, "-I", landlock.__file__, str(home))
     return run(library, home, ways, python, *head, **{wire.ENV_CHECK: json.dumps({"folder": str(home / shape)})})
 
 
 class Played:
-    """All ways, each in a folder of its own: in a plain run, and in a checked one."""
+    """All ways, each in its own folder, once in a plain run and once in a checked run."""
 
     def __init__(self, base: Path, ways: dict[str, str], plain: str, library: str, python: str) -> None:
         aside, self.folders = (
@@ -294,7 +294,7 @@ def played(tmp_path_factory: pytest.TempPathFactory) -> Played:
 
 
 @pytest.mark.parametrize("way", [*WAYS, *TORCH])
-def test_it_sees_what_a_plain_run_sees_and_changes_nothing(way: str, played: Played) -> None:
+def test_a_checked_run_sees_what_a_plain_run_sees_and_changes_nothing(way: str, played: Played) -> None:
     seen, plain = played.seen[way], played.plain[way]
     assert seen == plain
     assert tree(played.folders[way]) == played.before[way]
@@ -307,7 +307,7 @@ def test_other_pythons_do_the_same(python: str, tmp_path: Path) -> None:
     assert {way: tree(folder) for way, folder in played.folders.items()} == played.before
 
 
-def test_what_goes_past_it_is_refused(tmp_path: Path) -> None:
+def test_writes_that_cannot_be_redirected_are_refused(tmp_path: Path) -> None:
     folder = made(tmp_path / "folder")
     before = tree(folder)
     told = checked(tmp_path / "home", {way: (str(folder), way) for way in REFUSED})
@@ -317,7 +317,7 @@ def test_what_goes_past_it_is_refused(tmp_path: Path) -> None:
     assert tree(folder) == before
 
 
-def test_a_shape_goes_on_where_it_was_and_no_other_sees_it(tmp_path: Path) -> None:
+def test_a_shape_keeps_its_changes_and_no_other_shape_sees_them(tmp_path: Path) -> None:
     folder, home = made(tmp_path / "folder"), tmp_path / "home"
     before = tree(folder)
     look = "seen = sorted(os.listdir()), open('kept').read(), os.path.exists('folder')"
@@ -331,8 +331,8 @@ def test_a_shape_goes_on_where_it_was_and_no_other_sees_it(tmp_path: Path) -> No
     assert tree(folder) == before
 
 
-def test_two_replicas_may_write_the_same_file_at_once(tmp_path: Path) -> None:
-    """Neither loses what the other has written."""
+def test_two_replicas_can_write_the_same_file_at_once(tmp_path: Path) -> None:
+    """Neither loses what the other wrote."""
     folder = made(tmp_path / "folder")
     (folder / "kept").write_text("x" * (1 << 22))
     line = """
@@ -352,7 +352,7 @@ seen = [os.waitpid(pid, 0)[1] for pid in pids], open("kept").read()[95:100]
         assert told["way"][1] == repr(([0, 0], "xxabx"))
 
 
-def test_c_code_and_other_programs_write_nowhere_else(tmp_path: Path) -> None:
+def test_c_code_and_other_programs_cannot_write_elsewhere(tmp_path: Path) -> None:
     folder = made(tmp_path / "folder")
     before = tree(folder)
     programs = {
@@ -390,8 +390,9 @@ seen = sorted(open("log").read().split())
 """
 
 
-def test_workers_and_groups_are_as_ever(tmp_path: Path) -> None:
+def test_loader_processes_and_process_groups_work_as_usual(tmp_path: Path) -> None:
     folder = made(tmp_path / "folder")
-    with tempfile.TemporaryDirectory(dir="/tmp") as home:  # sockets have short paths, as in gpq.check.replicas.scratch
+    # short, because sockets need short paths, as in gpq.check.replicas.scratch
+    with tempfile.TemporaryDirectory(dir="/tmp") as home:
         told = checked(Path(home), {"way": (str(folder), WORKERS)})
     assert told["way"][:2] == ["", repr(sorted("00112233"))]

@@ -1,4 +1,4 @@
-"""What keeps its state in pieces on the replicas is refused at once, in the words of what works; with one replica as well."""
+"""gpq refuses a state that is split over replicas at once, even with one replica, and says what works instead."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.support.ports import free_port
 
 @pytest.fixture(scope="module")
 def mesh() -> Iterator[DeviceMesh]:
-    """A process group of this process alone."""
+    """A process group with only this process."""
     names = {"RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
     before = {name: os.environ.get(name) for name in names}
     os.environ.update(names)
@@ -63,7 +63,7 @@ def tensor_parallel(mesh: DeviceMesh) -> nn.Module:
 
 def deepspeed(mesh: DeviceMesh) -> nn.Module:
     class DeepSpeedEngine(nn.Module):
-        """As deepspeed.initialize returns it: known by its name, since it is not there to be imported."""
+        """As deepspeed.initialize returns it. gpq recognises its name, because the package is not installed."""
 
         def __init__(self) -> None:
             super().__init__()
@@ -85,9 +85,9 @@ def job(replicas: int = 1) -> Job:
     return Job(Environment(replicas=replicas), torch.device("cpu"), 0, {})
 
 
-@pytest.mark.filterwarnings("ignore")  # torch's own, about FSDP on CPUs
+@pytest.mark.filterwarnings("ignore")  # torch's own warning about FSDP on CPUs
 @pytest.mark.parametrize(("make", "what"), MODELS)
-def test_a_model_in_pieces_is_refused_with_what_works_instead(
+def test_a_sharded_model_is_refused_with_what_works_instead(
     mesh: DeviceMesh, make: Callable[[DeviceMesh], nn.Module], what: str
 ) -> None:
     model = make(mesh)
@@ -111,7 +111,7 @@ def test_a_model_in_pieces_is_refused_with_what_works_instead(
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_an_optimizer_in_pieces_is_refused_too(mesh: DeviceMesh) -> None:
+def test_a_sharded_optimizer_is_refused_too(mesh: DeviceMesh) -> None:
     from torch.distributed.optim import ZeroRedundancyOptimizer
 
     model = nn.Linear(4, 1)
@@ -125,7 +125,7 @@ def test_an_optimizer_in_pieces_is_refused_too(mesh: DeviceMesh) -> None:
         refuse_sharded(torch.optim.SGD(whole.parameters(), lr=0.1))
 
 
-def test_what_is_whole_is_not_refused(mesh: DeviceMesh) -> None:
+def test_models_and_optimizers_that_are_not_sharded_are_accepted(mesh: DeviceMesh) -> None:
     plain = nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 1))
     refuse_sharded(plain, torch.optim.Adam(plain.parameters()))
     refuse_sharded(nn.parallel.DistributedDataParallel(plain), [torch.optim.SGD(plain.parameters(), lr=0.1)])

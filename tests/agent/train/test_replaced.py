@@ -1,4 +1,4 @@
-"""Parameters that take the place of others in an optimizer are trained as they would be alone, and told."""
+"""Parameters that replace others in an optimizer train as they would without gpq, and gpq reports them."""
 
 import torch
 
@@ -13,12 +13,12 @@ def network() -> torch.nn.ModuleList:
 
 
 def replace(optimizer: torch.optim.Optimizer, layers: torch.nn.ModuleList) -> None:
-    """The second head in the place of the first."""
+    """Replace the first head by the second."""
     group = optimizer.param_groups[0]["params"]
     group[2:4] = list(layers[2].parameters())
 
 
-def test_a_head_in_the_place_of_another_is_accumulated_too() -> None:
+def test_a_replacement_head_is_accumulated_too() -> None:
     data, this = Examples(60), job()
     loader = this.loader(data, batch_size=12, max_local_batch=4, shuffle=False)
     layers, alone = network(), network()

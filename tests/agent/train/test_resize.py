@@ -1,4 +1,4 @@
-"""Real process groups: a job is resized and re-batched again and again, and nobody could tell from its results."""
+"""Real process groups: a job changes its size and batch size again and again, and nobody can tell from its results."""
 
 from collections.abc import Callable
 
@@ -14,7 +14,7 @@ def everything(job: TrainingJob) -> dict[int, list[int]]:
     return {epoch: list(range(job.settings.size)) for epoch in range(job.settings.epochs)}
 
 
-def test_ten_resizes_and_live_batch_changes_visit_each_example_of_each_epoch_once_with_the_same_loss_curve(
+def test_ten_resizes_and_live_batch_changes_keep_each_example_once_per_epoch_and_the_loss_curve(
     training: Training,
 ) -> None:
     settings = {"size": 1003, "epochs": 8, "batch": 12, "max_local": 12, "fixed": True}
@@ -28,7 +28,7 @@ def test_ten_resizes_and_live_batch_changes_visit_each_example_of_each_epoch_onc
         wait_until(lambda: attempt.reports("retuned") or not attempt.alive, "the live change")  # noqa: B023
         assert attempt.stop() == [0] * attempt.replicas
         assert (attempt.run_dir / wire.STOPPED).exists()
-    assert len(job.run(replicas=1).micros()) > 0, "the last attempt still had something to do"
+    assert len(job.run(replicas=1).micros()) > 0, "the last attempt still had steps to run"
 
     assert job.visits() == everything(job)
     expected, losses = undisturbed.losses(), job.losses()
@@ -38,13 +38,13 @@ def test_ten_resizes_and_live_batch_changes_visit_each_example_of_each_epoch_onc
 
 
 @pytest.mark.parametrize("lottery", ["init", "generator"])
-def test_a_seed_that_each_process_draws_for_itself_is_that_of_the_first(training: Training, lottery: str) -> None:
+def test_all_processes_use_the_seed_that_the_first_one_drew(training: Training, lottery: str) -> None:
     job = training(size=120, epochs=2, batch=12, lottery=lottery)
     job.run(replicas=2)
     assert job.visits() == everything(job)
 
 
-def test_three_uneven_replicas_growing_batches_and_prefetching_visit_each_example_once(training: Training) -> None:
+def test_three_uneven_replicas_with_growing_batches_and_prefetching_visit_each_example_once(training: Training) -> None:
     job = training(size=600, epochs=4, batch=10, max_batch=70, max_local=9, workers=1, optimizer="adamw", pace=0.004)
     for replicas, (atomic, accum) in ((3, (7, 1)), (2, (9, 2)), (3, (4, 0))):
         attempt = job.start(replicas, brake=6).after_micros(6)
@@ -58,7 +58,7 @@ def test_three_uneven_replicas_growing_batches_and_prefetching_visit_each_exampl
     assert job.visits() == everything(job)
 
 
-def test_reports_tell_what_the_daemon_fits_and_shows(training: Training) -> None:
+def test_reports_contain_what_the_daemon_fits_and_shows(training: Training) -> None:
     job = training(size=400, epochs=8, batch=8, max_batch=64, max_local=32, optimizer="adamw", pace=0.004)
     attempt = job.start(replicas=2, control=wire.Control(attempt=1, seq=4, atomic_batch=8, accum_steps=1))
     assert attempt.wait() == [0, 0]

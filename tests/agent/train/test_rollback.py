@@ -1,4 +1,4 @@
-"""The first step in pieces is looked at without memory of the device, whatever parts are like."""
+"""The first split step is checked without using device memory, whatever the parts are."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def tensors_within(value: Any) -> list[torch.Tensor]:
 
 
 class Part:
-    """Keeps what it is given, as averages of weights do."""
+    """Keeps tensors, like an average of weights."""
 
     def __init__(self, **state: Any) -> None:
         self.state = state
@@ -33,9 +33,8 @@ class Part:
         self.state = state
 
 
-def test_copies_of_what_is_on_a_device_are_on_the_host() -> None:
-    """By tensors that have a device and no content: where the device is the host, as in the tests
-    of peaks, a peak would show nothing."""
+def test_copies_of_device_tensors_are_on_the_host() -> None:
+    """Uses tensors with a device and no content. On a CPU device, a test of memory peaks would show nothing."""
     with FakeTensorMode():
         model = torch.nn.BatchNorm1d(3, device="cuda")
         model.weight.grad = torch.zeros(3, device="cuda")
@@ -45,7 +44,7 @@ def test_copies_of_what_is_on_a_device_are_on_the_host() -> None:
     assert [item.device.type for item in copies] == 6 * ["cpu"]
 
 
-def test_copies_share_no_memory_with_what_they_are_of() -> None:
+def test_copies_share_no_memory_with_their_originals() -> None:
     model = torch.nn.BatchNorm1d(3)
     model.weight.grad = torch.zeros(3)
     rollback = StepRollback(list(model.parameters()), {}, [model])
@@ -59,13 +58,13 @@ def test_copies_share_no_memory_with_what_they_are_of() -> None:
     assert torch.equal(model.weight.grad, torch.zeros(3))
 
 
-def test_of_a_part_no_tensor_is_kept() -> None:
+def test_no_tensor_of_a_part_is_kept() -> None:
     part = Part(mean=torch.zeros(3))
     rollback = StepRollback([], {"average": part})
     assert tensors_within([rollback._states]) == []
 
 
-def test_a_part_that_has_changed_is_named_and_gets_its_state_back() -> None:
+def test_a_changed_part_is_named_and_gets_its_state_back() -> None:
     parts = {"average": Part(mean=torch.zeros(3), count=1), "idle": Part(mean=torch.zeros(3))}
     rollback = StepRollback([], parts)
     assert rollback.changed_parts() == []
@@ -75,7 +74,7 @@ def test_a_part_that_has_changed_is_named_and_gets_its_state_back() -> None:
     assert rollback.changed_parts() == []
 
 
-def test_a_part_that_cannot_be_saved_ends_no_training() -> None:
+def test_a_part_that_cannot_be_saved_does_not_end_the_training() -> None:
     this = job()
     this.state(Part(lock=threading.Lock()), name="locked")
     loader = this.loader(Examples(48), batch_size=12, max_local_batch=6, fixed_batch=True)

@@ -1,4 +1,4 @@
-"""The global cursor: whatever happens to replicas and batch sizes, an epoch is each example once."""
+"""The global cursor: whatever happens to replicas and batch sizes, each epoch has every example once."""
 
 from typing import Any
 
@@ -15,7 +15,7 @@ phases = st.lists(
     st.tuples(
         st.integers(1, 5),  # replicas
         st.lists(st.tuples(st.integers(1, 9), st.integers(0, 3)), min_size=1, max_size=3),  # orders (atomic, accum)
-        st.integers(1, 12),  # steps until the attempt is stopped
+        st.integers(1, 12),  # steps until the attempt stops
         st.integers(0, 4),  # micro-batches that a replica's loader is ahead
         st.sampled_from([0, 2, 3]),  # sample_every
     ),
@@ -29,7 +29,7 @@ def limits(replicas: int, **changes: Any) -> Limits:
 
 
 class Replicas:
-    """All replicas of an attempt in lockstep, each with a loader that runs ahead of consumption as DataLoader does."""
+    """All replicas of an attempt in lockstep, each with a loader that fetches ahead as DataLoader does."""
 
     def __init__(
         self, size: int, bounds: Limits, ahead: int, sample_every: int, state: dict[str, Any] | None, **options: Any
@@ -44,14 +44,14 @@ class Replicas:
         ]  # fmt: skip
         self.steps: list[Step] = []  # of rank 0
         self.ahead = ahead
-        self.taken: list[int] = []  # of the step in hand, by all replicas
+        self.taken: list[int] = []  # of the current step, by all replicas
         for sampler in self.samplers:
             sampler.sample_every = sample_every
             if state is not None:
                 sampler.load_state_dict(state)
 
     def run(self, steps: int, orders: list[tuple[int, int]], seen: dict[int, list[int]]) -> dict[str, Any]:
-        """Up to `steps` steps within one epoch; a new order halfway through each third. Returns the cursor."""
+        """Take up to `steps` steps within one epoch, with new orders on the way. Returns the cursor."""
         cursor = self.samplers[0].cursor
         if cursor.consumed >= self.samplers[0].size:
             for sampler in self.samplers:
@@ -68,7 +68,7 @@ class Replicas:
         return self.samplers[0].state_dict()
 
     def _micro(self, streams: list[Any], queues: list[list[list[int]]], seen: dict[int, list[int]]) -> bool:
-        """One optimiser step of all replicas is checked when its last micro-batch is received."""
+        """Receive one micro-batch on every replica. After the last one of a step, check that step."""
         last, steps, counts = set(), [], []
         for sampler, stream, queue in zip(self.samplers, streams, queues, strict=True):
             while len(queue) <= self.ahead:
@@ -79,7 +79,7 @@ class Replicas:
             indices, issued = queue.pop(0), sampler.received()
             step, counted = issued.step, issued.step.counts[issued.place]
             repeated = min(2, step.total, self.bounds.max_local)
-            assert len(indices) == (counted or repeated), "an empty micro-batch is no lone example either"
+            assert len(indices) == (counted or repeated), "an empty micro-batch is not a single example either"
             assert issued.indices == (indices if counted else [])
             assert len(indices) <= self.bounds.max_local
             counts.append(counted)
@@ -100,7 +100,7 @@ class Replicas:
         return last == {True}
 
     def _check(self, steps: list[Step]) -> None:
-        """The same step on every replica, its weights a mean, and no lone example."""
+        """The same step on every replica, weights that form a mean, and no single example."""
         assert len({(step.epoch, step.start, step.total, step.sampled, step.full, step.inverse) for step in steps}) == 1
         replicas, total = len(steps), steps[0].total
         assert sum(sum(step.counts) for step in steps) == total
@@ -137,9 +137,7 @@ def test_any_history_of_replicas_orders_stops_and_prefetching_visits_each_exampl
 
 @settings(deadline=None)
 @given(size=st.integers(1, 150), base=st.integers(1, 20), history=phases)
-def test_without_its_tail_an_epoch_ends_with_less_than_a_base_batch_left(
-    size: int, base: int, history: list[Any]
-) -> None:
+def test_without_its_tail_an_epoch_leaves_less_than_a_base_batch(size: int, base: int, history: list[Any]) -> None:
     if size < base:
         with pytest.raises(GpqTrainError, match="drop_last=True leaves nothing"):
             Replicas(size, limits(1, base_batch=base), 0, 0, None, drop_last=True)
@@ -166,7 +164,7 @@ def test_without_its_tail_an_epoch_ends_with_less_than_a_base_batch_left(
 
 @settings(deadline=None)
 @given(total=st.integers(1, 200), replicas=st.integers(1, 9), bound=st.integers(1, 40), more=st.integers(0, 40))
-def test_shares_are_the_whole_step_each_example_once_and_never_a_lone_one(
+def test_shares_cover_the_step_once_and_none_is_a_single_example(
     total: int, replicas: int, bound: int, more: int
 ) -> None:
     most = bound + more
@@ -176,17 +174,17 @@ def test_shares_are_the_whole_step_each_example_once_and_never_a_lone_one(
     assert len({len(share.counts) for share in shares}) == 1
     counts = [count for share in shares for count in share.counts]
     assert max(counts) <= max(bound, min(3, most))
-    assert all(share.counts[-1] > 0 or not any(share.counts) for share in shares), "the empty ones first"
+    assert all(share.counts[-1] > 0 or not any(share.counts) for share in shares), "empty micro-batches come first"
     if total >= 2 and most >= 2:
         assert counts.count(1) <= (total % 2 if most == 2 else 0)
 
 
 @pytest.mark.parametrize("history", [[(1, 21)], [(3, 7)], [(2, 10), (1, 9), (4, 5)]])
-def test_a_changed_batch_leaves_no_last_example_alone_where_the_base_batch_leaves_none(
+def test_a_changed_batch_leaves_a_single_example_only_if_the_base_batch_does(
     history: list[tuple[int, int]],
 ) -> None:
     alone = 0
-    for size in (*range(20, 120), 337):  # 337: a lone example is left by both 16 and 21
+    for size in (*range(20, 120), 337):  # 337: both 16 and 21 leave a single example
         for replicas, atomic in history:
             bounds = Limits(base_batch=16, max_batch=64, max_local=32, replicas=replicas)
             attempt = Replicas(size, bounds, 0, 0, None)
@@ -196,7 +194,7 @@ def test_a_changed_batch_leaves_no_last_example_alone_where_the_base_batch_leave
             ones = sum(step.total == 1 for step in attempt.steps)
             assert ones == 0 or size % 16 == 1
             alone += ones
-    assert alone > 0, "as it would be without gpq"
+    assert alone > 0, "a single example is left over as without gpq"
 
 
 @settings(deadline=None)
@@ -240,7 +238,7 @@ def test_the_order_depends_on_seed_and_epoch_and_nothing_else() -> None:
 
 @settings(deadline=None)
 @given(replicas=st.integers(1, 9), base=st.integers(1, 300), local=st.integers(1, 64))
-def test_without_an_order_the_total_is_exactly_the_users_batch(replicas: int, base: int, local: int) -> None:
+def test_without_an_order_the_batch_size_is_that_of_the_user(replicas: int, base: int, local: int) -> None:
     configuration = starting(Limits(base, base * 4, local, replicas))
     assert configuration.total == base
     assert 1 <= configuration.atomic_batch <= local
@@ -263,7 +261,7 @@ def test_an_order_never_breaks_the_limits_of_the_script(
         assert configuration.total == base
 
 
-def test_an_order_within_the_limits_is_obeyed_to_the_letter() -> None:
+def test_an_order_within_the_limits_is_followed_exactly() -> None:
     assert ordered(limits(2), 4, 6, 2) == Configuration(4, 6, 2, 36)
 
 
@@ -271,10 +269,12 @@ def test_a_single_replica_splits_a_sampled_batch_in_two_halves() -> None:
     even = shape_step(0, 0, 100, Configuration(0, 12, 0, 12), 1, 0, sample=True)
     assert (even.counts, even.total, even.sampled, even.full) == ([6, 6], 12, True, False)
     odd = shape_step(0, 0, 100, Configuration(0, 13, 0, 13), 1, 0, sample=True)
-    assert (odd.counts, odd.total, odd.sampled) == ([6, 7], 13, True), "what is trained is not changed to be measured"
+    assert (odd.counts, odd.total, odd.sampled) == ([6, 7], 13, True), "measuring does not change the batch"
     assert odd.inverse == pytest.approx((1 / 6 + 1 / 7) / 2)
     small = shape_step(0, 0, 100, Configuration(0, 3, 0, 3), 1, 0, sample=True)
-    assert (small.counts, small.sampled, small.inverse) == ([3], False, 0.0), "nobody is left alone to be measured"
+    assert (small.counts, small.sampled, small.inverse) == ([3], False, 0.0), (
+        "a batch of three is not split, to avoid a single example"
+    )
 
 
 @settings(deadline=None)
@@ -282,7 +282,7 @@ def test_a_single_replica_splits_a_sampled_batch_in_two_halves() -> None:
     total=st.integers(1, 90), replicas=st.integers(1, 7), atomic=st.integers(1, 20), accum=st.integers(0, 3),
     most=st.integers(2, 30), left=st.integers(1, 200),
 )  # fmt: skip
-def test_a_sampled_step_is_any_other_step(
+def test_a_sampled_step_has_the_same_examples_as_any_other(
     total: int, replicas: int, atomic: int, accum: int, most: int, left: int
 ) -> None:
     configuration = Configuration(0, atomic, accum, total)
@@ -303,10 +303,12 @@ def test_a_sampled_step_is_any_other_step(
         assert min(parts) > 0
         assert sampled.inverse == pytest.approx(sum(1 / part for part in parts) / len(parts))
     else:
-        assert total > left or min(shares) == 0 or (replicas == 1 and total < 4), "why it is not"
+        assert total > left or min(shares) == 0 or (replicas == 1 and total < 4), (
+            "a step is left out of sampling only for a reason"
+        )
 
 
-def test_a_data_set_of_another_size_is_refused() -> None:
+def test_a_data_set_of_a_different_size_is_refused() -> None:
     sampler = GlobalSampler(10, starting(limits(1)), replicas=1, rank=0, seed=0, shuffle=True)
     other = GlobalSampler(11, starting(limits(1)), replicas=1, rank=0, seed=0, shuffle=True)
     with pytest.raises(GpqTrainError, match="11 examples, but it had 10 when the checkpoint was written"):
@@ -319,8 +321,8 @@ def test_an_empty_data_set_is_refused() -> None:
 
 
 @pytest.mark.parametrize(("replicas", "last"), [(1, 10), (2, 50)])
-def test_one_replica_samples_more_and_more_rarely(replicas: int, last: int) -> None:
-    """To it a sampled step costs a second pass. Of 6,000 steps, those of the last 1,000."""
+def test_one_replica_samples_less_and_less_often(replicas: int, last: int) -> None:
+    """On one replica a sampled step costs a second pass. Counts the samples in the last 1,000 of 6,000 steps."""
     bounds = Limits(8, 8, 8, replicas)
     attempt = Replicas(8 * 6000, bounds, 0, 20, None)
     attempt.run(6000, [], {})

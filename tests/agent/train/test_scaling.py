@@ -1,4 +1,4 @@
-"""Learning-rate rules: which is chosen, and what each multiplies the base rate by."""
+"""Learning-rate rules: which one gpq chooses, and the factor of each."""
 
 import pytest
 import torch
@@ -34,7 +34,7 @@ def test_auto_chooses_by_the_optimizer(optimizer: type[torch.optim.Optimizer], n
     assert (rule.name, rule.notice) == (name, "")
 
 
-def test_auto_says_so_when_it_does_not_know_the_optimizer() -> None:
+def test_auto_says_when_it_does_not_know_the_optimizer() -> None:
     rule = make_rule("auto", torch.optim.RMSprop(PARAMETERS, lr=0.1), base_batch=64)
     assert rule.name == "sqrt"
     assert "RMSprop" in rule.notice
@@ -53,11 +53,11 @@ def test_numbers_out_of_range_are_refused(base: int, warmup: float) -> None:
 
 
 @given(st.sampled_from([name for name in NAMES if name != "auto"]), st.floats(0, 1e6))
-def test_the_base_batch_keeps_its_rate_after_any_warm_up(name: str, steps: float) -> None:
+def test_the_base_batch_size_keeps_its_rate_after_any_warm_up(name: str, steps: float) -> None:
     assert factor(name, total_batch=64, gain=1.0, base_steps=100 + steps, warmup=100) == pytest.approx(1.0)
 
 
-def test_legw_warms_up_as_much_longer_as_the_batch_is_larger() -> None:
+def test_legw_warms_up_longer_in_proportion_to_the_batch_size() -> None:
     assert factor("legw", base_steps=199, warmup=100) == pytest.approx(2.0 * 0.5)
     assert factor("legw", base_steps=399, warmup=100) == pytest.approx(2.0)
     assert 0 < factor("legw", base_steps=0, warmup=100) < 0.01

@@ -1,4 +1,4 @@
-"""Scripts as they are published, with gpq's few lines: three forced resizes in mid-epoch leave no trace in their weights."""
+"""Published scripts with gpq's few lines: three forced resizes in mid-epoch leave no trace in their weights."""
 
 from __future__ import annotations
 
@@ -24,9 +24,10 @@ from .driver import DEADLINE, FORKSERVER
 
 FOLDER = Path(__file__).parent / "scripts"
 REPLICAS = (1, 2, 1, 2)
-TOLERANCE = 1e-9  # of the norm of each tensor, in double precision
+TOLERANCE = 1e-9  # relative to the norm of each tensor, in double precision
 
-# Scripts, the steps of an attempt after which it is told to stop (three, none at the end of an epoch), and what gpq says.
+# Scripts, the steps after which an attempt must stop (three, none at the end of an epoch), and the habits that gpq
+# reports.
 SCRIPTS = {
     "classifier": ((4, 7, 9), []),
     "residual": ((3, 8, 10), []),
@@ -36,7 +37,7 @@ SCRIPTS = {
 
 
 class Punctual(ControlReader):
-    """Looks whenever it is asked, so that an attempt stops where the test wants it to, however fast its steps are."""
+    """Reads the order at every request, so that an attempt stops where the test wants, however fast its steps are."""
 
     @property
     def order(self) -> wire.Control | None:
@@ -45,10 +46,11 @@ class Punctual(ControlReader):
 
 
 def replica(environment: Mapping[str, str], script: str, out: str, stop_after: int) -> None:
-    """Body of a forked process: the script as if it were started, and an order to stop once it has made so many steps."""
+    """Main function of a forked process: run the script as if started, and order a stop after this many steps."""
     os.environ.update(environment)
     multiprocessing.set_start_method("fork", force=True)
-    # In single precision rounding alone can push an activation over a rectifier's kink, and the run elsewhere by 1e-2.
+    # In single precision, rounding alone can move an activation across the kink of a ReLU. The weights then differ by
+    # 1e-2.
     torch.set_default_dtype(torch.float64)
     vars(boundary).update(AGREE_SECONDS=0.0, ControlReader=Punctual)
     if stop_after and environment.get("RANK", "0") == "0":
@@ -63,7 +65,7 @@ def order_to_stop(environment: Mapping[str, str], stop_after: int) -> None:
     first: list[Any] = []
 
     def stepped(optimizer: Any, args: Any, kwargs: Any) -> None:
-        first[:] = first or [optimizer]  # of several only one counts
+        first[:] = first or [optimizer]  # count only one of several optimizers
         made.extend([1] if optimizer is first[0] else [])
         if len(made) == stop_after:
             wire.write_json(os.path.join(environment[wire.ENV_RUN_DIR], wire.CONTROL), control._asdict())
@@ -72,7 +74,7 @@ def order_to_stop(environment: Mapping[str, str], stop_after: int) -> None:
 
 
 class Run:
-    """All attempts of one job with a script."""
+    """All attempts of one job that runs a script."""
 
     def __init__(self, folder: Path, name: str) -> None:
         self.script, self.folder = str(FOLDER / f"{name}.py"), folder
@@ -119,7 +121,7 @@ class Run:
 
 
 @pytest.mark.parametrize("name", SCRIPTS)
-def test_a_published_style_of_script_ends_with_the_weights_of_one_replica_after_three_forced_resizes(
+def test_a_published_script_has_the_weights_of_one_replica_after_three_forced_resizes(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
@@ -129,7 +131,7 @@ def test_a_published_style_of_script_ends_with_the_weights_of_one_replica_after_
     for number, (replicas, stop_after) in enumerate(zip(REPLICAS, (*stops, 0), strict=True), start=1):
         resized.attempt(number, replicas, stop_after)
 
-    assert len(set(resized.stops)) == 3, "stopped three times, each at another step"
+    assert len(set(resized.stops)) == 3, "three stops, each at another step"
     expected, found = undisturbed.weights(), resized.weights()
     assert expected.keys() == found.keys()
     for key, value in expected.items():

@@ -1,4 +1,4 @@
-"""Whatever an optimizer is set to: a change is seen, whatever kind of value it is, and no change is seen where there is none."""
+"""Settings of an optimizer, whatever kind of value they have: every change is noticed, and nothing else."""
 
 from collections.abc import Callable
 from typing import Any
@@ -47,10 +47,10 @@ CHANGES = [multiplied, becomes_a_tensor, other_betas, switched, none_any_more, n
 
 @pytest.mark.parametrize("change", CHANGES)
 @pytest.mark.parametrize("place", [0, 1])
-def test_a_change_of_any_group_is_seen_until_it_is_noted(change: Callable[[Any], None], place: int) -> None:
+def test_a_change_of_any_group_shows_until_it_is_noted(change: Callable[[Any], None], place: int) -> None:
     optimizer = adam()
     settings = ParamGroups([adam(), optimizer])
-    assert not settings.changed(), "nothing was noted yet"
+    assert not settings.changed(), "nothing is noted yet"
     settings.note()
     assert not settings.changed()
     change(optimizer.param_groups[place])
@@ -61,7 +61,7 @@ def test_a_change_of_any_group_is_seen_until_it_is_noted(change: Callable[[Any],
     assert settings.changed()
 
 
-def test_a_tensor_is_known_by_its_version_also_within_a_tuple() -> None:
+def test_a_changed_tensor_is_noticed_even_in_a_tuple() -> None:
     rate, beta = torch.tensor(0.1), torch.tensor(0.9)
     optimizer = adam()
     optimizer.param_groups[0].update(lr=rate, betas=(beta, 0.99))
@@ -73,10 +73,10 @@ def test_a_tensor_is_known_by_its_version_also_within_a_tuple() -> None:
         assert settings.changed()
     settings.note()
     optimizer.param_groups[0]["betas"] = (beta, 0.99)
-    assert not settings.changed(), "the same tensor in another tuple"
+    assert not settings.changed(), "the same tensor in another tuple is not a change"
 
 
-def test_a_setting_of_many_numbers_is_compared_without_a_traceback() -> None:
+def test_a_setting_with_many_numbers_can_be_compared() -> None:
     optimizer = adam()
     settings = ParamGroups([optimizer])
     settings.note()
@@ -86,7 +86,7 @@ def test_a_setting_of_many_numbers_is_compared_without_a_traceback() -> None:
     assert not settings.changed()
 
 
-def test_the_same_number_of_another_type_is_no_change() -> None:
+def test_the_same_number_of_another_type_is_not_a_change() -> None:
     optimizer = adam(weight_decay=0.0)
     settings = ParamGroups([optimizer])
     settings.note()
@@ -94,7 +94,7 @@ def test_the_same_number_of_another_type_is_no_change() -> None:
     assert not settings.changed()
 
 
-def test_a_group_that_is_added_is_no_change_and_one_that_is_gone_is() -> None:
+def test_an_added_group_is_not_a_change_but_a_removed_one_is() -> None:
     optimizer = adam()
     settings = ParamGroups([optimizer])
     settings.note()
@@ -107,7 +107,7 @@ def test_a_group_that_is_added_is_no_change_and_one_that_is_gone_is() -> None:
     assert settings.changed()
 
 
-def test_a_rate_that_is_a_tensor_is_seen_to_change_also_by_a_way_that_leaves_no_trace() -> None:
+def test_a_changed_rate_tensor_is_noticed_even_without_a_new_version() -> None:
     optimizer = torch.optim.AdamW([torch.nn.Parameter(torch.ones(2))], lr=torch.tensor(0.5), foreach=False)
     settings = ParamGroups([optimizer])
     settings.note()

@@ -1,4 +1,5 @@
-"""Out of memory with a batch that gpq chose is not the job's failure, and each attempt asks for less than the one before."""
+"""If a batch size that gpq chose runs out of memory, that is not the job's failure. Each attempt asks for less than the
+last."""
 
 from __future__ import annotations
 
@@ -38,23 +39,27 @@ def record(tmp_path: Path) -> MemoryRecord:
         ([16], SIXTEEN._replace(replicas=2), True),
         ([8], SIXTEEN._replace(replicas=2), False),
     ],
-    ids=["own", "larger", "in pieces", "in pieces that the script asked for", "share of two", "own share of two"],
+    ids=["own", "larger", "split", "split by the script", "share of two", "own share of two"],
 )
-def test_whose_choice_it_was(record: MemoryRecord, counts: list[int], limits: Limits, ours: bool) -> None:
+def test_gpq_knows_whether_it_chose_the_batch_size_itself(
+    record: MemoryRecord, counts: list[int], limits: Limits, ours: bool
+) -> None:
     shortage = lessen(record, step(*counts), limits, may_cut=True)
     assert shortage.is_ours is ours
     assert ("gpq chose this number" in shortage.line) is ours
     assert record.bound() == max(counts) * 3 // 4
 
 
-def test_a_sampled_step_costs_the_samples_first_and_then_the_batch(record: MemoryRecord) -> None:
+def test_out_of_memory_first_ends_sampling_and_then_lowers_the_batch(record: MemoryRecord) -> None:
     assert lessen(record, step(8, 8, sampled=True), SIXTEEN, may_cut=True).is_ours
     assert (record.may_sample(), record.bound()) == (False, None)
     assert not lessen(record, step(16), SIXTEEN, may_cut=True).is_ours
     assert (record.may_sample(), record.bound()) == (False, 12)
 
 
-def test_where_it_did_not_fit_the_noise_scale_is_measured_no_more(tmp_path: Path, record: MemoryRecord) -> None:
+def test_the_noise_scale_is_no_longer_measured_after_sampling_ran_out_of_memory(
+    tmp_path: Path, record: MemoryRecord
+) -> None:
     record.stop_sampling()
     job = Job(Environment(checkpoint_dir=str(tmp_path)), torch.device("cpu"), 0, {})
     assert job.loader(Examples(), batch_size=16, max_batch_size=64).sampler.sample_every == 0
@@ -71,12 +76,12 @@ def test_where_it_did_not_fit_the_noise_scale_is_measured_no_more(tmp_path: Path
         (ValueError("out of memory"), False),
     ],
 )
-def test_what_is_an_allocation_that_failed(error: Exception, is_one: bool) -> None:
+def test_failed_allocations_are_recognised(error: Exception, is_one: bool) -> None:
     assert is_out_of_memory(error) is is_one
 
 
-def test_it_comes_to_an_end(record: MemoryRecord) -> None:
-    """Whatever gpq tries again is less, down to what the script has by itself."""
+def test_gpq_stops_trying_smaller_batches_in_the_end(record: MemoryRecord) -> None:
+    """Each try of gpq is smaller, down to the size that the script itself asked for."""
     tried, blamed = 64, []
     while not blamed or blamed[-1]:
         blamed.append(lessen(record, step(tried), SIXTEEN, may_cut=True).is_ours)
@@ -94,7 +99,7 @@ class Examples(torch.utils.data.Dataset[torch.Tensor]):
 
 
 def train(folder: Path, number: int, batch: int, most: int) -> None:
-    """An attempt that is ordered to take `batch`, on a device that has room for `most`."""
+    """Run an attempt with an order for `batch` examples, on a device with room for `most`."""
     run = folder / f"run-{number}"
     run.mkdir()
     wire.write_json(str(run / wire.CONTROL), wire.Control(attempt=number, seq=1, atomic_batch=batch)._asdict())
@@ -113,22 +118,22 @@ def train(folder: Path, number: int, batch: int, most: int) -> None:
 
 
 def is_excused(folder: Path, number: int, batch: int, most: int) -> bool:
-    """Of an attempt that runs out of memory."""
+    """Run an attempt that runs out of memory, and return whether it is excused."""
     before, sys.excepthook = sys.excepthook, lambda kind, error, trace: None
     try:
         with pytest.raises(torch.cuda.OutOfMemoryError) as caught:
             train(folder, number, batch, most)
-        sys.excepthook(caught.type, caught.value, None)  # what the interpreter does with it
+        sys.excepthook(caught.type, caught.value, None)  # as the interpreter would
     finally:
         sys.excepthook = before
     return (folder / f"run-{number}" / wire.EXCUSED).exists()
 
 
-def test_attempts_with_a_batch_of_ours_are_excused_until_one_fits(tmp_path: Path) -> None:
+def test_attempts_with_a_batch_size_from_gpq_are_excused_until_one_fits(tmp_path: Path) -> None:
     assert is_excused(tmp_path, 1, batch=48, most=30)
     assert is_excused(tmp_path, 2, batch=48, most=30)
     train(tmp_path, 3, batch=48, most=30)
 
 
-def test_an_attempt_with_the_batch_of_the_script_is_not_excused(tmp_path: Path) -> None:
+def test_an_attempt_with_the_batch_size_of_the_script_is_not_excused(tmp_path: Path) -> None:
     assert not is_excused(tmp_path, 1, batch=16, most=10)

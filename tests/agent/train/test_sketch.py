@@ -1,4 +1,4 @@
-"""Fingerprints are those that they always were, computed where a tensor is."""
+"""Fingerprints never change, and they are computed on the device of the tensor."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ DEVICES = ["cpu", "cuda"] if torch.cuda.is_available() else ["cpu"]
 
 
 def by_the_formula(tensor: torch.Tensor) -> list[float]:
-    """Row by row, from nothing but the seed."""
+    """Computed row by row from the seed alone."""
     matrix = torch.randn(WIDTH, COUNT, dtype=torch.float64, generator=torch.Generator().manual_seed(SEED))
     total = torch.zeros(COUNT, dtype=torch.float64)
     for number, part in enumerate(torch.split(tensor.reshape(-1).double(), WIDTH * ROWS)):
@@ -28,7 +28,7 @@ def by_the_formula(tensor: torch.Tensor) -> list[float]:
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("size", [1, WIDTH, 3 * WIDTH + 5, ROWS * WIDTH + 2 * WIDTH + 1])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_they_are_as_the_formula_has_them(size: int, dtype: torch.dtype, device: str) -> None:
+def test_fingerprints_follow_the_formula(size: int, dtype: torch.dtype, device: str) -> None:
     tensor = torch.randn(size, generator=torch.Generator().manual_seed(size)).to(dtype)
     norm, epsilon, *projections = Sketcher()(tensor.to(device))
     assert norm == pytest.approx(float(tensor.double().norm()), rel=1e-12)

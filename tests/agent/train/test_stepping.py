@@ -1,4 +1,4 @@
-"""The loop body of one replica, in this process: optimizer, schedulers, clipping and loss scaling act once per step."""
+"""The loop body of one replica, in this process. Optimizer, schedulers, clipping and loss scaling act once per step."""
 
 import copy
 import gc
@@ -107,8 +107,8 @@ def test_accumulated_training_ends_where_plain_training_ends(body: Callable[...,
     assert this.step == 15
 
 
-def test_gradients_are_zero_before_the_last_micro_batch_whatever_was_done_to_those_of_earlier_steps() -> None:
-    """Also by ways that leave no trace; and what a script has made of one of them for itself is left alone."""
+def test_gradients_are_zero_before_the_last_micro_batch_whatever_the_script_did_to_earlier_ones() -> None:
+    """Even if the change leaves no trace. A gradient that the script keeps for itself is left alone."""
     data, this = Examples(96), job()
     loader = this.loader(data, batch_size=24, max_local_batch=12, fixed_batch=True)
     model = network()
@@ -123,7 +123,7 @@ def test_gradients_are_zero_before_the_last_micro_batch_whatever_was_done_to_tho
                 assert all(not item.grad.any() for item in model.parameters() if item.grad is not None)
                 if own is None:
                     own = weight.grad.detach()
-                    own.fill_(5.0)  # the memory of p.grad, which the script lets go of below
+                    own.fill_(5.0)  # the memory of p.grad, which the script releases below
                 weight.grad.data.add_(1.0)
             optimizer.step()
             optimizer.zero_grad()
@@ -132,7 +132,7 @@ def test_gradients_are_zero_before_the_last_micro_batch_whatever_was_done_to_tho
     assert same(model, plain(data, 24, 2))
 
 
-def test_torch_clips_and_the_optimizer_clears_zeros_where_a_step_only_accumulates_as_they_would_by_themselves() -> None:
+def test_clipping_and_clearing_work_as_usual_while_a_step_accumulates() -> None:
     data, this = Examples(96), job()
     loader = this.loader(data, batch_size=24, max_local_batch=12, fixed_batch=True)
     model = network()
@@ -186,7 +186,7 @@ def test_splitting_sampled_batches_and_clipping_does_not_change_the_result() -> 
     assert same(clipped, plain(data, 24, 3, clip=0.1))
 
 
-def test_the_rate_is_scaled_for_the_step_only_and_the_scheduler_advances_by_the_gain() -> None:
+def test_the_rate_is_scaled_only_during_the_step_and_the_scheduler_advances_by_the_gain() -> None:
     data, this = Examples(400), job()
     loader = this.loader(data, batch_size=10, max_batch_size=40, max_local_batch=40)
     model = network()
@@ -259,8 +259,8 @@ def test_a_loss_scaler_unscales_once_per_step_and_skips_steps_that_are_not_finit
     assert same(model, expected)
 
 
-def test_a_schedule_that_leaves_out_the_steps_that_a_scaler_leaves_out_is_no_habit() -> None:
-    """The usual guard against torch's warning; a schedule that is called by a count of batches is one."""
+def test_a_schedule_that_skips_the_steps_a_scaler_skips_is_not_a_habit() -> None:
+    """This is the usual guard against torch's warning. A schedule stepped by a count of batches is a habit."""
     for by_count in (False, True):
         this = job()
         loader = this.loader(Examples(60), batch_size=10, fixed_batch=True)
@@ -284,7 +284,7 @@ def test_a_schedule_that_leaves_out_the_steps_that_a_scaler_leaves_out_is_no_hab
         assert ("own-rate" in this._engine.shape.freedoms._agreed) == by_count
 
 
-def test_a_generator_that_trains_is_a_loop_and_one_that_passes_batches_on_is_as_whoever_asks_it() -> None:
+def test_a_generator_that_trains_is_a_loop_and_one_that_yields_batches_counts_as_its_caller() -> None:
     def training(this: Job, loader: Any) -> Any:
         model, optimizer, _ = prepared(this)
         for _ in this.epochs(1):
@@ -303,7 +303,7 @@ def test_a_generator_that_trains_is_a_loop_and_one_that_passes_batches_on_is_as_
     steps = training(this, this.loader(Examples(40), batch_size=10))
     assert next(steps) == 1
     assert "own-next" not in this._engine.shape.freedoms._agreed
-    steps.close()  # its model would be a copy of those of the tests to come
+    steps.close()  # otherwise its model looks like a copy in later tests
     for by_next in (False, True):
         that = job()
         loader = that.loader(Examples(40), batch_size=10)
@@ -335,7 +335,7 @@ def test_leaving_the_loop_early_leaves_an_ordinary_optimizer_behind() -> None:
     assert not same(model, before)
 
 
-def test_a_step_left_half_accumulated_goes_into_no_other_step() -> None:
+def test_a_half_accumulated_step_does_not_leak_into_another() -> None:
     data, this = Examples(48), job()
     loader = this.loader(data, batch_size=24, max_local_batch=8, fixed_batch=True)
     model = network()
@@ -356,7 +356,7 @@ def test_a_step_left_half_accumulated_goes_into_no_other_step() -> None:
 
 
 @pytest.mark.parametrize("total_steps", [40, 12])
-def test_a_schedule_of_limited_length_outlasts_steps_that_count_for_more(total_steps: int) -> None:
+def test_a_schedule_of_limited_length_does_not_end_early_with_larger_batches(total_steps: int) -> None:
     this = job()
     loader = this.loader(Examples(64), batch_size=8, max_batch_size=24, max_local_batch=24)
     model = network()
@@ -373,7 +373,7 @@ def test_a_schedule_of_limited_length_outlasts_steps_that_count_for_more(total_s
     assert this.progress.base_steps > 12
 
 
-def test_leaving_the_epochs_early_gives_sigterm_its_usual_meaning_back(tmp_path: Path) -> None:
+def test_leaving_the_epochs_early_restores_the_sigterm_handler(tmp_path: Path) -> None:
     before = signal.getsignal(signal.SIGTERM)
     this = Job(Environment(checkpoint_dir=str(tmp_path)), torch.device("cpu"), 0, {})
     loader = this.loader(Examples(20), batch_size=10)
@@ -387,7 +387,7 @@ def test_leaving_the_epochs_early_gives_sigterm_its_usual_meaning_back(tmp_path:
     assert signal.getsignal(signal.SIGTERM) == before
 
 
-def test_what_is_logged_after_the_last_epoch_is_reported(tmp_path: Path) -> None:
+def test_metrics_logged_after_the_last_epoch_are_reported(tmp_path: Path) -> None:
     this = Job(Environment(run_dir=str(tmp_path)), torch.device("cpu"), 0, {})
     loader = this.loader(Examples(20), batch_size=10)
     model = network()
@@ -429,7 +429,7 @@ def test_what_is_logged_after_the_last_epoch_is_reported(tmp_path: Path) -> None
         (lambda this: this.log(phase="warm"), "needs one number, not a str"),
     ],
 )
-def test_misuse_is_one_clear_line(misuse: Callable[[Job], Any], message: str) -> None:
+def test_misuse_gives_one_clear_line(misuse: Callable[[Job], Any], message: str) -> None:
     with pytest.raises(GpqTrainError, match=message) as caught:
         misuse(job())
     assert "\n" not in caught.value.message
@@ -448,7 +448,7 @@ def test_an_unknown_rule_names_the_valid_ones() -> None:
         this.prepare(model, adam(model), rule="cubic")
 
 
-def test_a_checkpoint_of_another_model_is_refused_with_a_line_that_says_so(tmp_path: Path) -> None:
+def test_a_checkpoint_of_another_model_is_refused_in_one_line(tmp_path: Path) -> None:
     def attempt(model: Model) -> None:
         this = Job(Environment(checkpoint_dir=str(tmp_path)), torch.device("cpu"), 0, {})
         loader = this.loader(Examples(20), batch_size=10)
@@ -464,7 +464,7 @@ def test_a_checkpoint_of_another_model_is_refused_with_a_line_that_says_so(tmp_p
     assert "\n" not in caught.value.message
 
 
-def test_running_out_of_memory_makes_the_next_attempt_ask_for_less(
+def test_the_next_attempt_after_out_of_memory_asks_for_less(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     shown: list[type[BaseException]] = []
@@ -476,7 +476,7 @@ def test_running_out_of_memory_makes_the_next_attempt_ask_for_less(
     this.prepare(model, adam(model))
     with pytest.raises(RuntimeError) as caught:
         [torch.empty(2**60) for _ in loader]
-    sys.excepthook(RuntimeError, caught.value, None)  # what the interpreter does with it
+    sys.excepthook(RuntimeError, caught.value, None)  # as the interpreter would
     assert shown == [RuntimeError]
     assert "at most 15" in capsys.readouterr().err
     again = Job(environment, torch.device("cpu"), 0, {}).loader(Examples(40), batch_size=20)

@@ -1,4 +1,4 @@
-"""A stop, whenever it comes, leaves a checkpoint from which the job goes on as if nothing had been."""
+"""A stop at any time leaves a checkpoint from which the job resumes as if nothing had happened."""
 
 import os
 import select
@@ -42,7 +42,7 @@ def test_orders_of_another_attempt_are_ignored(training: Training) -> None:
     assert complete(job)
 
 
-def test_stops_amid_accumulation_and_evaluation_with_loader_processes_running(training: Training) -> None:
+def test_stops_work_during_accumulation_and_evaluation_with_loader_processes(training: Training) -> None:
     job = training(size=150, epochs=2, max_local=3, batch=12, workers=2, pace=0.01, evaluate=True, optimizer="adamw")
     for replicas in (1, 2):
         attempt = job.start(replicas, brake=15).after_micros(15)
@@ -54,7 +54,7 @@ def test_stops_amid_accumulation_and_evaluation_with_loader_processes_running(tr
     assert {"loss", "validation"} <= set().union(*(line["values"] for line in last.reports("metrics")))
 
 
-def test_sigterm_checkpoints_too_and_is_told_apart_by_the_exit_code(training: Training) -> None:
+def test_sigterm_writes_a_checkpoint_and_has_its_own_exit_code(training: Training) -> None:
     job = training(pace=0.01)
     attempt = job.start(replicas=2, brake=5).after_micros(5)
     for process in attempt.processes:
@@ -65,7 +65,7 @@ def test_sigterm_checkpoints_too_and_is_told_apart_by_the_exit_code(training: Tr
     assert complete(job)
 
 
-def test_a_stop_whose_checkpoint_cannot_be_written_is_refused_until_it_can(training: Training) -> None:
+def test_a_stop_waits_until_its_checkpoint_can_be_written(training: Training) -> None:
     job = training(pace=0.01, epochs=100)
     attempt = job.start(replicas=2).after_micros(5)
     folder = job.checkpoints / "gpq"
@@ -75,7 +75,7 @@ def test_a_stop_whose_checkpoint_cannot_be_written_is_refused_until_it_can(train
     wait_until(lambda: attempt.reports("notice"), "a notice")
     assert "cannot write a checkpoint" in attempt.reports("notice")[0]["message"]
     before = len(attempt.micros())
-    wait_until(lambda: len(attempt.micros()) > before, "training goes on")
+    wait_until(lambda: len(attempt.micros()) > before, "training continues")
     assert not (attempt.run_dir / wire.STOPPED).exists()
     folder.unlink()
     folder.mkdir()
@@ -84,16 +84,16 @@ def test_a_stop_whose_checkpoint_cannot_be_written_is_refused_until_it_can(train
     assert job.start(replicas=1).after_micros(1).micros()[0]["step"] > 5
 
 
-def test_a_killed_attempt_goes_on_from_its_last_checkpoint_and_the_end_is_saved(training: Training) -> None:
+def test_a_killed_attempt_resumes_from_its_last_checkpoint_and_the_end_is_saved(training: Training) -> None:
     job = training(pace=0.01, epochs=2)
     stopped = job.start(replicas=2, brake=4).after_micros(4)
     assert stopped.stop() == [0, 0]
     reached = len(stopped.micros())
     job.start(replicas=1, brake=3).after_micros(3).kill()
     again = job.run(replicas=1)
-    assert again.micros()[0]["step"] == reached, "what the killed attempt did is done again"
+    assert again.micros()[0]["step"] == reached, "the steps of the killed attempt run again"
     assert [line["why"] for line in again.reports("checkpoint")] == ["end"]
-    # Started once more, a finished job has nothing left to do.
+    # Another start of a finished job does nothing.
     assert job.run(replicas=2).micros() == []
 
 
@@ -133,7 +133,7 @@ def test_the_optimizers_moments_and_the_schedule_survive_unchanged(training: Tra
     assert [micro["rate"] for micro in rank_zero(job)] == [micro["rate"] for micro in rank_zero(undisturbed)]
 
 
-def test_a_process_forked_by_the_script_still_dies_of_sigterm() -> None:
+def test_sigterm_still_ends_a_process_forked_by_the_script() -> None:
     process = FORKSERVER.Process(target=fork_and_terminate)
     process.start()
     process.join(DEADLINE)
@@ -146,8 +146,8 @@ def fork_and_terminate() -> None:
     reading, writing = os.pipe()
     child = os.fork()
     if not child:
-        os.write(writing, b".")  # Python drops signals that arrive while it is still forking
-        while True:  # nor does pause() wake for a signal that came just before it
+        os.write(writing, b".")  # Python drops signals that arrive while it still forks
+        while True:  # and pause() does not wake for a signal that came just before it
             select.select([], [], [], 0.05)
     os.read(reading, 1)
     os.kill(child, signal.SIGTERM)

@@ -1,4 +1,4 @@
-"""A replica that cannot hear SIGTERM, for it waits where no handler runs, beside one that is gone."""
+"""A replica that cannot handle SIGTERM, because it waits where no handler runs, next to a replica that is gone."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-# A launcher with a replica that is killed, and another one that waits in a lock of C, or trains on.
+# A launcher kills one replica. The other waits in a C lock, or trains on.
 LAUNCHER = """
 import ctypes, os, signal, sys, time
 from gpq_agent.train.runtime import stranded
@@ -46,7 +46,7 @@ print(os.waitstatus_to_exitcode(os.waitpid(replica, 0)[1]))
 @pytest.mark.parametrize(
     ("kind", "code", "words"), [("stuck", 143, "waits for another one that is gone"), ("training", 75, "")]
 )
-def test_only_a_replica_that_cannot_hear_is_ended(kind: str, code: int, words: str) -> None:
+def test_only_a_replica_that_cannot_handle_sigterm_is_ended(kind: str, code: int, words: str) -> None:
     command = [sys.executable, "-c", LAUNCHER, kind]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120)
     assert (done.stdout, words in done.stderr) == (f"{code}\n", True), done.stderr

@@ -1,4 +1,4 @@
-"""A replica that fails while the others wait for it in a collective: all end, and its error is the one that is kept."""
+"""One replica fails while the others wait for it in a collective. All end, and gpq keeps the first error."""
 
 import os
 import signal
@@ -11,7 +11,7 @@ from gpq_agent import wire
 from .driver import DEADLINE
 from .test_launch import environment, torchrun
 
-# Replica 1 does it in its fourth batch, before the backward pass that replica 0 is in by then.
+# Replica 1 fails in its fourth batch, before the backward pass. By then replica 0 is already in that pass.
 SCRIPT = """
 import sys
 import gpq_agent.train as gpq
@@ -31,7 +31,7 @@ for epoch in job.epochs(3):
         optimizer.step()
         optimizer.zero_grad()
 """
-# What each replica does with a batch that is not to be trained on, and what all come to.
+# Ways to leave a batch out, with the code that a replica runs for it.
 SKIPS = {
     "one leaves a step out": "model(x).mean().backward(); optimizer.zero_grad(); continue",
     "all leave a batch out, one of them late": "continue",
@@ -44,7 +44,7 @@ FAULTS = {
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-def test_all_end_with_the_error_of_the_one_that_failed(tmp_path: Path, fault: str) -> None:
+def test_all_replicas_end_with_the_error_of_the_one_that_failed(tmp_path: Path, fault: str) -> None:
     (tmp_path / "train.py").write_text(SCRIPT.replace("FAULT", fault))
     gpq = {
         wire.ENV_RUN_DIR: str(tmp_path),
@@ -71,11 +71,11 @@ def test_all_end_with_the_error_of_the_one_that_failed(tmp_path: Path, fault: st
 
 @pytest.mark.parametrize("step", [1, 5])
 @pytest.mark.parametrize("skip", SKIPS)
-def test_a_step_that_is_left_out_ends_no_training(tmp_path: Path, skip: str, step: int) -> None:
+def test_a_skipped_step_does_not_end_the_training(tmp_path: Path, skip: str, step: int) -> None:
     late = SKIPS[skip] == "continue"
     script = SCRIPT.replace("job.rank == 1 and number == 3", f"number == {step} and ({late} or job.rank == 1)")
     script = script.replace("FAULT", f"time.sleep(0.5 * ({late} and job.rank == 0)); {SKIPS[skip]}")
-    # Nobody may be taken for lost by the clock alone.
+    # A slow replica must not count as lost just because time passes.
     patience = "import time\nfrom gpq_agent.train.engine import loop\nloop.MEET_SECONDS = 0.01\n"
     (tmp_path / "train.py").write_text(patience + script)
     gpq = {wire.ENV_RUN_DIR: str(tmp_path), wire.ENV_ATTEMPT: "1", wire.ENV_CORES: "0;0"}

@@ -1,4 +1,4 @@
-"""After the first steps of an attempt observers hear of a batch where it is not as those before."""
+"""After the first steps of an attempt, observers hear of a batch only if it differs from earlier ones."""
 
 from collections.abc import Callable
 from typing import ClassVar
@@ -11,7 +11,7 @@ from gpq_agent.train.habits.observer import Habits, JobView, Observer
 from .test_stepping import Examples, job
 
 STEPS = 120
-LATE = 105  # beyond the first hundred, and no tenth
+LATE = 105  # after the first hundred steps, and not a multiple of ten
 
 Act = Callable[[torch.nn.Linear, torch.optim.SGD], None]
 
@@ -37,7 +37,7 @@ def further_group(model: torch.nn.Linear, optimizer: torch.optim.SGD) -> None:
 def other_rate(model: torch.nn.Linear, optimizer: torch.optim.SGD) -> None:
     rate, optimizer.param_groups[0]["lr"] = optimizer.param_groups[0]["lr"], 0.05
     optimizer.step()
-    optimizer.param_groups[0]["lr"] = rate  # so nothing shows once the body is over
+    optimizer.param_groups[0]["lr"] = rate  # so nothing shows after the body
 
 
 ACTS: dict[str, Act] = {
@@ -50,7 +50,7 @@ ACTS: dict[str, Act] = {
 
 
 @pytest.mark.parametrize("code", ACTS)
-def test_what_begins_late_is_noticed_in_its_batch(code: str) -> None:
+def test_a_habit_that_begins_late_is_noticed_in_its_batch(code: str) -> None:
     this = job()
     loader = this.loader(Examples(10 * STEPS), batch_size=10)
     model = torch.nn.Linear(5, 1)
@@ -77,7 +77,7 @@ class Listener(Observer):
         return ()
 
 
-def test_of_a_right_loop_they_hear_seldom() -> None:
+def test_observers_of_a_correct_loop_are_rarely_called() -> None:
     this = job()
     loader = this.loader(Examples(10 * STEPS), batch_size=10)
     model = torch.nn.Linear(5, 1)

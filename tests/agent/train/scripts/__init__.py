@@ -1,1 +1,2 @@
-"""Training scripts in the style of what is published, each with gpq's few lines. They take the file for their weights."""
+"""Training scripts in the style of published ones, each with gpq's few lines. Their argument is the file for the
+weights."""

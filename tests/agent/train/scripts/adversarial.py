@@ -1,4 +1,5 @@
-"""A generator against a discriminator of points on a ring: two models, two optimizers, noise that belongs to each example."""
+"""A generator against a discriminator of points on a ring: two models, two optimizers and separate noise for each
+example."""
 
 import itertools
 import math
@@ -18,7 +19,7 @@ def ring(count: int) -> torch.Tensor:
 
 
 def noise_for(epoch: int, numbers: torch.Tensor) -> torch.Tensor:
-    """Of each example in each epoch its own, whatever replica it is on."""
+    """Noise that depends only on the example and the epoch, not on the replica."""
     seeds = [torch.Generator().manual_seed(epoch * COUNT + number) for number in numbers.tolist()]
     return torch.stack([torch.randn(NOISE, generator=seed) for seed in seeds])
 
@@ -50,7 +51,7 @@ def main(out: str) -> None:
             loss = measure(judge(false), ones)
             loss.backward()
             adams[1].step()
-            if job.step % 8 == 0:  # a look at what it makes, as it trains
+            if job.step % 8 == 0:  # look at the generator's output during training
                 shown = maker(noise_for(0, torch.arange(3)))
                 job.log(loss=loss, radius=shown.detach().norm(dim=1).mean())
     if job.rank == 0:

@@ -1,4 +1,4 @@
-"""A small convolutional classifier of pictures: Adadelta, a rate that falls each epoch, an evaluation after each."""
+"""A small convolutional image classifier: Adadelta, a rate that falls each epoch, and evaluation after each epoch."""
 
 import argparse
 from typing import Any

@@ -1,4 +1,4 @@
-"""A residual network with group norm: momentum, a warm-up by epochs, the best accuracy and its weights kept."""
+"""A residual network with group norm, momentum and a warm-up by epochs. It keeps the best accuracy and its weights."""
 
 import sys
 from typing import Any
@@ -11,7 +11,7 @@ EPOCHS, WARM = 4, 2
 
 
 class Block(nn.Module):
-    """Two convolutions around which the input goes on unchanged."""
+    """Two convolutions with a skip connection."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -24,7 +24,7 @@ class Block(nn.Module):
 
 
 class Textures(torch.utils.data.Dataset[Any]):
-    """Picture i of three classes, made of its index: waves of another length for each class."""
+    """Image i of three classes, computed from its index: each class has waves of another length."""
 
     def __init__(self, first: int, count: int) -> None:
         self.first, self.count = first, count
@@ -40,7 +40,7 @@ class Textures(torch.utils.data.Dataset[Any]):
 
 
 def rate_of(epoch: int) -> float:
-    """A factor on the rate."""
+    """A factor for the rate."""
     return (epoch + 1) / WARM if epoch < WARM else 0.5 ** (epoch - WARM)
 
 

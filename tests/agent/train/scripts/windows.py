@@ -1,4 +1,5 @@
-"""A language model on windows drawn at random, without a data set: accumulates by itself, scales, clips, sets its own rate."""
+"""A language model on random windows without a data set. It accumulates, scales and clips by itself and sets its own
+rate."""
 
 import math
 import sys
@@ -12,7 +13,7 @@ WORDS, WINDOW, ROWS, PIECES, STEPS, WARM = 19, 8, 5, 3, 45, 5
 
 
 class Model(nn.Module):
-    """Attention over the words so far, in one layer."""
+    """Attention over earlier words, in one layer."""
 
     def __init__(self, width: int = 16) -> None:
         super().__init__()
