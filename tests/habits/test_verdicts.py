@@ -1,4 +1,4 @@
-"""The judge of the table: what counts as right, told, told too late or silent, on attempts made up by the test."""
+"""Tests the judge of the table with invented attempts: what counts as right, told, told too late or silent."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ OFF = torch.tensor([3.0, 4.1])
 
 
 class Attempts:
-    """Folders as replicas leave them behind."""
+    """Folders as replicas leave them."""
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.runs = folder, list[Run]()
@@ -130,7 +130,7 @@ def test_right_and_told_is_more_than_was_needed(attempts: Attempts) -> None:
     weights(folder, WANTED["weight"])
     reported(folder, "accumulate")
     assert attempts.verdict("accumulate") == RIGHT_TOLD
-    assert attempts.verdict("one") == RIGHT  # nothing that this shape needs is gone
+    assert attempts.verdict("one") == RIGHT  # no freedom that this shape needs is lost
 
 
 @pytest.mark.parametrize(("told_in", "verdict"), [(0, TOLD), (1, TOLD), (2, LATE)])
