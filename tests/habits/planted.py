@@ -130,7 +130,7 @@ def faults(name: str, verdict: Mapping[str, Any]) -> list[str]:
     if suspected and name not in MISSED and told.isdisjoint(codes):
         found.append(f"none of {', '.join(codes)} shows")
     if not codes:
-        found += [f"{code} is told, and nothing is to be" for code in sorted(told)]
+        found += [f"{code} is told, but nothing should be" for code in sorted(told)]
     for shape in compared(verdict["steps"]):
         seen, wanted = _seen(rows.get(shape.name)), _wanted(codes, shape)
         if seen not in wanted:
