@@ -1,5 +1,4 @@
-"""A fake of nvidia-ml-py's `pynvml`, with the same names, signatures, structs, errors and call order that the agent
-uses.
+"""A fake of nvidia-ml-py's `pynvml`: the same names, signatures, structs, errors and call order that the agent uses.
 
 Its state is the JSON file named by FAKE_NVML_STATE. Each nvmlInit reads it again:
 
