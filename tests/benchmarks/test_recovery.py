@@ -1,4 +1,5 @@
-"""The comparison's judge and its readers: what jobs wrote, what job managers say, and what is called a failure."""
+"""The judge and the readers of the recovery comparison: what jobs wrote, what job managers print, what counts as a
+failure."""
 
 from __future__ import annotations
 
@@ -39,18 +40,18 @@ def lived(first: float, last: float, name: str = "run") -> Run:
         ([lived(0, 10), lived(0, 10), lived(0, 10)], 10.0),
     ],
 )
-def test_overlap_is_the_time_in_which_two_or_more_lived(runs: list[Run], seconds: float) -> None:
+def test_overlap_is_the_time_in_which_two_or_more_runs_lived(runs: list[Run], seconds: float) -> None:
     assert overlap(runs) == pytest.approx(seconds)
 
 
-def test_a_job_is_read_as_it_ran(tmp_path: Path) -> None:
+def test_the_ledger_shows_each_run_of_a_job(tmp_path: Path) -> None:
     began = time.clock_gettime(time.CLOCK_BOOTTIME)
     waiting = script("one", str(tmp_path), "srv-x", waits=True, code=7)
     with subprocess.Popen(["sh", "-c", waiting]) as job:
-        wait_until(lambda: read_all(tmp_path).get("one"), "it runs")
-        threading.Event().wait(0.05)  # their stamps are hundredths of a second, and are to differ
+        wait_until(lambda: read_all(tmp_path).get("one"), "the first run is in the ledger")
+        threading.Event().wait(0.05)  # their stamps are in hundredths of a second and must differ
         killed = subprocess.Popen(["sh", "-c", waiting])
-        wait_until(lambda: len(read_all(tmp_path)["one"]) == 2, "its second run")
+        wait_until(lambda: len(read_all(tmp_path)["one"]) == 2, "the second run is in the ledger")
         killed.kill()
         killed.wait()
         (tmp_path / "go-one").touch()
@@ -68,12 +69,12 @@ def read_all(folder: Path) -> dict[str, list[Run]]:
     return read([ledger.read_text()] if ledger.exists() else [])
 
 
-def test_a_line_that_is_being_written_is_not_read_and_servers_are_joined() -> None:
+def test_an_unfinished_line_is_ignored_and_servers_are_joined() -> None:
     here, there = "start job 1 2.0 a\nbeat job 1 3.0 a\nend job 1 4", "start job 2 1.0 b\nend job 2 9.5 b\n"
     assert read([here, there]) == {"job": [Run("2", "b", 1.0, 9.5, ended=True), Run("1", "a", 2.0, 3.0, ended=False)]}
 
 
-def test_what_scontrol_says() -> None:
+def test_reads_the_output_of_scontrol() -> None:
     line = (
         "JobId={} JobName={} UserId=root(0) GroupId=root(0) MCS_label=N/A Priority=4294901757 Nice=0 Account=(null)"
         " QOS=(null) JobState={} Reason=None Dependency=(null) Requeue=1 Restarts={} BatchFlag=1 Reboot=0 ExitCode={}"
@@ -96,7 +97,7 @@ def test_what_scontrol_says() -> None:
     assert slurm.told("No jobs in the system\n") == {}
 
 
-def test_what_tsp_says() -> None:
+def test_reads_the_output_of_tsp() -> None:
     said = (
         "ID   State      Output               E-Level  Times(r/u/s)   Command [run=1/1]\n"
         "2    running    /tmp/x/ts-out.gP6BPO                         [holder-1]sh /tmp/x/holder-1.sh\n"
@@ -112,7 +113,7 @@ def test_what_tsp_says() -> None:
     }
 
 
-def test_the_server_of_tsp_is_the_one_that_listens() -> None:
+def test_the_tsp_server_is_the_process_that_listens() -> None:
     table = (
         "Num       RefCount Protocol Flags    Type St Inode Path\n"
         "0000: 00000003 00000000 00000000 0001 03 111 /tmp/x/socket\n"
@@ -132,7 +133,7 @@ CUT = Partition("default", 90.0, 1, 0.0, 110.0, ("running", "unknown"), ("runnin
 GOOD = Findings("gpq 1", ("as it is",), (), BURST, (RUNNING,), (CUT,))
 
 
-def test_nothing_lost_and_nothing_doubled_is_no_failure() -> None:
+def test_no_lost_or_doubled_job_means_no_failure() -> None:
     assert failures(GOOD) == []
     moved = dataclasses.replace(CUT, runs=2)  # one after the other
     assert failures(dataclasses.replace(GOOD, partitions=(moved,))) == []
@@ -158,7 +159,7 @@ def test_each_failure_is_named(found: dict[str, object], said: str) -> None:
     assert said in page([dataclasses.replace(GOOD, **found)], "about")  # type: ignore[arg-type]
 
 
-def test_the_tables_have_a_column_for_each_and_say_what_does_not_apply() -> None:
+def test_the_tables_have_a_column_for_each_system_and_say_what_does_not_apply() -> None:
     other = dataclasses.replace(GOOD, system="other 2", partitions=None, better=("a setting",))
     text = page([GOOD, other], "about this machine")
     assert text.count("0 of 60") == 2
@@ -170,7 +171,7 @@ def test_the_tables_have_a_column_for_each_and_say_what_does_not_apply() -> None
         assert len({len(line) for line in block.splitlines() if line.startswith("|")}) <= 1
 
 
-def test_what_is_missing_is_said_with_the_line_that_installs_it(tmp_path: Path) -> None:
+def test_missing_packages_are_named_with_the_command_that_installs_them(tmp_path: Path) -> None:
     assert lacking(["tsp"], str(tmp_path)) == sorted({*PACKAGES["gpq"].values(), "task-spooler"})
     for command in PACKAGES["gpq"]:
         (tmp_path / command).touch(mode=0o700)

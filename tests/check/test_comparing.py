@@ -1,4 +1,4 @@
-"""When two runs differ: what the criterion catches, what it lets pass, and what it takes for the cause."""
+"""How gpq check compares two runs: what counts as a difference, what passes, and which cause it guesses."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ def trained(
     bias: float = 0.0,
     half: bool = False,
 ) -> Run:
-    """Plain descent on made gradients with rounding of its own; `bias`: size of the noise of one tensor, which has no
-    gradient but that; `half`: in bfloat16."""
+    """Plain gradient descent on made-up gradients, each run with its own rounding. `bias`: size of the noise of one
+    tensor that has no other gradient. `half`: in bfloat16."""
     dtype = torch.bfloat16 if half else torch.float32
     generator = torch.Generator().manual_seed(1)
     luck = torch.Generator().manual_seed(100 + seed)
@@ -64,7 +64,7 @@ def judge(**how: float) -> Judge:
 
 
 @pytest.mark.parametrize("shape", [(1,), (7, 9), (WIDTH + 3,), (2, ROWS * WIDTH // 2 + 5)])
-def test_a_fingerprint_tells_how_far_two_tensors_are_apart(shape: tuple[int, ...]) -> None:
+def test_a_fingerprint_shows_how_far_apart_two_tensors_are(shape: tuple[int, ...]) -> None:
     generator = torch.Generator().manual_seed(3)
     found = []
     for _ in range(3):
@@ -77,13 +77,13 @@ def test_a_fingerprint_tells_how_far_two_tensors_are_apart(shape: tuple[int, ...
     assert len(SKETCH(one)) == COUNT + 2
 
 
-def test_what_is_not_finite_is_told() -> None:
+def test_values_that_are_not_finite_are_reported() -> None:
     assert SKETCH(torch.tensor([1.0, math.inf])) == [None]
     assert apart([None], [None]) == 0.0
     assert apart(SKETCH(torch.ones(2)), [None]) == math.inf
 
 
-def test_rounding_is_no_difference() -> None:
+def test_rounding_is_not_a_difference() -> None:
     found = judge().judge(trained(seed=2, noise=5e-7))
     assert (found.step, found.metrics, found.missing) == (None, [], False)
     assert found.largest is not None
@@ -92,9 +92,7 @@ def test_rounding_is_no_difference() -> None:
 
 @pytest.mark.parametrize("rate", [1e-1, 1e-3, 1e-5])
 @pytest.mark.parametrize("factor", [1.01, 0.99, 0.86, 3.0])
-def test_a_gradient_or_a_rate_that_is_off_by_a_hundredth_shows_however_small_the_steps_are(
-    rate: float, factor: float
-) -> None:
+def test_a_gradient_that_is_off_by_one_per_cent_shows_even_if_steps_are_small(rate: float, factor: float) -> None:
     judged = judge(rate=rate)
     run = trained(
         lambda number, gradients: {name: value * factor for name, value in gradients.items()}, seed=2, rate=rate
@@ -106,7 +104,7 @@ def test_a_gradient_or_a_rate_that_is_off_by_a_hundredth_shows_however_small_the
     assert judged.factor(1, run.steps[1]) == pytest.approx(factor, rel=1e-3)
 
 
-def test_with_a_small_rate_a_clip_of_14_per_cent_is_below_the_promise_and_caught_all_the_same() -> None:
+def test_a_clip_by_14_per_cent_is_caught_even_if_a_small_rate_keeps_it_below_the_tolerance() -> None:
     run = trained(
         lambda number, gradients: {name: value * (0.86 if number > 3 else 1) for name, value in gradients.items()},
         seed=2,
@@ -118,18 +116,18 @@ def test_with_a_small_rate_a_clip_of_14_per_cent_is_below_the_promise_and_caught
     assert found.largest < 1e-4
 
 
-def test_a_tensor_whose_gradient_is_rounding_alone_may_end_anywhere_near() -> None:
+def test_a_tensor_whose_gradient_is_only_rounding_may_drift() -> None:
     found = judge(bias=1.0, rate=0.1).judge(trained(seed=2, bias=1.0, rate=0.1))
     assert found.step is None
     assert found.largest is not None
-    assert found.largest < 1e-4  # and it does not count there
+    assert found.largest < 1e-4  # this tensor does not count
 
     wrong = trained(lambda _, each: {**each, "first.weight": each["first.weight"] * 1.01}, seed=2, bias=1.0, rate=0.1)
     assert judge(bias=1.0, rate=0.1).judge(wrong).step == 1
 
 
-def test_in_half_precision_the_first_step_that_is_made_otherwise_is_judged_and_no_other() -> None:
-    """Right runs lay at 0.2 to 0.9% there, and what comes later amplifies it."""
+def test_in_half_precision_only_the_first_changed_step_is_judged() -> None:
+    """Right runs differed by 0.2 to 0.9% in the first step, and later steps amplify it."""
 
     def off(by: float, since: int) -> Alter:
         return lambda number, each: {name: value * by if number >= since else value for name, value in each.items()}
@@ -145,7 +143,7 @@ def test_in_half_precision_the_first_step_that_is_made_otherwise_is_judged_and_n
         assert found.step == step, (by, since, found)
         assert found.largest is not None
         assert found.largest < 0.05
-    # What the first of them lets pass, later ones may be as far away as they like: samples and rates are not.
+    # If the first step passes, later tensors may be as far away as they like. Samples and rates may not.
     run = trained(
         lambda number, each: {name: value * (1.005 if number == 1 else 3.0) for name, value in each.items()}, **how
     )  # type: ignore[arg-type]
@@ -155,14 +153,14 @@ def test_in_half_precision_the_first_step_that_is_made_otherwise_is_judged_and_n
 
 
 def test_in_half_precision_the_first_step_is_judged_by_its_gradients() -> None:
-    """A few may nearly cancel, and weights that began at zero show their signs alone."""
+    """A few gradients may nearly cancel, and weights that began at zero show only their signs."""
 
     def run(rounding: float, factors: dict[str, float] | None = None) -> Run:
         generator, luck = torch.Generator().manual_seed(3), torch.Generator().manual_seed(4)
         tensors = {"center": torch.ones(9)}
         for layer in map("layer.{}".format, range(10)):
             gradient, sign = torch.randn(200, generator=generator), torch.ones(200)
-            sign[:50] = -1.0 if rounding else 1.0  # as far as the whole norm
+            sign[:50] = -1.0 if rounding else 1.0  # off by as much as the whole norm
             gradient *= 1 + rounding * torch.randn(200, generator=luck)
             tensors |= {GRADIENT + layer: gradient, layer: sign}
             tensors[f"optimizer.exp_avg of {layer}"] = gradient * 0.1
@@ -182,12 +180,12 @@ def test_in_half_precision_the_first_step_is_judged_by_its_gradients() -> None:
         (0.005, {first: 1.5}, 1),
         (0.005, {"layer.0": 4.0}, 1),
         (0.005, {"center": math.inf}, 1),
-        (0.0, {f"layer.{number}": 1.1 for number in range(4)}, 1),  # from the same gradients
+        (0.0, {f"layer.{number}": 1.1 for number in range(4)}, 1),  # from equal gradients
     ):
         assert judged.judge(run(rounding, factors)).step == step, (rounding, factors)
 
 
-def test_where_the_order_of_examples_changes_everything_that_is_no_rounding() -> None:
+def test_an_effect_of_the_order_of_examples_is_not_mistaken_for_rounding() -> None:
     mixed = Judge(trained(), trained(lambda number, each: {name: value * 1.2 for name, value in each.items()}, seed=1))
     assert mixed.rounding.mixed
     assert mixed.rounding.ordered == 1
@@ -210,7 +208,7 @@ def test_samples_rates_and_numbers_are_compared_exactly() -> None:
     assert [each.what for each in judged.judge(run).differences] == ["scheduler:0.last_epoch"]
 
 
-def test_a_weight_that_is_gone_or_not_finite_differs() -> None:
+def test_a_weight_that_is_missing_or_not_finite_differs() -> None:
     judged = judge()
     for sketch in ({}, {"first.weight": [None]}):
         run = trained(seed=2)
@@ -228,7 +226,7 @@ def test_metrics_are_means_over_the_examples_of_a_step() -> None:
     assert judged.judge(run).metrics == ["loss"]
 
 
-def test_a_guess_goes_by_what_differs_first_and_by_the_text() -> None:
+def test_a_guess_depends_on_the_first_difference_and_on_the_script() -> None:
     judged = judge()
     tripled = trained(lambda _, each: {name: value * 3 for name, value in each.items()}, seed=2)
     wrong = trained(lambda _, each: {name: value.roll(1, 0) for name, value in each.items()}, seed=2)

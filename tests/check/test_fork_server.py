@@ -1,4 +1,4 @@
-"""A replica that is forked sees what a fresh interpreter sees, and ends as one does."""
+"""A forked replica sees what a fresh interpreter sees, and ends in the same way."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ ENDS = {
 
 
 class Both:
-    """A script, run by a fresh interpreter and by a fork of one server."""
+    """A script that runs in a fresh interpreter and in a fork of one server."""
 
     def __init__(self, folder: Path) -> None:
         (folder / "real").mkdir()
@@ -100,10 +100,10 @@ class Both:
         return found.returncode, log.read_text()
 
     def forked(self) -> tuple[int, str]:
-        wait_until(lambda: heard(self.server).ready or self.server.lost, "its imports", 120)
+        wait_until(lambda: heard(self.server).ready or self.server.lost, "the server has imported torch", 120)
         log = self.folder / "replica.log"
         fork = self.server.fork(ARGUMENTS, OWN, log)
-        wait_until(lambda: fork.poll() is not None, "its end", 120)
+        wait_until(lambda: fork.poll() is not None, "the fork has ended", 120)
         return self.server.codes[fork.pid], log.read_text()
 
 
@@ -119,7 +119,7 @@ def both(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Both]:
     both.server.close()
 
 
-def test_it_sees_what_a_fresh_interpreter_sees(both: Both) -> None:
+def test_a_fork_sees_what_a_fresh_interpreter_sees(both: Both) -> None:
     both.script.write_text(FACTS)
     (code, fresh), (other, forked) = both.fresh(), both.forked()
     assert (code, other) == (0, 0), (fresh, forked)
@@ -131,12 +131,12 @@ def test_it_sees_what_a_fresh_interpreter_sees(both: Both) -> None:
 
 
 @pytest.mark.parametrize("name", ENDS)
-def test_it_ends_as_a_fresh_interpreter_does(both: Both, name: str) -> None:
+def test_a_fork_ends_like_a_fresh_interpreter(both: Both, name: str) -> None:
     both.script.write_text(ENDS[name])
     assert both.forked() == both.fresh()
 
 
-def test_an_interrupt_ends_it(both: Both) -> None:
+def test_an_interrupt_ends_a_fork(both: Both) -> None:
     both.script.write_text("raise KeyboardInterrupt")
     code, said = both.forked()
     assert (code, said.splitlines()[-1]) == (-signal.SIGINT, "KeyboardInterrupt")
@@ -147,7 +147,7 @@ def test_workers_of_a_loader_find_the_script(both: Both) -> None:
     assert both.forked() == (0, "[[[0, 0], [1, 1]], [[2, 4], [3, 9]]]\n" * 2)
 
 
-def test_forks_draw_random_numbers_of_their_own(both: Both) -> None:
+def test_each_fork_draws_its_own_random_numbers(both: Both) -> None:
     both.script.write_text(
         "import multiprocessing, numpy, random, torch, uuid\n"
         "print(random.random(), numpy.random.rand(), uuid.uuid4(), torch.initial_seed(), torch.rand(()).item(),"
@@ -158,29 +158,29 @@ def test_forks_draw_random_numbers_of_their_own(both: Both) -> None:
     assert not set(drawn[0]) & set(drawn[1])
 
 
-def test_what_is_forked_ends_with_the_server(both: Both, tmp_path: Path) -> None:
+def test_forks_end_with_the_server(both: Both, tmp_path: Path) -> None:
     both.script.write_text("import time; print('begun'); time.sleep(600)")
     script = tmp_path / "train.py"
     script.symlink_to(both.script)
     server = both.serving(script)
     try:
-        wait_until(lambda: heard(server).ready, "its imports", 120)
+        wait_until(lambda: heard(server).ready, "the server has imported torch", 120)
         fork = server.fork((), {}, tmp_path / "fork.log")
         log = tmp_path / "fork.log"
-        wait_until(lambda: log.exists() and "begun" in log.read_text(), "the fork")
+        wait_until(lambda: log.exists() and "begun" in log.read_text(), "the fork runs")
     finally:
         server.close()
-    wait_until(lambda: not Path(f"/proc/{fork.pid}/exe").exists(), "its end")
+    wait_until(lambda: not Path(f"/proc/{fork.pid}/exe").exists(), "the fork has ended")
 
 
-def test_a_server_that_dies_says_so(both: Both, tmp_path: Path) -> None:
+def test_a_dead_server_reports_why_it_ended(both: Both, tmp_path: Path) -> None:
     script = tmp_path / "train.py"
     script.write_text("import os, signal, time\nos.kill(os.getppid(), signal.SIGKILL)\ntime.sleep(600)")
     server = both.serving(script)
     try:
-        wait_until(lambda: heard(server).ready, "its imports", 120)
+        wait_until(lambda: heard(server).ready, "the server has imported torch", 120)
         fork = server.fork((), {}, tmp_path / "fork.log")
-        wait_until(lambda: heard(server).lost, "its end")
+        wait_until(lambda: heard(server).lost, "the server has ended")
         assert (server.lost, fork.poll()) == ("it ended with signal 9", None)
         with pytest.raises(ServerLost):
             server.fork((), {}, tmp_path / "other.log")
@@ -190,10 +190,10 @@ def test_a_server_that_dies_says_so(both: Both, tmp_path: Path) -> None:
         server.close()
 
 
-def test_where_it_cannot_be_as_a_fresh_one_it_refuses(both: Both, tmp_path: Path) -> None:
+def test_the_server_refuses_if_a_fork_would_differ_from_a_fresh_interpreter(both: Both, tmp_path: Path) -> None:
     for folder in ("optional", "broken", "ended"):
         (tmp_path / folder).mkdir()
-    (tmp_path / "optional" / "opt_einsum.py").write_text("")  # torch imports this one where it is there
+    (tmp_path / "optional" / "opt_einsum.py").write_text("")  # torch imports this module if it is there
     (tmp_path / "broken" / "torch.py").write_text("raise ImportError('planted')")
     (tmp_path / "ended" / "sitecustomize.py").write_text("import os; os._exit(9)")
     for server, why in (
@@ -203,13 +203,13 @@ def test_where_it_cannot_be_as_a_fresh_one_it_refuses(both: Both, tmp_path: Path
         (both.serving(tmp_path / "d.py", "/no/python"), "cannot start /no/python: No such file or directory"),
     ):
         try:
-            wait_until(lambda server=server: heard(server).lost, "its end", 120)
+            wait_until(lambda server=server: heard(server).lost, "the server has ended", 120)
             assert server.lost == why
         finally:
             server.close()
 
 
-def test_a_gpu_that_is_in_use_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_server_refuses_if_the_process_already_uses_a_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fork_server, "GPUS", (str(tmp_path / "nvidia"),))
     assert fork_server.unfit(str(tmp_path)) == ""
     with open(tmp_path / "nvidia0", "w"):

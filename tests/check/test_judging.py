@@ -1,4 +1,4 @@
-"""Rows and their verdicts: what is told comes first, what is written badly is left out, what is kept is found again."""
+"""Rows and their verdicts: reports come first, malformed records are left out, and habits are joined across shapes."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def judged(reference: Run, runs: list[Run], failed: str = "") -> dict[str, tuple
     return {row.shape: (row.verdict, row.habit.code if row.habit else "") for row in found}
 
 
-def test_a_shape_is_told_where_the_library_takes_the_freedom_away_that_it_needs() -> None:
+def test_a_shape_is_told_if_the_library_takes_away_a_freedom_that_it_needs() -> None:
     verdicts = judged(run(PASSES), [run(wrong=True) for _ in SHAPES])
     assert list(verdicts.values()) == [
         ("told", "two-passes"),
@@ -47,10 +47,10 @@ def test_a_shape_is_told_where_the_library_takes_the_freedom_away_that_it_needs(
         ("told", "two-passes"),
         ("differs", "samples"),
     ]
-    # Told in another shape alone, it was not told in time here.
+    # Told only in another shape, so it was not told in time here.
     verdicts = judged(run(), [run(PASSES, wrong=True), *(run(wrong=True) for _ in SHAPES[1:])])
     assert list(verdicts.values())[:2] == [("told", "two-passes"), ("differs", "samples")]
-    # A shape that the job never gets may fail as it likes.
+    # A shape that the job never gets may fail.
     assert judged(run(PASSES, RESIZE), [run() for _ in SHAPES], failed="exit code 1") == {
         shape.name: ("told", "own-epochs" if index in (2, 4) else "two-passes") for index, shape in enumerate(SHAPES)
     }
@@ -61,7 +61,7 @@ def test_a_shape_is_told_where_the_library_takes_the_freedom_away_that_it_needs(
     ]
 
 
-def test_a_suspicion_is_told_where_it_shows_and_named_where_it_does_not() -> None:
+def test_a_suspicion_is_told_where_it_shows_and_otherwise_only_noted() -> None:
     copied = Told("forgotten-copy", ["accumulate", "split"], "a copy of the weights", "job.state(copy)")
     later = Told("own-next", ["resize"], "the loop takes batches by next()", "a for loop")
     runs = [run(wrong=shape.name == "accumulating") for shape in SHAPES]
@@ -70,7 +70,7 @@ def test_a_suspicion_is_told_where_it_shows_and_named_where_it_does_not() -> Non
     courses = [ShapeRun(shape, Path("/nowhere")) for shape in SHAPES]
     table = rows(Judge(reference, reference), list(zip(courses, runs, strict=True)), "", None)
     assert [row.verdict for row in table] == ["told", "same", "same", "same", "same"]
-    assert (table[0].step, table[0].what) == (0, "samples"), "what shows it"
+    assert (table[0].step, table[0].what) == (0, "samples"), "the row must show where it differs"
     assert [each.code for each in habits([reference], table)] == ["forgotten-copy"]
     assert doubts([reference], table) == [
         "so few steps do not show this habit, but a job would assume it: the loop takes batches by next() (own-next)"
@@ -78,16 +78,16 @@ def test_a_suspicion_is_told_where_it_shows_and_named_where_it_does_not() -> Non
     nothing = rows(Judge(reference, reference), [(course, run()) for course in courses], "", None)
     assert worst(nothing) == "same"
     assert len(doubts([reference], nothing)) == 2
-    # Of a job that fails there, or differs in what nobody suspects, no suspicion is the reason.
+    # A suspicion explains nothing if the job fails there or differs in something else.
     assert judged(run(), runs)["accumulating"] == ("differs", "samples")
 
 
-def test_a_loop_outside_job_epochs_begins_anew() -> None:
+def test_a_loop_outside_job_epochs_starts_again_after_a_restart() -> None:
     verdicts = judged(run(epochs=0), [run(epochs=0) for _ in SHAPES])
     assert list(verdicts.values()) == [("same", "")] * 4 + [("differs", "own-epochs")]
 
 
-def test_a_scheduler_that_differs_alone_has_its_own_metric_on_every_replica() -> None:
+def test_if_only_a_scheduler_differs_each_replica_has_its_own_metric() -> None:
     reference, apart = run(), run()
     for number, step in reference.steps.items():
         step.numbers = {"scheduler:0.best": 1.0, "scheduler:0.num_bad_epochs": 0.0}
@@ -98,13 +98,13 @@ def test_a_scheduler_that_differs_alone_has_its_own_metric_on_every_replica() ->
     verdicts = judged(reference, [apart for _ in SHAPES])
     assert verdicts["two replicas"] == verdicts["two replicas, accumulating"] == ("differs", "replicas-apart")
     assert verdicts["split"] == ("differs", "by-pass")
-    # Where what it could follow from differs too, it is no cause.
+    # If something that it may follow differs too, the scheduler is not the cause.
     apart.steps[4].numbers["group 0.momentum"] = 0.3
     reference.steps[4].numbers["group 0.momentum"] = 0.9
     assert judged(reference, [apart for _ in SHAPES])["two replicas"] == ("differs", "by-pass")
 
 
-def test_a_habit_that_one_shape_shows_more_plainly_is_that_of_the_others_word_for_word() -> None:
+def test_the_plainest_name_of_a_habit_replaces_weaker_ones_of_other_shapes() -> None:
     plain, weak, other = habit("state-in-pieces", "ema"), habit("forgotten-copy"), habit("own-rate")
     assert joined([plain, weak, None, other]) == [plain, plain, None, other]
     assert "(ema)" in plain.message
@@ -112,8 +112,8 @@ def test_a_habit_that_one_shape_shows_more_plainly_is_that_of_the_others_word_fo
     assert joined([first, habit("token-loss", "9")]) == [first, habit("token-loss", "9")]
 
 
-def test_no_part_of_a_batch_is_as_the_whole_where_the_order_of_its_examples_changes_what_is_trained() -> None:
-    """What another order changes counts as rounding, and hides what a part changes."""
+def test_all_shapes_differ_if_the_order_of_examples_in_a_batch_changes_the_training() -> None:
+    """Differences from another order count as rounding, and they hide what a part of the batch changes."""
     judge = Judge(run(), run())
     judge.rounding.ordered = 1
     courses = [(ShapeRun(shape, Path("/nowhere")), run()) for shape in SHAPES]
@@ -122,16 +122,16 @@ def test_no_part_of_a_batch_is_as_the_whole_where_the_order_of_its_examples_chan
         ("differs", "order of examples", "mixed")
     }
     assert len(ordered) == len(SHAPES)
-    assert {row.verdict for row in rows(judge, courses, "", None)} == {"same"}, "random numbers may have done it"
+    assert {row.verdict for row in rows(judge, courses, "", None)} == {"same"}, "random numbers may be the cause"
 
 
-def test_fewer_steps_than_the_reference_are_no_success() -> None:
+def test_a_run_with_fewer_steps_than_the_reference_failed() -> None:
     short = run()
     del short.steps[8]
     assert judged(run(), [short, *(run() for _ in SHAPES[1:])])["accumulating"] == ("failed", "")
 
 
-def test_the_table_shows_what_was_told_and_what_gpq_does_without() -> None:
+def test_the_table_shows_reports_and_the_freedoms_that_gpq_does_not_use() -> None:
     courses = [ShapeRun(shape, Path("/nowhere")) for shape in SHAPES]
     found = rows(Judge(run(PASSES), run()), [(course, run()) for course in courses], "", None)
     assert worst(found) == "told"
@@ -163,7 +163,7 @@ def test_the_table_shows_what_was_told_and_what_gpq_does_without() -> None:
     assert all(len(line) <= 60 for line in lines(verdict, 60)[8:])
 
 
-def test_what_is_written_badly_is_left_out(tmp_path: Path) -> None:
+def test_malformed_records_are_left_out(tmp_path: Path) -> None:
     step = wire.CheckStep(1, 1, 0, 9, [3, 1], False, [["loss", 1.5, 2]], [[0.1]], {"w": [1.0, 0.0, 2.0]}, {"n": None})
     good = json.dumps(step._asdict())
     other = json.dumps({**step._asdict(), "indices": [2], "tensors": {}, "metrics": [["loss", 2.5, 1]]})

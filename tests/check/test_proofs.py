@@ -1,4 +1,4 @@
-"""What of a verdict travels with a job, and for which scripts and arguments it is found again."""
+"""What part of a verdict travels with a job, and which scripts and arguments find it again."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ NEXT = {"code": "own-next", "freedoms": ["accumulate", "split", "resize"]}
 
 
 def verdict(told: dict[str, object] | None = None, coarse: float = 0.0, **verdicts: str) -> dict[str, object]:
-    """By the first word of each shape's name; `same` where nothing is said."""
+    """By the first letter of each shape's name. A shape without an argument is `same`."""
     rows = [
         {"shape": shape, "verdict": verdicts.get(word, "same"), "habit": told}
         for word, shape in (("a", ACCUMULATING), ("s", SPLIT), ("t", TWO), ("b", BOTH), ("r", RESUMED))
@@ -54,7 +54,7 @@ def verdict(told: dict[str, object] | None = None, coarse: float = 0.0, **verdic
         ),
     ],
 )
-def test_a_freedom_is_open_where_all_its_shapes_are_the_same_and_lost_where_one_is_not(
+def test_a_freedom_is_open_if_all_its_shapes_are_the_same_and_lost_otherwise(
     found: dict[str, object], same: str, lost: str, message: str
 ) -> None:
     made = proof(found)
@@ -63,17 +63,17 @@ def test_a_freedom_is_open_where_all_its_shapes_are_the_same_and_lost_where_one_
     assert (made.message, made.program, made.at) == (message, "p", "2026-11-27T10:00:00Z")
 
 
-def test_what_cannot_be_read_proves_nothing() -> None:
+def test_an_unreadable_verdict_proves_nothing() -> None:
     assert FREEDOMS == wire.FREEDOMS
     for content in ({}, {"shapes": 3}, {"shapes": [3, {"shape": "of a later version", "verdict": "same"}]}):
         assert proof(content) is None  # type: ignore[arg-type]
     own_loop = {"shapes": [{"shape": TWO, "verdict": "same"}]}
     made = proof(own_loop)  # type: ignore[arg-type]
     assert made is not None
-    assert made.same == ["resize", "retune"], "a loop of its own is never accumulated or split"
+    assert made.same == ["resize", "retune"], "gpq never accumulates or splits in a script with its own loop"
 
 
-def test_a_verdict_is_of_a_script_and_its_modules_and_sizes_among_the_arguments_make_no_other(
+def test_a_verdict_belongs_to_a_script_and_its_modules_whatever_numbers_are_in_the_arguments(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("GPQ_HOME", str(tmp_path / "home"))
@@ -96,7 +96,7 @@ def test_a_verdict_is_of_a_script_and_its_modules_and_sizes_among_the_arguments_
     assert keeping.changed(found) == str(module)
 
 
-def test_the_oldest_verdicts_go_and_one_that_is_damaged_is_none(
+def test_the_oldest_verdicts_are_deleted_and_damaged_ones_are_ignored(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("GPQ_HOME", str(tmp_path / "home"))

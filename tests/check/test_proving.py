@@ -1,4 +1,4 @@
-"""What is said of shapes that were not all run to their ends."""
+"""What gpq check says if not all shapes ran to their ends."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from gpq.check.shapes import REFERENCE, Shape, compared
 from gpq.errors import TimedOut
 
 
-def test_of_a_timeout_the_shapes_that_ended_are_told(tmp_path: Path) -> None:
+def test_a_timeout_names_the_shapes_that_ended(tmp_path: Path) -> None:
     first, accumulating, split, two, both, _ = [
         ShapeRun(shape, tmp_path / str(number)) for number, shape in enumerate((REFERENCE, *compared(8)))
     ]
@@ -49,9 +49,9 @@ class Fails:
 
 
 @pytest.mark.parametrize(("records", "always"), [(True, False), (True, True), (False, True)])
-def test_what_fails_in_full_precision_is_run_again(tmp_path: Path, records: bool, always: bool) -> None:
+def test_a_reference_that_fails_in_full_precision_runs_again(tmp_path: Path, records: bool, always: bool) -> None:
     (tmp_path / "log").write_text("before\n[rank0]: RuntimeError: picky\n")
-    if records:  # it came to gpq.init()
+    if records:  # the script reached gpq.init()
         (tmp_path / "1.0.jsonl").touch()
     runner = Fails(tmp_path, always)
     courses, failure = proving._courses(cast(Runner, runner), (REFERENCE,), 1.0, lambda _: None)

@@ -9,13 +9,13 @@ from pathlib import Path
 from gpq.check.replicas import scratch
 
 
-def test_sockets_find_room_in_the_path_of_any_folder(tmp_path: Path) -> None:
+def test_socket_paths_fit_in_any_folder(tmp_path: Path) -> None:
     for name in ("short", "l" * 100):
         home = tmp_path / name
         home.mkdir()
         folder = scratch.variables(home)["TMPDIR"]
         assert os.path.samefile(folder, home / "tmp")
-        os.mkdir(os.path.join(folder, "pymp-12345678"))  # as multiprocessing does
+        os.mkdir(os.path.join(folder, "pymp-12345678"))  # like multiprocessing
         with socket.socket(socket.AF_UNIX) as listener:
             listener.bind(os.path.join(folder, "pymp-12345678", "listener-12345678"))
         assert (home / "tmp" / "pymp-12345678" / "listener-12345678").exists()

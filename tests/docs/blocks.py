@@ -1,4 +1,4 @@
-"""The code in the documents: fenced blocks, and commands of gpq in running text."""
+"""The code in the documents: fenced blocks, and gpq commands in running text."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from markdown_it import MarkdownIt
 from tests.words.texts import ROOT, documents
 
 _PARSER = MarkdownIt("commonmark").enable("table")
-# Where a shell ends a command.
+# Words that end a command in a shell.
 _ENDS = {"|", "||", "&&", ";", ">", ">>", "<", "&", "#"}
-# Shown for its form, not to be typed: a placeholder for several words.
+# Marks a form that nobody types: a placeholder for several words.
 _FORM = re.compile(r"\.\.\.|…")
 
 
 @dataclass(frozen=True)
 class Block:
-    """A fence: where it is, its language, and its text."""
+    """A fence: its place, its language and its text."""
 
     page: str
     line: int
@@ -30,7 +30,7 @@ class Block:
 
 
 def pages() -> list[Path]:
-    """Every document that says what gpq does today. messages.md shows what it refuses."""
+    """Every document about today's gpq. Not messages.md, which shows commands that gpq refuses."""
     return [path for path in documents() if path.name not in ("CHANGELOG.md", "messages.md")]
 
 
@@ -42,7 +42,7 @@ def blocks(path: Path) -> Iterator[Block]:
 
 
 def commands(path: Path) -> Iterator[tuple[int, str]]:
-    """Line and text of each command of gpq that is shown and not run."""
+    """Line and text of each gpq command that a page shows but does not run."""
     for token in _PARSER.parse(path.read_text(encoding="utf-8")):
         line = token.map[0] + 1 if token.map else 0
         if token.type == "fence" and token.info == "console":
@@ -54,7 +54,7 @@ def commands(path: Path) -> Iterator[tuple[int, str]]:
 
 
 def words(command: str) -> list[str] | None:
-    """The words of `command` up to what its shell would take; None for a form with `...`."""
+    """The words of `command`, up to the first that belongs to its shell. None for a form with `...`."""
     if _FORM.search(command):
         return None
     typed = shlex.split(command, comments=True)

@@ -1,7 +1,7 @@
 """The 60 messages that users meet most, as the program prints them.
 
-`python -m tests.docs.commonest --write` writes docs/internals/messages.md, where each stands next
-to what it said before 0.2.0.
+`python -m tests.docs.commonest --write` writes docs/internals/messages.md. The page shows each message next to its text
+before 0.2.0.
 """
 
 from __future__ import annotations
@@ -70,16 +70,16 @@ HABIT_CODES = tuple(HABITS)[:8]
 
 
 def messages() -> dict[str, str]:
-    """What leads to a message, or its code, and the message."""
+    """The command or code of a message -> the message."""
     reasons = {f"`gpq why`: {code}": SENTENCES[code] for code in REASONS}
     habits = {f"habit: {code}": f"{HABITS[code].message}. Cure: {HABITS[code].cure}" for code in HABIT_CODES}
     return {**{f"`gpq {words}`": _error(words.split()) for words in ERRORS}, **reasons, **habits}
 
 
 def _error(argv: list[str]) -> str:
-    """What `gpq` prints for `argv`, which it refuses before it asks a daemon."""
+    """What `gpq` prints for `argv`, a command that it refuses before it asks a daemon."""
     with (
-        mock.patch.dict(os.environ, {"GPQ_HOME": "/dev/null"}),  # no daemon can start there
+        mock.patch.dict(os.environ, {"GPQ_HOME": "/dev/null"}),  # so that no daemon can start
         contextlib.chdir(FILES),
         contextlib.redirect_stderr(io.StringIO()) as stderr,
         contextlib.redirect_stdout(io.StringIO()),
@@ -91,7 +91,7 @@ def _error(argv: list[str]) -> str:
 
 
 def rows(text: str) -> dict[str, tuple[str, str]]:
-    """Of the page: message -> what it was, and what it is."""
+    """From the page: command or code of a message -> the old text and today's."""
     cells = re.findall(r"^\| (.+?) (?<!\\)\| (.+?) (?<!\\)\| (.+?) (?<!\\)\|$", text, re.MULTILINE)
     return {name: (before, now) for name, before, now in cells if name != "message"}
 
@@ -108,7 +108,7 @@ def page(before: dict[str, str]) -> str:
 
 
 def main(argv: list[str]) -> int:
-    if argv == ["--print"]:  # what a version says, for the column `before`
+    if argv == ["--print"]:  # the messages of this version, for the column `before`
         sys.stdout.write(page({name: cell(text) for name, text in messages().items()}))
         return 0
     before = {name: old for name, (old, _) in rows(PAGE.read_text(encoding="utf-8")).items()}

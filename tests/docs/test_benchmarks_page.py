@@ -1,4 +1,4 @@
-"""docs/benchmarks.md names files of results and targets of the Makefile that exist."""
+"""docs/benchmarks.md names result files and Makefile targets that exist."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every example in the documents works: what a page types in order is run, all else is parsed."""
+"""Every example in the documents works: the tests run what a page types in order, and parse the rest."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_every_block_says_what_it_is() -> None:
 
 
 @pytest.mark.parametrize("page", TYPED)
-def test_what_a_page_types_in_order_works(page: str, tmp_path: Path) -> None:
+def test_the_commands_of_a_page_work_in_order(page: str, tmp_path: Path) -> None:
     folder = tmp_path / "work"
     shutil.copytree(FILES, folder)
     with Daemon(nodes={"gpu1": 4, "gpu2": 4}) as daemon:
@@ -59,12 +59,13 @@ def test_what_a_page_types_in_order_works(page: str, tmp_path: Path) -> None:
                 if block.page == page and block.language == "sh":
                     _run(block, folder, environment)
         finally:
-            if daemon.process is None or daemon.process.poll() is not None:  # the page ended it, and another began
+            # the page stopped this daemon, and another one started
+            if daemon.process is None or daemon.process.poll() is not None:
                 _shell("gpq daemon stop", folder, environment)
 
 
 def _tools(folder: Path) -> Path:
-    """A folder for PATH with this gpq, and `python` for this interpreter."""
+    """A folder for PATH with this gpq, and with this interpreter as `python`."""
     tools = folder / "bin"
     tools.mkdir()
     for name, program in (("gpq", f'{sys.executable} -m gpq "$@"'), ("python", f'{sys.executable} "$@"')):
@@ -88,7 +89,7 @@ def _shell(line: str, folder: Path, environment: dict[str, str]) -> subprocess.C
 
 
 @pytest.mark.parametrize(("page", "line", "text"), SHOWN)
-def test_a_command_that_is_shown_is_one_that_gpq_takes(page: str, line: int, text: str) -> None:
+def test_gpq_accepts_every_command_that_a_page_shows(page: str, line: int, text: str) -> None:
     typed = words(text)
     if typed is None or len(typed) < 2 or typed[1].startswith("-") or typed[1].isupper():
         return
@@ -101,8 +102,8 @@ def test_a_command_that_is_shown_is_one_that_gpq_takes(page: str, line: int, tex
         found, inner = inner[arguments[0]], None
         arguments = arguments[1:]
     if not arguments or "--help" in arguments or inner is not None:
-        return  # `gpq why` in a sentence names the command
-    if all(word.startswith("-") for word in arguments):  # and `gpq logs --json` an option of it
+        return  # `gpq why` in a sentence only names the command
+    if all(word.startswith("-") for word in arguments):  # `gpq logs --json` only names an option
         assert {*arguments} - {"--"} <= {name for parameter in found.params for name in parameter.opts}, text
         return
     with found.make_context(f"gpq {name}", list(arguments)):
@@ -114,7 +115,7 @@ def test_a_command_that_is_shown_is_one_that_gpq_takes(page: str, line: int, tex
     [block for block in ALL if block.language in ("python", "toml", "yaml")],
     ids=lambda block: f"{block.page}:{block.line}",
 )
-def test_a_piece_of_a_file_is_valid(block: Block) -> None:
+def test_an_excerpt_of_a_file_is_valid(block: Block) -> None:
     if block.language == "python":
         compile(block.text, block.page, "exec")
     elif block.language == "yaml":

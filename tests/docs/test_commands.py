@@ -1,4 +1,4 @@
-"""The documents show what the program does: every command has an example, and the page of commands is made from them."""
+"""The documents match the program: every command has an example, and the program generates the page of commands."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ def documents() -> dict[str, str]:
 
 
 @pytest.mark.parametrize("path", MADE)
-def test_what_is_made_from_the_commands_is_fresh(path: str, documents: dict[str, str]) -> None:
-    assert documents[path] == (ROOT / path).read_text(), "make completions"
+def test_files_generated_from_the_commands_are_up_to_date(path: str, documents: dict[str, str]) -> None:
+    assert documents[path] == (ROOT / path).read_text(), "run make completions"
 
 
 def test_the_page_has_a_section_with_an_example_for_every_command() -> None:
@@ -49,7 +49,7 @@ def test_every_command_has_help_with_an_example_of_itself() -> None:
 
 
 @pytest.mark.parametrize("name", [*COMMANDS, "daemon start", "config show"])
-def test_help_fits_eighty_columns_and_says_its_usage(
+def test_help_fits_eighty_columns_and_shows_its_usage(
     name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("COLUMNS", "80")

@@ -1,4 +1,4 @@
-"""docs/configuration.md lists every key of the file, and its example is the defaults."""
+"""docs/configuration.md lists every key of the file, and its example shows the defaults."""
 
 from __future__ import annotations
 
@@ -41,12 +41,12 @@ def test_keys_in_comments_of_the_example_are_valid() -> None:
 
 
 @pytest.mark.parametrize("path", page_tables.TABLES)
-def test_the_tables_are_fresh(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_tables_are_up_to_date(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(ROOT)
-    assert (ROOT / path).read_text() == page_tables.pages()[path], "python -m gpq.cli.generated.reference --write"
+    assert (ROOT / path).read_text() == page_tables.pages()[path], "run python -m gpq.cli.generated.reference --write"
 
 
-def test_every_field_has_a_meaning_in_one_sentence_or_more() -> None:
+def test_every_field_is_explained_in_at_least_one_sentence() -> None:
     for kind in (FileConfig, NodeConfig):
         rows = page_tables.keys(kind).splitlines()[2:]
         assert len(rows) == len(fields(kind))

@@ -1,4 +1,4 @@
-"""What a reader in a hurry would have to take apart is not written in the first place."""
+"""The code contains nothing that a reader must take apart first."""
 
 from __future__ import annotations
 
@@ -15,6 +15,6 @@ def nested(path: Path) -> Iterator[str]:
             yield f"{path.relative_to(ROOT)}:{node.lineno}"
 
 
-def test_no_conditional_expression_is_inside_another() -> None:
+def test_no_conditional_expression_contains_another() -> None:
     modules = [path for folder in ("gpq", "agent/gpq_agent") for path in (ROOT / folder).rglob("*.py")]
     assert [place for path in modules for place in nested(path)] == []

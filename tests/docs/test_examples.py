@@ -39,7 +39,7 @@ def test_digits_reaches_its_target_without_gpq() -> None:
     assert "reached" in done.stdout.splitlines()[-1]
 
 
-def test_a_missed_target_is_an_exit_code() -> None:
+def test_a_missed_target_gives_exit_code_1() -> None:
     done = run(sys.executable, str(EXAMPLES / "digits" / "train.py"), "--epochs", "1", "--lr", "0.0001")
     assert done.returncode == 1, done.stderr
     assert "missed" in done.stdout.splitlines()[-1]
@@ -50,7 +50,7 @@ def test_chargpt_learns_in_two_processes_of_plain_torchrun() -> None:
     launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
     done = run(sys.executable, *launcher, str(EXAMPLES / "chargpt" / "train.py"), *options)
     assert done.returncode == 0, done.stderr
-    assert done.stdout.count("target 3.0: reached") == 1  # one replica speaks
+    assert done.stdout.count("target 3.0: reached") == 1  # only one replica prints
 
 
 def test_the_black_box_runs_through_gpq() -> None:
@@ -60,11 +60,11 @@ def test_the_black_box_runs_through_gpq() -> None:
         assert "step 2/2: pi is about 3.14159" in daemon.log(job)
 
 
-def test_the_signal_example_is_stopped_goes_on_and_counts_the_same() -> None:
+def test_the_signal_example_stops_resumes_and_counts_the_same() -> None:
     with Daemon(slots=1) as daemon:
         script = str(EXAMPLES / "signal_checkpoint.py")
         job = daemon.submit(sys.executable, script, "--below", "400000", level="signal", signal="USR1", grace=60.0)
-        wait_until(lambda: "primes below" in daemon.log(job), "it counts")
+        wait_until(lambda: "primes below" in daemon.log(job), "the script counts")
         daemon.call(Hold([str(job)]), Changed)
         daemon.until(job, "held")
         assert "stopped at" in daemon.log(job)
@@ -78,8 +78,8 @@ def test_the_signal_example_is_stopped_goes_on_and_counts_the_same() -> None:
 
 @pytest.mark.long
 @pytest.mark.timeout(1500)
-def test_the_demonstration_keeps_all_its_promises(tmp_path: Path) -> None:
-    home = Path("/tmp") / f"gpq-demo-test-{os.getpid()}"  # the path of a socket may have 107 bytes
+def test_the_demo_keeps_all_its_promises(tmp_path: Path) -> None:
+    home = Path("/tmp") / f"gpq-demo-test-{os.getpid()}"  # the path of a socket has at most 107 bytes
     try:
         done = run(sys.executable, "-m", "gpq", "demo", "--json", "--home", str(home), "--timeout", "20m", seconds=1300)
         [result] = schemas.check("demo", done.stdout)

@@ -1,4 +1,4 @@
-"""The table of habits in docs/loops.md comes from the library, and each habit makes one readable line."""
+"""The library generates the table of habits in docs/loops.md, and each habit makes one readable line."""
 
 import pytest
 from gpq_agent import wire
@@ -10,9 +10,9 @@ from tests.cli.conftest import ROOT
 BEGIN, END = "<!-- habits: python -m gpq_agent.train.habits.table -->\n", "<!-- /habits -->"
 
 
-def test_the_table_in_the_page_is_fresh() -> None:
+def test_the_table_in_the_page_is_up_to_date() -> None:
     text = (ROOT / "docs" / "loops.md").read_text()
-    assert text.partition(BEGIN)[2].partition(END)[0] == table(), "python -m gpq_agent.train.habits.table"
+    assert text.partition(BEGIN)[2].partition(END)[0] == table(), "run python -m gpq_agent.train.habits.table"
 
 
 @pytest.mark.parametrize("code", HABITS)

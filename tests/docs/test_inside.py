@@ -1,4 +1,4 @@
-"""The documents name every room and every figure of the accounts."""
+"""The page about gpq's inside names every room, and every room has a contract."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ ROOMS = sorted({path.parent for package in PACKAGES for path in package.rglob("_
 
 @pytest.mark.parametrize("room", ROOMS, ids=lambda room: str(room.relative_to(ROOT)))
 def test_every_room_has_a_contract(room: Path) -> None:
-    """A docstring, which names no file that is not there, and at most 15 files."""
+    """A room has a docstring that names only existing files, and at most 15 files."""
     contract = ast.get_docstring(ast.parse((room / "__init__.py").read_text())) or ""
     assert len(contract.split()) >= 8
     names = re.findall(r"`([a-z_/]+\.py)`", contract)

@@ -1,4 +1,4 @@
-"""The pages about jobs name what there is: every column of `gpq status`, every state, every field of a query, every variable."""
+"""The pages about jobs are complete: every column of `gpq status`, every state, every query field, every variable."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ ENVIRONMENT = (ROOT / "docs" / "environment.md").read_text()
 
 
 def table(page: str, head: str) -> dict[str, str]:
-    """First cell -> second cell of the table whose head line begins so."""
+    """First cell -> second cell of the table whose head line begins with `head`."""
     body = page.partition(f"| {head} |")[2].partition("\n\n")[0].splitlines()[2:]
     rows = [line.strip("| ").split(" | ", 1) for line in body]
-    assert rows, f"no table {head}"
+    assert rows, f"the page has no table {head}"
     return {first.strip(): rest for first, rest in rows}
 
 
@@ -44,7 +44,7 @@ def test_every_exit_code_is_explained() -> None:
     assert {0, *BY_CODE, 130} == {int(code) for code in table(JOBS, "exit code")}
 
 
-def test_what_may_be_edited_and_when() -> None:
+def test_the_page_says_what_may_be_edited_and_when() -> None:
     whens = {word: when for cell, when in table(JOBS, "you want to change").items() for word in words(cell)}
     known = {option.flag: option.edit for option in OPTIONS}
     expected = {"always": "at any time", "resizable": "can be resized", "waiting": "while it waits"}
@@ -59,13 +59,13 @@ def test_every_field_of_a_query_is_named() -> None:
     assert words(MANY) >= {*query_language.MOMENTS}
 
 
-def test_every_variable_that_goes_along_is_named() -> None:
+def test_every_variable_that_a_job_inherits_is_named() -> None:
     named = words(ENVIRONMENT)
     assert {name for name in environment.NAMES if name not in environment.PROXIES or name.islower()} <= named
     assert set(environment.PREFIXES) <= named
 
 
-def test_the_page_quotes_the_reasons_of_today() -> None:
+def test_the_page_quotes_todays_reasons() -> None:
     assert f"`{Silence((NodeId('b'),), 40.0, None)}".partition(":")[0] in JOBS
     quoted = "stopped without proof of a checkpoint"
     assert quoted in JOBS

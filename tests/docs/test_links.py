@@ -1,4 +1,4 @@
-"""Links between the documents lead to a file that is there, and to a heading that it has."""
+"""Links between the documents lead to an existing file, and to an existing heading in it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from markdown_it.token import Token
 from tests.words.texts import ROOT, documents
 
 PARSER = MarkdownIt("commonmark").enable("table")
-# Pages that the site makes of a document in the root, for links between pages.
+# Pages of the site that include a document from the root, so that pages can link to it.
 INCLUDED = {"contributing.md": "CONTRIBUTING.md", "changelog.md": "CHANGELOG.md"}
 
 
@@ -28,7 +28,7 @@ def links(path: Path) -> Iterator[tuple[int, str]]:
 
 
 def anchors(path: Path) -> set[str]:
-    """The anchors of the headings, as git hosts and the site make them."""
+    """The anchors of the headings, as git hosts and the site generate them."""
     tokens = PARSER.parse(path.read_text(encoding="utf-8"))
     return {
         re.sub(r"[^\w\- ]", "", _text(inline).lower()).strip().replace(" ", "-")

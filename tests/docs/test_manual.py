@@ -1,4 +1,4 @@
-"""Manual pages: made from the help, whole, and without a complaint of the program that sets them."""
+"""Manual pages: generated from the help, complete, and typeset without a warning."""
 
 from __future__ import annotations
 
@@ -16,31 +16,31 @@ from tests.cli.conftest import ROOT
 PAGES = man_pages.pages()
 
 
-def test_there_is_a_page_for_each_command_and_no_other() -> None:
+def test_there_is_exactly_one_page_for_each_command() -> None:
     assert set(PAGES) == {"gpq.1", *(f"gpq-{name}.1" for name in COMMANDS)}
     assert {path.name for path in (ROOT / "gpq" / "man").iterdir()} == set(PAGES)
 
 
 @pytest.mark.parametrize("name", PAGES)
-def test_the_pages_are_fresh(name: str) -> None:
-    assert (ROOT / "gpq" / "man" / name).read_text() == PAGES[name], "make completions"
+def test_the_pages_are_up_to_date(name: str) -> None:
+    assert (ROOT / "gpq" / "man" / name).read_text() == PAGES[name], "run make completions"
 
 
 @pytest.mark.parametrize("name", PAGES)
-def test_a_default_is_what_one_would_type(name: str) -> None:
+def test_a_default_is_shown_as_a_user_would_type_it(name: str) -> None:
     assert re.findall(r"\[default: [A-Z]\w*\.\w+\]", PAGES[name]) == []
 
 
 @pytest.mark.parametrize(("path", "found"), [pytest.param(*each, id=each[0]) for each in reference.leaves()])
-def test_a_usage_line_has_the_arguments_as_they_are_written(path: str, found: Any) -> None:
-    """typer puts braces around `JOB...`."""
+def test_a_usage_line_shows_the_arguments_as_users_write_them(path: str, found: Any) -> None:
+    """Typer alone would put braces around `JOB...`."""
     written = [str(each.metavar or each.name) for each in found.params if each.param_type_name == "argument"]
     with found.make_context(f"gpq {path}", [], resilient_parsing=True) as context:
         assert found.collect_usage_pieces(context) == ["[OPTIONS]", *written]
 
 
 @pytest.mark.parametrize("name", PAGES)
-def test_they_are_set_without_a_warning_and_say_everything(name: str) -> None:
+def test_groff_typesets_each_page_without_a_warning_and_nothing_is_missing(name: str) -> None:
     if shutil.which("groff") is None:
         pytest.skip("groff is not installed")
     done = subprocess.run(

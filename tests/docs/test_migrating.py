@@ -13,13 +13,13 @@ PAGE = (ROOT / "docs" / "migrating.md").read_text()
 
 
 def rows(heading: str) -> list[list[str]]:
-    """The second cells of the table below the heading, as the pieces of code in each."""
+    """The pieces of code in each second cell of the table below the heading."""
     section = PAGE.partition(f"## {heading}\n")[2].partition("\n## ")[0]
     lines = [line.strip("| ").split(" | ") for line in section.splitlines() if line.startswith("| ")][1:]
     return [re.findall(r"`([^`]+)`", ours) for _, ours in lines]
 
 
-def test_the_table_for_slurm_names_what_there_is() -> None:
+def test_the_table_for_slurm_names_existing_commands_and_options() -> None:
     table = rows("Slurm to gpq")
     assert len(table) > 16
     for code in (code for row in table for code in row):
@@ -31,7 +31,7 @@ def test_the_table_for_slurm_names_what_there_is() -> None:
         assert all(option in known or sbatch.name_of(option) for option in options), code
 
 
-def test_the_table_for_task_spooler_names_what_there_is() -> None:
+def test_the_table_for_task_spooler_names_existing_commands_and_options() -> None:
     table = rows("Move from task-spooler")
     assert len(table) > 6
     for code in (code for row in table for code in row):

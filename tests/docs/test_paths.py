@@ -1,4 +1,4 @@
-"""Files that the pages for contributors name are there."""
+"""Files that the pages for contributors name exist."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from tests.words.texts import ROOT
 
 PAGES = [*sorted((ROOT / "docs" / "internals").glob("*.md")), ROOT / "CONTRIBUTING.md", ROOT / "tests" / "README.md"]
-# A path that has a folder.
+# A path with a folder.
 PATH = re.compile(r"`((?:[\w.*-]+/)+[\w.*-]+\.(?:py|md|toml|json))`")
 BELOW = ("", "gpq", "agent", "agent/gpq_agent", "tests", "tests/agent")
 
@@ -21,5 +21,5 @@ def named() -> list[tuple[str, str]]:
 
 
 @pytest.mark.parametrize(("page", "path"), named())
-def test_a_file_that_a_page_names_is_there(page: str, path: str) -> None:
+def test_a_file_that_a_page_names_exists(page: str, path: str) -> None:
     assert any(list((ROOT / folder).glob(path)) for folder in BELOW)

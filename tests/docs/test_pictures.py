@@ -1,4 +1,4 @@
-"""The pictures of the documents are what the commands print today, and load nothing from anywhere."""
+"""The pictures in the documents show what the commands print today, and load nothing from elsewhere."""
 
 import re
 from pathlib import Path
@@ -16,7 +16,7 @@ NAMES = ("status", "why", "top", "report")
 
 
 def lines(name: str) -> list[str]:
-    """The text of a picture, line by line: the pieces that stand at one height, each at its column."""
+    """The text of a picture, line by line: pieces at the same height form a line, each at its column."""
     found: dict[float, str] = {}
     for piece in ElementTree.parse(PICTURES / f"{name}.svg").iter("{http://www.w3.org/2000/svg}text"):
         text = (piece.text or "").replace("\xa0", " ")
@@ -36,12 +36,12 @@ def test_a_picture_needs_nothing_from_elsewhere(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_document_shows_it(name: str) -> None:
+def test_a_document_shows_the_picture(name: str) -> None:
     assert any(f"examples/pictures/{name}.svg)" in path.read_text() for path in documents())
     assert f'scene.picture("{name}"' in (PICTURES / "record.py").read_text()
 
 
-def test_the_pictures_have_the_columns_of_today() -> None:
+def test_the_pictures_have_todays_columns() -> None:
     titles = {column.title for column in queue.columns([])}
     assert set(lines("status")[0].split()) <= titles
     [heads] = [line.strip("│ ").split() for line in lines("top") if line.startswith("│ job name")]

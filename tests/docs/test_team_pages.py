@@ -1,4 +1,4 @@
-"""The pages for teams and monitoring hold valid pieces of config.toml, and name every word of `--notify-on`."""
+"""The pages for teams and monitoring contain valid pieces of config.toml, and name every word of `--notify-on`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ DOCS = ROOT / "docs"
 
 
 @pytest.mark.parametrize("page", ["teams", "monitoring"])
-def test_pieces_of_the_file_are_valid(page: str) -> None:
+def test_excerpts_of_the_file_are_valid(page: str) -> None:
     pieces = re.findall(r"```toml\n(.*?)```", (DOCS / f"{page}.md").read_text(encoding="utf-8"), re.DOTALL)
     assert pieces
     for piece in pieces:

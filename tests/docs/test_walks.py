@@ -1,4 +1,4 @@
-"""The walks through the house lead where they say."""
+"""Every stop of the walks through the code exists."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def defined(body: list[ast.stmt], prefix: str = "") -> Iterator[str]:
 
 
 @pytest.mark.parametrize(("path", "name"), STOPS)
-def test_each_hop_is_where_the_walk_says(path: str, name: str) -> None:
+def test_each_stop_of_a_walk_exists(path: str, name: str) -> None:
     package = "agent/gpq_agent" if path.startswith(("node/", "train/")) else "gpq"
     source = ROOT / package / path
     assert source.exists()

@@ -12,7 +12,7 @@ READING_EASE = 55
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_nobody_would_stumble_over_a_sentence(kind: str) -> None:
+def test_every_sentence_is_plain(kind: str) -> None:
     faults = [
         f"{passage.path}:{passage.line}: {fault}" for passage in KINDS[kind] for fault in texts.faults(passage.text)
     ]
@@ -27,7 +27,7 @@ def test_a_text_reads_easily(kind: str) -> None:
     assert figures.semicolons == 0
 
 
-def test_the_rules_find_what_they_are_for() -> None:
+def test_the_rules_find_the_faults_they_are_made_for() -> None:
     assert list(texts.faults("A lock sees to it that no two jobs get the same GPU.")) != []
     assert list(texts.faults("gpq starts the job; it then waits.")) != []
     assert list(texts.faults("word " * 31)) != []

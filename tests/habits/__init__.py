@@ -1,1 +1,1 @@
-"""The table of habits: what ordinary training loops do, each in every shape, held against plain PyTorch without gpq."""
+"""The table of habits: what ordinary training loops do, each in every shape, compared with plain PyTorch without gpq."""

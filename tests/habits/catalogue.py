@@ -1,4 +1,4 @@
-"""Which habits there are: loops register here. Owns their names; refuses two of one name."""
+"""All habits: loops register here. Owns their names and refuses a duplicate."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ GROUPS = (
 
 @dataclass(frozen=True)
 class Habit:
-    """One ordinary training loop. `loop(gpq, options)` trains, and returns what must agree: models, tensors, numbers.
+    """One ordinary training loop. `loop(gpq, options)` trains and returns what must agree: models, tensors, numbers.
 
-    `options` are those of job.loader() that make the shape. `right`: it must be right and say nothing, everywhere or in
-    these shapes. `alone`: the measure is gpq with one replica, because plain PyTorch draws another order.
-    `stops`: steps after which the first and the second attempt are asked to stop, counted from the beginning.
+    `options` are the options of job.loader() that make the shape. `right`: the loop must be right and print nothing,
+    everywhere or in these shapes. `alone`: compare with gpq on one replica, because plain PyTorch draws another order.
+    `stops`: the steps after which the test stops the first and the second attempt, counted from the beginning.
     """
 
     name: str
@@ -43,7 +43,7 @@ class Habit:
     alone: bool
 
     def demanded(self, shape: str) -> bool:
-        """Must it be right there, and say nothing?"""
+        """Whether the loop must be right in this shape and print nothing."""
         return self.right if isinstance(self.right, bool) else shape in self.right
 
     @property
@@ -62,7 +62,7 @@ def habit(
     tolerance: float = 1e-4,
     alone: bool = False,
 ) -> Callable[[Loop], Loop]:
-    """Register a loop; its name is that of the function, its description the docstring."""
+    """Register a loop. Its name comes from the function, its description from the docstring."""
 
     def register(loop: Loop) -> Loop:
         name = loop.__name__.replace("_", "-")

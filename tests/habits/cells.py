@@ -1,4 +1,4 @@
-"""Runs one habit in one shape with real processes, and judges it. The verdict is all that the table knows of a cell."""
+"""Runs one habit in one shape with real processes, and judges it. The table knows a cell only by its verdict."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ from .proven import HINTED, PROVEN
 from .replica import run_replica
 from .shapes import SHAPES, Shape
 
-DEADLINE = 120.0  # seconds of an attempt; a busy machine may need most of it
-SMALL = 1e-3  # what is smaller is held against this: a learning rate at the end of its schedule
-PARTING = 20.0  # seconds that the others have after the first replica failed
+DEADLINE = 120.0  # seconds for an attempt, because a busy machine may need most of it
+SMALL = 1e-3  # the smallest norm to divide by, for example for a learning rate at the end of its schedule
+PARTING = 20.0  # seconds that the other replicas get after the first one failed
 FORKSERVER = multiprocessing.get_context("forkserver")
 FORKSERVER.set_forkserver_preload(
     ["torch", "torch._dynamo", "gpq_agent.train", "tests.habits.preload", "tests.support.frozen"]
 )
-# A process that one thread waits for must not be asked for its exit code by another, as starting one does.
+# While one thread waits for a process, no other thread may ask for its exit code. Starting a process does that.
 PROCESSES = threading.Lock()
 WORDS = {
     "accumulate": r"\b(accumulat\w*|micro-batch\w*|one piece)\b",
@@ -46,7 +46,7 @@ GOOD = (RIGHT, RIGHT_TOLD, TOLD, CHECKED, HINT)
 
 
 class Cell(NamedTuple):
-    """`difference`: the largest over all tensors, relative to the tensor's norm (inf where there is none)."""
+    """`difference`: the largest over all tensors, relative to the tensor's norm (inf if there is none)."""
 
     habit: str
     shape: str
@@ -71,7 +71,7 @@ class Cell(NamedTuple):
 
 
 class Run(NamedTuple):
-    """One attempt: exit codes by rank (None: it hung), and where it ran."""
+    """One attempt: exit codes by rank (None: it hung), and its folder."""
 
     codes: list[int | None]
     folder: Path
@@ -79,7 +79,7 @@ class Run(NamedTuple):
 
 
 def reference(habit: Habit, folder: Path) -> dict[str, torch.Tensor]:
-    """What the habit trains in plain PyTorch. Raises AssertionError where it fails there."""
+    """What the habit trains in plain PyTorch. Raises AssertionError if it fails there."""
     run = attempt(habit, {}, folder, 0, 1, None, folder)
     assert run.codes == [0], f"{habit.name} fails in plain PyTorch:\n" + _read(folder / "attempt-0" / "stderr.0")
     found: dict[str, torch.Tensor] = torch.load(run.folder / "weights.0.pt")
@@ -88,14 +88,14 @@ def reference(habit: Habit, folder: Path) -> dict[str, torch.Tensor]:
 
 
 def alone(habit: Habit, folder: Path) -> dict[str, torch.Tensor]:
-    """What the habit trains under gpq, on one replica that nobody disturbs; nothing where it fails there."""
+    """What the habit trains under gpq on one undisturbed replica. Returns nothing if it fails there."""
     run = attempt(habit, SHAPES["one"].options, folder, 1, 1, None, folder)
     path = run.folder / "weights.0.pt"
     return torch.load(path) if path.exists() else {}
 
 
 def run_cell(habit: Habit, shape: Shape, wanted: dict[str, torch.Tensor], folder: Path) -> Cell:
-    """Run all attempts of the shape in `folder`, and hold the outcome against `wanted`."""
+    """Run all attempts of the shape in `folder`, and compare the result with `wanted`."""
     begin = time.monotonic()
     checkpoints = folder / "checkpoints"
     checkpoints.mkdir(parents=True)
@@ -122,7 +122,7 @@ def run_cell(habit: Habit, shape: Shape, wanted: dict[str, torch.Tensor], folder
 def attempt(
     habit: Habit, options: dict[str, Any], folder: Path, number: int, replicas: int, stop: int | None, checkpoints: Path
 ) -> Run:
-    """Run `replicas` processes to their end. Number 0: plain PyTorch."""
+    """Run `replicas` processes until they end. Number 0 is plain PyTorch."""
     run_dir = folder / f"attempt-{number}"
     run_dir.mkdir(parents=True)
     port = str(free_port())
@@ -178,9 +178,9 @@ def _wait(processes: list[Any]) -> list[int | None]:
 def judge(
     habit: Habit, shape: Shape, wanted: dict[str, torch.Tensor], runs: list[Run]
 ) -> tuple[str, float, str, tuple[str, ...]]:
-    """Verdict, difference, tensor, and what was said.
+    """Verdict, difference, tensor, and what was printed.
 
-    Where attempts follow each other, what is told after the last change of replicas is told too late.
+    If a shape has several attempts, a report after the last change of replicas comes too late.
     """
     said, freedoms = heard(runs)
     _, early = heard(runs[: len(shape.replicas) - 1] if len(shape.replicas) > 1 else runs)
@@ -195,9 +195,9 @@ def judge(
         if refused:
             verdict = TOLD if first else LATE
         if not first and heard(runs[: runs.index(failed[0])])[1] & set(shape.needs):
-            verdict = TOLD  # so nobody would have started that attempt
+            verdict = TOLD  # gpq would not have started that attempt
         if first and freedoms & set(shape.needs):
-            verdict = TOLD  # nor will anybody start it so again
+            verdict = TOLD  # gpq will not start it like that again
         return verdict, math.inf, "", (*said, *lines)
     if any(None in run.codes for run in runs):
         return HANG, math.inf, "", said
@@ -210,7 +210,7 @@ def judge(
 
 
 def compare(wanted: dict[str, torch.Tensor], paths: list[Path]) -> tuple[float, str]:
-    """The largest difference over all replicas and tensors, and the tensor that has it."""
+    """The largest difference over all replicas and tensors, and its tensor."""
     worst, tensor = 0.0, ""
     for path in paths:
         found = torch.load(path)
@@ -224,10 +224,10 @@ def compare(wanted: dict[str, torch.Tensor], paths: list[Path]) -> tuple[float, 
 
 
 def heard(runs: list[Run]) -> tuple[tuple[str, ...], set[str]]:
-    """Lines for the user that begin "gpq: ", of all replicas, and the freedoms that are taken away.
+    """The lines for the user that begin "gpq: ", of all replicas, and the freedoms that are taken away.
 
-    A habit report counts where a line on stderr says its message or its code: the allocator and the user must both be
-    told. Where nothing is reported, lines count by their words.
+    A habit report counts only if a line on stderr contains its message or its code, because both the allocator and the
+    user must know. If there is no report, the words of the lines count.
     """
     said: dict[str, None] = {}
     reported = False

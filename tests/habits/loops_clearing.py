@@ -1,4 +1,4 @@
-"""Habits of clearing gradients: by whom, when and how."""
+"""Habits of clearing gradients: where, when and how."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def zero_model_after(gpq: Any, options: dict[str, Any]) -> Any:
 
 @habit(right=True)
 def zero_before_backward(gpq: Any, options: dict[str, Any]) -> Any:
-    """optimizer.zero_grad() between forward and backward pass"""
+    """optimizer.zero_grad() between the forward and the backward pass"""
     job, loader, model, optimizer = usual(gpq, options, adamw)
     for _ in job.epochs(EPOCHS):
         for x, y in loader:
@@ -87,7 +87,7 @@ def zero_by_hand(gpq: Any, options: dict[str, Any]) -> Any:
 
 @habit()
 def zero_never(gpq: Any, options: dict[str, Any]) -> Any:
-    """no zero_grad at all: every step adds to the gradients of all before it"""
+    """no zero_grad at all, so every step adds to the gradients of all earlier steps"""
     job, loader, model, optimizer = usual(gpq, options, lambda parameters: adamw(parameters, lr=0.002))
     for _ in job.epochs(EPOCHS):
         for x, y in loader:
@@ -98,7 +98,7 @@ def zero_never(gpq: Any, options: dict[str, Any]) -> Any:
 
 @habit(stops=(4, 18))
 def zero_every_second(gpq: Any, options: dict[str, Any]) -> Any:
-    """optimizer.zero_grad() after every second step only"""
+    """optimizer.zero_grad() only after every second step"""
     job, loader, model, optimizer = usual(gpq, options, adamw)
     for _ in job.epochs(EPOCHS):
         for index, (x, y) in enumerate(loader):
@@ -111,7 +111,7 @@ def zero_every_second(gpq: Any, options: dict[str, Any]) -> Any:
 
 @habit(right=True)
 def zero_data_before(gpq: Any, options: dict[str, Any]) -> Any:
-    """p.grad.data.zero_() before backward, as old code clears"""
+    """p.grad.data.zero_() before backward(), as in old code"""
     job, loader, model, optimizer = usual(gpq, options, adamw)
     for _ in job.epochs(EPOCHS):
         for x, y in loader:
@@ -138,7 +138,7 @@ def zero_data_after(gpq: Any, options: dict[str, Any]) -> Any:
 
 @habit(right=True)
 def zero_detached(gpq: Any, options: dict[str, Any]) -> Any:
-    """p.grad.detach_() and p.grad.zero_(), as zero_grad() once did it"""
+    """p.grad.detach_() and p.grad.zero_(), as an older zero_grad() did it"""
     job, loader, model, optimizer = usual(gpq, options, adamw)
     for _ in job.epochs(EPOCHS):
         for x, y in loader:
@@ -153,7 +153,7 @@ def zero_detached(gpq: Any, options: dict[str, Any]) -> Any:
 
 @habit(right=True)
 def zero_data_at_step(gpq: Any, options: dict[str, Any]) -> Any:
-    """p.grad.data.zero_() after a step that job.at_step tells of"""
+    """p.grad.data.zero_() after each step, if job.at_step is true"""
     job, loader, model, optimizer = usual(gpq, options, adamw)
     for _ in job.epochs(EPOCHS):
         for x, y in loader:
@@ -167,7 +167,7 @@ def zero_data_at_step(gpq: Any, options: dict[str, Any]) -> Any:
 
 @habit(right=True)
 def zero_numpy(gpq: Any, options: dict[str, Any]) -> Any:
-    """fills gradients with zeros through numpy"""
+    """fills gradients with zeros through NumPy"""
     job, loader, model, optimizer = usual(gpq, options, adamw)
     for _ in job.epochs(EPOCHS):
         for x, y in loader:

@@ -1,4 +1,4 @@
-"""Habits of clipping: all of them must be right as they stand."""
+"""Habits of clipping. All of them must be right without changes."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def clip_sgd(gpq: Any, options: dict[str, Any]) -> Any:
 
 @habit(right=True)
 def clip_adamw(gpq: Any, options: dict[str, Any]) -> Any:
-    """clip_grad_norm_ with AdamW: the commonest loop there is"""
+    """clip_grad_norm_ with AdamW, the commonest loop"""
     return _clipped(gpq, options, adamw)
 
 
@@ -56,7 +56,7 @@ def clip_value(gpq: Any, options: dict[str, Any]) -> Any:
 
 @habit(right=True)
 def clip_gpq(gpq: Any, options: dict[str, Any]) -> Any:
-    """job.clip_grad_norm_, which scripts written for earlier versions call"""
+    """job.clip_grad_norm_, which scripts for earlier versions call"""
     job, loader, model, optimizer = usual(gpq, options, adamw)
     for _ in job.epochs(EPOCHS):
         for x, y in loader:
@@ -90,7 +90,7 @@ def _scaled(gpq: Any, options: dict[str, Any], clip: bool, spikes: float = 1.0) 
 
 @habit(right=True)
 def scaler(gpq: Any, options: dict[str, Any]) -> Any:
-    """GradScaler, whose scale grows every fourth step"""
+    """GradScaler whose scale grows every fourth step"""
     return _scaled(gpq, options, clip=False)
 
 
@@ -102,7 +102,7 @@ def scaler_clip(gpq: Any, options: dict[str, Any]) -> Any:
 
 @habit(right=True)
 def scaler_skips(gpq: Any, options: dict[str, Any]) -> Any:
-    """GradScaler that meets infinite gradients: those steps are skipped whole"""
+    """GradScaler that meets infinite gradients and skips those steps"""
     return _scaled(gpq, options, clip=True, spikes=float("inf"))
 
 

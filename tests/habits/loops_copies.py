@@ -1,4 +1,4 @@
-"""Habits of what a loop keeps beside the model: averages of it, scalers, best values. Forgotten, or given."""
+"""Habits of copies next to the model: averages of it, scalers, best values. Some are forgotten, some are in job.state."""
 
 from __future__ import annotations
 
@@ -36,25 +36,25 @@ def _averaged(gpq: Any, options: dict[str, Any], given: bool, guarded: bool) -> 
 
 @habit()
 def ema_forgotten(gpq: Any, options: dict[str, Any]) -> Any:
-    """an AveragedModel that job.state was never given"""
+    """an AveragedModel that is not in job.state"""
     return _averaged(gpq, options, given=False, guarded=False)
 
 
 @habit()
 def ema_unguarded(gpq: Any, options: dict[str, Any]) -> Any:
-    """an AveragedModel given to job.state, updated in every pass of the loop"""
+    """an AveragedModel in job.state, updated in every pass of the loop"""
     return _averaged(gpq, options, given=True, guarded=False)
 
 
 @habit(right=True)
 def ema_guarded(gpq: Any, options: dict[str, Any]) -> Any:
-    """an AveragedModel given to job.state, updated where job.at_step is true"""
+    """an AveragedModel in job.state, updated when job.at_step is true"""
     return _averaged(gpq, options, given=True, guarded=True)
 
 
 @habit()
 def ema_deepcopy(gpq: Any, options: dict[str, Any]) -> Any:
-    """an average in a deep copy of the model, never given"""
+    """an average in a deep copy of the model that is not in job.state"""
     job, loader, model, optimizer = usual(gpq, options, adamw)
     average = copy.deepcopy(model)
     for _ in job.epochs(EPOCHS):
@@ -70,7 +70,7 @@ def ema_deepcopy(gpq: Any, options: dict[str, Any]) -> Any:
 
 @habit()
 def ema_dict(gpq: Any, options: dict[str, Any]) -> Any:
-    """an average in a dict of tensors by name, never given"""
+    """an average in a dict of tensors by name that is not in job.state"""
     job, loader, model, optimizer = usual(gpq, options, adamw)
     shadow = {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
     for _ in job.epochs(EPOCHS):
@@ -85,7 +85,7 @@ def ema_dict(gpq: Any, options: dict[str, Any]) -> Any:
 
 @habit()
 def ema_list(gpq: Any, options: dict[str, Any]) -> Any:
-    """an average in a list of clones, changed in place, never given"""
+    """an average in a list of clones, changed in place, that is not in job.state"""
     job, loader, model, optimizer = usual(gpq, options, adamw)
     shadow = [parameter.detach().clone() for parameter in model.parameters()]
     for _ in job.epochs(EPOCHS):
@@ -99,7 +99,7 @@ def ema_list(gpq: Any, options: dict[str, Any]) -> Any:
 
 @habit()
 def mean_teacher(gpq: Any, options: dict[str, Any]) -> Any:
-    """a teacher, the average of the student, which the student's loss depends on; never given"""
+    """a teacher that averages the student, that the student's loss needs and that is not in job.state"""
     job = gpq.init()
     loader = job.loader(Examples(), batch_size=BATCH, **options)
     inner = net()
@@ -120,7 +120,7 @@ def mean_teacher(gpq: Any, options: dict[str, Any]) -> Any:
 
 @habit(right=True)
 def swa_per_epoch(gpq: Any, options: dict[str, Any]) -> Any:
-    """a stochastic weight average, updated after each epoch and given to job.state"""
+    """a stochastic weight average in job.state, updated after each epoch"""
     job = gpq.init()
     loader = job.loader(Examples(), batch_size=BATCH, **options)
     inner = net()
@@ -139,7 +139,7 @@ def swa_per_epoch(gpq: Any, options: dict[str, Any]) -> Any:
 
 @habit()
 def scaler_forgotten(gpq: Any, options: dict[str, Any]) -> Any:
-    """a GradScaler that prepare was never given"""
+    """a GradScaler that was not passed to prepare"""
     job, loader, model, optimizer = usual(gpq, options, adamw)
     scaler = torch.amp.GradScaler("cpu", init_scale=2.0**10, growth_interval=4)
     for _ in job.epochs(EPOCHS):
@@ -155,7 +155,7 @@ def scaler_forgotten(gpq: Any, options: dict[str, Any]) -> Any:
 
 @habit(right=True)
 def best_value(gpq: Any, options: dict[str, Any]) -> Any:
-    """the best validation loss and the weights' norm at it, as plain values in job.state"""
+    """the best validation loss and the norm of its weights, as plain values in job.state"""
     job = gpq.init()
     data = Examples()
     loader = job.loader(data, batch_size=BATCH, **options)

@@ -1,4 +1,4 @@
-"""Habits that show only later, or only after a restart: leaving by a score, islice and zip, the head of an epoch."""
+"""Habits that only show later or after a restart: leaving by a score, islice and zip, code at the head of an epoch."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from .catalogue import habit
 from .material import EPOCHS, SIZE, Examples, adamw, net, usual
 from .shapes import BATCH
 
-# -- what stands between the loop and the loader -----------------------------------------------------------------------
+# -- wrappers between the loop and the loader --------------------------------------------------------------------------
 
 OTHERS = 64  # examples of another source: four batches, so that they come around often
 
@@ -44,19 +44,19 @@ def islice_some(gpq: Any, options: dict[str, Any]) -> Any:
 
 @habit()
 def islice_all(gpq: Any, options: dict[str, Any]) -> Any:
-    """islice(loader, len(loader)): all of them, where nothing is cut"""
+    """islice(loader, len(loader)), which cuts nothing"""
     return _pieces(gpq, options, lambda job, loader: itertools.islice(loader, len(loader)))
 
 
 @habit(right=True)
 def islice_endless(gpq: Any, options: dict[str, Any]) -> Any:
-    """islice(loader, None), as of a limit that is not set"""
+    """islice(loader, None), as with a limit that is not set"""
     return _pieces(gpq, options, lambda job, loader: itertools.islice(loader, None))
 
 
 @habit()
 def islice_enumerate(gpq: Any, options: dict[str, Any]) -> Any:
-    """islice of enumerate of the loader, eight of it"""
+    """the first eight items of islice(enumerate(loader))"""
     job, loader, model, optimizer = usual(gpq, options, adamw)
     for _ in job.epochs(EPOCHS):
         for _, (x, y) in itertools.islice(enumerate(loader), 8):
@@ -66,7 +66,7 @@ def islice_enumerate(gpq: Any, options: dict[str, Any]) -> Any:
 
 @habit()
 def takewhile_counts(gpq: Any, options: dict[str, Any]) -> Any:
-    """takewhile over the loader by a count of its own"""
+    """takewhile over the loader with its own counter"""
 
     def around(job: Any, loader: Any) -> Any:
         count = itertools.count()
@@ -87,7 +87,7 @@ def zip_range_short(gpq: Any, options: dict[str, Any]) -> Any:
 
 @habit(right=True)
 def zip_counts(gpq: Any, options: dict[str, Any]) -> Any:
-    """zip(itertools.count(), loader) and zip(range(1000), loader): only to number them"""
+    """zip(itertools.count(), loader) and zip(range(1000), loader), only to number the batches"""
     job, loader, model, optimizer = usual(gpq, options, adamw)
     for epoch in job.epochs(EPOCHS):
         for _, batch in zip(range(1000) if epoch % 2 else itertools.count(), loader):  # noqa: B905
@@ -97,7 +97,7 @@ def zip_counts(gpq: Any, options: dict[str, Any]) -> Any:
 
 @habit(right=True)
 def map_moves(gpq: Any, options: dict[str, Any]) -> Any:
-    """map over the loader, through a generator, enumerated"""
+    """map over the loader, through a generator and enumerate()"""
 
     def passed_on(batches: Any) -> Any:
         yield from batches
@@ -141,7 +141,7 @@ def zip_other_enumerate(gpq: Any, options: dict[str, Any]) -> Any:
 
 @habit(right=True)
 def zip_by_step(gpq: Any, options: dict[str, Any]) -> Any:
-    """the other batch chosen by job.step in the loop, not by zip: its loss is not one of the examples of the batch"""
+    """another batch picked by job.step in the loop, not by zip, whose loss is not part of the batch's own loss"""
     job, loader, model, optimizer = usual(gpq, options, adamw)
     others = list(DataLoader(Examples(OTHERS), BATCH))
     for _ in job.epochs(EPOCHS):
@@ -154,7 +154,7 @@ def zip_by_step(gpq: Any, options: dict[str, Any]) -> Any:
 
 
 class Pairs(Dataset[Any]):
-    """An example of each of two sources."""
+    """One example from each of two sources."""
 
     def __init__(self) -> None:
         self.one, self.other = Examples(), Examples(OTHERS)
@@ -169,7 +169,7 @@ class Pairs(Dataset[Any]):
 
 @habit(right=True)
 def zip_cured(gpq: Any, options: dict[str, Any]) -> Any:
-    """one data set that gives both: the cure"""
+    """one data set that returns an example of both sources (the cure for zip)"""
     job = gpq.init()
     loader = job.loader(Pairs(), batch_size=BATCH, **options)
     model = job.wrap(net())
@@ -187,7 +187,7 @@ def zip_cured(gpq: Any, options: dict[str, Any]) -> Any:
 
 
 def _headed(gpq: Any, options: dict[str, Any], head: Any, schedule: Any = None) -> Any:
-    """`head(job, epoch, inner, optimizer, schedule)` runs at the head of every epoch."""
+    """Calls `head(job, epoch, inner, optimizer, schedule)` at the head of every epoch."""
     job = gpq.init()
     loader = job.loader(Examples(), batch_size=BATCH, **options)
     inner = net()
@@ -221,7 +221,7 @@ def head_new_state(gpq: Any, options: dict[str, Any]) -> Any:
 
 @habit()
 def head_resets_layer(gpq: Any, options: dict[str, Any]) -> Any:
-    """the last layer begins anew in every epoch but the first"""
+    """resets the last layer in every epoch after the first"""
 
     def head(job: Any, epoch: int, model: Any, optimizer: Any, _: Any) -> None:
         if epoch > 0:
@@ -233,7 +233,7 @@ def head_resets_layer(gpq: Any, options: dict[str, Any]) -> Any:
 
 @habit()
 def head_adds_noise(gpq: Any, options: dict[str, Any]) -> Any:
-    """noise on all weights at the head of every epoch"""
+    """adds noise to all weights at the head of every epoch"""
     return _headed(gpq, options, lambda job, epoch, model, optimizer, _: _add_noise(model, epoch))
 
 
@@ -247,7 +247,7 @@ def head_steps_schedule(gpq: Any, options: dict[str, Any]) -> Any:
 
 @habit(right=True)
 def head_cured(gpq: Any, options: dict[str, Any]) -> Any:
-    """noise, a cleared state and a step of the schedule, if job.progress.samples == 0: the cure"""
+    """noise, a cleared state and a step of the schedule, only if job.progress.samples == 0 (the cure)"""
 
     def head(job: Any, epoch: int, model: Any, optimizer: Any, schedule: Any) -> None:
         if job.progress.samples == 0:
@@ -271,7 +271,7 @@ def head_halves_rate(gpq: Any, options: dict[str, Any]) -> Any:
 
 @habit()
 def head_copies_model(gpq: Any, options: dict[str, Any]) -> Any:
-    """a teacher that is a copy of the model at the head of the epoch"""
+    """a teacher that is copied from the model at the head of every epoch"""
     job, loader, model, optimizer = usual(gpq, options, adamw)
     for _ in job.epochs(EPOCHS):
         teacher = copy.deepcopy(model)
@@ -287,7 +287,7 @@ def head_copies_model(gpq: Any, options: dict[str, Any]) -> Any:
 
 @habit(right=True)
 def head_copy_cured(gpq: Any, options: dict[str, Any]) -> Any:
-    """the teacher in job.state, filled if job.progress.samples == 0: the cure; a copy to look at after the epoch"""
+    """a teacher in job.state, filled only if job.progress.samples == 0 (the cure)"""
     job = gpq.init()
     loader = job.loader(Examples(), batch_size=BATCH, **options)
     inner = net()
@@ -310,13 +310,13 @@ def head_copy_cured(gpq: Any, options: dict[str, Any]) -> Any:
 
 @habit()
 def head_first_epoch(gpq: Any, options: dict[str, Any]) -> Any:
-    """weights are made at the head of the first epoch"""
+    """sets weights at the head of the first epoch"""
     return _headed(gpq, options, lambda job, epoch, model, *_: epoch or _add_noise(model, 3))
 
 
 @habit(right=True)
 def head_first_step(gpq: Any, options: dict[str, Any]) -> Any:
-    """weights are made at the head of an epoch, if job.step == 0"""
+    """sets weights at the head of an epoch, only if job.step == 0"""
 
     def head(job: Any, epoch: int, model: Any, *_: Any) -> None:
         if job.step == 0:
@@ -327,7 +327,7 @@ def head_first_step(gpq: Any, options: dict[str, Any]) -> Any:
 
 @habit(right=True)
 def head_by_epoch(gpq: Any, options: dict[str, Any]) -> Any:
-    """rate and frozen layers by the epoch, an evaluation, and job.step in a line, at the head of every epoch"""
+    """sets the rate and frozen layers by the epoch, evaluates and logs job.step, all at the head of every epoch"""
     data = Examples()
 
     def head(job: Any, epoch: int, model: Any, optimizer: Any, _: Any) -> None:
@@ -345,7 +345,7 @@ def head_by_epoch(gpq: Any, options: dict[str, Any]) -> Any:
 
 @habit(right=True)
 def head_places_schedule(gpq: Any, options: dict[str, Any]) -> Any:
-    """schedule.step(epoch) at the head of every epoch: told its place"""
+    """schedule.step(epoch) at the head of every epoch, so the schedule knows its place"""
     return _headed(
         gpq, options, lambda job, epoch, model, o, schedule: schedule.step(epoch), lambda o: StepLR(o, 1, 0.5)
     )
@@ -353,12 +353,12 @@ def head_places_schedule(gpq: Any, options: dict[str, Any]) -> Any:
 
 # -- leaving job.epochs() ----------------------------------------------------------------------------------------------
 
-LONG = 7  # epochs; all of these loops leave after three
+LONG = 7  # epochs, and all of these loops leave after three
 PATIENCE = 2
 
 
 class Stopper:
-    """Early stopping as scripts have it: the first epoch is the best here, whatever the loss."""
+    """Early stopping as in many scripts. The first epoch is the best here, whatever the loss."""
 
     def __init__(self) -> None:
         self.best, self.bad, self.stop = 1e9, 0, False
@@ -380,7 +380,7 @@ class Stopper:
 
 
 def _score(model: Any, epoch: int) -> float:
-    """Of the first epoch the best."""
+    """A score that is best in the first epoch."""
     data = Examples()
     with torch.no_grad():
         return float(mse_loss(model(data.x), data.y)) + 0.5 * epoch
@@ -388,7 +388,7 @@ def _score(model: Any, epoch: int) -> float:
 
 @habit()
 def patience(gpq: Any, options: dict[str, Any]) -> Any:
-    """early stopping by two variables of the loop"""
+    """early stopping with two variables of the loop"""
     job, loader, model, optimizer = usual(gpq, options, adamw)
     best, bad = 1e9, 0
     for epoch in job.epochs(LONG):
@@ -406,7 +406,7 @@ def patience(gpq: Any, options: dict[str, Any]) -> Any:
 
 @habit(right=True)
 def patience_kept(gpq: Any, options: dict[str, Any]) -> Any:
-    """the same, with both in job.state: the cure"""
+    """early stopping with two variables, both in job.state (the cure)"""
     job, loader, model, optimizer = usual(gpq, options, adamw)
     best, bad = job.state("best", 1e9), job.state("bad", 0)
     for epoch in job.epochs(LONG):
@@ -425,7 +425,7 @@ def patience_kept(gpq: Any, options: dict[str, Any]) -> Any:
 
 @habit()
 def patience_object(gpq: Any, options: dict[str, Any]) -> Any:
-    """if stopper(loss): break"""
+    """early stopping by an object: if stopper(loss): break"""
     job, loader, model, optimizer = usual(gpq, options, adamw)
     stopper = Stopper()
     for epoch in job.epochs(LONG):
@@ -455,7 +455,7 @@ def patience_attribute(gpq: Any, options: dict[str, Any]) -> Any:
 
 @habit(right=True)
 def patience_object_kept(gpq: Any, options: dict[str, Any]) -> Any:
-    """if stopper(loss): break, with stopper in job.state: the cure"""
+    """early stopping by an object in job.state (the cure)"""
     job, loader, model, optimizer = usual(gpq, options, adamw)
     stopper = job.state(Stopper())
     for epoch in job.epochs(LONG):
@@ -468,7 +468,7 @@ def patience_object_kept(gpq: Any, options: dict[str, Any]) -> Any:
 
 @habit()
 def patience_trainer(gpq: Any, options: dict[str, Any]) -> Any:
-    """a trainer that counts in itself"""
+    """early stopping by counters in a trainer object"""
 
     class Trainer:
         def __init__(self) -> None:
@@ -493,7 +493,7 @@ def patience_trainer(gpq: Any, options: dict[str, Any]) -> Any:
 
 @habit()
 def patience_history(gpq: Any, options: dict[str, Any]) -> Any:
-    """leaves when the last two of a list of losses are no better than the one before"""
+    """leaves when the last two losses in a list are no better than the one before"""
     job, loader, model, optimizer = usual(gpq, options, adamw)
     history: list[float] = []
     for epoch in job.epochs(LONG):
@@ -506,7 +506,7 @@ def patience_history(gpq: Any, options: dict[str, Any]) -> Any:
 
 @habit()
 def epochs_numbered(gpq: Any, options: dict[str, Any]) -> Any:
-    """leaves by the number that enumerate() gives to epochs"""
+    """leaves by the number that enumerate() gives to the epoch"""
     job, loader, model, optimizer = usual(gpq, options, adamw)
     for number, _ in enumerate(job.epochs(LONG)):
         _train(model, optimizer, loader)
@@ -517,7 +517,7 @@ def epochs_numbered(gpq: Any, options: dict[str, Any]) -> Any:
 
 @habit()
 def steps_counted(gpq: Any, options: dict[str, Any]) -> Any:
-    """leaves all loops after 30 batches, by a count of its own"""
+    """leaves all loops after 30 batches, by its own counter"""
     job, loader, model, optimizer = usual(gpq, options, adamw)
     steps = 0
     for _ in job.epochs(LONG):
@@ -533,7 +533,7 @@ def steps_counted(gpq: Any, options: dict[str, Any]) -> Any:
 
 @habit(right=True)
 def leaves_by_facts(gpq: Any, options: dict[str, Any]) -> Any:
-    """leaves by the epoch, a loss of this epoch, job.step, a list's last item; a count that is an option, and off"""
+    """leaves by the epoch, a loss of this epoch, job.step or a list's last item, with a counter that is switched off"""
     job, loader, model, optimizer = usual(gpq, options, adamw)
     limit: int | None = None
     bad, losses, done = 0, [], False
@@ -561,7 +561,7 @@ def leaves_by_facts(gpq: Any, options: dict[str, Any]) -> Any:
 
 @habit()
 def best_forgotten(gpq: Any, options: dict[str, Any]) -> Any:
-    """a best value that only the loop knows: a line tells of it, and no freedom is taken"""
+    """keeps a best value in a variable, which gpq reports without taking a freedom"""
     job, loader, model, optimizer = usual(gpq, options, adamw)
     best = 1e9
     for epoch in job.epochs(EPOCHS):

@@ -1,4 +1,4 @@
-"""Habits of what stands between backward() and step(): gradients read, edited, replaced."""
+"""Habits between backward() and step(): reading, editing and replacing gradients."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def edit_noise(gpq: Any, options: dict[str, Any]) -> Any:
 
 @habit(right=True)
 def edit_decay(gpq: Any, options: dict[str, Any]) -> Any:
-    """own weight decay: grad += 0.05 * parameter"""
+    """its own weight decay: grad += 0.05 * parameter"""
     job, loader, model, optimizer = usual(gpq, options)
     for _ in job.epochs(EPOCHS):
         for x, y in loader:
@@ -42,7 +42,7 @@ def edit_decay(gpq: Any, options: dict[str, Any]) -> Any:
 
 @habit(right=True)
 def edit_decay_data(gpq: Any, options: dict[str, Any]) -> Any:
-    """own weight decay as old code writes it: p.grad.data.add_(0.05 * p.data)"""
+    """its own weight decay as in old code: p.grad.data.add_(0.05 * p.data)"""
     job, loader, model, optimizer = usual(gpq, options)
     for _ in job.epochs(EPOCHS):
         for x, y in loader:
@@ -56,7 +56,7 @@ def edit_decay_data(gpq: Any, options: dict[str, Any]) -> Any:
 
 @habit(right=True)
 def edit_decay_data_zero_after(gpq: Any, options: dict[str, Any]) -> Any:
-    """the same with momentum, gradients set to zero after the step"""
+    """its own weight decay with momentum, and gradients set to zero after the step"""
     job, loader, model, optimizer = usual(gpq, options, adamw)
     for _ in job.epochs(EPOCHS):
         for x, y in loader:
@@ -70,7 +70,7 @@ def edit_decay_data_zero_after(gpq: Any, options: dict[str, Any]) -> Any:
 
 @habit(right=True)
 def edit_decay_data_at_step(gpq: Any, options: dict[str, Any]) -> Any:
-    """the same in every pass of the loop, cleared where job.at_step says so"""
+    """its own weight decay in every pass of the loop, with gradients cleared when job.at_step is true"""
     job, loader, model, optimizer = usual(gpq, options)
     for _ in job.epochs(EPOCHS):
         for x, y in loader:
@@ -85,7 +85,7 @@ def edit_decay_data_at_step(gpq: Any, options: dict[str, Any]) -> Any:
 
 @habit(right=True)
 def edit_numpy(gpq: Any, options: dict[str, Any]) -> Any:
-    """adds to gradients through numpy, which torch does not see"""
+    """adds to gradients through NumPy, which torch does not see"""
     job, loader, model, optimizer = usual(gpq, options)
     for _ in job.epochs(EPOCHS):
         for x, y in loader:
@@ -113,7 +113,7 @@ def edit_scale(gpq: Any, options: dict[str, Any]) -> Any:
 
 @habit(right=True)
 def edit_sign(gpq: Any, options: dict[str, Any]) -> Any:
-    """puts the sign of the gradient in its place: p.grad = p.grad.sign()"""
+    """replaces the gradient by its sign: p.grad = p.grad.sign()"""
     job, loader, model, optimizer = usual(gpq, options, lambda parameters: torch.optim.SGD(parameters, lr=0.003))
     for _ in job.epochs(EPOCHS):
         for x, y in loader:
@@ -127,7 +127,7 @@ def edit_sign(gpq: Any, options: dict[str, Any]) -> Any:
 
 @habit(right=True)
 def log_norms(gpq: Any, options: dict[str, Any]) -> Any:
-    """keeps a moving mean of the gradient's norm, and clips to twice it"""
+    """keeps a moving average of the gradient's norm and clips to twice that"""
     job, loader, model, optimizer = usual(gpq, options, adamw)
     for _ in job.epochs(EPOCHS):
         for x, y in loader:
@@ -170,7 +170,7 @@ def clamp_in_module(gpq: Any, options: dict[str, Any]) -> Any:
 
 @habit()
 def norm_inverse(gpq: Any, options: dict[str, Any]) -> Any:
-    """divides gradients by their norm as a number, which is zero in a part of a batch"""
+    """divides gradients by their norm as a number, and the norm is zero in a part of a batch"""
     job, loader, model, optimizer = usual(gpq, options)
     for _ in job.epochs(EPOCHS):
         for x, y in loader:
@@ -186,7 +186,7 @@ def norm_inverse(gpq: Any, options: dict[str, Any]) -> Any:
 
 @habit(right=True)
 def scaled_by_hand(gpq: Any, options: dict[str, Any]) -> Any:
-    """a loss scaled by hand: (loss * 1024).backward(), p.grad /= 1024"""
+    """scales the loss itself: (loss * 1024).backward(), p.grad /= 1024"""
     job, loader, model, optimizer = usual(gpq, options, adamw)
     for _ in job.epochs(EPOCHS):
         for x, y in loader:
@@ -200,7 +200,7 @@ def scaled_by_hand(gpq: Any, options: dict[str, Any]) -> Any:
 
 @habit(right=True)
 def taken_and_put_back(gpq: Any, options: dict[str, Any]) -> Any:
-    """takes copies of gradients, clears them, and puts back the half of each"""
+    """copies the gradients, clears them, and puts half of each back"""
     job, loader, model, optimizer = usual(gpq, options, adamw)
     for _ in job.epochs(EPOCHS):
         for x, y in loader:
@@ -216,7 +216,7 @@ def taken_and_put_back(gpq: Any, options: dict[str, Any]) -> Any:
 
 @habit(right=True)
 def flat_clip(gpq: Any, options: dict[str, Any]) -> Any:
-    """puts gradients into one vector, clips that, and copies it back"""
+    """puts gradients into one vector, clips it, and copies it back"""
     job, loader, model, optimizer = usual(gpq, options, adamw)
     for _ in job.epochs(EPOCHS):
         for x, y in loader:

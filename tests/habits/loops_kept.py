@@ -1,4 +1,4 @@
-"""Habits of what a loop keeps from pass to pass: tensors it trains with, and numbers that count."""
+"""Habits of what a loop keeps from pass to pass: tensors that it trains with, and counters."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .material import EPOCHS, adamw, net, sgd, usual
 
 @habit()
 def bank_refilled(gpq: Any, options: dict[str, Any]) -> Any:
-    """a bank of earlier outputs, made anew in each pass, that outputs are held against"""
+    """a bank of earlier outputs, recreated in each pass, that the loss compares with outputs"""
     job, loader, model, optimizer = usual(gpq, options, adamw, net(1, 6, 4))
     bank = normalize(torch.ones(8, 4), dim=1)
     for _ in job.epochs(EPOCHS):
@@ -31,7 +31,7 @@ def bank_refilled(gpq: Any, options: dict[str, Any]) -> Any:
 
 @habit()
 def bank_in_place(gpq: Any, options: dict[str, Any]) -> Any:
-    """the same, written in place"""
+    """a bank of earlier outputs, changed in place"""
     job, loader, model, optimizer = usual(gpq, options, adamw, net(1, 6, 4))
     bank = normalize(torch.ones(8, 4), dim=1)
     for _ in job.epochs(EPOCHS):
@@ -49,7 +49,7 @@ def bank_in_place(gpq: Any, options: dict[str, Any]) -> Any:
 
 @habit()
 def hidden_state(gpq: Any, options: dict[str, Any]) -> Any:
-    """a hidden state that goes from batch to batch, cut off the graph, as in truncated back-propagation"""
+    """a hidden state that goes from batch to batch without its graph, as in truncated back-propagation"""
     torch.manual_seed(3)
     cell = nn.GRUCell(6, 6)
     whole = nn.ModuleDict({"cell": cell, "head": nn.Linear(6, 1)})
@@ -76,7 +76,7 @@ def hidden_state(gpq: Any, options: dict[str, Any]) -> Any:
 
 
 class _Remembers(nn.Module):
-    """Keeps the mean of what it has seen as a plain attribute."""
+    """Keeps the mean of its inputs as a plain attribute."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -102,7 +102,7 @@ def attribute_of_the_model(gpq: Any, options: dict[str, Any]) -> Any:
 
 @habit()
 def gradients_kept(gpq: Any, options: dict[str, Any]) -> Any:
-    """half of the last step's gradients is added to those of the next, kept as they are"""
+    """adds half of the last step's gradients to those of the next, without copies"""
     job, loader, model, optimizer = usual(gpq, options, sgd)
     last: list[torch.Tensor] = []
     for _ in job.epochs(EPOCHS):
@@ -119,7 +119,7 @@ def gradients_kept(gpq: Any, options: dict[str, Any]) -> Any:
 
 @habit()
 def gradients_cloned(gpq: Any, options: dict[str, Any]) -> Any:
-    """the same with copies"""
+    """adds half of the last step's gradients to those of the next, from copies"""
     job, loader, model, optimizer = usual(gpq, options, sgd)
     last: list[torch.Tensor] = []
     for _ in job.epochs(EPOCHS):
@@ -138,7 +138,7 @@ def gradients_cloned(gpq: Any, options: dict[str, Any]) -> Any:
 
 @habit()
 def baseline(gpq: Any, options: dict[str, Any]) -> Any:
-    """a running mean of the loss, a tensor, that weighs the next one"""
+    """a running mean of the loss, a tensor, that scales the next loss"""
     job, loader, model, optimizer = usual(gpq, options, sgd)
     mean = torch.ones(())
     for _ in job.epochs(EPOCHS):
@@ -153,7 +153,7 @@ def baseline(gpq: Any, options: dict[str, Any]) -> Any:
 
 @habit()
 def baseline_number(gpq: Any, options: dict[str, Any]) -> Any:
-    """the same with a plain number"""
+    """a running mean of the loss, a plain number, that scales the next loss"""
     job, loader, model, optimizer = usual(gpq, options, sgd)
     mean = 1.0
     for _ in job.epochs(EPOCHS):
@@ -168,7 +168,7 @@ def baseline_number(gpq: Any, options: dict[str, Any]) -> Any:
 
 @habit()
 def coefficient_counted(gpq: Any, options: dict[str, Any]) -> Any:
-    """a penalty that grows by a count of passes, as the weight of a divergence in a VAE"""
+    """a penalty that grows with a counter of passes, like the weight of the divergence in a VAE"""
     job, loader, model, optimizer = usual(gpq, options, adamw)
     count = 0
     for _ in job.epochs(EPOCHS):
@@ -183,7 +183,7 @@ def coefficient_counted(gpq: Any, options: dict[str, Any]) -> Any:
 
 @habit()
 def temperature_counted(gpq: Any, options: dict[str, Any]) -> Any:
-    """a temperature inside the loss that falls by a count of passes"""
+    """a temperature inside the loss that falls with every pass"""
     job, loader, model, optimizer = usual(gpq, options, adamw)
     temperature = 2.0
     for _ in job.epochs(EPOCHS):
@@ -197,7 +197,7 @@ def temperature_counted(gpq: Any, options: dict[str, Any]) -> Any:
 
 @habit()
 def coefficient_whole(gpq: Any, options: dict[str, Any]) -> Any:
-    """a coefficient that is the count itself"""
+    """a coefficient that is the counter itself"""
     job, loader, model, optimizer = usual(gpq, options, adamw)
     count = 0
     for _ in job.epochs(EPOCHS):
@@ -212,7 +212,7 @@ def coefficient_whole(gpq: Any, options: dict[str, Any]) -> Any:
 
 @habit()
 def coefficient_tensor(gpq: Any, options: dict[str, Any]) -> Any:
-    """a coefficient made a tensor in each pass"""
+    """a coefficient from a counter, converted to a tensor in each pass"""
     job, loader, model, optimizer = usual(gpq, options, adamw)
     count = 0
     for _ in job.epochs(EPOCHS):
@@ -227,7 +227,7 @@ def coefficient_tensor(gpq: Any, options: dict[str, Any]) -> Any:
 
 @habit()
 def clip_by_history(gpq: Any, options: dict[str, Any]) -> Any:
-    """clipping at the mean of earlier norms"""
+    """clips at the mean of earlier norms"""
     job, loader, model, optimizer = usual(gpq, options, sgd)
     norms = [0.5]
     for _ in job.epochs(EPOCHS):
@@ -242,7 +242,7 @@ def clip_by_history(gpq: Any, options: dict[str, Any]) -> Any:
 
 @habit()
 def noise_of_its_own(gpq: Any, options: dict[str, Any]) -> Any:
-    """noise on inputs, from a generator of the script's own"""
+    """noise on inputs, from the script's own generator"""
     job, loader, model, optimizer = usual(gpq, options, sgd)
     generator = torch.Generator().manual_seed(3)
     for _ in job.epochs(EPOCHS):
@@ -256,7 +256,7 @@ def noise_of_its_own(gpq: Any, options: dict[str, Any]) -> Any:
 
 @habit()
 def gradient_noise_of_its_own(gpq: Any, options: dict[str, Any]) -> Any:
-    """noise on gradients, from a generator of the script's own"""
+    """noise on gradients, from the script's own generator"""
     job, loader, model, optimizer = usual(gpq, options, sgd)
     generator = torch.Generator().manual_seed(3)
     for _ in job.epochs(EPOCHS):
@@ -288,7 +288,7 @@ def loss_by_index(gpq: Any, options: dict[str, Any]) -> Any:
 
 @habit()
 def loss_later(gpq: Any, options: dict[str, Any]) -> Any:
-    """a second loss from the ninth pass on, by a count"""
+    """a second loss from the ninth pass on, by a counter"""
     job, loader, model, optimizer = usual(gpq, options, sgd)
     count = 0
     for _ in job.epochs(EPOCHS):
@@ -322,7 +322,7 @@ def loss_at_the_end(gpq: Any, options: dict[str, Any]) -> Any:
 
 @habit()
 def mixed_with_neighbours(gpq: Any, options: dict[str, Any]) -> Any:
-    """every example mixed with the one before it in the batch"""
+    """mixes every example with the previous one in the batch"""
     job, loader, model, optimizer = usual(gpq, options, sgd)
     for _ in job.epochs(EPOCHS):
         for x, y in loader:
@@ -335,7 +335,7 @@ def mixed_with_neighbours(gpq: Any, options: dict[str, Any]) -> Any:
 
 @habit()
 def losses_added_up(gpq: Any, options: dict[str, Any]) -> Any:
-    """adds up the losses of four batches, then one backward pass"""
+    """adds up the losses of four batches before one backward pass"""
     job, loader, model, optimizer = usual(gpq, options, sgd)
     total, count = torch.zeros(()), 0
     for _ in job.epochs(EPOCHS):
@@ -352,7 +352,7 @@ def losses_added_up(gpq: Any, options: dict[str, Any]) -> Any:
 
 @habit(right=True)
 def index_shown(gpq: Any, options: dict[str, Any]) -> Any:
-    """shows the loss every fifth batch, as the tutorial does: loss, current = loss.item(), ..."""
+    """prints the loss every fifth batch, as in the tutorial: loss, current = loss.item(), ..."""
     job, loader, model, optimizer = usual(gpq, options, sgd)
     shown = []
     for _ in job.epochs(EPOCHS):
@@ -369,7 +369,7 @@ def index_shown(gpq: Any, options: dict[str, Any]) -> Any:
 
 @habit(right=True)
 def coefficient_of_the_step(gpq: Any, options: dict[str, Any]) -> Any:
-    """a penalty that grows by job.step"""
+    """a penalty that grows with job.step"""
     job, loader, model, optimizer = usual(gpq, options, adamw)
     for _ in job.epochs(EPOCHS):
         for x, y in loader:
@@ -382,7 +382,7 @@ def coefficient_of_the_step(gpq: Any, options: dict[str, Any]) -> Any:
 
 @habit(right=True)
 def coefficient_of_the_epoch(gpq: Any, options: dict[str, Any]) -> Any:
-    """a penalty that grows by the epoch"""
+    """a penalty that grows with the epoch"""
     job, loader, model, optimizer = usual(gpq, options, adamw)
     for epoch in job.epochs(EPOCHS):
         for x, y in loader:
@@ -409,7 +409,7 @@ class _Caches(nn.Module):
 
 @habit(right=True)
 def table_made_once(gpq: Any, options: dict[str, Any]) -> Any:
-    """a table of constants that the model makes at first use, and losses summed up on the device for a log"""
+    """a table of constants that the model makes at first use, and a sum of losses on the device for a log"""
     job, loader, model, optimizer = usual(gpq, options, adamw, _Caches())
     weights = torch.linspace(1.0, 2.0, 6)
     total = torch.zeros(())
@@ -432,7 +432,7 @@ def table_made_once(gpq: Any, options: dict[str, Any]) -> Any:
 
 @habit(right=True)
 def teacher_registered(gpq: Any, options: dict[str, Any]) -> Any:
-    """an average of the weights that the model is held against, given to job.state and updated where job.at_step is true"""
+    """an average of the weights in job.state that the loss compares with, updated when job.at_step is true"""
     job, loader, model, optimizer = usual(gpq, options, sgd)
     inner = model.module if hasattr(model, "module") else model
     teacher = copy.deepcopy(inner).requires_grad_(False)
@@ -454,7 +454,7 @@ def teacher_registered(gpq: Any, options: dict[str, Any]) -> Any:
 
 @habit(right=True)
 def gradients_zeroed_after(gpq: Any, options: dict[str, Any]) -> Any:
-    """gradients set to zero at the end of the pass, edited in place after each backward pass"""
+    """gradients edited in place after each backward pass, and set to zero at the end of the pass"""
     job, loader, model, optimizer = usual(gpq, options, sgd)
     for _ in job.epochs(EPOCHS):
         for x, y in loader:

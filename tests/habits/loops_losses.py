@@ -34,31 +34,31 @@ def _tokens(gpq: Any, options: dict[str, Any], weigh: bool, clip: bool = False, 
 
 @habit(right=True)
 def tokens_weighed(gpq: Any, options: dict[str, Any]) -> Any:
-    """a mean per token over sequences of unlike length, with job.weigh(tokens)"""
+    """a mean per token over sequences of different lengths, with job.weigh(tokens)"""
     return _tokens(gpq, options, weigh=True)
 
 
 @habit(right=True)
 def tokens_weighed_clip(gpq: Any, options: dict[str, Any]) -> Any:
-    """the same, clipped"""
+    """a mean per token with job.weigh(tokens), clipped"""
     return _tokens(gpq, options, weigh=True, clip=True)
 
 
 @habit(right=True)
 def tokens_weighed_tail(gpq: Any, options: dict[str, Any]) -> Any:
-    """the same, with a tail of one example: a replica that has none weighs nothing"""
+    """a mean per token with job.weigh(tokens) and a tail of one example, so an idle replica must weigh nothing"""
     return _tokens(gpq, options, weigh=True, size=193)
 
 
 @habit()
 def tokens(gpq: Any, options: dict[str, Any]) -> Any:
-    """a mean per token over sequences of unlike length, without job.weigh"""
+    """a mean per token over sequences of different lengths, without job.weigh"""
     return _tokens(gpq, options, weigh=False)
 
 
 @habit(dtype="float32", tolerance=0.02)
 def autocast(gpq: Any, options: dict[str, Any]) -> Any:
-    """autocast to bfloat16, and clipping; within 2%, as bfloat16 is"""
+    """autocast to bfloat16, and clipping, with the 2% tolerance of bfloat16"""
     job, loader, model, optimizer = usual(gpq, options, sgd)
     for _ in job.epochs(EPOCHS):
         for x, y in loader:
@@ -98,7 +98,7 @@ def sum_loss(gpq: Any, options: dict[str, Any]) -> Any:
 
 @habit()
 def loss_in_batch(gpq: Any, options: dict[str, Any]) -> Any:
-    """a contrastive loss: every example against all others of the batch"""
+    """a contrastive loss, which compares every example with all others of the batch"""
     job, loader, model, optimizer = usual(gpq, options, adamw, net(1, 6, 4))
     for _ in job.epochs(EPOCHS):
         for x, _ in loader:
@@ -111,7 +111,7 @@ def loss_in_batch(gpq: Any, options: dict[str, Any]) -> Any:
 
 @habit()
 def weights_of_the_batch(gpq: Any, options: dict[str, Any]) -> Any:
-    """weights of examples that add up to one over the batch"""
+    """weights of examples that sum to one over the batch"""
     job, loader, model, optimizer = usual(gpq, options, adamw)
     for _ in job.epochs(EPOCHS):
         for x, y in loader:
@@ -124,7 +124,7 @@ def weights_of_the_batch(gpq: Any, options: dict[str, Any]) -> Any:
 
 @habit()
 def hardest_by_mean(gpq: Any, options: dict[str, Any]) -> Any:
-    """examples whose loss is above the mean of the batch weigh twice"""
+    """doubles the weight of examples whose loss is above the mean of the batch"""
     job, loader, model, optimizer = usual(gpq, options, adamw)
     for _ in job.epochs(EPOCHS):
         for x, y in loader:
@@ -138,7 +138,7 @@ def hardest_by_mean(gpq: Any, options: dict[str, Any]) -> Any:
 
 @habit()
 def advantages(gpq: Any, options: dict[str, Any]) -> Any:
-    """targets brought to mean 0 and deviation 1 over the batch, as advantages are"""
+    """targets normalised to mean 0 and deviation 1 over the batch, like advantages"""
     job, loader, model, optimizer = usual(gpq, options, adamw)
     for _ in job.epochs(EPOCHS):
         for x, y in loader:
@@ -150,7 +150,7 @@ def advantages(gpq: Any, options: dict[str, Any]) -> Any:
 
 @habit(right=True)
 def each_example_normed(gpq: Any, options: dict[str, Any]) -> Any:
-    """every example brought to mean 0 and deviation 1 by itself; accuracy counted for a log"""
+    """normalises every example to mean 0 and deviation 1 by itself, and counts accuracy for a log"""
     job, loader, model, optimizer = usual(gpq, options, adamw)
     right = torch.zeros(())
     for _ in job.epochs(EPOCHS):
@@ -179,7 +179,7 @@ def loss_root(gpq: Any, options: dict[str, Any]) -> Any:
 
 @habit()
 def loss_variance(gpq: Any, options: dict[str, Any]) -> Any:
-    """a term of the standard deviation of outputs over the batch, as in VICReg"""
+    """a term with the standard deviation of outputs over the batch, as in VICReg"""
     job, loader, model, optimizer = usual(gpq, options, adamw)
     for _ in job.epochs(EPOCHS):
         for x, y in loader:
@@ -192,7 +192,7 @@ def loss_variance(gpq: Any, options: dict[str, Any]) -> Any:
 
 @habit()
 def sum_over_constant(gpq: Any, options: dict[str, Any]) -> Any:
-    """a loss summed over the batch and divided by the batch size of the script, also in the tail"""
+    """a loss summed over the batch and divided by the script's batch size, also in the tail"""
     job, loader, model, optimizer = usual(gpq, options, adamw)
     for _ in job.epochs(EPOCHS):
         for x, y in loader:
@@ -226,7 +226,7 @@ def batch_norm(gpq: Any, options: dict[str, Any]) -> Any:
 
 @habit()
 def batch_norm_tail(gpq: Any, options: dict[str, Any]) -> Any:
-    """batch norm, with a tail of two examples: one each on two replicas"""
+    """batch norm, with a tail of two examples, one on each of two replicas"""
     return _normed(gpq, options, size=194)
 
 
@@ -251,7 +251,7 @@ def tail_of_one(gpq: Any, options: dict[str, Any]) -> Any:
 
 @habit()
 def weight_by_gradients(gpq: Any, options: dict[str, Any]) -> Any:
-    """a second loss weighed by a ratio of norms of gradients, as in a VQGAN"""
+    """a second loss weighted by a ratio of gradient norms, as in a VQGAN"""
     job, loader, model, optimizer = usual(gpq, options)
     for _ in job.epochs(EPOCHS):
         for x, y in loader:
@@ -280,7 +280,7 @@ def first_ten(gpq: Any, options: dict[str, Any]) -> Any:
 
 @habit()
 def halves_mixed(gpq: Any, options: dict[str, Any]) -> Any:
-    """the first half of a batch mixed with the second"""
+    """mixes the first half of a batch with the second"""
     job, loader, model, optimizer = usual(gpq, options)
     for _ in job.epochs(EPOCHS):
         for x, y in loader:
@@ -295,7 +295,7 @@ def halves_mixed(gpq: Any, options: dict[str, Any]) -> Any:
 
 @habit(right=True)
 def in_chunks(gpq: Any, options: dict[str, Any]) -> Any:
-    """the losses of chunks of a batch, added up by their examples; the first rows are shown"""
+    """adds up the losses of chunks of a batch, weighted by their examples, and prints the first rows"""
     job, loader, model, optimizer = usual(gpq, options)
     for _ in job.epochs(EPOCHS):
         for x, y in loader:
@@ -338,7 +338,7 @@ def masked_mean(gpq: Any, options: dict[str, Any]) -> Any:
 
 @habit()
 def class_weights(gpq: Any, options: dict[str, Any]) -> Any:
-    """a cross-entropy with weights of classes: a weighted mean over the batch"""
+    """a cross-entropy with class weights, which is a weighted mean over the batch"""
     job, loader, model, optimizer = usual(gpq, options)
     for _ in job.epochs(EPOCHS):
         for x, y in loader:
@@ -366,7 +366,7 @@ def ignored_classes(gpq: Any, options: dict[str, Any]) -> Any:
 
 @habit()
 def pairs_compared(gpq: Any, options: dict[str, Any]) -> Any:
-    """every second example held against the one before it, as in a ranking"""
+    """compares every second example with the previous one, as in a ranking"""
     job, loader, model, optimizer = usual(gpq, options)
     for _ in job.epochs(EPOCHS):
         for x, y in loader:
@@ -379,7 +379,7 @@ def pairs_compared(gpq: Any, options: dict[str, Any]) -> Any:
 
 @habit()
 def pairs_of_passes(gpq: Any, options: dict[str, Any]) -> Any:
-    """every second example against the one before it, a pass through the model each"""
+    """compares every second example with the previous one, with one pass through the model for each"""
     job, loader, model, optimizer = usual(gpq, options)
     for _ in job.epochs(EPOCHS):
         for x, y in loader:

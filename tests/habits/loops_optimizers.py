@@ -1,4 +1,4 @@
-"""Habits of optimizers: which ones, how many, and what they are given."""
+"""Habits of optimizers: which ones, how many, and what they receive."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def _simple(gpq: Any, options: dict[str, Any], make: Any) -> Any:
 
 @habit(right=True)
 def two_optimizers(gpq: Any, options: dict[str, Any]) -> Any:
-    """SGD for the body, AdamW for the head, both given to prepare"""
+    """SGD for the body and AdamW for the head, both passed to prepare"""
     job = gpq.init()
     loader = job.loader(Examples(), batch_size=BATCH, **options)
     inner = net()
@@ -46,7 +46,7 @@ def two_optimizers(gpq: Any, options: dict[str, Any]) -> Any:
 
 @habit(right=True)
 def two_optimizers_schedules(gpq: Any, options: dict[str, Any]) -> Any:
-    """two optimizers, each with a cosine schedule of len(loader) steps an epoch"""
+    """two optimizers, each with a cosine schedule of len(loader) steps per epoch"""
     job = gpq.init()
     loader = job.loader(Examples(), batch_size=BATCH, **options)
     inner = net()
@@ -66,7 +66,7 @@ def two_optimizers_schedules(gpq: Any, options: dict[str, Any]) -> Any:
 
 @habit(right=True)
 def muon(gpq: Any, options: dict[str, Any]) -> Any:
-    """Muon for matrices beside AdamW for the rest"""
+    """Muon for matrices and AdamW for the rest"""
     job = gpq.init()
     loader = job.loader(Examples(), batch_size=BATCH, **options)
     model = job.wrap(net())
@@ -110,25 +110,25 @@ def _gan(gpq: Any, options: dict[str, Any], detach: bool, freeze: bool = False) 
 
 @habit(right=("one", "two", "resize"))
 def gan(gpq: Any, options: dict[str, Any]) -> Any:
-    """a GAN as in dcgan: two models and optimizers, a step of the judge between two backward passes"""
+    """a GAN as in dcgan: two models and optimizers, with a discriminator step between two backward passes"""
     return _gan(gpq, options, detach=True)
 
 
 @habit(right=("one", "two", "resize"))
 def gan_no_detach(gpq: Any, options: dict[str, Any]) -> Any:
-    """a GAN that does not detach: the judge's pass leaves gradients in the maker, which zero_grad clears"""
+    """a GAN without detach: the discriminator's pass leaves gradients in the generator, which zero_grad clears"""
     return _gan(gpq, options, detach=False)
 
 
 @habit()
 def gan_freezing(gpq: Any, options: dict[str, Any]) -> Any:
-    """a GAN as in pix2pix: the judge is frozen while the maker's pass runs through it"""
+    """a GAN as in pix2pix: the discriminator is frozen during the generator's pass"""
     return _gan(gpq, options, detach=True, freeze=True)
 
 
 @habit()
 def optimizer_not_given(gpq: Any, options: dict[str, Any]) -> Any:
-    """a second optimizer on the same model, which prepare was never given"""
+    """a second optimizer on the same model that was not passed to prepare"""
     job = gpq.init()
     loader = job.loader(Examples(), batch_size=BATCH, **options)
     inner = net()
@@ -146,13 +146,13 @@ def optimizer_not_given(gpq: Any, options: dict[str, Any]) -> Any:
 
 @habit()
 def lion(gpq: Any, options: dict[str, Any]) -> Any:
-    """Lion, written by hand"""
+    """a copy of Lion in the script"""
     return _simple(gpq, options, Lion)
 
 
 @habit()
 def lamb(gpq: Any, options: dict[str, Any]) -> Any:
-    """LAMB, written by hand"""
+    """a copy of LAMB in the script"""
     return _simple(gpq, options, Lamb)
 
 
@@ -164,7 +164,7 @@ def adafactor(gpq: Any, options: dict[str, Any]) -> Any:
 
 @habit()
 def adafactor_relative(gpq: Any, options: dict[str, Any]) -> Any:
-    """Adafactor with relative steps, as in transformers: its learning rate is None"""
+    """Adafactor with relative steps, as in transformers, whose learning rate is None"""
     return _simple(gpq, options, RelativeAdafactor)
 
 
@@ -188,7 +188,7 @@ def rate_tensor(gpq: Any, options: dict[str, Any]) -> Any:
 
 @habit()
 def adam_closure(gpq: Any, options: dict[str, Any]) -> Any:
-    """Adam whose step() is given a closure"""
+    """Adam whose step() takes a closure"""
     job, loader, model, optimizer = usual(gpq, options, lambda parameters: torch.optim.Adam(parameters, lr=0.01))
     for _ in job.epochs(EPOCHS):
         for x, y in loader:
@@ -226,7 +226,7 @@ def lbfgs(gpq: Any, options: dict[str, Any]) -> Any:
 
 @habit()
 def hand_step(gpq: Any, options: dict[str, Any]) -> Any:
-    """steps by hand: p -= rate * p.grad; the optimizer only lends its rate"""
+    """its own steps: p -= rate * p.grad, where the optimizer only provides the rate"""
     job, loader, model, optimizer = usual(gpq, options)
     for _ in job.epochs(EPOCHS):
         for x, y in loader:
@@ -240,7 +240,7 @@ def hand_step(gpq: Any, options: dict[str, Any]) -> Any:
 
 @habit()
 def hand_step_momentum(gpq: Any, options: dict[str, Any]) -> Any:
-    """steps by hand with momentum in a list of its own"""
+    """its own steps, with momentum in a list"""
     job, loader, model, _ = usual(gpq, options)
     speed = [torch.zeros_like(parameter) for parameter in model.parameters()]
     for _ in job.epochs(EPOCHS):
@@ -256,7 +256,7 @@ def hand_step_momentum(gpq: Any, options: dict[str, Any]) -> Any:
 
 @habit()
 def hand_decay(gpq: Any, options: dict[str, Any]) -> Any:
-    """decoupled weight decay by hand, after the step: p.mul_(0.99)"""
+    """its own decoupled weight decay after the step: p.mul_(0.99)"""
     job, loader, model, optimizer = usual(gpq, options)
     for _ in job.epochs(EPOCHS):
         for x, y in loader:
@@ -285,7 +285,7 @@ def weight_clamp(gpq: Any, options: dict[str, Any]) -> Any:
 
 @habit()
 def optimizer_in_backward(gpq: Any, options: dict[str, Any]) -> Any:
-    """an optimizer a parameter, stepped by a hook as soon as its gradient is there"""
+    """one optimizer per parameter, and a hook that steps it as soon as its gradient is ready"""
     job = gpq.init()
     loader = job.loader(Examples(), batch_size=BATCH, **options)
     model = job.wrap(net())
@@ -306,7 +306,7 @@ def optimizer_in_backward(gpq: Any, options: dict[str, Any]) -> Any:
 
 @habit()
 def polyak(gpq: Any, options: dict[str, Any]) -> Any:
-    """an optimizer whose step is given the loss, and takes its rate from it"""
+    """an optimizer that takes its rate from the loss passed to step()"""
     job, loader, model, optimizer = usual(gpq, options, Polyak)
     for _ in job.epochs(EPOCHS):
         for x, y in loader:
@@ -319,7 +319,7 @@ def polyak(gpq: Any, options: dict[str, Any]) -> Any:
 
 @habit()
 def decay_counted(gpq: Any, options: dict[str, Any]) -> Any:
-    """a weight decay that grows by a count of passes"""
+    """a weight decay that grows with a counter of passes"""
     job, loader, model, optimizer = usual(gpq, options, adamw)
     count = 0
     for _ in job.epochs(EPOCHS):
@@ -335,7 +335,7 @@ def decay_counted(gpq: Any, options: dict[str, Any]) -> Any:
 
 @habit()
 def momentum_counted(gpq: Any, options: dict[str, Any]) -> Any:
-    """a momentum that grows by a count of passes"""
+    """a momentum that grows with a counter of passes"""
     job, loader, model, optimizer = usual(gpq, options, sgd)
     for _ in job.epochs(EPOCHS):
         for count, (x, y) in enumerate(loader):
@@ -348,7 +348,7 @@ def momentum_counted(gpq: Any, options: dict[str, Any]) -> Any:
 
 @habit(right=True)
 def decay_of_the_step(gpq: Any, options: dict[str, Any]) -> Any:
-    """a weight decay that grows by job.step"""
+    """a weight decay that grows with job.step"""
     job, loader, model, optimizer = usual(gpq, options, adamw)
     for _ in job.epochs(EPOCHS):
         for x, y in loader:
@@ -361,7 +361,7 @@ def decay_of_the_step(gpq: Any, options: dict[str, Any]) -> Any:
 
 @habit(right=True)
 def decay_of_the_epoch(gpq: Any, options: dict[str, Any]) -> Any:
-    """another weight decay and momentum in each epoch, set at its head"""
+    """sets another weight decay and momentum at the head of each epoch"""
     job, loader, model, optimizer = usual(gpq, options, sgd)
     for epoch in job.epochs(EPOCHS):
         optimizer.param_groups[0].update(weight_decay=0.1 * epoch, momentum=0.5 + 0.1 * epoch)

@@ -1,4 +1,4 @@
-"""Habits of parameters: frozen, unused, shared, sparse, complex, outside the model; hooks on them."""
+"""Habits of parameters: frozen, unused, shared, sparse, complex, outside the model, and with hooks."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def unfreeze_from(gpq: Any, options: dict[str, Any]) -> Any:
 
 @habit(stops=(5, 31))
 def unfreeze_at(gpq: Any, options: dict[str, Any]) -> Any:
-    """unfreezes a layer at epoch 1: if epoch == 1, which a restart in epoch 2 never sees"""
+    """unfreezes a layer at epoch 1: if epoch == 1, which a restart in epoch 2 skips"""
     return _thawed(gpq, options, lambda epoch: epoch == 1, wanted=True)
 
 
@@ -50,7 +50,7 @@ def freeze_later(gpq: Any, options: dict[str, Any]) -> Any:
 
 @habit()
 def unfreeze_group(gpq: Any, options: dict[str, Any]) -> Any:
-    """unfreezes a layer at epoch 1 and adds it to the optimizer: add_param_group"""
+    """unfreezes a layer at epoch 1 and adds it to the optimizer with add_param_group"""
     inner = net()
     inner[0].requires_grad_(False)
     job = gpq.init()
@@ -71,7 +71,7 @@ def unfreeze_group(gpq: Any, options: dict[str, Any]) -> Any:
 
 @habit()
 def criterion_parameters(gpq: Any, options: dict[str, Any]) -> Any:
-    """a learnable temperature in the criterion: in the optimizer, but outside the wrapped model"""
+    """a learnable temperature in the criterion, in the optimizer but outside the wrapped model"""
     job = gpq.init()
     loader = job.loader(Examples(), batch_size=BATCH, **options)
     model = job.wrap(net())
@@ -87,7 +87,7 @@ def criterion_parameters(gpq: Any, options: dict[str, Any]) -> Any:
 
 
 class Branches(nn.Module):
-    """A net with a second branch, used only where it is asked for."""
+    """A net with a second branch, used only on demand."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -128,13 +128,13 @@ def unused_alternating(gpq: Any, options: dict[str, Any]) -> Any:
 
 @habit()
 def unused(gpq: Any, options: dict[str, Any]) -> Any:
-    """a branch that is never used, and nobody says so"""
+    """a branch that is never used, without find_unused_parameters"""
     return _unused(gpq, options, find=False, alternating=False)
 
 
 @habit()
 def unused_alternating_silent(gpq: Any, options: dict[str, Any]) -> Any:
-    """a branch used in every second step, and nobody says so"""
+    """a branch used in every second step, without find_unused_parameters"""
     return _unused(gpq, options, find=False, alternating=True)
 
 
@@ -154,7 +154,7 @@ def _read(gpq: Any, options: dict[str, Any], model: Reader, make: Any) -> Any:
 
 @habit(right=True)
 def weight_tying(gpq: Any, options: dict[str, Any]) -> Any:
-    """a transformer whose head shares the weight of its embedding"""
+    """a transformer whose head shares the weights of its embedding"""
     return _read(gpq, options, Reader(tied=True), adamw)
 
 
@@ -193,7 +193,7 @@ def complex_parameters(gpq: Any, options: dict[str, Any]) -> Any:
 
 @habit()
 def functional_call(gpq: Any, options: dict[str, Any]) -> Any:
-    """torch.func.functional_call with weights made from the parameters"""
+    """torch.func.functional_call with weights computed from the parameters"""
     job, loader, model, optimizer = usual(gpq, options, adamw)
     for _ in job.epochs(EPOCHS):
         for x, y in loader:
@@ -222,13 +222,13 @@ def _hooked(gpq: Any, options: dict[str, Any], hook: Any, after: bool = False) -
 
 @habit()
 def hook_scale(gpq: Any, options: dict[str, Any]) -> Any:
-    """a gradient hook that halves"""
+    """a gradient hook that halves gradients"""
     return _hooked(gpq, options, lambda gradient: gradient * 0.5)
 
 
 @habit()
 def hook_clip(gpq: Any, options: dict[str, Any]) -> Any:
-    """a gradient hook that clips"""
+    """a gradient hook that clips gradients"""
     return _hooked(gpq, options, lambda gradient: gradient.clamp(-0.02, 0.02))
 
 
@@ -244,7 +244,7 @@ def hook_after_clip(gpq: Any, options: dict[str, Any]) -> Any:
 
 @habit()
 def spectral_norm(gpq: Any, options: dict[str, Any]) -> Any:
-    """spectral norm, whose power iteration goes on with every forward pass"""
+    """spectral norm, whose power iteration continues in every forward pass"""
     inner = net()
     torch.manual_seed(3)
     nn.utils.parametrizations.spectral_norm(inner[2])
@@ -259,7 +259,7 @@ def spectral_norm(gpq: Any, options: dict[str, Any]) -> Any:
 
 @habit()
 def freeze_in_turns(gpq: Any, options: dict[str, Any]) -> Any:
-    """trains the first and the last layer in turns, batch by batch"""
+    """trains the first and the last layer alternately, batch by batch"""
     inner = net()
     job, loader, model, optimizer = usual(gpq, options, adamw, inner)
     for _ in job.epochs(EPOCHS):

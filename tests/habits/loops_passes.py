@@ -1,4 +1,4 @@
-"""Habits of passes: several backward passes a step, recomputation, sharpness-aware steps."""
+"""Habits of passes: several backward passes per step, recomputation, sharpness-aware steps."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def two_passes(gpq: Any, options: dict[str, Any]) -> Any:
 
 @habit()
 def two_passes_clip(gpq: Any, options: dict[str, Any]) -> Any:
-    """two forward and backward passes, clipped to the norm of both together"""
+    """two forward and backward passes, clipped to the norm of their sum"""
     job, loader, model, optimizer = usual(gpq, options, adamw)
     for _ in job.epochs(EPOCHS):
         for x, y in loader:
@@ -44,7 +44,7 @@ def two_passes_clip(gpq: Any, options: dict[str, Any]) -> Any:
 
 @habit()
 def two_forwards_one_backward(gpq: Any, options: dict[str, Any]) -> Any:
-    """two forward passes, one backward pass of the sum (siamese nets, consistency losses)"""
+    """two forward passes and one backward pass of the sum (Siamese nets, consistency losses)"""
     job, loader, model, optimizer = usual(gpq, options, adamw)
     for _ in job.epochs(EPOCHS):
         for x, y in loader:
@@ -57,7 +57,7 @@ def two_forwards_one_backward(gpq: Any, options: dict[str, Any]) -> Any:
 
 @habit()
 def chunks_by_hand(gpq: Any, options: dict[str, Any]) -> Any:
-    """cuts every batch into chunks of four, a pass each, and clips their sum"""
+    """splits every batch into chunks of four with one pass each, and clips their sum"""
     job, loader, model, optimizer = usual(gpq, options, adamw)
     for _ in job.epochs(EPOCHS):
         for x, y in loader:
@@ -85,7 +85,7 @@ def retain_graph(gpq: Any, options: dict[str, Any]) -> Any:
 
 @habit(right=True)
 def several_losses(gpq: Any, options: dict[str, Any]) -> Any:
-    """one forward pass, several losses, their sum backward"""
+    """one forward pass, several losses, and one backward pass of their sum"""
     job, loader, model, optimizer = usual(gpq, options, adamw)
     for _ in job.epochs(EPOCHS):
         for x, y in loader:
@@ -135,7 +135,7 @@ def sam_by_hand(gpq: Any, options: dict[str, Any]) -> Any:
 
 @habit()
 def lookahead(gpq: Any, options: dict[str, Any]) -> Any:
-    """Lookahead around an optimizer: every fifth step moves the weights half way back"""
+    """Lookahead around an optimizer, which moves the weights halfway back in every fifth step"""
     job, loader, model, optimizer = usual(gpq, options)
     ahead = Lookahead(optimizer)
     for _ in job.epochs(EPOCHS):
@@ -147,7 +147,7 @@ def lookahead(gpq: Any, options: dict[str, Any]) -> Any:
 
 
 class Recomputed(nn.Module):
-    """Three layers, of which the second is recomputed; `first`: it is registered before the others."""
+    """Three layers, the second of which is recomputed. `first`: register it before the others."""
 
     def __init__(self, *, reentrant: bool, first: bool) -> None:
         super().__init__()
@@ -176,13 +176,13 @@ def _recomputed(gpq: Any, options: dict[str, Any], *, reentrant: bool, first: bo
 
 @habit()
 def checkpoint_reentrant_first(gpq: Any, options: dict[str, Any]) -> Any:
-    """reentrant checkpointing of a part that is registered first"""
+    """reentrant checkpointing of a module that is registered first"""
     return _recomputed(gpq, options, reentrant=True, first=True)
 
 
 @habit()
 def checkpoint_reentrant_last(gpq: Any, options: dict[str, Any]) -> Any:
-    """reentrant checkpointing of a part that is registered last"""
+    """reentrant checkpointing of a module that is registered last"""
     return _recomputed(gpq, options, reentrant=True, first=False)
 
 
@@ -194,7 +194,7 @@ def checkpoint_plain(gpq: Any, options: dict[str, Any]) -> Any:
 
 @habit()
 def gradient_penalty(gpq: Any, options: dict[str, Any]) -> Any:
-    """a penalty on the gradient by the input: create_graph, a double backward pass"""
+    """a penalty on the gradient of the input: create_graph, a double backward pass"""
     job, loader, model, optimizer = usual(gpq, options, adamw)
     for _ in job.epochs(EPOCHS):
         for x, y in loader:
@@ -209,7 +209,7 @@ def gradient_penalty(gpq: Any, options: dict[str, Any]) -> Any:
 
 @habit(stops=(4, 18))
 def accumulation_by_hand(gpq: Any, options: dict[str, Any]) -> Any:
-    """accumulates by itself: a step every second batch, losses halved"""
+    """accumulates by itself: a step every second batch, with losses halved"""
     job, loader, model, optimizer = usual(gpq, options, adamw)
     for _ in job.epochs(EPOCHS):
         for index, (x, y) in enumerate(loader):
@@ -222,7 +222,7 @@ def accumulation_by_hand(gpq: Any, options: dict[str, Any]) -> Any:
 
 @habit()
 def autograd_grad(gpq: Any, options: dict[str, Any]) -> Any:
-    """torch.autograd.grad, its results put into p.grad by hand"""
+    """torch.autograd.grad, with its results written to p.grad"""
     job, loader, model, optimizer = usual(gpq, options, adamw)
     for _ in job.epochs(EPOCHS):
         for x, y in loader:
@@ -280,7 +280,7 @@ def backward_of_both(gpq: Any, options: dict[str, Any]) -> Any:
 
 @habit(right=True)
 def backward_vector_mean(gpq: Any, options: dict[str, Any]) -> Any:
-    """a loss per example, and backward(1 / len) of them"""
+    """a loss per example, and backward(1 / len) of each"""
     job, loader, model, optimizer = usual(gpq, options, adamw)
     for _ in job.epochs(EPOCHS):
         for x, y in loader:
@@ -293,7 +293,7 @@ def backward_vector_mean(gpq: Any, options: dict[str, Any]) -> Any:
 
 @habit()
 def backward_vector_sum(gpq: Any, options: dict[str, Any]) -> Any:
-    """a loss per example, and backward(1) of them: their sum"""
+    """a loss per example, and backward(1) of each, which is their sum"""
     job, loader, model, optimizer = usual(gpq, options, adamw)
     for _ in job.epochs(EPOCHS):
         for x, y in loader:
@@ -306,7 +306,7 @@ def backward_vector_sum(gpq: Any, options: dict[str, Any]) -> Any:
 
 @habit()
 def backward_own_share(gpq: Any, options: dict[str, Any]) -> Any:
-    """a mean, and backward(len(x) / 16): a share of the batch by hand"""
+    """a mean and backward(len(x) / 16), its own share of the batch"""
     job, loader, model, optimizer = usual(gpq, options)
     for _ in job.epochs(EPOCHS):
         for x, y in loader:
@@ -319,7 +319,7 @@ def backward_own_share(gpq: Any, options: dict[str, Any]) -> Any:
 
 @habit(right=True)
 def input_attack(gpq: Any, options: dict[str, Any]) -> Any:
-    """adversarial training: the sign of the gradient by the input, from torch.autograd.grad"""
+    """adversarial training with the sign of the input's gradient, from torch.autograd.grad"""
     job, loader, model, optimizer = usual(gpq, options)
     for _ in job.epochs(EPOCHS):
         for x, y in loader:
@@ -334,7 +334,7 @@ def input_attack(gpq: Any, options: dict[str, Any]) -> Any:
 
 @habit()
 def input_attack_backward(gpq: Any, options: dict[str, Any]) -> Any:
-    """the same by backward() and x.grad, gradients cleared after it"""
+    """adversarial training with the sign of x.grad from backward(), and gradients cleared after it"""
     job, loader, model, optimizer = usual(gpq, options)
     for _ in job.epochs(EPOCHS):
         for x, y in loader:
@@ -349,7 +349,7 @@ def input_attack_backward(gpq: Any, options: dict[str, Any]) -> Any:
 
 @habit()
 def projected_gradients(gpq: Any, options: dict[str, Any]) -> Any:
-    """two losses, their gradients from torch.autograd.grad, one projected on the other (PCGrad)"""
+    """two losses, with gradients from torch.autograd.grad, one projected onto the other (PCGrad)"""
     job, loader, model, optimizer = usual(gpq, options)
     for _ in job.epochs(EPOCHS):
         for x, y in loader:

@@ -1,4 +1,4 @@
-"""Habits of the loop itself: epochs, loaders, samplers, leaving early, evaluating in between."""
+"""Habits of the loop itself: epochs, loaders, samplers, leaving early, evaluation during training."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .shapes import BATCH
 
 @habit()
 def range_epochs(gpq: Any, options: dict[str, Any]) -> Any:
-    """for epoch in range(n), not job.epochs(n)"""
+    """for epoch in range(n) instead of job.epochs(n)"""
     _, loader, model, optimizer = usual(gpq, options, adamw)
     for _ in range(EPOCHS):
         for x, y in loader:
@@ -28,7 +28,7 @@ def range_epochs(gpq: Any, options: dict[str, Any]) -> Any:
 
 @habit()
 def range_break(gpq: Any, options: dict[str, Any]) -> Any:
-    """for epoch in range(n), each left after eight batches"""
+    """for epoch in range(n), leaving each epoch after eight batches"""
     _, loader, model, optimizer = usual(gpq, options, adamw)
     for _ in range(EPOCHS):
         for index, (x, y) in enumerate(loader):
@@ -62,13 +62,13 @@ def _own_loader(gpq: Any, options: dict[str, Any], spread: bool) -> Any:
 
 @habit()
 def own_loader(gpq: Any, options: dict[str, Any]) -> Any:
-    """a DataLoader of its own inside job.epochs"""
+    """its own DataLoader inside job.epochs"""
     return _own_loader(gpq, options, spread=False)
 
 
 @habit()
 def own_loader_spread(gpq: Any, options: dict[str, Any]) -> Any:
-    """a DataLoader of its own with a DistributedSampler, inside job.epochs"""
+    """its own DataLoader with a DistributedSampler, inside job.epochs"""
     return _own_loader(gpq, options, spread=True)
 
 
@@ -91,13 +91,14 @@ WEIGHTS = [1.0 + index % 5 for index in range(SIZE)]
 
 @habit(alone=True)
 def sampler_weighted(gpq: Any, options: dict[str, Any]) -> Any:
-    """sampler=WeightedRandomSampler(...), held against one replica alone"""
+    """sampler=WeightedRandomSampler(...), compared with gpq on one replica"""
     return _sampled(gpq, options, sampler=WeightedRandomSampler(WEIGHTS, SIZE))
 
 
 @habit(alone=True)
 def sampler_generator(gpq: Any, options: dict[str, Any]) -> Any:
-    """the same, with a generator of its own, which gpq seeds by epoch: held against one replica alone"""
+    """sampler=WeightedRandomSampler(...) with its own generator, which gpq seeds by epoch, compared with gpq on one
+    replica"""
     generator = torch.Generator().manual_seed(9)
     return _sampled(gpq, options, sampler=WeightedRandomSampler(WEIGHTS, SIZE, generator=generator))
 
@@ -114,7 +115,7 @@ class Backwards(Sampler[int]):
 
 @habit()
 def sampler_own(gpq: Any, options: dict[str, Any]) -> Any:
-    """a sampler of its own"""
+    """its own sampler"""
     return _sampled(gpq, options, sampler=Backwards())
 
 
@@ -130,7 +131,7 @@ def drop_last(gpq: Any, options: dict[str, Any]) -> Any:
     return _sampled(gpq, options, drop_last=True)
 
 
-@habit(stops=(9, 20))  # it can be seen once the loop has left an epoch
+@habit(stops=(9, 20))  # visible only after the loop has left an epoch
 def break_early(gpq: Any, options: dict[str, Any]) -> Any:
     """leaves every epoch after eight batches"""
     job, loader, model, optimizer = usual(gpq, options, adamw)
@@ -146,7 +147,7 @@ def break_early(gpq: Any, options: dict[str, Any]) -> Any:
 
 @habit()
 def break_at_step(gpq: Any, options: dict[str, Any]) -> Any:
-    """leaves training as soon as job.step is 30"""
+    """leaves the training as soon as job.step is 30"""
     job, loader, model, optimizer = usual(gpq, options, adamw)
     for _ in job.epochs(EPOCHS):
         for x, y in loader:
@@ -160,7 +161,7 @@ def break_at_step(gpq: Any, options: dict[str, Any]) -> Any:
 
 @habit()
 def skip_batches(gpq: Any, options: dict[str, Any]) -> Any:
-    """skips a batch whose loss is large: continue, without a step"""
+    """skips a batch with a large loss: continue, without a step"""
     job, loader, model, optimizer = usual(gpq, options, adamw)
     for _ in job.epochs(EPOCHS):
         for x, y in loader:
@@ -208,7 +209,7 @@ def evaluate_undeclared(gpq: Any, options: dict[str, Any]) -> Any:
 
 @habit()
 def next_of_endless(gpq: Any, options: dict[str, Any]) -> Any:
-    """39 times next() of an iterator that begins anew at its end, without epochs"""
+    """calls next() of an iterator 39 times and restarts it at its end, without epochs"""
     _, loader, model, optimizer = usual(gpq, options, adamw)
     batches = iter(loader)
     for _ in range(39):
@@ -225,7 +226,7 @@ def next_of_endless(gpq: Any, options: dict[str, Any]) -> Any:
 
 @habit()
 def next_of_epoch(gpq: Any, options: dict[str, Any]) -> Any:
-    """len(loader) times next() of an iterator, in every epoch"""
+    """calls next() of an iterator len(loader) times in every epoch"""
     job, loader, model, optimizer = usual(gpq, options, adamw)
     for _ in job.epochs(EPOCHS):
         batches = iter(loader)
@@ -237,7 +238,7 @@ def next_of_epoch(gpq: Any, options: dict[str, Any]) -> Any:
     return model
 
 
-@habit(stops=(14, 18))  # it is refused in the second loop, before any stop
+@habit(stops=(14, 18))  # refused in the second loop, before any stop
 def two_loops(gpq: Any, options: dict[str, Any]) -> Any:
     """two loops over the loader in every epoch"""
     job, loader, model, optimizer = usual(gpq, options, adamw)

@@ -1,4 +1,4 @@
-"""Habits of learning rates: schedules built from len(loader), forgotten ones, and rates set by hand."""
+"""Habits of learning rates: schedules built from len(loader), forgotten schedules, and rates set by hand."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def _scheduled(gpq: Any, options: dict[str, Any], make: Any, per_epoch: bool = F
 
 @habit(right=True)
 def one_cycle(gpq: Any, options: dict[str, Any]) -> Any:
-    """OneCycleLR over epochs * len(loader) steps; it cycles momentum too"""
+    """OneCycleLR over epochs * len(loader) steps, which cycles momentum too"""
     return _scheduled(gpq, options, lambda o, n: OneCycleLR(o, 0.1, total_steps=EPOCHS * n))
 
 
@@ -97,13 +97,13 @@ def step_per_epoch(gpq: Any, options: dict[str, Any]) -> Any:
 
 @habit()
 def scheduler_forgotten(gpq: Any, options: dict[str, Any]) -> Any:
-    """a cosine schedule that prepare was never given"""
+    """a cosine schedule that was not passed to prepare"""
     return _scheduled(gpq, options, lambda o, n: CosineAnnealingLR(o, 39), given=False)
 
 
 @habit()
 def scheduler_forgotten_per_epoch(gpq: Any, options: dict[str, Any]) -> Any:
-    """a StepLR after each epoch that prepare was never given"""
+    """a StepLR after each epoch that was not passed to prepare"""
     return _scheduled(gpq, options, lambda o, n: StepLR(o, 1, 0.5), per_epoch=True, given=False)
 
 
@@ -124,7 +124,7 @@ def _counted(gpq: Any, options: dict[str, Any], make: Any, advance: Any) -> Any:
 
 @habit()
 def restarts_by_place(gpq: Any, options: dict[str, Any]) -> Any:
-    """CosineAnnealingWarmRestarts.step(epoch + index / len(loader)), as its documentation shows"""
+    """CosineAnnealingWarmRestarts.step(epoch + index / len(loader)), as in its documentation"""
     return _counted(
         gpq, options, lambda o: CosineAnnealingWarmRestarts(o, 1), lambda s, epoch, index, n: s.step(epoch + index / n)
     )
@@ -132,7 +132,7 @@ def restarts_by_place(gpq: Any, options: dict[str, Any]) -> Any:
 
 @habit(stops=(6, 18))
 def schedule_every_fourth(gpq: Any, options: dict[str, Any]) -> Any:
-    """a schedule that is stepped after every fourth batch"""
+    """a schedule that steps after every fourth batch"""
 
     def advance(schedule: Any, epoch: int, index: int, steps: int) -> None:
         if index % 4 == 0:
@@ -171,7 +171,7 @@ def plateau(gpq: Any, options: dict[str, Any]) -> Any:
 
 @habit()
 def plateau_training_loss(gpq: Any, options: dict[str, Any]) -> Any:
-    """ReduceLROnPlateau on the training loss that this process has summed"""
+    """ReduceLROnPlateau on the training loss summed in this process"""
     return _plateau(gpq, options, own=True)
 
 
@@ -199,7 +199,7 @@ def _cosine(step: int) -> float:
 
 @habit()
 def rate_own_counter(gpq: Any, options: dict[str, Any]) -> Any:
-    """sets the learning rate from a counter of the loop"""
+    """sets the learning rate from a counter in the loop"""
     return _rated(gpq, options, lambda job, count, index: _cosine(count))
 
 
@@ -235,7 +235,7 @@ def rate_decayed_by_hand(gpq: Any, options: dict[str, Any]) -> Any:
 
 @habit(right=True)
 def rate_halved_per_epoch(gpq: Any, options: dict[str, Any]) -> Any:
-    """halves the learning rate by hand after every epoch: it is in the optimizer's state"""
+    """halves the learning rate in the optimizer's state after every epoch"""
     job = gpq.init()
     loader = job.loader(Examples(), batch_size=BATCH, **options)
     model = job.wrap(net())

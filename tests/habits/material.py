@@ -1,4 +1,4 @@
-"""What the loops train on: examples, small models, and the set-up that most of them share. All of it deterministic."""
+"""What the loops train on: examples, small models, and the set-up that most of them share. All of it is deterministic."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ FIRST_SECONDS, STEP_SECONDS, ORDERED_SECONDS, SETTLED = 0.15, 0.02, 0.05, 0.15
 
 
 class Pacer:
-    """Called at each fetch: asks for a stop after so many steps, by `order`, and waits until it must have been seen.
+    """Called at each fetch. After so many steps it asks for a stop by `order`, and waits long enough for the library to see it.
 
-    The library looks for orders about every fifth of a second, so steps go slowly where there will be one.
+    The library looks for orders about every fifth of a second, so steps are slow when an order will come.
     """
 
     def __init__(self) -> None:
@@ -52,7 +52,7 @@ PACER = Pacer()
 
 
 class Examples(Dataset[Any]):
-    """Example i of a fixed regression problem: (x_i, y_i), of 6 and 1 numbers."""
+    """Example i of a fixed regression problem: (x_i, y_i), with 6 numbers and 1 number."""
 
     def __init__(self, size: int = SIZE) -> None:
         generator = torch.Generator().manual_seed(5)
@@ -68,7 +68,7 @@ class Examples(Dataset[Any]):
 
 
 class Sentences(Dataset[Any]):
-    """Sequences of 3 to 12 tokens of 11, padded with -1: (input, target), each of 12 integers."""
+    """Sequences of 3 to 12 tokens out of 11, padded with -1: (input, target), 12 integers each."""
 
     def __init__(self, size: int = SIZE) -> None:
         generator = torch.Generator().manual_seed(6)

@@ -1,4 +1,4 @@
-"""Optimizers that scripts bring along, in the form in which they are passed around: no better and no worse."""
+"""Optimizers that scripts bring with them, in the versions that people copy, with their strengths and faults."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Lion(Optimizer):
                 if not state:
                     state["mean"] = torch.zeros_like(parameter)
                 parameter.mul_(1 - group["lr"] * group["weight_decay"])
-                # A smooth sign: with the real one, rounding alone turns a coordinate round.
+                # A smooth sign. With the real one, rounding alone reverses a coordinate.
                 update = (state["mean"] * beta1 + parameter.grad * (1 - beta1)).mul_(1e3).tanh_()
                 parameter.add_(update, alpha=-group["lr"])
                 state["mean"].lerp_(parameter.grad, 1 - beta2)
@@ -60,7 +60,7 @@ class Lamb(Optimizer):
 
 
 class RelativeAdafactor(Optimizer):
-    """Shazeer and Stern 2018 with relative steps: `lr` is None, the optimizer makes its own."""
+    """Shazeer and Stern 2018 with relative steps: `lr` is None, and the optimizer computes its own."""
 
     def __init__(self, parameters: Any, lr: float | None = None) -> None:
         super().__init__(parameters, {"lr": lr, "eps": (1e-30, 1e-3), "decay": -0.8})
@@ -88,7 +88,7 @@ class RelativeAdafactor(Optimizer):
 
 
 class Sam(Optimizer):
-    """Foret et al. 2021, in the form of the implementation that everybody copies: two steps, a base optimizer inside."""
+    """Foret et al. 2021, as in the implementation that everybody copies: two steps, with a base optimizer inside."""
 
     def __init__(self, parameters: Iterable[Any], base: Any, rho: float = 0.05, **options: Any) -> None:
         super().__init__(parameters, {"rho": rho, **options})
@@ -127,7 +127,7 @@ class Sam(Optimizer):
 
 
 class Lookahead:
-    """Zhang et al. 2019, wrapped around another optimizer, and no Optimizer itself."""
+    """Zhang et al. 2019. It wraps another optimizer and is not an Optimizer itself."""
 
     def __init__(self, base: Optimizer, k: int = 5, alpha: float = 0.5) -> None:
         self.base, self.k, self.alpha, self.count = base, k, alpha, 0
@@ -145,7 +145,7 @@ class Lookahead:
 
 
 class Polyak(Optimizer):
-    """Loizou et al. 2021: the rate of a step follows from the loss that it is given."""
+    """Loizou et al. 2021: the loss that a step receives determines its learning rate."""
 
     def __init__(self, parameters: Any, most: float = 0.3) -> None:
         super().__init__(parameters, {"lr": most})

@@ -1,6 +1,6 @@
-"""Plain PyTorch in the place of gpq's six lines: the same examples in the same order, in one process, nothing wrapped.
+"""Plain PyTorch in place of gpq's six lines: the same examples in the same order, in one process, nothing wrapped.
 
-What a habit trains under it is what the script would train alone: the measure of every cell.
+This is what the script would train without gpq. Every cell is compared with it.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from torch.utils.data import DataLoader
 
 
 class PlainLoader:
-    """A DataLoader whose order is that of gpq's epochs."""
+    """A DataLoader in the order of gpq's epochs."""
 
     def __init__(self, dataset: Any, batch_size: int, shuffle: bool, seed: int, options: dict[str, Any]) -> None:
         self.dataset = dataset
@@ -49,7 +49,7 @@ class PlainLoader:
 
 
 class PlainJob:
-    """What a script may ask of a job, where there is none."""
+    """What a script can ask of a job, without gpq."""
 
     device = torch.device("cpu")
     rank = local_rank = attempt = 0
@@ -89,7 +89,7 @@ class PlainJob:
         return value[0] if isinstance(part, str) else part
 
     def weigh(self, count: Any) -> None:
-        """The whole batch is one: its loss per token is right as it stands."""
+        """The whole batch is one piece, so its loss per token is right as it is."""
 
     def clip_grad_norm_(self, max_norm: float) -> torch.Tensor:
         parameters = [item for group in self._optimizer.param_groups for item in group["params"]]
@@ -106,7 +106,7 @@ class PlainJob:
 
     @property
     def progress(self) -> wire.Progress:
-        """As it is at the head of an epoch."""
+        """As at the head of an epoch."""
         assert self._loader is not None
         return wire.Progress(self._loader.epoch, 0, 0, self.step, float(self.step), 0.0)
 

@@ -1,8 +1,8 @@
-"""Habits as scripts of their own for `gpq check`, one in each: owns which, what the verdict must name, and the judge of it.
+"""Habits as separate scripts for `gpq check`. Owns the list, what each verdict must name, and the judge.
 
-The loops are those of the table of habits. A habit that the library tells takes away some freedoms: shapes that need one of
-those are told, by that habit's code, and all others come out the same. One that it suspects is told where it shows. Where a
-loop is right, all shapes come out the same.
+The loops come from the table of habits. If the library reports a habit, it takes away some freedoms. Shapes that need
+one of them get the verdict `told` with the habit's code, and all others are the same. If the library only suspects a
+habit, it is told where it shows. If a loop is right, all shapes are the same.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from gpq.check.verdict import DIFFERS, SAME, TOLD
 from .proven import PROVEN
 
 RESUMED = "stopped and resumed on another number"
-# The shapes of the table, as gpq check calls them.
+# The names that gpq check gives to the shapes of the table.
 CALLED = {
     "accumulate": "accumulating",
     "split": "split",
@@ -35,7 +35,7 @@ habit = load()[{name!r}]
 torch.set_default_dtype(getattr(torch, habit.dtype))
 habit.loop(gpq, {{}})
 """
-# Loop -> code of the habit that must be named, or of several that it has; none where all is right, and nothing may be told.
+# Loop -> code of the habit that gpq must name, or of several. None if all is right, and then gpq must report nothing.
 PLANTED: dict[str, tuple[str, ...]] = {
     "lbfgs": ("closure",),
     "adam-closure": ("closure",),
@@ -98,10 +98,10 @@ PLANTED: dict[str, tuple[str, ...]] = {
     "table-made-once": (),
     "each-example-normed": (),
 }
-# What no library sees at once, and a guess must name: loop -> (code, shapes that differ).
+# Habits that the library cannot see at once, so a guess must name them: loop -> (code, shapes that differ).
 GUESSED = {"plateau-training-loss": ("replicas-apart", ("two replicas", "two replicas, accumulating", RESUMED))}
-MISSED = {"ema-dict"}  # nothing compares an average that no module holds
-# They leave an epoch after eight batches, or train otherwise later than the steps of a check.
+MISSED = {"ema-dict"}  # gpq compares only averages that a module holds
+# They leave an epoch after eight batches, or change their training later than the steps of a check.
 LATER = (
     "break-early", "takewhile-counts", "islice-some", "islice-enumerate", "zip-range-short", "loss-by-index", "loss-later",
 )  # fmt: skip
@@ -109,14 +109,14 @@ STEPS = dict.fromkeys(LATER, 20)
 
 
 def write(name: str, folder: Path) -> Path:
-    """The script of the loop `name`; what runs it must find this package."""
+    """The script of the loop `name`. Its interpreter must find this package."""
     path = folder / f"{name}.py"
     path.write_text(SCRIPT.format(name=name))
     return path
 
 
 def faults(name: str, verdict: Mapping[str, Any]) -> list[str]:
-    """What is wrong in the answer of `gpq check --json`, a line each."""
+    """What is wrong in the answer of `gpq check --json`, one line each."""
     rows = {row["shape"]: row for row in verdict["shapes"]}
     if name in GUESSED:
         return _misguessed(*GUESSED[name], rows)
@@ -130,7 +130,7 @@ def faults(name: str, verdict: Mapping[str, Any]) -> list[str]:
     if suspected and name not in MISSED and told.isdisjoint(codes):
         found.append(f"none of {', '.join(codes)} shows")
     if not codes:
-        found += [f"{code} is told, and nothing is to be" for code in sorted(told)]
+        found += [f"{code} is told, but nothing should be" for code in sorted(told)]
     for shape in compared(verdict["steps"]):
         seen, wanted = _seen(rows.get(shape.name)), _wanted(codes, shape)
         if seen not in wanted:
@@ -146,7 +146,7 @@ def _misguessed(code: str, shapes: tuple[str, ...], rows: Mapping[str, Mapping[s
 
 
 def _wanted(codes: tuple[str, ...], shape: Shape) -> list[str]:
-    """What may stand in the row of that shape. What is only suspected need not show in each."""
+    """What the row of that shape may show. A suspected habit need not show in every shape."""
     needed = [code for code in codes if set(HABITS[code].freedoms) & set(shape.freedoms)]
     told = [f"{TOLD} {code}" for code in needed]
     return told if any(HABITS[code].evidence != SUSPECTED for code in needed) else [*told, SAME]

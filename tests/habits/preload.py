@@ -1,4 +1,4 @@
-"""Imported once by the server from which replicas are forked: torch, and every loop."""
+"""Imports torch and every loop once, in the server that forks the replicas."""
 
 from .catalogue import load
 

@@ -1,8 +1,8 @@
-"""Loops that train something else where the library sees nothing.
+"""Loops that train something else although the library sees nothing.
 
-PROVEN: `gpq check` finds them, in these shapes of the table. `make planted` holds each against its verdict.
-HINTED: they end by what a restart forgets, later than a check looks. Their source tells, and what it hints
-at: `tests/test_lint.py`.
+PROVEN: `gpq check` finds them, in these shapes of the table. `make planted` compares each with its verdict. HINTED:
+they end by a value that a restart resets, later than a check looks. `gpq submit` sees it in their source, and
+`tests/test_lint.py` tests the hints.
 """
 
 ALL = ("accumulate", "split", "two", "two-acc", "resize")

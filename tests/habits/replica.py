@@ -1,4 +1,4 @@
-"""One replica of a cell, in a process of its own: runs the loop, and leaves behind what it trained or how it failed."""
+"""One replica of a cell, in its own process: runs the loop, and leaves what it trained or how it failed."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from .shapes import BATCH
 def run_replica(
     environment: Mapping[str, str], name: str, options: dict[str, Any], folder: str, stop_after: int | None
 ) -> None:
-    """Body of the process; `folder` gets stderr.RANK, and weights.RANK.pt or failure.RANK. No environment: plain PyTorch."""
+    """Run one replica. `folder` gets stderr.RANK and weights.RANK.pt or failure.RANK. No environment: plain PyTorch."""
     rank = environment.get("RANK", "0")
     stream = os.open(os.path.join(folder, f"stderr.{rank}"), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     for target in (1, 2):
@@ -61,7 +61,7 @@ def _stop_after(steps: int, replicas: int, environment: Mapping[str, str]) -> No
 
 
 def numbers(kept: Any, name: str = "") -> Iterator[tuple[str, torch.Tensor]]:
-    """All numbers in what a loop returned, by name: parameters and buffers of modules, items of lists and dicts."""
+    """All numbers in the result of a loop, by name: parameters and buffers of modules, items of lists and dicts."""
     if isinstance(kept, (DistributedDataParallel, torch._dynamo.OptimizedModule)):
         inner = kept.module if isinstance(kept, DistributedDataParallel) else kept._orig_mod
         yield from numbers(inner, name)

@@ -1,4 +1,4 @@
-"""The shapes in which every habit runs: the same total batch, cut in other ways. Owns what freedom each one needs."""
+"""The shapes in which every habit runs: one batch size, divided differently. Owns the freedoms that each needs."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ BATCH = 16
 
 
 class Shape(NamedTuple):
-    """`replicas`: of each attempt in turn; all but the last are stopped on the way. `options`: of job.loader().
+    """`replicas`: the number in each attempt. All but the last are stopped on the way. `options`: of job.loader().
 
-    `needs`: freedoms any one of which a habit must have taken away to be told; () where any will do.
+    `needs`: a habit counts as told if it took one of these freedoms away. () means any freedom.
     """
 
     name: str
@@ -23,7 +23,7 @@ SHAPES = {
     shape.name: shape
     for shape in (
         Shape("one", (1,), {"fixed_batch": True}, ()),
-        # Micro-batches of 5, 5 and 6: a mean of means would be wrong.
+        # Micro-batches of 5, 5 and 6, so that a mean of means would be wrong.
         Shape("accumulate", (1,), {"fixed_batch": True, "max_local_batch": 6}, ("accumulate",)),
         Shape("split", (1,), {"max_batch_size": BATCH}, ("split",)),
         Shape("two", (2,), {"fixed_batch": True}, ("resize",)),

@@ -1,4 +1,4 @@
-"""Runs habits, a few at a time, and writes the table. Refuses nothing: a verdict is data here."""
+"""Runs habits, a few at a time, and writes the table. Refuses nothing, because a verdict is data here."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .shapes import SHAPES
 
 
 def run_habit(habit: Habit, shapes: Iterable[str], folder: Path) -> list[Cell]:
-    """The cells of one row, two at a time: one that is stopped on the way mostly waits, and goes first."""
+    """The cells of one row, two at a time. The longest go first, because a shape with stops mostly waits."""
     measure = alone if habit.alone else reference
     wanted = measure(habit, folder / "wanted")
     longest = sorted(shapes, key=lambda name: -len(SHAPES[name].replicas))
@@ -27,7 +27,7 @@ def run_habit(habit: Habit, shapes: Iterable[str], folder: Path) -> list[Cell]:
 def run_table(
     habits: list[Habit], shapes: list[str], parallel: int, each: Callable[[list[Cell]], None], keep: bool
 ) -> list[list[Cell]]:
-    """All rows, `parallel` at a time; `each` is called with every row in turn. `keep` leaves what the replicas wrote."""
+    """All rows, `parallel` at a time. Calls `each` with every row in turn. `keep` keeps the files of the replicas."""
     folder = Path(tempfile.mkdtemp(prefix="habits-"))
     rows = []
     try:
@@ -43,7 +43,7 @@ def run_table(
 
 
 def row(cells: list[Cell], *, what: bool = False) -> str:
-    """Cells in which right is demanded are in bold. `what`: say what the loop does."""
+    """One row. Cells that must be right are in bold. `what`: say what the loop does."""
     habit = HABITS[cells[0].habit]
     shown = [f"**{cell.shown()}**" if habit.demanded(cell.shape) else cell.shown() for cell in cells]
     return "| " + " | ".join([habit.name, *([habit.what] if what else []), *shown]) + " |"
@@ -55,7 +55,7 @@ def header(shapes: list[str], *, what: bool = False) -> str:
 
 
 def totals(rows: list[list[Cell]], shapes: list[str]) -> str:
-    """A table of its own: a line a verdict, cells by shape and in all."""
+    """A separate table: one line for each verdict, with cells by shape and in total."""
     counts = Counter(cell.verdict for cells in rows for cell in cells)
     lines = [header([*shapes, "all"]).replace("habit", "verdict", 1)]
     for verdict in [*GOOD, *sorted(set(counts) - set(GOOD))]:
@@ -65,13 +65,13 @@ def totals(rows: list[list[Cell]], shapes: list[str]) -> str:
 
 
 def demanded(rows: list[list[Cell]]) -> str:
-    """How many of the cells in bold are what they must be."""
+    """How many of the cells in bold are right."""
     cells = [cell for cells in rows for cell in cells if HABITS[cell.habit].demanded(cell.shape)]
-    return f"In bold, right is demanded: {sum(cell.verdict == 'right' for cell in cells)} of {len(cells)} cells."
+    return f"Cells in bold must be right: {sum(cell.verdict == 'right' for cell in cells)} of {len(cells)} are."
 
 
 def met(rows: list[list[Cell]]) -> bool:
-    """Is every cell right or told, and right where that is demanded?"""
+    """Whether every cell is right or told, and right if it is in bold."""
     return all(cell_met(cell) for cells in rows for cell in cells)
 
 

@@ -1,4 +1,4 @@
-"""Every habit in every shape is right or told; where right is demanded, it is right and nothing is said."""
+"""Every habit in every shape is right or told. If it must be right, it is right and prints nothing."""
 
 from __future__ import annotations
 

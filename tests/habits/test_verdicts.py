@@ -1,4 +1,4 @@
-"""The judge of the table: what counts as right, told, told too late or silent, on attempts made up by the test."""
+"""Tests the judge of the table with invented attempts: what counts as right, told, told too late or silent."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ OFF = torch.tensor([3.0, 4.1])
 
 
 class Attempts:
-    """Folders as replicas leave them behind."""
+    """Folders as replicas leave them."""
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.runs = folder, list[Run]()
@@ -59,7 +59,7 @@ def test_weights_that_agree_are_right(attempts: Attempts) -> None:
     assert attempts.verdict("accumulate") == RIGHT
 
 
-def test_a_difference_that_nobody_told_is_silent(attempts: Attempts) -> None:
+def test_an_unreported_difference_is_silent(attempts: Attempts) -> None:
     weights(attempts.add(), WANTED["weight"] * (1 + 2e-4))
     assert attempts.verdict("accumulate") == SILENT
 
@@ -90,7 +90,7 @@ def test_every_replica_must_agree(attempts: Attempts) -> None:
         ("one", "retune", TOLD),
     ],
 )
-def test_only_the_freedom_that_the_shape_needs_is_told(
+def test_only_a_freedom_that_the_shape_needs_counts_as_told(
     attempts: Attempts, shape: str, freedom: str, verdict: str
 ) -> None:
     folder = attempts.add()
@@ -99,7 +99,7 @@ def test_only_the_freedom_that_the_shape_needs_is_told(
     assert attempts.verdict(shape) == verdict
 
 
-def test_what_is_reported_without_a_word_to_the_user_is_not_told(attempts: Attempts) -> None:
+def test_a_report_without_a_line_for_the_user_does_not_count_as_told(attempts: Attempts) -> None:
     folder = attempts.add()
     weights(folder, OFF)
     reported(folder, "accumulate")
@@ -107,7 +107,7 @@ def test_what_is_reported_without_a_word_to_the_user_is_not_told(attempts: Attem
     assert attempts.verdict("accumulate") == SILENT
 
 
-def test_where_a_habit_is_reported_other_lines_take_nothing(attempts: Attempts) -> None:
+def test_other_lines_take_no_freedom_if_a_habit_is_reported(attempts: Attempts) -> None:
     folder = attempts.add()
     weights(folder, OFF)
     reported(folder, "split")
@@ -116,7 +116,7 @@ def test_where_a_habit_is_reported_other_lines_take_nothing(attempts: Attempts) 
     assert attempts.verdict("accumulate") == SILENT
 
 
-def test_a_line_for_the_user_that_names_the_freedom_is_told(attempts: Attempts) -> None:
+def test_a_line_that_names_the_freedom_counts_as_told(attempts: Attempts) -> None:
     folder = attempts.add()
     weights(folder, OFF)
     (folder / "stderr.0").write_text("gpq: gradient noise is not measured\nsome library: split it\n")
@@ -125,23 +125,23 @@ def test_a_line_for_the_user_that_names_the_freedom_is_told(attempts: Attempts) 
     assert attempts.verdict("split") == TOLD
 
 
-def test_right_and_told_is_more_than_was_needed(attempts: Attempts) -> None:
+def test_a_right_shape_with_a_report_is_right_and_told(attempts: Attempts) -> None:
     folder = attempts.add()
     weights(folder, WANTED["weight"])
     reported(folder, "accumulate")
     assert attempts.verdict("accumulate") == RIGHT_TOLD
-    assert attempts.verdict("one") == RIGHT  # nothing that this shape needs is gone
+    assert attempts.verdict("one") == RIGHT  # no freedom that this shape needs is lost
 
 
 @pytest.mark.parametrize(("told_in", "verdict"), [(0, TOLD), (1, TOLD), (2, LATE)])
-def test_what_is_told_after_the_last_resize_is_late(attempts: Attempts, told_in: int, verdict: str) -> None:
+def test_a_report_after_the_last_resize_is_late(attempts: Attempts, told_in: int, verdict: str) -> None:
     folders = [attempts.add(stopped=number < 2) for number in range(3)]
     weights(folders[-1], OFF)
     reported(folders[told_in], "resize")
     assert attempts.verdict("resize") == verdict
 
 
-def test_an_error_with_a_hint_refuses_and_any_other_is_a_traceback(attempts: Attempts) -> None:
+def test_an_error_with_a_hint_is_a_refusal_and_any_other_is_a_traceback(attempts: Attempts) -> None:
     folder = attempts.add((1,))
     failed(folder, error="GpqTrainError", message="no", hint="do this")
     assert attempts.verdict("two") == TOLD
@@ -151,7 +151,7 @@ def test_an_error_with_a_hint_refuses_and_any_other_is_a_traceback(attempts: Att
     assert attempts.verdict("two") == TRACEBACK
 
 
-def test_a_refusal_that_comes_with_the_resize_is_late(attempts: Attempts) -> None:
+def test_a_refusal_at_the_resize_is_late(attempts: Attempts) -> None:
     first, second = attempts.add(stopped=True), attempts.add((1, 1))
     failed(second, error="GpqTrainError", message="no", hint="do this")
     assert attempts.verdict("resize") == LATE
@@ -159,6 +159,6 @@ def test_a_refusal_that_comes_with_the_resize_is_late(attempts: Attempts) -> Non
     assert attempts.verdict("resize") == TOLD
 
 
-def test_who_does_not_end_hangs(attempts: Attempts) -> None:
+def test_a_replica_that_does_not_end_hangs(attempts: Attempts) -> None:
     attempts.add((None, None))
     assert attempts.verdict("two") == HANG

@@ -1,5 +1,5 @@
-// A libcuda.so.1 for the calls that a trial makes: cc -shared -fPIC -o libcuda.so.1 cuda.c
-// X_CUDA names a file with the code that a context is refused with; 0 or no file: it is not.
+// A libcuda.so.1 with the calls that a trial makes. Build it with: cc -shared -fPIC -o libcuda.so.1 cuda.c
+// X_CUDA names a file with the error code for a new context. With 0 or no file, a context is created.
 #include <stdio.h>
 #include <stdlib.h>
 

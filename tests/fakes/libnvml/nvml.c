@@ -1,7 +1,7 @@
-// A libnvidia-ml.so.1 with two GPUs, for the real nvidia-ml-py: cc -shared -fPIC -o libnvidia-ml.so.1 nvml.c
-// -DBRANCH=470: a driver of that branch, with the symbols that it has. 580 otherwise.
-// Each X_... of the environment plants something: a return code, or what the GPU is like. X_PIDS names a file with a line
-// "pid MiB" for each process on GPU 0; those that have ended are left out, unless X_GHOSTS is set.
+// A libnvidia-ml.so.1 with two GPUs, for the real nvidia-ml-py. Build it with: cc -shared -fPIC -o libnvidia-ml.so.1 nvml.c
+// -DBRANCH=470: a driver of that branch, with its symbols. The default is 580.
+// Each X_... variable in the environment sets a return code or a property of the GPU. X_PIDS names a file with one line
+// "pid MiB" for each process on GPU 0. Processes that have ended are left out, unless X_GHOSTS is set.
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,3 +1,3 @@
-"""First on PYTHONPATH, this makes a node look as if nvidia-ml-py were not installed."""
+"""If this folder is first on PYTHONPATH, the server looks as if nvidia-ml-py were not installed."""
 
 raise ImportError("hidden by the test")

@@ -1,18 +1,18 @@
-"""A fake of nvidia-ml-py's `pynvml`: same names, signatures, structs, errors and call order, for what the node agent uses.
+"""A fake of nvidia-ml-py's `pynvml`: the same names, signatures, structs, errors and call order that the agent uses.
 
-Its state is the JSON file named by FAKE_NVML_STATE, read anew at each nvmlInit:
+Its state is the JSON file named by FAKE_NVML_STATE. Each nvmlInit reads it again:
 
     {"mode": "ok" | "hang" | "mismatch" | "mismatch-later" | "no-driver" | "unknown",
      "driver": "550.54.14",
      "gpus": [{"uuid", "name", "total_mib", "used_mib", "utilisation", "processes": [{"pid", "mib"}],
-               "lost": "" | "handle" | "query",           # GPU_IS_LOST from the handle on, or only when asked for more
+               "lost": "" | "handle" | "query",           # GPU_IS_LOST when a handle is asked for, or only for queries
                "broken": false,                           # Unknown Error from every query
                "drawing": [{"pid", "mib"}], "compute_mode": 0,
                "ecc": null | uncorrectable errors, "remapped": null | [corrected, uncorrected, pending, failed],
                "mig": null | [{"uuid", "name", "total_mib", "used_mib", "processes"}]}]}
 
-The list's order is the index order. As in the real one, everything before nvmlInit raises Uninitialized, the memory is
-in bytes, a process's memory may be None, and a MIG device has no utilisation.
+The list's order is the index order. As in the real module, every call before nvmlInit raises Uninitialized, and memory
+is in bytes. A process's memory may be None, and a MIG device has no utilisation.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ _state: dict[str, Any] | None = None
 
 
 class NVMLError(Exception):
-    """As the real one: `value` is the code, the class of a known code is a subclass named after it."""
+    """As in the real module: `value` is the code, and a known code has its own subclass."""
 
     _valClassMapping: ClassVar[dict[int, type[NVMLError]]] = {}
     value: int
