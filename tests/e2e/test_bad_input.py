@@ -1,6 +1,6 @@
-"""What users get wrong, and what goes wrong under them: the real command line against a real daemon.
+"""User mistakes, and failures of the machine: the real command line against a real daemon.
 
-Each time: one clear line and a hint, the right exit code, and nothing changed.
+Each case gives one clear line, a hint and the right exit code, and changes nothing.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ for epoch in job.epochs(100000):
 
 @pytest.fixture(scope="module")
 def daemon() -> Iterator[Daemon]:
-    """One for all rows that it has to survive."""
+    """One daemon for all rows. It has to survive every one of them."""
     with Daemon(slots=2) as daemon:
         yield daemon
 
@@ -65,7 +65,7 @@ def gpq(daemon: Daemon) -> Gpq:
 
 @pytest.fixture
 def mounted() -> Iterator[Path]:
-    """A small file system of its own, as the state directory; whoever is in it when the test ends is gone by then."""
+    """A small separate file system as the state directory. Every process that uses it is gone when the test ends."""
     path = Path(tempfile.mkdtemp(prefix="gpq-"))
     subprocess.run(["mount", "-t", "tmpfs", "-o", "size=8m,mode=755", "tmpfs", str(path)], check=True)
     try:
@@ -99,7 +99,7 @@ def refused(said: Said, code: int, *parts: str) -> None:
 
 
 def state(gpq: Gpq) -> tuple[object, ...]:
-    """What a command could have changed: the jobs and their attempts, and the number of entries of the journal."""
+    """Everything that a command could have changed: the jobs, their attempts, and the number of journal entries."""
     said = gpq("status", "--all", "--json")
     assert said.returncode == 0, said
     jobs = [(job["id"], job["attempt"]) for job in json.loads(said.stdout)["jobs"]]
@@ -136,8 +136,8 @@ def test_more_gpus_than_exist_are_refused_with_what_there_is(gpq: Gpq, daemon: D
 
 def test_a_script_that_cannot_be_read_is_refused(gpq: Gpq, daemon: Daemon) -> None:
     before = state(gpq)
-    refused(gpq("submit", "/proc/self/mem"), 2, "cannot read /proc/self/mem")  # not even root can
-    if os.geteuid() != 0:  # root reads everything else
+    refused(gpq("submit", "/proc/self/mem"), 2, "cannot read /proc/self/mem")  # not even root can read this
+    if os.geteuid() != 0:  # root can read everything else
         locked = daemon.work / "locked.py"
         locked.write_text("print(1)\n")
         locked.chmod(0)
@@ -166,7 +166,7 @@ def test_a_broken_config_is_named_with_line_and_column_and_starts_nothing(home: 
     ):
         (home / "config.toml").write_text(text)
         refused(gpq("config", "check"), 2, place, "config.toml")
-    # The last three start a daemon that reads the file, each in its own way.
+    # The last three start a daemon, and each reads the file in its own way.
     for argv in (["config", "show"], ["status"], ["submit", "--", "true"], ["daemon", "start"]):
         refused(gpq(*argv), 2, place, "config.toml", "gpq config check")
     assert not (home / "gpq.db").exists()
@@ -219,7 +219,7 @@ def test_a_full_disk_refuses_a_submission_and_takes_it_once_there_is_room(mounte
         assert gpq("wait", "1").returncode == 0
         filler = fill(mounted)
         number, accepted = 1, True
-        while accepted:  # what pages the database has left may still take some
+        while accepted:  # free pages inside the database may still take some
             said = gpq("submit", "--hold", "--env", f"X={'x' * 20000}", "--", "true", cwd=Path("/"))
             accepted = said.returncode == 0
             number += accepted

@@ -1,7 +1,7 @@
-"""Clocks that are set while jobs run, and machines that sleep: no time limit runs out by it, no order changes.
+"""Clocks are set while jobs run, and machines sleep. No time limit expires because of it, and no order changes.
 
-The wall clock of daemon, node agents and shims is stepped where Python asks for it (`sitecustomize`, in front of the path):
-nobody else on the machine notices.
+The test shifts the wall clock of the daemon, node agents and shims where Python reads it (`sitecustomize`, first on the
+path). Nothing else on the machine notices.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ time.time = _stepped
 
 
 class Stepped(Daemon):
-    """`step` sets its wall clock, and that of its node, so far beside the true time."""
+    """`step` shifts its wall clock and its node's this far from the true time."""
 
     def __init__(self) -> None:
         super().__init__(slots=3)
@@ -121,7 +121,7 @@ def servers() -> Iterator[Servers]:
 
 @pytest.mark.row("33")
 def test_a_machine_that_slept_finds_its_jobs_and_runs_none_twice_at_once(servers: Servers, figures: Figures) -> None:
-    """Daemon, agents, shims and jobs are stopped together; the clock of the boot goes on, as in a suspend."""
+    """Stop the daemon, agents, shims and jobs together. The boot clock continues, as in a suspend."""
     leased = living(servers, requeue_on_lost=LEASE)
     place(servers, leased)
     free = servers.shell("echo $$ > free; echo x >> ran; while [ ! -e go ]; do sleep 0.05; done; exit 4")
@@ -146,7 +146,7 @@ def test_a_machine_that_slept_finds_its_jobs_and_runs_none_twice_at_once(servers
 def _asleep(processes: list[psutil.Process]) -> Iterator[None]:
     try:
         for one in processes:
-            with contextlib.suppress(psutil.NoSuchProcess):  # a job's `sleep 0.05` that ended meanwhile
+            with contextlib.suppress(psutil.NoSuchProcess):  # a job's `sleep 0.05` that ended in the meantime
                 one.suspend()
         yield
     finally:

@@ -1,4 +1,4 @@
-"""A real daemon, real agents, real processes: what runs runs once, and its end is told as it was."""
+"""A real daemon, real agents, real processes. Each job runs once, and gpq reports its end as it was."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from tests.support.waiting import PATIENCE, pid_in, wait_until
 
 @pytest.fixture(scope="module")
 def running() -> Iterator[Daemon]:
-    """One for all tests here. Those that kill it start it again."""
+    """One daemon for all tests here. Tests that kill it start it again."""
     with Daemon(slots=2) as running:
         yield running
 
 
 @pytest.fixture
 def daemon(running: Daemon, tmp_path: Path) -> Iterator[Daemon]:
-    """Without a live job, and with a folder for the files of the test's own jobs."""
+    """Has no live job, and has a folder for the files of the test's own jobs."""
     with running.emptied(tmp_path):
         yield running
 
@@ -70,7 +70,7 @@ def test_the_end_of_a_job_that_ended_while_no_daemon_ran_is_found(daemon: Daemon
     assert daemon.ended(job) == {job: ("failed", 11)}
     told = daemon.detail(job)
     stamp = datetime.fromisoformat((told.job.ended_at or "").replace("Z", "+00:00")).timestamp()
-    assert stamp <= again  # not when it was heard of
+    assert stamp <= again  # not the time at which the daemon learned of it
     began = datetime.fromisoformat(told.attempts[0].launched_at.replace("Z", "+00:00")).timestamp()
     assert told.attempts[0].ended_at == told.job.ended_at
     assert told.job.run_seconds == pytest.approx(stamp - began, abs=0.1)
@@ -211,7 +211,7 @@ def test_a_script_finds_the_library_alone_and_not_what_is_installed_beside_it(da
     assert where == str(daemon.home / "lib" / "gpq_agent" / "__init__.py")
     assert (daemon.home / "lib").joinpath("gpq_agent").is_symlink()
     assert [entry.name for entry in (daemon.home / "lib").iterdir()] == ["gpq_agent"]
-    # An interpreter that has gpq installed finds more by itself; what gpq adds is this folder alone.
+    # An interpreter with gpq installed finds more by itself. gpq adds only this folder.
     assert path.split(os.pathsep) == [str(daemon.home / "lib")]
 
 
@@ -228,7 +228,7 @@ def test_a_job_whose_shim_was_killed_keeps_its_device_and_can_be_cancelled() -> 
         assert daemon.state(job) == "running"
         assert daemon.state(other) == "pending"
         assert daemon.call(Cancel([str(job)], wait=PATIENCE), CancelResult).cancelled == [job]
-        # A zombie is dead: in a container nobody may be there to collect it.
+        # A zombie counts as dead, because nobody may be there to collect it in a container.
         assert not process.is_running() or process.status() == psutil.STATUS_ZOMBIE
         assert daemon.ended(other) == {other: ("completed", 0)}
 

@@ -1,4 +1,4 @@
-"""An exit with 0 is the end of a job where it is one: under the real daemon, for commands and for training scripts."""
+"""Exit code 0 ends a job only if the job is really done: commands and training scripts under the real daemon."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from gpq.rpc.requests import Hold, Release, Requeue, Why
 from tests.e2e.harness import Daemon
 from tests.support.waiting import wait_until
 
-LONG = 150.0  # seconds; an attempt imports torch, and the machine may be busy
+LONG = 150.0  # seconds, because an attempt imports torch and the machine may be busy
 DOUBT = "without proof that it had finished"
 
-# Saves at SIGTERM, at the end of its step, and ends with 0, as transformers does with `enable_jit_checkpoint`. It waits in
-# step 5 for a file `go`, and in the last one for `end`. Its argument: what it does once it has come to its end.
+# Saves at SIGTERM after the current step and exits with 0, like transformers with `enable_jit_checkpoint`. It waits in
+# step 5 for a file `go`, and in the last step for `end`. Its argument is code that it runs at its end.
 COMMAND = """
 import json, os, signal, sys, time
 from pathlib import Path
@@ -83,7 +83,7 @@ def daemon():  # type: ignore[no-untyped-def]
 
 
 def begin(daemon: Daemon, at_end: str = "", **more: object) -> int:
-    """The command, preemptible; it has taken five steps."""
+    """Starts the preemptible command, which then takes five steps."""
     (daemon.work / "program.py").write_text(COMMAND)
     job = daemon.submit(sys.executable, "program.py", at_end, level="signal", **more)
     wait_until(lambda: "5" in steps(daemon), "its fifth step")

@@ -1,5 +1,5 @@
-"""Hostile input over every field that reaches a server, a terminal or the database (threats T1, T2, T6, T10, T12, T15):
-no canary appears, nothing that a terminal obeys reaches it, the daemon lives and its other nodes work."""
+"""Hostile input in every field that reaches a server, a terminal or the database (threats T1, T2, T6, T10, T12, T15).
+No canary appears, no control sequence reaches a terminal, the daemon survives, and its other nodes work."""
 
 from __future__ import annotations
 
@@ -50,14 +50,14 @@ from tests.support.waiting import PATIENCE, wait_until
 
 @pytest.fixture(scope="module")
 def daemon() -> Iterator[Daemon]:
-    """One for all that it has to survive."""
+    """One daemon for all tests. It has to survive every one of them."""
     with Daemon(slots=4, interval=2.0) as daemon:
         yield daemon
 
 
 @pytest.fixture(scope="module")
 def far(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
-    """Its only node is behind ssh."""
+    """A daemon whose only node is behind ssh."""
     with Sshd(tmp_path_factory.mktemp("sshd")) as server:
         node = {"connector": "ssh", "host": server.name, "ssh": server.command, "slots": 4}
         with Daemon(nodes={"far": node}, interval=2.0) as daemon:
@@ -67,7 +67,7 @@ def far(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
 
 
 def lives(daemon: Daemon) -> None:
-    """The process that was started, and it takes and runs a job."""
+    """The original process still runs, and it accepts and runs a job."""
     assert daemon.process is not None
     assert daemon.process.poll() is None, daemon.output()
     assert daemon.call(Info(), DaemonInfo).pid == daemon.process.pid
@@ -75,7 +75,7 @@ def lives(daemon: Daemon) -> None:
 
 
 def shown(daemon: Daemon, *jobs: int) -> str:
-    """What every command that shows something writes to a terminal; none of it may be dangerous."""
+    """Everything that commands with output write to a terminal. None of it may be dangerous."""
     found = ""
     each = [[word, str(job)] for job in jobs for word in ("show", "why", "logs")]
     for argv in (["status", "--all"], ["nodes"], ["top", "--once"], ["daemon", "logs"], *each):
@@ -89,7 +89,7 @@ def shown(daemon: Daemon, *jobs: int) -> str:
 
 @contextlib.contextmanager
 def killed_at_the_end(daemon: Daemon) -> Iterator[Daemon]:
-    """For one whose nodes never let go of a job: there is no waiting for its cancellation."""
+    """For a daemon whose nodes never release a job, so waiting for a cancel would never end."""
     try:
         daemon.start()
         yield daemon
@@ -142,7 +142,8 @@ def test_commands_that_are_none_fail_without_a_shell(daemon: Daemon, far: Daemon
 
 
 def test_interpreters_that_are_none_are_waited_for_without_a_shell(daemon: Daemon, far: Daemon) -> None:
-    """Neither the agent's look at what a job needs nor that of its own process, after a setup, takes it for more than a name."""
+    """The agent checks what a job needs, and runs a process of its own after a setup. Both treat the interpreter only
+    as a name."""
     for place in (daemon, far):
         jobs = [place.submit("x.py", level="script", python=text) for text in (*SHELL, *TERMINAL)]
         jobs += [place.submit("x.py", level="script", python=text, python_asked=True, setup=":") for text in SHELL]
@@ -189,7 +190,7 @@ def test_hosts_and_names_of_nodes_that_are_none_are_refused(tmp_path: Path, monk
         with pytest.raises(UsageError):
             Target(text)
         for field in ("identity", "spool", "address", "python"):
-            with contextlib.suppress(GpqError):  # a path may be strange; then it is kept as it is
+            with contextlib.suppress(GpqError):  # a path may look strange, and then it is kept as it is
                 kept = config_file.with_node("", "n", {"connector": "ssh", "host": "h", field: text})
                 assert getattr(config.parse(kept).nodes["n"], field) == text
                 assert text.isprintable()
@@ -236,7 +237,7 @@ def test_reports_of_a_script_that_lies_are_survived_and_shown_safely(daemon: Dae
 
 
 def test_whatever_a_node_says_the_daemon_lives_and_others_are_untouched(tmp_path: Path) -> None:
-    tail = {"data": "Gw==", "offset": 0, "size": 9}  # read on from there, it never ends
+    tail = {"data": "Gw==", "offset": 0, "size": 9}  # reading on from there never ends
     end = {"code": HUGE, "signal": SURROGATE, "note": TERMINAL[0] + SURROGATE, "ended_at": float("nan")}
     ok = {"state": "ok", "id": "slot-0"}
     noted = {**attempt()["exit"], "note": TERMINAL[0] + SURROGATE, "asked": TERMINAL[1]}
@@ -257,7 +258,7 @@ def test_whatever_a_node_says_the_daemon_lives_and_others_are_untouched(tmp_path
     nodes: dict[str, dict[str, object]] = {
         name: {"python": hostile_agent(tmp_path / name, lie)} for name, lie in lies.items()
     }
-    # Its pace is slow: agents that end at once are what this test costs, and a few tries of each will do.
+    # The pace is slow because agents that end at once make this test expensive, and a few tries of each are enough.
     with killed_at_the_end(Daemon(nodes={"local": {"slots": 2}, **nodes}, interval=2.0, pace=3.0)) as daemon:
         mine = daemon.shell("while ! test -e go; do sleep 0.1; done", gpu_type="cpu", name="mine")
         assert mine == 1
@@ -271,7 +272,7 @@ def test_whatever_a_node_says_the_daemon_lives_and_others_are_untouched(tmp_path
         daemon.until(theirs[0], "failed")
         daemon.until(theirs[3], "failed")
         lives(daemon)
-        shown(daemon, theirs[0])  # each command lets the liars do their worst for some more seconds
+        shown(daemon, theirs[0])  # each command gives the liars a few more seconds to do their worst
         for argv in (["show", str(theirs[1])], ["show", str(theirs[2])], ["why", str(theirs[3])]):
             done = Gpq(daemon.home)(*argv)
             assert (done.returncode, dangerous(done.stdout + done.stderr)) == (0, []), argv
@@ -281,7 +282,7 @@ def test_whatever_a_node_says_the_daemon_lives_and_others_are_untouched(tmp_path
         (daemon.work / "go").touch()
         assert daemon.ended(mine) == {mine: ("completed", 0)}
         assert canaries(daemon.home, tmp_path) == []
-        daemon.kill()  # what was kept of all that can be read again
+        daemon.kill()  # everything that was stored can be read again
         daemon.start()
         lives(daemon)
 
@@ -290,7 +291,7 @@ def test_whatever_a_node_says_the_daemon_lives_and_others_are_untouched(tmp_path
 
 
 def frames(count: int) -> Iterator[bytes]:
-    """Lines from noise to almost right."""
+    """Lines from noise to almost valid."""
     rng = random.Random(12)
     submit = {"argv": ["true"], "cwd": "/", "level": "black-box"}
     good: list[dict[str, object]] = [{"op": op} for op in ("status", "nodes", "top", "info", "complete")]
@@ -346,7 +347,7 @@ def test_100_slow_connections_hold_nobody_up_for_long(daemon: Daemon, figures: F
 
 # -- T6: planted links -------------------------------------------------------------------------------------------------
 
-PLANTED = (  # what hides none of the others
+PLANTED = (  # groups in which no name hides another
     ("daemon.lock", "daemon.log", "gpq.sock", "gpq.db", "gpq.db.reserve", "nodes/local/lock"),
     ("nodes/local/spool.json",),
     ("nodes/local/attempts/1.1",),
@@ -384,12 +385,12 @@ def test_a_planted_link_is_not_written_through(names: tuple[str, ...], tmp_path:
 
 
 def refusal(daemon: Daemon, names: Sequence[str]) -> str | None:
-    """Start it; which of the links it names as the reason why it does not, None where it serves."""
+    """Start it. Returns the link that it names as the reason for refusing to start, or None if it serves."""
     try:
         daemon.start()
     except AssertionError as error:
         text = str(error)
         assert "Traceback" not in text, text
-        # The longest: gpq.db is the begin of gpq.db.reserve.
+        # The longest match, because gpq.db is a prefix of gpq.db.reserve.
         return max((name for name in names if name in text), key=len)
     return None

@@ -1,4 +1,5 @@
-"""Silence and leases with real processes: nothing runs twice at once, and what nobody can tell is shown as unknown."""
+"""Silent servers and leases with real processes. Nothing runs twice at once, and gpq shows what it cannot know as
+unknown."""
 
 from __future__ import annotations
 
@@ -23,7 +24,7 @@ from tests.support.processes import kill, running_children
 from tests.support.waiting import PATIENCE, wait_until
 
 LEASE = 10.0
-# Each attempt writes when it lives, by the clock of the boot; what TERM does not end writes on until its KILL.
+# Each attempt notes the boot clock while it lives. It ignores TERM, so it writes until KILL.
 LIVING = """
 import os, signal, time
 signal.signal(signal.SIGTERM, signal.SIG_IGN)
@@ -35,7 +36,7 @@ with open(f"alive.{os.environ['GPQ_ATTEMPT']}", "a", buffering=1) as told:
 
 
 class Servers(Daemon):
-    """Two local nodes of one slot each; `cut` makes one unreachable while its shims and jobs live on."""
+    """Two local nodes of one slot each. `cut` makes one unreachable while its shims and jobs continue."""
 
     def __init__(self) -> None:
         super().__init__(nodes={"a": 1, "b": 1}, pace=QUICK)
@@ -175,7 +176,7 @@ def test_a_server_that_slept_through_its_lease_ends_its_job_as_it_wakes(servers:
 
 
 def attempt_of(servers: Servers, name: str) -> list[psutil.Process]:
-    """The processes of the attempts on a node, those that supervise them first. The agents are ours."""
+    """The processes of the attempts on a node, with their supervisors first. The agents are children of this test."""
     found, ours = [], psutil.Process().children(recursive=True)
     for one in psutil.process_iter():
         with contextlib.suppress(psutil.Error):
@@ -187,7 +188,7 @@ def attempt_of(servers: Servers, name: str) -> list[psutil.Process]:
 
 
 def reboot(servers: Servers, *jobs: int) -> None:
-    """As after a power cut: every process of the attempts is gone, and their records are of another boot."""
+    """As after a power cut: every process of the attempts is gone, and their records are from another boot."""
     servers.kill()
     for job in jobs:
         [folder] = Path(servers.home / "nodes").glob(f"*/attempts/{job}.1")

@@ -1,4 +1,5 @@
-"""One job over two nodes of this machine, with more replicas on one than on the other: every example once, and how it is told."""
+"""One job on two nodes of this machine, with more replicas on one than on the other. It uses every example once, and
+gpq reports it correctly."""
 
 from __future__ import annotations
 
@@ -33,7 +34,7 @@ exit 1
 def test_a_port_that_somebody_took_after_it_was_checked_costs_no_retry() -> None:
     with Daemon(slots=1) as daemon:
         python = daemon.work / "python"
-        python.write_text(UNLUCKY)  # as torch says it
+        python.write_text(UNLUCKY)  # in torch's words
         os.chmod(python, 0o700)
         job = daemon.submit("train.py", level="script", python=str(python))
         detail = daemon.until(job, "completed", "failed")

@@ -1,4 +1,4 @@
-"""Every policy runs the daemon: real jobs, more of them than there are GPUs, come to their ends, and training is exact."""
+"""Every policy runs the daemon. There are more real jobs than GPUs, they all end, and training is exact."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.support.waiting import wait_until
 
 
 def status(daemon: Daemon) -> dict[str, object]:
-    """What `gpq daemon status` says of it."""
+    """What `gpq daemon status` reports about it."""
     environment = {**os.environ, "PYTHONPATH": f"{ROOT}:{ROOT / 'agent'}", "GPQ_HOME": str(daemon.home)}
     answer: dict[str, object] = json.loads(commands.run(["daemon", "status", "--json"], environment).stdout)
     return answer

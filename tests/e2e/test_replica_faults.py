@@ -1,4 +1,5 @@
-"""One replica of two fails while the other one waits for it in a collective: soon none is left, and `gpq show` has the cause."""
+"""One of two replicas fails while the other waits for it in a collective. Soon both are gone, and `gpq show` has the
+cause."""
 
 from __future__ import annotations
 
@@ -12,9 +13,9 @@ import pytest
 from tests.e2e.harness import Daemon
 from tests.support.figures import Figures
 
-LONG = 150.0  # seconds; an attempt of two replicas imports torch three times, and the machine may be busy
+LONG = 150.0  # seconds, because an attempt of two replicas imports torch three times and the machine may be busy
 
-# Replica 1 fails in its fourth batch, before the backward pass in which replica 0 waits for it by then.
+# Replica 1 fails in its fourth batch, before the backward pass in which replica 0 already waits for it.
 SCRIPT = """
 import os, signal, sys, time
 import gpq_agent.train as gpq

@@ -1,4 +1,4 @@
-"""Faults of servers and of the jobs on them, as a user of a real daemon meets them."""
+"""Faults of servers and of their jobs, as a user of a real daemon sees them."""
 
 from __future__ import annotations
 
@@ -24,7 +24,8 @@ from tests.support.processes import running_children
 from tests.support.waiting import wait_until
 
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="mounting a file system needs root")
-# Notes each TERM and goes on; ends by USR1 alone, `saving` seconds later, with 75: it has checkpointed.
+# Notes each TERM and continues. Only USR1 ends it: `saving` seconds later it exits with 75, because it has
+# checkpointed.
 SLOW = """
 import os, signal, sys, time
 def save(*_):
@@ -97,7 +98,7 @@ def test_what_cannot_be_killed_is_stuck_keeps_its_slot_and_hinders_nobody(figure
         others = []
         while not (row := daemon.detail(job).job).reason.startswith("stuck: "):
             asked = time.monotonic()
-            other = daemon.shell("sleep 1; exit 3")  # or there are hundreds of them
+            other = daemon.shell("sleep 1; exit 3")  # otherwise there would be hundreds
             daemon.ended(other)
             longest = max(longest, time.monotonic() - asked)
             others.append(daemon.detail(other).job)
@@ -137,7 +138,7 @@ def test_a_job_is_told_its_want_of_memory_and_an_agent_that_died_of_it_is_back_w
         figures.exactly("cause of the job's end is told", "out of memory: the kernel killed it" in reason, True)
         assert "oom_kill rose from" in reason
         (small / "cgroup.procs").write_text(str(agent.pid))
-        daemon.submit("sh", "-c", "true", *["x" * 100_000] * 8)  # to read its order takes the agent some memory
+        daemon.submit("sh", "-c", "true", *["x" * 100_000] * 8)  # the agent needs some memory to read its order
         wait_until(lambda: not agent.is_running(), "the agent is killed")
         assert "oom_kill 1" in (small / "memory.oom_control").read_text()
         began = time.monotonic()
@@ -197,12 +198,12 @@ def test_a_file_server_that_fails_is_the_jobs_trouble_alone(remote: Served, figu
         states = {name: daemon.state(job) for name, job in lacking.items()}
         figures.exactly("a job whose folder fails", states, dict.fromkeys(lacking, "pending"))
         remote.error = 0
-        again = daemon.shell("exit 4", cwd=str(remote.work))  # so the folder is looked at now, not after 30 s
+        again = daemon.shell("exit 4", cwd=str(remote.work))  # so gpq checks the folder now, not after 30 s
         ends = daemon.ended(*lacking.values(), again)
         figures.exactly("once the folder is back", set(ends.values()), {("failed", 4)})
         remote.hang()
         waits = daemon.shell("exit 7", cwd=str(remote.work))
-        looked = daemon.shell("exit 7", cwd=f"{remote.work}/.")  # of which nothing is known yet
+        looked = daemon.shell("exit 7", cwd=f"{remote.work}/.")  # gpq knows nothing about this one yet
         longest = 0.0
         until = time.monotonic() + 8.0
         while time.monotonic() < until:
@@ -235,7 +236,7 @@ def test_a_state_directory_behind_a_network_is_refused_in_one_line(remote: Serve
     )
 
 
-# Ends the agent and every supervisor of its node, as `pkill -f gpq` would; notes each time that it began.
+# Kills the agent and every supervisor of its node, as `pkill -f gpq` would. Notes each time that it started.
 KILLER = """
 import os, signal, time
 open("killer-ran", "a").write("run\\n")

@@ -1,4 +1,5 @@
-"""Real training under the real daemon: it grows, gives back, changes its batch, loses a replica, and nobody could tell."""
+"""Real training under the real daemon. The job grows, shrinks, changes its batch and loses a replica, and the results
+are the same."""
 
 from __future__ import annotations
 
@@ -14,7 +15,7 @@ from gpq.rpc.requests import Requeue
 from tests.e2e.harness import Daemon
 from tests.support.waiting import wait_until
 
-LONG = 150.0  # seconds; an attempt of two replicas imports torch three times, and the machine may be busy
+LONG = 150.0  # seconds, because an attempt of two replicas imports torch three times and the machine may be busy
 
 TRAINING = """
 import json, os, sys, time
@@ -92,7 +93,7 @@ job.done()
 def train(
     daemon: Daemon, name: str, *, size: int, epochs: int, pace: float, fixed: bool, gpus: int, **more: object
 ) -> int:
-    """`gpus`: at most. From step `until` on it is slow as long as there is a file <name>.slow."""
+    """`gpus`: the maximum. From step `until` on, training is slow while a file <name>.slow exists."""
     (daemon.work / "train.py").write_text(TRAINING)
     until = more.pop("until", 0)
     settings = {"name": name, "size": size, "epochs": epochs, "pace": pace, "fixed": fixed, "until": until}
@@ -100,7 +101,7 @@ def train(
 
 
 def lines(daemon: Daemon, name: str) -> list[list[object]]:
-    """Whole lines of all attempts and replicas."""
+    """Complete lines of all attempts and replicas."""
     paths = sorted(daemon.work.glob(f"{name}.*.*"))
     return [
         json.loads(line) for path in paths for line in path.read_text().splitlines(keepends=True) if line[-1] == "\n"
@@ -118,7 +119,7 @@ def losses(daemon: Daemon, name: str) -> dict[int, float]:
 
 
 def visited(daemon: Daemon, name: str, size: int, epochs: int) -> bool:
-    """Each example of each epoch once."""
+    """Has each epoch used each example exactly once?"""
     seen: dict[object, list[int]] = {}
     for epoch, _, examples, *_ in lines(daemon, name):
         seen.setdefault(epoch, []).extend(examples)  # type: ignore[arg-type]
@@ -129,7 +130,8 @@ def test_a_job_grows_gives_back_and_changes_its_batch_and_every_epoch_is_exact()
     with Daemon(slots=2, policy="goodput", interval=1.0, settle_seconds=0.5, restart_seconds=1.0) as daemon:
         size, epochs = 3200, 4
         (daemon.work / "adaptive.slow").touch()
-        # With the largest batch there are 200 steps: 75 seconds of slow ones, enough for all that it is to live through.
+        # With the largest batch there are 200 steps. The slow ones take 75 seconds, enough for everything that the job
+        # goes through.
         job = train(daemon, "adaptive", size=size, epochs=epochs, pace=0.02, fixed=False, gpus=2, until=50)
         wait_until(lambda: any(line[5] == 2 for line in lines(daemon, "adaptive")), "it trains on both", LONG)
         wait_until(lambda: daemon.detail(job).job.batch_changes > 0, "its batch changes as it runs", LONG)
