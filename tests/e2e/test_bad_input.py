@@ -108,7 +108,7 @@ def state(gpq: Gpq) -> tuple[object, ...]:
     return (jobs, submitted)
 
 
-def test_an_unknown_job_is_named_with_what_there_is(gpq: Gpq) -> None:
+def test_an_unknown_job_is_named_with_the_existing_ones(gpq: Gpq) -> None:
     before = state(gpq)
     for command in (["show"], ["why"], ["logs"], ["cancel"], ["hold"], ["release"], ["requeue"], ["wait"], ["status"]):
         refused(gpq(*command, "999"), 4, "there is no job 999")
@@ -117,7 +117,7 @@ def test_an_unknown_job_is_named_with_what_there_is(gpq: Gpq) -> None:
     assert state(gpq) == before
 
 
-def test_an_unknown_option_value_is_named_with_those_that_there_are(gpq: Gpq) -> None:
+def test_an_unknown_option_value_is_named_with_the_valid_ones(gpq: Gpq) -> None:
     before = state(gpq)
     refused(gpq("status", "--color", "pink"), 2, "pink", "auto", "always", "never")
     refused(gpq("submit", "--priority", "high", "--", "true"), 2, "--priority", "a whole number")
@@ -126,7 +126,7 @@ def test_an_unknown_option_value_is_named_with_those_that_there_are(gpq: Gpq) ->
     assert state(gpq) == before
 
 
-def test_more_gpus_than_exist_are_refused_with_what_there_is(gpq: Gpq, daemon: Daemon) -> None:
+def test_a_request_for_too_many_gpus_is_refused_with_what_the_servers_have(gpq: Gpq, daemon: Daemon) -> None:
     (daemon.work / "train.py").write_text("print(1)\n")
     before = state(gpq)
     for words in (["--", "true"], ["train.py"]):
@@ -155,7 +155,7 @@ def test_a_job_name_with_escape_sequences_never_reaches_the_terminal(gpq: Gpq) -
     assert state(gpq) == before
 
 
-def test_a_broken_config_is_named_with_line_and_column_and_starts_nothing(home: Path) -> None:
+def test_an_invalid_config_is_reported_with_line_and_column_and_starts_nothing(home: Path) -> None:
     gpq = Gpq(home)
     for text, place in (
         ("interval = 5.0\npolicy = goodput\n", "line 2, column 10"),
@@ -212,7 +212,7 @@ def fill(folder: Path) -> Path:
     return filler
 
 
-def test_a_full_disk_refuses_a_submission_and_takes_it_once_there_is_room(mounted: Path) -> None:
+def test_a_submission_is_refused_on_a_full_disk_and_accepted_when_there_is_room(mounted: Path) -> None:
     gpq = Gpq(mounted)
     try:
         assert gpq("submit", "--", "true", cwd=Path("/")).returncode == 0
@@ -240,7 +240,7 @@ def test_a_full_disk_refuses_a_submission_and_takes_it_once_there_is_room(mounte
         assert gpq("daemon", "stop").returncode == 0
 
 
-def test_a_disk_that_is_full_from_the_start_starts_no_daemon(mounted: Path) -> None:
+def test_no_daemon_starts_on_a_full_disk(mounted: Path) -> None:
     filler = fill(mounted)
     said = Gpq(mounted)("submit", "--", "true", cwd=Path("/"))
     refused(said, 5, "full", str(mounted))
@@ -249,7 +249,7 @@ def test_a_disk_that_is_full_from_the_start_starts_no_daemon(mounted: Path) -> N
     assert Gpq(mounted)("daemon", "status").returncode == 3
 
 
-def test_a_read_only_state_directory_is_refused_by_every_command(mounted: Path) -> None:
+def test_every_command_refuses_a_read_only_state_directory(mounted: Path) -> None:
     gpq = Gpq(mounted)
     (mounted / "s").mkdir()
     subprocess.run(["mount", "-o", "remount,ro", str(mounted)], check=True)
@@ -318,7 +318,7 @@ def test_a_script_that_crashes_at_import_fails_at_once_with_its_traceback(gpq: G
 
 
 @pytest.mark.long
-def test_a_script_that_hangs_at_its_checkpoint_is_ended_after_its_grace(gpq: Gpq, daemon: Daemon) -> None:
+def test_a_script_that_hangs_while_saving_is_killed_after_its_grace(gpq: Gpq, daemon: Daemon) -> None:
     job = submit(
         gpq,
         daemon,
@@ -348,20 +348,20 @@ def test_a_job_whose_directory_is_gone_waits_and_says_why(gpq: Gpq, daemon: Daem
     assert gpq("cancel", job).returncode == 0
 
 
-def test_a_job_that_could_not_be_started_says_so_also_in_its_logs(gpq: Gpq) -> None:
+def test_gpq_logs_also_says_that_a_job_never_started(gpq: Gpq) -> None:
     job = gpq("submit", "--", "/no/such/program").stdout.split()[1]
     assert gpq("wait", job).returncode == 127
     refused(gpq("logs", job), 1, f"job {job} never started", f"gpq why {job}")
 
 
-def test_all_lists_those_that_ended(home: Path) -> None:
+def test_status_all_lists_ended_jobs(home: Path) -> None:
     gpq = Gpq(home)
     assert gpq("submit", "--wait", "--", "true").returncode == 0
     for option in ("--all", "-a"):
         assert [job["id"] for job in json.loads(gpq("status", option, "--json").stdout)["jobs"]] == [1]
 
 
-def test_an_attempt_that_failed_and_is_tried_again_is_not_said_to_have_stopped(gpq: Gpq, daemon: Daemon) -> None:
+def test_a_failed_attempt_that_is_retried_is_not_reported_as_stopped(gpq: Gpq, daemon: Daemon) -> None:
     job = gpq("submit", "--retries", "1", "--", "sh", "-c", "exit 3").stdout.split()[1]
     assert gpq("wait", job).returncode == 3
     detail = daemon.detail(int(job))

@@ -76,7 +76,7 @@ def gated(daemon: Daemon, name: str, code: int, **more: object) -> int:
 
 
 @pytest.mark.row("32")
-def test_a_clock_that_is_set_by_an_hour_or_a_day_changes_no_job(stepped: Stepped, figures: Figures) -> None:
+def test_setting_the_clock_by_an_hour_or_a_day_changes_no_job(stepped: Stepped, figures: Figures) -> None:
     limited = gated(stepped, "limited", 3, time_limit=600.0)
     leased = gated(stepped, "leased", 4, requeue_on_lost=600.0)
     plain = gated(stepped, "plain", 5, grace=1.0)
@@ -120,7 +120,7 @@ def servers() -> Iterator[Servers]:
 
 
 @pytest.mark.row("33")
-def test_a_machine_that_slept_finds_its_jobs_and_runs_none_twice_at_once(servers: Servers, figures: Figures) -> None:
+def test_after_a_sleep_a_machine_finds_its_jobs_and_runs_none_twice(servers: Servers, figures: Figures) -> None:
     """Stop the daemon, agents, shims and jobs together. The boot clock continues, as in a suspend."""
     leased = living(servers, requeue_on_lost=LEASE)
     place(servers, leased)

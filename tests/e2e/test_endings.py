@@ -99,7 +99,7 @@ def outcomes(detail: JobDetail) -> list[str]:
     return [one.outcome for one in detail.attempts]
 
 
-def test_who_saves_and_ends_with_0_is_queued_again_and_goes_on_to_its_end(daemon: Daemon) -> None:
+def test_a_job_that_saves_and_exits_with_0_is_requeued_and_finishes(daemon: Daemon) -> None:
     job = begin(daemon)
     daemon.call(Requeue([str(job)]), Changed)
     wait_until(lambda: daemon.detail(job).job.attempt == 2, "its second attempt")
@@ -116,7 +116,7 @@ def test_who_saves_and_ends_with_0_is_queued_again_and_goes_on_to_its_end(daemon
     )
 
 
-def test_one_that_is_held_again_and_again_goes_on_each_time(daemon: Daemon) -> None:
+def test_a_job_that_is_held_repeatedly_resumes_each_time(daemon: Daemon) -> None:
     job = begin(daemon)
     for _ in range(2):
         daemon.call(Hold([str(job)]), Changed)
@@ -139,9 +139,7 @@ def test_one_that_is_held_again_and_again_goes_on_each_time(daemon: Daemon) -> N
         ("", ""),
     ],
 )
-def test_one_that_had_finished_at_that_very_moment_is_completed_where_it_says_so(
-    daemon: Daemon, at_end: str, said: str
-) -> None:
+def test_a_job_that_finished_during_the_stop_is_completed_if_it_says_so(daemon: Daemon, at_end: str, said: str) -> None:
     (daemon.work / "linger").touch()
     (daemon.work / "go").touch()
     (daemon.work / "end").touch()
@@ -160,14 +158,14 @@ def test_one_that_had_finished_at_that_very_moment_is_completed_where_it_says_so
         assert outcomes(detail) == ["exit 0, queued again (requeue)", "succeeded"]
 
 
-def test_a_time_limit_is_no_way_to_completion(daemon: Daemon) -> None:
+def test_a_job_stopped_by_its_time_limit_is_not_completed(daemon: Daemon) -> None:
     job = begin(daemon, time_limit=3.0)
     detail = daemon.until(job, "completed", "failed", "timeout")
     assert detail.job.state == "timeout"
     assert any(DOUBT in line for line in detail.notices), detail.notices
 
 
-def test_a_finally_block_that_hangs_is_ended_by_the_grace_and_the_job_has_stopped(daemon: Daemon) -> None:
+def test_a_job_whose_finally_block_hangs_is_killed_after_its_grace_and_counts_as_stopped(daemon: Daemon) -> None:
     (daemon.work / "train.py").write_text(HANGS)
     job = daemon.submit("train.py", level="script", grace=3.0)
     wait_until((daemon.work / "waits").exists, "its fifth step", LONG)

@@ -111,7 +111,7 @@ def whole_log(daemon: Daemon, job: int) -> str:
 
 
 @pytest.mark.parametrize("where", ["daemon", "far"])
-def test_arguments_environment_and_folders_arrive_as_they_are(where: str, request: pytest.FixtureRequest) -> None:
+def test_arguments_environment_and_folders_arrive_unchanged(where: str, request: pytest.FixtureRequest) -> None:
     daemon: Daemon = request.getfixturevalue(where)
     folders = [text for text in (*SHELL, *TERMINAL) if "/" not in text]
     for text in folders:
@@ -131,7 +131,7 @@ def test_arguments_environment_and_folders_arrive_as_they_are(where: str, reques
     assert canaries(daemon.home, daemon.work) == []
 
 
-def test_commands_that_are_none_fail_without_a_shell(daemon: Daemon, far: Daemon) -> None:
+def test_invalid_commands_fail_without_a_shell(daemon: Daemon, far: Daemon) -> None:
     commands = [text for text in (*SHELL, *TERMINAL, LARGE) if text != "../../../../etc/passwd"]
     for place in (daemon, far):
         jobs = [place.submit(text) for text in commands]
@@ -141,7 +141,7 @@ def test_commands_that_are_none_fail_without_a_shell(daemon: Daemon, far: Daemon
     shown(far, jobs[commands.index(TERMINAL[0])], jobs[-1])
 
 
-def test_interpreters_that_are_none_are_waited_for_without_a_shell(daemon: Daemon, far: Daemon) -> None:
+def test_jobs_with_invalid_interpreters_wait_and_start_no_shell(daemon: Daemon, far: Daemon) -> None:
     """The agent checks what a job needs, and runs a process of its own after a setup. Both treat the interpreter only
     as a name."""
     for place in (daemon, far):
@@ -160,7 +160,7 @@ def test_interpreters_that_are_none_are_waited_for_without_a_shell(daemon: Daemo
         lives(place)
 
 
-def test_names_that_are_none_are_refused(daemon: Daemon) -> None:
+def test_invalid_names_are_refused(daemon: Daemon) -> None:
     count = daemon.rows().total
     for text in (*TEXTS, NUL):
         for field in ({"name": text}, {"tags": [text]}, {"signal": text}, {"level": text}, {"gpu_type": text}):
@@ -178,7 +178,7 @@ def test_names_that_are_none_are_refused(daemon: Daemon) -> None:
     assert daemon.rows().total == count
 
 
-def test_hosts_and_names_of_nodes_that_are_none_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_invalid_hosts_and_node_names_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "config.toml").write_text("interval = 2.0\n")
     monkeypatch.setenv("GPQ_CONFIG", str(tmp_path / "config.toml"))
     for text in (*TEXTS, NUL, SURROGATE):
@@ -206,7 +206,7 @@ def test_hosts_and_names_of_nodes_that_are_none_are_refused(tmp_path: Path, monk
 # -- T10: what a job prints and reports --------------------------------------------------------------------------------
 
 
-def test_a_log_reaches_a_terminal_without_anything_that_it_obeys_and_a_pipe_as_it_is(daemon: Daemon) -> None:
+def test_a_log_reaches_a_terminal_without_control_sequences_and_a_pipe_unchanged(daemon: Daemon) -> None:
     log = "\n".join(TERMINAL).encode() + b"\n\xff\xfe\x9b2J\x00 \x1b[31mred\x1b[0m end\n"
     (daemon.work / "log").write_bytes(log)
     job = daemon.shell("cat log")
@@ -220,7 +220,7 @@ def test_a_log_reaches_a_terminal_without_anything_that_it_obeys_and_a_pipe_as_i
     assert Gpq(daemon.home)("logs", str(piped)).stdout == TERMINAL[2]
 
 
-def test_reports_of_a_script_that_lies_are_survived_and_shown_safely(daemon: Daemon) -> None:
+def test_the_daemon_survives_false_reports_and_shows_them_safely(daemon: Daemon) -> None:
     (daemon.work / "lines").write_text("\n".join(report_lines()) + "\n")
     job = daemon.shell(
         'cat lines > "$GPQ_RUN_DIR/report.jsonl"; while ! test -e go; do sleep 0.1; done', name="reports"
@@ -236,7 +236,7 @@ def test_reports_of_a_script_that_lies_are_survived_and_shown_safely(daemon: Dae
 # -- T15: a node that lies ---------------------------------------------------------------------------------------------
 
 
-def test_whatever_a_node_says_the_daemon_lives_and_others_are_untouched(tmp_path: Path) -> None:
+def test_the_daemon_survives_anything_a_node_says_and_other_nodes_are_unaffected(tmp_path: Path) -> None:
     tail = {"data": "Gw==", "offset": 0, "size": 9}  # reading on from there never ends
     end = {"code": HUGE, "signal": SURROGATE, "note": TERMINAL[0] + SURROGATE, "ended_at": float("nan")}
     ok = {"state": "ok", "id": "slot-0"}
@@ -333,7 +333,7 @@ def test_5000_random_frames_each_get_an_answer(daemon: Daemon) -> None:
     lives(daemon)
 
 
-def test_100_slow_connections_hold_nobody_up_for_long(daemon: Daemon, figures: Figures) -> None:
+def test_100_slow_connections_delay_nobody_for_long(daemon: Daemon, figures: Figures) -> None:
     with contextlib.ExitStack() as stack:
         began = time.monotonic()
         for number in range(100):
@@ -355,7 +355,7 @@ PLANTED = (  # groups in which no name hides another
 
 
 @pytest.mark.parametrize("names", PLANTED, ids=lambda names: names[0])
-def test_a_planted_link_is_not_written_through(names: tuple[str, ...], tmp_path: Path) -> None:
+def test_gpq_never_writes_through_a_planted_link(names: tuple[str, ...], tmp_path: Path) -> None:
     daemon = Daemon(slots=1)
     victims = {name: tmp_path / name.replace("/", "-") for name in names}
     for name, victim in victims.items():

@@ -81,7 +81,7 @@ def living(servers: Servers, **more: object) -> int:
     return servers.submit(sys.executable, "job.py", **more)
 
 
-def test_a_job_on_a_server_that_was_cut_off_ends_itself_before_it_starts_elsewhere(servers: Servers) -> None:
+def test_a_job_on_an_unreachable_server_ends_itself_before_it_starts_elsewhere(servers: Servers) -> None:
     job = living(servers, requeue_on_lost=LEASE)
     first = place(servers, job)
     wait_until(lambda: servers.alive(1)[-1] > servers.alive(1)[0] + LEASE + 2.0, "its lease is renewed")
@@ -106,7 +106,7 @@ def test_a_job_on_a_server_that_was_cut_off_ends_itself_before_it_starts_elsewhe
     assert not (servers.work / "alive.3").exists()
 
 
-def test_a_job_without_a_lease_is_unknown_keeps_its_gpu_and_its_cancel_waits_for_its_server(servers: Servers) -> None:
+def test_a_job_without_a_lease_becomes_unknown_keeps_its_gpu_and_is_cancelled_later(servers: Servers) -> None:
     job = living(servers)
     first = place(servers, job)
     servers.cut(first)
@@ -133,7 +133,7 @@ def test_a_job_without_a_lease_is_unknown_keeps_its_gpu_and_its_cancel_waits_for
     assert servers.ended(job) == {job: ("cancelled", 137)}
 
 
-def test_a_daemon_that_is_frozen_longer_than_the_lease_finds_its_job_ended_and_starts_it_again(
+def test_a_daemon_frozen_for_longer_than_the_lease_restarts_its_job(
     servers: Servers,
 ) -> None:
     job = living(servers, requeue_on_lost=LEASE)
@@ -155,7 +155,7 @@ def test_a_daemon_that_is_frozen_longer_than_the_lease_finds_its_job_ended_and_s
     assert servers.ended(job, free) == {job: ("completed", 0), free: ("failed", 4)}
 
 
-def test_a_server_that_slept_through_its_lease_ends_its_job_as_it_wakes(servers: Servers, figures: Figures) -> None:
+def test_a_server_that_slept_past_the_lease_ends_its_job_when_it_wakes(servers: Servers, figures: Figures) -> None:
     job = living(servers, requeue_on_lost=LEASE)
     first = place(servers, job)
     wait_until(lambda: len(attempt_of(servers, first)) >= 3, "guard, shim and job")
@@ -207,7 +207,7 @@ def _cwd(process: psutil.Process) -> str:
         return ""
 
 
-def test_after_a_reboot_what_checkpoints_goes_on_and_a_black_box_fails_with_the_reason(servers: Servers) -> None:
+def test_after_a_reboot_jobs_with_checkpoints_resume_and_a_black_box_fails_with_the_reason(servers: Servers) -> None:
     command = '[ -n "$GPQ_RESUME" ] && exit 0; while :; do sleep 0.05; done'
     plain = servers.shell("exec sleep 600")
     keeping = servers.shell(command, level="signal")
@@ -221,7 +221,7 @@ def test_after_a_reboot_what_checkpoints_goes_on_and_a_black_box_fails_with_the_
     assert servers.detail(plain).job.attempt == 1
 
 
-def test_a_daemon_that_is_killed_and_back_in_time_keeps_the_lease(servers: Servers) -> None:
+def test_a_killed_daemon_that_is_back_in_time_keeps_the_lease(servers: Servers) -> None:
     job = living(servers, requeue_on_lost=60.0)
     place(servers, job)
     servers.kill()

@@ -26,7 +26,7 @@ CASES = [policy if policy in EVERYDAY else pytest.param(policy, marks=pytest.mar
 
 
 @pytest.mark.parametrize("policy", CASES)
-def test_jobs_come_to_their_ends_under(policy: str) -> None:
+def test_all_jobs_end_under_the_policy(policy: str) -> None:
     with Daemon(slots=2, policy=policy, interval=1.0, settle_seconds=0.5) as daemon:
         assert status(daemon)["policy"] == policy
         box = daemon.shell("echo box >> ran; while [ ! -e go ]; do sleep 0.05; done")

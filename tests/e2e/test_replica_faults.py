@@ -63,7 +63,7 @@ def daemon(shared: Daemon, tmp_path: Path) -> Iterator[Daemon]:
 
 
 @pytest.mark.parametrize("fault", FAULTS, ids=["raises", "exits", "is killed", "out of memory"])
-def test_none_is_left_of_an_attempt_of_which_one_replica_failed(daemon: Daemon, fault: str, figures: Figures) -> None:
+def test_if_one_replica_fails_its_whole_attempt_ends(daemon: Daemon, fault: str, figures: Figures) -> None:
     (daemon.work / "train.py").write_text(SCRIPT.replace("FAULT", fault))
     job = daemon.submit("train.py", level="script", min_gpus=2, max_gpus=2, rigid=True)
     detail = daemon.until(job, "failed", "completed", patience=LONG)

@@ -41,7 +41,7 @@ for epoch in job.epochs(1_000_000):
 """
 
 
-def test_what_a_script_draws_at_its_start_comes_out_alike_or_the_job_ends() -> None:
+def test_a_restarted_script_draws_the_same_numbers_or_the_job_ends() -> None:
     with Daemon(slots=2, interval=0.5) as daemon:
         (daemon.work / "train.py").write_text(TRAINING)
         before, after = (

@@ -58,7 +58,7 @@ def agent_of(daemon: Daemon) -> psutil.Process:
 
 
 @pytest.mark.row("28")
-def test_a_slow_checkpoint_has_its_grace_and_who_ignores_term_is_killed_after_it(figures: Figures) -> None:
+def test_a_slow_checkpoint_gets_its_grace_and_a_job_that_ignores_term_is_killed_after_it(figures: Figures) -> None:
     with Daemon(slots=2) as daemon:
         (daemon.work / "slow.py").write_text(SLOW)
         options = {"level": "signal", "signal": "USR1", "grace": 6.0}
@@ -86,7 +86,7 @@ def test_a_slow_checkpoint_has_its_grace_and_who_ignores_term_is_killed_after_it
 
 @pytest.mark.row("29")
 @pytest.mark.skipif(bool(lacking("freezer")), reason=lacking("freezer"))
-def test_what_cannot_be_killed_is_stuck_keeps_its_slot_and_hinders_nobody(figures: Figures) -> None:
+def test_a_job_that_cannot_be_killed_is_stuck_keeps_its_slot_and_blocks_nobody(figures: Figures) -> None:
     with Daemon(slots=2) as daemon, group("freezer") as ice:
         job = daemon.shell("exec sleep 600")
         daemon.until(job, "running")
@@ -121,7 +121,7 @@ def test_what_cannot_be_killed_is_stuck_keeps_its_slot_and_hinders_nobody(figure
 
 @pytest.mark.row("30")
 @pytest.mark.skipif(bool(lacking("memory")), reason=lacking("memory"))
-def test_a_job_is_told_its_want_of_memory_and_an_agent_that_died_of_it_is_back_without_harm(figures: Figures) -> None:
+def test_a_job_killed_for_memory_says_so_and_an_agent_killed_for_memory_comes_back(figures: Figures) -> None:
     with (
         group("memory", "narrow", memory__limit_in_bytes=96 << 20) as narrow,
         group("memory", "small", memory__limit_in_bytes=1 << 20) as small,
@@ -185,7 +185,7 @@ def remote(tmp_path: Path) -> Iterator[Served]:
 
 @needs_root
 @pytest.mark.row("42")
-def test_a_file_server_that_fails_is_the_jobs_trouble_alone(remote: Served, figures: Figures) -> None:
+def test_a_failing_file_server_affects_only_its_jobs(remote: Served, figures: Figures) -> None:
     with Daemon(slots=2) as daemon:
         good = daemon.shell("exit 3", cwd=str(remote.work))
         assert daemon.ended(good) == {good: ("failed", 3)}
@@ -223,7 +223,7 @@ def test_a_file_server_that_fails_is_the_jobs_trouble_alone(remote: Served, figu
 
 @needs_root
 @pytest.mark.row("42")
-def test_a_state_directory_behind_a_network_is_refused_in_one_line(remote: Served, figures: Figures) -> None:
+def test_a_state_directory_on_a_network_file_system_is_refused_in_one_line(remote: Served, figures: Figures) -> None:
     env = {**os.environ, "PYTHONPATH": f"{ROOT}:{ROOT / 'agent'}", "GPQ_HOME": str(remote.work / "gpq")}
     argv = [sys.executable, "-m", "gpq.daemon.main"]
     done = subprocess.run(argv, env=env, cwd="/", capture_output=True, text=True, timeout=60, check=False)
@@ -252,7 +252,7 @@ for name in os.listdir("/proc"):
 
 
 @pytest.mark.row("44, 45")
-def test_jobs_that_fail_at_once_or_kill_their_nodes_agent_are_held_after_three(figures: Figures) -> None:
+def test_jobs_that_fail_at_once_or_kill_their_agent_are_held_after_three_attempts(figures: Figures) -> None:
     with Daemon(nodes={"a": 1, "b": 1}) as daemon:
         (daemon.work / "killer.py").write_text(KILLER)
         killer = daemon.submit(sys.executable, "killer.py", level="signal", retries=50)

@@ -126,7 +126,7 @@ def visited(daemon: Daemon, name: str, size: int, epochs: int) -> bool:
     return {epoch: sorted(part) for epoch, part in seen.items()} == {e: list(range(size)) for e in range(epochs)}
 
 
-def test_a_job_grows_gives_back_and_changes_its_batch_and_every_epoch_is_exact() -> None:
+def test_every_epoch_is_exact_while_a_job_grows_shrinks_and_changes_its_batch() -> None:
     with Daemon(slots=2, policy="goodput", interval=1.0, settle_seconds=0.5, restart_seconds=1.0) as daemon:
         size, epochs = 3200, 4
         (daemon.work / "adaptive.slow").touch()
@@ -172,7 +172,7 @@ def test_resizes_do_not_change_the_loss_curve_of_a_fixed_batch() -> None:
         assert curve == pytest.approx(expected, rel=1e-4)
 
 
-def test_a_killed_replica_ends_its_attempt_at_once_and_the_job_goes_on_from_its_checkpoint() -> None:
+def test_a_killed_replica_ends_its_attempt_at_once_and_the_job_resumes() -> None:
     with Daemon(slots=2, interval=1.0) as daemon:
         (daemon.work / "killed.slow").touch()
         job = train(
@@ -194,7 +194,7 @@ def test_a_killed_replica_ends_its_attempt_at_once_and_the_job_goes_on_from_its_
         assert detail.job.progress == 1.0
 
 
-def test_a_loop_of_its_own_is_declared_resized_and_resumed() -> None:
+def test_a_custom_loop_is_declared_resized_and_resumed() -> None:
     with Daemon(slots=2, policy="goodput", interval=1.0, settle_seconds=0.5, restart_seconds=1.0) as daemon:
         (daemon.work / "own.py").write_text(OWN_LOOP)
         job = daemon.submit("own.py", level="script", max_gpus=2, grace=60.0)

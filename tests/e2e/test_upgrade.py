@@ -85,7 +85,7 @@ def mixed(before: Path) -> Iterator[Mixed]:
 
 
 @pytest.mark.row("43")
-def test_jobs_of_the_version_before_are_adopted_and_going_back_is_refused_without_harm(
+def test_jobs_of_an_earlier_version_are_adopted_and_a_downgrade_is_refused_without_harm(
     mixed: Mixed, before: Path, figures: Figures
 ) -> None:
     ended = mixed.put("exit 3")
@@ -128,7 +128,7 @@ def test_jobs_of_the_version_before_are_adopted_and_going_back_is_refused_withou
 
 @pytest.mark.row("43")
 @pytest.mark.parametrize("old", ["agent", "daemon"])
-def test_each_version_of_the_daemon_speaks_to_the_other_versions_agent(
+def test_each_version_of_the_daemon_works_with_the_other_versions_agent(
     mixed: Mixed, before: Path, figures: Figures, old: str
 ) -> None:
     mixed.source, agents = (ROOT, before) if old == "agent" else (before, ROOT)
