@@ -55,8 +55,8 @@ class Verdict:
         ready = sorted(self.ready_seconds)
         rows = [
             ("kill -9 of the daemon", self.kills),
-            ("  aimed at a submission", self.kills_at_submission),
-            ("  while it recovered", self.kills_before_ready),
+            ("  during a submission", self.kills_at_submission),
+            ("  during a recovery", self.kills_before_ready),
             ("jobs acknowledged", self.acknowledged),
             ("submissions cut off by a kill", self.unanswered),
             ("acknowledged jobs lost", len(self.lost)),
@@ -64,7 +64,7 @@ class Verdict:
             ("wrong exit codes", len(self.wrong)),
             ("jobs that did not end", len(self.unfinished)),
             ("start to serving, median s", f"{ready[len(ready) // 2]:.2f}" if ready else "-"),
-            ("seconds in all", f"{self.seconds:.0f}"),
+            ("total seconds", f"{self.seconds:.0f}"),
         ]
         return "\n".join(f"{name:<32}{value:>8}" for name, value in rows)
 
@@ -167,7 +167,7 @@ def chaos(
             _catch_up(submitter)
         submitter.allow(jobs)
         submitter.join(timeout=PATIENCE)
-        assert not submitter.is_alive(), f"{len(submitter.acknowledged)} of {jobs} jobs are submitted"
+        assert not submitter.is_alive(), f"{len(submitter.acknowledged)} of {jobs} jobs were submitted"
         if submitter.error is not None:
             raise submitter.error
         verdict.acknowledged, verdict.unanswered = len(submitter.acknowledged), submitter.unanswered
@@ -188,7 +188,7 @@ def _ended(ledger: Path) -> int:
 def _catch_up(submitter: Submitter) -> None:
     wait_until(
         lambda: len(submitter.acknowledged) - _ended(submitter.ledger) < BACKLOG or submitter.error is not None,
-        "jobs end",
+        "enough jobs have ended",
         patience=PATIENCE,
     )
 

@@ -314,7 +314,7 @@ def test_a_script_that_crashes_at_import_fails_at_once_with_its_traceback(gpq: G
     assert "failed" in said.stdout
     assert "exit 1" in said.stdout
     detail = daemon.detail(int(job))
-    assert len(detail.attempts) == 1, "what fails by itself is not tried again unasked"
+    assert len(detail.attempts) == 1, "gpq does not retry a job that fails by itself"
 
 
 @pytest.mark.long
@@ -343,7 +343,7 @@ def test_a_job_whose_directory_is_gone_waits_and_says_why(gpq: Gpq, daemon: Daem
     job = gpq("submit", "--hold", "--", "true", cwd=daemon.work / "gone").stdout.split()[1]
     (daemon.work / "gone").rmdir()
     assert gpq("release", job).returncode == 0
-    wait_until(lambda: f"no folder {daemon.work}/gone" in gpq("why", job).stdout, "the reason is told", PATIENCE)
+    wait_until(lambda: f"no folder {daemon.work}/gone" in gpq("why", job).stdout, "the reason is shown", PATIENCE)
     assert daemon.state(int(job)) == "pending"
     assert gpq("cancel", job).returncode == 0
 

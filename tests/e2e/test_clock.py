@@ -96,9 +96,9 @@ def test_setting_the_clock_by_an_hour_or_a_day_changes_no_job(stepped: Stepped, 
             now = stepped.states()
             changes += now != before
             time.sleep(0.1)
-    figures.exactly("changes of a job by steps of the clock of an hour and a day", changes, 0)
+    figures.exactly("changes of a job caused by clock steps of an hour and a day", changes, 0)
     yesterday = time.strftime("%Y-%m-%d", time.localtime(time.time() - DAY))
-    assert yesterday in (stepped.home / "daemon.log").read_text(), "the clock was stepped indeed"
+    assert yesterday in (stepped.home / "daemon.log").read_text(), "the clock was really stepped"
     for name in ("plain", "first", "second", "third"):
         (stepped.work / f"go-{name}").touch()
     told = stepped.ended(plain, first, second, third)  # one after the other on the device of `plain`
@@ -132,8 +132,8 @@ def test_after_a_sleep_a_machine_finds_its_jobs_and_runs_none_twice(servers: Ser
     everything = [daemon, *daemon.children(), *attempt_of(servers, "a"), *attempt_of(servers, "b")]
     with _asleep(everything):
         asleep = servers.alive(1)[-1]
-        wait_until(lambda: time.clock_gettime(time.CLOCK_BOOTTIME) > asleep + LEASE + 5.0, "it slept long enough")
-    wait_until(lambda: servers.alive(2), "the job with a lease lives again")
+        wait_until(lambda: time.clock_gettime(time.CLOCK_BOOTTIME) > asleep + LEASE + 5.0, "it has slept long enough")
+    wait_until(lambda: servers.alive(2), "the job with a lease runs again")
     overlap = max(0.0, servers.alive(1)[-1] - servers.alive(2)[0])
     figures.at_most("overlap of two attempts after a sleep", overlap, 0.0)
     assert psutil.pid_exists(pid)

@@ -62,9 +62,9 @@ def test_a_job_that_ended_while_no_daemon_ran_is_recorded_later(daemon: Daemon) 
     pid = pid_in(daemon.work / "pid")
     daemon.kill()
     (daemon.work / "go").touch()
-    wait_until(lambda: not psutil.pid_exists(pid), "the job ends")
+    wait_until(lambda: not psutil.pid_exists(pid), "the job has ended")
     record = daemon.home / "nodes" / "local" / "attempts" / f"{job}.1" / wire.EXIT
-    wait_until(record.exists, "its end is noted, and nobody hears of it")
+    wait_until(record.exists, "its end is recorded while no daemon runs")
     again = time.time()
     daemon.start()
     assert daemon.ended(job) == {job: ("failed", 11)}
@@ -224,7 +224,7 @@ def test_a_job_whose_shim_was_killed_keeps_its_device_and_can_be_cancelled() -> 
         assert shim is not None
         shim.kill()
         other = daemon.shell("true")
-        wait_until(lambda: "the shim of attempt" in daemon.output(), "it is noticed")
+        wait_until(lambda: "the shim of attempt" in daemon.output(), "the daemon notices")
         assert daemon.state(job) == "running"
         assert daemon.state(other) == "pending"
         assert daemon.call(Cancel([str(job)], wait=PATIENCE), CancelResult).cancelled == [job]

@@ -108,7 +108,7 @@ def test_a_job_that_saves_and_exits_with_0_is_requeued_and_finishes(daemon: Daem
     (daemon.work / "end").touch()
     detail = daemon.until(job, "completed", "failed")
     assert detail.job.state == "completed"
-    assert steps(daemon) == STEPS, "it went on from its checkpoint, and no step was done twice"
+    assert steps(daemon) == STEPS, "the job resumed from its checkpoint and repeated no step"
     assert outcomes(detail) == ["exit 0, queued again (requeue)", "succeeded"]
     assert any(DOUBT in line and "--done-file PATH" in line for line in detail.notices), detail.notices
     assert any(
@@ -124,11 +124,11 @@ def test_a_job_that_is_held_repeatedly_resumes_each_time(daemon: Daemon) -> None
         (daemon.work / "go").touch()
         before = len(steps(daemon))
         daemon.call(Release([str(job)]), Changed)
-        wait_until(lambda before=before: len(steps(daemon)) > before, "it goes on")
+        wait_until(lambda before=before: len(steps(daemon)) > before, "it resumes")
         wait_until(lambda: steps(daemon)[-1] == "8", "its last step")
     (daemon.work / "end").touch()
     assert daemon.ended(job) == {job: ("completed", 0)}
-    assert steps(daemon) == [*STEPS, *STEPS[5:]], "it came to its end in the second stop, and did not say so"
+    assert steps(daemon) == [*STEPS, *STEPS[5:]], "it reached its end during the second stop but did not say so"
 
 
 @pytest.mark.parametrize(
@@ -146,7 +146,9 @@ def test_a_job_that_finished_during_the_stop_is_completed_if_it_says_so(daemon: 
     job = begin(daemon, at_end, done_file="out.safetensors")
     wait_until(lambda: steps(daemon) == STEPS, "its last step")
     daemon.call(Requeue([str(job)]), Changed)
-    wait_until(lambda: daemon.state(job) == "completed" or daemon.detail(job).job.attempt == 2, "the end of the first")
+    wait_until(
+        lambda: daemon.state(job) == "completed" or daemon.detail(job).job.attempt == 2, "the first one has ended"
+    )
     (daemon.work / "linger").unlink()
     detail = daemon.until(job, "completed", "failed")
     assert detail.job.state == "completed"
@@ -176,5 +178,5 @@ def test_a_job_whose_finally_block_hangs_is_killed_after_its_grace_and_counts_as
     assert detail.job.state == "completed", daemon.log(job, detail.job.attempt)
     assert outcomes(detail) == ["stopped (requeue)", "succeeded"]
     rows = [(daemon.work / f"rows.{attempt}").read_text().split() for attempt in (1, 2)]
-    assert len(rows[0]) >= 20, "they were written out before"
+    assert len(rows[0]) >= 20, "the rows were written before"
     assert sorted(map(int, rows[0] + rows[1])) == list(range(40))

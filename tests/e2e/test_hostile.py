@@ -151,7 +151,7 @@ def test_jobs_with_invalid_interpreters_wait_and_start_no_shell(daemon: Daemon, 
         def explained(place: Daemon = place, jobs: list[int] = jobs) -> bool:
             return all("interpreter" in row.reason for row in place.rows(jobs).jobs)
 
-        wait_until(explained, "what each lacks is told")
+        wait_until(explained, "gpq says what each job lacks")
         assert {(row.state, row.attempt) for row in place.rows(jobs).jobs} == {("pending", 0)}
         if place is daemon:
             shown(place, jobs[len(SHELL)], jobs[-1])
@@ -225,7 +225,7 @@ def test_the_daemon_survives_false_reports_and_shows_them_safely(daemon: Daemon)
     job = daemon.shell(
         'cat lines > "$GPQ_RUN_DIR/report.jsonl"; while ! test -e go; do sleep 0.1; done', name="reports"
     )
-    wait_until(lambda: "honest" in daemon.detail(job).notices, "the honest line after all the others is told")
+    wait_until(lambda: "honest" in daemon.detail(job).notices, "the honest line after all the others is shown")
     said = shown(daemon, job)
     assert "honest" in said
     (daemon.work / "go").touch()
@@ -268,7 +268,7 @@ def test_the_daemon_survives_anything_a_node_says_and_other_nodes_are_unaffected
         def all_heard() -> bool:
             return all(not node.reason.startswith("not heard of yet") for node in daemon.nodes().nodes)
 
-        wait_until(all_heard, "every node was heard, or has said nothing that makes sense")
+        wait_until(all_heard, "every node has answered, or sent nothing valid")
         daemon.until(theirs[0], "failed")
         daemon.until(theirs[3], "failed")
         lives(daemon)
@@ -341,7 +341,7 @@ def test_100_slow_connections_delay_nobody_for_long(daemon: Daemon, figures: Fig
             stream.connect(str(daemon.home / "gpq.sock"))
             stream.sendall(b'{"v":1,"op":"' if number % 2 else b"\0")
         lives(daemon)
-        figures.at_most("a job beside 100 slow connections", time.monotonic() - began, 20.0)
+        figures.at_most("a job next to 100 slow connections", time.monotonic() - began, 20.0)
     lives(daemon)
 
 

@@ -86,7 +86,7 @@ def test_a_job_on_an_unreachable_server_ends_itself_before_it_starts_elsewhere(s
     first = place(servers, job)
     wait_until(lambda: servers.alive(1)[-1] > servers.alive(1)[0] + LEASE + 2.0, "its lease is renewed")
     servers.cut(first)
-    wait_until(lambda: servers.alive(2), "it lives elsewhere")
+    wait_until(lambda: servers.alive(2), "it runs elsewhere")
     assert servers.alive(2)[0] > servers.alive(1)[-1]
     found = servers.detail(job)
     assert {part.node for part in found.job.placement} == {"a", "b"} - {first}
@@ -120,7 +120,7 @@ def test_a_job_without_a_lease_becomes_unknown_keeps_its_gpu_and_is_cancelled_la
     assert row.unknown.endswith(f"server {first} does not answer")
     assert row.gpus == 1
     before = len(servers.alive(1))
-    wait_until(lambda: len(servers.alive(1)) > before, "it lives on")
+    wait_until(lambda: len(servers.alive(1)) > before, "it continues")
     answer = servers.call(Cancel([str(job)], wait=PATIENCE), CancelResult)
     assert answer.remaining == [job]
     assert "does not answer" in answer.waiting[job]
@@ -148,7 +148,7 @@ def test_a_daemon_frozen_for_longer_than_the_lease_restarts_its_job(
         assert psutil.pid_exists(int((servers.work / "free").read_text()))
     finally:
         servers.process.send_signal(signal.SIGCONT)
-    wait_until(lambda: servers.alive(2), "it lives again")
+    wait_until(lambda: servers.alive(2), "it runs again")
     assert servers.alive(2)[0] > servers.alive(1)[-1]
     assert any("ended by its lease" in line for line in servers.detail(job).notices)
     (servers.work / "go").touch()
@@ -163,14 +163,14 @@ def test_a_server_that_slept_past_the_lease_ends_its_job_when_it_wakes(servers: 
     for one in everything:
         one.suspend()
     servers.cut(first)
-    wait_until(lambda: servers.alive(2), "it lives elsewhere")
+    wait_until(lambda: servers.alive(2), "it runs elsewhere")
     begun, last = servers.alive(2)[0], servers.alive(1)[-1]
     assert begun > last + LEASE
     for one in everything:
         one.resume()
-    wait_until(lambda: not attempt_of(servers, first), "it is ended")
+    wait_until(lambda: not attempt_of(servers, first), "it has ended")
     late = [at for at in servers.alive(1) if at > last] or [last]
-    figures.at_most("a job goes on after a sleep, until the next look at the clock", late[-1] - late[0], 5.0)
+    figures.at_most("a job continues after a sleep, until the next check of the clock", late[-1] - late[0], 5.0)
     (servers.work / "go").touch()
     assert servers.ended(job) == {job: ("completed", 0)}
 
@@ -197,7 +197,9 @@ def reboot(servers: Servers, *jobs: int) -> None:
             psutil.Process(record["pid"]).kill()
             (folder / name).write_text(json.dumps({**record, "boot_id": "another", "pid": os.getpid()}))
         (folder / "exit.json").unlink(missing_ok=True)  # the shim may have seen the job end
-    wait_until(lambda: not [one for one in psutil.process_iter() if str(servers.work) in _cwd(one)], "all is gone")
+    wait_until(
+        lambda: not [one for one in psutil.process_iter() if str(servers.work) in _cwd(one)], "all processes are gone"
+    )
 
 
 def _cwd(process: psutil.Process) -> str:
@@ -227,7 +229,7 @@ def test_a_killed_daemon_that_is_back_in_time_keeps_the_lease(servers: Servers) 
     servers.kill()
     servers.start()
     begun = servers.alive(1)[-1]
-    wait_until(lambda: servers.alive(1)[-1] > begun + 2.0, "it lives on")
+    wait_until(lambda: servers.alive(1)[-1] > begun + 2.0, "it continues")
     assert (servers.detail(job).job.attempt, servers.state(job)) == (1, "running")
     (servers.work / "go").touch()
     assert servers.ended(job) == {job: ("completed", 0)}

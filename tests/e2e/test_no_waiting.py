@@ -67,7 +67,7 @@ def test_no_command_waits_for_a_server_that_does_not_answer(daemon: Daemon, figu
     with silenced(daemon, "far"):
         # First in the seconds before gpq knows about it, then when it knows.
         _measure(daemon, figures, "at once", [line.format(number=1, **words) for line in COMMANDS if line not in LATER])
-        wait_until(lambda: "far" in " ".join(daemon.rows().warnings), "the server is known to be silent")
+        wait_until(lambda: "far" in " ".join(daemon.rows().warnings), "gpq knows that the server is silent")
         _measure(daemon, figures, "later", [line.format(number=2, **words) for line in COMMANDS])
 
 

@@ -32,7 +32,7 @@ def test_all_jobs_end_under_the_policy(policy: str) -> None:
         box = daemon.shell("echo box >> ran; while [ ! -e go ]; do sleep 0.05; done")
         job = train(daemon, "trained", size=800, epochs=2, pace=0.0, fixed=False, gpus=2)
         daemon.until(box, "running")
-        wait_until(lambda: list(daemon.work.glob("trained.*")), "it trains beside the box", LONG)
+        wait_until(lambda: list(daemon.work.glob("trained.*")), "it trains next to the black box", LONG)
         later = daemon.shell("echo later >> ran")
         (daemon.work / "go").touch()
         detail = daemon.until(job, "completed", "failed", patience=LONG)

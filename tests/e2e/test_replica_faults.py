@@ -75,4 +75,4 @@ def test_if_one_replica_fails_its_whole_attempt_ends(daemon: Daemon, fault: str,
     assert not [pid for pid in pids if os.path.exists(f"/proc/{pid}")]
     ended = datetime.fromisoformat(detail.attempts[0].ended_at or "").timestamp()
     seconds = ended - float((daemon.work / "fault").read_text())
-    figures.at_most(f"from the fault to an attempt without processes, {fault.partition('(')[0]}", seconds, 15.0)
+    figures.at_most(f"from the fault to the end of all processes, {fault.partition('(')[0]}", seconds, 15.0)

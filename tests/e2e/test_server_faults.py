@@ -104,13 +104,13 @@ def test_a_job_that_cannot_be_killed_is_stuck_keeps_its_slot_and_blocks_nobody(f
             others.append(daemon.detail(other).job)
             assert time.monotonic() - began < 180.0, row
         figures.at_most("from the cancel to `stuck`", time.monotonic() - began, 60.0)
-        figures.at_most(f"the longest of {len(others)} other jobs meanwhile", longest, 10.0)
+        figures.at_most(f"the slowest of {len(others)} other jobs meanwhile", longest, 10.0)
         assert {other.exit_status for other in others} == {3}
         assert f"pid {process.pid} (" in row.reason
         assert "state D) cannot be killed" in row.reason
         [node] = daemon.nodes().nodes
         held = [device for device in node.devices if device.job == job]
-        figures.exactly("slots that the stuck job keeps", len(held), 1)
+        figures.exactly("slots kept by the stuck job", len(held), 1)
         waiting = [daemon.shell("true") for _ in range(3)]
         assert set(daemon.ended(*waiting).values()) == {("completed", 0)}
         assert [device.job for device in daemon.nodes().nodes[0].devices if device.job] == [job]
@@ -135,11 +135,11 @@ def test_a_job_killed_for_memory_says_so_and_an_agent_killed_for_memory_comes_ba
         hog = daemon.submit(sys.executable, "-c", "b = []\nwhile True: b.append(bytearray(b'x' * (8 << 20)))")
         assert daemon.ended(hog) == {hog: ("failed", 137)}
         reason = daemon.detail(hog).job.reason
-        figures.exactly("cause of the job's end is told", "out of memory: the kernel killed it" in reason, True)
+        figures.exactly("cause of the job's end is reported", "out of memory: the kernel killed it" in reason, True)
         assert "oom_kill rose from" in reason
         (small / "cgroup.procs").write_text(str(agent.pid))
         daemon.submit("sh", "-c", "true", *["x" * 100_000] * 8)  # the agent needs some memory to read its order
-        wait_until(lambda: not agent.is_running(), "the agent is killed")
+        wait_until(lambda: not agent.is_running(), "the agent was killed")
         assert "oom_kill 1" in (small / "memory.oom_control").read_text()
         began = time.monotonic()
         other = daemon.shell("exit 6")
@@ -147,7 +147,7 @@ def test_a_job_killed_for_memory_says_so_and_an_agent_killed_for_memory_comes_ba
         figures.at_most("the node serves again after its agent was killed", time.monotonic() - began, 15.0)
         assert agent_of(daemon).pid != agent.pid
         gate.touch()
-        figures.exactly("end of the job that ran meanwhile", daemon.ended(lives)[lives], ("failed", 5))
+        figures.exactly("end of the job that ran at the time", daemon.ended(lives)[lives], ("failed", 5))
         assert (daemon.work / "lives").read_text() == "run\n"
 
 
@@ -162,7 +162,7 @@ def test_a_daemon_with_64_descriptors_refuses_a_crowd_and_recovers(figures: Figu
         try:
             crowd.extend(Connection(str(daemon.home / "gpq.sock")) for _ in range(100))
             served = psutil.Process(daemon.process.pid)
-            wait_until(lambda: served.num_fds() >= 60, "its listener meets the limit")
+            wait_until(lambda: served.num_fds() >= 60, "its listener reaches the limit")
             assert daemon.process.poll() is None
         finally:
             for connection in crowd:
@@ -170,9 +170,9 @@ def test_a_daemon_with_64_descriptors_refuses_a_crowd_and_recovers(figures: Figu
         began = time.monotonic()
         other = daemon.shell("exit 3")
         assert daemon.ended(other) == {other: ("failed", 3)}
-        figures.at_most("served again after the crowd has gone", time.monotonic() - began, 15.0)
+        figures.at_most("served again after the crowd left", time.monotonic() - began, 15.0)
         (daemon.work / "gate").touch()
-        figures.exactly("end of the job that ran meanwhile", daemon.ended(lives)[lives], ("failed", 4))
+        figures.exactly("end of the job that ran at the time", daemon.ended(lives)[lives], ("failed", 4))
 
 
 @pytest.fixture
@@ -196,7 +196,7 @@ def test_a_failing_file_server_affects_only_its_jobs(remote: Served, figures: Fi
             wait_until(lambda job=job: str(remote.work) in daemon.detail(job).job.reason, f"{name} is told")
             lacking[name] = job
         states = {name: daemon.state(job) for name, job in lacking.items()}
-        figures.exactly("a job whose folder fails", states, dict.fromkeys(lacking, "pending"))
+        figures.exactly("jobs whose folder fails", states, dict.fromkeys(lacking, "pending"))
         remote.error = 0
         again = daemon.shell("exit 4", cwd=str(remote.work))  # so gpq checks the folder now, not after 30 s
         ends = daemon.ended(*lacking.values(), again)
@@ -212,13 +212,13 @@ def test_a_failing_file_server_affects_only_its_jobs(remote: Served, figures: Fi
             assert daemon.ended(other) == {other: ("failed", 3)}
             longest = max(longest, time.monotonic() - began)
             assert [node.state for node in daemon.nodes().nodes] == ["up"]
-        figures.at_most("another job while a file server does not answer", longest, 8.0)
+        figures.at_most("another job while a file server is silent", longest, 8.0)
         assert not daemon.detail(waits).job.ended_at
-        wait_until(lambda: "does not answer on this server" in daemon.detail(looked).job.reason, "that is told")
+        wait_until(lambda: "does not answer on this server" in daemon.detail(looked).job.reason, "gpq says so")
         remote.answer()
         again = daemon.shell("exit 7", cwd=f"{remote.work}/.")
         ends = daemon.ended(waits, looked, again)
-        figures.exactly("ends of the jobs that waited for it", set(ends.values()), {("failed", 7)})
+        figures.exactly("ends of the jobs that waited for the folder", set(ends.values()), {("failed", 7)})
 
 
 @needs_root

@@ -134,11 +134,11 @@ def test_every_epoch_is_exact_while_a_job_grows_shrinks_and_changes_its_batch() 
         # goes through.
         job = train(daemon, "adaptive", size=size, epochs=epochs, pace=0.02, fixed=False, gpus=2, until=50)
         wait_until(lambda: any(line[5] == 2 for line in lines(daemon, "adaptive")), "it trains on both", LONG)
-        wait_until(lambda: daemon.detail(job).job.batch_changes > 0, "its batch changes as it runs", LONG)
+        wait_until(lambda: daemon.detail(job).job.batch_changes > 0, "its batch changes while it runs", LONG)
         box = daemon.shell("while [ ! -e go ]; do sleep 0.05; done")
         daemon.until(box, "running", patience=LONG)
         attempts = daemon.detail(job).job.attempt
-        wait_until(lambda: list(daemon.work.glob(f"adaptive.{attempts}.*")), "it goes on beside the black box", LONG)
+        wait_until(lambda: list(daemon.work.glob(f"adaptive.{attempts}.*")), "it continues next to the black box", LONG)
         assert daemon.detail(job).job.state != "completed"
         (daemon.work / "adaptive.slow").unlink()
         (daemon.work / "go").touch()
@@ -161,7 +161,7 @@ def test_resizes_do_not_change_the_loss_curve_of_a_fixed_batch() -> None:
         wait_until(lambda: any(line[5] == 2 for line in lines(daemon, "moved")), "it trains on both", LONG)
         daemon.call(Requeue([str(job)]), Changed)
         before = daemon.detail(job).job.attempt
-        wait_until(lambda: list(daemon.work.glob(f"moved.{before + 1}.*")), "it goes on after a requeue", LONG)
+        wait_until(lambda: list(daemon.work.glob(f"moved.{before + 1}.*")), "it resumes after a requeue", LONG)
         (daemon.work / "moved.slow").unlink()
         detail = daemon.until(job, "completed", "failed", patience=LONG)
         assert detail.job.state == "completed", daemon.log(job, detail.job.attempt)
@@ -181,16 +181,16 @@ def test_a_killed_replica_ends_its_attempt_at_once_and_the_job_resumes() -> None
         wait_until(lambda: len(lines(daemon, "killed")) >= 2 * 20, "both replicas train", LONG)
         daemon.call(Requeue([str(job)]), Changed)  # leaves a checkpoint
         path = wait_until(lambda: [*daemon.work.glob("killed.2.1")], "the second attempt trains", LONG)[0]
-        wait_until(lambda: path.read_text().endswith("\n"), "its second replica has taken a step", LONG)
+        wait_until(lambda: path.read_text().endswith("\n"), "its second replica took a step", LONG)
         os.kill(json.loads(path.read_text().splitlines()[0])[6], signal.SIGKILL)
         wait_until(
-            lambda: daemon.detail(job).job.attempt >= 3, "the next attempt, well before a time-out of gloo", LONG
+            lambda: daemon.detail(job).job.attempt >= 3, "the next attempt starts well before gloo times out", LONG
         )
         (daemon.work / "killed.slow").unlink()
         detail = daemon.until(job, "completed", "failed", patience=LONG)
         assert detail.job.state == "completed", daemon.log(job, detail.job.attempt)
         first = json.loads((daemon.work / "killed.3.0").read_text().splitlines()[0])
-        assert first[1] >= 20, "it went on from the checkpoint"
+        assert first[1] >= 20, "it resumed from the checkpoint"
         assert detail.job.progress == 1.0
 
 
@@ -198,7 +198,7 @@ def test_a_custom_loop_is_declared_resized_and_resumed() -> None:
     with Daemon(slots=2, policy="goodput", interval=1.0, settle_seconds=0.5, restart_seconds=1.0) as daemon:
         (daemon.work / "own.py").write_text(OWN_LOOP)
         job = daemon.submit("own.py", level="script", max_gpus=2, grace=60.0)
-        wait_until(lambda: daemon.detail(job).job.level == "resizable", "it is declared", LONG)
+        wait_until(lambda: daemon.detail(job).job.level == "resizable", "it has declared itself", LONG)
         wait_until(lambda: [*daemon.work.glob("own.*.1")], "it runs on both", LONG)
         box = daemon.shell("while [ ! -e go ]; do sleep 0.05; done")
         daemon.until(box, "running", patience=LONG)
@@ -208,7 +208,7 @@ def test_a_custom_loop_is_declared_resized_and_resumed() -> None:
         assert detail.job.state == "completed", daemon.log(job, detail.job.attempt)
         steps, total, _, begin = json.loads((daemon.work / "own.result").read_text())
         assert begin > 0
-        assert total == pytest.approx(steps), "nothing was lost and nothing done twice"
+        assert total == pytest.approx(steps), "nothing was lost and nothing repeated"
         assert sorted(path_steps(daemon.work)) == list(range(steps))
 
 

@@ -121,7 +121,7 @@ def test_jobs_of_an_earlier_version_are_adopted_and_a_downgrade_is_refused_witho
     (mixed.work / "go").touch()
     found = mixed.ended(stays, waits)
     wrong = {job: end for job, end in found.items() if end != ("failed", {stays: 9, waits: 5}[job])}
-    figures.exactly("jobs lost or told wrongly over an upgrade and back", wrong, {})
+    figures.exactly("jobs lost or reported wrongly after an upgrade and a downgrade", wrong, {})
     runs = [(mixed.work / name).read_text() for name in ("ran-a", "ran-b")]
     figures.exactly("runs of each job that was running", runs, ["1\n", "1\n"])
 
@@ -144,9 +144,9 @@ def test_each_version_of_the_daemon_works_with_the_other_versions_agent(
     if old == "agent":
         leased = mixed.put("true", requeue_on_lost=60.0)
         wait_until(
-            lambda: "does not support leases" in str(mixed.plainly("why", job=str(leased))), "it is said why it waits"
+            lambda: "does not support leases" in str(mixed.plainly("why", job=str(leased))), "gpq says why it waits"
         )
     told = mixed.told(good, killed)
     wrong = [job for job, end in told.items() if end[0] != {good: "failed", killed: "cancelled"}[job]]
-    figures.exactly(f"ends told wrongly where the {old} is of the version before", len(wrong), 0)
+    figures.exactly(f"ends reported wrongly with the {old} of the earlier version", len(wrong), 0)
     assert told[good] == ("failed", 4)
