@@ -1,4 +1,4 @@
-"""What really happened, written down outside gpq's reach, and the promises of reliability (I1-I9) held against it."""
+"""Records what really happened, outside gpq's reach, and checks the promises of reliability (I1-I9) against it."""
 
 from __future__ import annotations
 
@@ -36,15 +36,15 @@ class Tree:
 
 
 class Judge:
-    """Told of every start and end of processes, every answer to a user and every commit. Raises Violation."""
+    """Hears of every start and end of processes, every answer to a user and every commit. Raises Violation."""
 
     def __init__(self, schedule: Schedule) -> None:
         self._schedule = schedule
         self.live: dict[tuple[str, Key], Tree] = {}
         self.trees: dict[tuple[str, Key], Tree] = {}
         self.acked: dict[int, str] = {}
-        self._tokens: dict[int, str] = {}  # by id: which submission has it
-        self._over: dict[tuple[str, Key], str] = {}  # recorded as over, by what
+        self._tokens: dict[int, str] = {}  # by id: the submission that has it
+        self._over: dict[tuple[str, Key], str] = {}  # recorded as over, by which event
         self._launched: dict[Key, Placement] = {}
 
     # -- processes -----------------------------------------------------------------------------------------------------
@@ -53,7 +53,7 @@ class Judge:
         where = (tree.node, tree.key)
         for other in self.live.values():
             if other.lease and other.orphaned:
-                continue  # a known limit: with its shim it lost who would end it at the end of its lease
+                continue  # A known limit: nothing is left to end it when its lease expires, because its shim is gone.
             if other.key[0] == tree.key[0] and other.token == tree.token and other.key != tree.key:
                 raise Violation(
                     f"I2: job {_told(tree.key)} starts on {tree.node}; {_told(other.key)} lives on {other.node}"
@@ -82,7 +82,7 @@ class Judge:
             raise Violation(f"I7: id {job} was given to {self.acked[job]} and to {token}")
 
     def durable(self, disk: Disk) -> None:
-        """The disk has changed, or is read by a new daemon: is all there that was acknowledged?"""
+        """The disk has changed, or a new daemon reads it. Is everything that was acknowledged there?"""
         for job, token in self.acked.items():
             if disk.tokens.get(job) != token:
                 raise Violation(f"I1: job {job} ({token}) was acknowledged, and the disk has {disk.tokens.get(job)}")
@@ -105,7 +105,7 @@ class Judge:
             raise Violation(f"house rules: {broken[0]}")
 
     def _check_end(self, event: Exited | StartRefused) -> None:
-        """The end of a part is a fact: nothing of it is alive then, and the code is the real one or not known."""
+        """The end of a part is a fact. None of its processes lives by then, and the code is the real one or unknown."""
         key = (event.job, event.attempt)
         where = (event.node, key)
         living = self.live.get(where)
@@ -119,7 +119,7 @@ class Judge:
             raise Violation(f"I4: {_told(key)} on {event.node} is recorded as {_end(event.exit)}, and was {tree}")
 
     def _check_states(self, snapshot: Snapshot, ended: tuple[Job, ...]) -> None:
-        """A job that holds nothing has nothing alive; one that completed did so."""
+        """A job that holds nothing has no live process, and a completed job really completed."""
         holding = {job.id for job in snapshot.jobs.values() if job.state in HOLDS_DEVICES}
         ours = {job.id: job.spec.argv[0] for job in (*snapshot.jobs.values(), *ended)}
         for tree in self.live.values():
