@@ -63,7 +63,7 @@ class Agent:
             return
         if self.node.dies_at_start and operation == "start" and answer["state"] == "started":
             self.node.dies_at_start = False
-            self.node.schedule.say("{} its agent is killed as it starts something", self.node.name)
+            self.node.schedule.say("{} its agent is killed during a start", self.node.name)
             self.node.kill_agents()
             return
         self._reply(message, {**answer, "ok": True})
@@ -109,7 +109,7 @@ class Agent:
 
     def _stop(self, message: Message) -> dict[str, Any]:
         attempt = self._of(message)
-        self.node.schedule.say("{} {} is to stop: {}", self.node.name, attempt.name, message["mode"])
+        self.node.schedule.say("{} {} is asked to stop: {}", self.node.name, attempt.name, message["mode"])
         self.node.stop(attempt, message["mode"], message["grace"])
         return {"attempt": self.node.info(attempt)}
 

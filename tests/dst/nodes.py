@@ -212,7 +212,7 @@ class Node:
             self.schedule.after(rest / self.rate + look, lambda: self._mind_lease(attempt))
 
     def fence(self, attempt: Attempt) -> None:
-        self.schedule.say("{} {} is ended by its lease", self.name, attempt.name)
+        self.schedule.say("{} {} ends because its lease expired", self.name, attempt.name)
         attempt.fenced = True
         attempt.terminate(attempt.order.lease_margin / 3)
 
@@ -220,7 +220,7 @@ class Node:
         """SIGUSR1 to the shim, which reaches whatever process has its pid now."""
         if attempt.pid in self.strangers and not (attempt.shim and attempt.boot == self.boot):
             raise Violation(
-                f"I9: pid {attempt.pid} on {self.name}, which is a stranger's, is signalled for {attempt.name}"
+                f"I9: pid {attempt.pid} on {self.name}, which belongs to a foreign process, is signalled for {attempt.name}"
             )
 
     def _obey(self, attempt: Attempt) -> None:

@@ -200,21 +200,21 @@ class NoSelfFence(Node):
 PLANTED: tuple[Build, ...] = (
     Build("acknowledged before the commit", store=SavesLater),
     Build("orders before the commit", controller=ActsThenRemembers),
-    Build("ids counted from what lives", store=CountsTheLiving),
+    Build("ids counted from live jobs", store=CountsTheLiving),
     Build("requeue on silence", conversation=SilenceIsDeath),
-    Build("missing is lost, with a start under way", conversation=MissingIsLost),
-    Build("orders said once", conversation=OrdersOnce),
+    Build("a missing attempt counts as lost during a start", conversation=MissingIsLost),
+    Build("orders given only once", conversation=OrdersOnce),
     Build("no boot id", node=NoBootId),
     Build("a start without expiry", node=NoExpiry),
-    Build("no epoch in the store: a woken daemon is fenced by agents alone", store=NoEpoch),
-    Build("orphans taken for lost", node=OrphansAreGone),
+    Build("no epoch in the store: only agents fence a daemon that wakes", store=NoEpoch),
+    Build("orphans counted as lost", node=OrphansAreGone),
     Build("orphans that nobody ends", node=OrphansStay),
     Build(
-        "a new attempt when the reply is lost, and no lease of devices", conversation=LostReplyIsRefusal, node=NoLease
+        "a new attempt when the reply is lost, and no check of devices", conversation=LostReplyIsRefusal, node=NoLease
     ),
-    Build("starts that are not idempotent, and no lease of devices", node=StartsAgainNoLease),
+    Build("starts that are not idempotent, and no check of devices", node=StartsAgainNoLease),
     Build("a lease without self-fencing", node=NoSelfFence),
-    Build("what was given up is started again before that is written", conversation=StartsWhatItGaveUp),
-    Build("what was refused is started again before that is written", conversation=StartsWhatWasRefused),
+    Build("a lost attempt is started again before its end is written", conversation=StartsWhatItGaveUp),
+    Build("a refused attempt is started again before that is written", conversation=StartsWhatWasRefused),
     Build("no epoch anywhere", store=NoEpoch, node=NoFence),
 )

@@ -119,10 +119,10 @@ class Simulation:
             self.schedule.run(self.plan.end + PATIENCE, self._is_done)
         if not self._is_done():
             left = {job.id: (str(job.state), job.attempt, str(job.wish), job.notices) for job in self._live().values()}
-            raise Violation(f"I5: {PATIENCE:.0f} s after the last fault these have not ended: {left}")
+            raise Violation(f"I5: {PATIENCE:.0f} s after the last fault these jobs have not ended: {left}")
         self.judge.durable(self.disk)
         if self.judge.live:
-            raise Violation(f"I2: all jobs have ended, and these live: {list(self.judge.live)}")
+            raise Violation(f"I2: all jobs have ended, but these attempts live: {list(self.judge.live)}")
 
     def _live(self) -> dict[JobId, Any]:
         return dict(self.disk.memory.load().jobs)
