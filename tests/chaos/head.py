@@ -17,16 +17,17 @@ from tests.e2e.chaos import Verdict, chaos
 
 @run("kills", row="1", times=1000, unit="kill -9 of the daemon")
 def kills(times: int, seed: int) -> Sequence[Measured]:
-    """At random moments and during answers to submissions, ten short jobs per kill. A file that the jobs write is the
-    judge."""
+    """Kills come at random moments and during answers to submissions.
+
+    Ten short jobs run per kill. A file that the jobs write is the judge.
+    """
     verdict = chaos(jobs=10 * times, kills=times, slots=16, seed=seed, longest=1.0)
     return [Measured("jobs", verdict.acknowledged, at_least=10 * times), *_verdict(verdict, times)]
 
 
 @run("sync-points", row="2", times=1, unit="kill at every write and every sync")
 def sync_points(times: int, seed: int) -> Sequence[Measured]:
-    """A job is submitted, runs and ends. Another is requeued and cancelled. The daemon is killed at each point in
-    turn."""
+    """A job runs and ends, another is requeued and cancelled. The daemon is killed at each point in turn."""
     return [one for calls in (SYNCS, WRITES) for _ in range(times) for one in points(calls)]
 
 
@@ -43,7 +44,7 @@ def points(calls: str) -> Sequence[Measured]:
 
 @run("double-crashes", row="3", times=200, unit="kill -9 followed by three while the daemon recovers")
 def double_crashes(times: int, seed: int) -> Sequence[Measured]:
-    """From 50 ms after the start of the next daemon until it serves, under short jobs."""
+    """Kills come from 50 ms after the start of the next daemon until it serves, under short jobs."""
     verdict = chaos(jobs=4 * times, kills=times, slots=8, seed=seed, longest=1.0, again=1.0)
     return [
         Measured("kills during a recovery", verdict.kills_before_ready, at_least=times),
@@ -53,7 +54,7 @@ def double_crashes(times: int, seed: int) -> Sequence[Measured]:
 
 @run("power-cuts", row="4", times=100, unit="power cut of the head's disk")
 def power_cuts(times: int, seed: int) -> Sequence[Measured]:
-    """ext4 on a loop device, shut down with unsynced data (EXT4_IOC_SHUTDOWN), then mounted again."""
+    """Uses ext4 on a loop device, shut down with unsynced data (EXT4_IOC_SHUTDOWN), then mounted again."""
     kept = survivors()
     verdict = chaos(jobs=5 * times, kills=times, slots=8, seed=seed, longest=1.0, kind=PowerCutDaemon)
     return [
@@ -77,8 +78,10 @@ def syncs_that_fail(times: int, seed: int) -> Sequence[Measured]:
 
 @run("locked-database", row="8", times=30, unit="s of a lock that another process holds on the database")
 def locked_database(times: int, seed: int) -> Sequence[Measured]:
-    """Meanwhile a job ends, one runs, one waits, one is submitted: reading continues, writing waits, no answer is
-    wrong."""
+    """Meanwhile a job ends, one runs, one waits, one is submitted. Reading continues, and writing waits.
+
+    No answer is wrong.
+    """
     found = lock_for(float(times))
     return [
         Measured("locked", found.seconds, at_least=times, unit="s"),
@@ -91,7 +94,7 @@ def locked_database(times: int, seed: int) -> Sequence[Measured]:
 
 @run("damaged-database", row="9", times=200, unit="damage to the database in a random place")
 def damaged_database(times: int, seed: int) -> Sequence[Measured]:
-    """A flipped bit, zeros, noise, a page, a missing end. Then the test follows the hint of the refusal."""
+    """Damages the file by a flipped bit, zeros, noise, a bad page or a missing end, then follows the hint."""
     found = damage(times, seed)
     return [
         Measured("refused at the start", found.refused),
@@ -132,8 +135,7 @@ def flooded_log(times: int, seed: int) -> Sequence[Measured]:
 
 @run("crowd", row="46", times=10_000, unit="job submitted by 200 clients")
 def many_clients(times: int, seed: int) -> Sequence[Measured]:
-    """All at once into a queue that no job leaves, with looks at it in the meantime. Then kill -9 of the daemon and a
-    restart."""
+    """All submit at once to a queue that no job leaves, and look at it. Then kill -9 of the daemon and a restart."""
     return crowded(crowd(times, 200), times)
 
 

@@ -25,8 +25,7 @@ from tests.support.waiting import wait_until
 LEASE = 10.0
 TOGETHER = 3  # jobs on each server
 STARTS = "echo run >>ran-$GPQ_JOB_ID; while ! test -e go; do sleep 0.1; done; exit 7"
-# Says when it lives, by the clock of the boot (which servers of a laboratory share). TERM does not stop it from
-# writing.
+# Notes the boot clock while it lives. Servers of a laboratory share that clock. TERM does not stop it from writing.
 LIVING = """
 import os, signal, time
 signal.signal(signal.SIGTERM, signal.SIG_IGN)
@@ -60,8 +59,7 @@ def laboratory(lab: Lab | None) -> Iterator[Lab]:
 
 @run("partitions", row="26", times=50, unit="partition past the end of a lease")
 def partitions(times: int, seed: int, lab: Lab | None = None) -> Sequence[Measured]:
-    """Cable out, or one direction lost: each job ends itself before it lives elsewhere, by the stamps that it
-    writes."""
+    """Cuts both directions or one. Each job ends itself before it lives elsewhere, by its own stamps."""
     return _partitions(times, seed, lab)
 
 
@@ -72,8 +70,10 @@ def partitions(times: int, seed: int, lab: Lab | None = None) -> Sequence[Measur
     unit="partition past the end of a lease of jobs whose supervisors were killed",
 )
 def partitions_killed(times: int, seed: int, lab: Lab | None = None) -> Sequence[Measured]:
-    """The same, while each supervisor is killed at a random instant around that, as the kernel does when memory runs
-    out."""
+    """The same, but each supervisor is killed at a random instant around that time.
+
+    The kernel does this when memory runs out.
+    """
     return _partitions(times, seed, lab, "KILL")
 
 
@@ -84,7 +84,7 @@ def partitions_killed(times: int, seed: int, lab: Lab | None = None) -> Sequence
     unit="partition past the end of a lease of jobs whose supervisors stand still",
 )
 def partitions_stopped(times: int, seed: int, lab: Lab | None = None) -> Sequence[Measured]:
-    """The same, while each supervisor is stopped at a random instant around that."""
+    """The same, but each supervisor is stopped at a random instant around that."""
     return _partitions(times, seed, lab, "STOP")
 
 
@@ -160,8 +160,10 @@ def _alive(server: Server, job: int, attempt: int) -> list[float]:
 
 @run("reboots", row="21, 22", times=100, unit="reboot with strangers at the pids of a job and its supervisor")
 def reboots(times: int, seed: int, lab: Lab | None = None) -> Sequence[Measured]:
-    """Power off under a job. Foreign processes have its pids, and the start times in its records, when the server is
-    back."""
+    """The power fails under a job. When the server is back, foreign processes have the pids of its processes.
+
+    They also have the start times in the job's records.
+    """
     signalled = dead = rerun = untold = 0
     longest = 0.0
     with laboratory(lab) as here, LabDaemon(here, {"srv-a": 1}) as daemon:
@@ -203,7 +205,7 @@ def reboots(times: int, seed: int, lab: Lab | None = None) -> Sequence[Measured]
 
 
 def _records(server: Server, daemon: LabDaemon, job: int) -> list[Path]:
-    """Earlier daemons had jobs with this number too."""
+    """Earlier daemons also had jobs with this number."""
     [folder] = server.home.glob(f".gpq/nodes/{daemon_id(str(daemon.home))}/*/attempts/{job}.1")
     return [folder / name for name in ("shim.json", "started.json")]
 
@@ -213,8 +215,8 @@ def _pids(server: Server, daemon: LabDaemon, job: int) -> list[int]:
 
 
 def _strangers(server: Server, daemon: LabDaemon, job: int) -> list[Path]:
-    """Started at the pids of the records, which then get their start times too, as after a reboot of the same length:
-    only the boot id differs."""
+    """Start processes at the pids of the records, and put their start times into the records. This is like a reboot of
+    the same length: only the boot id differs."""
     logs = []
     for path in _records(server, daemon, job):
         record = json.loads(path.read_text())
@@ -233,7 +235,7 @@ def _strangers(server: Server, daemon: LabDaemon, job: int) -> list[Path]:
 
 @run("agent-kills", row="23", times=500, unit="kill -9 of a node agent")
 def agent_kills(times: int, seed: int, lab: Lab | None = None) -> Sequence[Measured]:
-    """Another agent is there soon. The job under it notices nothing, and neither do its users."""
+    """Another agent starts soon. The job under it notices nothing, and neither do its users."""
     seen = set()
     longest = 0.0
     with laboratory(lab) as here, LabDaemon(here, {"srv-a": 1}) as daemon:

@@ -1,4 +1,4 @@
-"""Start orders that a relay delays, doubles and puts behind later ones, while links break and users cancel."""
+"""Start orders that a relay delays, repeats and reorders, while links break and users cancel."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def _is_over(ledger: Path, longest: float) -> bool:
 
 @run("starts", row="20", times=200, unit="job whose start comes late, twice or behind later orders")
 def starts(times: int, seed: int, late: float = 23.0) -> Sequence[Measured]:
-    """Each attempt runs once at most, an order that comes too late is refused, and every job ends with its own code."""
+    """Each attempt runs at most once, gpq refuses an order that comes too late, and every job ends with its own code."""
     dice = random.Random(seed)
     with Relayed(seed, late) as daemon:
         jobs: list[int] = []

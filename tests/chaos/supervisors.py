@@ -92,7 +92,7 @@ def _young_shims(node: NodeAgent, known: set[int]) -> list[procs.Process]:
 
 @run("shim-kills", row="24", times=200, unit="kill -9 of a supervisor whose job lives")
 def shim_kills(times: int, seed: int) -> Sequence[Measured]:
-    """Its job continues and keeps its GPU until it ends. After that nobody claims to know its exit code."""
+    """Its job continues and keeps its GPU until it ends. After that, gpq does not claim to know its exit code."""
     killed = disturbed = intruders = known = twice = 0
     with Daemon(slots=TOGETHER) as daemon:
         for first in range(0, times, TOGETHER):

@@ -1,4 +1,4 @@
-"""What jobs do with processes, and what is left after a cancel: one animal per kind, each in its own lair."""
+"""What jobs do with processes, and what remains after a cancel: one animal per kind, each in its own lair."""
 
 from __future__ import annotations
 
@@ -92,8 +92,7 @@ PROCESSES = {
 
 @run("zoo", row="27", times=200, unit="cancel of a job that hides processes")
 def zoo(times: int, seed: int) -> Sequence[Measured]:
-    """Sessions, double forks, nohup, lost marks, a small torchrun and DataLoader, stopped processes and restless
-    forks."""
+    """Sessions, double forks, nohup, lost marks, small torchruns and DataLoaders, stopped and restless processes."""
     kinds = list(PROCESSES)
     cancelled = left = 0
     longest, why = 0.0, ""

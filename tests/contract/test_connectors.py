@@ -89,7 +89,7 @@ def test_terminal_and_current_folder_do_not_reach_the_process(connector: Connect
 
 
 def test_an_agent_needs_no_installation_and_keeps_its_environment_from_jobs(tmp_path: Path) -> None:
-    """Also from within a job: what gpq sets for that job is left out, above all its mark."""
+    """Also from within a job. What gpq sets for that job is left out, above all its mark."""
     before = {
         "PATH": os.environ["PATH"],
         "PYTHONPATH": "/of/the/user",

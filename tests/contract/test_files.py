@@ -158,7 +158,7 @@ def test_a_cancel_ends_the_transfer(
     loop: Two, live: LiveWorld, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(transfer, "MOST_PIECE", 1 << 12)
-    monkeypatch.setattr(wire, "START_EXPIRY", 1.0)  # an earlier daemon's order may be on its way for this long
+    monkeypatch.setattr(wire, "START_EXPIRY", 1.0)  # an earlier daemon's order may be under way for this long
     job = loop.first(signalled("true", tmp_path))
     loop.attempt(job, B)
     loop.until(lambda: live.stager.progress(job), "it is on its way")

@@ -163,7 +163,7 @@ class StoreMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.saved is not None)
     @rule()
     def restore(self) -> None:
-        """As the hint for a damaged database says: put the copy in its place."""
+        """As the hint for a damaged database says: replace it with the copy."""
         assert self.saved is not None
         for store in (self.store, *self.old):
             store.close()

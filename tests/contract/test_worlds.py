@@ -48,7 +48,7 @@ NODE = NodeId("a")
 
 
 class Loop:
-    """The least that a loop does: fold news, publish, order."""
+    """The minimum that a loop does: fold news, publish, order."""
 
     def __init__(self, world: World) -> None:
         self.world = world
@@ -122,7 +122,7 @@ def live(home: Path) -> Iterator[LiveWorld]:
 
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The next world that is created calls a server silent five times as soon."""
+    """The next world that is created calls a server silent after a fifth of the usual time."""
     for name in ("SILENCE", "POLL", "WATCH"):
         monkeypatch.setattr(pace, name, getattr(pace, name) * QUICK)
 
@@ -298,7 +298,7 @@ def test_an_unknown_attempt_is_left_alone_and_its_device_is_foreign(
     order = loop.launch(shell("echo $$ > pid; exec sleep 600", tmp_path))
     loop.until(lambda: loop.has(Started), "it runs")
     live.close()
-    later = LiveWorld({str(NODE): NodeConfig(slots=2)}, str(home))  # with a database that knows nothing
+    later = LiveWorld({str(NODE): NodeConfig(slots=2)}, str(home))  # with an empty database
     later.start()
     try:
         other = Loop(later)
@@ -306,7 +306,7 @@ def test_an_unknown_attempt_is_left_alone_and_its_device_is_foreign(
         states = {device.id: device.state for device in other.snapshot.nodes[NODE].devices}
         assert states == {"slot-0": DeviceState.FOREIGN, "slot-1": DeviceState.OK}
         assert psutil.pid_exists(pid_in(tmp_path / "pid"))
-        other.take(loop.events)  # now it knows: the job is its own again
+        other.take(loop.events)  # now its database knows the job
         other.stop(order.job, "kill")
         other.exit_of(order.job)
     finally:

@@ -251,7 +251,7 @@ def test_a_database_without_a_backup_is_moved_away_by_the_command_of_the_hint(tm
 
 
 def backup_of_age(folder: Path, age: float | None) -> Path:
-    """None: there is none."""
+    """None if there is none."""
     path = folder / "gpq.db.backup"
     if age is not None:
         path.touch()
@@ -506,7 +506,7 @@ def test_the_error_of_a_daemon_that_cannot_start_reaches_the_command(own: Daemon
     own.config.write_text("interval = -1")
     with pytest.raises(UsageError, match="interval must be above 0"):
         call(Info(), DaemonInfo)
-    assert daemon_control.running() is None  # at once: nobody need wait until its process is gone
+    assert daemon_control.running() is None  # at once, so nobody has to wait until its process is gone
     assert not daemon_control.stop()
 
 

@@ -1,4 +1,4 @@
-"""Prometheus reads a daemon under load: what it is told, by whom it may be hindered (nobody), what the dashboard asks for."""
+"""Prometheus reads a daemon under load: the figures, hanging scrapers that delay nobody, and the dashboard's queries."""
 
 from __future__ import annotations
 
@@ -68,7 +68,8 @@ def value(found: list[Sample], series: str, **labels: str) -> float:
 
 
 class Lab:
-    """A daemon with two GPUs of a made-up driver: one job trains, one black box runs, one waits, one has restarted."""
+    """A daemon with two GPUs of a fake driver. One job trains, one black box runs, one job waits, and one has
+    restarted."""
 
     def __init__(self, served: Daemon, url: str) -> None:
         self.served, self.url = served, url
@@ -89,7 +90,7 @@ class Lab:
         self.until(self.box, "running")
         self.until(self.trains, "running")
         self.waits = self.served.submit("true", name="waits")
-        driver(folder, used_mib=4096)  # earlier it would be a stranger's
+        driver(folder, used_mib=4096)  # before that it would count as a foreign process
         wait_until(self.is_measured, "memory and fairness are told")
 
     def is_measured(self) -> bool:
@@ -211,7 +212,8 @@ def test_scrapers_that_hang_or_crowd_hinder_nobody(lab: Lab, figures: Figures) -
     over = threading.Event()
     try:
         for number, one in enumerate(idle):
-            one.sendall(b"GET /metrics HTTP/1.0\r\n" + (b"\r\n" if number % 2 else b"X: "))  # no reader, no end
+            # nobody reads the answer, or the request never ends
+            one.sendall(b"GET /metrics HTTP/1.0\r\n" + (b"\r\n" if number % 2 else b"X: "))
         crowd = [threading.Thread(target=_hammer, args=(lab.url, over)) for _ in range(4)]
         for one in crowd:
             one.start()
@@ -307,7 +309,7 @@ QUERIES = [
 
 @pytest.fixture(scope="module")
 def exposed(lab: Lab) -> dict[str, set[str]]:
-    """Names of series, and the labels that each has."""
+    """Names of series, with the labels of each."""
     found: dict[str, set[str]] = {}
     for name, labels, _ in samples(lab.url):
         found.setdefault(name, set()).update(labels)

@@ -17,7 +17,7 @@ from tests.support.waiting import wait_until
 
 SAMPLES = 200
 BALLAST = 4_000_000  # bytes of a checkpoint, some seconds at 8 Mbit/s
-# Prints each sample that it takes. On TERM it saves its position and what would be expensive to lose.
+# Prints each sample that it takes. On TERM it saves its position and data that would be expensive to lose.
 PROGRAM = f"""
 import os, signal, sys, time
 path = os.environ["GPQ_CHECKPOINT_DIR"] + "/state"

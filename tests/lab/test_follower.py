@@ -60,7 +60,7 @@ def following(daemon: LabDaemon, job: int) -> Iterator[Follower]:
 
 
 def gathered(follower: Follower) -> list[float]:
-    """Delays of the lines of the next seconds."""
+    """Delays of the lines within the next seconds."""
     since = time.time()
     wait_until(lambda: len(follower.delays(since)) > ENOUGH, "lines of the healthy server")
     return follower.delays(since)

@@ -50,13 +50,13 @@ def test_servers_reach_each_other_by_name(lab: Lab) -> None:
 def test_a_reboot_keeps_the_disk_and_nothing_else(lab: Lab, figures: Figures) -> None:
     server = lab["srv-b"]
     before = server.boot_id
-    patient = {**KEEPALIVE, "ServerAliveCountMax": 30}  # somebody tells it, or it waits a minute
+    patient = {**KEEPALIVE, "ServerAliveCountMax": 30}  # something tells it, or it waits a minute
     with session(lab, "srv-b", "touch ~/kept /tmp/lost; setsid sleep 1000 & echo here; wait", **patient) as ssh:
         inside = server.processes()
         server.power_off()
         assert all(started(pid) is None for pid in inside)
         assert not reaches(server)
-        assert ssh.poll() is None  # nobody has told it
+        assert ssh.poll() is None  # nothing told it
         server.boot()
         began = time.monotonic()
         ssh.communicate(timeout=PATIENCE)

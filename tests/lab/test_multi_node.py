@@ -94,8 +94,8 @@ def test_three_and_one_over_gloo(pair: Lab, figures: Figures) -> None:
 
 
 def test_servers_behind_a_firewall_are_reported_and_use_no_retry(pair: Lab, figures: Figures) -> None:
-    """Everything that comes to the second server is dropped, except ssh: it reaches the first, but is not reachable
-    itself."""
+    """Drops everything that comes to the second server, except ssh. It reaches the first server, but nothing reaches
+    it."""
     new = ("-i", "eth0", "-p", "tcp", "--syn", "!", "--dport", "22", "-j", "DROP")
     for server in pair:
         (server.home / "train.py").write_text("raise SystemExit('it ran')")

@@ -35,7 +35,7 @@ def test_a_reboot_differs_from_a_restart_and_its_slots_are_free_again(lab: Lab, 
             after = daemon.run(f"echo {number}")  # needs the slot
             assert daemon.ended(after) == {after: ("completed", 0)}
             longest = max(longest, time.monotonic() - began)
-            # Not its own failure: it has a lost attempt, and says that the server was rebooted.
+            # This is not its own failure. It has a lost attempt, and says that the server was rebooted.
             detail = daemon.detail(job)
             assert "reboot" in " ".join([*(attempt.why for attempt in detail.attempts), *detail.notices]), detail
         ran = [(server.home / f"ran-{job}").read_text().count("run") for job in jobs]

@@ -158,7 +158,7 @@ def test_after_resets_and_restarts_of_sshd_it_is_back_at_once(lab: Lab, figures:
 @pytest.mark.row("18")
 def test_a_frozen_sshd_delays_nobody_else(lab: Lab, figures: Figures) -> None:
     def latencies() -> list[float]:
-        """Of the newest log of a job on the healthy server, by its own clock, which both share."""
+        """Delays of the newest log of a job on the healthy server, by its own clock. Both servers share that clock."""
         found = []
         for _ in range(60):
             began = time.monotonic()

@@ -1,4 +1,4 @@
-"""When the daemon gives an attempt up: by a clock that nobody sets, and not right after it was away itself."""
+"""When the daemon gives up an attempt. It uses a clock that nobody sets, and waits after an absence of its own."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def test_the_end_comes_after_lease_and_margin_whatever_the_wall_clock_says() -> 
     given.wall -= 2e9
     given.state = fold(given.state, [NodeSeen(0.0, node("a"))]).snapshot
     silent, end = given.pass_(2.0)
-    assert isinstance(silent, NodeSilent)  # no round may choose it for the next attempt
+    assert isinstance(silent, NodeSilent)  # no round may choose this GPU for the next attempt
     assert silent.since == pytest.approx(given.wall - patience(leased()), abs=1.1)
     assert (end.node, end.at, end.exit.fenced) == (A, given.wall, True)
 
@@ -119,7 +119,7 @@ def test_a_server_without_connection_is_silent_since_the_start() -> None:
 
 
 def test_an_attempt_that_was_given_up_may_not_start() -> None:
-    """Its end may wait for the disk while the server is back. A start that still stands would then be repeated."""
+    """Its end may wait for the disk while the server is back. A start that is still on the disk would then be repeated."""
     given = Given(leased())
     assert given.pass_(patience(leased()) + 1.0)
     assert given.forgone == {(JobId(1), 1)}
@@ -157,14 +157,14 @@ def test_the_end_of_an_abandoned_attempt_is_reported_once_and_kept_first() -> No
     busy = {"id": "a-0", "index": 0, "kind": "cuda", "type": "A100"}
     alive = info(
         "running", 600.0, devices=["a-0"]
-    )  # e.g. its shim was killed: it is being ended, and its GPU is not free
+    )  # e.g. its shim was killed: gpq is ending it, and its GPU is not free
     told, _ = observer.news({(JobId(1), 1): alive}, [busy], state, offsets={}, start_possible=lambda _: False)
     [seen] = [event for event in told if isinstance(event, NodeSeen)]
     assert seen.node.devices[0].state is DeviceState.FOREIGN
     assert "attempt 1.1, which gpq is ending" in seen.node.devices[0].reason
     fresh = Observer(NodeSettings(A), Clock())
     observer = fresh
-    assert news(info("exited", 0.0)) == []  # what had no lease was not given up
+    assert news(info("exited", 0.0)) == []  # an attempt without a lease was not given up
     assert not fresh.is_late((JobId(1), 1))
 
 

@@ -75,7 +75,7 @@ def log(served: Daemon, job: int) -> str:
 
 
 def client(server: Sshd, but: Collection[int] = ()) -> int:
-    """The daemon's ssh, if it is another one than these. While it is being replaced there may be two, or none."""
+    """The daemon's ssh, if it is none of these. While it is being replaced there may be two, or none."""
     [ssh] = wait_until(lambda: len(found := set(clients(server.config)) - set(but)) == 1 and found, "one ssh runs")
     return ssh
 
@@ -86,12 +86,12 @@ def kill(ssh: int) -> None:
 
 
 def counting(served: Daemon, work: Path) -> int:
-    """A job that writes a line now and then until there is a file `go`, and then how many."""
+    """A job that writes a line every 0.05 s until there is a file `go`, and then the number of lines."""
     return served.submit("sh", "-c", f"cd {work}; {COUNT}", max_gpus=1)
 
 
 def counted(work: Path) -> str:
-    """What it has written."""
+    """What the job has written."""
     return "".join(f"line {number}\n" for number in range(int((work / "count").read_text())))
 
 

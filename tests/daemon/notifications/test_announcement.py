@@ -1,4 +1,4 @@
-"""What is told of a job, in which words, and that neither its command nor its environment is among them."""
+"""What gpq tells about a job, and that neither its command nor its environment is part of that."""
 
 from __future__ import annotations
 

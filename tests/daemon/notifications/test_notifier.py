@@ -1,4 +1,4 @@
-"""People are told of their jobs: by a real daemon, to real services that take it, refuse it, or never answer."""
+"""A real daemon tells people about their jobs, through real services that accept it, refuse it, or never answer."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def gpq(served: Daemon, *words: str) -> subprocess.CompletedProcess[str]:
 
 
 def waiting(home: Path) -> set[str]:
-    """Targets that were not told yet."""
+    """Targets that still wait for a message."""
     return {each["target"] for each in json.loads((home / "notifications.json").read_text())["waiting"]}
 
 
@@ -92,7 +92,7 @@ def test_whom_a_job_tells_changes_while_it_waits_and_while_it_runs(tmp_path: Pat
         runs = served.submit("sh", "-c", f"while ! test -e {tmp_path}/gate; do sleep 0.1; done", name="runs")
         waits = served.submit("true", name="waits", after=[f"{runs}:any"], notify=["slack"], notify_on=["start"])
         wait_until(lambda: served.call(Status([str(runs)]), JobList).jobs[0].state == "running", "it runs")
-        with served.config.open("a") as stream:  # known as well, though it came after the daemon's start
+        with served.config.open("a") as stream:  # known too, although it was added after the daemon's start
             stream.write(f'late = "{late.url(SECRET)}"\n')
         said = gpq(served, "edit", "runs", "--notify", "late", "--notify", "slack", "--notify-on", "fail,end")
         assert said.stdout == f"job {runs}: notify none -> late,slack, notify on none -> fail,end\n", said.stderr
@@ -119,7 +119,7 @@ def test_a_service_that_never_answers_delays_nobody_and_the_next_daemon_tells_it
         assert dead.told == []
         arguments = b"".join(_read(Path(f"/proc/{pid}/cmdline")) for pid in os.listdir("/proc") if pid.isdigit())
         assert SECRET.encode() not in arguments
-        served.kill()  # in the middle of it
+        served.kill()  # during the delivery
         dead.manner = "takes"
         served.start()
         wait_until(lambda: waiting(served.home) == set(), "the next daemon tells it")
@@ -179,14 +179,14 @@ def test_a_name_that_there_is_not_and_urls_are_refused_without_being_repeated(tm
         shown = served.call(Show("@"), JobDetail).spec
         assert (shown.notify, shown.notify_on) == (["slack", "desktop"], ["fail"])
         served.config.write_text(served.config.read_text() + 'later = "json://127.0.0.1:1/x"\n')
-        assert served.submit("true", notify=["later"]) > 0  # the daemon reads the file when it is named
+        assert served.submit("true", notify=["later"]) > 0  # the daemon reads the file when a job names the target
 
 
 # -- the parts, without a daemon ---------------------------------------------------------------------------------------
 
 
 class Desk:
-    """A database, a view of it, and a notifier that is quick to give up."""
+    """A database, a view of it, and a notifier that gives up quickly."""
 
     def __init__(self, folder: Path) -> None:
         self.store = SqliteStore(str(folder / "gpq.db"))
@@ -257,7 +257,7 @@ def test_what_was_told_is_not_told_again_and_what_was_not_is(
 ) -> None:
     with webhook() as hook:
         point(tmp_path, monkeypatch, hook)
-        desk.fail(1)  # before anybody looked
+        desk.fail(1)  # before the notifier looked
         desk.notifier.start()
         wait_until(lambda: hook.titles() == ["gpq: job 1 failed: exit 1"], "the first is told")
         assert "Cannot read its log now: node a does not answer" in hook.told[0]["message"]
@@ -273,7 +273,7 @@ def test_what_was_told_is_not_told_again_and_what_was_not_is(
 def test_many_ends_are_one_message(desk: Desk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with webhook() as hook:
         point(tmp_path, monkeypatch, hook)
-        desk.fail(*range(1, 1201))  # more than is read at once
+        desk.fail(*range(1, 1201))  # more than it reads at once
         desk.notifier.look()
         desk.notifier.start()
         wait_until(lambda: hook.told, "they are told")
@@ -330,7 +330,7 @@ def test_who_cannot_be_told_at_all_is_told_why_in_a_line(tmp_path: Path, monkeyp
     assert Courier().deliver("gone", "t", "b") == "config.toml has no target `gone` in [notify]"
     monkeypatch.delenv("DBUS_SESSION_BUS_ADDRESS", raising=False)
     assert Courier().deliver("desktop", "t", "b").startswith("cannot reach a desktop from here")
-    assert "\n" not in Courier().deliver("mailto:ana@localhost", "t", "b")  # here no mail server listens
+    assert "\n" not in Courier().deliver("mailto:ana@localhost", "t", "b")  # no mail server listens here
 
 
 def test_nothing_of_it_is_imported_until_something_is_sent() -> None:

@@ -1,4 +1,4 @@
-"""What leaves the lab of a log: its end, readable, and without what looks like a secret."""
+"""The part of a log that leaves the lab: its end, readable, and without anything that looks like a secret."""
 
 from __future__ import annotations
 

@@ -39,7 +39,7 @@ def home_of(served: Daemon, job: int) -> list[str]:
 def test_a_drained_server_is_emptied_and_stays_so_over_a_kill_of_the_daemon(tmp_path: Path) -> None:
     with daemon(tmp_path / "home", CONFIG) as served:
         served.wait_for_nodes()
-        stays = served.submit("sleep", "300", min_gpus=2)  # fits on `a` alone
+        stays = served.submit("sleep", "300", min_gpus=2)  # fits only on `a`
         wait_until(lambda: home_of(served, stays) == ["a"], "it runs on a, which has thus told what jobs find there")
         moves = served.submit("sh", "-c", "trap 'kill $!; exit 143' TERM; sleep 300 & wait", level="signal")
         wait_until(lambda: (home_of(served, stays), home_of(served, moves)) == (["a"], ["a"]), "both run on a")

@@ -74,7 +74,7 @@ def script(tmp_path: Path) -> str:
 
 
 def test_a_script_runs_where_the_servers_own_interpreter_is(served: Daemon, folder: Path, script: str) -> None:
-    for _ in range(2):  # otherwise the first of them would be given
+    for _ in range(2):  # otherwise the first of them would be used
         job = submit(served, [script], "/tmp", python="/also/not/there")
         assert ended(served, job).state == "completed"
         assert log(served, job).split()[1] == str(folder / "python")

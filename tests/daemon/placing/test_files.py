@@ -80,7 +80,7 @@ def test_a_job_moves_to_a_server_behind_ssh_and_back_and_its_progress_is_shown(s
 
 
 class Servers:
-    """What is on servers, requested in the way the daemon does."""
+    """What is on servers, requested as the daemon requests it."""
 
     def __init__(self, **kept: dict[str, list[Any]]) -> None:
         self.kept = kept

@@ -1,4 +1,4 @@
-"""A loop's habit, from the line of a training process to what its user reads, through a real daemon and its agent."""
+"""A habit of a loop, from the line of a training process to what its user reads, through a real daemon and its agent."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from tests.daemon.daemons import Daemon, daemon
 from tests.daemon.placing.test_draining import gpq
 from tests.support.waiting import wait_until
 
-# A library's reports, including some that no library would send. When asked to stop, it proves a checkpoint. It never
-# resizes on its own.
+# Writes a library's reports, including some that no library would send. When asked to stop, it proves a checkpoint. It
+# never resizes on its own.
 TRAINING = """\
 import json, os, sys, time
 folder = os.environ["GPQ_RUN_DIR"]

@@ -1,4 +1,4 @@
-"""A server with an owner: jobs there leave when she comes, lose nothing, and are back when she has gone."""
+"""A server with an owner. When the owner comes, jobs leave and lose nothing. They return when the owner has gone."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.support.waiting import wait_until
 
 FAKE = Path(__file__).parents[2] / "fakes" / "nvml"
 GRACE = 5.0
-# Counts on from where it was. When told to stop it takes its time, and exits with 75 because it will resume.
+# Continues to count where it was. When told to stop it takes some time, then exits with 75 because it will resume.
 COUNT = """
 import os, signal, sys, time
 told = []
@@ -41,8 +41,8 @@ sys.exit(75)
 
 
 class Desk:
-    """A server with two GPUs of a fake driver, and its users. Its locks are its own: other tests on this machine
-    neither see them nor ask for it."""
+    """A server with two GPUs of a fake driver, and its users. It has its own locks, so other tests on this machine
+    neither see nor request them."""
 
     def __init__(self, folder: Path) -> None:
         self.locks = folder / "locks"
@@ -58,7 +58,7 @@ class Desk:
         self.work({})
 
     def work(self, busy: dict[int, int]) -> None:
-        """pid by index of the GPU that it uses."""
+        """`busy`: pid by index of the GPU that it uses."""
         gpus = [
             {"uuid": name, "utilisation": 0, "processes": [{"pid": busy[place], "mib": 500}] if place in busy else []}
             for place, name in enumerate(self.names)
@@ -75,7 +75,7 @@ def desk(tmp_path: Path) -> Desk:
 
 @pytest.fixture
 def ana() -> Iterator[tuple[str, int]]:
-    """Somebody else with a process: her name and its pid. Needs root to act as her."""
+    """Another user with a process: the name and the pid. Needs root to act as that user."""
     if os.geteuid() != 0:
         pytest.skip("needs root, to be somebody else")
     process = subprocess.Popen(["setpriv", "--reuid=nobody", "--clear-groups", "sleep", "1000"])
@@ -112,7 +112,7 @@ def test_her_gpus_are_hers_within_the_grace_and_nothing_is_lost(
         wait_until(lambda: all(row(served, job).state == "running" for job in jobs), "both run there")
         [held] = row(served, jobs[0]).placement[0].indices
         began = time.monotonic()
-        desk.work({held: pid})  # on a GPU that a job has
+        desk.work({held: pid})  # on a GPU that a job uses
         wait_until(lambda: all(row(served, job).gpus == 0 for job in jobs), "both have left")
         figures.at_most("from her process to her GPUs free", time.monotonic() - began, GRACE + 5.0)
         said = served.call(Why(str(jobs[0])), Explanation)

@@ -1,4 +1,4 @@
-"""What a server cannot end is shown with its reason, and only there."""
+"""If a server cannot end a job, gpq shows the job with the reason, and no other job."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `gpq logs` gets in the moments around the start of an attempt."""
+"""What `gpq logs` gets around the start of an attempt."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ ONE = JobId(1)
 
 
 def look(now: Job, tail: Mapping[str, Any] | None) -> LogChunk:
-    """The answer while the snapshot knows `now` and the journal its first launch. The server has no such attempt:
-    None."""
+    """The answer while the snapshot knows `now` and the journal its first launch. The server does not have the attempt,
+    so it answers None."""
     store = MemoryStore()
     store.commit([Launched(0.0, ONE, 1, on("a", 0), BatchOrder())], snapshot(now))
 
@@ -57,7 +57,7 @@ def test_a_node_that_has_not_started_the_attempt_yet_has_an_empty_log_and_one_th
 
 
 def test_a_finished_attempt_unknown_to_its_server_gives_the_last_piece() -> None:
-    chunk = look(job(1, spec_=black_box(), attempt=1), None)  # queued again: its server refused it
+    chunk = look(job(1, spec_=black_box(), attempt=1), None)  # queued again because its server refused it
     assert (chunk.silent, chunk.ended, chunk.attempts) == ("node a: no attempt 1.1 on this node", True, [1])
 
 
@@ -70,7 +70,7 @@ def test_a_reader_that_does_not_follow_hears_of_a_silent_server_too() -> None:
 
 
 def reader(tail: Callable[[int, int], Mapping[str, Any]]) -> LogReader:
-    """Of a running job. `tail` gets offset and limit."""
+    """Reads the log of a running job. `tail` gets offset and limit."""
     store = MemoryStore()
     running = job(1, state=JobState.RUNNING, spec_=black_box(), attempt=1, placement=on("a", 0), launched_at=0.0)
     store.commit([Launched(0.0, ONE, 1, on("a", 0), BatchOrder())], snapshot(running))
