@@ -103,7 +103,7 @@ def test_a_checkpoint_is_there_before_the_attempt_starts_elsewhere(loop: Two, tm
     assert len((tmp_path / "sum").read_text().split()[0]) == 64
 
 
-def test_a_cut_transfer_continues_where_it_was(
+def test_an_interrupted_transfer_continues_where_it_was(
     loop: Two, live: LiveWorld, home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(transfer, "MOST_PIECE", 1 << 16)

@@ -191,7 +191,7 @@ def test_an_invalid_host_is_refused_before_anything_starts(host: str) -> None:
         parse(f'[nodes.a]\nconnector = "ssh"\nhost = {host!r}\n'.replace("'", '"'))
 
 
-def test_what_ssh_refuses_is_one_sentence_each(tmp_path: Path) -> None:
+def test_each_refusal_of_ssh_is_one_sentence(tmp_path: Path) -> None:
     with Sshd(tmp_path / "sshd") as server:
         other = tmp_path / "other"
         os.rename(server.key, other)

@@ -204,7 +204,7 @@ def test_waking_ends_a_wait_and_closing_ends_all(live: LiveWorld) -> None:
     assert not thread.is_alive()
 
 
-def test_exit_codes_and_signals_come_back_as_they_were(loop: Loop, tmp_path: Path) -> None:
+def test_exit_codes_and_signals_come_back_unchanged(loop: Loop, tmp_path: Path) -> None:
     first = loop.launch(shell("exit 7", tmp_path))
     second = loop.launch(shell("kill -SEGV $$", tmp_path), "slot-1")
     assert getattr(loop.exit_of(first.job), "code", None) == 7

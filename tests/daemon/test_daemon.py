@@ -53,7 +53,7 @@ def test_a_second_daemon_is_refused_with_5_and_the_first_keeps_serving(served: D
     assert served.info().pid == served.process.pid  # type: ignore[union-attr]
 
 
-def test_sigterm_ends_it_cleanly_and_jobs_keep_running(served: Daemon, tmp_path: Path) -> None:
+def test_sigterm_ends_the_daemon_cleanly_and_jobs_keep_running(served: Daemon, tmp_path: Path) -> None:
     mark = tmp_path / "mark"
     job = served.submit("sh", "-c", f"sleep 2; touch {mark}; exit 7")
     wait_until(lambda: served.call(Status([str(job)]), JobList).jobs[0].state == "running", "it runs")
@@ -66,9 +66,7 @@ def test_sigterm_ends_it_cleanly_and_jobs_keep_running(served: Daemon, tmp_path:
 
 
 @pytest.mark.parametrize("gone", ["lock", "folder"])
-def test_a_daemon_whose_state_directory_is_no_longer_its_own_ends_and_touches_nothing(
-    tmp_path: Path, gone: str
-) -> None:
+def test_a_daemon_that_lost_its_state_directory_ends_and_touches_nothing(tmp_path: Path, gone: str) -> None:
     with daemon(tmp_path / "home") as running:
         running.wait_for_nodes()
         job = running.submit("sh", "-c", f"while ! test -e {tmp_path / 'go'}; do sleep 0.05; done; exit 7")
@@ -104,7 +102,7 @@ def test_a_crash_logs_its_place_and_the_next_daemon_continues(served: Daemon) ->
     assert [job.id for job in served.call(Status(["1"]), JobList).jobs] == [1]
 
 
-def test_shutdown_answers_and_ends_it(served: Daemon) -> None:
+def test_shutdown_answers_and_ends_the_daemon(served: Daemon) -> None:
     assert served.call(Shutdown(), DaemonInfo).pid == served.process.pid  # type: ignore[union-attr]
     assert served.process.wait(60) == 0  # type: ignore[union-attr]
 

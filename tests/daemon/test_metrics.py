@@ -197,7 +197,7 @@ def test_only_live_jobs_have_series_of_their_own(lab: Lab) -> None:
     assert jobs == {str(lab.trains), str(lab.box)}
 
 
-def test_open_metrics_is_spoken_to_who_asks_for_it(lab: Lab) -> None:
+def test_a_client_that_asks_for_open_metrics_gets_it(lab: Lab) -> None:
     kind, text = fetch(lab.url, "application/openmetrics-text; version=1.0.0")
     assert kind.startswith("application/openmetrics-text")
     assert text.endswith("# EOF\n")
@@ -206,7 +206,7 @@ def test_open_metrics_is_spoken_to_who_asks_for_it(lab: Lab) -> None:
         fetch(lab.url + "/../passwd")
 
 
-def test_scrapers_that_hang_or_crowd_hinder_nobody(lab: Lab, figures: Figures) -> None:
+def test_many_or_hanging_scrapers_block_nobody(lab: Lab, figures: Figures) -> None:
     port = int(lab.url.rsplit(":", 1)[1].partition("/")[0])
     idle = [socket.create_connection(("127.0.0.1", port)) for _ in range(2 * MOST_OPEN)]
     over = threading.Event()
@@ -248,7 +248,7 @@ def gpq(served: Daemon, *words: str) -> subprocess.CompletedProcess[str]:
     return commands.run(words, served.environment)
 
 
-def test_a_port_in_use_is_told_and_the_daemon_goes_on(tmp_path: Path) -> None:
+def test_a_port_in_use_is_reported_and_the_daemon_continues(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         settings = f'policy = "fifo"\nmetrics = "127.0.0.1:{port}"\n[nodes.here]\nslots = 1\n'
@@ -263,7 +263,7 @@ def test_a_port_in_use_is_told_and_the_daemon_goes_on(tmp_path: Path) -> None:
             assert value(samples(served.info().metrics), "gpq_node_up", node="here") == 1
 
 
-def test_off_by_default_and_nothing_of_it_is_imported(tmp_path: Path) -> None:
+def test_metrics_are_off_by_default_and_their_library_is_not_imported(tmp_path: Path) -> None:
     with daemon(tmp_path / "home") as served:
         assert served.info().metrics == ""
         assert "metrics   not served" in gpq(served, "daemon", "status").stdout
@@ -279,7 +279,7 @@ def test_off_by_default_and_nothing_of_it_is_imported(tmp_path: Path) -> None:
     assert subprocess.check_output([sys.executable, "-c", code], cwd=ROOT, text=True).strip() == "[]"
 
 
-def test_start_serves_them_and_warns_where_others_reach_them(tmp_path: Path) -> None:
+def test_start_serves_metrics_and_warns_if_others_can_reach_them(tmp_path: Path) -> None:
     served, port = Daemon(tmp_path / "home"), free_port()
     try:
         said = gpq(served, "daemon", "start", "--metrics", f"0.0.0.0:{port}")
@@ -327,7 +327,7 @@ def selectors(expression: Any) -> Iterator[Any]:
 
 
 @pytest.mark.parametrize(("title", "query", "legend"), QUERIES, ids=[f"{t}-{n}" for n, (t, _, _) in enumerate(QUERIES)])
-def test_every_query_of_the_dashboard_is_answered(
+def test_every_query_of_the_dashboard_has_an_answer(
     title: str, query: str, legend: str, exposed: dict[str, set[str]]
 ) -> None:
     promql = pytest.importorskip("promql_parser")
@@ -344,7 +344,7 @@ def test_every_query_of_the_dashboard_is_answered(
     assert used <= known, title
 
 
-def test_the_variables_of_the_dashboard_are_labels_that_there_are(exposed: dict[str, set[str]]) -> None:
+def test_the_variables_of_the_dashboard_are_existing_labels(exposed: dict[str, set[str]]) -> None:
     variables = {each["name"]: each for each in DASHBOARD["templating"]["list"]}
     used = set(re.findall(r"\$\{?(\w+)", json.dumps(DASHBOARD["panels"])))
     assert used == {*variables, "__rate_interval"}

@@ -47,7 +47,7 @@ def test_servers_reach_each_other_by_name(lab: Lab) -> None:
 # -- the power
 
 
-def test_a_reboot_keeps_the_disk_and_nothing_else(lab: Lab, figures: Figures) -> None:
+def test_a_reboot_keeps_only_the_disk(lab: Lab, figures: Figures) -> None:
     server = lab["srv-b"]
     before = server.boot_id
     patient = {**KEEPALIVE, "ServerAliveCountMax": 30}  # something tells it, or it waits a minute
@@ -68,7 +68,7 @@ def test_a_reboot_keeps_the_disk_and_nothing_else(lab: Lab, figures: Figures) ->
     assert len(server.processes("sleep")) == 1  # init's own
 
 
-def test_a_cable_that_is_out_stays_out_over_a_reboot(lab: Lab) -> None:
+def test_an_unplugged_cable_stays_unplugged_after_a_reboot(lab: Lab) -> None:
     lab["srv-b"].link.cut()
     lab["srv-b"].reboot()
     assert not reaches(lab["srv-b"])
@@ -125,7 +125,7 @@ def test_a_lab_whose_creation_fails_leaves_nothing(monkeypatch: pytest.MonkeyPat
     assert len(ours()) == before
 
 
-def test_the_next_lab_removes_what_a_killed_one_left() -> None:
+def test_the_next_lab_removes_the_remains_of_a_killed_one() -> None:
     code = (
         "from tests.lab.lab import Lab\nimport sys\n"
         "with Lab() as lab:\n"

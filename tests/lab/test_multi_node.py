@@ -53,7 +53,7 @@ def pair() -> Iterator[Lab]:
 
 
 @pytest.mark.long
-def test_three_and_one_over_gloo(pair: Lab, figures: Figures) -> None:
+def test_three_replicas_and_one_train_over_gloo(pair: Lab, figures: Figures) -> None:
     for server in pair:
         # Like docker's: the same address everywhere, first in the alphabet, and no route to anywhere.
         server.inside("ip", "link", "add", "docker0", "type", "bridge")

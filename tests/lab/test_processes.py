@@ -61,7 +61,7 @@ def test_in_a_partition_a_job_ends_itself_before_it_lives_elsewhere(lab: Lab, fi
 
 @pytest.mark.row("26")
 @pytest.mark.parametrize("run", [servers.partitions_killed, servers.partitions_stopped])
-def test_so_does_a_job_whose_supervisor_is_killed_or_hangs(
+def test_in_a_partition_a_job_ends_itself_even_if_its_supervisor_is_killed_or_hangs(
     lab: Lab, figures: Figures, run: Callable[..., Sequence[Measured]]
 ) -> None:
     figures.all(run(1, seed=0, lab=lab))

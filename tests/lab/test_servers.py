@@ -37,7 +37,7 @@ def lines(count: int) -> str:
 
 
 @pytest.mark.row("12")
-def test_a_short_cut_is_not_seen(lab: Lab, figures: Figures) -> None:
+def test_a_short_cut_goes_unnoticed(lab: Lab, figures: Figures) -> None:
     with LabDaemon(lab, {"srv-a": 1}) as daemon:
         job = daemon.run(ticks(100))
         wait_until(lambda: "line 5\n" in daemon.log(job), "its first lines")
@@ -90,7 +90,7 @@ def test_silence_of_every_kind_changes_the_server_and_never_the_job(lab: Lab, fi
 
 
 @pytest.mark.row("15")
-def test_a_fifth_of_the_packets_lost_makes_it_slower_and_nothing_else(lab: Lab, figures: Figures) -> None:
+def test_losing_a_fifth_of_the_packets_only_makes_it_slower(lab: Lab, figures: Figures) -> None:
     with LabDaemon(lab, {"srv-a": 2}) as daemon:
         daemon.up()
         lab["srv-a"].link.loss(0.2)
@@ -132,7 +132,7 @@ def test_a_huge_log_over_a_slow_link_keeps_nobody_waiting(lab: Lab, figures: Fig
 
 
 @pytest.mark.row("17")
-def test_after_resets_and_restarts_of_sshd_it_is_back_at_once(lab: Lab, figures: Figures) -> None:
+def test_a_server_is_back_at_once_after_resets_and_restarts_of_sshd(lab: Lab, figures: Figures) -> None:
     server = lab["srv-a"]
 
     def works() -> bool:
@@ -189,7 +189,7 @@ def test_a_frozen_sshd_delays_nobody_else(lab: Lab, figures: Figures) -> None:
 
 
 @pytest.mark.row("19")
-def test_an_order_that_hung_in_an_old_connection_is_not_obeyed(lab: Lab, figures: Figures) -> None:
+def test_an_order_stuck_in_an_old_connection_is_not_obeyed(lab: Lab, figures: Figures) -> None:
     server = lab["srv-a"]
     with LabDaemon(lab, {"srv-a": 2}, pace=QUICK) as daemon:
         daemon.up()

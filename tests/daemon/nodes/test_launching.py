@@ -56,7 +56,7 @@ def test_a_black_box_runs_unchanged() -> None:
     assert (found.argv, found.env, found.devices, found.port) == (["make", "all"], environment, ["a0", "a1"], 0)
 
 
-def test_a_hash_seed_of_the_users_own_stays() -> None:
+def test_the_users_own_hash_seed_stays() -> None:
     assert order(spec(env=(("PYTHONHASHSEED", "7"),)), place(a=1)).env["PYTHONHASHSEED"] == "7"
 
 

@@ -86,7 +86,7 @@ def test_the_end_comes_after_lease_and_margin_whatever_the_wall_clock_says() -> 
     assert (end.node, end.at, end.exit.fenced) == (A, given.wall, True)
 
 
-def test_the_reason_of_a_silence_stays_the_one_of_its_link() -> None:
+def test_the_reason_for_a_silence_stays_the_one_of_its_link() -> None:
     given = Given(leased())
     refuses = NodeSilent(given.wall, A, "a refuses connections", given.wall - 20.0)
     given.state = fold(given.state, [NodeSeen(0.0, node("a")), refuses]).snapshot
@@ -111,7 +111,7 @@ def test_after_an_absence_of_its_own_the_daemon_listens_first() -> None:
     assert ABSENCE > 1.0
 
 
-def test_a_server_without_connection_is_silent_since_the_start() -> None:
+def test_a_server_without_a_connection_is_silent_from_the_start() -> None:
     given = Given(leased())
     given.heard.clear()
     assert given.pass_(patience(leased()) - 1.0) == []

@@ -41,7 +41,7 @@ def seen(hello: Mapping[str, Any], address: str = "", interface: str = "") -> No
         ("10.0.0.1", "node-a.lab", "", ("node-a.lab",)),
     ],
 )
-def test_where_peers_may_try(ssh: str, address: str, interface: str, found: tuple[str, ...]) -> None:
+def test_the_addresses_that_peers_may_try(ssh: str, address: str, interface: str, found: tuple[str, ...]) -> None:
     node = seen({"address": ssh, "network": NETWORK, "ephemeral": [15000, 20000]}, address, interface)
     assert (node.addresses, node.address, node.interface) == (found, found[0], interface)
     assert node.ephemeral == (15000, 20000)

@@ -56,7 +56,7 @@ def notices(served: Daemon, number: int) -> str:
     return "\n".join(served.call(Show(str(number)), JobDetail).notices)
 
 
-def test_an_end_is_told_with_the_last_lines_and_nothing_secret(tmp_path: Path) -> None:
+def test_an_end_is_reported_with_the_last_lines_and_no_secrets(tmp_path: Path) -> None:
     with webhook() as slack, daemon(tmp_path / "home", config("lines = 3", slack=slack)) as served:
         script = "seq 1 50; echo MY_KEY=$MY_KEY; printf '\\033[31mboom\\033[0m\\n'; exit 3"
         env = {"MY_KEY": "v3rborgen", "PATH": "/bin:/usr/bin"}
@@ -87,7 +87,7 @@ def test_the_default_of_the_file_holds_unless_a_job_says_otherwise(tmp_path: Pat
         assert [title.split(":")[1] for title in slack.titles()] == [" job 3 told failed"]
 
 
-def test_whom_a_job_tells_changes_while_it_waits_and_while_it_runs(tmp_path: Path) -> None:
+def test_the_targets_of_a_job_can_change_while_it_waits_or_runs(tmp_path: Path) -> None:
     with webhook() as slack, webhook() as late, daemon(tmp_path / "home", config(slack=slack)) as served:
         runs = served.submit("sh", "-c", f"while ! test -e {tmp_path}/gate; do sleep 0.1; done", name="runs")
         waits = served.submit("true", name="waits", after=[f"{runs}:any"], notify=["slack"], notify_on=["start"])
@@ -109,7 +109,7 @@ def test_whom_a_job_tells_changes_while_it_waits_and_while_it_runs(tmp_path: Pat
         assert (late.titles(), slack.titles()) == (told, [*told, f"gpq: job {last} last completed"])
 
 
-def test_a_service_that_never_answers_delays_nobody_and_the_next_daemon_tells_it(tmp_path: Path) -> None:
+def test_a_service_that_never_answers_delays_nobody_and_the_next_daemon_tries_again(tmp_path: Path) -> None:
     with webhook("hangs") as dead, webhook() as well, daemon(tmp_path / "home", config(dead=dead, well=well)) as served:
         number = served.submit("true", notify=["dead", "well"])
         wait_until(lambda: dead.asked, "the dead one is asked")
@@ -134,7 +134,7 @@ def _read(path: Path) -> bytes:
         return b""
 
 
-def test_a_refusal_is_told_by_show_and_no_output_holds_the_url(tmp_path: Path) -> None:
+def test_gpq_show_reports_a_refusal_and_no_output_contains_the_url(tmp_path: Path) -> None:
     with webhook("refuses") as broken, daemon(tmp_path / "home", config(broken=broken)) as served:
         number = served.submit("sh", "-c", "exit 1", notify=["broken"])
         wait_until(lambda: "the service answered 500, next try in" in notices(served, number), "show tells it")
@@ -164,7 +164,7 @@ def test_a_refusal_is_told_by_show_and_no_output_holds_the_url(tmp_path: Path) -
         assert gpq(served, "notify", "test", "broken").stdout == "broken: sent\n"
 
 
-def test_a_name_that_there_is_not_and_urls_are_refused_without_being_repeated(tmp_path: Path) -> None:
+def test_unknown_names_and_urls_are_refused_without_being_repeated(tmp_path: Path) -> None:
     with webhook() as slack, daemon(tmp_path / "home", config(slack=slack)) as served:
         with pytest.raises(UsageError, match=r"has no target `slak` in \[notify\]") as refusal:
             served.submit("true", notify=["slak"])
@@ -239,7 +239,9 @@ def point(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hook: Webhook) -> Non
     monkeypatch.setenv("GPQ_CONFIG", str(tmp_path / "config.toml"))
 
 
-def test_after_the_last_try_it_is_lost_and_told(desk: Desk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_after_the_last_try_a_notification_is_given_up_with_a_notice(
+    desk: Desk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with webhook("refuses") as hook:
         point(tmp_path, monkeypatch, hook)
         desk.notifier.start()
@@ -252,7 +254,7 @@ def test_after_the_last_try_it_is_lost_and_told(desk: Desk, tmp_path: Path, monk
         assert again.notes(JobId(1)) == [said]  # remembered
 
 
-def test_what_was_told_is_not_told_again_and_what_was_not_is(
+def test_each_notification_is_sent_once_even_after_a_restart(
     desk: Desk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with webhook() as hook:
@@ -281,7 +283,7 @@ def test_many_ends_are_one_message(desk: Desk, tmp_path: Path, monkeypatch: pyte
         wait_until(lambda: waiting(tmp_path) == set(), "that is remembered")
 
 
-def test_of_another_database_nothing_old_is_told(desk: Desk, tmp_path: Path) -> None:
+def test_with_another_database_nothing_old_is_sent(desk: Desk, tmp_path: Path) -> None:
     desk.fail(1)
     kept = json.loads(Path(desk.path).read_text())
     Path(desk.path).write_text(json.dumps({**kept, "store": "another", "seq": 0}))
@@ -293,7 +295,7 @@ def test_of_another_database_nothing_old_is_told(desk: Desk, tmp_path: Path) -> 
     assert json.loads(Path(desk.path).read_text())["store"] == desk.store.id
 
 
-def test_a_fact_that_is_not_published_yet_is_told_at_the_next_look(desk: Desk) -> None:
+def test_an_unpublished_fact_is_sent_after_the_next_look(desk: Desk) -> None:
     asked = spec(notify=("hook",), notify_on=("end",))
     over = job(1, state=JobState.FAILED, spec_=asked, exit=Exit(code=1), ended_at=time.time())
     desk.store.commit([Failed(time.time(), JobId(9), Exit(code=1))], Snapshot(next_id=2), [])
@@ -306,7 +308,7 @@ def test_a_fact_that_is_not_published_yet_is_told_at_the_next_look(desk: Desk) -
 
 
 @pytest.mark.parametrize("manner", ["drips", "hangs"])
-def test_a_service_without_an_end_is_given_up_and_its_process_gone(
+def test_a_service_that_never_ends_is_given_up_and_its_process_is_gone(
     manner: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, figures: Figures
 ) -> None:
     with webhook(manner) as hook:
@@ -323,7 +325,9 @@ def _is_child(pid: str) -> bool:
     return len(stat) > 1 and int(stat[1]) == os.getpid() and b"gpq.notify.worker" in _read(Path(f"/proc/{pid}/cmdline"))
 
 
-def test_who_cannot_be_told_at_all_is_told_why_in_a_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_target_that_cannot_be_reached_gives_the_reason_in_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "config.toml").write_text('[notify]\nodd = "nosuchservice://x"\n')
     monkeypatch.setenv("GPQ_CONFIG", str(tmp_path / "config.toml"))
     assert Courier().deliver("odd", "t", "b").startswith("apprise does not know this kind of URL")
@@ -333,6 +337,6 @@ def test_who_cannot_be_told_at_all_is_told_why_in_a_line(tmp_path: Path, monkeyp
     assert "\n" not in Courier().deliver("mailto:ana@localhost", "t", "b")  # no mail server listens here
 
 
-def test_nothing_of_it_is_imported_until_something_is_sent() -> None:
+def test_no_notification_library_is_imported_until_something_is_sent() -> None:
     code = "import sys, gpq.daemon.main; print({'apprise', 'requests', 'prometheus_client'} & set(sys.modules))"
     assert subprocess.check_output([sys.executable, "-c", code], text=True).strip() == "set()"

@@ -36,7 +36,7 @@ def home_of(served: Daemon, job: int) -> list[str]:
     return [part.node for part in row.placement] if row.state == "running" else []
 
 
-def test_a_drained_server_is_emptied_and_stays_so_over_a_kill_of_the_daemon(tmp_path: Path) -> None:
+def test_a_drained_server_is_emptied_and_stays_drained_after_a_kill_of_the_daemon(tmp_path: Path) -> None:
     with daemon(tmp_path / "home", CONFIG) as served:
         served.wait_for_nodes()
         stays = served.submit("sleep", "300", min_gpus=2)  # fits only on `a`

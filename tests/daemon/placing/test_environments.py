@@ -73,7 +73,7 @@ def script(tmp_path: Path) -> str:
     return str(path)
 
 
-def test_a_script_runs_where_the_servers_own_interpreter_is(served: Daemon, folder: Path, script: str) -> None:
+def test_a_script_runs_on_the_server_with_an_interpreter_of_its_own(served: Daemon, folder: Path, script: str) -> None:
     for _ in range(2):  # otherwise the first of them would be used
         job = submit(served, [script], "/tmp", python="/also/not/there")
         assert ended(served, job).state == "completed"
@@ -99,7 +99,7 @@ def test_a_job_without_its_folder_waits_with_the_reason_until_it_exists(served: 
     assert log(served, job) == f"{missing}\n"
 
 
-def test_a_module_that_no_server_has_is_named_and_one_that_it_has_is_found(served: Daemon, script: str) -> None:
+def test_a_missing_module_is_named_and_an_installed_one_is_found(served: Daemon, script: str) -> None:
     job = submit(served, [script], "/tmp", modules=["nosuch_module"])
     wait_until(lambda: row(served, job).reason == "no server has its environment", "the reason is told")
     said = served.call(Why(str(job)), Explanation)

@@ -101,7 +101,7 @@ def counting(served: Daemon, place: Path) -> int:
     return served.submit(sys.executable, "-c", COUNT, str(place), level="signal", grace=GRACE)
 
 
-def test_her_gpus_are_hers_within_the_grace_and_nothing_is_lost(
+def test_an_owner_gets_the_gpus_within_the_grace_and_nothing_is_lost(
     desk: Desk, ana: tuple[str, int], tmp_path: Path, figures: Figures
 ) -> None:
     name, pid = ana
@@ -130,9 +130,7 @@ def test_her_gpus_are_hers_within_the_grace_and_nothing_is_lost(
             )
 
 
-def test_a_command_that_could_not_leave_waits_for_another_server(
-    desk: Desk, ana: tuple[str, int], tmp_path: Path
-) -> None:
+def test_a_command_that_cannot_leave_waits_for_another_server(desk: Desk, ana: tuple[str, int], tmp_path: Path) -> None:
     with daemon(tmp_path / "home", config(desk, ana[0])) as served:
         served.wait_for_nodes()
         wait_until(lambda: set(gpus(served)) == set(desk.names), "its GPUs are known")

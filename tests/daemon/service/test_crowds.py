@@ -58,7 +58,7 @@ def path(desk: Desk) -> Iterator[str]:
             server.close()
 
 
-def test_a_look_waits_for_no_turn_but_all_others_do(desk: Desk, path: str) -> None:
+def test_a_look_at_the_queue_does_not_wait_for_its_turn_but_all_others_do(desk: Desk, path: str) -> None:
     more = 20
     with ExitStack() as opened:
         crowd = [opened.enter_context(closing(Connection(path))) for _ in range(MAX_PER_USER + more)]
@@ -86,7 +86,7 @@ def test_a_look_waits_for_no_turn_but_all_others_do(desk: Desk, path: str) -> No
     assert desk.waiting == MAX_PER_USER + more
 
 
-def test_a_complete_request_is_served_however_late_but_an_endless_one_is_not(
+def test_a_complete_request_is_served_even_if_late_but_an_endless_one_is_not(
     desk: Desk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(server, "LINE_SECONDS", 0.0)  # so each request is late after its first piece

@@ -61,7 +61,7 @@ def test_a_finished_attempt_unknown_to_its_server_gives_the_last_piece() -> None
     assert (chunk.silent, chunk.ended, chunk.attempts) == ("node a: no attempt 1.1 on this node", True, [1])
 
 
-def test_a_reader_that_does_not_follow_hears_of_a_silent_server_too() -> None:
+def test_a_reader_that_does_not_follow_is_also_told_about_a_silent_server() -> None:
     def silent(offset: int, limit: int) -> Mapping[str, Any]:
         raise NodeSilent("node a does not answer")
 
@@ -78,7 +78,7 @@ def reader(tail: Callable[[int, int], Mapping[str, Any]]) -> LogReader:
     return LogReader(controller, store, lambda node, name, attempt, offset, limit: tail(offset, limit))
 
 
-def test_a_follower_waits_for_a_silent_server_and_hears_of_it(figures: Figures) -> None:
+def test_a_follower_waits_for_a_silent_server_and_is_told_about_it(figures: Figures) -> None:
     def silent(offset: int, limit: int) -> Mapping[str, Any]:
         raise NodeSilent("node a does not answer")
 
@@ -88,7 +88,7 @@ def test_a_follower_waits_for_a_silent_server_and_hears_of_it(figures: Figures) 
     assert (chunk.silent, chunk.data, chunk.offset, chunk.ended) == ("node a does not answer", "", 7, False)
 
 
-def test_requests_are_no_larger_than_the_connection_carries_soon() -> None:
+def test_requests_are_no_larger_than_the_connection_can_carry_soon() -> None:
     def way(bytes_a_second: float) -> tuple[LogReader, list[int]]:
         asked: list[int] = []
 
@@ -118,7 +118,7 @@ def test_the_part_that_the_limit_removed_is_skipped_and_reported() -> None:
 
 
 @pytest.mark.parametrize(("tail", "found"), [(4, b"6789"), (100, b"0123456789")])
-def test_a_tail_begins_that_much_before_the_end(tail: int, found: bytes) -> None:
+def test_a_tail_begins_that_many_bytes_before_the_end(tail: int, found: bytes) -> None:
     log, asked = b"0123456789", []
 
     def told(offset: int, limit: int) -> Mapping[str, Any]:
