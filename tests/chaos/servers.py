@@ -196,9 +196,9 @@ def reboots(times: int, seed: int, lab: Lab | None = None) -> Sequence[Measured]
             )
     return [
         Measured("reboots", times),
-        Measured("signals to strangers", signalled, at_most=0),
-        Measured("strangers that are gone", dead, at_most=0),
-        Measured("jobs that ran again unasked", rerun, at_most=0),
+        Measured("signals to foreign processes", signalled, at_most=0),
+        Measured("foreign processes that are gone", dead, at_most=0),
+        Measured("jobs that ran again without a request", rerun, at_most=0),
         Measured("ends that do not say why", untold, at_most=0),
         Measured("from the cable to the end of the next job", longest, at_most=15.0, unit="s"),
     ]
@@ -252,7 +252,7 @@ def agent_kills(times: int, seed: int, lab: Lab | None = None) -> Sequence[Measu
                     os.kill(pid, signal.SIGKILL)
             wait_until(lambda killed=killed: set(agents(server)) - set(killed), "another agent")  # type: ignore[misc]
             longest = max(longest, time.monotonic() - began)
-            wait_until(lambda began=began: daemon.node("srv-a").seen_seconds < time.monotonic() - began, "it was heard")  # type: ignore[misc]
+            wait_until(lambda began=began: daemon.node("srv-a").seen_seconds < time.monotonic() - began, "it answered")  # type: ignore[misc]
             seen.add((daemon.state(job), daemon.node("srv-a").state))
         (server.home / "go").touch()
         end = daemon.ended(job)[job]

@@ -419,7 +419,7 @@ def test_kill_9_in_a_commit_loop_loses_nothing_that_was_acknowledged(path: str) 
         with closing(SqliteStore(path)) as store:
             assert set(acknowledged) <= set(store.load().jobs)
             assert len(store.events(kinds=(Submitted,))) == len(store.load().jobs)
-    assert len(acknowledged) == len(set(acknowledged)), "an id was given out twice"
+    assert len(acknowledged) == len(set(acknowledged)), "an id was used twice"
 
 
 STRACE = "/usr/bin/strace"

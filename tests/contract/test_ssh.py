@@ -227,6 +227,6 @@ def test_a_hanging_server_does_not_block_other_work(tmp_path: Path, figures: Fig
         until = time.monotonic() + 1.0
         with pytest.raises(Enough):
             to(server, tmp_path).spawn(["true"], enough)
-        figures.at_most("from the wish to do something else to the end of a connecting", time.monotonic() - until, 3.0)
+        figures.at_most("from another request to the end of an attempt to connect", time.monotonic() - until, 3.0)
         wait_until(lambda: not clients(server.config), "ssh is gone")
         server.signal(signal.SIGCONT)

@@ -121,7 +121,7 @@ class StoreMachine(RuleBasedStateMachine):
 
     def _reopen(self) -> None:
         self.store = SqliteStore(self.path)
-        assert self.store.epoch > self.epoch, "an epoch came twice"
+        assert self.store.epoch > self.epoch, "an epoch was used twice"
         self.epoch = self.store.epoch
 
     @rule()

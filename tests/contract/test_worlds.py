@@ -261,7 +261,7 @@ def test_a_frozen_agent_is_silence_and_silence_ends_no_job(
     loop.until(lambda: loop.has(Started), "it runs")
     agent = agent_of(home)
     agent.suspend()
-    loop.until(lambda: loop.has(NodeSilent), "silence is noticed")
+    loop.until(lambda: loop.has(NodeSilent), "the silence was noticed")
     assert loop.snapshot.nodes[NODE].state is NodeState.UNREACHABLE
     assert order.job in loop.snapshot.jobs
     loop.nodes_up()  # the frozen agent was released and another took its place
@@ -334,7 +334,7 @@ def test_an_attempt_that_ran_and_disappeared_is_lost(loop: Loop, home: Path, tmp
         kill(shim)
     shutil.rmtree(home / "nodes" / "a" / "attempts" / wire.attempt_key(order.job, 1))
     agent_of(home).kill()
-    loop.until(lambda: loop.has(Exited), "its end is told")
+    loop.until(lambda: loop.has(Exited), "its end is reported")
     assert loop.ended[order.job].exit is not None
     assert loop.ended[order.job].exit.lost  # type: ignore[union-attr]
 
@@ -380,11 +380,11 @@ def test_a_cancelled_job_on_a_node_that_left_the_configuration_ends(home: Path) 
     world.publish(loop.snapshot)
     world.start()
     try:
-        loop.until(lambda: JobId(1) in loop.ended, "the one that was cancelled before ends")
+        loop.until(lambda: JobId(1) in loop.ended, "the one that was cancelled before has ended")
         order = Stop(JobId(2), 1, (NodeId("gone"),), StopReason.CANCEL, "kill", 1.0)
         loop.take([event for event in [issued(order, world.now())] if event is not None])
         world.perform(order)
-        loop.until(lambda: JobId(2) in loop.ended, "the other one ends")
+        loop.until(lambda: JobId(2) in loop.ended, "the other one has ended")
     finally:
         world.close()
     assert {str(job.state) for job in loop.ended.values()} == {"cancelled"}

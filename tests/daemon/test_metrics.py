@@ -91,7 +91,7 @@ class Lab:
         self.until(self.trains, "running")
         self.waits = self.served.submit("true", name="waits")
         driver(folder, used_mib=4096)  # before that it would count as a foreign process
-        wait_until(self.is_measured, "memory and fairness are told")
+        wait_until(self.is_measured, "memory and fairness are reported")
 
     def is_measured(self) -> bool:
         found = {name: figure for name, _, figure in samples(self.url)}
@@ -192,7 +192,7 @@ def test_names_and_labels_keep_prometheus_conventions(lab: Lab) -> None:
 def test_only_live_jobs_have_series_of_their_own(lab: Lab) -> None:
     over = lab.served.call(Submit(SpecMessage(["true"], "/tmp", "black-box", name="over")), Submitted).id
     lab.served.call(Cancel([str(over)]), CancelResult)
-    wait_until(lambda: value(samples(lab.url), "gpq_jobs_ended_total", state="cancelled") >= 1, "it is counted")
+    wait_until(lambda: value(samples(lab.url), "gpq_jobs_ended_total", state="cancelled") >= 1, "gpq has counted it")
     jobs = {labels["job_id"] for _, labels, _ in samples(lab.url) if "job_id" in labels}
     assert jobs == {str(lab.trains), str(lab.box)}
 
@@ -222,7 +222,7 @@ def test_many_or_hanging_scrapers_block_nobody(lab: Lab, figures: Figures) -> No
         assert lab.served.call(Status([str(job)]), JobList).jobs[0].state == "pending"
         assert lab.served.call(Cancel([str(job)]), CancelResult).cancelled == [job]
         # A connection that hangs is cut only after 10 s.
-        figures.at_most("three requests while scrapers hang and crowd", time.monotonic() - began, 10.0)
+        figures.at_most("three requests while many scrapers hang", time.monotonic() - began, 10.0)
     finally:
         over.set()
         for one in idle:
@@ -259,7 +259,7 @@ def test_a_port_in_use_is_reported_and_the_daemon_continues(tmp_path: Path) -> N
             job = served.submit("true")
             assert served.call(Wait([str(job)]), JobList).jobs[0].state == "completed"
             taken.close()
-            wait_until(lambda: not served.info().metrics_problem, "it is served")
+            wait_until(lambda: not served.info().metrics_problem, "metrics are served")
             assert value(samples(served.info().metrics), "gpq_node_up", node="here") == 1
 
 

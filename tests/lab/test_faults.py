@@ -49,7 +49,7 @@ def test_a_cut_link_is_silent_and_a_healed_link_continues(lab: Lab, figures: Fig
         assert ssh.stdout is not None
         assert any(float(line) > healed for line in ssh.stdout)  # none: the stream has ended
         took = time.clock_gettime(time.CLOCK_BOOTTIME) - healed
-        figures.at_most("a stream goes on after 2 s of a cut", took, 5.0)
+        figures.at_most("a stream continues after a cut of 2 s", took, 5.0)
 
 
 def test_a_one_way_drop_affects_only_one_direction(lab: Lab) -> None:
@@ -111,7 +111,7 @@ def test_a_frozen_sshd_accepts_connections_but_says_nothing(lab: Lab, figures: F
     took = time.monotonic() - began
     assert refused.returncode == 255
     assert "banner exchange" in refused.stderr
-    figures.at_most("ConnectTimeout=1 ends a login at a frozen sshd", took, 3.0)
+    figures.at_most("ConnectTimeout=1 ends a login to a frozen sshd", took, 3.0)
     assert took >= 1.0
     assert lab.ssh("srv-b", "true").returncode == 0
     lab["srv-a"].thaw_sshd()

@@ -76,12 +76,12 @@ def test_three_replicas_and_one_train_over_gloo(pair: Lab, figures: Figures) -> 
             (str(rank), str(local), "4", master, "eth0", "mine") for rank, local in enumerate((0, 1, 2, 0))
         ]
 
-        wait_until(lambda: daemon.detail(job).job.stragglers == [SLOW], "the slow one is told", LONG)
+        wait_until(lambda: daemon.detail(job).job.stragglers == [SLOW], "the slow one is reported", LONG)
         shown = daemon.detail(job)
         seats = [(one.rank, one.node, one.straggler) for one in shown.ranks]
         assert seats == [(0, "srv-a", False), (1, "srv-a", False), (2, "srv-a", False), (3, "srv-b", True)]
         waits = [one.wait_share or 0.0 for one in shown.ranks]
-        assert waits[SLOW] < min(waits[:SLOW]), "who makes the others wait waits least"
+        assert waits[SLOW] < min(waits[:SLOW]), "the replica that makes the others wait waits least"
         assert any("rank 3 on srv-b is a straggler" in line for line in shown.notices)
         figures.note("share of a step that ranks 0 to 3 wait", ", ".join(f"{share:.0%}" for share in waits))
 
@@ -104,11 +104,11 @@ def test_servers_behind_a_firewall_are_reported_and_use_no_retry(pair: Lab, figu
         pair["srv-b"].inside("iptables", "-w", "-I", "INPUT", *new)
         began = time.monotonic()
         job = daemon.submit("train.py", level="script", cwd=HOME, min_gpus=2, max_gpus=2)
-        wait_until(lambda: daemon.detail(job).notices, "it is told", LONG)
-        figures.note("from submit to why the servers do not meet", f"{time.monotonic() - began:.1f} s")
+        wait_until(lambda: daemon.detail(job).notices, "the reason is shown", LONG)
+        figures.note("from submit to the reason why the servers do not meet", f"{time.monotonic() - began:.1f} s")
         detail = daemon.detail(job)
         told = "srv-b reaches srv-a, but not the other way round: " + pair["srv-b"].address
         assert told in detail.notices[-1]
         assert "Is there a firewall?" in detail.notices[-1]
-        assert detail.job.state not in ("failed", "completed"), "it has no retries, and needs none"
+        assert detail.job.state not in ("failed", "completed"), "it has no retries and needs none"
         assert "it ran" not in daemon.log(job, 1)

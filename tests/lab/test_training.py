@@ -69,7 +69,7 @@ def test_a_model_is_trained_over_servers_that_share_nothing(servers: Lab, figure
         daemon.up()
         began = time.monotonic()
         wait = "while ! test -e enough-$GPQ_JOB_ID; do sleep 0.1; done"
-        daemon.call(Drain("srv-a", "the two go elsewhere"), Drained)
+        daemon.call(Drain("srv-a", "the two move elsewhere"), Drained)
         pair = daemon.run(wait, min_gpus=2, max_gpus=2)
         beside = daemon.place(pair)
         single = daemon.run(wait)

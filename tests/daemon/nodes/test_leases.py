@@ -203,11 +203,11 @@ def test_a_replaced_daemon_neither_renews_nor_starts(tmp_path: Path) -> None:
         order = loop.launch(shell("exec sleep 600", tmp_path, requeue_on_lost=3.0))
         loop.until(lambda: loop.has(Started), "it runs")
         begun = elapsed()
-        loop.until(lambda: elapsed() - begun > 5.0, "its lease is renewed")
+        loop.until(lambda: elapsed() - begun > 5.0, "its lease was renewed")
         assert not loop.has(Exited)
         holds[0] = False
         loop.launch(shell("touch ran", tmp_path), "slot-1")
-        loop.until(lambda: loop.has(Exited), "it ends itself, though its daemon still listens")
+        loop.until(lambda: loop.has(Exited), "it ends itself although its daemon still listens")
         [end] = [event.exit for event in loop.events if isinstance(event, Exited)]
         assert (end.fenced, end.note) == (True, "ended by its lease: no contact for 3 s")
         assert loop.snapshot.jobs[order.job].state is JobState.PENDING

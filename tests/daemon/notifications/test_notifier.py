@@ -61,7 +61,7 @@ def test_an_end_is_reported_with_the_last_lines_and_no_secrets(tmp_path: Path) -
         script = "seq 1 50; echo MY_KEY=$MY_KEY; printf '\\033[31mboom\\033[0m\\n'; exit 3"
         env = {"MY_KEY": "v3rborgen", "PATH": "/bin:/usr/bin"}
         number = served.submit("sh", "-c", script, name="train", notify=["slack"], env=env)
-        wait_until(lambda: slack.told, "it is told")
+        wait_until(lambda: slack.told, "the end is reported")
         [told] = slack.told
         assert told["title"] == f"gpq: job {number} train failed: exit 3"
         assert "50\n[gpq removed a line that may contain a secret]\nboom\n" in told["message"]
@@ -71,7 +71,7 @@ def test_an_end_is_reported_with_the_last_lines_and_no_secrets(tmp_path: Path) -
         quiet = served.submit("true")
         served.call(Wait([str(quiet)]), JobList)
         started = served.submit("true", notify=["slack"], notify_on=["start"])
-        wait_until(lambda: len(slack.told) == 2, "the start is told")
+        wait_until(lambda: len(slack.told) == 2, "the start is reported")
         assert slack.titles()[1] == f"gpq: job {started} is running"
         assert notices(served, number) == ""
 
@@ -83,7 +83,7 @@ def test_the_default_of_the_file_holds_unless_a_job_says_otherwise(tmp_path: Pat
     ):
         for words, more in ((("true",), {}), (("false",), {"notify": []}), (("false",), {"name": "told"})):
             served.call(Wait([str(served.submit(*words, **more))]), JobList)
-        wait_until(lambda: slack.told, "the failure is told")
+        wait_until(lambda: slack.told, "the failure is reported")
         assert [title.split(":")[1] for title in slack.titles()] == [" job 3 told failed"]
 
 
@@ -104,7 +104,7 @@ def test_the_targets_of_a_job_can_change_while_it_waits_or_runs(tmp_path: Path) 
         (tmp_path / "gate").touch()
         served.call(Wait([str(runs), str(waits)]), JobList)
         last = served.submit("true", name="last", notify=["slack"])
-        wait_until(lambda: any("last" in title for title in slack.titles()) and late.told, "both are told")
+        wait_until(lambda: any("last" in title for title in slack.titles()) and late.told, "both get a message")
         told = [f"gpq: job {runs} runs completed"]
         assert (late.titles(), slack.titles()) == (told, [*told, f"gpq: job {last} last completed"])
 
@@ -112,17 +112,17 @@ def test_the_targets_of_a_job_can_change_while_it_waits_or_runs(tmp_path: Path) 
 def test_a_service_that_never_answers_delays_nobody_and_the_next_daemon_tries_again(tmp_path: Path) -> None:
     with webhook("hangs") as dead, webhook() as well, daemon(tmp_path / "home", config(dead=dead, well=well)) as served:
         number = served.submit("true", notify=["dead", "well"])
-        wait_until(lambda: dead.asked, "the dead one is asked")
+        wait_until(lambda: dead.asked, "gpq calls the dead service")
         assert served.call(Status([str(number)]), JobList).jobs[0].state == "completed"
         assert served.call(Cancel([str(served.submit("sleep", "600"))]), CancelResult).remaining == []
-        wait_until(lambda: waiting(served.home) == {"dead"}, "the other one is told")
+        wait_until(lambda: waiting(served.home) == {"dead"}, "the other one gets its message")
         assert dead.told == []
         arguments = b"".join(_read(Path(f"/proc/{pid}/cmdline")) for pid in os.listdir("/proc") if pid.isdigit())
         assert SECRET.encode() not in arguments
         served.kill()  # during the delivery
         dead.manner = "takes"
         served.start()
-        wait_until(lambda: waiting(served.home) == set(), "the next daemon tells it")
+        wait_until(lambda: waiting(served.home) == set(), "the next daemon sends the message")
         assert (len(dead.told), len(well.told)) == (1, 1)
         assert served.stop() == 0
 
@@ -137,7 +137,7 @@ def _read(path: Path) -> bytes:
 def test_gpq_show_reports_a_refusal_and_no_output_contains_the_url(tmp_path: Path) -> None:
     with webhook("refuses") as broken, daemon(tmp_path / "home", config(broken=broken)) as served:
         number = served.submit("sh", "-c", "exit 1", notify=["broken"])
-        wait_until(lambda: "the service answered 500, next try in" in notices(served, number), "show tells it")
+        wait_until(lambda: "the service answered 500, next try in" in notices(served, number), "gpq show reports it")
         assert "the notification of its fail was not sent to broken yet" in notices(served, number)
         words = [
             f"show {number}",
@@ -246,7 +246,7 @@ def test_after_the_last_try_a_notification_is_given_up_with_a_notice(
         point(tmp_path, monkeypatch, hook)
         desk.notifier.start()
         desk.fail(1)
-        wait_until(lambda: "given up" in str(desk.notifier.notes(JobId(1))), "it is given up")
+        wait_until(lambda: "given up" in str(desk.notifier.notes(JobId(1))), "the message is given up")
         said = "the notification of its fail was not sent to hook: the service answered 500, given up after 3 tries"
         assert desk.notifier.notes(JobId(1)) == [said]
         assert hook.asked == 3
@@ -261,14 +261,14 @@ def test_each_notification_is_sent_once_even_after_a_restart(
         point(tmp_path, monkeypatch, hook)
         desk.fail(1)  # before the notifier looked
         desk.notifier.start()
-        wait_until(lambda: hook.titles() == ["gpq: job 1 failed: exit 1"], "the first is told")
+        wait_until(lambda: hook.titles() == ["gpq: job 1 failed: exit 1"], "the first is sent")
         assert "Cannot read its log now: node a does not answer" in hook.told[0]["message"]
-        wait_until(lambda: waiting(tmp_path) == set(), "that is remembered")
+        wait_until(lambda: waiting(tmp_path) == set(), "gpq has recorded that")
         desk.notifier.close()
         desk.fail(2)  # while no daemon runs
         desk.notifier = desk.begin()
         desk.notifier.start()
-        wait_until(lambda: len(hook.told) == 2, "the second is told")
+        wait_until(lambda: len(hook.told) == 2, "the second is sent")
         assert hook.titles()[1] == "gpq: job 2 failed: exit 1"
 
 
@@ -278,9 +278,9 @@ def test_many_ends_are_one_message(desk: Desk, tmp_path: Path, monkeypatch: pyte
         desk.fail(*range(1, 1201))  # more than it reads at once
         desk.notifier.look()
         desk.notifier.start()
-        wait_until(lambda: hook.told, "they are told")
+        wait_until(lambda: hook.told, "they are sent")
         assert hook.titles() == ["gpq: 1200 messages about jobs"]
-        wait_until(lambda: waiting(tmp_path) == set(), "that is remembered")
+        wait_until(lambda: waiting(tmp_path) == set(), "gpq has recorded that")
 
 
 def test_with_another_database_nothing_old_is_sent(desk: Desk, tmp_path: Path) -> None:
@@ -316,7 +316,7 @@ def test_a_service_that_never_ends_is_given_up_and_its_process_is_gone(
         began = time.monotonic()
         said = Courier().deliver("hook", "title", "body", limit=3.0)
         assert said in ("no answer within 3 s", "cannot reach the service, or it does not answer")
-        figures.at_most("a service without an end is given up after 3 s", time.monotonic() - began, 30.0)
+        figures.at_most("a service that never ends is given up after 3 s", time.monotonic() - began, 30.0)
         assert not [pid for pid in os.listdir("/proc") if pid.isdigit() and _is_child(pid)]
 
 

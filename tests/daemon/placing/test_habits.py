@@ -84,14 +84,14 @@ def test_a_habit_is_reported_obeyed_kept_and_lent_to_the_next_job(tmp_path: Path
             row = shown(served, first).job
             return row.attempt == attempt + 1 and row.state == "running" and row.gpus == 1
 
-        wait_until(goes_on, "it goes on, with as many GPUs, though two are free")
+        wait_until(goes_on, "it continues with the same number of GPUs although two are free")
 
         served.kill()
         served.start()
         assert [each.code for each in shown(served, first).habits] == ["own-epochs"]
         second = submit(served, script, "quiet")
         wait_until(
-            lambda: [each.lent for each in shown(served, second).habits] == [True], "the next job begins with it"
+            lambda: [each.lent for each in shown(served, second).habits] == [True], "the next job starts with it"
         )
 
 

@@ -77,7 +77,7 @@ def desk(tmp_path: Path) -> Desk:
 def ana() -> Iterator[tuple[str, int]]:
     """Another user with a process: the name and the pid. Needs root to act as that user."""
     if os.geteuid() != 0:
-        pytest.skip("needs root, to be somebody else")
+        pytest.skip("needs root to act as another user")
     process = subprocess.Popen(["setpriv", "--reuid=nobody", "--clear-groups", "sleep", "1000"])
     yield "nobody", process.pid
     process.kill()
@@ -114,19 +114,19 @@ def test_an_owner_gets_the_gpus_within_the_grace_and_nothing_is_lost(
         began = time.monotonic()
         desk.work({held: pid})  # on a GPU that a job uses
         wait_until(lambda: all(row(served, job).gpus == 0 for job in jobs), "both have left")
-        figures.at_most("from her process to her GPUs free", time.monotonic() - began, GRACE + 5.0)
+        figures.at_most("from the owner's process to free GPUs", time.monotonic() - began, GRACE + 5.0)
         said = served.call(Why(str(jobs[0])), Explanation)
         assert said.headline == "GPUs are reserved"
         assert any(f"server desk belongs to {name}, who uses GPU {held}" in reason for reason in said.reasons)
         desk.work({})
         gone = time.monotonic()
         wait_until(lambda: all(row(served, job).state == "running" for job in jobs), "both are back")
-        figures.note("from her end to their return", f"{time.monotonic() - gone:.1f} s")
+        figures.note("from the end of the owner's process to their return", f"{time.monotonic() - gone:.1f} s")
         [served.call(Cancel([str(job)]), CancelResult) for job in jobs]
         for number in range(2):
             lines = (tmp_path / f"count-{number}.log").read_text().split()
             figures.exactly(
-                "counts lost or done twice", [int(one) for one in lines] == list(range(1, len(lines) + 1)), True
+                "counts lost or repeated", [int(one) for one in lines] == list(range(1, len(lines) + 1)), True
             )
 
 
@@ -135,7 +135,7 @@ def test_a_command_that_cannot_leave_waits_for_another_server(desk: Desk, ana: t
         served.wait_for_nodes()
         wait_until(lambda: set(gpus(served)) == set(desk.names), "its GPUs are known")
         fixed, behind = served.submit("sleep", "1000"), served.submit("sleep", "1000", background=True)
-        wait_until(lambda: row(served, behind).state == "running", "what leaves at once runs")
+        wait_until(lambda: row(served, behind).state == "running", "a job that can leave at once runs")
         assert row(served, fixed).state == "pending"
         said = served.call(Why(str(fixed)), Explanation)
         assert any(
@@ -153,12 +153,12 @@ def test_an_owner_asks_for_the_server_and_gives_it_back(desk: Desk, tmp_path: Pa
         try:
             assert asked.answer["user"] == me
             assert list(desk.locks.glob("gpq-yield.*"))
-            held = wait_until(lambda: served.call(Nodes(), NodeList).reservations, "the daemon heeds it")
+            held = wait_until(lambda: served.call(Nodes(), NodeList).reservations, "the daemon honours it")
             assert [(each.user, each.by) for each in held] == [(me, "its owner")]
         finally:
             ended = served.call(Errand("desk", "yield", {}, 30.0), ErrandResult)
         assert ended.answer == {"user": me, "wanted": True}
-        wait_until(lambda: not served.call(Nodes(), NodeList).reservations, "and that it is over")
+        wait_until(lambda: not served.call(Nodes(), NodeList).reservations, "it has ended")
     assert not list(desk.locks.glob("gpq-yield.*"))
 
 
@@ -169,4 +169,6 @@ def test_an_unused_gpu_of_a_job_is_named(desk: Desk, tmp_path: Path) -> None:
         job = served.submit("sleep", "1000")
         wait_until(lambda: row(served, job).state == "running", "it runs")
         [held] = row(served, job).placement[0].indices
-        wait_until(lambda: row(served, job).reason.startswith(f"has not used GPU {held} of desk for "), "it is named")
+        wait_until(
+            lambda: row(served, job).reason.startswith(f"has not used GPU {held} of desk for "), "the GPU is named"
+        )

@@ -67,7 +67,7 @@ def test_a_gpu_of_one_daemon_is_refused_to_the_other_with_its_owner(gpus: list[s
         assert re.fullmatch(rf"held by {me}'s gpq \(job {first}, since \d\d:\d\d\)", states(two)[held][1])
         assert states(one)[held] == ("ok", "")
         waits = two.submit("sleep", "300", min_gpus=2)
-        said = wait_until(lambda: two.call(Why(str(waits)), Explanation).reasons, "why it waits")
+        said = wait_until(lambda: two.call(Why(str(waits)), Explanation).reasons, "the reason why it waits")
         assert any(re.fullmatch(rf"GPU \d of here is held by {me}'s gpq .*", line) for line in said)
         one.call(Cancel([str(first)]), CancelResult)
         wait_until(lambda: row(two, waits).state == "running", "its turn comes")
@@ -89,5 +89,5 @@ def test_a_start_that_finds_the_lock_held_costs_nothing(gpus: list[str], tmp_pat
         assert not list(tmp_path.glob("busy-*"))
         details = [served.call(Show(str(job)), JobDetail) for served, job in jobs]
         ends = [event.text for each in details for event in each.history if event.kind in ("Stopped", "Failed")]
-        figures.exactly("attempts that count as failed", sum("failed" in line for line in ends), 0)
+        figures.exactly("attempts that counted as failed", sum("failed" in line for line in ends), 0)
         figures.note("starts that found a lock held", str(len(ends)))

@@ -64,7 +64,7 @@ def test_a_look_at_the_queue_does_not_wait_for_its_turn_but_all_others_do(desk: 
         crowd = [opened.enter_context(closing(Connection(path))) for _ in range(MAX_PER_USER + more)]
         for one in crowd:
             one._socket.sendall(codec.encode_request(Hold(["1"])))
-        wait_until(lambda: desk.waiting == MAX_PER_USER, "as many are served as may be")
+        wait_until(lambda: desk.waiting == MAX_PER_USER, "the daemon serves as many as allowed")
 
         def look() -> bool:  # a look whose line has not arrived when it is admitted waits like the others
             with Connection(path) as one:

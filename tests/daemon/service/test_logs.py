@@ -84,7 +84,7 @@ def test_a_follower_waits_for_a_silent_server_and_is_told_about_it(figures: Figu
 
     began = time.monotonic()
     chunk = reader(silent).read(ONE, Logs("1", offset=7, wait=100.0), lambda: False)
-    figures.at_most("until who waits 100 s is told of the silence", time.monotonic() - began, 10.0)
+    figures.at_most("until a reader that waits 100 s is told about the silence", time.monotonic() - began, 10.0)
     assert (chunk.silent, chunk.data, chunk.offset, chunk.ended) == ("node a does not answer", "", 7, False)
 
 
@@ -130,7 +130,7 @@ def test_a_tail_begins_that_many_bytes_before_the_end(tail: int, found: bytes) -
     chunk = reads.read(ONE, Logs("1", tail=tail), lambda: False)
     assert (base64.b64decode(chunk.data), chunk.offset) == (found, len(log))
     reads.read(ONE, Logs("1"), lambda: False)
-    assert asked == [1, FIRST_PIECE, FIRST_PIECE], "the byte that tells the size tells no speed"
+    assert asked == [1, FIRST_PIECE, FIRST_PIECE], "the byte that shows the size says nothing about the speed"
     with pytest.raises(UsageError, match="negative"):
         reads.read(ONE, Logs("1", tail=-1), lambda: False)
 

@@ -55,7 +55,7 @@ def test_a_claimed_user_is_not_trusted(served: Daemon) -> None:
     assert served.info().jobs_total == before
 
 
-@pytest.mark.skipif(os.getuid() != 0, reason="becoming another user needs root")
+@pytest.mark.skipif(os.getuid() != 0, reason="acting as another user needs root")
 def test_another_user_gets_no_access(served: Daemon) -> None:
     for folder in (served.home, *list(served.home.parents)[:-2]):
         os.chmod(folder, 0o755)
