@@ -63,7 +63,7 @@ def power_cuts(times: int, seed: int) -> Sequence[Measured]:
     ]
 
 
-@run("failing-syncs", row="5", times=20, unit="disk whose syncs fail with EIO from some moment on")
+@run("failing-syncs", row="5", times=20, unit="disk whose syncs start to fail with EIO")
 def syncs_that_fail(times: int, seed: int) -> Sequence[Measured]:
     """The daemon says so, ends with a code other than 0, and acknowledges nothing that is missing afterwards."""
     found = [failing_syncs(seed + number) for number in range(times)]
@@ -71,7 +71,7 @@ def syncs_that_fail(times: int, seed: int) -> Sequence[Measured]:
     return [
         Measured("acknowledged", sum(len(one.acknowledged) for one in found)),
         Measured("acknowledged falsely", sum(len(one.false) for one in found), at_most=0),
-        Measured("daemons that went on or ended with 0", sum(one.exit_code in (None, 0) for one in found), at_most=0),
+        Measured("daemons that continued or ended with 0", sum(one.exit_code in (None, 0) for one in found), at_most=0),
         Measured("daemons that did not say why they ended", len(silent), at_most=0, why=str(silent)),
     ]
 
@@ -85,24 +85,24 @@ def locked_database(times: int, seed: int) -> Sequence[Measured]:
     found = lock_for(float(times))
     return [
         Measured("locked", found.seconds, at_least=times, unit="s"),
-        Measured("changes of a job's state meanwhile", len(found.changed), at_most=0, why=str(found.changed)),
-        Measured("ends told wrongly, or run twice, afterwards", len(found.wrong), at_most=0, why=str(found.wrong)),
+        Measured("changes of a job's state during the lock", len(found.changed), at_most=0, why=str(found.changed)),
+        Measured("jobs reported wrongly or run twice afterwards", len(found.wrong), at_most=0, why=str(found.wrong)),
         Measured("submissions that waited and were acknowledged", found.acknowledged, at_least=1),
-        Measured("slowest status meanwhile", found.slowest_look, at_most=2.0, unit="s"),
+        Measured("slowest status during the lock", found.slowest_look, at_most=2.0, unit="s"),
     ]
 
 
-@run("damaged-database", row="9", times=200, unit="damage to the database in a random place")
+@run("damaged-database", row="9", times=200, unit="damage at a random place in the database")
 def damaged_database(times: int, seed: int) -> Sequence[Measured]:
     """Damages the file by a flipped bit, zeros, noise, a bad page or a missing end, then follows the hint."""
     found = damage(times, seed)
     return [
         Measured("refused at the start", found.refused),
-        Measured("told when it was read", found.told),
+        Measured("reported when it was read", found.told),
         Measured("harmless", found.harmless),
         Measured("silent resets", len(found.resets), at_most=0, why=str(found.resets)),
         Measured("refused files that were changed", len(found.touched), at_most=0, why=str(found.touched)),
-        Measured("jobs that the backup brought back, of 40", found.restored, at_least=40),
+        Measured("jobs restored from the backup, of 40", found.restored, at_least=40),
     ]
 
 
@@ -125,10 +125,10 @@ def flooded_log(times: int, seed: int) -> Sequence[Measured]:
     found = flood(times, rate=1024 / 60, limit=limit)
     accounted = found.followed + found.skipped
     return [
-        Measured("on the disk at most", found.disk, at_most=2 * limit, unit="MiB"),
-        Measured("daemon, resident at most", found.memory, at_most=150.0, unit="MB"),
-        Measured("of it since before the job", found.grown, unit="MB"),
-        Measured("that the reader neither got nor was told of", abs(times - accounted), at_most=0, unit="MiB"),
+        Measured("most on the disk", found.disk, at_most=2 * limit, unit="MiB"),
+        Measured("daemon, most resident memory", found.memory, at_most=150.0, unit="MB"),
+        Measured("of that, since the start of the job", found.grown, unit="MB"),
+        Measured("neither sent nor reported to the reader", abs(times - accounted), at_most=0, unit="MiB"),
         Measured("wrong exit codes", int(found.ended != ("failed", 4)), at_most=0, why=str(found.ended)),
     ]
 
@@ -145,18 +145,18 @@ def crowded(found: Crowd, times: int) -> list[Measured]:
     return [
         Measured("acknowledged, each with an id of its own", len(found.ids), at_least=times),
         Measured("in the queue", found.jobs, at_least=times + 1),
-        Measured("of them there after kill -9 and a restart", len(found.durable), at_least=times),
+        Measured("still there after kill -9 and a restart", len(found.durable), at_least=times),
         Measured("submission, median", statistics.median(submits), unit="s"),
         Measured("submission, 99th percentile", submits[len(submits) * 99 // 100], at_most=1.0, unit="s"),
-        Measured("submission, the longest", submits[-1], unit="s"),
-        Measured("gpq status meanwhile, median", statistics.median(looks), at_most=0.3, unit="s"),
-        Measured("gpq status meanwhile, the longest", looks[-1], unit="s"),
+        Measured("submission, slowest", submits[-1], unit="s"),
+        Measured("gpq status at the same time, median", statistics.median(looks), at_most=0.3, unit="s"),
+        Measured("gpq status at the same time, slowest", looks[-1], unit="s"),
         Measured("gpq status afterwards, median", statistics.median(found.status_seconds), at_most=0.3, unit="s"),
         Measured("all rows over the socket", found.list_seconds, unit="s"),
         Measured("until all were acknowledged", found.seconds, unit="s"),
         Measured("daemon, processor time until then", found.busy_seconds, unit="s"),
-        Measured("daemon, memory at most", found.memory, at_most=200.0, unit="MB"),
-        Measured("daemon after the restart, memory at most", found.restarted_memory, at_most=200.0, unit="MB"),
+        Measured("daemon, most memory", found.memory, at_most=200.0, unit="MB"),
+        Measured("daemon after the restart, most memory", found.restarted_memory, at_most=200.0, unit="MB"),
         Measured("start to serving", found.restart_seconds, at_most=2.0, unit="s"),
     ]
 
@@ -165,8 +165,8 @@ def _verdict(verdict: Verdict, kills_asked: int) -> list[Measured]:
     ready = sorted(verdict.ready_seconds)
     return [
         Measured("kills", verdict.kills, at_least=kills_asked),
-        Measured("of them aimed at a submission", verdict.kills_at_submission),
-        Measured("submissions that a kill cut off", verdict.unanswered),
+        Measured("kills aimed at a submission", verdict.kills_at_submission),
+        Measured("submissions cut off by a kill", verdict.unanswered),
         Measured("acknowledged jobs lost", len(verdict.lost), at_most=0, why=str(verdict.lost)),
         Measured("jobs started twice", len(verdict.doubled), at_most=0, why=str(verdict.doubled)),
         Measured("wrong exit codes", len(verdict.wrong), at_most=0, why=str(verdict.wrong)),

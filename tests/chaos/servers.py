@@ -67,7 +67,7 @@ def partitions(times: int, seed: int, lab: Lab | None = None) -> Sequence[Measur
     "partitions-killed",
     row="26",
     times=50,
-    unit="partition past the end of a lease of jobs whose supervisors were killed",
+    unit="partition past the end of a lease of jobs with killed supervisors",
 )
 def partitions_killed(times: int, seed: int, lab: Lab | None = None) -> Sequence[Measured]:
     """The same, but each supervisor is killed at a random instant around that time.
@@ -81,7 +81,7 @@ def partitions_killed(times: int, seed: int, lab: Lab | None = None) -> Sequence
     "partitions-stopped",
     row="26",
     times=50,
-    unit="partition past the end of a lease of jobs whose supervisors stand still",
+    unit="partition past the end of a lease of jobs with stopped supervisors",
 )
 def partitions_stopped(times: int, seed: int, lab: Lab | None = None) -> Sequence[Measured]:
     """The same, but each supervisor is stopped at a random instant around that."""
@@ -133,8 +133,8 @@ def _partitions(times: int, seed: int, lab: Lab | None, harm: str = "") -> Seque
         Measured("partitions", times),
         Measured("jobs that moved", moved, at_least=times),
         Measured("longest overlap of two attempts", overlap, at_most=0.0, unit="s"),
-        Measured("shortest time between their lives", min(gaps), unit="s"),
-        Measured("longest", max(gaps), unit="s"),
+        Measured("shortest time between two attempts", min(gaps), unit="s"),
+        Measured("longest time between two attempts", max(gaps), unit="s"),
         Measured("third attempts", int(never), at_most=0),
         Measured("wrong ends", wrong, at_most=0),
     ]
@@ -158,7 +158,7 @@ def _alive(server: Server, job: int, attempt: int) -> list[float]:
 # -- reboots -----------------------------------------------------------------------------------------------------------
 
 
-@run("reboots", row="21, 22", times=100, unit="reboot with strangers at the pids of a job and its supervisor")
+@run("reboots", row="21, 22", times=100, unit="reboot with foreign processes at the pids of a job and its supervisor")
 def reboots(times: int, seed: int, lab: Lab | None = None) -> Sequence[Measured]:
     """The power fails under a job. When the server is back, foreign processes have the pids of its processes.
 
@@ -200,7 +200,7 @@ def reboots(times: int, seed: int, lab: Lab | None = None) -> Sequence[Measured]
         Measured("foreign processes that are gone", dead, at_most=0),
         Measured("jobs that ran again without a request", rerun, at_most=0),
         Measured("ends that do not say why", untold, at_most=0),
-        Measured("from the cable to the end of the next job", longest, at_most=15.0, unit="s"),
+        Measured("from the pulled cable to the end of the next job", longest, at_most=15.0, unit="s"),
     ]
 
 
@@ -260,8 +260,8 @@ def agent_kills(times: int, seed: int, lab: Lab | None = None) -> Sequence[Measu
         (server.home / "go").unlink()
     return [
         Measured("agents killed", times),
-        Measured("longest time until there was another", longest, at_most=5.0, unit="s"),
-        Measured("other states of job and node meanwhile", len(seen - {("running", "up")}), at_most=0, why=str(seen)),
+        Measured("longest time until the next agent", longest, at_most=5.0, unit="s"),
+        Measured("other states of job and node", len(seen - {("running", "up")}), at_most=0, why=str(seen)),
         Measured("runs of the job", ran.count("run"), at_most=1, at_least=1),
         Measured("wrong ends", int(end != ("failed", 7)), at_most=0, why=str(end)),
     ]

@@ -60,7 +60,7 @@ def _is_over(ledger: Path, longest: float) -> bool:
     return quiet > RUN_SECONDS + longest * (relayed["held"] != relayed["delivered"])
 
 
-@run("starts", row="20", times=200, unit="job whose start comes late, twice or behind later orders")
+@run("starts", row="20", times=200, unit="start order that arrives late, twice or after later orders")
 def starts(times: int, seed: int, late: float = 23.0) -> Sequence[Measured]:
     """Each attempt runs at most once, gpq refuses an order that comes too late, and every job ends with its own code."""
     dice = random.Random(seed)
@@ -87,11 +87,11 @@ def starts(times: int, seed: int, late: float = 23.0) -> Sequence[Measured]:
         by_job = Counter(int(key.partition(".")[0]) for key in ran)
         wrong = [job for job in jobs if over[job] != ("failed", 3) and job not in gone]
     return [
-        Measured("starts delayed, doubled or put behind", sum(relayed.values()), at_least=times // 3),
-        Measured("as they were", plain),
-        Measured("held back for longer than they are good for", relayed["late"]),
-        Measured("refused as expired; others answered as known", refused),
+        Measured("starts delayed, repeated or reordered", sum(relayed.values()), at_least=times // 3),
+        Measured("starts delivered normally", plain),
+        Measured("starts held back for longer than they are valid", relayed["late"]),
+        Measured("starts refused as expired (others were already known)", refused),
         Measured("attempts that ran twice", sum(count > 1 for count in ran.values()), at_most=0),
         Measured("jobs that ran in two attempts", sum(count > 1 for count in by_job.values()), at_most=0),
-        Measured("jobs with another end than their own", len(wrong), at_most=0, why=str(wrong)),
+        Measured("jobs with a wrong end", len(wrong), at_most=0, why=str(wrong)),
     ]

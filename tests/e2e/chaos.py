@@ -55,7 +55,7 @@ class Verdict:
         ready = sorted(self.ready_seconds)
         rows = [
             ("kill -9 of the daemon", self.kills),
-            ("  during a submission", self.kills_at_submission),
+            ("  aimed at a submission", self.kills_at_submission),
             ("  during a recovery", self.kills_before_ready),
             ("jobs acknowledged", self.acknowledged),
             ("submissions cut off by a kill", self.unanswered),
