@@ -1,10 +1,10 @@
-"""Faults at full size; exits 1 where a figure is over its bar, or a run could not be finished.
+"""Faults at full size. Exits with 1 if a figure misses its limit or a run could not be finished.
 
     python benchmarks/chaos.py [NAME ...] [--times N] [--seed 0] [--out benchmarks/results/chaos.md]
     python benchmarks/chaos.py --list
 
-Each run's figures are printed beside what is asked, and its section of the results file is written
-anew (not with --times).
+Prints each run's figures next to their limits, and writes its section of the results file again
+(not with --times).
 """
 
 from __future__ import annotations

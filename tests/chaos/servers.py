@@ -146,7 +146,7 @@ def _signal(server: Server, name: str, pids: Sequence[int]) -> None:
 
 
 def _until_alive(server: Server, job: int, attempt: int) -> None:
-    wait_until(lambda: _alive(server, job, attempt), f"attempt {attempt} lives on {server.name}", 90.0)
+    wait_until(lambda: _alive(server, job, attempt), f"attempt {attempt} runs on {server.name}", 90.0)
 
 
 def _alive(server: Server, job: int, attempt: int) -> list[float]:
@@ -222,7 +222,7 @@ def _strangers(server: Server, daemon: LabDaemon, job: int) -> list[Path]:
         record = json.loads(path.read_text())
         log = server.home / f"stranger-{record['pid']}-{job}"
         server.as_pid(record["pid"], "python3", f"/home/{USER}/stranger.py", f"/home/{USER}/{log.name}")
-        wait_until(log.exists, "a stranger")
+        wait_until(log.exists, "a foreign process has started")
         stat = server.inside("cat", f"/proc/{record['pid']}/stat")
         record["start_time"] = int(stat.rpartition(")")[2].split()[19])
         path.write_text(json.dumps(record))
@@ -245,7 +245,7 @@ def agent_kills(times: int, seed: int, lab: Lab | None = None) -> Sequence[Measu
         wait_until((server.home / f"ran-{job}").exists, "it runs")
         daemon.until(job, "running")
         for _ in range(times):
-            killed = wait_until(lambda: agents(server), "an agent")
+            killed = wait_until(lambda: agents(server), "an agent runs")
             began = time.monotonic()
             for pid in killed:
                 with suppress(ProcessLookupError):  # it was just being replaced

@@ -75,7 +75,9 @@ def starts(times: int, seed: int, late: float = 23.0) -> Sequence[Measured]:
             if number % 20 == 10:
                 daemon.hang_up(dice.choice("ab"))
             time.sleep(dice.uniform(0.0, 0.1))
-        wait_until(lambda: not daemon.rows().jobs or all(row.ended_at for row in daemon.rows().jobs), "all end", 600.0)
+        wait_until(
+            lambda: not daemon.rows().jobs or all(row.ended_at for row in daemon.rows().jobs), "all have ended", 600.0
+        )
         ledger = daemon.work / "relayed"
         longest = max(late, 3.0)
         wait_until(lambda: _is_over(ledger, longest), "the relays have delivered everything, and it has run", 120.0)
