@@ -31,11 +31,8 @@ class Weather:
     least: float = 0.001  # seconds in transit
     most: float = 0.05
     drop: float = 0.0  # share of the messages that never arrive
-    twice: float = (
-        # Share of the messages that arrive twice, at once. A start that was answered cannot arrive again on a byte
-        # stream.
-        0.0
-    )
+    # Share of the messages that arrive twice, at once. A start that was answered cannot arrive again on a byte stream.
+    twice: float = 0.0
     ordered: bool = True
 
 

@@ -58,8 +58,8 @@ class Daemon:
             lines += [f"[nodes.{name}]", *(f"{key} = {value!r}" for key, value in fields.items())]
         self.config = self.home / "config.toml"
         self.config.write_text("\n".join(lines) + "\n")
-        self.source = ROOT  # run gpq in its own interpreter, because something in its environment changes Python itself
-        self.fresh = False  # in an interpreter of its own: something in its environment changes Python itself
+        self.source = ROOT  # of the gpq that is started
+        self.fresh = False  # True: in an interpreter of its own, because its environment changes Python itself
         self.pace = pace
         self.process: commands.Process | subprocess.Popen[bytes] | None = None
 

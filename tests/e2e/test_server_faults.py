@@ -193,7 +193,7 @@ def test_a_failing_file_server_affects_only_its_jobs(remote: Served, figures: Fi
         for name, error in (("ESTALE", 116), ("ENOENT", 2), ("EIO", 5)):
             remote.error = error
             job = daemon.shell("exit 4", cwd=str(remote.work))
-            wait_until(lambda job=job: str(remote.work) in daemon.detail(job).job.reason, f"{name} is told")
+            wait_until(lambda job=job: str(remote.work) in daemon.detail(job).job.reason, f"{name} is reported")
             lacking[name] = job
         states = {name: daemon.state(job) for name, job in lacking.items()}
         figures.exactly("jobs whose folder fails", states, dict.fromkeys(lacking, "pending"))
