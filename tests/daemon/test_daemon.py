@@ -526,7 +526,7 @@ def test_stop_with_jobs_cancels_them_first(own: Daemon) -> None:
     assert [job.state for job in call(Status(), JobList).jobs] == ["cancelled"]
 
 
-def test_a_daemon_that_hangs_is_ended_by_its_pid_and_never_another_process(own: Daemon) -> None:
+def test_a_hanging_daemon_is_ended_by_its_pid_and_no_other_process_is(own: Daemon) -> None:
     daemon_control.start()
     owner = daemon_control.running()
     assert owner is not None

@@ -76,7 +76,7 @@ def test_an_end_is_reported_with_the_last_lines_and_no_secrets(tmp_path: Path) -
         assert notices(served, number) == ""
 
 
-def test_the_default_of_the_file_holds_unless_a_job_says_otherwise(tmp_path: Path) -> None:
+def test_the_default_in_the_file_applies_unless_a_job_says_otherwise(tmp_path: Path) -> None:
     with (
         webhook() as slack,
         daemon(tmp_path / "home", config('default = "slack"', 'on = ["fail"]', slack=slack)) as served,

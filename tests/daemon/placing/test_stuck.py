@@ -1,4 +1,4 @@
-"""If a server cannot end a job, gpq shows the job with the reason, and no other job."""
+"""gpq shows a job as stuck, with the reason, if its server cannot end it. It shows no other job as stuck."""
 
 from __future__ import annotations
 

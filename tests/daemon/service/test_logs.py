@@ -44,7 +44,7 @@ def look(now: Job, tail: Mapping[str, Any] | None) -> LogChunk:
     return LogReader(controller, store, asked).read(ONE, Logs("1"), lambda: False)
 
 
-def test_an_attempt_that_the_snapshot_does_not_know_yet_is_not_over() -> None:
+def test_an_attempt_unknown_to_the_snapshot_is_not_over() -> None:
     assert not look(job(1, spec_=black_box()), {"data": "", "offset": 0, "size": 0}).ended
 
 
