@@ -251,7 +251,7 @@ def test_a_database_without_a_backup_is_moved_away_by_the_command_of_the_hint(tm
 
 
 def backup_of_age(folder: Path, age: float | None) -> Path:
-    """None if there is none."""
+    """A backup of this age in seconds, or none at all if `age` is None."""
     path = folder / "gpq.db.backup"
     if age is not None:
         path.touch()

@@ -72,7 +72,7 @@ class Node:
         self.agents.append(agent)
         return agent
 
-    # -- what is to be seen --------------------------------------------------------------------------------------------
+    # -- what others can see -------------------------------------------------------------------------------------------
 
     def shim_lives(self, attempt: Attempt) -> bool:
         """By (boot id, pid, start time), as procs.lives does it."""

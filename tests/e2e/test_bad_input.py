@@ -282,7 +282,7 @@ def test_a_corrupt_database_is_refused_and_kept(home: Path) -> None:
     assert gpq("daemon", "status").returncode == 3
 
 
-# -- training scripts that do not do what they should ------------------------------------------------------------------
+# -- training scripts that misbehave -----------------------------------------------------------------------------------
 
 
 def submit(gpq: Gpq, daemon: Daemon, name: str, text: str, *options: str) -> str:

@@ -107,7 +107,7 @@ def whole_log(daemon: Daemon, job: int) -> str:
     return data.decode()
 
 
-# -- T1, T2: what a job is made of -------------------------------------------------------------------------------------
+# -- T1, T2: the parts of a job ----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("where", ["daemon", "far"])
