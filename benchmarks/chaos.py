@@ -1,10 +1,10 @@
-"""Faults at full size; exits 1 where a figure is over its bar, or a run could not be finished.
+"""Faults at full size. Exits with 1 if a figure misses its limit or a run could not be finished.
 
     python benchmarks/chaos.py [NAME ...] [--times N] [--seed 0] [--out benchmarks/results/chaos.md]
     python benchmarks/chaos.py --list
 
-Each run's figures are printed beside what is asked, and its section of the results file is written
-anew (not with --times).
+Prints each run's figures next to their limits, and writes its section of the results file again
+(not with --times).
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from tests.chaos.runs import Measured, Run, load, number  # noqa: E402
 HEAD = """\
 # Faults at full size
 
-By `make chaos`, one section a run, each written by its last complete run. Rows are those of the \
-table of faults that the tests are marked with. \
-A file that the jobs themselves write is the judge, not gpq.
+`make chaos` writes this page: one section per run, from the run's last complete execution. \
+Row numbers refer to the table of faults, with which the tests are marked. \
+The judge is a file that the jobs write themselves, not gpq.
 """
 
 
@@ -37,17 +37,17 @@ def main() -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("names", nargs="*", metavar="NAME", help="all without one")
-    parser.add_argument("--list", action="store_true", help="what there is, and end")
+    parser.add_argument("names", nargs="*", metavar="NAME", help="default: all")
+    parser.add_argument("--list", action="store_true", help="list the runs and exit")
     parser.add_argument(
-        "--times", type=int, help="instead of the full size; nothing is written then without --out"
+        "--times", type=int, help="instead of the full size. Then --out is needed to write results"
     )
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--out", type=Path, help="results file")
     options = parser.parse_args()
     unknown = [name for name in options.names if name not in runs]
     if unknown:
-        parser.error(f"unknown: {', '.join(unknown)}; known are {', '.join(runs)}")
+        parser.error(f"unknown: {', '.join(unknown)}. The runs are {', '.join(runs)}")
     if options.list:
         for each in runs.values():
             print(
@@ -68,7 +68,7 @@ def _one(run: Run, times: int, seed: int, out: Path | None) -> bool:
     began = time.monotonic()
     try:
         figures = run.body(times, seed)
-    except Exception:  # the other runs are worth having all the same
+    except Exception:  # the other runs are still useful
         traceback.print_exc()
         print(f"{run.name}: FAILED before its end", flush=True)
         return False
@@ -110,7 +110,7 @@ def _section(run: Run, times: int, seed: int, seconds: float, figures: Sequence[
 
 
 def _write(out: Path, run: Run, section: str) -> None:
-    """Put the section in the place of the run's last one, in the order of rows."""
+    """Replace the run's previous section, in the order of rows."""
     text = out.read_text() if out.exists() else HEAD
     head, *sections = re.split(r"(?m)^(?=## )", text)
     kept = [each.rstrip() + "\n" for each in sections if not each.startswith(f"## {run.name}:")]

@@ -17,16 +17,17 @@ from tests.e2e.chaos import Verdict, chaos
 
 @run("kills", row="1", times=1000, unit="kill -9 of the daemon")
 def kills(times: int, seed: int) -> Sequence[Measured]:
-    """At random moments and during answers to submissions, ten short jobs per kill. A file that the jobs write is the
-    judge."""
+    """Kills come at random moments and during answers to submissions.
+
+    Ten short jobs run per kill. A file that the jobs write is the judge.
+    """
     verdict = chaos(jobs=10 * times, kills=times, slots=16, seed=seed, longest=1.0)
     return [Measured("jobs", verdict.acknowledged, at_least=10 * times), *_verdict(verdict, times)]
 
 
 @run("sync-points", row="2", times=1, unit="kill at every write and every sync")
 def sync_points(times: int, seed: int) -> Sequence[Measured]:
-    """A job is submitted, runs and ends. Another is requeued and cancelled. The daemon is killed at each point in
-    turn."""
+    """A job runs and ends, another is requeued and cancelled. The daemon is killed at each point in turn."""
     return [one for calls in (SYNCS, WRITES) for _ in range(times) for one in points(calls)]
 
 
@@ -43,7 +44,7 @@ def points(calls: str) -> Sequence[Measured]:
 
 @run("double-crashes", row="3", times=200, unit="kill -9 followed by three while the daemon recovers")
 def double_crashes(times: int, seed: int) -> Sequence[Measured]:
-    """From 50 ms after the start of the next daemon until it serves, under short jobs."""
+    """Kills come from 50 ms after the start of the next daemon until it serves, under short jobs."""
     verdict = chaos(jobs=4 * times, kills=times, slots=8, seed=seed, longest=1.0, again=1.0)
     return [
         Measured("kills during a recovery", verdict.kills_before_ready, at_least=times),
@@ -53,7 +54,7 @@ def double_crashes(times: int, seed: int) -> Sequence[Measured]:
 
 @run("power-cuts", row="4", times=100, unit="power cut of the head's disk")
 def power_cuts(times: int, seed: int) -> Sequence[Measured]:
-    """ext4 on a loop device, shut down with unsynced data (EXT4_IOC_SHUTDOWN), then mounted again."""
+    """Uses ext4 on a loop device, shut down with unsynced data (EXT4_IOC_SHUTDOWN), then mounted again."""
     kept = survivors()
     verdict = chaos(jobs=5 * times, kills=times, slots=8, seed=seed, longest=1.0, kind=PowerCutDaemon)
     return [
@@ -62,7 +63,7 @@ def power_cuts(times: int, seed: int) -> Sequence[Measured]:
     ]
 
 
-@run("failing-syncs", row="5", times=20, unit="disk whose syncs fail with EIO from some moment on")
+@run("failing-syncs", row="5", times=20, unit="disk whose syncs start to fail with EIO")
 def syncs_that_fail(times: int, seed: int) -> Sequence[Measured]:
     """The daemon says so, ends with a code other than 0, and acknowledges nothing that is missing afterwards."""
     found = [failing_syncs(seed + number) for number in range(times)]
@@ -70,36 +71,38 @@ def syncs_that_fail(times: int, seed: int) -> Sequence[Measured]:
     return [
         Measured("acknowledged", sum(len(one.acknowledged) for one in found)),
         Measured("acknowledged falsely", sum(len(one.false) for one in found), at_most=0),
-        Measured("daemons that went on or ended with 0", sum(one.exit_code in (None, 0) for one in found), at_most=0),
+        Measured("daemons that continued or ended with 0", sum(one.exit_code in (None, 0) for one in found), at_most=0),
         Measured("daemons that did not say why they ended", len(silent), at_most=0, why=str(silent)),
     ]
 
 
 @run("locked-database", row="8", times=30, unit="s of a lock that another process holds on the database")
 def locked_database(times: int, seed: int) -> Sequence[Measured]:
-    """Meanwhile a job ends, one runs, one waits, one is submitted: reading continues, writing waits, no answer is
-    wrong."""
+    """Meanwhile a job ends, one runs, one waits, one is submitted. Reading continues, and writing waits.
+
+    No answer is wrong.
+    """
     found = lock_for(float(times))
     return [
         Measured("locked", found.seconds, at_least=times, unit="s"),
-        Measured("changes of a job's state meanwhile", len(found.changed), at_most=0, why=str(found.changed)),
-        Measured("ends told wrongly, or run twice, afterwards", len(found.wrong), at_most=0, why=str(found.wrong)),
+        Measured("changes of a job's state during the lock", len(found.changed), at_most=0, why=str(found.changed)),
+        Measured("jobs reported wrongly or run twice afterwards", len(found.wrong), at_most=0, why=str(found.wrong)),
         Measured("submissions that waited and were acknowledged", found.acknowledged, at_least=1),
-        Measured("slowest status meanwhile", found.slowest_look, at_most=2.0, unit="s"),
+        Measured("slowest status during the lock", found.slowest_look, at_most=2.0, unit="s"),
     ]
 
 
-@run("damaged-database", row="9", times=200, unit="damage to the database in a random place")
+@run("damaged-database", row="9", times=200, unit="damage at a random place in the database")
 def damaged_database(times: int, seed: int) -> Sequence[Measured]:
-    """A flipped bit, zeros, noise, a page, a missing end. Then the test follows the hint of the refusal."""
+    """Damages the file by a flipped bit, zeros, noise, a bad page or a missing end, then follows the hint."""
     found = damage(times, seed)
     return [
         Measured("refused at the start", found.refused),
-        Measured("told when it was read", found.told),
+        Measured("reported when it was read", found.told),
         Measured("harmless", found.harmless),
         Measured("silent resets", len(found.resets), at_most=0, why=str(found.resets)),
         Measured("refused files that were changed", len(found.touched), at_most=0, why=str(found.touched)),
-        Measured("jobs that the backup brought back, of 40", found.restored, at_least=40),
+        Measured("jobs restored from the backup, of 40", found.restored, at_least=40),
     ]
 
 
@@ -122,18 +125,17 @@ def flooded_log(times: int, seed: int) -> Sequence[Measured]:
     found = flood(times, rate=1024 / 60, limit=limit)
     accounted = found.followed + found.skipped
     return [
-        Measured("on the disk at most", found.disk, at_most=2 * limit, unit="MiB"),
-        Measured("daemon, resident at most", found.memory, at_most=150.0, unit="MB"),
-        Measured("of it since before the job", found.grown, unit="MB"),
-        Measured("that the reader neither got nor was told of", abs(times - accounted), at_most=0, unit="MiB"),
+        Measured("most on the disk", found.disk, at_most=2 * limit, unit="MiB"),
+        Measured("daemon, most resident memory", found.memory, at_most=150.0, unit="MB"),
+        Measured("of that, since the start of the job", found.grown, unit="MB"),
+        Measured("neither sent nor reported to the reader", abs(times - accounted), at_most=0, unit="MiB"),
         Measured("wrong exit codes", int(found.ended != ("failed", 4)), at_most=0, why=str(found.ended)),
     ]
 
 
 @run("crowd", row="46", times=10_000, unit="job submitted by 200 clients")
 def many_clients(times: int, seed: int) -> Sequence[Measured]:
-    """All at once into a queue that no job leaves, with looks at it in the meantime. Then kill -9 of the daemon and a
-    restart."""
+    """All submit at once to a queue that no job leaves, and look at it. Then kill -9 of the daemon and a restart."""
     return crowded(crowd(times, 200), times)
 
 
@@ -143,18 +145,18 @@ def crowded(found: Crowd, times: int) -> list[Measured]:
     return [
         Measured("acknowledged, each with an id of its own", len(found.ids), at_least=times),
         Measured("in the queue", found.jobs, at_least=times + 1),
-        Measured("of them there after kill -9 and a restart", len(found.durable), at_least=times),
+        Measured("still there after kill -9 and a restart", len(found.durable), at_least=times),
         Measured("submission, median", statistics.median(submits), unit="s"),
         Measured("submission, 99th percentile", submits[len(submits) * 99 // 100], at_most=1.0, unit="s"),
-        Measured("submission, the longest", submits[-1], unit="s"),
-        Measured("gpq status meanwhile, median", statistics.median(looks), at_most=0.3, unit="s"),
-        Measured("gpq status meanwhile, the longest", looks[-1], unit="s"),
+        Measured("submission, slowest", submits[-1], unit="s"),
+        Measured("gpq status at the same time, median", statistics.median(looks), at_most=0.3, unit="s"),
+        Measured("gpq status at the same time, slowest", looks[-1], unit="s"),
         Measured("gpq status afterwards, median", statistics.median(found.status_seconds), at_most=0.3, unit="s"),
         Measured("all rows over the socket", found.list_seconds, unit="s"),
         Measured("until all were acknowledged", found.seconds, unit="s"),
         Measured("daemon, processor time until then", found.busy_seconds, unit="s"),
-        Measured("daemon, memory at most", found.memory, at_most=200.0, unit="MB"),
-        Measured("daemon after the restart, memory at most", found.restarted_memory, at_most=200.0, unit="MB"),
+        Measured("daemon, most memory", found.memory, at_most=200.0, unit="MB"),
+        Measured("daemon after the restart, most memory", found.restarted_memory, at_most=200.0, unit="MB"),
         Measured("start to serving", found.restart_seconds, at_most=2.0, unit="s"),
     ]
 
@@ -163,8 +165,8 @@ def _verdict(verdict: Verdict, kills_asked: int) -> list[Measured]:
     ready = sorted(verdict.ready_seconds)
     return [
         Measured("kills", verdict.kills, at_least=kills_asked),
-        Measured("of them aimed at a submission", verdict.kills_at_submission),
-        Measured("submissions that a kill cut off", verdict.unanswered),
+        Measured("kills aimed at a submission", verdict.kills_at_submission),
+        Measured("submissions cut off by a kill", verdict.unanswered),
         Measured("acknowledged jobs lost", len(verdict.lost), at_most=0, why=str(verdict.lost)),
         Measured("jobs started twice", len(verdict.doubled), at_most=0, why=str(verdict.doubled)),
         Measured("wrong exit codes", len(verdict.wrong), at_most=0, why=str(verdict.wrong)),

@@ -114,7 +114,7 @@ class Life:
 
         job = self._at("submit", submit)
         if [row.id for row in self._at("submit", self.daemon.rows).jobs if row.name == name] != [job]:
-            self.wrong.append(f"{name} was acknowledged as {job} and is not there once")
+            self.wrong.append(f"{name} was acknowledged as {job} but is not there exactly once")
         return job
 
     def _ran(self, job: int, attempt: int) -> None:
@@ -142,9 +142,9 @@ class Life:
 
         told = self._at("judge", look)
         if told.get(first) != ("failed", 7):
-            self.wrong.append(f"job {first} ended with 7 and is told as {told.get(first)}")
+            self.wrong.append(f"job {first} ended with 7 but is reported as {told.get(first)}")
         if told.get(second, ("",))[0] != "cancelled":
-            self.wrong.append(f"job {second} was cancelled and is told as {told.get(second)}")
+            self.wrong.append(f"job {second} was cancelled but is reported as {told.get(second)}")
         lines = [line for line in self._lines() if int(line.split()[0]) in (first, second)]
         if sorted(lines) != sorted({f"{first} 1", f"{second} 1", f"{second} 2"}):
             self.wrong.append(f"ran: {lines}")

@@ -1,5 +1,4 @@
-"""A job that floods its log, and a reader that follows it: how large the log gets on the disk, and the daemon in
-memory."""
+"""A job that floods its log, and a reader that follows it: how large the log gets on the disk and the daemon in memory."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""The named runs of `make chaos`: what each does how often, what it measured, and the bar. CI runs them smaller.
+"""The named runs of `make chaos`: what each repeats and how often, what it measured, and the bar. CI runs them smaller.
 
-A run is a function of (times, seed) that returns what it measured. `@run(...)` puts it on the list. `head.py` has those
-of the daemon, `server.py` those of servers and what runs there. `load` imports them.
+A run is a function of (times, seed) that returns what it measured. `@run(...)` puts it on the list. `head.py` has the
+runs for the daemon, `server.py` those for servers and their jobs. `load` imports them.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ MODULES = ("tests.chaos.head", "tests.chaos.server")
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """One figure, and its bar: `at_most`, `at_least`, or none. `why`: for readers of a figure that misses its bar."""
+    """One figure and its limit: `at_most`, `at_least`, or none. `why`: explains a figure that misses its limit."""
 
     what: str
     reached: float
@@ -57,7 +57,7 @@ RUNS: dict[str, Run] = {}
 
 
 def run(name: str, *, row: str, times: int, unit: str) -> Callable[[Body], Body]:
-    """Put a function on the list. `row`: in the table of faults. The first line of its docstring says what it does."""
+    """Put a function on the list. `row`: its row in the table of faults. The first line of its docstring describes it."""
 
     def listed(body: Body) -> Body:
         if name in RUNS:

@@ -25,8 +25,7 @@ from tests.support.waiting import wait_until
 LEASE = 10.0
 TOGETHER = 3  # jobs on each server
 STARTS = "echo run >>ran-$GPQ_JOB_ID; while ! test -e go; do sleep 0.1; done; exit 7"
-# Says when it lives, by the clock of the boot (which servers of a laboratory share). TERM does not stop it from
-# writing.
+# Notes the boot clock while it lives. Servers of a laboratory share that clock. TERM does not stop it from writing.
 LIVING = """
 import os, signal, time
 signal.signal(signal.SIGTERM, signal.SIG_IGN)
@@ -60,8 +59,7 @@ def laboratory(lab: Lab | None) -> Iterator[Lab]:
 
 @run("partitions", row="26", times=50, unit="partition past the end of a lease")
 def partitions(times: int, seed: int, lab: Lab | None = None) -> Sequence[Measured]:
-    """Cable out, or one direction lost: each job ends itself before it lives elsewhere, by the stamps that it
-    writes."""
+    """Cuts both directions or one. Each job ends itself before it lives elsewhere, by its own stamps."""
     return _partitions(times, seed, lab)
 
 
@@ -69,11 +67,13 @@ def partitions(times: int, seed: int, lab: Lab | None = None) -> Sequence[Measur
     "partitions-killed",
     row="26",
     times=50,
-    unit="partition past the end of a lease of jobs whose supervisors were killed",
+    unit="partition past the end of a lease of jobs with killed supervisors",
 )
 def partitions_killed(times: int, seed: int, lab: Lab | None = None) -> Sequence[Measured]:
-    """The same, while each supervisor is killed at a random instant around that, as the kernel does when memory runs
-    out."""
+    """The same, but each supervisor is killed at a random instant around that time.
+
+    The kernel does this when memory runs out.
+    """
     return _partitions(times, seed, lab, "KILL")
 
 
@@ -81,10 +81,10 @@ def partitions_killed(times: int, seed: int, lab: Lab | None = None) -> Sequence
     "partitions-stopped",
     row="26",
     times=50,
-    unit="partition past the end of a lease of jobs whose supervisors stand still",
+    unit="partition past the end of a lease of jobs with stopped supervisors",
 )
 def partitions_stopped(times: int, seed: int, lab: Lab | None = None) -> Sequence[Measured]:
-    """The same, while each supervisor is stopped at a random instant around that."""
+    """The same, but each supervisor is stopped at a random instant around that."""
     return _partitions(times, seed, lab, "STOP")
 
 
@@ -133,8 +133,8 @@ def _partitions(times: int, seed: int, lab: Lab | None, harm: str = "") -> Seque
         Measured("partitions", times),
         Measured("jobs that moved", moved, at_least=times),
         Measured("longest overlap of two attempts", overlap, at_most=0.0, unit="s"),
-        Measured("shortest time between their lives", min(gaps), unit="s"),
-        Measured("longest", max(gaps), unit="s"),
+        Measured("shortest time between two attempts", min(gaps), unit="s"),
+        Measured("longest time between two attempts", max(gaps), unit="s"),
         Measured("third attempts", int(never), at_most=0),
         Measured("wrong ends", wrong, at_most=0),
     ]
@@ -146,7 +146,7 @@ def _signal(server: Server, name: str, pids: Sequence[int]) -> None:
 
 
 def _until_alive(server: Server, job: int, attempt: int) -> None:
-    wait_until(lambda: _alive(server, job, attempt), f"attempt {attempt} lives on {server.name}", 90.0)
+    wait_until(lambda: _alive(server, job, attempt), f"attempt {attempt} runs on {server.name}", 90.0)
 
 
 def _alive(server: Server, job: int, attempt: int) -> list[float]:
@@ -158,10 +158,12 @@ def _alive(server: Server, job: int, attempt: int) -> list[float]:
 # -- reboots -----------------------------------------------------------------------------------------------------------
 
 
-@run("reboots", row="21, 22", times=100, unit="reboot with strangers at the pids of a job and its supervisor")
+@run("reboots", row="21, 22", times=100, unit="reboot with foreign processes at the pids of a job and its supervisor")
 def reboots(times: int, seed: int, lab: Lab | None = None) -> Sequence[Measured]:
-    """Power off under a job. Foreign processes have its pids, and the start times in its records, when the server is
-    back."""
+    """The power fails under a job. When the server is back, foreign processes have the pids of its processes.
+
+    They also have the start times in the job's records.
+    """
     signalled = dead = rerun = untold = 0
     longest = 0.0
     with laboratory(lab) as here, LabDaemon(here, {"srv-a": 1}) as daemon:
@@ -194,16 +196,16 @@ def reboots(times: int, seed: int, lab: Lab | None = None) -> Sequence[Measured]
             )
     return [
         Measured("reboots", times),
-        Measured("signals to strangers", signalled, at_most=0),
-        Measured("strangers that are gone", dead, at_most=0),
-        Measured("jobs that ran again unasked", rerun, at_most=0),
+        Measured("signals to foreign processes", signalled, at_most=0),
+        Measured("foreign processes that are gone", dead, at_most=0),
+        Measured("jobs that ran again without a request", rerun, at_most=0),
         Measured("ends that do not say why", untold, at_most=0),
-        Measured("from the cable to the end of the next job", longest, at_most=15.0, unit="s"),
+        Measured("from the pulled cable to the end of the next job", longest, at_most=15.0, unit="s"),
     ]
 
 
 def _records(server: Server, daemon: LabDaemon, job: int) -> list[Path]:
-    """Earlier daemons had jobs with this number too."""
+    """Earlier daemons also had jobs with this number."""
     [folder] = server.home.glob(f".gpq/nodes/{daemon_id(str(daemon.home))}/*/attempts/{job}.1")
     return [folder / name for name in ("shim.json", "started.json")]
 
@@ -213,14 +215,14 @@ def _pids(server: Server, daemon: LabDaemon, job: int) -> list[int]:
 
 
 def _strangers(server: Server, daemon: LabDaemon, job: int) -> list[Path]:
-    """Started at the pids of the records, which then get their start times too, as after a reboot of the same length:
-    only the boot id differs."""
+    """Start processes at the pids of the records, and put their start times into the records. This is like a reboot of
+    the same length: only the boot id differs."""
     logs = []
     for path in _records(server, daemon, job):
         record = json.loads(path.read_text())
         log = server.home / f"stranger-{record['pid']}-{job}"
         server.as_pid(record["pid"], "python3", f"/home/{USER}/stranger.py", f"/home/{USER}/{log.name}")
-        wait_until(log.exists, "a stranger")
+        wait_until(log.exists, "a foreign process has started")
         stat = server.inside("cat", f"/proc/{record['pid']}/stat")
         record["start_time"] = int(stat.rpartition(")")[2].split()[19])
         path.write_text(json.dumps(record))
@@ -233,7 +235,7 @@ def _strangers(server: Server, daemon: LabDaemon, job: int) -> list[Path]:
 
 @run("agent-kills", row="23", times=500, unit="kill -9 of a node agent")
 def agent_kills(times: int, seed: int, lab: Lab | None = None) -> Sequence[Measured]:
-    """Another agent is there soon. The job under it notices nothing, and neither do its users."""
+    """Another agent starts soon. The job under it notices nothing, and neither do its users."""
     seen = set()
     longest = 0.0
     with laboratory(lab) as here, LabDaemon(here, {"srv-a": 1}) as daemon:
@@ -243,14 +245,14 @@ def agent_kills(times: int, seed: int, lab: Lab | None = None) -> Sequence[Measu
         wait_until((server.home / f"ran-{job}").exists, "it runs")
         daemon.until(job, "running")
         for _ in range(times):
-            killed = wait_until(lambda: agents(server), "an agent")
+            killed = wait_until(lambda: agents(server), "an agent runs")
             began = time.monotonic()
             for pid in killed:
                 with suppress(ProcessLookupError):  # it was just being replaced
                     os.kill(pid, signal.SIGKILL)
             wait_until(lambda killed=killed: set(agents(server)) - set(killed), "another agent")  # type: ignore[misc]
             longest = max(longest, time.monotonic() - began)
-            wait_until(lambda began=began: daemon.node("srv-a").seen_seconds < time.monotonic() - began, "it was heard")  # type: ignore[misc]
+            wait_until(lambda began=began: daemon.node("srv-a").seen_seconds < time.monotonic() - began, "it answered")  # type: ignore[misc]
             seen.add((daemon.state(job), daemon.node("srv-a").state))
         (server.home / "go").touch()
         end = daemon.ended(job)[job]
@@ -258,8 +260,8 @@ def agent_kills(times: int, seed: int, lab: Lab | None = None) -> Sequence[Measu
         (server.home / "go").unlink()
     return [
         Measured("agents killed", times),
-        Measured("longest time until there was another", longest, at_most=5.0, unit="s"),
-        Measured("other states of job and node meanwhile", len(seen - {("running", "up")}), at_most=0, why=str(seen)),
+        Measured("longest time until the next agent", longest, at_most=5.0, unit="s"),
+        Measured("other states of job and node", len(seen - {("running", "up")}), at_most=0, why=str(seen)),
         Measured("runs of the job", ran.count("run"), at_most=1, at_least=1),
         Measured("wrong ends", int(end != ("failed", 7)), at_most=0, why=str(end)),
     ]

@@ -1,4 +1,4 @@
-"""Start orders that a relay delays, doubles and puts behind later ones, while links break and users cancel."""
+"""Start orders that a relay delays, repeats and reorders, while links break and users cancel."""
 
 from __future__ import annotations
 
@@ -60,9 +60,9 @@ def _is_over(ledger: Path, longest: float) -> bool:
     return quiet > RUN_SECONDS + longest * (relayed["held"] != relayed["delivered"])
 
 
-@run("starts", row="20", times=200, unit="job whose start comes late, twice or behind later orders")
+@run("starts", row="20", times=200, unit="start order that arrives late, twice or after later orders")
 def starts(times: int, seed: int, late: float = 23.0) -> Sequence[Measured]:
-    """Each attempt runs once at most, an order that comes too late is refused, and every job ends with its own code."""
+    """Each attempt runs at most once, gpq refuses an order that comes too late, and every job ends with its own code."""
     dice = random.Random(seed)
     with Relayed(seed, late) as daemon:
         jobs: list[int] = []
@@ -75,7 +75,9 @@ def starts(times: int, seed: int, late: float = 23.0) -> Sequence[Measured]:
             if number % 20 == 10:
                 daemon.hang_up(dice.choice("ab"))
             time.sleep(dice.uniform(0.0, 0.1))
-        wait_until(lambda: not daemon.rows().jobs or all(row.ended_at for row in daemon.rows().jobs), "all end", 600.0)
+        wait_until(
+            lambda: not daemon.rows().jobs or all(row.ended_at for row in daemon.rows().jobs), "all have ended", 600.0
+        )
         ledger = daemon.work / "relayed"
         longest = max(late, 3.0)
         wait_until(lambda: _is_over(ledger, longest), "the relays have delivered everything, and it has run", 120.0)
@@ -87,11 +89,11 @@ def starts(times: int, seed: int, late: float = 23.0) -> Sequence[Measured]:
         by_job = Counter(int(key.partition(".")[0]) for key in ran)
         wrong = [job for job in jobs if over[job] != ("failed", 3) and job not in gone]
     return [
-        Measured("starts delayed, doubled or put behind", sum(relayed.values()), at_least=times // 3),
-        Measured("as they were", plain),
-        Measured("held back for longer than they are good for", relayed["late"]),
-        Measured("refused as expired; others answered as known", refused),
+        Measured("starts delayed, repeated or reordered", sum(relayed.values()), at_least=times // 3),
+        Measured("starts delivered normally", plain),
+        Measured("starts held back for longer than they are valid", relayed["late"]),
+        Measured("starts refused as expired (others were already known)", refused),
         Measured("attempts that ran twice", sum(count > 1 for count in ran.values()), at_most=0),
         Measured("jobs that ran in two attempts", sum(count > 1 for count in by_job.values()), at_most=0),
-        Measured("jobs with another end than their own", len(wrong), at_most=0, why=str(wrong)),
+        Measured("jobs with a wrong end", len(wrong), at_most=0, why=str(wrong)),
     ]

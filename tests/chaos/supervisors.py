@@ -72,8 +72,8 @@ def start_kills(times: int, seed: int) -> Sequence[Measured]:
         unrecorded += sum(not (node.folder(f"{job}.1") / wire.STARTED).exists() for job in set(noted))
     return [
         Measured("supervisors killed", killed, at_least=times // 10),
-        Measured("of them before the job ran", states["lost"]),
-        Measured("of them under a job that ran", states["orphan"]),
+        Measured("killed before the job ran", states["lost"]),
+        Measured("killed while the job ran", states["orphan"]),
         Measured("runs without a record", unrecorded, at_most=0),
         Measured("jobs that ran twice", len(noted) - len(set(noted)), at_most=0),
         Measured("processes left", left, at_most=0),
@@ -90,9 +90,9 @@ def _young_shims(node: NodeAgent, known: set[int]) -> list[procs.Process]:
     raise AssertionError(f"no shim within {PATIENCE:.0f} s")
 
 
-@run("shim-kills", row="24", times=200, unit="kill -9 of a supervisor whose job lives")
+@run("shim-kills", row="24", times=200, unit="kill -9 of a supervisor of a running job")
 def shim_kills(times: int, seed: int) -> Sequence[Measured]:
-    """Its job continues and keeps its GPU until it ends. After that nobody claims to know its exit code."""
+    """Its job continues and keeps its GPU until it ends. After that, gpq does not claim to know its exit code."""
     killed = disturbed = intruders = known = twice = 0
     with Daemon(slots=TOGETHER) as daemon:
         for first in range(0, times, TOGETHER):
@@ -119,7 +119,7 @@ def shim_kills(times: int, seed: int) -> Sequence[Measured]:
             twice += sum((daemon.work / f"ran-{job}").read_text() != "run\n" for job in jobs)
     return [
         Measured("supervisors killed", killed, at_least=times),
-        Measured("jobs that were not running on afterwards", disturbed, at_most=0),
+        Measured("jobs that did not continue afterwards", disturbed, at_most=0),
         Measured("jobs started on a GPU that was not free", intruders, at_most=0),
         Measured("exit codes made up", known, at_most=0),
         Measured("jobs that ran twice", twice, at_most=0),

@@ -19,14 +19,14 @@ needs_strace = pytest.mark.skipif(
 
 
 @pytest.mark.row("1")
-def test_kills_at_random_moments_lose_nothing_and_duplicate_nothing(figures: Figures) -> None:
+def test_kills_at_random_moments_lose_and_duplicate_nothing(figures: Figures) -> None:
     figures.all(head.kills(4, 11))
 
 
 @pytest.mark.long
 @needs_strace
 @pytest.mark.row("2")
-def test_a_kill_at_any_sync_of_a_jobs_life_loses_nothing_and_duplicates_nothing(figures: Figures) -> None:
+def test_a_kill_at_any_sync_of_a_jobs_life_loses_and_duplicates_nothing(figures: Figures) -> None:
     figures.all(head.points(SYNCS))
 
 
@@ -44,13 +44,13 @@ def test_a_power_cut_loses_nothing_that_was_acknowledged(figures: Figures) -> No
 
 
 @pytest.mark.row("8")
-def test_the_daemon_waits_for_a_lock_on_the_database_and_changes_no_job(figures: Figures) -> None:
+def test_the_daemon_waits_for_a_locked_database_and_changes_no_job(figures: Figures) -> None:
     figures.all(head.locked_database(5, 0))
 
 
 @pytest.mark.long
 @pytest.mark.row("9")
-def test_a_daemon_on_a_damaged_database_says_so_or_has_everything(figures: Figures) -> None:
+def test_a_daemon_with_a_damaged_database_says_so_or_has_everything(figures: Figures) -> None:
     figures.all(head.damaged_database(5, 2))
 
 
@@ -61,12 +61,12 @@ def test_one_of_two_racing_daemons_serves(figures: Figures) -> None:
 
 
 @pytest.mark.row("40")
-def test_a_flooded_log_is_capped_and_needs_no_memory_of_the_daemon(figures: Figures) -> None:
+def test_a_flooded_log_is_capped_and_uses_no_memory_of_the_daemon(figures: Figures) -> None:
     figures.all(head.flooded_log(80, 0))
 
 
 @pytest.mark.row("46")
-def test_two_hundred_clients_at_once_are_all_served(figures: Figures) -> None:
+def test_two_hundred_simultaneous_clients_are_all_served(figures: Figures) -> None:
     """Their times are only noted, because other work on the machine counts for more. `make chaos` has bars for them."""
     found = crowd(400, 200)
     figures.exactly("jobs acknowledged, each with an id of its own", len(found.ids), 400)

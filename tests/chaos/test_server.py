@@ -9,7 +9,7 @@ from tests.support.figures import Figures
 
 
 @pytest.mark.row("20")
-def test_a_start_that_comes_twice_or_behind_later_orders_is_one_run(figures: Figures) -> None:
+def test_a_start_that_arrives_twice_or_late_runs_once(figures: Figures) -> None:
     figures.all(starts.starts(16, seed=1, late=0.0))
 
 
@@ -19,10 +19,10 @@ def test_a_job_outlives_its_supervisor_and_keeps_its_gpu(figures: Figures) -> No
 
 
 @pytest.mark.row("25")
-def test_a_supervisor_killed_at_any_instant_of_the_start_leaves_no_run_without_a_record(figures: Figures) -> None:
+def test_every_run_has_a_record_even_if_its_supervisor_is_killed_during_the_start(figures: Figures) -> None:
     figures.all(supervisors.start_kills(30, seed=8))
 
 
 @pytest.mark.row("27")
-def test_a_cancel_leaves_nothing_of_the_zoo(figures: Figures) -> None:
+def test_a_cancel_ends_every_process_of_the_zoo(figures: Figures) -> None:
     figures.all(zoo.zoo(len(zoo.PROCESSES), seed=0))

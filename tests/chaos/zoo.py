@@ -1,4 +1,4 @@
-"""What jobs do with processes, and what is left after a cancel: one animal per kind, each in its own lair."""
+"""What jobs do with processes, and what remains after a cancel: one animal per kind, each in its own lair."""
 
 from __future__ import annotations
 
@@ -90,10 +90,9 @@ PROCESSES = {
 }  # fmt: skip  # that note themselves
 
 
-@run("zoo", row="27", times=200, unit="cancel of a job that hides processes")
+@run("zoo", row="27", times=200, unit="cancel of a job with hidden processes")
 def zoo(times: int, seed: int) -> Sequence[Measured]:
-    """Sessions, double forks, nohup, lost marks, a small torchrun and DataLoader, stopped processes and restless
-    forks."""
+    """Sessions, double forks, nohup, lost marks, small torchruns and DataLoaders, stopped and restless processes."""
     kinds = list(PROCESSES)
     cancelled = left = 0
     longest, why = 0.0, ""
@@ -126,7 +125,7 @@ def zoo(times: int, seed: int) -> Sequence[Measured]:
         Measured("from the cancel to the end of every tree", longest, at_most=15.0, unit="s"),
         Measured("processes left", left, at_most=0, why=why),
         Measured("GPUs still held", sum(job is not None for job in free), at_most=0),
-        Measured("strangers signalled", int(not stranger), at_most=0),
+        Measured("foreign processes signalled", int(not stranger), at_most=0),
     ]
 
 

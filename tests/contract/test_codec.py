@@ -1,4 +1,4 @@
-"""The lines between command and daemon: they arrive unchanged, and foreign ones are not trusted."""
+"""The lines between command and daemon. They arrive unchanged, and foreign ones are not trusted."""
 
 from __future__ import annotations
 

@@ -58,7 +58,7 @@ def test_reading_ends_when_the_process_does(connector: Connector) -> None:
     channel.close()
 
 
-def test_the_last_line_of_its_complaints_is_kept_and_none_of_those_before_it(connector: Connector) -> None:
+def test_only_the_last_line_of_stderr_is_kept(connector: Connector) -> None:
     for complaints, last in (("echo one >&2; echo two >&2; echo >&2", "two"), ("true", "")):
         channel = connector.spawn(["sh", "-c", complaints])
         assert channel.reader.read() == b""
@@ -89,7 +89,7 @@ def test_terminal_and_current_folder_do_not_reach_the_process(connector: Connect
 
 
 def test_an_agent_needs_no_installation_and_keeps_its_environment_from_jobs(tmp_path: Path) -> None:
-    """Also from within a job: what gpq sets for that job is left out, above all its mark."""
+    """Also from within a job. What gpq sets for that job is left out, above all its mark."""
     before = {
         "PATH": os.environ["PATH"],
         "PYTHONPATH": "/of/the/user",

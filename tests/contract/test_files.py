@@ -103,7 +103,7 @@ def test_a_checkpoint_is_there_before_the_attempt_starts_elsewhere(loop: Two, tm
     assert len((tmp_path / "sum").read_text().split()[0]) == 64
 
 
-def test_a_cut_transfer_continues_where_it_was(
+def test_an_interrupted_transfer_continues_where_it_was(
     loop: Two, live: LiveWorld, home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(transfer, "MOST_PIECE", 1 << 16)
@@ -126,11 +126,11 @@ def test_a_cut_transfer_continues_where_it_was(
     for node in (B, A):
         agent_of(home, node).kill()
         before = live.stager.progress(job)
-        loop.until(lambda seen=before: asked and asked[-1][1] > 0, "it goes on")  # type: ignore[misc]
+        loop.until(lambda seen=before: asked and asked[-1][1] > 0, "it continues")  # type: ignore[misc]
     loop.until(lambda: job in loop.ended, "it is over")
     assert state(tmp_path, A, job) == state(tmp_path, B, job)
     assert not loop.has(StartRefused)
-    assert min(offset for _, offset in asked[1:]) >= 1_000_000, "nothing was sent again from the start"
+    assert min(offset for _, offset in asked[1:]) >= 1_000_000, "the transfer did not start again"
 
 
 def test_a_job_waits_and_says_so_if_the_source_is_unreachable(
@@ -158,17 +158,17 @@ def test_a_cancel_ends_the_transfer(
     loop: Two, live: LiveWorld, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(transfer, "MOST_PIECE", 1 << 12)
-    monkeypatch.setattr(wire, "START_EXPIRY", 1.0)  # an earlier daemon's order may be on its way for this long
+    monkeypatch.setattr(wire, "START_EXPIRY", 1.0)  # an earlier daemon's order may be under way for this long
     job = loop.first(signalled("true", tmp_path))
     loop.attempt(job, B)
-    loop.until(lambda: live.stager.progress(job), "it is on its way")
+    loop.until(lambda: live.stager.progress(job), "it is under way")
     order = Stop(job, 2, (B,), StopReason.CANCEL, "kill", 1.0)
     event: Event | None = issued(order, live.now())
     assert event is not None
     loop.take([event])
     live.perform(order)
     loop.until(lambda: job in loop.ended, "it is over")
-    wait_until(lambda: live.stager.progress(job) is None, "nothing is on its way")
+    wait_until(lambda: live.stager.progress(job) is None, "nothing is under way")
     assert loop.ended[job].state is JobState.CANCELLED
     assert sum(isinstance(one, Exited) for one in loop.events) == 2
     assert loop.ended[job].files == FilesAt(A, loop.snapshot.nodes[A].storage, proved=True)

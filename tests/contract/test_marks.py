@@ -135,9 +135,7 @@ def test_lost_marks_are_written_again_and_the_log_says_so(path: str, content: by
         assert store.notes == []
 
 
-def test_a_daemon_that_is_killed_before_it_wrote_the_marks_has_lost_nothing(
-    path: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_daemon_killed_before_it_wrote_the_marks_loses_nothing(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
     with closing(opened(path)) as store:
         store.backup()
         lost = submit(store, spec())[0].id

@@ -93,7 +93,7 @@ def test_habits_are_durable_and_a_database_from_before_them_opens(path: str) -> 
 LEARNT = Prior((ProfileRow(1, 2, 32, 0.1, 0.2, 40.0, "A100"),), Noise(1.0, 8.0, 640), 2)
 
 
-def test_priors_survive_a_reopen_the_latest_at_the_end(path: str) -> None:
+def test_priors_survive_a_reopen_with_the_latest_last(path: str) -> None:
     with closing(SqliteStore(path)) as store:
         store.commit([], replace(store.load(), priors={"ana:/ä.py:1:2": LEARNT, "b": Prior(), "c": Prior()}, now=1.0))
         store.commit([], replace(store.load(), priors={"b": Prior(), "ana:/ä.py:1:2": LEARNT}, now=2.0))
@@ -116,7 +116,7 @@ def test_priors_survive_a_reopen_the_latest_at_the_end(path: str) -> None:
         "UPDATE priors SET updated_at = 9e9 WHERE key = 'bad'",
     ],
 )
-def test_a_damaged_prior_is_dropped_with_a_notice_and_nothing_else_is(
+def test_only_the_damaged_prior_is_dropped_with_a_notice(
     path: str, damage: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     with closing(SqliteStore(path)) as store:
@@ -142,7 +142,7 @@ def test_a_commit_without_news_does_not_touch_the_disk(path: str) -> None:
         assert store._writer.total_changes == before
 
 
-def test_an_earlier_writer_can_write_no_more(path: str) -> None:
+def test_an_earlier_writer_can_no_longer_write(path: str) -> None:
     with closing(SqliteStore(path)) as old, closing(SqliteStore(path)) as new:
         submit(new, spec("new"))
         for _ in range(2):
@@ -419,7 +419,7 @@ def test_kill_9_in_a_commit_loop_loses_nothing_that_was_acknowledged(path: str) 
         with closing(SqliteStore(path)) as store:
             assert set(acknowledged) <= set(store.load().jobs)
             assert len(store.events(kinds=(Submitted,))) == len(store.load().jobs)
-    assert len(acknowledged) == len(set(acknowledged)), "an id was given out twice"
+    assert len(acknowledged) == len(set(acknowledged)), "an id was used twice"
 
 
 STRACE = "/usr/bin/strace"

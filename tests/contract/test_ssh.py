@@ -191,7 +191,7 @@ def test_an_invalid_host_is_refused_before_anything_starts(host: str) -> None:
         parse(f'[nodes.a]\nconnector = "ssh"\nhost = {host!r}\n'.replace("'", '"'))
 
 
-def test_what_ssh_refuses_is_one_sentence_each(tmp_path: Path) -> None:
+def test_each_refusal_of_ssh_is_one_sentence(tmp_path: Path) -> None:
     with Sshd(tmp_path / "sshd") as server:
         other = tmp_path / "other"
         os.rename(server.key, other)
@@ -227,6 +227,6 @@ def test_a_hanging_server_does_not_block_other_work(tmp_path: Path, figures: Fig
         until = time.monotonic() + 1.0
         with pytest.raises(Enough):
             to(server, tmp_path).spawn(["true"], enough)
-        figures.at_most("from the wish to do something else to the end of a connecting", time.monotonic() - until, 3.0)
+        figures.at_most("from another request to the end of an attempt to connect", time.monotonic() - until, 3.0)
         wait_until(lambda: not clients(server.config), "ssh is gone")
         server.signal(signal.SIGCONT)

@@ -32,7 +32,7 @@ def key(folder: Path) -> Path:
     return folder / "key"
 
 
-def test_the_newest_that_has_keys_is_used(folder: Path, key: Path) -> None:
+def test_the_newest_ssh_agent_that_has_keys_is_used(folder: Path, key: Path) -> None:
     agents = SshAgents()
     assert agents.answering() == ""
     assert not agents.is_gone  # there never was one

@@ -121,7 +121,7 @@ class StoreMachine(RuleBasedStateMachine):
 
     def _reopen(self) -> None:
         self.store = SqliteStore(self.path)
-        assert self.store.epoch > self.epoch, "an epoch came twice"
+        assert self.store.epoch > self.epoch, "an epoch was used twice"
         self.epoch = self.store.epoch
 
     @rule()
@@ -163,7 +163,7 @@ class StoreMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.saved is not None)
     @rule()
     def restore(self) -> None:
-        """As the hint for a damaged database says: put the copy in its place."""
+        """As the hint for a damaged database says: replace it with the copy."""
         assert self.saved is not None
         for store in (self.store, *self.old):
             store.close()

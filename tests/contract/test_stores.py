@@ -155,7 +155,7 @@ def test_a_job_cannot_leave_without_an_outcome(store: AnyStore) -> None:
         ({"states": ["completed"], "user": "ada"}, [2]),
     ],
 )
-def test_history_answers_the_latest_first_and_only_what_matches(
+def test_history_returns_only_matches_the_latest_first(
     store: AnyStore, query: dict[str, object], expected: list[int]
 ) -> None:
     a, b, c, _ = submit(store, spec("a"), spec("b"), spec("c", user="bob"), spec("live"))

@@ -48,7 +48,7 @@ NODE = NodeId("a")
 
 
 class Loop:
-    """The least that a loop does: fold news, publish, order."""
+    """The minimum that a loop does: fold news, publish, order."""
 
     def __init__(self, world: World) -> None:
         self.world = world
@@ -122,7 +122,7 @@ def live(home: Path) -> Iterator[LiveWorld]:
 
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The next world that is created calls a server silent five times as soon."""
+    """The next world that is created calls a server silent after a fifth of the usual time."""
     for name in ("SILENCE", "POLL", "WATCH"):
         monkeypatch.setattr(pace, name, getattr(pace, name) * QUICK)
 
@@ -204,7 +204,7 @@ def test_waking_ends_a_wait_and_closing_ends_all(live: LiveWorld) -> None:
     assert not thread.is_alive()
 
 
-def test_exit_codes_and_signals_come_back_as_they_were(loop: Loop, tmp_path: Path) -> None:
+def test_exit_codes_and_signals_come_back_unchanged(loop: Loop, tmp_path: Path) -> None:
     first = loop.launch(shell("exit 7", tmp_path))
     second = loop.launch(shell("kill -SEGV $$", tmp_path), "slot-1")
     assert getattr(loop.exit_of(first.job), "code", None) == 7
@@ -261,7 +261,7 @@ def test_a_frozen_agent_is_silence_and_silence_ends_no_job(
     loop.until(lambda: loop.has(Started), "it runs")
     agent = agent_of(home)
     agent.suspend()
-    loop.until(lambda: loop.has(NodeSilent), "silence is noticed")
+    loop.until(lambda: loop.has(NodeSilent), "the silence was noticed")
     assert loop.snapshot.nodes[NODE].state is NodeState.UNREACHABLE
     assert order.job in loop.snapshot.jobs
     loop.nodes_up()  # the frozen agent was released and another took its place
@@ -298,7 +298,7 @@ def test_an_unknown_attempt_is_left_alone_and_its_device_is_foreign(
     order = loop.launch(shell("echo $$ > pid; exec sleep 600", tmp_path))
     loop.until(lambda: loop.has(Started), "it runs")
     live.close()
-    later = LiveWorld({str(NODE): NodeConfig(slots=2)}, str(home))  # with a database that knows nothing
+    later = LiveWorld({str(NODE): NodeConfig(slots=2)}, str(home))  # with an empty database
     later.start()
     try:
         other = Loop(later)
@@ -306,7 +306,7 @@ def test_an_unknown_attempt_is_left_alone_and_its_device_is_foreign(
         states = {device.id: device.state for device in other.snapshot.nodes[NODE].devices}
         assert states == {"slot-0": DeviceState.FOREIGN, "slot-1": DeviceState.OK}
         assert psutil.pid_exists(pid_in(tmp_path / "pid"))
-        other.take(loop.events)  # now it knows: the job is its own again
+        other.take(loop.events)  # now its database knows the job
         other.stop(order.job, "kill")
         other.exit_of(order.job)
     finally:
@@ -334,7 +334,7 @@ def test_an_attempt_that_ran_and_disappeared_is_lost(loop: Loop, home: Path, tmp
         kill(shim)
     shutil.rmtree(home / "nodes" / "a" / "attempts" / wire.attempt_key(order.job, 1))
     agent_of(home).kill()
-    loop.until(lambda: loop.has(Exited), "its end is told")
+    loop.until(lambda: loop.has(Exited), "its end is reported")
     assert loop.ended[order.job].exit is not None
     assert loop.ended[order.job].exit.lost  # type: ignore[union-attr]
 
@@ -380,11 +380,11 @@ def test_a_cancelled_job_on_a_node_that_left_the_configuration_ends(home: Path) 
     world.publish(loop.snapshot)
     world.start()
     try:
-        loop.until(lambda: JobId(1) in loop.ended, "the one that was cancelled before ends")
+        loop.until(lambda: JobId(1) in loop.ended, "the one that was cancelled before has ended")
         order = Stop(JobId(2), 1, (NodeId("gone"),), StopReason.CANCEL, "kill", 1.0)
         loop.take([event for event in [issued(order, world.now())] if event is not None])
         world.perform(order)
-        loop.until(lambda: JobId(2) in loop.ended, "the other one ends")
+        loop.until(lambda: JobId(2) in loop.ended, "the other one has ended")
     finally:
         world.close()
     assert {str(job.state) for job in loop.ended.values()} == {"cancelled"}

@@ -53,22 +53,20 @@ def test_a_second_daemon_is_refused_with_5_and_the_first_keeps_serving(served: D
     assert served.info().pid == served.process.pid  # type: ignore[union-attr]
 
 
-def test_sigterm_ends_it_cleanly_and_jobs_keep_running(served: Daemon, tmp_path: Path) -> None:
+def test_sigterm_ends_the_daemon_cleanly_and_jobs_keep_running(served: Daemon, tmp_path: Path) -> None:
     mark = tmp_path / "mark"
     job = served.submit("sh", "-c", f"sleep 2; touch {mark}; exit 7")
     wait_until(lambda: served.call(Status([str(job)]), JobList).jobs[0].state == "running", "it runs")
     assert served.stop() == 0
     assert not os.path.exists(served.socket)
-    wait_until(mark.exists, "the job went on without a daemon")
+    wait_until(mark.exists, "the job continued without a daemon")
     served.start()
     [ended] = served.call(Wait([str(job)], wait=60), JobList).jobs
     assert (ended.state, ended.exit_status, ended.attempt) == ("failed", 7, 1)
 
 
 @pytest.mark.parametrize("gone", ["lock", "folder"])
-def test_a_daemon_whose_state_directory_is_no_longer_its_own_ends_and_touches_nothing(
-    tmp_path: Path, gone: str
-) -> None:
+def test_a_daemon_that_lost_its_state_directory_ends_and_touches_nothing(tmp_path: Path, gone: str) -> None:
     with daemon(tmp_path / "home") as running:
         running.wait_for_nodes()
         job = running.submit("sh", "-c", f"while ! test -e {tmp_path / 'go'}; do sleep 0.05; done; exit 7")
@@ -83,7 +81,7 @@ def test_a_daemon_whose_state_directory_is_no_longer_its_own_ends_and_touches_no
         assert first.wait(60) == 0
         assert "was removed or replaced" in (moved / "daemon.log").read_text()
         if gone == "folder":
-            assert not running.home.exists(), "nothing is written where another may be"
+            assert not running.home.exists(), "nothing is written where another daemon may be"
             moved.rename(running.home)
         running.start()
         running.wait_for_nodes()
@@ -104,7 +102,7 @@ def test_a_crash_logs_its_place_and_the_next_daemon_continues(served: Daemon) ->
     assert [job.id for job in served.call(Status(["1"]), JobList).jobs] == [1]
 
 
-def test_shutdown_answers_and_ends_it(served: Daemon) -> None:
+def test_shutdown_answers_and_ends_the_daemon(served: Daemon) -> None:
     assert served.call(Shutdown(), DaemonInfo).pid == served.process.pid  # type: ignore[union-attr]
     assert served.process.wait(60) == 0  # type: ignore[union-attr]
 
@@ -172,7 +170,7 @@ def test_the_hint_for_a_damaged_database_restores_the_backup(tmp_path: Path, fig
         rows = running.call(Status(recent=100), JobList).jobs
         figures.exactly("jobs of the backup that are there again", [row.name for row in rows], ["before"])
         new = running.submit("sh", "-c", "exit 6")
-        figures.exactly("ids given out a second time", int(new <= later), 0)
+        figures.exactly("ids used a second time", int(new <= later), 0)
         assert running.call(Wait([str(new)], wait=60), JobList).jobs[0].exit_status == 6
         assert sorted(path.name for path in (running.home / "damaged-1").glob("gpq.db*"))[0] == "gpq.db"
 
@@ -199,7 +197,7 @@ def test_after_a_restore_servers_obey_and_newer_attempts_are_left_alone(
         running.call(Wait([str(ends), str(waits)], wait=60), JobList)
         last = running.submit("sh", "-c", f"{until('two')}; echo ended > {tmp_path / 'last'}")
         wait_until(
-            lambda: states(running, goes_on, last) == ["running"] * 2, "a job runs that the backup does not know"
+            lambda: states(running, goes_on, last) == ["running"] * 2, "a job that the backup does not know runs"
         )
         attempts = running.home / "nodes" / "here" / "attempts"
         wait_until(lambda: all((attempts / f"{job}.1" / "forgotten").exists() for job in (ends, waits)), "forgotten")
@@ -212,20 +210,22 @@ def test_after_a_restore_servers_obey_and_newer_attempts_are_left_alone(
         running.wait_for_nodes()
         told = running.call(Wait([str(ends), str(waits)], wait=60), JobList).jobs
         assert [(job.exit_status, job.attempt) for job in sorted(told, key=lambda job: job.id)] == [(7, 1), (9, 17)]
-        assert (tmp_path / "waits").read_text() == "ran\nran\n", "that it ended is lost; the second time is a real one"
+        assert (tmp_path / "waits").read_text() == "ran\nran\n", (
+            "the record of its end is lost, so it really runs twice"
+        )
         new = running.submit("sh", "-c", "exit 6")
         assert new > last
         [told] = [line for line in running.call(Status(), JobList).warnings if f"attempt {last}.1 " in line]
         assert f"Its log: {attempts / f'{last}.1'}" in told
         [held] = running.call(Status([str(goes_on)]), JobList).jobs
-        assert held.state == "pending", "it is not started beside itself"
+        assert held.state == "pending", "it does not start a second time while it runs"
         unknown = f"runs its attempt {goes_on}.1, which this daemon's database does not know"
         assert unknown in held.reason
         [ended] = running.call(Wait([str(new)], wait=60), JobList).jobs
         assert (ended.exit_status, ended.attempt) == (6, 1)
-        assert not (attempts / f"{last}.1" / "exit.json").exists(), "it was ended"
+        assert not (attempts / f"{last}.1" / "exit.json").exists(), "it was stopped"
         (tmp_path / "two").touch()
-        wait_until((tmp_path / "last").exists, "it ran to its end")
+        wait_until((tmp_path / "last").exists, "it ran until its end")
         [again] = running.call(Wait([str(goes_on)], wait=60), JobList).jobs
         assert (again.exit_status, again.attempt) == (0, 17)
         running.call(Wait(["all"], wait=60), JobList)
@@ -251,7 +251,7 @@ def test_a_database_without_a_backup_is_moved_away_by_the_command_of_the_hint(tm
 
 
 def backup_of_age(folder: Path, age: float | None) -> Path:
-    """None: there is none."""
+    """A backup of this age in seconds, or none at all if `age` is None."""
     path = folder / "gpq.db.backup"
     if age is not None:
         path.touch()
@@ -331,7 +331,7 @@ def test_on_a_full_disk_a_submission_is_refused_and_the_ends_of_running_jobs_are
             job for job in running.call(Status(recent=100), JobList).jobs if job.id in jobs and job.state in TERMINAL
         ]
         assert (found.state, found.exit_status) == ("failed", 3)
-        figures.exactly("results of running jobs that are kept", f"{len(kept)} of {len(jobs)}", "6 of 6")
+        figures.exactly("results of running jobs kept", f"{len(kept)} of {len(jobs)}", "6 of 6")
         assert running.submit("true") > jobs[-1]
 
 
@@ -506,7 +506,7 @@ def test_the_error_of_a_daemon_that_cannot_start_reaches_the_command(own: Daemon
     own.config.write_text("interval = -1")
     with pytest.raises(UsageError, match="interval must be above 0"):
         call(Info(), DaemonInfo)
-    assert daemon_control.running() is None  # at once: nobody need wait until its process is gone
+    assert daemon_control.running() is None  # at once, so nobody has to wait until its process is gone
     assert not daemon_control.stop()
 
 
@@ -526,7 +526,7 @@ def test_stop_with_jobs_cancels_them_first(own: Daemon) -> None:
     assert [job.state for job in call(Status(), JobList).jobs] == ["cancelled"]
 
 
-def test_a_daemon_that_hangs_is_ended_by_its_pid_and_never_another_process(own: Daemon) -> None:
+def test_a_hanging_daemon_is_ended_by_its_pid_and_no_other_process_is(own: Daemon) -> None:
     daemon_control.start()
     owner = daemon_control.running()
     assert owner is not None

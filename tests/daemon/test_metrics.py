@@ -1,4 +1,4 @@
-"""Prometheus reads a daemon under load: what it is told, by whom it may be hindered (nobody), what the dashboard asks for."""
+"""Prometheus reads a daemon under load: the figures, hanging scrapers that delay nobody, and the dashboard's queries."""
 
 from __future__ import annotations
 
@@ -68,7 +68,8 @@ def value(found: list[Sample], series: str, **labels: str) -> float:
 
 
 class Lab:
-    """A daemon with two GPUs of a made-up driver: one job trains, one black box runs, one waits, one has restarted."""
+    """A daemon with two GPUs of a fake driver. One job trains, one black box runs, one job waits, and one has
+    restarted."""
 
     def __init__(self, served: Daemon, url: str) -> None:
         self.served, self.url = served, url
@@ -89,8 +90,8 @@ class Lab:
         self.until(self.box, "running")
         self.until(self.trains, "running")
         self.waits = self.served.submit("true", name="waits")
-        driver(folder, used_mib=4096)  # earlier it would be a stranger's
-        wait_until(self.is_measured, "memory and fairness are told")
+        driver(folder, used_mib=4096)  # before that it would count as a foreign process
+        wait_until(self.is_measured, "memory and fairness are reported")
 
     def is_measured(self) -> bool:
         found = {name: figure for name, _, figure in samples(self.url)}
@@ -191,12 +192,12 @@ def test_names_and_labels_keep_prometheus_conventions(lab: Lab) -> None:
 def test_only_live_jobs_have_series_of_their_own(lab: Lab) -> None:
     over = lab.served.call(Submit(SpecMessage(["true"], "/tmp", "black-box", name="over")), Submitted).id
     lab.served.call(Cancel([str(over)]), CancelResult)
-    wait_until(lambda: value(samples(lab.url), "gpq_jobs_ended_total", state="cancelled") >= 1, "it is counted")
+    wait_until(lambda: value(samples(lab.url), "gpq_jobs_ended_total", state="cancelled") >= 1, "gpq has counted it")
     jobs = {labels["job_id"] for _, labels, _ in samples(lab.url) if "job_id" in labels}
     assert jobs == {str(lab.trains), str(lab.box)}
 
 
-def test_open_metrics_is_spoken_to_who_asks_for_it(lab: Lab) -> None:
+def test_a_client_that_asks_for_open_metrics_gets_it(lab: Lab) -> None:
     kind, text = fetch(lab.url, "application/openmetrics-text; version=1.0.0")
     assert kind.startswith("application/openmetrics-text")
     assert text.endswith("# EOF\n")
@@ -205,13 +206,14 @@ def test_open_metrics_is_spoken_to_who_asks_for_it(lab: Lab) -> None:
         fetch(lab.url + "/../passwd")
 
 
-def test_scrapers_that_hang_or_crowd_hinder_nobody(lab: Lab, figures: Figures) -> None:
+def test_many_or_hanging_scrapers_block_nobody(lab: Lab, figures: Figures) -> None:
     port = int(lab.url.rsplit(":", 1)[1].partition("/")[0])
     idle = [socket.create_connection(("127.0.0.1", port)) for _ in range(2 * MOST_OPEN)]
     over = threading.Event()
     try:
         for number, one in enumerate(idle):
-            one.sendall(b"GET /metrics HTTP/1.0\r\n" + (b"\r\n" if number % 2 else b"X: "))  # no reader, no end
+            # nobody reads the answer, or the request never ends
+            one.sendall(b"GET /metrics HTTP/1.0\r\n" + (b"\r\n" if number % 2 else b"X: "))
         crowd = [threading.Thread(target=_hammer, args=(lab.url, over)) for _ in range(4)]
         for one in crowd:
             one.start()
@@ -220,7 +222,7 @@ def test_scrapers_that_hang_or_crowd_hinder_nobody(lab: Lab, figures: Figures) -
         assert lab.served.call(Status([str(job)]), JobList).jobs[0].state == "pending"
         assert lab.served.call(Cancel([str(job)]), CancelResult).cancelled == [job]
         # A connection that hangs is cut only after 10 s.
-        figures.at_most("three requests while scrapers hang and crowd", time.monotonic() - began, 10.0)
+        figures.at_most("three requests while many scrapers hang", time.monotonic() - began, 10.0)
     finally:
         over.set()
         for one in idle:
@@ -246,7 +248,7 @@ def gpq(served: Daemon, *words: str) -> subprocess.CompletedProcess[str]:
     return commands.run(words, served.environment)
 
 
-def test_a_port_in_use_is_told_and_the_daemon_goes_on(tmp_path: Path) -> None:
+def test_a_port_in_use_is_reported_and_the_daemon_continues(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         settings = f'policy = "fifo"\nmetrics = "127.0.0.1:{port}"\n[nodes.here]\nslots = 1\n'
@@ -257,11 +259,11 @@ def test_a_port_in_use_is_told_and_the_daemon_goes_on(tmp_path: Path) -> None:
             job = served.submit("true")
             assert served.call(Wait([str(job)]), JobList).jobs[0].state == "completed"
             taken.close()
-            wait_until(lambda: not served.info().metrics_problem, "it is served")
+            wait_until(lambda: not served.info().metrics_problem, "metrics are served")
             assert value(samples(served.info().metrics), "gpq_node_up", node="here") == 1
 
 
-def test_off_by_default_and_nothing_of_it_is_imported(tmp_path: Path) -> None:
+def test_metrics_are_off_by_default_and_their_library_is_not_imported(tmp_path: Path) -> None:
     with daemon(tmp_path / "home") as served:
         assert served.info().metrics == ""
         assert "metrics   not served" in gpq(served, "daemon", "status").stdout
@@ -277,7 +279,7 @@ def test_off_by_default_and_nothing_of_it_is_imported(tmp_path: Path) -> None:
     assert subprocess.check_output([sys.executable, "-c", code], cwd=ROOT, text=True).strip() == "[]"
 
 
-def test_start_serves_them_and_warns_where_others_reach_them(tmp_path: Path) -> None:
+def test_start_serves_metrics_and_warns_if_others_can_reach_them(tmp_path: Path) -> None:
     served, port = Daemon(tmp_path / "home"), free_port()
     try:
         said = gpq(served, "daemon", "start", "--metrics", f"0.0.0.0:{port}")
@@ -307,7 +309,7 @@ QUERIES = [
 
 @pytest.fixture(scope="module")
 def exposed(lab: Lab) -> dict[str, set[str]]:
-    """Names of series, and the labels that each has."""
+    """Names of series, with the labels of each."""
     found: dict[str, set[str]] = {}
     for name, labels, _ in samples(lab.url):
         found.setdefault(name, set()).update(labels)
@@ -325,7 +327,7 @@ def selectors(expression: Any) -> Iterator[Any]:
 
 
 @pytest.mark.parametrize(("title", "query", "legend"), QUERIES, ids=[f"{t}-{n}" for n, (t, _, _) in enumerate(QUERIES)])
-def test_every_query_of_the_dashboard_is_answered(
+def test_every_query_of_the_dashboard_has_an_answer(
     title: str, query: str, legend: str, exposed: dict[str, set[str]]
 ) -> None:
     promql = pytest.importorskip("promql_parser")
@@ -342,7 +344,7 @@ def test_every_query_of_the_dashboard_is_answered(
     assert used <= known, title
 
 
-def test_the_variables_of_the_dashboard_are_labels_that_there_are(exposed: dict[str, set[str]]) -> None:
+def test_the_variables_of_the_dashboard_are_existing_labels(exposed: dict[str, set[str]]) -> None:
     variables = {each["name"]: each for each in DASHBOARD["templating"]["list"]}
     used = set(re.findall(r"\$\{?(\w+)", json.dumps(DASHBOARD["panels"])))
     assert used == {*variables, "__rate_interval"}

@@ -1,4 +1,4 @@
-"""`python -m tests.dst`: see `sweep`, which lies beside it so that the processes that it starts can import it."""
+"""`python -m tests.dst`: see the `sweep` module, which is separate so that its worker processes can import it."""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""The node agent of a simulated server: what it answers to the requests of wire.OPS, and when a watch is due."""
+"""The node agent of a simulated server: its answers to the requests of wire.OPS, and when a watch is due."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Message = Mapping[str, Any]
 
 
 class Agent:
-    """One process of the node agent, at one connection."""
+    """One process of the node agent, on one connection."""
 
     def __init__(self, node: Node, pipe: Pipe) -> None:
         self.node = node
@@ -43,7 +43,7 @@ class Agent:
         self.node.agents.remove(self)
 
     def end(self) -> None:
-        """The end of its input."""
+        """Its input has ended."""
         if self.alive:
             self.ended_by_us = True
             self.die()
@@ -63,7 +63,7 @@ class Agent:
             return
         if self.node.dies_at_start and operation == "start" and answer["state"] == "started":
             self.node.dies_at_start = False
-            self.node.schedule.say("{} its agent is killed as it starts something", self.node.name)
+            self.node.schedule.say("{} its agent is killed during a start", self.node.name)
             self.node.kill_agents()
             return
         self._reply(message, {**answer, "ok": True})
@@ -74,7 +74,7 @@ class Agent:
     # -- operations ----------------------------------------------------------------------------------------------------
 
     def _admit(self) -> None:
-        """An older daemon than one that greeted since may order nothing."""
+        """A daemon may give no orders once a newer one has greeted the node."""
         if self._reign is not None and self.node.fenced(*self._reign):
             raise SpoolError("a newer daemon has taken over", "", "stale")
 
@@ -109,7 +109,7 @@ class Agent:
 
     def _stop(self, message: Message) -> dict[str, Any]:
         attempt = self._of(message)
-        self.node.schedule.say("{} {} is to stop: {}", self.node.name, attempt.name, message["mode"])
+        self.node.schedule.say("{} {} is asked to stop: {}", self.node.name, attempt.name, message["mode"])
         self.node.stop(attempt, message["mode"], message["grace"])
         return {"attempt": self.node.info(attempt)}
 
@@ -137,7 +137,7 @@ class Agent:
         self.node.schedule.at(self._until, lambda: self._look(message))
 
     def stir(self, within: float = 0.2) -> None:
-        """It looks around a few times a second."""
+        """It checks a few times a second."""
         if self._watch is not None and not self._stirred and self.alive:
             self._stirred = True
             watch = self._watch

@@ -17,22 +17,22 @@ LIVE = ("starting", "running", "orphan")
 
 @dataclass(eq=False)
 class Attempt:
-    """A directory of the spool, and what runs by it."""
+    """A directory of the spool, and the processes that belong to it."""
 
     node: Node
     order: wire.StartOrder
     boot: int
-    pid: int  # of the shim, which has it by `born`
+    pid: int  # the shim's pid since `born`
     born: float
     shim: bool = True
     adopted: bool = False
-    tree: Tree | None = None  # once it got its go
+    tree: Tree | None = None  # set once it gets its go
     record: dict[str, Any] | None = None  # exit.json
     record_at: float = 0.0
     asked: str = ""
     asked_grace: float = 0.0
     terminated: bool = False
-    ending_at: float = float("inf")  # when its tree will be killed at the latest
+    ending_at: float = float("inf")  # the latest time at which its tree will be killed
     proof: bool = False  # stopped.json
     fenced: bool = False
     forgotten: bool = False
@@ -55,7 +55,7 @@ class Attempt:
         self.node.changed(digest=False)
 
     def end(self, code: int | None, signal: int | None) -> None:
-        """Its tree is gone. The shim, if there is one, records it."""
+        """Its tree is gone. Its shim records that, if it still lives."""
         if self.tree is None or self.tree.ended is not None:
             return
         self.node.schedule.say("{} {} ends: code {}, signal {}", self.node.name, self.name, code, signal)
@@ -76,7 +76,7 @@ class Attempt:
         self.node.schedule.after(self.node.release_after + 0.01, self.node.changed)
 
     def terminate(self, grace: float) -> None:
-        """TERM to all, KILL after `grace`."""
+        """TERM to all, then KILL after `grace`."""
         self.ending_at = min(self.ending_at, self.node.schedule.now + grace)
         self.node.schedule.at(self.ending_at, self._kill)
         if not self.terminated:

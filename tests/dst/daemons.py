@@ -1,6 +1,5 @@
-"""One run of the daemon: the real controller, a real conversation with each node, and the inbox between them. What threads
-and sockets do in a real one, the schedule does here.
-"""
+"""One run of the daemon: the real controller, a real conversation with each node, and the inbox between them. The
+schedule does the work of a real daemon's threads and sockets."""
 
 from __future__ import annotations
 
@@ -25,7 +24,7 @@ from tests.dst.network import Pipe
 from tests.dst.nodes import Node
 from tests.dst.schedule import Run, Schedule
 
-EPOCH = 1.7e9  # wall clock at the begin of the simulation
+EPOCH = 1.7e9  # wall clock at the start of the simulation
 
 
 class SimClock(Clock):
@@ -71,7 +70,7 @@ class Client:
 
 
 class Daemon:
-    """`kill`, `freeze` and `thaw` it at any time; it dies of its own when the store says so."""
+    """`kill`, `freeze` and `thaw` may come at any time. It dies by itself if the store says so."""
 
     def __init__(
         self,
@@ -89,16 +88,16 @@ class Daemon:
         self.clock = SimClock(schedule)
         self.alive = True
         self.frozen = False
-        self.disk_seconds = 0.0  # what a commit takes
+        self.disk_seconds = 0.0  # how long a commit takes
         self.orders_until_death: int | None = None
         self.published = Snapshot()
         self.store = store(disk)
         self.reign = DaemonEpoch("disk", self.store.epoch, self.store.holds)
         self._inbox: list[Event] = []
-        self._backlog: list[Run] = []  # while it is stopped
+        self._backlog: list[Run] = []  # events that arrive while it is stopped
         self._stirred = self._busy = False
         self._wake_number = 0
-        self._late: list[Run] | None = None  # effects of a step, while its commit is under way
+        self._late: list[Run] | None = None  # effects of a step, while its commit is in progress
         self._asked: list[tuple[Future[Any], Callable[[Any], None]]] = []
         schedule.say("daemon with epoch {} starts", self.store.epoch)
         self.controller = controller(self, self.store, policy, config)
@@ -119,7 +118,8 @@ class Daemon:
     # -- life and death ------------------------------------------------------------------------------------------------
 
     def deliver(self, run: Run) -> None:
-        """What comes from outside, or from a timer: not to a dead process, and to a stopped one once it goes on."""
+        """Input from outside or from a timer. A dead process never gets it, and a stopped one gets it when it
+        continues."""
         if not self.alive:
             return
         if self.frozen:
@@ -157,7 +157,7 @@ class Daemon:
             if client.pipe is not None:
                 client.pipe.forgive()
         waiting, self._backlog = self._backlog, []
-        # Its threads go on in any order.
+        # Its threads continue in any order.
         self.schedule.dice.shuffle(waiting) if self.schedule.dice.random() < 0.5 else None
         for run in waiting:
             self.schedule.after(0.001 * self.schedule.dice.random(), lambda run=run: self.deliver(run))  # type: ignore[misc]
@@ -169,7 +169,7 @@ class Daemon:
         self.wake()
 
     def ask(self, build: Build[Any], answered: Callable[[Any], None]) -> None:
-        """As a request on the socket; `answered` with the answer, or with the exception, when it comes."""
+        """Like a request on the socket. Calls `answered` with the answer or the exception."""
         self._asked.append((self.controller.post(build), answered))
 
     def _look(self) -> None:

@@ -1,6 +1,6 @@
-"""The head node's disk, and a store on it that may be struck at every step of a commit.
+"""The head node's disk, and a store on it that may fail at every step of a commit.
 
-`Disk` is what survives a kill; `DiskStore` is one daemon's way to it, fenced by its epoch as SqliteStore is.
+`Disk` is what survives a kill. `DiskStore` is one daemon's access to it, fenced by its epoch like SqliteStore.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ class Killed(BaseException):
 
 
 class Disk:
-    """What was committed. `full`: every commit is refused."""
+    """What was committed. With `full`, it refuses every commit."""
 
     def __init__(self, judge: Judge) -> None:
         self.judge = judge
         self.memory = MemoryStore()
         self.epoch = 0
         self.full = False
-        self.tokens: dict[int, str] = {}  # by id: the submission that it holds
+        self.tokens: dict[int, str] = {}  # by id: the token of the submission
 
     def write(self, events: Sequence[Event], snapshot: Snapshot, ended: Sequence[Job]) -> None:
         try:
             self.memory.commit(events, snapshot, ended)
-        except ValueError as error:  # a writer that knew less than the disk
+        except ValueError as error:  # the writer knew less than the disk
             raise Violation(f"I1: {error}") from None
         self.tokens.update({job.id: job.spec.argv[0] for job in (*snapshot.jobs.values(), *ended)})
         self.judge.durable(self)
@@ -43,7 +43,7 @@ class Disk:
 
 
 class DiskStore:
-    """`strike`: where the next commit is struck: "" not at all, "before" it is durable, "after" it is."""
+    """`strike`: where the next commit fails: "" for nowhere, "before" or "after" it is durable."""
 
     def __init__(self, disk: Disk) -> None:
         self.disk = disk
@@ -53,7 +53,7 @@ class DiskStore:
         disk.judge.durable(disk)
 
     def load(self) -> Snapshot:
-        """As a new process reads it: from its text."""
+        """As a new process reads it: decoded from its text."""
         state = self.disk.memory.load()
         return replace(state, jobs={name: rows.decode(rows.encode(job), Job) for name, job in state.jobs.items()})
 
@@ -69,7 +69,7 @@ class DiskStore:
             raise Killed
 
     def holds(self) -> bool:
-        """Is this the latest daemon to have opened the disk?"""
+        """Is this the daemon that opened the disk last?"""
         return self.disk.epoch == self.epoch
 
     def check_epoch(self) -> None:

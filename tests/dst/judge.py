@@ -1,4 +1,4 @@
-"""What really happened, written down outside gpq's reach, and the promises of reliability (I1-I9) held against it."""
+"""Records what really happened, outside gpq's reach, and checks the promises of reliability (I1-I9) against it."""
 
 from __future__ import annotations
 
@@ -36,15 +36,15 @@ class Tree:
 
 
 class Judge:
-    """Told of every start and end of processes, every answer to a user and every commit. Raises Violation."""
+    """Hears of every start and end of processes, every answer to a user and every commit. Raises Violation."""
 
     def __init__(self, schedule: Schedule) -> None:
         self._schedule = schedule
         self.live: dict[tuple[str, Key], Tree] = {}
         self.trees: dict[tuple[str, Key], Tree] = {}
         self.acked: dict[int, str] = {}
-        self._tokens: dict[int, str] = {}  # by id: which submission has it
-        self._over: dict[tuple[str, Key], str] = {}  # recorded as over, by what
+        self._tokens: dict[int, str] = {}  # by id: the submission that has it
+        self._over: dict[tuple[str, Key], str] = {}  # recorded as over, by which event
         self._launched: dict[Key, Placement] = {}
 
     # -- processes -----------------------------------------------------------------------------------------------------
@@ -53,10 +53,10 @@ class Judge:
         where = (tree.node, tree.key)
         for other in self.live.values():
             if other.lease and other.orphaned:
-                continue  # a known limit: with its shim it lost who would end it at the end of its lease
+                continue  # A known limit: nothing is left to end it when its lease expires, because its shim is gone.
             if other.key[0] == tree.key[0] and other.token == tree.token and other.key != tree.key:
                 raise Violation(
-                    f"I2: job {_told(tree.key)} starts on {tree.node}; {_told(other.key)} lives on {other.node}"
+                    f"I2: job {_told(tree.key)} starts on {tree.node} while {_told(other.key)} lives on {other.node}"
                 )
             if other.node == tree.node and (both := set(other.devices) & set(tree.devices)):
                 raise Violation(f"I3: {_told(tree.key)} and {_told(other.key)} are both on {sorted(both)}")
@@ -68,7 +68,7 @@ class Judge:
             )
         placement = self._launched.get(tree.key)
         if placement is None or tree.node not in dict(placement.parts):
-            raise Violation(f"I2: {_told(tree.key)} starts on {tree.node}, and the disk has it on {placement}")
+            raise Violation(f"I2: {_told(tree.key)} starts on {tree.node}, but the disk has it on {placement}")
         self.live[where] = self.trees[where] = tree
 
     def ended(self, tree: Tree, code: int | None, signal: int | None) -> None:
@@ -82,10 +82,10 @@ class Judge:
             raise Violation(f"I7: id {job} was given to {self.acked[job]} and to {token}")
 
     def durable(self, disk: Disk) -> None:
-        """The disk has changed, or is read by a new daemon: is all there that was acknowledged?"""
+        """The disk has changed, or a new daemon reads it. Is everything that was acknowledged there?"""
         for job, token in self.acked.items():
             if disk.tokens.get(job) != token:
-                raise Violation(f"I1: job {job} ({token}) was acknowledged, and the disk has {disk.tokens.get(job)}")
+                raise Violation(f"I1: job {job} ({token}) was acknowledged, but the disk has {disk.tokens.get(job)}")
 
     def committed(self, events: tuple[Event, ...], snapshot: Snapshot, ended: tuple[Job, ...]) -> None:
         for job in (*snapshot.jobs.values(), *ended):
@@ -102,24 +102,24 @@ class Judge:
         self._check_states(snapshot, ended)
         broken = sanity(snapshot)
         if broken:
-            raise Violation(f"house rules: {broken[0]}")
+            raise Violation(f"sanity: {broken[0]}")
 
     def _check_end(self, event: Exited | StartRefused) -> None:
-        """The end of a part is a fact: nothing of it is alive then, and the code is the real one or not known."""
+        """The end of a part is a fact. None of its processes lives by then, and the code is the real one or unknown."""
         key = (event.job, event.attempt)
         where = (event.node, key)
         living = self.live.get(where)
         if living is not None and not (living.lease and living.orphaned):
-            raise Violation(f"I8: {type(event).__name__} of {_told(key)} is recorded, and it lives on {event.node}")
+            raise Violation(f"I8: {type(event).__name__} of {_told(key)} is recorded, but it lives on {event.node}")
         self._over.setdefault(where, type(event).__name__)
         if not isinstance(event, Exited) or event.exit.lost or (event.exit.code is None and event.exit.signal is None):
             return
         tree = self.trees.get(where)
         if tree is None or (tree.code, tree.signal) != (event.exit.code, event.exit.signal):
-            raise Violation(f"I4: {_told(key)} on {event.node} is recorded as {_end(event.exit)}, and was {tree}")
+            raise Violation(f"I4: {_told(key)} on {event.node} is recorded as {_end(event.exit)}, but was {tree}")
 
     def _check_states(self, snapshot: Snapshot, ended: tuple[Job, ...]) -> None:
-        """A job that holds nothing has nothing alive; one that completed did so."""
+        """A job that holds nothing has no live process, and a completed job really completed."""
         holding = {job.id for job in snapshot.jobs.values() if job.state in HOLDS_DEVICES}
         ours = {job.id: job.spec.argv[0] for job in (*snapshot.jobs.values(), *ended)}
         for tree in self.live.values():
@@ -128,12 +128,12 @@ class Judge:
                 continue
             if name not in holding and ours.get(name) == tree.token:
                 raise Violation(
-                    f"I8: job {_told(tree.key)} lives on {tree.node}, and the state says that it holds nothing"
+                    f"I8: job {_told(tree.key)} lives on {tree.node}, but the state says that it holds nothing"
                 )
         for job in ended:
             parts = [tree for tree in self.trees.values() if tree.key == (job.id, job.attempt)]
             if job.state is JobState.COMPLETED and not (parts and all(tree.code == 0 for tree in parts)):
-                raise Violation(f"I4: job {job.id} is recorded as completed, and its parts were {parts}")
+                raise Violation(f"I4: job {job.id} is recorded as completed, but its parts were {parts}")
 
 
 def _told(key: Key) -> str:

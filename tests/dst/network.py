@@ -1,7 +1,7 @@
 """Pipes between a daemon and the agents of its nodes, and what a network does to them.
 
-What is sent into a cut is kept and delivered once it is healed, as TCP does, also when the sender is gone by then; and
-not at once, but when TCP tries again, which is after up to as long as the cut has lasted.
+A message sent during a cut is kept and delivered after the cut is healed, as TCP does, even if the sender is gone by
+then. It arrives when TCP tries again, not at once. That takes up to as long as the cut lasted.
 """
 
 from __future__ import annotations
@@ -28,18 +28,17 @@ UP, DOWN = "up", "down"  # to the node, to the daemon
 class Weather:
     """What the network of one run is like."""
 
-    least: float = 0.001  # seconds on the way
+    least: float = 0.001  # seconds in transit
     most: float = 0.05
-    drop: float = 0.0  # share of the messages that never come
-    twice: float = (
-        0.0  # share of those that come twice, at once: an answered start cannot come again over a byte stream
-    )
+    drop: float = 0.0  # share of the messages that never arrive
+    # Share of the messages that arrive twice, at once. A start that was answered cannot arrive again on a byte stream.
+    twice: float = 0.0
     ordered: bool = True
 
 
 @dataclass
 class Wire:
-    """The way to one node and back."""
+    """The connection to one node, in both directions."""
 
     schedule: Schedule
     weather: Weather
@@ -65,7 +64,7 @@ class Wire:
                     self.schedule.after(wait, run)
 
     def carry(self, pipe: object, way: str, when: float, run: Run) -> None:
-        """Deliver at `when`, or once the cut of that moment is healed. What is of one pipe stays together."""
+        """Deliver at `when`, or when a cut at that moment is healed. Messages of one pipe stay together."""
 
         def arrive() -> None:
             if self.cut[way]:
@@ -77,7 +76,7 @@ class Wire:
 
 
 class Pipe:
-    """One connection. `lost` is told once, at the daemon's end; `deliver` runs what reaches the daemon, now or later."""
+    """One connection. The daemon's end gets `lost` once. `deliver` runs what reaches the daemon, now or later."""
 
     def __init__(self, node: Node, deliver: Callable[[Run], None], lost: Callable[[str], None]) -> None:
         self.node = node
@@ -110,7 +109,7 @@ class Pipe:
             self._to_agent(message)
 
     def close(self) -> list[Callback]:
-        """Let go of it: the agent sees the end of its input. Those who wait for a reply."""
+        """Close it, so that the agent's input ends. Returns the callbacks that still wait for a reply."""
         self.closed = True
         if self.agent is not None:
             agent = self.agent
@@ -119,7 +118,7 @@ class Pipe:
         return waiting
 
     def forgive(self) -> None:
-        """The daemon was stopped for a while: it blames nobody for the silence."""
+        """The daemon itself was stopped for a while, so the silence is nobody's fault."""
         self.heard_at = self.schedule.now
 
     def _connect(self) -> None:
@@ -137,7 +136,7 @@ class Pipe:
             self.schedule.after(1.0, self._connect)
 
     def _look(self) -> None:
-        """Is it silent? Seen by the daemon's own eyes, so not while it is stopped."""
+        """Is it silent? The daemon checks this itself, so not while it is stopped."""
 
         def look() -> None:
             if self.closed:
@@ -183,7 +182,7 @@ class Pipe:
         self._post(DOWN, arrive)
 
     def hang_up(self) -> None:
-        """The agent was killed: the daemon sees the end."""
+        """The agent was killed, and the daemon sees its stream end."""
         self._post(DOWN, lambda: self._break("the agent ended"), certain=True)
 
     def _take(self, message: Mapping[str, Any]) -> None:

@@ -1,6 +1,5 @@
-"""A server as wire.OPS promises it: a spool that survives, processes that do not survive a reboot, and an agent for each
-connection. The rules are those of agent/gpq_agent/node; the order is read by its own `parse_order`.
-"""
+"""A server as wire.OPS promises it: a spool that survives, processes that do not survive a reboot, and an agent for
+each connection. It follows the rules of agent/gpq_agent/node and reads orders with the real `parse_order`."""
 
 from __future__ import annotations
 
@@ -26,7 +25,7 @@ FIRST_PID = 100
 
 @dataclass(eq=False)
 class Node:
-    """`wall_offset`: how wrong its clock is. `reused`: pids that strangers have after a reboot."""
+    """`wall_offset`: the error of its clock. `reused`: pids that foreign processes have after a reboot."""
 
     name: str
     schedule: Schedule
@@ -35,20 +34,20 @@ class Node:
     gangs: Callable[[Attempt], Gang]
     gpus: int = 2
     wall_offset: float = 0.0
-    rate: float = 1.0  # seconds on its clock in a second
-    release_after: float = 0.0  # seconds for which the driver shows a process that is gone
+    rate: float = 1.0  # seconds on its clock per real second
+    release_after: float = 0.0  # how long the driver still shows a process that is gone, in seconds
     up: bool = True
     boot: int = 1
     booted_at: float = 0.0
-    busy_until: float = 0.0  # its port is taken until then
+    busy_until: float = 0.0  # its port is in use until then
     version: int = 0
     next_pid: int = FIRST_PID
     strangers: set[int] = field(default_factory=set)
     attempts: dict[Key, Attempt] = field(default_factory=dict)
     agents: list[Agent] = field(default_factory=list)
-    epochs: dict[str, int] = field(default_factory=dict)  # the highest that greeted, by store
-    heard: dict[str, tuple[int, float]] = field(default_factory=dict)  # boot and stamp acknowledged last, by store
-    dies_at_start: bool = False  # the next agent that starts something is killed in the midst of it
+    epochs: dict[str, int] = field(default_factory=dict)  # the highest epoch that greeted, by store
+    heard: dict[str, tuple[int, float]] = field(default_factory=dict)  # boot and last acknowledged stamp, by store
+    dies_at_start: bool = False  # the next agent that starts something is killed halfway
 
     def __post_init__(self) -> None:
         self.devices = [f"{self.name}-gpu{index}" for index in range(self.gpus)]
@@ -73,7 +72,7 @@ class Node:
         self.agents.append(agent)
         return agent
 
-    # -- what is to be seen --------------------------------------------------------------------------------------------
+    # -- what others can see -------------------------------------------------------------------------------------------
 
     def shim_lives(self, attempt: Attempt) -> bool:
         """By (boot id, pid, start time), as procs.lives does it."""
@@ -116,7 +115,7 @@ class Node:
         return float(attempt.record["stamp"]) if attempt.record["boot_id"] == self.boot_id() else 0.0
 
     def changed(self, *, digest: bool = True) -> None:
-        """Watches are answered soon."""
+        """Watches get an answer soon."""
         self.version += digest
         for agent in self.agents:
             agent.stir()
@@ -128,7 +127,7 @@ class Node:
     # -- starting ------------------------------------------------------------------------------------------------------
 
     def start(self, message: Any) -> tuple[str, Attempt]:
-        """Raises SpoolError, with nothing left behind, when it may not start."""
+        """Raises SpoolError and leaves nothing behind if the job may not start."""
         order = parse_order(wire.decode(wire.encode(message)))
         key = (order.job, order.attempt)
         if key in self.attempts:
@@ -141,7 +140,7 @@ class Node:
         self.next_pid += 2
         self.attempts[key] = attempt
         if self.dies_at_start:
-            attempt.shim = False  # it never came up
+            attempt.shim = False  # it never started
         else:
             self.schedule.after(0.05 + 0.3 * self.schedule.dice.random(), lambda: self._go(attempt))
         self.changed()
@@ -159,7 +158,7 @@ class Node:
                 raise SpoolError(f"a device is still held by attempt {other.name}", "", "busy")
 
     def _go(self, attempt: Attempt) -> None:
-        """Its shim has recorded the first process and lets it go, or has been told to stop before."""
+        """Its shim has recorded the first process and lets it go, unless it was told to stop before."""
         if not attempt.shim or attempt.boot != self.boot or not self.up or attempt.tree is not None:
             return
         gang = self.gang(attempt)
@@ -190,7 +189,7 @@ class Node:
         self.changed()
 
     def adopt(self, attempt: Attempt) -> None:
-        """Its shim was killed: another takes its place to do what was asked."""
+        """Its shim was killed. Another one takes over and does what was asked."""
         attempt.shim = attempt.adopted = True
         attempt.pid, attempt.born = self.next_pid, self.schedule.now
         self.next_pid += 2
@@ -200,7 +199,7 @@ class Node:
         self.changed()
 
     def _mind_lease(self, attempt: Attempt) -> None:
-        """Its shim looks when the lease may be over, and then again or it ends the attempt."""
+        """Its shim checks when the lease may be over. Then it ends the attempt or checks again."""
         order = attempt.order
         if order.lease <= 0 or order.stamp is None or not attempt.lives or not attempt.shim or attempt.fenced:
             return
@@ -213,15 +212,15 @@ class Node:
             self.schedule.after(rest / self.rate + look, lambda: self._mind_lease(attempt))
 
     def fence(self, attempt: Attempt) -> None:
-        self.schedule.say("{} {} is ended by its lease", self.name, attempt.name)
+        self.schedule.say("{} {} ends because its lease expired", self.name, attempt.name)
         attempt.fenced = True
         attempt.terminate(attempt.order.lease_margin / 3)
 
     def _signal(self, attempt: Attempt) -> None:
-        """SIGUSR1 to the shim: to the process that has its pid now."""
+        """SIGUSR1 to the shim, which reaches whatever process has its pid now."""
         if attempt.pid in self.strangers and not (attempt.shim and attempt.boot == self.boot):
             raise Violation(
-                f"I9: pid {attempt.pid} on {self.name}, which is a stranger's, is signalled for {attempt.name}"
+                f"I9: pid {attempt.pid} on {self.name}, which belongs to a foreign process, is signalled for {attempt.name}"
             )
 
     def _obey(self, attempt: Attempt) -> None:
@@ -239,7 +238,7 @@ class Node:
             agent.pipe.hang_up()
 
     def kill_shim(self, attempt: Attempt) -> None:
-        """kill -9: what it watched lives on."""
+        """kill -9. The processes that it watched continue."""
         attempt.shim = False
         if attempt.tree is not None:
             attempt.tree.orphaned = True
@@ -254,7 +253,7 @@ class Node:
             attempt.end(None, 9)
 
     def power_on(self) -> None:
-        """Another boot; pids begin anew, and strangers have the first ones."""
+        """Another boot. Pids start again from the beginning, and foreign processes have the first ones."""
         self.up = True
         self.boot += 1
         self.booted_at = self.schedule.now

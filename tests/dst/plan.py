@@ -1,4 +1,5 @@
-"""What a seed draws: the network's weather, jobs, what users do, and faults. Plain data, so that a fault can be left out."""
+"""What a seed draws: the network's weather, jobs, user actions and faults. It is plain data, so that a fault can be
+removed."""
 
 from __future__ import annotations
 
@@ -15,17 +16,17 @@ from gpq.policies.shared.eligible import eligible
 from tests.dst.network import Weather
 from tests.dst.programs import Program
 
-FAULTS = {  # by name: how often beside the others
+FAULTS = {  # by name: relative frequency
     "cut": 6, "reboot": 2, "agent kill": 3, "shim kill": 2, "start kill": 2, "port busy": 3, "daemon kill": 5,
     "daemon kill at commit": 5, "freeze": 3, "slow disk": 2, "full disk": 3,
 }  # fmt: skip
-FOCUSED = 0.1  # share of the seeds that try what is rare by chance alone
-ENDLESS = 1e6  # seconds of work: until somebody cancels it
+FOCUSED = 0.1  # share of the seeds that try rare situations on purpose
+ENDLESS = 1e6  # seconds of work, so it runs until somebody cancels it
 
 
 @dataclass(frozen=True)
 class Fault:
-    """`share` in [0, 1) and `number` are for what the fault has to choose; `seconds` is how long it lasts."""
+    """`share` in [0, 1) and `number` decide what the fault has to choose. `seconds` is its duration."""
 
     at: float
     kind: str
@@ -38,7 +39,7 @@ class Fault:
 
 @dataclass(frozen=True)
 class Deed:
-    """Of a user: "submit" of the program of that number, or what is done to its job."""
+    """A user's action: "submit" for the program of that number, or what the user does to its job."""
 
     at: float
     kind: str
@@ -58,10 +59,10 @@ class Plan:
     wrong_clocks: tuple[float, ...]
     release_after: tuple[float, ...]
     rates: tuple[float, ...]  # of the clocks that nobody sets
-    end: float = 300.0  # of the faults
+    end: float = 300.0  # no faults after this
 
     def smaller(self) -> Iterator[Plan]:
-        """With one fault less, or one job less, or one thing less that a user does."""
+        """Each plan with one fault, one job or one user action less."""
         for fault in self.faults:
             yield replace(self, faults=tuple(each for each in self.faults if each is not fault))
         for deed in self.deeds:
@@ -72,7 +73,7 @@ class Plan:
 
 
 def drawn(seed: int) -> Plan:
-    """Each seed has its own mix: which kinds of faults there are, how many, how bad the network is, who decides."""
+    """Each seed has its own mix: the kinds and number of faults, the quality of the network, the policy."""
     if random.Random(f"focus {seed}").random() < FOCUSED:
         return _focused(seed)
     dice = random.Random(f"plan {seed}")
@@ -97,8 +98,8 @@ def drawn(seed: int) -> Plan:
 
 
 def _focused(seed: int) -> Plan:
-    """One job; as its start is on its way the servers are cut off or refuse it, and then the head's disk is full for longer than
-    its lease, or than anybody's patience."""
+    """One job. While its start is under way, the servers are cut off or refuse it. Then the head's disk is full for
+    longer than its lease, or longer than the daemon's patience."""
     dice = random.Random(f"focused {seed}")
     job = replace(_program(dice, 0), level=Level.BLACK_BOX, gpus=2, most=2, work=400.0, lease=dice.choice((0.0, 20.0)))
     kind = "cut" if job.lease else "port busy"
@@ -161,7 +162,7 @@ def _deeds(dice: random.Random, programs: tuple[Program, ...]) -> tuple[Deed, ..
 
 
 def _fault(dice: random.Random, kinds: list[str], nodes: int, deeds: tuple[Deed, ...]) -> Fault:
-    """Half of them strike when something is going on: about when a user does something."""
+    """Half of them strike near a user's action, when something is going on."""
     kind = dice.choices(kinds, [FAULTS[name] for name in kinds])[0]
     at = dice.uniform(0.0, 240.0)
     if dice.random() < 0.6:
@@ -178,12 +179,12 @@ def _fault(dice: random.Random, kinds: list[str], nodes: int, deeds: tuple[Deed,
 
 
 class Restless:
-    """Gives the jobs that may be moved another shape every now and then, at random. Every start and stop there is."""
+    """Gives movable jobs another shape at random times. This exercises every kind of start and stop."""
 
     name = "restless"
 
     def __init__(self, until: float) -> None:
-        self.until = until  # from then on what runs is left alone, or some would never come to their end
+        self.until = until  # after this, running jobs are left alone, because some would never end otherwise
 
     def allocate(self, snapshot: Snapshot) -> Mapping[JobId, Allotment]:
         dice = random.Random(int(snapshot.now * 1000))

@@ -1,6 +1,7 @@
-"""Bugs that the simulation must find: each takes one promise out of the environment or of a subclass, never out of gpq.
+"""Bugs that the simulation must find. Each one removes a promise from the environment or from a subclass, never from
+gpq.
 
-Where two layers guard the same promise, both are taken out: one alone hides behind the other.
+If two layers guard the same promise, the bug removes both, because one layer would hide the loss of the other.
 """
 
 from __future__ import annotations
@@ -27,13 +28,13 @@ from tests.dst.disk import DiskStore
 from tests.dst.nodes import Node
 from tests.dst.simulation import Build
 
-LATER = 5.0  # seconds: Slurm's slurmctld saves its state so long after it acknowledged (SAVE_MAX_WAIT)
+LATER = 5.0  # seconds: Slurm's slurmctld saves its state this long after it acknowledged (SAVE_MAX_WAIT)
 
 # -- the disk ----------------------------------------------------------------------------------------------------------
 
 
 class SavesLater(DiskStore):
-    """Acknowledges, and writes a while later what a kill has not taken."""
+    """Acknowledges first, and writes later unless a kill comes first."""
 
     _since: float | None = None
     _events: tuple[Event, ...] = ()
@@ -49,14 +50,14 @@ class SavesLater(DiskStore):
 
 
 class NoEpoch(DiskStore):
-    """Whoever writes may write."""
+    """Any daemon may write."""
 
     def holds(self) -> bool:
         return True
 
 
 class CountsTheLiving(DiskStore):
-    """The next id after a restart is one more than the largest of a live job."""
+    """After a restart, the next id is one more than the largest id of a live job."""
 
     def load(self) -> Snapshot:
         state = super().load()
@@ -74,7 +75,7 @@ class ActsThenRemembers(Controller):
 
 
 class SilenceIsDeath(NodeSession):
-    """A node that does not answer has lost its jobs."""
+    """If a node does not answer, its jobs count as lost."""
 
     def over(self, reason: str) -> float:
         wait = super().over(reason)
@@ -88,7 +89,7 @@ class SilenceIsDeath(NodeSession):
 
 
 class LostReplyIsRefusal(NodeSession):
-    """A start whose reply was lost is taken for none: the job is started anew under the next number."""
+    """If the reply to a start is lost, the daemon assumes a refusal and starts the job under the next number."""
 
     def _say_start(self, send: Send, launch: Launch) -> None:
         def lend(op: str, fields: Mapping[str, Any], done: Callable[[Mapping[str, Any]], None]) -> None:
@@ -104,14 +105,14 @@ class LostReplyIsRefusal(NodeSession):
 
 
 class StartsWhatItGaveUp(NodeSession):
-    """A start that still stands by the disk is said again, though its end by the lease waits to be written."""
+    """The daemon repeats a start that is still on the disk, although the end of its lease waits to be written."""
 
     def forgo(self, keys: frozenset[Key]) -> None:
         pass
 
 
 class StartsWhatWasRefused(NodeSession):
-    """The same of a refusal that was told."""
+    """The same with a refusal that was reported."""
 
     def _tell_refusals(self, known: Collection[Key]) -> None:
         super()._tell_refusals(known)
@@ -119,14 +120,14 @@ class StartsWhatWasRefused(NodeSession):
 
 
 class OrdersOnce(NodeSession):
-    """An order is said once; whether it came is not looked at."""
+    """The daemon gives an order once and never checks that it arrived."""
 
     def _heal(self, send: Send, known: Mapping[Key, Mapping[str, Any]], snapshot: Snapshot) -> None:
         pass
 
 
 class MissingIsLost(NodeSession):
-    """An attempt that the node does not know will never come."""
+    """The daemon assumes that an attempt unknown to the node will never appear there."""
 
     def _start_possible(self, key: Key) -> bool:
         return False
@@ -136,7 +137,7 @@ class MissingIsLost(NodeSession):
 
 
 class NoBootId(Node):
-    """A process is known by its pid alone."""
+    """Only the pid identifies a process."""
 
     def shim_lives(self, attempt: Attempt) -> bool:
         return super().shim_lives(attempt) or attempt.pid in self.strangers
@@ -144,16 +145,16 @@ class NoBootId(Node):
 
 class NoExpiry(Node):
     def check_expiry(self, order: wire.StartOrder) -> None:
-        """A start order is good for ever."""
+        """A start order never expires."""
 
 
 class NoLease(Node):
     def check_devices(self, order: wire.StartOrder) -> None:
-        """The daemon will know which GPUs are free."""
+        """The node trusts the daemon to know which GPUs are free."""
 
 
 class StartsAgain(Node):
-    """A start order starts, though the attempt was started before."""
+    """A start order starts the attempt even if it was started before."""
 
     def start(self, message: Any) -> tuple[str, Attempt]:
         known = self.attempts.pop((message["job"], message["attempt"]), None)
@@ -170,7 +171,7 @@ class StartsAgainNoLease(StartsAgain, NoLease):
 
 
 class OrphansAreGone(Node):
-    """An attempt whose shim is gone is taken for lost, whatever of it lives on."""
+    """An attempt without its shim counts as lost, even if its processes live."""
 
     def state(self, attempt: Attempt) -> str:
         state = super().state(attempt)
@@ -178,14 +179,14 @@ class OrphansAreGone(Node):
 
 
 class OrphansStay(Node):
-    """Nobody takes the place of a shim that was killed."""
+    """Nothing replaces a shim that was killed."""
 
     def adopt(self, attempt: Attempt) -> None:
         pass
 
 
 class NoFence(Node):
-    """An agent obeys every daemon, also one that was replaced."""
+    """An agent obeys every daemon, even one that was replaced."""
 
     def fenced(self, store: str, epoch: int) -> bool:
         return False
@@ -193,27 +194,27 @@ class NoFence(Node):
 
 class NoSelfFence(Node):
     def fence(self, attempt: Attempt) -> None:
-        """The daemon will give it up; nobody ends it."""
+        """The daemon gives the attempt up, but nothing ends it."""
 
 
 PLANTED: tuple[Build, ...] = (
     Build("acknowledged before the commit", store=SavesLater),
     Build("orders before the commit", controller=ActsThenRemembers),
-    Build("ids counted from what lives", store=CountsTheLiving),
+    Build("ids counted from live jobs", store=CountsTheLiving),
     Build("requeue on silence", conversation=SilenceIsDeath),
-    Build("missing is lost, with a start under way", conversation=MissingIsLost),
-    Build("orders said once", conversation=OrdersOnce),
+    Build("a missing attempt counts as lost during a start", conversation=MissingIsLost),
+    Build("orders given only once", conversation=OrdersOnce),
     Build("no boot id", node=NoBootId),
     Build("a start without expiry", node=NoExpiry),
-    Build("no epoch in the store: a woken daemon is fenced by agents alone", store=NoEpoch),
-    Build("orphans taken for lost", node=OrphansAreGone),
+    Build("no epoch in the store: only agents fence a daemon that wakes", store=NoEpoch),
+    Build("orphans counted as lost", node=OrphansAreGone),
     Build("orphans that nobody ends", node=OrphansStay),
     Build(
-        "a new attempt when the reply is lost, and no lease of devices", conversation=LostReplyIsRefusal, node=NoLease
+        "a new attempt when the reply is lost, and no check of devices", conversation=LostReplyIsRefusal, node=NoLease
     ),
-    Build("starts that are not idempotent, and no lease of devices", node=StartsAgainNoLease),
+    Build("starts that are not idempotent, and no check of devices", node=StartsAgainNoLease),
     Build("a lease without self-fencing", node=NoSelfFence),
-    Build("what was given up is started again before that is written", conversation=StartsWhatItGaveUp),
-    Build("what was refused is started again before that is written", conversation=StartsWhatWasRefused),
+    Build("a lost attempt is started again before its end is written", conversation=StartsWhatItGaveUp),
+    Build("a refused attempt is started again before that is written", conversation=StartsWhatWasRefused),
     Build("no epoch anywhere", store=NoEpoch, node=NoFence),
 )

@@ -1,4 +1,5 @@
-"""What the jobs of a simulated run do when they are left alone, asked to stop, or killed. Physics; knows no daemon."""
+"""What the jobs of a simulated run do when they are left alone, asked to stop, or killed. This module does not know the
+daemon."""
 
 from __future__ import annotations
 
@@ -18,7 +19,8 @@ DECLARED = {"kind": "declared", "level": "adaptive", "batch_size": 64, "max_batc
 
 @dataclass
 class Program:
-    """One submission. `work`: seconds on one GPU; `codes`: exit codes of its tries that nobody stops, the last for ever."""
+    """One submission. `work`: seconds on one GPU. `codes`: exit codes of its tries that nobody stops. The last one
+    repeats."""
 
     token: str
     level: Level
@@ -31,7 +33,7 @@ class Program:
     retries: int = 0
     grace: float = 20.0
     lease: float = 0.0  # --requeue-on-lost
-    tries: int = 0  # how often it came to an end of its own
+    tries: int = 0  # how often it ended by itself
     done: float = 0.0  # seconds of work that a checkpoint keeps
 
     def spec(self, token: str) -> JobSpec:
@@ -51,7 +53,7 @@ class Program:
 
 @dataclass
 class Gang:
-    """The parts of one attempt over its nodes, and the work that they do together once all are there."""
+    """The parts of one attempt on its nodes, and the work that they do together once all are running."""
 
     program: Program
     size: int
@@ -113,7 +115,7 @@ class Gang:
             part.end(code, None)
 
     def save(self, part: Attempt) -> None:
-        """An order to checkpoint came to one part. The rank 0 hears it for all, and there must be all to hear it."""
+        """One part got the order to checkpoint. Rank 0 hears it for all parts, which must all be running to hear it."""
         if self.over or self.stopping or self.began is None or part.order.node_rank != 0:
             return
         self.stopping = True
@@ -130,7 +132,7 @@ class Gang:
             part.end(143 if signal else 0, None)
 
     def broken(self, part: Attempt) -> None:
-        """One part is gone before its time: the others crash after it, or hang."""
+        """One part ended early, so the others crash later or hang."""
         if self.over:
             return
         self.over = True

@@ -1,4 +1,4 @@
-"""Time, luck and the record of a simulated run: one heap of (time, number, function). Nothing here knows what it runs."""
+"""Time, chance and the record of a simulated run: one heap of (time, number, function). It does not know what it runs."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ Run = Callable[[], None]
 
 
 class Violation(Exception):
-    """A promise was broken; says which and how."""
+    """A promise was broken. Says which one and how."""
 
 
 class Schedule:
-    """Runs functions in the order of their times, then of their scheduling. `dice` are for what happens on the way."""
+    """Runs functions by time, then by the order of scheduling. `dice` decides what happens on the way."""
 
     def __init__(self, seed: str, *, tracing: bool = False) -> None:
         self.now = 0.0
@@ -33,7 +33,7 @@ class Schedule:
         self.at(self.now + seconds, run)
 
     def run(self, until: float, finished: Callable[[], bool]) -> None:
-        """Until then, or until it is `finished`, which is asked after every event."""
+        """Until that time, or until `finished` returns true. It is called after every event."""
         heap = self._heap
         while heap and not finished():
             if heap[0][0] > until:
@@ -44,6 +44,6 @@ class Schedule:
             run()
 
     def say(self, text: str, *values: Any) -> None:
-        """For the trace, which is written only where somebody wants to read it."""
+        """For the trace, which exists only if somebody wants to read it."""
         if self.trace is not None:
             self.trace.append(f"{self.now:9.3f}  {text.format(*values)}")

@@ -1,4 +1,4 @@
-"""A whole run: nodes, network, daemon after daemon, users and faults by a plan. `simulate` says what came of it."""
+"""A whole run: nodes, network, one daemon after another, users and faults from a plan. `simulate` returns the outcome."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ from tests.dst.plan import ENDLESS, Deed, Fault, Plan, Restless, drawn
 from tests.dst.programs import Gang, Program
 from tests.dst.schedule import Schedule, Violation
 
-PATIENCE = 1500.0  # seconds without faults within which every job must have ended
+PATIENCE = 1500.0  # seconds without faults in which every job must end
 RESTART = 1.0
 
 
 @dataclass(frozen=True)
 class Build:
-    """What the run is made of. A planted bug is another part in one of these places."""
+    """The parts of the run. A planted bug replaces one of them."""
 
     name: str = "gpq"
     node: type[Node] = Node
@@ -119,10 +119,10 @@ class Simulation:
             self.schedule.run(self.plan.end + PATIENCE, self._is_done)
         if not self._is_done():
             left = {job.id: (str(job.state), job.attempt, str(job.wish), job.notices) for job in self._live().values()}
-            raise Violation(f"I5: {PATIENCE:.0f} s after the last fault these have not ended: {left}")
+            raise Violation(f"I5: {PATIENCE:.0f} s after the last fault these jobs have not ended: {left}")
         self.judge.durable(self.disk)
         if self.judge.live:
-            raise Violation(f"I2: all jobs have ended, and these live: {list(self.judge.live)}")
+            raise Violation(f"I2: all jobs have ended, but these attempts live: {list(self.judge.live)}")
 
     def _live(self) -> dict[JobId, Any]:
         return dict(self.disk.memory.load().jobs)
@@ -131,7 +131,7 @@ class Simulation:
         return not self.todo and not self.disk.memory.load().jobs and not self.judge.live
 
     def _clear(self) -> None:
-        """No faults from here on; the user wants all that is held to run."""
+        """No faults from here on. The user wants all held jobs to run."""
         weather = self.plan.weather
         for node in self.nodes:
             node.way.weather = replace(weather, drop=0.0)
@@ -163,7 +163,7 @@ class Simulation:
         self._watch(self.daemon)
 
     def _watch(self, daemon: Daemon) -> None:
-        """The service manager: a daemon that is dead is started again."""
+        """The service manager, which starts a dead daemon again."""
         if self.daemon is not daemon:
             return
         if daemon.alive:
@@ -179,7 +179,7 @@ class Simulation:
     # -- users ---------------------------------------------------------------------------------------------------------
 
     def _do(self, deed: Deed, tries: int) -> None:
-        """A user whose command fails tries again, and a submission without an answer may become two jobs."""
+        """If a command fails, the user tries again. A submission without an answer may become two jobs."""
         daemon = self._serving()
         if deed.kind == "submit":
             if daemon is None:
@@ -280,7 +280,7 @@ class Simulation:
                 self.schedule.after(fault.seconds, lambda: setattr(self.disk, "full", False))
 
     def _freeze(self, daemon: Daemon, fault: Fault) -> None:
-        """SIGSTOP; often another one takes its place meanwhile, whatever the lock says; then SIGCONT."""
+        """SIGSTOP. Often another daemon replaces it in the meantime, whatever the lock says. Then SIGCONT."""
         daemon.freeze()
         self.schedule.after(fault.seconds, daemon.thaw)
         if fault.share < 0.7:

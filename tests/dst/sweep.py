@@ -1,4 +1,5 @@
-"""`python -m tests.dst`: many seeds in several processes, or one seed with its trace, shrunk to the faults that matter."""
+"""`python -m tests.dst`: many seeds in several processes, or one seed with its trace, reduced to the faults that
+matter."""
 
 from __future__ import annotations
 
@@ -22,8 +23,8 @@ def main() -> int:
     parser.add_argument("--seeds", type=int, default=3000, help="how many (default 3000)")
     parser.add_argument("--first", type=int, default=0, help="the first seed (default 0)")
     parser.add_argument("--jobs", type=int, default=2, help="processes (default 2)")
-    parser.add_argument("--seed", type=int, help="this one alone, shrunk, with its trace")
-    parser.add_argument("--plant", choices=sorted(BUILDS), default="gpq", help="with this bug")
+    parser.add_argument("--seed", type=int, help="run only this seed, shrink it and print its trace")
+    parser.add_argument("--plant", choices=sorted(BUILDS), default="gpq", help="add this planted bug")
     parser.add_argument("--planted", action="store_true", help="find every planted bug within --seeds")
     options = parser.parse_args()
     logging.disable(logging.CRITICAL)
@@ -44,7 +45,7 @@ def show(seed: int, build: Build) -> int:
 
 
 def shrunk(seed: int, build: Build) -> Plan:
-    """The plan less every fault and deed without which the same promise is broken all the same."""
+    """The plan without the faults and user actions that are not needed to break the same promise."""
     plan = drawn(seed)
     promise = simulate(seed, build, plan=plan).violation[:2]
     if not promise:
@@ -72,7 +73,7 @@ def _chunk(work: tuple[range, str]) -> list[Outcome]:
 
 
 def outcomes(seeds: range, name: str, jobs: int) -> Iterator[Outcome]:
-    """In the order of the seeds."""
+    """Outcomes in the order of the seeds."""
     work = [(seeds[at : at + CHUNK], name) for at in range(0, len(seeds), CHUNK)]
     if jobs <= 1:
         yield from chain.from_iterable(map(_chunk, work))
@@ -103,7 +104,7 @@ def summary(found: Iterable[Outcome], took: float) -> str:
 
 
 def hunt(build: Build, most: int) -> Outcome | None:
-    """The first seed that finds the bug, None when none does."""
+    """The first seed that finds the bug, or None."""
     return next((outcome for seed in range(most) if (outcome := simulate(seed, build)).violation), None)
 
 

@@ -1,4 +1,4 @@
-"""The loop, the conversations and the healing under faults, in simulated time; and the bugs that this must find."""
+"""The loop, the conversations and the recovery under faults, in simulated time, and the bugs that this must find."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from tests.dst.sweep import hunt, replay, shrunk
 from tests.support.figures import Figures
 from tests.support.promises import BrokenPromise
 
-WORST = 40  # of them on a network at its worst
-SEEDS = 300  # in CI; `make dst` runs ten times as many
+WORST = 40  # seeds on the worst network
+SEEDS = 300  # in CI. `make dst` runs ten times as many.
 WITHIN = 500  # seeds in which a planted bug must show
 PARTS = 4  # so that several processes share the work
 
 
 @pytest.mark.parametrize("part", range(PARTS))
-def test_no_promise_is_broken_under_any_faults(part: int) -> None:
+def test_faults_never_break_a_promise(part: int) -> None:
     for seed in range(part, SEEDS, PARTS):
         outcome = simulate(seed)
         if outcome.violation:
@@ -31,24 +31,24 @@ def test_no_promise_is_broken_under_any_faults(part: int) -> None:
 
 
 @pytest.mark.row("20")
-def test_starts_that_come_late_twice_and_out_of_order_are_one_run_each(figures: Figures) -> None:
-    """Every seed's own jobs and faults, on a network at its worst."""
+def test_late_repeated_and_reordered_starts_run_each_attempt_once(figures: Figures) -> None:
+    """Every seed's own jobs and faults, on the worst network."""
     worst = Weather(most=2.0, drop=0.02, twice=0.3, ordered=False)
     outcomes = [simulate(seed, plan=replace(drawn(seed), weather=worst)) for seed in range(1000, 1000 + WORST)]
     broken = [outcome for outcome in outcomes if outcome.violation]
     jobs = sum(outcome.jobs for outcome in outcomes)
-    figures.exactly(f"violations in {WORST} seeds, {jobs} jobs, on a network at its worst", broken, [])
+    figures.exactly(f"violations in {WORST} seeds, {jobs} jobs, on the worst network", broken, [])
 
 
 @pytest.mark.parametrize("build", PLANTED, ids=lambda build: build.name)
 def test_a_planted_bug_is_found(build: Build) -> None:
-    assert hunt(build, WITHIN) is not None, f"{build.name}: {WITHIN} seeds see nothing of it"
+    assert hunt(build, WITHIN) is not None, f"{build.name}: not found within {WITHIN} seeds"
 
 
-def test_what_was_given_up_is_not_started_while_its_end_waits_for_the_disk() -> None:
-    """Seed 97, as it was found: a server is cut off as a start with a lease is on its way to it, and the head's disk is
-    full. The lease runs out, its end cannot be written, the server comes back and was told to start the job after all;
-    then there was room for the end of it, and the next attempt ran beside it."""
+def test_a_lost_attempt_is_not_started_while_its_end_waits_for_the_disk() -> None:
+    """Seed 97, as the simulation found it. A start with a lease is under way to a server when the server is cut off,
+    and the head's disk is full. The lease expires, but its end cannot be written. The server came back and was told to
+    start the job anyway. Then the disk had room for that end, and the next attempt ran at the same time."""
     job = Program("job0", Level.BLACK_BOX, gpus=2, most=2, work=400.0, lease=20.0)
     faults = (
         Fault(0.8, "cut", node=0, seconds=60.0),
@@ -57,18 +57,19 @@ def test_what_was_given_up_is_not_started_while_its_end_waits_for_the_disk() -> 
     )
     plan = quiet(97, job, *faults)
     assert simulate(97, plan=plan).violation == ""
-    before = next(build for build in PLANTED if build.name.startswith("what was given up"))
+    before = next(build for build in PLANTED if build.name.startswith("a lost attempt"))
     assert simulate(97, before, plan=plan).violation[:2] == "I8"
 
 
-def test_what_was_refused_is_not_started_while_that_waits_for_the_disk() -> None:
-    """Seed 2224, as it was found: a start is refused until patience is at an end, the head's disk is full, and the start
-    was said again until it worked; then the refusal was written, and the next attempt ran beside it."""
+def test_a_refused_attempt_is_not_started_while_the_refusal_waits_for_the_disk() -> None:
+    """Seed 2224, as the simulation found it. A server refuses a start until the daemon loses patience, while the head's
+    disk is full. The daemon repeated the start until it worked. Then the refusal was written, and the next attempt ran
+    at the same time."""
     job = Program("job0", Level.BLACK_BOX, gpus=2, most=2, work=400.0)
     faults = (Fault(0.1, "port busy", node=0, seconds=60.0), Fault(0.1, "port busy", node=1, seconds=60.0))
     plan = quiet(2224, job, *faults, Fault(5.0, "full disk", seconds=100.0))
     assert simulate(2224, plan=plan).violation == ""
-    before = next(build for build in PLANTED if build.name.startswith("what was refused"))
+    before = next(build for build in PLANTED if build.name.startswith("a refused attempt"))
     assert simulate(2224, before, plan=plan).violation[:2] == "I8"
 
 
@@ -89,13 +90,13 @@ def quiet(seed: int, job: Program, *faults: Fault) -> Plan:
     )
 
 
-def test_a_seed_is_the_same_run_every_time() -> None:
+def test_a_seed_gives_the_same_run_every_time() -> None:
     first, second = simulate(7, tracing=True), simulate(7, tracing=True)
     assert first == second
     assert len(first.trace) > 20
 
 
-def test_a_failing_seed_is_shrunk_to_what_it_takes() -> None:
+def test_a_failing_seed_is_shrunk_to_the_necessary_faults() -> None:
     build = next(build for build in PLANTED if build.name == "no boot id")
     outcome = hunt(build, WITHIN)
     assert outcome is not None

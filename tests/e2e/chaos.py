@@ -1,4 +1,5 @@
-"""kill -9 of the daemon, again and again, under a load of short jobs. The jobs' own ledger is the judge, not gpq.
+"""Kills the daemon with kill -9, again and again, under a load of short jobs. The judge is the jobs' own ledger, not
+gpq.
 
 Every job appends "start" and "end" to one file, with its id, its attempt and the exit code that it is about to give.
 """
@@ -17,33 +18,34 @@ from tests.e2e.harness import ENDED, Daemon
 from tests.support.waiting import wait_until
 
 CODES = (0, 0, 0, 1, 3, 42)
-# One write each, to a file opened for appending: lines of different jobs cannot mix.
+# Each line is one write to a file opened for appending, so lines of different jobs cannot mix.
 JOB = """
 echo "start $GPQ_JOB_ID $GPQ_ATTEMPT {code} {token}" >> {ledger}
 sleep {seconds:.3f}
 echo "end $GPQ_JOB_ID $GPQ_ATTEMPT {code} {token}" >> {ledger}
 exit {code}
 """
-MOST_AGAIN = 3  # kills in a row while it recovers
-BACKLOG = 100  # jobs acknowledged and not ended, from which on the next kill waits: kills are to meet jobs of every age
-PATIENCE = 180.0  # seconds without any end of a job
+MOST_AGAIN = 3  # kills in a row during recovery
+# With this many acknowledged jobs that have not ended, the next kill waits. So kills hit jobs of every age.
+BACKLOG = 100
+PATIENCE = 180.0  # give up after this many seconds in which no job ends
 
 
 @dataclass
 class Verdict:
-    """Counts of what must not be, and of what was done."""
+    """Counts of violations, and of what the run did."""
 
     kills: int = 0
     kills_at_submission: int = 0  # aimed at the moment of a submission
-    kills_before_ready: int = 0  # while the daemon was still recovering from the one before
+    kills_before_ready: int = 0  # while the daemon was still recovering from the previous kill
     acknowledged: int = 0
-    unanswered: int = 0  # submissions that the kill cut off: they may exist or not, but not twice
-    lost: list[int] = field(default_factory=list)  # acknowledged, and not known or not run
+    unanswered: int = 0  # submissions cut off by the kill: they may exist or not, but never twice
+    lost: list[int] = field(default_factory=list)  # acknowledged, but unknown or never run
     doubled: list[int] = field(default_factory=list)  # started more than once
-    wrong: list[int] = field(default_factory=list)  # another exit code than the job gave
+    wrong: list[int] = field(default_factory=list)  # recorded with an exit code that the job did not give
     unfinished: list[int] = field(default_factory=list)
     seconds: float = 0.0
-    ready_seconds: list[float] = field(default_factory=list)  # start to serving
+    ready_seconds: list[float] = field(default_factory=list)  # from start to serving
 
     @property
     def good(self) -> bool:
@@ -54,7 +56,7 @@ class Verdict:
         rows = [
             ("kill -9 of the daemon", self.kills),
             ("  aimed at a submission", self.kills_at_submission),
-            ("  while it recovered", self.kills_before_ready),
+            ("  during a recovery", self.kills_before_ready),
             ("jobs acknowledged", self.acknowledged),
             ("submissions cut off by a kill", self.unanswered),
             ("acknowledged jobs lost", len(self.lost)),
@@ -62,13 +64,13 @@ class Verdict:
             ("wrong exit codes", len(self.wrong)),
             ("jobs that did not end", len(self.unfinished)),
             ("start to serving, median s", f"{ready[len(ready) // 2]:.2f}" if ready else "-"),
-            ("seconds in all", f"{self.seconds:.0f}"),
+            ("total seconds", f"{self.seconds:.0f}"),
         ]
         return "\n".join(f"{name:<32}{value:>8}" for name, value in rows)
 
 
 class Submitter(threading.Thread):
-    """Submits `jobs` jobs, as far as `allow` lets it, over whatever daemon there is at the moment."""
+    """Submits `jobs` jobs, as far as `allow` permits, to whichever daemon is running."""
 
     def __init__(self, daemon: Daemon, jobs: int, ledger: Path, seed: int, longest: float) -> None:
         super().__init__(name="submitter", daemon=True)
@@ -77,11 +79,11 @@ class Submitter(threading.Thread):
         self.ledger = ledger
         self.random = random.Random(seed)
         self.longest = longest
-        self.acknowledged: dict[int, int] = {}  # id -> exit code that it will give
-        self.overwritten: list[int] = []  # ids acknowledged twice: the first job is lost
+        self.acknowledged: dict[int, int] = {}  # id -> exit code that the job will give
+        self.overwritten: list[int] = []  # ids acknowledged twice, so the first job is lost
         self.unanswered = 0
         self.allowed = 0
-        self.begun = threading.Event()  # a submission is on its way
+        self.begun = threading.Event()  # a submission is under way
         self.error: BaseException | None = None
         self._condition = threading.Condition()
 
@@ -110,7 +112,7 @@ class Submitter(threading.Thread):
         except (OSError, GpqError) as error:
             if not isinstance(error, ConnectionRefusedError | FileNotFoundError):
                 self.unanswered += 1
-            time.sleep(0.02)  # until there is a daemon again
+            time.sleep(0.02)  # until a daemon serves again
             return
         if job in self.acknowledged:
             self.overwritten.append(job)
@@ -128,10 +130,10 @@ def chaos(
     again: float = 0.3,
     kind: type[Daemon] = Daemon,
 ) -> Verdict:
-    """Run it. Jobs take up to `longest` seconds, and come in step with the kills.
+    """Run it. Jobs take up to `longest` seconds and are submitted in step with the kills.
 
-    `again`: the part of the kills that are followed by more while the daemon recovers: one in any case, and the next with
-    this probability. `kind`: what its `kill` does may be worse than kill -9.
+    `again`: the share of kills followed by another one while the daemon recovers. Each further kill has the same
+    probability. `kind`: its `kill` may do something worse than kill -9.
     """
     dice = random.Random(seed)
     verdict = Verdict()
@@ -145,13 +147,13 @@ def chaos(
             time.sleep(dice.uniform(0.0, 0.5))
             submitter.begun.clear()
             submitter.allow(upto)
-            if dice.random() < 0.5:  # aimed: while a submission is on its way, or has just been answered
+            if dice.random() < 0.5:  # aimed: a submission is under way or has just been answered
                 submitter.begun.wait(1.0)
                 time.sleep(dice.uniform(0.0, 0.03))
                 verdict.kills_at_submission += 1
             daemon.kill()
             verdict.kills += 1
-            for _ in range(MOST_AGAIN):  # and once more while it recovers
+            for _ in range(MOST_AGAIN):  # and again while it recovers
                 if dice.random() >= again:
                     break
                 _close(daemon.spawn())
@@ -165,7 +167,7 @@ def chaos(
             _catch_up(submitter)
         submitter.allow(jobs)
         submitter.join(timeout=PATIENCE)
-        assert not submitter.is_alive(), f"{len(submitter.acknowledged)} of {jobs} jobs are submitted"
+        assert not submitter.is_alive(), f"{len(submitter.acknowledged)} of {jobs} jobs were submitted"
         if submitter.error is not None:
             raise submitter.error
         verdict.acknowledged, verdict.unanswered = len(submitter.acknowledged), submitter.unanswered
@@ -186,7 +188,7 @@ def _ended(ledger: Path) -> int:
 def _catch_up(submitter: Submitter) -> None:
     wait_until(
         lambda: len(submitter.acknowledged) - _ended(submitter.ledger) < BACKLOG or submitter.error is not None,
-        "jobs end",
+        "enough jobs have ended",
         patience=PATIENCE,
     )
 
@@ -199,7 +201,7 @@ def _judge(daemon: Daemon, submitter: Submitter, verdict: Verdict) -> None:
         if time.monotonic() - since > PATIENCE:
             verdict.unfinished = unfinished
             break
-        time.sleep(0.2 + len(unfinished) / 100)  # each look at them all is work for the daemon
+        time.sleep(0.2 + len(unfinished) / 100)  # each look at all jobs costs the daemon work
     lines = [line.split() for line in submitter.ledger.read_text().splitlines()]
     starts = Counter(int(line[1]) for line in lines if line[0] == "start")
     ends = {int(line[1]): int(line[3]) for line in lines if line[0] == "end"}

@@ -1,4 +1,4 @@
-"""A real daemon in a folder of its own: start it, ask it, kill it, start it again."""
+"""A real daemon in its own folder: start it, call it, kill it, start it again."""
 
 from __future__ import annotations
 
@@ -35,7 +35,8 @@ def _toml(value: object) -> str:
 
 
 class Daemon:
-    """`with Daemon(slots=2) as daemon`: started on entry; at the end its jobs are cancelled, it ends, its folder goes."""
+    """Use it as `with Daemon(slots=2) as daemon`. It starts on entry. On exit it cancels its jobs, stops, and removes
+    its folder."""
 
     def __init__(
         self,
@@ -45,8 +46,9 @@ class Daemon:
         pace: float = 1.0,
         **settings: object,
     ) -> None:
-        """`nodes`: the slots of each, or all that config.toml says of it. `pace`: of its patience with them."""
-        # Not under pytest's folder: the path of a socket may have 107 bytes.
+        """`nodes`: the slots of each server, or everything that config.toml says about it. `pace`: the daemon's
+        patience with them."""
+        # Not below pytest's folder, because the path of a socket is limited to 107 bytes.
         self.home = Path(tempfile.mkdtemp(prefix="gpq-"))
         self.work = self.home / "work"
         self.work.mkdir()
@@ -57,7 +59,7 @@ class Daemon:
         self.config = self.home / "config.toml"
         self.config.write_text("\n".join(lines) + "\n")
         self.source = ROOT  # of the gpq that is started
-        self.fresh = False  # in an interpreter of its own: something in its environment changes Python itself
+        self.fresh = False  # True: in an interpreter of its own, because its environment changes Python itself
         self.pace = pace
         self.process: commands.Process | subprocess.Popen[bytes] | None = None
 
@@ -79,7 +81,7 @@ class Daemon:
             self.discard()
 
     def discard(self) -> None:
-        """The process, if it lives, the jobs that could not be cancelled, and the folder."""
+        """Removes the process if it still runs, the jobs that could not be cancelled, and the folder."""
         if self.process is not None and self.process.poll() is None:
             self.kill()
         end_all(self.home)
@@ -87,7 +89,7 @@ class Daemon:
 
     @contextlib.contextmanager
     def emptied(self, work: Path) -> Iterator[None]:
-        """For one test of many: its jobs run in `work`, and it leaves a daemon without a live job, whatever it did."""
+        """For one test of many. Its jobs run in `work`. Whatever it does, it leaves a daemon without live jobs."""
         self.work = work
         try:
             yield
@@ -104,7 +106,7 @@ class Daemon:
         return {**kept, **own, "GPQ_CONFIG": str(self.config), "GPQ_TEST_PACE": str(self.pace)}
 
     def spawn(self) -> int:
-        """Start it without waiting; the descriptor on which it will say that it serves."""
+        """Start it without waiting. Returns the descriptor on which it reports that it serves."""
         heard, told = os.pipe()
         with open(self.home / "output", "ab") as output:
             if self.source == ROOT and not self.fresh:
@@ -132,7 +134,7 @@ class Daemon:
             raise AssertionError(f"the daemon did not start: {said!r}\n{self.output()}")
 
     def kill(self) -> None:
-        """kill -9, and nothing less."""
+        """kill -9, nothing less."""
         assert self.process is not None
         self.process.send_signal(signal.SIGKILL)
         self.process.wait(PATIENCE)
@@ -148,12 +150,12 @@ class Daemon:
     # -- the conversation
 
     def call(self, request: Request, kind: type[R]) -> R:
-        """One answer. Raises what the daemon says, OSError when nobody listens."""
+        """One answer. Raises the daemon's error, or OSError if nobody listens."""
         with Connection(str(self.home / "gpq.sock")) as connection:
             return connection.call(request, kind)
 
     def submit(self, *argv: str, level: str = "black-box", **more: object) -> int:
-        # Black boxes and jobs that listen to signals get a fixed number of GPUs; a test's script gets one as well.
+        # Black boxes and jobs that listen to signals get a fixed number of GPUs. So does a test's script.
         fields: dict[str, object] = {"cwd": str(self.work), "max_gpus": 1, "python": sys.executable, **more}
         spec = SpecMessage(list(argv), level=level, **fields)  # type: ignore[arg-type]
         return self.call(Submit(spec), Submitted).id
@@ -178,7 +180,7 @@ class Daemon:
             raise AssertionError(f"{error}; {self.detail(job)}\n{self.output()}") from None
 
     def ended(self, *jobs: int) -> dict[int, tuple[str, int | None]]:
-        """State and exit code of each, once all have ended."""
+        """State and exit code of each job, once all have ended."""
         wanted = [str(job) for job in jobs]
         rows = self.call(Wait(wanted, wait=PATIENCE), JobList).jobs
         assert all(row.state in ENDED for row in rows), rows

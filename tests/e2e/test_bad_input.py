@@ -1,6 +1,6 @@
-"""What users get wrong, and what goes wrong under them: the real command line against a real daemon.
+"""User mistakes, and failures of the machine: the real command line against a real daemon.
 
-Each time: one clear line and a hint, the right exit code, and nothing changed.
+Each case gives one clear line, a hint and the right exit code, and changes nothing.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ for epoch in job.epochs(100000):
 
 @pytest.fixture(scope="module")
 def daemon() -> Iterator[Daemon]:
-    """One for all rows that it has to survive."""
+    """One daemon for all rows. It has to survive every one of them."""
     with Daemon(slots=2) as daemon:
         yield daemon
 
@@ -65,7 +65,7 @@ def gpq(daemon: Daemon) -> Gpq:
 
 @pytest.fixture
 def mounted() -> Iterator[Path]:
-    """A small file system of its own, as the state directory; whoever is in it when the test ends is gone by then."""
+    """A small separate file system as the state directory. Every process that uses it is gone when the test ends."""
     path = Path(tempfile.mkdtemp(prefix="gpq-"))
     subprocess.run(["mount", "-t", "tmpfs", "-o", "size=8m,mode=755", "tmpfs", str(path)], check=True)
     try:
@@ -99,7 +99,7 @@ def refused(said: Said, code: int, *parts: str) -> None:
 
 
 def state(gpq: Gpq) -> tuple[object, ...]:
-    """What a command could have changed: the jobs and their attempts, and the number of entries of the journal."""
+    """Everything that a command could have changed: the jobs, their attempts, and the number of journal entries."""
     said = gpq("status", "--all", "--json")
     assert said.returncode == 0, said
     jobs = [(job["id"], job["attempt"]) for job in json.loads(said.stdout)["jobs"]]
@@ -108,7 +108,7 @@ def state(gpq: Gpq) -> tuple[object, ...]:
     return (jobs, submitted)
 
 
-def test_an_unknown_job_is_named_with_what_there_is(gpq: Gpq) -> None:
+def test_an_unknown_job_is_named_with_the_existing_ones(gpq: Gpq) -> None:
     before = state(gpq)
     for command in (["show"], ["why"], ["logs"], ["cancel"], ["hold"], ["release"], ["requeue"], ["wait"], ["status"]):
         refused(gpq(*command, "999"), 4, "there is no job 999")
@@ -117,7 +117,7 @@ def test_an_unknown_job_is_named_with_what_there_is(gpq: Gpq) -> None:
     assert state(gpq) == before
 
 
-def test_an_unknown_option_value_is_named_with_those_that_there_are(gpq: Gpq) -> None:
+def test_an_unknown_option_value_is_named_with_the_valid_ones(gpq: Gpq) -> None:
     before = state(gpq)
     refused(gpq("status", "--color", "pink"), 2, "pink", "auto", "always", "never")
     refused(gpq("submit", "--priority", "high", "--", "true"), 2, "--priority", "a whole number")
@@ -126,7 +126,7 @@ def test_an_unknown_option_value_is_named_with_those_that_there_are(gpq: Gpq) ->
     assert state(gpq) == before
 
 
-def test_more_gpus_than_exist_are_refused_with_what_there_is(gpq: Gpq, daemon: Daemon) -> None:
+def test_a_request_for_too_many_gpus_is_refused_with_what_the_servers_have(gpq: Gpq, daemon: Daemon) -> None:
     (daemon.work / "train.py").write_text("print(1)\n")
     before = state(gpq)
     for words in (["--", "true"], ["train.py"]):
@@ -136,8 +136,8 @@ def test_more_gpus_than_exist_are_refused_with_what_there_is(gpq: Gpq, daemon: D
 
 def test_a_script_that_cannot_be_read_is_refused(gpq: Gpq, daemon: Daemon) -> None:
     before = state(gpq)
-    refused(gpq("submit", "/proc/self/mem"), 2, "cannot read /proc/self/mem")  # not even root can
-    if os.geteuid() != 0:  # root reads everything else
+    refused(gpq("submit", "/proc/self/mem"), 2, "cannot read /proc/self/mem")  # not even root can read this
+    if os.geteuid() != 0:  # root can read everything else
         locked = daemon.work / "locked.py"
         locked.write_text("print(1)\n")
         locked.chmod(0)
@@ -155,7 +155,7 @@ def test_a_job_name_with_escape_sequences_never_reaches_the_terminal(gpq: Gpq) -
     assert state(gpq) == before
 
 
-def test_a_broken_config_is_named_with_line_and_column_and_starts_nothing(home: Path) -> None:
+def test_an_invalid_config_is_reported_with_line_and_column_and_starts_nothing(home: Path) -> None:
     gpq = Gpq(home)
     for text, place in (
         ("interval = 5.0\npolicy = goodput\n", "line 2, column 10"),
@@ -166,7 +166,7 @@ def test_a_broken_config_is_named_with_line_and_column_and_starts_nothing(home: 
     ):
         (home / "config.toml").write_text(text)
         refused(gpq("config", "check"), 2, place, "config.toml")
-    # The last three start a daemon that reads the file, each in its own way.
+    # The last three start a daemon, and each reads the file in its own way.
     for argv in (["config", "show"], ["status"], ["submit", "--", "true"], ["daemon", "start"]):
         refused(gpq(*argv), 2, place, "config.toml", "gpq config check")
     assert not (home / "gpq.db").exists()
@@ -212,14 +212,14 @@ def fill(folder: Path) -> Path:
     return filler
 
 
-def test_a_full_disk_refuses_a_submission_and_takes_it_once_there_is_room(mounted: Path) -> None:
+def test_a_submission_is_refused_on_a_full_disk_and_accepted_when_there_is_room(mounted: Path) -> None:
     gpq = Gpq(mounted)
     try:
         assert gpq("submit", "--", "true", cwd=Path("/")).returncode == 0
         assert gpq("wait", "1").returncode == 0
         filler = fill(mounted)
         number, accepted = 1, True
-        while accepted:  # what pages the database has left may still take some
+        while accepted:  # free pages inside the database may still take some
             said = gpq("submit", "--hold", "--env", f"X={'x' * 20000}", "--", "true", cwd=Path("/"))
             accepted = said.returncode == 0
             number += accepted
@@ -240,7 +240,7 @@ def test_a_full_disk_refuses_a_submission_and_takes_it_once_there_is_room(mounte
         assert gpq("daemon", "stop").returncode == 0
 
 
-def test_a_disk_that_is_full_from_the_start_starts_no_daemon(mounted: Path) -> None:
+def test_no_daemon_starts_on_a_full_disk(mounted: Path) -> None:
     filler = fill(mounted)
     said = Gpq(mounted)("submit", "--", "true", cwd=Path("/"))
     refused(said, 5, "full", str(mounted))
@@ -249,7 +249,7 @@ def test_a_disk_that_is_full_from_the_start_starts_no_daemon(mounted: Path) -> N
     assert Gpq(mounted)("daemon", "status").returncode == 3
 
 
-def test_a_read_only_state_directory_is_refused_by_every_command(mounted: Path) -> None:
+def test_every_command_refuses_a_read_only_state_directory(mounted: Path) -> None:
     gpq = Gpq(mounted)
     (mounted / "s").mkdir()
     subprocess.run(["mount", "-o", "remount,ro", str(mounted)], check=True)
@@ -282,7 +282,7 @@ def test_a_corrupt_database_is_refused_and_kept(home: Path) -> None:
     assert gpq("daemon", "status").returncode == 3
 
 
-# -- training scripts that do not do what they should ------------------------------------------------------------------
+# -- training scripts that misbehave -----------------------------------------------------------------------------------
 
 
 def submit(gpq: Gpq, daemon: Daemon, name: str, text: str, *options: str) -> str:
@@ -314,11 +314,11 @@ def test_a_script_that_crashes_at_import_fails_at_once_with_its_traceback(gpq: G
     assert "failed" in said.stdout
     assert "exit 1" in said.stdout
     detail = daemon.detail(int(job))
-    assert len(detail.attempts) == 1, "what fails by itself is not tried again unasked"
+    assert len(detail.attempts) == 1, "gpq does not retry a job that fails by itself"
 
 
 @pytest.mark.long
-def test_a_script_that_hangs_at_its_checkpoint_is_ended_after_its_grace(gpq: Gpq, daemon: Daemon) -> None:
+def test_a_script_that_hangs_while_saving_is_killed_after_its_grace(gpq: Gpq, daemon: Daemon) -> None:
     job = submit(
         gpq,
         daemon,
@@ -343,25 +343,25 @@ def test_a_job_whose_directory_is_gone_waits_and_says_why(gpq: Gpq, daemon: Daem
     job = gpq("submit", "--hold", "--", "true", cwd=daemon.work / "gone").stdout.split()[1]
     (daemon.work / "gone").rmdir()
     assert gpq("release", job).returncode == 0
-    wait_until(lambda: f"no folder {daemon.work}/gone" in gpq("why", job).stdout, "the reason is told", PATIENCE)
+    wait_until(lambda: f"no folder {daemon.work}/gone" in gpq("why", job).stdout, "the reason is shown", PATIENCE)
     assert daemon.state(int(job)) == "pending"
     assert gpq("cancel", job).returncode == 0
 
 
-def test_a_job_that_could_not_be_started_says_so_also_in_its_logs(gpq: Gpq) -> None:
+def test_gpq_logs_also_says_that_a_job_never_started(gpq: Gpq) -> None:
     job = gpq("submit", "--", "/no/such/program").stdout.split()[1]
     assert gpq("wait", job).returncode == 127
     refused(gpq("logs", job), 1, f"job {job} never started", f"gpq why {job}")
 
 
-def test_all_lists_those_that_ended(home: Path) -> None:
+def test_status_all_lists_ended_jobs(home: Path) -> None:
     gpq = Gpq(home)
     assert gpq("submit", "--wait", "--", "true").returncode == 0
     for option in ("--all", "-a"):
         assert [job["id"] for job in json.loads(gpq("status", option, "--json").stdout)["jobs"]] == [1]
 
 
-def test_an_attempt_that_failed_and_is_tried_again_is_not_said_to_have_stopped(gpq: Gpq, daemon: Daemon) -> None:
+def test_a_failed_attempt_that_is_retried_is_not_reported_as_stopped(gpq: Gpq, daemon: Daemon) -> None:
     job = gpq("submit", "--retries", "1", "--", "sh", "-c", "exit 3").stdout.split()[1]
     assert gpq("wait", job).returncode == 3
     detail = daemon.detail(int(job))

@@ -1,7 +1,7 @@
-"""Clocks that are set while jobs run, and machines that sleep: no time limit runs out by it, no order changes.
+"""Clocks are set while jobs run, and machines sleep. No time limit expires because of it, and no order changes.
 
-The wall clock of daemon, node agents and shims is stepped where Python asks for it (`sitecustomize`, in front of the path):
-nobody else on the machine notices.
+The test shifts the wall clock of the daemon, node agents and shims where Python reads it (`sitecustomize`, first on the
+path). Nothing else on the machine notices.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ time.time = _stepped
 
 
 class Stepped(Daemon):
-    """`step` sets its wall clock, and that of its node, so far beside the true time."""
+    """`step` shifts its wall clock and its node's this far from the true time."""
 
     def __init__(self) -> None:
         super().__init__(slots=3)
@@ -76,7 +76,7 @@ def gated(daemon: Daemon, name: str, code: int, **more: object) -> int:
 
 
 @pytest.mark.row("32")
-def test_a_clock_that_is_set_by_an_hour_or_a_day_changes_no_job(stepped: Stepped, figures: Figures) -> None:
+def test_setting_the_clock_by_an_hour_or_a_day_changes_no_job(stepped: Stepped, figures: Figures) -> None:
     limited = gated(stepped, "limited", 3, time_limit=600.0)
     leased = gated(stepped, "leased", 4, requeue_on_lost=600.0)
     plain = gated(stepped, "plain", 5, grace=1.0)
@@ -96,9 +96,9 @@ def test_a_clock_that_is_set_by_an_hour_or_a_day_changes_no_job(stepped: Stepped
             now = stepped.states()
             changes += now != before
             time.sleep(0.1)
-    figures.exactly("changes of a job by steps of the clock of an hour and a day", changes, 0)
+    figures.exactly("changes of a job caused by clock steps of an hour and a day", changes, 0)
     yesterday = time.strftime("%Y-%m-%d", time.localtime(time.time() - DAY))
-    assert yesterday in (stepped.home / "daemon.log").read_text(), "the clock was stepped indeed"
+    assert yesterday in (stepped.home / "daemon.log").read_text(), "the clock was really stepped"
     for name in ("plain", "first", "second", "third"):
         (stepped.work / f"go-{name}").touch()
     told = stepped.ended(plain, first, second, third)  # one after the other on the device of `plain`
@@ -120,8 +120,8 @@ def servers() -> Iterator[Servers]:
 
 
 @pytest.mark.row("33")
-def test_a_machine_that_slept_finds_its_jobs_and_runs_none_twice_at_once(servers: Servers, figures: Figures) -> None:
-    """Daemon, agents, shims and jobs are stopped together; the clock of the boot goes on, as in a suspend."""
+def test_after_a_sleep_a_machine_finds_its_jobs_and_runs_none_twice(servers: Servers, figures: Figures) -> None:
+    """Stop the daemon, agents, shims and jobs together. The boot clock continues, as in a suspend."""
     leased = living(servers, requeue_on_lost=LEASE)
     place(servers, leased)
     free = servers.shell("echo $$ > free; echo x >> ran; while [ ! -e go ]; do sleep 0.05; done; exit 4")
@@ -132,8 +132,8 @@ def test_a_machine_that_slept_finds_its_jobs_and_runs_none_twice_at_once(servers
     everything = [daemon, *daemon.children(), *attempt_of(servers, "a"), *attempt_of(servers, "b")]
     with _asleep(everything):
         asleep = servers.alive(1)[-1]
-        wait_until(lambda: time.clock_gettime(time.CLOCK_BOOTTIME) > asleep + LEASE + 5.0, "it slept long enough")
-    wait_until(lambda: servers.alive(2), "the job with a lease lives again")
+        wait_until(lambda: time.clock_gettime(time.CLOCK_BOOTTIME) > asleep + LEASE + 5.0, "it has slept long enough")
+    wait_until(lambda: servers.alive(2), "the job with a lease runs again")
     overlap = max(0.0, servers.alive(1)[-1] - servers.alive(2)[0])
     figures.at_most("overlap of two attempts after a sleep", overlap, 0.0)
     assert psutil.pid_exists(pid)
@@ -146,7 +146,7 @@ def test_a_machine_that_slept_finds_its_jobs_and_runs_none_twice_at_once(servers
 def _asleep(processes: list[psutil.Process]) -> Iterator[None]:
     try:
         for one in processes:
-            with contextlib.suppress(psutil.NoSuchProcess):  # a job's `sleep 0.05` that ended meanwhile
+            with contextlib.suppress(psutil.NoSuchProcess):  # a job's `sleep 0.05` that ended in the meantime
                 one.suspend()
         yield
     finally:

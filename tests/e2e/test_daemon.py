@@ -1,4 +1,4 @@
-"""A real daemon, real agents, real processes: what runs runs once, and its end is told as it was."""
+"""A real daemon, real agents, real processes. Each job runs once, and gpq reports its end as it was."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from tests.support.waiting import PATIENCE, pid_in, wait_until
 
 @pytest.fixture(scope="module")
 def running() -> Iterator[Daemon]:
-    """One for all tests here. Those that kill it start it again."""
+    """One daemon for all tests here. Tests that kill it start it again."""
     with Daemon(slots=2) as running:
         yield running
 
 
 @pytest.fixture
 def daemon(running: Daemon, tmp_path: Path) -> Iterator[Daemon]:
-    """Without a live job, and with a folder for the files of the test's own jobs."""
+    """Has no live job, and has a folder for the files of the test's own jobs."""
     with running.emptied(tmp_path):
         yield running
 
@@ -56,28 +56,28 @@ def test_a_job_does_not_notice_that_the_daemon_was_killed(daemon: Daemon) -> Non
     assert (daemon.work / "ran").read_text() == "run\n"
 
 
-def test_the_end_of_a_job_that_ended_while_no_daemon_ran_is_found(daemon: Daemon) -> None:
+def test_a_job_that_ended_while_no_daemon_ran_is_recorded_later(daemon: Daemon) -> None:
     job = daemon.shell("echo $$ > pid; while [ ! -e go ]; do sleep 0.05; done; exit 11")
     daemon.until(job, "running")
     pid = pid_in(daemon.work / "pid")
     daemon.kill()
     (daemon.work / "go").touch()
-    wait_until(lambda: not psutil.pid_exists(pid), "the job ends")
+    wait_until(lambda: not psutil.pid_exists(pid), "the job has ended")
     record = daemon.home / "nodes" / "local" / "attempts" / f"{job}.1" / wire.EXIT
-    wait_until(record.exists, "its end is noted, and nobody hears of it")
+    wait_until(record.exists, "its end is recorded while no daemon runs")
     again = time.time()
     daemon.start()
     assert daemon.ended(job) == {job: ("failed", 11)}
     told = daemon.detail(job)
     stamp = datetime.fromisoformat((told.job.ended_at or "").replace("Z", "+00:00")).timestamp()
-    assert stamp <= again  # not when it was heard of
+    assert stamp <= again  # not the time at which the daemon learned of it
     began = datetime.fromisoformat(told.attempts[0].launched_at.replace("Z", "+00:00")).timestamp()
     assert told.attempts[0].ended_at == told.job.ended_at
     assert told.job.run_seconds == pytest.approx(stamp - began, abs=0.1)
     assert told.gpu_seconds == pytest.approx(told.job.run_seconds, abs=0.1)
 
 
-def test_a_daemon_that_ends_politely_leaves_its_jobs_alone(daemon: Daemon) -> None:
+def test_a_daemon_that_stops_cleanly_leaves_its_jobs_alone(daemon: Daemon) -> None:
     job = daemon.shell("while [ ! -e go ]; do sleep 0.05; done")
     daemon.until(job, "running")
     assert daemon.stop() == 0
@@ -86,7 +86,7 @@ def test_a_daemon_that_ends_politely_leaves_its_jobs_alone(daemon: Daemon) -> No
     assert daemon.ended(job) == {job: ("completed", 0)}
 
 
-def test_cancel_answers_only_when_no_process_is_left(daemon: Daemon) -> None:
+def test_cancel_returns_only_when_every_process_is_gone(daemon: Daemon) -> None:
     child = "trap '' TERM HUP INT; echo $$ >> pids; while :; do sleep 0.2; done"
     command = f"trap \"\" TERM; echo $$ >> pids; (setsid sh -c '{child}' &); setsid nohup sh -c '{child}' & wait"
     (daemon.work / "job.sh").write_text(command)
@@ -99,7 +99,7 @@ def test_cancel_answers_only_when_no_process_is_left(daemon: Daemon) -> None:
     assert daemon.state(job) == "cancelled"
 
 
-def test_a_job_that_was_cancelled_before_it_ran_never_runs(daemon: Daemon) -> None:
+def test_a_job_cancelled_before_its_start_never_runs(daemon: Daemon) -> None:
     busy = [daemon.shell("while [ ! -e go ]; do sleep 0.05; done") for _ in range(2)]
     waiting = daemon.shell("touch ran")
     for job in busy:
@@ -110,7 +110,7 @@ def test_a_job_that_was_cancelled_before_it_ran_never_runs(daemon: Daemon) -> No
     assert not (daemon.work / "ran").exists()
 
 
-def test_a_cancel_that_the_daemon_did_not_live_to_carry_out_is_carried_out(daemon: Daemon) -> None:
+def test_a_cancel_is_completed_although_the_daemon_died(daemon: Daemon) -> None:
     job = daemon.shell("trap '' TERM; echo $$ > pid; while :; do sleep 0.1; done")
     daemon.until(job, "running")
     pid = pid_in(daemon.work / "pid")
@@ -121,7 +121,7 @@ def test_a_cancel_that_the_daemon_did_not_live_to_carry_out_is_carried_out(daemo
     assert not psutil.pid_exists(pid)
 
 
-def test_three_quick_failures_in_a_row_hold_the_job_and_release_tries_again(daemon: Daemon) -> None:
+def test_three_quick_failures_hold_the_job_and_a_release_retries_it(daemon: Daemon) -> None:
     job = daemon.shell("echo run >> ran; [ -e good ]", retries=20)
     daemon.until(job, "held", patience=2 * PATIENCE)
     assert (daemon.work / "ran").read_text() == "run\n" * 3
@@ -156,7 +156,7 @@ def test_a_job_that_checkpoints_on_a_signal_is_requeued_and_resumes(daemon: Daem
     assert (daemon.work / "said").read_text() == "resumed --resume\n"
 
 
-def test_a_job_that_hangs_at_its_checkpoint_is_killed_after_its_grace(daemon: Daemon) -> None:
+def test_a_job_that_hangs_while_saving_is_killed_after_its_grace(daemon: Daemon) -> None:
     command = "trap 'echo asked > asked' USR1; trap '' TERM; echo $$ > pid; while :; do sleep 0.05; done"
     job = daemon.shell(command, level="signal", signal="USR1", grace=1.0)
     daemon.until(job, "running")
@@ -177,7 +177,7 @@ while True:
 """
 
 
-def test_a_training_script_that_hangs_at_its_checkpoint_is_killed_after_its_grace(daemon: Daemon) -> None:
+def test_a_training_script_that_hangs_while_saving_is_killed_after_its_grace(daemon: Daemon) -> None:
     (daemon.work / "train.py").write_text(DECLARING)
     job = daemon.submit("train.py", level="script", grace=1.0)
     pid = pid_in(daemon.work / "pid")
@@ -201,7 +201,7 @@ def test_a_script_that_crashes_at_import_fails_and_its_log_says_why(daemon: Daem
     assert "no_such_module_anywhere" in daemon.log(job)
 
 
-def test_a_script_finds_the_library_alone_and_not_what_is_installed_beside_it(daemon: Daemon) -> None:
+def test_a_script_finds_only_the_library_and_no_packages_next_to_it(daemon: Daemon) -> None:
     (daemon.work / "where.py").write_text(
         "import os, gpq_agent\nprint(gpq_agent.__file__)\nprint(os.environ['PYTHONPATH'])\n"
     )
@@ -211,7 +211,7 @@ def test_a_script_finds_the_library_alone_and_not_what_is_installed_beside_it(da
     assert where == str(daemon.home / "lib" / "gpq_agent" / "__init__.py")
     assert (daemon.home / "lib").joinpath("gpq_agent").is_symlink()
     assert [entry.name for entry in (daemon.home / "lib").iterdir()] == ["gpq_agent"]
-    # An interpreter that has gpq installed finds more by itself; what gpq adds is this folder alone.
+    # An interpreter with gpq installed finds more by itself. gpq adds only this folder.
     assert path.split(os.pathsep) == [str(daemon.home / "lib")]
 
 
@@ -224,16 +224,16 @@ def test_a_job_whose_shim_was_killed_keeps_its_device_and_can_be_cancelled() -> 
         assert shim is not None
         shim.kill()
         other = daemon.shell("true")
-        wait_until(lambda: "the shim of attempt" in daemon.output(), "it is noticed")
+        wait_until(lambda: "the shim of attempt" in daemon.output(), "the daemon notices")
         assert daemon.state(job) == "running"
         assert daemon.state(other) == "pending"
         assert daemon.call(Cancel([str(job)], wait=PATIENCE), CancelResult).cancelled == [job]
-        # A zombie is dead: in a container nobody may be there to collect it.
+        # A zombie counts as dead, because nobody may be there to collect it in a container.
         assert not process.is_running() or process.status() == psutil.STATUS_ZOMBIE
         assert daemon.ended(other) == {other: ("completed", 0)}
 
 
-def test_a_command_that_is_not_there_fails_and_says_so(daemon: Daemon) -> None:
+def test_a_missing_command_fails_and_says_so(daemon: Daemon) -> None:
     job = daemon.submit("./nothing-here")
     assert daemon.ended(job)[job][0] == "failed"
     assert any("nothing-here" in line for line in daemon.detail(job).notices)
@@ -244,7 +244,7 @@ def test_a_time_limit_ends_a_job(daemon: Daemon) -> None:
     assert daemon.ended(job)[job][0] == "timeout"
 
 
-def test_jobs_go_to_every_server_and_each_device_is_given_once() -> None:
+def test_jobs_go_to_every_server_and_each_device_is_used_once() -> None:
     with Daemon(nodes={"left": 1, "right": 1}) as daemon:
         command = "echo $GPQ_JOB_ID >> ran; while [ ! -e go ]; do sleep 0.05; done"
         jobs = [daemon.shell(command) for _ in range(3)]
@@ -264,7 +264,7 @@ time.sleep(600)
 """
 
 
-def test_a_training_job_that_fails_on_one_server_is_ended_on_the_other() -> None:
+def test_a_training_job_that_fails_on_one_server_is_stopped_on_the_other() -> None:
     with Daemon(nodes={"left": 1, "right": 1}) as daemon:
         (daemon.work / "train.py").write_text(PARTED)
         job = daemon.submit("train.py", level="script", min_gpus=2, max_gpus=2)

@@ -1,4 +1,4 @@
-"""An exit with 0 is the end of a job where it is one: under the real daemon, for commands and for training scripts."""
+"""Exit code 0 ends a job only if the job is really done: commands and training scripts under the real daemon."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from gpq.rpc.requests import Hold, Release, Requeue, Why
 from tests.e2e.harness import Daemon
 from tests.support.waiting import wait_until
 
-LONG = 150.0  # seconds; an attempt imports torch, and the machine may be busy
+LONG = 150.0  # seconds, because an attempt imports torch and the machine may be busy
 DOUBT = "without proof that it had finished"
 
-# Saves at SIGTERM, at the end of its step, and ends with 0, as transformers does with `enable_jit_checkpoint`. It waits in
-# step 5 for a file `go`, and in the last one for `end`. Its argument: what it does once it has come to its end.
+# Saves at SIGTERM after the current step and exits with 0, like transformers with `enable_jit_checkpoint`. It waits in
+# step 5 for a file `go`, and in the last step for `end`. Its argument is code that it runs at its end.
 COMMAND = """
 import json, os, signal, sys, time
 from pathlib import Path
@@ -83,7 +83,7 @@ def daemon():  # type: ignore[no-untyped-def]
 
 
 def begin(daemon: Daemon, at_end: str = "", **more: object) -> int:
-    """The command, preemptible; it has taken five steps."""
+    """Starts the preemptible command, which then takes five steps."""
     (daemon.work / "program.py").write_text(COMMAND)
     job = daemon.submit(sys.executable, "program.py", at_end, level="signal", **more)
     wait_until(lambda: "5" in steps(daemon), "its fifth step")
@@ -99,7 +99,7 @@ def outcomes(detail: JobDetail) -> list[str]:
     return [one.outcome for one in detail.attempts]
 
 
-def test_who_saves_and_ends_with_0_is_queued_again_and_goes_on_to_its_end(daemon: Daemon) -> None:
+def test_a_job_that_saves_and_exits_with_0_is_requeued_and_finishes(daemon: Daemon) -> None:
     job = begin(daemon)
     daemon.call(Requeue([str(job)]), Changed)
     wait_until(lambda: daemon.detail(job).job.attempt == 2, "its second attempt")
@@ -108,7 +108,7 @@ def test_who_saves_and_ends_with_0_is_queued_again_and_goes_on_to_its_end(daemon
     (daemon.work / "end").touch()
     detail = daemon.until(job, "completed", "failed")
     assert detail.job.state == "completed"
-    assert steps(daemon) == STEPS, "it went on from its checkpoint, and no step was done twice"
+    assert steps(daemon) == STEPS, "the job resumed from its checkpoint and repeated no step"
     assert outcomes(detail) == ["exit 0, queued again (requeue)", "succeeded"]
     assert any(DOUBT in line and "--done-file PATH" in line for line in detail.notices), detail.notices
     assert any(
@@ -116,7 +116,7 @@ def test_who_saves_and_ends_with_0_is_queued_again_and_goes_on_to_its_end(daemon
     )
 
 
-def test_one_that_is_held_again_and_again_goes_on_each_time(daemon: Daemon) -> None:
+def test_a_job_that_is_held_repeatedly_resumes_each_time(daemon: Daemon) -> None:
     job = begin(daemon)
     for _ in range(2):
         daemon.call(Hold([str(job)]), Changed)
@@ -124,11 +124,11 @@ def test_one_that_is_held_again_and_again_goes_on_each_time(daemon: Daemon) -> N
         (daemon.work / "go").touch()
         before = len(steps(daemon))
         daemon.call(Release([str(job)]), Changed)
-        wait_until(lambda before=before: len(steps(daemon)) > before, "it goes on")
+        wait_until(lambda before=before: len(steps(daemon)) > before, "it resumes")
         wait_until(lambda: steps(daemon)[-1] == "8", "its last step")
     (daemon.work / "end").touch()
     assert daemon.ended(job) == {job: ("completed", 0)}
-    assert steps(daemon) == [*STEPS, *STEPS[5:]], "it came to its end in the second stop, and did not say so"
+    assert steps(daemon) == [*STEPS, *STEPS[5:]], "it reached its end during the second stop but did not say so"
 
 
 @pytest.mark.parametrize(
@@ -139,16 +139,16 @@ def test_one_that_is_held_again_and_again_goes_on_each_time(daemon: Daemon) -> N
         ("", ""),
     ],
 )
-def test_one_that_had_finished_at_that_very_moment_is_completed_where_it_says_so(
-    daemon: Daemon, at_end: str, said: str
-) -> None:
+def test_a_job_that_finished_during_the_stop_is_completed_if_it_says_so(daemon: Daemon, at_end: str, said: str) -> None:
     (daemon.work / "linger").touch()
     (daemon.work / "go").touch()
     (daemon.work / "end").touch()
     job = begin(daemon, at_end, done_file="out.safetensors")
     wait_until(lambda: steps(daemon) == STEPS, "its last step")
     daemon.call(Requeue([str(job)]), Changed)
-    wait_until(lambda: daemon.state(job) == "completed" or daemon.detail(job).job.attempt == 2, "the end of the first")
+    wait_until(
+        lambda: daemon.state(job) == "completed" or daemon.detail(job).job.attempt == 2, "the first one has ended"
+    )
     (daemon.work / "linger").unlink()
     detail = daemon.until(job, "completed", "failed")
     assert detail.job.state == "completed"
@@ -160,14 +160,14 @@ def test_one_that_had_finished_at_that_very_moment_is_completed_where_it_says_so
         assert outcomes(detail) == ["exit 0, queued again (requeue)", "succeeded"]
 
 
-def test_a_time_limit_is_no_way_to_completion(daemon: Daemon) -> None:
+def test_a_job_stopped_by_its_time_limit_is_not_completed(daemon: Daemon) -> None:
     job = begin(daemon, time_limit=3.0)
     detail = daemon.until(job, "completed", "failed", "timeout")
     assert detail.job.state == "timeout"
     assert any(DOUBT in line for line in detail.notices), detail.notices
 
 
-def test_a_finally_block_that_hangs_is_ended_by_the_grace_and_the_job_has_stopped(daemon: Daemon) -> None:
+def test_a_job_whose_finally_block_hangs_is_killed_after_its_grace_and_counts_as_stopped(daemon: Daemon) -> None:
     (daemon.work / "train.py").write_text(HANGS)
     job = daemon.submit("train.py", level="script", grace=3.0)
     wait_until((daemon.work / "waits").exists, "its fifth step", LONG)
@@ -178,5 +178,5 @@ def test_a_finally_block_that_hangs_is_ended_by_the_grace_and_the_job_has_stoppe
     assert detail.job.state == "completed", daemon.log(job, detail.job.attempt)
     assert outcomes(detail) == ["stopped (requeue)", "succeeded"]
     rows = [(daemon.work / f"rows.{attempt}").read_text().split() for attempt in (1, 2)]
-    assert len(rows[0]) >= 20, "they were written out before"
+    assert len(rows[0]) >= 20, "the rows were written before"
     assert sorted(map(int, rows[0] + rows[1])) == list(range(40))

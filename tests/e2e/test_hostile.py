@@ -1,5 +1,5 @@
-"""Hostile input over every field that reaches a server, a terminal or the database (threats T1, T2, T6, T10, T12, T15):
-no canary appears, nothing that a terminal obeys reaches it, the daemon lives and its other nodes work."""
+"""Hostile input in every field that reaches a server, a terminal or the database (threats T1, T2, T6, T10, T12, T15).
+No canary appears, no control sequence reaches a terminal, the daemon survives, and its other nodes work."""
 
 from __future__ import annotations
 
@@ -50,14 +50,14 @@ from tests.support.waiting import PATIENCE, wait_until
 
 @pytest.fixture(scope="module")
 def daemon() -> Iterator[Daemon]:
-    """One for all that it has to survive."""
+    """One daemon for all tests. It has to survive every one of them."""
     with Daemon(slots=4, interval=2.0) as daemon:
         yield daemon
 
 
 @pytest.fixture(scope="module")
 def far(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
-    """Its only node is behind ssh."""
+    """A daemon whose only node is behind ssh."""
     with Sshd(tmp_path_factory.mktemp("sshd")) as server:
         node = {"connector": "ssh", "host": server.name, "ssh": server.command, "slots": 4}
         with Daemon(nodes={"far": node}, interval=2.0) as daemon:
@@ -67,7 +67,7 @@ def far(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
 
 
 def lives(daemon: Daemon) -> None:
-    """The process that was started, and it takes and runs a job."""
+    """The original process still runs, and it accepts and runs a job."""
     assert daemon.process is not None
     assert daemon.process.poll() is None, daemon.output()
     assert daemon.call(Info(), DaemonInfo).pid == daemon.process.pid
@@ -75,7 +75,7 @@ def lives(daemon: Daemon) -> None:
 
 
 def shown(daemon: Daemon, *jobs: int) -> str:
-    """What every command that shows something writes to a terminal; none of it may be dangerous."""
+    """Everything that commands with output write to a terminal. None of it may be dangerous."""
     found = ""
     each = [[word, str(job)] for job in jobs for word in ("show", "why", "logs")]
     for argv in (["status", "--all"], ["nodes"], ["top", "--once"], ["daemon", "logs"], *each):
@@ -89,7 +89,7 @@ def shown(daemon: Daemon, *jobs: int) -> str:
 
 @contextlib.contextmanager
 def killed_at_the_end(daemon: Daemon) -> Iterator[Daemon]:
-    """For one whose nodes never let go of a job: there is no waiting for its cancellation."""
+    """For a daemon whose nodes never release a job, so waiting for a cancel would never end."""
     try:
         daemon.start()
         yield daemon
@@ -107,11 +107,11 @@ def whole_log(daemon: Daemon, job: int) -> str:
     return data.decode()
 
 
-# -- T1, T2: what a job is made of -------------------------------------------------------------------------------------
+# -- T1, T2: the parts of a job ----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("where", ["daemon", "far"])
-def test_arguments_environment_and_folders_arrive_as_they_are(where: str, request: pytest.FixtureRequest) -> None:
+def test_arguments_environment_and_folders_arrive_unchanged(where: str, request: pytest.FixtureRequest) -> None:
     daemon: Daemon = request.getfixturevalue(where)
     folders = [text for text in (*SHELL, *TERMINAL) if "/" not in text]
     for text in folders:
@@ -131,7 +131,7 @@ def test_arguments_environment_and_folders_arrive_as_they_are(where: str, reques
     assert canaries(daemon.home, daemon.work) == []
 
 
-def test_commands_that_are_none_fail_without_a_shell(daemon: Daemon, far: Daemon) -> None:
+def test_invalid_commands_fail_without_a_shell(daemon: Daemon, far: Daemon) -> None:
     commands = [text for text in (*SHELL, *TERMINAL, LARGE) if text != "../../../../etc/passwd"]
     for place in (daemon, far):
         jobs = [place.submit(text) for text in commands]
@@ -141,8 +141,9 @@ def test_commands_that_are_none_fail_without_a_shell(daemon: Daemon, far: Daemon
     shown(far, jobs[commands.index(TERMINAL[0])], jobs[-1])
 
 
-def test_interpreters_that_are_none_are_waited_for_without_a_shell(daemon: Daemon, far: Daemon) -> None:
-    """Neither the agent's look at what a job needs nor that of its own process, after a setup, takes it for more than a name."""
+def test_jobs_with_invalid_interpreters_wait_and_start_no_shell(daemon: Daemon, far: Daemon) -> None:
+    """The agent checks what a job needs, and runs a process of its own after a setup. Both treat the interpreter only
+    as a name."""
     for place in (daemon, far):
         jobs = [place.submit("x.py", level="script", python=text) for text in (*SHELL, *TERMINAL)]
         jobs += [place.submit("x.py", level="script", python=text, python_asked=True, setup=":") for text in SHELL]
@@ -150,7 +151,7 @@ def test_interpreters_that_are_none_are_waited_for_without_a_shell(daemon: Daemo
         def explained(place: Daemon = place, jobs: list[int] = jobs) -> bool:
             return all("interpreter" in row.reason for row in place.rows(jobs).jobs)
 
-        wait_until(explained, "what each lacks is told")
+        wait_until(explained, "gpq says what each job lacks")
         assert {(row.state, row.attempt) for row in place.rows(jobs).jobs} == {("pending", 0)}
         if place is daemon:
             shown(place, jobs[len(SHELL)], jobs[-1])
@@ -159,7 +160,7 @@ def test_interpreters_that_are_none_are_waited_for_without_a_shell(daemon: Daemo
         lives(place)
 
 
-def test_names_that_are_none_are_refused(daemon: Daemon) -> None:
+def test_invalid_names_are_refused(daemon: Daemon) -> None:
     count = daemon.rows().total
     for text in (*TEXTS, NUL):
         for field in ({"name": text}, {"tags": [text]}, {"signal": text}, {"level": text}, {"gpu_type": text}):
@@ -177,7 +178,7 @@ def test_names_that_are_none_are_refused(daemon: Daemon) -> None:
     assert daemon.rows().total == count
 
 
-def test_hosts_and_names_of_nodes_that_are_none_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_invalid_hosts_and_node_names_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "config.toml").write_text("interval = 2.0\n")
     monkeypatch.setenv("GPQ_CONFIG", str(tmp_path / "config.toml"))
     for text in (*TEXTS, NUL, SURROGATE):
@@ -189,7 +190,7 @@ def test_hosts_and_names_of_nodes_that_are_none_are_refused(tmp_path: Path, monk
         with pytest.raises(UsageError):
             Target(text)
         for field in ("identity", "spool", "address", "python"):
-            with contextlib.suppress(GpqError):  # a path may be strange; then it is kept as it is
+            with contextlib.suppress(GpqError):  # a path may look strange, and then it is kept as it is
                 kept = config_file.with_node("", "n", {"connector": "ssh", "host": "h", field: text})
                 assert getattr(config.parse(kept).nodes["n"], field) == text
                 assert text.isprintable()
@@ -205,7 +206,7 @@ def test_hosts_and_names_of_nodes_that_are_none_are_refused(tmp_path: Path, monk
 # -- T10: what a job prints and reports --------------------------------------------------------------------------------
 
 
-def test_a_log_reaches_a_terminal_without_anything_that_it_obeys_and_a_pipe_as_it_is(daemon: Daemon) -> None:
+def test_a_log_reaches_a_terminal_without_control_sequences_and_a_pipe_unchanged(daemon: Daemon) -> None:
     log = "\n".join(TERMINAL).encode() + b"\n\xff\xfe\x9b2J\x00 \x1b[31mred\x1b[0m end\n"
     (daemon.work / "log").write_bytes(log)
     job = daemon.shell("cat log")
@@ -219,12 +220,12 @@ def test_a_log_reaches_a_terminal_without_anything_that_it_obeys_and_a_pipe_as_i
     assert Gpq(daemon.home)("logs", str(piped)).stdout == TERMINAL[2]
 
 
-def test_reports_of_a_script_that_lies_are_survived_and_shown_safely(daemon: Daemon) -> None:
+def test_the_daemon_survives_false_reports_and_shows_them_safely(daemon: Daemon) -> None:
     (daemon.work / "lines").write_text("\n".join(report_lines()) + "\n")
     job = daemon.shell(
         'cat lines > "$GPQ_RUN_DIR/report.jsonl"; while ! test -e go; do sleep 0.1; done', name="reports"
     )
-    wait_until(lambda: "honest" in daemon.detail(job).notices, "the honest line after all the others is told")
+    wait_until(lambda: "honest" in daemon.detail(job).notices, "the honest line after all the others is shown")
     said = shown(daemon, job)
     assert "honest" in said
     (daemon.work / "go").touch()
@@ -235,8 +236,8 @@ def test_reports_of_a_script_that_lies_are_survived_and_shown_safely(daemon: Dae
 # -- T15: a node that lies ---------------------------------------------------------------------------------------------
 
 
-def test_whatever_a_node_says_the_daemon_lives_and_others_are_untouched(tmp_path: Path) -> None:
-    tail = {"data": "Gw==", "offset": 0, "size": 9}  # read on from there, it never ends
+def test_the_daemon_survives_anything_a_node_says_and_other_nodes_are_unaffected(tmp_path: Path) -> None:
+    tail = {"data": "Gw==", "offset": 0, "size": 9}  # reading on from there never ends
     end = {"code": HUGE, "signal": SURROGATE, "note": TERMINAL[0] + SURROGATE, "ended_at": float("nan")}
     ok = {"state": "ok", "id": "slot-0"}
     noted = {**attempt()["exit"], "note": TERMINAL[0] + SURROGATE, "asked": TERMINAL[1]}
@@ -257,7 +258,7 @@ def test_whatever_a_node_says_the_daemon_lives_and_others_are_untouched(tmp_path
     nodes: dict[str, dict[str, object]] = {
         name: {"python": hostile_agent(tmp_path / name, lie)} for name, lie in lies.items()
     }
-    # Its pace is slow: agents that end at once are what this test costs, and a few tries of each will do.
+    # The pace is slow because agents that end at once make this test expensive, and a few tries of each are enough.
     with killed_at_the_end(Daemon(nodes={"local": {"slots": 2}, **nodes}, interval=2.0, pace=3.0)) as daemon:
         mine = daemon.shell("while ! test -e go; do sleep 0.1; done", gpu_type="cpu", name="mine")
         assert mine == 1
@@ -267,11 +268,11 @@ def test_whatever_a_node_says_the_daemon_lives_and_others_are_untouched(tmp_path
         def all_heard() -> bool:
             return all(not node.reason.startswith("not heard of yet") for node in daemon.nodes().nodes)
 
-        wait_until(all_heard, "every node was heard, or has said nothing that makes sense")
+        wait_until(all_heard, "every node has answered, or sent nothing valid")
         daemon.until(theirs[0], "failed")
         daemon.until(theirs[3], "failed")
         lives(daemon)
-        shown(daemon, theirs[0])  # each command lets the liars do their worst for some more seconds
+        shown(daemon, theirs[0])  # each command gives the liars a few more seconds to do their worst
         for argv in (["show", str(theirs[1])], ["show", str(theirs[2])], ["why", str(theirs[3])]):
             done = Gpq(daemon.home)(*argv)
             assert (done.returncode, dangerous(done.stdout + done.stderr)) == (0, []), argv
@@ -281,7 +282,7 @@ def test_whatever_a_node_says_the_daemon_lives_and_others_are_untouched(tmp_path
         (daemon.work / "go").touch()
         assert daemon.ended(mine) == {mine: ("completed", 0)}
         assert canaries(daemon.home, tmp_path) == []
-        daemon.kill()  # what was kept of all that can be read again
+        daemon.kill()  # everything that was stored can be read again
         daemon.start()
         lives(daemon)
 
@@ -290,7 +291,7 @@ def test_whatever_a_node_says_the_daemon_lives_and_others_are_untouched(tmp_path
 
 
 def frames(count: int) -> Iterator[bytes]:
-    """Lines from noise to almost right."""
+    """Lines from noise to almost valid."""
     rng = random.Random(12)
     submit = {"argv": ["true"], "cwd": "/", "level": "black-box"}
     good: list[dict[str, object]] = [{"op": op} for op in ("status", "nodes", "top", "info", "complete")]
@@ -332,7 +333,7 @@ def test_5000_random_frames_each_get_an_answer(daemon: Daemon) -> None:
     lives(daemon)
 
 
-def test_100_slow_connections_hold_nobody_up_for_long(daemon: Daemon, figures: Figures) -> None:
+def test_100_slow_connections_delay_nobody_for_long(daemon: Daemon, figures: Figures) -> None:
     with contextlib.ExitStack() as stack:
         began = time.monotonic()
         for number in range(100):
@@ -340,13 +341,13 @@ def test_100_slow_connections_hold_nobody_up_for_long(daemon: Daemon, figures: F
             stream.connect(str(daemon.home / "gpq.sock"))
             stream.sendall(b'{"v":1,"op":"' if number % 2 else b"\0")
         lives(daemon)
-        figures.at_most("a job beside 100 slow connections", time.monotonic() - began, 20.0)
+        figures.at_most("a job next to 100 slow connections", time.monotonic() - began, 20.0)
     lives(daemon)
 
 
 # -- T6: planted links -------------------------------------------------------------------------------------------------
 
-PLANTED = (  # what hides none of the others
+PLANTED = (  # groups in which no name hides another
     ("daemon.lock", "daemon.log", "gpq.sock", "gpq.db", "gpq.db.reserve", "nodes/local/lock"),
     ("nodes/local/spool.json",),
     ("nodes/local/attempts/1.1",),
@@ -354,7 +355,7 @@ PLANTED = (  # what hides none of the others
 
 
 @pytest.mark.parametrize("names", PLANTED, ids=lambda names: names[0])
-def test_a_planted_link_is_not_written_through(names: tuple[str, ...], tmp_path: Path) -> None:
+def test_gpq_never_writes_through_a_planted_link(names: tuple[str, ...], tmp_path: Path) -> None:
     daemon = Daemon(slots=1)
     victims = {name: tmp_path / name.replace("/", "-") for name in names}
     for name, victim in victims.items():
@@ -384,12 +385,12 @@ def test_a_planted_link_is_not_written_through(names: tuple[str, ...], tmp_path:
 
 
 def refusal(daemon: Daemon, names: Sequence[str]) -> str | None:
-    """Start it; which of the links it names as the reason why it does not, None where it serves."""
+    """Start it. Returns the link that it names as the reason for refusing to start, or None if it serves."""
     try:
         daemon.start()
     except AssertionError as error:
         text = str(error)
         assert "Traceback" not in text, text
-        # The longest: gpq.db is the begin of gpq.db.reserve.
+        # The longest match, because gpq.db is a prefix of gpq.db.reserve.
         return max((name for name in names if name in text), key=len)
     return None

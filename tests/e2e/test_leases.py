@@ -1,4 +1,5 @@
-"""Silence and leases with real processes: nothing runs twice at once, and what nobody can tell is shown as unknown."""
+"""Silent servers and leases with real processes. Nothing runs twice at once, and gpq shows what it cannot know as
+unknown."""
 
 from __future__ import annotations
 
@@ -23,7 +24,7 @@ from tests.support.processes import kill, running_children
 from tests.support.waiting import PATIENCE, wait_until
 
 LEASE = 10.0
-# Each attempt writes when it lives, by the clock of the boot; what TERM does not end writes on until its KILL.
+# Each attempt notes the boot clock while it lives. It ignores TERM, so it writes until KILL.
 LIVING = """
 import os, signal, time
 signal.signal(signal.SIGTERM, signal.SIG_IGN)
@@ -35,7 +36,7 @@ with open(f"alive.{os.environ['GPQ_ATTEMPT']}", "a", buffering=1) as told:
 
 
 class Servers(Daemon):
-    """Two local nodes of one slot each; `cut` makes one unreachable while its shims and jobs live on."""
+    """Two local nodes of one slot each. `cut` makes one unreachable while its shims and jobs continue."""
 
     def __init__(self) -> None:
         super().__init__(nodes={"a": 1, "b": 1}, pace=QUICK)
@@ -80,12 +81,12 @@ def living(servers: Servers, **more: object) -> int:
     return servers.submit(sys.executable, "job.py", **more)
 
 
-def test_a_job_on_a_server_that_was_cut_off_ends_itself_before_it_starts_elsewhere(servers: Servers) -> None:
+def test_a_job_on_an_unreachable_server_ends_itself_before_it_starts_elsewhere(servers: Servers) -> None:
     job = living(servers, requeue_on_lost=LEASE)
     first = place(servers, job)
     wait_until(lambda: servers.alive(1)[-1] > servers.alive(1)[0] + LEASE + 2.0, "its lease is renewed")
     servers.cut(first)
-    wait_until(lambda: servers.alive(2), "it lives elsewhere")
+    wait_until(lambda: servers.alive(2), "it runs elsewhere")
     assert servers.alive(2)[0] > servers.alive(1)[-1]
     found = servers.detail(job)
     assert {part.node for part in found.job.placement} == {"a", "b"} - {first}
@@ -105,7 +106,7 @@ def test_a_job_on_a_server_that_was_cut_off_ends_itself_before_it_starts_elsewhe
     assert not (servers.work / "alive.3").exists()
 
 
-def test_a_job_without_a_lease_is_unknown_keeps_its_gpu_and_its_cancel_waits_for_its_server(servers: Servers) -> None:
+def test_a_job_without_a_lease_becomes_unknown_keeps_its_gpu_and_is_cancelled_later(servers: Servers) -> None:
     job = living(servers)
     first = place(servers, job)
     servers.cut(first)
@@ -119,7 +120,7 @@ def test_a_job_without_a_lease_is_unknown_keeps_its_gpu_and_its_cancel_waits_for
     assert row.unknown.endswith(f"server {first} does not answer")
     assert row.gpus == 1
     before = len(servers.alive(1))
-    wait_until(lambda: len(servers.alive(1)) > before, "it lives on")
+    wait_until(lambda: len(servers.alive(1)) > before, "it continues")
     answer = servers.call(Cancel([str(job)], wait=PATIENCE), CancelResult)
     assert answer.remaining == [job]
     assert "does not answer" in answer.waiting[job]
@@ -132,7 +133,7 @@ def test_a_job_without_a_lease_is_unknown_keeps_its_gpu_and_its_cancel_waits_for
     assert servers.ended(job) == {job: ("cancelled", 137)}
 
 
-def test_a_daemon_that_is_frozen_longer_than_the_lease_finds_its_job_ended_and_starts_it_again(
+def test_a_daemon_frozen_for_longer_than_the_lease_restarts_its_job(
     servers: Servers,
 ) -> None:
     job = living(servers, requeue_on_lost=LEASE)
@@ -147,14 +148,14 @@ def test_a_daemon_that_is_frozen_longer_than_the_lease_finds_its_job_ended_and_s
         assert psutil.pid_exists(int((servers.work / "free").read_text()))
     finally:
         servers.process.send_signal(signal.SIGCONT)
-    wait_until(lambda: servers.alive(2), "it lives again")
+    wait_until(lambda: servers.alive(2), "it runs again")
     assert servers.alive(2)[0] > servers.alive(1)[-1]
     assert any("ended by its lease" in line for line in servers.detail(job).notices)
     (servers.work / "go").touch()
     assert servers.ended(job, free) == {job: ("completed", 0), free: ("failed", 4)}
 
 
-def test_a_server_that_slept_through_its_lease_ends_its_job_as_it_wakes(servers: Servers, figures: Figures) -> None:
+def test_a_server_that_slept_past_the_lease_ends_its_job_when_it_wakes(servers: Servers, figures: Figures) -> None:
     job = living(servers, requeue_on_lost=LEASE)
     first = place(servers, job)
     wait_until(lambda: len(attempt_of(servers, first)) >= 3, "guard, shim and job")
@@ -162,20 +163,20 @@ def test_a_server_that_slept_through_its_lease_ends_its_job_as_it_wakes(servers:
     for one in everything:
         one.suspend()
     servers.cut(first)
-    wait_until(lambda: servers.alive(2), "it lives elsewhere")
+    wait_until(lambda: servers.alive(2), "it runs elsewhere")
     begun, last = servers.alive(2)[0], servers.alive(1)[-1]
     assert begun > last + LEASE
     for one in everything:
         one.resume()
-    wait_until(lambda: not attempt_of(servers, first), "it is ended")
+    wait_until(lambda: not attempt_of(servers, first), "it has ended")
     late = [at for at in servers.alive(1) if at > last] or [last]
-    figures.at_most("a job goes on after a sleep, until the next look at the clock", late[-1] - late[0], 5.0)
+    figures.at_most("a job continues after a sleep, until the next check of the clock", late[-1] - late[0], 5.0)
     (servers.work / "go").touch()
     assert servers.ended(job) == {job: ("completed", 0)}
 
 
 def attempt_of(servers: Servers, name: str) -> list[psutil.Process]:
-    """The processes of the attempts on a node, those that supervise them first. The agents are ours."""
+    """The processes of the attempts on a node, with their supervisors first. The agents are children of this test."""
     found, ours = [], psutil.Process().children(recursive=True)
     for one in psutil.process_iter():
         with contextlib.suppress(psutil.Error):
@@ -187,7 +188,7 @@ def attempt_of(servers: Servers, name: str) -> list[psutil.Process]:
 
 
 def reboot(servers: Servers, *jobs: int) -> None:
-    """As after a power cut: every process of the attempts is gone, and their records are of another boot."""
+    """As after a power cut: every process of the attempts is gone, and their records are from another boot."""
     servers.kill()
     for job in jobs:
         [folder] = Path(servers.home / "nodes").glob(f"*/attempts/{job}.1")
@@ -196,7 +197,9 @@ def reboot(servers: Servers, *jobs: int) -> None:
             psutil.Process(record["pid"]).kill()
             (folder / name).write_text(json.dumps({**record, "boot_id": "another", "pid": os.getpid()}))
         (folder / "exit.json").unlink(missing_ok=True)  # the shim may have seen the job end
-    wait_until(lambda: not [one for one in psutil.process_iter() if str(servers.work) in _cwd(one)], "all is gone")
+    wait_until(
+        lambda: not [one for one in psutil.process_iter() if str(servers.work) in _cwd(one)], "all processes are gone"
+    )
 
 
 def _cwd(process: psutil.Process) -> str:
@@ -206,7 +209,7 @@ def _cwd(process: psutil.Process) -> str:
         return ""
 
 
-def test_after_a_reboot_what_checkpoints_goes_on_and_a_black_box_fails_with_the_reason(servers: Servers) -> None:
+def test_after_a_reboot_jobs_with_checkpoints_resume_and_a_black_box_fails_with_the_reason(servers: Servers) -> None:
     command = '[ -n "$GPQ_RESUME" ] && exit 0; while :; do sleep 0.05; done'
     plain = servers.shell("exec sleep 600")
     keeping = servers.shell(command, level="signal")
@@ -220,13 +223,13 @@ def test_after_a_reboot_what_checkpoints_goes_on_and_a_black_box_fails_with_the_
     assert servers.detail(plain).job.attempt == 1
 
 
-def test_a_daemon_that_is_killed_and_back_in_time_keeps_the_lease(servers: Servers) -> None:
+def test_a_killed_daemon_that_is_back_in_time_keeps_the_lease(servers: Servers) -> None:
     job = living(servers, requeue_on_lost=60.0)
     place(servers, job)
     servers.kill()
     servers.start()
     begun = servers.alive(1)[-1]
-    wait_until(lambda: servers.alive(1)[-1] > begun + 2.0, "it lives on")
+    wait_until(lambda: servers.alive(1)[-1] > begun + 2.0, "it continues")
     assert (servers.detail(job).job.attempt, servers.state(job)) == (1, "running")
     (servers.work / "go").touch()
     assert servers.ended(job) == {job: ("completed", 0)}

@@ -1,4 +1,5 @@
-"""One job over two nodes of this machine, with more replicas on one than on the other: every example once, and how it is told."""
+"""One job on two nodes of this machine, with more replicas on one than on the other. It uses every example once, and
+gpq reports it correctly."""
 
 from __future__ import annotations
 
@@ -8,7 +9,7 @@ from tests.e2e.harness import Daemon
 from tests.e2e.test_training import LONG, lines, train, visited
 
 
-def test_three_and_one_train_every_example_once() -> None:
+def test_three_replicas_and_one_train_on_every_example_once() -> None:
     with Daemon(nodes={"a": 3, "b": 1}, policy="fifo") as daemon:
         size, epochs = 640, 2
         env = {"GPQ_REPORT_SECONDS": "0.5", "OMP_NUM_THREADS": "1"}
@@ -30,10 +31,10 @@ exit 1
 """
 
 
-def test_a_port_that_somebody_took_after_it_was_checked_costs_no_retry() -> None:
+def test_a_port_taken_after_its_check_uses_no_retry() -> None:
     with Daemon(slots=1) as daemon:
         python = daemon.work / "python"
-        python.write_text(UNLUCKY)  # as torch says it
+        python.write_text(UNLUCKY)  # in torch's words
         os.chmod(python, 0o700)
         job = daemon.submit("train.py", level="script", python=str(python))
         detail = daemon.until(job, "completed", "failed")

@@ -1,7 +1,7 @@
-"""No command waits for a server: one that never answered and one that fell silent under a job cost none of them anything.
+"""No command waits for a server, whether it never answered or fell silent under a job.
 
-But for `gpq logs` of a job whose log lies there, until the server is known to be silent, and what is to reach servers:
-`gpq doctor`, `gpq nodes add`.
+There are two exceptions: `gpq logs` of a job whose log is on that server, until gpq knows that the server is silent,
+and commands whose purpose is to reach servers: `gpq doctor`, `gpq nodes add`.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from tests.support import commands
 from tests.support.figures import Figures
 from tests.support.waiting import wait_until
 
-BAR = 8.0  # seconds of a whole process on a busy machine; a server is given up after 11, an ssh after more
-# {far} runs on the server that fell silent, {here} on one that answers, {waits} and {more} wait.
+BAR = 8.0  # seconds for a whole process on a busy machine. gpq gives up a server after 11, and an ssh later.
+# {far} runs on the server that fell silent, {here} on one that answers. {waits} and {more} are pending.
 COMMANDS = (
     "status",
     "status --all --json",
@@ -65,15 +65,15 @@ def test_no_command_waits_for_a_server_that_does_not_answer(daemon: Daemon, figu
     place = {daemon.detail(job).job.placement[0].node: job for job in (first, second)}
     words = {**place, "waits": daemon.shell("true"), "more": daemon.shell("true")}
     with silenced(daemon, "far"):
-        # In the seconds in which nobody knows of it yet, and once it is known.
+        # First in the seconds before gpq knows about it, then when it knows.
         _measure(daemon, figures, "at once", [line.format(number=1, **words) for line in COMMANDS if line not in LATER])
-        wait_until(lambda: "far" in " ".join(daemon.rows().warnings), "the server is known to be silent")
+        wait_until(lambda: "far" in " ".join(daemon.rows().warnings), "gpq knows that the server is silent")
         _measure(daemon, figures, "later", [line.format(number=2, **words) for line in COMMANDS])
 
 
 @contextlib.contextmanager
 def silenced(daemon: Daemon, node: str) -> Iterator[None]:
-    """The agent of `node` is stopped, and so is each that the daemon starts in its place."""
+    """Stops the agent of `node`, and every agent that the daemon starts to replace it."""
     assert daemon.process is not None
     threads, over = Path(f"/proc/{daemon.process.pid}/task"), threading.Event()
 

@@ -1,4 +1,4 @@
-"""Every policy runs the daemon: real jobs, more of them than there are GPUs, come to their ends, and training is exact."""
+"""Every policy runs the daemon. There are more real jobs than GPUs, they all end, and training is exact."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.support.waiting import wait_until
 
 
 def status(daemon: Daemon) -> dict[str, object]:
-    """What `gpq daemon status` says of it."""
+    """What `gpq daemon status` reports about it."""
     environment = {**os.environ, "PYTHONPATH": f"{ROOT}:{ROOT / 'agent'}", "GPQ_HOME": str(daemon.home)}
     answer: dict[str, object] = json.loads(commands.run(["daemon", "status", "--json"], environment).stdout)
     return answer
@@ -26,13 +26,13 @@ CASES = [policy if policy in EVERYDAY else pytest.param(policy, marks=pytest.mar
 
 
 @pytest.mark.parametrize("policy", CASES)
-def test_jobs_come_to_their_ends_under(policy: str) -> None:
+def test_all_jobs_end_under_the_policy(policy: str) -> None:
     with Daemon(slots=2, policy=policy, interval=1.0, settle_seconds=0.5) as daemon:
         assert status(daemon)["policy"] == policy
         box = daemon.shell("echo box >> ran; while [ ! -e go ]; do sleep 0.05; done")
         job = train(daemon, "trained", size=800, epochs=2, pace=0.0, fixed=False, gpus=2)
         daemon.until(box, "running")
-        wait_until(lambda: list(daemon.work.glob("trained.*")), "it trains beside the box", LONG)
+        wait_until(lambda: list(daemon.work.glob("trained.*")), "it trains next to the black box", LONG)
         later = daemon.shell("echo later >> ran")
         (daemon.work / "go").touch()
         detail = daemon.until(job, "completed", "failed", patience=LONG)

@@ -1,4 +1,5 @@
-"""One replica of two fails while the other one waits for it in a collective: soon none is left, and `gpq show` has the cause."""
+"""One of two replicas fails while the other waits for it in a collective. Soon both are gone, and `gpq show` has the
+cause."""
 
 from __future__ import annotations
 
@@ -12,9 +13,9 @@ import pytest
 from tests.e2e.harness import Daemon
 from tests.support.figures import Figures
 
-LONG = 150.0  # seconds; an attempt of two replicas imports torch three times, and the machine may be busy
+LONG = 150.0  # seconds, because an attempt of two replicas imports torch three times and the machine may be busy
 
-# Replica 1 fails in its fourth batch, before the backward pass in which replica 0 waits for it by then.
+# Replica 1 fails in its fourth batch, before the backward pass in which replica 0 already waits for it.
 SCRIPT = """
 import os, signal, sys, time
 import gpq_agent.train as gpq
@@ -62,7 +63,7 @@ def daemon(shared: Daemon, tmp_path: Path) -> Iterator[Daemon]:
 
 
 @pytest.mark.parametrize("fault", FAULTS, ids=["raises", "exits", "is killed", "out of memory"])
-def test_none_is_left_of_an_attempt_of_which_one_replica_failed(daemon: Daemon, fault: str, figures: Figures) -> None:
+def test_if_one_replica_fails_its_whole_attempt_ends(daemon: Daemon, fault: str, figures: Figures) -> None:
     (daemon.work / "train.py").write_text(SCRIPT.replace("FAULT", fault))
     job = daemon.submit("train.py", level="script", min_gpus=2, max_gpus=2, rigid=True)
     detail = daemon.until(job, "failed", "completed", patience=LONG)
@@ -74,4 +75,4 @@ def test_none_is_left_of_an_attempt_of_which_one_replica_failed(daemon: Daemon, 
     assert not [pid for pid in pids if os.path.exists(f"/proc/{pid}")]
     ended = datetime.fromisoformat(detail.attempts[0].ended_at or "").timestamp()
     seconds = ended - float((daemon.work / "fault").read_text())
-    figures.at_most(f"from the fault to an attempt without processes, {fault.partition('(')[0]}", seconds, 15.0)
+    figures.at_most(f"from the fault to the end of all processes, {fault.partition('(')[0]}", seconds, 15.0)

@@ -1,4 +1,5 @@
-"""Jobs that draw what they hold out, started anew: the same examples each time, or an end with a line that says it."""
+"""Jobs that hold out random examples are restarted. They draw the same examples each time, or end with a line that says
+why."""
 
 from __future__ import annotations
 
@@ -9,7 +10,7 @@ from tests.support.waiting import wait_until
 
 LONG = 150.0  # seconds
 
-# Both hold out examples without a seed of their own. One draws before gpq.init(), which gpq can only catch.
+# Both hold out examples without setting a seed. One draws before gpq.init(), where gpq can only detect a difference.
 TRAINING = """
 import os, random, sys
 import numpy as np
@@ -40,7 +41,7 @@ for epoch in job.epochs(1_000_000):
 """
 
 
-def test_what_a_script_draws_at_its_start_comes_out_alike_or_the_job_ends() -> None:
+def test_a_restarted_script_draws_the_same_numbers_or_the_job_ends() -> None:
     with Daemon(slots=2, interval=0.5) as daemon:
         (daemon.work / "train.py").write_text(TRAINING)
         before, after = (

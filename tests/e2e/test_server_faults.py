@@ -1,4 +1,4 @@
-"""Faults of servers and of the jobs on them, as a user of a real daemon meets them."""
+"""Faults of servers and of their jobs, as a user of a real daemon sees them."""
 
 from __future__ import annotations
 
@@ -24,7 +24,8 @@ from tests.support.processes import running_children
 from tests.support.waiting import wait_until
 
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="mounting a file system needs root")
-# Notes each TERM and goes on; ends by USR1 alone, `saving` seconds later, with 75: it has checkpointed.
+# Notes each TERM and continues. Only USR1 ends it: `saving` seconds later it exits with 75, because it has
+# checkpointed.
 SLOW = """
 import os, signal, sys, time
 def save(*_):
@@ -57,7 +58,7 @@ def agent_of(daemon: Daemon) -> psutil.Process:
 
 
 @pytest.mark.row("28")
-def test_a_slow_checkpoint_has_its_grace_and_who_ignores_term_is_killed_after_it(figures: Figures) -> None:
+def test_a_slow_checkpoint_gets_its_grace_and_a_job_that_ignores_term_is_killed_after_it(figures: Figures) -> None:
     with Daemon(slots=2) as daemon:
         (daemon.work / "slow.py").write_text(SLOW)
         options = {"level": "signal", "signal": "USR1", "grace": 6.0}
@@ -85,7 +86,7 @@ def test_a_slow_checkpoint_has_its_grace_and_who_ignores_term_is_killed_after_it
 
 @pytest.mark.row("29")
 @pytest.mark.skipif(bool(lacking("freezer")), reason=lacking("freezer"))
-def test_what_cannot_be_killed_is_stuck_keeps_its_slot_and_hinders_nobody(figures: Figures) -> None:
+def test_a_job_that_cannot_be_killed_is_stuck_keeps_its_slot_and_blocks_nobody(figures: Figures) -> None:
     with Daemon(slots=2) as daemon, group("freezer") as ice:
         job = daemon.shell("exec sleep 600")
         daemon.until(job, "running")
@@ -97,19 +98,19 @@ def test_what_cannot_be_killed_is_stuck_keeps_its_slot_and_hinders_nobody(figure
         others = []
         while not (row := daemon.detail(job).job).reason.startswith("stuck: "):
             asked = time.monotonic()
-            other = daemon.shell("sleep 1; exit 3")  # or there are hundreds of them
+            other = daemon.shell("sleep 1; exit 3")  # otherwise there would be hundreds
             daemon.ended(other)
             longest = max(longest, time.monotonic() - asked)
             others.append(daemon.detail(other).job)
             assert time.monotonic() - began < 180.0, row
         figures.at_most("from the cancel to `stuck`", time.monotonic() - began, 60.0)
-        figures.at_most(f"the longest of {len(others)} other jobs meanwhile", longest, 10.0)
+        figures.at_most(f"the slowest of {len(others)} other jobs meanwhile", longest, 10.0)
         assert {other.exit_status for other in others} == {3}
         assert f"pid {process.pid} (" in row.reason
         assert "state D) cannot be killed" in row.reason
         [node] = daemon.nodes().nodes
         held = [device for device in node.devices if device.job == job]
-        figures.exactly("slots that the stuck job keeps", len(held), 1)
+        figures.exactly("slots kept by the stuck job", len(held), 1)
         waiting = [daemon.shell("true") for _ in range(3)]
         assert set(daemon.ended(*waiting).values()) == {("completed", 0)}
         assert [device.job for device in daemon.nodes().nodes[0].devices if device.job] == [job]
@@ -120,7 +121,7 @@ def test_what_cannot_be_killed_is_stuck_keeps_its_slot_and_hinders_nobody(figure
 
 @pytest.mark.row("30")
 @pytest.mark.skipif(bool(lacking("memory")), reason=lacking("memory"))
-def test_a_job_is_told_its_want_of_memory_and_an_agent_that_died_of_it_is_back_without_harm(figures: Figures) -> None:
+def test_a_job_killed_for_memory_says_so_and_an_agent_killed_for_memory_comes_back(figures: Figures) -> None:
     with (
         group("memory", "narrow", memory__limit_in_bytes=96 << 20) as narrow,
         group("memory", "small", memory__limit_in_bytes=1 << 20) as small,
@@ -134,11 +135,11 @@ def test_a_job_is_told_its_want_of_memory_and_an_agent_that_died_of_it_is_back_w
         hog = daemon.submit(sys.executable, "-c", "b = []\nwhile True: b.append(bytearray(b'x' * (8 << 20)))")
         assert daemon.ended(hog) == {hog: ("failed", 137)}
         reason = daemon.detail(hog).job.reason
-        figures.exactly("cause of the job's end is told", "out of memory: the kernel killed it" in reason, True)
+        figures.exactly("cause of the job's end is reported", "out of memory: the kernel killed it" in reason, True)
         assert "oom_kill rose from" in reason
         (small / "cgroup.procs").write_text(str(agent.pid))
-        daemon.submit("sh", "-c", "true", *["x" * 100_000] * 8)  # to read its order takes the agent some memory
-        wait_until(lambda: not agent.is_running(), "the agent is killed")
+        daemon.submit("sh", "-c", "true", *["x" * 100_000] * 8)  # the agent needs some memory to read its order
+        wait_until(lambda: not agent.is_running(), "the agent was killed")
         assert "oom_kill 1" in (small / "memory.oom_control").read_text()
         began = time.monotonic()
         other = daemon.shell("exit 6")
@@ -146,7 +147,7 @@ def test_a_job_is_told_its_want_of_memory_and_an_agent_that_died_of_it_is_back_w
         figures.at_most("the node serves again after its agent was killed", time.monotonic() - began, 15.0)
         assert agent_of(daemon).pid != agent.pid
         gate.touch()
-        figures.exactly("end of the job that ran meanwhile", daemon.ended(lives)[lives], ("failed", 5))
+        figures.exactly("end of the job that ran at the time", daemon.ended(lives)[lives], ("failed", 5))
         assert (daemon.work / "lives").read_text() == "run\n"
 
 
@@ -161,7 +162,7 @@ def test_a_daemon_with_64_descriptors_refuses_a_crowd_and_recovers(figures: Figu
         try:
             crowd.extend(Connection(str(daemon.home / "gpq.sock")) for _ in range(100))
             served = psutil.Process(daemon.process.pid)
-            wait_until(lambda: served.num_fds() >= 60, "its listener meets the limit")
+            wait_until(lambda: served.num_fds() >= 60, "its listener reaches the limit")
             assert daemon.process.poll() is None
         finally:
             for connection in crowd:
@@ -169,9 +170,9 @@ def test_a_daemon_with_64_descriptors_refuses_a_crowd_and_recovers(figures: Figu
         began = time.monotonic()
         other = daemon.shell("exit 3")
         assert daemon.ended(other) == {other: ("failed", 3)}
-        figures.at_most("served again after the crowd has gone", time.monotonic() - began, 15.0)
+        figures.at_most("served again after the crowd left", time.monotonic() - began, 15.0)
         (daemon.work / "gate").touch()
-        figures.exactly("end of the job that ran meanwhile", daemon.ended(lives)[lives], ("failed", 4))
+        figures.exactly("end of the job that ran at the time", daemon.ended(lives)[lives], ("failed", 4))
 
 
 @pytest.fixture
@@ -184,7 +185,7 @@ def remote(tmp_path: Path) -> Iterator[Served]:
 
 @needs_root
 @pytest.mark.row("42")
-def test_a_file_server_that_fails_is_the_jobs_trouble_alone(remote: Served, figures: Figures) -> None:
+def test_a_failing_file_server_affects_only_its_jobs(remote: Served, figures: Figures) -> None:
     with Daemon(slots=2) as daemon:
         good = daemon.shell("exit 3", cwd=str(remote.work))
         assert daemon.ended(good) == {good: ("failed", 3)}
@@ -192,17 +193,17 @@ def test_a_file_server_that_fails_is_the_jobs_trouble_alone(remote: Served, figu
         for name, error in (("ESTALE", 116), ("ENOENT", 2), ("EIO", 5)):
             remote.error = error
             job = daemon.shell("exit 4", cwd=str(remote.work))
-            wait_until(lambda job=job: str(remote.work) in daemon.detail(job).job.reason, f"{name} is told")
+            wait_until(lambda job=job: str(remote.work) in daemon.detail(job).job.reason, f"{name} is reported")
             lacking[name] = job
         states = {name: daemon.state(job) for name, job in lacking.items()}
-        figures.exactly("a job whose folder fails", states, dict.fromkeys(lacking, "pending"))
+        figures.exactly("jobs whose folder fails", states, dict.fromkeys(lacking, "pending"))
         remote.error = 0
-        again = daemon.shell("exit 4", cwd=str(remote.work))  # so the folder is looked at now, not after 30 s
+        again = daemon.shell("exit 4", cwd=str(remote.work))  # so gpq checks the folder now, not after 30 s
         ends = daemon.ended(*lacking.values(), again)
         figures.exactly("once the folder is back", set(ends.values()), {("failed", 4)})
         remote.hang()
         waits = daemon.shell("exit 7", cwd=str(remote.work))
-        looked = daemon.shell("exit 7", cwd=f"{remote.work}/.")  # of which nothing is known yet
+        looked = daemon.shell("exit 7", cwd=f"{remote.work}/.")  # gpq knows nothing about this one yet
         longest = 0.0
         until = time.monotonic() + 8.0
         while time.monotonic() < until:
@@ -211,18 +212,18 @@ def test_a_file_server_that_fails_is_the_jobs_trouble_alone(remote: Served, figu
             assert daemon.ended(other) == {other: ("failed", 3)}
             longest = max(longest, time.monotonic() - began)
             assert [node.state for node in daemon.nodes().nodes] == ["up"]
-        figures.at_most("another job while a file server does not answer", longest, 8.0)
+        figures.at_most("another job while a file server is silent", longest, 8.0)
         assert not daemon.detail(waits).job.ended_at
-        wait_until(lambda: "does not answer on this server" in daemon.detail(looked).job.reason, "that is told")
+        wait_until(lambda: "does not answer on this server" in daemon.detail(looked).job.reason, "gpq says so")
         remote.answer()
         again = daemon.shell("exit 7", cwd=f"{remote.work}/.")
         ends = daemon.ended(waits, looked, again)
-        figures.exactly("ends of the jobs that waited for it", set(ends.values()), {("failed", 7)})
+        figures.exactly("ends of the jobs that waited for the folder", set(ends.values()), {("failed", 7)})
 
 
 @needs_root
 @pytest.mark.row("42")
-def test_a_state_directory_behind_a_network_is_refused_in_one_line(remote: Served, figures: Figures) -> None:
+def test_a_state_directory_on_a_network_file_system_is_refused_in_one_line(remote: Served, figures: Figures) -> None:
     env = {**os.environ, "PYTHONPATH": f"{ROOT}:{ROOT / 'agent'}", "GPQ_HOME": str(remote.work / "gpq")}
     argv = [sys.executable, "-m", "gpq.daemon.main"]
     done = subprocess.run(argv, env=env, cwd="/", capture_output=True, text=True, timeout=60, check=False)
@@ -235,7 +236,7 @@ def test_a_state_directory_behind_a_network_is_refused_in_one_line(remote: Serve
     )
 
 
-# Ends the agent and every supervisor of its node, as `pkill -f gpq` would; notes each time that it began.
+# Kills the agent and every supervisor of its node, as `pkill -f gpq` would. Notes each time that it started.
 KILLER = """
 import os, signal, time
 open("killer-ran", "a").write("run\\n")
@@ -251,7 +252,7 @@ for name in os.listdir("/proc"):
 
 
 @pytest.mark.row("44, 45")
-def test_jobs_that_fail_at_once_or_kill_their_nodes_agent_are_held_after_three(figures: Figures) -> None:
+def test_jobs_that_fail_at_once_or_kill_their_agent_are_held_after_three_attempts(figures: Figures) -> None:
     with Daemon(nodes={"a": 1, "b": 1}) as daemon:
         (daemon.work / "killer.py").write_text(KILLER)
         killer = daemon.submit(sys.executable, "killer.py", level="signal", retries=50)

@@ -1,4 +1,5 @@
-"""Real training under the real daemon: it grows, gives back, changes its batch, loses a replica, and nobody could tell."""
+"""Real training under the real daemon. The job grows, shrinks, changes its batch and loses a replica, and the results
+are the same."""
 
 from __future__ import annotations
 
@@ -14,7 +15,7 @@ from gpq.rpc.requests import Requeue
 from tests.e2e.harness import Daemon
 from tests.support.waiting import wait_until
 
-LONG = 150.0  # seconds; an attempt of two replicas imports torch three times, and the machine may be busy
+LONG = 150.0  # seconds, because an attempt of two replicas imports torch three times and the machine may be busy
 
 TRAINING = """
 import json, os, sys, time
@@ -92,7 +93,7 @@ job.done()
 def train(
     daemon: Daemon, name: str, *, size: int, epochs: int, pace: float, fixed: bool, gpus: int, **more: object
 ) -> int:
-    """`gpus`: at most. From step `until` on it is slow as long as there is a file <name>.slow."""
+    """`gpus`: the maximum. From step `until` on, training is slow while a file <name>.slow exists."""
     (daemon.work / "train.py").write_text(TRAINING)
     until = more.pop("until", 0)
     settings = {"name": name, "size": size, "epochs": epochs, "pace": pace, "fixed": fixed, "until": until}
@@ -100,7 +101,7 @@ def train(
 
 
 def lines(daemon: Daemon, name: str) -> list[list[object]]:
-    """Whole lines of all attempts and replicas."""
+    """Complete lines of all attempts and replicas."""
     paths = sorted(daemon.work.glob(f"{name}.*.*"))
     return [
         json.loads(line) for path in paths for line in path.read_text().splitlines(keepends=True) if line[-1] == "\n"
@@ -118,25 +119,26 @@ def losses(daemon: Daemon, name: str) -> dict[int, float]:
 
 
 def visited(daemon: Daemon, name: str, size: int, epochs: int) -> bool:
-    """Each example of each epoch once."""
+    """Has each epoch used each example exactly once?"""
     seen: dict[object, list[int]] = {}
     for epoch, _, examples, *_ in lines(daemon, name):
         seen.setdefault(epoch, []).extend(examples)  # type: ignore[arg-type]
     return {epoch: sorted(part) for epoch, part in seen.items()} == {e: list(range(size)) for e in range(epochs)}
 
 
-def test_a_job_grows_gives_back_and_changes_its_batch_and_every_epoch_is_exact() -> None:
+def test_every_epoch_is_exact_while_a_job_grows_shrinks_and_changes_its_batch() -> None:
     with Daemon(slots=2, policy="goodput", interval=1.0, settle_seconds=0.5, restart_seconds=1.0) as daemon:
         size, epochs = 3200, 4
         (daemon.work / "adaptive.slow").touch()
-        # With the largest batch there are 200 steps: 75 seconds of slow ones, enough for all that it is to live through.
+        # With the largest batch there are 200 steps. The slow ones take 75 seconds, enough for everything that the job
+        # goes through.
         job = train(daemon, "adaptive", size=size, epochs=epochs, pace=0.02, fixed=False, gpus=2, until=50)
         wait_until(lambda: any(line[5] == 2 for line in lines(daemon, "adaptive")), "it trains on both", LONG)
-        wait_until(lambda: daemon.detail(job).job.batch_changes > 0, "its batch changes as it runs", LONG)
+        wait_until(lambda: daemon.detail(job).job.batch_changes > 0, "its batch changes while it runs", LONG)
         box = daemon.shell("while [ ! -e go ]; do sleep 0.05; done")
         daemon.until(box, "running", patience=LONG)
         attempts = daemon.detail(job).job.attempt
-        wait_until(lambda: list(daemon.work.glob(f"adaptive.{attempts}.*")), "it goes on beside the black box", LONG)
+        wait_until(lambda: list(daemon.work.glob(f"adaptive.{attempts}.*")), "it continues next to the black box", LONG)
         assert daemon.detail(job).job.state != "completed"
         (daemon.work / "adaptive.slow").unlink()
         (daemon.work / "go").touch()
@@ -159,7 +161,7 @@ def test_resizes_do_not_change_the_loss_curve_of_a_fixed_batch() -> None:
         wait_until(lambda: any(line[5] == 2 for line in lines(daemon, "moved")), "it trains on both", LONG)
         daemon.call(Requeue([str(job)]), Changed)
         before = daemon.detail(job).job.attempt
-        wait_until(lambda: list(daemon.work.glob(f"moved.{before + 1}.*")), "it goes on after a requeue", LONG)
+        wait_until(lambda: list(daemon.work.glob(f"moved.{before + 1}.*")), "it resumes after a requeue", LONG)
         (daemon.work / "moved.slow").unlink()
         detail = daemon.until(job, "completed", "failed", patience=LONG)
         assert detail.job.state == "completed", daemon.log(job, detail.job.attempt)
@@ -170,7 +172,7 @@ def test_resizes_do_not_change_the_loss_curve_of_a_fixed_batch() -> None:
         assert curve == pytest.approx(expected, rel=1e-4)
 
 
-def test_a_killed_replica_ends_its_attempt_at_once_and_the_job_goes_on_from_its_checkpoint() -> None:
+def test_a_killed_replica_ends_its_attempt_at_once_and_the_job_resumes() -> None:
     with Daemon(slots=2, interval=1.0) as daemon:
         (daemon.work / "killed.slow").touch()
         job = train(
@@ -179,24 +181,24 @@ def test_a_killed_replica_ends_its_attempt_at_once_and_the_job_goes_on_from_its_
         wait_until(lambda: len(lines(daemon, "killed")) >= 2 * 20, "both replicas train", LONG)
         daemon.call(Requeue([str(job)]), Changed)  # leaves a checkpoint
         path = wait_until(lambda: [*daemon.work.glob("killed.2.1")], "the second attempt trains", LONG)[0]
-        wait_until(lambda: path.read_text().endswith("\n"), "its second replica has taken a step", LONG)
+        wait_until(lambda: path.read_text().endswith("\n"), "its second replica took a step", LONG)
         os.kill(json.loads(path.read_text().splitlines()[0])[6], signal.SIGKILL)
         wait_until(
-            lambda: daemon.detail(job).job.attempt >= 3, "the next attempt, well before a time-out of gloo", LONG
+            lambda: daemon.detail(job).job.attempt >= 3, "the next attempt starts well before gloo times out", LONG
         )
         (daemon.work / "killed.slow").unlink()
         detail = daemon.until(job, "completed", "failed", patience=LONG)
         assert detail.job.state == "completed", daemon.log(job, detail.job.attempt)
         first = json.loads((daemon.work / "killed.3.0").read_text().splitlines()[0])
-        assert first[1] >= 20, "it went on from the checkpoint"
+        assert first[1] >= 20, "it resumed from the checkpoint"
         assert detail.job.progress == 1.0
 
 
-def test_a_loop_of_its_own_is_declared_resized_and_resumed() -> None:
+def test_a_custom_loop_is_declared_resized_and_resumed() -> None:
     with Daemon(slots=2, policy="goodput", interval=1.0, settle_seconds=0.5, restart_seconds=1.0) as daemon:
         (daemon.work / "own.py").write_text(OWN_LOOP)
         job = daemon.submit("own.py", level="script", max_gpus=2, grace=60.0)
-        wait_until(lambda: daemon.detail(job).job.level == "resizable", "it is declared", LONG)
+        wait_until(lambda: daemon.detail(job).job.level == "resizable", "it has declared itself", LONG)
         wait_until(lambda: [*daemon.work.glob("own.*.1")], "it runs on both", LONG)
         box = daemon.shell("while [ ! -e go ]; do sleep 0.05; done")
         daemon.until(box, "running", patience=LONG)
@@ -206,7 +208,7 @@ def test_a_loop_of_its_own_is_declared_resized_and_resumed() -> None:
         assert detail.job.state == "completed", daemon.log(job, detail.job.attempt)
         steps, total, _, begin = json.loads((daemon.work / "own.result").read_text())
         assert begin > 0
-        assert total == pytest.approx(steps), "nothing was lost and nothing done twice"
+        assert total == pytest.approx(steps), "nothing was lost and nothing repeated"
         assert sorted(path_steps(daemon.work)) == list(range(steps))
 
 

@@ -1,8 +1,9 @@
-"""Another version with jobs running: what the version before started is adopted, its servers are spoken to, and going back
-is refused without harm where the database has moved on.
+"""Upgrades while jobs run. gpq adopts what the earlier version started and talks to its servers. A downgrade is refused
+without harm if the database has a newer version.
 
-`tests/fixtures/gpq-before-leases.tar.xz` is gpq as it was before leases, epochs and ssh: two database versions of today's,
-a node agent that stamps no report. (Its daemon and node agent with the policy fifo, unchanged.)
+`tests/fixtures/gpq-before-leases.tar.xz` is gpq before leases, epochs and ssh. Its database is two versions older than
+today's, and its node agent puts no stamp on reports. (It holds the unchanged daemon and node agent with the fifo
+policy.)
 """
 
 from __future__ import annotations
@@ -34,14 +35,14 @@ def before(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The earlier version's sources."""
     folder = tmp_path_factory.mktemp("before")
     with tarfile.open(ROOT / "tests" / "fixtures" / "gpq-before-leases.tar.xz") as archive:
-        # Early releases of 3.10 and 3.11 know no filter; later ones complain without.
+        # Early releases of 3.10 and 3.11 have no filter argument, and later ones complain without it.
         archive.extractall(folder, **({"filter": "data"} if hasattr(tarfile, "data_filter") else {}))
     assert not (folder / "gpq" / "connectors" / "ssh.py").exists()
     return folder
 
 
 class Mixed(Daemon):
-    """Speaks to a daemon of any version: today's requests may have fields that an earlier one does not know."""
+    """Talks to a daemon of any version. Today's requests may have fields that an earlier daemon does not know."""
 
     def plainly(self, op: str, **fields: Any) -> Any:
         with closing(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)) as line:
@@ -64,7 +65,7 @@ class Mixed(Daemon):
         wait_until(lambda: self.told(job)[job][0] == state, f"job {job} is {state}")
 
     def agents_of(self, source: Path) -> None:
-        """From the next start on the node agent is that version's, whichever the daemon is."""
+        """From the next start on, the node agent comes from this version, whichever version the daemon is."""
         script = self.home / "python"
         script.write_text(f'#!/bin/sh\nPYTHONPATH={source}/agent exec {sys.executable} "$@"\n')
         script.chmod(0o700)
@@ -84,7 +85,7 @@ def mixed(before: Path) -> Iterator[Mixed]:
 
 
 @pytest.mark.row("43")
-def test_jobs_of_the_version_before_are_adopted_and_going_back_is_refused_without_harm(
+def test_jobs_of_an_earlier_version_are_adopted_and_a_downgrade_is_refused_without_harm(
     mixed: Mixed, before: Path, figures: Figures
 ) -> None:
     ended = mixed.put("exit 3")
@@ -120,18 +121,18 @@ def test_jobs_of_the_version_before_are_adopted_and_going_back_is_refused_withou
     (mixed.work / "go").touch()
     found = mixed.ended(stays, waits)
     wrong = {job: end for job, end in found.items() if end != ("failed", {stays: 9, waits: 5}[job])}
-    figures.exactly("jobs lost or told wrongly over an upgrade and back", wrong, {})
+    figures.exactly("jobs lost or reported wrongly after an upgrade and a downgrade", wrong, {})
     runs = [(mixed.work / name).read_text() for name in ("ran-a", "ran-b")]
     figures.exactly("runs of each job that was running", runs, ["1\n", "1\n"])
 
 
 @pytest.mark.row("43")
 @pytest.mark.parametrize("old", ["agent", "daemon"])
-def test_each_version_of_the_daemon_speaks_to_the_other_versions_agent(
+def test_each_version_of_the_daemon_works_with_the_other_versions_agent(
     mixed: Mixed, before: Path, figures: Figures, old: str
 ) -> None:
     mixed.source, agents = (ROOT, before) if old == "agent" else (before, ROOT)
-    mixed.kill()  # the version before may hang where it is asked to end as it has just started
+    mixed.kill()  # the earlier version may hang if it is asked to end right after its start
     mixed.agents_of(agents)
     mixed.start()
     good, killed = mixed.put("echo said; exit 4"), mixed.put("while :; do sleep 0.1; done", grace=0.5)
@@ -143,9 +144,9 @@ def test_each_version_of_the_daemon_speaks_to_the_other_versions_agent(
     if old == "agent":
         leased = mixed.put("true", requeue_on_lost=60.0)
         wait_until(
-            lambda: "does not support leases" in str(mixed.plainly("why", job=str(leased))), "it is said why it waits"
+            lambda: "does not support leases" in str(mixed.plainly("why", job=str(leased))), "gpq says why it waits"
         )
     told = mixed.told(good, killed)
     wrong = [job for job, end in told.items() if end[0] != {good: "failed", killed: "cancelled"}[job]]
-    figures.exactly(f"ends told wrongly where the {old} is of the version before", len(wrong), 0)
+    figures.exactly(f"ends reported wrongly with the {old} of the earlier version", len(wrong), 0)
     assert told[good] == ("failed", 4)

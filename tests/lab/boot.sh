@@ -1,6 +1,6 @@
 #!/bin/sh
-# The first process of a server, in namespaces of its own: says its pid to who made them, waits until its network was
-# put there, covers what it must not share with the machine, starts sshd, and is init from then on.
+# The first process of a server, in its own namespaces. It reports its pid to their creator and waits for its network.
+# Then it covers what it must not share with the machine, starts sshd, and acts as init from then on.
 set -eu
 folder=$1
 read -r pid _ </proc/self/stat # /proc is still the machine's: this is the pid as seen from there
@@ -22,7 +22,7 @@ mount -t sysfs sysfs /sys # /sys/class/net is of the network that it was mounted
 mount --rbind /mnt /sys/fs/cgroup
 umount -l /mnt
 
-# Held at /srv, before anything that they may lie in is covered.
+# Kept at /srv, before the folders that may contain them are covered.
 mount -t tmpfs -o mode=755 tmpfs /srv
 mkdir -m 700 /srv/lab
 mkdir /srv/shown
@@ -65,7 +65,7 @@ fi
 /usr/sbin/sshd -f /etc/ssh/sshd_config -E /srv/lab/sshd.log
 echo up
 exec </dev/null >/dev/null 2>&1
-# init: collects whoever is left to it.
+# init: collects orphaned processes.
 while :; do
   sleep 1000000 &
   wait $! || :

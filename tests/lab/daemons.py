@@ -78,7 +78,7 @@ class LabDaemon(Daemon):
 
 
 def watch(seconds: float, look: Callable[[], T]) -> list[T]:
-    """All different answers of `look` during this many seconds, in order."""
+    """All different answers of `look` within this many seconds, in order."""
     seen: list[T] = []
     until = time.monotonic() + seconds
     while time.monotonic() < until:

@@ -34,7 +34,7 @@ FISH = Kind(shell="/usr/bin/fish")
 NOISY = Kind(rc=NOISE)
 NOISY_CSH = replace(CSH, rc="echo 'Welcome to this server!'\nstty erase x\n")
 EXITING = Kind(rc="exit 0\n")
-TALKATIVE = Kind(rc="yes 'message of the day' | head -c 200000\n")  # more than anybody searches for a sentinel
+TALKATIVE = Kind(rc="yes 'message of the day' | head -c 200000\n")  # more than gpq searches for a sentinel
 PORT_2222 = Kind(port=2222)
 ONE_SESSION = Kind(sshd={"MaxSessions": "1"})
 NO_SESSION = Kind(sshd={"MaxSessions": "0"})

@@ -68,8 +68,8 @@ class Lab:
             undo.callback(run, "ip", "link", "del", bridge)
             run("ip", "link", "set", bridge, "alias", alias, "up")
         run("ip", "addr", "add", f"{network}.1/25", "dev", bridges[0])
-        # A server behind another must not be looked for elsewhere: this machine's default route may lead to a host that
-        # answers.
+        # A server behind another must not be searched for elsewhere. This machine's default route may lead to a host
+        # that answers.
         run("ip", "route", "add", f"{network}.128/25", "dev", bridges[0])
 
         key = self.folder / "id_ed25519"

@@ -13,7 +13,7 @@ IN, OUT = ("INPUT", "-i"), ("OUTPUT", "-o")
 
 
 class Link:
-    """The first interface of a server. This kernel may lack netem, so slow links are slow by queueing (tbf)."""
+    """The first interface of a server. This kernel may lack netem, so queueing (tbf) makes slow links slow."""
 
     def __init__(self, server: Server) -> None:
         self.server = server
@@ -38,12 +38,12 @@ class Link:
             self.cut()
 
     def cut(self) -> None:
-        """The cable is pulled, at the switch. The server may see it, but its peers do not."""
+        """Pull the cable at the switch. The server may see it, but its peers do not."""
         self._cut = True
         run("ip", "link", "set", self._outside, "down")
 
     def heal(self) -> None:
-        """The cable is back, and every other fault is over."""
+        """Plug the cable in again and end every other fault."""
         self._cut = False
         run("ip", "link", "set", self._outside, "up")
         self.undrop()
@@ -54,30 +54,30 @@ class Link:
         self._in_network("iptables", "-w", "-I", chain, option, self._inside, *rule)
 
     def drop_in(self) -> None:
-        """Packets to the server are lost."""
+        """Drop packets to the server."""
         self._filter(IN, "-j", "DROP")
 
     def drop_out(self) -> None:
-        """Packets from the server are lost."""
+        """Drop packets from the server."""
         self._filter(OUT, "-j", "DROP")
 
     def loss(self, share: float) -> None:
-        """This share of the packets is lost, each way."""
+        """Drop this share of the packets in each direction."""
         for way in (IN, OUT):
             chance = ("--mode", "random", "--probability", str(share))
             self._filter(way, "-m", "statistic", *chance, "-j", "DROP")
 
     def reject(self) -> None:
-        """TCP to the server gets a reset."""
+        """Answer TCP to the server with a reset."""
         self._filter(IN, "-p", "tcp", "-j", "REJECT", "--reject-with", "tcp-reset")
 
     def undrop(self) -> None:
-        """Nothing drops or rejects packets any more."""
+        """Stop dropping and rejecting packets."""
         self._in_network("iptables", "-w", "-F")
 
     def slow(self, rate: str, latency: str = "400ms") -> None:
-        """This rate each way, as tc writes it (256kbit). Packets that would wait in the queue for longer are
-        dropped."""
+        """Limit each direction to this rate, as tc writes it (256kbit). Packets that would wait in the queue for longer
+        are dropped."""
         self.full_speed()
         shape = ("root", "tbf", "rate", rate, "burst", "3000", "latency", latency)
         run("tc", "qdisc", "add", "dev", self._outside, *shape)

@@ -30,7 +30,7 @@ NEEDED = {
 
 @cache
 def lacking() -> str:
-    """Why there can be no laboratory here, "" if there can."""
+    """Why there can be no laboratory here, or "" if there can."""
     if os.geteuid() != 0:
         return "needs root"
     packages = {package for command, package in NEEDED.items() if shutil.which(command, path=search_path()) is None}
@@ -61,7 +61,7 @@ def run(*argv: str | Path, check: bool = True, patience: float = PATIENCE, told:
 
 
 def started(pid: int) -> int | None:
-    """When the process started, in clock ticks since boot, None if there is none. (pid, started) is unique."""
+    """When the process started, in clock ticks since boot, or None if it does not exist. (pid, started) is unique."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:

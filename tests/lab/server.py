@@ -128,7 +128,7 @@ class Server:
         (self.folder / "etc" / "ssh" / "sshd_config").write_text(lines)
 
     def new_host_key(self) -> None:
-        """As after a new installation. sshd reads it when it starts."""
+        """As after a new installation. sshd reads the key when it starts."""
         key = self.folder / "etc" / "ssh" / "host_key"
         for old in (key, key.with_suffix(".pub")):
             old.unlink(missing_ok=True)
@@ -156,7 +156,7 @@ class Server:
         return self._init
 
     def boot(self) -> None:
-        """New namespaces, a new boot id, sshd. Faults of its network are over, but a cable that is out stays out."""
+        """New namespaces, a new boot id, sshd. Its network faults are over, but an unplugged cable stays unplugged."""
         assert not self.on, f"{self.name} is on"
         (self.folder / "boot_id").write_text(f"{uuid.uuid4()}\n")
         # The server ends with the lab: the kernel kills it when this process ends, however it ends.
@@ -192,8 +192,7 @@ class Server:
         self.link.plugged()
 
     def power_off(self) -> None:
-        """The plug is pulled: nothing says good-bye, and everything inside is gone when this returns. May be
-        repeated."""
+        """Pull the plug. Nothing says goodbye, and everything inside is gone when this returns. May be called twice."""
         if self._power is None:
             return
         for port in self.ports:  # first the network, so that no FIN of a dying process leaves

@@ -19,7 +19,7 @@ DETECTED = 10.0  # seconds until a keepalive of 2 s x 3 has noticed a dead link.
 # -- the network
 
 
-def test_keepalive_notices_every_kind_of_silence_and_the_job_lives_on(lab: Lab, figures: Figures) -> None:
+def test_keepalive_notices_every_kind_of_silence_and_the_job_continues(lab: Lab, figures: Figures) -> None:
     faults = {"srv-a": lab["srv-a"].link.cut, "srv-b": lab["srv-b"].link.drop_in, "srv-c": lab["srv-c"].link.drop_out}
     with contextlib.ExitStack() as open_sessions:
         sessions = {name: open_sessions.enter_context(session(lab, name, **KEEPALIVE)) for name in faults}
@@ -38,7 +38,7 @@ def test_keepalive_notices_every_kind_of_silence_and_the_job_lives_on(lab: Lab, 
         assert lab.ssh(server.name, "pkill sleep").returncode == 0
 
 
-def test_a_cut_cuts_and_a_healed_link_goes_on(lab: Lab, figures: Figures) -> None:
+def test_a_cut_link_is_silent_and_a_healed_link_continues(lab: Lab, figures: Figures) -> None:
     with session(lab, "srv-a", LOUD, **KEEPALIVE) as ssh:
         lab["srv-a"].link.cut()
         assert not reaches(lab["srv-a"])
@@ -49,10 +49,10 @@ def test_a_cut_cuts_and_a_healed_link_goes_on(lab: Lab, figures: Figures) -> Non
         assert ssh.stdout is not None
         assert any(float(line) > healed for line in ssh.stdout)  # none: the stream has ended
         took = time.clock_gettime(time.CLOCK_BOOTTIME) - healed
-        figures.at_most("a stream goes on after 2 s of a cut", took, 5.0)
+        figures.at_most("a stream continues after a cut of 2 s", took, 5.0)
 
 
-def test_a_one_way_drop_is_one_way(lab: Lab) -> None:
+def test_a_one_way_drop_affects_only_one_direction(lab: Lab) -> None:
     server = lab["srv-a"]
     assert (datagrams_in(server), datagram_out(lab, server)) == (1, True)
     server.link.drop_in()
@@ -70,7 +70,7 @@ def test_a_fifth_of_the_packets_is_lost(lab: Lab) -> None:
     assert 700 < datagrams_in(lab["srv-a"], 1000) < 900  # five standard deviations are 63
 
 
-def test_rejected_is_reset_at_once(lab: Lab, figures: Figures) -> None:
+def test_a_rejected_connection_is_reset_at_once(lab: Lab, figures: Figures) -> None:
     with session(lab, "srv-a", LOUD) as ssh:
         lab["srv-a"].link.reject()
         began = time.monotonic()
@@ -81,7 +81,7 @@ def test_rejected_is_reset_at_once(lab: Lab, figures: Figures) -> None:
         socket.create_connection((lab["srv-a"].address, 22), 1)
 
 
-def test_slow_is_slow_each_way_and_only_until_it_is_not(lab: Lab, figures: Figures) -> None:
+def test_a_slow_link_is_slow_in_both_directions_until_it_is_restored(lab: Lab, figures: Figures) -> None:
     def seconds() -> float:
         began = time.monotonic()
         assert len(lab.ssh("srv-a", "head -c 100000 /dev/urandom | base64").stdout) > 100_000
@@ -100,7 +100,7 @@ def test_slow_is_slow_each_way_and_only_until_it_is_not(lab: Lab, figures: Figur
 # -- sshd
 
 
-def test_a_frozen_sshd_accepts_and_says_nothing(lab: Lab, figures: Figures) -> None:
+def test_a_frozen_sshd_accepts_connections_but_says_nothing(lab: Lab, figures: Figures) -> None:
     lab["srv-a"].freeze_sshd()
     with socket.create_connection((lab["srv-a"].address, 22), 1) as connection:
         connection.settimeout(0.5)
@@ -111,7 +111,7 @@ def test_a_frozen_sshd_accepts_and_says_nothing(lab: Lab, figures: Figures) -> N
     took = time.monotonic() - began
     assert refused.returncode == 255
     assert "banner exchange" in refused.stderr
-    figures.at_most("ConnectTimeout=1 ends a login at a frozen sshd", took, 3.0)
+    figures.at_most("ConnectTimeout=1 ends a login to a frozen sshd", took, 3.0)
     assert took >= 1.0
     assert lab.ssh("srv-b", "true").returncode == 0
     lab["srv-a"].thaw_sshd()

@@ -17,7 +17,7 @@ from tests.support.waiting import wait_until
 
 SAMPLES = 200
 BALLAST = 4_000_000  # bytes of a checkpoint, some seconds at 8 Mbit/s
-# Prints each sample that it takes. On TERM it saves its position and what would be expensive to lose.
+# Prints each sample that it takes. On TERM it saves its position and data that would be expensive to lose.
 PROGRAM = f"""
 import os, signal, sys, time
 path = os.environ["GPQ_CHECKPOINT_DIR"] + "/state"
@@ -47,13 +47,13 @@ def test_a_checkpoint_follows_its_job_although_the_link_is_cut_during_the_transf
         def row(job: int) -> JobView:
             return daemon.detail(job).job
 
-        daemon.call(Drain("srv-b", "the job begins on the other one"), Drained)
+        daemon.call(Drain("srv-b", "the job starts on the other one"), Drained)
         job = daemon.run(f"exec python3 -c '{PROGRAM}'", level="signal", signal="TERM")
         wait_until(lambda: "sample 20\n" in daemon.log(job), "it takes samples")
         server = lab["srv-b"]
         server.link.slow("8mbit")
         daemon.call(Undrain("srv-b"), Drained)
-        daemon.call(Drain("srv-a", "it is to go to the other one"), Drained)
+        daemon.call(Drain("srv-a", "it should move to the other one"), Drained)
 
         def sent() -> int:
             staging = row(job).staging
@@ -61,7 +61,9 @@ def test_a_checkpoint_follows_its_job_although_the_link_is_cut_during_the_transf
 
         before = wait_until(lambda: sent() if sent() > BALLAST // 4 else 0, "a quarter of it was sent")
         server.link.cut()
-        wait_until(lambda: (found := row(job).staging) is not None and "interrupted" in found.note, "the cut is seen")
+        wait_until(
+            lambda: (found := row(job).staging) is not None and "interrupted" in found.note, "the cut was noticed"
+        )
         server.link.heal()
         server.link.slow("8mbit")
         least, began = BALLAST, time.monotonic()
@@ -73,15 +75,15 @@ def test_a_checkpoint_follows_its_job_although_the_link_is_cut_during_the_transf
             return staging is None
 
         wait_until(goes_on, "all of it was sent")
-        figures.note("the rest of 4 MB at 8 Mbit/s after a cut", f"{time.monotonic() - began:.1f} s from the healing")
+        figures.note("the rest of 4 MB at 8 Mbit/s after a cut", f"{time.monotonic() - began:.1f} s after the healing")
         assert daemon.ended(job) == {job: ("completed", 0)}
-        assert least >= before - (1 << 20), "it went on where it was"
+        assert least >= before - (1 << 20), "the transfer continued where it was"
         told = [
             int(number)
             for number in re.findall(r"^sample (\d+)$", daemon.log(job, 1) + daemon.log(job, 2), re.MULTILINE)
         ]
-        figures.exactly("samples taken otherwise than once", SAMPLES - len(set(told)) + len(told) - len(set(told)), 0)
+        figures.exactly("samples not taken exactly once", SAMPLES - len(set(told)) + len(told) - len(set(told)), 0)
         assert told == list(range(SAMPLES))
         assert daemon.detail(job).job.attempt == 2
         folders = [one.parent.parent for server in lab for one in server.home.rglob("checkpoints/*/state")]
-        assert len(folders) == 2, "each of them has its own"
+        assert len(folders) == 2, "each server has its own copy"

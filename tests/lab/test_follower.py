@@ -60,7 +60,7 @@ def following(daemon: LabDaemon, job: int) -> Iterator[Follower]:
 
 
 def gathered(follower: Follower) -> list[float]:
-    """Delays of the lines of the next seconds."""
+    """Delays of the lines within the next seconds."""
     since = time.time()
     wait_until(lambda: len(follower.delays(since)) > ENOUGH, "lines of the healthy server")
     return follower.delays(since)
@@ -89,10 +89,10 @@ def test_a_follower_of_a_healthy_server_does_not_notice_that_another_hangs(lab: 
             # the whole fault: before it is noticed, during it, and while gpq tries again
             during = follower.delays(began)
         lab[hung].thaw_sshd()
-        figures.note("p99 of the delay of `gpq logs -f`, all well", f"{p99(before) * 1000:.0f} ms")
-        figures.note("median, all well and while a server hangs", f"{_ms(before)} and {_ms(during)}")
-        figures.note("until the hung one was unknown", f"{unknown:.1f} s")
-        figures.at_most("p99 of it while another server hangs", p99(during), max(2 * p99(before), 0.25))
+        figures.note("p99 of the delay of `gpq logs -f`, with healthy servers", f"{p99(before) * 1000:.0f} ms")
+        figures.note("median, with healthy servers and while a server hangs", f"{_ms(before)} and {_ms(during)}")
+        figures.note("until the hanging one was unknown", f"{unknown:.1f} s")
+        figures.at_most("p99 of the delay while another server hangs", p99(during), max(2 * p99(before), 0.25))
         daemon.up()
         for name in jobs:
             (lab[name].home / "go").touch()

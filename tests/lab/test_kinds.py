@@ -114,7 +114,7 @@ def test_the_path_of_the_lab_has_its_own_ssh(lab: Lab) -> None:
     assert done.stdout == "srv-2222\n"
 
 
-def test_a_server_sees_only_what_it_is_shown(tmp_path_factory: pytest.TempPathFactory) -> None:
+def test_a_server_sees_only_the_folders_shown_to_it(tmp_path_factory: pytest.TempPathFactory) -> None:
     shown = tmp_path_factory.mktemp("shown")
     (shown / "file").write_text("here")
     with Lab({"srv-a": kinds.Kind(shown=(shown,)), "srv-b": kinds.PLAIN}) as lab:

@@ -47,16 +47,16 @@ def test_servers_reach_each_other_by_name(lab: Lab) -> None:
 # -- the power
 
 
-def test_a_reboot_keeps_the_disk_and_nothing_else(lab: Lab, figures: Figures) -> None:
+def test_a_reboot_keeps_only_the_disk(lab: Lab, figures: Figures) -> None:
     server = lab["srv-b"]
     before = server.boot_id
-    patient = {**KEEPALIVE, "ServerAliveCountMax": 30}  # somebody tells it, or it waits a minute
+    patient = {**KEEPALIVE, "ServerAliveCountMax": 30}  # something tells it, or it waits a minute
     with session(lab, "srv-b", "touch ~/kept /tmp/lost; setsid sleep 1000 & echo here; wait", **patient) as ssh:
         inside = server.processes()
         server.power_off()
         assert all(started(pid) is None for pid in inside)
         assert not reaches(server)
-        assert ssh.poll() is None  # nobody has told it
+        assert ssh.poll() is None  # nothing told it
         server.boot()
         began = time.monotonic()
         ssh.communicate(timeout=PATIENCE)
@@ -68,7 +68,7 @@ def test_a_reboot_keeps_the_disk_and_nothing_else(lab: Lab, figures: Figures) ->
     assert len(server.processes("sleep")) == 1  # init's own
 
 
-def test_a_cable_that_is_out_stays_out_over_a_reboot(lab: Lab) -> None:
+def test_an_unplugged_cable_stays_unplugged_after_a_reboot(lab: Lab) -> None:
     lab["srv-b"].link.cut()
     lab["srv-b"].reboot()
     assert not reaches(lab["srv-b"])
@@ -125,7 +125,7 @@ def test_a_lab_whose_creation_fails_leaves_nothing(monkeypatch: pytest.MonkeyPat
     assert len(ours()) == before
 
 
-def test_the_next_lab_removes_what_a_killed_one_left() -> None:
+def test_the_next_lab_removes_the_remains_of_a_killed_one() -> None:
     code = (
         "from tests.lab.lab import Lab\nimport sys\n"
         "with Lab() as lab:\n"

@@ -73,7 +73,7 @@ def test_a_job_runs_on_every_server_that_can_run_one(daemon: LabDaemon, figures:
 @pytest.mark.row("38, 39")
 @pytest.mark.parametrize("name", REFUSE)
 def test_a_server_that_cannot_be_used_says_why_in_one_sentence(daemon: LabDaemon, name: str, figures: Figures) -> None:
-    wait_until(lambda: daemon.node(name).state == "unreachable", f"{name} is given up for now")
+    wait_until(lambda: daemon.node(name).state == "unreachable", f"{name} is tried again later")
     reason = daemon.node(name).reason
     figures.note(name, reason)
     assert "\n" not in reason

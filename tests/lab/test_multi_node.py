@@ -53,7 +53,7 @@ def pair() -> Iterator[Lab]:
 
 
 @pytest.mark.long
-def test_three_and_one_over_gloo(pair: Lab, figures: Figures) -> None:
+def test_three_replicas_and_one_train_over_gloo(pair: Lab, figures: Figures) -> None:
     for server in pair:
         # Like docker's: the same address everywhere, first in the alphabet, and no route to anywhere.
         server.inside("ip", "link", "add", "docker0", "type", "bridge")
@@ -76,12 +76,12 @@ def test_three_and_one_over_gloo(pair: Lab, figures: Figures) -> None:
             (str(rank), str(local), "4", master, "eth0", "mine") for rank, local in enumerate((0, 1, 2, 0))
         ]
 
-        wait_until(lambda: daemon.detail(job).job.stragglers == [SLOW], "the slow one is told", LONG)
+        wait_until(lambda: daemon.detail(job).job.stragglers == [SLOW], "the slow one is reported", LONG)
         shown = daemon.detail(job)
         seats = [(one.rank, one.node, one.straggler) for one in shown.ranks]
         assert seats == [(0, "srv-a", False), (1, "srv-a", False), (2, "srv-a", False), (3, "srv-b", True)]
         waits = [one.wait_share or 0.0 for one in shown.ranks]
-        assert waits[SLOW] < min(waits[:SLOW]), "who makes the others wait waits least"
+        assert waits[SLOW] < min(waits[:SLOW]), "the replica that makes the others wait waits least"
         assert any("rank 3 on srv-b is a straggler" in line for line in shown.notices)
         figures.note("share of a step that ranks 0 to 3 wait", ", ".join(f"{share:.0%}" for share in waits))
 
@@ -94,8 +94,8 @@ def test_three_and_one_over_gloo(pair: Lab, figures: Figures) -> None:
 
 
 def test_servers_behind_a_firewall_are_reported_and_use_no_retry(pair: Lab, figures: Figures) -> None:
-    """Everything that comes to the second server is dropped, except ssh: it reaches the first, but is not reachable
-    itself."""
+    """Drops everything that comes to the second server, except ssh. It reaches the first server, but nothing reaches
+    it."""
     new = ("-i", "eth0", "-p", "tcp", "--syn", "!", "--dport", "22", "-j", "DROP")
     for server in pair:
         (server.home / "train.py").write_text("raise SystemExit('it ran')")
@@ -104,11 +104,11 @@ def test_servers_behind_a_firewall_are_reported_and_use_no_retry(pair: Lab, figu
         pair["srv-b"].inside("iptables", "-w", "-I", "INPUT", *new)
         began = time.monotonic()
         job = daemon.submit("train.py", level="script", cwd=HOME, min_gpus=2, max_gpus=2)
-        wait_until(lambda: daemon.detail(job).notices, "it is told", LONG)
-        figures.note("from submit to why the servers do not meet", f"{time.monotonic() - began:.1f} s")
+        wait_until(lambda: daemon.detail(job).notices, "the reason is shown", LONG)
+        figures.note("from submit to the reason why the servers do not meet", f"{time.monotonic() - began:.1f} s")
         detail = daemon.detail(job)
         told = "srv-b reaches srv-a, but not the other way round: " + pair["srv-b"].address
         assert told in detail.notices[-1]
         assert "Is there a firewall?" in detail.notices[-1]
-        assert detail.job.state not in ("failed", "completed"), "it has no retries, and needs none"
+        assert detail.job.state not in ("failed", "completed"), "it has no retries and needs none"
         assert "it ran" not in daemon.log(job, 1)

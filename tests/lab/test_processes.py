@@ -35,13 +35,13 @@ def test_a_reboot_differs_from_a_restart_and_its_slots_are_free_again(lab: Lab, 
             after = daemon.run(f"echo {number}")  # needs the slot
             assert daemon.ended(after) == {after: ("completed", 0)}
             longest = max(longest, time.monotonic() - began)
-            # Not its own failure: it has a lost attempt, and says that the server was rebooted.
+            # This is not its own failure. It has a lost attempt, and says that the server was rebooted.
             detail = daemon.detail(job)
             assert "reboot" in " ".join([*(attempt.why for attempt in detail.attempts), *detail.notices]), detail
         ran = [(server.home / f"ran-{job}").read_text().count("run") for job in jobs]
         figures.exactly("runs of each job of a rebooted server", ran, [1] * REBOOTS)
         assert {daemon.state(job) for job in jobs} == {"failed"}  # nobody asked for another try
-        figures.at_most(f"the slot is used again after a reboot, the longest of {REBOOTS}", longest, 5.0)
+        figures.at_most(f"the slot is used again after a reboot, slowest of {REBOOTS}", longest, 5.0)
 
 
 @pytest.mark.row("22")
@@ -61,7 +61,7 @@ def test_in_a_partition_a_job_ends_itself_before_it_lives_elsewhere(lab: Lab, fi
 
 @pytest.mark.row("26")
 @pytest.mark.parametrize("run", [servers.partitions_killed, servers.partitions_stopped])
-def test_so_does_a_job_whose_supervisor_is_killed_or_hangs(
+def test_in_a_partition_a_job_ends_itself_even_if_its_supervisor_is_killed_or_hangs(
     lab: Lab, figures: Figures, run: Callable[..., Sequence[Measured]]
 ) -> None:
     figures.all(run(1, seed=0, lab=lab))

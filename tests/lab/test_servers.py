@@ -37,7 +37,7 @@ def lines(count: int) -> str:
 
 
 @pytest.mark.row("12")
-def test_a_short_cut_is_not_seen(lab: Lab, figures: Figures) -> None:
+def test_a_short_cut_goes_unnoticed(lab: Lab, figures: Figures) -> None:
     with LabDaemon(lab, {"srv-a": 1}) as daemon:
         job = daemon.run(ticks(100))
         wait_until(lambda: "line 5\n" in daemon.log(job), "its first lines")
@@ -45,7 +45,7 @@ def test_a_short_cut_is_not_seen(lab: Lab, figures: Figures) -> None:
         seen = watch(5.0, lambda: (daemon.state(job), daemon.node("srv-a").state))
         lab["srv-a"].link.heal()
         seen += watch(2.0, lambda: (daemon.state(job), daemon.node("srv-a").state))
-        figures.exactly("changes that a cut of 5 s makes", len(set(seen)) - 1, 0)
+        figures.exactly("changes caused by a cut of 5 s", len(set(seen)) - 1, 0)
         assert daemon.ended(job) == {job: ("completed", 0)}
         assert daemon.log(job) == lines(100)
 
@@ -90,7 +90,7 @@ def test_silence_of_every_kind_changes_the_server_and_never_the_job(lab: Lab, fi
 
 
 @pytest.mark.row("15")
-def test_a_fifth_of_the_packets_lost_makes_it_slower_and_nothing_else(lab: Lab, figures: Figures) -> None:
+def test_losing_a_fifth_of_the_packets_only_makes_it_slower(lab: Lab, figures: Figures) -> None:
     with LabDaemon(lab, {"srv-a": 2}) as daemon:
         daemon.up()
         lab["srv-a"].link.loss(0.2)
@@ -124,7 +124,7 @@ def test_a_huge_log_over_a_slow_link_keeps_nobody_waiting(lab: Lab, figures: Fig
                 assert follower.poll() is None
             finally:
                 follower.kill()
-        figures.at_most("the end of a job is seen, beside a log at 256 kbit/s", max(delays), 5.0)
+        figures.at_most("the end of a job is noticed, next to a log at 256 kbit/s", max(delays), 5.0)
         lab["srv-a"].link.heal()
         (lab["srv-a"].home / "go").touch()
         assert daemon.ended(huge) == {huge: ("completed", 0)}
@@ -132,7 +132,7 @@ def test_a_huge_log_over_a_slow_link_keeps_nobody_waiting(lab: Lab, figures: Fig
 
 
 @pytest.mark.row("17")
-def test_after_resets_and_restarts_of_sshd_it_is_back_at_once(lab: Lab, figures: Figures) -> None:
+def test_a_server_is_back_at_once_after_resets_and_restarts_of_sshd(lab: Lab, figures: Figures) -> None:
     server = lab["srv-a"]
 
     def works() -> bool:
@@ -158,7 +158,7 @@ def test_after_resets_and_restarts_of_sshd_it_is_back_at_once(lab: Lab, figures:
 @pytest.mark.row("18")
 def test_a_frozen_sshd_delays_nobody_else(lab: Lab, figures: Figures) -> None:
     def latencies() -> list[float]:
-        """Of the newest log of a job on the healthy server, by its own clock, which both share."""
+        """Delays of the newest log of a job on the healthy server, by its own clock. Both servers share that clock."""
         found = []
         for _ in range(60):
             began = time.monotonic()
@@ -178,7 +178,9 @@ def test_a_frozen_sshd_delays_nobody_else(lab: Lab, figures: Figures) -> None:
         during = sorted(during + latencies())
         figures.note("median of a log's latency on another server", f"{statistics.median(before) * 1000:.1f} ms")
         slowest = during[int(0.99 * len(during))]
-        figures.at_most("p99 of it while a server hangs", slowest, max(2 * before[int(0.99 * len(before))], 0.1))
+        figures.at_most(
+            "p99 of the latency while a server hangs", slowest, max(2 * before[int(0.99 * len(before))], 0.1)
+        )
         assert daemon.node("srv-b").state == "up"
         lab["srv-a"].thaw_sshd()
         figures.at_most("the frozen one is back", took(lambda: daemon.node("srv-a").state == "up", "back"), BACK)
@@ -189,7 +191,7 @@ def test_a_frozen_sshd_delays_nobody_else(lab: Lab, figures: Figures) -> None:
 
 
 @pytest.mark.row("19")
-def test_an_order_that_hung_in_an_old_connection_is_not_obeyed(lab: Lab, figures: Figures) -> None:
+def test_an_order_stuck_in_an_old_connection_is_not_obeyed(lab: Lab, figures: Figures) -> None:
     server = lab["srv-a"]
     with LabDaemon(lab, {"srv-a": 2}, pace=QUICK) as daemon:
         daemon.up()
@@ -201,7 +203,7 @@ def test_an_order_that_hung_in_an_old_connection_is_not_obeyed(lab: Lab, figures
         ordered = time.monotonic()
         daemon.call(Cancel([str(cancelled)], wait=0.0), CancelResult)
         wait_until(lambda: daemon.node("srv-a").state != "up", "unknown", 2 * UNKNOWN)
-        wait_until(lambda: time.monotonic() > ordered + wire.START_EXPIRY, "the order is older than an order may be")
+        wait_until(lambda: time.monotonic() > ordered + wire.START_EXPIRY, "the order is older than allowed")
         server.link.undrop()
         daemon.up()
         ended = daemon.ended(stale, cancelled)
@@ -253,7 +255,7 @@ def test_a_follower_gets_every_byte_over_many_cuts(lab: Lab, figures: Figures) -
             said, complaints = follower.communicate(timeout=90)
         assert daemon.ended(job) == {job: ("completed", 0)}, complaints
         lost = (daemon.home / "daemon.log").read_text().count("Next try")
-        figures.note("connections that were lost or not made meanwhile", str(lost))
+        figures.note("connections lost or refused in the meantime", str(lost))
         assert lost >= 10
         luck = random.Random(7)
         pieces = int((server.home / "pieces").read_text())

@@ -21,10 +21,11 @@ from tests.support.waiting import wait_until
 
 LONG = 180.0  # seconds. Four replicas and two launchers import torch on a busy machine
 EPOCHS = 8
-TARGET = 3.2  # nats per character. Guessing gives 4.85, and the text is short
+TARGET = 3.2  # nats per character. Guessing gives 4.85, and the text is short.
 
-# The example unchanged, on a device as slow as given. On slots that share two cores four replicas would be no faster
-# than two, and no policy would want them. The time of this device grows with the batch and is not shared, like a GPU's.
+# The example itself is unchanged, but the device has a fixed speed. On slots that share two cores, four replicas would
+# be no faster than two, and no policy would want them. The time on this device grows with the batch and is not shared,
+# as on a GPU.
 PACED = """
 import importlib.util, os, sys, time
 import torch
@@ -68,7 +69,7 @@ def test_a_model_is_trained_over_servers_that_share_nothing(servers: Lab, figure
         daemon.up()
         began = time.monotonic()
         wait = "while ! test -e enough-$GPQ_JOB_ID; do sleep 0.1; done"
-        daemon.call(Drain("srv-a", "the two go elsewhere"), Drained)
+        daemon.call(Drain("srv-a", "the two move elsewhere"), Drained)
         pair = daemon.run(wait, min_gpus=2, max_gpus=2)
         beside = daemon.place(pair)
         single = daemon.run(wait)

@@ -1,4 +1,4 @@
-"""Start orders: command lines with exact sizes, and environments that hide nothing of the user's."""
+"""Start orders: command lines with exact sizes, and environments that keep everything from the user."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def order(wanted: JobSpec, placement: Placement, name: str = "a", attempt: int =
 
 
 def test_another_machine_keeps_its_own_memory_and_network_limits() -> None:
-    """A head node with a gigabyte has few processes, and no locked memory for InfiniBand."""
+    """A head node with one gigabyte allows few processes, and no locked memory for InfiniBand."""
     noted = Attributes(0o27, 3, (("memlock", 8, 8), ("nofile", 256, 512), ("nproc", 1000, 1000)))
     launch = Launch(JobId(42), 1, spec(attributes=noted), place(a=1), BatchOrder(), port=0)
     there = start_order(launch, NodeId("a"), nodes=NODES, library="").attributes
@@ -56,7 +56,7 @@ def test_a_black_box_runs_unchanged() -> None:
     assert (found.argv, found.env, found.devices, found.port) == (["make", "all"], environment, ["a0", "a1"], 0)
 
 
-def test_a_hash_seed_of_the_users_own_stays() -> None:
+def test_the_users_own_hash_seed_stays() -> None:
     assert order(spec(env=(("PYTHONHASHSEED", "7"),)), place(a=1)).env["PYTHONHASHSEED"] == "7"
 
 
@@ -103,7 +103,7 @@ def test_a_single_replica_skips_the_launcher_and_finds_the_same_environment() ->
 def test_the_library_goes_before_the_users_own_path() -> None:
     assert order(spec(env=(("PYTHONPATH", "/mine"),)), place(a=1)).env["PYTHONPATH"] == "/lib/gpq:/mine"
     assert order(spec(), place(a=1)).env["PYTHONPATH"] == "/lib/gpq"
-    noted = spec(env=(("PATH", "/bin"), ("PYTHONPATH", "/lib/gpq:/mine")))  # from such a script: it does not grow
+    noted = spec(env=(("PATH", "/bin"), ("PYTHONPATH", "/lib/gpq:/mine")))  # from such a script, which does not grow
     assert order(noted, place(a=1)).env["PYTHONPATH"] == "/lib/gpq:/mine"
 
 

@@ -1,4 +1,4 @@
-"""When the daemon gives an attempt up: by a clock that nobody sets, and not right after it was away itself."""
+"""When the daemon gives up an attempt. It uses a clock that nobody sets, and waits after an absence of its own."""
 
 from __future__ import annotations
 
@@ -81,12 +81,12 @@ def test_the_end_comes_after_lease_and_margin_whatever_the_wall_clock_says() -> 
     given.wall -= 2e9
     given.state = fold(given.state, [NodeSeen(0.0, node("a"))]).snapshot
     silent, end = given.pass_(2.0)
-    assert isinstance(silent, NodeSilent)  # no round may choose it for the next attempt
+    assert isinstance(silent, NodeSilent)  # no round may choose this GPU for the next attempt
     assert silent.since == pytest.approx(given.wall - patience(leased()), abs=1.1)
     assert (end.node, end.at, end.exit.fenced) == (A, given.wall, True)
 
 
-def test_the_reason_of_a_silence_stays_the_one_of_its_link() -> None:
+def test_the_reason_for_a_silence_stays_the_one_of_its_link() -> None:
     given = Given(leased())
     refuses = NodeSilent(given.wall, A, "a refuses connections", given.wall - 20.0)
     given.state = fold(given.state, [NodeSeen(0.0, node("a")), refuses]).snapshot
@@ -111,7 +111,7 @@ def test_after_an_absence_of_its_own_the_daemon_listens_first() -> None:
     assert ABSENCE > 1.0
 
 
-def test_a_server_without_connection_is_silent_since_the_start() -> None:
+def test_a_server_without_a_connection_is_silent_from_the_start() -> None:
     given = Given(leased())
     given.heard.clear()
     assert given.pass_(patience(leased()) - 1.0) == []
@@ -119,7 +119,7 @@ def test_a_server_without_connection_is_silent_since_the_start() -> None:
 
 
 def test_an_attempt_that_was_given_up_may_not_start() -> None:
-    """Its end may wait for the disk while the server is back. A start that still stands would then be repeated."""
+    """Its end may wait for the disk while the server is back. A start that is still on the disk would then be repeated."""
     given = Given(leased())
     assert given.pass_(patience(leased()) + 1.0)
     assert given.forgone == {(JobId(1), 1)}
@@ -157,14 +157,14 @@ def test_the_end_of_an_abandoned_attempt_is_reported_once_and_kept_first() -> No
     busy = {"id": "a-0", "index": 0, "kind": "cuda", "type": "A100"}
     alive = info(
         "running", 600.0, devices=["a-0"]
-    )  # e.g. its shim was killed: it is being ended, and its GPU is not free
+    )  # e.g. its shim was killed: gpq is ending it, and its GPU is not free
     told, _ = observer.news({(JobId(1), 1): alive}, [busy], state, offsets={}, start_possible=lambda _: False)
     [seen] = [event for event in told if isinstance(event, NodeSeen)]
     assert seen.node.devices[0].state is DeviceState.FOREIGN
     assert "attempt 1.1, which gpq is ending" in seen.node.devices[0].reason
     fresh = Observer(NodeSettings(A), Clock())
     observer = fresh
-    assert news(info("exited", 0.0)) == []  # what had no lease was not given up
+    assert news(info("exited", 0.0)) == []  # an attempt without a lease was not given up
     assert not fresh.is_late((JobId(1), 1))
 
 
@@ -203,11 +203,11 @@ def test_a_replaced_daemon_neither_renews_nor_starts(tmp_path: Path) -> None:
         order = loop.launch(shell("exec sleep 600", tmp_path, requeue_on_lost=3.0))
         loop.until(lambda: loop.has(Started), "it runs")
         begun = elapsed()
-        loop.until(lambda: elapsed() - begun > 5.0, "its lease is renewed")
+        loop.until(lambda: elapsed() - begun > 5.0, "its lease was renewed")
         assert not loop.has(Exited)
         holds[0] = False
         loop.launch(shell("touch ran", tmp_path), "slot-1")
-        loop.until(lambda: loop.has(Exited), "it ends itself, though its daemon still listens")
+        loop.until(lambda: loop.has(Exited), "it ends itself although its daemon still listens")
         [end] = [event.exit for event in loop.events if isinstance(event, Exited)]
         assert (end.fenced, end.note) == (True, "ended by its lease: no contact for 3 s")
         assert loop.snapshot.jobs[order.job].state is JobState.PENDING

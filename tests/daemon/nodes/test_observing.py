@@ -41,7 +41,7 @@ def seen(hello: Mapping[str, Any], address: str = "", interface: str = "") -> No
         ("10.0.0.1", "node-a.lab", "", ("node-a.lab",)),
     ],
 )
-def test_where_peers_may_try(ssh: str, address: str, interface: str, found: tuple[str, ...]) -> None:
+def test_the_addresses_that_peers_may_try(ssh: str, address: str, interface: str, found: tuple[str, ...]) -> None:
     node = seen({"address": ssh, "network": NETWORK, "ephemeral": [15000, 20000]}, address, interface)
     assert (node.addresses, node.address, node.interface) == (found, found[0], interface)
     assert node.ephemeral == (15000, 20000)
@@ -85,7 +85,7 @@ def test_standing_replicas_are_reported_once_and_once_more_when_they_continue() 
 
 
 def test_a_late_end_is_dated_by_its_age_on_the_server() -> None:
-    """Whatever the clocks of the server say, and never later than now."""
+    """Whatever the server's clocks say, and never later than now."""
     clock = Clock()
     key, began = (JobId(1), 1), {"pid": 7, "began": 7000.0}
     end = wire.ExitRecord(1, 1, 7, None, False, None, 1.0, ended_at=2.0)._asdict()
@@ -104,4 +104,4 @@ def test_a_late_end_is_dated_by_its_age_on_the_server() -> None:
     assert started.at - started.since == pytest.approx(50.0)
     ahead = told(7051.0, Exited)
     assert ahead.exit.ended_at == ahead.at
-    assert told(None, Exited).exit.ended_at == 0.0  # an agent that does not say
+    assert told(None, Exited).exit.ended_at == 0.0  # an agent that does not report it

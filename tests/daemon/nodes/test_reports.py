@@ -108,7 +108,7 @@ def test_a_habit_is_one_printable_line_however_it_was_sent() -> None:
     assert len(kept.code) == 64
 
 
-def test_of_ten_thousand_habits_all_freedoms_count_and_few_are_kept() -> None:
+def test_with_ten_thousand_habits_all_freedoms_count_and_few_are_kept() -> None:
     many = lines(*({"kind": "habit", "code": f"h{i}", "freedoms": ["split"]} for i in range(10_000)))
     event = profiled(0.0, JobId(1), 1, 9, many + lines({"kind": "habit", "code": "last", "freedoms": ["resize"]}))
     assert len(event.habits) == MAX_HABITS

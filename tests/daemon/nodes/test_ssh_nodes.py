@@ -75,7 +75,7 @@ def log(served: Daemon, job: int) -> str:
 
 
 def client(server: Sshd, but: Collection[int] = ()) -> int:
-    """The daemon's ssh, if it is another one than these. While it is being replaced there may be two, or none."""
+    """The daemon's ssh, if it is none of these. While it is being replaced there may be two, or none."""
     [ssh] = wait_until(lambda: len(found := set(clients(server.config)) - set(but)) == 1 and found, "one ssh runs")
     return ssh
 
@@ -86,12 +86,12 @@ def kill(ssh: int) -> None:
 
 
 def counting(served: Daemon, work: Path) -> int:
-    """A job that writes a line now and then until there is a file `go`, and then how many."""
+    """A job that writes a line every 0.05 s until there is a file `go`, and then the number of lines."""
     return served.submit("sh", "-c", f"cd {work}; {COUNT}", max_gpus=1)
 
 
 def counted(work: Path) -> str:
-    """What it has written."""
+    """What the job has written."""
     return "".join(f"line {number}\n" for number in range(int((work / "count").read_text())))
 
 
@@ -131,7 +131,7 @@ def test_a_server_that_hangs_is_silent_soon_and_back_at_once_with_its_job_untouc
     server.signal(signal.SIGCONT)
     began = time.monotonic()
     wait_until(lambda: node(impatient).state == "up", "the node is up")
-    figures.at_most("up after its sshd goes on", time.monotonic() - began, BACK_WITHIN)
+    figures.at_most("up after its sshd continues", time.monotonic() - began, BACK_WITHIN)
     os.kill(pid, 0)
     (tmp_path / "go").touch()
     found = ended(impatient, job)
@@ -162,7 +162,7 @@ def test_servers_come_and_go_while_the_daemon_runs_but_not_with_jobs(
     assert not served.info().config_changed
     assert clients(server.config) == [ssh]
     job = counting(served, tmp_path)
-    [part] = wait_until(lambda: detail(served, job).job.placement, "the job has a place")
+    [part] = wait_until(lambda: detail(served, job).job.placement, "the job has been placed")
     other = "near" if part.node == "far" else "far"
     tables = {"far": server.toml(), "near": "slots = 1\n"}
     served.config.write_text(f'policy = "fifo"\ninterval = 5.0\n[nodes.{other}]\n{tables[other]}')

@@ -1,4 +1,4 @@
-"""What is told of a job, in which words, and that neither its command nor its environment is among them."""
+"""What gpq tells about a job, and that neither its command nor its environment is part of that."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_each_fact_has_its_word(event: Failed, now: Job, word: str) -> None:
     assert word_of(event, now) == word
 
 
-def test_a_failure_is_an_end_too_and_a_hold_is_none() -> None:
+def test_a_failure_is_an_end_and_a_hold_is_not() -> None:
     asks = replace(GOING, spec=replace(GOING.spec, notify=("slack",), notify_on=("end",)))
     assert is_wanted("fail", Failed(1.0, ONE, BAD), asks)
     assert not is_wanted("fail", Held(1.0, ONE, "held: x"), asks)
@@ -62,7 +62,7 @@ def test_headlines() -> None:
     assert headline(job(1, state=JobState.HELD), "fail", "held: failed 3 times") == "job 1 is held: failed 3 times"
 
 
-def test_a_letter_has_the_end_of_the_log_and_nothing_of_the_command_or_the_environment() -> None:
+def test_a_message_has_the_end_of_the_log_but_no_command_and_no_environment() -> None:
     told = letter(over(JobState.FAILED, BAD), "fail", "", ["step 1", "boom"], "", now=100.0)
     assert told.title == "gpq: job 1 train failed: exit 3"
     assert "The last 2 lines of its log:\nstep 1\nboom\n" in told.body
@@ -73,7 +73,7 @@ def test_a_letter_has_the_end_of_the_log_and_nothing_of_the_command_or_the_envir
     assert "Cannot read its log now: a is silent" in without.body
 
 
-def test_many_are_one_message_with_a_bound() -> None:
+def test_many_notifications_are_one_message_of_limited_length() -> None:
     told = digest([f"job {number} completed" for number in range(100)])
     assert told.title == "gpq: 100 messages about jobs"
     assert told.body.count("\n") == 50

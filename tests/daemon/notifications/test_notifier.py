@@ -1,4 +1,4 @@
-"""People are told of their jobs: by a real daemon, to real services that take it, refuse it, or never answer."""
+"""A real daemon tells people about their jobs, through real services that accept it, refuse it, or never answer."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def gpq(served: Daemon, *words: str) -> subprocess.CompletedProcess[str]:
 
 
 def waiting(home: Path) -> set[str]:
-    """Targets that were not told yet."""
+    """Targets that still wait for a message."""
     return {each["target"] for each in json.loads((home / "notifications.json").read_text())["waiting"]}
 
 
@@ -56,12 +56,12 @@ def notices(served: Daemon, number: int) -> str:
     return "\n".join(served.call(Show(str(number)), JobDetail).notices)
 
 
-def test_an_end_is_told_with_the_last_lines_and_nothing_secret(tmp_path: Path) -> None:
+def test_an_end_is_reported_with_the_last_lines_and_no_secrets(tmp_path: Path) -> None:
     with webhook() as slack, daemon(tmp_path / "home", config("lines = 3", slack=slack)) as served:
         script = "seq 1 50; echo MY_KEY=$MY_KEY; printf '\\033[31mboom\\033[0m\\n'; exit 3"
         env = {"MY_KEY": "v3rborgen", "PATH": "/bin:/usr/bin"}
         number = served.submit("sh", "-c", script, name="train", notify=["slack"], env=env)
-        wait_until(lambda: slack.told, "it is told")
+        wait_until(lambda: slack.told, "the end is reported")
         [told] = slack.told
         assert told["title"] == f"gpq: job {number} train failed: exit 3"
         assert "50\n[gpq removed a line that may contain a secret]\nboom\n" in told["message"]
@@ -71,28 +71,28 @@ def test_an_end_is_told_with_the_last_lines_and_nothing_secret(tmp_path: Path) -
         quiet = served.submit("true")
         served.call(Wait([str(quiet)]), JobList)
         started = served.submit("true", notify=["slack"], notify_on=["start"])
-        wait_until(lambda: len(slack.told) == 2, "the start is told")
+        wait_until(lambda: len(slack.told) == 2, "the start is reported")
         assert slack.titles()[1] == f"gpq: job {started} is running"
         assert notices(served, number) == ""
 
 
-def test_the_default_of_the_file_holds_unless_a_job_says_otherwise(tmp_path: Path) -> None:
+def test_the_default_in_the_file_applies_unless_a_job_says_otherwise(tmp_path: Path) -> None:
     with (
         webhook() as slack,
         daemon(tmp_path / "home", config('default = "slack"', 'on = ["fail"]', slack=slack)) as served,
     ):
         for words, more in ((("true",), {}), (("false",), {"notify": []}), (("false",), {"name": "told"})):
             served.call(Wait([str(served.submit(*words, **more))]), JobList)
-        wait_until(lambda: slack.told, "the failure is told")
+        wait_until(lambda: slack.told, "the failure is reported")
         assert [title.split(":")[1] for title in slack.titles()] == [" job 3 told failed"]
 
 
-def test_whom_a_job_tells_changes_while_it_waits_and_while_it_runs(tmp_path: Path) -> None:
+def test_the_targets_of_a_job_can_change_while_it_waits_or_runs(tmp_path: Path) -> None:
     with webhook() as slack, webhook() as late, daemon(tmp_path / "home", config(slack=slack)) as served:
         runs = served.submit("sh", "-c", f"while ! test -e {tmp_path}/gate; do sleep 0.1; done", name="runs")
         waits = served.submit("true", name="waits", after=[f"{runs}:any"], notify=["slack"], notify_on=["start"])
         wait_until(lambda: served.call(Status([str(runs)]), JobList).jobs[0].state == "running", "it runs")
-        with served.config.open("a") as stream:  # known as well, though it came after the daemon's start
+        with served.config.open("a") as stream:  # known too, although it was added after the daemon's start
             stream.write(f'late = "{late.url(SECRET)}"\n')
         said = gpq(served, "edit", "runs", "--notify", "late", "--notify", "slack", "--notify-on", "fail,end")
         assert said.stdout == f"job {runs}: notify none -> late,slack, notify on none -> fail,end\n", said.stderr
@@ -104,25 +104,25 @@ def test_whom_a_job_tells_changes_while_it_waits_and_while_it_runs(tmp_path: Pat
         (tmp_path / "gate").touch()
         served.call(Wait([str(runs), str(waits)]), JobList)
         last = served.submit("true", name="last", notify=["slack"])
-        wait_until(lambda: any("last" in title for title in slack.titles()) and late.told, "both are told")
+        wait_until(lambda: any("last" in title for title in slack.titles()) and late.told, "both get a message")
         told = [f"gpq: job {runs} runs completed"]
         assert (late.titles(), slack.titles()) == (told, [*told, f"gpq: job {last} last completed"])
 
 
-def test_a_service_that_never_answers_delays_nobody_and_the_next_daemon_tells_it(tmp_path: Path) -> None:
+def test_a_service_that_never_answers_delays_nobody_and_the_next_daemon_tries_again(tmp_path: Path) -> None:
     with webhook("hangs") as dead, webhook() as well, daemon(tmp_path / "home", config(dead=dead, well=well)) as served:
         number = served.submit("true", notify=["dead", "well"])
-        wait_until(lambda: dead.asked, "the dead one is asked")
+        wait_until(lambda: dead.asked, "gpq calls the dead service")
         assert served.call(Status([str(number)]), JobList).jobs[0].state == "completed"
         assert served.call(Cancel([str(served.submit("sleep", "600"))]), CancelResult).remaining == []
-        wait_until(lambda: waiting(served.home) == {"dead"}, "the other one is told")
+        wait_until(lambda: waiting(served.home) == {"dead"}, "the other one gets its message")
         assert dead.told == []
         arguments = b"".join(_read(Path(f"/proc/{pid}/cmdline")) for pid in os.listdir("/proc") if pid.isdigit())
         assert SECRET.encode() not in arguments
-        served.kill()  # in the middle of it
+        served.kill()  # during the delivery
         dead.manner = "takes"
         served.start()
-        wait_until(lambda: waiting(served.home) == set(), "the next daemon tells it")
+        wait_until(lambda: waiting(served.home) == set(), "the next daemon sends the message")
         assert (len(dead.told), len(well.told)) == (1, 1)
         assert served.stop() == 0
 
@@ -134,10 +134,10 @@ def _read(path: Path) -> bytes:
         return b""
 
 
-def test_a_refusal_is_told_by_show_and_no_output_holds_the_url(tmp_path: Path) -> None:
+def test_gpq_show_reports_a_refusal_and_no_output_contains_the_url(tmp_path: Path) -> None:
     with webhook("refuses") as broken, daemon(tmp_path / "home", config(broken=broken)) as served:
         number = served.submit("sh", "-c", "exit 1", notify=["broken"])
-        wait_until(lambda: "the service answered 500, next try in" in notices(served, number), "show tells it")
+        wait_until(lambda: "the service answered 500, next try in" in notices(served, number), "gpq show reports it")
         assert "the notification of its fail was not sent to broken yet" in notices(served, number)
         words = [
             f"show {number}",
@@ -164,7 +164,7 @@ def test_a_refusal_is_told_by_show_and_no_output_holds_the_url(tmp_path: Path) -
         assert gpq(served, "notify", "test", "broken").stdout == "broken: sent\n"
 
 
-def test_a_name_that_there_is_not_and_urls_are_refused_without_being_repeated(tmp_path: Path) -> None:
+def test_unknown_names_and_urls_are_refused_without_being_repeated(tmp_path: Path) -> None:
     with webhook() as slack, daemon(tmp_path / "home", config(slack=slack)) as served:
         with pytest.raises(UsageError, match=r"has no target `slak` in \[notify\]") as refusal:
             served.submit("true", notify=["slak"])
@@ -179,14 +179,14 @@ def test_a_name_that_there_is_not_and_urls_are_refused_without_being_repeated(tm
         shown = served.call(Show("@"), JobDetail).spec
         assert (shown.notify, shown.notify_on) == (["slack", "desktop"], ["fail"])
         served.config.write_text(served.config.read_text() + 'later = "json://127.0.0.1:1/x"\n')
-        assert served.submit("true", notify=["later"]) > 0  # the daemon reads the file when it is named
+        assert served.submit("true", notify=["later"]) > 0  # the daemon reads the file when a job names the target
 
 
 # -- the parts, without a daemon ---------------------------------------------------------------------------------------
 
 
 class Desk:
-    """A database, a view of it, and a notifier that is quick to give up."""
+    """A database, a view of it, and a notifier that gives up quickly."""
 
     def __init__(self, folder: Path) -> None:
         self.store = SqliteStore(str(folder / "gpq.db"))
@@ -239,12 +239,14 @@ def point(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hook: Webhook) -> Non
     monkeypatch.setenv("GPQ_CONFIG", str(tmp_path / "config.toml"))
 
 
-def test_after_the_last_try_it_is_lost_and_told(desk: Desk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_after_the_last_try_a_notification_is_given_up_with_a_notice(
+    desk: Desk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with webhook("refuses") as hook:
         point(tmp_path, monkeypatch, hook)
         desk.notifier.start()
         desk.fail(1)
-        wait_until(lambda: "given up" in str(desk.notifier.notes(JobId(1))), "it is given up")
+        wait_until(lambda: "given up" in str(desk.notifier.notes(JobId(1))), "the message is given up")
         said = "the notification of its fail was not sent to hook: the service answered 500, given up after 3 tries"
         assert desk.notifier.notes(JobId(1)) == [said]
         assert hook.asked == 3
@@ -252,36 +254,36 @@ def test_after_the_last_try_it_is_lost_and_told(desk: Desk, tmp_path: Path, monk
         assert again.notes(JobId(1)) == [said]  # remembered
 
 
-def test_what_was_told_is_not_told_again_and_what_was_not_is(
+def test_each_notification_is_sent_once_even_after_a_restart(
     desk: Desk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with webhook() as hook:
         point(tmp_path, monkeypatch, hook)
-        desk.fail(1)  # before anybody looked
+        desk.fail(1)  # before the notifier looked
         desk.notifier.start()
-        wait_until(lambda: hook.titles() == ["gpq: job 1 failed: exit 1"], "the first is told")
+        wait_until(lambda: hook.titles() == ["gpq: job 1 failed: exit 1"], "the first is sent")
         assert "Cannot read its log now: node a does not answer" in hook.told[0]["message"]
-        wait_until(lambda: waiting(tmp_path) == set(), "that is remembered")
+        wait_until(lambda: waiting(tmp_path) == set(), "gpq has recorded that")
         desk.notifier.close()
         desk.fail(2)  # while no daemon runs
         desk.notifier = desk.begin()
         desk.notifier.start()
-        wait_until(lambda: len(hook.told) == 2, "the second is told")
+        wait_until(lambda: len(hook.told) == 2, "the second is sent")
         assert hook.titles()[1] == "gpq: job 2 failed: exit 1"
 
 
 def test_many_ends_are_one_message(desk: Desk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with webhook() as hook:
         point(tmp_path, monkeypatch, hook)
-        desk.fail(*range(1, 1201))  # more than is read at once
+        desk.fail(*range(1, 1201))  # more than it reads at once
         desk.notifier.look()
         desk.notifier.start()
-        wait_until(lambda: hook.told, "they are told")
+        wait_until(lambda: hook.told, "they are sent")
         assert hook.titles() == ["gpq: 1200 messages about jobs"]
-        wait_until(lambda: waiting(tmp_path) == set(), "that is remembered")
+        wait_until(lambda: waiting(tmp_path) == set(), "gpq has recorded that")
 
 
-def test_of_another_database_nothing_old_is_told(desk: Desk, tmp_path: Path) -> None:
+def test_with_another_database_nothing_old_is_sent(desk: Desk, tmp_path: Path) -> None:
     desk.fail(1)
     kept = json.loads(Path(desk.path).read_text())
     Path(desk.path).write_text(json.dumps({**kept, "store": "another", "seq": 0}))
@@ -293,7 +295,7 @@ def test_of_another_database_nothing_old_is_told(desk: Desk, tmp_path: Path) -> 
     assert json.loads(Path(desk.path).read_text())["store"] == desk.store.id
 
 
-def test_a_fact_that_is_not_published_yet_is_told_at_the_next_look(desk: Desk) -> None:
+def test_an_unpublished_fact_is_sent_after_the_next_look(desk: Desk) -> None:
     asked = spec(notify=("hook",), notify_on=("end",))
     over = job(1, state=JobState.FAILED, spec_=asked, exit=Exit(code=1), ended_at=time.time())
     desk.store.commit([Failed(time.time(), JobId(9), Exit(code=1))], Snapshot(next_id=2), [])
@@ -306,7 +308,7 @@ def test_a_fact_that_is_not_published_yet_is_told_at_the_next_look(desk: Desk) -
 
 
 @pytest.mark.parametrize("manner", ["drips", "hangs"])
-def test_a_service_without_an_end_is_given_up_and_its_process_gone(
+def test_a_service_that_never_ends_is_given_up_and_its_process_is_gone(
     manner: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, figures: Figures
 ) -> None:
     with webhook(manner) as hook:
@@ -314,7 +316,7 @@ def test_a_service_without_an_end_is_given_up_and_its_process_gone(
         began = time.monotonic()
         said = Courier().deliver("hook", "title", "body", limit=3.0)
         assert said in ("no answer within 3 s", "cannot reach the service, or it does not answer")
-        figures.at_most("a service without an end is given up after 3 s", time.monotonic() - began, 30.0)
+        figures.at_most("a service that never ends is given up after 3 s", time.monotonic() - began, 30.0)
         assert not [pid for pid in os.listdir("/proc") if pid.isdigit() and _is_child(pid)]
 
 
@@ -323,16 +325,18 @@ def _is_child(pid: str) -> bool:
     return len(stat) > 1 and int(stat[1]) == os.getpid() and b"gpq.notify.worker" in _read(Path(f"/proc/{pid}/cmdline"))
 
 
-def test_who_cannot_be_told_at_all_is_told_why_in_a_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_target_that_cannot_be_reached_gives_the_reason_in_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "config.toml").write_text('[notify]\nodd = "nosuchservice://x"\n')
     monkeypatch.setenv("GPQ_CONFIG", str(tmp_path / "config.toml"))
     assert Courier().deliver("odd", "t", "b").startswith("apprise does not know this kind of URL")
     assert Courier().deliver("gone", "t", "b") == "config.toml has no target `gone` in [notify]"
     monkeypatch.delenv("DBUS_SESSION_BUS_ADDRESS", raising=False)
     assert Courier().deliver("desktop", "t", "b").startswith("cannot reach a desktop from here")
-    assert "\n" not in Courier().deliver("mailto:ana@localhost", "t", "b")  # here no mail server listens
+    assert "\n" not in Courier().deliver("mailto:ana@localhost", "t", "b")  # no mail server listens here
 
 
-def test_nothing_of_it_is_imported_until_something_is_sent() -> None:
+def test_no_notification_library_is_imported_until_something_is_sent() -> None:
     code = "import sys, gpq.daemon.main; print({'apprise', 'requests', 'prometheus_client'} & set(sys.modules))"
     assert subprocess.check_output([sys.executable, "-c", code], text=True).strip() == "set()"

@@ -1,4 +1,4 @@
-"""What leaves the lab of a log: its end, readable, and without what looks like a secret."""
+"""The part of a log that leaves the lab: its end, readable, and without anything that looks like a secret."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ HARMLESS = [
 
 
 @pytest.mark.parametrize("line", GIVEN_AWAY)
-def test_a_line_that_gives_a_secret_is_left_out(line: str) -> None:
+def test_a_line_with_a_secret_is_left_out(line: str) -> None:
     assert last_lines(f"before\n{line}\nafter\n", 20) == ["before", LEFT_OUT, "after"]
 
 
@@ -52,7 +52,7 @@ def test_the_environment_of_the_job_never_goes_out() -> None:
     assert last_lines(text, 20, env) == [LEFT_OUT, LEFT_OUT, LEFT_OUT, "reading /data/of/ana", "N=3"]
 
 
-def test_only_the_last_lines_and_what_a_terminal_shows() -> None:
+def test_only_the_last_lines_are_kept_as_a_terminal_shows_them() -> None:
     text = (
         "".join(f"line {number}\n" for number in range(100))
         + "\n 10%\r 50%\r100%\n\x1b[31mred\x1b[0m\x1b]0;title\x07 end\u202e\n"
@@ -64,12 +64,12 @@ def test_only_the_last_lines_and_what_a_terminal_shows() -> None:
     assert long.endswith("...")
 
 
-def test_nobody_is_called_by_a_log() -> None:
+def test_a_log_mentions_nobody_in_a_chat() -> None:
     assert last_lines("<!channel> @everyone look, ana@here.org", 1) == ["<! channel> @ everyone look, ana@ here.org"]
 
 
 @given(st.text())
-def test_nothing_that_a_terminal_obeys_comes_through(text: str) -> None:
+def test_no_control_sequence_comes_through(text: str) -> None:
     for line in last_lines(text, 20):
         assert plain(line) == line.rstrip()
         assert not any(ord(char) < 0x20 or 0x7F <= ord(char) < 0xA0 or char in "\u202e\u2066" for char in line)
@@ -77,10 +77,10 @@ def test_nothing_that_a_terminal_obeys_comes_through(text: str) -> None:
 
 
 @given(st.text(alphabet="abcXYZ012=: _KEYTOKEN/.-", max_size=2000))
-def test_the_look_for_secrets_takes_no_time(text: str) -> None:
+def test_the_search_for_secrets_takes_no_time(text: str) -> None:
     looks_secret(text)
 
 
-def test_a_line_without_an_end_is_looked_at_in_no_time() -> None:
+def test_an_endless_line_is_checked_in_no_time() -> None:
     [shown] = last_lines("a.b-" * 50_000 + "\x1b]" * 10_000, 1)
     assert len(shown) == 300

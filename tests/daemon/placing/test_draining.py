@@ -36,20 +36,20 @@ def home_of(served: Daemon, job: int) -> list[str]:
     return [part.node for part in row.placement] if row.state == "running" else []
 
 
-def test_a_drained_server_is_emptied_and_stays_so_over_a_kill_of_the_daemon(tmp_path: Path) -> None:
+def test_a_drained_server_is_emptied_and_stays_drained_after_a_kill_of_the_daemon(tmp_path: Path) -> None:
     with daemon(tmp_path / "home", CONFIG) as served:
         served.wait_for_nodes()
-        stays = served.submit("sleep", "300", min_gpus=2)  # fits on `a` alone
-        wait_until(lambda: home_of(served, stays) == ["a"], "it runs on a, which has thus told what jobs find there")
+        stays = served.submit("sleep", "300", min_gpus=2)  # fits only on `a`
+        wait_until(lambda: home_of(served, stays) == ["a"], "it runs on a, so gpq knows what jobs find there")
         moves = served.submit("sh", "-c", "trap 'kill $!; exit 143' TERM; sleep 300 & wait", level="signal")
         wait_until(lambda: (home_of(served, stays), home_of(served, moves)) == (["a"], ["a"]), "both run on a")
         told = json.loads(gpq(served, "nodes", "drain", "a", "--reason", "new driver", "--json").stdout)
         assert (told["changed"], told["leaving"], told["staying"]) == (True, [moves], [stays])
-        wait_until(lambda: home_of(served, moves) == ["b"], "it went on elsewhere")
+        wait_until(lambda: home_of(served, moves) == ["b"], "it continued elsewhere")
         waits = served.submit("true", min_gpus=2)
         served.kill()
         served.start()
-        wait_until(lambda: states(served).get("a") == ("drained", "new driver"), "it is drained still")
+        wait_until(lambda: states(served).get("a") == ("drained", "new driver"), "it is still drained")
         wait_until(lambda: (home_of(served, stays), home_of(served, moves)) == (["a"], ["b"]), "both run on")
         assert "server a is drained: new driver" in served.call(Why(str(waits)), Explanation).reasons
         again = gpq(served, "nodes", "drain", "a")

@@ -73,8 +73,8 @@ def script(tmp_path: Path) -> str:
     return str(path)
 
 
-def test_a_script_runs_where_the_servers_own_interpreter_is(served: Daemon, folder: Path, script: str) -> None:
-    for _ in range(2):  # otherwise the first of them would be given
+def test_a_script_runs_on_the_server_with_an_interpreter_of_its_own(served: Daemon, folder: Path, script: str) -> None:
+    for _ in range(2):  # otherwise the first of them would be used
         job = submit(served, [script], "/tmp", python="/also/not/there")
         assert ended(served, job).state == "completed"
         assert log(served, job).split()[1] == str(folder / "python")
@@ -85,7 +85,7 @@ def test_a_script_runs_where_the_servers_own_interpreter_is(served: Daemon, fold
 def test_a_job_without_its_folder_waits_with_the_reason_until_it_exists(served: Daemon, tmp_path: Path) -> None:
     missing = tmp_path / "later"
     job = submit(served, ["pwd"], missing, "black-box")
-    wait_until(lambda: row(served, job).reason == f"no server fits: no folder {missing}", "the reason is told")
+    wait_until(lambda: row(served, job).reason == f"no server fits: no folder {missing}", "the reason is shown")
     said = served.call(Why(str(job)), Explanation)
     assert [reason.split(" (")[0] for reason in said.reasons] == [
         f"server one: no folder {missing}", f"server two: no folder {missing}",
@@ -99,9 +99,9 @@ def test_a_job_without_its_folder_waits_with_the_reason_until_it_exists(served: 
     assert log(served, job) == f"{missing}\n"
 
 
-def test_a_module_that_no_server_has_is_named_and_one_that_it_has_is_found(served: Daemon, script: str) -> None:
+def test_a_missing_module_is_named_and_an_installed_one_is_found(served: Daemon, script: str) -> None:
     job = submit(served, [script], "/tmp", modules=["nosuch_module"])
-    wait_until(lambda: row(served, job).reason == "no server has its environment", "the reason is told")
+    wait_until(lambda: row(served, job).reason == "no server has its environment", "the reason is shown")
     said = served.call(Why(str(job)), Explanation)
     assert "server one: no interpreter /no/python" in said.reasons[0]
     assert "has no module nosuch_module" in said.reasons[1]
@@ -124,7 +124,7 @@ def test_a_setup_runs_on_each_server_before_the_first_start_and_jobs_get_what_it
 def test_a_setup_that_fails_keeps_the_job_waiting_with_its_last_line(served: Daemon) -> None:
     job = submit(served, ["true"], "/tmp", "black-box", setup="echo cannot be made; exit 4")
     reason = "no server fits: the setup failed (exit 4): cannot be made"
-    wait_until(lambda: row(served, job).reason == reason, "the reason is told")
+    wait_until(lambda: row(served, job).reason == reason, "the reason is shown")
     assert row(served, job).attempt == 0
     assert any("/environments/" in line for line in served.call(Why(str(job)), Explanation).remedies)
 
@@ -133,5 +133,5 @@ def test_a_dry_run_assumes_that_an_unchecked_environment_exists(served: Daemon, 
     spec = SpecMessage(["true"], str(tmp_path / "never"), "black-box")
     assert served.call(Submit(spec, dry_run=True), DryRun).state == "starting"
     job = served.call(Submit(spec), Submitted).id
-    wait_until(lambda: "no folder" in row(served, job).reason, "the reason is told")
+    wait_until(lambda: "no folder" in row(served, job).reason, "the reason is shown")
     assert served.call(Submit(spec, dry_run=True), DryRun).reasons[0].startswith("server one: no folder")

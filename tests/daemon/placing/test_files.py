@@ -56,7 +56,7 @@ def test_a_job_moves_to_a_server_behind_ssh_and_back_and_its_progress_is_shown(s
     served.call(Drain("far", "first"), Drained)
     job = served.submit("sh", "-c", command, level="signal", max_gpus=1, signal="TERM")
     wait_until(lambda: (tmp_path / "sums").exists() and (tmp_path / "sums").read_text(), "it runs")
-    wait_until(lambda: detail(served, job).job.state == "running", "it is known to run")
+    wait_until(lambda: detail(served, job).job.state == "running", "the daemon knows that it runs")
     seen: list[JobDetail] = []
     for number, (target, other) in enumerate((("far", "near"), ("near", "far")), 2):
         served.call(Undrain(target), Drained)
@@ -80,7 +80,7 @@ def test_a_job_moves_to_a_server_behind_ssh_and_back_and_its_progress_is_shown(s
 
 
 class Servers:
-    """What is on servers, requested in the way the daemon does."""
+    """What is on servers, requested as the daemon requests it."""
 
     def __init__(self, **kept: dict[str, list[Any]]) -> None:
         self.kept = kept

@@ -1,4 +1,4 @@
-"""A loop's habit, from the line of a training process to what its user reads, through a real daemon and its agent."""
+"""A habit of a loop, from the line of a training process to what its user reads, through a real daemon and its agent."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from tests.daemon.daemons import Daemon, daemon
 from tests.daemon.placing.test_draining import gpq
 from tests.support.waiting import wait_until
 
-# A library's reports, including some that no library would send. When asked to stop, it proves a checkpoint. It never
-# resizes on its own.
+# Writes a library's reports, including some that no library would send. When asked to stop, it proves a checkpoint. It
+# never resizes on its own.
 TRAINING = """\
 import json, os, sys, time
 folder = os.environ["GPQ_RUN_DIR"]
@@ -84,14 +84,14 @@ def test_a_habit_is_reported_obeyed_kept_and_lent_to_the_next_job(tmp_path: Path
             row = shown(served, first).job
             return row.attempt == attempt + 1 and row.state == "running" and row.gpus == 1
 
-        wait_until(goes_on, "it goes on, with as many GPUs, though two are free")
+        wait_until(goes_on, "it continues with the same number of GPUs although two are free")
 
         served.kill()
         served.start()
         assert [each.code for each in shown(served, first).habits] == ["own-epochs"]
         second = submit(served, script, "quiet")
         wait_until(
-            lambda: [each.lent for each in shown(served, second).habits] == [True], "the next job begins with it"
+            lambda: [each.lent for each in shown(served, second).habits] == [True], "the next job starts with it"
         )
 
 

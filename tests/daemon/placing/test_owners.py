@@ -1,4 +1,4 @@
-"""A server with an owner: jobs there leave when she comes, lose nothing, and are back when she has gone."""
+"""A server with an owner. When the owner comes, jobs leave and lose nothing. They return when the owner has gone."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.support.waiting import wait_until
 
 FAKE = Path(__file__).parents[2] / "fakes" / "nvml"
 GRACE = 5.0
-# Counts on from where it was. When told to stop it takes its time, and exits with 75 because it will resume.
+# Continues to count where it was. When told to stop it takes some time, then exits with 75 because it will resume.
 COUNT = """
 import os, signal, sys, time
 told = []
@@ -41,8 +41,8 @@ sys.exit(75)
 
 
 class Desk:
-    """A server with two GPUs of a fake driver, and its users. Its locks are its own: other tests on this machine
-    neither see them nor ask for it."""
+    """A server with two GPUs of a fake driver, and its users. It has its own locks, so other tests on this machine
+    neither see nor request them."""
 
     def __init__(self, folder: Path) -> None:
         self.locks = folder / "locks"
@@ -58,7 +58,7 @@ class Desk:
         self.work({})
 
     def work(self, busy: dict[int, int]) -> None:
-        """pid by index of the GPU that it uses."""
+        """`busy`: pid by index of the GPU that it uses."""
         gpus = [
             {"uuid": name, "utilisation": 0, "processes": [{"pid": busy[place], "mib": 500}] if place in busy else []}
             for place, name in enumerate(self.names)
@@ -75,9 +75,9 @@ def desk(tmp_path: Path) -> Desk:
 
 @pytest.fixture
 def ana() -> Iterator[tuple[str, int]]:
-    """Somebody else with a process: her name and its pid. Needs root to act as her."""
+    """Another user with a process: the name and the pid. Needs root to act as that user."""
     if os.geteuid() != 0:
-        pytest.skip("needs root, to be somebody else")
+        pytest.skip("needs root to act as another user")
     process = subprocess.Popen(["setpriv", "--reuid=nobody", "--clear-groups", "sleep", "1000"])
     yield "nobody", process.pid
     process.kill()
@@ -101,7 +101,7 @@ def counting(served: Daemon, place: Path) -> int:
     return served.submit(sys.executable, "-c", COUNT, str(place), level="signal", grace=GRACE)
 
 
-def test_her_gpus_are_hers_within_the_grace_and_nothing_is_lost(
+def test_an_owner_gets_the_gpus_within_the_grace_and_nothing_is_lost(
     desk: Desk, ana: tuple[str, int], tmp_path: Path, figures: Figures
 ) -> None:
     name, pid = ana
@@ -112,32 +112,30 @@ def test_her_gpus_are_hers_within_the_grace_and_nothing_is_lost(
         wait_until(lambda: all(row(served, job).state == "running" for job in jobs), "both run there")
         [held] = row(served, jobs[0]).placement[0].indices
         began = time.monotonic()
-        desk.work({held: pid})  # on a GPU that a job has
+        desk.work({held: pid})  # on a GPU that a job uses
         wait_until(lambda: all(row(served, job).gpus == 0 for job in jobs), "both have left")
-        figures.at_most("from her process to her GPUs free", time.monotonic() - began, GRACE + 5.0)
+        figures.at_most("from the owner's process to free GPUs", time.monotonic() - began, GRACE + 5.0)
         said = served.call(Why(str(jobs[0])), Explanation)
         assert said.headline == "GPUs are reserved"
         assert any(f"server desk belongs to {name}, who uses GPU {held}" in reason for reason in said.reasons)
         desk.work({})
         gone = time.monotonic()
         wait_until(lambda: all(row(served, job).state == "running" for job in jobs), "both are back")
-        figures.note("from her end to their return", f"{time.monotonic() - gone:.1f} s")
+        figures.note("from the end of the owner's process to their return", f"{time.monotonic() - gone:.1f} s")
         [served.call(Cancel([str(job)]), CancelResult) for job in jobs]
         for number in range(2):
             lines = (tmp_path / f"count-{number}.log").read_text().split()
             figures.exactly(
-                "counts lost or done twice", [int(one) for one in lines] == list(range(1, len(lines) + 1)), True
+                "counts lost or repeated", [int(one) for one in lines] == list(range(1, len(lines) + 1)), True
             )
 
 
-def test_a_command_that_could_not_leave_waits_for_another_server(
-    desk: Desk, ana: tuple[str, int], tmp_path: Path
-) -> None:
+def test_a_command_that_cannot_leave_waits_for_another_server(desk: Desk, ana: tuple[str, int], tmp_path: Path) -> None:
     with daemon(tmp_path / "home", config(desk, ana[0])) as served:
         served.wait_for_nodes()
         wait_until(lambda: set(gpus(served)) == set(desk.names), "its GPUs are known")
         fixed, behind = served.submit("sleep", "1000"), served.submit("sleep", "1000", background=True)
-        wait_until(lambda: row(served, behind).state == "running", "what leaves at once runs")
+        wait_until(lambda: row(served, behind).state == "running", "a job that can leave at once runs")
         assert row(served, fixed).state == "pending"
         said = served.call(Why(str(fixed)), Explanation)
         assert any(
@@ -155,12 +153,12 @@ def test_an_owner_asks_for_the_server_and_gives_it_back(desk: Desk, tmp_path: Pa
         try:
             assert asked.answer["user"] == me
             assert list(desk.locks.glob("gpq-yield.*"))
-            held = wait_until(lambda: served.call(Nodes(), NodeList).reservations, "the daemon heeds it")
+            held = wait_until(lambda: served.call(Nodes(), NodeList).reservations, "the daemon honours it")
             assert [(each.user, each.by) for each in held] == [(me, "its owner")]
         finally:
             ended = served.call(Errand("desk", "yield", {}, 30.0), ErrandResult)
         assert ended.answer == {"user": me, "wanted": True}
-        wait_until(lambda: not served.call(Nodes(), NodeList).reservations, "and that it is over")
+        wait_until(lambda: not served.call(Nodes(), NodeList).reservations, "it has ended")
     assert not list(desk.locks.glob("gpq-yield.*"))
 
 
@@ -171,4 +169,6 @@ def test_an_unused_gpu_of_a_job_is_named(desk: Desk, tmp_path: Path) -> None:
         job = served.submit("sleep", "1000")
         wait_until(lambda: row(served, job).state == "running", "it runs")
         [held] = row(served, job).placement[0].indices
-        wait_until(lambda: row(served, job).reason.startswith(f"has not used GPU {held} of desk for "), "it is named")
+        wait_until(
+            lambda: row(served, job).reason.startswith(f"has not used GPU {held} of desk for "), "the GPU is named"
+        )

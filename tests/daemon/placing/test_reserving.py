@@ -23,7 +23,7 @@ def test_reserved_gpus_are_emptied_and_kept_through_a_kill_of_the_daemon(tmp_pat
         told = gpq(served, "nodes", "reserve", here, "--for", "bo", "--for-duration", "1h", "--json")
         answer = json.loads(told.stdout)
         assert (answer["leaving"], answer["staying"], answer["reservation"]["user"]) == ([moves], [], "bo")
-        wait_until(lambda: home_of(served, moves) == [there], "it went on elsewhere")
+        wait_until(lambda: home_of(served, moves) == [there], "it continued elsewhere")
         served.kill()
         served.start()
         wait_until(lambda: home_of(served, moves) == [there], "it runs on")
@@ -34,7 +34,7 @@ def test_reserved_gpus_are_emptied_and_kept_through_a_kill_of_the_daemon(tmp_pat
         assert "RESERVATION" in listed
         assert "bo" in listed
         waits = served.submit("sleep", "300", min_gpus=1 if here == "b" else 3)
-        wait_until(lambda: served.call(Why(str(waits)), Explanation).reasons, "it is thought about")
+        wait_until(lambda: served.call(Why(str(waits)), Explanation).reasons, "gpq has considered it")
         said = served.call(Why(str(waits)), Explanation).reasons
         if here == "a":
             assert any(f"server {here} is reserved for bo for another" in line for line in said)

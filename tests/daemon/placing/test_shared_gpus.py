@@ -1,4 +1,4 @@
-"""Two daemons on one server with GPUs, each with its own state: they keep off each other's GPUs and say whose they
+"""Two daemons with separate states on one server with GPUs. Neither uses the other's GPUs, and each says whose they
 are."""
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def test_a_gpu_of_one_daemon_is_refused_to_the_other_with_its_owner(gpus: list[s
         assert re.fullmatch(rf"held by {me}'s gpq \(job {first}, since \d\d:\d\d\)", states(two)[held][1])
         assert states(one)[held] == ("ok", "")
         waits = two.submit("sleep", "300", min_gpus=2)
-        said = wait_until(lambda: two.call(Why(str(waits)), Explanation).reasons, "why it waits")
+        said = wait_until(lambda: two.call(Why(str(waits)), Explanation).reasons, "the reason why it waits")
         assert any(re.fullmatch(rf"GPU \d of here is held by {me}'s gpq .*", line) for line in said)
         one.call(Cancel([str(first)]), CancelResult)
         wait_until(lambda: row(two, waits).state == "running", "its turn comes")
@@ -75,19 +75,19 @@ def test_a_gpu_of_one_daemon_is_refused_to_the_other_with_its_owner(gpus: list[s
 
 
 def test_a_start_that_finds_the_lock_held_costs_nothing(gpus: list[str], tmp_path: Path, figures: Figures) -> None:
-    """Both ask for everything at once, again and again: each GPU belongs to one of them, and no attempt counts as
+    """Both request everything at once, again and again. Each GPU belongs to one of them, and no attempt counts as
     failed."""
     with daemon(tmp_path / "one", config(tmp_path)) as one, daemon(tmp_path / "two", config(tmp_path)) as two:
         for served in (one, two):
             served.wait_for_nodes()
             wait_until(lambda served=served: set(states(served)) == set(gpus), "its GPUs are known")
         mark = f"{tmp_path}/busy-$CUDA_VISIBLE_DEVICES"
-        script = f"mkdir {mark} && sleep 0.5 && rmdir {mark}"  # fails if somebody is there
+        script = f"mkdir {mark} && sleep 0.5 && rmdir {mark}"  # fails if another job is there
         jobs = [(served, served.submit("sh", "-c", script)) for _ in range(4) for served in (one, two)]
         wait_until(lambda: all(row(*each).state in ("completed", "failed", "held") for each in jobs), "all are over")
         assert [row(*each).state for each in jobs] == ["completed"] * len(jobs)
         assert not list(tmp_path.glob("busy-*"))
         details = [served.call(Show(str(job)), JobDetail) for served, job in jobs]
         ends = [event.text for each in details for event in each.history if event.kind in ("Stopped", "Failed")]
-        figures.exactly("attempts that count as failed", sum("failed" in line for line in ends), 0)
+        figures.exactly("attempts that counted as failed", sum("failed" in line for line in ends), 0)
         figures.note("starts that found a lock held", str(len(ends)))

@@ -1,4 +1,4 @@
-"""What a server cannot end is shown with its reason, and only there."""
+"""gpq shows a job as stuck, with the reason, if its server cannot end it. It shows no other job as stuck."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def info(job: int, note: str, state: str = "running") -> dict[str, Any]:
     return {"job": job, "attempt": 1, "state": state, "pid": 7, "devices": ["slot-0"], "exit": {"note": note}}
 
 
-def test_a_note_of_a_living_attempt_is_its_jobs_reason_and_it_keeps_its_device() -> None:
+def test_a_note_about_a_live_attempt_is_its_jobs_reason_and_its_device_stays_in_use() -> None:
     job = running(1, on("a", 0), spec_=black_box(), declared=False)
     observer = Observer(NodeSettings(A), Clock())
     before = snapshot(job)
@@ -45,7 +45,7 @@ def test_a_note_of_a_living_attempt_is_its_jobs_reason_and_it_keeps_its_device()
     assert stuck(fold(after, events).snapshot, job) == ""
 
 
-def test_a_note_of_any_length_is_cut() -> None:
+def test_a_long_note_is_cut() -> None:
     observer = Observer(NodeSettings(A), Clock())
     job = running(1, on("a", 0), spec_=black_box(), declared=False)
     known = {(JobId(1), 1): info(1, "x" * os.sysconf("SC_PAGESIZE"))}

@@ -1,5 +1,5 @@
-"""Who is served when more connect than can be served at once: the others in turn, and a look at the queue before
-them."""
+"""Order of service when more clients connect than the daemon can serve at once. They take turns, but a client that only
+looks at the queue goes first."""
 
 from __future__ import annotations
 
@@ -58,15 +58,15 @@ def path(desk: Desk) -> Iterator[str]:
             server.close()
 
 
-def test_a_look_waits_for_no_turn_but_all_others_do(desk: Desk, path: str) -> None:
+def test_a_look_at_the_queue_does_not_wait_for_its_turn_but_all_others_do(desk: Desk, path: str) -> None:
     more = 20
     with ExitStack() as opened:
         crowd = [opened.enter_context(closing(Connection(path))) for _ in range(MAX_PER_USER + more)]
         for one in crowd:
             one._socket.sendall(codec.encode_request(Hold(["1"])))
-        wait_until(lambda: desk.waiting == MAX_PER_USER, "as many are served as may be")
+        wait_until(lambda: desk.waiting == MAX_PER_USER, "the daemon serves as many as allowed")
 
-        def look() -> bool:  # a look whose line is not there when it is admitted waits like the others
+        def look() -> bool:  # a look whose line has not arrived when it is admitted waits like the others
             with Connection(path) as one:
                 one._socket.settimeout(2.0)
                 one._socket.sendall(codec.encode_request(Status()))
@@ -77,19 +77,19 @@ def test_a_look_waits_for_no_turn_but_all_others_do(desk: Desk, path: str) -> No
 
         for _ in range(5):
             wait_until(look, "a look is answered")
-        threading.Event().wait(0.5)  # time for anybody who would take the places of the looks
+        threading.Event().wait(0.5)  # time for others to take the places of the looks
         assert desk.waiting == MAX_PER_USER
         desk.opened.set()
         for one in crowd:
-            with one:  # whose end is the next one's turn
+            with one:  # its end frees a place for the next one
                 assert codec.decode_answer(one._read_line(), JobList).total >= MAX_PER_USER
     assert desk.waiting == MAX_PER_USER + more
 
 
-def test_a_complete_request_is_served_however_late_but_an_endless_one_is_not(
+def test_a_complete_request_is_served_even_if_late_but_an_endless_one_is_not(
     desk: Desk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(server, "LINE_SECONDS", 0.0)  # after its first piece each request is late
+    monkeypatch.setattr(server, "LINE_SECONDS", 0.0)  # so each request is late after its first piece
     whole = codec.encode_request(Complete("jobs", "x" * 100_000))
     with tempfile.TemporaryDirectory(prefix="gpq-") as folder:
         path = str(Path(folder) / "sock")

@@ -82,7 +82,7 @@ def kept(served: Daemon) -> str:
 
 
 @pytest.mark.skipif(shutil.which("nvidia-smi") is not None, reason="here it would try the GPUs")
-def test_the_report_of_gpus_is_made_by_the_agent_of_each_server(served: Daemon) -> None:
+def test_the_agent_of_each_server_makes_its_report_of_gpus(served: Daemon) -> None:
     said = doctor(served, "one", "two", "--gpu", "--python", sys.executable, "--json")
     assert (said.returncode, said.stderr) == (0, "")
     checks = json.loads(said.stdout)["checks"]

@@ -1,4 +1,4 @@
-"""What `gpq logs` gets in the moments around the start of an attempt."""
+"""What `gpq logs` gets around the start of an attempt."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ ONE = JobId(1)
 
 
 def look(now: Job, tail: Mapping[str, Any] | None) -> LogChunk:
-    """The answer while the snapshot knows `now` and the journal its first launch. The server has no such attempt:
-    None."""
+    """The answer while the snapshot knows `now` and the journal its first launch. The server does not have the attempt,
+    so it answers None."""
     store = MemoryStore()
     store.commit([Launched(0.0, ONE, 1, on("a", 0), BatchOrder())], snapshot(now))
 
@@ -44,7 +44,7 @@ def look(now: Job, tail: Mapping[str, Any] | None) -> LogChunk:
     return LogReader(controller, store, asked).read(ONE, Logs("1"), lambda: False)
 
 
-def test_an_attempt_that_the_snapshot_does_not_know_yet_is_not_over() -> None:
+def test_an_attempt_unknown_to_the_snapshot_is_not_over() -> None:
     assert not look(job(1, spec_=black_box()), {"data": "", "offset": 0, "size": 0}).ended
 
 
@@ -57,11 +57,11 @@ def test_a_node_that_has_not_started_the_attempt_yet_has_an_empty_log_and_one_th
 
 
 def test_a_finished_attempt_unknown_to_its_server_gives_the_last_piece() -> None:
-    chunk = look(job(1, spec_=black_box(), attempt=1), None)  # queued again: its server refused it
+    chunk = look(job(1, spec_=black_box(), attempt=1), None)  # queued again because its server refused it
     assert (chunk.silent, chunk.ended, chunk.attempts) == ("node a: no attempt 1.1 on this node", True, [1])
 
 
-def test_a_reader_that_does_not_follow_hears_of_a_silent_server_too() -> None:
+def test_a_reader_that_does_not_follow_is_also_told_about_a_silent_server() -> None:
     def silent(offset: int, limit: int) -> Mapping[str, Any]:
         raise NodeSilent("node a does not answer")
 
@@ -70,7 +70,7 @@ def test_a_reader_that_does_not_follow_hears_of_a_silent_server_too() -> None:
 
 
 def reader(tail: Callable[[int, int], Mapping[str, Any]]) -> LogReader:
-    """Of a running job. `tail` gets offset and limit."""
+    """Reads the log of a running job. `tail` gets offset and limit."""
     store = MemoryStore()
     running = job(1, state=JobState.RUNNING, spec_=black_box(), attempt=1, placement=on("a", 0), launched_at=0.0)
     store.commit([Launched(0.0, ONE, 1, on("a", 0), BatchOrder())], snapshot(running))
@@ -78,17 +78,17 @@ def reader(tail: Callable[[int, int], Mapping[str, Any]]) -> LogReader:
     return LogReader(controller, store, lambda node, name, attempt, offset, limit: tail(offset, limit))
 
 
-def test_a_follower_waits_for_a_silent_server_and_hears_of_it(figures: Figures) -> None:
+def test_a_follower_waits_for_a_silent_server_and_is_told_about_it(figures: Figures) -> None:
     def silent(offset: int, limit: int) -> Mapping[str, Any]:
         raise NodeSilent("node a does not answer")
 
     began = time.monotonic()
     chunk = reader(silent).read(ONE, Logs("1", offset=7, wait=100.0), lambda: False)
-    figures.at_most("until who waits 100 s is told of the silence", time.monotonic() - began, 10.0)
+    figures.at_most("until a reader that waits 100 s is told about the silence", time.monotonic() - began, 10.0)
     assert (chunk.silent, chunk.data, chunk.offset, chunk.ended) == ("node a does not answer", "", 7, False)
 
 
-def test_requests_are_no_larger_than_the_connection_carries_soon() -> None:
+def test_requests_are_no_larger_than_the_connection_can_carry_soon() -> None:
     def way(bytes_a_second: float) -> tuple[LogReader, list[int]]:
         asked: list[int] = []
 
@@ -118,7 +118,7 @@ def test_the_part_that_the_limit_removed_is_skipped_and_reported() -> None:
 
 
 @pytest.mark.parametrize(("tail", "found"), [(4, b"6789"), (100, b"0123456789")])
-def test_a_tail_begins_that_much_before_the_end(tail: int, found: bytes) -> None:
+def test_a_tail_begins_that_many_bytes_before_the_end(tail: int, found: bytes) -> None:
     log, asked = b"0123456789", []
 
     def told(offset: int, limit: int) -> Mapping[str, Any]:
@@ -130,7 +130,7 @@ def test_a_tail_begins_that_much_before_the_end(tail: int, found: bytes) -> None
     chunk = reads.read(ONE, Logs("1", tail=tail), lambda: False)
     assert (base64.b64decode(chunk.data), chunk.offset) == (found, len(log))
     reads.read(ONE, Logs("1"), lambda: False)
-    assert asked == [1, FIRST_PIECE, FIRST_PIECE], "the byte that tells the size tells no speed"
+    assert asked == [1, FIRST_PIECE, FIRST_PIECE], "the byte that shows the size says nothing about the speed"
     with pytest.raises(UsageError, match="negative"):
         reads.read(ONE, Logs("1", tail=-1), lambda: False)
 

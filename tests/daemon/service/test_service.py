@@ -88,7 +88,7 @@ def test_a_log_is_read_while_the_job_writes_it(served: Daemon) -> None:
     assert said == b"first\nsecond\n"
 
 
-def test_cancel_answers_when_no_process_is_left(served: Daemon, tmp_path: Path) -> None:
+def test_a_cancel_is_answered_when_every_process_is_gone(served: Daemon, tmp_path: Path) -> None:
     pids = tmp_path / "pids"
     script = f"trap '' TERM; (setsid sleep 600 & echo $! >> {pids}); echo $$ >> {pids}; wait; sleep 600"
     job = served.submit("sh", "-c", script, grace=1.0)
@@ -105,7 +105,7 @@ def test_cancel_of_an_ended_job_is_reported_without_an_error(served: Daemon) -> 
     assert served.call(Cancel([str(job)]), CancelResult) == CancelResult([], [job], [])
 
 
-def test_cancel_that_may_not_wait_says_what_is_still_there(served: Daemon) -> None:
+def test_a_cancel_without_waiting_says_what_is_still_running(served: Daemon) -> None:
     job = served.submit("sh", "-c", "trap '' TERM; while :; do sleep 1; done", grace=60.0)
     wait_until(lambda: row(served, job).state == "running", "it runs")
     assert served.call(Cancel([str(job)], wait=0.0), CancelResult).remaining == [job]
@@ -192,7 +192,7 @@ def test_a_bad_submission_is_refused_in_one_line_and_changes_nothing(
     assert served.info().jobs_total == before
 
 
-def test_a_refusal_for_lack_of_gpus_names_what_there_is(served: Daemon) -> None:
+def test_a_refusal_for_lack_of_gpus_says_what_the_servers_have(served: Daemon) -> None:
     with pytest.raises(Refused) as refusal:
         served.submit("true", min_gpus=100)
     assert refusal.value.hint == "here has 2 x cpu slot"
@@ -229,7 +229,7 @@ def test_selectors_name_jobs_in_every_way(served: Daemon) -> None:
         found(f"{second}-{first}")
 
 
-def test_a_dry_run_says_what_would_be_and_keeps_nothing(served: Daemon) -> None:
+def test_a_dry_run_says_what_would_happen_and_keeps_nothing(served: Daemon) -> None:
     before = served.info().jobs_total
     spec = SpecMessage(["true"], "/tmp", "black-box", min_gpus=2)
     answer = served.call(Submit(spec, dry_run=True), DryRun)

@@ -55,8 +55,8 @@ def test_a_claimed_user_is_not_trusted(served: Daemon) -> None:
     assert served.info().jobs_total == before
 
 
-@pytest.mark.skipif(os.getuid() != 0, reason="becoming another user needs root")
-def test_another_user_is_not_let_in(served: Daemon) -> None:
+@pytest.mark.skipif(os.getuid() != 0, reason="acting as another user needs root")
+def test_another_user_gets_no_access(served: Daemon) -> None:
     for folder in (served.home, *list(served.home.parents)[:-2]):
         os.chmod(folder, 0o755)
     os.chmod(served.socket, 0o666)
@@ -189,7 +189,7 @@ def test_without_descriptors_it_waits_for_some_and_keeps_serving(tmp_path: Path)
         assert running.info().pid == pid
 
 
-def test_a_client_that_leaves_in_the_middle_of_a_wait_harms_nobody(served: Daemon) -> None:
+def test_a_client_that_leaves_during_a_wait_harms_nobody(served: Daemon) -> None:
     job = served.submit("sleep", "600")
     for _ in range(80):
         with served.raw() as connection:
