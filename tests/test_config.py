@@ -1,4 +1,4 @@
-"""The file becomes settings, or an error that says where it is."""
+"""The file becomes settings, or an error that says where the mistake is."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ OWN = {
     "metrics",
     "notify",
     "accept",
-}  # what the core has no use for
+}  # settings that the core does not use
 
 
 def test_the_defaults_are_those_of_the_core() -> None:

@@ -1,4 +1,4 @@
-"""Types worked out by many threads at once."""
+"""Many threads work out the same types at once."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ import pytest
 
 from gpq import decoding
 
-# What a daemon does whose first two commands come together: without the lock every second such process ended by SIGSEGV.
+# What a daemon does if its first two commands arrive together. Without the lock, every second such process died of
+# SIGSEGV.
 AT_ONCE = """
 import sys, threading
 from gpq.core.model.jobs import Job

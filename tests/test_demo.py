@@ -1,4 +1,4 @@
-"""What the demo's judge asks of jobs under each kind of policy."""
+"""What the demo's judge demands of jobs under each kind of policy."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Bars: those on time are wider beside other tests, all others are not."""
+"""Bars: those on time are wider if other tests run, and all others stay the same."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Demand = Callable[[float, float, str], None]  # reached, asked, unit
 
 @pytest.fixture
 def figures(request: pytest.FixtureRequest) -> Figures:
-    """Of a test that never runs: what is made up here is not listed at the end."""
+    """The report of a test that never runs, so its figures are not listed at the end."""
     return Figures(pytest.Function.from_parent(request.node.parent, name="made_up", callobj=lambda: None))
 
 
@@ -64,7 +64,7 @@ def test_other_bars_are_as_they_are(demand: Demand, unit: str, bars: str, monkey
 
 @pytest.mark.parametrize("bars", ["", "1"])
 def test_at_least_is_no_matter_of_speed(figures: Figures, bars: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """So long a fault lasts: a slow machine makes it longer, if anything."""
+    """A fault lasts this long. A slow machine makes it longer, if anything."""
     monkeypatch.setenv("GPQ_BARS", bars)
     with pytest.raises(AssertionError, match="made up"):
         figures.all([Measured("made up", 4.9, at_least=5.0, unit="s")])

@@ -1,4 +1,4 @@
-"""What a script forgets at a restart, as far as its source tells: hints, which take nothing away."""
+"""What a script forgets at a restart, as far as its source shows. Hints take no freedom away."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The daemon's patience: what it is for users, that one factor scales all of it, and that no other factor is taken."""
+"""The daemon's patience: its values for users, that one factor scales all of them, and that wrong factors are refused."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ SHOWN = "from gpq import pace; print({name: value for name, value in vars(pace).
 
 
 def patience(factor: str | None) -> subprocess.CompletedProcess[str]:
-    """What a process that has this factor in its environment waits for."""
+    """How long a process waits that has this factor in its environment."""
     kept = {name: value for name, value in os.environ.items() if name != pace.VARIABLE}
     own = {} if factor is None else {pace.VARIABLE: factor}
     return subprocess.run(

@@ -1,4 +1,4 @@
-"""What becomes of failed tests, and which groups run whole: tests of the tests, with a small folder of planted ones."""
+"""What happens after failed tests, and which groups run whole: tests of the tests, with a small folder of planted ones."""
 
 from __future__ import annotations
 
@@ -59,13 +59,13 @@ def planted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "test_planted.py").write_text(PLANTED)
     (tmp_path / "pytest.ini").write_text("[pytest]\n")
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
-    for name in ("PYTEST_XDIST_WORKER", LIST):  # the planted run is no part of this one
+    for name in ("PYTEST_XDIST_WORKER", LIST):  # the planted run is not part of this one
         monkeypatch.delenv(name, raising=False)
     return tmp_path
 
 
 def outcome(folder: Path, names: str, workers: str = "0") -> bool:
-    """Run the planted tests `names` as a tier does. Green?"""
+    """Run the planted tests `names` as a tier does. Returns whether the run is green."""
     command = [sys.executable, "-m", "pytest", "-q", "-n", workers, "-k", names]
     path = folder / "failures"
     subprocess.run(command, cwd=folder, env=environment(path), capture_output=True, check=False)
@@ -116,7 +116,7 @@ def test_children_have_the_signals_of_a_terminal_under_nohup(planted: Path) -> N
 
 
 def test_a_failure_is_printed_before_the_run_ends(planted: Path) -> None:
-    """A run that is killed has said what failed."""
+    """A run that is killed has already said what failed."""
     (planted / "test_stuck.py").write_text("import time\ndef test_stuck():\n    time.sleep(600)\n")
     command = [sys.executable, "-m", "pytest", "-k", "always or stuck", "-n", "1"]
     with subprocess.Popen(

@@ -1,4 +1,4 @@
-"""The wheel has all that gpq needs, and installs in an empty environment without a network."""
+"""The wheel has everything that gpq needs, and installs in an empty environment without a network."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def test_it_installs_in_an_empty_environment_without_a_network(wheel: Path, tmp_
         str(next(home.glob("lib/python*/site-packages/gpq/__init__.py"))),
         gpq.__version__,
     ]
-    # What TAB asks needs no dependency. Everything else says what is missing, without a traceback.
+    # TAB needs no dependency. Everything else says what is missing, without a traceback.
     assert "submit" in run(home / "bin" / "gpq", "__complete", "bash", "sub", env=bare, cwd=tmp_path)
     other = subprocess.run(
         [home / "bin" / "gpq", "submit", "--help"], env=bare, cwd=tmp_path, capture_output=True, text=True, check=False

@@ -1,4 +1,4 @@
-"""First come, first served: nobody is overtaken and nothing is moved."""
+"""First come, first served: no job overtakes another and no job moves."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every policy obeys what loops take from gpq: no order and no shape that needs a freedom which a job has lost."""
+"""Every policy respects the habits of loops: it gives no order and no shape that needs a freedom which a job has lost."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def habit(*freedoms: str, code: str = "two-passes") -> Habit:
 
 
 def taught(declared: Declared, *freedoms: str, **more: object) -> Profile:
-    """Of a job that has measured itself, whose loop takes these."""
+    """The progress of a job that has measured itself, whose loop takes these freedoms."""
     known = Profile(declared=declared, rows=ROWS, noise=Noise(1.0, 5_000.0, 1000), samples_per_second=800.0)
     known = replace(known, **more)  # type: ignore[arg-type]
     return with_habits(known, (habit(*freedoms),)) if freedoms else known
@@ -77,7 +77,8 @@ def types(here: Snapshot) -> set[str]:
 
 @st.composite
 def habited(draw: st.DrawFn) -> Snapshot:
-    """A small cluster, and jobs that have measured themselves: most with habits, some with more than they may use by now."""
+    """A small cluster, and jobs that have measured themselves. Most have habits, and some have more than their habits
+    allow by now."""
     kinds = draw(st.sampled_from([("A100", "A100"), ("A100", "T4")]))
     nodes = [node(name, draw(st.sampled_from([4, 2, 6])), type=kind) for name, kind in zip("ab", kinds, strict=True)]
     free = {each.id: [device.id for device in each.devices] for each in nodes}
@@ -124,7 +125,7 @@ def test_no_action_of_a_round_needs_what_a_loop_has_taken(name: str, here: Snaps
 def test_no_order_of_a_whole_run_needs_what_loops_have_taken_since_their_first_report(
     name: str, lost: tuple[str, ...]
 ) -> None:
-    """Jobs come while others run, grow, shrink and change their batches: one has habits, the others have none."""
+    """Jobs arrive while others run, grow, shrink and change their batches. One has habits, the others have none."""
     strict = habit(*lost)
     programs = [
         program(0.0, work=3_000.0, declared=SMALL, habits=(strict,), spec=spec(up_to=6)),

@@ -1,4 +1,4 @@
-"""What every policy keeps to, whatever it is after: on clusters and queues of every kind, drawn at random."""
+"""The rules that every policy keeps, whatever its aim: on random clusters and queues of every kind."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ drawn = settings(
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """An oracle of a job that scales linearly and does not fit into the memory of one type."""
+    """An oracle for a job that scales linearly and does not fit into the memory of one type."""
 
     remaining_steps: float
     too_small: str
@@ -147,7 +147,7 @@ def jobs(draw: st.DrawFn, number: int, free: dict[NodeId, dict[str, list[DeviceI
 
 
 def _seat(made: Job, gpus: int, free: dict[NodeId, dict[str, list[DeviceId]]]) -> Placement | None:
-    """Takes devices of one type, as many as it may have of `gpus`, from one node or (scripts) several."""
+    """Takes devices of one type, as many as `gpus` allows, from one server or (scripts) several."""
     for kind in TYPES:
         fewest, most = gpu_range(made, 100, kind)
         if kind == SLICE and fewest > 1:

@@ -1,4 +1,4 @@
-"""Optimus: the next GPU to the job that it brings nearest to its end, by an oracle or by what was measured."""
+"""Optimus: the next GPU goes to the job that it brings nearest to its end, by an oracle or by measurements."""
 
 from __future__ import annotations
 
@@ -40,7 +40,8 @@ def counts(here: Snapshot) -> dict[int, int]:
 def test_the_longer_job_gets_more_and_each_at_least_one() -> None:
     here = snapshot(node("a", 8), *(running(i, on("a", i - 1)) for i in (1, 2)), running(3, on("a", 2)))
     known = {JobId(1): Known(900.0, shared), JobId(2): Known(100.0, shared), JobId(3): Known(0.0, shared)}
-    # 900/k(k+1) and 100/k(k+1): the eighth GPU is the short one's second, worth 50, where the long one's sixth is 30.
+    # 900/k(k+1) and 100/k(k+1): the eighth GPU is the short job's second, which is worth 50. It would be the long job's
+    # sixth, which is worth 30.
     assert counts(replace(here, oracles=known)) == {1: 5, 2: 2, 3: 1}
 
 
@@ -66,7 +67,7 @@ def test_without_an_oracle_times_are_modelled_and_lengths_declared() -> None:
     assert remaining_steps(here.jobs[JobId(2)], None) == pytest.approx(0.9 * 10 * 10_000 / 64)
     seconds = step_seconds(entrants(here).contenders[0], None)
     assert seconds(1) == pytest.approx(0.064, rel=0.1)
-    assert seconds(9) is None  # more than there are
+    assert seconds(9) is None  # more than the cluster has
 
 
 def test_without_a_declared_length_the_loss_curve_tells_how_much_is_left() -> None:

@@ -1,4 +1,4 @@
-"""Sia: few shapes of every type, one of them for each job, the faster type when it gains."""
+"""Sia: few shapes of every type, one of them for each job, and the faster type for a job that gains from it."""
 
 from __future__ import annotations
 
@@ -140,7 +140,7 @@ def labs(draw: st.DrawFn) -> Snapshot:
     kinds = {name: draw(st.sampled_from([FAST, SLOW])) for name in "abc"}
     nodes = [node(name, draw(st.integers(1, 5)), type=kind) for name, kind in kinds.items()]
     free = {each.id: list(range(len(each.devices))) for each in nodes}
-    both = node("m", 4, type=FAST)  # with two types, one of them of devices with less memory
+    both = node("m", 4, type=FAST)  # with two types, one of which has less memory
     small = tuple(replace(each, type=SLOW, memory_mib=10_000) for each in both.devices[:2])
     nodes.append(replace(both, devices=(*small, *both.devices[2:])))
     jobs: list[Job] = []

@@ -1,4 +1,4 @@
-"""SLAQ: GPUs to the jobs whose loss falls fastest; new jobs before those that have nearly converged."""
+"""SLAQ: GPUs go to the jobs whose loss falls fastest. New jobs go before those that have nearly converged."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Shortest remaining time first: who would end soonest goes first."""
+"""Shortest remaining time first: the job that would end soonest goes first."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Themis: the worst finish-time fairness first."""
+"""Themis: the job with the worst finish-time fairness goes first."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ def test_rho_is_the_time_to_the_end_over_that_on_a_share_of_its_own() -> None:
     assert rho(mine, 400.0, 100.0, share=4.0) == pytest.approx((400 + 100) / 200)
     assert rho(mine, 400.0, 100.0, share=1.0) == pytest.approx(
         (400 + 100) / 400
-    )  # alone, it would have had half the time
-    assert rho(mine, 400.0, None, share=4.0) == pytest.approx((400 + 100) / 200)  # as much to come as was
+    )  # alone, it would have needed half the time
+    assert rho(mine, 400.0, None, share=4.0) == pytest.approx((400 + 100) / 200)  # as much to come as it has done
     assert rho(job(2, spec_=TWO), 400.0, 100.0, share=4.0) == float("inf")
 
 

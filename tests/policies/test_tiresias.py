@@ -1,4 +1,4 @@
-"""Tiresias: least attained service first, in two queues, first come first served within each."""
+"""Tiresias: least attained service first, in two queues. Within each queue: first come, first served."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""History and report: the CSV reads back, the page stands alone and lets nothing from users through as markup."""
+"""History and report: the CSV reads back. The page stands alone and shows no text of users as markup."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ ATTACK = "<script>alert(1)</script>\"'&\u202e</style>"
 
 
 class Read(HTMLParser):
-    """Tags, attributes and texts, and whether every tag is closed."""
+    """The tags, attributes and texts, and whether every tag is closed."""
 
     def __init__(self, document: str) -> None:
         super().__init__(convert_charrefs=True)

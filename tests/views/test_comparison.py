@@ -1,4 +1,5 @@
-"""What is shown of simulated runs: fits every width, says all in JSON and CSV, and the figure is the same each time."""
+"""Simulated runs on the screen: they fit every width, JSON and CSV have everything, and the figure is the same each
+time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `gpq nodes` says of GPUs that others use or that are out of use, and of reservations."""
+"""What `gpq nodes` shows about reservations and about GPUs that are in use by others or out of use."""
 
 from __future__ import annotations
 

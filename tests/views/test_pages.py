@@ -1,6 +1,6 @@
-"""Pages at a fixed width, as they were when somebody last looked at them: tests/views/golden holds them.
+"""Pages at a fixed width, compared with those that somebody last looked at, in tests/views/golden.
 
-GPQ_GOLDEN=write rewrites them; look at the difference before you commit it.
+GPQ_GOLDEN=write rewrites them. Look at the difference before you commit it.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ CHECKS = [Check("python", "ok", "3.12.1"), Check("socket", "fail", "too long a p
 
 @pytest.fixture(autouse=True)
 def zone(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Times are shown in local time: here it is two hours ahead of UTC."""
+    """Pages show times in local time: here it is two hours ahead of UTC."""
     monkeypatch.setenv("TZ", "XXX-2")
     time.tzset()
     yield
@@ -48,7 +48,7 @@ def _failed(number: int = 3, **changes: object) -> job_answers.JobView:
 
 
 def _strict() -> job_answers.JobDetail:
-    """Of a job whose loop takes freedoms from gpq, one of them only as an earlier job had it."""
+    """The status of a job whose loop takes freedoms from gpq. One of them is known only from an earlier job."""
     habits = [
         job_answers.HabitView(
             "two-passes", ["accumulate", "split"], "two backward passes a step \x1b[31m", "none is needed", False
@@ -68,7 +68,7 @@ def status(columns: int) -> list[str]:
 
 
 def lab(columns: int) -> list[str]:
-    """Of several users: what could not start, what is busy, what is pending."""
+    """Jobs of several users, with their reasons to wait and what is busy."""
     path = "/home/carol/projects/segmentation/experiments/run.sh"
     rows = [
         _failed(7, user="carol", name="segment", exit_status=127, reason=f"exit 127: no command {path}"),
@@ -96,7 +96,7 @@ def rendered(picture: RenderableType, columns: int, height: int) -> list[str]:
 
 
 def listed(columns: int, height: int) -> list[str]:
-    """The list of the interactive `gpq top`, as it is after some minutes."""
+    """The list of the interactive `gpq top`, as it looks after some minutes."""
     view, past = served.top(), Past()
     for piece in range(12):
         past.note(view.nodes, view.jobs, 20.0 * piece)
@@ -153,7 +153,8 @@ PAGES = {
 
 @pytest.mark.parametrize("name", PAGES)
 def test_the_page_looks_as_it_did(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sys.stdout", io.TextIOWrapper(io.BytesIO(), encoding="utf-8"))  # the bars are of its encoding
+    # the bars depend on the encoding of the output
+    monkeypatch.setattr("sys.stdout", io.TextIOWrapper(io.BytesIO(), encoding="utf-8"))
     text = "\n".join(line.rstrip() for line in PAGES[name]()) + "\n"
     path = GOLDEN / f"{name}.txt"
     if os.environ.get("GPQ_GOLDEN") == "write":
@@ -166,7 +167,7 @@ def test_the_page_looks_as_it_did(name: str, monkeypatch: pytest.MonkeyPatch) ->
 def test_no_line_of_it_is_too_wide(name: str) -> None:
     limit = int(name.rpartition("-")[2].partition("x")[0])
     lines = (GOLDEN / f"{name}.txt").read_text().splitlines()
-    assert max(map(width, lines)) <= limit or name == "status-20"  # whose last line is a sentence
+    assert max(map(width, lines)) <= limit or name == "status-20"  # its last line is a sentence
 
 
 @pytest.mark.parametrize(("columns", "height"), [(80, 24), (120, 40), (60, 20), (40, 16), (200, 60)])

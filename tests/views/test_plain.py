@@ -1,4 +1,4 @@
-"""Escaping and fitting: nothing passes that a terminal would obey, nothing is wider than it may be."""
+"""Escaping and fitting: the terminal gets nothing that it would obey, and no line is too wide."""
 
 import os
 import re

@@ -1,4 +1,4 @@
-"""Blocks of free devices against every way to lay shapes onto nodes."""
+"""Blocks of free devices, compared with every way to lay shapes onto servers."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ nodes = st.lists(st.integers(1, 8), min_size=1, max_size=4)
 
 
 def fits(free: Sequence[int], sizes: Sequence[int]) -> bool:
-    """Can jobs of one node each of these sizes be laid onto the nodes? Every way is tried."""
+    """Whether jobs of these sizes, each on one server, fit onto the servers. Tries every way."""
 
     @cache
     def rest(left: tuple[int, ...], todo: tuple[int, ...]) -> bool:
@@ -71,7 +71,7 @@ def test_what_is_chosen_fits_and_nothing_that_fits_is_worth_more(free: list[int]
 
 
 def test_who_is_worth_least_gives_way_and_what_is_left_over_makes_a_larger_piece() -> None:
-    """Nodes with 3 of 4 free: five jobs on two GPUs each fit the sum of 10 and not the nodes."""
+    """Three GPUs are free on each server: five jobs on two GPUs each fit the sum of 10 but not the servers."""
     free = [3, 3, 4]
     choices = [valued(n, {1: 1.0, 2: 4.0 + n, 3: 4.5 + 1.1 * n, 4: 4.6 + 1.1 * n}, (1, 2, 4)) for n in range(1, 6)]
     assert not fits(free, [2, 2, 2, 2, 2])
@@ -89,7 +89,7 @@ def test_pieces_are_powers_of_two_and_what_spans_nodes_takes_the_largest_whole()
 
 
 def test_a_node_whose_size_is_no_power_of_two_is_used_whole() -> None:
-    """3 + 1 of servers with 3 and 1: no block of four, and room all the same."""
+    """3 + 1 on servers with 3 and 1: there is no block of four, but there is room."""
     blocks = blocks_of({"": [3, 1]})
     spans = Shape(4, 2)
     assert not blocks.crowded([spans])

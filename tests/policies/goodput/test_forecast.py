@@ -1,4 +1,4 @@
-"""A job is valued at what it will make of a shape, where earlier jobs told how the noise scale grows."""
+"""A job's value on a shape looks ahead if earlier jobs have shown how the noise scale grows."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ GROWS = Prior(noise_curve=(NoisePoint(0.0, 20.0), NoisePoint(200.0, 5000.0)))
 
 
 def beginner(number: int = 1, growth: float = 20.0) -> Candidate:
-    """Its noise scale is still small, so that larger batches bring little yet."""
+    """Its noise scale is still small, so larger batches gain little yet."""
     known = profile(GOOD)
     assert known.noise is not None
     young = replace(known, noise=replace(known.noise, var=growth), progress=Progress(0, 10, 0, 0, 0.0, 0.0))

@@ -1,4 +1,5 @@
-"""The goodput policy: most goodput for all, by fair shares, on shapes that exist, moving nothing without need."""
+"""The goodput policy gives all users the most goodput in fair shares, on shapes that exist. It moves no job without
+need."""
 
 from __future__ import annotations
 
@@ -24,12 +25,12 @@ from tests.support.builders import DECLARED, PARAMS, black_box, job, node, on, r
 from tests.support.examples import examples
 
 GOOD = PARAMS  # scales well
-POOR = gp.ThroughputParams(0.02, 0.001, 2.0, 0.5, 0.5, 0.2, 1.0)  # synchronising takes far longer than computing,
-# and its noise scale is so small that larger batches do not help either
+# Synchronising takes far longer than computing, and the noise scale is so small that larger batches do not help either.
+POOR = gp.ThroughputParams(0.02, 0.001, 2.0, 0.5, 0.5, 0.2, 1.0)
 
 
 def profile(params: gp.ThroughputParams, most: int = 8, fraction: float = 0.0) -> Profile:
-    """Of a job that has run on 1, 2, 4, ... `most` GPUs of one node, and on two nodes."""
+    """The profile of a job that has run on 1, 2, 4, ... `most` GPUs of one server, and on two servers."""
     shapes = [(1, k) for k in (1, 2, 4, 8) if k <= most] + ([(2, 8)] if most >= 8 else [])
     rows = tuple(
         ProfileRow(n, k, m, float(gp.grad_time(params, m)), float(gp.step_time(params, n, k, m)), 100.0)
@@ -145,7 +146,7 @@ def test_a_job_that_is_about_to_end_is_not_made_to_give_way() -> None:
 
 
 def test_jobs_that_change_places_get_the_same_whichever_stops_first() -> None:
-    """Else the first to stop would be given back what it had, for ever."""
+    """Otherwise the job that stops first would get back what it had, for ever."""
 
     def leave(mine: Job, *, over: bool) -> Job:
         if over:

@@ -1,4 +1,4 @@
-"""A policy's memory answers as estimates.table does, and makes a table anew only for what changed."""
+"""A policy's memory answers as estimates.table does, and makes a new table only for what changed."""
 
 from __future__ import annotations
 

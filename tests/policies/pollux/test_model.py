@@ -1,4 +1,5 @@
-"""Pollux's own model: the fit finds what the rows were made with, and is optimistic about what they do not say."""
+"""Pollux's own model: the fit finds the parameters behind the rows, and is optimistic about everything that they do not
+show."""
 
 from __future__ import annotations
 
@@ -17,7 +18,7 @@ LIMITS = BatchLimits(base=64, maximum=1024, min_atomic=8, max_atomic=128)
 
 
 def times(nodes: int, replicas: int, atomic: int) -> tuple[float, float]:
-    """(gradient, step) as the paper's equations 9 to 11 have them."""
+    """(gradient, step) by the paper's equations 9 to 11."""
     grad = TRUE.alpha_c + TRUE.beta_c * atomic
     more = max(replicas - 2, 0)
     if replicas == 1:

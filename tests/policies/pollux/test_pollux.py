@@ -1,4 +1,4 @@
-"""Pollux: the fairest goodput by a seeded search, growing by doubling, on named nodes of one type."""
+"""Pollux: the fairest goodput by a seeded search. Jobs grow by doubling, on named servers of one type."""
 
 from __future__ import annotations
 
@@ -22,7 +22,8 @@ from tests.support.builders import DECLARED, black_box, job, node, on, running, 
 
 
 def profile(most: int = 4, sync: float = 0.001, noise: float = 1e5) -> Profile:
-    """Of a job seen on 1, 2, 4, ... `most` GPUs of one node; a step takes `sync` seconds more on several."""
+    """The profile of a job seen on 1, 2, 4, ... `most` GPUs of one server. A step takes `sync` seconds more on several
+    servers."""
     shapes = [k for k in (1, 2, 4, 8, 16) if k <= most]
     rows = tuple(
         ProfileRow(1, k, m, 0.02 + 0.001 * m, 0.02 + 0.001 * m + sync * (k > 1), 100.0)
@@ -97,7 +98,7 @@ def test_the_plan_is_never_worse_than_leaving_all_as_it_is() -> None:
 def test_the_objective_is_the_harmonic_mean_of_speedups_in_nodes_less_what_restarts_leave() -> None:
     young = job(2, at=0.0, profile=Profile(DECLARED))
     here = snapshot(node("a", 4), node("b", 4), running(1, on("a", 0, 1), profile=Profile(DECLARED)), young, now=90.0)
-    # The fair share is 4 of 8 GPUs, a replica counts 2 nodes / 8 GPUs; the start costs (90 - 0) / (90 + 30).
+    # The fair share is 4 of 8 GPUs, and a replica counts 2 servers / 8 GPUs. The start costs (90 - 0) / (90 + 30).
     kept, started = 2 / 4 * 2 / 8, 1 / 4 * 2 / 8 * 90 / 120
     plan = {JobId(1): Shape(2), JobId(2): Layout(((node("b").id, 1),))}
     assert objective(here, plan) == pytest.approx(2 / (1 / (kept + 1e-3) + 1 / (started + 1e-3)))
@@ -109,7 +110,7 @@ def test_the_next_search_starts_from_the_last_front_mapped_by_job() -> None:
     policy, here = Pollux(), busy()
     first = policy.allocate(here)
     moved = [_as_placed(here.jobs[name], place(here, first)[name]) for name in first]
-    # Services change, so the order of the rows does; two jobs have ended and one is new.
+    # Services change, so the order of the rows changes. Two jobs have ended and one is new.
     later = snapshot(
         *here.nodes.values(),
         *(replace(job, service=float(job.id % 3) * 1e5) for job in moved if job.id not in (2, 7)),

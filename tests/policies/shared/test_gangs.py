@@ -1,4 +1,4 @@
-"""Seats for gangs: exactly what was asked for or nothing, in the order of the policy, moving as little as can be."""
+"""Gangs get exactly what they asked for or nothing, in the order of the policy, and move as little as possible."""
 
 from __future__ import annotations
 
@@ -140,7 +140,7 @@ def test_a_gang_is_of_one_type_the_one_with_most_devices_free() -> None:
 
 
 class TooLarge:
-    """An oracle of a job whose batch does not fit into a T4."""
+    """An oracle for a job whose batch does not fit into a T4."""
 
     remaining_steps = 100.0
 
@@ -155,7 +155,7 @@ def test_a_type_on_which_the_job_cannot_run_is_not_offered_to_it() -> None:
 
 
 def test_nothing_is_named_that_could_not_be_placed() -> None:
-    """Where devices of one node differ in memory, `place` may give away the one that another job needs."""
+    """If the devices of one server differ in memory, `place` may give away the one that another job needs."""
     small = node("a", 2, memory=16_000)
     mixed = replace(small, devices=(replace(small.devices[0], memory_mib=80_000), small.devices[1]))
     here = snapshot(mixed, job(1), job(2, spec_=spec(min_gpu_memory_mib=40_000)))

@@ -1,4 +1,4 @@
-"""One more GPU to whom it brings most: against trying all counts, and seats that can really be had."""
+"""One more GPU for the job that gains most: compared with trying all counts. Every result can be placed."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def _gain(row: NDArray[np.float64], count: int) -> float:
 def test_greedy_counts_are_the_best_of_all_for_gains_that_shrink() -> None:
     luck = np.random.default_rng(4)
     for _ in range(20):
-        gains = np.sort(luck.random((3, 6)), axis=1)[:, ::-1] - 0.3  # of the second GPU, the third...
+        gains = np.sort(luck.random((3, 6)), axis=1)[:, ::-1] - 0.3  # of the second GPU, the third and so on
         here = snapshot(node("a", 4), node("b", 3), *(running(i, on("a", i - 1)) for i in (1, 2, 3)))
         round_ = entrants(here)
         found = counts(round_.contenders, {JobId(i): partial(_gain, gains[i - 1]) for i in (1, 2, 3)})

@@ -1,4 +1,5 @@
-"""What was measured between servers is kept, and tells a job what two servers would cost before it ever ran on two."""
+"""gpq keeps what jobs measured between servers. So it can predict what two servers would cost a job that never ran on
+two."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The loss curve: fitted to curves that are such curves, to noisy ones, and refused where there is nothing to fit."""
+"""The loss curve: fitted to true curves and to noisy ones, and refused if there is nothing to fit."""
 
 from __future__ import annotations
 

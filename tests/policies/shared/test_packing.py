@@ -1,4 +1,4 @@
-"""Room for shapes: what is handed out can be placed, and nobody moves without need."""
+"""Room for shapes: everything that is given out can be placed, and no job moves without need."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def test_a_packed_shape_has_the_fewest_nodes() -> None:
 
 @st.composite
 def full_houses(draw: st.DrawFn) -> tuple[Snapshot, dict[int, Shape]]:
-    """Equal nodes, jobs somewhere on them, and wishes for powers of two and whole nodes that fill them at most."""
+    """Equal servers, jobs somewhere on them, and wishes for powers of two and whole servers that fill them at most."""
     number = draw(st.integers(1, 4))
     nodes = [node(f"n{i}", 4) for i in range(number)]
     free = {each.id: [0, 1, 2, 3] for each in nodes}

@@ -1,4 +1,4 @@
-"""How long a gang still takes: told by an oracle, else by a declared length, bounded by a time limit, else not known."""
+"""How long a gang still takes: from an oracle or a declared length, bounded by a time limit, otherwise unknown."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.support.builders import DECLARED, PARAMS, black_box, job, node, on, r
 
 @dataclass(frozen=True, slots=True)
 class Told:
-    """Scales linearly on one node, and does not gain from a second; twice as fast on an A100; too large for an RTX."""
+    """Scales linearly on one server and gains nothing from a second. Twice as fast on an A100, too large for an RTX."""
 
     remaining_steps: float
 

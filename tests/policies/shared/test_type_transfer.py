@@ -1,4 +1,4 @@
-"""What a job learns of a GPU type it never saw: from its own times, from others', from the simulator."""
+"""What gpq learns about a job on a GPU type it never used: from its own times, from other jobs, from the simulator."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The cheapest assignment: against every assignment there is."""
+"""The cheapest assignment, compared with every possible assignment."""
 
 from __future__ import annotations
 

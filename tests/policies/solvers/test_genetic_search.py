@@ -1,4 +1,5 @@
-"""The genetic search: feasible, repeatable, never worse than what is, and as good as trying everything where one can."""
+"""The genetic search: feasible, repeatable, never worse than the present allocation, and as good as trying everything
+where that is possible."""
 
 from __future__ import annotations
 
@@ -14,7 +15,7 @@ from gpq.policies.solvers.genetic_search import Ints, Problem, repair, search
 def problem(
     jobs: int = 3, nodes: int = 2, gpus: int = 4, most: int = 8, power: float = 0.7, cross: float = 0.8
 ) -> Problem:
-    """Speedups k^power, times `cross` on several nodes; a change leaves 0.9 of them."""
+    """Speedups k^power, times `cross` on several servers. A change leaves 0.9 of the speedup."""
     k = np.arange(most + 1.0)
     speedup = np.tile(np.stack([k**power, cross * k**power]), (jobs, 1, 1))
     utility = np.stack([speedup, 0.9 * speedup], axis=1)

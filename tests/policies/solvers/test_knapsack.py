@@ -1,4 +1,4 @@
-"""The dynamic programmes against every choice there is; prices against the optimum and their own bound."""
+"""The dynamic programmes compared with every possible choice. Prices compared with the optimum and their own bound."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def best_of_all(items: list[Item], capacities: tuple[int, ...]) -> float | None:
 
 
 def check(items: list[Item], capacities: tuple[int, ...], answer: Answer) -> None:
-    """What it says of itself is so, and it fits."""
+    """Its own figures are right, and the choice fits."""
     chosen = [(each.sizes[p], each.values[p], each.kinds[p]) for each, p in zip(items, answer.choice, strict=True)]
     assert answer.value == pytest.approx(sum(value for _, value, _ in chosen))
     for kind, room in enumerate(capacities):
@@ -64,7 +64,7 @@ def test_two_kinds_are_solved_as_exactly(lists: list[list[tuple[int, float, int]
 @given(st.lists(st.lists(typed_option, max_size=4), max_size=4), st.integers(0, 7), st.integers(0, 7))
 @settings(deadline=None)
 def test_prices_fit_and_their_bound_holds(lists: list[list[tuple[int, float, int]]], first: int, second: int) -> None:
-    items = [typed([(0, 0.0, 0), *options]) for options in lists]  # with nothing as an option, as every job has it
+    items = [typed([(0, 0.0, 0), *options]) for options in lists]  # "nothing" is an option, as for every job
     best, answer = best_of_all(items, (first, second)), solve(items, (first, second), exact=False)
     assert answer is not None
     assert best is not None

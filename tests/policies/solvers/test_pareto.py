@@ -1,4 +1,4 @@
-"""Fronts and distances of NSGA-II, against their definitions."""
+"""Fronts and distances of NSGA-II, compared with their definitions."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def by_definition(values: NDArray[np.float64]) -> list[int]:
 def test_fronts_are_those_of_the_definition() -> None:
     luck = np.random.default_rng(5)
     for size in (1, 2, 7, 60):
-        values = luck.integers(6, size=(size, 2)).astype(float)  # few values, so many equal ones
+        values = luck.integers(6, size=(size, 2)).astype(float)  # few values, so many are equal
         assert fronts(values).tolist() == by_definition(values)
 
 
@@ -31,4 +31,4 @@ def test_ends_of_a_front_are_infinitely_far_equal_ones_are_not_and_inner_ones_by
     values = np.array([[0.0, 8.0], [1.0, 4.0], [1.0, 4.0], [4.0, 0.0], [9.0, 9.0]])
     distance = crowding(values, fronts(values))
     assert distance[[0, 3, 4]].tolist() == [np.inf] * 3
-    assert sorted(distance[[1, 2]].tolist()) == [0.0, 1.0]  # (4/4 + 8/8) / 2, and its double nothing
+    assert sorted(distance[[1, 2]].tolist()) == [0.0, 1.0]  # (4/4 + 8/8) / 2, and its double has nothing

@@ -1,4 +1,5 @@
-"""Runs side by side: what they are, that processes change nothing, and what the rules of an artifact charge."""
+"""Runs side by side: what they are, that the number of processes changes nothing, and what the rules of an artifact
+charge."""
 
 from __future__ import annotations
 
@@ -34,7 +35,7 @@ def clusters(*texts: str) -> list[compare.Cluster]:
 
 
 def figures(outcome: Outcome) -> Outcome:
-    """Without what the clock of this machine says."""
+    """The outcome without the figures that come from this machine's clock."""
     return replace(outcome, round_seconds=(), wall_seconds=0.0)
 
 
@@ -134,7 +135,7 @@ def test_what_a_solver_writes_past_python_does_not_reach_the_output(capfd: pytes
 
 
 def test_what_c_would_write_only_at_the_end_of_the_program_is_left_out_too(tmp_path: Path) -> None:
-    """Its buffer, in a program of its own, as pytest's stays open."""
+    """Checks C's own output buffer. It needs a process of its own, because pytest's stays open."""
     program = (
         "import ctypes; from gpq.sim.compare import compare\n"
         "with compare._without_chatter(): ctypes.CDLL(None).puts(b'chatter')"
@@ -146,7 +147,7 @@ def test_what_c_would_write_only_at_the_end_of_the_program_is_left_out_too(tmp_p
 
 
 def test_policies_told_by_an_oracle_run_on_a_cluster_of_one_named_type(tmp_path: Path) -> None:
-    """Their shapes name no type where there is one; the measurements do."""
+    """Their shapes name no type if the cluster has only one. The measurements name it."""
     jobs = Published("w", str(workload(tmp_path / "w.csv")), str(tiny(tmp_path / "traces", kinds=("t4",))))
     runs = compare.plan(["optimus", "slaq", "srtf"], [jobs], clusters("2x4:t4"), rules)
     assert [outcome.policy for outcome in compare.run_all(runs)] == ["optimus", "slaq", "srtf"]

@@ -38,8 +38,8 @@ def test_a_measured_placement_is_linear_between_its_own_batches(tmp_path: Path) 
 def test_an_unmeasured_placement_lies_between_means_and_larger_ones(tmp_path: Path) -> None:
     times = measured(tmp_path)
     assert times.times((2,) * 16, 10) == pytest.approx((8.5, 7.5))  # a row of scalability.csv
-    assert times.times((1,) * 8 + (2,) * 8, 15) == pytest.approx((8.75, 7.5))  # half-way between four
-    # Three GPUs of two nodes: half-way between two (11) and four (the mean of 13 and 22).
+    assert times.times((1,) * 8 + (2,) * 8, 15) == pytest.approx((8.75, 7.5))  # halfway between four
+    # Three GPUs of two servers: halfway between two (11) and four (the mean of 13 and 22).
     alone = tuple(row for row in PLACEMENTS if not row.startswith(("12,", "112,")))
     less = measured(tmp_path / "less", (*alone, "14,10,9.0,8.0", "14,20,9.0,8.0"))
     assert less.times((1, 2), 10) == pytest.approx(((2.0 + 2.4) / 2, (1.0 + 1.4) / 2))
@@ -85,7 +85,7 @@ def test_measurements_of_one_node_alone_say_nothing_of_two(tmp_path: Path) -> No
     assert times.times((2,), 15) == (1.5, 0.0)
     with pytest.raises(NotMeasured, match="2 GPUs of 2 nodes"):
         times.times((1, 1), 10)
-    few = measured(tmp_path / "few", one[:2], same[:2])  # too few to span anything
+    few = measured(tmp_path / "few", one[:2], same[:2])  # too few to span a range
     with pytest.raises(NotMeasured, match="2 GPUs of 2 nodes"):
         few.measured((1, 1))
 

@@ -45,7 +45,7 @@ def test_the_best_metric_so_far(tmp_path: Path) -> None:
 
 def test_the_loss_falls_from_the_worst_start_to_the_best_end(tmp_path: Path) -> None:
     found = training(tmp_path)
-    assert found.loss(60, 0.0) == 1.0  # a quality begins at 0
+    assert found.loss(60, 0.0) == 1.0  # a quality starts at 0
     assert found.loss(60, 101.0) == pytest.approx(1 - 0.2 / 0.9)
     assert found.loss(60, 149.5) == pytest.approx(1 - 0.4 / 0.9)
     assert found.loss(60, 303.0) == found.loss(60, 999.0) == 0.0

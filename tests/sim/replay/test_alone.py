@@ -1,4 +1,4 @@
-"""Time alone on a share: by hand on measurements of which every number is known."""
+"""The time a job takes alone on a share: computed by hand from measurements whose every number is known."""
 
 from __future__ import annotations
 

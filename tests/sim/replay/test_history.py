@@ -1,4 +1,4 @@
-"""A lab's own jobs, replayed: what was measured becomes the truth, and what cannot be replayed is named."""
+"""A lab replays its own jobs: the measurements become the truth, and jobs that cannot be replayed are named."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_an_adaptive_job_follows_its_fitted_model_and_its_noise() -> None:
     step, sync = truth.times((4, 4), 64)
     assert step == pytest.approx(float(step_time(PARAMS, 2, 8, 64)), rel=0.05)
     assert step - sync == pytest.approx(float(grad_time(PARAMS, 64)), rel=0.05)
-    assert truth.stats(256, 0) == (1.0, pytest.approx(10.0))  # of a base batch of 64
+    assert truth.stats(256, 0) == (1.0, pytest.approx(10.0))  # at a base batch size of 64
     assert truth.progress(truth.epochs) == 5000.0
     assert truth.iterations(64, 1) == pytest.approx(5000.0)
     assert truth.iterations(640 * 100, 1) < truth.iterations(640, 1) < 5000.0
@@ -121,7 +121,7 @@ def test_everything_else_takes_as_long_as_it_took_on_as_many_gpus() -> None:
 
 
 def test_a_replayed_job_takes_what_it_took() -> None:
-    """On its own GPUs, with no start to pay: a black box exactly; a training job by its model."""
+    """On its own GPUs, with no start to pay for: a black box exactly, a training job by its model."""
     found = history([ended(1, spec_=black_box(2), profile=Profile())], NOW, restart=0.0)
     [box] = replay("fifo", found.tasks(), Rules(parse("1x2"))).jobs
     assert box.ended_at - box.started_at == 600.0

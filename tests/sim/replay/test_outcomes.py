@@ -1,4 +1,4 @@
-"""The figures of a run, against sums done by hand."""
+"""The figures of a run, compared with sums done by hand."""
 
 from __future__ import annotations
 
