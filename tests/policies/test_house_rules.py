@@ -189,7 +189,7 @@ def must_stay(each: Job, here: Snapshot) -> bool:
 @on_every_policy
 @drawn
 @given(here=snapshots())
-def test_what_it_names_can_be_placed_and_is_what_the_job_may_have(name: str, here: Snapshot) -> None:
+def test_every_named_shape_can_be_placed_and_is_allowed_for_the_job(name: str, here: Snapshot) -> None:
     allocation = brief(name).allocate(here)
     placed = place(here, allocation)
     assert set(placed) == set(allocation)
@@ -215,7 +215,7 @@ def test_what_it_names_can_be_placed_and_is_what_the_job_may_have(name: str, her
 @on_every_policy
 @drawn
 @given(here=snapshots())
-def test_what_must_stay_keeps_its_shape_and_its_devices(name: str, here: Snapshot) -> None:
+def test_immovable_jobs_keep_their_shapes_and_devices(name: str, here: Snapshot) -> None:
     allocation = brief(name).allocate(here)
     placed = place(here, allocation)
     for number, each in here.jobs.items():
@@ -228,7 +228,7 @@ def test_what_must_stay_keeps_its_shape_and_its_devices(name: str, here: Snapsho
 @on_every_policy
 @drawn
 @given(here=snapshots())
-def test_the_same_snapshot_gets_the_same_answer_in_whatever_order_it_is_kept(name: str, here: Snapshot) -> None:
+def test_the_order_of_a_snapshot_does_not_change_the_answer(name: str, here: Snapshot) -> None:
     first = brief(name).allocate(here)
     assert brief(name).allocate(here) == first
     backwards = replace(
@@ -241,7 +241,7 @@ def test_the_same_snapshot_gets_the_same_answer_in_whatever_order_it_is_kept(nam
 
 
 @on_every_policy
-def test_nothing_to_decide_is_no_trouble(name: str) -> None:
+def test_an_empty_snapshot_causes_no_error(name: str) -> None:
     assert policy(name).allocate(Snapshot()) == {}
     assert policy(name).allocate(snapshot(node("a"))) == {}
     assert policy(name).allocate(snapshot(job(1))) == {}

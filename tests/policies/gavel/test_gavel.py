@@ -61,7 +61,7 @@ def after(policy: Gavel, here: Snapshot, seconds: float = ROUND) -> Snapshot:
     return replace(here, jobs=jobs, now=here.now + seconds)
 
 
-def test_the_type_goes_to_whom_it_speeds_up_most() -> None:
+def test_the_type_goes_to_the_job_it_speeds_up_most() -> None:
     fond, indifferent = Told({FAST: 0.1, SLOW: 1.0}), Told({FAST: 0.3, SLOW: 0.4})
     here = two_types(job(1), job(2), j1=indifferent, j2=fond)
     assert shapes(Gavel(), here) == {1: Shape(1, 1, SLOW), 2: Shape(1, 1, FAST)}
@@ -85,7 +85,7 @@ def test_rounds_add_up_to_the_shares(kind: type[Gavel]) -> None:
     assert all(19 <= turns[JobId(n)] <= 21 for n in (1, 2, 3)), f"expected two thirds of 30 each, not {turns}"
 
 
-def test_a_round_is_not_cut_short_and_what_becomes_free_is_given_out_at_once() -> None:
+def test_no_round_is_cut_short_and_free_devices_are_given_out_at_once() -> None:
     told = Told({"": 0.2})
     here = snapshot(node("a", 1), job(1, profile=TOLD), job(2, profile=TOLD), interval=60.0)
     here = replace(here, oracles=dict.fromkeys(here.jobs, told))
@@ -100,7 +100,7 @@ def test_a_round_is_not_cut_short_and_what_becomes_free_is_given_out_at_once() -
     assert shapes(policy, ended) == {2: Shape(1)}
 
 
-def test_gangs_are_of_one_type_and_exactly_as_asked() -> None:
+def test_gangs_have_one_type_and_exactly_the_requested_size() -> None:
     here = snapshot(
         node("a", 4, type=FAST),
         node("t", 4, type=SLOW),
@@ -123,7 +123,7 @@ def test_a_fixed_job_and_a_lost_place_are_respected() -> None:
     assert shapes(Gavel(), here) == {1: Shape(1), 3: Shape(3)}
 
 
-def test_the_job_that_ends_last_is_hurried() -> None:
+def test_the_job_that_ends_last_gets_more() -> None:
     long, short = Told({FAST: 0.2, SLOW: 0.4}, 90_000.0), Told({FAST: 0.1, SLOW: 0.4}, 9_000.0)
     here = two_types(job(1), job(2), j1=long, j2=short)
     assert shapes(Gavel(), here)[2].gpu_type == FAST, "most steps per second"
@@ -132,7 +132,7 @@ def test_the_job_that_ends_last_is_hurried() -> None:
 
 @given(labs())
 @settings(max_examples=examples(40), deadline=None)
-def test_whatever_the_lab_and_the_objective_gangs_are_placed_and_fixed_jobs_keep_theirs(here: Snapshot) -> None:
+def test_with_any_lab_and_objective_gangs_fit_and_fixed_jobs_keep_theirs(here: Snapshot) -> None:
     for kind in EVERY:
         found = kind().allocate(here)
         assert dict(found) == dict(kind().allocate(here))
@@ -149,7 +149,7 @@ def test_whatever_the_lab_and_the_objective_gangs_are_placed_and_fixed_jobs_keep
         assert all(name in found for name, each in here.jobs.items() if is_fixed(each, here))
 
 
-def test_nothing_to_do_is_answered() -> None:
+def test_an_empty_queue_has_an_answer() -> None:
     for kind in EVERY:
         assert kind().allocate(snapshot(node("a"))) == {}
         assert kind().allocate(snapshot(job(1))) == {}

@@ -52,7 +52,7 @@ def test_no_choice_that_fits_is_worth_more(lists: list[list[tuple[int, float]]],
 
 @given(st.lists(st.lists(typed_option, min_size=1, max_size=4), max_size=4), st.integers(0, 7), st.integers(0, 7))
 @settings(deadline=None)
-def test_two_kinds_are_solved_as_exactly(lists: list[list[tuple[int, float, int]]], first: int, second: int) -> None:
+def test_two_kinds_are_solved_exactly_too(lists: list[list[tuple[int, float, int]]], first: int, second: int) -> None:
     items = [typed(options) for options in lists]
     best, answer = best_of_all(items, (first, second)), solve(items, (first, second), exact=True)
     assert (answer is None) == (best is None)
@@ -86,13 +86,13 @@ def test_prices_come_close_to_the_optimum_of_many_jobs() -> None:
     assert priced.gap <= 0.002 * exact.value
 
 
-def test_of_equal_values_the_first_option_is_taken() -> None:
+def test_the_first_of_equally_good_options_is_taken() -> None:
     answer = solve([item([(2, 1.0), (1, 1.0), (2, 1.0)])], (4,))
     assert answer is not None
     assert answer.choice == [0]
 
 
-def test_nothing_to_choose_is_an_answer_and_nothing_that_fits_is_none() -> None:
+def test_an_empty_choice_has_an_answer_and_an_impossible_one_has_none() -> None:
     assert solve([], (3,)) == Answer([], 0.0, 0.0)
     assert solve([item([(4, 1.0)])], (3,)) is None
     assert solve([item([(4, 1.0)])], (3,), exact=False) is None
