@@ -41,12 +41,12 @@ class Pair:
     right: str = ""
 
 
-def test_threads_that_read_a_type_for_the_first_time_do_not_meet_it_half_worked_out() -> None:
+def test_threads_never_see_a_half_prepared_type() -> None:
     ends = [subprocess.run([sys.executable, "-c", AT_ONCE], check=False).returncode for _ in range(10)]
     assert ends == [0] * 10
 
 
-def test_text_and_trees_become_what_they_are_read_as() -> None:
+def test_text_and_trees_become_the_requested_type() -> None:
     assert decoding.decode('{"left": 1}', Pair) == decoding.convert({"left": 1}, Pair) == Pair(1)
     assert decoding.decode(b'[{"left": 2, "right": "x"}]', list[Pair]) == [Pair(2, "x")]
     with pytest.raises(msgspec.ValidationError, match=r"Expected `int`, got `str`"):

@@ -47,13 +47,13 @@ def committed(*below: str) -> list[str]:
     return run("git", "ls-files", *below).splitlines()
 
 
-def test_it_has_every_module_the_agent_and_the_types(files: set[str]) -> None:
+def test_it_has_every_module_and_the_agent_and_the_types(files: set[str]) -> None:
     agent = [path.removeprefix("agent/") for path in committed("agent/gpq_agent")]
     assert {*committed("gpq/**.py", "gpq/schemas"), *agent} <= files
     assert {"gpq/py.typed", "gpq_agent/py.typed"} <= files
 
 
-def test_it_has_the_examples_that_the_demonstration_runs(files: set[str]) -> None:
+def test_it_has_the_examples_that_the_demo_runs(files: set[str]) -> None:
     assert {f"gpq/{path}" for path in committed("examples")} <= files
 
 
@@ -63,7 +63,7 @@ def test_it_has_a_manual_page_for_each_command(files: set[str]) -> None:
     assert "gpq.1" in pages
 
 
-def test_its_metadata_are_those_of_the_project(wheel: Path) -> None:
+def test_its_metadata_match_the_project(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         [name] = [path for path in archive.namelist() if path.endswith(".dist-info/METADATA")]
         metadata = message_from_string(archive.read(name).decode())

@@ -36,7 +36,7 @@ def run(
     return {job.name: job for job in outcome.jobs}
 
 
-def test_a_lone_job_takes_the_round_the_start_and_its_steps(tmp_path: Path) -> None:
+def test_a_lone_job_takes_a_round_plus_its_start_plus_its_steps(tmp_path: Path) -> None:
     job = run(tmp_path, "fifo", "2x4", "a,0,tiny,1,32")["a"]
     assert (job.started_at, job.ended_at, job.restarts) == (60.0, 60.0 + RESTART + LENGTH, 0)
     assert job.gpu_seconds == RESTART + LENGTH
@@ -51,7 +51,7 @@ def test_a_larger_batch_on_more_gpus_is_worth_its_gain_and_epochs_end_on_whole_s
     assert job.gpu_seconds == 3 * (RESTART + 143)
 
 
-def test_jobs_over_several_nodes_slow_each_other_down_where_they_share_one(tmp_path: Path) -> None:
+def test_jobs_across_servers_slow_each_other_down_if_they_share_one(tmp_path: Path) -> None:
     rows = ("a,0,tiny,3,96", "b,0,tiny,3,96")
     assert {job.ended_at for job in run(tmp_path, "fifo", "3x2", *rows).values()} == {233.0}
     slowed = run(tmp_path, "fifo", "3x2", *rows, interference=0.5)
@@ -62,7 +62,7 @@ def test_jobs_over_several_nodes_slow_each_other_down_where_they_share_one(tmp_p
     assert alone["a"].ended_at == 233.0
 
 
-def test_who_was_stopped_pays_another_start_and_keeps_what_it_did(tmp_path: Path) -> None:
+def test_a_stopped_job_pays_for_another_start_and_keeps_its_progress(tmp_path: Path) -> None:
     # b, which is shorter, arrives in the middle. It gets the GPU at the next tick, and a gets it back at the tick after
     # the end of b.
     jobs = run(tmp_path, "srtf", "1x1", "a,0,tiny,1,32", "b,100,short,1,32")
@@ -75,7 +75,7 @@ def test_who_was_stopped_pays_another_start_and_keeps_what_it_did(tmp_path: Path
 
 
 @pytest.mark.parametrize("policy", ["srtf", "optimus", "gavel"])
-def test_policies_are_told_the_times_of_the_only_type_that_there_is(tmp_path: Path, policy: str) -> None:
+def test_policies_learn_the_times_of_the_only_gpu_type(tmp_path: Path, policy: str) -> None:
     """Shapes name no type if there is only one, although files and machines do."""
     traces = tiny(tmp_path / "traces", kinds=("dgx-ext",))
     source = Published("w", str(workload(tmp_path / "w.csv", "a,0,tiny,2,64", "b,0,tiny,1,32")), str(traces))
@@ -85,7 +85,7 @@ def test_policies_are_told_the_times_of_the_only_type_that_there_is(tmp_path: Pa
     assert jobs[0].started_at == 60.0
 
 
-def test_a_start_costs_what_the_application_is_charged(tmp_path: Path) -> None:
+def test_a_start_costs_the_charge_of_its_application(tmp_path: Path) -> None:
     charges = Charges(restarts=(("tiny", 50.0),), slowdowns=(("short", 1.5),))
     jobs = run(tmp_path, "fifo", "1x2", "a,0,tiny,1,32", "b,0,short,1,32", charges=charges)
     assert jobs["a"].ended_at == 60.0 + 50.0 + LENGTH
@@ -101,13 +101,13 @@ def test_the_timer_acts_at_the_tick_and_events_at_once(tmp_path: Path) -> None:
     assert events["b"].started_at == events["a"].ended_at == 7.0 + RESTART + LENGTH
 
 
-def test_a_batch_that_is_kept_leaves_each_gpu_what_was_measured(tmp_path: Path) -> None:
+def test_a_fixed_batch_size_leaves_each_gpu_a_measured_batch(tmp_path: Path) -> None:
     # Eight GPUs would have four of the 32 examples each, but the measurements start at eight per GPU.
     job = run(tmp_path, "slaq", "2x4", "a,0,tiny,1,32")["a"]
     assert max(gpus for _, gpus in job.sizes) == 4
 
 
-def test_a_job_that_fits_nowhere_is_refused_in_one_line(tmp_path: Path) -> None:
+def test_a_job_that_fits_no_server_is_refused_in_one_line(tmp_path: Path) -> None:
     with pytest.raises(Refused, match=r"^fifo gives no GPUs to big: no node of this cluster fits") as caught:
         run(tmp_path, "fifo", "2x4", "a,0,short,1,32", "big,0,tiny,9,256")
     assert "\n" not in caught.value.message
@@ -118,7 +118,7 @@ def goodput(folder: Path, seed: int, noise: float) -> dict[str, JobOutcome]:
     return run(folder, "goodput", "2x4", "a,0,tiny,1,32", "b,30,tiny,2,64", "c,45,short,4,128", seed=seed, noise=noise)
 
 
-def test_what_is_measured_is_as_wrong_as_the_seed_has_it(tmp_path: Path) -> None:
+def test_the_seed_decides_the_errors_of_measurements(tmp_path: Path) -> None:
     noisy = [goodput(tmp_path, seed, 0.5) for seed in (1, 1, 2)]
     assert noisy[0] == noisy[1]
     assert noisy[0] != noisy[2]
@@ -148,7 +148,7 @@ def test_the_same_seed_gives_the_same_run_in_every_process(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("policy", ["goodput", "slaq", "srtf"])
-def test_habits_of_a_trace_are_obeyed(tmp_path: Path, policy: str) -> None:
+def test_habits_of_a_trace_are_respected(tmp_path: Path, policy: str) -> None:
     """Batches of 256, and a GPU holds 128 at once. There are as many jobs as GPUs, so each would have one at first."""
     traces = tiny(tmp_path / "traces")
     rows = ("a,0,tiny,1,256", "b,0,tiny,1,256", "c,0,tiny,1,256", "d,0,tiny,1,256")
