@@ -1,10 +1,10 @@
-"""Faults at full size; exits 1 where a figure is over its bar, or a run could not be finished.
+"""Faults at full size. Exits with 1 if a figure is over its bar or a run could not be finished.
 
     python benchmarks/chaos.py [NAME ...] [--times N] [--seed 0] [--out benchmarks/results/chaos.md]
     python benchmarks/chaos.py --list
 
-Each run's figures are printed beside what is asked, and its section of the results file is written
-anew (not with --times).
+Prints each run's figures next to their bars, and rewrites its section of the results file (not with
+--times).
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def _one(run: Run, times: int, seed: int, out: Path | None) -> bool:
     began = time.monotonic()
     try:
         figures = run.body(times, seed)
-    except Exception:  # the other runs are worth having all the same
+    except Exception:  # the other runs are still worth having
         traceback.print_exc()
         print(f"{run.name}: FAILED before its end", flush=True)
         return False
@@ -110,7 +110,7 @@ def _section(run: Run, times: int, seed: int, seconds: float, figures: Sequence[
 
 
 def _write(out: Path, run: Run, section: str) -> None:
-    """Put the section in the place of the run's last one, in the order of rows."""
+    """Replace the section of the run's last result, in the order of rows."""
     text = out.read_text() if out.exists() else HEAD
     head, *sections = re.split(r"(?m)^(?=## )", text)
     kept = [each.rstrip() + "\n" for each in sections if not each.startswith(f"## {run.name}:")]

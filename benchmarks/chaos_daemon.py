@@ -1,9 +1,9 @@
-"""kill -9 of the daemon under a load of short jobs, judged by a file that the jobs write; exits 1
-if anything is wrong.
+"""Kills the daemon with kill -9 under a load of short jobs. A file that the jobs write is the
+judge. Exits with 1 if anything is wrong.
 
     python benchmarks/chaos_daemon.py [--kills 100] [--jobs 300] [--seed 0] [--policy goodput]
 
-Prints a table: 0 lost, 0 started twice, 0 wrong exit codes is the bar.
+Prints a table. The bar: 0 lost, 0 started twice, 0 wrong exit codes.
 """
 
 from __future__ import annotations
