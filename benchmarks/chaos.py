@@ -37,10 +37,10 @@ def main() -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("names", nargs="*", metavar="NAME", help="all without one")
-    parser.add_argument("--list", action="store_true", help="what there is, and end")
+    parser.add_argument("names", nargs="*", metavar="NAME", help="default: all")
+    parser.add_argument("--list", action="store_true", help="list the runs and exit")
     parser.add_argument(
-        "--times", type=int, help="instead of the full size; nothing is written then without --out"
+        "--times", type=int, help="size instead of the full one (writes a file only with --out)"
     )
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--out", type=Path, help="results file")

@@ -23,13 +23,11 @@ def main() -> int:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument(
-        "--kills", type=int, default=100, help="at least so many; some more come while it recovers"
+        "--kills", type=int, default=100, help="minimum; some more happen while it recovers"
     )
     parser.add_argument("--jobs", type=int, default=300)
     parser.add_argument("--slots", type=int, default=8)
-    parser.add_argument(
-        "--longest", type=float, default=2.0, help="seconds that a job takes at most"
-    )
+    parser.add_argument("--longest", type=float, default=2.0, help="maximum seconds per job")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--policy", default="goodput")
     options = parser.parse_args()

@@ -234,13 +234,17 @@ def main() -> int:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--runs", type=int, default=20)
-    parser.add_argument("--jobs", type=int, default=1000, help="known, without --beside")
     parser.add_argument(
-        "--beside", action="store_true", help="task-spooler, Slurm and HyperQueue as well"
+        "--jobs", type=int, default=1000, help="number of known jobs, without --beside"
     )
-    parser.add_argument("--only", default="gpq,tsp,slurm", help="with --beside: which of them")
-    parser.add_argument("--sizes", default="1000,10000", help="with --beside: jobs known")
-    parser.add_argument("--out", type=Path, help="with --beside: also write the tables there")
+    parser.add_argument("--beside", action="store_true", help="also measure task-spooler and Slurm")
+    parser.add_argument("--only", default="gpq,tsp,slurm", help="with --beside: which job managers")
+    parser.add_argument(
+        "--sizes", default="1000,10000", help="with --beside: numbers of known jobs"
+    )
+    parser.add_argument(
+        "--out", type=Path, help="with --beside: also write the tables to this file"
+    )
     options = parser.parse_args()
     if options.beside:
         return side_by_side(options)

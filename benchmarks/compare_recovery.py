@@ -101,15 +101,15 @@ def _options() -> argparse.Namespace:
     parser.add_argument(
         "--install",
         action="store_true",
-        help="install the packages that are missing; starts none of them",
+        help="install missing packages, but start none of them",
     )
     parser.add_argument("--only", default=",".join(PACKAGES), help="which of gpq, slurm, tsp")
-    parser.add_argument("--runs", type=int, default=1, help="all of it so many times")
+    parser.add_argument("--runs", type=int, default=1, help="how often to run everything")
     parser.add_argument("--rounds", type=int, default=12, help="kills while jobs wait")
     parser.add_argument(
-        "--burst", type=int, default=5, help="jobs submitted right before each of them"
+        "--burst", type=int, default=5, help="jobs submitted right before each kill"
     )
-    parser.add_argument("--tries", type=int, default=3, help="kills while a job runs, of each kind")
+    parser.add_argument("--tries", type=int, default=3, help="kills of each kind while a job runs")
     parser.add_argument(
         "--silence",
         type=float,
@@ -120,20 +120,18 @@ def _options() -> argparse.Namespace:
         "--together",
         type=float,
         default=20.0,
-        help="seconds that a cut lasts once a job runs elsewhere",
+        help="seconds that a cut goes on after a second run starts",
     )
-    parser.add_argument(
-        "--longest", type=float, default=420.0, help="seconds that a cut lasts at most"
-    )
+    parser.add_argument("--longest", type=float, default=420.0, help="maximum seconds of a cut")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--json", action="store_true")
-    parser.add_argument("--out", type=Path, help="also write the tables there")
+    parser.add_argument("--out", type=Path, help="also write the tables to this file")
     options = parser.parse_args()
     options.only = options.only.split(",")
     if unknown := sorted(set(options.only) - set(PACKAGES)):
         parser.error(f"--only: there is no {', '.join(unknown)}; there are {', '.join(PACKAGES)}")
     if min(options.runs, options.rounds, options.burst, options.tries) < 1:
-        parser.error("--runs, --rounds, --burst and --tries are 1 at least")
+        parser.error("--runs, --rounds, --burst and --tries must be at least 1")
     return options
 
 

@@ -65,12 +65,12 @@ def main() -> int:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--jobs", type=int, default=10_000)
-    parser.add_argument("--clients", type=int, default=200, help="that submit at once")
-    parser.add_argument("--policy", default="goodput", help="of the daemon")
-    parser.add_argument("--out", type=Path, help="also write the tables there")
+    parser.add_argument("--clients", type=int, default=200, help="clients that submit at once")
+    parser.add_argument("--policy", default="goodput", help="policy of the daemon")
+    parser.add_argument("--out", type=Path, help="also write the tables to this file")
     options = parser.parse_args()
     if min(options.jobs, options.clients) < 1:
-        parser.error("--jobs and --clients are 1 at least")
+        parser.error("--jobs and --clients must be at least 1")
     parts, good = [], True
     for title, run in (
         (

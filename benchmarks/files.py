@@ -71,12 +71,12 @@ def main() -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--files", type=int, default=10_000, help="small ones")
-    parser.add_argument("--megabytes", type=int, default=400, help="of large ones")
+    parser.add_argument("--files", type=int, default=10_000, help="number of small files")
+    parser.add_argument("--megabytes", type=int, default=400, help="size of the large files")
     parser.add_argument("--times", type=int, default=3)
     options = parser.parse_args()
     if min(options.files, options.megabytes, options.times) < 1:
-        parser.error("--files, --megabytes and --times are 1 at least")
+        parser.error("--files, --megabytes and --times must be at least 1")
     good = True
     with tempfile.TemporaryDirectory(prefix="gpq-files-") as folder:
         home = Path(folder)

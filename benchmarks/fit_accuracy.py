@@ -100,7 +100,7 @@ def main() -> int:
     parser.add_argument("--traces", type=Path, required=True)
     parser.add_argument("--draws", type=int, default=20)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--out", type=Path, help="write the figures there as JSON")
+    parser.add_argument("--out", type=Path, help="write the figures to this file as JSON")
     options = parser.parse_args()
     errors: dict[str, float] = {}
     seconds: list[float] = []

@@ -138,7 +138,7 @@ def main() -> int:
     parser.add_argument("--steps", type=int, default=60)
     parser.add_argument("--warmup", type=int, default=150, help="steps that do not count")
     parser.add_argument(
-        "--functions", type=int, default=0, help="show so many functions that differ most"
+        "--functions", type=int, default=0, help="show this many of the functions that differ most"
     )
     parser.set_defaults(batch_size=32, layers=2, width=64)
     options = parser.parse_args()

@@ -277,22 +277,22 @@ def main() -> int:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument(
-        "--launches", type=int, default=6, help="times that all processes are started anew"
+        "--launches", type=int, default=6, help="how often to start all processes again"
     )
-    parser.add_argument("--steps", type=int, default=400, help="steps of each kind in a launch")
+    parser.add_argument("--steps", type=int, default=400, help="steps of each loop per launch")
     parser.add_argument("--warmup", type=int, default=100, help="steps that do not count")
-    parser.add_argument("--turn", type=int, default=10, help="steps in a row")
-    parser.add_argument("--block", type=int, default=50, help="steps of a block")
+    parser.add_argument("--turn", type=int, default=10, help="steps that a loop runs in a row")
+    parser.add_argument("--block", type=int, default=50, help="steps per block")
     parser.add_argument("--batch-size", type=int, default=32)
     parser.add_argument(
         "--micro-batches",
         type=int,
         nargs="+",
         default=[1, 2],
-        help="of a step: one measurement for each",
+        help="micro-batches per step, one measurement each",
     )
     parser.add_argument(
-        "--clip", choices=CLIPS, nargs="+", default=list(CLIPS), help="one measurement for each"
+        "--clip", choices=CLIPS, nargs="+", default=list(CLIPS), help="one measurement each"
     )
     parser.add_argument("--layers", type=int, default=2)
     parser.add_argument("--width", type=int, default=64)

@@ -1,8 +1,8 @@
 """Runs `gpq check` on scripts with one planted habit each. Does every verdict name the shapes and
 the habit? Takes about 20 minutes.
 
-    python benchmarks/planted.py             # exits with 1 if a verdict is wrong; `lbfgs gan` checks
-                                             # only these, `--out FILE` keeps the table
+    python benchmarks/planted.py         # exits with 1 if a verdict is wrong; `lbfgs gan` checks
+                                         # only these, `--out FILE` keeps the table
 
 A check runs a loop of tests/habits/ in nine shapes. It is wrong in these cases: a shape differs or
 fails without a warning, the verdict names another habit, it warns about a shape that needs no
@@ -73,9 +73,9 @@ def main() -> int:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument(
-        "habits", nargs="*", metavar="HABIT", help="some only, of: " + ", ".join(every)
+        "habits", nargs="*", metavar="HABIT", help="check only these habits: " + ", ".join(every)
     )
-    parser.add_argument("--out", type=Path, help="write the table there as well")
+    parser.add_argument("--out", type=Path, help="also write the table to this file")
     arguments = parser.parse_args()
     unknown = [name for name in arguments.habits if name not in every]
     if unknown:

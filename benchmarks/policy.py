@@ -284,9 +284,9 @@ def main() -> int:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--traces", type=Path, required=True)
-    parser.add_argument("--only", default=",".join(SECTIONS), help="sections, as 2,3")
+    parser.add_argument("--only", default=",".join(SECTIONS), help="sections, for example 2,3")
     parser.add_argument("--jobs-parallel", type=int, default=1)
-    parser.add_argument("--out", type=Path, help="write the tables there as Markdown")
+    parser.add_argument("--out", type=Path, help="write the tables to this file as Markdown")
     options = parser.parse_args()
     chosen = options.only.split(",")
     if not set(chosen) <= SECTIONS.keys():

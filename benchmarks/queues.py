@@ -49,7 +49,7 @@ class Asked:
 
 
 def tab(completion: Path, function: str, *words: str) -> list[str]:
-    """A bash that reads a completion and asks it for the last word, as one TAB does in a new shell."""
+    """A bash that reads a completion and completes the last word, like one TAB in a new shell."""
     typed = " ".join(f"'{word}'" for word in words)
     return [
         "bash",

@@ -277,7 +277,7 @@ def main() -> int:
     parser.add_argument(
         "--no-rivals", action="store_true", help="leave out the genetic search and HiGHS"
     )
-    parser.add_argument("--out", type=Path, help="write the figures there as JSON")
+    parser.add_argument("--out", type=Path, help="write the figures to this file as JSON")
     options = parser.parse_args()
     passed, results = True, []
     for size in options.sizes.split(","):

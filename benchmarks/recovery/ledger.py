@@ -40,7 +40,7 @@ def script(token: str, home: str, node: str, *, waits: bool, code: int = 0) -> s
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """One execution of a job, as far as is known: alive from `first` to `last`, seconds since boot."""
+    """A run of a job, alive from `first` to `last` as far as is known, seconds since boot."""
 
     run: str
     node: str

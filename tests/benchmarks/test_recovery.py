@@ -183,7 +183,7 @@ def test_what_is_missing_is_said_with_the_line_that_installs_it(tmp_path: Path) 
     ("options", "said"),
     [
         (["--only", "nobody"], "there is no nobody; there are gpq, slurm, tsp"),
-        (["--runs", "0"], "--runs, --rounds, --burst and --tries are 1 at least"),
+        (["--runs", "0"], "--runs, --rounds, --burst and --tries must be at least 1"),
     ],
 )
 def test_bad_options_are_refused_in_one_line(options: list[str], said: str) -> None:
