@@ -70,7 +70,7 @@ def _one(run: Run, times: int, seed: int, out: Path | None) -> bool:
         figures = run.body(times, seed)
     except Exception:  # the other runs are still worth having
         traceback.print_exc()
-        print(f"{run.name}: FAILED before its end", flush=True)
+        print(f"{run.name}: FAILED before it ended", flush=True)
         return False
     seconds = time.monotonic() - began
     for each in figures:

@@ -196,13 +196,13 @@ def side_by_side(options: argparse.Namespace) -> int:
     names = [name for name in options.only.split(",") if name]
     if unknown := sorted(set(names) - known):
         print(
-            f"--only: there is no {', '.join(unknown)}\nhint: there are {', '.join(sorted(known))}",
+            f"unknown --only {', '.join(unknown)}\nhint: use {', '.join(sorted(known))}",
             file=sys.stderr,
         )
         return 2
     if lacking := queues.lacking(names):
         print(
-            f"not here: {', '.join(lacking)}\nhint: apt-get install them, run as root, or"
+            f"not installed: {', '.join(lacking)}\nhint: apt-get install them, run as root, or"
             " --only gpq",
             file=sys.stderr,
         )

@@ -51,7 +51,7 @@ def main() -> int:
     options = _options()
     if os.geteuid() != 0:
         print(
-            "needs root: it makes network namespaces\nhint: sudo make compare-recovery",
+            "needs root to make network namespaces\nhint: sudo make compare-recovery",
             file=sys.stderr,
         )
         return 2
@@ -129,7 +129,7 @@ def _options() -> argparse.Namespace:
     options = parser.parse_args()
     options.only = options.only.split(",")
     if unknown := sorted(set(options.only) - set(PACKAGES)):
-        parser.error(f"--only: there is no {', '.join(unknown)}; there are {', '.join(PACKAGES)}")
+        parser.error(f"unknown --only {', '.join(unknown)}: use {', '.join(PACKAGES)}")
     if min(options.runs, options.rounds, options.burst, options.tries) < 1:
         parser.error("--runs, --rounds, --burst and --tries must be at least 1")
     return options

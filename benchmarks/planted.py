@@ -79,7 +79,7 @@ def main() -> int:
     arguments = parser.parse_args()
     unknown = [name for name in arguments.habits if name not in every]
     if unknown:
-        parser.error(f"no habit {unknown[0]} is planted: try --help")
+        parser.error(f"unknown habit {unknown[0]}, see --help")
     lines = [
         "| loop | habit | told | shapes that are not `same` | verdict | seconds |",
         "|---|---|---|---|---|---|",

@@ -290,7 +290,7 @@ def main() -> int:
     options = parser.parse_args()
     chosen = options.only.split(",")
     if not set(chosen) <= SECTIONS.keys():
-        parser.error(f"--only {options.only}: sections are {', '.join(SECTIONS)}")
+        parser.error(f"invalid --only {options.only}: use {', '.join(SECTIONS)}")
     report = Report()
     bench = Bench(options.traces, options.jobs_parallel, report)
     for section in chosen:

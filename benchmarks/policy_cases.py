@@ -111,7 +111,7 @@ class Bench:
         )
         if not files:
             raise SystemExit(
-                f"there are no workloads in {root / folder}: name the folder above osdi21/ and sia/"
+                f"no workloads in {root / folder}: name the folder above osdi21/ and sia/"
             )
         return tuple(
             Published(prefix + path.stem.split("-")[1], str(path), str(root), charges or Charges())

@@ -188,10 +188,10 @@ def _sbatch(argv: Sequence[str], env: Mapping[str, str]) -> None:
 def hyperqueue() -> str:
     """The note on HyperQueue, which is not measured here."""
     if found := shutil.which("hq"):
-        return f"HyperQueue: {found} is here, and this benchmark does not set it up."
+        return f"HyperQueue: {found} is installed, but this benchmark does not set it up."
     return (
-        "HyperQueue: no `hq` here. Its Python package (hyperqueue 0.27.0) brings a library and no"
-        " such command, and Debian has none."
+        "HyperQueue: no `hq` here. Its Python package (hyperqueue 0.27.0) has a library but no"
+        " such command, and Debian has no package."
     )
 
 

@@ -48,8 +48,8 @@ class Spooler:
     slots = 1
     better: Sequence[str] = (
         (
-            "task-spooler keeps its queue in memory. TS_SAVELIST, which was set, is written as a"
-            " script for people to run when the server is told to end (TERM), not on kill -9."
+            "task-spooler keeps its queue in memory. TS_SAVELIST is set here. The server"
+            " writes it, as a script for people to run, when it gets TERM but not on kill -9."
         ),
     )
     settings: Sequence[str] = (
