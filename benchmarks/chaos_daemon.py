@@ -1,9 +1,9 @@
-"""kill -9 of the daemon under a load of short jobs, judged by a file that the jobs write; exits 1
-if anything is wrong.
+"""Kills the daemon with kill -9 under a load of short jobs. A file that the jobs write is the
+judge. Exits with 1 if anything is wrong.
 
     python benchmarks/chaos_daemon.py [--kills 100] [--jobs 300] [--seed 0] [--policy goodput]
 
-Prints a table: 0 lost, 0 started twice, 0 wrong exit codes is the bar.
+Prints a table. The bar: 0 lost, 0 started twice, 0 wrong exit codes.
 """
 
 from __future__ import annotations
@@ -23,13 +23,11 @@ def main() -> int:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument(
-        "--kills", type=int, default=100, help="at least so many; some more come while it recovers"
+        "--kills", type=int, default=100, help="minimum; some more happen while it recovers"
     )
     parser.add_argument("--jobs", type=int, default=300)
     parser.add_argument("--slots", type=int, default=8)
-    parser.add_argument(
-        "--longest", type=float, default=2.0, help="seconds that a job takes at most"
-    )
+    parser.add_argument("--longest", type=float, default=2.0, help="maximum seconds per job")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--policy", default="goodput")
     options = parser.parse_args()

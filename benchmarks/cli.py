@@ -1,14 +1,14 @@
-"""CPU time of the commands asked for most, over that of `python -c pass`: what a person and a
-script pay for each.
+"""CPU time of the most used commands, relative to `python -c pass`: the price for a user and for a
+script.
 
-Whole processes, user + system, interleaved; medians of --runs. `gpq status` is measured twice with
-1,000 jobs: on a real daemon's queue, and on made rows in which every column is filled. Bars: status
-and completion 4, submit 15. Exit 1 when missed.
+Measures whole processes, user + system time, interleaved, and takes medians of --runs. Measures
+`gpq status` twice with 1,000 jobs: with a real daemon's queue, and with made-up rows in which every
+column is filled. Bars: status and completion 4, submit 15. Exits with 1 if a bar is missed.
 
     python benchmarks/cli.py [--runs 20] [--jobs 1000]
     python benchmarks/cli.py --beside [--only gpq,tsp,slurm] [--sizes 1000,10000] [--out FILE]
 
---beside: the same of task-spooler and Slurm (Debian's packages, as root), each with so many jobs
+--beside measures task-spooler and Slurm too (Debian's packages, as root), each with this many jobs
 known, in one run.
 """
 
@@ -42,8 +42,8 @@ def environ(home: Path) -> dict[str, str]:
 
 
 def cpu_seconds(argv: Sequence[str], env: Mapping[str, str]) -> float:
-    """User and system time of one process and those that it waited for, its output read by nobody.
-    Raises RuntimeError."""
+    """User and system time of one process and the children that it waited for. Nobody reads its
+    output. Raises RuntimeError."""
     process = subprocess.Popen(
         argv, env=env, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
     )
@@ -89,8 +89,8 @@ def real_queue(home: Path, jobs: int) -> Iterator[None]:
 
 @contextmanager
 def made_queue(home: Path, jobs: int) -> Iterator[None]:
-    """The socket's server with made rows, in a process of its own: its time is not the
-    command's."""
+    """Serves made-up rows on the socket in a process of its own, so that its time does not count as
+    the command's."""
     program = (
         "import sys; from pathlib import Path; from tests.cli.served import job, serving\n"
         f"with serving(Path(sys.argv[1]), [job(number) for number in range(1, {jobs} + 1)]):\n"
@@ -111,9 +111,9 @@ def made_queue(home: Path, jobs: int) -> Iterator[None]:
 
 
 def measure(runs: int, jobs: int) -> dict[str, float]:
-    """Median CPU seconds by name; `python -c pass` under "pass"."""
+    """Median CPU seconds by name. `python -c pass` is under "pass"."""
     real, made = (Path(tempfile.mkdtemp(prefix="gpq-bench-")) for _ in range(2))
-    # One more waiting job for every `submit`; --hold keeps them out of the rounds.
+    # Every `submit` adds a waiting job. --hold keeps these jobs out of the rounds.
     submit = [*GPQ, "submit", "--hold", "--gpus", "1", "--time", "2h", "--", "sleep", "3600"]
     commands = {
         "pass": ([sys.executable, "-c", "pass"], environ(real)),
@@ -125,7 +125,7 @@ def measure(runs: int, jobs: int) -> dict[str, float]:
     times: dict[str, list[float]] = {name: [] for name in commands}
     try:
         with real_queue(real, jobs), made_queue(made, jobs):
-            for argv, env in commands.values():  # once unmeasured: byte code, caches
+            for argv, env in commands.values():  # one unmeasured run, for byte code and caches
                 cpu_seconds(argv, env)
             for _ in range(runs):
                 for name, (argv, env) in commands.items():
@@ -137,8 +137,8 @@ def measure(runs: int, jobs: int) -> dict[str, float]:
 
 
 def beside(names: Sequence[str], jobs: int, runs: int) -> list[list[str]]:
-    """Rows of a table, the head first: CPU milliseconds, and what they are over `python -c pass`,
-    of the same minutes."""
+    """Rows of a table, the head first: CPU milliseconds, and their ratio to `python -c pass` in the
+    same minutes."""
     from benchmarks import queues
 
     makers = {
@@ -158,7 +158,7 @@ def beside(names: Sequence[str], jobs: int, runs: int) -> list[list[str]]:
                 (str(place), what): (argv, dict(one.env)) for what, argv in one.commands.items()
             }
         times: dict[tuple[str, str], list[float]] = {key: [] for key in commands}
-        for argv, env in commands.values():  # once unmeasured: byte code, caches
+        for argv, env in commands.values():  # one unmeasured run, for byte code and caches
             cpu_seconds(argv, env)
         for _ in range(runs):
             for key, (argv, env) in commands.items():
@@ -187,8 +187,8 @@ def beside(names: Sequence[str], jobs: int, runs: int) -> list[list[str]]:
 
 
 def side_by_side(options: argparse.Namespace) -> int:
-    """Print the tables, and keep them in --out. Exit code 1 where gpq's status with 1,000 jobs is
-    over its bar, 2 where something is missing here."""
+    """Print the tables, and write them to --out. Returns exit code 1 if gpq's status with 1,000
+    jobs is over its bar, 2 if something is missing here."""
     from benchmarks import queues
     from benchmarks.recovery.report import table
 
@@ -196,13 +196,13 @@ def side_by_side(options: argparse.Namespace) -> int:
     names = [name for name in options.only.split(",") if name]
     if unknown := sorted(set(names) - known):
         print(
-            f"--only: there is no {', '.join(unknown)}\nhint: there are {', '.join(sorted(known))}",
+            f"unknown --only {', '.join(unknown)}\nhint: use {', '.join(sorted(known))}",
             file=sys.stderr,
         )
         return 2
     if lacking := queues.lacking(names):
         print(
-            f"not here: {', '.join(lacking)}\nhint: apt-get install them, run as root, or"
+            f"not installed: {', '.join(lacking)}\nhint: apt-get install them, run as root, or"
             " --only gpq",
             file=sys.stderr,
         )
@@ -234,13 +234,17 @@ def main() -> int:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--runs", type=int, default=20)
-    parser.add_argument("--jobs", type=int, default=1000, help="known, without --beside")
     parser.add_argument(
-        "--beside", action="store_true", help="task-spooler, Slurm and HyperQueue as well"
+        "--jobs", type=int, default=1000, help="number of known jobs, without --beside"
     )
-    parser.add_argument("--only", default="gpq,tsp,slurm", help="with --beside: which of them")
-    parser.add_argument("--sizes", default="1000,10000", help="with --beside: jobs known")
-    parser.add_argument("--out", type=Path, help="with --beside: also write the tables there")
+    parser.add_argument("--beside", action="store_true", help="also measure task-spooler and Slurm")
+    parser.add_argument("--only", default="gpq,tsp,slurm", help="with --beside: which job managers")
+    parser.add_argument(
+        "--sizes", default="1000,10000", help="with --beside: numbers of known jobs"
+    )
+    parser.add_argument(
+        "--out", type=Path, help="with --beside: also write the tables to this file"
+    )
     options = parser.parse_args()
     if options.beside:
         return side_by_side(options)

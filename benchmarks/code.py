@@ -1,8 +1,9 @@
-"""Prints how dense the code of gpq and its agent is, beside what well-kept Python projects have.
+"""Prints how dense the code of gpq and its agent is, next to the figures of well-kept Python
+projects.
 
-By `make measure-code`. Cyclomatic complexity is McCabe's, where each `and` or `or`, each part of a
-comprehension, each conditional expression and each `assert` counts as a branch. Closures count in
-the function around them.
+Runs as `make measure-code`. Complexity is McCabe's cyclomatic complexity. Each `and` or `or`, each
+part of a comprehension, each conditional expression and each `assert` counts as a branch. Closures
+count in the function around them.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ FOLDERS = ("gpq", "agent/gpq_agent")
 GENERATED = {"completion_data.py"}
 COMPLEX = 10
 COLUMNS = 100
-# Names that say nothing of what they hold. Peers bind 0 to 0.9 of them in 1,000 lines.
+# Names that do not say what they hold. Peers bind 0 to 0.9 of them in 1,000 lines.
 VAGUE = {
     *(
         "each",
@@ -65,7 +66,8 @@ VAGUE = {
         "chosen",
     ),
 }
-# httpx, h11, import-linter, sqlite-utils, pluggy, distributed, dstack: the range of their figures.
+# The range of the figures of httpx, h11, import-linter, sqlite-utils, pluggy, distributed and
+# dstack.
 PEERS = {
     "complexity per 100 lines of function": "19 to 24",
     "functions over complexity 10, %": "1.8 to 6.1, sqlite-utils 15.6",
@@ -76,7 +78,7 @@ PEERS = {
 
 
 def branches(node: ast.AST) -> int:
-    """How many ways `node` adds, without those of its children."""
+    """The number of branches that `node` adds, without those of its children."""
     match node:
         case (
             ast.If()
@@ -98,7 +100,7 @@ def branches(node: ast.AST) -> int:
 
 
 def functions(tree: ast.AST) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
-    """All functions and methods that are not in another function."""
+    """All functions and methods that are not inside another function."""
     for node in ast.iter_child_nodes(tree):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             yield node

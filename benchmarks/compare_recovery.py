@@ -1,12 +1,12 @@
-"""Slurm, task-spooler and gpq on this machine, side by side: what is lost when the controller is
-killed with kill -9, and what runs twice when a server is cut off. Needs root and Debian's packages;
-makes servers in network namespaces; about 15 minutes.
+"""Slurm, task-spooler and gpq on this machine, side by side: what they lose if the controller is
+killed with kill -9, and what runs twice if a server is cut off. Needs root and Debian's packages.
+Makes servers in network namespaces. Takes about 15 minutes.
 
     python benchmarks/compare_recovery.py [--install] [--only gpq,slurm,tsp] [--runs 1] [--json]
     [--out FILE]
 
-Jobs write when they lived, and only that is believed. Exits 1 if gpq loses or doubles anything, 2
-if something is missing here.
+Jobs write when they were alive, and the comparison believes only that. Exits with 1 if gpq loses or
+doubles anything, with 2 if something is missing here.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from tests.lab.lab import Lab  # noqa: E402
 from tests.lab.machine import NEEDED, search_path  # noqa: E402
 
 SERVERS = ("srv-a", "srv-b", "srv-c")
-SHELLS = ("csh", "fish")  # of other users of the laboratory
+SHELLS = ("csh", "fish")  # for other users of the laboratory
 PACKAGES = {
     "gpq": {command: package for command, package in NEEDED.items() if command not in SHELLS},
     "slurm": slurm.PACKAGES,
@@ -51,7 +51,7 @@ def main() -> int:
     options = _options()
     if os.geteuid() != 0:
         print(
-            "needs root: it makes network namespaces\nhint: sudo make compare-recovery",
+            "needs root to make network namespaces\nhint: sudo make compare-recovery",
             file=sys.stderr,
         )
         return 2
@@ -77,7 +77,8 @@ def main() -> int:
         for one in _compare(options, options.seed + number):
             runs[-1].append(one)
             text = earlier + page(runs[-1], f"## Run {number + 1} of {options.runs}", about) + "\n"
-            if options.out:  # after each of them: it takes long, and may be ended
+            # written after each run, because a run takes long and may be interrupted
+            if options.out:
                 options.out.write_text("# Recovery, side by side\n\n" + text)
     answers = [[dataclasses.asdict(one) for one in found] for found in runs]
     bad = [
@@ -100,15 +101,15 @@ def _options() -> argparse.Namespace:
     parser.add_argument(
         "--install",
         action="store_true",
-        help="install the packages that are missing; starts none of them",
+        help="install missing packages, but start none of them",
     )
     parser.add_argument("--only", default=",".join(PACKAGES), help="which of gpq, slurm, tsp")
-    parser.add_argument("--runs", type=int, default=1, help="all of it so many times")
+    parser.add_argument("--runs", type=int, default=1, help="how often to run everything")
     parser.add_argument("--rounds", type=int, default=12, help="kills while jobs wait")
     parser.add_argument(
-        "--burst", type=int, default=5, help="jobs submitted right before each of them"
+        "--burst", type=int, default=5, help="jobs submitted right before each kill"
     )
-    parser.add_argument("--tries", type=int, default=3, help="kills while a job runs, of each kind")
+    parser.add_argument("--tries", type=int, default=3, help="kills of each kind while a job runs")
     parser.add_argument(
         "--silence",
         type=float,
@@ -119,20 +120,18 @@ def _options() -> argparse.Namespace:
         "--together",
         type=float,
         default=20.0,
-        help="seconds that a cut lasts once a job runs elsewhere",
+        help="seconds that a cut goes on after a second run starts",
     )
-    parser.add_argument(
-        "--longest", type=float, default=420.0, help="seconds that a cut lasts at most"
-    )
+    parser.add_argument("--longest", type=float, default=420.0, help="maximum seconds of a cut")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--json", action="store_true")
-    parser.add_argument("--out", type=Path, help="also write the tables there")
+    parser.add_argument("--out", type=Path, help="also write the tables to this file")
     options = parser.parse_args()
     options.only = options.only.split(",")
     if unknown := sorted(set(options.only) - set(PACKAGES)):
-        parser.error(f"--only: there is no {', '.join(unknown)}; there are {', '.join(PACKAGES)}")
+        parser.error(f"unknown --only {', '.join(unknown)}: use {', '.join(PACKAGES)}")
     if min(options.runs, options.rounds, options.burst, options.tries) < 1:
-        parser.error("--runs, --rounds, --burst and --tries are 1 at least")
+        parser.error("--runs, --rounds, --burst and --tries must be at least 1")
     return options
 
 
@@ -169,7 +168,7 @@ def _machine() -> str:
 
 
 def lacking(names: Sequence[str], path: str) -> list[str]:
-    """Packages whose commands are not in PATH; the laboratory's are always wanted."""
+    """Packages whose commands are not in PATH. The laboratory's packages are always needed."""
     wanted = {
         command: package for name in ("gpq", *names) for command, package in PACKAGES[name].items()
     }
@@ -184,8 +183,8 @@ def how_to_install(packages: Sequence[str]) -> str:
 
 
 def _install(packages: Sequence[str]) -> None:
-    """Nothing that they bring is started, also where init is systemd, which heeds policy-rc.d
-    alone."""
+    """Starts nothing that the packages bring, even if init is systemd, which respects only
+    policy-rc.d."""
     own = not POLICY.exists()
     if own:
         POLICY.write_text("#!/bin/sh\nexit 101\n")

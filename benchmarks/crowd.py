@@ -1,10 +1,10 @@
-"""200 clients at once submit 10,000 jobs, then one submission of an array of as many: times, the
-look at the queue meanwhile, what outlives kill -9 of the daemon, its memory.
+"""200 clients submit 10,000 jobs at once, then one submission makes an array of as many. Measures
+the times, `gpq status` meanwhile, which jobs survive kill -9 of the daemon, and its memory.
 
     python benchmarks/crowd.py [--jobs 10000] [--clients 200] [--policy goodput] [--out FILE]
 
-Exit code 1 over a bar. The clients are threads of this process with a connection for each
-submission, as `gpq submit` makes it: 10,000 processes of Python would measure their own start.
+Exits with 1 if a figure is over its bar. The clients are threads of this process, with one
+connection per submission, like `gpq submit`. 10,000 Python processes would measure their own start.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from tests.chaos.runs import Measured, number  # noqa: E402
 
 
 def of_array(found: Crowd, jobs: int) -> list[Measured]:
-    """What one submission of an array measured, beside what is asked."""
+    """The measurements of one array submission, next to their bars."""
     return [
         Measured("jobs of the array", len(found.ids), at_least=jobs),
         Measured("of them there after kill -9 and a restart", len(found.durable), at_least=jobs),
@@ -65,12 +65,12 @@ def main() -> int:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--jobs", type=int, default=10_000)
-    parser.add_argument("--clients", type=int, default=200, help="that submit at once")
-    parser.add_argument("--policy", default="goodput", help="of the daemon")
-    parser.add_argument("--out", type=Path, help="also write the tables there")
+    parser.add_argument("--clients", type=int, default=200, help="clients that submit at once")
+    parser.add_argument("--policy", default="goodput", help="policy of the daemon")
+    parser.add_argument("--out", type=Path, help="also write the tables to this file")
     options = parser.parse_args()
     if min(options.jobs, options.clients) < 1:
-        parser.error("--jobs and --clients are 1 at least")
+        parser.error("--jobs and --clients must be at least 1")
     parts, good = [], True
     for title, run in (
         (

@@ -1,8 +1,8 @@
-"""Memory of a daemon that has 10,000 finished jobs, and its time from start to serving.
+"""Memory of a daemon that has 10,000 finished jobs, and the time from its start until it serves.
 
     python benchmarks/daemon_memory.py [--jobs 10000]
 
-Bars: at most 120 MB resident, at most 2 s to serve.
+Bars: at most 120 MB resident, at most 2 s until it serves.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ DECLARED = Declared(True, 128, 4096, 8, 256, 50_000, 90, True, "adascale", 10_00
 
 
 def fill(path: str, jobs: int) -> None:
-    """A database as a long-used daemon leaves it: every job with its environment, profile and five
-    events."""
+    """A database like that of a long-used daemon: every job has its environment, its profile and
+    five events."""
     place = Placement(((NodeId("local"), (DeviceId("slot-0"),)),))
     with closing(SqliteStore(path)) as store:
         for first in range(1, jobs + 1, 500):

@@ -1,12 +1,12 @@
-"""Ten forced resizes and live batch changes: samples visited per epoch, and the loss curve against
-the undisturbed run's.
+"""Ten forced resizes and live batch changes: samples visited per epoch, and the loss curve compared
+with that of an undisturbed run.
 
-    python benchmarks/exactness.py           # exits 1 if a sample is lost or repeated, or a loss is
-                                             off by over 1e-4
+    python benchmarks/exactness.py           # exits with 1 if a sample is lost or repeated,
+                                             # or a loss is off by over 1e-4
 
-Two jobs are moved: one with a fixed total batch, whose curve is compared, and one whose batch grows
-as well. Both scale their loss by torch's GradScaler, unscale, clip by torch's own clip_grad_norm_,
-and accumulate in some of their attempts.
+It resizes two jobs: one with a fixed batch size, whose curve is compared, and one whose batch size
+grows as well. Both scale their loss with torch's GradScaler, unscale, clip with torch's own
+clip_grad_norm_, and accumulate in some of their attempts.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 from tests.agent.train.driver import Attempt, TrainingJob, wait_until  # noqa: E402
 
 BAR = 1e-4
-# that norm is about a median one: half of the steps are clipped
+# a median norm, so half of the steps are clipped
 HABITS: dict[str, Any] = {"clip": 0.2, "scaled": True}
 FIXED: dict[str, Any] = {
     "size": 1003,
@@ -53,8 +53,8 @@ GROWING_ORDERS = ((7, 1), (13, 0), (4, 1))
 
 
 def disturb(job: TrainingJob, resizes: int, orders: tuple[tuple[int, int], ...]) -> int:
-    """Move the job between one and two replicas so often, with a live change in each attempt; how
-    many took effect."""
+    """Resize the job between one and two replicas this often, with a live change in each attempt.
+    Returns how many took effect."""
     changes = 0
     for number in range(resizes):
         attempt: Attempt = job.start(replicas=1 + number % 2)
@@ -70,7 +70,7 @@ def disturb(job: TrainingJob, resizes: int, orders: tuple[tuple[int, int], ...])
 
 
 def visits(job: TrainingJob) -> list[tuple[int, int]]:
-    """(samples missed, samples repeated) of each epoch."""
+    """(samples missed, samples repeated) in each epoch."""
     found = []
     for epoch in range(job.settings.epochs):
         counts = Counter(job.visits().get(epoch, []))
@@ -80,8 +80,7 @@ def visits(job: TrainingJob) -> list[tuple[int, int]]:
 
 
 def deviation(job: TrainingJob, undisturbed: TrainingJob) -> float:
-    """Largest relative difference of the mean loss of a step; infinite when the steps are not the
-    same ones."""
+    """Largest relative difference of the mean loss of a step. Infinite if the steps differ."""
     losses, expected = job.losses(), undisturbed.losses()
     if list(losses) != list(expected):
         return float("inf")

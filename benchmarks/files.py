@@ -1,11 +1,11 @@
-"""A checkpoint on its way between two servers of this machine, as the daemon sends it: many small
-files, and a few large ones.
+"""Sends a checkpoint between two servers of this machine, as the daemon does: many small files, and
+a few large ones.
 
     python benchmarks/files.py [--files 10000] [--megabytes 400] [--times 3]
 
-Exit code 1 below a bar. Median over the times; `cp -a` of the same folder, in the same run, is the
-scale of this disk. ext4 makes files slowly for some minutes after many were deleted: wait six
-minutes between two runs.
+Exits with 1 below a bar. Figures are medians over --times. `cp -a` of the same folder in the same
+run is the scale for this disk. ext4 makes files slowly for some minutes after many were deleted, so
+wait six minutes between two runs.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ sys.path[:0] = [str(ROOT), str(ROOT / "agent")]
 from tests.agent.node.harness import NodeAgent  # noqa: E402
 from tests.contract.trees import JOB, bring, seen  # noqa: E402
 
-FILES_A_SECOND, BYTES_A_SECOND = 2000.0, 20e6  # one of the two is asked
+FILES_A_SECOND, BYTES_A_SECOND = 2000.0, 20e6  # one of the two has a bar
 LARGE = 100_000_000
 
 
 def small(folder: Path, count: int) -> None:
-    """So many files of 1 KB, a thousand in a folder."""
+    """So many files of 1 KB, a thousand per folder."""
     for number in range(count):
         place = folder / f"shard-{number // 1000}"
         place.mkdir(exist_ok=True)
@@ -52,11 +52,10 @@ def timed(work: Callable[[], object]) -> float:
 
 
 def measure(home: Path, source: NodeAgent, target: NodeAgent, times: int) -> tuple[float, float]:
-    """Median seconds of a transfer to an empty folder, and of a copy by `cp -a` with a `sync` of
-    it."""
+    """Median seconds of a transfer to an empty folder, and of a copy by `cp -a` with a `sync`."""
     here, there = home / "here" / str(JOB), home / "there" / str(JOB)
     transfers, copies = [], []
-    # nothing is deleted meanwhile: ext4 is slow to make files right after that
+    # deletes nothing meanwhile, because ext4 is slow to make files right after that
     past = Path(tempfile.mkdtemp(dir=home))
     for number in range(times):
         transfers.append(timed(lambda: bring(source, target)))
@@ -72,12 +71,12 @@ def main() -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--files", type=int, default=10_000, help="small ones")
-    parser.add_argument("--megabytes", type=int, default=400, help="of large ones")
+    parser.add_argument("--files", type=int, default=10_000, help="number of small files")
+    parser.add_argument("--megabytes", type=int, default=400, help="size of the large files")
     parser.add_argument("--times", type=int, default=3)
     options = parser.parse_args()
     if min(options.files, options.megabytes, options.times) < 1:
-        parser.error("--files, --megabytes and --times are 1 at least")
+        parser.error("--files, --megabytes and --times must be at least 1")
     good = True
     with tempfile.TemporaryDirectory(prefix="gpq-files-") as folder:
         home = Path(folder)

@@ -1,11 +1,11 @@
-"""How well the throughput fit predicts step times that it has not seen, on public measurements;
-exits 1 below the bar.
+"""How well the throughput fit predicts unseen step times, on public measurements. Exits with 1 if a
+bar is missed.
 
     python benchmarks/fit_accuracy.py --traces DIR [--draws 20] [--seed 0] [--out FILE]
 
 DIR holds one folder per application with `placements.csv` and `scalability.csv` of the Pollux
 (OSDI'21) artifact. Each draw fits eight configurations, one of each shape in SHAPES with a random
-atomic batch, and is tested on all others.
+micro-batch size, and tests the fit on all others.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from gpq.core.goodput.goodput import step_time
 from gpq.core.model.profile import ProfileRow
 
 SHAPES = ((1, 1), (1, 1), (1, 2), (1, 4), (2, 2), (2, 8), (4, 16), (8, 8))
-# Median relative error of the original's fit under the same protocol; the bars are: lower on each,
-# <= 10% on four, 5 ms.
+# Median relative error of the original's fit under the same protocol. The bars: lower for each
+# application, at most 10% for four, 5 ms per fit.
 ORIGINAL = {
     "cifar10": 0.15,
     "bert": 0.17,
@@ -38,12 +38,12 @@ ORIGINAL = {
 }
 GOOD_ERROR, GOOD_APPLICATIONS, MAX_FIT_SECONDS = 0.10, 4, 5e-3
 
-Configuration = tuple[int, int, int]  # nodes, replicas, atomic batch
+Configuration = tuple[int, int, int]  # servers, replicas, micro-batch size
 
 
 def load(folder: Path) -> dict[Configuration, tuple[float, float]]:
-    """(gradient time, step time) of each measured configuration, means over placements; gradient =
-    step - sync."""
+    """(gradient time, step time) of each measured configuration, means over placements. Gradient
+    time = step time - synchronisation time."""
     found: defaultdict[Configuration, list[tuple[float, float]]] = defaultdict(list)
     for name in ("placements.csv", "scalability.csv"):
         with open(folder / name, newline="", encoding="utf-8") as stream:
@@ -75,7 +75,7 @@ def draw(
 def measure(
     times: dict[Configuration, tuple[float, float]], chosen: list[Configuration]
 ) -> tuple[float, float]:
-    """(median relative error of the step times that were not chosen, seconds of the fit)."""
+    """(median relative error of the step times that were not fitted, seconds that the fit took)."""
     rows = [
         ProfileRow(*key, grad_time=times[key][0], step_time=times[key][1], weight=100.0)
         for key in chosen
@@ -100,7 +100,7 @@ def main() -> int:
     parser.add_argument("--traces", type=Path, required=True)
     parser.add_argument("--draws", type=int, default=20)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--out", type=Path, help="write the figures there as JSON")
+    parser.add_argument("--out", type=Path, help="write the figures to this file as JSON")
     options = parser.parse_args()
     errors: dict[str, float] = {}
     seconds: list[float] = []

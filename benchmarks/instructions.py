@@ -1,8 +1,8 @@
-"""Instructions of Python's interpreter in a step under the training library, against the same step
-in plain PyTorch.
+"""Counts the instructions of Python's interpreter in a step under the training library, compared
+with the same step in plain PyTorch.
 
 The loops are those of overhead.py. Unlike times, the counts do not depend on the machine or its
-day, only on the versions of Python and torch; what C code does meanwhile is not in them. The median
+load, only on the versions of Python and torch. They do not include C code. The figure is the median
 over some steps of one replica of two.
 
     python benchmarks/instructions.py [--functions 20]
@@ -58,7 +58,7 @@ class Counter:
 def process(
     index: int, options: argparse.Namespace, folder: str, ports: list[int], micro: int, clip: str
 ) -> None:
-    """Replica index % 2 of the plain loop or, beyond that, of gpq's."""
+    """Replica index % 2 of the plain loop or, for higher indices, of gpq's."""
     way, rank = divmod(index, overhead.REPLICAS)
     torch.set_num_threads(1)
     os.environ.update(
@@ -103,7 +103,7 @@ def process(
 
 
 def count(options: argparse.Namespace, micro: int, clip: str) -> list[Counts]:
-    """Of the median step of either way, plain first."""
+    """The counts of the median step of both loops, plain first."""
     with tempfile.TemporaryDirectory() as folder:
         with socket.socket() as first, socket.socket() as second:
             for free in (first, second):
@@ -119,7 +119,7 @@ def count(options: argparse.Namespace, micro: int, clip: str) -> list[Counts]:
 
 
 def show(plain: Counts, other: Counts, functions: int) -> None:
-    """For a reader: the sums, and the functions that differ most."""
+    """Prints the sums, and the functions that differ most."""
     sums = [sum(counts.values()) for counts in (plain, other)]
     print(
         f"  plain {sums[0]:,}, gpq {sums[1]:,}: {sums[1] - sums[0]:+,}"
@@ -138,7 +138,7 @@ def main() -> int:
     parser.add_argument("--steps", type=int, default=60)
     parser.add_argument("--warmup", type=int, default=150, help="steps that do not count")
     parser.add_argument(
-        "--functions", type=int, default=0, help="show so many functions that differ most"
+        "--functions", type=int, default=0, help="show this many of the functions that differ most"
     )
     parser.set_defaults(batch_size=32, layers=2, width=64)
     options = parser.parse_args()

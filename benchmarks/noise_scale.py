@@ -1,12 +1,12 @@
-"""Noise scale: what the probe measures over 2,000 steps at frozen weights, over exact per-sample
-statistics.
+"""Noise scale: the probe's measurement over 2,000 steps at frozen weights, relative to exact
+per-sample statistics.
 
-    python benchmarks/noise_scale.py         # exits 1 where a trace is off by over 5 % or a squared
-                                             gradient by over 10 %
+    python benchmarks/noise_scale.py         # exits with 1 if a trace is off by over 5 %
+                                             # or a squared gradient by over 10 %
 
-One replica, two and four (processes that talk over gloo); SGD and AdamW; with and without
-accumulation; a bare loop, and one that scales its loss by torch's GradScaler, unscales, and clips
-every step by torch's own clip_grad_norm_.
+With one replica, two and four (processes that talk over gloo). With SGD and AdamW, and with and
+without accumulation. With a bare loop, and with one that scales its loss with torch's GradScaler,
+unscales, and clips every step with torch's own clip_grad_norm_.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def main() -> int:
         for name, result in measure(replicas).items():
             optimizer, micro, loop = name.split("-")
             good = all(abs(result[key] - 1.0) <= bar for key, bar in BARS.items())
-            # Every step of the second kind is clipped, and the gate finds nothing to tell.
+            # Every step of the second kind is clipped, and the gate finds nothing to report.
             good = good and not result["told"] and result["clipped"] == float(loop == "habits")
             names = {
                 "replicas": replicas,

@@ -1,20 +1,21 @@
-"""Overhead of the training library: the chargpt example's step in plain DistributedDataParallel
-against the same under gpq.
+"""Overhead of the training library: the chargpt example's step in plain DistributedDataParallel,
+compared with the same step under gpq.
 
-Two replicas on the CPU of each, which take turns of a few steps, so that whatever else the machine
-does hits both, and a training finds the processor's caches as it has left them. They are processes
-of their own: the library would take another training in its process for a part of the loop. The
-answer is the median ratio of paired steps. Sampled steps, agreements and reports come only now and
-then; the ratios over blocks of steps, which hold them all, are printed too, of wall time and of the
-CPU time of a replica. All figures are over several launches: where a process happens to lie in
-memory moves its ratio by half a per cent either way.
+Two CPU replicas of each loop take turns of a few steps. So whatever else the machine does hits both
+loops, and each training finds the processor's caches as it has left them. They are separate
+processes, because the library would take another training in its process for a part of the loop.
+The result is the median ratio of paired steps. Sampled steps, agreements and reports come only now
+and then. Blocks of steps contain all of them, so the ratios over blocks are printed too, for wall
+time and for the CPU time of a replica. All figures are over several launches, because the place of
+a process in memory moves its ratio by half a per cent either way.
 
-Steps in one piece, and steps that accumulate over micro-batches: by hand, with no_sync(), in the
-plain loop, and by gpq in the other, whose body is the same for both. Clipping as the example has
-it, with job.clip_grad_norm_, which does nothing in micro-batches that only accumulate; and with
-torch's own, which a script brings along, and which runs in each of them.
+Measures steps without accumulation, and steps that accumulate over micro-batches. The plain loop
+accumulates by hand, with no_sync(). gpq accumulates in the other loop, whose body is the same for
+both. Clipping is as in the example, with job.clip_grad_norm_, which does nothing in micro-batches
+that only accumulate. It is also measured with torch's own function, which a script may use, and
+which runs in each micro-batch.
 
-    python benchmarks/overhead.py                            # exits 1 above the bar in any row
+    python benchmarks/overhead.py                            # exits with 1 above the bar in any row
     python benchmarks/overhead.py --warmup 0 --steps 500     # with the first steps of an attempt
 """
 
@@ -41,11 +42,11 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, DistributedSampler
 
 ROOT = Path(__file__).resolve().parent.parent
-BARS = (0.01, 0.02)  # of steps in one piece, and of steps that accumulate
+BARS = (0.01, 0.02)  # for steps without accumulation, and for steps with it
 REPLICAS = 2
 CLIPS = {"job": "job.clip_grad_norm_", "torch": "torch's clip_grad_norm_"}
 EPOCHS = 1000  # never reached
-TURN_SECONDS = 300.0  # after which whoever waits for another takes it for dead
+TURN_SECONDS = 300.0  # after which a process that waits for another takes it for dead
 
 
 def chargpt() -> ModuleType:
@@ -63,8 +64,8 @@ def chargpt() -> ModuleType:
 def plain(
     example: ModuleType, data: Any, options: argparse.Namespace, rank: int, micro: int
 ) -> Iterator[None]:
-    """One optimiser step of `micro` micro-batches a turn, as one would write it without gpq. First
-    all is made ready."""
+    """One optimizer step of `micro` micro-batches per turn, as one would write it without gpq.
+    Prepares everything first."""
     torch.manual_seed(0)
     sampler = DistributedSampler(data, REPLICAS, rank, shuffle=True, drop_last=True)
     loader = DataLoader(
@@ -145,8 +146,8 @@ def process(
     micro: int,
     clip: str,
 ) -> None:
-    """Replica index % REPLICAS of the plain loop or, beyond that, of gpq's. `turn`: a barrier for
-    all of them."""
+    """Replica index % REPLICAS of the plain loop or, for higher indices, of gpq's. `turn` is a
+    barrier for all of them."""
     torch.set_num_threads(1)
     under_gpq, rank = divmod(index, REPLICAS)
     cores = sorted(os.sched_getaffinity(0))
@@ -185,7 +186,7 @@ def process(
             turn.wait(TURN_SECONDS)
             if whose != under_gpq:
                 continue
-            # after the other's turn: what it has left in the caches is no part of either
+            # after the other's turn, because what it has left in the caches belongs to neither loop
             next(steps)
             for _ in range(options.turn):
                 cpu, wall = time.process_time(), time.perf_counter()
@@ -205,7 +206,7 @@ def process(
 
 
 def launch(options: argparse.Namespace, micro: int, clip: str) -> dict[str, Any]:
-    """Times of both ways, [plain, gpq] by kind, in new processes."""
+    """Times of both loops, [plain, gpq] by kind, in new processes."""
     ports = []
     with ExitStack() as held:
         for _ in range(2):
@@ -225,7 +226,7 @@ def launch(options: argparse.Namespace, micro: int, clip: str) -> dict[str, Any]
 
 
 def measure(options: argparse.Namespace, micro: int, clip: str) -> dict[str, Any]:
-    """All figures of steps of `micro` micro-batches."""
+    """All figures for steps of `micro` micro-batches."""
     runs = [launch(options, micro, clip) for _ in range(options.launches)]
     wall, cpu = (
         [[t for run in runs for t in run[kind][way]] for way in (0, 1)] for kind in ("wall", "cpu")
@@ -250,7 +251,7 @@ def measure(options: argparse.Namespace, micro: int, clip: str) -> dict[str, Any
 
 
 def show(figures: dict[str, Any], options: argparse.Namespace) -> None:
-    """For a reader."""
+    """Prints the figures."""
     micro = figures["micro_batches"]
     steps = f"steps of {micro} micro-batches, accumulated" if micro > 1 else "steps in one piece"
     print(f"{steps}, clipped with {CLIPS[figures['clip']]}")
@@ -276,22 +277,22 @@ def main() -> int:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument(
-        "--launches", type=int, default=6, help="times that all processes are started anew"
+        "--launches", type=int, default=6, help="how often to start all processes again"
     )
-    parser.add_argument("--steps", type=int, default=400, help="steps of each kind in a launch")
+    parser.add_argument("--steps", type=int, default=400, help="steps of each loop per launch")
     parser.add_argument("--warmup", type=int, default=100, help="steps that do not count")
-    parser.add_argument("--turn", type=int, default=10, help="steps in a row")
-    parser.add_argument("--block", type=int, default=50, help="steps of a block")
+    parser.add_argument("--turn", type=int, default=10, help="steps that a loop runs in a row")
+    parser.add_argument("--block", type=int, default=50, help="steps per block")
     parser.add_argument("--batch-size", type=int, default=32)
     parser.add_argument(
         "--micro-batches",
         type=int,
         nargs="+",
         default=[1, 2],
-        help="of a step: one measurement for each",
+        help="micro-batches per step, one measurement each",
     )
     parser.add_argument(
-        "--clip", choices=CLIPS, nargs="+", default=list(CLIPS), help="one measurement for each"
+        "--clip", choices=CLIPS, nargs="+", default=list(CLIPS), help="one measurement each"
     )
     parser.add_argument("--layers", type=int, default=2)
     parser.add_argument("--width", type=int, default=64)

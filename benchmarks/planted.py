@@ -1,12 +1,12 @@
-"""`gpq check` on scripts with one planted habit each: does every verdict name the shapes and the
-habit? About 20 minutes.
+"""Runs `gpq check` on scripts with one planted habit each. Does every verdict name the shapes and
+the habit? Takes about 20 minutes.
 
-    python benchmarks/planted.py             # exits 1 if a verdict is wrong; `lbfgs gan` checks
-                                             these only, `--out FILE` keeps
+    python benchmarks/planted.py         # exits with 1 if a verdict is wrong; `lbfgs gan` checks
+                                         # only these, `--out FILE` keeps the table
 
-A check runs a loop of tests/habits/ in nine shapes. Wrong is a shape that differs or fails in
-silence, that is told by another habit's name, or that is told where it needs no freedom which the
-habit takes; also a right loop that is told.
+A check runs a loop of tests/habits/ in nine shapes. It is wrong in these cases: a shape differs or
+fails without a warning, the verdict names another habit, it warns about a shape that needs no
+freedom which the habit takes, or it warns about a right loop.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from tests.habits.proven import PROVEN  # noqa: E402
 
 
 def checked(name: str, home: Path) -> dict[str, Any]:
-    """The verdict on the script of that loop; {"error": line} where there is none."""
+    """The verdict on the script of that loop, or {"error": line} if there is none."""
     environ = {**os.environ, "GPQ_HOME": str(home)}
     steps = str(STEPS.get(name, 8))
     command = [
@@ -55,7 +55,7 @@ def checked(name: str, home: Path) -> dict[str, Any]:
 
 
 def row(name: str, verdict: dict[str, Any], seconds: float) -> tuple[str, bool]:
-    """A line of the table, and: is it wrong?"""
+    """A line of the table, and whether it is wrong."""
     wrong = [verdict["error"]] if "error" in verdict else faults(name, verdict)
     rows = verdict.get("shapes", [])
     shapes = ", ".join(each["shape"] for each in rows if each["verdict"] != "same") or "none"
@@ -73,13 +73,13 @@ def main() -> int:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument(
-        "habits", nargs="*", metavar="HABIT", help="some only, of: " + ", ".join(every)
+        "habits", nargs="*", metavar="HABIT", help="check only these habits: " + ", ".join(every)
     )
-    parser.add_argument("--out", type=Path, help="write the table there as well")
+    parser.add_argument("--out", type=Path, help="also write the table to this file")
     arguments = parser.parse_args()
     unknown = [name for name in arguments.habits if name not in every]
     if unknown:
-        parser.error(f"no habit {unknown[0]} is planted: try --help")
+        parser.error(f"unknown habit {unknown[0]}, see --help")
     lines = [
         "| loop | habit | told | shapes that are not `same` | verdict | seconds |",
         "|---|---|---|---|---|---|",

@@ -1,5 +1,6 @@
-"""Policies on public workloads: the simulator against published figures, `goodput` against Pollux
-and Sia, what each part of it gives. Exits 1 when a bar is missed; all are printed.
+"""Policies on public workloads: the simulator compared with published figures, `goodput` compared
+with Pollux and Sia, and the gain from each part of it. Prints all figures and exits with 1 if a bar
+is missed.
 
     python benchmarks/policy.py --traces DIR [--only 1,2,3,4] [--jobs-parallel N] [--out FILE.md]
 
@@ -22,8 +23,8 @@ from gpq.core.model.snapshot import Config
 from gpq.sim.measurements.sources import Charges
 from gpq.sim.replay.rules import Rules
 
-# Mean completion times in seconds that the OSDI'21 artifact publishes: 16 nodes of 4 GPUs, rounds
-# of 60 s, restarts of 30 s.
+# Mean completion times in seconds, as published in the OSDI'21 artifact: 16 servers of 4 GPUs,
+# rounds of 60 s, restarts of 30 s.
 POLLUX = {1: 2089.0, 2: 3323.0, 3: 2188.0, 4: 2721.0}
 OPTIMUS = {1: 4087.0, 2: 6914.0, 3: 3944.0, 4: 5968.0}
 TIRESIAS = {1: 2474.0, 2: 5145.0, 3: 3876.0, 4: 3280.0}
@@ -32,7 +33,7 @@ AT_LOAD = {  # Pollux at relative loads
     "1.5": {1: 3856.0, 2: 3381.0},
     "2.0": {1: 6186.0, 2: 4191.0},
 }
-# Hours, of Sia's artifact run on its own workloads (philly-1, saturn-1).
+# Hours, from a run of Sia's artifact on its own workloads (philly-1, saturn-1).
 SIA_HOURS = {"philly-1": 0.542, "saturn-1": 0.581}
 GAVEL_HOURS = {"philly-1": 1.67, "saturn-1": 1.80}
 GAVEL_INTERVAL = 360.0
@@ -140,7 +141,7 @@ def same_rules(bench: Bench) -> None:
 
 
 def with_more(bench: Bench) -> None:
-    """3: lengths, priors, events, cheap restarts; and what each part gives."""
+    """3: lengths, priors, events, cheap restarts, and the gain from each part."""
     report, usual, fast = bench.report, bench.osdi(), bench.osdi(charges=FAST_RESTART)
     plain = Rules(nodes=())
     known = replace(plain, known_length=True)
@@ -283,13 +284,13 @@ def main() -> int:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--traces", type=Path, required=True)
-    parser.add_argument("--only", default=",".join(SECTIONS), help="sections, as 2,3")
+    parser.add_argument("--only", default=",".join(SECTIONS), help="sections, for example 2,3")
     parser.add_argument("--jobs-parallel", type=int, default=1)
-    parser.add_argument("--out", type=Path, help="write the tables there as Markdown")
+    parser.add_argument("--out", type=Path, help="write the tables to this file as Markdown")
     options = parser.parse_args()
     chosen = options.only.split(",")
     if not set(chosen) <= SECTIONS.keys():
-        parser.error(f"--only {options.only}: sections are {', '.join(SECTIONS)}")
+        parser.error(f"invalid --only {options.only}: use {', '.join(SECTIONS)}")
     report = Report()
     bench = Bench(options.traces, options.jobs_parallel, report)
     for section in chosen:

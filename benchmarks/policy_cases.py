@@ -1,5 +1,5 @@
-"""What the sections of `policy.py` share: cases and their runs, means over seeds and workloads, the
-report with its bars."""
+"""What the sections of `policy.py` share: cases and their runs, means over seeds and workloads, and
+the report with its bars."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Case:
 
 
 class Figures:
-    """The runs of one case, by workload; means over seeds."""
+    """The runs of one case, by workload, and means over seeds."""
 
     def __init__(self, rows: Sequence[Summary]) -> None:
         self.rows = list(rows)
@@ -91,7 +91,7 @@ class Report:
 
 
 class Bench:
-    """Runs cases, and remembers what they came to: sections share them."""
+    """Runs cases, and remembers their results, because sections share them."""
 
     def __init__(self, traces: Path, processes: int, report: Report) -> None:
         self.traces, self.processes, self.report = traces, processes, report
@@ -111,7 +111,7 @@ class Bench:
         )
         if not files:
             raise SystemExit(
-                f"there are no workloads in {root / folder}: name the folder above osdi21/ and sia/"
+                f"no workloads in {root / folder}: name the folder above osdi21/ and sia/"
             )
         return tuple(
             Published(prefix + path.stem.split("-")[1], str(path), str(root), charges or Charges())
@@ -138,7 +138,7 @@ class Bench:
 
 
 def progress_of(count: int) -> process_pool.Progress:
-    """A line on stderr whenever another run has ended."""
+    """Prints a line on stderr whenever another run has ended."""
     told = [0]
 
     def progress(shares: Sequence[float]) -> None:

@@ -1,4 +1,4 @@
-"""gpq, task-spooler and Slurm with so many jobs known, and what a person types there: for
+"""gpq, task-spooler and Slurm with many known jobs, and the commands that a user types there: for
 `benchmarks/cli.py --beside`."""
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ ABOUT = (
     ' ended; `squeue` and `tsp` list all, as `gpq status --all` does ("all rows").'
 )
 CLIENTS = 4  # that fill a queue at once
-# What the package bash-completion brings, as far as Slurm's completion uses it.
+# The parts of the package bash-completion that Slurm's completion uses.
 WORDS = (
     "function _get_comp_words_by_ref { cur=${COMP_WORDS[COMP_CWORD]};"
     ' prev=${COMP_WORDS[COMP_CWORD-1]}; cword=$COMP_CWORD; words=("${COMP_WORDS[@]}"); }'
@@ -40,8 +40,7 @@ WORDS = (
 
 @dataclass(frozen=True)
 class Asked:
-    """Commands by what they are for ("status", "submit", "one TAB"); `known`: in which state the
-    jobs are."""
+    """Commands by purpose ("status", "submit", "one TAB"). `known`: the state of the jobs."""
 
     system: str
     known: str
@@ -50,8 +49,7 @@ class Asked:
 
 
 def tab(completion: Path, function: str, *words: str) -> list[str]:
-    """A bash that reads a completion and asks it for the last word, as one TAB does in a new
-    shell."""
+    """A bash that reads a completion and completes the last word, like one TAB in a new shell."""
     typed = " ".join(f"'{word}'" for word in words)
     return [
         "bash",
@@ -66,7 +64,8 @@ def tab(completion: Path, function: str, *words: str) -> list[str]:
 
 @contextmanager
 def with_gpq(jobs: int, *, ended: bool) -> Iterator[Asked]:
-    """A daemon with one job that runs, and the others waiting, or all of them ended long ago."""
+    """A daemon with one job that runs, and the others waiting, or with jobs that all ended long
+    ago."""
     from benchmarks.daemon_memory import fill
     from tests.e2e.harness import Daemon
 
@@ -107,10 +106,10 @@ def with_gpq(jobs: int, *, ended: bool) -> Iterator[Asked]:
 
 @contextmanager
 def with_spooler(jobs: int) -> Iterator[Asked]:
-    """It holds a process and a connection for each job that waits, which 10,000 are too many of:
-    these have ended."""
+    """task-spooler holds a process and a connection for each job that waits. 10,000 are too many,
+    so these have ended."""
     system = spooler.Spooler()
-    # it forgets all but 1,000 else
+    # otherwise it forgets all but 1,000
     system.env |= {"TS_SLOTS": "8", "TS_MAXFINISHED": str(jobs + 10)}
     with system:
         env = system.env
@@ -152,7 +151,7 @@ class ManyJobs(slurm.Slurm):
 
 @contextmanager
 def with_slurm(jobs: int) -> Iterator[Asked]:
-    """One server with two CPUs; all jobs but two wait."""
+    """One server with two CPUs. All jobs but two wait."""
     with Lab({"srv-a": PLAIN}) as lab, ManyJobs(lab, 300.0) as system:
         script = system.folder / "job.sh"
         script.write_text("#!/bin/sh\nexec sleep 36000\n")
@@ -187,17 +186,17 @@ def _sbatch(argv: Sequence[str], env: Mapping[str, str]) -> None:
 
 
 def hyperqueue() -> str:
-    """What is to be said of HyperQueue, which is measured nowhere here."""
+    """The note on HyperQueue, which is not measured here."""
     if found := shutil.which("hq"):
-        return f"HyperQueue: {found} is here, and this benchmark does not set it up."
+        return f"HyperQueue: {found} is installed, but this benchmark does not set it up."
     return (
-        "HyperQueue: no `hq` here. Its Python package (hyperqueue 0.27.0) brings a library and no"
-        " such command, and Debian has none."
+        "HyperQueue: no `hq` here. Its Python package (hyperqueue 0.27.0) has a library but no"
+        " such command, and Debian has no package."
     )
 
 
 def lacking(names: Sequence[str]) -> list[str]:
-    """What `names` need and this machine has not."""
+    """What `names` need and this machine lacks."""
     missing = {
         package
         for name in names

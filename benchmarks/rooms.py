@@ -1,8 +1,8 @@
 """Prints the rooms of gpq and its agent, lowest first: files, lines, and which rooms each imports.
-Exits with 1 where two rooms import each other, directly or through others, or a room has more than
+Exits with 1 if two rooms import each other, directly or through others, or if a room has more than
 MOST_FILES files.
 
-By `make rooms`. Imports for type checkers alone do not count, imports inside functions do.
+Runs as `make rooms`. Imports for type checkers alone do not count. Imports inside functions do.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ def is_package(module: str) -> bool:
 
 
 def rooms_of(graph: grimp.ImportGraph) -> dict[str, str]:
-    """Module -> its room, which is its package. A module of gpq itself is a room of its own, for
-    each of them is a floor, and so is an `__init__.py` that imports what it offers: it stands above
-    its package."""
+    """Module -> its room, which is its package. A module directly in gpq is its own room, because
+    each of them is a floor. So is an `__init__.py` that imports what it offers, because it stands
+    above its package."""
     rooms = {}
     for module in graph.modules:
         package = module.rpartition(".")[0]
@@ -57,8 +57,8 @@ def rooms_below(graph: grimp.ImportGraph, rooms: Mapping[str, str]) -> dict[str,
 
 
 def levels(below: Mapping[str, Iterable[str]]) -> dict[str, int]:
-    """0 for a room that imports none, else one more than the highest that it imports. Raises
-    CycleError."""
+    """0 for a room that imports none, otherwise one more than the highest room that it imports.
+    Raises CycleError."""
     level: dict[str, int] = {}
     for room in TopologicalSorter(below).static_order():
         level[room] = max((level[other] + 1 for other in below[room]), default=0)

@@ -1,11 +1,11 @@
-"""How long one allocation round takes, fit and placement included; exits 1 when the median is over
-the bar.
+"""How long one allocation round takes, including fit and placement. Exits with 1 if the median is
+over the bar.
 
     python benchmarks/round.py [--jobs 30] [--nodes 16] [--gpus 4] [--rounds 40] [--out FILE]
 
 A synthetic lab: adaptive training jobs of four users in every stage (new, profiled, running,
-waiting), a few black boxes. Between two rounds every job reports new step times and noise, so that
-nothing can be answered from memory.
+waiting), and a few black boxes. Between two rounds every job reports new step times and noise, so
+no answer can come from memory.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def truth(rng: Rng) -> gp.ThroughputParams:
 def measured(
     params: gp.ThroughputParams, shapes: Sequence[tuple[int, int]], rng: Rng
 ) -> tuple[ProfileRow, ...]:
-    """Rows of a few percent error at several atomic batches."""
+    """Rows with an error of a few percent, at several micro-batch sizes."""
     rows = []
     for nodes, replicas in shapes:
         for atomic in (16, 32, 64):
@@ -81,7 +81,7 @@ def measured(
 
 
 def profile(params: gp.ThroughputParams, most: int, rng: Rng) -> Profile:
-    """Of a job that has been on 1, 2, 4, ... up to `most` GPUs."""
+    """The profile of a job that has been on 1, 2, 4, ... up to `most` GPUs."""
     shapes = [(max(1, k // 4), k) for k in (1, 2, 4, 8, 16) if k <= most]
     return Profile(
         declared=Declared(
@@ -96,7 +96,7 @@ def profile(params: gp.ThroughputParams, most: int, rng: Rng) -> Profile:
 def lab(
     jobs: int, nodes: int, gpus: int, rng: Rng
 ) -> tuple[Snapshot, dict[JobId, gp.ThroughputParams]]:
-    """A snapshot in which everybody waits, but knows how far each job had come."""
+    """A snapshot in which all jobs wait, but gpq knows how far each had come."""
     live, params = {}, {}
     for number in range(1, jobs + 1):
         name = JobId(number)
@@ -120,7 +120,7 @@ def later(
     params: dict[JobId, gp.ThroughputParams],
     rng: Rng,
 ) -> Snapshot:
-    """A minute on: what was placed runs, and every profile has changed."""
+    """The snapshot one minute later: placed jobs run, and every profile has changed."""
     jobs = {}
     for name, job in snapshot.jobs.items():
         placement = placements.get(name)
@@ -147,11 +147,11 @@ def main() -> int:
     )
     parser.add_argument("--jobs", type=int, default=30)
     parser.add_argument("--nodes", type=int, default=16)
-    parser.add_argument("--gpus", type=int, default=4, help="of each node")
+    parser.add_argument("--gpus", type=int, default=4, help="GPUs of each server")
     parser.add_argument("--rounds", type=int, default=40)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--policy", default="goodput")
-    parser.add_argument("--out", type=Path, help="write the figures there as JSON")
+    parser.add_argument("--out", type=Path, help="write the figures to this file as JSON")
     options = parser.parse_args()
     rng = np.random.default_rng(options.seed)
     chooser = policy(options.policy)

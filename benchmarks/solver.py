@@ -1,18 +1,19 @@
-"""How long a whole round takes, from reports to plan, at four sizes; against the genetic search and
-HiGHS. Exits 1 over a bar.
+"""How long a whole round takes, from reports to plan, at four sizes, compared with the genetic
+search and HiGHS. Exits with 1 if a figure is over its bar.
 
     python benchmarks/solver.py [--sizes 64x30,256x100,1024x1000,10000x10000] [--rounds 9]
     [--no-rivals] [--out FILE]
 
 A synthetic lab in the middle of its day: adaptive training jobs of four users, some new, some
-waiting, a few commands. In every round each running job has reported another 30 steps where it is
-(step times 3% off) and a new noise scale; one in twenty runs in a configuration that it never ran
-in before. `cold` is the first round: nothing is known from before.
+waiting, and a few commands. In every round each running job has reported another 30 steps on its
+present GPUs (step times 3% off) and a new noise scale. One job in twenty runs in a configuration
+that is new to it. `cold` is the first round, which knows nothing from before.
 
 A round is fold, allocate, place and plan (`core.rounds.decide`), in CPU milliseconds of one core,
-the median of the rounds. Objective: Pollux's (the mean of speedups bent by p = -1), of the plan of
-`goodput` with Pollux's power and of the genetic search on the same snapshots. HiGHS solves the very
-programme that `goodput` solved in that round (same values, same sizes).
+the median of the rounds. The objective is Pollux's (the mean of speedups bent by p = -1). It is
+computed for the plan of `goodput` with Pollux's power and for the plan of the genetic search, on
+the same snapshots. HiGHS solves exactly the programme that `goodput` solved in that round (same
+values, same sizes).
 """
 
 from __future__ import annotations
@@ -50,14 +51,14 @@ from gpq.policies.solvers.knapsack import Item, solve
 
 BARS = {(64, 30): 5.0, (256, 100): 20.0, (1024, 1000): 150.0, (10_000, 10_000): 2000.0}  # CPU ms
 NODE = 4
-STEPS = 30  # of one report
-WARM_UP = 5  # rounds until the batches that were ordered first have been tried
-RIVALS_UP_TO = 256  # GPUs: the genetic search takes minutes beyond
+STEPS = 30  # in one report
+WARM_UP = 5  # rounds until the batch sizes that were ordered first have been tried
+RIVALS_UP_TO = 256  # GPUs, because the genetic search takes minutes beyond
 GENETIC_ROUNDS = 3
 
 
 def lab(gpus: int, jobs: int, rng: Rng) -> tuple[Snapshot, dict[JobId, gp.ThroughputParams]]:
-    """Everybody waits, but most have been running before."""
+    """All jobs wait, but most have run before."""
     live, params = {}, {}
     for number in range(1, jobs + 1):
         name = JobId(number)
@@ -90,7 +91,7 @@ def later(
     params: dict[JobId, gp.ThroughputParams],
     rng: Rng,
 ) -> Snapshot:
-    """A minute on: what was placed runs, with the batch that was ordered, and has reported."""
+    """One minute later: placed jobs run with the ordered batch size, and have reported."""
     jobs = {}
     for name, job in snapshot.jobs.items():
         placement = placements.get(name)
@@ -192,7 +193,7 @@ def timed(work: Any) -> float:
 
 
 def against_highs(items: Sequence[Item], capacity: int, value: float) -> dict[str, Any]:
-    """The same programme by HiGHS (scipy.optimize.milp)."""
+    """The same programme solved by HiGHS (scipy.optimize.milp)."""
     from scipy.optimize import Bounds, LinearConstraint, milp
     from scipy.sparse import csr_array
 
@@ -213,8 +214,8 @@ def against_highs(items: Sequence[Item], capacity: int, value: float) -> dict[st
 
 
 def against_search(snapshot: Snapshot) -> dict[str, Any]:
-    """Pollux's objective as the solver and as the genetic search find it in the same round, and the
-    time of the search."""
+    """Pollux's objective as found by the solver and by the genetic search in the same round, and
+    the time of the search."""
 
     mine = problem.objective(snapshot, by_solver(snapshot))
     spent, ratios = [], []
@@ -229,8 +230,8 @@ def against_search(snapshot: Snapshot) -> dict[str, Any]:
 
 
 def by_solver(snapshot: Snapshot) -> Mapping[JobId, Shape]:
-    """What `goodput`'s solver and repair choose when a shape is worth to each job what it is worth
-    to Pollux's search."""
+    """The choice of `goodput`'s solver and repair, if a shape is worth to each job what it is worth
+    in Pollux's search."""
     entrants = sizing.entrants(snapshot)
     share = problem.shares(snapshot, entrants)[""]
     rivals = {contender.job.id: contender for contender in entrants.contenders}
@@ -276,7 +277,7 @@ def main() -> int:
     parser.add_argument(
         "--no-rivals", action="store_true", help="leave out the genetic search and HiGHS"
     )
-    parser.add_argument("--out", type=Path, help="write the figures there as JSON")
+    parser.add_argument("--out", type=Path, help="write the figures to this file as JSON")
     options = parser.parse_args()
     passed, results = True, []
     for size in options.sizes.split(","):

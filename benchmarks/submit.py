@@ -1,8 +1,9 @@
-"""CPU time of `gpq submit`, acknowledged durably, against `python -c pass`.
+"""CPU time of `gpq submit`, acknowledged durably, relative to `python -c pass`.
 
     python benchmarks/submit.py [--runs 21]
 
-Bar: at most 15 times. User and system time of the command itself; the daemon runs already.
+The bar: at most 15 times. Counts user and system time of the command itself. The daemon runs
+already.
 """
 
 from __future__ import annotations

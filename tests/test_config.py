@@ -1,4 +1,4 @@
-"""The file becomes settings, or an error that says where it is."""
+"""The file becomes settings, or an error that says where the mistake is."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ OWN = {
     "metrics",
     "notify",
     "accept",
-}  # what the core has no use for
+}  # settings that the core does not use
 
 
 def test_the_defaults_are_those_of_the_core() -> None:
@@ -97,14 +97,14 @@ cores = {}
         (SSH + 'host = "a"\nssh = ["ssh", ""]\n', "ssh must be a command and its options (at line 4, column 1)"),
     ],
 )
-def test_a_mistake_is_placed(text: str, said: str) -> None:
+def test_a_mistake_is_reported_with_its_place(text: str, said: str) -> None:
     with pytest.raises(UsageError) as refusal:
         parse(text, policies=["goodput", "fifo"], cores=[0, 1])
     assert said in refusal.value.message
     assert refusal.value.hint
 
 
-def test_policies_and_cores_are_not_checked_where_they_are_not_known() -> None:
+def test_policies_and_cores_are_not_checked_if_they_are_unknown() -> None:
     assert parse('policy = "best"\n[nodes.a]\ncores = [99]\n').policy == "best"
 
 
@@ -118,16 +118,14 @@ def test_policies_and_cores_are_not_checked_where_they_are_not_known() -> None:
         ("[nodes.a]\nslots = 1\n[nodes.a]\nslots = 2\n", "[nodes.a] appears twice (at line 3", "gpq config check"),
     ],
 )
-def test_a_misspelt_key_names_the_near_ones_and_a_table_that_is_there_twice_is_named(
-    text: str, problem: str, hint: str
-) -> None:
+def test_a_misspelt_key_gets_suggestions_and_a_duplicate_table_is_named(text: str, problem: str, hint: str) -> None:
     with pytest.raises(UsageError) as raised:
         parse(text)
     assert problem in raised.value.message
     assert hint in raised.value.hint
 
 
-def test_no_error_and_no_description_of_the_file_holds_a_url_of_notify() -> None:
+def test_no_error_and_no_description_of_the_file_shows_a_url_of_notify() -> None:
     secret = "xoxb-geheim"
     config = parse(f'[notify]\nslack = "slack://{secret}"\ndefault = ["slack"]\n')
     assert secret not in repr(config)

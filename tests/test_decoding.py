@@ -1,4 +1,4 @@
-"""Types worked out by many threads at once."""
+"""Many threads work out the same types at once."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ import pytest
 
 from gpq import decoding
 
-# What a daemon does whose first two commands come together: without the lock every second such process ended by SIGSEGV.
+# What a daemon does if its first two commands arrive together. Without the lock, every second such process died of
+# SIGSEGV.
 AT_ONCE = """
 import sys, threading
 from gpq.core.model.jobs import Job
@@ -40,12 +41,12 @@ class Pair:
     right: str = ""
 
 
-def test_threads_that_read_a_type_for_the_first_time_do_not_meet_it_half_worked_out() -> None:
+def test_threads_never_see_a_half_prepared_type() -> None:
     ends = [subprocess.run([sys.executable, "-c", AT_ONCE], check=False).returncode for _ in range(10)]
     assert ends == [0] * 10
 
 
-def test_text_and_trees_become_what_they_are_read_as() -> None:
+def test_text_and_trees_become_the_requested_type() -> None:
     assert decoding.decode('{"left": 1}', Pair) == decoding.convert({"left": 1}, Pair) == Pair(1)
     assert decoding.decode(b'[{"left": 2, "right": "x"}]', list[Pair]) == [Pair(2, "x")]
     with pytest.raises(msgspec.ValidationError, match=r"Expected `int`, got `str`"):

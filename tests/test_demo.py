@@ -1,4 +1,4 @@
-"""What the demo's judge asks of jobs under each kind of policy."""
+"""What the demo's judge demands of jobs under each kind of policy."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ TUNED = replace(CALM, batch_changes=2)
 
 
 @pytest.mark.parametrize("policy", POLICIES)
-def test_every_policy_is_held_to_whole_jobs(policy: str) -> None:
+def test_every_policy_has_to_finish_all_jobs(policy: str) -> None:
     assert passed(policy, [CALM, GROWN, TUNED])
     for wrong in (replace(CALM, state="failed"), replace(CALM, reached=False), replace(CALM, samples_exact=False)):
         assert not passed(policy, [CALM, GROWN, TUNED, wrong])
@@ -24,7 +24,7 @@ def test_every_policy_is_held_to_whole_jobs(policy: str) -> None:
     ("policy", "grows", "tunes"),
     [("goodput", True, True), ("sia", True, True), ("optimus", True, False), ("tiresias", False, False)],
 )
-def test_a_policy_must_show_what_it_can_do_and_no_more(policy: str, grows: bool, tunes: bool) -> None:
+def test_a_policy_must_show_what_it_can_do_and_nothing_else(policy: str, grows: bool, tunes: bool) -> None:
     assert passed(policy, [CALM, TUNED]) is not grows
     assert passed(policy, [CALM, GROWN]) is not tunes
     assert passed(policy, [CALM]) is not (grows or tunes)

@@ -1,4 +1,4 @@
-"""Bars: those on time are wider beside other tests, all others are not."""
+"""Bars: those on time are wider if other tests run, and all others stay the same."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Demand = Callable[[float, float, str], None]  # reached, asked, unit
 
 @pytest.fixture
 def figures(request: pytest.FixtureRequest) -> Figures:
-    """Of a test that never runs: what is made up here is not listed at the end."""
+    """The report of a test that never runs, so its figures are not listed at the end."""
     return Figures(pytest.Function.from_parent(request.node.parent, name="made_up", callobj=lambda: None))
 
 
@@ -32,7 +32,7 @@ def demand(request: pytest.FixtureRequest, figures: Figures) -> Demand:
 
 
 @pytest.mark.parametrize("unit", ["s", "ms"])
-def test_a_bar_on_time_is_noted_as_it_is_asked_and_demanded_wider(
+def test_a_bar_on_time_is_noted_as_asked_and_checked_wider(
     demand: Demand, unit: str, figures: Figures, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("GPQ_BARS", raising=False)
@@ -46,7 +46,9 @@ def test_a_bar_on_time_is_noted_as_it_is_asked_and_demanded_wider(
 
 
 @pytest.mark.parametrize("unit", ["s", "ms"])
-def test_alone_it_is_demanded_as_it_is_asked(demand: Demand, unit: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_other_tests_a_bar_is_checked_as_asked(
+    demand: Demand, unit: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("GPQ_BARS", "1")
     demand(5.0, 5.0, unit)
     with pytest.raises(AssertionError, match=r"made up: 5\.1"):
@@ -55,7 +57,7 @@ def test_alone_it_is_demanded_as_it_is_asked(demand: Demand, unit: str, monkeypa
 
 @pytest.mark.parametrize("bars", ["", "1"])
 @pytest.mark.parametrize("unit", ["", "MB", "%"])
-def test_other_bars_are_as_they_are(demand: Demand, unit: str, bars: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_other_bars_stay_as_they_are(demand: Demand, unit: str, bars: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GPQ_BARS", bars)
     demand(5, 5, unit)
     with pytest.raises(AssertionError, match="made up: 6"):
@@ -63,8 +65,10 @@ def test_other_bars_are_as_they_are(demand: Demand, unit: str, bars: str, monkey
 
 
 @pytest.mark.parametrize("bars", ["", "1"])
-def test_at_least_is_no_matter_of_speed(figures: Figures, bars: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """So long a fault lasts: a slow machine makes it longer, if anything."""
+def test_a_lower_bound_does_not_depend_on_the_machines_load(
+    figures: Figures, bars: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A fault lasts this long. A slow machine makes it longer, if anything."""
     monkeypatch.setenv("GPQ_BARS", bars)
     with pytest.raises(AssertionError, match="made up"):
         figures.all([Measured("made up", 4.9, at_least=5.0, unit="s")])

@@ -1,4 +1,4 @@
-"""What a script forgets at a restart, as far as its source tells: hints, which take nothing away."""
+"""What a script forgets at a restart, as far as its source shows. Hints take no freedom away."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ TRICKY = {"leaves-by-facts"}  # counts what an option turns off
 
 
 @pytest.mark.parametrize("name", ENDING)
-def test_what_ends_a_loop_and_begins_anew_after_a_restart_is_hinted_at(name: str) -> None:
+def test_a_hint_names_a_loop_condition_that_a_restart_resets(name: str) -> None:
     lines = hints(textwrap.dedent(inspect.getsource(load()[name].loop)))
     assert any(f"a restart of the job resets `{ENDING[name]}`, " in line for line in lines)
 
 
-def test_nothing_is_hinted_at_of_other_loops() -> None:
+def test_other_loops_get_no_hints() -> None:
     others = {name: habit for name, habit in load().items() if name not in ENDING and name not in TRICKY}
     found = {name: hints(textwrap.dedent(inspect.getsource(habit.loop))) for name, habit in others.items()}
     assert {name: lines for name, lines in found.items() if lines} == {}
 
 
-def test_the_cure_is_no_longer_hinted_at() -> None:
+def test_a_fixed_script_gets_no_hint() -> None:
     loop = """
 best, bad = {0}
 for epoch in tqdm(job.epochs(100)):
@@ -50,11 +50,11 @@ for epoch in tqdm(job.epochs(100)):
 
 
 @pytest.mark.parametrize("end", ["job.step > 100", "job.should_stop()", "loss < 0.01", "loss.isnan()", "epoch == 3"])
-def test_a_loop_that_ends_by_facts_forgets_nothing(end: str) -> None:
+def test_a_loop_that_ends_on_persistent_facts_forgets_nothing(end: str) -> None:
     assert hints(f"for epoch in job.epochs(9):\n    loss = step(model)\n    if {end}:\n        break\n") == []
 
 
-def test_what_cannot_be_read_has_no_hints_and_many_are_cut() -> None:
+def test_unreadable_scripts_have_no_hints_and_long_lists_are_cut() -> None:
     for text in ("for epoch in", "\0", "(" * 10_000, "x = 1"):
         assert hints(text) == []
     many = "".join(f"a{number} = 0\n" for number in range(20)) + "for epoch in job.epochs(9):\n"

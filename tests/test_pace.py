@@ -1,4 +1,4 @@
-"""The daemon's patience: what it is for users, that one factor scales all of it, and that no other factor is taken."""
+"""The daemon's patience: its values for users, that one factor scales all of them, and that wrong factors are refused."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ SHOWN = "from gpq import pace; print({name: value for name, value in vars(pace).
 
 
 def patience(factor: str | None) -> subprocess.CompletedProcess[str]:
-    """What a process that has this factor in its environment waits for."""
+    """How long a process waits that has this factor in its environment."""
     kept = {name: value for name, value in os.environ.items() if name != pace.VARIABLE}
     own = {} if factor is None else {pace.VARIABLE: factor}
     return subprocess.run(
@@ -23,7 +23,7 @@ def patience(factor: str | None) -> subprocess.CompletedProcess[str]:
     )  # fmt: skip
 
 
-def test_users_have_the_pace_that_the_documents_tell() -> None:
+def test_users_have_the_documented_pace() -> None:
     told = eval(patience(None).stdout)
     assert told == eval(patience("1.0").stdout)
     assert (told["SILENCE"], told["HOPEFUL_BACKOFF"], told["LAST_BACKOFF"]) == (11.0, 2.0, 30.0)
@@ -40,7 +40,7 @@ def test_one_factor_scales_all_of_it(factor: float) -> None:
 
 
 @pytest.mark.parametrize("factor", ["", "0", "-1", "10.1", "nan", "inf", "fast"])
-def test_another_factor_is_refused_in_one_line(factor: str) -> None:
+def test_an_invalid_factor_is_refused_in_one_line(factor: str) -> None:
     refused = patience(factor)
     assert refused.returncode == 1
     assert refused.stderr == f"gpq: GPQ_TEST_PACE is {factor!r}, and has to be a number above 0 and at most 10\n"

@@ -1,4 +1,4 @@
-"""What becomes of failed tests, and which groups run whole: tests of the tests, with a small folder of planted ones."""
+"""What happens after failed tests, and which groups run whole: tests of the tests, with a small folder of planted ones."""
 
 from __future__ import annotations
 
@@ -59,13 +59,13 @@ def planted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "test_planted.py").write_text(PLANTED)
     (tmp_path / "pytest.ini").write_text("[pytest]\n")
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
-    for name in ("PYTEST_XDIST_WORKER", LIST):  # the planted run is no part of this one
+    for name in ("PYTEST_XDIST_WORKER", LIST):  # the planted run is not part of this one
         monkeypatch.delenv(name, raising=False)
     return tmp_path
 
 
 def outcome(folder: Path, names: str, workers: str = "0") -> bool:
-    """Run the planted tests `names` as a tier does. Green?"""
+    """Run the planted tests `names` as a tier does. Returns whether the run is green."""
     command = [sys.executable, "-m", "pytest", "-q", "-n", workers, "-k", names]
     path = folder / "failures"
     subprocess.run(command, cwd=folder, env=environment(path), capture_output=True, check=False)
@@ -73,7 +73,7 @@ def outcome(folder: Path, names: str, workers: str = "0") -> bool:
 
 
 @pytest.mark.parametrize("workers", ["0", "2"])
-def test_one_that_fails_every_second_time_is_flaky_once(
+def test_a_test_that_fails_every_second_time_counts_as_flaky_once(
     planted: Path, workers: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
     assert outcome(planted, "good or second", workers)
@@ -84,7 +84,7 @@ def test_one_that_fails_every_second_time_is_flaky_once(
     assert lines[-1].startswith("FLAKY")
 
 
-def test_one_that_fails_twice_is_red(planted: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_test_that_fails_twice_is_red(planted: Path, capfd: pytest.CaptureFixture[str]) -> None:
     assert not outcome(planted, "good or always")
     last = capfd.readouterr().out.splitlines()[-1]
     assert last.startswith("RED test_planted.py::test_always: AssertionError: never")
@@ -116,7 +116,7 @@ def test_children_have_the_signals_of_a_terminal_under_nohup(planted: Path) -> N
 
 
 def test_a_failure_is_printed_before_the_run_ends(planted: Path) -> None:
-    """A run that is killed has said what failed."""
+    """A run that is killed has already said what failed."""
     (planted / "test_stuck.py").write_text("import time\ndef test_stuck():\n    time.sleep(600)\n")
     command = [sys.executable, "-m", "pytest", "-k", "always or stuck", "-n", "1"]
     with subprocess.Popen(
@@ -129,7 +129,7 @@ def test_a_failure_is_printed_before_the_run_ends(planted: Path) -> None:
             os.killpg(run.pid, signal.SIGKILL)
 
 
-def test_luck_has_a_budget() -> None:
+def test_flaky_tests_have_a_budget() -> None:
     failures = [Failure(f"test_{number}", "", "late", "") for number in range(6)]
     assert judge(failures[:3], [])[0]
     assert not judge(failures[:4], [])[0]
@@ -157,7 +157,7 @@ SYSTEM = {"daemon", "faults", "servers", "store", "trainings"}
         ("agent/gpq_agent/train/.ruff_cache/0.17/1", set()),
     ],
 )
-def test_a_change_makes_the_groups_stale_that_prove_it(changed: str, names: set[str], tmp_path: Path) -> None:
+def test_a_change_makes_the_groups_stale_that_check_it(changed: str, names: set[str], tmp_path: Path) -> None:
     before = {group.name: group.digest(tmp_path) for group in GROUPS}
     path = tmp_path / changed
     path.parent.mkdir(parents=True)
@@ -172,7 +172,7 @@ def test_ten_turns_run_every_test() -> None:
     assert sum(len(turn) for turn in turns) == len(names)
 
 
-def test_every_place_of_a_group_is_there() -> None:
+def test_every_path_of_a_group_exists() -> None:
     missing = [place for group in GROUPS for place in (*group.tests, *group.sources) if not (ROOT / place).exists()]
     assert missing == []
     assert json.loads((ROOT / "tests" / "proven.json").read_text()).keys() <= {group.name for group in GROUPS}

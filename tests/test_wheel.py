@@ -1,4 +1,4 @@
-"""The wheel has all that gpq needs, and installs in an empty environment without a network."""
+"""The wheel has everything that gpq needs, and installs in an empty environment without a network."""
 
 from __future__ import annotations
 
@@ -47,13 +47,13 @@ def committed(*below: str) -> list[str]:
     return run("git", "ls-files", *below).splitlines()
 
 
-def test_it_has_every_module_the_agent_and_the_types(files: set[str]) -> None:
+def test_it_has_every_module_and_the_agent_and_the_types(files: set[str]) -> None:
     agent = [path.removeprefix("agent/") for path in committed("agent/gpq_agent")]
     assert {*committed("gpq/**.py", "gpq/schemas"), *agent} <= files
     assert {"gpq/py.typed", "gpq_agent/py.typed"} <= files
 
 
-def test_it_has_the_examples_that_the_demonstration_runs(files: set[str]) -> None:
+def test_it_has_the_examples_that_the_demo_runs(files: set[str]) -> None:
     assert {f"gpq/{path}" for path in committed("examples")} <= files
 
 
@@ -63,7 +63,7 @@ def test_it_has_a_manual_page_for_each_command(files: set[str]) -> None:
     assert "gpq.1" in pages
 
 
-def test_its_metadata_are_those_of_the_project(wheel: Path) -> None:
+def test_its_metadata_match_the_project(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         [name] = [path for path in archive.namelist() if path.endswith(".dist-info/METADATA")]
         metadata = message_from_string(archive.read(name).decode())
@@ -92,7 +92,7 @@ def test_it_installs_in_an_empty_environment_without_a_network(wheel: Path, tmp_
         str(next(home.glob("lib/python*/site-packages/gpq/__init__.py"))),
         gpq.__version__,
     ]
-    # What TAB asks needs no dependency. Everything else says what is missing, without a traceback.
+    # TAB needs no dependency. Everything else says what is missing, without a traceback.
     assert "submit" in run(home / "bin" / "gpq", "__complete", "bash", "sub", env=bare, cwd=tmp_path)
     other = subprocess.run(
         [home / "bin" / "gpq", "submit", "--help"], env=bare, cwd=tmp_path, capture_output=True, text=True, check=False

@@ -1,2 +1,2 @@
-"""Side by side: what Slurm, task-spooler and gpq keep when their controller is killed and when
-their network is cut."""
+"""Side by side: what Slurm, task-spooler and gpq keep if their controller is killed or their
+network is cut."""

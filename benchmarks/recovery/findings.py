@@ -1,4 +1,4 @@
-"""What was measured of a job manager, and what of it is a failure. Pure."""
+"""The measurements of a job manager, and which of them are failures. Pure."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Burst:
-    """Jobs that waited when the controller was killed. `lost`: acknowledged, neither run to their
-    end nor known when nothing was left to run. `oldest_ack`: seconds from the oldest
+    """Jobs that waited when the controller was killed. `lost`: acknowledged, but neither run to
+    their end nor known after everything had run. `oldest_ack`: seconds from the oldest
     acknowledgement to the kill, the longest of all rounds."""
 
     rounds: int
@@ -34,8 +34,8 @@ class Running:
 
 @dataclass(frozen=True, slots=True)
 class Partition:
-    """A job whose server was cut off. `before`, `after`: words of the job manager until the link
-    was whole, and since."""
+    """A job whose server was cut off. `before`, `after`: words of the job manager before and after
+    the link was repaired."""
 
     variant: str
     cut_seconds: float
@@ -50,7 +50,7 @@ class Partition:
 
 @dataclass(frozen=True, slots=True)
 class Findings:
-    """`partitions`: None where there is no network between controller and jobs."""
+    """`partitions`: None if there is no network between controller and jobs."""
 
     system: str
     settings: tuple[str, ...]
@@ -61,7 +61,7 @@ class Findings:
 
 
 def failures(found: Findings) -> list[str]:
-    """What must not be, one line each."""
+    """The failures, one line each."""
     bad = []
     if found.burst.lost:
         bad.append(f"{found.burst.lost} acknowledged jobs lost")

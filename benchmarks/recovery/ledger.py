@@ -1,9 +1,9 @@
-"""What jobs write of themselves, and how it is read: the judge of the comparison. It asks no job
+"""What jobs write about themselves, and how to read it: the judge of the comparison. It asks no job
 manager. Pure.
 
-Each run of a job has an id of its own and appends lines `WORD TOKEN RUN SECONDS SERVER` to one
-file: `start`, `beat` while it lives, `end` before it exits. SECONDS are those since the boot of the
-machine, the same for all servers of a laboratory.
+Each run of a job has its own id and appends lines `WORD TOKEN RUN SECONDS SERVER` to one file:
+`start`, `beat` while it lives, `end` before it exits. SECONDS count from the boot of the machine,
+which is the same for all servers of a laboratory.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-BEAT = 0.2  # seconds between two beats, but for what the shell takes
-LONGEST = 9000  # beats that a job waits for its `go`, should whoever started it be gone
+BEAT = 0.2  # seconds between two beats, plus the time the shell takes
+LONGEST = 9000  # beats that a job waits for its `go`, in case its starter has gone
 
 SAYS = """\
 read -r run </proc/sys/kernel/random/uuid
@@ -32,16 +32,15 @@ exit {code}
 
 
 def script(token: str, home: str, node: str, *, waits: bool, code: int = 0) -> str:
-    """Of a shell. `home`: folder of its ledger; `node`: how a shell there names the server;
-    `waits`: for `go-TOKEN`."""
+    """The shell script of a job. `home`: folder of its ledger. `node`: how a shell there names the
+    server. `waits`: for `go-TOKEN`."""
     text = SAYS + (WAITS if waits else "") + ENDS
     return text.format(token=token, home=home, node=node, code=code, longest=LONGEST, beat=BEAT)
 
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """One execution of a job, as far as it was heard of: alive from `first` to `last`, seconds
-    since boot."""
+    """A run of a job, alive from `first` to `last` as far as is known, seconds since boot."""
 
     run: str
     node: str
@@ -51,8 +50,8 @@ class Run:
 
 
 def read(texts: Iterable[str]) -> dict[str, list[Run]]:
-    """Runs of each token, in the order of their beginnings. A last line without its newline is
-    still being written."""
+    """Runs of each token, in the order of their starts. A last line without its newline is still
+    being written."""
     found: dict[tuple[str, str], Run] = {}
     for text in texts:
         for line in text.splitlines(keepends=True):

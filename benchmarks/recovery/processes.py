@@ -1,5 +1,5 @@
-"""Processes of a run of the comparison: commands that say why they failed, and the end of all that
-it started, by pid."""
+"""Processes of the comparison: commands that say why they failed, and the end of everything that it
+started, by pid."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from tests.lab.machine import search_path
 from tests.support.waiting import wait_until
 
 MARK = (
-    # in the environment of every process of a run, but for slurmstepd, which writes its title over
+    # in the environment of every process of a run, except slurmstepd, which writes its title over
     # it
     "RECOVERY_RUN"
 )
-# Killed with whoever started it: so that a comparison that was killed leaves no server behind.
+# Dies with its starter, so that a killed comparison leaves no server behind.
 WITH_PARENT = ("setpriv", "--pdeathsig", "KILL")
 
 
@@ -34,7 +34,7 @@ def environment(mark: str, more: Mapping[str, str]) -> dict[str, str]:
 
 
 def say(argv: Sequence[str], env: Mapping[str, str], *, patience: float = 30.0) -> str:
-    """What a command answers on stdout. Raises with what it complained of."""
+    """The stdout of a command. Raises with its error output."""
     done = subprocess.run(
         argv,
         stdin=subprocess.DEVNULL,
@@ -50,8 +50,8 @@ def say(argv: Sequence[str], env: Mapping[str, str], *, patience: float = 30.0) 
 
 
 def start(argv: Sequence[str], env: Mapping[str, str], log: Path) -> subprocess.Popen[bytes]:
-    """A server in the foreground, whose output goes to `log`; its folder, and that of those it
-    starts, is the run's."""
+    """A server in the foreground, whose output goes to `log`. It and the processes that it starts
+    work in the run's folder."""
     with open(log, "ab") as output:
         return subprocess.Popen(
             [*WITH_PARENT, *argv],

@@ -1,4 +1,4 @@
-"""Findings as tables: what is printed and what is kept in benchmarks/results. Pure."""
+"""Findings as tables: the printed ones and those in benchmarks/results. Pure."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ CUTS = (
 
 
 def table(rows: Sequence[Sequence[str]]) -> str:
-    """Of Markdown, with columns that line up; the first row is the head."""
+    """A Markdown table whose columns line up. The first row is the head."""
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     lines = [
         "| " + " | ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) + " |"
@@ -96,7 +96,7 @@ def _partition(system: str, cut: Partition) -> list[str]:
 
 
 def page(found: Sequence[Findings], *about: str) -> str:
-    """All of one run. `about`: paragraphs on the machine and the run."""
+    """The report of one run. `about`: paragraphs on the machine and the run."""
     parts = [*about, table(kills(found)), table(partitions(found)), CUTS]
     parts.append("\n".join(f"- {line}" for each in found for line in each.settings))
     better = [f"- {line}" for each in found for line in each.better]

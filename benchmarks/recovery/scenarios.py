@@ -1,5 +1,5 @@
-"""The three things that are done to every job manager, the same way: its controller is killed while
-jobs wait, while one runs, and it is cut off from a server for longer than it is patient."""
+"""The three tests of every job manager: its controller is killed while jobs wait, its controller is
+killed while a job runs, and it is cut off from a server for longer than its patience."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from benchmarks.recovery.ledger import Run, overlap, read, script
 from benchmarks.recovery.system import Networked, System, Told, Variant
 from tests.support.waiting import wait_until
 
-CODE = 7  # that running jobs end with
-# seconds after which a job counts as one that runs for long; Slurm writes its state every 5 s
+CODE = 7  # exit code of running jobs
+# seconds after which a job counts as running for long, because Slurm writes its state every 5 s
 SETTLED = 8.0
-# seconds between two kills at most, so that they fall anywhere between two writes of the state
+# most seconds between two kills, so that they fall anywhere between two writes of the state
 LONGEST_PAUSE = 6.0
 DOWN = 3.0  # seconds that a controller is away while a job runs
 WATCHED = 12.0  # seconds that a job is watched after the controller is back
 HEALED = 60.0  # ... after the link is back
-ALIVE = 2.0  # seconds: whoever was heard of since then lives
-# seconds that a controller has to learn how all of them ended; Slurm may ask its servers minutes
-# later
+ALIVE = 2.0  # seconds: a run that wrote a beat since then is alive
+# seconds that a controller has to learn how all jobs ended, because Slurm may ask its servers
+# minutes later
 TOLD = 600.0
 DRAINED = 600.0  # seconds that the rest of the queue may take to run
 FRESH, LONG, AWAY, JUST = MOMENTS = (
@@ -82,15 +82,15 @@ class Bench:
         return self.system.jobs().get(token, Told("not known", over=True))
 
     def last_word(self, token: str, until: float) -> Told:
-        """What is said of the job once nothing more will be, or at that time."""
+        """What the job manager says about the job, once that is final or at the given time."""
         while not (said := self.told(token)).over and time.monotonic() < until:
             time.sleep(0.2)
         return said
 
 
 def burst(system: System, rounds: int, size: int, seed: int) -> Burst:
-    """`size` submissions to a full cluster, and kill -9 of the controller at once; again and again.
-    At last all run."""
+    """`size` submissions to a full cluster, and kill -9 of the controller at once, again and again.
+    At last all jobs run."""
     bench, dice = Bench(system), random.Random(seed)
     ids: dict[str, str] = {}
     holders: list[str] = []
@@ -124,8 +124,8 @@ def burst(system: System, rounds: int, size: int, seed: int) -> Burst:
 
 
 def _fill(bench: Bench, holders: list[str]) -> None:
-    """Jobs that run until they are released, on every slot; none of them is younger than the state
-    on the disk."""
+    """Jobs that run until they are released, on every slot. None of them is newer than the state on
+    the disk."""
     known = bench.system.jobs()
     missing = bench.system.slots - sum(
         token in known and not known[token].over for token in holders
@@ -139,8 +139,8 @@ def _fill(bench: Bench, holders: list[str]) -> None:
 
 
 def running(system: System, moment: str, tries: int, seed: int) -> Running:
-    """kill -9 of the controller while a job runs: does it live to its end, and is its exit code
-    known?"""
+    """kill -9 of the controller while a job runs: does the job live to its end, and is its exit
+    code known?"""
     bench, dice = Bench(system), random.Random(seed)
     tokens = []
     for _ in range(tries):
@@ -182,16 +182,16 @@ def running(system: System, moment: str, tries: int, seed: int) -> Running:
 
 
 def _somebody_else(bench: Bench, dice: random.Random) -> None:
-    """What ended before is on the disk; then another user submits a job, so that the next one comes
-    anywhere between two writes of the state, as on a cluster in use."""
+    """By then, earlier ends are on the disk. Then another user submits a job, so that the next one
+    comes anywhere between two writes of the state, as on a busy cluster."""
     time.sleep(SETTLED)
     bench.submit("other", waits=False)
     time.sleep(dice.uniform(0.0, LONGEST_PAUSE))
 
 
 def partition(system: Networked, longest: float, together: float) -> list[Partition]:
-    """A job of each variant; their servers are cut off until a second run was seen for `together`
-    seconds, for `longest` at most. What runs there lives on, for all that its server knows."""
+    """A job of each variant. Their servers are cut off until a second run was seen for `together`
+    seconds, but at most for `longest`. The runs there go on, as far as their server knows."""
     bench = Bench(system)
     jobs: list[tuple[Variant, str]] = []
     for place, variant in enumerate(system.variants):

@@ -1,5 +1,5 @@
-"""Slurm of Debian's packages on one machine: slurmctld here, a slurmd in the network of each server
-of a laboratory."""
+"""Slurm from Debian's packages on one machine: slurmctld here, a slurmd in the network of each
+server of a laboratory."""
 
 from __future__ import annotations
 
@@ -65,8 +65,8 @@ PartitionName=all Nodes=ALL Default=YES MaxTime=INFINITE State=UP
 
 
 def told(listed: str) -> dict[str, Told]:
-    """What `scontrol --oneliner show jobs` says, by the jobs' names. A job that was ended from
-    outside has no exit code."""
+    """The output of `scontrol --oneliner show jobs`, by job name. A job that was ended from outside
+    has no exit code."""
     found = {}
     for line in listed.splitlines():
         if match := JOB.match(line):

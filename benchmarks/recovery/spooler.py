@@ -1,4 +1,4 @@
-"""task-spooler of Debian's package: one queue of one user on one machine."""
+"""task-spooler from Debian's package: one queue of one user on one machine."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from tests.support.waiting import wait_until
 LINE = re.compile(
     r"(\d+)\s+(queued|running|finished|skipped|allocating)\s+\S+\s+(-?\d+)?.*?\[([\w.-]+)\]"
 )
-LISTENS = 0x10000  # of the flags in /proc/net/unix
+LISTENS = 0x10000  # among the flags in /proc/net/unix
 PACKAGES = {"tsp": "task-spooler"}
 
 
 def told(listed: str) -> dict[str, Told]:
-    """What `tsp -l` says, by the jobs' labels."""
+    """The output of `tsp -l`, by job label."""
     found = {}
     for line in listed.splitlines():
         if match := LINE.match(line):
@@ -34,7 +34,7 @@ def told(listed: str) -> dict[str, Told]:
 
 
 def listener(table: str, socket: str) -> int:
-    """The inode of the socket that listens under this path, of the text of /proc/net/unix; 0 where
+    """The inode of the socket that listens under this path, from the text of /proc/net/unix. 0 if
     none does."""
     for line in table.splitlines()[1:]:
         fields = line.split()
@@ -48,8 +48,8 @@ class Spooler:
     slots = 1
     better: Sequence[str] = (
         (
-            "task-spooler keeps its queue in memory. TS_SAVELIST, which was set, is written as a"
-            " script for people to run when the server is told to end (TERM), not on kill -9."
+            "task-spooler keeps its queue in memory. TS_SAVELIST is set here. The server"
+            " writes it, as a script for people to run, when it gets TERM but not on kill -9."
         ),
     )
     settings: Sequence[str] = (
@@ -102,5 +102,5 @@ class Spooler:
         raise RuntimeError("no server of task-spooler listens")
 
     def restart(self) -> None:
-        """Every command starts a server where none runs."""
+        """Every command starts a server if none runs."""
         self.jobs()

@@ -1,4 +1,4 @@
-"""What a job manager must do to be compared, and what it may say of a job."""
+"""What a job manager must do for the comparison, and what it may say about a job."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from typing import Protocol, runtime_checkable
 
 @dataclass(frozen=True, slots=True)
 class Told:
-    """What a job manager says of a job: its own word, the exit code where it knows one, and whether
-    that is its last word."""
+    """What a job manager says about a job: its own word, the exit code if it knows one, and whether
+    that is final."""
 
     state: str
     over: bool
@@ -20,19 +20,19 @@ class Told:
 
 @dataclass(frozen=True, slots=True)
 class Variant:
-    """A way to submit a job that matters when its server is cut off."""
+    """A way to submit a job that matters if its server is cut off."""
 
     label: str
     options: Mapping[str, object] = field(default_factory=dict)
-    moves: bool = False  # the job is expected to be started elsewhere
+    moves: bool = False  # whether the job should start on another server
 
 
 class System(Protocol):
-    """`with` it: it runs. Jobs are known by the token that they were submitted with."""
+    """Runs inside `with`. A job is known by the token that it was submitted with."""
 
     name: str
     settings: Sequence[str]  # one line each: how it was set up
-    better: Sequence[str]  # one line each: what would make it fare better
+    better: Sequence[str]  # one line each: what would improve its result
     home: str  # of the ledger, as jobs see it
     node: str  # how the shell of a job names its server
     slots: int
@@ -46,7 +46,7 @@ class System(Protocol):
         ...
 
     def submit(self, token: str, script: str, **options: object) -> str:
-        """The id of the job; returns once it is acknowledged."""
+        """Returns the id of the job, once it is acknowledged."""
         ...
 
     def jobs(self) -> dict[str, Told]:
@@ -58,18 +58,18 @@ class System(Protocol):
         ...
 
     def restart(self) -> None:
-        """As its administrator would; returns once it answers and has its servers."""
+        """Starts it as its administrator would. Returns once it answers and has its servers."""
         ...
 
 
 @runtime_checkable
 class Networked(System, Protocol):
-    """One whose jobs are on other servers than its controller."""
+    """A job manager whose jobs run on other servers than its controller."""
 
     variants: Sequence[Variant]
 
     def cut(self, node: str) -> None:
-        """Nothing passes between the server and all others; what runs there is not touched."""
+        """Nothing passes between the server and all others. The jobs there are not touched."""
         ...
 
     def heal(self, node: str) -> None: ...

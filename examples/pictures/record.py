@@ -1,10 +1,10 @@
 """Records the pictures of the README: two embedded servers, real training jobs, and what the
-commands say of them.
+commands show about them.
 
-    make pictures            # a few minutes; needs PyTorch, and a machine that does little else
+    make pictures            # a few minutes; needs PyTorch, and an otherwise idle machine
 
-Each picture is an SVG of its own, without a font or anything else from elsewhere, drawn from what
-the command printed.
+Each picture is an SVG, drawn from the output of the command. It uses no font and no other resource
+from elsewhere.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ x="0" y="0" width="{terminal_width}" height="{terminal_height}"/></clipPath>
 
 
 class Scene:
-    """A daemon of its own in `home`; each command runs as a person's would."""
+    """Starts a daemon in `home`. Each command runs as a user would run it."""
 
     def __init__(self, home: Path) -> None:
         (home / "config.toml").write_text(CONFIG)
@@ -90,8 +90,8 @@ class Scene:
         return found
 
     def wait(self, *ready: str, looks: int = 1) -> None:
-        """Until the jobs of these names run and their goodput is known, at so many looks of a
-        second in a row."""
+        """Waits until jobs with these names run and their goodput is known, in so many looks in a
+        row, one per second."""
         until = time.monotonic() + PATIENCE
         seen = 0
         while seen < looks:
@@ -107,7 +107,7 @@ class Scene:
             time.sleep(1.0)
 
     def picture(self, name: str, *argv: str) -> None:
-        """examples/pictures/NAME.svg of what the command prints."""
+        """Writes examples/pictures/NAME.svg from the output of the command."""
         shown = self.gpq(*argv, "--color", "always")
         console = Console(
             record=True,
@@ -149,7 +149,7 @@ def record(scene: Scene) -> None:
     sweep = ("--sweep", "lr=0.01,0.02,0.05,0.1", "--array", "%1")
     scene.gpq("submit", *sweep, "--after", "digits", "digits/train.py", "--lr", "{lr}")
     scene.gpq("submit", "--gpus", "2", "--hold", "--name", "evaluate", "--", "sleep", "60")
-    scene.wait("chargpt", "digits", looks=20)  # what gpq has to learn of them is learnt
+    scene.wait("chargpt", "digits", looks=20)  # gpq has learnt what it can about them
     scene.picture("status", "status")
     scene.picture("why", "why", "chargpt")
     scene.picture("top", "top", "--once")

@@ -184,7 +184,7 @@ def test_missing_packages_are_named_with_the_command_that_installs_them(tmp_path
     ("options", "said"),
     [
         (["--only", "nobody"], "there is no nobody; there are gpq, slurm, tsp"),
-        (["--runs", "0"], "--runs, --rounds, --burst and --tries are 1 at least"),
+        (["--runs", "0"], "--runs, --rounds, --burst and --tries must be at least 1"),
     ],
 )
 def test_bad_options_are_refused_in_one_line(options: list[str], said: str) -> None:

@@ -164,7 +164,7 @@ def test_a_failed_request_only_affects_its_own_caller(controller: Controller, wo
         assert {first.result(PATIENCE), right.result(PATIENCE)} == {1, 2}
 
 
-def test_what_the_store_refuses_is_not_acknowledged_and_facts_are_kept(
+def test_requests_the_store_refuses_are_not_acknowledged_and_facts_are_kept(
     controller: Controller, world: Desk, store: Ledger
 ) -> None:
     store.trouble = Refused("the disk is full")

@@ -1,4 +1,4 @@
-"""Small clusters on which one rule of a gang policy decides, and an oracle that tells lengths."""
+"""Small clusters on which one rule of a gang policy decides, and an oracle that knows the lengths of jobs."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from gpq.core.model.units import JobId
 
 @dataclass(frozen=True, slots=True)
 class Steps:
-    """An oracle of a job whose every step takes a second."""
+    """An oracle for a job whose every step takes one second."""
 
     remaining_steps: float
 
@@ -22,10 +22,10 @@ class Steps:
 
 
 def told(here: Snapshot, lengths: Mapping[int, float]) -> Snapshot:
-    """What is left of these jobs, seconds."""
+    """The remaining time of these jobs, in seconds."""
     return replace(here, oracles={JobId(number): Steps(seconds) for number, seconds in lengths.items()})
 
 
 def named(policy: Policy, here: Snapshot) -> set[int]:
-    """Who gets GPUs."""
+    """The jobs that get GPUs."""
     return {int(name) for name in policy.allocate(here)}

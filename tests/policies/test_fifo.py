@@ -1,4 +1,4 @@
-"""First come, first served: nobody is overtaken and nothing is moved."""
+"""First come, first served: no job overtakes another and no job moves."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tests.policies.gang_cases import named
 from tests.support.builders import black_box, job, node, on, running, snapshot, spec
 
 
-def test_who_does_not_fit_stops_the_queue() -> None:
+def test_a_job_that_does_not_fit_stops_the_queue() -> None:
     here = snapshot(node("a", 4), job(1, spec_=spec(gpus=3)), job(2, at=1.0, spec_=spec(gpus=2)), job(3, at=2.0))
     assert named(Fifo(), here) == {1}
 
@@ -20,11 +20,11 @@ def test_priority_then_submission_decides() -> None:
     assert named(Fifo(), snapshot(node("a", 4), *jobs)) == {2, 3}
 
 
-def test_who_fits_nowhere_or_may_not_start_yet_blocks_nobody() -> None:
+def test_a_job_that_fits_nowhere_or_may_not_start_blocks_nobody() -> None:
     jobs = job(1, spec_=black_box(5)), job(2, not_before=60.0, spec_=spec(gpus=4)), job(3, at=1.0)
     assert named(Fifo(), snapshot(node("a", 4), node("b", 4), *jobs)) == {3}
 
 
-def test_what_runs_keeps_what_it_has_of_whatever_size() -> None:
+def test_running_jobs_of_any_size_keep_their_gpus() -> None:
     here = snapshot(node("a", 4), running(1, on("a", 0, 1, 2), service=1e9), job(2, spec_=spec(priority=9, gpus=2)))
     assert Fifo().allocate(here) == {JobId(1): Shape(3)}

@@ -1,4 +1,4 @@
-"""Every policy obeys what loops take from gpq: no order and no shape that needs a freedom which a job has lost."""
+"""Every policy respects the habits of loops: it gives no order and no shape that needs a freedom which a job has lost."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def habit(*freedoms: str, code: str = "two-passes") -> Habit:
 
 
 def taught(declared: Declared, *freedoms: str, **more: object) -> Profile:
-    """Of a job that has measured itself, whose loop takes these."""
+    """The progress of a job that has measured itself, whose loop takes these freedoms."""
     known = Profile(declared=declared, rows=ROWS, noise=Noise(1.0, 5_000.0, 1000), samples_per_second=800.0)
     known = replace(known, **more)  # type: ignore[arg-type]
     return with_habits(known, (habit(*freedoms),)) if freedoms else known
@@ -77,7 +77,8 @@ def types(here: Snapshot) -> set[str]:
 
 @st.composite
 def habited(draw: st.DrawFn) -> Snapshot:
-    """A small cluster, and jobs that have measured themselves: most with habits, some with more than they may use by now."""
+    """A small cluster, and jobs that have measured themselves. Most have habits, and some have more than their habits
+    allow by now."""
     kinds = draw(st.sampled_from([("A100", "A100"), ("A100", "T4")]))
     nodes = [node(name, draw(st.sampled_from([4, 2, 6])), type=kind) for name, kind in zip("ab", kinds, strict=True)]
     free = {each.id: [device.id for device in each.devices] for each in nodes}
@@ -113,7 +114,7 @@ def habited(draw: st.DrawFn) -> Snapshot:
 @on_every_policy
 @drawn
 @given(here=habited())
-def test_no_action_of_a_round_needs_what_a_loop_has_taken(name: str, here: Snapshot) -> None:
+def test_no_action_of_a_round_needs_a_lost_freedom(name: str, here: Snapshot) -> None:
     for action in decide(here, [], brief(name), allocate=True).actions:
         if isinstance(action, Launch | Retune | Stop):
             assert needs(here, here.jobs[action.job], action) == []
@@ -121,10 +122,8 @@ def test_no_action_of_a_round_needs_what_a_loop_has_taken(name: str, here: Snaps
 
 @on_every_policy
 @pytest.mark.parametrize("lost", [(ACCUMULATE, SPLIT), (ACCUMULATE, SPLIT, RETUNE), (RESIZE,), FREEDOMS])
-def test_no_order_of_a_whole_run_needs_what_loops_have_taken_since_their_first_report(
-    name: str, lost: tuple[str, ...]
-) -> None:
-    """Jobs come while others run, grow, shrink and change their batches: one has habits, the others have none."""
+def test_no_order_of_a_whole_run_needs_a_freedom_lost_since_the_first_report(name: str, lost: tuple[str, ...]) -> None:
+    """Jobs arrive while others run, grow, shrink and change their batches. One has habits, the others have none."""
     strict = habit(*lost)
     programs = [
         program(0.0, work=3_000.0, declared=SMALL, habits=(strict,), spec=spec(up_to=6)),
@@ -146,7 +145,7 @@ def test_no_order_of_a_whole_run_needs_what_loops_have_taken_since_their_first_r
             world.perform(action)
         state, ended = decision.snapshot, ended + len(decision.ended)
     assert ended == len(programs)
-    assert seen or RESIZE in lost, "nothing was ever done to a job with a habit"
+    assert seen or RESIZE in lost, "no action ever touched a job with a habit"
 
 
 def crowded(each: Job, *others: Job) -> Snapshot:
@@ -162,14 +161,14 @@ def acts(name: str, here: Snapshot) -> list[Action]:
 
 
 @on_every_policy
-def test_a_job_that_may_not_accumulate_moves_to_gpus_that_hold_its_batch_as_soon_as_they_are_free(name: str) -> None:
+def test_a_job_that_may_not_accumulate_moves_to_gpus_that_hold_its_batch_when_free(name: str) -> None:
     small = running(1, on("a", 0), profile=taught(SMALL, ACCUMULATE, atomic_batch=32, accum_steps=1))
     [stop] = [each for each in acts(name, crowded(small)) if isinstance(each, Stop)]
     assert (stop.reason, stop.target is not None and stop.target.replicas >= 2) == (StopReason.RESIZE, True)
     assert "hold its base batch at once" in stop.why
     full = running(2, on("a", 1, 2, 3), spec_=black_box(3))
     assert not [each for each in acts(name, crowded(small, full)) if isinstance(each, Stop)], (
-        "it is not stopped for nothing"
+        "the job stops without need"
     )
 
 
@@ -180,18 +179,20 @@ def test_a_job_that_may_not_accumulate_and_fits_nowhere_stays_where_it_is(name: 
     assert [each for each in acts(name, crowded(small)) if not isinstance(each, Retune)] == []
     [launch] = acts(name, crowded(job(1, profile=taught(tiny, ACCUMULATE), attempt=1)))
     assert isinstance(launch, Launch)
-    assert launch.order.accum_steps == 0, "a job that nothing suits is not left waiting for ever either"
+    assert launch.order.accum_steps == 0, "a job that fits nowhere must not wait for ever"
 
 
 @on_every_policy
-def test_a_job_that_may_not_be_resized_keeps_its_gpus_and_goes_on_with_as_many(name: str) -> None:
+def test_a_job_that_may_not_be_resized_keeps_its_number_of_gpus(name: str) -> None:
     free = running(1, on("a", 0), profile=taught(SMALL, atomic_batch=32))
     stays = replace(free, profile=taught(SMALL, RESIZE, atomic_batch=32))
     waits = job(2, spec_=spec(gpus=4, up_to=4, priority=5))
     for here in (crowded(stays), crowded(stays, waits)):
         assert not [each for each in acts(name, here) if isinstance(each, Stop)]
     if not POLICIES[name].gang:
-        assert [each for each in acts(name, crowded(free)) if isinstance(each, Stop)], "it would gain from more"
+        assert [each for each in acts(name, crowded(free)) if isinstance(each, Stop)], (
+            "the job would gain from more GPUs"
+        )
     again = job(1, profile=taught(SMALL, RESIZE), attempt=1, last_replicas=3)
     [launch] = acts(name, crowded(again))
     assert isinstance(launch, Launch)
@@ -199,7 +200,7 @@ def test_a_job_that_may_not_be_resized_keeps_its_gpus_and_goes_on_with_as_many(n
 
 
 @on_every_policy
-def test_a_batch_that_needs_what_was_lost_is_taken_back_whatever_it_is_worth(name: str) -> None:
+def test_a_batch_that_needs_a_lost_freedom_is_withdrawn_at_any_cost(name: str) -> None:
     uses = taught(SMALL, RETUNE, RESIZE, atomic_batch=32, accum_steps=3)
     [retune] = acts(name, crowded(running(1, on("a", 0), profile=uses, order=BatchOrder(1, 32, 3))))
     assert isinstance(retune, Retune)

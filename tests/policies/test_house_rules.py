@@ -1,4 +1,4 @@
-"""What every policy keeps to, whatever it is after: on clusters and queues of every kind, drawn at random."""
+"""The rules that every policy keeps, whatever its aim: on random clusters and queues of every kind."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ drawn = settings(
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """An oracle of a job that scales linearly and does not fit into the memory of one type."""
+    """An oracle for a job that scales linearly and does not fit into the memory of one type."""
 
     remaining_steps: float
     too_small: str
@@ -147,7 +147,7 @@ def jobs(draw: st.DrawFn, number: int, free: dict[NodeId, dict[str, list[DeviceI
 
 
 def _seat(made: Job, gpus: int, free: dict[NodeId, dict[str, list[DeviceId]]]) -> Placement | None:
-    """Takes devices of one type, as many as it may have of `gpus`, from one node or (scripts) several."""
+    """Takes devices of one type, as many as `gpus` allows, from one server or (scripts) several."""
     for kind in TYPES:
         fewest, most = gpu_range(made, 100, kind)
         if kind == SLICE and fewest > 1:
@@ -189,7 +189,7 @@ def must_stay(each: Job, here: Snapshot) -> bool:
 @on_every_policy
 @drawn
 @given(here=snapshots())
-def test_what_it_names_can_be_placed_and_is_what_the_job_may_have(name: str, here: Snapshot) -> None:
+def test_every_named_shape_can_be_placed_and_is_allowed_for_the_job(name: str, here: Snapshot) -> None:
     allocation = brief(name).allocate(here)
     placed = place(here, allocation)
     assert set(placed) == set(allocation)
@@ -215,7 +215,7 @@ def test_what_it_names_can_be_placed_and_is_what_the_job_may_have(name: str, her
 @on_every_policy
 @drawn
 @given(here=snapshots())
-def test_what_must_stay_keeps_its_shape_and_its_devices(name: str, here: Snapshot) -> None:
+def test_immovable_jobs_keep_their_shapes_and_devices(name: str, here: Snapshot) -> None:
     allocation = brief(name).allocate(here)
     placed = place(here, allocation)
     for number, each in here.jobs.items():
@@ -228,7 +228,7 @@ def test_what_must_stay_keeps_its_shape_and_its_devices(name: str, here: Snapsho
 @on_every_policy
 @drawn
 @given(here=snapshots())
-def test_the_same_snapshot_gets_the_same_answer_in_whatever_order_it_is_kept(name: str, here: Snapshot) -> None:
+def test_the_order_of_a_snapshot_does_not_change_the_answer(name: str, here: Snapshot) -> None:
     first = brief(name).allocate(here)
     assert brief(name).allocate(here) == first
     backwards = replace(
@@ -241,7 +241,7 @@ def test_the_same_snapshot_gets_the_same_answer_in_whatever_order_it_is_kept(nam
 
 
 @on_every_policy
-def test_nothing_to_decide_is_no_trouble(name: str) -> None:
+def test_an_empty_snapshot_causes_no_error(name: str) -> None:
     assert policy(name).allocate(Snapshot()) == {}
     assert policy(name).allocate(snapshot(node("a"))) == {}
     assert policy(name).allocate(snapshot(job(1))) == {}

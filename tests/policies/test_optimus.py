@@ -1,4 +1,4 @@
-"""Optimus: the next GPU to the job that it brings nearest to its end, by an oracle or by what was measured."""
+"""Optimus: the next GPU goes to the job that it brings nearest to its end, by an oracle or by measurements."""
 
 from __future__ import annotations
 
@@ -37,21 +37,22 @@ def counts(here: Snapshot) -> dict[int, int]:
     return {int(name): shape_of(allotment).replicas for name, allotment in Optimus().allocate(here).items()}
 
 
-def test_the_longer_job_gets_more_and_each_at_least_one() -> None:
+def test_the_longer_job_gets_more_and_every_job_at_least_one() -> None:
     here = snapshot(node("a", 8), *(running(i, on("a", i - 1)) for i in (1, 2)), running(3, on("a", 2)))
     known = {JobId(1): Known(900.0, shared), JobId(2): Known(100.0, shared), JobId(3): Known(0.0, shared)}
-    # 900/k(k+1) and 100/k(k+1): the eighth GPU is the short one's second, worth 50, where the long one's sixth is 30.
+    # 900/k(k+1) and 100/k(k+1): the eighth GPU is the short job's second, which is worth 50. It would be the long job's
+    # sixth, which is worth 30.
     assert counts(replace(here, oracles=known)) == {1: 5, 2: 2, 3: 1}
 
 
-def test_it_stops_where_nobody_gains_and_where_a_job_cannot_run() -> None:
+def test_it_stops_when_no_job_gains_or_can_run() -> None:
     here = snapshot(node("a", 8), running(1, on("a", 0)), running(2, on("a", 1)))
     slower = Known(100.0, lambda shape: 1.0 if shape.replicas < 3 else 2.0)
     cannot = Known(100.0, lambda shape: 1.0 / shape.replicas if shape.replicas <= 4 else None)
     assert counts(replace(here, oracles={JobId(1): slower, JobId(2): cannot})) == {1: 1, 2: 4}
 
 
-def test_without_an_oracle_times_are_modelled_and_lengths_declared() -> None:
+def test_without_an_oracle_it_uses_modelled_times_and_declared_lengths() -> None:
     rows = tuple(
         ProfileRow(1, k, m, 0.001 * m, 0.001 * m + 0.001 * (k > 1), 100.0) for k in (1, 2, 4) for m in (16, 32, 64)
     )
@@ -66,10 +67,10 @@ def test_without_an_oracle_times_are_modelled_and_lengths_declared() -> None:
     assert remaining_steps(here.jobs[JobId(2)], None) == pytest.approx(0.9 * 10 * 10_000 / 64)
     seconds = step_seconds(entrants(here).contenders[0], None)
     assert seconds(1) == pytest.approx(0.064, rel=0.1)
-    assert seconds(9) is None  # more than there are
+    assert seconds(9) is None  # more than the cluster has
 
 
-def test_without_a_declared_length_the_loss_curve_tells_how_much_is_left() -> None:
+def test_without_a_declared_length_the_loss_curve_predicts_the_rest() -> None:
     open_end = replace(DECLARED, epochs=0)
     falling = tuple(LossPoint(float(k), 1.0 / (0.001 * k + 0.5)) for k in range(0, 800, 20))
     steady = tuple(LossPoint(float(k), 1.0 / (0.1 * k + 0.5)) for k in range(0, 4000, 100))
@@ -82,7 +83,7 @@ def test_without_a_declared_length_the_loss_curve_tells_how_much_is_left() -> No
     assert remaining_steps(running(1, on("a", 0), profile=Profile(open_end)), None) == 1.0
 
 
-def test_a_count_that_stays_keeps_its_nodes_and_commands_are_left_alone() -> None:
+def test_jobs_that_keep_their_count_keep_their_servers_and_commands_stay() -> None:
     here = snapshot(
         node("a", 4),
         node("b", 4),

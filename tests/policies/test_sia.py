@@ -1,4 +1,4 @@
-"""Sia: few shapes of every type, one of them for each job, the faster type when it gains."""
+"""Sia: few shapes of every type, one of them for each job, and the faster type for a job that gains from it."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def test_a_new_job_starts_with_one_gpu_and_doubles() -> None:
         assert shapes(here) == {1: Shape(most)}
 
 
-def test_the_configurations_are_powers_of_two_and_whole_nodes_of_each_type() -> None:
+def test_the_configurations_are_powers_of_two_and_whole_servers_of_each_type() -> None:
     many = [node(f"t{i}", 4, type=SLOW) for i in range(3)]
     here = snapshot(node("a", 6, type=FAST), *many, job(1, profile=KNOWN))
     found = configurations(here, contest(here))[JobId(1)]
@@ -85,10 +85,10 @@ def test_a_job_moves_to_the_faster_type_when_it_gains() -> None:
     stays = mixed(running(1, slow, profile=alike, spec_=spec(up_to=4)))
     assert shapes(stays)[1] == Shape(4, 1, SLOW)
     often = mixed(running(1, slow, profile=KNOWN, spec_=spec(up_to=4), restarts=80, restart_seconds=100.0))
-    assert shapes(often)[1] == Shape(4, 1, SLOW), "it has spent its life on restarts"
+    assert shapes(often)[1] == Shape(4, 1, SLOW), "the job has spent all its time on restarts"
 
 
-def test_the_fast_type_goes_to_whom_it_helps_most() -> None:
+def test_the_fast_type_goes_to_the_job_it_helps_most() -> None:
     alike = profile(*rows(FAST, 1), *rows(SLOW, 1, times=1.2))
     found = shapes(
         snapshot(node("a", 1, type=FAST), node("t", 1, type=SLOW), job(1, profile=alike), job(2, profile=KNOWN))
@@ -96,7 +96,7 @@ def test_the_fast_type_goes_to_whom_it_helps_most() -> None:
     assert found == {1: Shape(1, 1, SLOW), 2: Shape(1, 1, FAST)}
 
 
-def test_what_is_known_of_one_type_is_carried_over_to_the_other() -> None:
+def test_knowledge_of_one_type_carries_over_to_the_other() -> None:
     once = profile(*rows(FAST, 1), *rows(SLOW, 1, 2, 4, times=4.0))
     assert shapes(mixed(job(1, profile=once, spec_=spec(up_to=4), attempt=1)))[1] == Shape(4, 1, FAST)
 
@@ -118,7 +118,7 @@ def test_the_restart_factor() -> None:
     assert restart_factor(job(1, restarts=20, restart_seconds=100.0), here) == 0.0
 
 
-def test_who_cannot_be_resized_gets_what_was_asked_for_and_the_type_that_was_asked_for() -> None:
+def test_a_job_that_cannot_be_resized_gets_the_size_and_type_it_asked_for() -> None:
     here = mixed(
         job(1, spec_=black_box(3)),
         job(2, spec_=spec(level=Level.SIGNAL, gpus=2), profile=KNOWN),
@@ -140,7 +140,7 @@ def labs(draw: st.DrawFn) -> Snapshot:
     kinds = {name: draw(st.sampled_from([FAST, SLOW])) for name in "abc"}
     nodes = [node(name, draw(st.integers(1, 5)), type=kind) for name, kind in kinds.items()]
     free = {each.id: list(range(len(each.devices))) for each in nodes}
-    both = node("m", 4, type=FAST)  # with two types, one of them of devices with less memory
+    both = node("m", 4, type=FAST)  # with two types, one of which has less memory
     small = tuple(replace(each, type=SLOW, memory_mib=10_000) for each in both.devices[:2])
     nodes.append(replace(both, devices=(*small, *both.devices[2:])))
     jobs: list[Job] = []
@@ -169,7 +169,7 @@ def labs(draw: st.DrawFn) -> Snapshot:
 
 @given(labs())
 @settings(max_examples=examples(60), deadline=None)
-def test_whatever_the_lab_every_shape_is_placed_on_one_type_and_fixed_jobs_keep_theirs(here: Snapshot) -> None:
+def test_in_any_lab_every_shape_has_one_type_and_fixed_jobs_keep_theirs(here: Snapshot) -> None:
     found = Sia().allocate(here)
     assert dict(found) == dict(Sia().allocate(here))
     placed = place(here, found)

@@ -1,4 +1,4 @@
-"""SLAQ: GPUs to the jobs whose loss falls fastest; new jobs before those that have nearly converged."""
+"""SLAQ: GPUs go to the jobs whose loss falls fastest. New jobs go before those that have nearly converged."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def counts(here: Snapshot) -> dict[int, int]:
     return {int(name): shape_of(allotment).replicas for name, allotment in Slaq().allocate(here).items()}
 
 
-def test_whose_loss_still_falls_gets_more_than_who_has_converged() -> None:
+def test_a_job_whose_loss_still_falls_gets_more_than_a_converged_one() -> None:
     here = snapshot(
         node("a", 8),
         running(1, on("a", 0), profile=profile(0.01, 40_000)),
@@ -38,7 +38,7 @@ def test_whose_loss_still_falls_gets_more_than_who_has_converged() -> None:
     assert found[2] > 2 * found[1]
 
 
-def test_the_unit_of_a_loss_does_not_count() -> None:
+def test_the_unit_of_a_loss_does_not_matter() -> None:
     small, large = profile(0.01, 800), profile(0.01, 800, scale=1000.0)
     here = snapshot(node("a", 8), running(1, on("a", 0), profile=small), running(2, on("a", 1), profile=large))
     assert counts(here) == {1: 4, 2: 4}

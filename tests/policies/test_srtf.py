@@ -1,4 +1,4 @@
-"""Shortest remaining time first: who would end soonest goes first."""
+"""Shortest remaining time first: the job that would end soonest goes first."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from tests.support.builders import black_box, job, node, on, running, snapshot, 
 TWO = spec(gpus=2)
 
 
-def test_the_shortest_goes_first_whoever_came_first() -> None:
+def test_the_shortest_goes_first_even_if_it_came_later() -> None:
     here = snapshot(node("a", 2), job(1, spec_=TWO), job(2, at=9.0, spec_=TWO))
     assert named(Srtf(), told(here, {1: 100.0, 2: 99.0})) == {2}
     assert named(Srtf(), told(here, {1: 100.0, 2: 100.0})) == {1}
 
 
-def test_a_running_job_gives_way_to_one_that_ends_sooner_its_start_included() -> None:
+def test_a_running_job_makes_way_for_one_that_ends_sooner_including_its_start() -> None:
     here = snapshot(node("a", 2), running(1, on("a", 0, 1), spec_=TWO), job(2, spec_=TWO))
     assert named(Srtf(), told(here, {1: 100.0, 2: 71.0})) == {1}
     assert named(Srtf(), told(here, {1: 100.0, 2: 69.0})) == {2}
@@ -31,6 +31,6 @@ def test_unknown_lengths_come_last_in_the_order_of_submission_but_after_priority
     assert named(Srtf(), told(urgent, {1: 1.0})) == {2}
 
 
-def test_a_short_one_behind_a_large_one_that_does_not_fit_is_started() -> None:
+def test_a_short_job_starts_although_a_large_one_before_it_does_not_fit() -> None:
     here = snapshot(node("a", 2), job(1, spec_=spec(gpus=3)), job(2))
     assert named(Srtf(), told(here, {1: 1.0, 2: 50.0})) == {2}

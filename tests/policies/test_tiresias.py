@@ -1,4 +1,4 @@
-"""Tiresias: least attained service first, in two queues, first come first served within each."""
+"""Tiresias: least attained service first, in two queues. Within each queue: first come, first served."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.support.builders import black_box, job, node, on, running, snapshot, 
 TWO = spec(gpus=2)
 
 
-def test_a_new_job_goes_before_one_that_had_sixteen_gpu_hours() -> None:
+def test_a_new_job_goes_before_one_that_used_sixteen_gpu_hours() -> None:
     def served(seconds: float) -> set[int]:
         return named(Tiresias(), snapshot(node("a", 2), job(1, spec_=TWO, service=seconds), job(2, at=9.0, spec_=TWO)))
 
@@ -19,7 +19,7 @@ def test_a_new_job_goes_before_one_that_had_sixteen_gpu_hours() -> None:
     assert served(DEMOTED_AT) == {2}
 
 
-def test_within_a_queue_who_was_submitted_first_not_who_had_least() -> None:
+def test_within_a_queue_the_earlier_job_goes_first_not_the_least_served() -> None:
     jobs = job(1, at=5.0, spec_=TWO), job(2, at=1.0, spec_=TWO, service=3600.0)
     assert named(Tiresias(), snapshot(node("a", 2), *jobs)) == {2}
     low = job(3, spec_=TWO, service=5e5), job(4, at=1.0, spec_=TWO, service=6e4)
@@ -36,11 +36,11 @@ def test_a_running_job_is_demoted_as_it_runs_and_preempted_if_it_may_be_moved() 
     assert alone(-DEMOTED_AT, spec_=black_box(2)) == {1}
 
 
-def test_what_does_not_fit_is_skipped_and_priority_comes_before_the_queues() -> None:
+def test_jobs_that_do_not_fit_are_skipped_and_priority_outranks_the_queues() -> None:
     jobs = job(1, spec_=spec(gpus=3)), job(2, at=1.0), job(3, at=2.0, spec_=spec(priority=1), service=1e6)
     assert named(Tiresias(), snapshot(node("a", 3), *jobs)) == {2, 3}
 
 
-def test_gangs_are_put_on_the_emptiest_nodes() -> None:
+def test_gangs_go_to_the_emptiest_servers() -> None:
     here = snapshot(node("a", 2), node("b", 4), node("c", 3), job(1, spec_=spec(gpus=2)))
     assert Tiresias().allocate(here) == {JobId(1): Layout(((NodeId("b"), 2),))}

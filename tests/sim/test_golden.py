@@ -1,6 +1,7 @@
-"""Small workloads under both policies: how long jobs take and how often they restart. A policy may not get worse unnoticed.
+"""Small workloads under both policies: how long jobs take and how often they restart. No policy may get worse
+unnoticed.
 
-A figure that gets better by more than the tolerance fails as well: then write the better one down here.
+A figure that gets better by more than the tolerance fails as well. Then write the better one down here.
 """
 
 from __future__ import annotations
@@ -20,9 +21,10 @@ from tests.core.rounds.test_rounds import simulate
 from tests.support.builders import DECLARED, PARAMS, command, node, program, spec
 
 SYNC_BOUND = ThroughputParams(0.02, 0.001, 2.0, 0.5, 0.5, 0.2, 1.0)  # slower on two GPUs than on one
-MIDDLING = ThroughputParams(0.02, 0.001, 0.1, 0.02, 0.03, 0.01, 1.2)  # gains a little within a node, nothing across
+# gains a little within a server, nothing across servers
+MIDDLING = ThroughputParams(0.02, 0.001, 0.1, 0.02, 0.03, 0.01, 1.2)
 
-TOLERANCE = 0.02  # of the mean completion time; another numpy rounds otherwise
+TOLERANCE = 0.02  # of the mean completion time, because another numpy rounds differently
 
 
 def train(at: float, work: float, params: ThroughputParams = PARAMS, **more: object) -> Program:
@@ -30,7 +32,7 @@ def train(at: float, work: float, params: ThroughputParams = PARAMS, **more: obj
     declared = replace(DECLARED, dataset_size=int(work * DECLARED.batch_size / DECLARED.epochs))
     script = {id(PARAMS): "scales.py", id(MIDDLING): "middling.py"}.get(
         id(params), "bound.py"
-    )  # else they share priors
+    )  # otherwise they share priors
     what = more.pop("spec", spec())
     assert isinstance(what, JobSpec)
     more["spec"] = replace(what, argv=(f"{more.get('noise', 0)}-{script}",))
@@ -51,7 +53,7 @@ def two_that_end_almost_together() -> tuple[list[Program], list[Node]]:
 
 
 def servers_of_unequal_size() -> tuple[list[Program], list[Node]]:
-    """Where jobs gain from changing places, one of which takes longer to stop."""
+    """Jobs gain from changing places, and one of them takes longer to stop."""
     jobs = [
         train(100.0, 20_000, MIDDLING, noise=2000.0, checkpoint_seconds=1.8),
         train(420.0, 20_000, MIDDLING, noise=100.0, checkpoint_seconds=2.9),
@@ -62,7 +64,7 @@ def servers_of_unequal_size() -> tuple[list[Program], list[Node]]:
 
 
 def commands_among_training() -> tuple[list[Program], list[Node]]:
-    """Black boxes that need room which elastic jobs can make."""
+    """Black boxes need room that elastic jobs can make."""
     short = [command(100.0 + 150.0 * i, seconds=60.0, gpus=1 + i % 2) for i in range(6)]
     return [train(0.0, 20_000), *short, train(400.0, 5_000)], [node("a", 4)]
 

@@ -1,6 +1,7 @@
-"""One small workload under every policy: how long jobs take and how often they restart. A policy may not get worse unnoticed.
+"""One small workload under every policy: how long jobs take and how often they restart. No policy may get worse
+unnoticed.
 
-A figure that gets better by more than the tolerance fails as well: then write the better one down here.
+A figure that gets better by more than the tolerance fails as well. Then write the better one down here.
 """
 
 from __future__ import annotations
@@ -16,9 +17,9 @@ from gpq.sim.replay.replay import replay
 from gpq.sim.replay.rules import Rules
 from tests.support.measurements import tiny, workload
 
-TOLERANCE = 0.02  # of the mean completion time; another numpy or scipy rounds otherwise
+TOLERANCE = 0.02  # of the mean completion time, because another numpy or scipy rounds differently
 
-# `tiny` gains from GPUs and from larger batches, `bound` synchronises slowly and little from either.
+# `tiny` gains from GPUs and from larger batch sizes. `bound` synchronises slowly and gains little from either.
 ROWS = (
     "a,0,tiny,4,128",
     "b,10,bound,1,32",

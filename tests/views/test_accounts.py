@@ -1,4 +1,4 @@
-"""History and report: the CSV reads back, the page stands alone and lets nothing from users through as markup."""
+"""History and report: the CSV reads back. The page stands alone and shows no text of users as markup."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ ATTACK = "<script>alert(1)</script>\"'&\u202e</style>"
 
 
 class Read(HTMLParser):
-    """Tags, attributes and texts, and whether every tag is closed."""
+    """The tags, attributes and texts, and whether every tag is closed."""
 
     def __init__(self, document: str) -> None:
         super().__init__(convert_charrefs=True)
@@ -54,7 +54,7 @@ class Read(HTMLParser):
 
 
 @pytest.mark.parametrize("by", ["user", "job", "server", "day"])
-def test_the_page_stands_alone_and_is_whole(by: str) -> None:
+def test_the_page_stands_alone_and_is_complete(by: str) -> None:
     text = html_report.document(served.report(by), served.report())
     read = Read(text)
     assert not read.open
@@ -69,7 +69,7 @@ def test_the_page_stands_alone_and_is_whole(by: str) -> None:
     assert len(text) < 100_000
 
 
-def test_what_comes_from_users_is_text_on_the_page() -> None:
+def test_text_from_users_stays_text_on_the_page() -> None:
     for by in ("user", "job"):
         answer = served.report(by, user=ATTACK)
         answer.rows[0] = msgspec.structs.replace(answer.rows[0], name=ATTACK if by == "job" else "")
@@ -82,7 +82,7 @@ def test_what_comes_from_users_is_text_on_the_page() -> None:
         assert "<script" not in text
 
 
-def test_every_user_is_on_the_page_many_ones_as_others() -> None:
+def test_every_user_is_on_the_page_and_many_are_summed_up_as_others() -> None:
     answer = served.report()
     rows = [served.report_row(f"user-{n}", gpu_hours=20.0 - n) for n in range(12)]
     users = [account_answers.UserPiece(f"user-{n}", 1.0, 0.5, 1.0) for n in range(12)]
@@ -93,7 +93,7 @@ def test_every_user_is_on_the_page_many_ones_as_others() -> None:
     assert "others, 02 Mar 2026: 0.167 GPUs" in texts, "four of 1 hour in 24, as a mean"
 
 
-def test_nothing_is_a_page_too() -> None:
+def test_an_empty_history_has_a_page_too() -> None:
     empty = msgspec.structs.replace(
         served.report(), rows=[], pieces=[], total=served.report_row("", gpu_hours=0.0, rhos=0)
     )
@@ -104,7 +104,7 @@ def test_nothing_is_a_page_too() -> None:
     assert accounts.history(account_answers.HistoryList([]), 80) == ["no jobs ended in this time"]
 
 
-def test_a_page_is_replaced_whole_or_not_at_all(tmp_path: Path) -> None:
+def test_a_page_is_replaced_completely_or_not_at_all(tmp_path: Path) -> None:
     path = tmp_path / "report.html"
     html_report.write(str(path), "one")
     html_report.write(str(path), "two")
@@ -148,7 +148,7 @@ def test_heights_stay_in_the_picture(value: float) -> None:
         assert float(top) + float(height) <= 230
 
 
-def test_pieces_that_are_hours_are_labelled_by_the_time_of_day() -> None:
+def test_hourly_bars_are_labelled_with_the_time_of_day() -> None:
     start = datetime(2026, 3, 1, 12, tzinfo=timezone.utc)
     stamps = [start.replace(hour=12 + n).isoformat().replace("+00:00", "Z") for n in range(4)]
     pieces = [account_answers.Piece(a, b, []) for a, b in pairwise(stamps)]

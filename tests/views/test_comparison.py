@@ -1,4 +1,5 @@
-"""What is shown of simulated runs: fits every width, says all in JSON and CSV, and the figure is the same each time."""
+"""Simulated runs on the screen: they fit every width, JSON and CSV have everything, and the figure is the same each
+time."""
 
 from __future__ import annotations
 
@@ -56,7 +57,7 @@ def titles(lines: list[str]) -> list[str]:
     return re.split(r" {2,}", lines[0].strip())
 
 
-def test_columns_go_in_the_stated_order_and_no_line_is_wider_than_the_terminal() -> None:
+def test_columns_are_dropped_in_order_and_no_line_is_wider_than_the_terminal() -> None:
     runs = (outcome(seed=0), outcome("fifo", seed=1))  # few, since there are many widths
     found = [Block(cluster, runs) for cluster in ("1x4", "2x4")]
     full = titles(drawn(found, 300))
@@ -69,7 +70,7 @@ def test_columns_go_in_the_stated_order_and_no_line_is_wider_than_the_terminal()
     assert tuple(gone[: len(TO_GO)]) == TO_GO
 
 
-def test_means_follow_where_there_are_several_runs_of_a_policy() -> None:
+def test_means_follow_if_a_policy_has_several_runs() -> None:
     lines = drawn(blocks("1x4"), 200)
     assert sum(line.startswith("POLICY") for line in lines) == 2
     assert any("4 runs" in line for line in lines)
@@ -79,7 +80,7 @@ def test_means_follow_where_there_are_several_runs_of_a_policy() -> None:
     assert "SEED" not in one[0]
 
 
-def test_what_there_was_no_room_for_is_said_in_one_line() -> None:
+def test_omitted_columns_are_named_in_one_line() -> None:
     full = set(titles(drawn(blocks("1x4", "2x4"), 300)))
     for width in (60, 80, 100, 120, 300):
         lines = drawn(blocks("1x4", "2x4"), width)
@@ -90,7 +91,7 @@ def test_what_there_was_no_room_for_is_said_in_one_line() -> None:
         assert said.startswith(f" {width}: ") or not gone
 
 
-def test_the_legend_names_only_columns_that_are_there() -> None:
+def test_the_legend_names_only_visible_columns() -> None:
     for width in range(40, 200, 7):
         lines = drawn(blocks("1x4"), width)
         said = " ".join(" ".join(lines).split()).partition("means over")[2]
@@ -109,7 +110,7 @@ def test_figures_have_units() -> None:
     }  # fmt: skip
 
 
-def test_the_least_mean_of_a_workload_is_green() -> None:
+def test_the_smallest_mean_of_a_workload_is_green() -> None:
     lines = drawn([Block("1x4", (outcome(), outcome("fifo", slower=2.0)))], 200, colour=True)
     assert "\x1b[32m" in lines[1]
     assert "\x1b[32m" not in lines[2]
@@ -133,14 +134,14 @@ def test_json_has_every_figure_of_every_run_and_the_means() -> None:
     assert found["means"][1]["avg_jct"] == pytest.approx(sum(run["avg_jct"] for run in found["runs"][4:8]) / 4)
 
 
-def test_csv_says_the_same_as_json() -> None:
+def test_csv_agrees_with_json() -> None:
     found = blocks("1x4", "2x4")
     rows = list(csv.DictReader(io.StringIO(comparison.csv_text(found))))
     runs = comparison.document(found)["runs"]
     assert [{key: str(value) for key, value in run.items()} for run in runs] == rows
 
 
-def test_gpus_over_time_are_those_of_each_job_until_its_end() -> None:
+def test_gpus_over_time_cover_each_job_until_its_end() -> None:
     moments, held = plot.gpus_over_time([job("a", 0.0, 100.0), job("b", 50.0, 300.0, gpus=4)])
     assert moments.tolist() == [10.0, 20.0, 60.0, 70.0, 100.0, 350.0]
     assert held.tolist() == [[2, 1, 1, 1, 0, 0], [0, 0, 4, 1, 1, 0]]
@@ -160,7 +161,7 @@ def test_the_same_runs_give_the_same_figure(tmp_path: Path, ending: str) -> None
 
 @pytest.mark.parametrize(("path", "said"), [("x.pdf", "cannot draw .pdf"), ("x", "without an extension"),
                                             ("/nowhere/x.svg", "cannot write in /nowhere")])  # fmt: skip
-def test_a_figure_that_cannot_be_is_refused_before_anything_runs(path: str, said: str) -> None:
+def test_an_impossible_figure_is_refused_before_anything_runs(path: str, said: str) -> None:
     with pytest.raises(UsageError, match=said):
         plot.check(path)
 
@@ -178,7 +179,7 @@ def test_without_matplotlib_one_line_says_how_to_get_it(tmp_path: Path, monkeypa
         plot.check(str(tmp_path / "x.svg"))
 
 
-def test_many_policies_can_be_told_apart_and_each_is_in_the_legend(tmp_path: Path) -> None:
+def test_many_policies_are_distinguishable_and_all_are_in_the_legend(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     names = list(POLICIES)
     runs = [outcome(name, slower=1.0 + index / 7) for index, name in enumerate(names)]

@@ -1,4 +1,4 @@
-"""What `gpq nodes` says of GPUs that others use or that are out of use, and of reservations."""
+"""What `gpq nodes` shows about reservations and about GPUs that are in use by others or out of use."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def gpu(state: str = "ok", reason: str = "", job: int | None = None, *on_it: Pro
     return DeviceView(**fields, utilisation=None, state=state, reason=reason, job=job, processes=list(on_it), **more)  # type: ignore[arg-type]
 
 
-def test_who_or_what_keeps_a_gpu_is_said_once() -> None:
+def test_the_holder_of_a_gpu_is_named_once() -> None:
     used = "used by carl (python, 11 GiB, since 14:02)"
     assert occupant(gpu("foreign", used, None, CARL)) == used
     assert occupant(gpu("ok", f"also {used}", 3, CARL)) == f"job 3, also {used}"
@@ -39,7 +39,7 @@ def test_reservations_are_listed_below() -> None:
     assert "RESERVATION" not in "\n".join(lines(NodeList([node]), 0))
 
 
-def test_a_gpu_that_is_kept_for_somebody_now_says_so_in_its_row() -> None:
+def test_a_gpu_reserved_now_says_so_in_its_row() -> None:
     node = NodeView("a", "up", "", 8, 0, 1.0, [gpu()])
 
     def shown(*held: ReservationView) -> str:

@@ -1,6 +1,6 @@
-"""Pages at a fixed width, as they were when somebody last looked at them: tests/views/golden holds them.
+"""Pages at a fixed width, compared with those that somebody last looked at, in tests/views/golden.
 
-GPQ_GOLDEN=write rewrites them; look at the difference before you commit it.
+GPQ_GOLDEN=write rewrites them. Look at the difference before you commit it.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ CHECKS = [Check("python", "ok", "3.12.1"), Check("socket", "fail", "too long a p
 
 @pytest.fixture(autouse=True)
 def zone(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Times are shown in local time: here it is two hours ahead of UTC."""
+    """Pages show times in local time: here it is two hours ahead of UTC."""
     monkeypatch.setenv("TZ", "XXX-2")
     time.tzset()
     yield
@@ -48,7 +48,7 @@ def _failed(number: int = 3, **changes: object) -> job_answers.JobView:
 
 
 def _strict() -> job_answers.JobDetail:
-    """Of a job whose loop takes freedoms from gpq, one of them only as an earlier job had it."""
+    """The status of a job whose loop takes freedoms from gpq. One of them is known only from an earlier job."""
     habits = [
         job_answers.HabitView(
             "two-passes", ["accumulate", "split"], "two backward passes a step \x1b[31m", "none is needed", False
@@ -68,7 +68,7 @@ def status(columns: int) -> list[str]:
 
 
 def lab(columns: int) -> list[str]:
-    """Of several users: what could not start, what is busy, what is pending."""
+    """Jobs of several users, with their reasons to wait and what is busy."""
     path = "/home/carol/projects/segmentation/experiments/run.sh"
     rows = [
         _failed(7, user="carol", name="segment", exit_status=127, reason=f"exit 127: no command {path}"),
@@ -96,7 +96,7 @@ def rendered(picture: RenderableType, columns: int, height: int) -> list[str]:
 
 
 def listed(columns: int, height: int) -> list[str]:
-    """The list of the interactive `gpq top`, as it is after some minutes."""
+    """The list of the interactive `gpq top`, as it looks after some minutes."""
     view, past = served.top(), Past()
     for piece in range(12):
         past.note(view.nodes, view.jobs, 20.0 * piece)
@@ -153,7 +153,8 @@ PAGES = {
 
 @pytest.mark.parametrize("name", PAGES)
 def test_the_page_looks_as_it_did(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sys.stdout", io.TextIOWrapper(io.BytesIO(), encoding="utf-8"))  # the bars are of its encoding
+    # the bars depend on the encoding of the output
+    monkeypatch.setattr("sys.stdout", io.TextIOWrapper(io.BytesIO(), encoding="utf-8"))
     text = "\n".join(line.rstrip() for line in PAGES[name]()) + "\n"
     path = GOLDEN / f"{name}.txt"
     if os.environ.get("GPQ_GOLDEN") == "write":
@@ -163,10 +164,10 @@ def test_the_page_looks_as_it_did(name: str, monkeypatch: pytest.MonkeyPatch) ->
 
 
 @pytest.mark.parametrize("name", PAGES)
-def test_no_line_of_it_is_too_wide(name: str) -> None:
+def test_no_line_of_a_page_is_too_wide(name: str) -> None:
     limit = int(name.rpartition("-")[2].partition("x")[0])
     lines = (GOLDEN / f"{name}.txt").read_text().splitlines()
-    assert max(map(width, lines)) <= limit or name == "status-20"  # whose last line is a sentence
+    assert max(map(width, lines)) <= limit or name == "status-20"  # its last line is a sentence
 
 
 @pytest.mark.parametrize(("columns", "height"), [(80, 24), (120, 40), (60, 20), (40, 16), (200, 60)])
@@ -192,7 +193,7 @@ def test_the_live_view_fits_its_screen(columns: int, height: int) -> None:
             assert any("> " in line for line in found) is any(job.id == look.selected for job in rows)
 
 
-def test_a_loss_curve_says_where_it_came_from_and_is_drawn_where_the_terminal_can() -> None:
+def test_a_loss_curve_shows_its_range_and_is_drawn_if_the_terminal_can() -> None:
     points = [job_answers.LossView(10.0 * step, 4.0 - step) for step in range(4)]
     assert loss_curve.lines(points, 0) == ["  4 -> 1 over 30 base steps", "  █▆▃▁"]
     assert loss_curve.lines(points, 4)[-1] == "  █▁"
@@ -202,7 +203,7 @@ def test_a_loss_curve_says_where_it_came_from_and_is_drawn_where_the_terminal_ca
     assert loss_curve.spark([2.0, 2.0], 10) == "▁▁"
 
 
-def test_the_last_loss_is_in_the_curve_though_its_points_are_means() -> None:
+def test_the_last_loss_is_in_the_curve_although_its_points_are_means() -> None:
     points = [job_answers.LossView(10.0 * step, 4.0 - step) for step in range(4)]
     assert loss_curve.lines(points, 0, last=0.5) == ["  4 -> 1 over 30 base steps, last 0.5", "  █▆▄▂▁"]
     assert loss_curve.lines(points, 5, last=8.0)[-1] == "  ▃▁█"
@@ -210,7 +211,7 @@ def test_the_last_loss_is_in_the_curve_though_its_points_are_means() -> None:
     assert loss_curve.lines(points, 0, last=1.0) == loss_curve.lines(points, 0)
 
 
-def test_a_cancelled_job_has_no_exit_and_a_waiting_one_no_speedup() -> None:
+def test_a_cancelled_job_has_no_exit_code_and_a_waiting_one_no_speedup() -> None:
     cancelled = served.job(3, "cancelled", exit_status=1, reason="", speedup=None)
     waiting = served.job(2, "pending", speedup=0.0)
     text = "\n".join(queue.lines(msgspec.to_builtins(job_answers.JobList([waiting, cancelled], 2)), 200))
@@ -218,7 +219,7 @@ def test_a_cancelled_job_has_no_exit_and_a_waiting_one_no_speedup() -> None:
     assert "0.00x" not in text
 
 
-def test_a_reason_that_is_the_headline_is_told_once() -> None:
+def test_a_reason_in_the_headline_is_not_repeated() -> None:
     held = msgspec.structs.replace(
         served.explanation(served.job(1, "held")), headline="held by its user", reasons=["held by its user", "and more"]
     )
@@ -243,7 +244,7 @@ def test_a_long_curve_is_thinned_but_keeps_its_ends_and_the_present() -> None:
     assert len(kept) <= goodput_curve.MOST
 
 
-def test_a_job_nobody_hears_of_is_unknown_in_every_view(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_job_on_an_unreachable_server_is_unknown_in_every_view(monkeypatch: pytest.MonkeyPatch) -> None:
     said = "unknown for 40 s: server b does not answer"
     row = served.job(1, unknown=said, unknown_seconds=40.0, reason=said)
     assert said in queue.lines(msgspec.to_builtins(job_answers.JobList([row], 1)), 200)[1]
@@ -268,7 +269,7 @@ def test_a_job_that_hangs_or_waits_for_one_replica_says_so_in_every_view(monkeyp
     assert "running !3" in sink.getvalue()
 
 
-def test_the_list_marks_what_is_silent_hung_slow_or_over() -> None:
+def test_the_list_marks_unreachable_hung_slow_and_ended_jobs() -> None:
     rows = [
         served.job(1, unknown="unknown for 40 s: server a does not answer", unknown_seconds=40.0),
         served.job(2, hung="no step for 90 s: rank 3 on b has not arrived", hung_seconds=90.0),

@@ -21,7 +21,7 @@ def busy(percent: int | None) -> list[node_answers.NodeView]:
     return [msgspec.structs.replace(node, devices=devices)]
 
 
-def test_a_piece_is_the_mean_of_what_was_seen_in_it_and_the_last_ones_are_kept() -> None:
+def test_an_interval_is_the_mean_of_its_samples_and_only_the_last_are_kept() -> None:
     past = Past()
     for second in range(round(PIECE * 3)):
         past.note(busy(60 if second % 2 else 80), [], float(second))
@@ -33,7 +33,7 @@ def test_a_piece_is_the_mean_of_what_was_seen_in_it_and_the_last_ones_are_kept()
     assert past.utilisation("a", "GPU-0", 100) == ("█" * PIECES).rjust(100)
 
 
-def test_what_is_not_measured_or_gone_has_no_past() -> None:
+def test_unmeasured_and_removed_gpus_have_no_past() -> None:
     past = Past()
     past.note(busy(None), [served.job(1), served.job(2)], 0.0)
     assert past.utilisation("a", "GPU-0") == " " * 10
@@ -44,7 +44,7 @@ def test_what_is_not_measured_or_gone_has_no_past() -> None:
     assert past.server("a") == " " * 10
 
 
-def test_an_owner_is_known_by_the_job_or_its_processes_also_while_a_filter_hides_it() -> None:
+def test_an_owner_is_known_by_job_or_process_even_if_a_filter_hides_the_job() -> None:
     past = Past()
     past.note(served.nodes(), [], 0.0)
     assert past.owners == {1: "alice"}

@@ -1,4 +1,4 @@
-"""Escaping and fitting: nothing passes that a terminal would obey, nothing is wider than it may be."""
+"""Escaping and fitting: the terminal gets nothing that it would obey, and no line is too wide."""
 
 import os
 import re
@@ -16,7 +16,7 @@ OBEYED = re.compile("[\x00-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2060-\u2069\
 
 
 @given(st.text())
-def test_safe_text_holds_nothing_a_terminal_obeys(text: str) -> None:
+def test_safe_text_has_nothing_that_a_terminal_obeys(text: str) -> None:
     assert not OBEYED.search(plain.safe(text))
     assert plain.safe(plain.safe(text)) == plain.safe(text)
 
@@ -99,7 +99,7 @@ class TestLogs:
     def test_a_progress_bar_erases_what_it_overwrites(self) -> None:
         assert self.shown(b"10%\r20%\r\n") == "10%\r\x1b[K20%\n"
 
-    def test_where_the_pieces_are_cut_makes_no_difference(self) -> None:
+    def test_the_boundaries_of_chunks_make_no_difference(self) -> None:
         data = ("one\r\n" + EVIL + "\x1b[31mrot é漢\x1b[0m\rzwei\n").encode()
         whole = self.shown(data, b"\n")
         for size in range(1, 9):
@@ -111,7 +111,7 @@ class TestLogs:
         assert not OBEYED.search(rest)
 
 
-def test_the_width_is_that_of_columns_first(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_width_comes_from_columns_first(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "33")
     assert plain.terminal_width() == 33
     monkeypatch.setenv("COLUMNS", "nonsense")
@@ -137,7 +137,7 @@ def _real() -> int:
         ("pending pending", []),
     ],
 )
-def test_a_state_is_tinted_where_it_is_one(line: str, tinted: list[str]) -> None:
+def test_only_real_states_are_coloured(line: str, tinted: list[str]) -> None:
     found = plain.tinted(line)
     assert re.findall("\x1b\\[[0-9]+m([a-z]+)\x1b\\[0m", found) == tinted
     assert re.sub("\x1b\\[[0-9]+m", "", found) == line

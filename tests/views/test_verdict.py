@@ -20,12 +20,12 @@ def verdict(*told: bool) -> Verdict:
     return Verdict("train.py", [], "", {}, "", "", TOLD, 8, 13, shapes, [HABIT], [], 0.0, 1.0, "")
 
 
-def test_a_habit_names_the_shapes_that_it_concerns_or_every_shape() -> None:
+def test_a_habit_names_the_shapes_it_concerns_or_every_shape() -> None:
     assert "every shape: gpq says: batch norm (1) takes its own" in lines(verdict(True, True), 0)
     assert "shape 0 / shape 2: gpq says: batch norm (1) takes its own" in lines(verdict(True, False, True), 0)
 
 
-def test_what_is_left_out_until_it_is_mended_is_said_in_words() -> None:
+def test_freedoms_lost_until_a_fix_are_named_in_words() -> None:
     said = lines(verdict(True), 0)
     left = "accumulate (a step in several micro-batches), split (a step in two, to measure the noise scale)"
     assert f"  until then gpq does not use: {left}" in said

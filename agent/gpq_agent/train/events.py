@@ -64,8 +64,9 @@ class StepOutside(NamedTuple):
 
 
 class OptimizerFacts(NamedTuple):
-    """Facts of a loop body: was a step called, by which optimizers not, what did the script ask
-    for, was a scheduler called, did a GradScaler skip the step, are there more groups."""
+    """Facts of a loop body: was a step called, and which optimizers did not step? What did
+    the script ask for? Was a scheduler called? Did a GradScaler skip the step? Are there more
+    groups?"""
 
     stepped: bool
     idle: Tuple[str, ...]

@@ -2,8 +2,8 @@
 
 The work of a training script with a profile is what it did. Everything else takes as long as it
 took, on the same number of GPUs (`job_truths`). Refuses to guess. A job that never ran or was
-cancelled is left out. A job that has not ended is replayed as far as it came. A type of GPU that no
-job used is refused.
+cancelled is left out. A job that has not ended is replayed up to its progress so far. A type of GPU
+that no job used is refused.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class History:
 
     replayable: tuple[Task, ...]
     left_out: tuple[tuple[str, str], ...] = ()  # (job, why)
-    unended: tuple[str, ...] = ()  # replayed as far as they came
+    unended: tuple[str, ...] = ()  # replayed up to their progress so far
     gpu_types: tuple[str, ...] = ()  # that they used, if known
     name: str = NAME
 

@@ -18,7 +18,7 @@ HERE = snapshot(node("a"), node("b"), running(1, on("a", 0)), running(2, on("a",
 A = NodeId("a")
 
 
-def test_a_drain_names_who_leaves_and_who_stays() -> None:
+def test_a_drain_names_the_jobs_that_leave_and_stay() -> None:
     events, answer = drain(HERE, "a", "repair", 7.0, "ada")
     assert events == [NodeDrained(7.0, A, "repair", "ada")]
     assert (answer.changed, answer.leaving, answer.staying) == (True, [1], [2])

@@ -155,7 +155,7 @@ def test_only_scripts_accept_suspicions_and_in_every_state(job: Job) -> None:
 
 
 @pytest.mark.parametrize("job", [PENDING, RIGID, ELASTIC, YOUNG])
-def test_whom_it_notifies_changes_in_every_state(job: Job) -> None:
+def test_the_notification_targets_can_change_in_every_state(job: Job) -> None:
     event = asked(job, changes={"notify": ["slack", "mailto:ana@lab.example"]})
     assert isinstance(event, Edited)
     assert (event.spec.notify, event.spec.notify_on) == (("slack", "mailto:ana@lab.example"), ("fail",))

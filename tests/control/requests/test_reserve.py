@@ -24,7 +24,7 @@ HERE = snapshot(
 A = NodeId("a")
 
 
-def test_it_names_the_gpus_and_who_leaves_and_who_stays() -> None:
+def test_a_reservation_names_its_gpus_and_the_jobs_that_leave_and_stay() -> None:
     events, answer = reserve(HERE, "a", ["0", "a-1"], "bo", 50.0, 100.0, 7.0, "ada")
     held = Reservation(1, A, 50.0, 100.0, (DeviceId("a-0"), DeviceId("a-1")), "bo", "ada")
     assert events == [NodeReserved(7.0, held)]

@@ -33,7 +33,7 @@ def profile(fraction: float = 0.5, epochs: int = 10, **more: object) -> Profile:
     return replace(known, **more)  # type: ignore[arg-type]
 
 
-def test_twenty_jobs_of_one_user_share_what_one_job_of_another_has() -> None:
+def test_twenty_jobs_of_one_user_share_as_much_as_one_job_of_another() -> None:
     owners = {JobId(i): "ana" for i in range(1, 21)} | {JobId(21): "bo"}
     found = shares(owners, 8)
     assert found[JobId(21)] == 4
@@ -193,7 +193,7 @@ def test_more_waiting_jobs_do_not_speed_up_a_job_on_one_gpu() -> None:
     assert told[1:] == pytest.approx([1.0, 1.0])
 
 
-def test_nothing_is_compared_with_what_was_never_measured() -> None:
+def test_unmeasured_shapes_are_not_compared() -> None:
     once = replace(profile(), rows=tuple(row for row in profile().rows if row.replicas == 1), atomic_batch=64)
     elastic = running(1, on("a", 0), profile=once)
     assert fairness.fairness_by_job(snapshot(node("a", 4), elastic))[JobId(1)].speedup is None

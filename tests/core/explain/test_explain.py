@@ -182,7 +182,7 @@ def test_missing_gpus_are_counted_and_the_remedy_fits(asked: JobSpec, words: str
     assert "are free" in said(why(edited))
 
 
-def test_gpus_out_of_use_are_blamed_only_where_they_are_enough() -> None:
+def test_gpus_out_of_use_are_blamed_only_if_they_would_be_enough() -> None:
     machine = node("a", 2)
     broken = replace(machine.devices[0], state=DeviceState.QUARANTINED, reason="ECC errors")
     here = snapshot(
@@ -216,7 +216,7 @@ def test_a_stopping_job_says_how_long_it_has_and_for_what() -> None:
     )
 
 
-def test_jobs_elsewhere_are_not_said_to_hold_what_it_waits_for() -> None:
+def test_jobs_on_other_servers_are_not_blamed_for_a_wait() -> None:
     mine = job(1, spec_=black_box(gpu_type="A100"))
     held = [running(2, on("a", 0)), running(3, on("b", 0), spec_=black_box())]
     here = snapshot(node("a", 1), node("b", 1, type="T4"), mine, *held)

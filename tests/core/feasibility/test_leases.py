@@ -135,7 +135,7 @@ def test_a_job_that_takes_its_server_down_each_time_is_held_and_release_forgets_
     assert lose(replace(job, crashes=2), 7200.0).crashes == 0  # two hours of work are not a crash
 
 
-def test_a_silent_server_makes_its_jobs_unknown_with_an_age_and_they_keep_their_gpus() -> None:
+def test_jobs_on_an_unreachable_server_are_unknown_and_keep_their_gpus() -> None:
     state = silent(running(1, on("a", 0)))
     job = state.jobs[ONE]
     found = silence(state, job, 140.0)

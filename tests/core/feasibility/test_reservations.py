@@ -42,7 +42,7 @@ def launched(done: Decision) -> dict[int, str]:
     return {int(one.job): str(one.placement) for one in done.actions if isinstance(one, Launch)}
 
 
-def test_it_is_kept_until_it_is_undone_over_or_its_node_removed() -> None:
+def test_a_reservation_lasts_until_undone_ended_or_its_server_removed() -> None:
     here = at(0.0, node("a"))
     assert dict(here.reservations) == {1: HELD}
     assert here.next_reservation == 2

@@ -40,7 +40,7 @@ def test_small_jobs_fill_the_fullest_node_that_fits() -> None:
     assert place(before, shapes(j1=Shape(3), j2=Shape(1)))[JobId(2)] == on("b", 3)
 
 
-def test_an_odd_number_goes_where_its_pieces_fit_even_if_it_must_wait() -> None:
+def test_an_odd_number_goes_where_its_parts_fit_even_if_it_must_wait() -> None:
     """On the empty server it would break the block of four that the larger one needs."""
     others = running(1, on("a", 0), spec_=black_box()), running(2, on("a", 1, 2))
     before = snapshot(node("a"), node("b"), *others, job(3), job(4))
@@ -77,7 +77,7 @@ def test_a_gpu_with_a_foreign_process_is_left_alone() -> None:
     assert feasible(job(1, spec_=black_box(2)), snapshot(machine)) == ()
 
 
-def test_shapes_over_nodes_are_whole_nodes_and_only_for_scripts() -> None:
+def test_shapes_across_servers_use_whole_servers_and_only_for_scripts() -> None:
     here = snapshot(node("a", 4), node("b", 2))
     script = job(1, profile=Profile(declared=DECLARED))
     assert feasible(script, here) == (*(Shape(k) for k in range(1, 5)), Shape(6, 2))
@@ -95,7 +95,7 @@ def test_every_gpu_gets_at_least_the_smallest_micro_batch() -> None:
         assert found == tuple(Shape(k) for k in range(1, most + 1))
 
 
-def test_a_silent_node_offers_nothing_new_and_keeps_what_it_has() -> None:
+def test_an_unreachable_server_offers_nothing_new_and_keeps_its_jobs() -> None:
     silent = node("a", 2, state=NodeState.UNREACHABLE)
     before = snapshot(silent, running(1, on("a", 0)), job(2))
     assert supply(before, before.jobs[JobId(2)]) == {}

@@ -60,7 +60,9 @@ def motive(here: Snapshot, wanted: dict[int, Placement], number: int = 1) -> str
         (2, 4, 4, 0, "stops and waits for 4 GPUs: its user asked for 4 GPUs"),
     ],
 )
-def test_its_own_edit_is_named_whatever_else_happens(had: int, low: int, up_to: int, gets: int, said: str) -> None:
+def test_a_jobs_own_edit_is_named_even_if_other_things_happen(
+    had: int, low: int, up_to: int, gets: int, said: str
+) -> None:
     mine = train(1, on("a", *range(had)), low=low, up_to=up_to)
     here = snapshot(node("a", 8), mine, job(2))  # another job waits and gets what is free
     wanted = {2: on("a", 7), **({1: on("a", *range(gets))} if gets else {})}
@@ -72,7 +74,7 @@ def test_the_resume_after_an_edit_names_the_edit() -> None:
     assert motive(here, {1: on("a", 0, 1)}) == "resumes with 2 GPUs instead of 1: its user asked for 2 GPUs"
 
 
-def test_a_job_that_gives_way_to_an_edit_of_another_says_so() -> None:
+def test_a_job_that_makes_way_for_an_edited_job_says_so() -> None:
     here = snapshot(node("a", 4), train(1, on("a", 0, 1, 2)), train(2, on("a", 3), low=3, up_to=3))
     told = motive(here, {1: on("a", 0), 2: on("a", 1, 2, 3)})
     assert told == "3 -> 1 GPU: job 2 must have more: its user asked for 3 GPUs"

@@ -95,7 +95,7 @@ def test_a_time_limit_does_not_apply_to_a_job_that_ended_earlier_unheard() -> No
         assert over.state is state
 
 
-def test_of_several_servers_the_last_end_counts_however_late_the_first_is_told() -> None:
+def test_with_several_servers_the_last_end_counts_even_if_another_report_is_late() -> None:
     spread = Placement(((A, on("a", 0).parts[0][1]), (B, on("b", 0).parts[0][1])))
     ends = [
         facts.Exited(30.0, JobId(1), 1, A, Exit(0, ended_at=29.0)),
@@ -163,7 +163,7 @@ def test_the_restart_cost_is_stopping_and_starting_without_the_wait_between() ->
     assert (now.restarts, now.resizes) == (1, 1)
 
 
-def test_a_new_attempt_begins_without_the_batch_and_the_speed_of_the_last() -> None:
+def test_a_new_attempt_starts_without_the_batch_size_and_throughput_of_the_last() -> None:
     sums = TimingSums(1, 1, 32, 0, accum_count=10, accum_sum=1.0, step_count=10, step_sum=2.0)
     now = job(1)
     for attempt, batch in ((1, 32), (2, 16)):
@@ -201,7 +201,7 @@ def test_ends_and_jobs_that_wait_for_them_may_share_a_commit() -> None:
     assert {name: each.awaits for name, each in jobs.items()} == {3: (), 4: ()}
 
 
-def test_jobs_that_are_changed_in_place_are_those_of_the_answer() -> None:
+def test_jobs_changed_in_place_are_those_in_the_answer() -> None:
     here = snapshot(job(1))
     own = dict(here.jobs)
     folded = fold(replace(here, jobs=own), [facts.Submitted(1.0, JobId(2), spec())], into=own)

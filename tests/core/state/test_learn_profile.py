@@ -94,7 +94,7 @@ def followed(before: Profile, *rows: ProfileRow, noise: float = 500.0) -> Profil
     return rested(replace(before, rows=rows, noise=Noise(1.0, noise, 1000)))
 
 
-def test_the_basis_of_the_model_follows_what_changed_by_more_than_a_measurement_is_worth() -> None:
+def test_the_basis_of_the_model_follows_changes_larger_than_the_measurement_error() -> None:
     first = followed(Profile(), measured(0.1))
     assert first.basis == (measured(0.1),)
     steady = followed(first, measured(0.1015, weight=900.0))

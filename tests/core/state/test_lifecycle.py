@@ -139,7 +139,7 @@ def test_every_cell_of_stop_reason_statement_and_code(
     assert note.endswith("its done file was written") == (code == 0 and said and asked != "")
 
 
-def test_a_job_with_a_done_file_is_told_that_it_was_not_written_and_not_to_name_one() -> None:
+def test_a_job_with_an_unwritten_done_file_is_not_asked_to_name_one() -> None:
     event = ended(Exit(0, asked="signal"), stop=StopReason.PREEMPT, level=Level.SIGNAL, done_file="out/done")
     assert isinstance(event, facts.Stopped)
     assert "saw nothing written to its done file out/done" in event.exit.note
@@ -153,7 +153,7 @@ def test_an_older_agents_record_of_a_stop_proves_nothing_and_is_queued_again() -
 
 
 @pytest.mark.parametrize("said", [0, 1])
-def test_of_several_servers_that_of_rank_0_says_whether_it_had_finished(said: int) -> None:
+def test_with_several_servers_that_of_rank_0_says_whether_it_had_finished(said: int) -> None:
     both = Placement((*on("a", 0).parts, *on("b", 0).parts))
     nodes = (NodeId("b"), NodeId("a"))  # b reported first
     exits = tuple((name, Exit(0, asked="checkpoint", finished=name == nodes[said])) for name in nodes)
@@ -216,7 +216,7 @@ def test_the_first_failure_is_the_reason_and_not_what_peers_say() -> None:
     assert alone.exit.note == "rank 1 ended with exit code 2"
 
 
-def test_an_attempt_of_which_a_part_never_started_is_not_a_failure() -> None:
+def test_an_attempt_whose_part_never_started_is_not_a_failure() -> None:
     both = Placement((*on("a", 0).parts, *on("b", 0).parts))
     exits = ((NodeId("b"), Exit(None, lost=True)), (NodeId("a"), Exit(None, signal=15)))
     half = running(1, both, declared=False, started_nodes=(NodeId("a"),), exits=exits)

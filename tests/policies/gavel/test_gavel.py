@@ -1,4 +1,4 @@
-"""Gavel: gangs on the types that suit them, in rounds that add up to their shares of the time."""
+"""Gavel: gangs run on the types that suit them, in rounds that add up to their shares of the time."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ from tests.support.builders import DECLARED, black_box, job, node, on, running, 
 from tests.support.examples import examples
 
 EVERY = [Gavel, GavelMaxMin, GavelFtf, GavelMakespan]
-TOLD = Profile(declared=DECLARED)  # so that they may be moved
+TOLD = Profile(declared=DECLARED)  # so that they may move
 
 
 @dataclass(frozen=True)
 class Told:
-    """What the simulator would tell: seconds a step by type, 0 where it cannot run."""
+    """What the simulator would say: seconds per step by type, 0 if the job cannot run there."""
 
     seconds: dict[str, float]
     remaining_steps: float = 10_000.0
@@ -49,7 +49,7 @@ def shapes(policy: Gavel, here: Snapshot) -> dict[int, Shape]:
 
 
 def after(policy: Gavel, here: Snapshot, seconds: float = ROUND) -> Snapshot:
-    """A round later: who was given devices has run on them, the others wait."""
+    """The next round: jobs that got devices have run on them, the others wait."""
     placed = place(here, policy.allocate(here))
     jobs: dict[JobId, Job] = {}
     for name, each in here.jobs.items():
@@ -61,7 +61,7 @@ def after(policy: Gavel, here: Snapshot, seconds: float = ROUND) -> Snapshot:
     return replace(here, jobs=jobs, now=here.now + seconds)
 
 
-def test_the_type_goes_to_whom_it_speeds_up_most() -> None:
+def test_the_type_goes_to_the_job_it_speeds_up_most() -> None:
     fond, indifferent = Told({FAST: 0.1, SLOW: 1.0}), Told({FAST: 0.3, SLOW: 0.4})
     here = two_types(job(1), job(2), j1=indifferent, j2=fond)
     assert shapes(Gavel(), here) == {1: Shape(1, 1, SLOW), 2: Shape(1, 1, FAST)}
@@ -82,10 +82,10 @@ def test_rounds_add_up_to_the_shares(kind: type[Gavel]) -> None:
     for _ in range(30):
         here = after(policy, here)
         turns.update(name for name, each in here.jobs.items() if each.placement is not None)
-    assert all(19 <= turns[JobId(n)] <= 21 for n in (1, 2, 3)), f"two thirds of 30 each, not {turns}"
+    assert all(19 <= turns[JobId(n)] <= 21 for n in (1, 2, 3)), f"expected two thirds of 30 each, not {turns}"
 
 
-def test_a_round_is_not_cut_short_and_what_becomes_free_is_given_out_at_once() -> None:
+def test_no_round_is_cut_short_and_free_devices_are_given_out_at_once() -> None:
     told = Told({"": 0.2})
     here = snapshot(node("a", 1), job(1, profile=TOLD), job(2, profile=TOLD), interval=60.0)
     here = replace(here, oracles=dict.fromkeys(here.jobs, told))
@@ -93,14 +93,14 @@ def test_a_round_is_not_cut_short_and_what_becomes_free_is_given_out_at_once() -
     here = after(policy, here, 100.0)
     assert shapes(policy, here) == {1: Shape(1)}
     here = replace(here, now=ROUND)
-    assert shapes(policy, here) == {2: Shape(1)}, "now it is the turn of the other one"
+    assert shapes(policy, here) == {2: Shape(1)}, "now it is the other job's turn"
     policy = GavelMaxMin()
     policy.allocate(replace(here, now=0.0))
     ended = replace(here, jobs={name: each for name, each in here.jobs.items() if each.placement is None}, now=50.0)
     assert shapes(policy, ended) == {2: Shape(1)}
 
 
-def test_gangs_are_of_one_type_and_exactly_as_asked() -> None:
+def test_gangs_have_one_type_and_exactly_the_requested_size() -> None:
     here = snapshot(
         node("a", 4, type=FAST),
         node("t", 4, type=SLOW),
@@ -113,8 +113,8 @@ def test_gangs_are_of_one_type_and_exactly_as_asked() -> None:
     found = shapes(Gavel(), here)
     assert found[1] == Shape(8, 2, SLOW)
     assert found[2] == Shape(3, 1, FAST)
-    assert 3 not in found, "a black box of five fits on no node"
-    assert 4 not in found, "there is none of its type"
+    assert 3 not in found, "a black box of five fits on no server"
+    assert 4 not in found, "the cluster has no GPU of its type"
 
 
 def test_a_fixed_job_and_a_lost_place_are_respected() -> None:
@@ -123,7 +123,7 @@ def test_a_fixed_job_and_a_lost_place_are_respected() -> None:
     assert shapes(Gavel(), here) == {1: Shape(1), 3: Shape(3)}
 
 
-def test_the_job_that_ends_last_is_hurried() -> None:
+def test_the_job_that_ends_last_gets_more() -> None:
     long, short = Told({FAST: 0.2, SLOW: 0.4}, 90_000.0), Told({FAST: 0.1, SLOW: 0.4}, 9_000.0)
     here = two_types(job(1), job(2), j1=long, j2=short)
     assert shapes(Gavel(), here)[2].gpu_type == FAST, "most steps per second"
@@ -132,7 +132,7 @@ def test_the_job_that_ends_last_is_hurried() -> None:
 
 @given(labs())
 @settings(max_examples=examples(40), deadline=None)
-def test_whatever_the_lab_and_the_objective_gangs_are_placed_and_fixed_jobs_keep_theirs(here: Snapshot) -> None:
+def test_with_any_lab_and_objective_gangs_fit_and_fixed_jobs_keep_theirs(here: Snapshot) -> None:
     for kind in EVERY:
         found = kind().allocate(here)
         assert dict(found) == dict(kind().allocate(here))
@@ -149,7 +149,7 @@ def test_whatever_the_lab_and_the_objective_gangs_are_placed_and_fixed_jobs_keep
         assert all(name in found for name, each in here.jobs.items() if is_fixed(each, here))
 
 
-def test_nothing_to_do_is_answered() -> None:
+def test_an_empty_queue_has_an_answer() -> None:
     for kind in EVERY:
         assert kind().allocate(snapshot(node("a"))) == {}
         assert kind().allocate(snapshot(job(1))) == {}

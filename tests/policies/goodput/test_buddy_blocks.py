@@ -1,4 +1,4 @@
-"""Blocks of free devices against every way to lay shapes onto nodes."""
+"""Blocks of free devices, compared with every way to lay shapes onto servers."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ nodes = st.lists(st.integers(1, 8), min_size=1, max_size=4)
 
 
 def fits(free: Sequence[int], sizes: Sequence[int]) -> bool:
-    """Can jobs of one node each of these sizes be laid onto the nodes? Every way is tried."""
+    """Whether jobs of these sizes, each on one server, fit onto the servers. Tries every way."""
 
     @cache
     def rest(left: tuple[int, ...], todo: tuple[int, ...]) -> bool:
@@ -44,7 +44,7 @@ def valued(number: int, worths: dict[int, float], tidy: Sequence[int]) -> Valuat
 
 
 @given(nodes, st.lists(st.sampled_from([1, 2, 4, 8]), max_size=8))
-def test_powers_of_two_fit_exactly_when_no_level_is_crowded(free: list[int], sizes: list[int]) -> None:
+def test_powers_of_two_fit_if_and_only_if_no_level_is_overfull(free: list[int], sizes: list[int]) -> None:
     largest = 1 << (max(free).bit_length() - 1)
     sizes = [min(size, largest) for size in sizes]
     assert (not blocks_of({"": free}).crowded(map(on_one, sizes))) == fits(free, sizes)
@@ -52,7 +52,7 @@ def test_powers_of_two_fit_exactly_when_no_level_is_crowded(free: list[int], siz
 
 @given(nodes, st.lists(st.lists(st.floats(0, 9), min_size=3, max_size=3), min_size=1, max_size=4))
 @settings(deadline=None)
-def test_what_is_chosen_fits_and_nothing_that_fits_is_worth_more(free: list[int], worths: list[list[float]]) -> None:
+def test_the_choice_fits_and_no_fitting_choice_is_worth_more(free: list[int], worths: list[list[float]]) -> None:
     sizes = [size for size in (1, 2, 4) if size <= 1 << (max(free).bit_length() - 1)]
     choices = [valued(n, dict(zip(sizes, own, strict=False)), sizes) for n, own in enumerate(worths, 1)]
     picked = choose(choices, blocks_of({"": free}))
@@ -70,8 +70,8 @@ def test_what_is_chosen_fits_and_nothing_that_fits_is_worth_more(free: list[int]
     assert worth(picked) == pytest.approx(max(worth(each) for each in others if fits(free, laid(each))))
 
 
-def test_who_is_worth_least_gives_way_and_what_is_left_over_makes_a_larger_piece() -> None:
-    """Nodes with 3 of 4 free: five jobs on two GPUs each fit the sum of 10 and not the nodes."""
+def test_the_least_valuable_job_gives_way_and_remainders_merge() -> None:
+    """Three GPUs are free on each server: five jobs on two GPUs each fit the sum of 10 but not the servers."""
     free = [3, 3, 4]
     choices = [valued(n, {1: 1.0, 2: 4.0 + n, 3: 4.5 + 1.1 * n, 4: 4.6 + 1.1 * n}, (1, 2, 4)) for n in range(1, 6)]
     assert not fits(free, [2, 2, 2, 2, 2])
@@ -81,15 +81,15 @@ def test_who_is_worth_least_gives_way_and_what_is_left_over_makes_a_larger_piece
     assert [shape.replicas if shape else 0 for shape in shapes] == [1, 2, 2, 2, 3]
 
 
-def test_pieces_are_powers_of_two_and_what_spans_nodes_takes_the_largest_whole() -> None:
+def test_parts_are_powers_of_two_and_spanning_jobs_take_the_largest_servers_whole() -> None:
     blocks = blocks_of({"": [1, 4, 4, 3]})
     assert [blocks.pieces(Shape(n, 1)) for n in (1, 3, 6, 7)] == [[1], [1, 2], [2, 4], [1, 2, 4]]
     assert blocks.pieces(Shape(11, 3)) == [4, 4, 1, 2]
     assert blocks.pieces(Shape(6, 2)) == [4, 2]
 
 
-def test_a_node_whose_size_is_no_power_of_two_is_used_whole() -> None:
-    """3 + 1 of servers with 3 and 1: no block of four, and room all the same."""
+def test_a_server_whose_size_is_no_power_of_two_is_fully_used() -> None:
+    """3 + 1 on servers with 3 and 1: there is no block of four, but there is room."""
     blocks = blocks_of({"": [3, 1]})
     spans = Shape(4, 2)
     assert not blocks.crowded([spans])
@@ -99,7 +99,7 @@ def test_a_node_whose_size_is_no_power_of_two_is_used_whole() -> None:
     assert choose([one, other], blocks) == [0, 1]
 
 
-def test_types_of_gpus_are_told_apart() -> None:
+def test_gpu_types_are_kept_apart() -> None:
     blocks = blocks_of({"a": [3], "b": [4]})
     assert blocks.capacities == {"a": 3, "b": 4}
     assert blocks.crowded([Shape(2, 1, "a"), Shape(2, 1, "a")]) == {("a", 2), ("a", 1)}

@@ -1,4 +1,4 @@
-"""A job is valued at what it will make of a shape, where earlier jobs told how the noise scale grows."""
+"""A job's value on a shape looks ahead if earlier jobs have shown how the noise scale grows."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ GROWS = Prior(noise_curve=(NoisePoint(0.0, 20.0), NoisePoint(200.0, 5000.0)))
 
 
 def beginner(number: int = 1, growth: float = 20.0) -> Candidate:
-    """Its noise scale is still small, so that larger batches bring little yet."""
+    """Its noise scale is still small, so larger batches gain little yet."""
     known = profile(GOOD)
     assert known.noise is not None
     young = replace(known, noise=replace(known.noise, var=growth), progress=Progress(0, 10, 0, 0, 0.0, 0.0))
@@ -31,7 +31,7 @@ def table(outlook: Forecast, candidate: Candidate, prior: Prior | None, share: f
     return outlook.tables([(candidate, prior, share)])[candidate.job.id]
 
 
-def test_many_gpus_are_worth_more_to_a_job_whose_noise_scale_will_have_grown() -> None:
+def test_many_gpus_are_worth_more_if_the_noise_scale_will_grow() -> None:
     here = beginner()
     now, coming = table(Forecast(), here, None, 4.0), table(Forecast(), here, GROWS, 4.0)
     assert now is not None
@@ -41,7 +41,7 @@ def test_many_gpus_are_worth_more_to_a_job_whose_noise_scale_will_have_grown() -
     assert np.array_equal(coming.replicas, now.replicas)
 
 
-def test_without_a_curve_or_progress_it_is_what_it_is_now() -> None:
+def test_without_a_curve_or_progress_the_present_value_counts() -> None:
     here = beginner()
     blind = replace(here, job=replace(here.job, profile=replace(here.job.profile, progress=None)))
     outlook = Forecast()
@@ -50,7 +50,7 @@ def test_without_a_curve_or_progress_it_is_what_it_is_now() -> None:
     assert table(outlook, blind, GROWS, 4.0) is plain
 
 
-def test_an_unchanged_job_has_the_same_table_until_it_is_gone() -> None:
+def test_an_unchanged_job_keeps_its_table_until_it_has_gone() -> None:
     here, outlook = beginner(), Forecast()
     first = table(outlook, here, GROWS, 4.0)
     assert table(outlook, here, GROWS, 4.0) is first

@@ -1,4 +1,5 @@
-"""The goodput policy: most goodput for all, by fair shares, on shapes that exist, moving nothing without need."""
+"""The goodput policy gives all users the most goodput in fair shares, on shapes that exist. It moves no job without
+need."""
 
 from __future__ import annotations
 
@@ -24,12 +25,12 @@ from tests.support.builders import DECLARED, PARAMS, black_box, job, node, on, r
 from tests.support.examples import examples
 
 GOOD = PARAMS  # scales well
-POOR = gp.ThroughputParams(0.02, 0.001, 2.0, 0.5, 0.5, 0.2, 1.0)  # synchronising takes far longer than computing,
-# and its noise scale is so small that larger batches do not help either
+# Synchronising takes far longer than computing, and the noise scale is so small that larger batches do not help either.
+POOR = gp.ThroughputParams(0.02, 0.001, 2.0, 0.5, 0.5, 0.2, 1.0)
 
 
 def profile(params: gp.ThroughputParams, most: int = 8, fraction: float = 0.0) -> Profile:
-    """Of a job that has run on 1, 2, 4, ... `most` GPUs of one node, and on two nodes."""
+    """The profile of a job that has run on 1, 2, 4, ... `most` GPUs of one server, and on two servers."""
     shapes = [(1, k) for k in (1, 2, 4, 8) if k <= most] + ([(2, 8)] if most >= 8 else [])
     rows = tuple(
         ProfileRow(n, k, m, float(gp.grad_time(params, m)), float(gp.step_time(params, n, k, m)), 100.0)
@@ -46,7 +47,7 @@ def counts(here: Snapshot) -> dict[int, int]:
     return {int(name): shape.replicas for name, shape in Goodput().allocate(here).items()}
 
 
-def test_a_job_alone_gets_all_that_it_gains_from() -> None:
+def test_a_job_alone_gets_all_gpus_that_it_gains_from() -> None:
     assert counts(snapshot(node("a", 8), job(1, profile=profile(GOOD)))) == {1: 8}
     assert counts(snapshot(node("a", 8), job(1, profile=profile(POOR)))) == {1: 1}
 
@@ -58,7 +59,7 @@ def test_equal_jobs_get_equal_shares_and_the_one_that_scales_gets_more() -> None
     assert counts(different) == {1: 7, 2: 1}
 
 
-def test_users_count_and_not_their_jobs() -> None:
+def test_shares_depend_on_users_and_not_on_their_jobs() -> None:
     many = [job(i, profile=profile(GOOD)) for i in range(1, 5)]
     one = job(5, profile=profile(GOOD), spec_=spec(user="bo"))
     found = counts(snapshot(node("a", 8), *many, one))
@@ -66,7 +67,7 @@ def test_users_count_and_not_their_jobs() -> None:
     assert [found[i] for i in range(1, 5)] == [1, 1, 1, 1]
 
 
-def test_everybody_gets_something_before_anybody_gets_much() -> None:
+def test_every_user_gets_something_before_anyone_gets_much() -> None:
     found = counts(snapshot(node("a", 4), *(job(i, profile=profile(GOOD)) for i in range(1, 5))))
     assert found == {1: 1, 2: 1, 3: 1, 4: 1}
 
@@ -83,7 +84,7 @@ def test_a_short_job_goes_before_a_long_one() -> None:
     assert set(counts(here)) == {2}
 
 
-def test_of_unknown_length_the_least_served_goes_first() -> None:
+def test_of_jobs_of_unknown_length_the_least_served_goes_first() -> None:
     tight = spec(gpus=2)
     served, new = job(1, profile=profile(GOOD), service=1e6), job(2, profile=profile(GOOD))
     assert set(counts(snapshot(node("a", 2), replace(served, spec=tight), replace(new, spec=tight)))) == {2}
@@ -95,7 +96,7 @@ def test_a_new_script_starts_with_its_minimum_until_it_declares_itself_then_with
     assert counts(snapshot(node("a", 2), node("b", 2), job(1, profile=Profile(declared=DECLARED)))) == {1: 2}
 
 
-def test_a_job_grows_to_four_times_what_was_profiled_at_most() -> None:
+def test_a_job_grows_to_at_most_four_times_its_profiled_size() -> None:
     assert counts(snapshot(node("a", 16), job(1, profile=profile(GOOD, most=2)))) == {1: 8}
 
 
@@ -112,7 +113,7 @@ def test_a_small_gain_is_not_worth_a_restart_and_a_large_one_is() -> None:
     assert counts(snapshot(node("a", 8), mine)) == {1: 8}
 
 
-def test_a_restart_that_takes_long_is_paid_for_by_more() -> None:
+def test_a_slow_restart_needs_a_larger_gain() -> None:
     def size(restart: float) -> int:
         mine = running(1, on("a", 0, 1, 2, 3), profile=profile(GOOD), restart_seconds=restart)
         return counts(snapshot(node("a", 6), mine))[1]
@@ -121,7 +122,7 @@ def test_a_restart_that_takes_long_is_paid_for_by_more() -> None:
     assert size(120.0) == 4
 
 
-def test_a_shape_is_not_left_as_soon_as_a_restart_was_paid_for_it() -> None:
+def test_a_job_keeps_its_shape_for_a_while_after_a_restart() -> None:
     def size(launched: float) -> int:
         mine = running(1, on("a", 0, 1, 2, 3), profile=profile(GOOD), restart_seconds=20.0)
         return counts(replace(snapshot(node("a", 8), replace(mine, launched_at=launched)), now=1000.0))[1]
@@ -130,7 +131,7 @@ def test_a_shape_is_not_left_as_soon_as_a_restart_was_paid_for_it() -> None:
     assert held == [4, 8]
 
 
-def test_a_job_that_ends_before_a_restart_pays_off_is_let_be() -> None:
+def test_a_job_that_ends_before_a_restart_pays_off_is_left_alone() -> None:
     def size(fraction: float) -> int:
         mine = running(1, on("a", 0, 1), profile=profile(GOOD, fraction=fraction), restart_seconds=20.0)
         return counts(snapshot(node("a", 8), mine))[1]
@@ -139,13 +140,13 @@ def test_a_job_that_ends_before_a_restart_pays_off_is_let_be() -> None:
     assert size(0.99) == 2
 
 
-def test_a_job_that_is_about_to_end_is_not_made_to_give_way() -> None:
+def test_a_job_about_to_end_does_not_have_to_make_way() -> None:
     mine = running(1, on("a", 0, 1, 2, 3), profile=profile(GOOD, fraction=0.999), restart_seconds=20.0)
     assert counts(snapshot(node("a", 4), mine, job(2, profile=profile(GOOD, fraction=0.01)))) == {1: 4}
 
 
-def test_jobs_that_change_places_get_the_same_whichever_stops_first() -> None:
-    """Else the first to stop would be given back what it had, for ever."""
+def test_jobs_that_change_places_get_the_same_whoever_stops_first() -> None:
+    """Otherwise the job that stops first would get back what it had, for ever."""
 
     def leave(mine: Job, *, over: bool) -> Job:
         if over:
@@ -165,7 +166,7 @@ def test_jobs_that_change_places_get_the_same_whichever_stops_first() -> None:
     assert found[True, True][2] == 4
 
 
-def test_a_job_goes_on_with_what_it_was_stopped_for() -> None:
+def test_a_stopped_job_continues_with_the_shape_it_was_stopped_for() -> None:
     def size(target: Shape | None) -> int:
         mine = job(1, attempt=1, profile=profile(GOOD), restart_seconds=120.0, target=target)
         return counts(snapshot(node("a", 6), mine))[1]
@@ -174,7 +175,7 @@ def test_a_job_goes_on_with_what_it_was_stopped_for() -> None:
     assert size(Shape(4)) == 4
 
 
-def test_a_job_that_does_not_stop_within_its_grace_is_not_counted_upon() -> None:
+def test_no_plan_relies_on_a_job_that_overruns_its_grace() -> None:
     stuck = running(
         1,
         on("a", 0, 1, 2, 3),
@@ -186,7 +187,7 @@ def test_a_job_that_does_not_stop_within_its_grace_is_not_counted_upon() -> None
     assert counts(snapshot(node("a", 4), node("b", 2), stuck, job(2, profile=profile(GOOD)))) == {1: 4, 2: 2}
 
 
-def test_a_job_is_not_moved_before_it_told_its_times_here_unless_it_tells_none_for_long() -> None:
+def test_a_job_stays_until_it_has_reported_times_or_stays_silent_for_long() -> None:
     def fixed(since: float, speed: float) -> bool:
         mine = running(1, on("a", 0), since=since, profile=replace(profile(GOOD), samples_per_second=speed))
         return is_fixed(mine, snapshot(node("a", 4), mine))
@@ -194,7 +195,7 @@ def test_a_job_is_not_moved_before_it_told_its_times_here_unless_it_tells_none_f
     assert [fixed(-10.0, 5.0), fixed(-20.0, 5.0), fixed(-20.0, 0.0), fixed(-70.0, 0.0)] == [True, False, True, False]
 
 
-def test_what_must_not_be_moved_keeps_what_it_has() -> None:
+def test_immovable_jobs_keep_their_gpus() -> None:
     fixed = [
         running(1, on("a", 0), spec_=black_box()),
         running(2, on("a", 1, 2), declared=False),
@@ -212,7 +213,7 @@ def test_a_job_makes_room_for_another() -> None:
     assert found[1] + found[2] == 4
 
 
-def test_several_nodes_are_taken_whole_and_only_by_scripts() -> None:
+def test_only_scripts_span_servers_and_they_take_whole_ones() -> None:
     here = snapshot(node("a", 4), node("b", 4), job(1, profile=profile(GOOD)))
     assert Goodput().allocate(here) == {JobId(1): Shape(8, 2)}
     assert counts(snapshot(node("a", 1), node("b", 1), job(1, spec_=black_box(2)))) == {}
@@ -220,13 +221,13 @@ def test_several_nodes_are_taken_whole_and_only_by_scripts() -> None:
     assert counts(snapshot(node("a", 1), node("b", 1), job(1, spec_=signal))) == {}
 
 
-def test_pieces_of_nodes_are_powers_of_two_unless_there_is_only_one_node() -> None:
+def test_parts_of_servers_are_powers_of_two_unless_there_is_only_one_server() -> None:
     jobs = [job(i, profile=profile(GOOD)) for i in (1, 2, 3)]
     assert sorted(counts(snapshot(node("a", 4), node("b", 4), *jobs)).values()) == [2, 2, 4]
     assert sorted(counts(snapshot(node("a", 9), *jobs)).values()) == [3, 3, 3]
 
 
-def test_a_job_of_which_nothing_is_known_counts_as_short_and_one_that_runs_long_as_long() -> None:
+def test_an_unknown_job_counts_as_short_and_one_that_has_run_long_as_long() -> None:
     tight = spec(gpus=2)
     endless = replace(profile(GOOD, fraction=0.01), declared=replace(DECLARED, dataset_size=10_000_000))
     long = job(1, profile=endless, spec_=tight)
@@ -234,7 +235,7 @@ def test_a_job_of_which_nothing_is_known_counts_as_short_and_one_that_runs_long_
     assert set(counts(snapshot(node("a", 2), long, job(2, spec_=tight, run_seconds=1e7)))) == {1}
 
 
-def test_two_jobs_of_unknown_length_do_not_take_turns_at_every_round() -> None:
+def test_two_jobs_of_unknown_length_do_not_swap_in_every_round() -> None:
     tight = spec(gpus=2)
     known = {"profile": profile(GOOD), "spec_": tight}
     for service in (100.0, 600.0):
@@ -245,7 +246,7 @@ def test_two_jobs_of_unknown_length_do_not_take_turns_at_every_round() -> None:
     assert set(counts(snapshot(node("a", 2), runs, job(2, attempt=1, **known)))) == {2}  # type: ignore[arg-type]
 
 
-def test_short_jobs_cannot_put_a_long_one_off_for_ever() -> None:
+def test_short_jobs_cannot_delay_a_long_one_for_ever() -> None:
     endless = replace(profile(GOOD, fraction=0.01), declared=replace(DECLARED, dataset_size=10_000_000))
     tight = spec(gpus=2)
     short = [job(i, profile=profile(GOOD, fraction=0.9), spec_=tight, at=999_000.0) for i in (2, 3, 4)]
@@ -254,7 +255,7 @@ def test_short_jobs_cannot_put_a_long_one_off_for_ever() -> None:
         assert set(counts(snapshot(node("a", 2), long, *short, now=1_000_000.0))) == winner
 
 
-def test_shapes_that_fit_the_sum_but_not_the_nodes_are_withdrawn() -> None:
+def test_shapes_that_fit_the_total_but_not_the_servers_are_withdrawn() -> None:
     jobs = [job(i, profile=profile(GOOD), spec_=spec(gpus=2)) for i in (1, 2, 3)]
     here = snapshot(node("a", 3), node("b", 3), *jobs)
     allocation = Goodput().allocate(here)
@@ -262,7 +263,7 @@ def test_shapes_that_fit_the_sum_but_not_the_nodes_are_withdrawn() -> None:
     assert set(place(here, allocation)) == set(allocation)
 
 
-def test_foreign_and_lost_devices_and_silent_nodes_are_left_alone() -> None:
+def test_foreign_and_lost_devices_and_unreachable_servers_are_left_alone() -> None:
     mixed = node("a", 4)
     devices = (
         replace(mixed.devices[0], state=DeviceState.FOREIGN),
@@ -275,13 +276,13 @@ def test_foreign_and_lost_devices_and_silent_nodes_are_left_alone() -> None:
     assert counts(here) == {1: 2}
 
 
-def test_a_gpu_type_that_is_asked_for_is_what_is_given() -> None:
+def test_a_job_gets_the_gpu_type_it_asked_for() -> None:
     picky = [job(i, profile=profile(GOOD), spec_=spec(gpu_type="h100")) for i in (1, 2)]
     here = snapshot(node("a", 4, type="A100"), node("b", 2, type="H100"), *picky)
     assert counts(here) == {1: 1, 2: 1}
 
 
-def test_a_job_that_waits_after_a_failure_or_by_wish_gets_nothing() -> None:
+def test_a_held_job_or_one_waiting_after_a_failure_gets_nothing() -> None:
     later = job(1, profile=profile(GOOD), not_before=10.0)
     assert counts(snapshot(node("a", 4), later, now=5.0)) == {}
     assert counts(snapshot(node("a", 4), later, now=10.0)) == {1: 4}
@@ -289,7 +290,7 @@ def test_a_job_that_waits_after_a_failure_or_by_wish_gets_nothing() -> None:
 
 
 @pytest.mark.parametrize("p", [-1.0, 0.0, 0.25, 1.0])
-def test_every_fairness_power_fills_the_node(p: float) -> None:
+def test_every_fairness_power_fills_the_server(p: float) -> None:
     jobs = [job(i, profile=profile(GOOD)) for i in (1, 2, 3)]
     found = counts(snapshot(node("a", 6), *jobs, fairness_power=p))
     assert sum(found.values()) == 6
@@ -297,7 +298,7 @@ def test_every_fairness_power_fills_the_node(p: float) -> None:
         assert set(found.values()) == {2}
 
 
-def test_an_empty_cluster_and_an_empty_queue_are_answered() -> None:
+def test_an_empty_cluster_and_an_empty_queue_have_an_answer() -> None:
     assert counts(snapshot()) == {}
     assert counts(snapshot(node("a"))) == {}
     assert counts(snapshot(job(1))) == {}
@@ -328,7 +329,7 @@ def labs(draw: st.DrawFn) -> Snapshot:
 
 @given(labs())
 @settings(max_examples=examples(100), deadline=None)
-def test_whatever_the_lab_shapes_are_feasible_placed_and_kept_where_they_must_be(here: Snapshot) -> None:
+def test_in_any_lab_shapes_are_feasible_placed_and_kept_where_required(here: Snapshot) -> None:
     allocation = Goodput().allocate(here)
     assert dict(allocation) == dict(Goodput().allocate(here))
     placed = place(here, allocation)
@@ -345,7 +346,7 @@ def test_whatever_the_lab_shapes_are_feasible_placed_and_kept_where_they_must_be
             assert shape == current or shape in feasible(each, here, supply(here, each))
 
 
-def test_a_round_follows_rising_noise_in_the_steps_without_moving_anything() -> None:
+def test_a_round_raises_batch_sizes_with_the_noise_and_moves_no_job() -> None:
     rng = np.random.default_rng(3)
     sizes = set()
     for _ in range(10):

@@ -1,4 +1,4 @@
-"""A policy's memory answers as estimates.table does, and makes a table anew only for what changed."""
+"""A policy's memory answers as estimates.table does, and makes a new table only for what changed."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def table(memory: RoundCache, job: Job, shapes: tuple[Shape, ...]) -> GoodputTab
     return memory.tables([(job, shapes)])[job.id]
 
 
-def test_the_same_question_has_the_same_answer_and_another_profile_another() -> None:
+def test_equal_questions_have_equal_answers_and_a_new_profile_a_new_one() -> None:
     memory, mine = RoundCache(), job(1, profile=profile(GOOD))
     first = table(memory, mine, SHAPES)
     assert first is not None
@@ -34,7 +34,7 @@ def test_the_same_question_has_the_same_answer_and_another_profile_another() -> 
     assert changed.goodput.tolist() != first.goodput.tolist()
 
 
-def test_jobs_that_are_gone_are_forgotten() -> None:
+def test_jobs_that_have_gone_are_forgotten() -> None:
     memory, mine = RoundCache(), job(1, profile=profile(GOOD))
     first = table(memory, mine, SHAPES)
     memory.forget_others({JobId(1)})

@@ -1,4 +1,5 @@
-"""Pollux's own model: the fit finds what the rows were made with, and is optimistic about what they do not say."""
+"""Pollux's own model: the fit finds the parameters behind the rows, and is optimistic about everything that they do not
+show."""
 
 from __future__ import annotations
 
@@ -17,7 +18,7 @@ LIMITS = BatchLimits(base=64, maximum=1024, min_atomic=8, max_atomic=128)
 
 
 def times(nodes: int, replicas: int, atomic: int) -> tuple[float, float]:
-    """(gradient, step) as the paper's equations 9 to 11 have them."""
+    """(gradient, step) by the paper's equations 9 to 11."""
     grad = TRUE.alpha_c + TRUE.beta_c * atomic
     more = max(replicas - 2, 0)
     if replicas == 1:
@@ -42,7 +43,7 @@ def test_the_fit_recovers_the_parameters_of_rows_without_noise() -> None:
         assert step == pytest.approx(times(nodes, replicas, atomic)[1], rel=0.05)
 
 
-def test_what_was_not_seen_is_free_of_cost_and_nodes_are_a_tenth_dearer_than_one() -> None:
+def test_unseen_sizes_cost_nothing_extra_and_several_servers_a_tenth_more() -> None:
     alone = fit(rows((1, 1)))
     assert alone is not None
     assert alone.alpha_r == pytest.approx(1e-8)
@@ -54,14 +55,14 @@ def test_what_was_not_seen_is_free_of_cost_and_nodes_are_a_tenth_dearer_than_one
     assert pair.alpha_r > 0.01
 
 
-def test_of_one_batch_size_half_of_the_time_is_constant() -> None:
+def test_with_a_single_batch_size_half_of_the_time_is_constant() -> None:
     found = fit(rows((1, 1), atomic=(64,)))
     assert found is not None
     assert found.alpha_c == pytest.approx(times(1, 1, 64)[0] / 2)
     assert found.beta_c * 64 == pytest.approx(found.alpha_c, rel=1e-4)
 
 
-def test_rows_whose_gradients_were_not_timed_still_tell_about_steps() -> None:
+def test_rows_without_gradient_times_still_count_for_steps() -> None:
     blind = tuple(replace(row, grad_time=0.0) for row in rows((1, 1), (1, 2), (1, 4)))
     found, full = fit(blind), fit(rows((1, 1), (1, 2), (1, 4)))
     assert found is not None
@@ -84,7 +85,7 @@ def test_the_gradient_of_the_loss_is_its_slope() -> None:
         assert slope[at] == pytest.approx(measured, rel=1e-5)
 
 
-def test_one_replica_exceeds_the_base_batch_by_accumulating_only() -> None:
+def test_one_replica_exceeds_the_base_batch_size_only_by_accumulation() -> None:
     goodput, atomic, accum = best_batches(TRUE, GradientStats(0.0, 1.0), LIMITS, [1, 1], [1, 2])
     assert atomic[0] * (accum[0] + 1) > LIMITS.base
     assert accum[0] >= 1

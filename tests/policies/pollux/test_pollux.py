@@ -1,4 +1,4 @@
-"""Pollux: the fairest goodput by a seeded search, growing by doubling, on named nodes of one type."""
+"""Pollux: the fairest goodput by a seeded search. Jobs grow by doubling, on named servers of one type."""
 
 from __future__ import annotations
 
@@ -22,7 +22,8 @@ from tests.support.builders import DECLARED, black_box, job, node, on, running, 
 
 
 def profile(most: int = 4, sync: float = 0.001, noise: float = 1e5) -> Profile:
-    """Of a job seen on 1, 2, 4, ... `most` GPUs of one node; a step takes `sync` seconds more on several."""
+    """The profile of a job seen on 1, 2, 4, ... `most` GPUs of one server. A step takes `sync` seconds more on several
+    servers."""
     shapes = [k for k in (1, 2, 4, 8, 16) if k <= most]
     rows = tuple(
         ProfileRow(1, k, m, 0.02 + 0.001 * m, 0.02 + 0.001 * m + sync * (k > 1), 100.0)
@@ -42,7 +43,7 @@ def busy() -> Snapshot:
     return snapshot(node("a"), node("b"), node("c"), *jobs, *waiting, seed=3, now=100.0)
 
 
-def test_gpus_go_where_they_speed_training_up() -> None:
+def test_gpus_go_to_jobs_that_they_speed_up() -> None:
     scales, stuck = profile(4), profile(4, sync=5.0, noise=1.0)
     here = snapshot(
         node("a", 8), *(running(i, on("a", i - 1), at=-7200.0, profile=known) for i, known in ((1, scales), (2, stuck)))
@@ -56,7 +57,7 @@ def test_a_job_at_most_doubles_and_starts_with_one() -> None:
     assert counts(snapshot(node("a", 8), job(1, at=-60.0, spec_=spec(up_to=3), profile=profile(4)))) == {1: 3}
 
 
-def test_everybody_gets_a_gpu_before_anybody_gets_many() -> None:
+def test_every_job_gets_a_gpu_before_any_gets_many() -> None:
     found = counts(busy())
     assert sorted(found) == list(range(1, 9))
     assert sum(found.values()) == 12
@@ -83,7 +84,7 @@ def test_the_answer_is_the_same_for_the_same_seed_in_any_process() -> None:
     assert len(answers) == 1
 
 
-def test_the_plan_is_never_worse_than_leaving_all_as_it_is() -> None:
+def test_the_plan_is_never_worse_than_no_change() -> None:
     here = busy()
     stay = {
         name: Layout(((node, len(ids)),))
@@ -94,10 +95,10 @@ def test_the_plan_is_never_worse_than_leaving_all_as_it_is() -> None:
     assert objective(here, Pollux().allocate(here)) > objective(here, stay) > 0
 
 
-def test_the_objective_is_the_harmonic_mean_of_speedups_in_nodes_less_what_restarts_leave() -> None:
+def test_the_objective_is_the_harmonic_mean_of_speedups_after_restart_costs() -> None:
     young = job(2, at=0.0, profile=Profile(DECLARED))
     here = snapshot(node("a", 4), node("b", 4), running(1, on("a", 0, 1), profile=Profile(DECLARED)), young, now=90.0)
-    # The fair share is 4 of 8 GPUs, a replica counts 2 nodes / 8 GPUs; the start costs (90 - 0) / (90 + 30).
+    # The fair share is 4 of 8 GPUs, and a replica counts 2 servers / 8 GPUs. The start costs (90 - 0) / (90 + 30).
     kept, started = 2 / 4 * 2 / 8, 1 / 4 * 2 / 8 * 90 / 120
     plan = {JobId(1): Shape(2), JobId(2): Layout(((node("b").id, 1),))}
     assert objective(here, plan) == pytest.approx(2 / (1 / (kept + 1e-3) + 1 / (started + 1e-3)))
@@ -109,7 +110,7 @@ def test_the_next_search_starts_from_the_last_front_mapped_by_job() -> None:
     policy, here = Pollux(), busy()
     first = policy.allocate(here)
     moved = [_as_placed(here.jobs[name], place(here, first)[name]) for name in first]
-    # Services change, so the order of the rows does; two jobs have ended and one is new.
+    # Services change, so the order of the rows changes. Two jobs have ended and one is new.
     later = snapshot(
         *here.nodes.values(),
         *(replace(job, service=float(job.id % 3) * 1e5) for job in moved if job.id not in (2, 7)),
@@ -126,7 +127,7 @@ def _as_placed(job: Job, placement: Placement) -> Job:
     return running(int(job.id), placement, at=job.submitted_at, profile=job.profile)
 
 
-def test_commands_and_rigid_scripts_get_what_they_ask_for_on_one_type() -> None:
+def test_commands_and_rigid_scripts_get_their_request_on_one_type() -> None:
     rigid = spec(gpus=6, rigid=True)
     here = snapshot(
         node("a", 4, type="A100"),
@@ -147,7 +148,7 @@ def test_commands_and_rigid_scripts_get_what_they_ask_for_on_one_type() -> None:
     assert len(placed[JobId(1)].parts) == 1
 
 
-def test_what_must_not_move_stays_where_it_is() -> None:
+def test_immovable_jobs_stay_where_they_are() -> None:
     here = snapshot(node("a", 4), running(1, on("a", 1, 2), spec_=black_box(2)), job(2, at=-60.0, profile=profile(4)))
     plan = Pollux().allocate(here)
     assert plan[JobId(1)] == Shape(2)

@@ -1,4 +1,4 @@
-"""Seats for gangs: exactly what was asked for or nothing, in the order of the policy, moving as little as can be."""
+"""Gangs get exactly what they asked for or nothing, in the order of the policy, and move as little as possible."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def layout(**counts: int) -> Layout:
     return Layout(tuple((NodeId(name), count) for name, count in counts.items()))
 
 
-def test_jobs_that_wait_and_those_that_may_be_moved_contend() -> None:
+def test_waiting_jobs_and_movable_jobs_contend() -> None:
     here = snapshot(
         node("a", 8),
         job(1, at=5.0),
@@ -38,26 +38,26 @@ def test_jobs_that_wait_and_those_that_may_be_moved_contend() -> None:
     assert [each.id for each in waiting(here)] == [7, 1]
 
 
-def test_who_comes_first_is_seated_and_who_does_not_fit_is_skipped() -> None:
+def test_the_first_job_gets_gpus_and_a_job_that_does_not_fit_is_skipped() -> None:
     here = snapshot(node("a", 4), *(job(i, spec_=spec(gpus=k)) for i, k in ((1, 3), (2, 2), (3, 1))))
     assert seated(here, 1, 2, 3) == {1: layout(a=3), 3: layout(a=1)}
     assert seated(here, 2, 3, 1) == {2: layout(a=2), 3: layout(a=1)}
 
 
-def test_a_gang_that_fits_on_one_node_takes_the_fullest_or_with_spread_the_emptiest() -> None:
+def test_a_gang_takes_the_fullest_server_that_fits_or_with_spread_the_emptiest() -> None:
     here = snapshot(node("a", 4), node("b", 2), job(1, spec_=spec(gpus=2)))
     assert seated(here, 1) == {1: layout(b=2)}
     assert seated(here, 1, spread=True) == {1: layout(a=2)}
 
 
-def test_a_script_spans_the_emptiest_nodes_and_a_command_none() -> None:
+def test_a_script_may_span_the_emptiest_servers_and_a_command_never_does() -> None:
     nodes = node("a", 1), node("b", 3), node("c", 2)
     assert seated(snapshot(*nodes, job(1, spec_=spec(gpus=4))), 1) == {1: layout(b=3, c=1)}
     assert seated(snapshot(*nodes, job(1, spec_=black_box(4))), 1) == {}
     assert seated(snapshot(*nodes, job(1, spec_=spec(gpus=4, level=Level.SIGNAL))), 1) == {}
 
 
-def test_what_runs_keeps_its_devices_and_who_was_to_sit_there_sits_elsewhere() -> None:
+def test_a_running_job_keeps_its_devices_and_another_job_goes_elsewhere() -> None:
     two = spec(gpus=2)
     here = snapshot(
         node("a", 2),
@@ -71,12 +71,12 @@ def test_what_runs_keeps_its_devices_and_who_was_to_sit_there_sits_elsewhere() -
     assert seated(here, 2, 3, 1) == {2: Shape(2), 3: Shape(2)}
 
 
-def test_a_running_job_moves_when_only_its_place_will_do_for_one_that_comes_first() -> None:
+def test_a_running_job_moves_if_an_earlier_job_fits_only_there() -> None:
     here = snapshot(node("a", 4), node("b", 2), job(1, spec_=black_box(4)), running(2, on("a", 0)))
     assert seated(here, 1, 2) == {1: layout(a=4), 2: layout(b=1)}
 
 
-def test_a_job_starts_where_nobody_has_to_leave_first() -> None:
+def test_a_job_starts_on_devices_that_nobody_has_to_leave_first() -> None:
     here = snapshot(node("a", 2), node("b", 1), running(1, on("b", 0)), job(2))
     placed = place(here, seat_all(here, [here.jobs[JobId(2)]]))
     assert placed == {JobId(2): on("a", 0)}
@@ -84,18 +84,18 @@ def test_a_job_starts_where_nobody_has_to_leave_first() -> None:
     assert place(one_after_the_other, seat_all(one_after_the_other, [job(2)])) == {JobId(2): on("a", 1)}
 
 
-def test_rather_than_spread_over_crumbs_it_waits_for_a_node_that_is_being_left() -> None:
+def test_a_gang_waits_for_a_server_being_freed_rather_than_spread_thinly() -> None:
     jobs = running(1, on("a", 0, 1), spec_=spec(gpus=2)), job(2, spec_=spec(gpus=2))
     here = snapshot(node("a", 2), node("b", 1), node("c", 1), *jobs)
     assert seated(here, 2) == {2: layout(a=2)}
 
 
-def test_a_running_job_of_another_size_is_given_what_it_asked_for() -> None:
+def test_a_running_job_of_another_size_gets_the_size_it_asked_for() -> None:
     here = snapshot(node("a", 4), running(1, on("a", 0, 1, 2), spec_=spec(gpus=2)))
     assert seated(here, 1) == {1: layout(a=2)}
 
 
-def test_the_devices_of_a_job_that_is_leaving_are_given_to_others() -> None:
+def test_the_devices_of_a_leaving_job_go_to_others() -> None:
     leaving = running(1, on("a", 0, 1), spec_=spec(gpus=2), state=JobState.STOPPING)
     leaving = replace(leaving, stop=StopReason.PREEMPT, stop_sent_at=-1.0)
     here = snapshot(node("a", 2), leaving, job(2, spec_=spec(gpus=2)))
@@ -104,13 +104,13 @@ def test_the_devices_of_a_job_that_is_leaving_are_given_to_others() -> None:
     assert seated(late, 2) == {1: Shape(2)}
 
 
-def test_a_job_that_is_leaving_does_not_claim_the_place_that_it_had() -> None:
+def test_a_leaving_job_does_not_claim_its_old_devices() -> None:
     leaving = running(1, on("a", 0), state=JobState.STOPPING, stop=StopReason.RESIZE, stop_sent_at=-1.0)
     here = snapshot(node("a", 4), node("b", 1), leaving, job(2, spec_=black_box(4)))
     assert seated(here, 1, 2) == {1: layout(b=1), 2: layout(a=4)}
 
 
-def test_what_who_moved_over_leaves_behind_is_given_to_others() -> None:
+def test_devices_that_a_moved_job_leaves_go_to_others() -> None:
     two = spec(gpus=2)
     here = snapshot(
         node("a", 2),
@@ -123,12 +123,12 @@ def test_what_who_moved_over_leaves_behind_is_given_to_others() -> None:
     assert seated(here, 1, 2, 4, 3) == {1: layout(b=2), 2: Shape(1), 4: layout(a=1)}
 
 
-def test_the_emptiest_node_is_the_one_that_is_so_when_all_have_been_heard() -> None:
+def test_the_emptiest_server_is_chosen_after_all_requests_are_known() -> None:
     here = snapshot(node("a", 4), node("b", 4), job(1, spec_=spec(gpus=2)), running(2, on("a", 3)))
     assert seated(here, 1, 2, spread=True) == {1: layout(b=2), 2: Shape(1)}
 
 
-def test_a_gang_is_of_one_type_the_one_with_most_devices_free() -> None:
+def test_a_gang_has_one_type_the_one_with_most_free_devices() -> None:
     nodes = node("a", 2, type="T4"), node("b", 3, type="A100"), node("c", 2, type="T4")
     here = snapshot(*nodes, job(1, spec_=spec(gpus=4)), job(2, spec_=spec(gpus=3)), job(3))
     assert seated(here, 1, 2, 3) == {
@@ -140,7 +140,7 @@ def test_a_gang_is_of_one_type_the_one_with_most_devices_free() -> None:
 
 
 class TooLarge:
-    """An oracle of a job whose batch does not fit into a T4."""
+    """An oracle for a job whose batch does not fit into a T4."""
 
     remaining_steps = 100.0
 
@@ -148,14 +148,14 @@ class TooLarge:
         return None if shape.gpu_type == "T4" else 1.0
 
 
-def test_a_type_on_which_the_job_cannot_run_is_not_offered_to_it() -> None:
+def test_no_job_is_offered_a_type_on_which_it_cannot_run() -> None:
     here = snapshot(node("a", 4, type="T4"), node("b", 1, type="A100"), job(1), job(2))
     here = replace(here, oracles={JobId(1): TooLarge(), JobId(2): TooLarge()})
     assert seated(here, 1, 2) == {1: Layout(((NodeId("b"), 1),), "A100")}
 
 
-def test_nothing_is_named_that_could_not_be_placed() -> None:
-    """Where devices of one node differ in memory, `place` may give away the one that another job needs."""
+def test_every_named_shape_can_be_placed() -> None:
+    """If the devices of one server differ in memory, `place` may give away the one that another job needs."""
     small = node("a", 2, memory=16_000)
     mixed = replace(small, devices=(replace(small.devices[0], memory_mib=80_000), small.devices[1]))
     here = snapshot(mixed, job(1), job(2, spec_=spec(min_gpu_memory_mib=40_000)))
@@ -165,7 +165,7 @@ def test_nothing_is_named_that_could_not_be_placed() -> None:
     assert set(place(here, found)) == set(found)
 
 
-def test_later_tells_the_devices_that_it_will_fit_on_once_others_are_gone() -> None:
+def test_later_names_the_devices_it_will_fit_on_after_others_are_gone() -> None:
     fixed = [running(1, on("a", 0, 1), spec_=black_box(2)), running(2, on("b", 0), spec_=black_box())]
     here = snapshot(node("a", 2), node("b", 2), *fixed, job(3, spec_=spec(gpus=3)), job(4, spec_=black_box(3)))
     seats, waits = Seats(here, keep_running=True), here.jobs[JobId(3)]
@@ -184,7 +184,7 @@ def test_devices_to_avoid_are_avoided() -> None:
     assert seats.allotments() == {JobId(1): layout(b=1)}
 
 
-def test_a_gang_on_several_nodes_stays_where_it_is() -> None:
+def test_a_gang_on_several_servers_stays_where_it_is() -> None:
     spread = Placement((*on("a", 0, 1).parts, *on("b", 0).parts))
     here = snapshot(node("a", 2), node("b", 2), node("c", 4), running(1, spread, spec_=spec(gpus=3)), job(2))
     found = seat_all(here, eligible(here))

@@ -1,4 +1,4 @@
-"""One more GPU to whom it brings most: against trying all counts, and seats that can really be had."""
+"""One more GPU for the job that gains most: compared with trying all counts. Every result can be placed."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ def _gain(row: NDArray[np.float64], count: int) -> float:
     return float(row[count - 1])
 
 
-def test_greedy_counts_are_the_best_of_all_for_gains_that_shrink() -> None:
+def test_greedy_counts_are_the_best_for_shrinking_gains() -> None:
     luck = np.random.default_rng(4)
     for _ in range(20):
-        gains = np.sort(luck.random((3, 6)), axis=1)[:, ::-1] - 0.3  # of the second GPU, the third...
+        gains = np.sort(luck.random((3, 6)), axis=1)[:, ::-1] - 0.3  # of the second GPU, the third and so on
         here = snapshot(node("a", 4), node("b", 3), *(running(i, on("a", i - 1)) for i in (1, 2, 3)))
         round_ = entrants(here)
         found = counts(round_.contenders, {JobId(i): partial(_gain, gains[i - 1]) for i in (1, 2, 3)})
@@ -44,19 +44,19 @@ def test_greedy_counts_are_the_best_of_all_for_gains_that_shrink() -> None:
         assert worth[tuple(found[JobId(i)] for i in (1, 2, 3))] == pytest.approx(max(worth.values()))
 
 
-def test_without_room_for_all_the_first_have_their_least() -> None:
+def test_without_room_for_all_the_first_jobs_get_their_minimum() -> None:
     here = snapshot(node("a", 3), *(job(i, at=float(i), spec_=spec(gpus=2 if i == 2 else 1)) for i in (1, 2, 3)))
     round_ = entrants(here)
     assert counts(round_.contenders, {JobId(i): lambda k: 1.0 for i in (1, 2, 3)}) == {1: 1, 2: 2}
 
 
-def test_who_keeps_the_count_keeps_the_place_and_the_others_take_the_emptiest_nodes() -> None:
+def test_jobs_that_keep_their_count_stay_and_others_take_the_emptiest_servers() -> None:
     here = snapshot(node("a", 4), node("b", 4), running(1, on("a", 0, 1, 2)), running(2, on("b", 0)))
     assert named(here, {1: 3, 2: 4}) == {1: [("a", 3)], 2: [("b", 4)]}
     assert named(here, {1: 3, 2: 5}) == {1: [("a", 3)], 2: [("a", 1), ("b", 4)]}
 
 
-def test_a_command_is_seated_on_one_node_even_if_others_must_move_for_it() -> None:
+def test_a_command_gets_one_server_even_if_others_must_move() -> None:
     apart = (running(2, on("a", 0)), running(3, on("b", 0)))
     here = snapshot(node("a", 2), node("b", 2), job(1, spec_=black_box(2)), *apart)
     assert named(here, {1: 2, 2: 1, 3: 1}) == {1: [("a", 2)], 2: [("b", 1)], 3: [("b", 1)]}
@@ -69,7 +69,7 @@ def test_a_command_is_seated_on_one_node_even_if_others_must_move_for_it() -> No
     assert named(fixed, {1: 2}) == {}
 
 
-def test_a_job_stays_on_its_type_and_a_new_one_goes_where_most_is_free() -> None:
+def test_a_job_stays_on_its_type_and_a_new_job_takes_the_type_with_most_free() -> None:
     here = snapshot(
         node("a", 4, type="A100"),
         node("b", 3, type="T4"),
@@ -82,7 +82,7 @@ def test_a_job_stays_on_its_type_and_a_new_one_goes_where_most_is_free() -> None
     assert homes == {1: "A100", 2: "T4", 3: "A100", 4: "T4"}
 
 
-def test_what_may_not_be_touched_is_kept_and_what_can_never_run_is_left_out() -> None:
+def test_fixed_jobs_stay_and_impossible_jobs_are_left_out() -> None:
     here = snapshot(
         node("a", 4),
         running(1, on("a", 0), spec_=black_box()),

@@ -1,4 +1,5 @@
-"""What was measured between servers is kept, and tells a job what two servers would cost before it ever ran on two."""
+"""gpq keeps what jobs measured between servers. So it can predict what two servers would cost a job that never ran on
+two."""
 
 from __future__ import annotations
 
@@ -39,7 +40,7 @@ def model(job: Job, link: Link | None) -> models.Model:
     return found
 
 
-def test_measurements_are_kept_by_pair_until_a_server_goes() -> None:
+def test_measurements_are_kept_per_pair_until_a_server_is_removed() -> None:
     here = snapshot(node("a"), node("b"), node("c"))
     news = [
         LinkMeasured(1.0, (A, B), 1e-3, 1e8),
@@ -53,15 +54,15 @@ def test_measurements_are_kept_by_pair_until_a_server_goes() -> None:
     assert link_priors.slowest({}) is None
 
 
-def test_the_network_term_is_that_of_the_link() -> None:
+def test_the_network_term_comes_from_the_link() -> None:
     job = trained()
     assert link_priors.sync_seconds(SLOW, 25_000_000) == pytest.approx(1.0005)
     assert float(sync_time(model(job, SLOW).params, 2, 2)) == pytest.approx(1.0, rel=0.15)
     assert float(sync_time(model(job, FAST).params, 2, 2)) < 0.05
-    assert float(sync_time(model(job, None).params, 2, 2)) < 0.1, "unmeasured: a tenth above what it is in one node"
+    assert float(sync_time(model(job, None).params, 2, 2)) < 0.1, "unmeasured: a tenth more than within one server"
 
 
-def test_what_was_measured_over_nodes_itself_counts_more() -> None:
+def test_a_jobs_own_measurements_across_servers_count_more() -> None:
     across = (*SEEN, ProfileRow(2, 2, 64, 0.1, 0.12, 50.0))
     job = trained(rows=across)
     assert link_priors.informed(job, None, {(A, B): SLOW}) == Prior()
@@ -72,7 +73,7 @@ def test_what_was_measured_over_nodes_itself_counts_more() -> None:
     assert link_priors.informed(trained(), prior, {(A, B): SLOW}) is prior
 
 
-def test_nothing_is_lent_to_who_told_no_size_or_no_times_and_the_same_question_has_the_same_answer() -> None:
+def test_jobs_without_size_or_times_borrow_nothing_and_answers_are_repeatable() -> None:
     known = {(A, B): SLOW}
     assert link_priors.informed(trained(parameters=0), None, known) is None
     assert not (link_priors.informed(trained(rows=()), None, known) or Prior()).rows

@@ -1,4 +1,4 @@
-"""The loss curve: fitted to curves that are such curves, to noisy ones, and refused where there is nothing to fit."""
+"""The loss curve: fitted to true curves and to noisy ones, and refused if there is nothing to fit."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def points(b0: float, b1: float, b2: float, last: float = 2000.0, error: float =
 
 
 @pytest.mark.parametrize(("b0", "b1", "b2"), [(0.01, 0.5, 0.3), (0.001, 0.4, 0.0), (0.05, 1.0, -2.0)])
-def test_it_foretells_a_curve_of_its_own_kind(b0: float, b1: float, b2: float) -> None:
+def test_it_predicts_a_curve_of_its_own_kind(b0: float, b1: float, b2: float) -> None:
     curve = fit(points(b0, b1, b2))
     assert curve is not None
     for steps in (0.0, 1000.0, 4000.0):
@@ -32,7 +32,7 @@ def test_noise_and_a_spike_do_not_lead_it_astray() -> None:
     assert curve.loss(4000.0) == pytest.approx(1.0 / 40.5 + 0.3, abs=0.04)
 
 
-def test_what_is_left_ends_where_an_epoch_gains_next_to_nothing() -> None:
+def test_remaining_work_ends_when_an_epoch_gains_almost_nothing() -> None:
     curve = fit(points(0.01, 0.5, 0.3))
     assert curve is not None
     left = curve.remaining_steps(100.0, 50.0)
@@ -41,7 +41,7 @@ def test_what_is_left_ends_where_an_epoch_gains_next_to_nothing() -> None:
     assert curve.gained(0.0, 50.0) > curve.gained(500.0, 50.0) > curve.gained(500.0, 10.0) > 0
 
 
-def test_a_loss_that_does_not_fall_or_was_hardly_seen_has_no_curve() -> None:
+def test_a_loss_that_does_not_fall_or_has_few_points_has_no_curve() -> None:
     flat = tuple(LossPoint(float(k), 1.0) for k in range(10))
     rising = tuple(LossPoint(float(k), 1.0 + k) for k in range(10))
     assert fit(()) is None

@@ -1,4 +1,4 @@
-"""How long a gang still takes: told by an oracle, else by a declared length, bounded by a time limit, else not known."""
+"""How long a gang still takes: from an oracle or a declared length, bounded by a time limit, otherwise unknown."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.support.builders import DECLARED, PARAMS, black_box, job, node, on, r
 
 @dataclass(frozen=True, slots=True)
 class Told:
-    """Scales linearly on one node, and does not gain from a second; twice as fast on an A100; too large for an RTX."""
+    """Scales linearly on one server and gains nothing from a second. Twice as fast on an A100, too large for an RTX."""
 
     remaining_steps: float
 
@@ -36,7 +36,7 @@ def left(here: Snapshot) -> float | None:
     return Lengths(here).left(here.jobs[JobId(1)])
 
 
-def test_an_oracle_is_asked_about_the_gang_where_it_is_or_packed() -> None:
+def test_an_oracle_answers_for_the_gang_in_place_or_packed() -> None:
     nodes = node("a", 4, type="T4"), node("b", 4, type="T4")
     assert left(told(snapshot(*nodes, job(1, spec_=spec(gpus=4))), 100.0)) == 25.0
     assert left(told(snapshot(*nodes, job(1, spec_=spec(gpus=8))), 100.0)) == 25.0
@@ -44,14 +44,14 @@ def test_an_oracle_is_asked_about_the_gang_where_it_is_or_packed() -> None:
     assert left(told(snapshot(*nodes, running(1, spread, spec_=spec(gpus=4))), 100.0)) == 50.0
 
 
-def test_of_several_types_the_fastest_on_which_it_can_run() -> None:
+def test_with_several_types_the_fastest_that_can_run_it_counts() -> None:
     nodes = node("a", 4, type="T4"), node("b", 2, type="A100"), node("c", 4, type="RTX")
     assert left(told(snapshot(*nodes, job(1, spec_=spec(gpus=2))), 100.0)) == 25.0
     assert left(told(snapshot(*nodes, job(1, spec_=spec(gpus=4))), 100.0)) == 25.0
     assert left(told(snapshot(*nodes, job(1, spec_=spec(gpu_type="rtx"))), 100.0)) is None
 
 
-def test_packed_is_on_the_fewest_nodes_and_for_a_command_on_one() -> None:
+def test_packed_means_the_fewest_servers_and_one_for_a_command() -> None:
     here = snapshot(node("a", 4), node("b", 2), node("c", 1), job(1))
 
     def packed(each: Job) -> tuple[Shape, ...]:
@@ -79,7 +79,7 @@ def profile(fraction: float, measured: float = 0.0) -> Profile:
     )
 
 
-def test_a_declared_length_is_measured_by_the_present_speed_or_the_modelled_one() -> None:
+def test_a_declared_length_is_divided_by_the_measured_or_modelled_throughput() -> None:
     mine = running(1, on("a", 0), profile=profile(0.25, measured=50.0))
     assert left(snapshot(node("a"), mine)) == pytest.approx(0.75 * 100_000 / 50.0)
     waits = job(1, profile=profile(0.25))
@@ -87,7 +87,7 @@ def test_a_declared_length_is_measured_by_the_present_speed_or_the_modelled_one(
     assert left(snapshot(node("a"), waits)) == pytest.approx(expected, rel=0.05)
 
 
-def test_a_time_limit_bounds_it_and_without_anything_it_is_not_known() -> None:
+def test_a_time_limit_bounds_it_and_without_any_limit_it_is_unknown() -> None:
     assert left(snapshot(node("a"), job(1))) is None
     limited = spec(time_limit=1000.0)
     assert left(snapshot(node("a"), job(1, spec_=limited, run_seconds=300.0))) == 700.0
@@ -96,7 +96,7 @@ def test_a_time_limit_bounds_it_and_without_anything_it_is_not_known() -> None:
     assert left(told(snapshot(node("a", type="T4"), job(1, spec_=limited)), 20.0)) == 20.0
 
 
-def test_who_does_not_run_has_to_start_first() -> None:
+def test_a_job_that_does_not_run_has_to_start_first() -> None:
     here = told(snapshot(node("a", type="T4"), job(1), running(2, on("a", 0)), job(3, restart_seconds=7.0)), 100.0)
     to_end = {int(name): Lengths(here).to_end(each) for name, each in here.jobs.items()}
     assert to_end == {1: 130.0, 2: 100.0, 3: 107.0}

@@ -1,4 +1,4 @@
-"""What a job learns of a GPU type it never saw: from its own times, from others', from the simulator."""
+"""What gpq learns about a job on a GPU type it never used: from its own times, from other jobs, from the simulator."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ def added(here: Snapshot, number: int = 1) -> tuple[ProfileRow, ...]:
     return informed(here).jobs[name].profile.basis[len(here.jobs[name].profile.rows) :]
 
 
-def test_one_type_or_nothing_to_add_is_the_very_same_snapshot() -> None:
+def test_one_type_or_nothing_to_add_returns_the_same_snapshot() -> None:
     alone = snapshot(node("a", type="A100"), seen(1, row("A100", 0.1)))
     assert informed(alone) is alone
     complete = mixed(seen(1, row("A100", 0.1), row("T4", 0.4)), job(2))
     assert informed(complete) is complete
 
 
-def test_one_replica_on_both_types_scales_what_several_replicas_took() -> None:
+def test_one_replica_on_both_types_scales_the_times_of_several_replicas() -> None:
     here = mixed(seen(1, row("T4", 0.4), row("T4", 0.6, replicas=4), row("A100", 0.1)))
     assert added(here) == (
         ProfileRow(1, 4, 64, pytest.approx(0.12), pytest.approx(0.15), SCALED_WEIGHT, "A100"),  # type: ignore[arg-type]
@@ -55,7 +55,7 @@ def test_one_replica_on_both_types_scales_what_several_replicas_took() -> None:
     assert 3.0 < fast.throughput / slow.throughput < 5.0
 
 
-def test_a_type_never_seen_has_the_ratio_of_those_who_declared_the_same_then_of_all_then_one() -> None:
+def test_an_unseen_type_has_the_ratio_of_equal_declarations_then_of_all_jobs_then_one() -> None:
     me = seen(1, row("T4", 0.4, weight=0.5))
     same = [seen(n, row("T4", 1.0), row("A100", time)) for n, time in ((2, 0.2), (3, 0.25), (4, 0.5))]
     other = seen(5, row("T4", 1.0), row("A100", 0.9), batch=128)
@@ -63,7 +63,7 @@ def test_a_type_never_seen_has_the_ratio_of_those_who_declared_the_same_then_of_
     assert added(mixed(me, other))[0].step_time == pytest.approx(0.36)
     found = added(mixed(me, *same, other))
     assert found[0].step_time == pytest.approx(0.1)
-    assert found[0].weight == 0.5, "what it was weighs no more than it did"
+    assert found[0].weight == 0.5, "the old measurement weighs no more than before"
     prior = replace(mixed(me), priors={"train.py": Prior(rows=(row("T4", 1.0), row("A100", 0.5)))})
     assert added(prior)[0].step_time == pytest.approx(0.2)
 
@@ -79,10 +79,10 @@ def test_ratios_take_comparable_batches_and_one_replica_first() -> None:
     assert gradients["T4", "A100"] == pytest.approx(0.4 / 0.16)
 
 
-def test_rows_outside_the_limits_of_the_type_are_not_invented() -> None:
+def test_no_rows_are_invented_outside_the_limits_of_the_type() -> None:
     small = replace(DECLARED, atomic_by_type=(("T4", 1, 32),))
     rows = (row("A100", 0.1, batch=32), row("A100", 0.3, batch=128))
     here = mixed(job(1, profile=Profile(declared=small, rows=rows)))
     assert [each.atomic_batch for each in added(here)] == [32]
     here = mixed(job(1, profile=Profile(declared=small, rows=rows[1:])))
-    assert [each.atomic_batch for each in added(here)] == [128], "one that is too large tells more than none"
+    assert [each.atomic_batch for each in added(here)] == [128], "a batch that is too large says more than none"

@@ -1,4 +1,4 @@
-"""The cheapest assignment: against every assignment there is."""
+"""The cheapest assignment, compared with every possible assignment."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def problems(draw: st.DrawFn) -> tuple[Rows, dict[str, int]]:
 
 @given(problems())
 @settings(max_examples=examples(80), deadline=None)
-def test_no_assignment_is_cheaper(problem: tuple[Rows, dict[str, int]]) -> None:
+def test_no_other_assignment_is_cheaper(problem: tuple[Rows, dict[str, int]]) -> None:
     rows, capacity = problem
     idle = [1.1 + 0.1 * j for j in range(len(rows))]
     every = product(*[[None, *range(len(row))] for row in rows])
@@ -52,9 +52,9 @@ def test_two_jobs_take_the_types_that_cost_least_together() -> None:
     assert cheapest(rows, [1.1, 1.1], {"a": 1, "b": 1}) == [0, 1]
     assert cheapest(rows, [1.1, 1.1], {"a": 2, "b": 1}) == [0, 0]
     assert cheapest(rows, [1.1, 1.1], {"a": 1, "b": 0}) == [0, None]
-    assert cheapest(rows, [0.4, 1.1], {"a": 2, "b": 0}) == [None, 0], "an option dearer than none is not taken"
+    assert cheapest(rows, [0.4, 1.1], {"a": 2, "b": 0}) == [None, 0], "no option is taken that costs more than none"
 
 
-def test_nothing_to_choose_from_is_answered() -> None:
+def test_an_empty_choice_has_an_answer() -> None:
     assert cheapest([], [], {}) == []
     assert cheapest([[]], [1.0], {"a": 4}) == [None]

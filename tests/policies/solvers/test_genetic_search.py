@@ -1,4 +1,5 @@
-"""The genetic search: feasible, repeatable, never worse than what is, and as good as trying everything where one can."""
+"""The genetic search: feasible, repeatable, never worse than the present allocation, and as good as trying everything
+where that is possible."""
 
 from __future__ import annotations
 
@@ -14,7 +15,7 @@ from gpq.policies.solvers.genetic_search import Ints, Problem, repair, search
 def problem(
     jobs: int = 3, nodes: int = 2, gpus: int = 4, most: int = 8, power: float = 0.7, cross: float = 0.8
 ) -> Problem:
-    """Speedups k^power, times `cross` on several nodes; a change leaves 0.9 of them."""
+    """Speedups k^power, times `cross` on several servers. A change leaves 0.9 of the speedup."""
     k = np.arange(most + 1.0)
     speedup = np.tile(np.stack([k**power, cross * k**power]), (jobs, 1, 1))
     utility = np.stack([speedup, 0.9 * speedup], axis=1)
@@ -58,7 +59,7 @@ def best_of_all(given: Problem) -> float:
     return float(given.values(states)[:, 0].min())
 
 
-def test_it_finds_the_best_allocation_where_all_can_be_tried() -> None:
+def test_it_finds_the_best_allocation_if_all_can_be_tried() -> None:
     given = problem(jobs=3, nodes=2, gpus=2, most=4)
     held = replace(given, base=np.array([[2, 2], [0, 0], [0, 0]], dtype=np.int16))
     for case in (given, held):
@@ -73,7 +74,7 @@ def test_the_same_seed_gives_the_same_answer_and_it_is_feasible() -> None:
     assert {found(given, seed=seed).tobytes() for seed in range(4)} != {one.tobytes()}
 
 
-def test_it_is_never_worse_than_what_is() -> None:
+def test_it_is_never_worse_than_the_present_allocation() -> None:
     luck = np.random.default_rng(2)
     for jobs in (1, 2, 9):
         given = problem(jobs=jobs, nodes=4)
@@ -82,7 +83,7 @@ def test_it_is_never_worse_than_what_is() -> None:
         assert given.values(found(given)[None])[0, 0] <= given.values(base[None])[0, 0]
 
 
-def test_repair_makes_anything_feasible_and_leaves_alone_what_is() -> None:
+def test_repair_makes_anything_feasible_and_leaves_feasible_plans_alone() -> None:
     luck = np.random.default_rng(7)
     given = problem(jobs=8, nodes=5, most=6)
     given = replace(
@@ -96,13 +97,13 @@ def test_repair_makes_anything_feasible_and_leaves_alone_what_is() -> None:
     assert (repair(given, states.copy(), luck) == states).all()
 
 
-def test_of_two_that_want_the_same_the_earlier_one_has_it() -> None:
+def test_if_two_jobs_want_the_same_the_earlier_one_gets_it() -> None:
     given = problem(jobs=2, nodes=1)
     both = np.array([[[3], [3]]], dtype=np.int16)
     assert repair(given, both, np.random.default_rng(0))[0, :, 0].tolist() == [3, 1]
 
 
-def test_gangs_get_all_or_nothing_on_one_node_or_on_several() -> None:
+def test_gangs_get_all_or_nothing_on_one_or_several_servers() -> None:
     given = problem(jobs=3, nodes=3)
     given = replace(
         given,

@@ -1,4 +1,4 @@
-"""The dynamic programmes against every choice there is; prices against the optimum and their own bound."""
+"""The dynamic programmes compared with every possible choice. Prices compared with the optimum and their own bound."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def best_of_all(items: list[Item], capacities: tuple[int, ...]) -> float | None:
 
 
 def check(items: list[Item], capacities: tuple[int, ...], answer: Answer) -> None:
-    """What it says of itself is so, and it fits."""
+    """Its own figures are right, and the choice fits."""
     chosen = [(each.sizes[p], each.values[p], each.kinds[p]) for each, p in zip(items, answer.choice, strict=True)]
     assert answer.value == pytest.approx(sum(value for _, value, _ in chosen))
     for kind, room in enumerate(capacities):
@@ -52,7 +52,7 @@ def test_no_choice_that_fits_is_worth_more(lists: list[list[tuple[int, float]]],
 
 @given(st.lists(st.lists(typed_option, min_size=1, max_size=4), max_size=4), st.integers(0, 7), st.integers(0, 7))
 @settings(deadline=None)
-def test_two_kinds_are_solved_as_exactly(lists: list[list[tuple[int, float, int]]], first: int, second: int) -> None:
+def test_two_kinds_are_solved_exactly_too(lists: list[list[tuple[int, float, int]]], first: int, second: int) -> None:
     items = [typed(options) for options in lists]
     best, answer = best_of_all(items, (first, second)), solve(items, (first, second), exact=True)
     assert (answer is None) == (best is None)
@@ -64,7 +64,7 @@ def test_two_kinds_are_solved_as_exactly(lists: list[list[tuple[int, float, int]
 @given(st.lists(st.lists(typed_option, max_size=4), max_size=4), st.integers(0, 7), st.integers(0, 7))
 @settings(deadline=None)
 def test_prices_fit_and_their_bound_holds(lists: list[list[tuple[int, float, int]]], first: int, second: int) -> None:
-    items = [typed([(0, 0.0, 0), *options]) for options in lists]  # with nothing as an option, as every job has it
+    items = [typed([(0, 0.0, 0), *options]) for options in lists]  # "nothing" is an option, as for every job
     best, answer = best_of_all(items, (first, second)), solve(items, (first, second), exact=False)
     assert answer is not None
     assert best is not None
@@ -86,13 +86,13 @@ def test_prices_come_close_to_the_optimum_of_many_jobs() -> None:
     assert priced.gap <= 0.002 * exact.value
 
 
-def test_of_equal_values_the_first_option_is_taken() -> None:
+def test_the_first_of_equally_good_options_is_taken() -> None:
     answer = solve([item([(2, 1.0), (1, 1.0), (2, 1.0)])], (4,))
     assert answer is not None
     assert answer.choice == [0]
 
 
-def test_nothing_to_choose_is_an_answer_and_nothing_that_fits_is_none() -> None:
+def test_an_empty_choice_has_an_answer_and_an_impossible_one_has_none() -> None:
     assert solve([], (3,)) == Answer([], 0.0, 0.0)
     assert solve([item([(4, 1.0)])], (3,)) is None
     assert solve([item([(4, 1.0)])], (3,), exact=False) is None

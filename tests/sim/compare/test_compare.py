@@ -1,4 +1,5 @@
-"""Runs side by side: what they are, that processes change nothing, and what the rules of an artifact charge."""
+"""Runs side by side: what they are, that the number of processes changes nothing, and what the rules of an artifact
+charge."""
 
 from __future__ import annotations
 
@@ -34,7 +35,7 @@ def clusters(*texts: str) -> list[compare.Cluster]:
 
 
 def figures(outcome: Outcome) -> Outcome:
-    """Without what the clock of this machine says."""
+    """The outcome without the figures that come from this machine's clock."""
     return replace(outcome, round_seconds=(), wall_seconds=0.0)
 
 
@@ -49,7 +50,7 @@ def test_every_combination_is_run_once_in_a_stated_order(tmp_path: Path) -> None
     assert len(runs[-1].rules.nodes) == 2
 
 
-def test_processes_change_nothing_but_the_time_it_takes(tmp_path: Path) -> None:
+def test_the_number_of_processes_changes_only_the_time_it_takes(tmp_path: Path) -> None:
     runs = compare.plan(["goodput", "fifo"], [source(tmp_path)], clusters("2x4"), rules)
     shares: list[list[float]] = []
     together = compare.run_all(runs, 2, lambda found: shares.append(list(found)))
@@ -68,7 +69,7 @@ def test_progress_reaches_the_end(tmp_path: Path) -> None:
     assert len(shares) > len(runs)
 
 
-def test_an_error_in_a_process_comes_out_as_it_was(tmp_path: Path) -> None:
+def test_an_error_in_a_process_is_reported_unchanged(tmp_path: Path) -> None:
     runs = compare.plan(["fifo"], [source(tmp_path), source(tmp_path, name="v")], clusters("2x4"), rules)
     (tmp_path / "v.csv").write_text(WORKLOAD + "\nx,0,tiny,1,32\ny,nan,tiny,1,32\n")
     with pytest.raises(UsageError, match=r"v\.csv row 3") as caught:
@@ -77,14 +78,14 @@ def test_an_error_in_a_process_comes_out_as_it_was(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("processes", [1, 2])
-def test_what_was_not_measured_names_policy_and_workload(tmp_path: Path, processes: int) -> None:
+def test_an_unmeasured_size_is_reported_with_policy_and_workload(tmp_path: Path, processes: int) -> None:
     jobs = [source(tmp_path, "a,0,tiny,7,32", name=name) for name in ("v", "w")]
     runs = compare.plan(["fifo"], jobs, clusters("1x8"), rules)
     with pytest.raises(Refused, match=r"^fifo on [vw]: tiny was not measured on 7 GPUs of 1 node"):
         compare.run_all(runs, processes)
 
 
-def test_what_sia_charges_is_by_application(tmp_path: Path) -> None:
+def test_sias_charges_depend_on_the_application(tmp_path: Path) -> None:
     for name in ("bert", "cifar10", "ncf"):
         tiny(tmp_path / "traces", name)
     rows = ("a,0,tiny,1,32", "b,0,other,1,32")
@@ -95,7 +96,7 @@ def test_what_sia_charges_is_by_application(tmp_path: Path) -> None:
     assert dict(SIA.restarts)["imagenet"] == 250.0
 
 
-def test_a_category_keeps_the_batch_or_the_gpus_too(tmp_path: Path) -> None:
+def test_a_category_fixes_the_batch_size_or_also_the_gpus(tmp_path: Path) -> None:
     path = tmp_path / "w.csv"
     path.write_text(f"{WORKLOAD},category\na,0,tiny,2,64,rigid\nb,0,tiny,2,64,scale-gpus\nc,0,tiny,2,64,adaptive\n")
     tasks = Published("w", str(path), str(tiny(tmp_path / "traces"))).tasks()
@@ -126,15 +127,15 @@ def test_blocks_hold_the_runs_of_one_cluster_and_their_means(tmp_path: Path) -> 
         assert mean.avg_jct == pytest.approx(sum(row.avg_jct for row in block.rows) / 2)
 
 
-def test_what_a_solver_writes_past_python_does_not_reach_the_output(capfd: pytest.CaptureFixture[str]) -> None:
+def test_output_that_a_solver_writes_past_python_is_dropped(capfd: pytest.CaptureFixture[str]) -> None:
     with compare._without_chatter():
         os.write(1, b"a line of a library\n")
     os.write(1, b"ours\n")
     assert capfd.readouterr().out == "ours\n"
 
 
-def test_what_c_would_write_only_at_the_end_of_the_program_is_left_out_too(tmp_path: Path) -> None:
-    """Its buffer, in a program of its own, as pytest's stays open."""
+def test_output_that_c_buffers_until_the_end_is_dropped_too(tmp_path: Path) -> None:
+    """Checks C's own output buffer. It needs a process of its own, because pytest's stays open."""
     program = (
         "import ctypes; from gpq.sim.compare import compare\n"
         "with compare._without_chatter(): ctypes.CDLL(None).puts(b'chatter')"
@@ -145,8 +146,8 @@ def test_what_c_would_write_only_at_the_end_of_the_program_is_left_out_too(tmp_p
     assert (tmp_path / "out").read_text() == "told\n"
 
 
-def test_policies_told_by_an_oracle_run_on_a_cluster_of_one_named_type(tmp_path: Path) -> None:
-    """Their shapes name no type where there is one; the measurements do."""
+def test_policies_with_an_oracle_run_on_a_cluster_of_one_named_type(tmp_path: Path) -> None:
+    """Their shapes name no type if the cluster has only one. The measurements name it."""
     jobs = Published("w", str(workload(tmp_path / "w.csv")), str(tiny(tmp_path / "traces", kinds=("t4",))))
     runs = compare.plan(["optimus", "slaq", "srtf"], [jobs], clusters("2x4:t4"), rules)
     assert [outcome.policy for outcome in compare.run_all(runs)] == ["optimus", "slaq", "srtf"]

@@ -7,7 +7,7 @@ from gpq.errors import UsageError
 from gpq.sim.replay.cluster import parse
 
 
-def test_nodes_of_one_kind() -> None:
+def test_servers_of_one_kind() -> None:
     nodes = parse("16x4")
     assert [node.id for node in nodes] == [f"n{i:02}" for i in range(16)]
     assert {node.state for node in nodes} == {NodeState.UP}
@@ -15,14 +15,14 @@ def test_nodes_of_one_kind() -> None:
     assert sum(len(node.devices) for node in nodes) == 64
 
 
-def test_types_stay_as_they_are_written_and_in_order() -> None:
+def test_types_keep_their_spelling_and_order() -> None:
     nodes = parse("6x4:t4, 3x8:RTX,2x8:dgx-ext")
     assert [node.devices[0].type for node in nodes] == ["t4"] * 6 + ["RTX"] * 3 + ["dgx-ext"] * 2
     assert [len(node.devices) for node in nodes] == [4] * 6 + [8] * 5
     assert [node.id for node in nodes] == sorted(node.id for node in nodes)
 
 
-def test_names_sort_as_numbers_do() -> None:
+def test_names_sort_like_numbers() -> None:
     names = [node.id for node in parse("101x1")]
     assert (names[0], names[100]) == ("n000", "n100")
     assert names == sorted(names)
@@ -32,14 +32,14 @@ def test_names_sort_as_numbers_do() -> None:
 @pytest.mark.parametrize(
     "text", ["", "4", "4x", "x4", "4x4x4", "4x-1", "4x4:", "4x4:a b", "4x4,", "4X4", "٤x4", "99999999x1"]
 )
-def test_what_cannot_be_read(text: str) -> None:
+def test_unreadable_clusters_are_refused(text: str) -> None:
     with pytest.raises(UsageError, match="cannot read") as caught:
         parse(text)
     assert "16x4" in caught.value.hint
 
 
 @pytest.mark.parametrize(("text", "problem"), [("0x4", "no nodes"), ("2x4,3x0", "3x0 has no GPUs")])
-def test_nothing_cannot_be_a_cluster(text: str, problem: str) -> None:
+def test_an_empty_text_is_not_a_cluster(text: str, problem: str) -> None:
     with pytest.raises(UsageError, match=problem):
         parse(text)
 

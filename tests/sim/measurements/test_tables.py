@@ -11,7 +11,7 @@ from tests.support.measured import write
 COLUMNS = (Column("name", text=True), Column("time", least=0.0), Column("gpus", whole=True, least=1.0))
 
 
-def test_columns_are_found_by_name_and_rows_by_line(tmp_path: Path) -> None:
+def test_columns_are_found_by_name_and_rows_keep_their_numbers(tmp_path: Path) -> None:
     path = write(tmp_path / "w.csv", ("time,gpus,other,name", "1.5,2,?,a", "", " 2e1 ,3.0,!, b "))
     table = read(path, COLUMNS)
     assert table.numbers["time"].tolist() == [1.5, 20.0]
@@ -26,7 +26,7 @@ def test_a_column_may_have_a_default(tmp_path: Path) -> None:
     assert read(path, (Column("kind", text=True, default="x"),)).texts == {"kind": ["x"]}
 
 
-def test_a_byte_order_mark_is_no_part_of_the_first_name(tmp_path: Path) -> None:
+def test_a_byte_order_mark_is_not_part_of_the_first_name(tmp_path: Path) -> None:
     (tmp_path / "w.csv").write_bytes(b"\xef\xbb\xbfname\r\na\r\n")
     assert read(tmp_path / "w.csv", (Column("name", text=True),)).texts == {"name": ["a"]}
 
@@ -49,7 +49,7 @@ def test_a_byte_order_mark_is_no_part_of_the_first_name(tmp_path: Path) -> None:
         ('"a,1,1', "w.csv is not a CSV file: unexpected end of data"),
     ],
 )
-def test_what_is_wrong_is_said_with_its_row(tmp_path: Path, row: str, problem: str) -> None:
+def test_a_mistake_is_reported_with_its_row(tmp_path: Path, row: str, problem: str) -> None:
     path = write(tmp_path / "w.csv", ("name,time,gpus", "z,0,1", row))
     with pytest.raises(UsageError) as caught:
         read(path, COLUMNS)
@@ -68,20 +68,20 @@ def test_what_is_wrong_is_said_with_its_row(tmp_path: Path, row: str, problem: s
         (b"name,time,gpus\n\xff,1,1\n", "w.csv is not UTF-8 text"),
     ],
 )
-def test_a_file_that_is_no_such_table(tmp_path: Path, content: bytes, problem: str) -> None:
+def test_a_file_that_is_not_a_table_is_refused(tmp_path: Path, content: bytes, problem: str) -> None:
     (tmp_path / "w.csv").write_bytes(content)
     with pytest.raises(UsageError) as caught:
         read(tmp_path / "w.csv", COLUMNS)
     assert caught.value.message == problem
 
 
-def test_a_value_may_have_to_be_above_its_least(tmp_path: Path) -> None:
+def test_a_value_may_have_to_be_above_its_minimum(tmp_path: Path) -> None:
     path = write(tmp_path / "w.csv", ("step", "0"))
     with pytest.raises(UsageError, match=r"row 2: step is 0, must be > 0"):
         read(path, (Column("step", least=0.0, above=True),))
 
 
-def test_a_missing_file_and_a_folder(tmp_path: Path) -> None:
+def test_a_missing_file_or_a_folder_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="no file"):
         read(tmp_path / "none.csv", COLUMNS)
     with pytest.raises(UsageError, match=r"cannot read .*: Is a directory"):

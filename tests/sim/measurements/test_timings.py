@@ -35,17 +35,17 @@ def test_a_measured_placement_is_linear_between_its_own_batches(tmp_path: Path) 
     assert (times.smallest, times.largest) == (10, 40)
 
 
-def test_an_unmeasured_placement_lies_between_means_and_larger_ones(tmp_path: Path) -> None:
+def test_an_unmeasured_placement_lies_between_means_and_larger_placements(tmp_path: Path) -> None:
     times = measured(tmp_path)
     assert times.times((2,) * 16, 10) == pytest.approx((8.5, 7.5))  # a row of scalability.csv
-    assert times.times((1,) * 8 + (2,) * 8, 15) == pytest.approx((8.75, 7.5))  # half-way between four
-    # Three GPUs of two nodes: half-way between two (11) and four (the mean of 13 and 22).
+    assert times.times((1,) * 8 + (2,) * 8, 15) == pytest.approx((8.75, 7.5))  # halfway between four
+    # Three GPUs of two servers: halfway between two (11) and four (the mean of 13 and 22).
     alone = tuple(row for row in PLACEMENTS if not row.startswith(("12,", "112,")))
     less = measured(tmp_path / "less", (*alone, "14,10,9.0,8.0", "14,20,9.0,8.0"))
     assert less.times((1, 2), 10) == pytest.approx(((2.0 + 2.4) / 2, (1.0 + 1.4) / 2))
 
 
-def test_more_nodes_than_were_measured_count_as_the_most_there_were(tmp_path: Path) -> None:
+def test_more_servers_than_measured_count_as_the_most_measured(tmp_path: Path) -> None:
     times = measured(tmp_path)
     assert times.times((1,) * 24, 10) == times.times((1,) * 8 + (2,) * 8, 10)
 
@@ -61,7 +61,9 @@ def test_more_nodes_than_were_measured_count_as_the_most_there_were(tmp_path: Pa
         ((2,) * 16, 30, "toy was not measured on 32 GPUs of 16 nodes"),
     ],
 )
-def test_what_was_not_measured_is_refused(tmp_path: Path, counts: tuple[int, ...], atomic: float, problem: str) -> None:
+def test_unmeasured_configurations_are_refused(
+    tmp_path: Path, counts: tuple[int, ...], atomic: float, problem: str
+) -> None:
     with pytest.raises(NotMeasured) as caught:
         measured(tmp_path).times(counts, atomic)
     assert caught.value.message.startswith(problem)
@@ -69,7 +71,7 @@ def test_what_was_not_measured_is_refused(tmp_path: Path, counts: tuple[int, ...
     assert caught.value.code == 5
 
 
-def test_the_range_of_batches_that_can_be_asked_for(tmp_path: Path) -> None:
+def test_the_range_of_valid_batch_sizes(tmp_path: Path) -> None:
     times = measured(tmp_path)
     assert times.measured((1,)) == (10, 40)
     assert times.measured((1, 1)) == (10, 20)
@@ -78,14 +80,14 @@ def test_the_range_of_batches_that_can_be_asked_for(tmp_path: Path) -> None:
         times.measured((8, 8))
 
 
-def test_measurements_of_one_node_alone_say_nothing_of_two(tmp_path: Path) -> None:
+def test_measurements_of_one_server_say_nothing_about_two(tmp_path: Path) -> None:
     one = ("placement,local_bsz,step_time,sync_time", "1,10,1,0", "1,20,2,0", "2,10,1,0", "2,20,2,0")
     same = ("num_nodes,num_replicas,local_bsz,step_time,sync_time", "1,1,10,1,0", "1,2,20,2,0")
     times = measured(tmp_path, one, same)
     assert times.times((2,), 15) == (1.5, 0.0)
     with pytest.raises(NotMeasured, match="2 GPUs of 2 nodes"):
         times.times((1, 1), 10)
-    few = measured(tmp_path / "few", one[:2], same[:2])  # too few to span anything
+    few = measured(tmp_path / "few", one[:2], same[:2])  # too few to span a range
     with pytest.raises(NotMeasured, match="2 GPUs of 2 nodes"):
         few.measured((1, 1))
 
@@ -101,11 +103,11 @@ def test_measurements_of_one_node_alone_say_nothing_of_two(tmp_path: Path) -> No
         ("2,0,1,0", r"local_bsz is 0, must be >= 1"),
     ],
 )
-def test_rows_that_cannot_be_measurements(tmp_path: Path, row: str, problem: str) -> None:
+def test_invalid_measurements_are_refused(tmp_path: Path, row: str, problem: str) -> None:
     with pytest.raises(UsageError, match=rf"placements.csv row 17: {problem}"):
         measured(tmp_path, (*PLACEMENTS, row))
 
 
-def test_more_nodes_than_replicas_cannot_be(tmp_path: Path) -> None:
+def test_more_servers_than_replicas_are_refused(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"scalability.csv row 6: num_nodes is 4, more than num_replicas, 2"):
         measured(tmp_path, scalability=(*SCALABILITY, "4,2,10,1,0"))

@@ -20,7 +20,7 @@ def numbered(name: str, folder: Path, epochs: int, last: str = "validation-60.cs
     return path
 
 
-def test_what_is_known_of_an_application_of_ones_own(tmp_path: Path) -> None:
+def test_a_folder_of_measurements_becomes_an_application(tmp_path: Path) -> None:
     found = Application(application(tmp_path))
     assert (found.name, found.base_batch, found.max_batch, found.epochs, found.work) == ("toy", 20, 60, 3, 300.0)
     assert (found.min_atomic, found.max_atomic, found.fixed_batch, found.most_replicas, found.types) == (
@@ -38,7 +38,7 @@ def test_what_is_known_of_an_application_of_ones_own(tmp_path: Path) -> None:
     assert found.progress(1) == 100.0
 
 
-def test_folders_with_measurements_are_applications_and_are_read_when_asked_for(tmp_path: Path) -> None:
+def test_folders_with_measurements_are_applications_and_are_read_when_needed(tmp_path: Path) -> None:
     application(tmp_path, "good")
     write(application(tmp_path, "bad") / "placements.csv", ("nonsense",))
     write(tmp_path / "workloads" / "workload-1.csv", ("name",))
@@ -52,7 +52,7 @@ def test_folders_with_measurements_are_applications_and_are_read_when_asked_for(
     assert caught.value.hint == "there are bad, good"
 
 
-def test_a_folder_that_has_none(tmp_path: Path) -> None:
+def test_a_folder_without_measurements_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="no folder"):
         Traces(tmp_path / "none")
     with pytest.raises(UsageError, match="has no measurements"):
@@ -65,7 +65,7 @@ def test_a_missing_file_is_named(tmp_path: Path) -> None:
         Application(tmp_path / "toy")
 
 
-def test_types_go_by_the_names_people_use(tmp_path: Path) -> None:
+def test_types_have_the_names_that_people_use(tmp_path: Path) -> None:
     path = application(tmp_path, kinds=("aws", "rtx", "dgx-ext", "quad", "azure"))
     for i, kind in enumerate(("aws", "rtx", "dgx-ext", "quad", "azure"), 1):
         rows = ("placement,local_bsz,step_time,sync_time", f"1,{i},{i},0", f"1,{10 * i},{i},0")
@@ -88,14 +88,14 @@ def test_types_go_by_the_names_people_use(tmp_path: Path) -> None:
         found.times((1,), 51, "v100")
 
 
-def test_measurements_without_a_type_are_of_t4(tmp_path: Path) -> None:
+def test_measurements_without_a_type_count_as_t4(tmp_path: Path) -> None:
     found = Application(application(tmp_path))
     assert found.times((2,), 10, "t4") == found.times((2,), 10) == (1.2, 0.2)
     with pytest.raises(UsageError, match="no measurements on GPU type a100"):
         found.times((2,), 10, "a100")
 
 
-def test_a_named_t4_goes_before_measurements_without_a_type(tmp_path: Path) -> None:
+def test_a_named_t4_takes_precedence_over_measurements_without_a_type(tmp_path: Path) -> None:
     path = application(tmp_path, kinds=("", "aws"))
     write(path / "placements-aws.csv", ("placement,local_bsz,step_time,sync_time", "1,10,7,0"))
     found = Application(path)
@@ -127,6 +127,6 @@ def test_ncf_has_one_batch_and_one_gpu(tmp_path: Path) -> None:
         Application(numbered("ncf", tmp_path / "short", 10))
 
 
-def test_a_known_application_that_is_cut_short_is_refused(tmp_path: Path) -> None:
+def test_a_known_application_with_missing_epochs_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"validation-20.csv of cifar10 has 99 epochs, expected 100"):
         Application(numbered("cifar10", tmp_path, 99))

@@ -17,7 +17,7 @@ def training(folder: Path, small: tuple[str, ...] = SMALL, large: tuple[str, ...
     return Training(folder, epochs)
 
 
-def test_noise_is_linear_in_the_batch_and_of_the_epoch_under_way(tmp_path: Path) -> None:
+def test_noise_is_linear_in_the_batch_size_and_belongs_to_the_present_epoch(tmp_path: Path) -> None:
     found = training(tmp_path)
     assert found.sizes == (20, 60)
     assert found.stats(20, 0) == (8.0, 4.0)
@@ -25,7 +25,7 @@ def test_noise_is_linear_in_the_batch_and_of_the_epoch_under_way(tmp_path: Path)
     assert found.stats(30, 1) == pytest.approx((1.75, 5.75))  # a quarter of the way
 
 
-def test_progress_is_that_of_the_run_that_needs_fewest_steps(tmp_path: Path) -> None:
+def test_progress_is_that_of_the_run_with_the_fewest_steps(tmp_path: Path) -> None:
     found = training(tmp_path)
     assert [found.progress(epoch) for epoch in range(4)] == [0.0, 100.0, 198.0, 300.0]
 
@@ -45,7 +45,7 @@ def test_the_best_metric_so_far(tmp_path: Path) -> None:
 
 def test_the_loss_falls_from_the_worst_start_to_the_best_end(tmp_path: Path) -> None:
     found = training(tmp_path)
-    assert found.loss(60, 0.0) == 1.0  # a quality begins at 0
+    assert found.loss(60, 0.0) == 1.0  # a quality starts at 0
     assert found.loss(60, 101.0) == pytest.approx(1 - 0.2 / 0.9)
     assert found.loss(60, 149.5) == pytest.approx(1 - 0.4 / 0.9)
     assert found.loss(60, 303.0) == found.loss(60, 999.0) == 0.0
@@ -54,7 +54,7 @@ def test_the_loss_falls_from_the_worst_start_to_the_best_end(tmp_path: Path) -> 
     assert curve == sorted(curve, reverse=True)
 
 
-def test_an_error_begins_as_far_above_its_first_value_as_the_second_is_below(tmp_path: Path) -> None:
+def test_an_error_starts_as_far_above_its_first_value_as_the_second_is_below(tmp_path: Path) -> None:
     rows = (HEADER, "10,10,6,1,1", "20,20,4,1,1", "30,30,3,1,1")
     found = training(tmp_path, rows, rows)
     assert found.metric(20, 3) == (3.0, False)
@@ -67,7 +67,7 @@ def test_a_metric_that_never_gets_better_has_no_loss_curve(tmp_path: Path) -> No
         training(tmp_path, rows, rows).loss(20, 10.0)
 
 
-def test_outside_the_measured_batches_and_epochs_nothing_is_known(tmp_path: Path) -> None:
+def test_nothing_is_known_outside_the_measured_batch_sizes_and_epochs(tmp_path: Path) -> None:
     found = training(tmp_path)
     for batch in (19.9, 61.0, float("nan")):
         with pytest.raises(NotMeasured, match="not trained at a batch of"):
@@ -81,14 +81,14 @@ def test_outside_the_measured_batches_and_epochs_nothing_is_known(tmp_path: Path
             ask(epoch)
 
 
-def test_the_epochs_are_those_that_every_run_has_unless_they_are_known(tmp_path: Path) -> None:
+def test_the_epochs_are_those_of_every_run_unless_known(tmp_path: Path) -> None:
     assert training(tmp_path, large=LARGE[:3]).epochs == 2
     assert training(tmp_path, epochs=2).progress(2) == 198.0
     with pytest.raises(UsageError, match=r"validation-20.csv of .* has 3 epochs, expected 5"):
         training(tmp_path, epochs=5)
 
 
-def test_files_that_cannot_be_runs(tmp_path: Path) -> None:
+def test_files_that_are_not_runs_are_refused(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"validation-20.csv row 3: progress must grow"):
         training(tmp_path, (HEADER, "10,10,6,1,1", "10,11,6,1,1"))
     with pytest.raises(UsageError, match=r"validation-20.csv row 2: grad_sqr is -1, must be >= 0"):

@@ -1,4 +1,4 @@
-"""Time alone on a share: by hand on measurements of which every number is known."""
+"""The time a job takes alone on a share: computed by hand from measurements whose every number is known."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def task(tmp_path: Path) -> Task:
     return Task("a", 0.0, Traces(tiny(tmp_path)).application("tiny"), restart=30.0)
 
 
-def test_speeds_are_those_of_the_best_batch_and_never_worse_than_the_base_batch(task: Task) -> None:
+def test_throughput_is_that_of_the_best_batch_size_and_never_below_the_base(task: Task) -> None:
     speeds = best_speeds(task.truth, "", ((1,), (4,)))
     assert speeds.shape == (3, 2)
     assert speeds[0, 0] >= 1 / 0.084, "a base step of 32 examples takes 84 ms alone"
@@ -26,7 +26,7 @@ def test_speeds_are_those_of_the_best_batch_and_never_worse_than_the_base_batch(
     assert (speeds[2] >= speeds[0]).all(), "the noise scale grows, and with it what a larger batch is worth"
 
 
-def test_a_whole_share_is_that_shape_and_half_a_gpu_is_one_for_half_the_time(task: Task) -> None:
+def test_a_whole_share_is_that_shape_and_half_a_gpu_is_one_gpu_half_the_time(task: Task) -> None:
     alone, work = Alone(parse("1x4")), 1000.0
     speeds = best_speeds(task.truth, "", ((1,), (2,), (3,), (4,)))
     four, one, half = alone.seconds(task, 1.0), alone.seconds(task, 4.0), alone.seconds(task, 8.0)
@@ -35,7 +35,7 @@ def test_a_whole_share_is_that_shape_and_half_a_gpu_is_one_for_half_the_time(tas
     assert half == pytest.approx(30.0 + 2 * (one - 30.0))
 
 
-def test_a_rigid_job_gains_nothing_from_more_than_it_asked_for(task: Task) -> None:
+def test_a_rigid_job_gains_nothing_from_more_gpus_than_it_asked_for(task: Task) -> None:
     rigid = Task("b", 0.0, task.truth, replicas=2, rigid=True, restart=30.0)
     alone = Alone(parse("2x4"))
     assert alone.seconds(rigid, 1.0) == alone.seconds(rigid, 4.0)
@@ -44,7 +44,7 @@ def test_a_rigid_job_gains_nothing_from_more_than_it_asked_for(task: Task) -> No
     assert alone.seconds(rigid, 1.0) > free  # type: ignore[operator]
 
 
-def test_of_several_types_the_mean_is_weighted_by_their_gpus(tmp_path: Path) -> None:
+def test_with_several_types_the_mean_is_weighted_by_their_gpus(tmp_path: Path) -> None:
     truth = Traces(tiny(tmp_path, kinds=("aws", "dgx-ext"))).application("tiny")
     task = Task("a", 0.0, truth, restart=0.0)
     both = Alone(parse("1x4:t4,1x2:a100")).seconds(task, 1.0)

@@ -1,4 +1,4 @@
-"""A lab's own jobs, replayed: what was measured becomes the truth, and what cannot be replayed is named."""
+"""A lab replays its own jobs: the measurements become the truth, and jobs that cannot be replayed are named."""
 
 from __future__ import annotations
 
@@ -64,14 +64,14 @@ def test_an_adaptive_job_follows_its_fitted_model_and_its_noise() -> None:
     step, sync = truth.times((4, 4), 64)
     assert step == pytest.approx(float(step_time(PARAMS, 2, 8, 64)), rel=0.05)
     assert step - sync == pytest.approx(float(grad_time(PARAMS, 64)), rel=0.05)
-    assert truth.stats(256, 0) == (1.0, pytest.approx(10.0))  # of a base batch of 64
+    assert truth.stats(256, 0) == (1.0, pytest.approx(10.0))  # at a base batch size of 64
     assert truth.progress(truth.epochs) == 5000.0
     assert truth.iterations(64, 1) == pytest.approx(5000.0)
     assert truth.iterations(640 * 100, 1) < truth.iterations(640, 1) < 5000.0
     assert (task.restart, task.replicas, task.batch_size, task.rigid) == (12.0, 2, 64, False)
 
 
-def test_a_job_that_has_not_ended_counts_as_far_as_it_came_and_is_named() -> None:
+def test_an_unfinished_job_counts_with_its_progress_and_is_named() -> None:
     here = running(1, on("a", 0, 1), since=NOW - 500.0, profile=profile(0.25, 1000.0))
     over = ended(2, state=JobState.FAILED, profile=profile(0.25, 1000.0))
     found = history([here, over], NOW)
@@ -80,13 +80,13 @@ def test_a_job_that_has_not_ended_counts_as_far_as_it_came_and_is_named() -> Non
     assert plan_runs.unended(found) == "1 job has not ended: only its work so far counts (1)"
 
 
-def test_time_held_by_its_user_is_none_in_which_a_job_waited() -> None:
+def test_time_held_by_the_user_is_not_waiting_time() -> None:
     jobs = [ended(1, at=100.0), ended(2, at=200.0)]
     found = history(jobs, NOW, hold_seconds={jobs[1].id: 5000.0})
     assert [(task.name, task.at) for task in found.tasks()] == [("1", 0.0), ("2", 5100.0)]
 
 
-def test_gpus_are_called_as_they_were_when_jobs_were_measured_on_them() -> None:
+def test_gpus_keep_the_type_names_of_the_measurements() -> None:
     rows = tuple(replace(row, gpu_type="NVIDIA A100") for row in profile().rows)
     jobs = [ended(1, profile=profile(rows=rows)), ended(2, spec_=black_box(2), profile=Profile())]
     found = history(jobs, NOW, gpu_types={jobs[1].id: {"Tesla T4", ""}})
@@ -102,14 +102,14 @@ def test_gpus_are_called_as_they_were_when_jobs_were_measured_on_them() -> None:
         typed(parse("2x4:a100"), ())
 
 
-def test_its_loss_is_the_logged_one_and_never_grows() -> None:
+def test_the_loss_is_the_logged_one_and_never_grows() -> None:
     points = tuple(LossPoint(1000.0 * index, loss) for index, loss in enumerate((5.0, 3.0, 4.0, 1.0)))
     truth = only(ended(1, profile=profile(losses=points))).truth
     assert [truth.loss(64, step) for step in (0.0, 500.0, 1000.0, 2000.0, 3000.0)] == [1.0, 0.75, 0.5, 0.5, 0.0]
     assert only(ended(1)).truth.loss(64, 2500.0) == pytest.approx(0.5)
 
 
-def test_everything_else_takes_as_long_as_it_took_on_as_many_gpus() -> None:
+def test_other_jobs_take_as_long_as_before_on_as_many_gpus() -> None:
     box = ended(1, spec_=black_box(2), profile=Profile())
     task = only(box)
     assert isinstance(task.truth, FixedTruth)
@@ -120,8 +120,8 @@ def test_everything_else_takes_as_long_as_it_took_on_as_many_gpus() -> None:
     assert only(still).truth.progress(1) == pytest.approx(42.0)
 
 
-def test_a_replayed_job_takes_what_it_took() -> None:
-    """On its own GPUs, with no start to pay: a black box exactly; a training job by its model."""
+def test_a_replayed_job_takes_as_long_as_before() -> None:
+    """On its own GPUs, with no start to pay for: a black box exactly, a training job by its model."""
     found = history([ended(1, spec_=black_box(2), profile=Profile())], NOW, restart=0.0)
     [box] = replay("fifo", found.tasks(), Rules(parse("1x2"))).jobs
     assert box.ended_at - box.started_at == 600.0
@@ -140,7 +140,7 @@ def test_more_gpus_would_have_helped() -> None:
     assert sum(job.completion_seconds for job in many) < 0.8 * sum(job.completion_seconds for job in few)
 
 
-def test_what_cannot_be_replayed_is_named_with_its_reason() -> None:
+def test_jobs_that_cannot_be_replayed_are_named_with_the_reason() -> None:
     jobs = [
         ended(1),
         job(2, state=JobState.CANCELLED, spec_=spec(name="early")),
@@ -160,7 +160,7 @@ def test_what_cannot_be_replayed_is_named_with_its_reason() -> None:
     )
 
 
-def test_times_count_from_the_first_job_since_then() -> None:
+def test_times_count_from_the_first_replayed_job() -> None:
     jobs = [ended(3, at=NOW - 100.0), ended(1, at=NOW - 9000.0), ended(2, at=NOW - 3600.0)]
     found = history(jobs, NOW, since=3600.0)
     assert [(task.name, task.at) for task in found.tasks()] == [("2", 0.0), ("3", 3500.0)]

@@ -1,4 +1,4 @@
-"""The figures of a run, against sums done by hand."""
+"""The figures of a run, compared with sums done by hand."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def run(policy: str, *jobs: JobOutcome, seconds: tuple[float, ...] = (0.001, 0.0
     return Outcome(policy, "w", 0, 4, jobs, seconds, 1.5, 2.0)
 
 
-def test_a_summary_is_what_its_columns_say() -> None:
+def test_a_summary_matches_its_columns() -> None:
     row = summary(
         run("p", ended("a", 10, 110, rho=0.5), ended("b", 20, 220, rho=2.0, restarts=3), ended("c", 0, 300, rho=None))
     )
@@ -26,7 +26,7 @@ def test_a_summary_is_what_its_columns_say() -> None:
     assert (row.restarts_per_job, row.gpu_hours, row.round_ms_median, row.round_ms_max) == (1.0, 3.0, 2.0, 4.0)
 
 
-def test_without_known_fairness_there_is_none_and_not_zero() -> None:
+def test_unknown_fairness_is_none_and_not_zero() -> None:
     row = summary(run("p", ended("a", 0, 10, rho=None), seconds=()))
     assert (row.rho_p95, row.rho_max, row.rho_above_1, row.round_ms_max) == (None, None, None, 0.0)
 

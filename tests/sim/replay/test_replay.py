@@ -1,4 +1,4 @@
-"""The physics of a simulated run against sums done by hand, its two clocks, and that luck is an argument."""
+"""The physics of a simulated run compared with sums done by hand, its two clocks, and that the seed decides all luck."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from gpq.sim.replay.replay import replay
 from gpq.sim.replay.rules import Rules
 from tests.support.measurements import tiny, workload
 
-EPOCH = 84.0  # seconds of 1000 base steps on one GPU
+EPOCH = 84.0  # seconds for 1000 base steps on one GPU
 LENGTH = 3 * EPOCH
 RESTART = 30.0
 ROOT = Path(__file__).resolve().parents[3]
@@ -28,7 +28,7 @@ ROOT = Path(__file__).resolve().parents[3]
 def run(
     folder: Path, policy: str, nodes: str, *rows: str, charges: Charges | None = None, **rules: object
 ) -> dict[str, JobOutcome]:
-    """By name; jobs are of the applications `tiny` and `short` (a tenth of it)."""
+    """Outcomes by name. Jobs run the applications `tiny` and `short` (a tenth of it)."""
     traces = tiny(folder / "traces")
     tiny(traces, "short", steps=100)
     source = Published("w", str(workload(folder / "w.csv", *rows)), str(traces), charges or Charges())
@@ -36,7 +36,7 @@ def run(
     return {job.name: job for job in outcome.jobs}
 
 
-def test_a_lone_job_takes_the_round_the_start_and_its_steps(tmp_path: Path) -> None:
+def test_a_lone_job_takes_a_round_plus_its_start_plus_its_steps(tmp_path: Path) -> None:
     job = run(tmp_path, "fifo", "2x4", "a,0,tiny,1,32")["a"]
     assert (job.started_at, job.ended_at, job.restarts) == (60.0, 60.0 + RESTART + LENGTH, 0)
     assert job.gpu_seconds == RESTART + LENGTH
@@ -44,26 +44,27 @@ def test_a_lone_job_takes_the_round_the_start_and_its_steps(tmp_path: Path) -> N
 
 
 def test_a_larger_batch_on_more_gpus_is_worth_its_gain_and_epochs_end_on_whole_seconds(tmp_path: Path) -> None:
-    # 32 examples on each of three GPUs of two nodes: 114 ms. Noise scales of 4, 8 and 12 base batches: gains of
-    # 15/7, 27/11 and 13/5. 53.2, 46.4 and 43.8 seconds an epoch.
+    # 32 examples on each of three GPUs of two servers: 114 ms. Noise scales of 4, 8 and 12 base batch sizes: gains of
+    # 15/7, 27/11 and 13/5. 53.2, 46.4 and 43.8 seconds per epoch.
     job = run(tmp_path, "fifo", "3x2", "a,0,tiny,3,96")["a"]
     assert job.ended_at == 60.0 + RESTART + 53 + 46 + 44
     assert job.gpu_seconds == 3 * (RESTART + 143)
 
 
-def test_jobs_over_several_nodes_slow_each_other_down_where_they_share_one(tmp_path: Path) -> None:
+def test_jobs_across_servers_slow_each_other_down_if_they_share_one(tmp_path: Path) -> None:
     rows = ("a,0,tiny,3,96", "b,0,tiny,3,96")
     assert {job.ended_at for job in run(tmp_path, "fifo", "3x2", *rows).values()} == {233.0}
     slowed = run(tmp_path, "fifo", "3x2", *rows, interference=0.5)
     assert {job.ended_at for job in slowed.values()} == {60.0 + RESTART + 106 + 93 + 88}
     apart = run(tmp_path, "fifo", "4x2", *rows, interference=0.5)
     assert {job.ended_at for job in apart.values()} == {233.0}
-    alone = run(tmp_path, "fifo", "2x2", rows[0], "b,0,tiny,1,32", interference=0.5)  # b spans nothing
+    alone = run(tmp_path, "fifo", "2x2", rows[0], "b,0,tiny,1,32", interference=0.5)  # b spans no servers
     assert alone["a"].ended_at == 233.0
 
 
-def test_who_was_stopped_pays_another_start_and_keeps_what_it_did(tmp_path: Path) -> None:
-    # b, which is shorter, comes in the middle: at the next tick it has the GPU, at the tick after its end a has it again.
+def test_a_stopped_job_pays_for_another_start_and_keeps_its_progress(tmp_path: Path) -> None:
+    # b, which is shorter, arrives in the middle. It gets the GPU at the next tick, and a gets it back at the tick after
+    # the end of b.
     jobs = run(tmp_path, "srtf", "1x1", "a,0,tiny,1,32", "b,100,short,1,32")
     assert jobs["b"].sizes == ((120.0, 1), (120.0 + RESTART + 3 * 8, 0))
     ran = 120.0 - 60.0 - RESTART
@@ -74,8 +75,8 @@ def test_who_was_stopped_pays_another_start_and_keeps_what_it_did(tmp_path: Path
 
 
 @pytest.mark.parametrize("policy", ["srtf", "optimus", "gavel"])
-def test_policies_are_told_the_times_of_the_only_type_that_there_is(tmp_path: Path, policy: str) -> None:
-    """Shapes name no type where there is one only, though files and machines do."""
+def test_policies_learn_the_times_of_the_only_gpu_type(tmp_path: Path, policy: str) -> None:
+    """Shapes name no type if there is only one, although files and machines do."""
     traces = tiny(tmp_path / "traces", kinds=("dgx-ext",))
     source = Published("w", str(workload(tmp_path / "w.csv", "a,0,tiny,2,64", "b,0,tiny,1,32")), str(traces))
     jobs = replay(policy, source.tasks(), Rules(cluster.parse("1x4:a100"))).jobs
@@ -84,11 +85,11 @@ def test_policies_are_told_the_times_of_the_only_type_that_there_is(tmp_path: Pa
     assert jobs[0].started_at == 60.0
 
 
-def test_a_start_costs_what_the_application_is_charged(tmp_path: Path) -> None:
+def test_a_start_costs_the_charge_of_its_application(tmp_path: Path) -> None:
     charges = Charges(restarts=(("tiny", 50.0),), slowdowns=(("short", 1.5),))
     jobs = run(tmp_path, "fifo", "1x2", "a,0,tiny,1,32", "b,0,short,1,32", charges=charges)
     assert jobs["a"].ended_at == 60.0 + 50.0 + LENGTH
-    assert jobs["b"].ended_at == 60.0 + RESTART + 3 * 13  # 8.4 s x 1.5 an epoch
+    assert jobs["b"].ended_at == 60.0 + RESTART + 3 * 13  # 8.4 s x 1.5 per epoch
 
 
 def test_the_timer_acts_at_the_tick_and_events_at_once(tmp_path: Path) -> None:
@@ -100,13 +101,13 @@ def test_the_timer_acts_at_the_tick_and_events_at_once(tmp_path: Path) -> None:
     assert events["b"].started_at == events["a"].ended_at == 7.0 + RESTART + LENGTH
 
 
-def test_a_batch_that_is_kept_leaves_each_gpu_what_was_measured(tmp_path: Path) -> None:
-    # Of 32 examples eight GPUs would have four each; measured was from eight on.
+def test_a_fixed_batch_size_leaves_each_gpu_a_measured_batch(tmp_path: Path) -> None:
+    # Eight GPUs would have four of the 32 examples each, but the measurements start at eight per GPU.
     job = run(tmp_path, "slaq", "2x4", "a,0,tiny,1,32")["a"]
     assert max(gpus for _, gpus in job.sizes) == 4
 
 
-def test_a_job_that_fits_nowhere_is_refused_in_one_line(tmp_path: Path) -> None:
+def test_a_job_that_fits_no_server_is_refused_in_one_line(tmp_path: Path) -> None:
     with pytest.raises(Refused, match=r"^fifo gives no GPUs to big: no node of this cluster fits") as caught:
         run(tmp_path, "fifo", "2x4", "a,0,short,1,32", "big,0,tiny,9,256")
     assert "\n" not in caught.value.message
@@ -117,7 +118,7 @@ def goodput(folder: Path, seed: int, noise: float) -> dict[str, JobOutcome]:
     return run(folder, "goodput", "2x4", "a,0,tiny,1,32", "b,30,tiny,2,64", "c,45,short,4,128", seed=seed, noise=noise)
 
 
-def test_what_is_measured_is_as_wrong_as_the_seed_has_it(tmp_path: Path) -> None:
+def test_the_seed_decides_the_errors_of_measurements(tmp_path: Path) -> None:
     noisy = [goodput(tmp_path, seed, 0.5) for seed in (1, 1, 2)]
     assert noisy[0] == noisy[1]
     assert noisy[0] != noisy[2]
@@ -125,7 +126,7 @@ def test_what_is_measured_is_as_wrong_as_the_seed_has_it(tmp_path: Path) -> None
 
 
 def figures(folder: Path, policies: str) -> list[Outcome]:
-    """Of the default workload, without what the clock of this machine says."""
+    """The run of the default workload, without the figures that come from this machine's clock."""
     source = Published("w", str(workload(folder / "w.csv")), str(tiny(folder / "traces")))
     rules = Rules(cluster.parse("2x4"), noise=0.1, seed=3)
     found = [replay(policy, source.tasks(), rules) for policy in policies.split(",")]
@@ -147,8 +148,8 @@ def test_the_same_seed_gives_the_same_run_in_every_process(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("policy", ["goodput", "slaq", "srtf"])
-def test_habits_of_a_trace_are_obeyed(tmp_path: Path, policy: str) -> None:
-    """Batches of 256, of which a GPU holds 128 at once; as many jobs as GPUs, so that each would have one at first."""
+def test_habits_of_a_trace_are_respected(tmp_path: Path, policy: str) -> None:
+    """Batches of 256, and a GPU holds 128 at once. There are as many jobs as GPUs, so each would have one at first."""
     traces = tiny(tmp_path / "traces")
     rows = ("a,0,tiny,1,256", "b,0,tiny,1,256", "c,0,tiny,1,256", "d,0,tiny,1,256")
     tasks = Published("w", str(workload(tmp_path / "w.csv", *rows)), str(traces)).tasks()
@@ -160,5 +161,5 @@ def test_habits_of_a_trace_are_obeyed(tmp_path: Path, policy: str) -> None:
 
     assert 1 in sizes()
     assert sizes("resize") == {1}
-    if policy == "slaq":  # goodput begins with another batch than asked for, and a gang has no choice
+    if policy == "slaq":  # goodput starts with another batch size than the job asked for, and a gang has no choice
         assert min(sizes("accumulate")) == 2

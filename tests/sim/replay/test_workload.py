@@ -40,19 +40,19 @@ def test_a_category_is_optional_and_one_of_three(tmp_path: Path) -> None:
         ("a,9,toy,1,20", "the name a is already used in row 2"),
     ],
 )
-def test_rows_that_cannot_be_jobs(tmp_path: Path, row: str, problem: str) -> None:
+def test_rows_that_are_not_valid_jobs_are_refused(tmp_path: Path, row: str, problem: str) -> None:
     path = write(tmp_path / "w.csv", (HEADER, "a,0,toy,1,20", row))
     with pytest.raises(UsageError) as caught:
         read(path)
     assert caught.value.message == f"w.csv row 3: {problem}"
 
 
-def test_an_empty_workload(tmp_path: Path) -> None:
+def test_an_empty_workload_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"w\.csv has no rows"):
         read(write(tmp_path / "w.csv", (HEADER,)))
 
 
-def test_what_was_not_measured_cannot_be_simulated(tmp_path: Path) -> None:
+def test_unmeasured_applications_cannot_be_simulated(tmp_path: Path) -> None:
     application(tmp_path / "traces")
     traces = Traces(tmp_path / "traces")
     path = write(tmp_path / "w.csv", (HEADER, "a,9,toy,1,20", "b,8,toy,64,60"))

@@ -20,8 +20,8 @@ SAMPLE_RANGE = (5, 50)  # steps
 class Statistics:
     """One per job.
 
-    measures: whether the noise scale is measured, if there is memory for it.
-    total_steps: of a loop without a loader, 0 if unknown.
+    measures: whether to measure the noise scale, if there is memory for it.
+    total_steps: the length of a loop without a loader, 0 if unknown.
     probes: the probe of the training, once prepared.
     """
 

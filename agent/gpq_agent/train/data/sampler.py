@@ -67,7 +67,7 @@ class GlobalSampler:
     ):
         """`size`: examples in the data set. Raises GpqTrainError.
 
-        base: the batch of the learning rate, by default the configuration's.
+        base: the batch size of the learning rate, by default the configuration's.
         most: examples that fit on a device at once, by default the configuration's.
         drop_last: an epoch ends when less than a base batch is left.
         own_order: the script's own sampler. `gather`, a collective, compares its orders.

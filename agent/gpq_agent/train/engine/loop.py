@@ -66,7 +66,7 @@ class TrainingLoop:
 
     def failing(self) -> Optional[MicroBatch]:
         """The micro-batch whose body an error ends. The traceback may or may not keep the loop
-        alive, and with it the current micro-batch."""
+        and the current micro-batch alive."""
         return self._dropped or (None if self._runtime.evaluation_failed else self.micro)
 
     def parameters(self) -> List[torch.nn.Parameter]:

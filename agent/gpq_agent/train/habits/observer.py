@@ -1,8 +1,8 @@
 """The base class of observers, which watch a training loop for a habit: their events, and what they
 may read.
 
-An observer reads events and changes nothing. It knows no other observer. Nothing that it does is
-collective: replicas compare only the numbers that it shares.
+An observer reads events and changes nothing. It does not know other observers. Nothing that
+it does is collective: replicas compare only the numbers that it shares.
 """
 
 from typing import (
@@ -38,11 +38,11 @@ Habits = Sequence[Habit]
 class JobView(NamedTuple):
     """What an observer may read.
 
-    parameters: of all optimizers, each once. parts: what checkpoints hold.
-    gradients: what the library keeps of them between two steps.
+    parameters: those of all optimizers, each once. parts: the contents of checkpoints.
+    gradients: the gradients that the library keeps between two steps.
     noticed: is this habit already known? in_batch: is the script in a micro-batch?
-    attend: an observer calls it to hear of the end of the current micro-batch.
-    is_lead: this replica looks at what is the same on all.
+    attend: an observer calls it to learn of the end of the current micro-batch.
+    is_lead: this replica checks things that are the same on all replicas.
     """
 
     models: Sequence[torch.nn.Module]

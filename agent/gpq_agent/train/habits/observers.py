@@ -35,7 +35,7 @@ class Observers:
         self._observers: List[Observer] = []
         self._sharing: List[
             Type[Observer]
-        ] = []  # the same on each replica, whoever was dropped there
+        ] = []  # the same on each replica, whichever were dropped there
         self._methods: Dict[str, List[Callable[..., Any]]] = {}
         self._choose()
 

@@ -11,7 +11,7 @@ from .scheduler_clock import ScheduleClock
 class ProgressMeter:
     """The same on every replica.
 
-    steps: of the optimizer.
+    steps: the number of optimizer steps.
     base_steps: the sum of their gains, which is the scale-invariant progress of AdaScale (Johnson
     et al. 2020), in steps at the base batch size.
     epochs: as declared by job.epochs(), else 0. schedules: one clock per scheduler.

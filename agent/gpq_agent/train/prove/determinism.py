@@ -221,7 +221,7 @@ class SeededData(Dataset):  # type: ignore[type-arg]
 
     def __getattr__(self, name: str) -> Any:
         # Workers read the script's own attributes from their data set, except __getitems__, which
-        # knows no epoch.
+        # does not know the epoch.
         if name.startswith("__") or name == "_data":
             raise AttributeError(name)
         return getattr(self._data, name)

@@ -81,7 +81,7 @@ class Layers:
         return path
 
     def is_free(self, path: Any, follow: bool) -> bool:
-        """May it be written in place?"""
+        """Whether it may be written in place."""
         text = os.fsdecode(path)
         is_within = text.startswith(self._scratch + "/") and "/../" not in text
         return is_within or self.find(text, follow).free

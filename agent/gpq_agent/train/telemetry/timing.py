@@ -148,9 +148,9 @@ class StepTimes:
     def window(self) -> List[float]:
         """Figures since the last window, zeros if nothing was measured.
 
-        They are: the number of steps, the median and 95th percentile of the seconds of a step
-        without waiting for other replicas, and the mean seconds of a whole step, of waiting, and of
-        fetching data.
+        The first is the number of steps. Then come the median and 95th percentile of the seconds of
+        a step without waiting for other replicas. The last are the mean seconds of a whole step, of
+        waiting, and of fetching data.
         """
         self._read()
         rows, self._rank_rows = self._rank_rows, []
