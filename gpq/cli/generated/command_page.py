@@ -39,7 +39,7 @@ def table(commands: list[tuple[str, Any]]) -> str:
 def _section(path: str, command: Any) -> Iterator[str]:
     text, _, examples = (command.help or "").partition("\b")
     yield f"## gpq {path}\n"
-    yield f"```text\ngpq {path} {_usage(command)}\n```\n"
+    yield f"```text\ngpq {path} {usage(command)}\n```\n"
     for paragraph in re.split(r"\n\s*\n", text.strip()):
         yield " ".join(paragraph.split()) + "\n"
     options = [part for part in command.params if part.param_type_name == "option"]
@@ -49,7 +49,8 @@ def _section(path: str, command: Any) -> Iterator[str]:
     yield f"\n```console\n{_prompts(examples)}\n```\n"
 
 
-def _usage(command: Any) -> str:
+def usage(command: Any) -> str:
+    """The arguments as the first line of the help has them: `[OPTIONS] SCRIPT [ARGS]...`."""
     arguments = [
         str(part.metavar or part.name)
         for part in command.params

@@ -13,6 +13,7 @@ from typing import Any
 
 import gpq
 from gpq.cli.app import command
+from gpq.cli.generated.command_page import usage
 from gpq.cli.shared.commands import COMMANDS
 
 EXIT_STATUS = (
@@ -93,7 +94,7 @@ def _synopsis(parts: dict[str, Any]) -> Iterator[str]:
         if number:
             yield ".br"
         yield f".B {_text(path)}"
-        yield _text(_usage(typer_command), emphasised=True)
+        yield _text(usage(typer_command), emphasised=True)
 
 
 def _description(typer_command: Any) -> list[str]:
@@ -128,15 +129,6 @@ def _head(name: str, line: str) -> list[str]:
         ".SH NAME",
         f"{_text(name)} \\- {_text(line)}",
     ]
-
-
-def _usage(typer_command: Any) -> str:
-    arguments = [
-        str(parameter.metavar or parameter.name)
-        for parameter in typer_command.params
-        if parameter.param_type_name == "argument"
-    ]
-    return " ".join(["[OPTIONS]", *arguments])
 
 
 def _body(typer_command: Any) -> Iterator[str]:
