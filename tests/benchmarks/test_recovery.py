@@ -183,7 +183,7 @@ def test_missing_packages_are_named_with_the_command_that_installs_them(tmp_path
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        (["--only", "nobody"], "there is no nobody; there are gpq, slurm, tsp"),
+        (["--only", "nobody"], "unknown --only nobody: use gpq, slurm, tsp"),
         (["--runs", "0"], "--runs, --rounds, --burst and --tries must be at least 1"),
     ],
 )
