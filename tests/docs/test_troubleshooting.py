@@ -46,7 +46,7 @@ def test_there_are_at_least_twenty_symptoms_and_no_duplicates() -> None:
 @pytest.mark.parametrize("section", SECTIONS, ids=SYMPTOMS)
 def test_each_symptom_links_to_a_page_that_says_more(section: str) -> None:
     assert section.startswith(("`", "gpq `"))  # code that begins with gpq is a command
-    assert re.search(r"\]\([a-z/]+\.md[)#]", section)
+    assert re.search(r"\]\([a-z/-]+\.md[)#]", section)
 
 
 def test_a_symptom_that_the_program_never_prints_is_found() -> None:

@@ -17,7 +17,7 @@ requeue = frame()
 def _hold(jobs: Jobs, json: Json = False) -> int:
     """Keep jobs from starting until you release them.
 
-    A running job that can save a checkpoint is stopped first.
+    A running job that can save a checkpoint is stopped first. gpq refuses to stop any other job.
 
     \b
     Example:
@@ -41,7 +41,8 @@ def _release(jobs: Jobs, json: Json = False) -> int:
 def _requeue(jobs: Jobs, json: Json = False) -> int:
     """Stop running jobs and queue them again.
 
-    Jobs that save checkpoints resume from them.
+    They resume from their checkpoints. gpq refuses to stop a job that cannot save one. A job that
+    has ended is submitted again under a new id, and starts from the beginning.
 
     \b
     Example:

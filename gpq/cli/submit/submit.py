@@ -37,7 +37,8 @@ def submit(ctx: typer.Context, words: list[str] | None = None, **_: Any) -> int:
     """Queue a training script, or any command after `--`.
 
     If a script uses the training library, gpq gives it as many GPUs as help, and resizes it while
-    it runs. A command gets a fixed number of GPUs and never moves, unless it is --preemptible.
+    it runs. A command gets a fixed number of GPUs and never moves, unless it is --preemptible or
+    --background.
 
     A shell script is a command. gpq reads options from `#GPQ` and `#SBATCH` lines at its start. It
     also accepts the usual flags of sbatch (-J, -G, --gres, -D, --wrap, ...) if they have a meaning
