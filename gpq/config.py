@@ -87,7 +87,8 @@ class FileConfig:
     # mean
     fairness_power: float = 0.25
     restart_seconds: float = 30.0  # Cost of a restart in seconds, until a job has measured its own
-    # Seconds from the order to checkpoint to the kill, unless `gpq submit --grace` says otherwise
+    # Seconds that a job has to save before TERM and KILL, unless `gpq submit --grace` says
+    # otherwise
     grace: float = 120.0
     # Seconds without contact after which a job ends itself, unless `gpq submit --requeue-on-lost`
     # says otherwise. 0: never. Otherwise at least 60

@@ -35,7 +35,7 @@ GRAMMAR: dict[str, tuple[str, dict[str, tuple[str, str]]]] = {
             "--rigid": ("Never resize this script.", ""),
             "--preemptible": ("The command saves a checkpoint on a signal, so gpq may stop and restart it.", ""),
             "--signal": ("Signal for --preemptible, such as USR1.", "USR1|USR2|TERM|INT|HUP"),
-            "--grace": ("Time between the signal and the kill.", "any"),
+            "--grace": ("Time to save after the signal, before TERM and KILL.", "any"),
             "--resume-args": ("Arguments to add from the second start on, in quotes: '--resume auto'.", "any"),
             "--done-file": ("File that the job writes when it is done. With it, exit code 0 after a stop means completed.", "files"),
             "--batch-size": ("Base batch size, instead of the script's.", "any"),

@@ -127,7 +127,7 @@ OPTIONS = (
            "The command saves a checkpoint on a signal, so gpq may stop and restart it."),
     Option("signal", "signal", "Signal for --preemptible, such as USR1. [default: TERM]", "NAME",
            fields=("signal",)),
-    Option("grace", "duration", "Time between the signal and the kill. [default: 2m]", "DURATION",
+    Option("grace", "duration", "Time to save after the signal, before TERM and KILL. [default: 2m]", "DURATION",
            fields=("grace",), edit="waiting"),
     Option("resume_args", "words",
            "Arguments to add from the second start on, in quotes: '--resume auto'.",
