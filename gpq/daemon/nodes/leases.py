@@ -43,8 +43,8 @@ class LeaseWatch:
         self._now = now
         self._inbox = inbox
         self._monotonic = monotonic
-        self._born = self._looked_at = monotonic()
-        self._not_before = self._born
+        self._not_before = self._looked_at = monotonic()
+        self._missing_since: dict[NodeId, Seconds] = {}
         self._closing = threading.Event()
         self._thread = threading.Thread(target=self._run, name="leases", daemon=True)
 
@@ -63,8 +63,8 @@ class LeaseWatch:
                 self._inbox(events)
 
     def look(self) -> list[Event]:
-        """The ends that are certain by now. A server without any connection counts as silent since
-        this daemon started."""
+        """The ends that are certain by now. A server that is no longer configured counts as silent
+        since the first look that missed it."""
         monotonic_now, snapshot = self._monotonic(), self._view()
         if monotonic_now - self._looked_at > ABSENCE:
             self._not_before = monotonic_now + pace.LISTENING
@@ -72,9 +72,14 @@ class LeaseWatch:
         if monotonic_now < self._not_before:
             return []
         heard = self._heard()
+        nodes = {name for job in snapshot.holders for name in job.nodes}
+        self._missing_since = {
+            name: self._missing_since.get(name, monotonic_now) for name in nodes - heard.keys()
+        }
         events: list[Event] = []
-        for node in sorted({name for job in snapshot.holders for name in job.nodes}):
-            events += self._ends(snapshot, node, heard.get(node, self._born), monotonic_now)
+        for node in sorted(nodes):
+            since = heard.get(node, self._missing_since.get(node, monotonic_now))
+            events += self._ends(snapshot, node, since, monotonic_now)
         return events
 
     def _ends(
@@ -87,7 +92,7 @@ class LeaseWatch:
             return []
         keys = frozenset((end.job, end.attempt) for end in ends)
         self._forgo(node, keys)
-        if self._heard().get(node, self._born) != since:
+        if self._heard().get(node, since) != since:
             # heard of in between: it may just have received the order to start them
             self._resume(node, keys)
             return []

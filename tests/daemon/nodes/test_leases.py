@@ -86,6 +86,17 @@ def test_the_end_comes_after_lease_and_margin_whatever_the_wall_clock_says() -> 
     assert (end.node, end.at, end.exit.fenced) == (A, given.wall, True)
 
 
+def test_a_server_that_is_removed_counts_as_silent_only_from_then_on() -> None:
+    """Its agent still counts down the whole lease. A second attempt before that would run beside the first."""
+    given = Given(leased())
+    for _ in range(3):
+        given.heard[A] = given.counted = given.counted + patience(leased())
+        assert given.watch.look() == []
+    del given.heard[A]  # `gpq nodes remove a --force`
+    assert given.pass_(patience(leased()) - 1.0) == []
+    assert given.pass_(3.0) != []
+
+
 def test_the_reason_for_a_silence_stays_the_one_of_its_link() -> None:
     given = Given(leased())
     refuses = NodeSilent(given.wall, A, "a refuses connections", given.wall - 20.0)
