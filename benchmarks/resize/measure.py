@@ -12,11 +12,10 @@ from itertools import groupby, pairwise
 from pathlib import Path
 from typing import NamedTuple
 
+from benchmarks.workstation import daemon
 from gpq.client import connection
 from gpq.rpc.job_answers import JobList, Submitted
 from gpq.rpc.requests import Edit, SpecMessage, Status, Submit
-
-from benchmarks.workstation import daemon
 
 JOB = Path(__file__).resolve().parent / "job.py"
 STEPS = 8  # of each attempt before the next resize
@@ -103,5 +102,7 @@ def _await(moments: Path, job: int, attempt: int) -> None:
 
 
 def _steps(moments: Path) -> list[Step]:
-    lines = [line.split() for line in moments.read_text().splitlines(keepends=True) if line[-1] == "\n"]
+    lines = [
+        line.split() for line in moments.read_text().splitlines(keepends=True) if line[-1] == "\n"
+    ]
     return [Step(int(attempt), int(replicas), float(ended)) for attempt, replicas, ended in lines]

@@ -1,5 +1,5 @@
-"""The first process of an attempt with several replicas on this server: starts them, waits for them,
-and ends all others as soon as one fails.
+"""The first process of an attempt with several replicas on this server: starts them, waits for
+them, and ends all others as soon as one fails.
 
     python -I -S replicas.py NOTE RANK,RANK... COMMAND...
 
@@ -72,7 +72,7 @@ def start(rank: int, local_rank: int, command: Sequence[str]) -> int:
         signal.pthread_sigmask(signal.SIG_SETMASK, [])
         names = {"RANK": rank, "ROLE_RANK": rank, "LOCAL_RANK": local_rank}
         env = dict(os.environ, **{name: str(number) for name, number in names.items()})
-        os.execvpe(command[0], command, env)
+        os.execvpe(command[0], list(command), env)
     except OSError as error:
         sys.stderr.write("gpq: cannot run {}: {}\n".format(command[0], error.strerror))
     os._exit(127)
