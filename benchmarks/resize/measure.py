@@ -49,7 +49,7 @@ def resize(millions: int, launcher: str, more: str = "") -> list[Pause]:
         job = _submit(moments, millions, launcher)
         for attempt, replicas in ((1, 1), (2, 2), (3, 1)):
             if attempt > 1:
-                size = {"min_gpus": replicas, "max_gpus": replicas}
+                size: dict[str, object] = {"min_gpus": replicas, "max_gpus": replicas}
                 connection.call(Edit([str(job)], size), JobList)
             _await(moments, job, attempt)
         return pauses(_steps(moments))
