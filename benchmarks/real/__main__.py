@@ -18,8 +18,9 @@ from pathlib import Path
 
 from benchmarks.real.page import mean_time, page
 from benchmarks.real.records import RunRecord, append, read
-from benchmarks.real.run import play, slots
+from benchmarks.real.run import play
 from benchmarks.real.workloads import ROOT, WORKLOADS, alone
+from benchmarks.workstation import slots
 from gpq.policies.registry import POLICIES
 
 DEFAULT_POLICIES = ("goodput", "fifo", "backfill", "tiresias", "pollux")

@@ -3,25 +3,20 @@
 from __future__ import annotations
 
 import os
-import shutil
-import subprocess
 import sys
-import tempfile
 import time
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from datetime import datetime
-from pathlib import Path
 
 from benchmarks.real.records import JobRecord, Sample, gains
 from benchmarks.real.workloads import Arrival
-from gpq.client import connection, daemon_control
+from benchmarks.workstation import daemon
+from gpq.client import connection
 from gpq.rpc.account_answers import HistoryList
 from gpq.rpc.job_answers import JobDetail, JobList, JobView, Submitted
 from gpq.rpc.requests import History, Show, SpecMessage, Status, Submit
 
-SLOTS = 2
 LOOK_SECONDS = 1.0
 PATIENCE = 3600.0  # seconds from the last arrival to the last end
 KEPT = ("PATH", "HOME", "LANG")
@@ -31,7 +26,7 @@ ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
 def play(policy: str, arrivals: Sequence[Arrival]) -> list[JobRecord]:
     """Submit each job when it arrives and watch them to the end. Raises SystemExit if they do not
     end in time."""
-    with _daemon(policy):
+    with daemon(f'policy = "{policy}"'):
         ids, samples = _watch(arrivals)
         history = connection.call(History(limit=0), HistoryList).jobs
         rows = {row.id: row for row in history}
@@ -102,44 +97,6 @@ def _submit(arrival: Arrival) -> int:
             max_gpus=arrival.gpus,
         )
     return connection.call(Submit(spec), Submitted).id
-
-
-@contextmanager
-def _daemon(policy: str) -> Iterator[None]:
-    """A daemon with default settings and two slots. Nothing of it is left afterwards."""
-    home = Path(tempfile.mkdtemp(prefix="gpq-real-"))
-    config = home / "config.toml"
-    config.write_text(f'policy = "{policy}"\n{_server()}')
-    variables = {"GPQ_HOME": str(home), "GPQ_CONFIG": str(config)}
-    before = {name: os.environ.get(name) for name in variables}
-    os.environ.update(variables)
-    try:
-        yield
-    finally:
-        daemon_control.stop(jobs=True)
-        for name, value in before.items():
-            os.environ.pop(name) if value is None else os.environ.update({name: value})
-        shutil.rmtree(home)
-
-
-def _server() -> str:
-    """A workstation that offers two GPUs if it has them, else two cores."""
-    offer = f"gpus = {[str(index) for index in range(SLOTS)]}"
-    if _gpus() < SLOTS:
-        offer = f"slots = {SLOTS}\ncores = {sorted(os.sched_getaffinity(0))[:SLOTS]}"
-    return f"[nodes.workstation]\n{offer}\n"
-
-
-def _gpus() -> int:
-    if shutil.which("nvidia-smi") is None:
-        return 0
-    listed = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True, check=False)
-    return sum(line.startswith("GPU ") for line in listed.stdout.splitlines())
-
-
-def slots() -> str:
-    """What the two slots are, in words."""
-    return "two GPUs" if _gpus() >= SLOTS else "two slots of one core each"
 
 
 def _moment(stamp: str) -> float:

@@ -56,6 +56,7 @@ class SpecMessage(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     signal: str = "TERM"
     grace: float | None = None  # None: as in config.toml
     resume_argv: list[str] = []
+    launcher: str = ""  # "torchrun": starts the replicas. "": gpq does
     done_file: str = ""  # the job writes it at its end. Relative to `cwd`
     batch_size: int = 0
     max_batch_size: int = 0

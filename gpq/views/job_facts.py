@@ -46,6 +46,7 @@ def demands(spec: SpecMessage, job: JobView) -> dict[str, str]:
             "after": _predecessors(spec, job),
             "begins": moment(job.begin_at or ""),
             "background": "uses only GPUs that nobody else wants" if spec.background else "",
+            "launcher": spec.launcher,
             "done file": spec.done_file,
             "priority": if_any(str, spec.priority),
             "time limit": if_any(duration, spec.time_limit),

@@ -26,6 +26,8 @@ EXCUSED = "excused.json"
 # What ended the first replica of this server that an exception ended: {"rank", "error", "gpu": the
 # GPU that it could not use, or ""}
 FIRST_ERROR = "error.json"
+# {"failures": [[rank, exit code, negative for a signal], ...]} in the order in which they ended
+FAILURES = "failures.json"
 # {"rank"}: the first replica of this server that ended by itself before its training was over
 DEPARTED = "departed.json"
 # the training process writes it when its checkpoint is durable, just before it exits on request

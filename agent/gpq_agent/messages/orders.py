@@ -19,7 +19,7 @@ class StartOrder(NamedTuple):
 
     job: int
     attempt: int
-    # complete command. For a script it already includes the launcher (`launch_argv`)
+    # complete command, of each replica if there are `ranks`
     argv: List[str]
     cwd: str
     env: Dict[str, str]  # in addition to what every job has (node/host/login.py)
@@ -51,6 +51,8 @@ class StartOrder(NamedTuple):
     masters: List[str] = []
     # the interface to train over. Empty: the one on which the servers reach each other
     interface: str = ""
+    # the ranks of this server's replicas. Empty: the command is the only process to start
+    ranks: List[int] = []
     # the environment that the server was found fit for. If something is missing now, the agent
     # refuses as "unfit"
     environment: str = ""

@@ -9,6 +9,7 @@ import signal
 from gpq.config_rules import CODE_OF_HABIT
 from gpq.control.selectors import NAME, is_selector
 from gpq.core.model.jobs import (
+    TORCHRUN,
     Level,
 )
 from gpq.core.model.units import Seconds
@@ -30,6 +31,7 @@ DURATIONS = [
     for field in option.fields
     if option.kind in ("duration", "limit")
 ]
+LAUNCHERS = ("", TORCHRUN)
 SIGNALS = frozenset(member.name.removeprefix("SIG") for member in signal.Signals) - {
     "KILL",
     "STOP",
@@ -53,6 +55,11 @@ def _check_command(message: SpecMessage) -> None:
         raise UsageError(problem, "use its full path")
     if message.signal.removeprefix("SIG") not in SIGNALS or message.signal.startswith("SIG"):
         raise UsageError(f"unknown signal `{message.signal}`", "e.g. TERM, USR1, INT")
+    if message.launcher not in LAUNCHERS:
+        raise UsageError(
+            f"unknown launcher `{message.launcher}`",
+            "use --launcher torchrun, or leave the option out",
+        )
     if len(message.done_file) > MAX_PATH:
         problem = f"--done-file has {len(message.done_file)} characters"
         raise UsageError(problem, f"a path has at most {MAX_PATH}")

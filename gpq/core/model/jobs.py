@@ -28,6 +28,7 @@ class JobState(Word):
 
 TERMINAL = frozenset({JobState.COMPLETED, JobState.FAILED, JobState.CANCELLED, JobState.TIMEOUT})
 HOLDS_DEVICES = frozenset({JobState.STARTING, JobState.RUNNING, JobState.STOPPING})
+TORCHRUN = "torchrun"
 ANY_NUMBER = 1 << 30  # of GPUs: more than any cluster has
 
 
@@ -146,6 +147,7 @@ class JobSpec:
     resume_argv: tuple[str, ...] = ()  # appended from the second attempt on
     # the job writes it at its end, so that exit 0 after a stop order counts as success. "" = none
     done_file: str = ""
+    launcher: str = ""  # "torchrun": starts the replicas. "": gpq does
     batch_size: int = 0  # M0, overrides the script's declaration. 0 = the script's
     max_batch_size: int = 0
     min_atomic_batch: int = 0

@@ -18,6 +18,7 @@ from gpq.core.model.placements import BatchOrder, Placement
 from gpq.core.model.snapshot import Snapshot
 from gpq.core.model.units import DeviceId, JobId, NodeId, Seconds
 from gpq.core.rounds.batch_orders import first_order, needs_lost, retunes
+from gpq.core.rounds.handover import stoppable
 from gpq.core.rounds.rendezvous_ports import lease, leased
 
 CANCEL_GRACE: Seconds = 10.0  # between TERM and KILL of a cancelled job
@@ -41,11 +42,18 @@ def plan(
     why = why or {}
     stops: list[Action] = []
     launches: list[Action] = []
-    busy_devices, ports = set(held_by(snapshot)), leased(snapshot)
+    holders, ports = held_by(snapshot), leased(snapshot)
+    busy_devices = set(holders)
     staying_jobs = {
         name for name, job in snapshot.jobs.items() if _stays(job, placements, snapshot)
     }
     tunings = _tunings(snapshot, staying_jobs)
+    moves = {
+        name: placement
+        for name, placement in placements.items()
+        if snapshot.jobs[name].state is JobState.RUNNING and name not in staying_jobs
+    }
+    ready = stoppable(moves, holders)
     for name in sorted(snapshot.jobs):
         job, placement = snapshot.jobs[name], placements.get(name)
         stop = wished_stop(job, snapshot.now)
@@ -53,7 +61,7 @@ def plan(
             stops.append(stop)
             tunings.pop(name, None)
         elif job.state is JobState.RUNNING:
-            if name not in staying_jobs:
+            if name not in staying_jobs and (placement is None or name in ready):
                 stops.append(_move(job, placement, snapshot, why.get(name, "")))
         elif placement is not None and _can_start(job, placement, busy_devices, snapshot):
             busy_devices |= placement.devices

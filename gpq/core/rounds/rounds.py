@@ -223,27 +223,27 @@ def _offer(devices: Sequence[Device]) -> list[tuple[str, str]]:
 
 def next_round(snapshot: Snapshot) -> float:
     """When the loop must wake at the latest: by the timer, or earlier for a back-off, a time limit,
-    or a settling job whose devices waiting jobs may need."""
+    or a job that gpq may move from then on."""
     at = snapshot.round_at + snapshot.config.interval
     if not snapshot.config.events:
         return max(at, snapshot.now)
     at = min(at, next_change(snapshot), next_opening(snapshot))
-    pending, now = JobState.PENDING, snapshot.now
-    pending_jobs = [job for job in snapshot.jobs.values() if job.state is pending]
-    at = min([at, *(job.not_before for job in pending_jobs if job.not_before > now)])
+    for job in snapshot.jobs.values():
+        if job.state is JobState.PENDING and job.not_before > snapshot.now:
+            at = min(at, job.not_before)
     for job in snapshot.holders:
         if job.state is JobState.RUNNING:
-            at = min(at, _next_moment(job, snapshot, needed=bool(pending_jobs)))
+            at = min(at, _next_moment(job, snapshot))
     return max(at, snapshot.now)
 
 
-def _next_moment(job: Job, snapshot: Snapshot, *, needed: bool) -> Seconds:
-    """When a running job reaches its time limit, or may be moved if its devices are `needed`."""
+def _next_moment(job: Job, snapshot: Snapshot) -> Seconds:
+    """When a running job reaches its time limit, or may be moved again."""
     moment = float("inf")
     if job.stop is None:
         moment = snapshot.now + time_left(job, snapshot.now)
     settle_time = settled_at(job, snapshot.config)
-    if needed and job.movable and settle_time > snapshot.now:
+    if job.movable and settle_time > snapshot.now:
         moment = min(moment, settle_time)
     return moment
 

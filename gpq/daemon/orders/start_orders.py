@@ -13,7 +13,7 @@ from gpq_agent import wire
 from gpq.attributes import OF_MACHINES, RESOURCES, UNLIMITED
 from gpq.core.feasibility.leases import margin
 from gpq.core.model.actions import Forget, Launch, Prepare, Retune, Stop
-from gpq.core.model.jobs import Attributes, JobSpec, Level
+from gpq.core.model.jobs import TORCHRUN, Attributes, JobSpec, Level
 from gpq.core.model.nodes import Node
 from gpq.core.model.units import NodeId, Seconds
 from gpq.daemon.orders import slurm_env
@@ -63,6 +63,7 @@ def start_order(
         **dict(spec.env),
     }  # fmt: skip
     port = 0
+    ranks: list[int] = []
     ways: tuple[str, ...] = ()
     if spec.level is Level.SCRIPT:
         port = launch.port
@@ -70,10 +71,11 @@ def start_order(
         address = next(iter(ways), LOOPBACK)
         env |= _script_env(env, spec, library)
         launcher: list[str] = []
-        if launch.placement.replicas == 1:
-            env |= _alone(launch, address)
+        if launch.placement.replicas > 1 and spec.launcher == TORCHRUN:
+            launcher = _torchrun(launch, rank, address)
         else:
-            launcher = _launcher(launch, rank, address)
+            env |= _world(launch, rank, address)
+            ranks = _ranks(launch, rank)
         command = [interpreter(spec, python), *launcher, *command]
     return wire.StartOrder(
         job=launch.job,
@@ -88,6 +90,7 @@ def start_order(
         time_limit=spec.time_limit,
         port=port,
         node_rank=rank,
+        ranks=ranks,
         control=wire.Control(
             attempt=launch.attempt,
             seq=launch.order.seq,
@@ -205,7 +208,7 @@ def _script_env(env: Mapping[str, str], spec: JobSpec, library: str) -> dict[str
     return variables
 
 
-def _launcher(launch: Launch, rank: int, address: str) -> list[str]:
+def _torchrun(launch: Launch, rank: int, address: str) -> list[str]:
     """torchrun with exact sizes: with an elastic range every start would wait half a minute for
     more servers."""
     parts = launch.placement.parts
@@ -222,17 +225,34 @@ def _launcher(launch: Launch, rank: int, address: str) -> list[str]:
     ]
 
 
-def _alone(launch: Launch, address: str) -> dict[str, str]:
-    """What torchrun would set for a single replica. Without the launcher a start saves the seconds
-    that another import of torch takes."""
-    sizes = ("WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_WORLD_SIZE", "ROLE_WORLD_SIZE")
-    ranks = ("RANK", "LOCAL_RANK", "GROUP_RANK", "ROLE_RANK")
+def _ranks(launch: Launch, node_rank: int) -> list[int]:
+    """The ranks of the replicas of one server. Empty for a single replica, whose rank is in its
+    environment."""
+    counts = [len(devices) for _, devices in launch.placement.parts]
+    first = sum(counts[:node_rank])
+    return list(range(first, first + counts[node_rank])) if sum(counts) > 1 else []
+
+
+def _world(launch: Launch, node_rank: int, address: str) -> dict[str, str]:
+    """What torchrun would set for all replicas of one server, and for a single replica all that it
+    would set."""
+    parts = launch.placement.parts
+    replicas, local_replicas = launch.placement.replicas, len(parts[node_rank][1])
+    ranks = {"RANK": 0, "LOCAL_RANK": 0, "ROLE_RANK": 0} if replicas == 1 else {}
+    numbers = {
+        "WORLD_SIZE": replicas,
+        "ROLE_WORLD_SIZE": replicas,
+        "LOCAL_WORLD_SIZE": local_replicas,
+        "GROUP_WORLD_SIZE": len(parts),
+        "GROUP_RANK": node_rank,
+        **ranks,
+        "MASTER_PORT": launch.port,
+        "TORCHELASTIC_RESTART_COUNT": 0,
+        "TORCHELASTIC_MAX_RESTARTS": 0,
+    }
     return {
-        **dict.fromkeys(sizes, "1"),
-        **dict.fromkeys(ranks, "0"),
+        **{name: str(number) for name, number in numbers.items()},
         "MASTER_ADDR": address,
-        "MASTER_PORT": str(launch.port),
+        "ROLE_NAME": "default",
         "TORCHELASTIC_RUN_ID": wire.attempt_key(launch.job, launch.attempt),
-        "TORCHELASTIC_RESTART_COUNT": "0",
-        "TORCHELASTIC_MAX_RESTARTS": "0",
     }

@@ -1,11 +1,15 @@
 """Every checkpoint on a disk is complete or absent, no matter which process dies when."""
 
+import hashlib
+import json
 import os
 from pathlib import Path
 
 import pytest
 import torch
 from gpq_agent.train.checkpoints import state_parts as restore
+from gpq_agent.train.checkpoints import store as store_module
+from gpq_agent.train.checkpoints.digests import LARGE, DigestedFile, digest, stamp
 from gpq_agent.train.checkpoints.script_checkpoints import ScriptCheckpoints
 from gpq_agent.train.checkpoints.state_parts import Parts
 from gpq_agent.train.checkpoints.store import CheckpointStore, MemoryRecord
@@ -93,6 +97,51 @@ def test_a_checkpoint_with_any_damaged_file_is_skipped(tmp_path: Path, name: str
         notices: list[str] = []
         assert store.newest(notices.append) == "step-000000000001", kind
         assert "step-000000000002 is damaged" in notices[0], kind
+
+
+@pytest.mark.parametrize("sizes", [[0], [5, LARGE - 1, LARGE, 1], [3 * LARGE, 7, 2 * LARGE + 1]])
+def test_the_digest_of_a_written_file_is_that_of_its_content(tmp_path: Path, sizes: list[int]) -> None:
+    blocks = [bytearray(os.urandom(size)) for size in sizes]
+    content = b"".join(blocks)
+    with (tmp_path / "file").open("wb") as stream, DigestedFile(stream) as file:
+        for block in blocks:
+            assert file.write(block) == len(block)
+            block[:] = bytes(len(block))  # its memory is used again, as torch does
+        told = file.finish()
+    assert (tmp_path / "file").read_bytes() == content
+    assert told == digest(str(tmp_path / "file")) == hashlib.sha256(content).hexdigest()
+
+
+def test_a_checkpoint_of_this_boot_is_read_again_only_if_its_file_was_touched(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = CheckpointStore(str(tmp_path))
+    folder = Path(store.save({"weights": torch.ones(1000)}, 1, attempt=1).path)
+    looks: list[str] = []
+
+    def watched(path: str) -> str:
+        looks.append(path)
+        return digest(path)
+
+    monkeypatch.setattr(store_module, "digest", watched)
+    assert store.problem(folder.name) == ""
+    assert looks == []
+    (folder / "state.pt").touch()
+    assert store.problem(folder.name) == ""
+    assert looks == [str(folder / "state.pt")]
+
+
+def test_a_checkpoint_of_an_earlier_boot_or_another_server_is_read_before_it_is_loaded(tmp_path: Path) -> None:
+    """A power cut may lose what was written, and a copy may go wrong. Both keep the time of the file."""
+    store = CheckpointStore(str(tmp_path))
+    folder = Path(store.save({"weights": torch.ones(1000)}, 1, attempt=1).path)
+    manifest = json.loads((folder / "manifest.json").read_text())
+    content = (folder / "state.pt").read_bytes()
+    (folder / "state.pt").write_bytes(content[:-1] + b"x")
+    for fact, value in (("boot", "another"), ("inode", 0), ("device", 0)):
+        stamp_of_file = {**stamp(str(folder / "state.pt")), fact: value}
+        (folder / "manifest.json").write_text(json.dumps({**manifest, "stamp": stamp_of_file}))
+        assert store.problem(folder.name) == "content differs from the manifest"
 
 
 def test_a_damaged_memory_record_counts_as_empty(tmp_path: Path) -> None:

@@ -60,8 +60,22 @@ def test_the_users_own_hash_seed_stays() -> None:
     assert order(spec(env=(("PYTHONHASHSEED", "7"),)), place(a=1)).env["PYTHONHASHSEED"] == "7"
 
 
-def test_a_script_on_two_nodes_gets_one_launcher_each_with_exact_sizes() -> None:
+def test_replicas_on_two_servers_get_the_environment_of_torchrun() -> None:
     wanted = spec(argv=("train.py", "--fast"), python="/usr/bin/python3")
+    first, second = order(wanted, place(a=2, b=1)), order(wanted, place(a=2, b=1), "b")
+    assert first.argv == second.argv == ["/usr/bin/python3", "train.py", "--fast"]
+    assert (first.ranks, second.ranks) == ([0, 1], [2])
+    for here, size, rank in ((first, "2", "0"), (second, "1", "1")):
+        assert (here.env["LOCAL_WORLD_SIZE"], here.env["GROUP_RANK"]) == (size, rank)
+        assert (here.env["WORLD_SIZE"], here.env["GROUP_WORLD_SIZE"]) == ("3", "2")
+        assert (here.env["MASTER_ADDR"], here.env["MASTER_PORT"]) == ("10.0.0.1", "20042")
+        assert "RANK" not in here.env
+    assert (first.node_count, first.masters) == (second.node_count, second.masters) == (2, ["10.0.0.1", "192.168.7.1"])
+    assert (first.interface, second.interface) == ("", "ib0")
+
+
+def test_torchrun_starts_the_replicas_of_a_job_that_asks_for_it() -> None:
+    wanted = spec(argv=("train.py", "--fast"), python="/usr/bin/python3", launcher="torchrun")
     first, second = order(wanted, place(a=2, b=1)), order(wanted, place(a=2, b=1), "b")
     assert first.argv[:3] == ["/usr/bin/python3", "-m", "torch.distributed.run"]
     assert first.argv[-2:] == ["train.py", "--fast"]
@@ -71,9 +85,9 @@ def test_a_script_on_two_nodes_gets_one_launcher_each_with_exact_sizes() -> None
     assert ("--node-rank=0" in first.argv, "--node-rank=1" in second.argv) == (True, True)
     assert "--master-addr=10.0.0.1" in second.argv
     assert (first.port, "--master-port=20042" in second.argv) == (20_042, True)
-    assert (first.node_count, first.masters) == (second.node_count, second.masters) == (2, ["10.0.0.1", "192.168.7.1"])
-    assert (first.interface, second.interface) == ("", "ib0")
     assert not any(":" in word for word in first.argv)
+    assert (first.ranks, second.ranks) == ([], [])
+    assert order(wanted, place(a=1)).argv == ["/usr/bin/python3", "train.py", "--fast"]
 
 
 def test_the_loopback_is_tried_only_if_all_servers_are_one_machine() -> None:
@@ -91,13 +105,13 @@ def test_no_order_names_a_master_that_the_daemon_has_not_heard_of() -> None:
     assert can_meet(replace(launch, placement=place(b=2)), {})
 
 
-def test_a_single_replica_skips_the_launcher_and_finds_the_same_environment() -> None:
+def test_a_single_replica_needs_no_launcher_and_finds_the_same_environment() -> None:
     found = order(spec(argv=("train.py",), env=(("RANK", "9"),)), place(b=1), "b")
     assert found.argv == ["python3", "train.py"]
     assert {found.env[name] for name in ("WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_WORLD_SIZE")} == {"1"}
     assert {found.env[name] for name in ("RANK", "LOCAL_RANK", "GROUP_RANK")} == {"0"}
     assert (found.env["MASTER_ADDR"], found.env["MASTER_PORT"]) == ("127.0.0.1", "20042")
-    assert (found.node_count, found.masters) == (1, [])
+    assert (found.node_count, found.masters, found.ranks) == (1, [], [])
 
 
 def test_the_library_goes_before_the_users_own_path() -> None:

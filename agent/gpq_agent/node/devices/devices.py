@@ -24,7 +24,8 @@ PERIOD = 5.0  # seconds between looks while somebody watches
 # pause before the next look, in multiples of the last look's duration, if nobody hurries
 REST = 2.0
 MPS_SERVER = "nvidia-cuda-mps"  # prefix of the process name
-HURRY_PERIOD = 1.0  # while an ended attempt still shows on its GPU
+# seconds between looks while an ended attempt may still show on its GPU: the first, and the last
+HURRY_FROM, HURRY_TO = 0.1, 1.0
 IDLE_PERIOD = 60.0  # if the last look found no GPU
 PROBE_LIMIT = 10.0
 LONGEST_DRIVER = 300.0  # seconds between two looks at a driver that fails
@@ -105,14 +106,22 @@ class Devices:
             period = min(period, self.haste)
         period = max(period, REST * self.looking.lasted)
         begin = self.looking.begun
-        hurry = since is not None or any(watched.is_in_doubt for watched in self._watched.values())
-        is_due = time.monotonic() - begin >= (min(period, HURRY_PERIOD) if hurry else period)
+        period = min(period, self._hurry(since))
+        is_due = time.monotonic() - begin >= period
         if (
             not self.known
             or (is_watched and is_due)
             or (since is not None and (is_due or begin < since))
         ):
             self._take_any(self.looking.begin(self._not_due()))
+
+    def _hurry(self, since: Optional[float]) -> float:
+        """The longest pause between looks if somebody waits for one. The pauses grow with the time
+        that it takes: most GPUs are free within a moment."""
+        if since is not None:
+            return min(max(time.monotonic() - since, HURRY_FROM), HURRY_TO)
+        is_doubted = any(watched.is_in_doubt for watched in self._watched.values())
+        return HURRY_TO if is_doubted else float("inf")
 
     def waiting_on(self) -> Optional[int]:
         """The descriptor that becomes readable when the running look answers."""

@@ -1,7 +1,7 @@
 """Why a launch failed, from what it left behind: its own note, otherwise the last lines of its log.
 
-It reads only what launchers and collectives print about themselves. If they print nothing, it finds
-nothing.
+It reads only what the first process noted, and what torchrun and collectives print about
+themselves. If they print nothing, it finds nothing.
 """
 
 import os
@@ -52,8 +52,9 @@ def verdict(folder: str, order: wire.StartOrder, code: int) -> Verdict:
 
 
 def _of_replicas(folder: str, order: wire.StartOrder, log: str) -> Verdict:
-    """The verdict from the notes of replicas and the launcher's summary in the log."""
-    failures = _failures(log)
+    """The verdict from what the first process noted about replicas, or torchrun's summary in the
+    log, and from the notes of replicas."""
+    failures = _noted(folder) or _failures(log)
     for rank, code in failures:
         if code < 0 and code not in (-signal.SIGABRT, -signal.SIGTERM):
             return Verdict(cause=_cause(rank, code))
@@ -76,6 +77,11 @@ def _error(order: wire.StartOrder, error: Dict[str, Any]) -> str:
     if order.node_count > 1 or len(order.devices) > 1:
         return "rank {}: {}".format(error.get("rank"), error.get("error"))
     return "{}".format(error.get("error"))
+
+
+def _noted(folder: str) -> List[Tuple[int, int]]:
+    note = statement(folder, wire.FAILURES) or {"failures": []}
+    return [(failure[0], failure[1]) for failure in note["failures"] if len(failure) == 2]
 
 
 def _failures(log: str) -> List[Tuple[int, int]]:

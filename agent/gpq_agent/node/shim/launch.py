@@ -9,17 +9,19 @@ from typing import Dict, List, NoReturn
 from gpq_agent import wire
 from gpq_agent.node.devices import gpu_names
 from gpq_agent.node.host import attributes, login, network
-from gpq_agent.node.shim import completion_evidence, rendezvous
+from gpq_agent.node.replicas import rendezvous, replicas
+from gpq_agent.node.shim import completion_evidence
 from gpq_agent.node.shim.start_order import NOT_EXECUTABLE, NOT_FOUND
 from gpq_agent.node.spool.spool import Spool
 
+OF_TORCHRUN = {"OMP_NUM_THREADS": "1", "TORCH_NCCL_ASYNC_ERROR_HANDLING": "1"}  # its defaults
 THREAD_LIMITS = (
     "OMP_NUM_THREADS",
     "OPENBLAS_NUM_THREADS",
     "MKL_NUM_THREADS",
     "NUMEXPR_NUM_THREADS",
 )
-MASTER = "--master-addr="  # an option of the launcher
+MASTER = "--master-addr="  # an option of torchrun
 
 
 def environment(
@@ -57,6 +59,8 @@ def environment(
         env[wire.ENV_CORES] = ";".join(",".join(map(str, device.cores)) for device in devices)
         threads = str(max(1, min(len(device.cores) for device in devices)))
         env = login.with_defaults(env, dict.fromkeys(THREAD_LIMITS, threads))
+    if len(order.ranks) > 1:
+        env = login.with_defaults(env, OF_TORCHRUN)
     if order.port and order.node_count == 1:
         # its replicas need no other interface of this server
         loopback = next(
@@ -69,7 +73,7 @@ def environment(
 
 
 def addressed(argv: List[str], address: str) -> List[str]:
-    """Replace the assumed address of the master in the command by the one that was found."""
+    """Replace the assumed address of the master in torchrun's options by the one that was found."""
     for index, word in enumerate(argv):
         # only the first: the script may have an option with this name too
         if word.startswith(MASTER):
@@ -140,6 +144,8 @@ def _prepare_and_exec(
         env, argv = rendezvous.exports(meeting, order.port, env), addressed(argv, meeting.address)
     for failure in attributes.apply(attributes.of(order.attributes)) if order.attributes else ():
         say(failure)
+    if order.ranks:
+        argv = [argv[0], *_replicas(order, env), *argv]
     try:
         os.execvpe(argv[0], argv, env)
     except FileNotFoundError as error:
@@ -148,3 +154,10 @@ def _prepare_and_exec(
     except OSError as error:
         say("cannot run {}: {}".format(order.argv[0], error.strerror))
         return NOT_EXECUTABLE
+
+
+def _replicas(order: wire.StartOrder, env: Dict[str, str]) -> List[str]:
+    """The words with which the script's interpreter starts replicas. It reads no module of the
+    script's environment for that."""
+    failures = os.path.join(env[wire.ENV_RUN_DIR], wire.FAILURES)
+    return ["-I", "-S", replicas.__file__, failures, ",".join(map(str, order.ranks))]

@@ -84,8 +84,18 @@ def _server_checks(order: Any) -> List[Tuple[str, bool]]:
         ("node_count", is_number(order.node_count) and 0 <= order.node_count <= 1024),
         ("masters", are_texts(order.masters) and bool(order.port or not order.masters)),
         ("servers", are_texts(order.servers)),
+        ("ranks", _are_ranks(order.ranks, len(order.devices))),
         ("interface", is_text(order.interface)),
     ]
+
+
+def _are_ranks(ranks: Any, devices: int) -> bool:
+    """Is it one rank for each device, or none at all?"""
+    return (
+        isinstance(ranks, list)
+        and all(is_number(rank) and rank >= 0 for rank in ranks)
+        and len(set(ranks)) == len(ranks) in (0, devices)
+    )
 
 
 def _lease_checks(order: Any) -> List[Tuple[str, bool]]:

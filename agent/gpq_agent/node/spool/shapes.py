@@ -3,7 +3,7 @@
 
 import os
 import time
-from typing import Any, Dict, NamedTuple, Optional, Type
+from typing import Any, Dict, List, NamedTuple, Optional, Type
 
 from gpq_agent import records, wire
 
@@ -64,6 +64,12 @@ class Departed(NamedTuple):
     rank: int
 
 
+class Failures(NamedTuple):
+    """The replicas that failed: [rank, exit code, negative for a signal], the first one first."""
+
+    failures: List[List[int]]
+
+
 SHAPES: Dict[str, Type[Any]] = {
     wire.SHIM: Identity,
     wire.STARTED: FirstProcess,
@@ -75,6 +81,7 @@ SHAPES: Dict[str, Type[Any]] = {
     wire.EXCUSED: Note,
     wire.FIRST_ERROR: FirstError,
     wire.DEPARTED: Departed,
+    wire.FAILURES: Failures,
 }
 
 

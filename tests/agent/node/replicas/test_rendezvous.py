@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 from gpq_agent import wire
 from gpq_agent.node.host import network
-from gpq_agent.node.shim import rendezvous
+from gpq_agent.node.replicas import rendezvous
+from gpq_agent.node.replicas.rendezvous import Rendezvous, RendezvousFailed
 from gpq_agent.node.shim.failure_cause import Verdict, verdict
 from gpq_agent.node.shim.launch import addressed
-from gpq_agent.node.shim.rendezvous import Rendezvous, RendezvousFailed
 
 from tests.agent.node.harness import NodeAgent, sweep
 from tests.support.ports import free_port
@@ -157,6 +157,21 @@ def test_the_first_error_of_a_replica_is_the_cause(tmp_path: Path) -> None:
     assert verdict(str(tmp_path), alone, 1).cause == "ValueError: a bad batch"
     (tmp_path / wire.LOG).write_text(SUMMARY.format(rank=0, code=-9))
     assert verdict(str(tmp_path), order(0, 20_042, []), 1).cause == "rank 0 was killed by SIGKILL"
+
+
+@pytest.mark.parametrize(
+    ("failures", "cause"),
+    [
+        ([[3, -9], [0, 1]], "rank 3 was killed by SIGKILL"),
+        ([[1, 2], [0, -15]], "rank 1 ended with exit code 2"),
+        ([[0, -15]], ""),
+        ([[0]], ""),
+        ("many", ""),
+    ],
+)
+def test_what_the_first_process_noted_is_the_cause(tmp_path: Path, failures: object, cause: str) -> None:
+    wire.write_json(str(tmp_path / wire.FAILURES), {"failures": failures})
+    assert verdict(str(tmp_path), order(0, 20_042, []), 1) == Verdict(cause=cause)
 
 
 BOTH = """train.py FAILED

@@ -1,0 +1,104 @@
+"""The first process of an attempt with several replicas on this server: starts them, waits for
+them, and ends all others as soon as one fails.
+
+    python -I -S replicas.py NOTE RANK,RANK... COMMAND...
+
+It stands for torchrun and needs no torch, so a start saves the seconds that another import takes.
+The script's own interpreter runs it, and it imports nothing of gpq. A replica has its own session,
+because the scheduler shares cores between sessions. NOTE is the file that says which replicas
+failed, see wire.FAILURES.
+"""
+
+import json
+import os
+import signal
+import sys
+import time
+from typing import Dict, Iterator, List, Sequence, Tuple
+
+TERM_GRACE = 30.0  # seconds between TERM and KILL of the other replicas
+# gpq sends these to every process of an attempt. This one waits for the others to obey.
+LEFT_TO_REPLICAS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+WAKE = (signal.SIGCHLD, *LEFT_TO_REPLICAS)
+
+
+class Replicas:
+    """The replicas with these ranks, as child processes. `failures`: (rank, exit code, negative for
+    a signal) in the order in which they ended. Of those that one look finds, a killed one comes
+    first, because its end may have failed the others."""
+
+    def __init__(self, ranks: Sequence[int], command: Sequence[str]) -> None:
+        self.failures: List[Tuple[int, int]] = []
+        self._living: Dict[int, int] = {}  # rank by pid
+        self._deadline = float("inf")
+        for local_rank, rank in enumerate(ranks):
+            self._living[start(rank, local_rank, command)] = rank
+
+    def wait(self) -> None:
+        """Returns when all have ended."""
+        while self._living:
+            patience = max(self._deadline - time.monotonic(), 0.0)
+            signal.sigtimedwait(WAKE, min(patience, 3600.0))
+            failures = sorted(self._collected(), key=lambda failure: failure[1] >= 0)
+            if failures and not self.failures:
+                self._deadline = time.monotonic() + TERM_GRACE
+                self._signal(signal.SIGTERM)
+            self.failures += failures
+            if time.monotonic() >= self._deadline:
+                self._deadline = float("inf")
+                self._signal(signal.SIGKILL)
+
+    def _collected(self) -> Iterator[Tuple[int, int]]:
+        for pid in list(self._living):
+            ended, status = os.waitpid(pid, os.WNOHANG)
+            if ended:
+                rank = self._living.pop(pid)
+                code = os.WEXITSTATUS(status) if os.WIFEXITED(status) else -os.WTERMSIG(status)
+                if code:
+                    yield rank, code
+
+    def _signal(self, number: int) -> None:
+        for pid in self._living:
+            os.kill(pid, number)
+
+
+def start(rank: int, local_rank: int, command: Sequence[str]) -> int:
+    """Fork one replica. Returns its pid."""
+    pid = os.fork()
+    if pid:
+        return pid
+    try:
+        os.setsid()
+        signal.pthread_sigmask(signal.SIG_SETMASK, [])
+        names = {"RANK": rank, "ROLE_RANK": rank, "LOCAL_RANK": local_rank}
+        env = dict(os.environ, **{name: str(number) for name, number in names.items()})
+        os.execvpe(command[0], list(command), env)
+    except OSError as error:
+        sys.stderr.write("gpq: cannot run {}: {}\n".format(command[0], error.strerror))
+    os._exit(127)
+
+
+def note(path: str, failures: Sequence[Tuple[int, int]]) -> None:
+    """Write down who failed. The end of the attempt does not depend on it."""
+    try:
+        with open(path + ".new", "w") as stream:
+            json.dump({"failures": failures}, stream)
+        os.replace(path + ".new", path)
+    except OSError as error:
+        sys.stderr.write("gpq: cannot write {}: {}\n".format(path, error.strerror))
+
+
+def main(path: str, ranks: str, *command: str) -> int:
+    """The exit code of the replica that failed first, as a shell gives it. 0 if none failed."""
+    signal.pthread_sigmask(signal.SIG_BLOCK, WAKE)
+    replicas = Replicas([int(rank) for rank in ranks.split(",")], command)
+    replicas.wait()
+    if not replicas.failures:
+        return 0
+    note(path, replicas.failures)
+    _, code = replicas.failures[0]
+    return code if code > 0 else 128 - code
+
+
+if __name__ == "__main__":
+    sys.exit(main(*sys.argv[1:]))
