@@ -161,7 +161,10 @@ class NodeSession:
             variables=self._settings.variables, local=self._settings.attributes,
         )  # fmt: skip
         order = order._replace(
-            **self._report, store=self._reign.store, log_limit=self._settings.log_limit
+            **self._report,
+            store=self._reign.store,
+            log_limit=self._settings.log_limit,
+            standby=order.standby and self._settings.standby,
         )
         key, said_at = (launch.job, launch.attempt), self._clock.elapsed()
         if key in self._forgone or self._refusals.is_over(key):

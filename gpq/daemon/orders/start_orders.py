@@ -91,6 +91,7 @@ def start_order(
         port=port,
         node_rank=rank,
         ranks=ranks,
+        standby=spec.level is Level.SCRIPT and not (spec.rigid or spec.launcher),
         control=wire.Control(
             attempt=launch.attempt,
             seq=launch.order.seq,

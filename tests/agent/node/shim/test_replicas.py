@@ -78,7 +78,7 @@ def test_a_replica_that_ends_well_ends_nobody(tmp_path: Path) -> None:
 
 def test_a_killed_replica_counts_before_those_that_fail_because_of_it(tmp_path: Path) -> None:
     script = "import os, signal; os.environ['RANK'] == '1' and os.kill(os.getpid(), signal.SIGKILL); exit(1)"
-    hold = "import time; start = replicas.start; replicas.start = lambda *a: [start(*a), time.sleep(0.5)][0]"
+    hold = "import time; start = replicas.execute; replicas.execute = lambda *a: [start(*a), time.sleep(0.5)][0]"
     done = run(tmp_path / "note", "0,1", script, before=hold)  # both have ended at the first look
     assert done.returncode == 128 + signal.SIGKILL
     assert failures(tmp_path / "note") == [[1, -signal.SIGKILL], [0, 1]]

@@ -1,0 +1,45 @@
+"""What an attempt must have in common with a standby: its interpreter, its variables, its
+attributes."""
+
+import hashlib
+import json
+import os
+import shutil
+from typing import Any, Dict, NamedTuple, Optional
+
+from gpq_agent import wire
+
+# Variables that differ between attempts and that no import reads.
+OF_ATTEMPTS = (
+    wire.ENV_JOB, wire.ENV_ATTEMPT, wire.ENV_MARK, wire.ENV_RUN_DIR, wire.ENV_CHECKPOINT_DIR,
+    wire.ENV_RESUME, wire.ENV_DONE_FILE, wire.ENV_CORES, wire.ENV_DEFAULTS, wire.ENV_DEVICES,
+    wire.ENV_ACCEPTED, wire.ENV_PROOF, "CUDA_VISIBLE_DEVICES", "RANK", "LOCAL_RANK", "ROLE_RANK",
+    "WORLD_SIZE", "LOCAL_WORLD_SIZE", "ROLE_WORLD_SIZE", "GROUP_RANK", "GROUP_WORLD_SIZE",
+    "MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RUN_ID", "GLOO_SOCKET_IFNAME",
+    "NCCL_SOCKET_IFNAME",
+)  # fmt: skip
+
+
+class Recipe(NamedTuple):
+    """How to make a standby. `env`: the variables that its attempts have in common."""
+
+    python: str
+    env: Dict[str, str]
+    attributes: Optional[Dict[str, Any]]
+
+    @property
+    def key(self) -> str:
+        """Equal for attempts that one standby fits."""
+        return hashlib.sha256(json.dumps(self, sort_keys=True).encode()).hexdigest()
+
+
+def recipe(order: wire.StartOrder, env: Dict[str, str]) -> Optional[Recipe]:
+    """None if the order is not for a standby. `env`: its whole environment."""
+    if not order.standby or len(order.argv) < 2 or order.argv[1].startswith("-"):
+        return None
+    path = env.get("PATH", os.defpath)
+    python = shutil.which(order.argv[0], path=path)
+    if python is None or not os.path.isfile(os.path.join(order.cwd, order.argv[1])):
+        return None
+    common = {name: value for name, value in env.items() if name not in OF_ATTEMPTS}
+    return Recipe(python, common, order.attributes)

@@ -1,0 +1,156 @@
+"""The standbys of an agent: made while an attempt that may be resized trains, given to the next
+attempt that fits, and dropped when nobody needs them."""
+
+import contextlib
+import socket
+import time
+from typing import Callable, Dict, List, Optional, Set
+
+from gpq_agent import wire
+from gpq_agent.node.host import passing
+from gpq_agent.node.shim import shim
+from gpq_agent.node.spool.spool import Spool
+from gpq_agent.node.standby import waiting_shim
+from gpq_agent.node.standby.recipe import Recipe, recipe
+
+MOST = 4  # on one server
+MOST_MIB = 256  # of memory, each
+LEAST_FREE_MIB = 4096  # that the server must have left
+KEPT_SECONDS = 600.0  # without an attempt that it would fit
+PERIOD = 1.0  # seconds between two looks
+ANSWER_SECONDS = 1.0  # in which a standby must take an attempt
+
+
+class Standby:
+    """One standby. `pid`: of its interpreter, once that is ready."""
+
+    def __init__(self, channel: socket.socket) -> None:
+        self.channel = channel
+        self.pid: Optional[int] = None
+        self.needed_at = time.monotonic()
+
+    def close(self) -> None:
+        """End it. Its shim notices that."""
+        self.channel.close()
+
+
+class Standbys:
+    """By key of `Recipe`. `tend` must be called often. Nothing here blocks for long."""
+
+    def __init__(self, place: Spool) -> None:
+        self._spool = place
+        self._recipes: Dict[str, Recipe] = {}  # by attempt
+        self._standbys: Dict[str, Standby] = {}
+        self._tended_at = float("-inf")
+        self._unfit: Set[str] = set()  # keys whose standby failed or was too large
+
+    def take(
+        self,
+        order: wire.StartOrder,
+        env: Dict[str, str],
+        cores: List[int],
+        locks: List[int],
+    ) -> bool:
+        """Give the attempt to a standby. False if none fits, and then nothing has started.
+
+        locks: that of the attempt, then those of its GPUs.
+        """
+        fitting = recipe(order, env)
+        if fitting is None:
+            return False
+        self._recipes[wire.attempt_key(order.job, order.attempt)] = fitting
+        standby = self._standbys.get(fitting.key)
+        if standby is None or standby.pid is None:
+            return False
+        del self._standbys[fitting.key]
+        try:
+            standby.channel.settimeout(ANSWER_SECONDS)
+            request = {"order": order._asdict(), "env": env, "cores": cores}
+            passing.send(standby.channel, request, locks)
+            answer, _ = passing.receive(standby.channel)
+            if answer is None:
+                return False
+            passing.send(standby.channel, {"go": True})
+            return True
+        except (OSError, ValueError):
+            return False
+        finally:
+            standby.close()
+
+    def tend(self, live: Set[str], has_stepped: Callable[[str], bool]) -> None:
+        """Make what is missing, and drop what nobody needs. `live`: attempts that have not ended.
+        `has_stepped`: has this attempt made a step?"""
+        if not self._recipes and not self._standbys:
+            return
+        if time.monotonic() - self._tended_at < PERIOD:
+            return
+        self._tended_at = time.monotonic()
+        self._recipes = {key: value for key, value in self._recipes.items() if key in live}
+        is_scarce = free_mib() < LEAST_FREE_MIB
+        now = time.monotonic()
+        for key in {value.key for value in self._recipes.values()} & self._standbys.keys():
+            self._standbys[key].needed_at = now
+        for key, standby in list(self._standbys.items()):
+            self._listen(key, standby)
+            if is_scarce or now - standby.needed_at > KEPT_SECONDS:
+                self._drop(key)
+        for attempt, needed in sorted(self._recipes.items()):
+            is_known = needed.key in self._standbys or needed.key in self._unfit
+            if is_known or is_scarce or len(self._standbys) >= MOST:
+                continue
+            if has_stepped(attempt):
+                self._make(needed)
+
+    def close(self) -> None:
+        for key in list(self._standbys):
+            self._drop(key)
+
+    def _make(self, made_of: Recipe) -> None:
+        ours, theirs = socket.socketpair()
+        shim.detach(
+            self._spool.path,
+            {theirs.fileno()},
+            lambda: waiting_shim.wait(self._spool, made_of, theirs),
+        )
+        theirs.close()
+        ours.setblocking(False)
+        self._standbys[made_of.key] = Standby(ours)
+
+    def _listen(self, key: str, standby: Standby) -> None:
+        """Is it ready, too large, or gone?"""
+        try:
+            message, _ = passing.receive(standby.channel)
+        except BlockingIOError:
+            return
+        except (OSError, ValueError):
+            message = None
+        if message is None:
+            self._unfit.add(key)
+            self._drop(key)
+            return
+        standby.pid = int(message["ready"])
+        if memory_mib(standby.pid) > MOST_MIB:
+            self._unfit.add(key)
+            self._drop(key)
+
+    def _drop(self, key: str) -> None:
+        self._standbys.pop(key).close()
+
+
+def memory_mib(pid: int) -> float:
+    """What a process adds to the memory in use: its proportional set size."""
+    return _field("/proc/{}/smaps_rollup".format(pid), "Pss:")
+
+
+def free_mib() -> float:
+    """What the kernel could give to new processes."""
+    return _field("/proc/meminfo", "MemAvailable:")
+
+
+def _field(path: str, name: str) -> float:
+    """A line in kB, as MiB. 0 if it cannot be read."""
+    with contextlib.suppress(OSError, ValueError, IndexError), open(path) as stream:
+        for line in stream:
+            if line.startswith(name):
+                return int(line.split()[1]) / 1024
+    return 0.0
