@@ -96,6 +96,7 @@ class Operations:
             stamp=stamp,
             devices=self.survey.device_list(),
             attempts=[info._asdict() for info in infos],
+            standbys=self.attempts.standbys.ready,
         )
 
     def _probe(self, _: Message) -> Message:

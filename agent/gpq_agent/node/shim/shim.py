@@ -123,16 +123,19 @@ def supervise(
     child: int,
     go: Callable[[], None],
     call_off: Callable[[], None],
+    *,
+    warm: bool = False,
 ) -> None:
     """Be the shim of an attempt whose first process is `child`, a child of this process that waits.
-    `go` lets it become the job, once that is recorded. `call_off` ends it instead."""
+    `go` lets it become the job, once that is recorded. `call_off` ends it instead. `warm`: it comes
+    from a standby."""
     key = wire.attempt_key(order.job, order.attempt)
     folder = place.folder(key)
     wire.write_json(os.path.join(folder, wire.SHIM), procs.identity(os.getpid()))
     gpu_locks.sign(gpus, os.getpid())
     witness = CompletionEvidence(order, env, folder)
     started_at = time.time()
-    first = dict(procs.identity(child), started_at=started_at)
+    first = dict(procs.identity(child), started_at=started_at, warm=warm)
     try:
         wire.write_json(os.path.join(folder, wire.STARTED), first)
     except OSError as error:

@@ -101,6 +101,11 @@ class Standbys:
             if has_stepped(attempt):
                 self._make(needed)
 
+    @property
+    def ready(self) -> int:
+        """How many can take an attempt now."""
+        return sum(standby.pid is not None for standby in self._standbys.values())
+
     def close(self) -> None:
         for key in list(self._standbys):
             self._drop(key)

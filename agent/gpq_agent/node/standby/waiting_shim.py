@@ -100,6 +100,7 @@ def _begin(place: Spool, handover: Handover, child: int, channel: socket.socket)
         place, order, env, gpus, child,
         go=lambda: passing.send(channel, request, gpus),
         call_off=channel.close,
+        warm=True,
     )  # fmt: skip
 
 

@@ -191,10 +191,17 @@ def _state_of(thread: str) -> str:
 
 
 def seconds_since_launch() -> float:
-    """Seconds since the launcher, or without one this process, was executed.
+    """Seconds since gpq started this attempt.
 
-    0.0 if /proc does not say.
+    Without gpq, since the launcher or without one this process was executed. 0.0 if /proc does not
+    say.
     """
+    with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+        # The process itself may have waited for the attempt.
+        record = wire.read_json(os.path.join(os.environ[wire.ENV_RUN_DIR], wire.STARTED)) or {}
+        seconds = time.time() - float(record["started_at"])
+        if seconds >= 0:
+            return seconds
     pid = os.getppid() if "TORCHELASTIC_RUN_ID" in os.environ else os.getpid()
     try:
         with open("/proc/{}/stat".format(pid), encoding="utf-8", errors="replace") as stream:
