@@ -25,7 +25,9 @@ def main() -> int:
     network = MLPClassifier(
         options.width, max_iter=options.epochs, n_iter_no_change=options.epochs, random_state=0
     )
-    scores = cross_val_score(network, images / 16, labels, cv=options.folds, n_jobs=options.processes)
+    scores = cross_val_score(
+        network, images / 16, labels, cv=options.folds, n_jobs=options.processes
+    )
     print(f"accuracy {scores.mean():.4f}, target {TARGET}", flush=True)
     return 0 if scores.mean() >= TARGET else 1
 

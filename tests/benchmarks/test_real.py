@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+
 from benchmarks.real.page import mean_time, page, worst_ratio
 from benchmarks.real.records import Gain, JobRecord, RunRecord, Sample, append, gains, read
 from benchmarks.real.run import play
@@ -95,6 +96,6 @@ def test_runs_of_another_commit_are_not_mixed_in(tmp_path: Path) -> None:
 
 
 def test_a_run_measures_real_commands_on_two_slots() -> None:
-    jobs = play("backfill", [folds(0, "one", 5), folds(1, "two", 5, gpus=2)])
+    jobs = play("backfill", [folds(0, "one", 10), folds(1, "two", 10, gpus=2)])
     assert [(job.name, job.reached, job.restarts) for job in jobs] == [("one", True, 0), ("two", True, 0)]
     assert all(0 < job.gpu_hours <= 2 * job.seconds / 3600 for job in jobs)
