@@ -1,4 +1,4 @@
-"""A daemon of its own for benchmarks with real jobs: one server with two GPUs, or with two cores."""
+"""A daemon for benchmarks with real jobs: one server with two GPUs, or with two cores."""
 
 from __future__ import annotations
 

@@ -12,11 +12,10 @@ from itertools import groupby, pairwise
 from pathlib import Path
 from typing import NamedTuple
 
+from benchmarks.workstation import daemon
 from gpq.client import connection
 from gpq.rpc.job_answers import JobList, Submitted
 from gpq.rpc.requests import Edit, SpecMessage, Status, Submit
-
-from benchmarks.workstation import daemon
 
 JOB = Path(__file__).resolve().parent / "job.py"
 STEPS = 8  # of each attempt before the next resize
@@ -50,7 +49,7 @@ def resize(millions: int, launcher: str, more: str = "") -> list[Pause]:
         job = _submit(moments, millions, launcher)
         for attempt, replicas in ((1, 1), (2, 2), (3, 1)):
             if attempt > 1:
-                size = {"min_gpus": replicas, "max_gpus": replicas}
+                size: dict[str, object] = {"min_gpus": replicas, "max_gpus": replicas}
                 connection.call(Edit([str(job)], size), JobList)
             _await(moments, job, attempt)
         return pauses(_steps(moments))
@@ -103,5 +102,7 @@ def _await(moments: Path, job: int, attempt: int) -> None:
 
 
 def _steps(moments: Path) -> list[Step]:
-    lines = [line.split() for line in moments.read_text().splitlines(keepends=True) if line[-1] == "\n"]
+    lines = [
+        line.split() for line in moments.read_text().splitlines(keepends=True) if line[-1] == "\n"
+    ]
     return [Step(int(attempt), int(replicas), float(ended)) for attempt, replicas, ended in lines]

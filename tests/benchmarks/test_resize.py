@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+
 from benchmarks.resize.__main__ import table
 from benchmarks.resize.measure import Pause, Step, pauses
 

@@ -19,9 +19,7 @@ def to(*devices: int) -> Placement:
 def held(**jobs: list[int]) -> dict[tuple[NodeId, DeviceId], JobId]:
     """`held(j1=[0, 1])`: job 1 holds devices 0 and 1."""
     return {
-        (SERVER, DeviceId(str(number))): JobId(int(name[1:]))
-        for name, numbers in jobs.items()
-        for number in numbers
+        (SERVER, DeviceId(str(number))): JobId(int(name[1:])) for name, numbers in jobs.items() for number in numbers
     }
 
 
@@ -50,9 +48,7 @@ def test_somebody_can_always_stop(order: list[int], count: int) -> None:
     """However jobs take each other's places, the plan leads on."""
     holders = held(**{f"j{number + 1}": [number] for number in range(6)})
     moves = {
-        JobId(number + 1): to(target)
-        for number, target in enumerate(order)
-        if number != target and number < count
+        JobId(number + 1): to(target) for number, target in enumerate(order) if number != target and number < count
     }
     done = 0
     while moves:

@@ -1,7 +1,7 @@
 """Why a launch failed, from what it left behind: its own note, otherwise the last lines of its log.
 
-It reads only what the first process noted, and what torchrun and collectives print about themselves.
-If they print nothing, it finds nothing.
+It reads only what the first process noted, and what torchrun and collectives print about
+themselves. If they print nothing, it finds nothing.
 """
 
 import os

@@ -1,5 +1,5 @@
-"""The first process of an attempt with several replicas on this server: starts them, waits for them,
-and ends all others as soon as one fails.
+"""The first process of an attempt with several replicas on this server: starts them, waits for
+them, and ends all others as soon as one fails.
 
     python -I -S replicas.py NOTE RANK,RANK... COMMAND...
 
@@ -71,7 +71,7 @@ def execute(command: Sequence[str], rank: int, local_rank: int) -> int:
         return pid
     try:
         become(rank, local_rank)
-        os.execvp(command[0], command)
+        os.execvp(command[0], list(command))
     except OSError as error:
         sys.stderr.write("gpq: cannot run {}: {}\n".format(command[0], error.strerror))
     os._exit(127)

@@ -3,7 +3,7 @@
 
 import os
 import time
-from typing import Any, Dict, NamedTuple, Optional, Type
+from typing import Any, Dict, List, NamedTuple, Optional, Type
 
 from gpq_agent import records, wire
 

@@ -10,7 +10,7 @@ import contextlib
 import os
 import shutil
 import time
-from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple
+from typing import Any, BinaryIO, Callable, Dict, List, NamedTuple, Optional, Tuple, cast
 
 import torch
 
@@ -81,10 +81,9 @@ class CheckpointStore:
         try:
             os.mkdir(temporary)
             path = os.path.join(temporary, STATE)
-            with open(path, "wb") as stream:
-                with DigestedFile(stream) as file:
-                    torch.save(state, file)
-                    sha256 = file.finish()
+            with open(path, "wb") as stream, DigestedFile(stream) as file:
+                torch.save(state, cast("BinaryIO", file))  # all that it needs is write and flush
+                sha256 = file.finish()
             size = os.path.getsize(path)
             manifest: Dict[str, Any] = {
                 "format": FORMAT,

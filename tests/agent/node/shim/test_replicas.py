@@ -22,7 +22,9 @@ def command(note: Path, ranks: str, script: str, *, before: str = "") -> list[st
     if not before:
         first = [sys.executable, "-I", "-S", replicas.__file__]
     else:
-        lines = f"import sys\nfrom gpq_agent.node.shim import replicas\n{before}\nsys.exit(replicas.main(*sys.argv[1:]))"
+        lines = (
+            f"import sys\nfrom gpq_agent.node.shim import replicas\n{before}\nsys.exit(replicas.main(*sys.argv[1:]))"
+        )
         first = [sys.executable, "-c", lines]
     return [*first, str(note), ranks, sys.executable, "-c", script]
 
