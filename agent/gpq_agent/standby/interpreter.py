@@ -80,7 +80,7 @@ def _wait(
 
 def _problem(imported: modules.Imported) -> str:
     """Why it no longer equals a new interpreter, or ""."""
-    if torch.cuda.is_initialized():
+    if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
         return "a GPU is in use"
     return modules.changed(imported)
 

@@ -29,12 +29,8 @@ def hidden_by(folder: str) -> str:
         names = {entry.name.partition(".")[0] for entry in os.scandir(folder)}
     except OSError:
         return "{} cannot be read".format(folder)
-    hidden = sorted(name for name in sys.modules if name in names and name not in _own(folder))
+    hidden = sorted((names & sys.modules.keys()) - {"__main__", *sys.builtin_module_names})
     return "{} is in the folder of the script".format(hidden[0]) if hidden else ""
-
-
-def _own(folder: str) -> Tuple[str, ...]:
-    return sys.builtin_module_names + ("__main__",)
 
 
 def _folders() -> List[str]:

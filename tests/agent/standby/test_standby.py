@@ -89,9 +89,7 @@ def waiting(spool: Path) -> list[procs.Process]:
     """Interpreters that wait for an attempt, under the shims of this spool."""
     processes = procs.snapshot()
     below = procs.descendants([shim.pid for shim in shims(spool)], processes)
-    return [
-        processes[pid] for pid in sorted(below) if procs.mark_of(pid, wire.ENV_MARK) == wire.STANDBY_MARK
-    ]
+    return [processes[pid] for pid in sorted(below) if procs.mark_of(pid, wire.ENV_MARK) == wire.STANDBY_MARK]
 
 
 def test_a_script_finds_what_a_new_interpreter_gives_it(scripts: Scripts, tmp_path: Path) -> None:
@@ -263,9 +261,7 @@ def test_every_process_has_the_mark_of_its_attempt(scripts: Scripts, spool: Path
     assert survivors(spool, key) == []
 
 
-def test_a_standby_ends_with_its_agent(
-    agent: Callable[..., NodeAgent], tmp_path: Path, spool: Path
-) -> None:
+def test_a_standby_ends_with_its_agent(agent: Callable[..., NodeAgent], tmp_path: Path, spool: Path) -> None:
     folder = tmp_path / "scripts"
     folder.mkdir()
     first = agent("--slots", "4")

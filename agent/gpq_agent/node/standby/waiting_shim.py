@@ -5,7 +5,7 @@ import os
 import select
 import signal
 import socket
-from typing import Any, Callable, Dict, List, NamedTuple, NoReturn, Optional, Tuple
+from typing import Dict, List, NamedTuple, NoReturn, Optional, Tuple
 
 from gpq_agent import wire
 from gpq_agent.node.host import attributes, passing, procs
