@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 export OMP_NUM_THREADS ?= 1
 export OPENBLAS_NUM_THREADS ?= 1
 
-.PHONY: help docs words stop-table demo demo-policies pictures test test-long test-interpreters bars prove lint check format bench bench-fit bench-cli bench-round bench-solver bench-policy bench-overhead bench-instructions bench-daemon bench-exactness bench-noise bench-crowd bench-beside bench-files bench-real gpu-check chaos chaos-daemon compare-recovery dst habits planted completions clean
+.PHONY: help docs words stop-table demo demo-policies pictures test test-long test-interpreters bars prove lint check format bench bench-fit bench-cli bench-round bench-solver bench-policy bench-overhead bench-instructions bench-daemon bench-exactness bench-noise bench-crowd bench-beside bench-files bench-real bench-resize gpu-check chaos chaos-daemon compare-recovery dst habits planted completions clean
 
 help:            ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -140,6 +140,9 @@ bench-crowd: $(VENV)/.dev  ## 200 clients submit 10,000 jobs at once, then an ar
 
 bench-real: $(VENV)/.train  ## real trainings to their targets under five policies, hours: make bench-real WORKLOADS=short, again to go on
 	PYTHONPATH=.:agent OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.real $(WORKLOADS) --out $(or $(OUT),benchmarks/results/real.md) $(ARGS)
+
+bench-resize: $(VENV)/.train  ## the pause of a real job from one slot to two and back, by how its replicas start: make bench-resize ARGS="--millions 25"
+	PYTHONPATH=.:agent OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.resize --out $(or $(OUT),benchmarks/results/resize.md) $(ARGS)
 
 bench-files: $(VENV)/.dev  ## send a checkpoint between servers, 10,000 small files or 400 MB of large ones, next to cp -a
 	PYTHONPATH=.:agent $(BIN)/python benchmarks/files.py $(ARGS)

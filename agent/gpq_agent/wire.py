@@ -65,11 +65,11 @@ each start). The agent keeps the highest epoch of each store durably in
 renews anything. A start checks again under the spool's lock.
 
 Meetings. If `order.masters` is not empty, the processes that the shims start meet before they
-become the user's program (node/shim/rendezvous.py). The process of rank 0 listens on `order.port`,
-and each other process tries the addresses. All take the first address that everyone reaches, and
-each exports the interface that leads there. If they do not meet, UNLAUNCHED says why, and nothing
-of the user's program has run. They talk in this encoding: {"token"} and back, then {"node",
-"reached", "port"} from each, and {"address"} or {"error"} to each.
+become the user's program (node/replicas/rendezvous.py). The process of rank 0 listens on
+`order.port`, and each other process tries the addresses. All take the first address that everyone
+reaches, and each exports the interface that leads there. If they do not meet, UNLAUNCHED says why,
+and nothing of the user's program has run. They talk in this encoding: {"token"} and back, then
+{"node", "reached", "port"} from each, and {"address"} or {"error"} to each.
 
 Ends. Exit code 0 after a stop order proves nothing. Programs that save on a signal often end with
 0, and so does a program that finishes at that very moment. The shim tells them apart (`finished`,

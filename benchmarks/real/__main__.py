@@ -37,11 +37,11 @@ def main() -> int:
         print(f"{options.records} has runs of {', '.join(sorted(stale))}", file=sys.stderr)
         print("hint: move it away, or check that commit out", file=sys.stderr)
         return 2
-    known = {(record.workload, record.policy, record.repetition) for record in done}
+    keys = {(record.workload, record.policy, record.repetition) for record in done}
     for workload in options.workloads:
         for repetition in range(options.repetitions):
             for policy in options.policies:
-                if (workload, policy, repetition) in known:
+                if (workload, policy, repetition) in keys:
                     continue
                 record = RunRecord(
                     workload,
@@ -104,10 +104,10 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--out", type=Path, help="write the tables to this file")
     parser.add_argument("--alone", action="store_true", help="measure each training alone")
     options = parser.parse_args()
-    for given, known in ((options.workloads, WORKLOADS), (options.policies, POLICIES)):
+    for given, choices in ((options.workloads, WORKLOADS), (options.policies, POLICIES)):
         for name in given:
-            if name not in known:
-                parser.error(f"unknown {name}: use {', '.join(known)}")
+            if name not in choices:
+                parser.error(f"unknown {name}: use {', '.join(choices)}")
     if options.repetitions < 1:
         parser.error("--repetitions must be at least 1")
     options.workloads = options.workloads or list(WORKLOADS)

@@ -80,8 +80,8 @@ def _gain(before: Sequence[Sample], after: Sequence[Sample]) -> Gain:
 def _speed(looks: Sequence[Sample]) -> float | None:
     """Progress per second from the first step of the attempt to its last look. Progress is in steps
     at the base batch size, so its speed is goodput. None: not measured for long enough."""
-    known = [(look.at, look.progress) for look in looks if look.progress is not None]
-    steps = [now for before, now in pairwise(known) if now[1] > before[1]]
+    points = [(look.at, look.progress) for look in looks if look.progress is not None]
+    steps = [now for before, now in pairwise(points) if now[1] > before[1]]
     if not steps or steps[-1][0] - steps[0][0] < LEAST_SECONDS:
         return None
     return (steps[-1][1] - steps[0][1]) / (steps[-1][0] - steps[0][0])

@@ -3,7 +3,8 @@
     python -m benchmarks.resize [--millions 25,100] [--repetitions 5] [--out FILE]
 
 A pause lasts from the last step before to the first step after, less a steady step. The table has
-medians, and their ratios to `torchrun`, which starts the replicas as gpq did until 0.1.
+medians, and their ratios to `torchrun`, which starts the replicas as gpq did until 0.1. The exit
+code is 1 if a ratio misses its bar.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from benchmarks.workstation import slots
 
 WAYS = {"torchrun": "torchrun", "gpq": ""}  # launcher by way
 BASE = "torchrun"
+BARS = {"gpq": 0.85}  # largest ratio to BASE
 
 
 def main() -> int:
@@ -29,6 +31,7 @@ def main() -> int:
         f"Written by `make bench-resize`, {time.strftime('%Y-%m-%d')}, on {slots()}."
         f" {options.repetitions} repetitions.\n",
     ]
+    missed = []
     for millions in options.millions:
         pauses: dict[str, list[Pause]] = {way: [] for way in WAYS}
         for repetition in range(options.repetitions):
@@ -36,27 +39,49 @@ def main() -> int:
                 pauses[way] += resize(millions, launcher)
                 print(f"{millions} M, {way}, {repetition + 1}: {pauses[way][-2:]}", flush=True)
         parts.append(table(millions, pauses))
+        missed += misses(millions, pauses)
     text = "\n".join(parts)
     print(text)
     if options.out:
         options.out.write_text(text)
-    return 0
+    for line in missed:
+        print(line, file=sys.stderr)
+    return 1 if missed else 0
 
 
 def table(millions: int, pauses: Mapping[str, Sequence[Pause]]) -> str:
     """Medians in seconds by way and kind of resize, with their ratios to BASE."""
-    kinds = sorted({(pause.before, pause.after) for pause in pauses[BASE]})
+    kinds = _kinds(pauses)
     rows = [
         f"## {millions} million parameters\n",
         "| replicas started by | " + " | ".join(f"{a} -> {b}" for a, b in kinds) + " |",
         "|---|" + "---|" * len(kinds),
     ]
-    base = {kind: _median(pauses[BASE], kind) for kind in kinds}
-    for way, measured in pauses.items():
-        medians = {kind: _median(measured, kind) for kind in kinds}
-        cells = [f"{medians[kind]:.2f} s, {medians[kind] / base[kind]:.2f}" for kind in kinds]
+    for way in pauses:
+        cells = [
+            f"{_median(pauses[way], kind):.2f} s, {_ratio(pauses, way, kind):.2f}" for kind in kinds
+        ]
         rows.append(f"| {way} | " + " | ".join(cells) + " |")
     return "\n".join(rows) + "\n"
+
+
+def misses(millions: int, pauses: Mapping[str, Sequence[Pause]]) -> list[str]:
+    """A line for each ratio that is larger than its bar."""
+    return [
+        f"{millions} M, {way}, {kind[0]} -> {kind[1]}: {_ratio(pauses, way, kind):.2f}"
+        f" of {BASE}, the bar is {bar}"
+        for way, bar in BARS.items()
+        for kind in _kinds(pauses)
+        if _ratio(pauses, way, kind) > bar
+    ]
+
+
+def _kinds(pauses: Mapping[str, Sequence[Pause]]) -> list[tuple[int, int]]:
+    return sorted({(pause.before, pause.after) for pause in pauses[BASE]})
+
+
+def _ratio(pauses: Mapping[str, Sequence[Pause]], way: str, kind: tuple[int, int]) -> float:
+    return _median(pauses[way], kind) / _median(pauses[BASE], kind)
 
 
 def _median(pauses: Sequence[Pause], kind: tuple[int, int]) -> float:

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from benchmarks.workstation import daemon
 from gpq.client import connection
-from gpq.rpc.job_answers import JobList, Submitted
+from gpq.rpc.job_answers import Changed, JobList, Submitted
 from gpq.rpc.requests import Edit, SpecMessage, Status, Submit
 
 JOB = Path(__file__).resolve().parent / "job.py"
@@ -50,7 +50,7 @@ def resize(millions: int, launcher: str, more: str = "") -> list[Pause]:
         for attempt, replicas in ((1, 1), (2, 2), (3, 1)):
             if attempt > 1:
                 size: dict[str, object] = {"min_gpus": replicas, "max_gpus": replicas}
-                connection.call(Edit([str(job)], size), JobList)
+                connection.call(Edit([str(job)], size), Changed)
             _await(moments, job, attempt)
         return pauses(_steps(moments))
 

@@ -37,6 +37,7 @@ class Options(TypedDict, total=False):
     batch_size: int | None
     max_batch_size: int | None
     atomic_batch_size: str | int | tuple[int, int]
+    launcher: str
     accept: str | Sequence[str]
     env: Mapping[str, object] | Sequence[str]
     cwd: str | os.PathLike[str]

@@ -41,6 +41,7 @@ GRAMMAR: dict[str, tuple[str, dict[str, tuple[str, str]]]] = {
             "--batch-size": ("Base batch size, instead of the script's.", "any"),
             "--max-batch-size": ("Largest batch size.", "any"),
             "--atomic-batch-size": ("Range of the micro-batch size.", "any"),
+            "--launcher": ("Start the replicas with `torchrun`, for a script that uses its API.", "any"),
             "--accept": ("Ignore a habit that gpq suspects. Can be repeated.", "any"),
             "--env": ("Set a variable, or pass on K from your shell. Can be repeated.", "any"),
             "-e": ("--env", "any"),

@@ -38,6 +38,7 @@ class SubmitTexts(msgspec.Struct, frozen=True):
     batch_size: int | None = None
     max_batch_size: int | None = None
     atomic_batch_size: str = ""
+    launcher: str = ""
     accept: list[str] = []
     env: list[str] = []
     cwd: str = ""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from benchmarks.resize.__main__ import table
+from benchmarks.resize.__main__ import misses, table
 from benchmarks.resize.measure import Pause, Step, pauses
 
 
@@ -27,6 +27,8 @@ def test_a_pause_lasts_from_step_to_step_less_a_steady_step() -> None:
 def test_the_table_has_medians_and_their_ratios() -> None:
     slow = [Pause(1, 2, seconds) for seconds in (4.0, 8.0, 90.0)] + [Pause(2, 1, 10.0)]
     quick = [Pause(1, 2, 2.0), Pause(2, 1, 9.0)]
-    text = table(25, {"torchrun": slow, "gpq": quick})
+    pauses_by_way = {"torchrun": slow, "gpq": quick}
+    text = table(25, pauses_by_way)
     assert "| torchrun | 8.00 s, 1.00 | 10.00 s, 1.00 |" in text
     assert "| gpq | 2.00 s, 0.25 | 9.00 s, 0.90 |" in text
+    assert misses(25, pauses_by_way) == ["25 M, gpq, 2 -> 1: 0.90 of torchrun, the bar is 0.85"]

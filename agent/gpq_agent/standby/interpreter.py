@@ -23,9 +23,10 @@ import torch.utils.data  # noqa: E402
 
 import gpq_agent.train  # noqa: E402, F401
 from gpq_agent import wire  # noqa: E402
-from gpq_agent.node.host import passing  # noqa: E402
-from gpq_agent.node.shim import launch, replicas  # noqa: E402
-from gpq_agent.standby import modules, script  # noqa: E402
+from gpq_agent.node.host import passing, procs  # noqa: E402
+from gpq_agent.node.replicas import replicas  # noqa: E402
+from gpq_agent.node.shim import launch  # noqa: E402
+from gpq_agent.standby import modules, script, variables  # noqa: E402
 from gpq_agent.standby.mark import rename  # noqa: E402
 
 
@@ -40,19 +41,22 @@ def main() -> None:
     order, env, cores, gpus = _wait(channel, imported)
     for descriptor in gpus:
         os.set_inheritable(descriptor, True)  # as those of a job that was started by exec
+    procs.set_session_nice(0)
     output = launch.open_log(os.path.join(env[wire.ENV_RUN_DIR], wire.LOG))
     try:
         argv, env = launch.prepare(order, env, cores, output)
     except launch.NotLaunched as end:
         os._exit(end.code)
     problem = modules.hidden_by(os.path.dirname(os.path.realpath(argv[1])))
-    if problem:
+    if problem or (order.ranks and len(os.listdir("/proc/self/task")) > 1):
+        # A fork would have none of the threads.
         os._exit(launch.execute(argv, env, order.ranks, output))
     os.close(output)
     _interpreter_signals()
     script.adopt(env)
     if order.ranks:
         _replicas(order.ranks)
+    variables.watch(argv)
     script.run(argv)
 
 

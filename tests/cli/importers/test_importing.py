@@ -193,7 +193,8 @@ def tsp(home: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., s
 
     run("-S", "1")
     run("-L", "first", "sleep", "1000")
-    wait_until(lambda: "running" in run("-l"), "the first job runs")
+    # The name of its output file appears a moment after that.
+    wait_until(lambda: "running" in run("-l") and "ts-out" in run("-l"), "the first job runs")
     yield run
     run("-k", "0")
     run("-K")

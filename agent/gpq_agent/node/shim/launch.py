@@ -9,7 +9,8 @@ from typing import Dict, List, NoReturn, Tuple
 from gpq_agent import wire
 from gpq_agent.node.devices import gpu_names
 from gpq_agent.node.host import attributes, login, network
-from gpq_agent.node.shim import completion_evidence, rendezvous, replicas
+from gpq_agent.node.replicas import rendezvous, replicas
+from gpq_agent.node.shim import completion_evidence
 from gpq_agent.node.shim.start_order import NOT_EXECUTABLE, NOT_FOUND
 from gpq_agent.node.spool.spool import Spool
 

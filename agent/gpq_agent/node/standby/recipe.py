@@ -5,10 +5,12 @@ import hashlib
 import json
 import os
 import shutil
-from typing import Any, Dict, NamedTuple, Optional
+from typing import Any, Dict, Iterator, List, NamedTuple, Optional
 
 from gpq_agent import wire
+from gpq_agent.node.shim.launch import OF_TORCHRUN
 
+THREADS = "OMP_NUM_THREADS"
 # Variables that differ between attempts and that no import reads.
 OF_ATTEMPTS = (
     wire.ENV_JOB, wire.ENV_ATTEMPT, wire.ENV_MARK, wire.ENV_RUN_DIR, wire.ENV_CHECKPOINT_DIR,
@@ -16,7 +18,7 @@ OF_ATTEMPTS = (
     wire.ENV_ACCEPTED, wire.ENV_PROOF, "CUDA_VISIBLE_DEVICES", "RANK", "LOCAL_RANK", "ROLE_RANK",
     "WORLD_SIZE", "LOCAL_WORLD_SIZE", "ROLE_WORLD_SIZE", "GROUP_RANK", "GROUP_WORLD_SIZE",
     "MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RUN_ID", "GLOO_SOCKET_IFNAME",
-    "NCCL_SOCKET_IFNAME",
+    "NCCL_SOCKET_IFNAME", "TORCH_NCCL_ASYNC_ERROR_HANDLING",
 )  # fmt: skip
 
 
@@ -33,13 +35,25 @@ class Recipe(NamedTuple):
         return hashlib.sha256(json.dumps(self, sort_keys=True).encode()).hexdigest()
 
 
-def recipe(order: wire.StartOrder, env: Dict[str, str]) -> Optional[Recipe]:
-    """None if the order is not for a standby. `env`: its whole environment."""
+def recipes(order: wire.StartOrder, env: Dict[str, str]) -> List[Recipe]:
+    """That of the order, then those that its job may need after a resize. Empty if the order is not
+    for a standby. `env`: its whole environment."""
     if not order.standby or len(order.argv) < 2 or order.argv[1].startswith("-"):
-        return None
+        return []
     path = env.get("PATH", os.defpath)
     python = shutil.which(order.argv[0], path=path)
     if python is None or not os.path.isfile(os.path.join(order.cwd, order.argv[1])):
-        return None
+        return []
     common = {name: value for name, value in env.items() if name not in OF_ATTEMPTS}
-    return Recipe(python, common, order.attributes)
+    variants = [common, *_of_other_sizes(common, env)]
+    return [Recipe(python, variant, order.attributes) for variant in variants]
+
+
+def _of_other_sizes(common: Dict[str, str], env: Dict[str, str]) -> Iterator[Dict[str, str]]:
+    """On GPUs torchrun's default for the threads holds for several replicas only."""
+    if not env.get("CUDA_VISIBLE_DEVICES"):
+        return
+    if THREADS not in common:
+        yield {**common, THREADS: OF_TORCHRUN[THREADS]}
+    elif THREADS in json.loads(env.get(wire.ENV_DEFAULTS, "{}")):
+        yield {name: value for name, value in common.items() if name != THREADS}

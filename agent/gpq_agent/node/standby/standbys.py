@@ -2,6 +2,7 @@
 attempt that fits, and dropped when nobody needs them."""
 
 import contextlib
+import os
 import socket
 import time
 from typing import Callable, Dict, List, Optional, Set
@@ -11,7 +12,7 @@ from gpq_agent.node.host import passing
 from gpq_agent.node.shim import shim
 from gpq_agent.node.spool.spool import Spool
 from gpq_agent.node.standby import waiting_shim
-from gpq_agent.node.standby.recipe import Recipe, recipe
+from gpq_agent.node.standby.recipe import Recipe, recipes
 
 MOST = 4  # on one server
 MOST_MIB = 256  # of memory, each
@@ -39,7 +40,7 @@ class Standbys:
 
     def __init__(self, place: Spool) -> None:
         self._spool = place
-        self._recipes: Dict[str, Recipe] = {}  # by attempt
+        self._recipes: Dict[str, List[Recipe]] = {}  # by attempt
         self._standbys: Dict[str, Standby] = {}
         self._tended_at = float("-inf")
         self._unfit: Set[str] = set()  # keys whose standby failed or was too large
@@ -55,14 +56,14 @@ class Standbys:
 
         locks: that of the attempt, then those of its GPUs.
         """
-        fitting = recipe(order, env)
-        if fitting is None:
+        fitting = recipes(order, env)
+        if not fitting:
             return False
         self._recipes[wire.attempt_key(order.job, order.attempt)] = fitting
-        standby = self._standbys.get(fitting.key)
+        standby = self._standbys.get(fitting[0].key)
         if standby is None or standby.pid is None:
             return False
-        del self._standbys[fitting.key]
+        del self._standbys[fitting[0].key]
         try:
             standby.channel.settimeout(ANSWER_SECONDS)
             request = {"order": order._asdict(), "env": env, "cores": cores}
@@ -86,20 +87,17 @@ class Standbys:
             return
         self._tended_at = time.monotonic()
         self._recipes = {key: value for key, value in self._recipes.items() if key in live}
+        needed: Dict[str, Recipe] = {}
+        for attempt, fitting in sorted(self._recipes.items()):
+            if os.path.exists(os.path.join(self._spool.folder(attempt), wire.COLD)):
+                self._unfit |= {recipe.key for recipe in fitting}
+            elif has_stepped(attempt):
+                needed.update((recipe.key, recipe) for recipe in fitting)
         is_scarce = free_mib() < LEAST_FREE_MIB
-        now = time.monotonic()
-        for key in {value.key for value in self._recipes.values()} & self._standbys.keys():
-            self._standbys[key].needed_at = now
-        for key, standby in list(self._standbys.items()):
-            self._listen(key, standby)
-            if is_scarce or now - standby.needed_at > KEPT_SECONDS:
-                self._drop(key)
-        for attempt, needed in sorted(self._recipes.items()):
-            is_known = needed.key in self._standbys or needed.key in self._unfit
-            if is_known or is_scarce or len(self._standbys) >= MOST:
-                continue
-            if has_stepped(attempt):
-                self._make(needed)
+        self._inspect(needed, is_scarce)
+        for key in needed.keys() - self._standbys.keys() - self._unfit:
+            if not is_scarce and len(self._standbys) < MOST:
+                self._make(needed[key])
 
     @property
     def ready(self) -> int:
@@ -109,6 +107,18 @@ class Standbys:
     def close(self) -> None:
         for key in list(self._standbys):
             self._drop(key)
+
+    def _inspect(self, needed: Dict[str, Recipe], is_scarce: bool) -> None:
+        """Drop those that failed, that memory is too scarce for, or that nobody needs."""
+        now = time.monotonic()
+        for key, standby in list(self._standbys.items()):
+            if key in needed:
+                standby.needed_at = now
+            is_old = now - standby.needed_at > KEPT_SECONDS
+            if not self._is_sound(standby):
+                self._unfit.add(key)
+            if is_scarce or is_old or key in self._unfit:
+                self._drop(key)
 
     def _make(self, made_of: Recipe) -> None:
         ours, theirs = socket.socketpair()
@@ -121,30 +131,26 @@ class Standbys:
         ours.setblocking(False)
         self._standbys[made_of.key] = Standby(ours)
 
-    def _listen(self, key: str, standby: Standby) -> None:
-        """Is it ready, too large, or gone?"""
+    def _is_sound(self, standby: Standby) -> bool:
+        """False if it has ended or takes too much memory. Hears whether it is ready."""
         try:
             message, _ = passing.receive(standby.channel)
         except BlockingIOError:
-            return
+            return True
         except (OSError, ValueError):
-            message = None
+            return False
         if message is None:
-            self._unfit.add(key)
-            self._drop(key)
-            return
+            return False
         standby.pid = int(message["ready"])
-        if memory_mib(standby.pid) > MOST_MIB:
-            self._unfit.add(key)
-            self._drop(key)
+        return memory_mib(standby.pid) <= MOST_MIB
 
     def _drop(self, key: str) -> None:
         self._standbys.pop(key).close()
 
 
 def memory_mib(pid: int) -> float:
-    """What a process adds to the memory in use: its proportional set size."""
-    return _field("/proc/{}/smaps_rollup".format(pid), "Pss:")
+    """What a process has of its own, so without the libraries, which the kernel can read again."""
+    return _field("/proc/{}/smaps_rollup".format(pid), "Anonymous:")
 
 
 def free_mib() -> float:

@@ -2,8 +2,7 @@
 rank 0, and through which interface?
 
 Every server tries, and nobody guesses. They meet on the port that the program's own rendezvous will
-use. If they do not meet, the message says why in a way that a user can act on. This code runs in
-the process that then becomes the program.
+use. If they do not meet, a user can act on the message. This process then becomes the program.
 """
 
 import queue

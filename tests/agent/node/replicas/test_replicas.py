@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from gpq_agent.node.shim import replicas
+from gpq_agent.node.replicas import replicas
 
 from tests.support.waiting import wait_until
 
@@ -22,9 +22,7 @@ def command(note: Path, ranks: str, script: str, *, before: str = "") -> list[st
     if not before:
         first = [sys.executable, "-I", "-S", replicas.__file__]
     else:
-        lines = (
-            f"import sys\nfrom gpq_agent.node.shim import replicas\n{before}\nsys.exit(replicas.main(*sys.argv[1:]))"
-        )
+        lines = f"import sys\nfrom gpq_agent.node.replicas import replicas\n{before}\nsys.exit(replicas.main(*sys.argv[1:]))"
         first = [sys.executable, "-c", lines]
     return [*first, str(note), ranks, sys.executable, "-c", script]
 
@@ -41,12 +39,15 @@ def failures(note: Path) -> list[list[int]]:
 
 def test_each_replica_has_its_rank_and_its_own_session(tmp_path: Path) -> None:
     script = (
-        "import os; print(os.environ['RANK'], os.environ['ROLE_RANK'], os.environ['LOCAL_RANK'],"
-        " os.getsid(0) == os.getpid())"
+        "import os; numbers = [os.environ[name] for name in ('RANK', 'ROLE_RANK', 'LOCAL_RANK')];"
+        " os.write(1, f'{numbers} {os.getsid(0) == os.getpid()}\\n'.encode())"
     )
     done = run(tmp_path / "note", "4,5", script)
     assert done.returncode == 0
-    assert sorted(done.stdout.splitlines()) == ["4 4 0 True", "5 5 1 True"]
+    assert sorted(done.stdout.splitlines()) == [
+        "['4', '4', '0'] True",
+        "['5', '5', '1'] True",
+    ]
     assert not (tmp_path / "note").exists()
 
 
@@ -67,12 +68,14 @@ def test_the_first_failure_ends_the_others_and_its_code_is_the_result(tmp_path: 
 
 
 def test_a_replica_that_ends_well_ends_nobody(tmp_path: Path) -> None:
-    go = tmp_path / "go"
+    go, ready = tmp_path / "go", tmp_path / "ready"
     script = (
         f"import os, time\nif os.environ['RANK'] == '0': exit(0)\n"
+        f"open({str(ready)!r}, 'w').close()\n"
         f"while not os.path.exists({str(go)!r}): time.sleep(0.01)"
     )
     with subprocess.Popen(command(tmp_path / "note", "0,1", script)) as first:
+        wait_until(ready.exists, "rank 1")
         wait_until(lambda: len(children(first.pid)) == 1, "the end of rank 0")
         go.touch()
         assert first.wait(LIMIT) == 0
@@ -80,8 +83,15 @@ def test_a_replica_that_ends_well_ends_nobody(tmp_path: Path) -> None:
 
 def test_a_killed_replica_counts_before_those_that_fail_because_of_it(tmp_path: Path) -> None:
     script = "import os, signal; os.environ['RANK'] == '1' and os.kill(os.getpid(), signal.SIGKILL); exit(1)"
-    hold = "import time; start = replicas.execute; replicas.execute = lambda *a: [start(*a), time.sleep(0.5)][0]"
-    done = run(tmp_path / "note", "0,1", script, before=hold)  # both have ended at the first look
+    both_end_before_the_first_look = (
+        "import os\nexecute = replicas.execute\n"
+        "def execute_and_wait(*arguments):\n"
+        "    pid = execute(*arguments)\n"
+        "    os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)\n"
+        "    return pid\n"
+        "replicas.execute = execute_and_wait"
+    )
+    done = run(tmp_path / "note", "0,1", script, before=both_end_before_the_first_look)
     assert done.returncode == 128 + signal.SIGKILL
     assert failures(tmp_path / "note") == [[1, -signal.SIGKILL], [0, 1]]
 
