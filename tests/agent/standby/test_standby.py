@@ -59,7 +59,7 @@ class Scripts:
         self._jobs += 1
         (self.folder / "script.py").write_text(text)
         more = {"level": "adaptive", "standby": True, "cwd": str(self.folder), **fields}
-        argv = [sys.executable, "script.py", *arguments]
+        argv = more.pop("argv", [sys.executable, "script.py", *arguments])
         return self.node.start(self._jobs, argv, env={**self._env, **(env or {})}, **more)
 
     def is_warm(self, key: str) -> bool:
@@ -189,10 +189,12 @@ def test_a_file_next_to_the_script_hides_a_module_as_ever(scripts: Scripts) -> N
     assert scripts.node.log(key) == b"True\n"
 
 
-def test_other_variables_or_attributes_get_a_new_interpreter(scripts: Scripts) -> None:
+def test_other_scripts_variables_or_attributes_get_a_new_interpreter(scripts: Scripts) -> None:
     scripts.prepare()
     other = {"umask": 0o77, "nice": 0, "limits": {}}
-    for fields in ({"env": {"OMP_NUM_THREADS": "2"}}, {"env": {"NEW": ""}}, {"attributes": other}):
+    (scripts.folder / "other.py").write_text("print(1)")
+    other_script = {"argv": [sys.executable, "other.py"]}
+    for fields in (other_script, {"env": {"OMP_NUM_THREADS": "2"}}, {"env": {"NEW": ""}}, {"attributes": other}):
         key = scripts.start("print(1)", **fields)
         assert scripts.node.ended(key)["code"] == 0
         assert not scripts.is_warm(key)
@@ -269,3 +271,29 @@ def test_a_standby_ends_with_its_agent(agent: Callable[..., NodeAgent], tmp_path
     assert len(waiting(spool)) == 1
     first.close()
     wait_until(lambda: not waiting(spool), "the end of the standby")
+
+
+def test_a_variable_that_torch_has_read_means_a_new_interpreter(scripts: Scripts, spool: Path) -> None:
+    text = (
+        "import os\nprint('once')\nos.environ['UNRELATED'] = '1'\nos.environ['OMP_NUM_THREADS'] = '3'\n"
+        "import torch\nprint(torch.get_num_threads())\n" + TRAINS
+    )
+    scripts.prepare()
+    stop = scripts.folder / "stop"
+    key = scripts.start(text, str(stop), env={"PYTHONUNBUFFERED": ""})
+    wait_until(lambda: not waiting(spool) and scripts.ready() == 0, "the end of standbys of this script")
+    stop.touch()
+    assert scripts.node.ended(key)["code"] == 0
+    line, *output = scripts.node.log(key).decode().splitlines()
+    assert scripts.is_warm(key)
+    assert "changes OMP_NUM_THREADS, which torch reads when it is imported" in line
+    assert output == ["once", "3"]
+
+
+def test_a_variable_that_changes_after_init_is_the_scripts_own_affair(scripts: Scripts) -> None:
+    text = "import os, gpq_agent.train as gpq\njob = gpq.init()\nos.environ['OMP_NUM_THREADS'] = '3'\nprint(1)\n"
+    scripts.prepare()
+    key = scripts.start(text)
+    assert scripts.node.ended(key)["code"] == 0
+    assert scripts.is_warm(key)
+    assert b"starts again" not in scripts.node.log(key)

@@ -1,5 +1,5 @@
-"""What an attempt must have in common with a standby: its interpreter, its variables, its
-attributes."""
+"""What an attempt must have in common with a standby: its program, its interpreter, its variables,
+its attributes."""
 
 import hashlib
 import json
@@ -23,8 +23,10 @@ OF_ATTEMPTS = (
 
 
 class Recipe(NamedTuple):
-    """How to make a standby. `env`: the variables that its attempts have in common."""
+    """How to make a standby. `program`: the script, which has used the library before. `env`: the
+    variables that its attempts have in common."""
 
+    program: str
     python: str
     env: Dict[str, str]
     attributes: Optional[Dict[str, Any]]
@@ -42,11 +44,12 @@ def recipes(order: wire.StartOrder, env: Dict[str, str]) -> List[Recipe]:
         return []
     path = env.get("PATH", os.defpath)
     python = shutil.which(order.argv[0], path=path)
-    if python is None or not os.path.isfile(os.path.join(order.cwd, order.argv[1])):
+    program = os.path.realpath(os.path.join(order.cwd, order.argv[1]))
+    if python is None or not os.path.isfile(program):
         return []
     common = {name: value for name, value in env.items() if name not in OF_ATTEMPTS}
     variants = [common, *_of_other_sizes(common, env)]
-    return [Recipe(python, variant, order.attributes) for variant in variants]
+    return [Recipe(program, python, variant, order.attributes) for variant in variants]
 
 
 def _of_other_sizes(common: Dict[str, str], env: Dict[str, str]) -> Iterator[Dict[str, str]]:
