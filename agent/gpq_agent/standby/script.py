@@ -10,9 +10,11 @@ from typing import Dict, List
 
 
 def adopt(env: Dict[str, str]) -> None:
-    """Replace all variables of this process."""
-    for name in list(os.environ):
-        if name not in env:
+    """Replace all variables of this process but those that Python and the imports have set."""
+    with open("/proc/self/environ", "rb") as stream:
+        first = dict(os.fsdecode(entry).partition("=")[::2] for entry in stream.read().split(b"\0"))
+    for name, value in list(os.environ.items()):
+        if name not in env and first.get(name) == value:
             del os.environ[name]
     os.environ.update(env)
 
@@ -20,7 +22,7 @@ def adopt(env: Dict[str, str]) -> None:
 def run(argv: List[str]) -> None:
     """Run `python SCRIPT ARGUMENT...` to its end. An error ends the process, as if nothing of this
     were there."""
-    path = argv[1]
+    path = os.path.abspath(argv[1]) if sys.version_info >= (3, 9) else argv[1]
     sys.argv[:] = argv[1:]
     if hasattr(sys, "orig_argv"):  # Python 3.10 and newer
         sys.orig_argv[:] = argv
@@ -42,11 +44,10 @@ def run(argv: List[str]) -> None:
 
 
 def _main_module(path: str) -> Dict[str, object]:
-    file = os.path.abspath(path) if sys.version_info >= (3, 9) else path
-    loader = importlib.machinery.SourceFileLoader("__main__", file)
+    loader = importlib.machinery.SourceFileLoader("__main__", path)
     main = types.ModuleType("__main__")
     main.__dict__.update(
-        __annotations__={}, __builtins__=builtins, __cached__=None, __file__=file, __loader__=loader
+        __annotations__={}, __builtins__=builtins, __cached__=None, __file__=path, __loader__=loader
     )
     sys.modules["__main__"] = main
     return main.__dict__
