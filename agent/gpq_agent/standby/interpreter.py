@@ -37,6 +37,8 @@ class Replica(Exception):
 def main() -> None:
     channel = socket.socket(fileno=int(sys.argv[1]))
     imported = modules.imported()
+    gc.collect()
+    gc.freeze()  # a collection in a replica would copy the memory of all modules
     passing.send(channel, {"ready": os.getpid()})
     order, env, cores, gpus = _wait(channel, imported)
     for descriptor in gpus:
@@ -99,8 +101,6 @@ def _interpreter_signals() -> None:
 def _replicas(ranks: List[int]) -> None:
     """Fork one replica for each rank. Returns in each of them. The first process waits for them and
     ends."""
-    gc.collect()
-    gc.freeze()  # a collection in a replica would copy the whole heap
     failures = os.path.join(os.environ[wire.ENV_RUN_DIR], wire.FAILURES)
     try:
         code = replicas.supervise(failures, ranks, functools.partial(_fork))
@@ -114,7 +114,6 @@ def _fork(rank: int, local_rank: int) -> int:
     if pid:
         return pid
     replicas.become(rank, local_rank)
-    gc.unfreeze()
     multiprocessing.current_process().authkey = os.urandom(32)
     numpy: Any = sys.modules.get("numpy")
     if numpy is not None:  # `random` does this itself, and torch has a fixed seed

@@ -139,6 +139,10 @@ class Attempts:
         self._listed_at = -1
         return "started", self._must(key)
 
+    def expect(self, order: wire.StartOrder, env: Dict[str, str]) -> None:
+        """The job may start here next, so keep a standby for it for a while."""
+        self.standbys.expect(*environment_setup.prepared(self.spool, order, env))
+
     def _check_devices(self, key: str, order: wire.StartOrder) -> None:
         """Never assign a device of a living attempt again, whatever the daemon believes."""
         for info in self.all():

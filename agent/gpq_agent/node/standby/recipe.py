@@ -11,14 +11,12 @@ from gpq_agent import wire
 from gpq_agent.node.shim.launch import OF_TORCHRUN
 
 THREADS = "OMP_NUM_THREADS"
-# Variables that differ between attempts and that no import reads.
+# Variables that differ between attempts and that no import reads: these, and those of FAMILIES.
+FAMILIES = ("GPQ_", "SLURM_", "TORCHELASTIC_")
 OF_ATTEMPTS = (
-    wire.ENV_JOB, wire.ENV_ATTEMPT, wire.ENV_MARK, wire.ENV_RUN_DIR, wire.ENV_CHECKPOINT_DIR,
-    wire.ENV_RESUME, wire.ENV_DONE_FILE, wire.ENV_CORES, wire.ENV_DEFAULTS, wire.ENV_DEVICES,
-    wire.ENV_ACCEPTED, wire.ENV_PROOF, "CUDA_VISIBLE_DEVICES", "RANK", "LOCAL_RANK", "ROLE_RANK",
-    "WORLD_SIZE", "LOCAL_WORLD_SIZE", "ROLE_WORLD_SIZE", "GROUP_RANK", "GROUP_WORLD_SIZE",
-    "MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RUN_ID", "GLOO_SOCKET_IFNAME",
-    "NCCL_SOCKET_IFNAME", "TORCH_NCCL_ASYNC_ERROR_HANDLING",
+    "CUDA_VISIBLE_DEVICES", "RANK", "LOCAL_RANK", "ROLE_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE",
+    "ROLE_WORLD_SIZE", "GROUP_RANK", "GROUP_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT",
+    "GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME", "TORCH_NCCL_ASYNC_ERROR_HANDLING",
 )  # fmt: skip
 
 
@@ -37,6 +35,11 @@ class Recipe(NamedTuple):
         return hashlib.sha256(json.dumps(self, sort_keys=True).encode()).hexdigest()
 
 
+def is_of_attempt(name: str) -> bool:
+    """May this variable differ between attempts that one standby fits?"""
+    return name in OF_ATTEMPTS or name.startswith(FAMILIES)
+
+
 def recipes(order: wire.StartOrder, env: Dict[str, str]) -> List[Recipe]:
     """That of the order, then those that its job may need after a resize. Empty if the order is not
     for a standby. `env`: its whole environment."""
@@ -47,7 +50,7 @@ def recipes(order: wire.StartOrder, env: Dict[str, str]) -> List[Recipe]:
     program = os.path.realpath(os.path.join(order.cwd, order.argv[1]))
     if python is None or not os.path.isfile(program):
         return []
-    common = {name: value for name, value in env.items() if name not in OF_ATTEMPTS}
+    common = {name: value for name, value in env.items() if not is_of_attempt(name)}
     variants = [common, *_of_other_sizes(common, env)]
     return [Recipe(program, python, variant, order.attributes) for variant in variants]
 

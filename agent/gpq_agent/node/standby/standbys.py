@@ -5,7 +5,7 @@ import contextlib
 import os
 import socket
 import time
-from typing import Callable, Dict, List, Optional, Set
+from typing import Callable, Dict, List, Optional, Set, Tuple
 
 from gpq_agent import wire
 from gpq_agent.node.host import passing
@@ -18,6 +18,7 @@ MOST = 4  # on one server
 MOST_MIB = 256  # of memory, each
 LEAST_FREE_MIB = 4096  # that the server must have left
 KEPT_SECONDS = 600.0  # without an attempt that it would fit
+EXPECTED_SECONDS = 150.0  # after the daemon's word, which it repeats every minute
 PERIOD = 1.0  # seconds between two looks
 ANSWER_SECONDS = 1.0  # in which a standby must take an attempt
 
@@ -41,6 +42,8 @@ class Standbys:
     def __init__(self, place: Spool) -> None:
         self._spool = place
         self._recipes: Dict[str, List[Recipe]] = {}  # by attempt
+        # by job, of attempts elsewhere, and until when they are expected
+        self._expected: Dict[int, Tuple[float, List[Recipe]]] = {}
         self._standbys: Dict[str, Standby] = {}
         self._tended_at = float("-inf")
         self._unfit: Set[str] = set()  # keys whose standby failed or was too large
@@ -78,16 +81,20 @@ class Standbys:
         finally:
             standby.close()
 
+    def expect(self, order: wire.StartOrder, env: Dict[str, str]) -> None:
+        """Keep a standby for this job, which runs elsewhere."""
+        self._expected[order.job] = time.monotonic() + EXPECTED_SECONDS, recipes(order, env)
+
     def tend(self, live: Set[str], has_stepped: Callable[[str], bool]) -> None:
         """Make what is missing, and drop what nobody needs. `live`: attempts that have not ended.
         `has_stepped`: has this attempt made a step?"""
-        if not self._recipes and not self._standbys:
+        if not (self._recipes or self._expected or self._standbys):
             return
         if time.monotonic() - self._tended_at < PERIOD:
             return
         self._tended_at = time.monotonic()
         self._recipes = {key: value for key, value in self._recipes.items() if key in live}
-        needed: Dict[str, Recipe] = {}
+        needed = self._needed_elsewhere()
         for attempt, fitting in sorted(self._recipes.items()):
             if os.path.exists(os.path.join(self._spool.folder(attempt), wire.COLD)):
                 self._unfit |= {recipe.key for recipe in fitting}
@@ -98,6 +105,11 @@ class Standbys:
         for key in needed.keys() - self._standbys.keys() - self._unfit:
             if not is_scarce and len(self._standbys) < MOST:
                 self._make(needed[key])
+
+    def _needed_elsewhere(self) -> Dict[str, Recipe]:
+        now = time.monotonic()
+        self._expected = {job: entry for job, entry in self._expected.items() if entry[0] > now}
+        return {recipe.key: recipe for _, made_of in self._expected.values() for recipe in made_of}
 
     @property
     def ready(self) -> int:

@@ -1,32 +1,17 @@
-"""Scripts that run in an interpreter that waited for them: as if it had been started for them, or without it."""
+"""A script that runs in a standby finds what a new interpreter would have given it."""
 
 from __future__ import annotations
 
-import contextlib
 import json
-import os
-import signal
-import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import pytest
 from gpq_agent import wire
-from gpq_agent.node.host import procs
-from gpq_agent.node.standby.recipe import OF_ATTEMPTS
+from gpq_agent.node.standby.recipe import is_of_attempt
 
-from tests.agent.node.harness import NodeAgent, shims, survivors, wait_until
+from tests.agent.node.harness import wait_until
+from tests.agent.standby.harness import LIBRARY, TRAINS, Scripts, waiting
 
-LIBRARY = Path(wire.__file__).resolve().parent.parent
-TRAINS = """
-import os, struct, sys, time
-with open(os.path.join(os.environ["GPQ_RUN_DIR"], "rank.0"), "wb") as stream:
-    now = time.clock_gettime(time.CLOCK_BOOTTIME)
-    stream.write(struct.pack("=qqqd", os.getpid(), 1, 1, now))
-while not os.path.exists(sys.argv[1]):
-    time.sleep(0.02)
-"""
 FACTS = """
 import json, os, signal, sys, threading
 import torch._dynamo  # which sets variables
@@ -49,52 +34,6 @@ json.dump({
 """
 
 
-class Scripts:
-    """Scripts on an agent. A job may have a standby unless `standby` is False."""
-
-    def __init__(self, node: NodeAgent, folder: Path) -> None:
-        self.node = node
-        self.folder = folder
-        self._jobs = 0
-        self._env = {"PYTHONPATH": str(LIBRARY), "OMP_NUM_THREADS": "1", "PATH": os.environ["PATH"]}
-
-    def start(self, text: str, *arguments: str, env: dict[str, str] | None = None, **fields: Any) -> str:
-        self._jobs += 1
-        (self.folder / "script.py").write_text(text)
-        more = {"level": "adaptive", "standby": True, "cwd": str(self.folder), **fields}
-        argv = more.pop("argv", [sys.executable, "script.py", *arguments])
-        return self.node.start(self._jobs, argv, env={**self._env, **(env or {})}, **more)
-
-    def is_warm(self, key: str) -> bool:
-        return bool((wire.read_json(str(self.node.folder(key) / wire.STARTED)) or {}).get("warm"))
-
-    def prepare(self, **fields: Any) -> None:
-        """Wait until a standby is ready."""
-        stop = self.folder / f"stop-{self._jobs}"
-        key = self.start(TRAINS, str(stop), **fields)
-        wait_until(lambda: self.ready(), "a standby")
-        stop.touch()
-        self.node.ended(key)
-
-    def ready(self) -> int:
-        self.node.ask("watch", offsets={}, wait=0.1, seen=None)
-        return int(self.node.ask("hello")["standbys"])
-
-
-@pytest.fixture
-def scripts(node: NodeAgent, tmp_path: Path) -> Scripts:
-    folder = tmp_path / "scripts"
-    folder.mkdir()
-    return Scripts(node, folder)
-
-
-def waiting(spool: Path) -> list[procs.Process]:
-    """Interpreters that wait for an attempt, under the shims of this spool."""
-    processes = procs.snapshot()
-    below = procs.descendants([shim.pid for shim in shims(spool)], processes)
-    return [processes[pid] for pid in sorted(below) if procs.mark_of(pid, wire.ENV_MARK) == wire.STANDBY_MARK]
-
-
 def test_a_script_finds_what_a_new_interpreter_gives_it(scripts: Scripts, tmp_path: Path) -> None:
     def facts(name: str, *, warm: bool) -> dict[str, Any]:
         file = tmp_path / name
@@ -104,7 +43,7 @@ def test_a_script_finds_what_a_new_interpreter_gives_it(scripts: Scripts, tmp_pa
         told: dict[str, Any] = json.loads(
             file.read_text().replace(f"attempts/{key}", "attempts/KEY").replace(str(file), "FILE")
         )
-        told["env"] = {name: value for name, value in told["env"].items() if name not in OF_ATTEMPTS}
+        told["env"] = {name: value for name, value in told["env"].items() if not is_of_attempt(name)}
         return told
 
     cold = facts("cold", warm=False)
@@ -194,91 +133,6 @@ def test_a_file_next_to_the_script_hides_a_module_as_ever(scripts: Scripts) -> N
     key = scripts.start("import decimal; print(decimal.ours)")
     assert scripts.node.ended(key)["code"] == 0, scripts.node.log(key)
     assert scripts.node.log(key) == b"True\n"
-
-
-def test_other_scripts_variables_or_attributes_get_a_new_interpreter(scripts: Scripts) -> None:
-    scripts.prepare()
-    other = {"umask": 0o77, "nice": 0, "limits": {}}
-    (scripts.folder / "other.py").write_text("print(1)")
-    other_script = {"argv": [sys.executable, "other.py"]}
-    for fields in (other_script, {"env": {"OMP_NUM_THREADS": "2"}}, {"env": {"NEW": ""}}, {"attributes": other}):
-        key = scripts.start("print(1)", **fields)
-        assert scripts.node.ended(key)["code"] == 0
-        assert not scripts.is_warm(key)
-    assert scripts.ready() == 1
-
-
-@pytest.mark.parametrize("harm", ["killed", "stopped", "shim killed", "shim stopped"])
-def test_a_standby_that_fails_is_not_missed(scripts: Scripts, spool: Path, harm: str) -> None:
-    scripts.prepare()
-    [interpreter] = waiting(spool)
-    pid = interpreter.parent if harm.startswith("shim") else interpreter.pid
-    os.kill(pid, signal.SIGKILL if harm.endswith("killed") else signal.SIGSTOP)
-    text = f"open({str(scripts.folder)!r} + '/starts', 'a').write('start\\n')"
-    key = scripts.start(text)
-    try:
-        assert scripts.node.ended(key)["code"] == 0
-        assert not scripts.is_warm(key)
-    finally:
-        if harm.endswith("stopped"):
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGCONT)
-    wait_until(lambda: not waiting(spool), "the end of the standby")
-    assert (scripts.folder / "starts").read_text() == "start\n"
-
-
-def test_a_standby_that_takes_too_much_memory_is_given_up(scripts: Scripts, spool: Path) -> None:
-    own = scripts.folder / "own"
-    own.mkdir()
-    (own / "sitecustomize.py").write_text("import builtins; builtins.KEPT = bytearray(b'x' * (300 << 20))\n")
-    env = {"PYTHONPATH": f"{LIBRARY}:{own}"}
-    stop = scripts.folder / "stop"
-    key = scripts.start(TRAINS, str(stop), env=env)
-    wait_until(lambda: scripts.ready() == 0 and waiting(spool), "the standby")
-    wait_until(lambda: scripts.ready() == 0 and not waiting(spool), "its end")
-    stop.touch()
-    scripts.node.ended(key)
-
-
-def test_a_job_that_may_not_be_resized_leaves_none(scripts: Scripts, spool: Path) -> None:
-    stop = scripts.folder / "stop"
-    key = scripts.start(TRAINS, str(stop), standby=False)
-    for _ in range(20):
-        assert scripts.ready() == 0
-    assert waiting(spool) == []
-    stop.touch()
-    scripts.node.ended(key)
-
-
-def test_every_process_has_the_mark_of_its_attempt(scripts: Scripts, spool: Path) -> None:
-    """Even what left its session, and its shim, ends with the attempt."""
-    scripts.prepare()
-    ready = scripts.folder / "ready"
-    text = (
-        "import os, time\n"
-        "if not os.fork():\n    os.setsid()\n    os.fork()\n"
-        f"open({str(ready)!r}, 'a').write('x')\ntime.sleep(3600)\n"
-    )
-    key = scripts.start(text)
-    wait_until(lambda: ready.exists() and len(ready.read_text()) == 3, "three processes")
-    assert scripts.is_warm(key)
-    assert len(survivors(spool, key)) == 3
-    record = wire.read_json(str(scripts.node.folder(key) / wire.SHIM))
-    assert record is not None
-    os.kill(record["pid"], signal.SIGKILL)
-    scripts.node.ask("stop", attempt=key, mode="kill", grace=1.0)
-    scripts.node.wait_for(key, "exited")
-    assert survivors(spool, key) == []
-
-
-def test_a_standby_ends_with_its_agent(agent: Callable[..., NodeAgent], tmp_path: Path, spool: Path) -> None:
-    folder = tmp_path / "scripts"
-    folder.mkdir()
-    first = agent("--slots", "4")
-    Scripts(first, folder).prepare()
-    assert len(waiting(spool)) == 1
-    first.close()
-    wait_until(lambda: not waiting(spool), "the end of the standby")
 
 
 def test_a_variable_that_torch_has_read_means_a_new_interpreter(scripts: Scripts, spool: Path) -> None:
