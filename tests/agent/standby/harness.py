@@ -12,6 +12,7 @@ from gpq_agent.node.host import procs
 
 from tests.agent.node.harness import NodeAgent, shims, wait_until
 
+IMPORTS = 300.0  # seconds, because a standby leaves busy cores to others
 LIBRARY = Path(wire.__file__).resolve().parent.parent
 TRAINS = """
 import os, struct, sys, time
@@ -51,7 +52,7 @@ class Scripts:
         """Wait until a standby is ready."""
         stop = self.folder / f"stop-{self._jobs}"
         key = self.start(TRAINS, str(stop), **fields)
-        wait_until(lambda: self.ready(), "a standby")
+        wait_until(self.ready, "a standby", IMPORTS)
         stop.touch()
         self.node.ended(key)
 

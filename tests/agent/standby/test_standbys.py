@@ -18,7 +18,7 @@ from gpq_agent.node.standby import standbys
 from gpq_agent.node.standby.recipe import recipes
 
 from tests.agent.node.harness import NodeAgent, survivors, wait_until
-from tests.agent.standby.harness import LIBRARY, TRAINS, Scripts, waiting
+from tests.agent.standby.harness import IMPORTS, LIBRARY, TRAINS, Scripts, waiting
 
 
 def test_other_scripts_variables_or_attributes_get_a_new_interpreter(scripts: Scripts) -> None:
@@ -59,8 +59,8 @@ def test_a_standby_that_takes_too_much_memory_is_given_up(scripts: Scripts, spoo
     env = {"PYTHONPATH": f"{LIBRARY}:{own}"}
     stop = scripts.folder / "stop"
     key = scripts.start(TRAINS, str(stop), env=env)
-    wait_until(lambda: scripts.ready() == 0 and waiting(spool), "the standby")
-    wait_until(lambda: scripts.ready() == 0 and not waiting(spool), "its end")
+    wait_until(lambda: scripts.ready() == 0 and waiting(spool), "the standby", IMPORTS)
+    wait_until(lambda: scripts.ready() == 0 and not waiting(spool), "its end", IMPORTS)
     stop.touch()
     scripts.node.ended(key)
 
@@ -109,7 +109,7 @@ def test_a_standby_ends_with_its_agent(agent: Callable[..., NodeAgent], tmp_path
 def test_the_daemon_may_ask_for_a_standby_before_the_first_attempt_on_this_server(scripts: Scripts) -> None:
     order = scripts.order("print(1)")
     scripts.node.ask("warm", order={**order, "attempt": 2})
-    wait_until(scripts.ready, "a standby")
+    wait_until(scripts.ready, "a standby", IMPORTS)
     key = scripts.start("print(1)")
     assert scripts.node.ended(key)["code"] == 0
     assert scripts.is_warm(key)
@@ -146,8 +146,8 @@ def test_an_interpreter_that_cannot_import_torch_leaves_none(scripts: Scripts, s
     env = {"PYTHONPATH": f"{own}:{LIBRARY}"}
     stop = scripts.folder / "stop"
     key = scripts.start(TRAINS, str(stop), env=env)
-    wait_until(lambda: scripts.ready() or tries.exists(), "the import in a standby")
-    wait_until(lambda: scripts.ready() == 0 and not waiting(spool), "its end")
+    wait_until(lambda: scripts.ready() or tries.exists(), "the import in a standby", IMPORTS)
+    wait_until(lambda: scripts.ready() == 0 and not waiting(spool), "its end", IMPORTS)
     stop.touch()
     scripts.node.ended(key)
     key = scripts.start("print(1)", env=env)
@@ -170,7 +170,7 @@ def test_standbys_end_when_the_server_runs_short_of_memory(
         return kept.ready
 
     try:
-        wait_until(ready, "a standby")
+        wait_until(ready, "a standby", IMPORTS)
         monkeypatch.setattr(standbys, "LEAST_FREE_MIB", 1 << 40)
         assert ready() == 0
         wait_until(lambda: not procs.marked(wire.ENV_MARK, wire.STANDBY_MARK, own_processes()), "its end")

@@ -14,7 +14,7 @@ from gpq_agent.node.spool.spool import Spool
 from gpq_agent.node.standby.recipe import Recipe
 
 INTERPRETER = os.path.join(os.path.dirname(wire.__file__), "standby", "interpreter.py")
-LEAST_SHARE = 19
+NICE = 5  # a third of the cores that a job gets. With 19 imports never end on a busy server
 PROBE_SECONDS = 2.0  # in which the child must answer before it gets an attempt
 
 
@@ -55,7 +55,7 @@ def _start(recipe: Recipe) -> Tuple[int, socket.socket]:
 
 def _become_interpreter(recipe: Recipe, channel: socket.socket) -> NoReturn:
     os.setsid()
-    procs.set_session_nice(LEAST_SHARE)  # a job trains meanwhile
+    procs.set_session_nice(NICE)  # a job trains meanwhile
     for number in range(1, signal.NSIG):
         with contextlib.suppress(OSError, ValueError):
             signal.signal(number, signal.SIG_DFL)
