@@ -197,7 +197,7 @@ def test_a_killed_replica_ends_its_attempt_at_once_and_the_job_resumes() -> None
 
 
 def test_an_interpreter_waits_on_each_server_where_a_job_may_restart() -> None:
-    with Daemon(nodes={"one": 1, "two": 1}, interval=1.0) as daemon:
+    with Daemon(nodes={"one": 1, "two": 1}, interval=1.0, settle_seconds=0.5) as daemon:
         (daemon.work / "moved.slow").touch()
         job = train(daemon, "moved", size=200, epochs=4, pace=0.01, fixed=True, gpus=1, until=10)
         wait_until(lambda: len(standbys(daemon)) == 2, "a standby on each server", LONG)

@@ -23,7 +23,7 @@ import torch.utils.data  # noqa: E402
 
 import gpq_agent.train  # noqa: E402, F401
 from gpq_agent import wire  # noqa: E402
-from gpq_agent.node.host import passing, procs  # noqa: E402
+from gpq_agent.node.host import passing  # noqa: E402
 from gpq_agent.node.replicas import replicas  # noqa: E402
 from gpq_agent.node.shim import launch  # noqa: E402
 from gpq_agent.standby import modules, script, variables  # noqa: E402
@@ -43,7 +43,6 @@ def main() -> None:
     order, env, cores, gpus = _wait(channel, imported)
     for descriptor in gpus:
         os.set_inheritable(descriptor, True)  # as those of a job that was started by exec
-    procs.set_session_nice(0)
     output = launch.open_log(os.path.join(env[wire.ENV_RUN_DIR], wire.LOG))
     try:
         argv, env = launch.prepare(order, env, cores, output)

@@ -6,6 +6,7 @@ The agents of the servers where it runs know it themselves.
 from __future__ import annotations
 
 from gpq.core.feasibility.environments import is_fit
+from gpq.core.feasibility.mobility import settled_at
 from gpq.core.feasibility.shapes import nodes_up, usable
 from gpq.core.model.actions import Launch, Warm
 from gpq.core.model.jobs import TERMINAL, DesiredState, Job
@@ -24,10 +25,14 @@ def wanted(snapshot: Snapshot, name: NodeId) -> list[Warm]:
     return [order for order in orders if order is not None]
 
 
+def _may_move(job: Job, snapshot: Snapshot) -> bool:
+    return job.placement is None or snapshot.now >= settled_at(job, snapshot.config)
+
+
 def _order(job: Job, node: Node, snapshot: Snapshot) -> Warm | None:
     if job.state in TERMINAL or job.wish is not DesiredState.RUN or not job.elastic:
         return None
-    if node.id in job.nodes or job.spec.launcher:
+    if node.id in job.nodes or job.spec.launcher or not _may_move(job, snapshot):
         return None
     if not is_fit(snapshot.checks, node.id, job.spec.environment):
         return None

@@ -184,7 +184,7 @@ class NodeSession:
             **self._report,
             store=self._reign.store,
             log_limit=self._settings.log_limit,
-            standby=order.standby and self._settings.standby,
+            standby_after=self._settings.standby_after if order.standby_after == 0.0 else None,
         )
 
     def _on_start(self, launch: Launch, said_at: Seconds, reply: Reply) -> None:
@@ -219,7 +219,7 @@ class NodeSession:
             raise LinkLost(f"the agent speaks version {reply['version']}, not {wire.VERSION}")
         self._observer.greeted(reply)
         self._library = self._library or str(reply["library"])
-        self._keeps_standbys = self._settings.standby and "standbys" in reply
+        self._keeps_standbys = self._settings.standby_after is not None and "standbys" in reply
         self._take_in(reply, str(reply["boot_id"]))
         self._watch(send, digest=None, wait=0.0, stamp=None)
 
@@ -279,10 +279,11 @@ class NodeSession:
             expected_states = (None,) if isinstance(action, Launch) else ALIVE
             if state in expected_states and self._repetition.is_time(action):
                 self._say(send, action)
+        snapshot = replace(snapshot, now=self._clock.now())
         for warm in standbys.wanted(snapshot, self.node) if self._keeps_standbys else ():
             if self._repetition.is_time(warm):
                 self._say(send, warm)
-        for look in environments.wanted(replace(snapshot, now=self._clock.now()), self.node):
+        for look in environments.wanted(snapshot, self.node):
             self._looks.ask(send, look)
         for key, info in attempts.items():
             end = self._observer.end_of(key, info, snapshot)

@@ -25,7 +25,7 @@ while not os.path.exists(sys.argv[1]):
 
 
 class Scripts:
-    """Scripts on an agent. A job may have a standby unless `standby` is False."""
+    """Scripts on an agent. A job may have a standby unless `standby_after` is None."""
 
     def __init__(self, node: NodeAgent, folder: Path) -> None:
         self.node = node
@@ -41,7 +41,7 @@ class Scripts:
     def order(self, text: str, *arguments: str, env: dict[str, str] | None = None, **fields: Any) -> dict[str, Any]:
         self._jobs += 1
         (self.folder / "script.py").write_text(text)
-        more = {"level": "adaptive", "standby": True, "cwd": str(self.folder), **fields}
+        more = {"level": "adaptive", "standby_after": 0.0, "cwd": str(self.folder), **fields}
         argv = more.pop("argv", [sys.executable, "script.py", *arguments])
         return self.node.order(self._jobs, argv, env={**self._env, **(env or {})}, **more)
 

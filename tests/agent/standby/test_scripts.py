@@ -37,7 +37,7 @@ json.dump({
 def test_a_script_finds_what_a_new_interpreter_gives_it(scripts: Scripts, tmp_path: Path) -> None:
     def facts(name: str, *, warm: bool) -> dict[str, Any]:
         file = tmp_path / name
-        key = scripts.start(FACTS, str(file), "--flag", standby=warm)
+        key = scripts.start(FACTS, str(file), "--flag", standby_after=0.0 if warm else None)
         assert scripts.node.ended(key)["code"] == 0, scripts.node.log(key)
         assert scripts.is_warm(key) is warm
         told: dict[str, Any] = json.loads(
@@ -71,7 +71,7 @@ def test_a_script_ends_as_in_a_new_interpreter(scripts: Scripts) -> None:
         for standby in (False, True):
             if standby:
                 scripts.prepare()
-            key = scripts.start(text, standby=standby)
+            key = scripts.start(text, standby_after=0.0 if standby else None)
             record = scripts.node.ended(key)
             assert scripts.is_warm(key) is standby
             ends.append((record["code"], record["signal"], scripts.node.log(key)))

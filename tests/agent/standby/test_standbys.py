@@ -67,7 +67,7 @@ def test_a_standby_that_takes_too_much_memory_is_given_up(scripts: Scripts, spoo
 
 def test_a_job_that_may_not_be_resized_leaves_none(scripts: Scripts, spool: Path) -> None:
     stop = scripts.folder / "stop"
-    key = scripts.start(TRAINS, str(stop), standby=False)
+    key = scripts.start(TRAINS, str(stop), standby_after=None)
     for _ in range(20):
         assert scripts.ready() == 0
     assert waiting(spool) == []
@@ -121,7 +121,7 @@ def test_on_gpus_a_standby_of_each_thread_setting_is_needed(tmp_path: Path) -> N
     order = start_order.parse_order(
         {
             "job": 1, "attempt": 1, "argv": [sys.executable, "script.py"], "cwd": str(tmp_path), "env": {},
-            "devices": ["GPU-1"], "level": "adaptive", "standby": True,
+            "devices": ["GPU-1"], "level": "adaptive", "standby_after": 0.0,
         }
     )  # fmt: skip
     place = Spool(str(tmp_path / "spool"))

@@ -30,11 +30,12 @@ def test_each_other_server_is_told_of_the_job_and_of_a_gpu_that_it_could_have() 
         running(1, on("a", 0), spec_=spec(launcher="torchrun")),
         running(1, on("a", 0), spec_=black_box()),
         running(1, on("a", 0), declared=False),
+        running(1, on("a", 0), since=-1.0),
         replace(JOB, wish=DesiredState.CANCEL),
         replace(JOB, state=JobState.COMPLETED, placement=None),
         running(1, on("a", 0), spec_=spec(gpu_type="V100")),
     ],
-    ids=["rigid", "torchrun", "black box", "not declared", "cancelled", "completed", "other GPUs"],
+    ids=["rigid", "torchrun", "black box", "not declared", "just started", "cancelled", "completed", "other GPUs"],
 )
 def test_no_interpreter_waits_for_a_job_that_cannot_come(job: Job) -> None:
     assert standbys.wanted(snapshot(node("a"), node("b"), job), B) == []

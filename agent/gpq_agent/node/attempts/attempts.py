@@ -139,10 +139,6 @@ class Attempts:
         self._listed_at = -1
         return "started", self._must(key)
 
-    def expect(self, order: wire.StartOrder, env: Dict[str, str]) -> None:
-        """The job may start here next, so keep a standby for it for a while."""
-        self.standbys.expect(*environment_setup.prepared(self.spool, order, env))
-
     def _check_devices(self, key: str, order: wire.StartOrder) -> None:
         """Never assign a device of a living attempt again, whatever the daemon believes."""
         for info in self.all():
@@ -187,10 +183,9 @@ class Attempts:
         spool.write_reserved(path, {"mode": mode, "grace": grace, "seq": seq})
 
     def tend(self, infos: List[wire.AttemptInfo]) -> None:
-        """If a shim was killed, start another: for a stop that the old one did not see, or for a
-        lease. Also keep standbys."""
+        """Replace killed shims, for a stop that one did not see or for a lease. Keep standbys."""
         live = {wire.attempt_key(info.job, info.attempt) for info in infos if info.state in LIVE}
-        self.standbys.tend(live, self._has_stepped)
+        self.standbys.tend(live, self._may_move)
         for info in infos:
             key = wire.attempt_key(info.job, info.attempt)
             if info.state != "orphan" or (
@@ -201,8 +196,15 @@ class Attempts:
                 with contextlib.suppress(OSError, SpoolError), self.spool.lock():
                     self._adopt(key)  # otherwise at the next look
 
-    def _has_stepped(self, key: str) -> bool:
-        return any(pulse.step > 0 for pulse in pulses(self.spool.folder(key)))
+    def _may_move(self, key: str) -> bool:
+        """Has it trained for as long as gpq leaves it alone?"""
+        order, started = self.order(key), self.files.read(key, wire.STARTED)
+        if order is None or order.standby_after is None or started is None:
+            return False
+        age = time.time() - started["started_at"]
+        return age >= order.standby_after and any(
+            pulse.step > 0 for pulse in pulses(self.spool.folder(key))
+        )
 
     def _adopt(self, key: str) -> None:
         """The shim was killed. Start another one, which does what stop.json says. Under the spool's

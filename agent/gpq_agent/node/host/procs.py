@@ -203,13 +203,6 @@ def keep_only(keep: Set[int]) -> None:
                 os.close(int(name))
 
 
-def set_session_nice(value: int) -> None:
-    """Share the cores with other sessions as a process of this niceness does, see sched(7). Without
-    such groups nothing changes. In contrast to nice(2), everyone may go back to 0."""
-    with contextlib.suppress(OSError), open("/proc/self/autogroup", "w") as stream:
-        stream.write(str(value))
-
-
 def become_subreaper() -> None:
     """Become the parent of every descendant whose own parent ends. Raises OSError if the kernel
     cannot do that."""

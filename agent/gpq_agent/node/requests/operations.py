@@ -8,6 +8,7 @@ import time
 from typing import Dict, List
 
 from gpq_agent import wire
+from gpq_agent.node.attempts import environment_setup
 from gpq_agent.node.attempts.states import LIVE
 from gpq_agent.node.devices import gpu_names, slots
 from gpq_agent.node.devices.gpu_locks import TAKEN
@@ -130,7 +131,7 @@ class Operations:
         order = self._with_attributes(self._with_code(order))
         devices = [device for device in self.devices.current() if device.id in order.devices]
         env = launch.environment(self.spool, order, self.base, devices, self.visible)
-        self.attempts.expect(order, env)
+        self.attempts.standbys.expect(*environment_setup.prepared(self.spool, order, env))
         return {}
 
     def _with_code(self, order: wire.StartOrder) -> wire.StartOrder:

@@ -97,7 +97,6 @@ def start(
     place: Spool, order: wire.StartOrder, env: Dict[str, str], cores: List[int], gpus: Sequence[int]
 ) -> None:
     log = os.path.join(place.folder(wire.attempt_key(order.job, order.attempt)), wire.LOG)
-    procs.become_subreaper()
     read_end, write_end = os.pipe()
     child = os.fork()
     if child == 0:
@@ -133,7 +132,9 @@ def supervise(
     folder = place.folder(key)
     wire.write_json(os.path.join(folder, wire.SHIM), procs.identity(os.getpid()))
     gpu_locks.sign(gpus, os.getpid())
+    # Its look at a dead file server may hang. It must not be of the job's tree.
     witness = CompletionEvidence(order, env, folder)
+    procs.become_subreaper()
     started_at = time.time()
     first = dict(procs.identity(child), started_at=started_at, warm=warm)
     try:

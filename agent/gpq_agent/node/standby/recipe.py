@@ -43,7 +43,7 @@ def is_of_attempt(name: str) -> bool:
 def recipes(order: wire.StartOrder, env: Dict[str, str]) -> List[Recipe]:
     """That of the order, then those that its job may need after a resize. Empty if the order is not
     for a standby. `env`: its whole environment."""
-    if not order.standby or len(order.argv) < 2 or order.argv[1].startswith("-"):
+    if order.standby_after is None or len(order.argv) < 2 or order.argv[1].startswith("-"):
         return []
     path = env.get("PATH", os.defpath)
     python = shutil.which(order.argv[0], path=path)

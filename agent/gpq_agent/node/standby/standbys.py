@@ -85,9 +85,9 @@ class Standbys:
         """Keep a standby for this job, which runs elsewhere."""
         self._expected[order.job] = time.monotonic() + EXPECTED_SECONDS, recipes(order, env)
 
-    def tend(self, live: Set[str], has_stepped: Callable[[str], bool]) -> None:
+    def tend(self, live: Set[str], may_move: Callable[[str], bool]) -> None:
         """Make what is missing, and drop what nobody needs. `live`: attempts that have not ended.
-        `has_stepped`: has this attempt made a step?"""
+        `may_move`: may gpq move this attempt by now?"""
         if not (self._recipes or self._expected or self._standbys):
             return
         if time.monotonic() - self._tended_at < PERIOD:
@@ -98,7 +98,7 @@ class Standbys:
         for attempt, fitting in sorted(self._recipes.items()):
             if os.path.exists(os.path.join(self._spool.folder(attempt), wire.COLD)):
                 self._unfit |= {recipe.key for recipe in fitting}
-            elif has_stepped(attempt):
+            elif may_move(attempt):
                 needed.update((recipe.key, recipe) for recipe in fitting)
         is_scarce = free_mib() < LEAST_FREE_MIB
         self._inspect(needed, is_scarce)

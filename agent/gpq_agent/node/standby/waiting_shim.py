@@ -8,13 +8,12 @@ import socket
 from typing import Dict, List, NamedTuple, NoReturn, Optional, Tuple
 
 from gpq_agent import wire
-from gpq_agent.node.host import attributes, passing, procs
+from gpq_agent.node.host import attributes, passing
 from gpq_agent.node.shim import shim
 from gpq_agent.node.spool.spool import Spool
 from gpq_agent.node.standby.recipe import Recipe
 
 INTERPRETER = os.path.join(os.path.dirname(wire.__file__), "standby", "interpreter.py")
-NICE = 5  # a third of the cores that a job gets. With 19 imports never end on a busy server
 PROBE_SECONDS = 2.0  # in which the child must answer before it gets an attempt
 
 
@@ -29,7 +28,6 @@ class Handover(NamedTuple):
 
 def wait(place: Spool, recipe: Recipe, agent: socket.socket) -> None:
     """The body of the process. `agent`: the socket to the agent. Without an agent it ends."""
-    procs.become_subreaper()
     child, channel = _start(recipe)
     try:
         handover = _await(agent, channel)
@@ -55,7 +53,6 @@ def _start(recipe: Recipe) -> Tuple[int, socket.socket]:
 
 def _become_interpreter(recipe: Recipe, channel: socket.socket) -> NoReturn:
     os.setsid()
-    procs.set_session_nice(NICE)  # a job trains meanwhile
     for number in range(1, signal.NSIG):
         with contextlib.suppress(OSError, ValueError):
             signal.signal(number, signal.SIG_DFL)
