@@ -100,6 +100,9 @@ class FileConfig:
     settle_seconds: float = 15.0  # Seconds that gpq leaves a job alone after it has moved it
     # MiB to keep of the log of each attempt, from its head and its end. 0: everything
     log_limit: float = 1024.0
+    # Servers keep an interpreter ready for scripts that gpq may resize, so that they restart in a
+    # second. It takes up to 256 MB. `false`: none
+    standby: bool = True
     # `gpq submit` names the variables that a job seems to use but does not get
     note_env: bool = True
     seed: int = 0  # Random seed of the policies that search at random

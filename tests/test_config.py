@@ -15,6 +15,7 @@ OWN = {
     "nodes",
     "requeue_on_lost",
     "log_limit",
+    "standby",
     "note_env",
     "setup_limit",
     "metrics",

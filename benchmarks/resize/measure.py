@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import statistics
 import sys
@@ -11,6 +12,9 @@ from collections.abc import Sequence
 from itertools import groupby, pairwise
 from pathlib import Path
 from typing import NamedTuple
+
+import psutil
+from gpq_agent import wire
 
 from benchmarks.workstation import daemon
 from gpq.client import connection
@@ -22,6 +26,7 @@ STEPS = 8  # of each attempt before the next resize
 WARM_UP = 3  # steps of an attempt that are not steady yet
 PATIENCE = 300.0  # seconds until an attempt has made its steps
 SETTINGS = 'policy = "fifo"\nsettle_seconds = 1.0\n'
+REST_SECONDS = 2.0  # without CPU time: a standby that is ready
 KEPT = ("PATH", "HOME", "LANG")
 
 
@@ -41,17 +46,27 @@ class Pause(NamedTuple):
     seconds: float
 
 
-def resize(millions: int, launcher: str, more: str = "") -> list[Pause]:
-    """The pauses of one job. `launcher`: as for `gpq submit`. `more`: lines of config.toml."""
-    with tempfile.TemporaryDirectory() as folder, daemon(SETTINGS + more):
+class Way(NamedTuple):
+    """How replicas start. `launcher`: as for `gpq submit`. `standby`: as in config.toml."""
+
+    launcher: str = ""
+    standby: bool = False
+
+
+def resize(millions: int, way: Way) -> list[Pause]:
+    """The pauses of one job."""
+    standby = f"standby = {str(way.standby).lower()}\n"
+    with tempfile.TemporaryDirectory() as folder, daemon(SETTINGS + standby):
         moments = Path(folder, "moments")
         moments.touch()
-        job = _submit(moments, millions, launcher)
+        job = _submit(moments, millions, way.launcher)
         for attempt, replicas in ((1, 1), (2, 2), (3, 1)):
             if attempt > 1:
                 size: dict[str, object] = {"min_gpus": replicas, "max_gpus": replicas}
                 connection.call(Edit([str(job)], size), Changed)
             _await(moments, job, attempt)
+            if way.standby:
+                _await_standby()
         return pauses(_steps(moments))
 
 
@@ -99,6 +114,28 @@ def _await(moments: Path, job: int, attempt: int) -> None:
         if row.ended_at is not None or time.monotonic() > until:
             raise SystemExit(f"attempt {attempt} made no {STEPS} steps: {row.state}, {row.reason}")
         time.sleep(0.1)
+
+
+def _await_standby() -> None:
+    """Wait until a standby has imported, so until it rests."""
+    until = time.monotonic() + PATIENCE
+    used, rests_since = 0.0, time.monotonic()
+    while not used or time.monotonic() - rests_since < REST_SECONDS:
+        if time.monotonic() > until:
+            raise SystemExit("no standby became ready")
+        time.sleep(0.1)
+        seconds = sum(_cpu_seconds(process) for process in psutil.process_iter())
+        if seconds != used:
+            used, rests_since = seconds, time.monotonic()
+
+
+def _cpu_seconds(process: psutil.Process) -> float:
+    """Of an interpreter of a standby, and 0 of others."""
+    with contextlib.suppress(psutil.Error):
+        if process.environ().get(wire.ENV_MARK) == wire.STANDBY_MARK:
+            times = process.cpu_times()
+            return float(times.user + times.system)
+    return 0.0
 
 
 def _steps(moments: Path) -> list[Step]:

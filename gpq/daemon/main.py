@@ -128,6 +128,7 @@ def _serve(ready: process.Ready, default: Attributes, lock: DaemonLock, metrics:
             attributes=default,
             reign=reign,
             log_limit=int(settings.log_limit * (1 << 20)),
+            standby_after=settings.settle_seconds if settings.standby else None,
             setup_limit=settings.setup_limit,
         )
         stack.callback(world.close)

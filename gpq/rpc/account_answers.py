@@ -68,6 +68,7 @@ class ReportRow(msgspec.Struct, frozen=True):
     rhos: int  # completed jobs whose finish-time fairness is known
     rho_median: float | None
     rho_max: float | None
+    warm_restarts: int = 0  # of `restarts`, by a standby
 
 
 class UserPiece(msgspec.Struct, frozen=True):

@@ -172,6 +172,18 @@ class AttemptView(msgspec.Struct, frozen=True):
     why: str
 
 
+class RestartView(msgspec.Struct, frozen=True):
+    """How a restart went, in seconds."""
+
+    attempt: int  # that it began
+    warm: bool  # a standby ran it, so without the imports
+    start: float  # from the launch to the first step
+    restore: float  # of these, reading the checkpoint
+    # from the order to stop to the end of the attempt before. None: that one ended by itself
+    stop: float | None
+    save: float  # of these, writing the checkpoint
+
+
 class HabitView(msgspec.Struct, frozen=True):
     """A habit of a job's training loop, and the freedoms that it takes from gpq."""
 
@@ -206,6 +218,7 @@ class JobDetail(msgspec.Struct, frozen=True):
     losses: list[LossView] = []  # the metric `loss`, thinned, oldest first
     ranks: list[RankView] = []  # the replicas, if there are several and the job has GPUs
     habits: list[HabitView] = []  # habits of its training loop
+    restart_times: list[RestartView] = []  # the latest few, oldest first
     schema: int = SCHEMA
 
 

@@ -133,9 +133,16 @@ def _report_cells(row: ReportRow, by: str) -> dict[str, str]:
         "FAIR": percent(row.fair_share),
         "WAIT": duration(row.wait_median_seconds),
         "P95": duration(row.wait_p95_seconds) if row.waits > 1 else "-",
-        "RESTARTS": str(row.restarts or "-"),
+        "RESTARTS": _restarts(row),
         "COST H": hours(row.restart_gpu_hours or None),
         "FAILED H": hours(row.failed_gpu_hours or None),
         "RHO": number(row.rho_median),
         "MAX": number(row.rho_max) if row.rhos > 1 else "-",
     }
+
+
+def _restarts(row: ReportRow) -> str:
+    """How many, and how many of them by a standby."""
+    if row.warm_restarts:
+        return f"{row.restarts}, {row.warm_restarts} warm"
+    return str(row.restarts or "-")

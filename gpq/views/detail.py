@@ -14,6 +14,7 @@ from gpq.rpc.job_answers import (
     JobView,
     PartView,
     RankView,
+    RestartView,
 )
 from gpq.views import goodput_curve, job_facts, loss_curve
 from gpq.views.plain import Column, moment, safe, table, wrapped
@@ -39,6 +40,8 @@ def lines(answer: JobDetail, limit: int, bar: str = "█") -> list[str]:
     text += paragraph("loss", losses)
     if answer.attempts:
         text += paragraph("attempts", table(_attempts(answer.attempts), limit))
+    if answer.restart_times:
+        text += paragraph("restarts", table(_restarts(answer.restart_times), limit))
     text += paragraph("latest events", _events(answer.history[-EVENTS:], limit))
     text += paragraph("notices", _bullets(answer.notices, limit))
     if job.state == "failed" and job.started_at:
@@ -153,6 +156,29 @@ def _attempts(attempts: list[AttemptView]) -> list[Column]:
         Column("ENDED", [moment(attempt.ended_at or "-") for attempt in attempts], 50),
         Column("OUTCOME", [safe(attempt.outcome) or "-" for attempt in attempts], 95),
     ]
+
+
+def _restarts(restarts: list[RestartView]) -> list[Column]:
+    return [
+        Column("  #", [str(times.attempt) for times in restarts], 99, right=True),
+        Column("BY", ["standby" if times.warm else "new" for times in restarts], 90),
+        Column(
+            "TOOK",
+            [_seconds((times.stop or 0.0) + times.start) for times in restarts],
+            95,
+            right=True,
+        ),
+        Column("STOP", [_seconds(times.stop) for times in restarts], 80, right=True),
+        Column("SAVE", [_seconds(times.save) for times in restarts], 60, right=True),
+        Column("START", [_seconds(times.start) for times in restarts], 80, right=True),
+        Column("LOAD", [_seconds(times.restore) for times in restarts], 60, right=True),
+    ]
+
+
+def _seconds(seconds: float | None) -> str:
+    if seconds is None:
+        return "-"
+    return f"{seconds:.1f}s"
 
 
 def _events(events: Sequence[EventView], limit: int) -> list[str]:

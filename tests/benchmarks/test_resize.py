@@ -29,6 +29,6 @@ def test_the_table_has_medians_and_their_ratios() -> None:
     quick = [Pause(1, 2, 2.0), Pause(2, 1, 9.0)]
     pauses_by_way = {"torchrun": slow, "gpq": quick}
     text = table(25, pauses_by_way)
-    assert "| torchrun | 8.00 s, 1.00 | 10.00 s, 1.00 |" in text
-    assert "| gpq | 2.00 s, 0.25 | 9.00 s, 0.90 |" in text
+    assert "| torchrun | 8.00 s, 1.00 of torchrun | 10.00 s, 1.00 of torchrun |" in text
+    assert "| gpq | 2.00 s, 0.25 of torchrun | 9.00 s, 0.90 of torchrun |" in text
     assert misses(25, pauses_by_way) == ["25 M, gpq, 2 -> 1: 0.90 of torchrun, the bar is 0.85"]

@@ -9,6 +9,8 @@ import signal
 from pathlib import Path
 
 import pytest
+from gpq_agent import wire
+from gpq_agent.node.host import procs
 
 from gpq.rpc.job_answers import Changed
 from gpq.rpc.requests import Requeue
@@ -192,6 +194,32 @@ def test_a_killed_replica_ends_its_attempt_at_once_and_the_job_resumes() -> None
         first = json.loads((daemon.work / "killed.3.0").read_text().splitlines()[0])
         assert first[1] >= 20, "it resumed from the checkpoint"
         assert detail.job.progress == 1.0
+
+
+def test_an_interpreter_waits_on_each_server_where_a_job_may_restart() -> None:
+    with Daemon(nodes={"one": 1, "two": 1}, interval=1.0, settle_seconds=0.5) as daemon:
+        (daemon.work / "moved.slow").touch()
+        job = train(daemon, "moved", size=200, epochs=4, pace=0.01, fixed=True, gpus=1, until=10)
+        wait_until(lambda: len(standbys(daemon)) == 2, "a standby on each server", LONG)
+        wait_until(lambda: is_warm_after_requeue(daemon, job), "an attempt that starts in a standby", LONG)
+        (daemon.work / "moved.slow").unlink()
+        assert daemon.until(job, "completed", "failed", patience=LONG).job.state == "completed"
+        assert visited(daemon, "moved", 200, 4)
+
+
+def standbys(daemon: Daemon) -> set[str]:
+    """The agents below which an interpreter waits."""
+    marked = procs.marked(wire.ENV_MARK, wire.STANDBY_MARK, processes := procs.snapshot())
+    agents = {procs.command_of(processes[pid].parent) for pid in marked}
+    return {agent for agent in agents if str(daemon.home) in agent}
+
+
+def is_warm_after_requeue(daemon: Daemon, job: int) -> bool:
+    attempt = daemon.detail(job).job.attempt + 1
+    daemon.call(Requeue([str(job)]), Changed)
+    wait_until(lambda: [*daemon.work.glob(f"moved.{attempt}.0")], "it trains again", LONG)
+    [record] = daemon.home.rglob(f"attempts/{job}.{attempt}/{wire.STARTED}")
+    return bool(json.loads(record.read_text())["warm"])
 
 
 def test_a_custom_loop_is_declared_resized_and_resumed() -> None:

@@ -28,6 +28,8 @@ EXCUSED = "excused.json"
 FIRST_ERROR = "error.json"
 # {"failures": [[rank, exit code, negative for a signal], ...]} in the order in which they ended
 FAILURES = "failures.json"
+# {"variable"}: what a script changes before `gpq.init`, so a standby cannot run it
+COLD = "cold.json"
 # {"rank"}: the first replica of this server that ended by itself before its training was over
 DEPARTED = "departed.json"
 # the training process writes it when its checkpoint is durable, just before it exits on request

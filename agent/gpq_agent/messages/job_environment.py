@@ -4,6 +4,9 @@ ENV_JOB = "GPQ_JOB_ID"
 ENV_ATTEMPT = "GPQ_ATTEMPT"  # "<attempt number>"
 # "<spool id>:<job>.<attempt>". Every process of the tree inherits it, so that gpq finds escapees
 ENV_MARK = "GPQ_MARK"
+# The mark of an interpreter that waits for an attempt. It leaves room for the mark of that attempt
+STANDBY_MARK = "standby:" + "-" * 128
+AUDIT_INIT = "gpq.init"  # the audit event of Python with which `gpq.init` begins
 ENV_RUN_DIR = "GPQ_RUN_DIR"  # the attempt's directory
 ENV_CHECKPOINT_DIR = "GPQ_CHECKPOINT_DIR"  # the job's own directory, the same for all its attempts
 ENV_RESUME = "GPQ_RESUME"  # "1" from the second attempt on

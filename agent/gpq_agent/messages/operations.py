@@ -15,7 +15,8 @@ OPS = (
     # "memory_mib", "spool", "devices", "attempts", "library": the folder that the agent was loaded
     # from, "address": the one that ssh reached it at, or "", "network": [[interface, address]] that
     # others may try, "ephemeral": [first, last], "storage": id of the checkpoint folder. Servers
-    # with the same id share the folder}
+    # with the same id share the folder, "standbys": how many are ready. An agent without it knows
+    # no `warm`}
     "hello",
     # {} -> {"time"}
     "ping",
@@ -26,6 +27,9 @@ OPS = (
     "prepare",
     # {"order": StartOrder} -> {"state": "started" | "already", "attempt": AttemptInfo}
     "start",
+    # {"order": StartOrder} -> {}. The attempt may come here next, so keep a standby for it for a
+    # while. `devices` names any one that it could have
+    "warm",
     # {"attempt": "42.1", "mode", "grace"} -> {"attempt": AttemptInfo}. May be repeated, harder each
     # time
     "stop",

@@ -51,6 +51,9 @@ class StartOrder(NamedTuple):
     masters: List[str] = []
     # the interface to train over. Empty: the one on which the servers reach each other
     interface: str = ""
+    # A standby may run it. This many seconds after its start, one is made for the next attempt like
+    # it. None: neither
+    standby_after: Optional[float] = None
     # the ranks of this server's replicas. Empty: the command is the only process to start
     ranks: List[int] = []
     # the environment that the server was found fit for. If something is missing now, the agent

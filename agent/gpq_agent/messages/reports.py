@@ -17,7 +17,9 @@ class Control(NamedTuple):
 
 REPORT_KINDS = (
     "declared",  # once per attempt: a Declared
-    "ready",  # {"seconds": from exec to the end of the first step, "restore_seconds"}
+    # {"seconds": from the launch to the end of the first step, "restore_seconds", "warm": did a
+    # standby run it?}
+    "ready",
     "timing",  # sums since the last one, per configuration: a Timing
     "ranks",  # about every 30 s, times of all replicas next to each other: a RankTimes
     "noise",  # current estimate of the gradient statistics: a Noise

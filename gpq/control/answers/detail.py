@@ -33,6 +33,7 @@ from gpq.rpc.job_answers import (
     LossView,
     RankView,
     ReallocationView,
+    RestartView,
 )
 
 CHANGES = (facts.Launched, facts.StopSent, facts.Retuned, facts.Held, facts.Stopped)
@@ -65,6 +66,12 @@ def detail(reader: Reader, job: Job, journal: Sequence[facts.Event]) -> JobDetai
         ranks=ranks(reader, job),
         losses=[LossView(point.base_steps, point.loss) for point in profile.losses],
         habits=habits(job),
+        restart_times=[
+            RestartView(
+                times.attempt, times.warm, times.start, times.restore, times.stop, times.save
+            )
+            for times in job.restart_times
+        ],
     )
 
 

@@ -254,6 +254,10 @@ SENTENCES = {
     "has-all": "it has all the GPUs that there are ({count})",
     "has-fewest": "it has the fewest GPUs that it may have ({count})",
     "shared-gpus": "it shares {gpus:gpus} with {jobs} other running {jobs:job|jobs}",
+    "last-restart": (
+        "its last restart took {seconds:.1f} s {how}: {stop:.1f} s to stop, {start:.1f} s until the"
+        " first step"
+    ),
     "started-just-now": "it was started a moment ago, so gpq does not move it yet",
     "goodput-unknown": "its goodput is not known yet: gpq waits for its first step times",
 }

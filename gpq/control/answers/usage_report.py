@@ -164,6 +164,7 @@ def _row(key: str, figures: sums.Figures, record: Record | None) -> account_answ
         wait_median_seconds=figures.wait_median,
         wait_p95_seconds=figures.wait_p95,
         restarts=figures.restarts,
+        warm_restarts=figures.warm,
         restart_gpu_hours=figures.restarting / HOUR,
         failed_gpu_hours=figures.failed / HOUR,
         rhos=figures.rhos,

@@ -96,7 +96,9 @@ def tallied(event: Event, job: Job) -> Event:
 def tally(job: Job, now: Seconds) -> AttemptAccount:
     """What the current attempt has come to until now."""
     reports = job.profile.declared is not None
-    return AttemptAccount(job.account.working_at if reports else job.started_at, worth(job, now))
+    working_at = job.account.working_at if reports else job.started_at
+    warm = any(times.attempt == job.attempt and times.warm for times in job.restart_times)
+    return AttemptAccount(working_at, worth(job, now), warm)
 
 
 def worth(job: Job, now: Seconds) -> float | None:

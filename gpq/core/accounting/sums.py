@@ -27,6 +27,7 @@ class Figures:
     wait_median: Seconds | None
     wait_p95: Seconds | None
     restarts: int
+    warm: int  # of these, by a standby
     restarting: float
     failed: float  # held by attempts that failed or were lost
     rhos: int  # completed jobs whose finish-time fairness is known
@@ -67,6 +68,7 @@ class Sum:
     known: float = 0.0
     waits: list[Seconds] = field(default_factory=list)
     restarts: int = 0
+    warm: int = 0
     restarting: float = 0.0
     failed: float = 0.0
     rhos: list[float] = field(default_factory=list)
@@ -82,7 +84,9 @@ class Sum:
                 (end - start) / whole if whole > 0 else 1.0
             )
             self.known += gpus * (end - start)
-        self.restarts += spell.again and start <= spell.began
+        is_restart = spell.again and start <= spell.began
+        self.restarts += is_restart
+        self.warm += is_restart and spell.warm
         if spell.restarting:
             self.restarting += gpus * sum(
                 max(min(b, end) - max(a, start), 0.0) for a, b in spell.restarting
@@ -100,6 +104,7 @@ class Sum:
             wait_median=quantile(self.waits, 0.5),
             wait_p95=quantile(self.waits, 0.95),
             restarts=self.restarts,
+            warm=self.warm,
             restarting=self.restarting,
             failed=self.failed,
             rhos=len(self.rhos),

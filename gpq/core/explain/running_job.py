@@ -36,11 +36,30 @@ def why_running(snapshot: Snapshot, job: Job) -> JobReasons:
     reasons += what_if.reasons(snapshot, job)
     reasons += _within_range(snapshot, job)
     reasons += _rivals(snapshot, job)
+    reasons += _last_restart(job)
     if is_fixed(job, snapshot):
         reasons.append(reason("started-just-now"))
     if not estimates.curve(job, feasible(job, snapshot)):
         reasons.append(reason("goodput-unknown"))
     return JobReasons(headline, tuple(reasons), remedies(job))
+
+
+def _last_restart(job: Job) -> list[Reason]:
+    """What the restart that began this attempt took, if it was one."""
+    for times in job.restart_times[-1:]:
+        if times.attempt == job.attempt:
+            how = "in a standby" if times.warm else "in a new interpreter"
+            stop = times.stop or 0.0
+            return [
+                reason(
+                    "last-restart",
+                    seconds=stop + times.start,
+                    how=how,
+                    stop=stop,
+                    start=times.start,
+                )
+            ]
+    return []
 
 
 def remedies(job: Job) -> tuple[Reason, ...]:

@@ -35,6 +35,7 @@ class AttemptAccount:
     working_at: Seconds | None = None
     # GPU-seconds (`bookkeeping.worth`). None: the job reports no progress
     worth: float | None = None
+    warm: bool = False  # a standby ran it
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +54,19 @@ class Account:
     failed: float = 0.0  # GPU-seconds of attempts that failed or were lost
     share: float | None = None  # fair share in GPUs, averaged over its life. Set when it has ended
     rho: float | None = None  # finish-time fairness. Set when it has completed
+
+
+@dataclass(frozen=True, slots=True)
+class RestartTimes:
+    """How a restart went, in seconds. `attempt` is the one that it began."""
+
+    attempt: int
+    warm: bool  # a standby ran it, so without the imports
+    start: Seconds  # from the launch to the first step
+    restore: Seconds  # of these, reading the checkpoint
+    # from the order to stop to the end of the attempt before. None: that one ended by itself
+    stop: Seconds | None = None
+    save: Seconds = 0.0  # of these, writing the checkpoint
 
 
 Span = tuple[Seconds, Seconds]

@@ -52,6 +52,15 @@ class Forget:
 
 
 @dataclass(frozen=True, slots=True)
+class Warm:
+    """Keep an interpreter ready on the server of `launch`, where the job may run next."""
+
+    job: JobId
+    attempt: int
+    launch: Launch
+
+
+@dataclass(frozen=True, slots=True)
 class Prepare:
     """Check whether a server has what the job needs, and run its setup there. Idempotent by
     (server, environment)."""
@@ -61,5 +70,5 @@ class Prepare:
     spec: JobSpec
 
 
-OfAttempt = Launch | Stop | Retune | Forget
+OfAttempt = Launch | Stop | Retune | Forget | Warm
 Action = OfAttempt | Prepare

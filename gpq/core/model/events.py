@@ -230,6 +230,8 @@ class Profiled:
     noise: Noise | None = None
     progress: Progress | None = None
     ready: bool = False  # the first step of this attempt is done
+    warm: bool = False  # and its interpreter had waited for it
+    restore_seconds: Seconds = 0.0  # in which it read its checkpoint
     retuned: BatchOrder | None = None  # this order took effect
     checkpoint_seconds: Seconds | None = None
     checkpoint_bytes: int = 0  # 0: not reported

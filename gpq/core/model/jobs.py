@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from gpq.core.model.accounts import Account
+from gpq.core.model.accounts import Account, RestartTimes
 from gpq.core.model.placements import BatchOrder, Exit, FilesAt, Layout, Placement, Shape
 from gpq.core.model.profile import RESIZE, Profile, RankPulse
 from gpq.core.model.units import DeviceId, JobId, NodeId, Seconds, Word
@@ -215,6 +215,7 @@ class Job:
     restart_seconds: Seconds | None = None
     # the stop's part of the restart that is now being measured
     stop_seconds: Seconds | None = None
+    restart_times: tuple[RestartTimes, ...] = ()  # the latest few, the newest last
     last_replicas: int = 0  # of the latest launch
     report_offset: int = 0  # of this attempt's report file: everything before it is in `profile`
     profile: Profile = field(default_factory=Profile)

@@ -9,7 +9,7 @@ from dataclasses import replace
 from gpq.core.freedoms.habits import joined, unmended, with_habits, without_accepted
 from gpq.core.goodput.noise_curve import recorded
 from gpq.core.goodput.refit import foreseen
-from gpq.core.model.accounts import Account
+from gpq.core.model.accounts import Account, RestartTimes
 from gpq.core.model.events import Profiled
 from gpq.core.model.jobs import Job, JobSpec
 from gpq.core.model.placements import BatchOrder
@@ -19,6 +19,7 @@ from gpq.core.state.measurements import merge, throughput, with_losses
 from gpq.core.state.stragglers import describe, judged, stragglers
 
 MAX_NOTICES = 12
+MOST_RESTARTS = 12  # whose times are kept
 # relative change of a mean that needs no new model: the model's own error is larger
 TIME_TOLERANCE = 0.03
 NOISE_TOLERANCE = 0.05  # relative change of the noise scale
@@ -36,6 +37,7 @@ def learn(job: Job, event: Profiled) -> Job:
         account=bookkept(job, event),
         restart_seconds=_mean_restart(job, event),
         stop_seconds=None if event.ready else job.stop_seconds,
+        restart_times=_restart_times(job, event),
         notices=_notices_after(job, replace(job, profile=profile), event),
     )
 
@@ -130,6 +132,20 @@ def restart_took(job: Job, event: Profiled) -> Seconds | None:
     if not event.ready or job.stop_seconds is None or job.launched_at is None:
         return None
     return job.stop_seconds + max(event.at - job.launched_at - job.staged_seconds, 0.0)
+
+
+def _restart_times(job: Job, event: Profiled) -> tuple[RestartTimes, ...]:
+    """With the restart that this report ends."""
+    if not event.ready or job.attempt < 2 or job.launched_at is None:
+        return job.restart_times
+    start = max(event.at - job.launched_at - job.staged_seconds, 0.0)
+    save = job.profile.checkpoint_seconds or 0.0
+    stop = job.stop_seconds
+    times = RestartTimes(
+        job.attempt, event.warm, start, min(event.restore_seconds, start), stop,
+        0.0 if stop is None else min(save, stop),
+    )  # fmt: skip
+    return (*job.restart_times, times)[-MOST_RESTARTS:]
 
 
 def bookkept(job: Job, event: Profiled) -> Account:

@@ -9,16 +9,18 @@ from typing import Any
 
 from gpq_agent import wire
 
+from gpq.core.model.actions import Forget, Stop
 from gpq.core.model.events import Event, Exited, NodeSeen, NodeSilent, Profiled, Pulsed, Started
-from gpq.core.model.jobs import Job
+from gpq.core.model.jobs import Job, StopReason
 from gpq.core.model.nodes import Node
 from gpq.core.model.profile import RankPulse
 from gpq.core.model.snapshot import Snapshot
 from gpq.core.model.units import JobId, Seconds
+from gpq.core.rounds.planning import CANCEL_GRACE
 from gpq.core.rounds.reconcile import AttemptVerdict, fate, is_lost
 from gpq.daemon.clock.clock import Clock
 from gpq.daemon.nodes import decode
-from gpq.daemon.nodes.decode import ENDED, Info, Key
+from gpq.daemon.nodes.decode import ALIVE, ENDED, Info, Key
 from gpq.daemon.nodes.description import description, storage_of
 from gpq.daemon.nodes.reports import profiled
 from gpq.daemon.nodes.settings import NodeSettings
@@ -199,6 +201,19 @@ class Observer:
     def is_late(self, key: Key) -> bool:
         """Was its end reported a moment ago, so that it may not be stored yet?"""
         return self._clock.elapsed() - self._ends.get(key, -KEEPING) < KEEPING
+
+    def end_of(self, key: Key, info: Info, snapshot: Snapshot) -> Stop | Forget | None:
+        """The order that releases an attempt that is over."""
+        name = f"{key[0]}.{key[1]}"
+        match fate(snapshot, self.node, *key):
+            case AttemptVerdict.STRANGER:
+                self.note(f"attempt {name} is not in this daemon's database. gpq leaves it alone")
+            case AttemptVerdict.OVER if info["state"] in ALIVE:
+                self.note(f"attempt {name} still runs although its end is recorded. gpq kills it")
+                return Stop(*key, (self.node,), StopReason.CANCEL, "kill", CANCEL_GRACE)
+            case AttemptVerdict.OVER if not self.is_late(key):
+                return Forget(*key, (self.node,))
+        return None
 
     def _missing(
         self,

@@ -94,6 +94,9 @@ class _Report:
             case str() if kind in _READERS:
                 field, read = _READERS[kind]
                 self.fields[field] = read(message)
+        if kind == "ready":
+            self.fields["warm"] = message.get("warm") is True
+            self.fields["restore_seconds"] = _positive(message.get("restore_seconds", 0.0))
         if kind == "checkpoint":
             self.fields["checkpoint_bytes"] = _count(message.get("bytes", 0))
 

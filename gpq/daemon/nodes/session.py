@@ -12,15 +12,13 @@ from typing import Any
 from gpq_agent import wire
 
 from gpq import pace
-from gpq.core.feasibility import environments
-from gpq.core.model.actions import Action, Forget, Launch, OfAttempt, Prepare, Stop
+from gpq.core.feasibility import environments, standbys
+from gpq.core.model.actions import Action, Launch, OfAttempt, Prepare, Warm
 from gpq.core.model.events import Event, NodeSeen, StartRefused
-from gpq.core.model.jobs import StopReason
 from gpq.core.model.nodes import NOT_YET, Node
 from gpq.core.model.snapshot import Snapshot
 from gpq.core.model.units import JobId, Seconds
-from gpq.core.rounds.planning import CANCEL_GRACE
-from gpq.core.rounds.reconcile import AttemptVerdict, fate, standing
+from gpq.core.rounds.reconcile import standing
 from gpq.daemon.nodes import decode
 from gpq.daemon.nodes.decode import ALIVE, Info, Key
 from gpq.daemon.nodes.environment_looks import EnvironmentLooks
@@ -51,6 +49,7 @@ class NodeSession:
         self.line: Send | None = None
         self._settings = settings
         self._library = settings.library  # until the agent says where it is
+        self._keeps_standbys = False
         self._clock, self._inbox, self._view = ports.clock, ports.inbox, ports.view
         self._reign, self._ready = ports.reign, ports.ready
         self._looks = EnvironmentLooks(settings, ports.clock, ports.inbox)
@@ -149,20 +148,17 @@ class NodeSession:
         if isinstance(action, Launch):
             self._say_start(send, action)
             return
-        operation, fields = start_orders.message(action)
-        send(operation, fields, lambda reply: self._log_refusal(operation, fields, reply))
+        if isinstance(action, Warm):
+            operation, fields = "warm", {"order": self._start_order(action.launch)._asdict()}
+        else:
+            operation, fields = start_orders.message(action)
+        key = wire.attempt_key(action.job, action.attempt)
+        send(operation, fields, lambda reply: self._log_refusal(operation, key, reply))
 
     def _say_start(self, send: Send, launch: Launch) -> None:
-        nodes = self._view().nodes
-        if not start_orders.can_meet(launch, nodes):
+        if not start_orders.can_meet(launch, self._view().nodes):
             return  # repeated after the others have been heard of
-        order = start_orders.start_order(
-            launch, self.node, nodes=nodes, library=self._library, python=self._settings.python,
-            variables=self._settings.variables, local=self._settings.attributes,
-        )  # fmt: skip
-        order = order._replace(
-            **self._report, store=self._reign.store, log_limit=self._settings.log_limit
-        )
+        order = self._start_order(launch)
         key, said_at = (launch.job, launch.attempt), self._clock.elapsed()
         if key in self._forgone or self._refusals.is_over(key):
             return
@@ -177,6 +173,19 @@ class NodeSession:
         self._refusals.expect_answer(key, said_at)
         fields = {"order": order._asdict()}
         send("start", fields, lambda reply: self._on_start(launch, said_at, reply))
+
+    def _start_order(self, launch: Launch) -> wire.StartOrder:
+        order = start_orders.start_order(
+            launch, self.node, nodes=self._view().nodes, library=self._library,
+            python=self._settings.python, variables=self._settings.variables,
+            local=self._settings.attributes,
+        )  # fmt: skip
+        return order._replace(
+            **self._report,
+            store=self._reign.store,
+            log_limit=self._settings.log_limit,
+            standby_after=self._settings.standby_after if order.standby_after == 0.0 else None,
+        )
 
     def _on_start(self, launch: Launch, said_at: Seconds, reply: Reply) -> None:
         if reply.get("lost"):
@@ -194,10 +203,9 @@ class NodeSession:
         for events in self._refusals.due(attempts):
             self._tell(events)
 
-    def _log_refusal(self, operation: str, fields: Mapping[str, Any], reply: Reply) -> None:
+    def _log_refusal(self, operation: str, key: str, reply: Reply) -> None:
         if not reply.get("ok") and not reply.get("lost"):
-            attempt, error = fields["attempt"], reply.get("error")
-            log.info("%s: %s of attempt %s: %s", self.node, operation, attempt, error)
+            log.info("%s: %s of attempt %s: %s", self.node, operation, key, reply.get("error"))
 
     # -- answers -----------------------------------------------------------------------------------
 
@@ -211,6 +219,7 @@ class NodeSession:
             raise LinkLost(f"the agent speaks version {reply['version']}, not {wire.VERSION}")
         self._observer.greeted(reply)
         self._library = self._library or str(reply["library"])
+        self._keeps_standbys = self._settings.standby_after is not None and "standbys" in reply
         self._take_in(reply, str(reply["boot_id"]))
         self._watch(send, digest=None, wait=0.0, stamp=None)
 
@@ -270,31 +279,18 @@ class NodeSession:
             expected_states = (None,) if isinstance(action, Launch) else ALIVE
             if state in expected_states and self._repetition.is_time(action):
                 self._say(send, action)
-        for look in environments.wanted(replace(snapshot, now=self._clock.now()), self.node):
+        snapshot = replace(snapshot, now=self._clock.now())
+        for warm in standbys.wanted(snapshot, self.node) if self._keeps_standbys else ():
+            if self._repetition.is_time(warm):
+                self._say(send, warm)
+        for look in environments.wanted(snapshot, self.node):
             self._looks.ask(send, look)
         for key, info in attempts.items():
-            end = self._end_of(key, info, snapshot)
+            end = self._observer.end_of(key, info, snapshot)
             if end is not None and self._repetition.is_time(end):
                 self._say(send, end)
         self._repetition.drop_old(attempts)
         self._refusals.drop_old(REMEMBER)
-
-    def _end_of(self, key: Key, info: Info, snapshot: Snapshot) -> Stop | Forget | None:
-        """The order that releases an attempt that is over."""
-        name = f"{key[0]}.{key[1]}"
-        match fate(snapshot, self.node, *key):
-            case AttemptVerdict.STRANGER:
-                self._observer.note(
-                    f"attempt {name} is not in this daemon's database. gpq leaves it alone"
-                )
-            case AttemptVerdict.OVER if info["state"] in ALIVE:
-                self._observer.note(
-                    f"attempt {name} still runs although its end is recorded. gpq kills it"
-                )
-                return Stop(*key, (self.node,), StopReason.CANCEL, "kill", CANCEL_GRACE)
-            case AttemptVerdict.OVER if not self._observer.is_late(key):
-                return Forget(*key, (self.node,))
-        return None
 
     def _tell(self, events: Sequence[Event]) -> None:
         if events:

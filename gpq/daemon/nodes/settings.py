@@ -29,6 +29,8 @@ class NodeSettings:
     # attributes of jobs that noted none, if the server is this machine
     attributes: Attributes | None = None
     setup_limit: Seconds = 600.0  # seconds that a setup may take
+    # this long after a start, keep an interpreter ready for the next attempt. None: never
+    standby_after: Seconds | None = None
     log_limit: int = 0  # bytes of each attempt's log. 0: no limit
 
 

@@ -51,6 +51,7 @@ class LiveWorld:
         attributes: Attributes | None = None,
         reign: DaemonEpoch = UNNAMED,
         log_limit: int = 0,
+        standby_after: Seconds | None = None,
         setup_limit: Seconds = 600.0,
     ) -> None:
         self._setup_limit = setup_limit
@@ -61,6 +62,7 @@ class LiveWorld:
         self._agents.note(os.environ.get(VARIABLE, ""))
         self._reign = reign
         self._log_limit = log_limit  # bytes of each attempt's log on its server. 0: no limit
+        self._standby_after = standby_after
         self._snapshot = Snapshot()
         self._over = False
         self._home = home
@@ -106,6 +108,7 @@ class LiveWorld:
             python=config.script_python,
             setup_limit=self._setup_limit,
             log_limit=self._log_limit,
+            standby_after=self._standby_after,
         )
         if config.connector == "ssh":
             ssh = from_config.ssh(config, errors, self._agents)

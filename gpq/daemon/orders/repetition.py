@@ -4,12 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Container, Mapping
 
-from gpq.core.model.actions import Forget, Launch, OfAttempt, Retune, Stop
+from gpq.core.model.actions import Forget, Launch, OfAttempt, Retune, Stop, Warm
 from gpq.core.model.units import JobId, Seconds
 from gpq.daemon.clock.clock import Clock
 
 # while they have no effect
-REPEAT: Mapping[type[OfAttempt], Seconds] = {Launch: 5.0, Stop: 30.0, Retune: 60.0, Forget: 30.0}
+REPEAT: Mapping[type[OfAttempt], Seconds] = {
+    Launch: 5.0,
+    Stop: 30.0,
+    Retune: 60.0,
+    Forget: 30.0,
+    Warm: 60.0,
+}
 REMEMBER: Seconds = 120.0  # longer than any of the above
 
 Key = tuple[JobId, int]

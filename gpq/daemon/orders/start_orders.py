@@ -91,6 +91,7 @@ def start_order(
         port=port,
         node_rank=rank,
         ranks=ranks,
+        standby_after=0.0 if _may_stand_by(spec) else None,
         control=wire.Control(
             attempt=launch.attempt,
             seq=launch.order.seq,
@@ -109,6 +110,10 @@ def start_order(
         lease=spec.requeue_on_lost,
         lease_margin=margin(spec.requeue_on_lost),
     )
+
+
+def _may_stand_by(spec: JobSpec) -> bool:
+    return spec.level is Level.SCRIPT and not (spec.rigid or spec.launcher)
 
 
 def _cwd(spec: JobSpec) -> str:

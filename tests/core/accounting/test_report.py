@@ -52,14 +52,14 @@ def test_a_journal_is_read_as_spells_with_what_restarts_took() -> None:
         facts.Stopped(50.0, one, Exit(0, stopped=True, ended_at=48.0), tally=AttemptAccount(15.0, 60.0)),
         facts.Released(60.0, two),
         facts.Launched(70.0, one, 2, on("a", 0), BatchOrder()),
-        facts.Failed(90.0, one, Exit(1), tally=AttemptAccount(75.0, None)),
+        facts.Failed(90.0, one, Exit(1), tally=AttemptAccount(75.0, None, warm=True)),
         facts.Launched(95.0, two, 1, on("a", 0), BatchOrder()),
         facts.Held(96.0, JobId(3)),
     ]
     found = read(events, 100.0, {(two, 1): AttemptAccount(97.0, 2.0)})
     first, second, third = found.spells
     assert first == Spell(one, False, ((A, 2), (B, 1)), 10.0, 48.0, 60.0, ((40.0, 48.0),))
-    assert second == Spell(one, True, ((A, 1),), 70.0, 90.0, None, ((70.0, 75.0),), failed=True)
+    assert second == Spell(one, True, ((A, 1),), 70.0, 90.0, None, ((70.0, 75.0),), failed=True, warm=True)
     assert third == Spell(two, False, ((A, 1),), 95.0, 100.0, 2.0)
     assert found.holds == {two: ((11.0, 60.0),), JobId(3): ((96.0, 100.0),)}
 
@@ -76,13 +76,13 @@ def test_only_time_inside_the_window_counts() -> None:
     spells = [
         spell(1, 100.0, 300.0, 2, worth=200.0),
         spell(2, 0.0, 120.0, worth=60.0, failed=True),
-        spell(2, 150.0, 900.0, again=True, restarting=((150.0, 180.0),)),
+        spell(2, 150.0, 900.0, again=True, restarting=((150.0, 180.0),), warm=True),
     ]
     found = made(jobs, spells, edges=(110.0, 210.0))
     ana, bo = found.rows["ana"], found.rows["bo"]
     assert (ana.held, ana.worth, ana.known, ana.efficiency) == (200.0, 100.0, 200.0, 0.5)
     assert (bo.held, bo.worth, bo.known, bo.failed) == (70.0, pytest.approx(5.0), 10.0, 10.0)
-    assert (bo.restarts, bo.restarting, bo.waits, bo.ended) == (1, 30.0, 0, {})
+    assert (bo.restarts, bo.warm, bo.restarting, bo.waits, bo.ended) == (1, 1, 30.0, 0, {})
     assert (ana.jobs, found.total.jobs, found.total.held) == (1, 2, 270.0)
     whole = made(jobs, spells)
     assert whole.rows["bo"].ended == {JobState.FAILED: 1}

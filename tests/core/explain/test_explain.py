@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from gpq.control.answers.reason_text import Texts
+from gpq.core.model.accounts import RestartTimes
 from gpq.core.model.jobs import DesiredState, Job, JobSpec, JobState, StopReason
 from gpq.core.model.nodes import DeviceState, NodeState
 from gpq.core.model.placements import Exit, Placement, Shape
@@ -75,6 +76,14 @@ def profiled(number: int) -> Job:
 def test_a_running_job_says_what_one_more_gpu_would_bring() -> None:
     answer = why(snapshot(node("a"), profiled(1)))
     assert "2 GPUs would change its goodput by +" in said(answer)
+
+
+def test_a_running_job_says_what_its_last_restart_took() -> None:
+    times = RestartTimes(2, True, start=0.75, restore=0.1, stop=0.5, save=0.3)
+    moved = running(1, on("a", 0), attempt=2, restart_times=(times,))
+    words = "its last restart took 1.2 s in a standby: 0.5 s to stop, 0.8 s until the first step"
+    assert words in said(why(snapshot(node("a"), moved)))
+    assert "its last restart" not in said(why(snapshot(node("a"), replace(moved, attempt=3))))
 
 
 def test_a_rigid_job_says_why_it_is_left_alone() -> None:

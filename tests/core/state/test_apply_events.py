@@ -8,6 +8,7 @@ import pytest
 
 from gpq.core.goodput import fitting, goodput
 from gpq.core.model import events as facts
+from gpq.core.model.accounts import RestartTimes
 from gpq.core.model.events import TimingSums
 from gpq.core.model.jobs import Dependency, DesiredState, JobState, StopReason
 from gpq.core.model.placements import BatchOrder, Exit, Placement
@@ -161,6 +162,24 @@ def test_the_restart_cost_is_stopping_and_starting_without_the_wait_between() ->
     now = apply(now, facts.Profiled(5008.0, now.id, 2, 10, ready=True))
     assert now.restart_seconds == 11.0
     assert (now.restarts, now.resizes) == (1, 1)
+
+
+def test_each_restart_has_its_phases_and_says_whether_a_standby_ran_it() -> None:
+    now = running(1, on("a", 0))
+    now = apply(now, facts.Profiled(50.0, now.id, 1, 5, ready=True, warm=True))
+    assert now.restart_times == (), "the first start is no restart"
+    now = apply(now, facts.Profiled(101.0, now.id, 1, 10, checkpoint_seconds=0.5))
+    now = apply(now, facts.StopSent(100.0, now.id, 1, StopReason.RESIZE))
+    now = apply(now, facts.Stopped(103.0, now.id, Exit(0, stopped=True)))
+    now = apply(now, facts.Launched(110.0, now.id, 2, on("a", 0, 1), BatchOrder(1, 32, 0)))
+    now = apply(now, facts.Profiled(112.0, now.id, 2, 10, ready=True, warm=True, restore_seconds=0.25))
+    now = apply(now, facts.Stopped(200.0, now.id, Exit(1), failed=True))
+    now = apply(now, facts.Launched(210.0, now.id, 3, on("a", 0, 1), BatchOrder(1, 32, 0)))
+    now = apply(now, facts.Profiled(219.0, now.id, 3, 10, ready=True))
+    assert now.restart_times == (
+        RestartTimes(2, True, start=2.0, restore=0.25, stop=3.0, save=0.5),
+        RestartTimes(3, False, start=9.0, restore=0.0),
+    )
 
 
 def test_a_new_attempt_starts_without_the_batch_size_and_throughput_of_the_last() -> None:

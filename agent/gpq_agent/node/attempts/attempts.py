@@ -12,6 +12,7 @@ from typing import Any, Callable, Dict, List, Optional, Set, Tuple
 from gpq_agent import wire
 from gpq_agent.node.attempts import environment_setup, folders
 from gpq_agent.node.attempts.files import AttemptFiles
+from gpq_agent.node.attempts.heartbeats import pulses
 from gpq_agent.node.attempts.processes import AttemptProcesses
 from gpq_agent.node.attempts.states import LIVE, AttemptStates
 from gpq_agent.node.devices import gpu_names
@@ -21,6 +22,7 @@ from gpq_agent.node.host.errors import SpoolError
 from gpq_agent.node.shim import guard, launch, shim, start_order
 from gpq_agent.node.spool import spool
 from gpq_agent.node.spool.shapes import STOP_RANK, beyond
+from gpq_agent.node.standby.standbys import Standbys
 
 
 class Attempts:
@@ -33,6 +35,7 @@ class Attempts:
         self.files = AttemptFiles(place)
         self.processes = AttemptProcesses(self.files, self.boot)
         self.states = AttemptStates(self.files, self.processes, self.boot)
+        self.standbys = Standbys(place)
         self._forgotten: Set[str] = set()
         self._keys: List[str] = []
         self._listed_at = -1
@@ -126,7 +129,8 @@ class Attempts:
                 locks.append(folders.create(folder, order))
                 if order.lease > 0:
                     guard.spawn(self.spool, order)
-                shim.spawn(self.spool, order, env, cores, locks[-1], locks[:-1])
+                if not self.standbys.take(order, env, cores, [locks[-1], *locks[:-1]]):
+                    shim.spawn(self.spool, order, env, cores, locks[-1], locks[:-1])
             except OSError as error:  # the very first fork failed, so nothing has started
                 folders.remove_unborn(folder)
                 raise with_timeout.no_process(error) from error
@@ -179,8 +183,9 @@ class Attempts:
         spool.write_reserved(path, {"mode": mode, "grace": grace, "seq": seq})
 
     def tend(self, infos: List[wire.AttemptInfo]) -> None:
-        """If a shim was killed, start another: for a stop that the old one did not see, or for a
-        lease."""
+        """Replace killed shims, for a stop that one did not see or for a lease. Keep standbys."""
+        live = {wire.attempt_key(info.job, info.attempt) for info in infos if info.state in LIVE}
+        self.standbys.tend(live, self._may_move)
         for info in infos:
             key = wire.attempt_key(info.job, info.attempt)
             if info.state != "orphan" or (
@@ -190,6 +195,16 @@ class Attempts:
             if not procs.lives(self.files.read(key, wire.SHIM), self.boot):
                 with contextlib.suppress(OSError, SpoolError), self.spool.lock():
                     self._adopt(key)  # otherwise at the next look
+
+    def _may_move(self, key: str) -> bool:
+        """Has it trained for as long as gpq leaves it alone?"""
+        order, started = self.order(key), self.files.read(key, wire.STARTED)
+        if order is None or order.standby_after is None or started is None:
+            return False
+        age = time.time() - started["started_at"]
+        return age >= order.standby_after and any(
+            pulse.step > 0 for pulse in pulses(self.spool.folder(key))
+        )
 
     def _adopt(self, key: str) -> None:
         """The shim was killed. Start another one, which does what stop.json says. Under the spool's

@@ -9,12 +9,13 @@ because the scheduler shares cores between sessions. NOTE is the file that says 
 failed, see wire.FAILURES.
 """
 
+import functools
 import json
 import os
 import signal
 import sys
 import time
-from typing import Dict, Iterator, List, Sequence, Tuple
+from typing import Callable, Dict, Iterator, List, Sequence, Tuple
 
 TERM_GRACE = 30.0  # seconds between TERM and KILL of the other replicas
 # gpq sends these to every process of an attempt. This one waits for the others to obey.
@@ -25,14 +26,15 @@ WAKE = (signal.SIGCHLD, *LEFT_TO_REPLICAS)
 class Replicas:
     """The replicas with these ranks, as child processes. `failures`: (rank, exit code, negative for
     a signal) in the order in which they ended. Of those that one look finds, a killed one comes
-    first, because its end may have failed the others."""
+    first, because its end may have failed the others. `start`: makes a process of (rank, rank on
+    this server) and returns its pid."""
 
-    def __init__(self, ranks: Sequence[int], command: Sequence[str]) -> None:
+    def __init__(self, ranks: Sequence[int], start: Callable[[int, int], int]) -> None:
         self.failures: List[Tuple[int, int]] = []
         self._living: Dict[int, int] = {}  # rank by pid
         self._deadline = float("inf")
         for local_rank, rank in enumerate(ranks):
-            self._living[start(rank, local_rank, command)] = rank
+            self._living[start(rank, local_rank)] = rank
 
     def wait(self) -> None:
         """Returns when all have ended."""
@@ -62,20 +64,25 @@ class Replicas:
             os.kill(pid, number)
 
 
-def start(rank: int, local_rank: int, command: Sequence[str]) -> int:
-    """Fork one replica. Returns its pid."""
+def execute(command: Sequence[str], rank: int, local_rank: int) -> int:
+    """Start the command as one replica. Returns its pid."""
     pid = os.fork()
     if pid:
         return pid
     try:
-        os.setsid()
-        signal.pthread_sigmask(signal.SIG_SETMASK, [])
-        names = {"RANK": rank, "ROLE_RANK": rank, "LOCAL_RANK": local_rank}
-        env = dict(os.environ, **{name: str(number) for name, number in names.items()})
-        os.execvpe(command[0], list(command), env)
+        become(rank, local_rank)
+        os.execvp(command[0], list(command))
     except OSError as error:
         sys.stderr.write("gpq: cannot run {}: {}\n".format(command[0], error.strerror))
     os._exit(127)
+
+
+def become(rank: int, local_rank: int) -> None:
+    """Make a new process that of a replica."""
+    os.setsid()
+    signal.pthread_sigmask(signal.SIG_SETMASK, [])
+    names = {"RANK": rank, "ROLE_RANK": rank, "LOCAL_RANK": local_rank}
+    os.environ.update({name: str(number) for name, number in names.items()})
 
 
 def note(path: str, failures: Sequence[Tuple[int, int]]) -> None:
@@ -90,8 +97,14 @@ def note(path: str, failures: Sequence[Tuple[int, int]]) -> None:
 
 def main(path: str, ranks: str, *command: str) -> int:
     """The exit code of the replica that failed first, as a shell gives it. 0 if none failed."""
+    numbers = [int(rank) for rank in ranks.split(",")]
+    return supervise(path, numbers, functools.partial(execute, command))
+
+
+def supervise(path: str, ranks: Sequence[int], start: Callable[[int, int], int]) -> int:
+    """As `main`, with replicas that `start` makes."""
     signal.pthread_sigmask(signal.SIG_BLOCK, WAKE)
-    replicas = Replicas([int(rank) for rank in ranks.split(",")], command)
+    replicas = Replicas(ranks, start)
     replicas.wait()
     if not replicas.failures:
         return 0

@@ -8,6 +8,7 @@ import time
 from typing import Dict, List
 
 from gpq_agent import wire
+from gpq_agent.node.attempts import environment_setup
 from gpq_agent.node.attempts.states import LIVE
 from gpq_agent.node.devices import gpu_names, slots
 from gpq_agent.node.devices.gpu_locks import TAKEN
@@ -16,7 +17,7 @@ from gpq_agent.node.host import attributes, logs, network
 from gpq_agent.node.host.errors import SpoolError
 from gpq_agent.node.requests.replies import Handler, Message
 from gpq_agent.node.requests.survey import Survey
-from gpq_agent.node.shim import start_order
+from gpq_agent.node.shim import launch, start_order
 from gpq_agent.node.shim.leases import DaemonEpoch
 from gpq_agent.node.spool.spool import Spool
 
@@ -55,6 +56,7 @@ class Operations:
             "ping": lambda _: {"time": time.time()},
             "probe": self._probe,
             "start": self._start,
+            "warm": self._warm,
             "stop": self._stop,
             "control": self._control,
             "tail": self._tail,
@@ -96,6 +98,7 @@ class Operations:
             stamp=stamp,
             devices=self.survey.device_list(),
             attempts=[info._asdict() for info in infos],
+            standbys=self.attempts.standbys.ready,
         )
 
     def _probe(self, _: Message) -> Message:
@@ -116,16 +119,26 @@ class Operations:
                 raise SpoolError(problem, "start another attempt", "used")
             return {"state": "already", "attempt": self.survey.attempt(key)}
         self.survey.refresh()
-        if order.code:
-            order = order._replace(
-                cwd=os.path.join(self.staging.code(order.code), order.cwd), code=""
-            )
         if order.lease > 0:
             self.reign.ready(order.store)
-        order = self._with_attributes(order)
+        order = self._with_attributes(self._with_code(order))
         devices = self._usable(key, order)
         state, _ = self.attempts.start(order, devices, self.base, self.reign.admit, self.visible)
         return {"state": state, "attempt": self.survey.attempt(key)}
+
+    def _warm(self, message: Message) -> Message:
+        order = start_order.parse_order(message.get("order"))
+        order = self._with_attributes(self._with_code(order))
+        devices = [device for device in self.devices.current() if device.id in order.devices]
+        env = launch.environment(self.spool, order, self.base, devices, self.visible)
+        self.attempts.standbys.expect(*environment_setup.prepared(self.spool, order, env))
+        return {}
+
+    def _with_code(self, order: wire.StartOrder) -> wire.StartOrder:
+        """Start it in the folder of its frozen code, if it has some."""
+        if not order.code:
+            return order
+        return order._replace(cwd=os.path.join(self.staging.code(order.code), order.cwd), code="")
 
     def _with_attributes(self, order: wire.StartOrder) -> wire.StartOrder:
         """Set the attributes that its process will have, and a line about those that this server

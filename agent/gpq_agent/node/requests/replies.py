@@ -17,6 +17,7 @@ REIGNING = (
     "watch",
     "prepare",
     "start",
+    "warm",
     "stop",
     "control",
     "forget",

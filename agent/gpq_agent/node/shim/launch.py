@@ -4,7 +4,7 @@ child."""
 import contextlib
 import os
 import signal
-from typing import Dict, List, NoReturn
+from typing import Dict, List, NoReturn, Tuple
 
 from gpq_agent import wire
 from gpq_agent.node.devices import gpu_names
@@ -81,6 +81,14 @@ def addressed(argv: List[str], address: str) -> List[str]:
     return argv
 
 
+class NotLaunched(Exception):
+    """The job did not start. `code`: the exit code that says how."""
+
+    def __init__(self, code: int) -> None:
+        super().__init__(code)
+        self.code = code
+
+
 def become_job(
     order: wire.StartOrder, env: Dict[str, str], cores: List[int], log: str, go: int
 ) -> NoReturn:
@@ -88,37 +96,44 @@ def become_job(
     nothing runs."""
     try:
         os.setsid()
-        output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+        output = open_log(log)
         if os.read(go, 1) != b"g":
             os._exit(NOT_EXECUTABLE)
-        code = _prepare_and_exec(order, env, cores, output)
+        argv, env = prepare(order, env, cores, output)
+        code = execute(argv, env, order.ranks, output)
+    except NotLaunched as end:
+        code = end.code
     except BaseException as error:  # nothing may return into the shim's code
         code = NOT_EXECUTABLE
         with contextlib.suppress(BaseException):
-            os.write(
-                output, "gpq: cannot start the job: {}\n".format(error).encode("utf-8", "replace")
-            )
+            _say(output, "cannot start the job: {}".format(error))
     os._exit(code)
 
 
-def _prepare_and_exec(
+def open_log(path: str) -> int:
+    return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+
+
+def _say(output: int, line: str) -> None:
+    os.write(output, "gpq: {}\n".format(line).encode("utf-8", "replace"))
+
+
+def prepare(
     order: wire.StartOrder, env: Dict[str, str], cores: List[int], output: int
-) -> int:
-    """Returns only if it failed, with the exit code that says how."""
-
-    def say(line: str) -> None:
-        os.write(output, "gpq: {}\n".format(line).encode("utf-8", "replace"))
-
+) -> Tuple[List[str], Dict[str, str]]:
+    """Give this process all that a job has before its command runs. Returns its command, of each
+    replica if there are several, and its environment. Raises NotLaunched, with a line in the
+    log."""
     if cores:
         try:
             os.sched_setaffinity(0, cores)
         except OSError as error:
-            say("cannot bind to cores {}: {}".format(cores, error.strerror))
+            _say(output, "cannot bind to cores {}: {}".format(cores, error.strerror))
     try:
         os.chdir(order.cwd)
     except OSError as error:
-        say("cannot enter {}: {}".format(order.cwd, error.strerror))
-        return NOT_EXECUTABLE
+        _say(output, "cannot enter {}: {}".format(order.cwd, error.strerror))
+        raise NotLaunched(NOT_EXECUTABLE) from error
     for number in range(1, signal.NSIG):
         with contextlib.suppress(OSError, ValueError):
             # a signal that is ignored would stay ignored through exec
@@ -132,32 +147,31 @@ def _prepare_and_exec(
         try:
             meeting = rendezvous.meet(order)
         except rendezvous.RendezvousFailed as apart:
-            say("not started: {}".format(apart))
+            _say(output, "not started: {}".format(apart))
             note = {"kind": apart.kind, "note": str(apart)}
             wire.write_json(os.path.join(env[wire.ENV_RUN_DIR], wire.UNLAUNCHED), note)
-            return NOT_EXECUTABLE
-        say(
-            "the servers of this job meet at {} port {}, this one through {}".format(
-                meeting.address, order.port, meeting.interface
-            )
-        )
+            raise NotLaunched(NOT_EXECUTABLE) from apart
+        line = "the servers of this job meet at {} port {}, this one through {}"
+        _say(output, line.format(meeting.address, order.port, meeting.interface))
         env, argv = rendezvous.exports(meeting, order.port, env), addressed(argv, meeting.address)
     for failure in attributes.apply(attributes.of(order.attributes)) if order.attributes else ():
-        say(failure)
-    if order.ranks:
-        argv = [argv[0], *_replicas(order, env), *argv]
+        _say(output, failure)
+    return argv, env
+
+
+def execute(argv: List[str], env: Dict[str, str], ranks: List[int], output: int) -> int:
+    """Become the command, or with `ranks` the process that starts one for each. Returns only if it
+    failed, with the exit code that says how."""
+    if ranks:
+        # It reads no module of the script's environment.
+        failures = os.path.join(env[wire.ENV_RUN_DIR], wire.FAILURES)
+        words = ["-I", "-S", replicas.__file__, failures, ",".join(map(str, ranks))]
+        argv = [argv[0], *words, *argv]
     try:
         os.execvpe(argv[0], argv, env)
     except FileNotFoundError as error:
-        say("cannot run {}: {}".format(order.argv[0], error.strerror))
+        _say(output, "cannot run {}: {}".format(argv[0], error.strerror))
         return NOT_FOUND
     except OSError as error:
-        say("cannot run {}: {}".format(order.argv[0], error.strerror))
+        _say(output, "cannot run {}: {}".format(argv[0], error.strerror))
         return NOT_EXECUTABLE
-
-
-def _replicas(order: wire.StartOrder, env: Dict[str, str]) -> List[str]:
-    """The words with which the script's interpreter starts replicas. It reads no module of the
-    script's environment for that."""
-    failures = os.path.join(env[wire.ENV_RUN_DIR], wire.FAILURES)
-    return ["-I", "-S", replicas.__file__, failures, ",".join(map(str, order.ranks))]

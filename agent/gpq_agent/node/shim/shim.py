@@ -39,7 +39,7 @@ def spawn(
     detach(
         place.folder(wire.attempt_key(order.job, order.attempt)),
         {lock, *gpus},
-        lambda: _start(place, order, env, cores, gpus),
+        lambda: start(place, order, env, cores, gpus),
     )
 
 
@@ -93,15 +93,10 @@ def _leave_trace(folder: str) -> None:
         pass
 
 
-def _start(
+def start(
     place: Spool, order: wire.StartOrder, env: Dict[str, str], cores: List[int], gpus: Sequence[int]
 ) -> None:
-    key = wire.attempt_key(order.job, order.attempt)
-    folder = place.folder(key)
-    wire.write_json(os.path.join(folder, wire.SHIM), procs.identity(os.getpid()))
-    gpu_locks.sign(gpus, os.getpid())
-    witness = CompletionEvidence(order, env, folder)
-    procs.become_subreaper()
+    log = os.path.join(place.folder(wire.attempt_key(order.job, order.attempt)), wire.LOG)
     read_end, write_end = os.pipe()
     child = os.fork()
     if child == 0:
@@ -109,14 +104,43 @@ def _start(
         os.close(write_end)
         for descriptor in gpus:
             os.set_inheritable(descriptor, True)
-        launch.become_job(order, env, cores, os.path.join(folder, wire.LOG), read_end)
+        launch.become_job(order, env, cores, log, read_end)
     os.close(read_end)
+
+    def go() -> None:
+        os.write(write_end, b"g")
+        os.close(write_end)
+
+    supervise(place, order, env, gpus, child, go, lambda: os.close(write_end))
+
+
+def supervise(
+    place: Spool,
+    order: wire.StartOrder,
+    env: Dict[str, str],
+    gpus: Sequence[int],
+    child: int,
+    go: Callable[[], None],
+    call_off: Callable[[], None],
+    *,
+    warm: bool = False,
+) -> None:
+    """Be the shim of an attempt whose first process is `child`, a child of this process that waits.
+    `go` lets it become the job, once that is recorded. `call_off` ends it instead. `warm`: it comes
+    from a standby."""
+    key = wire.attempt_key(order.job, order.attempt)
+    folder = place.folder(key)
+    wire.write_json(os.path.join(folder, wire.SHIM), procs.identity(os.getpid()))
+    gpu_locks.sign(gpus, os.getpid())
+    # Its look at a dead file server may hang. It must not be of the job's tree.
+    witness = CompletionEvidence(order, env, folder)
+    procs.become_subreaper()
     started_at = time.time()
-    first = dict(procs.identity(child), started_at=started_at)
+    first = dict(procs.identity(child), started_at=started_at, warm=warm)
     try:
         wire.write_json(os.path.join(folder, wire.STARTED), first)
     except OSError as error:
-        os.close(write_end)
+        call_off()
         os.waitpid(child, 0)
         note = "not started: cannot write {}: {}".format(wire.STARTED, error.strerror)
         record = wire.ExitRecord(
@@ -134,8 +158,7 @@ def _start(
         )
         write_exit(folder, record)
         return
-    os.write(write_end, b"g")
-    os.close(write_end)
+    go()
     Supervisor(
         place,
         order,

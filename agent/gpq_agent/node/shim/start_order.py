@@ -84,6 +84,7 @@ def _server_checks(order: Any) -> List[Tuple[str, bool]]:
         ("node_count", is_number(order.node_count) and 0 <= order.node_count <= 1024),
         ("masters", are_texts(order.masters) and bool(order.port or not order.masters)),
         ("servers", are_texts(order.servers)),
+        ("standby_after", order.standby_after is None or _is_seconds(order.standby_after)),
         ("ranks", _are_ranks(order.ranks, len(order.devices))),
         ("interface", is_text(order.interface)),
     ]

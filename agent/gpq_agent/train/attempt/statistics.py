@@ -6,7 +6,7 @@ from typing import Any, Mapping, Sequence
 from gpq_agent import wire
 from gpq_agent.train.data.sampler import SAMPLE_EVERY
 from gpq_agent.train.noise.probe import GradientProbe
-from gpq_agent.train.runtime.environment import seconds_since_launch
+from gpq_agent.train.runtime.environment import began_warm, seconds_since_launch
 from gpq_agent.train.telemetry.publisher import Publisher, declaration
 from gpq_agent.train.telemetry.timing import StepClock, StepTimes
 
@@ -60,6 +60,7 @@ class Statistics:
             content = {
                 "seconds": round(seconds_since_launch(), 3),
                 "restore_seconds": round(self.restore_seconds, 3),
+                "warm": began_warm(),
             }
             self._runtime.report.send("ready", content)
 

@@ -2,11 +2,13 @@
 
 import atexit
 import os
+import sys
 import weakref
 from typing import List, Optional
 
 import torch
 
+from gpq_agent import wire
 from gpq_agent.train.errors import GpqTrainError, UnusableGpu
 from gpq_agent.train.internals import untried
 from gpq_agent.train.job.job import Job
@@ -37,6 +39,7 @@ def init(*, seed: Optional[int] = None, checkpoint_dir: Optional[str] = None) ->
 
     Raises GpqTrainError if this process already has a job.
     """
+    sys.audit(wire.AUDIT_INIT)
     if _current and _current[0]() is not None:
         raise GpqTrainError(
             "gpq.init() was called twice in one process",

@@ -11,7 +11,7 @@ import sys
 import threading
 import time
 from datetime import timedelta
-from typing import List, Mapping, NamedTuple, Optional, Tuple
+from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Tuple
 
 import torch
 import torch.distributed as dist
@@ -191,10 +191,14 @@ def _state_of(thread: str) -> str:
 
 
 def seconds_since_launch() -> float:
-    """Seconds since the launcher, or without one this process, was executed.
+    """Seconds since gpq started this attempt.
 
-    0.0 if /proc does not say.
+    Without gpq, since the launcher or without one this process was executed. 0.0 if /proc does not
+    say.
     """
+    began = _launch_record().get("started_at")  # this process may have waited for the attempt
+    if isinstance(began, float) and began <= time.time():
+        return time.time() - began
     pid = os.getppid() if "TORCHELASTIC_RUN_ID" in os.environ else os.getpid()
     try:
         with open("/proc/{}/stat".format(pid), encoding="utf-8", errors="replace") as stream:
@@ -204,3 +208,18 @@ def seconds_since_launch() -> float:
         return time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / os.sysconf("SC_CLK_TCK")
     except (OSError, ValueError, IndexError):
         return 0.0
+
+
+def began_warm() -> bool:
+    """Did this process wait for the attempt, with torch imported?"""
+    folder = os.environ.get(wire.ENV_RUN_DIR, "")
+    is_executed = os.path.exists(os.path.join(folder, wire.COLD))
+    return bool(_launch_record().get("warm")) and not is_executed
+
+
+def _launch_record() -> Dict[str, Any]:
+    """What the shim wrote about the start of this attempt. Empty without gpq."""
+    try:
+        return wire.read_json(os.path.join(os.environ[wire.ENV_RUN_DIR], wire.STARTED)) or {}
+    except (OSError, ValueError, KeyError):
+        return {}

@@ -84,12 +84,12 @@ def test_a_replica_that_ends_well_ends_nobody(tmp_path: Path) -> None:
 def test_a_killed_replica_counts_before_those_that_fail_because_of_it(tmp_path: Path) -> None:
     script = "import os, signal; os.environ['RANK'] == '1' and os.kill(os.getpid(), signal.SIGKILL); exit(1)"
     both_end_before_the_first_look = (
-        "import os\nstart = replicas.start\n"
-        "def start_and_wait(*arguments):\n"
-        "    pid = start(*arguments)\n"
+        "import os\nexecute = replicas.execute\n"
+        "def execute_and_wait(*arguments):\n"
+        "    pid = execute(*arguments)\n"
         "    os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)\n"
         "    return pid\n"
-        "replicas.start = start_and_wait"
+        "replicas.execute = execute_and_wait"
     )
     done = run(tmp_path / "note", "0,1", script, before=both_end_before_the_first_look)
     assert done.returncode == 128 + signal.SIGKILL
