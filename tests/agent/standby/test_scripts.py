@@ -40,11 +40,11 @@ def test_a_script_finds_what_a_new_interpreter_gives_it(scripts: Scripts, tmp_pa
         key = scripts.start(FACTS, str(file), "--flag", standby_after=0.0 if warm else None)
         assert scripts.node.ended(key)["code"] == 0, scripts.node.log(key)
         assert scripts.is_warm(key) is warm
-        told: dict[str, Any] = json.loads(
+        findings: dict[str, Any] = json.loads(
             file.read_text().replace(f"attempts/{key}", "attempts/KEY").replace(str(file), "FILE")
         )
-        told["env"] = {name: value for name, value in told["env"].items() if not is_of_attempt(name)}
-        return told
+        findings["env"] = {name: value for name, value in findings["env"].items() if not is_of_attempt(name)}
+        return findings
 
     cold = facts("cold", warm=False)
     scripts.prepare()
@@ -86,8 +86,8 @@ def test_replicas_have_ranks_random_numbers_and_sessions_of_their_own(scripts: S
     text = (
         "import json, multiprocessing, os, random, numpy, torch\n"
         "key = multiprocessing.current_process().authkey.hex()\n"
-        "told = [random.random(), numpy.random.rand(), key, os.getpid() == os.getsid(0), torch.initial_seed()]\n"
-        f"open({str(tmp_path)!r} + '/rank' + os.environ['RANK'], 'w').write(json.dumps(told))\n"
+        "draws = [random.random(), numpy.random.rand(), key, os.getpid() == os.getsid(0), torch.initial_seed()]\n"
+        f"open({str(tmp_path)!r} + '/rank' + os.environ['RANK'], 'w').write(json.dumps(draws))\n"
         "raise SystemExit(4 if os.environ['LOCAL_RANK'] == '1' else 0)\n"
     )
     key = scripts.start(text, ranks=[2, 3], devices=["slot-0", "slot-1"])

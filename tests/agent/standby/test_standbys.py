@@ -162,12 +162,12 @@ def test_standbys_end_when_the_server_runs_short_of_memory(
     place = Spool(str(tmp_path / "short"))
     order = start_order.parse_order(scripts.order("print(1)"))
     monkeypatch.setattr(standbys, "PERIOD", 0.0)
-    kept = standbys.Standbys(place)
-    kept.expect(order, order.env)
+    pool = standbys.Standbys(place)
+    pool.expect(order, order.env)
 
     def ready() -> int:
-        kept.tend(set(), lambda _: False)
-        return kept.ready
+        pool.tend(set(), lambda _: False)
+        return pool.ready
 
     try:
         wait_until(ready, "a standby", IMPORTS)
@@ -175,7 +175,7 @@ def test_standbys_end_when_the_server_runs_short_of_memory(
         assert ready() == 0
         wait_until(lambda: not procs.marked(wire.ENV_MARK, wire.STANDBY_MARK, own_processes()), "its end")
     finally:
-        kept.close()
+        pool.close()
 
 
 def own_processes() -> dict[int, procs.Process]:
