@@ -38,7 +38,10 @@ SIA_HOURS = {"philly-1": 0.542, "saturn-1": 0.581}
 GAVEL_HOURS = {"philly-1": 1.67, "saturn-1": 1.80}
 GAVEL_INTERVAL = 360.0
 HETEROGENEOUS = "6x4:t4,3x8:rtx,2x8:a100"
-SWITCHES = ("by_user", "use_length", "fairness_floor", "use_priors", "measured_restart")
+SWITCHES = (
+    *("by_user", "use_length", "fairness_floor", "use_priors", "measured_restart"),
+    *("payback", "trust_gains"),
+)
 POLLUX_SEEDS = (0, 1, 2)
 FAST_RESTART = Charges(restart=5.0)
 

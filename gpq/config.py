@@ -119,6 +119,10 @@ class FileConfig:
     use_priors: bool = True
     # Use the restart time that a job has measured. `false`: `restart_seconds` for all jobs
     measured_restart: bool = True
+    # For `goodput`: make no job pause for a move that cannot earn the pause back
+    payback: bool = True
+    # For `goodput`: move a job less if its resizes brought less than promised
+    trust_gains: bool = True
     # The servers, one table each
     nodes: dict[str, NodeConfig] = field(default_factory=lambda: {"local": NodeConfig()})
     # Targets of notifications and their URLs, which may hold secrets

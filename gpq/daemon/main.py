@@ -208,6 +208,8 @@ def _core_config(settings: config.FileConfig) -> Config:
         fairness_floor=settings.fairness_floor,
         use_priors=settings.use_priors,
         measured_restart=settings.measured_restart,
+        payback=settings.payback,
+        trust_gains=settings.trust_gains,
         port_salt=zlib.crc32(f"{os.getuid()}:{paths.home()}".encode()),
     )
 

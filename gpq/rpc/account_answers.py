@@ -69,6 +69,10 @@ class ReportRow(msgspec.Struct, frozen=True):
     rho_median: float | None
     rho_max: float | None
     warm_restarts: int = 0  # of `restarts`, by a standby
+    # hours that growths saved: what was done, in hours at the size before, less the hours it took.
+    # Only of growths for which both the promise and the measurement are known
+    promised_hours: float = 0.0
+    gained_hours: float = 0.0
 
 
 class UserPiece(msgspec.Struct, frozen=True):

@@ -32,6 +32,9 @@ class TopView(msgspec.Struct, frozen=True):
     round_age: float | None
     cluster_goodput: float
     now: str
+    # hours that growths of the live jobs saved, as in `ReportRow`
+    promised_hours: float = 0.0
+    gained_hours: float = 0.0
     schema: int = SCHEMA
 
 

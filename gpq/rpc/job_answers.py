@@ -182,6 +182,12 @@ class RestartView(msgspec.Struct, frozen=True):
     # from the order to stop to the end of the attempt before. None: that one ended by itself
     stop: float | None
     save: float  # of these, writing the checkpoint
+    # of a restart with another number of GPUs: these numbers, and goodput after / before, as
+    # promised and as measured. None: the same number, or not known
+    before: int | None = None
+    after: int | None = None
+    promised: float | None = None
+    measured: float | None = None
 
 
 class HabitView(msgspec.Struct, frozen=True):

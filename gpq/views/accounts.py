@@ -42,6 +42,7 @@ REPORT = (
     Head("P95", 64, right=True),
     Head("RESTARTS", 40, right=True),
     Head("COST H", 45, right=True),
+    Head("GAIN H", 48, right=True),
     Head("FAILED H", 50, right=True),
     Head("RHO", 35, right=True),
     Head("MAX", 34, right=True),
@@ -135,10 +136,18 @@ def _report_cells(row: ReportRow, by: str) -> dict[str, str]:
         "P95": duration(row.wait_p95_seconds) if row.waits > 1 else "-",
         "RESTARTS": _restarts(row),
         "COST H": hours(row.restart_gpu_hours or None),
+        "GAIN H": hours_of(row.gained_hours, row.promised_hours),
         "FAILED H": hours(row.failed_gpu_hours or None),
         "RHO": number(row.rho_median),
         "MAX": number(row.rho_max) if row.rhos > 1 else "-",
     }
+
+
+def hours_of(gained: float, promised: float) -> str:
+    """What growths saved, and how much of it was promised: `1.20 of 1.50`."""
+    if not promised:
+        return "-"
+    return f"{hours(gained)} of {hours(promised)}"
 
 
 def _restarts(row: ReportRow) -> str:

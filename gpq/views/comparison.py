@@ -15,6 +15,7 @@ from rich.text import Text
 
 from gpq.sim.compare.compare import Block, Failure
 from gpq.sim.replay.outcomes import Summary
+from gpq.views.accounts import hours_of
 from gpq.views.plain import Column, Head, duration, fit, number, safe
 from gpq.views.queue import percent
 
@@ -36,6 +37,7 @@ HEADS = (
     Head("RHO MAX", 88, right=True),
     Head("RHO>1", 70, right=True),
     Head("RESTARTS", 50, right=True),
+    Head("GAIN H", 34, right=True),
     Head("GPU H", 45, right=True),
     Head("GOODPUT", 40, right=True),
     Head("ROUND", 32, right=True),
@@ -67,6 +69,8 @@ class MeanView:
     rho_max: float | None
     rho_above_1: float | None
     restarts_per_job: float
+    promised_hours: float
+    gained_hours: float
     gpu_hours: float
     goodput: float
     round_ms_median: float
@@ -118,6 +122,7 @@ def _cells(row: Summary, cluster: str, *, several_seeds: bool) -> dict[str, str]
         "RHO MAX": number(row.rho_max),
         "RHO>1": percent(row.rho_above_1),
         "RESTARTS": f"{row.restarts_per_job:.1f}",
+        "GAIN H": hours_of(row.gained_hours, row.promised_hours),
         "GPU H": number(row.gpu_hours),
         "GOODPUT": number(row.goodput, "x"),
         "ROUND": f"{number(row.round_ms_median)}ms",

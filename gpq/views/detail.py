@@ -17,7 +17,7 @@ from gpq.rpc.job_answers import (
     RestartView,
 )
 from gpq.views import goodput_curve, job_facts, loss_curve
-from gpq.views.plain import Column, moment, safe, table, wrapped
+from gpq.views.plain import Column, moment, number, safe, table, wrapped
 from gpq.views.queue import percent, remark, where
 
 EVENTS = 12  # the latest events that are shown
@@ -172,7 +172,16 @@ def _restarts(restarts: list[RestartView]) -> list[Column]:
         Column("SAVE", [_seconds(times.save) for times in restarts], 60, right=True),
         Column("START", [_seconds(times.start) for times in restarts], 80, right=True),
         Column("LOAD", [_seconds(times.restore) for times in restarts], 60, right=True),
+        Column("GPUS", [_sizes(times) for times in restarts], 85),
+        Column("PROMISED", [number(times.promised, "x") for times in restarts], 84, right=True),
+        Column("MEASURED", [number(times.measured, "x") for times in restarts], 86, right=True),
     ]
+
+
+def _sizes(times: RestartView) -> str:
+    if times.before is None:
+        return "-"
+    return f"{times.before} -> {times.after}"
 
 
 def _seconds(seconds: float | None) -> str:

@@ -247,7 +247,7 @@ def _restarts(answer: JobDetail) -> str:
     if not job.restarts and not job.batch_changes:
         return ""
     changes = counted(job.batch_changes, "batch change", "batch changes")
-    cost = if_known(_cost, answer.restart_seconds)
+    cost = if_known(_cost, answer.restart_seconds) if job.restarts else ""
     return (
         f"{job.restarts} ({job.resizes} on another number of GPUs{cost}), {changes} without a"
         " restart"

@@ -107,7 +107,7 @@ def detail(row: job_answers.JobView) -> job_answers.JobDetail:
             job_answers.RankView(0, "a", "GPU-0", 0, 0.0812, 0.0901, 0.1503, 0.39, 0.02),
             job_answers.RankView(1, "a", "GPU-1", 1, 0.1466, 0.1702, 0.1503, 0.01, 0.31, True, 57, "computing", "rank 1 is slow"),
         ],
-        restart_times=[job_answers.RestartView(2, True, 0.62, 0.1, 1.25, 0.4)],
+        restart_times=[job_answers.RestartView(2, True, 0.62, 0.1, 1.25, 0.4, 1, 2, 1.84, 1.71)],
         fair_share=1.6, losses=[job_answers.LossView(120.0 * step, 2.31 * 0.97**step) for step in range(1, 101)],
     )  # fmt: skip
 
@@ -123,7 +123,7 @@ def top() -> daemon_answers.TopLook:
         nodes=nodes(), jobs=[job(1), job(2, "pending")],
         users=[daemon_answers.UserShare("alice", 2, 2, 1.0, 0.5, 1.25, 0.8, 7200.0)],
         changes=events(), policy="goodput", round_seconds=0.004, round_age=12.0, cluster_goodput=123.4, now=NOW,
-        states={"running": 1, "pending": 1},
+        states={"running": 1, "pending": 1}, promised_hours=1.5, gained_hours=1.23,
     )  # fmt: skip
 
 
@@ -150,7 +150,7 @@ def report_row(key: str, **changes: object) -> account_answers.ReportRow:
     row = account_answers.ReportRow(
         key=key, user="", name="", jobs=12, completed=9, failed=2, cancelled=1, timeout=0, gpu_hours=51.2, goodput_hours=30.1,
         known_gpu_hours=45.0, efficiency=30.1 / 45.0, share=0.64, fair_share=0.5, waits=12, wait_median_seconds=95.0,
-        wait_p95_seconds=4000.0, restarts=7, warm_restarts=5,
+        wait_p95_seconds=4000.0, restarts=7, warm_restarts=5, promised_hours=1.5, gained_hours=1.23,
         restart_gpu_hours=0.42, failed_gpu_hours=1.3, rhos=9, rho_median=0.91, rho_max=1.8,
     )  # fmt: skip
     return msgspec.structs.replace(row, **changes)
@@ -160,7 +160,7 @@ def report(by: str = "user", user: str = "alice") -> account_answers.ReportView:
     """Two users over three days."""
     other = report_row(
         "bob" if by == "user" else "2", jobs=1, gpu_hours=28.8, goodput_hours=None, known_gpu_hours=0.0, efficiency=None,
-        share=0.36, waits=1, restarts=0, warm_restarts=0,
+        share=0.36, waits=1, restarts=0, warm_restarts=0, promised_hours=0.0, gained_hours=0.0,
         restart_gpu_hours=0.0, failed_gpu_hours=0.0, rhos=0, rho_median=None, rho_max=None,
     )  # fmt: skip
     first = report_row(user if by == "user" else "1")

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
+from gpq.core.model.accounts import Saving
 from gpq.errors import UsageError
 from gpq.policies.registry import POLICIES
 from gpq.sim.compare.compare import Block
@@ -22,12 +23,13 @@ from gpq.views.pictures import plot
 from tests.cli.served import EVIL
 from tests.support.measured import write
 
-TO_GO = ("TOOK", "ROUND MAX", "ROUND", "JOBS", "GOODPUT", "GPU H", "RESTARTS", "MEDIAN", "RHO P95", "RHO>1", "MAKESPAN",
+TO_GO = ("TOOK", "ROUND MAX", "ROUND", "JOBS", "GAIN H", "GOODPUT", "GPU H", "RESTARTS", "MEDIAN", "RHO P95", "RHO>1", "MAKESPAN",
          "P99", "SEED", "RHO MAX", "CLUSTER")  # fmt: skip
 
 
 def job(name: str, at: float, took: float, gpus: int = 2, rho: float | None = 0.9) -> JobOutcome:
-    return JobOutcome(name, "tiny", "ana", at, at + 10, at + took, 1, took * gpus, rho, ((at + 10, gpus), (at + 20, 1)))
+    sizes = ((at + 10, gpus), (at + 20, 1))
+    return JobOutcome(name, "tiny", "ana", at, at + 10, at + took, 1, took * gpus, rho, sizes, Saving(600.0, 480.0))
 
 
 def outcome(policy: str = "goodput", workload: str = "w", seed: int = 0, slower: float = 1.0) -> Outcome:
@@ -105,8 +107,8 @@ def test_figures_have_units() -> None:
     cells = dict(zip(titles([head]), re.split(r" {2,}", row.strip()), strict=True))
     assert cells == {
         "POLICY": "goodput", "WORKLOAD": "w", "JOBS": "3", "MEAN": "3m20s", "MEDIAN": "3m20s", "P99": "4m58s",
-        "MAKESPAN": "5m50s", "RHO P95": "1.28", "RHO MAX": "1.30", "RHO>1": "50%", "RESTARTS": "1.0", "GPU H": "0.333",
-        "GOODPUT": "3.50x", "ROUND": "2.00ms", "ROUND MAX": "3.00ms", "TOOK": "1.2s",
+        "MAKESPAN": "5m50s", "RHO P95": "1.28", "RHO MAX": "1.30", "RHO>1": "50%", "RESTARTS": "1.0", "GAIN H": "0.400 of 0.500",
+        "GPU H": "0.333", "GOODPUT": "3.50x", "ROUND": "2.00ms", "ROUND MAX": "3.00ms", "TOOK": "1.2s",
     }  # fmt: skip
 
 

@@ -15,7 +15,7 @@ from gpq.sim.replay.rules import Rules
 HEEDS: dict[str, frozenset[str]] = {
     "goodput": frozenset({
         "fairness_power", "restart_seconds", "hysteresis_seconds", "use_length", "fairness_floor",
-        "use_priors", "measured_restart", "length", "noise", "priors",
+        "use_priors", "measured_restart", "payback", "trust_gains", "length", "noise", "priors",
     }),
     "pollux": frozenset({"seed", "noise"}),
     "sia": frozenset({"use_priors", "noise", "priors"}),

@@ -66,13 +66,28 @@ def detail(reader: Reader, job: Job, journal: Sequence[facts.Event]) -> JobDetai
         ranks=ranks(reader, job),
         losses=[LossView(point.base_steps, point.loss) for point in profile.losses],
         habits=habits(job),
-        restart_times=[
-            RestartView(
-                times.attempt, times.warm, times.start, times.restore, times.stop, times.save
-            )
-            for times in job.restart_times
-        ],
+        restart_times=_restarts(job),
     )
+
+
+def _restarts(job: Job) -> list[RestartView]:
+    gains = {gain.attempt: gain for gain in job.gains}
+    views = []
+    for times in job.restart_times:
+        view = RestartView(
+            times.attempt, times.warm, times.start, times.restore, times.stop, times.save
+        )
+        gain = gains.get(times.attempt)
+        if gain is not None:
+            view = msgspec.structs.replace(
+                view,
+                before=gain.before,
+                after=gain.after,
+                promised=gain.promise.ratio,
+                measured=gain.measured,
+            )
+        views.append(view)
+    return views
 
 
 def _noise_scale(model: Model | None) -> float | None:

@@ -258,6 +258,14 @@ SENTENCES = {
         "its last restart took {seconds:.1f} s {how}: {stop:.1f} s to stop, {start:.1f} s until the"
         " first step"
     ),
+    "resize-promised": (
+        "its last resize, {before} -> {gpus:gpus}, promised goodput x{promised:.2f}. What it brings"
+        " is not measured yet"
+    ),
+    "resize-brought": (
+        "its last resize, {before} -> {gpus:gpus}, promised goodput x{promised:.2f} and brought"
+        " x{measured:.2f}"
+    ),
     "started-just-now": "it was started a moment ago, so gpq does not move it yet",
     "goodput-unknown": "its goodput is not known yet: gpq waits for its first step times",
 }

@@ -165,6 +165,8 @@ def _row(key: str, figures: sums.Figures, record: Record | None) -> account_answ
         wait_p95_seconds=figures.wait_p95,
         restarts=figures.restarts,
         warm_restarts=figures.warm,
+        promised_hours=figures.growths.promised / HOUR,
+        gained_hours=figures.growths.measured / HOUR,
         restart_gpu_hours=figures.restarting / HOUR,
         failed_gpu_hours=figures.failed / HOUR,
         rhos=figures.rhos,

@@ -17,7 +17,7 @@ from dataclasses import replace
 
 from gpq.core.accounting.fairness import concluded
 from gpq.core.goodput import estimates
-from gpq.core.model.accounts import Account, AttemptAccount, MeanShare, restart_seconds
+from gpq.core.model.accounts import Account, AttemptAccount, MeanShare, Saving, restart_seconds
 from gpq.core.model.events import End, Event, Failed, Stopped
 from gpq.core.model.jobs import HOLDS_DEVICES, Job, JobState
 from gpq.core.model.placements import Shape
@@ -98,7 +98,18 @@ def tally(job: Job, now: Seconds) -> AttemptAccount:
     reports = job.profile.declared is not None
     working_at = job.account.working_at if reports else job.started_at
     warm = any(times.attempt == job.attempt and times.warm for times in job.restart_times)
-    return AttemptAccount(working_at, worth(job, now), warm)
+    promised = measured = None
+    for gain in job.gains[-1:]:
+        if gain.attempt == job.attempt:
+            promised, measured = gain.promise.ratio, gain.measured
+    return AttemptAccount(working_at, worth(job, now), warm, promised, measured)
+
+
+def growths(job: Job, now: Seconds) -> Saving:
+    """What its growths have saved until now."""
+    if job.launched_at is None:
+        return job.account.growths
+    return job.account.growths + tally(job, now).saving(max(now - job.launched_at, 0.0))
 
 
 def worth(job: Job, now: Seconds) -> float | None:
@@ -144,6 +155,7 @@ def over(job: Job, event: End, ended: Seconds) -> Account:
         account,
         mark=None,
         working_at=None,
+        growths=account.growths + attempt_tally.saving(ended - began),
         peak=peak,
         worth=worth,
         restart_cost=restart_cost,

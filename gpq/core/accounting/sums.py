@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from gpq.core.accounting.usage import Spell
+from gpq.core.model.accounts import Saving
 from gpq.core.model.jobs import JobState
 from gpq.core.model.units import JobId, Seconds
 
@@ -28,6 +29,7 @@ class Figures:
     wait_p95: Seconds | None
     restarts: int
     warm: int  # of these, by a standby
+    growths: Saving
     restarting: float
     failed: float  # held by attempts that failed or were lost
     rhos: int  # completed jobs whose finish-time fairness is known
@@ -69,6 +71,7 @@ class Sum:
     waits: list[Seconds] = field(default_factory=list)
     restarts: int = 0
     warm: int = 0
+    growths: Saving = field(default_factory=Saving)
     restarting: float = 0.0
     failed: float = 0.0
     rhos: list[float] = field(default_factory=list)
@@ -86,7 +89,8 @@ class Sum:
             self.known += gpus * (end - start)
         is_restart = spell.again and start <= spell.began
         self.restarts += is_restart
-        self.warm += is_restart and spell.warm
+        self.warm += is_restart and spell.tally.warm
+        self.growths += spell.tally.saving(part * (end - start))
         if spell.restarting:
             self.restarting += gpus * sum(
                 max(min(b, end) - max(a, start), 0.0) for a, b in spell.restarting
@@ -105,6 +109,7 @@ class Sum:
             wait_p95=quantile(self.waits, 0.95),
             restarts=self.restarts,
             warm=self.warm,
+            growths=self.growths,
             restarting=self.restarting,
             failed=self.failed,
             rhos=len(self.rhos),

@@ -78,7 +78,7 @@ class Spell:
     worth: float | None = None  # GPU-seconds
     restarting: tuple[Span, ...] = ()  # while it held its GPUs for a restart
     failed: bool = False  # or lost
-    warm: bool = False  # a standby ran it
+    tally: AttemptAccount = field(default_factory=AttemptAccount)
 
     @property
     def gpus(self) -> int:
@@ -161,4 +161,13 @@ def _spell(
     if tally is None:
         return Spell(start.job, again, parts, start.at, ended)
     spans = restart_spans(again, start.at, tally, stopping_at, ended)
-    return Spell(start.job, again, parts, start.at, ended, tally.worth, spans, warm=tally.warm)
+    return Spell(
+        start.job,
+        again,
+        parts,
+        start.at,
+        ended,
+        tally.worth,
+        spans,
+        tally=tally,
+    )

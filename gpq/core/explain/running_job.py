@@ -37,6 +37,7 @@ def why_running(snapshot: Snapshot, job: Job) -> JobReasons:
     reasons += _within_range(snapshot, job)
     reasons += _rivals(snapshot, job)
     reasons += _last_restart(job)
+    reasons += _last_resize(job)
     if is_fixed(job, snapshot):
         reasons.append(reason("started-just-now"))
     if not estimates.curve(job, feasible(job, snapshot)):
@@ -57,6 +58,25 @@ def _last_restart(job: Job) -> list[Reason]:
                     how=how,
                     stop=stop,
                     start=times.start,
+                )
+            ]
+    return []
+
+
+def _last_resize(job: Job) -> list[Reason]:
+    """What the resize that began this attempt promised and brought, if it was one."""
+    for gain in job.gains[-1:]:
+        if gain.attempt == job.attempt:
+            before, after, promised = gain.before, gain.after, gain.promise.ratio
+            if gain.measured is None:
+                return [reason("resize-promised", before=before, gpus=after, promised=promised)]
+            return [
+                reason(
+                    "resize-brought",
+                    before=before,
+                    gpus=after,
+                    promised=promised,
+                    measured=gain.measured,
                 )
             ]
     return []

@@ -14,7 +14,7 @@ from posixpath import join, normpath
 
 from gpq.core.freedoms.habits import PROVEN, joined, lent
 from gpq.core.goodput.noise_curve import merged
-from gpq.core.model.jobs import Job, Level
+from gpq.core.model.jobs import Job, JobState, Level
 from gpq.core.model.profile import Habit, Noise, Prior, ProfileRow
 from gpq.core.model.snapshot import Snapshot
 
@@ -59,7 +59,21 @@ def absorb(prior: Prior, job: Job) -> Prior:
         max_replicas=most_replicas(job, prior),
         noise_curve=merged(prior.noise_curve, job.profile.noise_curve),
         habits=prior.habits,  # as they were reported (`shared`)
+        work=_mean_work(prior.work, job),
     )
+
+
+def _mean_work(before: float, job: Job) -> float:
+    """The newest job counts for half. One that was stopped says nothing about the next."""
+    progress, declared = job.profile.progress, job.profile.declared
+    if job.state is not JobState.COMPLETED or progress is None or declared is None:
+        return before
+    if progress.epochs > 0:
+        return before
+    work = progress.base_steps * declared.batch_size
+    if not before:
+        return work
+    return 0.5 * (before + work)
 
 
 def remember(priors: Mapping[str, Prior], ended: Iterable[Job]) -> Mapping[str, Prior]:

@@ -6,7 +6,7 @@ Frozen data and arithmetic on it. GPU-seconds are devices held times seconds. Kn
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from gpq.core.model.units import Seconds
 
@@ -28,6 +28,18 @@ class MeanShare:
 
 
 @dataclass(frozen=True, slots=True)
+class Saving:
+    """What growths saved: the seconds that the work of their attempts would have taken at the size
+    before, less those it took."""
+
+    promised: Seconds = 0.0
+    measured: Seconds = 0.0
+
+    def __add__(self, other: Saving) -> Saving:
+        return Saving(self.promised + other.promised, self.measured + other.measured)
+
+
+@dataclass(frozen=True, slots=True)
 class AttemptAccount:
     """What an attempt came to, apart from its times. It is only known at the end of the attempt."""
 
@@ -36,6 +48,16 @@ class AttemptAccount:
     # GPU-seconds (`bookkeeping.worth`). None: the job reports no progress
     worth: float | None = None
     warm: bool = False  # a standby ran it
+    # of the resize that began it: goodput after / before, as promised and as measured
+    promised: float | None = None
+    measured: float | None = None
+
+    def saving(self, seconds: Seconds) -> Saving:
+        """What the attempt has saved in `seconds`. Nothing if it began with no growth, or if what
+        the growth brought is not known."""
+        if self.promised is None or self.measured is None or self.promised <= 1.0:
+            return Saving()
+        return Saving((self.promised - 1.0) * seconds, (self.measured - 1.0) * seconds)
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +74,7 @@ class Account:
     worth: float | None = None  # GPU-seconds
     restart_cost: float | None = None  # GPU-seconds held by stops and starts after the first
     failed: float = 0.0  # GPU-seconds of attempts that failed or were lost
+    growths: Saving = field(default_factory=Saving)
     share: float | None = None  # fair share in GPUs, averaged over its life. Set when it has ended
     rho: float | None = None  # finish-time fairness. Set when it has completed
 
@@ -67,6 +90,44 @@ class RestartTimes:
     # from the order to stop to the end of the attempt before. None: that one ended by itself
     stop: Seconds | None = None
     save: Seconds = 0.0  # of these, writing the checkpoint
+
+
+@dataclass(frozen=True, slots=True)
+class Promise:
+    """What a launch with another number of GPUs is expected to bring: goodput after / before, and
+    the seconds of the restart."""
+
+    ratio: float
+    cost: Seconds
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """How far a job had come at a moment, in steps at the base batch size."""
+
+    at: Seconds
+    base_steps: float
+
+
+@dataclass(frozen=True, slots=True)
+class Gain:
+    """A resize: what was promised, and what came. `attempt` is the one that it began. Speeds are
+    steps at the base batch size per second, from the marks around it. None: not measured."""
+
+    at: Seconds
+    attempt: int
+    before: int  # GPUs
+    after: int
+    promise: Promise
+    speed_before: float | None = None
+    speed_after: float | None = None
+
+    @property
+    def measured(self) -> float | None:
+        """Goodput after / before."""
+        if not self.speed_before or self.speed_after is None:
+            return None
+        return self.speed_after / self.speed_before
 
 
 Span = tuple[Seconds, Seconds]

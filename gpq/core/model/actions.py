@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from gpq.core.model.accounts import Promise
 from gpq.core.model.jobs import JobSpec, StopReason
 from gpq.core.model.placements import BatchOrder, Placement, Shape
 from gpq.core.model.units import JobId, NodeId, Seconds
@@ -19,6 +20,7 @@ class Launch:
     order: BatchOrder
     why: str = ""
     port: int = 0  # where its replicas meet, on the first server
+    promise: Promise | None = None  # of a resize whose goodput is known
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from gpq.core.model.accounts import Promise
 from gpq.core.model.ends import Cancelled, End, Failed, Stopped, Succeeded, TimeLimitReached
 from gpq.core.model.jobs import Dependency, JobSpec, StopReason
 from gpq.core.model.node_events import (
@@ -104,6 +105,7 @@ class Launched:
     order: BatchOrder
     why: str = ""
     port: int = 0
+    promise: Promise | None = None  # of a resize whose goodput is known
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from gpq.core.model.accounts import Account, RestartTimes
+from gpq.core.model.accounts import Account, Gain, Mark, RestartTimes
 from gpq.core.model.placements import BatchOrder, Exit, FilesAt, Layout, Placement, Shape
 from gpq.core.model.profile import RESIZE, Profile, RankPulse
 from gpq.core.model.units import DeviceId, JobId, NodeId, Seconds, Word
@@ -211,11 +211,14 @@ class Job:
     awaits: tuple[Dependency, ...] = ()  # those of `spec.after` that have not ended yet
     # how one of them ended otherwise than required, until its user releases the job
     unmet: str = ""
-    # measured: stopping, and launch to first step. Not the wait in between
+    # measured: stopping, and launch to first step. Not the wait in between. Its first start until
+    # there was a restart
     restart_seconds: Seconds | None = None
     # the stop's part of the restart that is now being measured
     stop_seconds: Seconds | None = None
     restart_times: tuple[RestartTimes, ...] = ()  # the latest few, the newest last
+    marks: tuple[Mark, ...] = ()  # of this attempt or, while it waits, of the last one
+    gains: tuple[Gain, ...] = ()  # the latest few resizes, the newest last
     last_replicas: int = 0  # of the latest launch
     report_offset: int = 0  # of this attempt's report file: everything before it is in `profile`
     profile: Profile = field(default_factory=Profile)

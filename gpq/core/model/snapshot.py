@@ -48,6 +48,8 @@ class Config:
     fairness_floor: bool = True  # jobs far below their fair share count for more
     use_priors: bool = True  # profiles of earlier jobs of the same program
     measured_restart: bool = True  # each job's own restart time. Off: `restart_seconds` for all
+    payback: bool = True  # a move must earn its pause back before the job ends
+    trust_gains: bool = True  # jobs whose resizes brought less than promised are moved less
 
     def restart_cost(self, job: Job) -> Seconds:
         """The seconds that its restart takes: measured, otherwise assumed."""

@@ -66,7 +66,7 @@ def reallocations(
         if new_placement is not None:
             replicas = new_placement.replicas
             if job.placement is not None:
-                ratio = _ratio(job, new_placement)
+                ratio = goodput_ratio(job, new_placement)
         changes.append(Reallocation(name, _before(job), replicas, ratio, why))
     return tuple(changes)
 
@@ -157,7 +157,7 @@ def _change(
         return f"{text}{_gain(job, new_placement)}"
     if job.idle:
         return f"{text}: it left GPUs unused"
-    ratio = _ratio(job, new_placement)
+    ratio = goodput_ratio(job, new_placement)
     if ratio is not None and ratio >= 1.0:
         return f"{text}: fewer are faster, goodput x{ratio:.2f} expected"
     return f"{text}: {_for_whom(snapshot, job, new_placement, placements)}"
@@ -206,7 +206,7 @@ def _need(snapshot: Snapshot, names: Sequence[JobId], placements: Placements) ->
 def _for_what_place(
     snapshot: Snapshot, job: Job, new_placement: Placement, placements: Placements
 ) -> str:
-    ratio = _ratio(job, new_placement)
+    ratio = goodput_ratio(job, new_placement)
     if ratio is not None and ratio > 1.0:
         return f"it is faster there, goodput x{ratio:.2f} expected"
     takers = _takers(job, new_placement, placements)
@@ -248,13 +248,13 @@ def _faults(snapshot: Snapshot, job: Job) -> list[str]:
 def _gain(job: Job, new_placement: Placement) -> str:
     if not job.profile.rows:
         return ": its goodput at that size is not known yet"
-    ratio = _ratio(job, new_placement)
+    ratio = goodput_ratio(job, new_placement)
     if ratio is None:
         return ""
     return f": goodput x{ratio:.2f} expected"
 
 
-def _ratio(job: Job, new_placement: Placement) -> float | None:
+def goodput_ratio(job: Job, new_placement: Placement) -> float | None:
     """Ratio of the modelled goodput of `new_placement` to that of the present shape, or of the last
     one. None if not known."""
     if job.placement:

@@ -19,6 +19,7 @@ from gpq.core.model.snapshot import Snapshot
 from gpq.core.model.units import DeviceId, JobId, NodeId, Seconds
 from gpq.core.rounds.batch_orders import first_order, needs_lost, retunes
 from gpq.core.rounds.handover import stoppable
+from gpq.core.rounds.promises import promise
 from gpq.core.rounds.rendezvous_ports import lease, leased
 
 CANCEL_GRACE: Seconds = 10.0  # between TERM and KILL of a cancelled job
@@ -68,7 +69,16 @@ def plan(
             order, attempt = first_order(timed(job, snapshot), placement), job.next_attempt
             port = lease(snapshot, name, attempt, placement, ports)
             launches.append(
-                Launch(name, attempt, job.spec, placement, order, why.get(name, ""), port)
+                Launch(
+                    name,
+                    attempt,
+                    job.spec,
+                    placement,
+                    order,
+                    why.get(name, ""),
+                    port,
+                    promise(snapshot, job, placement),
+                )
             )
     return [*stops, *tunings.values(), *launches]
 
@@ -157,6 +167,7 @@ def issued(action: Action, now: Seconds) -> Event | None:
                 action.order,
                 action.why,
                 action.port,
+                action.promise,
             )
         case Stop():
             return StopSent(

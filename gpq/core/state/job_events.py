@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from gpq.core.accounting import accrual
 from gpq.core.freedoms import habits
+from gpq.core.goodput import gains
 from gpq.core.model.events import (
     CancelAsked,
     Cancelled,
@@ -126,6 +127,8 @@ def _launched(job: Job, event: Launched) -> Job:
         stop_sent_at=None,
         target=None,
         stop_forced=False,
+        marks=(),
+        gains=gains.launched(job, event),
         report_offset=0,
         staged_seconds=0.0,
         restarts=job.restarts + again,
@@ -190,8 +193,7 @@ def _stop_sent(job: Job, event: StopSent) -> Job:
         target=event.target,
         stop_forced=event.reason is StopReason.CANCEL,
     )
-    goes_on = event.reason not in (StopReason.CANCEL, StopReason.TIME)
-    if goes_on and job.resumable:
+    if job.resumable and event.reason not in (StopReason.CANCEL, StopReason.TIME):
         return notice(after, habits.warning(job))
     return after
 

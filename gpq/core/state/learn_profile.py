@@ -7,6 +7,7 @@ import math
 from dataclasses import replace
 
 from gpq.core.freedoms.habits import joined, unmended, with_habits, without_accepted
+from gpq.core.goodput import gains
 from gpq.core.goodput.noise_curve import recorded
 from gpq.core.goodput.refit import foreseen
 from gpq.core.model.accounts import Account, RestartTimes
@@ -29,12 +30,15 @@ WELL_KNOWN = 30.0  # steps from which a weight says no more
 
 def learn(job: Job, event: Profiled) -> Job:
     """The job with one report taken in. The caller has checked attempt and offset."""
-    profile = rested(_profile_after(job, event))
+    profile, account = rested(_profile_after(job, event)), bookkept(job, event)
+    marks = gains.marked(job.marks, event, working=account.working_at is not None)
     return replace(
         job,
         profile=profile,
+        marks=marks,
+        gains=gains.measured(replace(job, marks=marks), event.at),
         report_offset=event.offset,
-        account=bookkept(job, event),
+        account=account,
         restart_seconds=_mean_restart(job, event),
         stop_seconds=None if event.ready else job.stop_seconds,
         restart_times=_restart_times(job, event),
@@ -117,8 +121,11 @@ def _notices_after(before: Job, after: Job, event: Profiled) -> tuple[str, ...]:
 
 
 def _mean_restart(job: Job, event: Profiled) -> Seconds | None:
-    """What a restart of the job takes. The newest one counts for half."""
+    """What a restart of the job takes. The newest one counts for half. Until there was one, its
+    first start stands for it."""
     restart = restart_took(job, event)
+    if restart is None and event.ready and job.attempt == 1:
+        restart = _start_seconds(job, event)
     if restart is None:
         return job.restart_seconds
     if job.restart_seconds is None:
@@ -131,14 +138,19 @@ def restart_took(job: Job, event: Profiled) -> Seconds | None:
     None if it ends none."""
     if not event.ready or job.stop_seconds is None or job.launched_at is None:
         return None
-    return job.stop_seconds + max(event.at - job.launched_at - job.staged_seconds, 0.0)
+    return job.stop_seconds + _start_seconds(job, event)
+
+
+def _start_seconds(job: Job, event: Profiled) -> Seconds:
+    """From the launch to the first step, which `event` reports."""
+    return max(event.at - (job.launched_at or event.at) - job.staged_seconds, 0.0)
 
 
 def _restart_times(job: Job, event: Profiled) -> tuple[RestartTimes, ...]:
     """With the restart that this report ends."""
     if not event.ready or job.attempt < 2 or job.launched_at is None:
         return job.restart_times
-    start = max(event.at - job.launched_at - job.staged_seconds, 0.0)
+    start = _start_seconds(job, event)
     save = job.profile.checkpoint_seconds or 0.0
     stop = job.stop_seconds
     times = RestartTimes(

@@ -16,15 +16,18 @@ from gpq.control.answers import (
     usage_report,
 )
 from gpq.control.answers.completion import words
+from gpq.control.answers.job_history import HOUR
 from gpq.control.answers.reader import Reader
 from gpq.control.controller import Controller
 from gpq.control.counters import Counters
 from gpq.control.requests import drain, reserve
 from gpq.control.selectors import resolve, single
+from gpq.core.accounting import accrual
 from gpq.core.accounting.fairness import JobFairness, known_fairness
 from gpq.core.feasibility.checkpoints import Staging
 from gpq.core.feasibility.reservations import current
 from gpq.core.goodput import estimates
+from gpq.core.model.accounts import Saving
 from gpq.core.model.jobs import TERMINAL, Job, JobState
 from gpq.core.model.snapshot import Snapshot
 from gpq.core.model.units import JobId
@@ -216,6 +219,7 @@ class Readings:
         jobs = self._looked_at(reader, live, request)
         journal = self._past.events(kinds=detail.CHANGES, limit=CHANGES_IN_TOP)
         durations = list(self._controller.round_seconds)
+        growths = sum((accrual.growths(job, reader.now) for job in live), Saving())
         return daemon_answers.TopLook(
             nodes=reader.nodes(),
             jobs=jobs,
@@ -230,6 +234,8 @@ class Readings:
                 if job.replicas and (estimate := estimates.now_of(job))
             ),
             now=event_text.stamp(reader.now),
+            promised_hours=growths.promised / HOUR,
+            gained_hours=growths.measured / HOUR,
             states=Counter(str(job.state) for job in live),
         )
 

@@ -21,18 +21,13 @@ from gpq.core.placement.placement import place
 from gpq.policies.goodput.buddy_blocks import Blocks, blocks_of, choose, programme
 from gpq.policies.goodput.candidates import Candidate, Contest, field_of, menu_of
 from gpq.policies.goodput.forecast import Forecast
-from gpq.policies.goodput.valuation import (
-    Array,
-    Group,
-    Valuation,
-    groups_of,
-    growth,
-    growth_cap,
-    value,
-)
+from gpq.policies.goodput.groups import Array, Group, Mask, groups_of
+from gpq.policies.goodput.payback import LeftAlone, left_alone, paying
+from gpq.policies.goodput.restarts import Stakes
+from gpq.policies.goodput.valuation import Valuation, growth, growth_cap, value
 from gpq.policies.goodput.weights import weights
 from gpq.policies.shared import link_priors, type_transfer
-from gpq.policies.shared.remaining_time import seconds_left
+from gpq.policies.shared.remaining_time import expected_seconds, seconds_left
 from gpq.policies.solvers.knapsack import Item
 
 FEW_NODES = 32  # up to this many, few shapes span nodes
@@ -63,7 +58,10 @@ class Goodput:
         round_field, valuations = self._valued(type_transfer.informed(snapshot))
         return programme(valuations, round_field.capacities)
 
-    def _valued(self, snapshot: Snapshot) -> tuple[Contest, list[Valuation]]:
+    def _valued(
+        self, snapshot: Snapshot, alone: LeftAlone | None = None
+    ) -> tuple[Contest, list[Valuation]]:
+        """`alone`: None if not known yet."""
         config = snapshot.config
         self.outlook.forget_others(snapshot.jobs)
         models.expect(len(snapshot.jobs))
@@ -72,7 +70,8 @@ class Goodput:
         max_replicas = {
             name: most_replicas(job, priors.get(name)) for name, job in snapshot.jobs.items()
         }
-        round_field = field_of(snapshot, _reach(snapshot, max_replicas, shares))
+        staying = alone.ending if alone is not None else frozenset()
+        round_field = field_of(snapshot, _reach(snapshot, max_replicas, shares), staying)
         candidates = [
             _with_prior(candidate, priors.get(candidate.job.id))
             for candidate in round_field.candidates
@@ -86,11 +85,22 @@ class Goodput:
         times_by_group = [_times_to_end(group, config) for group in groups]
         ends = _ends(groups, times_by_group)
         weight = weights(candidates, ends, shares, snapshot.now, config)
+        masks: Sequence[Mask | None] = [None] * len(groups)
+        if config.payback:
+            times_by_group = [
+                _expected(group, priors, times)
+                for group, times in zip(groups, times_by_group, strict=True)
+            ]
+            if alone is None:
+                alone = left_alone(snapshot, groups, times_by_group)
+                if alone.ending:
+                    return self._valued(snapshot, alone)
+            masks = list(paying(snapshot, groups, shares, alone.waiting))
         valuations: dict[JobId, Valuation] = {}
-        for group, times in zip(groups, times_by_group, strict=True):
-            bringing = _bringing(snapshot, group)
+        for group, times, mask in zip(groups, times_by_group, masks, strict=True):
+            stakes = Stakes(times, _bringing(snapshot, group), mask)
             for valuation in value(
-                group, config, snapshot.now, shares, weight, times, round_field.capacities, bringing
+                group, config, snapshot.now, shares, weight, stakes, round_field.capacities
             ):
                 valuations[valuation.job] = valuation
         return round_field, [valuations[name] for name in sorted(valuations)]
@@ -101,6 +111,12 @@ def _times_to_end(group: Group, config: Config) -> Array:
     if not config.use_length:
         return np.full((len(group.rows), len(group.options.shapes)), np.inf)
     return seconds_left([row.job for row in group.rows], group.tables, len(group.options.shapes))
+
+
+def _expected(group: Group, priors: Mapping[JobId, Prior], times: Array) -> Array:
+    """`times` with expectations for jobs whose end is not known."""
+    jobs = [row.job for row in group.rows]
+    return expected_seconds(jobs, [priors.get(job.id) for job in jobs], group.tables, times)
 
 
 def _ends(groups: Sequence[Group], times_by_group: Sequence[Array]) -> dict[JobId, float]:

@@ -8,34 +8,25 @@ Jobs with the same options are valued together, as rows of one matrix.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
-from gpq.core.goodput.batches import GoodputTable
 from gpq.core.model.jobs import Job
 from gpq.core.model.placements import Shape
 from gpq.core.model.snapshot import Config
 from gpq.core.model.units import JobId, Seconds
-from gpq.policies.goodput.candidates import Candidate, Menu, Options, asks_for, menu_of
+from gpq.policies.goodput.candidates import Menu, Options, asks_for, menu_of
+from gpq.policies.goodput.groups import Array, Group, Ints, Mask, speeds_of
+from gpq.policies.goodput.restarts import Stakes, avoided_shapes, restart_factors, trusted
 
 EPSILON = 1e-3  # value of no GPUs at all, in fair shares
 FIRST_START = 4  # GPUs, at most one node, of a script that was never profiled
 GROWTH = 4  # times the profiled replicas. Beyond that the model is not trusted yet
 # the same with several types, because each profiled type says something about the others
 GROWTH_MIXED = 8
-# a move must promise this much, even if restarts are quick, because estimates are no better
-LEAST_GAIN = 0.1
-TINY = 1e-12  # seconds, to avoid a division by zero
-FOR_EVER = 1e12  # seconds, to avoid a division of infinity
 MENUS_KEPT = 1024  # of the same options
-LEAST_FACTOR = 0.7  # of a restart, even a long one
-
-Array = NDArray[np.float64]
-Ints = NDArray[np.int64]
-Mask = NDArray[np.bool_]
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,57 +42,16 @@ class Valuation:
         return self.menu.shapes
 
 
-@dataclass(frozen=True, slots=True)
-class Group:
-    """Candidates with the same options and offer. Rows are candidates, columns are options."""
-
-    rows: Sequence[Candidate]
-    tables: Sequence[GoodputTable | None]
-    max_replicas: Sequence[int]
-
-    @property
-    def options(self) -> Options:
-        return self.rows[0].options
-
-
-def groups_of(
-    candidates: Sequence[Candidate],
-    tables: Mapping[JobId, GoodputTable | None],
-    max_replicas: Mapping[JobId, int],
-) -> list[Group]:
-    rows_by_options: dict[int, list[Candidate]] = {}
-    for candidate in candidates:
-        if candidate.options.shapes:
-            rows_by_options.setdefault(id(candidate.options), []).append(candidate)
-    return [
-        Group(
-            rows, [tables[row.job.id] for row in rows], [max_replicas[row.job.id] for row in rows]
-        )
-        for rows in rows_by_options.values()
-    ]
-
-
-def speeds_of(group: Group) -> Array:
-    """Goodput, rows x options. A job about which nothing is known counts as if it scaled
-    perfectly."""
-    replicas = group.options.replicas.astype(np.float64)
-    speeds = np.stack([replicas if table is None else table.goodput for table in group.tables])
-    speeds[~speeds.any(axis=1)] = replicas
-    return speeds
-
-
 def value(
     group: Group,
     config: Config,
     now: Seconds,
     shares: Mapping[JobId, float],
     weights: Mapping[JobId, float],
-    times: Array,
+    stakes: Stakes,
     capacities: Mapping[str, int],
-    bringing: Array | None = None,
 ) -> list[Valuation]:
-    """`times`: seconds to the declared end, rows x options, infinite if unknown. `bringing`: extra
-    seconds of a restart that must first copy files, rows x options."""
+    """What each shape is worth to each job of the group."""
     speeds = speeds_of(group)
     share = np.array([shares[row.job.id] for row in group.rows])
     options = group.options
@@ -114,8 +64,13 @@ def value(
     )
     is_current = column[:, None] == np.arange(len(options.shapes))[None, :]
     allowed = (speeds > 0) & (is_current | _within_cap(group, growth(len(capacities))))
+    if stakes.paying is not None:
+        allowed &= is_current | stakes.paying
+    if config.trust_gains:
+        speeds = trusted(group, speeds, column, now)
+        allowed &= is_current | ~avoided_shapes(group, column, now)
     relative = np.where(fair[:, None] > 0, speeds / np.where(fair > 0, fair, 1.0)[:, None], 0.0)
-    relative = relative * _restart_factors(group, config, now, is_current, times, bringing)
+    relative = relative * restart_factors(group, config, now, is_current, stakes)
     weight = np.array([weights[row.job.id] for row in group.rows])
     bent = weight[:, None] * bend(relative + EPSILON, config.fairness_power)
     nothing = weight * float(bend(np.array([EPSILON]), config.fairness_power)[0])
@@ -220,56 +175,3 @@ def growth_cap(job: Job, node_size: int, max_replicas: int, times: int = GROWTH)
     return asks_for(job) or max(
         job.spec.min_gpus, min(FIRST_START, node_size), times * max_replicas
     )
-
-
-def _restart_factors(
-    group: Group,
-    config: Config,
-    now: Seconds,
-    is_current: Mask,
-    times: Array,
-    bringing: Array | None,
-) -> Array:
-    """f(n) = (H - R) / H if a shape costs a restart, at most 1 / (1 + LEAST_GAIN). Otherwise 1. R
-    is the restart time, with the time to copy files to where the shape would put the job.
-
-    The horizon H is how long a move may take to pay off. It is longer for jobs that restart slowly:
-    f is at least LEAST_FACTOR, or they would never move. But no job is expected to last much longer
-    than it has lasted (Lindy's law). A job also does not leave a shape just after it paid a restart
-    for it: f <= (t + R) / (t + 2 R) after t seconds in it. A stopped job pays when it resumes, so
-    that two jobs do not take turns in every round. A job that would end in `times` seconds at a
-    shape has only these to make up for the restart.
-    """
-    horizon = config.hysteresis_seconds
-    restart = np.array([config.restart_cost(row.job) for row in group.rows])[:, None]
-    if bringing is not None:
-        restart = restart + bringing
-    factor = np.ones(restart.shape)
-    if horizon > 0:
-        factor = np.maximum(1.0 - restart / horizon, LEAST_FACTOR)
-    lifetime = (
-        np.array([max(now - row.job.submitted_at, 0.0) for row in group.rows])[:, None] + horizon
-    )
-    factor = np.minimum(
-        factor, np.where(restart > 0, lifetime / np.maximum(lifetime + restart, TINY), 1.0)
-    )
-    tenure = np.array([_tenure(row.job, now) for row in group.rows])[:, None]
-    factor = np.where(
-        restart > 0,
-        np.minimum(factor, (tenure + restart) / np.maximum(tenure + 2.0 * restart, TINY)),
-        factor,
-    )
-    runs = np.array([row.current is not None for row in group.rows])
-    ends = np.where(np.isfinite(times) & runs[:, None], times, 0.0)
-    pays_off = np.where(ends > 0, ends / np.maximum(ends + restart, TINY), 1.0)
-    factors = np.minimum(np.minimum(factor, pays_off), 1.0 / (1.0 + LEAST_GAIN))
-    never_ran = np.array([row.job.attempt == 0 for row in group.rows])
-    all_factors: Array = np.where(is_current | never_ran[:, None], 1.0, factors)
-    return all_factors
-
-
-def _tenure(job: Job, now: Seconds) -> Seconds:
-    """For how long it has had its present shape. Forever if it has none."""
-    if job.placement is None or job.launched_at is None:
-        return FOR_EVER
-    return max(now - job.launched_at, 0.0)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
 
+from gpq.core.model.accounts import Saving
 from gpq.core.model.units import Seconds
 
 Array = NDArray[np.float64]
@@ -27,6 +28,7 @@ class JobOutcome:
     gpu_seconds: float  # restarts included
     rho: float | None  # finish-time fairness, None if unknown
     sizes: tuple[tuple[Seconds, int], ...]  # (time, GPUs from then on)
+    growths: Saving = field(default_factory=Saving)
 
     @property
     def completion_seconds(self) -> Seconds:
@@ -64,6 +66,9 @@ class Summary:
     rho_max: float | None
     rho_above_1: float | None  # share of the jobs, 0 to 1
     restarts_per_job: float
+    # hours of jobs that growths saved, as in `gpq report`
+    promised_hours: float
+    gained_hours: float
     gpu_hours: float
     goodput: float
     round_ms_median: float
@@ -88,6 +93,8 @@ def summary(run: Outcome) -> Summary:
         max(job.ended_at for job in run.jobs) - first_submission,
         *_rho_figures(rhos),
         sum(job.restarts for job in run.jobs) / len(run.jobs),
+        sum(job.growths.promised for job in run.jobs) / 3600.0,
+        sum(job.growths.measured for job in run.jobs) / 3600.0,
         sum(job.gpu_seconds for job in run.jobs) / 3600.0,
         run.goodput,
         float(np.median(rounds)),
@@ -130,6 +137,8 @@ def _mean(rows: Sequence[Summary]) -> Summary:
         max(_known_values(row.rho_max for row in rows), default=None),
         _mean_of_known(row.rho_above_1 for row in rows),
         mean("restarts_per_job"),
+        mean("promised_hours"),
+        mean("gained_hours"),
         mean("gpu_hours"),
         mean("goodput"),
         float(np.median([row.round_ms_median for row in rows])),

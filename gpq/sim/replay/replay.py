@@ -15,8 +15,9 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
+from gpq.core.feasibility.mobility import patience
 from gpq.core.goodput.priors import remember, timed
-from gpq.core.model.jobs import Job
+from gpq.core.model.jobs import Job, JobState
 from gpq.core.model.nodes import Node
 from gpq.core.model.policy import Policy
 from gpq.core.model.profile import Prior
@@ -128,6 +129,11 @@ class Replay:
             return float(tick)
         moments = [float(tick) if self.guests else np.inf, max(arrival, self.now)]
         slowdowns = self._sharing()
+        jobs = [guest.job for guest in self.guests.values()]
+        limit = patience(jobs, self.config)
+        moments += [
+            end for job in jobs if not job.attempt and (end := job.submitted_at + limit) > self.now
+        ]
         for name, guest in self.guests.items():
             running = guest.running
             moments.append(self.now + running.seconds_to_end(slowdowns.get(name, 0.0)))
@@ -141,6 +147,7 @@ class Replay:
             guest = self.guests[name]
             self._count_goodput(guest, seconds)
             guest.running.advance(self.now, seconds, slowdowns.get(name, 0.0), guest.batch)
+            guest.settle_gain()
             if guest.running.ended_at is not None:
                 self._end(name)
 
@@ -181,10 +188,12 @@ class Replay:
     def _end(self, name: JobId) -> None:
         guest = self.ended[name] = self.guests.pop(name)
         assert guest.running.ended_at is not None
+        guest.close(guest.running.ended_at)
         guest.sizes.append((guest.running.ended_at, 0))
         self.left -= 1
         if self.config.use_priors:
-            self.priors = remember(self.priors, [guest.seen()])
+            job = replace(guest.seen(), state=JobState.COMPLETED)
+            self.priors = remember(self.priors, [job])
 
     # -- rounds ------------------------------------------------------------------------------------
 
@@ -252,6 +261,7 @@ class Replay:
             running.service,
             (end - task.at) / alone_seconds if alone_seconds else None,
             tuple(guest.sizes),
+            guest.growths,
         )
 
     def mean_goodput(self) -> float:

@@ -9,6 +9,8 @@ import numpy as np
 
 from gpq.core.freedoms.habits import with_habits
 from gpq.core.goodput import estimates
+from gpq.core.goodput.gains import MOST_GAINS
+from gpq.core.model.accounts import AttemptAccount, Gain, Promise, Saving
 from gpq.core.model.jobs import Job, JobSpec, JobState, Level
 from gpq.core.model.placements import BatchOrder, Placement
 from gpq.core.model.profile import (
@@ -22,6 +24,7 @@ from gpq.core.model.profile import (
 )
 from gpq.core.model.units import JobId, Seconds
 from gpq.core.rounds.batch_orders import typed
+from gpq.core.rounds.motives import goodput_ratio
 from gpq.core.state.measurements import with_losses
 from gpq.policies.registry import Entry
 from gpq.sim.measurements.ground_truth import Task
@@ -47,12 +50,12 @@ class SimJob:
     restarts: int = -1  # the first start does not count
     sizes: list[tuple[Seconds, int]] = field(default_factory=list)
     reported: int = -1  # the part of its measurements that is in `job`
+    last_speed: float | None = None  # true one, just before it lost the last of its GPUs or changed
+    growths: Saving = field(default_factory=Saving)
 
     def seen(self) -> Job:
         """The job according to its reports up to now."""
         running, job = self.running, self.job
-        if self.reported == running.measured and not self.rules.known_length:
-            return job
         profile = job.profile
         if self.reported != running.measured:
             rows = tuple(running.rows[key] for key in sorted(running.rows))
@@ -65,12 +68,11 @@ class SimJob:
                 noise_curve=running.noise_curve,
             )
             self.reported = running.measured
+        progress = Progress(running.epoch, 0, 0, 0, running.progress, 0.0)
         if self.rules.known_length:
             epochs = running.task.truth.epochs
-            profile = replace(
-                profile,
-                progress=Progress(running.epoch, epochs, 0, 0, running.progress, running.fraction),
-            )
+            progress = replace(progress, epochs=epochs, fraction=running.fraction)
+        profile = replace(profile, progress=progress)
         self.job = replace(job, profile=profile)
         return self.job
 
@@ -125,9 +127,53 @@ class SimJob:
             return None
         return choice.atomic_batch, choice.accum_steps
 
+    def settle_gain(self) -> None:
+        """Note what the last resize brought, once the job trains again. The speed is the true
+        one."""
+        running, gains = self.running, self.job.gains
+        if running.placement is None or running.waiting > 0 or not gains:
+            return
+        if gains[-1].attempt == self.job.attempt and gains[-1].speed_after is None:
+            gain = replace(gains[-1], speed_after=running.speed(0.0))
+            self.job = replace(self.job, gains=(*gains[:-1], gain))
+
+    def close(self, now: Seconds) -> None:
+        """Book what the attempt, if there is one, has saved."""
+        job = self.job
+        if job.launched_at is None:
+            return
+        for gain in job.gains[-1:]:
+            if gain.attempt == job.attempt:
+                tally = AttemptAccount(promised=gain.promise.ratio, measured=gain.measured)
+                self.growths += tally.saving(now - job.launched_at)
+
+    def _promise(self, placement: Placement) -> Promise | None:
+        job = self.taught(self.seen())
+        if not job.attempt or placement.replicas == job.last_replicas:
+            return None
+        ratio = goodput_ratio(job, placement)
+        if ratio is None:
+            return None
+        return Promise(ratio, self.running.task.restart)
+
     def move(self, now: Seconds, placement: Placement | None) -> None:
         """Give it these GPUs, or none."""
         running = self.running
+        self.close(now)
+        if running.placement is not None and running.waiting <= 0:
+            self.last_speed = running.speed(0.0)
+        gains = self.job.gains
+        promise = self._promise(placement) if placement is not None else None
+        if placement is not None and promise is not None:
+            gain = Gain(
+                now,
+                self.job.attempt + 1,
+                self.job.last_replicas,
+                placement.replicas,
+                promise,
+                self.last_speed,
+            )
+            gains = (*gains, gain)[-MOST_GAINS:]
         running.start(placement, running.task.restart)
         self.sizes.append((now, running.replicas))
         if placement is None:
@@ -151,6 +197,7 @@ class SimJob:
             restarts=self.restarts,
             restart_seconds=running.task.restart if self.restarts > 0 else None,
             last_replicas=placement.replicas,
+            gains=gains,
             service=running.service,
             order=BatchOrder(self.job.order.seq + 1),
         )

@@ -17,6 +17,7 @@ from rich.text import Text
 from gpq.rpc.daemon_answers import TopLook, TopView
 from gpq.rpc.job_answers import JobView
 from gpq.views import plain
+from gpq.views.accounts import hours_of
 from gpq.views.plain import duration, number, safe
 from gpq.views.queue import ENDED
 from gpq.views.top.tables import (
@@ -114,6 +115,8 @@ def header(view: TopView, rows: Sequence[JobView], width: int, filter: str = "")
         f"goodput {number(view.cluster_goodput)}",
         f"policy {safe(view.policy)}",
     ]
+    if view.promised_hours:
+        parts.insert(-1, f"resizes saved {hours_of(view.gained_hours, view.promised_hours)} h")
     if view.round_seconds is not None:
         parts.append(f"round {1000 * view.round_seconds:.1f} ms, {duration(view.round_age)} ago")
     while len(parts) > 2 + len(job_counts) and _is_too_wide(parts, width):  # drop whole parts

@@ -37,7 +37,8 @@ from tests.support.measurements import WORKLOAD, tiny, workload
 
 COLUMNS = [
     "cluster", "policy", "workload", "seed", "jobs", "avg_jct", "p50_jct", "p99_jct", "makespan", "rho_p95", "rho_max",
-    "rho_above_1", "restarts_per_job", "gpu_hours", "goodput", "round_ms_median", "round_ms_max", "wall_s",
+    "rho_above_1", "restarts_per_job", "promised_hours", "gained_hours",
+    "gpu_hours", "goodput", "round_ms_median", "round_ms_max", "wall_s",
 ]  # fmt: skip
 CLOCK = ("round_ms_median", "round_ms_max", "wall_s")  # these figures depend on this machine, not on the simulation
 Say = Callable[..., tuple[int, str, str]]

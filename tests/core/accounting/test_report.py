@@ -13,7 +13,7 @@ from gpq.core.accounting.report import BY, over_time, report
 from gpq.core.accounting.sums import Figures, Report, quantile
 from gpq.core.accounting.usage import KINDS, Journal, Record, RecordSpec, Spell, read, record_of
 from gpq.core.model import events as facts
-from gpq.core.model.accounts import Account, AttemptAccount
+from gpq.core.model.accounts import Account, AttemptAccount, Saving
 from gpq.core.model.jobs import JobState, StopReason
 from gpq.core.model.placements import BatchOrder, Exit, Placement
 from gpq.core.model.snapshot import Snapshot
@@ -58,10 +58,16 @@ def test_a_journal_is_read_as_spells_with_what_restarts_took() -> None:
     ]
     found = read(events, 100.0, {(two, 1): AttemptAccount(97.0, 2.0)})
     first, second, third = found.spells
-    assert first == Spell(one, False, ((A, 2), (B, 1)), 10.0, 48.0, 60.0, ((40.0, 48.0),))
-    assert second == Spell(one, True, ((A, 1),), 70.0, 90.0, None, ((70.0, 75.0),), failed=True, warm=True)
-    assert third == Spell(two, False, ((A, 1),), 95.0, 100.0, 2.0)
+    assert first == Spell(one, False, ((A, 2), (B, 1)), 10.0, 48.0, 60.0, ((40.0, 48.0),), tally=first.tally)
+    tally = AttemptAccount(75.0, None, warm=True)
+    assert second == Spell(one, True, ((A, 1),), 70.0, 90.0, None, ((70.0, 75.0),), failed=True, tally=tally)
+    assert third == Spell(two, False, ((A, 1),), 95.0, 100.0, 2.0, tally=AttemptAccount(97.0, 2.0))
     assert found.holds == {two: ((11.0, 60.0),), JobId(3): ((96.0, 100.0),)}
+
+
+def test_a_shrink_or_a_growth_that_was_not_measured_saves_nothing() -> None:
+    for promised, measured in ((0.6, 0.5), (1.8, None), (None, None)):
+        assert AttemptAccount(promised=promised, measured=measured).saving(60.0) == Saving()
 
 
 def test_a_journal_from_before_tallies_has_the_times_and_no_costs() -> None:
@@ -73,10 +79,11 @@ def test_a_journal_from_before_tallies_has_the_times_and_no_costs() -> None:
 
 def test_only_time_inside_the_window_counts() -> None:
     jobs = [record(1, "ana", 0.0, 300.0, waited=5.0), record(2, "bo", 0.0, 900.0, "failed", waited=7.0)]
+    grown = AttemptAccount(180.0, warm=True, promised=1.8, measured=1.5)
     spells = [
         spell(1, 100.0, 300.0, 2, worth=200.0),
         spell(2, 0.0, 120.0, worth=60.0, failed=True),
-        spell(2, 150.0, 900.0, again=True, restarting=((150.0, 180.0),), warm=True),
+        spell(2, 150.0, 900.0, again=True, restarting=((150.0, 180.0),), tally=grown),
     ]
     found = made(jobs, spells, edges=(110.0, 210.0))
     ana, bo = found.rows["ana"], found.rows["bo"]
@@ -84,6 +91,7 @@ def test_only_time_inside_the_window_counts() -> None:
     assert (bo.held, bo.worth, bo.known, bo.failed) == (70.0, pytest.approx(5.0), 10.0, 10.0)
     assert (bo.restarts, bo.warm, bo.restarting, bo.waits, bo.ended) == (1, 1, 30.0, 0, {})
     assert (ana.jobs, found.total.jobs, found.total.held) == (1, 2, 270.0)
+    assert (bo.growths.promised, bo.growths.measured) == (pytest.approx(48.0), 30.0)  # of 60 s
     whole = made(jobs, spells)
     assert whole.rows["bo"].ended == {JobState.FAILED: 1}
     assert (whole.rows["ana"].wait_median, whole.total.wait_median, whole.total.waits) == (5.0, 6.0, 2)

@@ -34,10 +34,11 @@ def test_reserved_gpus_are_emptied_and_kept_through_a_kill_of_the_daemon(tmp_pat
         assert "RESERVATION" in listed
         assert "bo" in listed
         waits = served.submit("sleep", "300", min_gpus=1 if here == "b" else 3)
-        wait_until(lambda: served.call(Why(str(waits)), Explanation).reasons, "gpq has considered it")
-        said = served.call(Why(str(waits)), Explanation).reasons
-        if here == "a":
-            assert any(f"server {here} is reserved for bo for another" in line for line in said)
+
+        def said(words: str) -> bool:
+            return any(words in line for line in served.call(Why(str(waits)), Explanation).reasons)
+
+        wait_until(lambda: said(f"server {here} is reserved for bo for another" if here == "a" else ""), "it says why")
         undone = gpq(served, "nodes", "unreserve", "1")
         assert (undone.returncode, "reservation 1 is cancelled" in undone.stdout) == (0, True)
         wait_until(lambda: served.call(Status([str(waits)]), JobList).jobs[0].state == "running", "its turn")

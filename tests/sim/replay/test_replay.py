@@ -163,3 +163,13 @@ def test_habits_of_a_trace_are_respected(tmp_path: Path, policy: str) -> None:
     assert sizes("resize") == {1}
     if policy == "slaq":  # goodput starts with another batch size than the job asked for, and a gang has no choice
         assert min(sizes("accumulate")) == 2
+
+
+def test_growths_bring_what_they_promised_if_the_model_is_right(tmp_path: Path) -> None:
+    rows = ("a,0,tiny,1,32", "b,100,tiny,1,32", "c,500,tiny,2,32")
+    jobs = run(tmp_path, "goodput", "1x4", *rows, events=True, charges=Charges(restart=5.0))
+    promised = sum(job.growths.promised for job in jobs.values())
+    gained = sum(job.growths.measured for job in jobs.values())
+    assert promised > 0
+    assert gained == pytest.approx(promised, rel=0.15)
+    assert all(job.growths.promised == 0.0 for job in run(tmp_path, "fifo", "1x4", *rows).values())

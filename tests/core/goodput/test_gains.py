@@ -1,0 +1,90 @@
+"""What came of a resize is measured next to its promise, and a promise that was broken is believed less."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from gpq.core.goodput.gains import LEAST_MEMORY, LEAST_TRUST, SETTLING, WINDOW, avoided, marked, speed, trust
+from gpq.core.model import events as facts
+from gpq.core.model.accounts import Gain, Mark, Promise
+from gpq.core.model.jobs import Job
+from gpq.core.model.placements import BatchOrder, Exit
+from gpq.core.model.profile import Progress
+from gpq.core.model.units import JobId
+from gpq.core.state.job_events import apply
+from tests.support.builders import on, running
+
+
+def report(at: float, steps: float, attempt: int = 1, offset: int = 0, *, ready: bool = False) -> facts.Profiled:
+    progress = Progress(0, 0, 0, int(steps), steps, 0.0)
+    return facts.Profiled(at, JobId(1), attempt, offset or int(at), progress=progress, ready=ready)
+
+
+def gain(promised: float, measured: float | None, at: float = 0.0, after: int = 2) -> Gain:
+    return Gain(at, 2, 1, after, Promise(promised, 4.0), 1.0, measured)
+
+
+def test_a_speed_is_measured_over_one_window_or_two_at_any_rate_of_reports() -> None:
+    for period in (1.0, 7.0, 45.0):
+        marks: tuple[Mark, ...] = ()
+        for number in range(60):
+            at = period * number
+            rate = 2.0 if at < 900.0 else 5.0
+            steps = 2.0 * min(at, 900.0) + rate * max(at - 900.0, 0.0)
+            marks = marked(marks, report(at, steps, offset=1), working=True)
+            assert len(marks) <= 3
+            span = marks[-1].at - marks[0].at
+            assert span <= 2 * max(WINDOW + period, period)
+            assert at < WINDOW + period or span >= WINDOW
+            if at >= 10.0:
+                assert 2.0 - 1e-9 <= (speed(marks) or 0.0) <= 5.0 + 1e-9
+    assert marked((), report(1.0, 1.0), working=False) == ()
+    assert speed((Mark(0.0, 0.0), Mark(1.0, 9.0))) is None
+
+
+def test_a_resize_keeps_what_it_promised_and_what_came() -> None:
+    job = running(1, on("a", 0), since=0.0, last_replicas=1)
+    for second in range(1, 100):
+        job = apply(job, report(float(second), 3.0 * second, ready=second == 1))
+    assert job.gains == ()
+    job = apply(job, facts.StopSent(100.0, job.id, 1, facts.StopReason.RESIZE))
+    job = apply(job, facts.Exited(101.0, job.id, 1, on("a", 0).parts[0][0], Exit(0, stopped=True)))
+    job = apply(job, facts.Stopped(101.0, job.id, Exit(0, stopped=True, ended_at=101.0)))
+    launch = facts.Launched(102.0, job.id, 2, on("a", 0, 1), BatchOrder(), promise=Promise(1.8, 4.0))
+    job = apply(job, launch)
+    assert (job.marks, job.gains[0].before, job.gains[0].after) == ((), 1, 2)
+    assert job.gains[0].speed_before == pytest.approx(3.0)
+    for second in range(105, 300):  # slow at first, while the batch still grows, and long after
+        steps = 300.0 + 3.0 * min(second - 105, 20) + 5.1 * max(min(second, 230) - 125, 0)
+        job = apply(job, report(float(second), steps, 2, second, ready=second == 105))
+    assert job.gains[0].measured == pytest.approx(1.7)
+    assert SETTLING < 300 - 102
+
+
+def test_only_a_job_whose_gains_did_not_come_is_trusted_less() -> None:
+    def trusted(*gains: Gain, now: float = 10.0) -> float:
+        return trust(replace(running(1, on("a", 0)), gains=gains), now)
+
+    assert trusted() == 1.0
+    assert trusted(gain(1.8, None)) == 1.0
+    assert trusted(gain(1.8, 1.5)) == 1.0
+    assert trusted(gain(1.8, 2.1)) == 1.0
+    assert trusted(gain(1.8, 1.32)) == pytest.approx(0.4)
+    assert trusted(gain(1.8, 0.7)) == LEAST_TRUST
+    assert trusted(gain(1.8, 1.0), gain(1.8, 1.8)) == 1.0
+    assert trusted(gain(1.05, 0.9)) == 1.0, "within the error of the speeds"
+    assert trusted(gain(0.6, 0.3)) == 1.0, "a shrink promises nothing"
+    assert trusted(gain(1.8, 0.7), now=LEAST_MEMORY + 1.0) == 1.0
+
+
+def test_a_size_that_disappointed_is_avoided_for_as_long_as_the_job_had_lasted() -> None:
+    def sizes(now: float, submitted: float = 0.0) -> frozenset[int]:
+        job: Job = replace(running(1, on("a", 0)), submitted_at=submitted)
+        return avoided(replace(job, gains=(gain(1.8, 1.1, 9000.0, 4), gain(1.8, 1.7, 9000.0))), now)
+
+    assert sizes(9001.0) == sizes(17_999.0) == {4}
+    assert sizes(18_001.0) == frozenset()
+    assert sizes(9000.0 + LEAST_MEMORY - 1.0, submitted=8990.0) == {4}
+    assert sizes(9000.0 + LEAST_MEMORY + 1.0, submitted=8990.0) == frozenset()
