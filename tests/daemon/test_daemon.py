@@ -91,7 +91,8 @@ def test_a_daemon_that_lost_its_state_directory_ends_and_touches_nothing(tmp_pat
 
 
 def test_a_crash_logs_its_place_and_the_next_daemon_continues(served: Daemon) -> None:
-    served.submit("true")
+    job = served.submit("true")
+    served.call(Wait([str(job)], wait=60), JobList)  # so its start is over
     assert served.process is not None
     served.process.send_signal(signal.SIGSEGV)
     assert served.process.wait(60) == -signal.SIGSEGV

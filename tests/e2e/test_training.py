@@ -7,6 +7,7 @@ import json
 import os
 import signal
 from pathlib import Path
+from typing import Any
 
 import pytest
 from gpq_agent import wire
@@ -17,6 +18,10 @@ from gpq.rpc.requests import Requeue
 from tests.e2e.harness import Daemon
 from tests.support.waiting import wait_until
 
+# A round each second. A restart costs little whatever it takes, or a busy machine would move nothing.
+EAGER: dict[str, Any] = {
+    "interval": 1.0, "settle_seconds": 0.5, "restart_seconds": 1.0, "measured_restart": False,
+}  # fmt: skip
 LONG = 150.0  # seconds, because an attempt of two replicas imports torch three times and the machine may be busy
 
 TRAINING = """
@@ -129,7 +134,7 @@ def visited(daemon: Daemon, name: str, size: int, epochs: int) -> bool:
 
 
 def test_every_epoch_is_exact_while_a_job_grows_shrinks_and_changes_its_batch() -> None:
-    with Daemon(slots=2, policy="goodput", interval=1.0, settle_seconds=0.5, restart_seconds=1.0) as daemon:
+    with Daemon(slots=2, policy="goodput", **EAGER) as daemon:
         size, epochs = 3200, 4
         (daemon.work / "adaptive.slow").touch()
         # With the largest batch there are 200 steps. The slow ones take 75 seconds, enough for everything that the job
@@ -154,7 +159,7 @@ def test_every_epoch_is_exact_while_a_job_grows_shrinks_and_changes_its_batch() 
 
 
 def test_resizes_do_not_change_the_loss_curve_of_a_fixed_batch() -> None:
-    with Daemon(slots=2, policy="goodput", interval=1.0, settle_seconds=0.5, restart_seconds=1.0) as daemon:
+    with Daemon(slots=2, policy="goodput", **EAGER) as daemon:
         size, epochs = 400, 5
         calm = train(daemon, "calm", size=size, epochs=epochs, pace=0.0, fixed=True, gpus=1)
         assert daemon.until(calm, "completed", "failed", patience=LONG).job.state == "completed"
@@ -223,7 +228,7 @@ def is_warm_after_requeue(daemon: Daemon, job: int) -> bool:
 
 
 def test_a_custom_loop_is_declared_resized_and_resumed() -> None:
-    with Daemon(slots=2, policy="goodput", interval=1.0, settle_seconds=0.5, restart_seconds=1.0) as daemon:
+    with Daemon(slots=2, policy="goodput", **EAGER) as daemon:
         (daemon.work / "own.py").write_text(OWN_LOOP)
         job = daemon.submit("own.py", level="script", max_gpus=2, grace=60.0)
         wait_until(lambda: daemon.detail(job).job.level == "resizable", "it has declared itself", LONG)
