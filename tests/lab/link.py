@@ -61,11 +61,11 @@ class Link:
         """Drop packets from the server."""
         self._filter(OUT, "-j", "DROP")
 
-    def loss(self, share: float) -> None:
-        """Drop this share of the packets in each direction."""
+    def loss(self, one_in: int) -> None:
+        """Drop one in so many packets in each direction, counted and not at random. A long run of losses would be a
+        silent server, by luck."""
         for way in (IN, OUT):
-            chance = ("--mode", "random", "--probability", str(share))
-            self._filter(way, "-m", "statistic", *chance, "-j", "DROP")
+            self._filter(way, "-m", "statistic", "--mode", "nth", "--every", str(one_in), "--packet", "0", "-j", "DROP")
 
     def reject(self) -> None:
         """Answer TCP to the server with a reset."""

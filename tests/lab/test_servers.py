@@ -93,7 +93,7 @@ def test_silence_of_every_kind_changes_the_server_and_never_the_job(lab: Lab, fi
 def test_losing_a_fifth_of_the_packets_only_makes_it_slower(lab: Lab, figures: Figures) -> None:
     with LabDaemon(lab, {"srv-a": 2}) as daemon:
         daemon.up()
-        lab["srv-a"].link.loss(0.2)
+        lab["srv-a"].link.loss(5)
         long = daemon.run(ticks(100))
         short = [daemon.run(f"echo {number}") for number in range(5)]
         seen = watch(20.0, lambda: daemon.node("srv-a").state)
