@@ -158,6 +158,7 @@ bench-instructions: $(VENV)/.dev  ## the same, counted in instructions of Python
 
 bench-exactness: $(VENV)/.dev  ## examples and losses over ten forced resizes
 	$(BIN)/python benchmarks/exactness.py
+	$(BIN)/python benchmarks/exactness.py --walk
 
 bench-noise: $(VENV)/.dev  ## the noise scale against exact per-sample statistics
 	$(BIN)/python benchmarks/noise_scale.py

@@ -42,6 +42,7 @@ class Settings:
     options: dict[str, Any] = field(default_factory=dict)  # for job.loader()
     clip: float = 0.0  # norm at which torch clips gradients, or 0 for never
     scaled: bool = False  # with torch's GradScaler
+    averaged: bool = False  # with a moving average of the weights, written to <out>/averaged.<attempt>.pt at the end
     norm: bool = False  # batch norm, which refuses a single example
     lottery: str = ""  # a seed that each process draws for itself: "init", or "generator" of the loader
     data: str = ""  # one of DATA
@@ -159,6 +160,11 @@ DATA: dict[str, Callable[[Examples], Any]] = {
 }  # fmt: skip
 
 
+def moving_average(model: Any) -> torch.optim.swa_utils.AveragedModel:
+    function = torch.optim.swa_utils.get_ema_multi_avg_fn(0.9)
+    return torch.optim.swa_utils.AveragedModel(getattr(model, "module", model), multi_avg_fn=function)
+
+
 def main(text: str) -> None:
     """Run the script. If the library stops it with a message, also write that message to
     <out>/refused.<attempt>.<rank>."""
@@ -195,6 +201,7 @@ def train(job: gpq.Job, settings: Settings) -> None:
         optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
     scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=1000)
     scaler = torch.amp.GradScaler("cpu", init_scale=1024.0, growth_interval=50) if settings.scaled else None
+    average = job.state(moving_average(model)) if settings.averaged else None
     model, optimizer, scheduler = job.prepare(model, optimizer, scheduler, rule=settings.rule, scaler=scaler)
     if job.rank == 0:
         restored = {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "lr": scheduler.get_last_lr()}
@@ -223,6 +230,8 @@ def train(job: gpq.Job, settings: Settings) -> None:
                     optimizer.step()
                 optimizer.zero_grad()
                 scheduler.step()
+                if average is not None and job.at_step:
+                    average.update_parameters(getattr(model, "module", model))
                 seen = index.tolist() if loader.counted else []
                 line = {"epoch": epoch, "step": step, "seen": seen, "loss": loss.item(), "rate": scheduler.last_epoch}
                 stream.write(json.dumps(line) + "\n")
@@ -232,6 +241,8 @@ def train(job: gpq.Job, settings: Settings) -> None:
                 while time.monotonic() < end:
                     time.sleep(pace / 4)
             job.log(loss=loss.item())
+    if average is not None and job.rank == 0:
+        torch.save(average.state_dict(), os.path.join(settings.out, f"averaged.{job.attempt}.pt"))
     with open(os.path.join(settings.out, f"finished.{job.attempt}.{job.rank}"), "w") as stream:
         reads = getattr(data, "reads", 0)
         stream.write(json.dumps({"replicas": job.replicas, "step": job.step, "reads": reads}))

@@ -52,12 +52,12 @@ def test_a_job_that_has_just_arrived_waits_for_gpus_that_come_free_by_themselves
 
 
 def test_a_job_that_arrives_on_idle_gpus_makes_nobody_pause() -> None:
-    others = [replace(trainee(1, 0, 1, 2, 3, fraction=0.1), spec=spec(user="bo"))]
+    neighbours = [replace(trainee(1, 0, 1, 2, 3, fraction=0.1), spec=spec(user="bo"))]
     arrival = job(2, at=NOW, profile=profile(GOOD), spec_=spec(user="cy"))
-    assert counts(lab(*others, arrival, gpus=8)) == {1: 4, 2: 4}
-    greedy = counts(lab(*others, arrival, gpus=8, payback=False))
+    assert counts(lab(*neighbours, arrival, gpus=8)) == {1: 4, 2: 4}
+    greedy = counts(lab(*neighbours, arrival, gpus=8, payback=False))
     assert greedy[2] >= 4
-    crowded = [counts(lab(*others, arrival, gpus=6, payback=payback)) for payback in (True, False)]
+    crowded = [counts(lab(*neighbours, arrival, gpus=6, payback=payback)) for payback in (True, False)]
     assert crowded[0] == crowded[1], "two idle GPUs are less than its share"
 
 
