@@ -161,9 +161,10 @@ def walks() -> int:
             "moving average": averaged,
         }
         names = ", ".join(name for name, present in parts.items() if present) or "none of them"
+        average = f", the moving average by {result['average']:.1e}" if averaged else ""
         print(
-            f"{names}: {result['missed']} missed, {result['repeated']} repeated, losses differ by "
-            f"{result['deviation']:.1e}, the moving average by {result['average']:.1e}",
+            f"{names}: {result['missed']} missed, {result['repeated']} repeated, "
+            f"losses differ by {result['deviation']:.1e}{average}",
             flush=True,
         )
         good &= result["missed"] == result["repeated"] == 0
