@@ -65,20 +65,20 @@ def paying(
             if candidate.job.id in waiting:
                 mask[row] = False
             elif not candidate.job.attempt:
-                share = shares[candidate.job.id]
-                mask[row] = _undisturbing(group.options, held_devices, share)
+                need = max(ceil(shares[candidate.job.id]), candidate.job.spec.min_gpus, 1)
+                mask[row] = _undisturbing(group.options, held_devices, need)
         masks.append(mask)
     return masks
 
 
-def _undisturbing(options: Options, held_devices: Devices, share: float) -> Mask:
-    """The shapes that fit on idle GPUs, if a whole fair share is idle. Otherwise all shapes."""
+def _undisturbing(options: Options, held_devices: Devices, need: int) -> Mask:
+    """The shapes that fit on idle GPUs, if as many as it needs are idle. Otherwise all shapes."""
     mask = np.ones(len(options.shapes), dtype=bool)
     for kind, supply in options.offer.types.items():
         devices = {(node, device) for node, ids in supply.items() for device in ids}
         idle = len(devices - held_devices)
         of_kind = np.array([shape.gpu_type == kind for shape in options.shapes])
-        if idle >= min(max(ceil(share), 1), options.most):
+        if idle >= min(need, options.most):
             mask &= ~of_kind | (options.replicas <= idle)
     return mask
 

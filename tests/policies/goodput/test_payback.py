@@ -61,6 +61,13 @@ def test_a_job_that_arrives_on_idle_gpus_makes_nobody_pause() -> None:
     assert crowded[0] == crowded[1], "two idle GPUs are less than its share"
 
 
+def test_idle_gpus_that_are_too_few_for_a_command_do_not_keep_it_waiting() -> None:
+    bo, cy = trainee(1, 0, 1, fraction=0.1), trainee(2, 2, 3, fraction=0.1)
+    neighbours = [replace(bo, spec=spec(user="bo", up_to=2)), replace(cy, spec=spec(user="cy", up_to=2))]
+    command = job(3, at=NOW - 60.0, spec_=black_box(user="di", min_gpus=4))
+    assert counts(lab(*neighbours, command, gpus=7))[3] == 4
+
+
 def test_the_length_of_earlier_jobs_counts_for_one_that_declares_none() -> None:
     endless = replace(DECLARED, epochs=0, dataset_size=0)
 
