@@ -99,8 +99,8 @@ GOLDEN: list[tuple[Scenario, str, float, float, int]] = [  # policy, interval, m
     (commands_among_training, "goodput", 60.0, 206, 13),
     (commands_among_training, "goodput", 5.0, 208, 16),
     (commands_among_training, "fifo", 60.0, 314, 0),
-    (a_busy_lab, "goodput", 60.0, 392, 20),
-    (a_busy_lab, "goodput", 5.0, 392, 20),
+    (a_busy_lab, "goodput", 60.0, 396, 17),
+    (a_busy_lab, "goodput", 5.0, 396, 17),
     (a_busy_lab, "fifo", 60.0, 404, 0),
 ]
 
