@@ -26,7 +26,7 @@ class Part:
 # examples.
 SMALL_BATCH = ("--epochs", "25", "--batch-size", "8", "--lr", "0.02")
 CAST = (
-    Part("chargpt", "chargpt/train.py", ("--epochs", "14"), "held_out_loss", 2.0, higher=False),
+    Part("chargpt", "chargpt/train.py", ("--epochs", "8"), "held_out_loss", 2.0, higher=False),
     Part("digits", "digits/train.py", SMALL_BATCH, "accuracy", 0.97, higher=True),
     Part(
         "digits-small",
