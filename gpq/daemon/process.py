@@ -106,10 +106,10 @@ def log_to_file(*, alone: bool) -> None:
         force=True,
     )
     logging.raiseExceptions = False  # a full disk stops the log, not the daemon
-    # a crash within a library has no exception, so the log says where it was
-    faulthandler.enable(
-        _not_through_links(paths.daemon_log(), os.O_WRONLY | os.O_APPEND | os.O_CREAT)
-    )
+    # A crash within a library has no exception, so the log says where it was. Only that thread's
+    # stack, because the others run on, and reading a stack that changes can end the report early.
+    log_file = _not_through_links(paths.daemon_log(), os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+    faulthandler.enable(log_file, all_threads=False)
 
 
 class Ending:
