@@ -11,7 +11,6 @@ import logging
 import os
 import sys
 import threading
-import time
 import zlib
 from collections.abc import Iterator, Sequence
 
@@ -22,6 +21,7 @@ from gpq.core.model.jobs import Attributes
 from gpq.core.model.snapshot import Config
 from gpq.daemon import process
 from gpq.daemon.clock.epoch import DaemonEpoch
+from gpq.daemon.files.backups import Backups
 from gpq.daemon.files.garbage_collection import GarbageCollector
 from gpq.daemon.nodes.registry import NodeRegistry
 from gpq.daemon.nodes.world import LiveWorld
@@ -34,11 +34,6 @@ from gpq.store import disk
 from gpq.store.lock import DaemonLock
 from gpq.store.sqlite import SqliteStore
 
-BACKUP_SECONDS = 3600.0
-FIRST_BACKUP_SECONDS = 60.0  # if the last one is older than that, or there is none
-# a starting daemon makes another backup if the last one is older than this,
-FRESH_SECONDS = 300.0
-START_BACKUP_SECONDS = 3.0  # after this long: whoever waited for the daemon comes first
 LOOK_SECONDS = 5.0  # between two checks whether the state directory is still its own
 # How long a thread may compute before another gets its turn. A thread that answers a command needs
 # several turns.
@@ -170,6 +165,8 @@ def _serve(ready: process.Ready, default: Attributes, lock: DaemonLock, metrics:
         )
         stack.callback(notifier.close)
         service.readings.notes = notifier.notes
+        backups = Backups(store)
+        service.readings.warnings = backups.warnings
         _serve_metrics(metrics or settings.metrics, service, core.policy, stack)
         loop = _Loop(controller, ending)
         world.start()
@@ -180,7 +177,7 @@ def _serve(ready: process.Ready, default: Attributes, lock: DaemonLock, metrics:
         with process.ended_by_signals(ending):
             ready.serving()
             gc.freeze()  # later collections need not look at what exists now
-            _until_ending(ending, store, lock)
+            _until_ending(ending, backups, lock)
         log.info("stopping. Jobs keep running")
         server.close()
         world.close()  # the loop then gets nothing more
@@ -188,7 +185,7 @@ def _serve(ready: process.Ready, default: Attributes, lock: DaemonLock, metrics:
         if loop.error is not None:
             raise loop.error
         if lock.is_held():
-            _back_up(store)
+            backups.write()
     log.info("ended")
     return 0
 
@@ -248,39 +245,18 @@ class _Loop(threading.Thread):
             self._ending.set()
 
 
-def _until_ending(ending: process.Ending, store: SqliteStore, lock: DaemonLock) -> None:
-    """Wait, and copy the state soon and then every hour, however often the daemon was started in
-    that hour. Ends when the state directory is no longer its own."""
-    path = store.path + ".backup"
-    copied_at = time.monotonic() + _until_backup(path, START_BACKUP_SECONDS, FRESH_SECONDS)
-    while not ending.wait(min(max(copied_at - time.monotonic(), 0.0), LOOK_SECONDS)):
+def _until_ending(ending: process.Ending, backups: Backups, lock: DaemonLock) -> None:
+    """Wait, and copy the state when that is due. Ends when the state directory is no longer its
+    own."""
+    while not ending.wait(min(backups.seconds_until_due(), LOOK_SECONDS)):
         if not lock.is_held():
             log.error(
                 "%s was removed or replaced: this daemon stops, jobs keep running",
                 paths.daemon_lock(),
             )
             return
-        if time.monotonic() >= copied_at:
-            _back_up(store)
-            copied_at = time.monotonic() + _until_backup(path)
-
-
-def _until_backup(
-    path: str, least: float = FIRST_BACKUP_SECONDS, most: float = BACKUP_SECONDS
-) -> float:
-    """Seconds, from `least` to `most`, until the last backup is as old as `most`."""
-    try:
-        age = time.time() - os.path.getmtime(path)
-    except OSError:  # there is none
-        return least
-    return min(max(most - age, least), most)
-
-
-def _back_up(store: SqliteStore) -> None:
-    try:
-        store.backup()
-    except GpqError as error:
-        log.warning("%s", error)
+        if not backups.seconds_until_due():
+            backups.write()
 
 
 def _first_id() -> int:

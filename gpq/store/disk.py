@@ -150,20 +150,23 @@ def damage_in(error: sqlite3.Error) -> str:
     return text if any(phrase in text for phrase in phrases) else ""
 
 
-def damaged(path: str, what: str) -> GpqError:
+def damaged(path: str, what: str, *, is_served: bool = False) -> GpqError:
+    """`is_served`: by a daemon that runs, which must end before the database is moved."""
     return Refused(
-        f"the database {path} is damaged ({what}). gpq did not change it", _way_back(path)
+        f"the database {path} is damaged ({what}). gpq did not change it",
+        _way_back(path, "gpq daemon stop && " if is_served else ""),
     )
 
 
-def _way_back(path: str) -> str:
-    """How to recover from a damaged database, as one command. The command also moves its log away,
-    because SQLite would apply it to the copy."""
+def _way_back(path: str, first: str) -> str:
+    """How to recover from a damaged database, as one command that begins with `first`. It also
+    moves the log away, because SQLite would apply that to the copy."""
     folder, name = os.path.split(path)
     number = next(
         number for number in itertools.count(1) if not os.path.exists(f"{folder}/damaged-{number}")
     )
-    removal = f"cd {shlex.quote(folder)} && mkdir damaged-{number} && mv {name}* damaged-{number}"
+    folder_command = f"cd {shlex.quote(folder)} && mkdir damaged-{number}"
+    removal = f"{first}{folder_command} && mv {name}* damaged-{number}"
     try:
         at = time.strftime("%Y-%m-%d %H:%M", time.localtime(os.path.getmtime(f"{path}.backup")))
     except OSError:

@@ -80,12 +80,13 @@ def check_pages(connection: sqlite3.Connection, path: str) -> None:
             raise disk.damaged(path, verdict.splitlines()[-1])
 
 
-def explained(error: sqlite3.Error, path: str) -> GpqError:
-    """An error of SQLite while opening or reading, as one line for the user."""
+def explained(error: sqlite3.Error, path: str, *, is_served: bool = False) -> GpqError:
+    """An error of SQLite while opening or reading, as one line for the user. `is_served`: by a
+    daemon that runs."""
     if disk.is_full(error, os.path.dirname(path)):
         return disk.full(path)
     if damage := disk.damage_in(error):
-        return disk.damaged(path, damage)
+        return disk.damaged(path, damage, is_served=is_served)
     return Refused(
         f"the database {path} cannot be used: {error}",
         "see the daemon's log. gpq did not change the file",

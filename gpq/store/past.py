@@ -38,9 +38,9 @@ class Past:
         self._lock = threading.Lock()
 
     def live_jobs(self) -> Iterator[Job]:
-        """By id. Only for the start, because it takes no turn."""
+        """By id. Only for the start, because it takes no turn. Raises rows.Damaged."""
         query = f"SELECT {_JOB_COLUMNS} FROM jobs WHERE ended_at IS NULL ORDER BY id"
-        return map(self._job, self._connection.execute(query))
+        return (rows.of_job_row(row, Job) for row in self._connection.execute(query))
 
     def history(
         self,
@@ -122,7 +122,7 @@ class Past:
             with self._lock:
                 return self._connection.execute(query, tuple(values)).fetchall()
         except sqlite3.Error as error:
-            raise explained(error, self._path) from error
+            raise explained(error, self._path, is_served=True) from error
 
     def _job(self, row: Row) -> Job:
         with self._soundness():
@@ -134,7 +134,7 @@ class Past:
         try:
             yield
         except rows.Damaged as error:
-            raise disk.damaged(self._path, str(error)) from None
+            raise disk.damaged(self._path, str(error), is_served=True) from None
 
 
 # -- page by page ----------------------------------------------------------------------------------

@@ -18,7 +18,7 @@ from gpq.core.model.nodes import Reservation
 from gpq.core.model.profile import Prior, Profile
 from gpq.core.model.snapshot import Snapshot
 from gpq.core.model.units import JobId, NodeId
-from gpq.store import links, share_averages
+from gpq.store import measurements
 
 T = TypeVar("T")
 Row = tuple[object, ...]
@@ -84,10 +84,15 @@ def job_row(job: Job, now: float) -> Row:
 
 def of_job_row(row: Row, kind: type[T]) -> T:
     """The job of such a row, or the part of it that `kind` has. Raises Damaged."""
+    check_job_row(row)
+    return decode(str(row[-1]), kind)
+
+
+def check_job_row(row: Row) -> None:
+    """Raises Damaged."""
     *columns, recorded_sum, body = row
     if checksum(*columns, body) != recorded_sum:
         raise Damaged(f"job {row[0]} has a wrong checksum")
-    return decode(str(body), kind)
 
 
 def event_row(event: Event) -> Row:
@@ -99,9 +104,14 @@ def event_row(event: Event) -> Row:
 
 def event_of(kind: object, recorded_sum: object, body: object) -> Event:
     """The event of such a row. Raises Damaged."""
+    check_event(kind, recorded_sum, body)
+    return decode_event(str(kind), str(body))
+
+
+def check_event(kind: object, recorded_sum: object, body: object) -> None:
+    """Raises Damaged."""
     if checksum(kind, body) != recorded_sum:
         raise Damaged("an event has a wrong checksum")
-    return decode_event(str(kind), str(body))
 
 
 # -- the state -------------------------------------------------------------------------------------
@@ -140,14 +150,14 @@ def meta_rows(before: Snapshot, after: Snapshot) -> list[Row]:
         if getattr(before, key) != getattr(after, key)
     ]
     if before.links != after.links:
-        changes.append(("links", links.encode(after.links)))
+        changes.append(("links", measurements.encode_links(after.links)))
     if before.drained != after.drained:
         changes.append(("drained", json.dumps(dict(sorted(after.drained.items())))))
     if before.reservations != after.reservations:
         reservations = [reservation for _, reservation in sorted(after.reservations.items())]
         changes.append(("reservations", encode(reservations)))
     if before.means_kept is not after.means_kept and before.means_kept != after.means_kept:
-        changes.append(("means", share_averages.encode(after.means_kept)))
+        changes.append(("means", measurements.encode_shares(after.means_kept)))
     return changes
 
 
@@ -156,7 +166,7 @@ def state_of(
 ) -> Snapshot:
     """The state from the rows of table meta, with the live jobs. Raises KeyError, ValueError,
     TypeError and AttributeError for damage."""
-    means = share_averages.decode(meta.get("means", "{}"))
+    means = measurements.decode_shares(meta.get("means", "{}"))
     lost_ids = json.loads(meta.get("lost_ids", "[]"))
     drained = json.loads(meta.get("drained", "{}"))
     reservations = decode(meta.get("reservations", "[]"), list[Reservation])
@@ -166,7 +176,7 @@ def state_of(
         lost_ids=tuple((int(first), int(last)) for first, last in lost_ids),
         round_at=float(meta.get("round_at", 0.0)),
         priors=priors,
-        links=links.decode(meta.get("links", "[]")),
+        links=measurements.decode_links(meta.get("links", "[]")),
         drained={NodeId(name): str(why) for name, why in drained.items()},
         reservations={reservation.id: reservation for reservation in reservations},
         next_reservation=int(meta.get("next_reservation", 1)),

@@ -19,7 +19,7 @@ from gpq.core.model.snapshot import Snapshot
 from gpq.core.model.units import JobId, Seconds
 from gpq.errors import GpqError, Refused, StoreFailed
 from gpq.ports import Wanted
-from gpq.store import disk, priors, rows, takeover
+from gpq.store import backups, disk, priors, rows, takeover
 from gpq.store import high_water_marks as beside
 from gpq.store.high_water_marks import Marks
 from gpq.store.migrations import migrate
@@ -220,7 +220,10 @@ class SqliteStore:
 
     def _read_state(self) -> Snapshot:
         meta = dict(self._reader.execute("SELECT key, value FROM meta").fetchall())
-        jobs = {job.id: job for job in self._past.live_jobs()}
+        try:
+            jobs = {job.id: job for job in self._past.live_jobs()}
+        except rows.Damaged as error:
+            raise disk.damaged(self.path, str(error)) from None
         try:
             return rows.state_of(meta, jobs, priors.read(self._reader, self._writer))
         except (KeyError, ValueError, TypeError, AttributeError) as error:
@@ -272,22 +275,8 @@ class SqliteStore:
         return int(self._ended)
 
     def backup(self) -> None:
-        """A second, whole copy next to the database, replaced atomically. Raises GpqError, and the
-        old copy then stays."""
-        target = self.path + ".backup"
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(target + ".new")
-        try:
-            source = connect(self.path)
-            with contextlib.closing(source):
-                source.execute("VACUUM INTO ?", (target + ".new",))
-            with contextlib.closing(sqlite3.connect(target + ".new", isolation_level=None)) as copy:
-                copy.execute(PUT_META, (takeover.COPY, "1"))
-            os.replace(target + ".new", target)
-        except (OSError, sqlite3.Error) as error:
-            with contextlib.suppress(OSError):
-                os.unlink(target + ".new")
-            raise GpqError(f"cannot write a backup of the state: {error}") from error
+        """As `backups.write`."""
+        backups.write(self.path)
 
     def close(self) -> None:
         self._reader.close()

@@ -253,6 +253,30 @@ def test_a_backup_is_a_whole_database(path: str, tmp_path: Path) -> None:
         assert len(store.load().jobs) == 2
 
 
+@pytest.mark.parametrize(
+    ("damage", "part"),
+    [
+        ("UPDATE jobs SET body = replace(body, 'lost', 'l0st') WHERE ended_at IS NOT NULL", "job 1 has"),
+        ("UPDATE jobs SET name = CAST(x'ff' AS TEXT)", "UTF-8"),
+        ("UPDATE events SET body = replace(body, 'lost', 'l0st')", "an event has"),
+        ("UPDATE meta SET value = 'x' WHERE key = 'next_id'", "table meta"),
+    ],
+)
+def test_a_copy_of_damaged_rows_does_not_replace_the_last_backup(path: str, damage: str, part: str) -> None:
+    with closing(SqliteStore(path)) as store:
+        end(store, submit(store, spec("lost"))[0], at=1.0)
+        store.backup()
+        sound = Path(path + ".backup").read_bytes()
+        with closing(sqlite3.connect(path)) as other, other:
+            assert other.execute(damage).rowcount
+        with pytest.raises(Refused, match="damaged") as refusal:
+            store.backup()
+    assert part in refusal.value.message
+    assert "`gpq daemon stop && cd " in refusal.value.hint
+    assert Path(path + ".backup").read_bytes() == sound
+    assert not os.path.exists(path + ".backup.new")
+
+
 def test_a_migration_that_fails_leaves_no_trace(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
     def m999_breaks(connection: sqlite3.Connection) -> None:
         connection.execute("CREATE TABLE half (a)")

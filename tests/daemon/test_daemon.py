@@ -21,7 +21,7 @@ import pytest
 from gpq.client import daemon_control
 from gpq.client.connection import call
 from gpq.core.model.jobs import TERMINAL
-from gpq.daemon import main
+from gpq.daemon.files import backups
 from gpq.errors import DaemonUnreachable, GpqError, UsageError
 from gpq.rpc.daemon_answers import DaemonInfo
 from gpq.rpc.job_answers import JobDetail, JobList, Submitted
@@ -265,7 +265,7 @@ def backup_of_age(folder: Path, age: float | None) -> Path:
 )
 def test_a_backup_is_made_every_hour_and_soon_if_there_is_none(age: float | None, wait: float, tmp_path: Path) -> None:
     path = backup_of_age(tmp_path, age)
-    assert main._until_backup(str(path)) == pytest.approx(wait, abs=5.0)
+    assert backups.seconds_until_backup(str(path), 60.0, 3600.0) == pytest.approx(wait, abs=5.0)
 
 
 @pytest.mark.parametrize(("age", "wait"), [(None, 3.0), (7200.0, 3.0), (310.0, 3.0), (100.0, 200.0), (-9000.0, 300.0)])
@@ -273,7 +273,7 @@ def test_a_starting_daemon_soon_makes_a_backup_unless_one_is_fresh(
     age: float | None, wait: float, tmp_path: Path
 ) -> None:
     path = backup_of_age(tmp_path, age)
-    assert main._until_backup(str(path), main.START_BACKUP_SECONDS, main.FRESH_SECONDS) == pytest.approx(wait, abs=2.0)
+    assert backups.seconds_until_backup(str(path), 3.0, 300.0) == pytest.approx(wait, abs=2.0)
 
 
 def test_a_backup_is_made_at_a_clean_end_and_soon_after_a_start(served: Daemon) -> None:
@@ -284,6 +284,22 @@ def test_a_backup_is_made_at_a_clean_end_and_soon_after_a_start(served: Daemon) 
     served.stop()
     with contextlib.closing(sqlite3.connect(backup)) as copy:
         assert copy.execute("SELECT name, state FROM jobs").fetchall() == [("late", "completed")]
+
+
+def test_status_says_why_a_served_database_is_not_copied(served: Daemon) -> None:
+    job = served.submit("true", name="lost")
+    served.call(Wait([str(job)], wait=60), JobList)
+    served.stop()
+    backup = served.home / "gpq.db.backup"
+    sound = backup.read_bytes()
+    os.utime(backup, (0.0, 0.0))
+    with contextlib.closing(sqlite3.connect(served.home / "gpq.db")) as other, other:
+        other.execute("UPDATE jobs SET body = replace(body, 'lost', 'l0st')")
+    served.start()
+    [warning] = wait_until(lambda: served.call(Status(recent=0), JobList).warnings, "the refused copy")
+    assert "cannot back up its state" in warning
+    assert f"job {job} has a wrong checksum" in warning
+    assert backup.read_bytes() == sound
 
 
 @needs_root

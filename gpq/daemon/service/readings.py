@@ -61,6 +61,7 @@ class Readings:
         self._staging = staging
         self._logs = LogReader(controller, past, tail)
         self.notes: Callable[[JobId], list[str]] = lambda job: []
+        self.warnings: Callable[[], list[str]] = list
         self._fairness: tuple[Snapshot, Mapping[JobId, JobFairness]] = (Snapshot(), {})
         self.handlers: Handlers = {
             requests.Status: self._status,
@@ -121,7 +122,7 @@ class Readings:
         ended_count = self._past.ended_count()
         unseen_count = max(ended_count - len(recent_jobs), 0)
         hidden_waiting = 0
-        warnings = reader.warnings()
+        warnings = [*reader.warnings(), *self.warnings()]
         if request.query:
             rows = query.answer(reader.jobs([*recent_jobs, *live]))
             if 0 < limit == len(recent_jobs):
