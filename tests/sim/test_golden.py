@@ -93,14 +93,14 @@ GOLDEN: list[tuple[Scenario, str, float, float, int]] = [  # policy, interval, m
     (two_that_end_almost_together, "goodput", 60.0, 850, 0),
     (two_that_end_almost_together, "goodput", 5.0, 850, 0),
     (two_that_end_almost_together, "fifo", 60.0, 850, 0),
-    (servers_of_unequal_size, "goodput", 60.0, 548, 9),
-    (servers_of_unequal_size, "goodput", 5.0, 548, 9),
+    (servers_of_unequal_size, "goodput", 60.0, 539, 8),
+    (servers_of_unequal_size, "goodput", 5.0, 539, 8),
     (servers_of_unequal_size, "fifo", 60.0, 1003, 0),
     (commands_among_training, "goodput", 60.0, 206, 13),
     (commands_among_training, "goodput", 5.0, 208, 16),
     (commands_among_training, "fifo", 60.0, 314, 0),
-    (a_busy_lab, "goodput", 60.0, 396, 17),
-    (a_busy_lab, "goodput", 5.0, 396, 17),
+    (a_busy_lab, "goodput", 60.0, 403, 17),
+    (a_busy_lab, "goodput", 5.0, 390, 19),
     (a_busy_lab, "fifo", 60.0, 404, 0),
 ]
 

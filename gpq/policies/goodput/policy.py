@@ -83,7 +83,7 @@ class Goodput:
         tables = self.outlook.tables(questions)
         groups = groups_of(candidates, tables, max_replicas)
         times_by_group = [_times_to_end(group, config) for group in groups]
-        ends = _ends(groups, times_by_group)
+        ends = _ends(groups, times_by_group, shares)
         weight = weights(candidates, ends, shares, snapshot.now, config)
         masks: Sequence[Mask | None] = [None] * len(groups)
         if config.payback:
@@ -119,12 +119,20 @@ def _expected(group: Group, priors: Mapping[JobId, Prior], times: Array) -> Arra
     return expected_seconds(jobs, [priors.get(job.id) for job in jobs], group.tables, times)
 
 
-def _ends(groups: Sequence[Group], times_by_group: Sequence[Array]) -> dict[JobId, float]:
-    """Seconds to the declared end at the best shape, of the jobs whose end is known."""
+def _ends(
+    groups: Sequence[Group], times_by_group: Sequence[Array], shares: Mapping[JobId, float]
+) -> dict[JobId, float]:
+    """Seconds to the declared end on the fair share, of the jobs whose end is known: at the fastest
+    shape within it, or at the smallest of all. Larger ones often never ran, and look better than
+    they are."""
     ends: dict[JobId, float] = {}
     for group, times in zip(groups, times_by_group, strict=True):
-        soonest = times.min(axis=1).tolist()
-        for row, end in zip(group.rows, soonest, strict=True):
+        replicas = group.options.replicas
+        share = np.array([shares[row.job.id] for row in group.rows])
+        limit = np.maximum(share, replicas.min())
+        on_share = np.where(replicas <= limit[:, None], times, np.inf).min(axis=1)
+        soonest = np.where(np.isfinite(on_share), on_share, times.min(axis=1))
+        for row, end in zip(group.rows, soonest.tolist(), strict=True):
             if end < np.inf:
                 ends[row.job.id] = end
     return ends

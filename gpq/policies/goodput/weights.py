@@ -26,7 +26,7 @@ def weights(
     now: Seconds,
     config: Config,
 ) -> dict[JobId, float]:
-    """Weights of the jobs. `remaining_seconds`: to the declared end at the best shape, for jobs
+    """Weights of the jobs. `remaining_seconds`: to the declared end on the fair share, for jobs
     whose end is known.
 
     If at least one length is known, the weight is rank / J, and the longest job has rank 1. Only

@@ -84,6 +84,13 @@ def test_a_short_job_goes_before_a_long_one() -> None:
     assert set(counts(here)) == {2}
 
 
+def test_a_long_job_that_scales_is_not_taken_for_a_short_one() -> None:
+    """It has more left than the others on one GPU, and less on two, which it cannot have."""
+    scales = job(1, profile=profile(GOOD, most=1, fraction=0.5))
+    others = [job(i, profile=profile(POOR, fraction=fraction)) for i, fraction in ((2, 0.6), (3, 0.9))]
+    assert set(counts(snapshot(node("a", 2), scales, *others))) == {2, 3}
+
+
 def test_of_jobs_of_unknown_length_the_least_served_goes_first() -> None:
     tight = spec(gpus=2)
     served, new = job(1, profile=profile(GOOD), service=1e6), job(2, profile=profile(GOOD))
