@@ -16,7 +16,7 @@ from gpq.policies.shared.eligible import priority_weight
 UNKNOWN_SECONDS: Seconds = 60.0
 SERVICE_KNEE = 4000.0  # GPU-seconds below which service makes little difference
 SERVICE_POWER = 0.4
-DEFICIT = 2.0  # a job with this many times less service than its fair share counts for more
+DEFICIT = 1.75  # a job with this many times less service than its fair share counts for more
 
 
 def weights(
