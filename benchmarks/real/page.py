@@ -78,7 +78,7 @@ def _by_policy(runs: dict[str, list[RunRecord]]) -> str:
         if BASE in runs:
             ratio, name = worst_ratio(records, runs[BASE])
             slowest = f"{ratio:.2f} ({name})"
-        resizes, promised, measured = _gains(records)
+        promised, measured = _gains(records)
         jobs = [job for record in records for job in record.jobs]
         rows.append(
             f"| {policy} | {mean_time(records):.1f} | {_median(records, _seconds, max):.1f}"
@@ -86,7 +86,8 @@ def _by_policy(runs: dict[str, list[RunRecord]]) -> str:
             f" | {_median(records, lambda job: job.gpu_hours, sum):.3f}"
             f" | {_median(records, lambda job: job.restarts, sum):g}"
             f" | {_median(records, lambda job: job.restart_gpu_hours, sum):.3f}"
-            f" | {resizes:g} | {promised} | {measured}"
+            f" | {_median(records, lambda job: len(job.gains), sum):g}"
+            f" | {promised} | {measured}"
             f" | {sum(job.reached for job in jobs)} of {len(jobs)} |"
         )
     return "\n".join(rows) + "\n"
@@ -114,8 +115,8 @@ def _times(runs: Sequence[RunRecord]) -> dict[str, float]:
     }
 
 
-def _gains(runs: Sequence[RunRecord]) -> tuple[float, str, str]:
-    """(resizes per run, promised, measured)"""
+def _gains(runs: Sequence[RunRecord]) -> tuple[str, str]:
+    """(promised, measured) over all runs"""
     every = [gain for record in runs for job in record.jobs for gain in job.gains]
     both = [
         (gain.promised, gain.measured)
@@ -123,9 +124,9 @@ def _gains(runs: Sequence[RunRecord]) -> tuple[float, str, str]:
         if gain.promised is not None and gain.measured is not None
     ]
     if not both:
-        return len(every) / len(runs), "-", "-"
+        return "-", "-"
     promised, measured = (statistics.geometric_mean(column) for column in zip(*both, strict=True))
-    return len(every) / len(runs), f"{promised:.2f}", f"{measured:.2f} of {len(both)}"
+    return f"{promised:.2f}", f"{measured:.2f} of {len(both)}"
 
 
 def _seconds(job: JobRecord) -> float:
