@@ -24,6 +24,7 @@ from gpq_agent.train.noise.probe import GradientProbe
 from gpq_agent.train.optim.grad_scaler import wrap_scaler
 from gpq_agent.train.optim.lr_rules import Adjustment
 from gpq_agent.train.optim.step_gate import StepGate
+from gpq_agent.train.runtime.agreement import broadcast_value
 from gpq_agent.train.runtime.environment import Environment
 from torch import nn
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
@@ -461,6 +462,5 @@ def notice_of_a_taken_hook(rank: int, replicas: int) -> dict[str, Any]:
         assert engine.shape.data is not None
         samples += engine.shape.data.noise.samples
         del job, loader, wrapped, optimizer, engine
-    lines = [said.getvalue()]  # rank 0 prints it
-    dist.broadcast_object_list(lines)
-    return {"lines": lines[0].splitlines(), "samples": samples, "error": max(errors)}
+    lines = broadcast_value(said.getvalue(), dist.group.WORLD)  # rank 0 prints it
+    return {"lines": lines.splitlines(), "samples": samples, "error": max(errors)}

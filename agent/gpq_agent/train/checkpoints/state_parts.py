@@ -17,6 +17,7 @@ from gpq_agent.train.checkpoints.loading import PLAINER, read_state, refuse_unlo
 from gpq_agent.train.checkpoints.store import CheckpointStore
 from gpq_agent.train.errors import GpqTrainError
 from gpq_agent.train.internals import uncompiled
+from gpq_agent.train.runtime.agreement import broadcast_value
 
 USER = "user:"  # prefix of the names of parts that the script registered
 
@@ -234,9 +235,7 @@ def choose_state(
     name = (store.newest(notice) or "") if rank == 0 else ""
     if group is None:
         return store.read(name) if name else None
-    choice: List[Any] = [name, store.manifest(name) if name else {}]
-    dist.broadcast_object_list(choice, src=0, group=group)
-    name, manifest = choice
+    name, manifest = broadcast_value([name, store.manifest(name) if name else {}], group)
     if not name:
         return None
     # The manifest has the digest, because another server may have a checkpoint of the same step

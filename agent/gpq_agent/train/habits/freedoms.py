@@ -54,7 +54,8 @@ class Freedoms:
         """Recall what gpq check found, and what earlier attempts saw on any server. A replica that
         ended because of a habit saved it on its own server. Collective."""
         first = self._proof is None
-        self._proof = proof = self._agreement.broadcast(proof)  # rank 0's
+        content = self._agreement.broadcast(proof and list(proof))  # rank 0's
+        self._proof = proof = wire.Proof(*content) if content else None
         if proof is not None:
             self.lost.update(proof.lost)
             if proof.lost and first and self._rank == 0:

@@ -4,12 +4,15 @@ Rank 0's proposal is broadcast one step before it is used. The broadcast is asyn
 integers long, so a step never waits for it. Decides nothing itself.
 """
 
-from typing import Callable, List, NamedTuple, Optional, TypeVar
+import json
+from typing import Any, Callable, List, NamedTuple, Optional
 
 import torch
 import torch.distributed as dist
 
-T = TypeVar("T")
+from gpq_agent.train.errors import GpqTrainError
+
+LONGEST_VALUE = 1 << 24  # bytes
 
 
 class Proposal(NamedTuple):
@@ -72,13 +75,11 @@ class Agreement:
         dist.broadcast(flag, src=0, group=self._group)
         return bool(flag.item())
 
-    def broadcast(self, value: T) -> T:
-        """Rank 0's value, a number of any size or plain data, on every replica. Waits for it."""
+    def broadcast(self, value: Any) -> Any:
+        """Rank 0's value on every replica, see `broadcast_value`. Waits for it."""
         if self._group is None:
             return value
-        values = [value]
-        dist.broadcast_object_list(values, src=0, group=self._group)
-        return values[0]
+        return broadcast_value(value, self._group)
 
     def all_reduce_max(self, values: List[float]) -> List[float]:
         """The elementwise maximum over the replicas.
@@ -143,3 +144,25 @@ class Agreement:
         values = [int(value) for value in self._pending.tolist()]
         self._pending = self._work = None
         return Proposal(*values)
+
+
+def broadcast_value(value: Any, group: Optional[dist.ProcessGroup], source: int = 0) -> Any:
+    """The value of the replica `source` on every replica: what JSON can hold, so tuples arrive as
+    lists. Collective.
+
+    torch's own functions for objects run code that the bytes of another replica name.
+    Raises GpqTrainError if the bytes are no such value, or more than LONGEST_VALUE.
+    """
+    content = json.dumps(value).encode() if dist.get_rank(group) == source else b""
+    size = torch.tensor([len(content)])
+    dist.broadcast(size, src=source, group=group)
+    if not 0 < int(size) <= LONGEST_VALUE:
+        raise GpqTrainError("a replica sends {} bytes for a value".format(int(size)))
+    data = torch.empty(int(size), dtype=torch.uint8)
+    if content:
+        data = torch.frombuffer(bytearray(content), dtype=torch.uint8)
+    dist.broadcast(data, src=source, group=group)
+    try:
+        return json.loads(data.numpy().tobytes())
+    except ValueError as error:
+        raise GpqTrainError("a replica sends no value: {}".format(error)) from error
