@@ -5,7 +5,6 @@ import atexit
 import contextlib
 import os
 import signal
-import socket
 import sys
 import tempfile
 import time
@@ -13,6 +12,10 @@ from itertools import chain
 from typing import Any, Callable, Dict, List, NoReturn
 
 import torch.distributed as dist
+
+from gpq_agent import wire
+from gpq_agent.train.runtime.agreement import broadcast_value
+from gpq_agent.train.runtime.meeting import LOOPBACK
 
 from .processes import CPU, CheckFailed, CheckSkipped, Child, device_environ
 from .steps import GRADIENTS, Recorded, difference
@@ -68,8 +71,10 @@ def _compare(
     indices_by_replica: List[Any] = [own_indices]
     backend = ""
     if training.job.replicas > 1:
-        indices_by_replica = [None] * training.job.replicas
-        dist.all_gather_object(indices_by_replica, own_indices)
+        indices_by_replica = [
+            broadcast_value(own_indices, dist.group.WORLD, rank)
+            for rank in range(training.job.replicas)
+        ]
         backend = dist.get_backend()
     indices_by_step = [list(chain.from_iterable(parts)) for parts in zip(*indices_by_replica)]
     worst = 0.0
@@ -84,24 +89,17 @@ def _compare(
 def _attempt(devices: List[str], most: int, folder: str = "") -> Dict[str, Any]:
     """Run an attempt with one replica per device. Return what rank 0 reports. Raises
     CheckFailed."""
-    port = str(_port())
-    common = {
-        "WORLD_SIZE": str(len(devices)),
-        "LOCAL_WORLD_SIZE": str(len(devices)),
-        "MASTER_ADDR": "127.0.0.1",
-    }
-    common.update(device_environ(*devices), MASTER_PORT=port)
-    children = [
-        Child(_replica, dict(common, RANK=str(rank), LOCAL_RANK=str(rank)), most, folder)
-        for rank in range(len(devices))
-    ]
-    if folder:
-        for child in children:
-            child.next(OPEN)
-        for child in children:
-            os.kill(child.pid, signal.SIGTERM)
-    answer, *_ = [child.next(OPEN) for child in children]
-    codes = [child.wait(OPEN) for child in children]
+    with tempfile.TemporaryDirectory() as meeting:
+        children = [
+            Child(_replica, environ, most, folder) for environ in _environs(devices, meeting)
+        ]
+        if folder:
+            for child in children:
+                child.next(OPEN)
+            for child in children:
+                os.kill(child.pid, signal.SIGTERM)
+        answer, *_ = [child.next(OPEN) for child in children]
+        codes = [child.wait(OPEN) for child in children]
     if folder and set(codes) != {TERMINATED}:
         raise CheckFailed("after SIGTERM the exit codes are {}, not {}".format(codes, TERMINATED))
     return dict(answer)
@@ -163,19 +161,14 @@ def failures(tell: Any, devices: List[str]) -> str:
 def _until_gone(devices: List[str], fault: str) -> float:
     """Seconds from the failure of the second replica until both are gone. The first one gets a
     TERM, as launchers send it."""
-    common = dict(
-        device_environ(*devices), WORLD_SIZE="2", LOCAL_WORLD_SIZE="2", MASTER_ADDR="127.0.0.1"
-    )
-    common["MASTER_PORT"] = str(_port())
-    first, second = (
-        Child(_failing, dict(common, RANK=rank, LOCAL_RANK=rank), fault) for rank in ("0", "1")
-    )
-    second.next(OPEN)
-    begin = time.monotonic()
-    second.wait(GONE)
-    with contextlib.suppress(ProcessLookupError):
-        os.kill(first.pid, signal.SIGTERM)
-    first.wait(max(begin + GONE + 1.0 - time.monotonic(), 0.0))
+    with tempfile.TemporaryDirectory() as meeting:
+        first, second = (Child(_failing, environ, fault) for environ in _environs(devices, meeting))
+        second.next(OPEN)
+        begin = time.monotonic()
+        second.wait(GONE)
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(first.pid, signal.SIGTERM)
+        first.wait(max(begin + GONE + 1.0 - time.monotonic(), 0.0))
     return time.monotonic() - begin
 
 
@@ -215,7 +208,11 @@ def _need_two(devices: List[str]) -> None:
         raise CheckSkipped("needs two free GPUs, found {}".format(len(devices)))
 
 
-def _port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+def _environs(devices: List[str], meeting: str) -> List[Dict[str, str]]:
+    """The variables of one replica per device, by rank. They meet in a file of the folder."""
+    replicas = str(len(devices))
+    common = dict(
+        device_environ(*devices), WORLD_SIZE=replicas, LOCAL_WORLD_SIZE=replicas,
+        MASTER_ADDR=LOOPBACK, MASTER_PORT="1", **{wire.ENV_MEETING: os.path.join(meeting, "file")},
+    )  # fmt: skip
+    return [dict(common, RANK=str(rank), LOCAL_RANK=str(rank)) for rank in range(len(devices))]

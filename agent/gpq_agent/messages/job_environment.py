@@ -8,6 +8,8 @@ ENV_MARK = "GPQ_MARK"
 STANDBY_MARK = "standby:" + "-" * 128
 AUDIT_INIT = "gpq.init"  # the audit event of Python with which `gpq.init` begins
 ENV_RUN_DIR = "GPQ_RUN_DIR"  # the attempt's directory
+# in it, where the replicas meet if all are on this server: the beginning of the names of files
+ENV_MEETING = "GPQ_MEETING"
 ENV_CHECKPOINT_DIR = "GPQ_CHECKPOINT_DIR"  # the job's own directory, the same for all its attempts
 ENV_RESUME = "GPQ_RESUME"  # "1" from the second attempt on
 ENV_DONE_FILE = "GPQ_DONE_FILE"  # the order's `done_file`, absolute

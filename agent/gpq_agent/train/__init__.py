@@ -127,7 +127,9 @@ from gpq_agent.train.runtime.shutdown import StopTraining
 
 from .errors import GpqTrainError
 from .prove.redirect import guard
+from .runtime.meeting import meet_in_files
 
 guard(os.environ, sys.addaudithook)  # before the script opens a file
+meet_in_files()  # before the script opens a process group
 
 __all__ = ["GpqTrainError", "Job", "StopTraining", "init"]

@@ -9,6 +9,7 @@ from operator import attrgetter
 from typing import Any, Callable, Dict, List, Set
 
 import torch
+import torch.distributed.rendezvous  # a module that torch.distributed hides behind a function
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode
 
@@ -75,6 +76,17 @@ def gradient_hooks(parameter: torch.Tensor) -> List[Dict[int, Any]]:
 def schema_of(function: Any) -> Any:
     """The schema of an operation in a dispatch mode, or None."""
     return getattr(function, "_schema", None)
+
+
+# -- process groups ------------------------------------------------------------------------------
+
+
+def rendezvous_handlers() -> Dict[str, Callable[..., Any]]:
+    """How the processes of a group meet, by the scheme of the address that they are given."""
+    handlers: Dict[str, Callable[..., Any]] = vars(sys.modules["torch.distributed.rendezvous"])[
+        "_rendezvous_handlers"
+    ]
+    return handlers
 
 
 # -- modules and what trains them ----------------------------------------------------------------

@@ -210,6 +210,7 @@ class Runner:
             wire.ENV_JOB: "0",
             wire.ENV_ATTEMPT: str(number),
             wire.ENV_RUN_DIR: str(course.folder / str(number)),
+            wire.ENV_MEETING: str(course.folder / str(number) / "meeting"),
             wire.ENV_CHECKPOINT_DIR: str(course.folder / "checkpoints"),
             "RANK": str(rank),
             "WORLD_SIZE": str(attempt.replicas),

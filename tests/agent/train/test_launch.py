@@ -160,6 +160,58 @@ def test_a_late_gloo_thread_does_not_abort_a_finished_training(tmp_path: Path, w
     assert done.returncode == code, done.stderr
 
 
+MEETING = """
+import glob, os, pickle, socket, sys
+import gpq_agent.train as gpq
+import torch
+import torch.distributed as dist
+from gpq_agent.train.runtime.agreement import broadcast_value
+
+class Foreign:
+    def __reduce__(self):
+        return os.mkdir, (sys.argv[1],)
+
+if sys.argv[2] == "script":
+    dist.init_process_group("gloo")
+job = gpq.init()
+own = {os.readlink(path)[8:-1] for path in glob.glob("/proc/self/fd/*") if os.path.islink(path)}
+rows = [line.split() for table in glob.glob("/proc/self/net/tcp*") for line in list(open(table))[1:]]
+places = {row[1].rpartition(":")[0] for row in rows if row[3] == "0A" and row[9] in own}
+print(broadcast_value({"rank": job.rank}, None), places <= {"0100007F", "0" * 24 + "01000000"})
+if job.rank:
+    try:
+        broadcast_value(None, None)
+    except gpq.GpqTrainError as error:
+        print(error)
+else:
+    data = torch.frombuffer(bytearray(pickle.dumps(Foreign())), dtype=torch.uint8)
+    dist.broadcast(torch.tensor([len(data)]), src=0)
+    dist.broadcast(data, src=0)
+"""
+
+
+@pytest.mark.parametrize("opener", ["library", "script"])
+def test_replicas_on_one_server_listen_on_loopback_only_and_run_nothing_that_a_replica_sends(
+    tmp_path: Path, opener: str
+) -> None:
+    common = {
+        wire.ENV_MEETING: str(tmp_path / "meeting"), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()),
+        "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "GLOO_SOCKET_IFNAME": "lo",
+    }  # fmt: skip
+    replicas = [
+        subprocess.Popen(
+            [sys.executable, "-c", MEETING, str(tmp_path / "foreign"), opener],
+            env=environment(**common, RANK=rank, LOCAL_RANK=rank), stdout=subprocess.PIPE, text=True,
+        )
+        for rank in ("0", "1")
+    ]  # fmt: skip
+    lines = [replica.communicate(timeout=DEADLINE)[0].splitlines() for replica in replicas]
+    assert [replica.returncode for replica in replicas] == [0, 0]
+    assert [line[0] for line in lines] == ["{'rank': 0} True"] * 2
+    assert lines[1][1].startswith("a replica sends no value: "), lines
+    assert not (tmp_path / "foreign").exists()
+
+
 def test_a_script_that_runs_alone_prints_nothing_from_gpq(training: Training) -> None:
     job = training(epochs=2)
     command = [sys.executable, "-m", "tests.agent.train.script", job.text]

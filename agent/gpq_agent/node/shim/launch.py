@@ -62,6 +62,7 @@ def environment(
     if len(order.ranks) > 1:
         env = login.with_defaults(env, OF_TORCHRUN)
     if order.port and order.node_count == 1:
+        env[wire.ENV_MEETING] = os.path.join(spool.folder(key), "meeting")
         # its replicas need no other interface of this server
         loopback = next(
             (interface for interface in network.interfaces() if interface.kind == "loopback"), None
