@@ -68,8 +68,10 @@ Meetings. If `order.masters` is not empty, the processes that the shims start me
 become the user's program (node/replicas/rendezvous.py). The process of rank 0 listens on
 `order.port`, and each other process tries the addresses. All take the first address that everyone
 reaches, and each exports the interface that leads there. If they do not meet, UNLAUNCHED says why,
-and nothing of the user's program has run. They talk in this encoding: {"token"} and back, then
-{"node", "reached", "port"} from each, and {"address"} or {"error"} to each.
+and nothing of the user's program has run. They talk in this encoding: {"number"} and back, then
+lines {"text", "seal"}, sealed with `order.secret`. Their texts are {} and back, then {"node",
+"reached", "port"} from each, and {"address"} or {"error"} to each. The replicas of an attempt on
+one server meet in a file instead (ENV_MEETING).
 
 Ends. Exit code 0 after a stop order proves nothing. Programs that save on a signal often end with
 0, and so does a program that finishes at that very moment. The shim tells them apart (`finished`,

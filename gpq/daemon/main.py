@@ -11,7 +11,6 @@ import logging
 import os
 import sys
 import threading
-import zlib
 from collections.abc import Iterator, Sequence
 
 import gpq
@@ -110,13 +109,14 @@ def _serve(ready: process.Ready, default: Attributes, lock: DaemonLock, metrics:
     """From the first read of the configuration to the last close."""
     fingerprint = config.fingerprint()
     settings = config.load(policies=POLICIES)
-    core = _core_config(settings)
-    scheduling_policy = policy(core.policy)
+    scheduling_policy = policy(settings.policy)
     ending = process.Ending()
     with contextlib.ExitStack() as stack:
         database = SqliteStore(paths.database(), first_id=_first_id(), marks=paths.marks())
         store = stack.enter_context(contextlib.closing(database))
-        reign = DaemonEpoch(store.id, store.epoch, lambda: lock.is_held() and store.holds())
+        may_order = lambda: lock.is_held() and store.holds()  # noqa: E731
+        reign = DaemonEpoch(store.id, store.epoch, may_order, store.secret)
+        core = _core_config(settings, port_salt=int(reign.secret_of("ports"), 16))
         world = LiveWorld(
             settings.nodes,
             paths.home(),
@@ -190,7 +190,7 @@ def _serve(ready: process.Ready, default: Attributes, lock: DaemonLock, metrics:
     return 0
 
 
-def _core_config(settings: config.FileConfig) -> Config:
+def _core_config(settings: config.FileConfig, port_salt: int) -> Config:
     return Config(
         interval=settings.interval,
         policy=settings.policy,
@@ -207,7 +207,7 @@ def _core_config(settings: config.FileConfig) -> Config:
         measured_restart=settings.measured_restart,
         payback=settings.payback,
         trust_gains=settings.trust_gains,
-        port_salt=zlib.crc32(f"{os.getuid()}:{paths.home()}".encode()),
+        port_salt=port_salt,
     )
 
 

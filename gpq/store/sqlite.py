@@ -192,6 +192,7 @@ class SqliteStore:
         if succession.note:
             self.notes.append(succession.note)
         self._marks, self.epoch = succession.marks, succession.marks.epoch
+        self.secret = succession.secret
         if path:
             self._write_marks(succession.marks)
 

@@ -4,6 +4,7 @@ work done with it."""
 from __future__ import annotations
 
 import json
+import secrets
 import sqlite3
 import time
 from collections.abc import Mapping
@@ -24,6 +25,7 @@ COPY = "copy"
 @dataclass(frozen=True, slots=True)
 class Succession:
     marks: Marks  # must be written before anybody learns the epoch
+    secret: str  # of the database, from which those of attempts derive
     note: str  # for the log. "": nothing special
 
 
@@ -67,7 +69,8 @@ def _succeed(writer: sqlite3.Connection, marks: Marks | None, first_id: int) -> 
     begin = _set_ids_aside(writer, meta, max(first_id, floor.ids + 1))
     attempts = _leap(writer, floor.attempts)
     epoch = 1 + max(epoch, last_epoch)
-    writer.execute(PUT_META, ("epoch", str(epoch)))
+    secret = meta.get("secret") or secrets.token_hex()
+    writer.executemany(PUT_META, [("epoch", str(epoch)), ("secret", secret)])
     writer.execute("DELETE FROM meta WHERE key = ?", (COPY,))
     new_marks = Marks(
         store,
@@ -81,7 +84,7 @@ def _succeed(writer: sqlite3.Connection, marks: Marks | None, first_id: int) -> 
             f"the database was restored from a copy: new jobs begin with {begin}. gpq leaves jobs"
             " alone that started after the copy"
         )
-    return Succession(new_marks, note)
+    return Succession(new_marks, secret, note)
 
 
 def _set_ids_aside(writer: sqlite3.Connection, meta: Mapping[str, str], least: int) -> int:

@@ -82,17 +82,16 @@ OPS = (
 )
 
 # Kinds of a refusal: "wrong" (asking again does not help), "busy" (a device, a full disk: try again
-# later), "port" (taken: launch again with another), "expired" (the start order came too late: send
-# a new one), "stale" (a newer daemon of the same store has taken over). Two have exit codes in a
-# shell, 127 and 126: "not-found" (no such command) and "not-executable". "unfit": something that
-# `prepare` checks is missing. "used": an attempt of this number was here and is forgotten, because
-# the database was restored from a copy, so launch another. "wrong", "not-found" and
-# "not-executable" are permanent. A "busy" with ``"taken": true`` will not pass soon: somebody else
-# has the device, or it is out of use, so the job should start elsewhere at once.
+# later), "expired" (the start order came too late: send a new one), "stale" (a newer daemon of the
+# same store has taken over). Two have exit codes in a shell, 127 and 126: "not-found" (no such
+# command) and "not-executable". "unfit": something that `prepare` checks is missing. "used": an
+# attempt of this number was here and is forgotten, because the database was restored from a copy,
+# so launch another. "wrong", "not-found" and "not-executable" are permanent. A "busy" with
+# ``"taken": true`` will not pass soon: somebody else has the device, or it is out of use, so the
+# job should start elsewhere at once.
 REFUSALS = (
     "wrong",
     "busy",
-    "port",
     "expired",
     "stale",
     "not-found",

@@ -28,7 +28,7 @@ class StartOrder(NamedTuple):
     signal: str = "TERM"  # the signal of a "signal" stop, e.g. "USR1"
     # seconds of run time. The daemon counts them, the shim does not
     time_limit: Optional[float] = None
-    port: int = 0  # master port, checked to be free before the start on node rank 0. 0: none
+    port: int = 0  # master port. 0: none
     node_rank: int = 0
     control: Optional[Dict[str, Any]] = None  # first Control, written before the start
     # wall clock. Used only if there is no `stamp` (daemons before 0.2)
@@ -49,6 +49,8 @@ class StartOrder(NamedTuple):
     servers: List[str] = []  # their names, by node rank, for messages
     # addresses of rank 0's server, the most likely first. Empty: they do not have to meet
     masters: List[str] = []
+    # of the attempt, the same on all its servers. Whoever meets them must know it
+    secret: str = ""
     # the interface to train over. Empty: the one on which the servers reach each other
     interface: str = ""
     # A standby may run it. This many seconds after its start, one is made for the next attempt like

@@ -37,7 +37,8 @@ class Config:
     # gpq reports a GPU that a job has not used for this long, and takes it after twice that. 0 =
     # off
     idle_after: Seconds = 1800.0
-    # shifts master ports, so that several daemons on one server use different ones
+    # secret, so that nobody foresees the master ports. Several daemons on one server have different
+    # ones
     port_salt: int = 0
     seed: int = 0  # for policies that search at random
     events: bool = True  # also run a round when something happens, not only by the timer

@@ -3,6 +3,8 @@ Binds nothing itself."""
 
 from __future__ import annotations
 
+import hashlib
+
 from gpq.core.model.jobs import HOLDS_DEVICES
 from gpq.core.model.placements import Placement
 from gpq.core.model.snapshot import Snapshot
@@ -30,12 +32,13 @@ def lease(
     placement: Placement,
     leases: set[tuple[NodeId, int]],
 ) -> int:
-    """A port for this attempt, entered in `leases`. Consecutive attempts start their search far
-    apart, so that none meets late peers or closing connections of another."""
+    """A port for this attempt, entered in `leases`. Only who knows the salt can foresee it, so
+    nobody else can take it first."""
     node = placement.parts[0][0]
     server = snapshot.nodes.get(node)
     span = usable(*server.ephemeral) if server is not None else usable()
-    begin = snapshot.config.port_salt + job * 61 + attempt * 7
+    words = f"{snapshot.config.port_salt}:{job}:{attempt}"
+    begin = int.from_bytes(hashlib.sha256(words.encode()).digest(), "big")
     for offset in range(len(span)):
         port = span[(begin + offset) % len(span)]
         if port not in WELL_KNOWN and (node, port) not in leases:

@@ -19,7 +19,7 @@ log = logging.getLogger(__name__)
 
 PATIENCE: Seconds = 10.0  # a start refused for a temporary reason is tried again for this long
 SHELL_CODES = {"not-found": 127, "not-executable": 126}  # of refusals
-TRANSIENT = ("busy", "port", "used", "unfit")  # kinds of refusals that another try may not get
+TRANSIENT = ("busy", "used", "unfit")  # kinds of refusals that another try may not get
 
 
 class Refusals:

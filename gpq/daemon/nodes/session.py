@@ -171,6 +171,9 @@ class NodeSession:
             self._tell([StartRefused(now, *key, self.node, reason, transient=True)])
             return
         self._refusals.expect_answer(key, said_at)
+        if order.masters:
+            secret = self._reign.secret_of(wire.attempt_key(*key))
+            order = order._replace(secret=secret)
         fields = {"order": order._asdict()}
         send("start", fields, lambda reply: self._on_start(launch, said_at, reply))
 

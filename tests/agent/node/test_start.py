@@ -216,15 +216,13 @@ def test_an_order_without_a_command_is_refused(node: NodeAgent) -> None:
     assert "needs an order" in node.try_ask("start")["error"]
 
 
-def test_a_busy_port_is_refused_on_rank_0_only(node: NodeAgent) -> None:
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        taken.listen()
+def test_a_job_on_one_server_starts_whoever_has_taken_its_port(node: NodeAgent) -> None:
+    """Its replicas meet in a file of the attempt."""
+    with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        reply = node.try_ask("start", order=node.order(1, ["true"], port=port))
-        assert (reply["kind"], f"port {port} is taken" in reply["error"]) == ("port", True)
-        node.ended(node.start(2, ["true"], port=port, node_rank=1))
-    node.ended(node.start(3, ["true"], port=port))
+        key = node.start(1, ["sh", "-c", 'echo "$GPQ_MEETING"'], port=port, node_count=1)
+        assert node.ended(key)["code"] == 0
+    assert node.log(key).decode() == f"{node.spool}/attempts/{key}/meeting\n"
 
 
 def test_a_slot_is_not_assigned_twice(node: NodeAgent) -> None:

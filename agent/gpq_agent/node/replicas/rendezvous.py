@@ -3,13 +3,21 @@ rank 0, and through which interface?
 
 Every server tries, and nobody guesses. They meet on the port that the program's own rendezvous will
 use. If they do not meet, a user can act on the message. This process then becomes the program.
+
+Anybody can connect to that port. So each line is sealed with the secret of the attempt, which only
+its start orders hold.
 """
 
+import contextlib
+import hmac
+import json
 import queue
+import secrets
 import socket
 import threading
 import time
-from typing import Any, Dict, List, NamedTuple, Optional, Tuple
+from collections import deque
+from typing import Any, Deque, Dict, List, NamedTuple, Optional, Tuple
 
 from gpq_agent import wire
 from gpq_agent.node.host import login, network
@@ -18,6 +26,7 @@ PATIENCE = 120.0  # seconds until every server must have appeared, because an or
 KNOCK = 3.0  # seconds that an address has to answer
 AGAIN = 0.2
 LONGEST_LINE = 1 << 16
+MOST_STRANGERS = 64  # connections that have not proven that they know the secret
 
 
 class RendezvousFailed(Exception):
@@ -35,20 +44,81 @@ class Rendezvous(NamedTuple):
     interface: str  # of this server, "" if unknown
 
 
-class RendezvousPeer(NamedTuple):
-    """A server that has connected, and its open connection."""
+class Conversation:
+    """Messages between two servers that know the secret of their attempt.
 
-    line: socket.socket
+    Each side first sends a number that it draws. Every later line has a seal: the HMAC-SHA-256
+    (RFC 2104) of both numbers, the sender, the place of the line and its text, with the secret as
+    key. So no line of another conversation, and none of a stranger, is taken for one.
+    """
+
+    def __init__(self, line: socket.socket, secret: str, *, hosts: bool) -> None:
+        self.socket = line
+        self._stream = line.makefile("rb")
+        self._secret = secret.encode()
+        self._role, self._other_role = ("host", "guest") if hosts else ("guest", "host")
+        self._numbers: List[str] = []  # of the host, of the guest
+        self._places = {"host": 0, "guest": 0}
+
+    def open(self) -> bool:
+        """Whether the other side has proven that it knows the secret, too. Raises OSError or
+        ValueError."""
+        own_number = secrets.token_hex(32)
+        self.socket.sendall(wire.encode({"number": own_number}))
+        other_number = str((self._line() or {}).get("number"))
+        host_first = self._role == "host"
+        self._numbers = [own_number, other_number] if host_first else [other_number, own_number]
+        self.send({})
+        return self.read() is not None
+
+    def send(self, message: Dict[str, Any]) -> None:
+        """Raises OSError."""
+        text = json.dumps(message)
+        self.socket.sendall(wire.encode({"text": text, "seal": self._seal(self._role, text)}))
+
+    def read(self) -> Optional[Dict[str, Any]]:
+        """The next message, None at the end of the stream. Raises OSError, or ValueError for a line
+        without a valid seal."""
+        sealed = self._line()
+        if sealed is None:
+            return None
+        text, seal = str(sealed.get("text")), str(sealed.get("seal"))
+        if not hmac.compare_digest(seal.encode(), self._seal(self._other_role, text).encode()):
+            raise ValueError("the seal is wrong")
+        message = json.loads(text)
+        return message if isinstance(message, dict) else {}
+
+    def close(self) -> None:
+        self._stream.close()
+        self.socket.close()
+
+    def _line(self) -> Optional[Dict[str, Any]]:
+        data = self._stream.readline(LONGEST_LINE)
+        if not data:
+            return None
+        if not data.endswith(b"\n"):
+            raise ValueError("the line is too long, or cut")
+        return wire.decode(data)
+
+    def _seal(self, sender: str, text: str) -> str:
+        self._places[sender] += 1
+        content = json.dumps([*self._numbers, sender, self._places[sender], text])
+        return hmac.new(self._secret, content.encode(), "sha256").hexdigest()
+
+
+class RendezvousPeer(NamedTuple):
+    """A server that has connected, and the conversation with it."""
+
+    conversation: Conversation
     reached: List[str]  # addresses at which it reached this server
     port: int  # where it listens itself, to check the way back
 
 
 def meet(order: wire.StartOrder, patience: float = PATIENCE) -> Rendezvous:
     """Wait until all servers of the attempt agree. Raises RendezvousFailed."""
-    token = "{}:{}".format(order.store, wire.attempt_key(order.job, order.attempt))
     deadline = time.monotonic() + patience
     address, own_address = (
-        _host(order, token, deadline) if order.node_rank == 0 else _visit(order, token, deadline)
+        _host(order, deadline) if order.node_rank == 0 else _visit(order, deadline)
     )
     return Rendezvous(
         address, order.interface or network.interface_of(own_address, network.interfaces())
@@ -74,13 +144,13 @@ def _name(order: wire.StartOrder, rank: int) -> str:
 # -- rank 0
 
 
-def _host(order: wire.StartOrder, token: str, deadline: float) -> Tuple[str, str]:
+def _host(order: wire.StartOrder, deadline: float) -> Tuple[str, str]:
     """(address that all reach, our own address on the connection to the first of them)."""
     with _listen(order.port) as server:
         try:
-            guests = _gather(order, server, token, deadline)
+            guests = _gather(order, server, deadline)
             address = _agree(order, guests)
-            own_address = str(guests[min(guests)].line.getsockname()[0])
+            own_address = str(guests[min(guests)].conversation.socket.getsockname()[0])
             _tell(guests, {"address": address})
             return address, own_address
         finally:
@@ -88,12 +158,12 @@ def _host(order: wire.StartOrder, token: str, deadline: float) -> Tuple[str, str
 
 
 def _gather(
-    order: wire.StartOrder, server: socket.socket, token: str, deadline: float
+    order: wire.StartOrder, server: socket.socket, deadline: float
 ) -> Dict[int, RendezvousPeer]:
     """All other servers, by node rank."""
     guests: Dict[int, RendezvousPeer] = {}
     arrivals: "queue.Queue[Tuple[int, RendezvousPeer]]" = queue.Queue()
-    threading.Thread(target=_open_door, args=(server, token, arrivals), daemon=True).start()
+    threading.Thread(target=_open_door, args=(order, server, arrivals), daemon=True).start()
     while len(guests) < order.node_count - 1:
         try:
             # Longer than the guests wait, because they know better what keeps them away.
@@ -122,39 +192,50 @@ def _listen(port: int) -> socket.socket:
 
 
 def _open_door(
-    server: socket.socket, token: str, arrivals: "queue.Queue[Tuple[int, RendezvousPeer]]"
+    order: wire.StartOrder,
+    server: socket.socket,
+    arrivals: "queue.Queue[Tuple[int, RendezvousPeer]]",
 ) -> None:
+    strangers: Deque[socket.socket] = deque()
     while True:
         try:
             line, _ = server.accept()
         except OSError:  # closed, because all have met
             return
-        threading.Thread(target=_welcome, args=(line, token, arrivals), daemon=True).start()
+        strangers.append(line)
+        if len(strangers) > MOST_STRANGERS:
+            # A server of ours proves itself long before so many others have come.
+            with contextlib.suppress(OSError):
+                strangers.popleft().shutdown(socket.SHUT_RDWR)
+        threading.Thread(
+            target=_welcome, args=(order, line, strangers, arrivals), daemon=True
+        ).start()
 
 
 def _welcome(
-    line: socket.socket, token: str, arrivals: "queue.Queue[Tuple[int, RendezvousPeer]]"
+    order: wire.StartOrder,
+    line: socket.socket,
+    strangers: "Deque[socket.socket]",
+    arrivals: "queue.Queue[Tuple[int, RendezvousPeer]]",
 ) -> None:
     """Foreign processes, and guests that only knock, leave no trace."""
+    guest = Conversation(line, order.secret, hosts=True)
     try:
         line.settimeout(KNOCK)
-        if (_read(line) or {}).get("token") == token:
-            line.sendall(wire.encode({"token": token}))
-            line.settimeout(4 * KNOCK)  # it now tries its other addresses
-            introduction = _read(line)
-            if introduction is not None:
-                arrivals.put(
-                    (
-                        int(introduction["node"]),
-                        RendezvousPeer(
-                            line, list(introduction["reached"]), int(introduction["port"])
-                        ),
-                    )
-                )
+        is_known = guest.open()
+        strangers.remove(line)
+        line.settimeout(4 * KNOCK)  # it now tries its other addresses
+        introduction = guest.read() if is_known else None
+        if introduction is not None:
+            rank, port = int(introduction["node"]), int(introduction["port"])
+            if 0 < rank < order.node_count and 0 < port < 65536:
+                arrivals.put((rank, RendezvousPeer(guest, list(introduction["reached"]), port)))
                 return
     except (OSError, ValueError, KeyError, TypeError):
         pass
-    line.close()
+    with contextlib.suppress(ValueError):
+        strangers.remove(line)
+    guest.close()
 
 
 def _agree(order: wire.StartOrder, guests: Dict[int, RendezvousPeer]) -> str:
@@ -174,7 +255,7 @@ def _agree(order: wire.StartOrder, guests: Dict[int, RendezvousPeer]) -> str:
             _name(order, 0), "; ".join(ways)
         )
     for rank in sorted(guests):
-        address = str(guests[rank].line.getpeername()[0]).replace("::ffff:", "")
+        address = str(guests[rank].conversation.socket.getpeername()[0]).replace("::ffff:", "")
         silence = network.reachable(address, guests[rank].port, KNOCK)
         if silence and not problem:
             guest, host = _name(order, rank), _name(order, 0)
@@ -193,28 +274,28 @@ def _tell(guests: Dict[int, RendezvousPeer], answer: Dict[str, Any]) -> None:
     busy for a while."""
     for guest in guests.values():
         try:
-            guest.line.sendall(wire.encode(answer))
+            guest.conversation.send(answer)
         except OSError:  # the program's own rendezvous will miss it
             continue
     for guest in guests.values():
         try:
-            guest.line.settimeout(1.0)
-            guest.line.recv(1)
+            guest.conversation.socket.settimeout(1.0)
+            guest.conversation.socket.recv(1)
         except OSError:
             pass
-        guest.line.close()
+        guest.conversation.close()
 
 
 # -- the others
 
 
-def _visit(order: wire.StartOrder, token: str, deadline: float) -> Tuple[str, str]:
+def _visit(order: wire.StartOrder, deadline: float) -> Tuple[str, str]:
     """(address of rank 0, our own on the way there)."""
     while True:
-        lines: Dict[str, socket.socket] = {}
+        lines: Dict[str, Conversation] = {}
         problems: Dict[str, str] = {}
         for address in order.masters:
-            line, problem = _knock(address, order.port, token)
+            line, problem = _knock(address, order)
             if line is not None:
                 lines[address] = line
                 if order.node_count == 2:
@@ -240,33 +321,33 @@ def _visit(order: wire.StartOrder, token: str, deadline: float) -> Tuple[str, st
         time.sleep(AGAIN)
 
 
-def _knock(address: str, port: int, token: str) -> Tuple[Optional[socket.socket], str]:
-    """A connection to a server that knows the token, or why there is none."""
+def _knock(address: str, order: wire.StartOrder) -> Tuple[Optional[Conversation], str]:
+    """A conversation with a server that knows the secret, or why there is none."""
     try:
-        line = socket.create_connection((address, port), KNOCK)
+        line = socket.create_connection((address, order.port), KNOCK)
     except socket.timeout:
         return None, "no answer within {:g} s".format(KNOCK)
     except OSError as error:
         return None, (error.strerror or str(error)).lower()
+    host = Conversation(line, order.secret, hosts=False)
     try:
-        line.sendall(wire.encode({"token": token}))
-        if (_read(line) or {}).get("token") == token:
-            return line, ""
+        if host.open():
+            return host, ""
     except (OSError, ValueError):
         pass
-    line.close()
+    host.close()
     return None, "another program answers there"
 
 
 def _introduce(
-    order: wire.StartOrder, lines: Dict[str, socket.socket], deadline: float
+    order: wire.StartOrder, lines: Dict[str, Conversation], deadline: float
 ) -> Optional[Tuple[str, str]]:
     """Report what was reached, and receive what all use. None if rank 0 closed the connection.
     Raises RendezvousFailed with its reason."""
     if not lines:
         return None
-    line = next(iter(lines.values()))
-    own_address = str(line.getsockname()[0])
+    host = next(iter(lines.values()))
+    own_address = str(host.socket.getsockname()[0])
     family = socket.AF_INET6 if ":" in own_address else socket.AF_INET
     with socket.create_server((own_address, 0), family=family) as return_server:
         introduction = {
@@ -275,26 +356,18 @@ def _introduce(
             "port": return_server.getsockname()[1],
         }
         try:
-            line.sendall(wire.encode(introduction))
-            line.settimeout(max(deadline + 4 * KNOCK - time.monotonic(), KNOCK))
-            answer = _read(line)
+            host.send(introduction)
+            host.socket.settimeout(max(deadline + 4 * KNOCK - time.monotonic(), KNOCK))
+            answer = host.read()
         except (OSError, ValueError):
             return None
     if answer is None:
         return None
     if "error" in answer:
         raise RendezvousFailed("network", str(answer["error"]))
+    if answer.get("address") not in order.masters:
+        problem = "{} names an address that is not its own: {!r}".format(
+            _name(order, 0), answer.get("address")
+        )
+        raise RendezvousFailed("network", problem)
     return str(answer["address"]), own_address
-
-
-def _read(line: socket.socket) -> Optional[Dict[str, Any]]:
-    """One message, None at the end of the stream. Raises OSError or ValueError."""
-    data = b""
-    while not data.endswith(b"\n"):
-        part = line.recv(4096)
-        if not part:
-            return None
-        data += part
-        if len(data) > LONGEST_LINE:
-            raise ValueError("the line is too long")
-    return wire.decode(data)

@@ -5,7 +5,6 @@ import os
 import re
 import shutil
 import signal
-import socket
 import stat
 import time
 from typing import Any, Dict, List, Optional, Tuple
@@ -83,6 +82,7 @@ def _server_checks(order: Any) -> List[Tuple[str, bool]]:
         ("node_rank", is_number(order.node_rank) and order.node_rank >= 0),
         ("node_count", is_number(order.node_count) and 0 <= order.node_count <= 1024),
         ("masters", are_texts(order.masters) and bool(order.port or not order.masters)),
+        ("secret", is_text(order.secret) and bool(order.secret or not order.masters)),
         ("servers", are_texts(order.servers)),
         ("standby_after", order.standby_after is None or _is_seconds(order.standby_after)),
         ("ranks", _are_ranks(order.ranks, len(order.devices))),
@@ -177,8 +177,6 @@ def check_startable(order: wire.StartOrder, environment: Dict[str, str]) -> None
         hint = "it arrived too late: send a new one"
         raise SpoolError("the start order {}".format(problem), hint, "expired")
     with_timeout.check(order.cwd, lambda: _check_places(order, environment))
-    if order.port and order.node_rank == 0:
-        _check_port(order.port)
     if order.interface and order.masters:
         _check_interface(order.interface)
 
@@ -251,21 +249,6 @@ def check_command(command: str, cwd: str, path: str) -> None:
             "give its full path",
             "not-found",
         )
-
-
-def _check_port(port: int) -> None:
-    probe = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
-    try:
-        # Like the rendezvous: a connection that has just ended must not count as busy.
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        probe.bind(("", port))
-        probe.listen(1)
-    except OSError as error:
-        raise SpoolError(
-            "port {} is taken on this server".format(port), "choose another port", "port"
-        ) from error
-    finally:
-        probe.close()
 
 
 def _check_interface(name: str) -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import socket
+import threading
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
@@ -18,6 +20,7 @@ from gpq_agent.node.shim.launch import addressed
 
 from tests.agent.node.harness import NodeAgent, sweep
 from tests.support.ports import free_port
+from tests.support.waiting import wait_until
 
 NOBODY = "255.255.255.255"  # no connection leads there, which is known at once
 
@@ -28,7 +31,7 @@ def order(rank: int, port: int, masters: list[str], count: int = 2, **more: obje
         "node_rank": rank,
         "node_count": count,
         "masters": masters,
-        "store": "s",
+        "secret": "s",
         "servers": ["a", "b", "c"],
     }
     return wire.StartOrder(7, 1, ["true"], "/", {}, [f"slot-{rank}"], "adaptive", **{**fields, **more})  # type: ignore[arg-type]
@@ -69,8 +72,8 @@ def test_an_unreachable_server_is_reported_with_every_address_that_was_tried() -
 def test_a_server_that_does_not_come_is_missed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rendezvous, "KNOCK", 1.0)
     port = free_port()
-    # Of another attempt with the same number, from another database: not one of ours.
-    found = all_meet(order(0, port, ["127.0.0.1"]), order(1, port, ["127.0.0.1"], store="t"), patience=1.0)
+    # Of another attempt: not one of ours.
+    found = all_meet(order(0, port, ["127.0.0.1"]), order(1, port, ["127.0.0.1"], secret="t"), patience=1.0)
     for one, said in zip(
         found, ("port [0-9]+ of a heard nothing from b", "127.0.0.1: another program answers there"), strict=True
     ):
@@ -94,6 +97,48 @@ def test_a_port_that_was_taken_in_the_meantime_is_told_apart() -> None:
         with pytest.raises(RendezvousFailed, match="was taken") as caught:
             rendezvous.meet(order(0, other.getsockname()[1], ["127.0.0.1"]), 1.0)
         assert caught.value.kind == "port"
+
+
+def test_a_stranger_on_the_port_of_rank_0_learns_nothing_that_lets_it_be_rank_0() -> None:
+    """It repeats every line that the visitor sends."""
+    with socket.create_server(("127.0.0.1", 0)) as stranger, ThreadPoolExecutor(1) as pool:
+        visit = pool.submit(rendezvous.meet, order(1, stranger.getsockname()[1], ["127.0.0.1"]), 0.5)
+        while not visit.done():
+            stranger.settimeout(0.1)
+            with contextlib.suppress(OSError):
+                line, _ = stranger.accept()
+                with line:
+                    line.settimeout(5.0)
+                    for _ in range(4):
+                        line.sendall(line.recv(1 << 16))
+        with pytest.raises(RendezvousFailed, match="another program answers there"):
+            visit.result()
+
+
+def test_servers_meet_although_strangers_hold_more_connections_than_the_host_keeps() -> None:
+    port = free_port()
+    with ThreadPoolExecutor(2) as pool, contextlib.ExitStack() as crowd:
+        host = pool.submit(rendezvous.meet, order(0, port, ["127.0.0.1"]))
+        for number in range(2 * rendezvous.MOST_STRANGERS):
+            line = crowd.enter_context(connected(port))
+            line.sendall(wire.encode({"number": "1"}) if number % 2 else b"")
+        wait_until(lambda: threading.active_count() < 2 * rendezvous.MOST_STRANGERS, "strangers hung up on")
+        assert pool.submit(rendezvous.meet, order(1, port, ["127.0.0.1"])).result().address == "127.0.0.1"
+        assert host.result().address == "127.0.0.1"
+
+
+def connected(port: int) -> socket.socket:
+    while True:
+        with contextlib.suppress(ConnectionRefusedError):  # the host does not listen yet
+            return socket.create_connection(("127.0.0.1", port))
+
+
+def test_only_an_address_that_gpq_declared_is_taken_from_rank_0(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rendezvous, "_agree", lambda *_: "10.9.9.9")
+    port = free_port()
+    _, guest = all_meet(order(0, port, ["127.0.0.1"]), order(1, port, ["127.0.0.1"]))
+    with pytest.raises(RendezvousFailed, match=r"a names an address that is not its own: '10.9.9.9'"):
+        guest.result()
 
 
 def test_values_of_the_user_stay() -> None:
@@ -239,7 +284,8 @@ def test_two_agents_start_one_job_with_the_address_and_the_interface_that_were_f
     keys = []
     for rank, agent in enumerate(both):
         argv = ["sh", "-c", show, "--master-addr=assumed", "--master-addr=mine"]
-        fields: dict[str, object] = {"port": port, "node_rank": rank, "node_count": 2, "masters": [NOBODY, "127.0.0.1"]}
+        fields: dict[str, object] = {"port": port, "node_rank": rank, "node_count": 2, "secret": "s"}
+        fields["masters"] = [NOBODY, "127.0.0.1"]
         keys.append(agent.start(1, argv, env={"NCCL_SOCKET_IFNAME": "ib7"}, **fields))
     for agent, key in zip(both, keys, strict=True):
         assert agent.ended(key)["code"] == 0, agent.log(key)
@@ -256,7 +302,8 @@ def test_a_job_on_one_server_needs_no_network(node: NodeAgent) -> None:
 
 
 def test_a_missing_interface_is_reported_before_anything_starts(node: NodeAgent) -> None:
-    fields: dict[str, object] = {"port": free_port(), "node_count": 2, "masters": ["127.0.0.1"], "interface": "eth77"}
+    fields: dict[str, object] = {"port": free_port(), "node_count": 2, "masters": ["127.0.0.1"], "secret": "s"}
+    fields["interface"] = "eth77"
     reply = node.try_ask("start", order=node.order(1, ["true"], **fields))
     assert (reply["kind"], reply["error"]) == ("busy", "no interface eth77 on this server")
     assert "lo" in reply["hint"]
