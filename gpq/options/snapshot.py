@@ -8,14 +8,18 @@ code has the same name, for every user at any time.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
+import json
 import os
+import shutil
 import stat
 import subprocess
 import tarfile
 import tempfile
-from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any, NamedTuple
 
 from gpq import paths
 from gpq.errors import GpqError, UsageError
@@ -40,9 +44,10 @@ class Frozen(NamedTuple):
 def freeze(cwd: str) -> Frozen:
     """A snapshot of the repository that contains `cwd`, or of `cwd`. Raises UsageError if it cannot
     be made, GpqError for a full disk."""
-    top = _git(cwd, "rev-parse", "--show-toplevel")
-    root = os.path.realpath(top.rstrip("\n") if top else cwd)
-    names = sorted(set(_tracked(root) if top else _all(root)))
+    top, git_folder = _repository(os.path.realpath(cwd))
+    root = top or os.path.realpath(cwd)
+    listing = _listed(top, git_folder) if top else None
+    names = sorted(set(listing.names if listing else _all(root)))
     if not names:
         raise UsageError(
             f"there are no files for a snapshot in {root}",
@@ -61,7 +66,10 @@ def freeze(cwd: str) -> Frozen:
     inside = os.path.relpath(os.path.realpath(cwd), root)
     there = inside == "." or any(name.startswith(f"{inside}/") for name in names)
     code = _write(root, names, "" if there else inside)
-    kind = _commit(root) if top else "a copy of the directory, no git"
+    kind = "a copy of the directory, no git"
+    if listing:
+        commit = f"commit {listing.commit[:12]}" if listing.commit else "git, nothing committed yet"
+        kind = f"{commit}, {listing.state}"
     return Frozen(code, inside, f"{kind}, {len(names)} files, sha256 {code[:12]}", root)
 
 
@@ -77,65 +85,108 @@ def within(frozen: Frozen, script: str, cwd: str) -> str:
     return os.path.relpath(path, os.path.realpath(cwd))
 
 
-# The settings of a repository name programs: a file monitor, hooks, filters, diff drivers. gpq runs
-# none of them.
-INERT = (
-    "core.fsmonitor=false",
-    "core.hooksPath=/dev/null",
-    "status.submoduleSummary=false",
-    "submodule.recurse=false",
-)
-FILTERS = r"^filter\..*\.(clean|smudge|process|required)$"
+# What git sees of a repository. Its settings and its hooks name programs (filters, file monitors,
+# transports), so git reads a folder of ours without them, and gpq runs nothing of a repository.
+PARTS = frozenset({"index", "objects", "refs", "packed-refs", "reftable", "info", "shallow"})
+# settings that say how to compare, and name no program
+OF_CORE = ("filemode", "autocrlf", "eol", "symlinks", "ignorecase", "excludesfile")
+EXTENSIONS = ("objectformat", "refstorage")
+VALUES = rf"^(core\.({'|'.join(OF_CORE)})|extensions\.({'|'.join(EXTENSIONS)}))$"
 
 
-def _git(folder: str, *words: str, settings: Sequence[str] = INERT) -> str:
-    """Git's answer. "" without git, or outside a repository. Runs nothing that the repository
-    names."""
-    options = [word for setting in settings for word in ("-c", setting)]
-    command = ["git", *options, "-C", folder, *words]
-    env = {**os.environ, "GIT_OPTIONAL_LOCKS": "0"}
+class _Listing(NamedTuple):
+    """`names`: paths from the top, with files of submodules, without removed files."""
+
+    names: list[str]
+    commit: str
+    state: str
+
+
+def _repository(path: str) -> tuple[str, str]:
+    """The top of the repository that contains `path`, and its .git. "" twice outside one, or
+    without git."""
+    while shutil.which("git"):
+        if folder := _git_folder(path):
+            return path, folder
+        if os.path.ismount(path):
+            break
+        path = os.path.dirname(path)
+    return "", ""
+
+
+def _git_folder(top: str) -> str:
+    path = os.path.join(top, ".git")
+    if os.path.isfile(path):  # of a submodule, or of another work tree
+        with open(path, errors="surrogateescape") as stream:
+            path = os.path.join(top, stream.read(4096).rstrip("\n").removeprefix("gitdir: "))
+    return path if os.path.isfile(os.path.join(path, "HEAD")) else ""
+
+
+def _listed(top: str, git_folder: str) -> _Listing:
+    """Raises UsageError if git cannot list the files."""
     try:
-        process = subprocess.run(
-            command, stdin=subprocess.DEVNULL, capture_output=True, check=False, env=env
-        )
-    except FileNotFoundError:
-        return ""
-    return os.fsdecode(process.stdout) if process.returncode == 0 else ""
+        with tempfile.TemporaryDirectory(prefix="gpq-") as place:
+            git = _without_programs(place, top, git_folder)
+            files = git("ls-files", "-z", "--cached", "--others", "--exclude-standard")
+            commit = os.fsdecode(git("rev-parse", "--verify", "--quiet", "HEAD").stdout).strip()
+            changes = git("status", "--porcelain", "--no-renames", "--ignore-submodules=dirty")
+        problem = os.fsdecode(files.stderr).strip().rpartition("\n")[2] if files.returncode else ""
+    except OSError as error:
+        problem = str(error)
+    if problem:
+        raise UsageError(f"git cannot list the files in {top}: {problem}", "try `git status` there")
+    state = "dirty" if changes.stdout else "clean"
+    if changes.returncode:  # in a partial clone, which git would complete now
+        state = "changes unknown"
+    names = []
+    for name in filter(None, os.fsdecode(files.stdout).split("\0")):
+        path = os.path.join(top, name)
+        if os.path.isdir(path) and not os.path.islink(path):
+            # A submodule, or another repository in this one. It is empty if never fetched.
+            if inner_folder := _git_folder(path):
+                inner = _listed(path, inner_folder)
+                names += [os.path.join(name, inner_name) for inner_name in inner.names]
+                state = inner.state if state == "clean" else state
+        elif os.path.lexists(path):
+            names.append(name)
+    return _Listing(names, commit, state)
 
 
-def _without_filters(root: str) -> list[str]:
-    """Settings that turn off the programs through which git filters compared files."""
-    names = _git(root, "config", "--name-only", "-z", "--get-regexp", FILTERS).split("\0")
-    return [f"{name}={'false' if name.endswith('required') else ''}" for name in names if name]
-
-
-def _commit(root: str) -> str:
-    commit = _git(root, "rev-parse", "HEAD").strip()
-    look = ("status", "--porcelain", "--untracked-files=normal", "--ignore-submodules=dirty")
-    dirty = bool(_git(root, *look, settings=[*INERT, *_without_filters(root)]))
-    return (f"commit {commit[:12]}" if commit else "git, nothing committed yet") + (
-        ", dirty" if dirty else ", clean"
+def _without_programs(
+    place: str, top: str, git_folder: str
+) -> Callable[..., subprocess.CompletedProcess[Any]]:
+    """Makes the folder that git reads, in `place`. Returns how to run git in `top`."""
+    common = git_folder
+    with contextlib.suppress(FileNotFoundError), open(f"{git_folder}/commondir") as stream:
+        common = os.path.join(git_folder, stream.read().rstrip("\n"))
+    for name, source in (("own", git_folder), ("common", common)):
+        os.mkdir(f"{place}/{name}")
+        shutil.copyfile(f"{source}/HEAD", f"{place}/{name}/HEAD")
+        for part in os.listdir(source):
+            if part in PARTS or part.startswith("sharedindex."):
+                os.symlink(os.path.abspath(f"{source}/{part}"), f"{place}/{name}/{part}")
+    with open(f"{place}/own/commondir", "w") as stream:
+        stream.write("../common")
+    environ = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
+    environ["GIT_DIR"] = f"{place}/own"
+    run: Callable[..., subprocess.CompletedProcess[Any]] = partial(
+        subprocess.run, stdin=subprocess.DEVNULL, capture_output=True, cwd=place, check=False
     )
-
-
-def _tracked(root: str, below: str = "") -> Iterator[str]:
-    """Paths from the top, with files of submodules, without removed files."""
-    listed = _git(
-        os.path.join(root, below), "ls-files", "-z", "--cached", "--others", "--exclude-standard"
-    )
-    for name in filter(None, listed.split("\0")):
-        path = os.path.join(below, name)
-        full = os.path.join(root, path)
-        if os.path.isdir(full) and not os.path.islink(full):
-            if _is_top(full):
-                # A submodule, or another repository in this one. It is empty if never fetched.
-                yield from _tracked(root, path)
-        elif os.path.lexists(full):
-            yield path
-
-
-def _is_top(folder: str) -> bool:
-    return _git(folder, "rev-parse", "--show-toplevel").rstrip("\n") == os.path.realpath(folder)
+    values = {"core.excludesfile": f"{environ.get('XDG_CONFIG_HOME') or '~/.config'}/git/ignore"}
+    for of in ([], ["--no-includes", f"--file={common}/config"]):
+        answer = run(["git", "config", "-z", *of, "--get-regexp", VALUES], env=environ)
+        items = (item.partition("\n") for item in os.fsdecode(answer.stdout).split("\0"))
+        values |= {name: value for name, _, value in items if value}
+    values["core.excludesfile"] = os.path.expanduser(values["core.excludesfile"])
+    with open(f"{place}/common/config", "w") as stream:
+        stream.write("[core]\nrepositoryformatversion = 1\n[extensions]\n")
+        for name in EXTENSIONS:
+            if value := values.pop(f"extensions.{name}", ""):
+                stream.write(f"{name} = {json.dumps(value)}\n")
+    options = [word for name, value in values.items() for word in ("-c", f"{name}={value}")]
+    environ |= {"GIT_WORK_TREE": top, "GIT_OPTIONAL_LOCKS": "0", "GIT_CONFIG_NOSYSTEM": "1"}
+    environ |= {"HOME": place, "XDG_CONFIG_HOME": place}  # the user's settings name programs, too
+    return lambda *words: run(["git", *options, "-C", top, *words], env=environ)
 
 
 def _all(root: str) -> Iterator[str]:

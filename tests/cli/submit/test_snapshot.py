@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 import subprocess
 import tarfile
 from concurrent.futures import ThreadPoolExecutor
@@ -18,8 +20,9 @@ from gpq.options.submit_texts import SubmitTexts
 @pytest.fixture(autouse=True)
 def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("GPQ_HOME", str(tmp_path / "state"))
-    for name in ("GIT_CONFIG_GLOBAL", "GIT_CONFIG_SYSTEM"):
-        monkeypatch.setenv(name, "/dev/null")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("GIT_CONFIG_SYSTEM", "/dev/null")
+    monkeypatch.delenv("XDG_CONFIG_HOME", raising=False)
     return tmp_path / "state"
 
 
@@ -118,26 +121,132 @@ def test_a_script_gets_its_path_in_the_copy_and_a_script_outside_is_refused(work
     assert job_spec.build(SubmitTexts(["train.py"], black_box=False, cwd=str(work))).code == ""
 
 
-def test_no_program_from_a_repositorys_settings_is_run(work: Path, tmp_path: Path) -> None:
-    """A file monitor, a hook or a filter. gpq runs none of them when you freeze a colleague's code."""
-    ran = tmp_path / "ran"
-    program = tmp_path / "program"
-    program.write_text(f"#!/bin/sh\necho $0 $* >> {ran}\ncat\n")
-    program.chmod(0o755)
-    hooks = tmp_path / "hooks"
+@pytest.fixture
+def program(tmp_path: Path) -> Path:
+    """A program that says that it ran, in the file `ran` next to it."""
+    path = tmp_path / "program"
+    path.write_text(f"#!/bin/sh\necho $0 $* >> {tmp_path}/ran\ncat\n")
+    path.chmod(0o755)
+    return path
+
+
+def commit_all(folder: Path) -> None:
+    git(folder, "add", ".")
+    git(folder, "-c", "user.name=a", "-c", "user.email=a@b", "commit", "-qm", "all")
+
+
+@pytest.mark.parametrize("of", ["config", "an included file", "the work tree", "a submodule", "the user"])
+def test_no_program_from_the_settings_of_a_repository_is_run(
+    work: Path, tmp_path: Path, program: Path, of: str
+) -> None:
+    """A file monitor, hooks, filters of any name. gpq runs none of them when you freeze a colleague's code."""
+    hooks = work / "hooks"
     hooks.mkdir()
     for name in ("post-index-change", "fsmonitor-watchman", "reference-transaction"):
         (hooks / name).symlink_to(program)
-    settings = {
-        "core.fsmonitor": program, "core.hooksPath": hooks, "filter.x.clean": program, "filter.x.smudge": program,
-        "filter.x.process": program, "filter.x.required": "true", "diff.external": program, "core.pager": program,
+    (work / "program").write_bytes(program.read_bytes())
+    (work / "program").chmod(0o755)
+    (work / "hooks" / ".gitignore").write_text("*\n")
+    inner = work / "inner"
+    subprocess.run(["git", "clone", "-q", str(work), str(inner)], check=True)
+    settings: dict[str, object] = {
+        "core.fsmonitor": program, "core.hooksPath": hooks, "diff.external": program, "core.pager": program,
+        "pager.config": program, "core.sshCommand": program, "gpg.program": program, "diff.x.textconv": program,
+        "status.submoduleSummary": "true", "submodule.recurse": "true",
     }  # fmt: skip
+    for name in ("x", "a=b", "A.B", "ü"):
+        settings |= {f"filter.{name}.{use}": program for use in ("clean", "smudge", "process")}
+    if of == "the user":  # relative, as in a team's instructions: the repository's own file
+        settings |= {"core.fsmonitor": "./program", "core.hooksPath": "hooks"}
+    git(work, "config", "extensions.worktreeConfig", "true")
+    file = {
+        "config": work / ".git/config", "an included file": tmp_path / "more", "the work tree": work / ".git/config.worktree",
+        "a submodule": inner / ".git/config", "the user": tmp_path / ".gitconfig",
+    }[of]  # fmt: skip
+    (work / ".gitattributes").write_text("* filter=x diff=x\n*.py filter=a=b\nsub/* filter=ü\n")
+    (inner / ".gitattributes").write_text("* filter=x\n*.py filter=a=b\n")
+    (inner / "train.py").write_text("print('abc')\n")  # as long as before, and changed
     for name, value in settings.items():
-        git(work, "config", name, str(value))
-    (work / ".gitattributes").write_text("* filter=x\n")
+        subprocess.run(["git", "config", "-f", str(file), name, str(value)], check=True)
+    if of == "an included file":
+        git(work, "config", "include.path", str(file))
     frozen = snapshot.freeze(str(work))
     assert ", dirty, " in frozen.summary
-    assert not ran.exists(), ran.read_text()
+    with archive(frozen.code) as found:
+        assert {"train.py", "inner/train.py", "program"} <= set(found.getnames())
+    assert not (tmp_path / "ran").exists(), (tmp_path / "ran").read_text()
+
+
+def test_an_incomplete_clone_is_not_completed(work: Path, tmp_path: Path, program: Path) -> None:
+    """Git would ask the repository's remote for what is missing, through a program that the repository names."""
+    commit_all(work)
+    tree = git(work, "rev-parse", "HEAD^{tree}")
+    (work / ".git" / "objects" / tree[:2] / tree[2:]).unlink()
+    settings = {
+        "core.repositoryFormatVersion": "1", "extensions.partialClone": "origin", "remote.origin.promisor": "true",
+        "remote.origin.url": str(tmp_path), "remote.origin.uploadpack": str(program),
+    }  # fmt: skip
+    for name, value in settings.items():
+        git(work, "config", name, value)
+    git(work, "update-index", "--force-remove", "train.py")
+    assert ", changes unknown, " in snapshot.freeze(str(work)).summary
+    assert not (tmp_path / "ran").exists(), (tmp_path / "ran").read_text()
+
+
+@pytest.mark.parametrize("kind", ["plain", "filtered", "mode", "split", "worktree", "sha256", "user", "exclude"])
+def test_the_files_and_the_state_are_those_that_git_would_report(work: Path, tmp_path: Path, kind: str) -> None:
+    if kind == "sha256":
+        shutil.rmtree(work / ".git")
+        git(work, "init", "-q", "--object-format=sha256")
+    if kind in ("user", "exclude"):
+        file = tmp_path / ".config/git/ignore" if kind == "user" else work / ".git/info/exclude"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text("new.py\n")
+    if kind == "filtered":  # as with git-lfs: git has something else than the file
+        (work / ".gitattributes").write_text("*.py filter=upper\n")
+        (tmp_path / ".gitconfig").write_text('[filter "upper"]\nclean = tr a-z A-Z\nsmudge = tr A-Z a-z\n')
+        for path in work.glob("**/*.py"):
+            os.utime(path, (1, 1))  # older than the index, so that git trusts the index
+    commit_all(work)
+    if kind == "mode":  # as on a disk without permissions
+        git(work, "config", "core.fileMode", "false")
+        (work / "train.py").chmod(0o755)
+    if kind == "split":
+        git(work, "update-index", "--split-index")
+    top = work
+    if kind == "worktree":
+        top = tmp_path / "second"
+        git(work, "worktree", "add", "-q", "-b", "second", str(top))
+        (top / "train.py").write_text("print('second')\n")
+        commit_all(top)
+    names = git(top, "ls-files").split("\n")
+    frozen = snapshot.freeze(str(top))
+    with archive(frozen.code) as found:
+        assert found.getnames() == names
+    assert ("new.py" in names) == (kind not in ("user", "exclude"))
+    assert frozen.summary.startswith(f"commit {git(top, 'rev-parse', 'HEAD')[:12]}, clean, ")
+    (top / "sub" / "tool.py").write_text("print('changed')\n")
+    assert ", dirty, " in snapshot.freeze(str(top)).summary
+
+
+def test_a_changed_file_of_a_submodule_makes_the_copy_dirty(work: Path, tmp_path: Path) -> None:
+    git(work, "-c", "protocol.file.allow=always", "submodule", "--quiet", "add", str(work), "library")
+    commit_all(work)
+    assert ", clean, " in snapshot.freeze(str(work)).summary
+    (work / "library" / "train.py").write_text("print('changed')\n")
+    frozen = snapshot.freeze(str(work))
+    assert ", dirty, " in frozen.summary
+    with archive(frozen.code) as found:
+        assert "library/train.py" in found.getnames()
+
+
+def test_a_damaged_repository_is_refused_and_not_copied_as_a_directory(work: Path) -> None:
+    (work / ".git" / "index").write_bytes(b"DIRC")
+    with pytest.raises(UsageError, match=r"git cannot list the files in .*: fatal: "):
+        snapshot.freeze(str(work))
+    (work / ".git" / "commondir").write_text("missing")
+    with pytest.raises(UsageError, match=r"git cannot list the files in .*No such file"):
+        snapshot.freeze(str(work))
 
 
 def test_a_submodule_that_was_never_fetched_is_empty(work: Path) -> None:
