@@ -93,7 +93,7 @@ def _here(part: str, python: str, limit: float) -> list[wire.GpuLine]:
     process = subprocess.Popen(
         [sys.executable, "-m", REPORT], env={**os.environ, "PYTHONPATH": search},
         stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-        errors="replace", start_new_session=True,
+        errors="replace", start_new_session=True, cwd="/",
     )  # fmt: skip
     try:
         output, errors = process.communicate(json.dumps(order), timeout=limit + MARGIN)

@@ -42,6 +42,21 @@ def test_each_line_is_skipped_with_a_reason_without_a_gpu(environ: dict[str, str
     assert all(check["figure"] for check in report["checks"])
 
 
+@pytest.mark.parametrize("options", [(), ("--gpu", "--json")])
+def test_no_file_of_the_current_folder_is_run(
+    environ: dict[str, str], tmp_path: Path, options: tuple[str, ...]
+) -> None:
+    """It may be somebody else's repository."""
+    place, ran = tmp_path / "repository", tmp_path / "ran"
+    place.mkdir()
+    for name in ("json", "gpq_agent", "subprocess", "torch"):
+        (place / f"{name}.py").write_text(f"open({str(ran)!r}, 'a').write({name!r})\n")
+    gpq = os.path.join(os.path.dirname(sys.executable), "gpq")
+    command = [gpq, "doctor", *options]
+    subprocess.run(command, env={**environ, "X_COUNT": "0"}, cwd=place, capture_output=True, timeout=280, check=False)
+    assert not ran.exists(), ran.read_text()
+
+
 @pytest.mark.skipif(shutil.which("nvidia-smi") is not None, reason="needs a machine where CUDA cannot open a GPU")
 def test_gpus_that_cuda_cannot_open_fail_and_the_report_continues(environ: dict[str, str]) -> None:
     done = doctor(environ, "--json")
