@@ -51,13 +51,15 @@ d. News about a part that was given up changes only the journal, which records i
    server reports it. If the part still lives, for example because its shim was killed, the daemon
    has it killed.
 
-Environments. `prepare` asks whether the server has what a job needs, and runs the job's setup there
-once. It runs the setup again only if it failed, if its result is gone, or under another name.
-(`environment` is a digest that the daemon makes and the agent only compares.) `prepare` starts no
-part of a job and assigns no device. The spool keeps what the setup exported. A start order that
-names the environment in `setup` starts with those exports. An agent that does not know `prepare`
-refuses it like any unknown operation, and the daemon then assumes that every environment fits
-there. A start order without `setup` and `environment` starts as always.
+Environments. A `prepare` has only variables that lead to modules, and a `warm` only those of
+READ_AT_START, because the job may never start there. `prepare` asks whether the server has what a
+job needs, and runs the job's setup there once. It runs the setup again only if it failed, if its
+result is gone, or under another name. (`environment` is a digest that the daemon makes and the
+agent only compares.) `prepare` starts no part of a job and assigns no device. The spool keeps what
+the setup exported. A start order that names the environment in `setup` starts with those exports.
+An agent that does not know `prepare` refuses it like any unknown operation, and the daemon then
+assumes that every environment fits there. A start order without `setup` and `environment` starts as
+always.
 
 Epochs. `hello` names the daemon's `store` (the id of its database) and `epoch` (which grows with
 each start). The agent keeps the highest epoch of each store durably in
@@ -96,4 +98,15 @@ from gpq_agent.messages.reports import *  # noqa: F403
 from gpq_agent.messages.states import *  # noqa: F403
 
 VERSION = 1
+# Variables, by how their names begin, that torch and the libraries below it read while they are
+# imported, and with those that a new interpreter reads. A standby has no other ones of its job.
+READ_AT_IMPORT = (
+    "ATEN_", "BLIS_", "DNNL_", "GOMP_", "GOTO_", "KMP_", "MKL_", "NPY_", "NUMEXPR_", "OMP_",
+    "ONEDNN_", "OPENBLAS_", "PYTORCH_", "TORCH_", "TORCHDYNAMO_", "TORCHINDUCTOR_", "VECLIB_",
+)  # fmt: skip
+READ_AT_START = (
+    *READ_AT_IMPORT, "CONDA_", "CUBLAS", "CUDA_", "CUDNN_", "GLIBC_", "GLOO_", "HOME", "LANG",
+    "LC_", "LD_", "LOGNAME", "MALLOC_", "NCCL_", "NVIDIA_", "PATH", "PYTHON", "SHELL", "TMPDIR",
+    "TRITON_", "TZ", "USER", "VIRTUAL_ENV", "XDG_CACHE_HOME",
+)  # fmt: skip
 START_EXPIRY = 20.0  # seconds from the stamp of a start order until the agent refuses it

@@ -11,10 +11,6 @@ from typing import List, NoReturn
 
 from gpq_agent import wire
 
-READ_AT_IMPORT = (
-    "ATEN_", "BLIS_", "DNNL_", "GOMP_", "GOTO_", "KMP_", "MKL_", "NPY_", "NUMEXPR_", "OMP_",
-    "ONEDNN_", "OPENBLAS_", "PYTORCH_", "TORCH_", "TORCHDYNAMO_", "TORCHINDUCTOR_", "VECLIB_",
-)  # fmt: skip
 CHANGES = ("os.putenv", "os.unsetenv")  # audit events of Python
 LINE = (
     "gpq: the script changes {}, which torch reads when it is imported. It starts again in a new"
@@ -32,7 +28,7 @@ def watch(argv: List[str]) -> None:
         if is_over:
             return
         is_over = event == wire.AUDIT_INIT
-        if event in CHANGES and os.fsdecode(arguments[0]).startswith(READ_AT_IMPORT):
+        if event in CHANGES and os.fsdecode(arguments[0]).startswith(wire.READ_AT_IMPORT):
             is_over = True
             os.chdir(cwd)
             _start_again(os.fsdecode(arguments[0]), argv, env)

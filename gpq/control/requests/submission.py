@@ -15,6 +15,7 @@ from posixpath import basename, join, normpath
 
 from gpq import outward
 from gpq.control.requests.submission_checks import check_numbers, check_texts
+from gpq.core.feasibility.environments import early
 from gpq.core.model.events import (
     Event,
     HoldAsked,
@@ -41,8 +42,6 @@ RESOURCE = re.compile(r"[a-z]{1,16}")
 LISTS = ("argv", "resume_argv", "tags", "modules", "notify", "notify_on", "accept")
 # fields of the message that become something else
 LATER = ("level", "env", "after", "attributes", "proof")
-# variables by which an interpreter finds modules
-LEADS_TO_MODULES = ("PATH", "PYTHON", "LD_", "VIRTUAL_ENV", "CONDA_")
 MAX_PROOF = 500  # characters of one text
 HOME = "~"  # where the setup of frozen code runs. The code itself arrives with the first start
 
@@ -152,15 +151,7 @@ def _attributes_of(message: SpecMessage) -> Attributes | None:
 def environment_of(message: SpecMessage) -> str:
     """A digest of what a server must have. Jobs that need the same things share one check and one
     setup."""
-    env = sorted(
-        (name, value) for name, value in message.env.items() if not name.startswith("GPQ_")
-    )
-    if not message.setup:
-        env = [
-            (name, value)
-            for name, value in env
-            if message.modules and name.startswith(LEADS_TO_MODULES)
-        ]
+    env = early(message.env.items()) if message.setup or message.modules else []
     requirements: list[object] = [
         HOME if message.code else message.cwd,
         message.setup,

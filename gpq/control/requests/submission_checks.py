@@ -8,6 +8,7 @@ import signal
 
 from gpq.config_rules import CODE_OF_HABIT
 from gpq.control.selectors import NAME, is_selector
+from gpq.core.feasibility.environments import early
 from gpq.core.model.jobs import (
     TORCHRUN,
     Level,
@@ -66,6 +67,11 @@ def _check_command(message: SpecMessage) -> None:
     if len(message.setup) > MAX_SETUP:
         problem = f"--setup has {len(message.setup)} characters"
         raise UsageError(problem, "put them into a script and name the script")
+    for name, _ in set(message.env.items()) - set(early(message.env.items())):
+        use, assignment = rf"\$\{{?{re.escape(name)}\b", rf"\b{re.escape(name)}="
+        if re.search(use, message.setup) and not re.search(assignment, message.setup):
+            problem = f"the setup uses {name}, which only the job gets, where it starts"
+            raise UsageError(problem, f"give it a value in --setup: {name}=... before the command")
 
 
 def _check_names(message: SpecMessage) -> None:

@@ -2,22 +2,24 @@
 may use. Pure.
 
 `JobSpec.environment` identifies an environment. It is a digest of interpreter, working directory,
-setup, modules and variables, and "" asks for nothing. gpq does not use a server that it has not
-asked yet, or that lacks the environment. A server where a part of a job with the same environment
-runs has it.
+setup, modules and `early` variables, and "" asks for nothing. gpq does not use a server that it has
+not asked yet, or that lacks the environment. A server where a part of a job with the same
+environment runs has it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 
+from gpq.core.feasibility.shapes import Checks, suits
 from gpq.core.model.actions import Prepare
 from gpq.core.model.events import EnvironmentSeen
 from gpq.core.model.jobs import HOLDS_DEVICES, DesiredState, Job, JobSpec, JobState
 from gpq.core.model.nodes import Fitness, NodeState
 from gpq.core.model.snapshot import Snapshot
 from gpq.core.model.units import JobId, NodeId, Seconds
+from gpq.outward import SECRET
 
 # gpq checks a fit environment again after this time, if a job may still be placed there
 FIT_FOR: Seconds = 600.0
@@ -25,42 +27,56 @@ UNFIT_FOR: Seconds = 30.0  # and an unfit one after this time: the user may have
 KEPT: Seconds = 3600.0  # findings about environments that no job asks for any more
 MANY = 1000  # gpq drops those findings if there are more than this
 
-Checks = Mapping[tuple[NodeId, str], Fitness]
+# by how they begin: variables by which an interpreter finds modules
+LEADS_TO_MODULES = ("PATH", "PYTHON", "LD_", "VIRTUAL_ENV", "CONDA_")
 
 
-def is_fit(checks: Checks, node: NodeId, environment: str) -> bool:
-    """May a job with this environment be placed there?"""
-    if not environment:
-        return True
-    fitness = checks.get((node, environment))
-    return fitness is not None and fitness.fit
+def early(
+    env: Iterable[tuple[str, str]], prefixes: tuple[str, ...] = LEADS_TO_MODULES
+) -> list[tuple[str, str]]:
+    """The variables of a job that a server may know before the job starts there, sorted. All others
+    go to no other server than that."""
+    return sorted(
+        pair for pair in env if pair[0].startswith(prefixes) and not SECRET.search(pair[0])
+    )
 
 
 def wanted(snapshot: Snapshot, only: NodeId | None = None) -> list[Prepare]:
-    """What servers that answer must check now: each environment of jobs that may be placed, once
-    per server."""
-    job_by_environment = _jobs_by_environment(snapshot)
-    if not job_by_environment:
-        return []
-    nodes = [only] if only is not None else sorted(snapshot.nodes)
-    return [
-        Prepare(node, environment, job_by_environment[environment].spec)
-        for node in nodes
-        if _is_up(snapshot, node)
-        for environment in sorted(job_by_environment)
-        if _is_stale(snapshot, node, environment) and not _is_used(snapshot.jobs, node, environment)
-    ]
+    """What servers that answer must check now: each environment of jobs that may be placed there,
+    once per server."""
+    jobs = _first_jobs(snapshot)
+    looks: list[Prepare] = []
+    for name in [only] if only is not None else sorted(snapshot.nodes) if jobs else ():
+        if not _is_up(snapshot, name):
+            continue
+        specs = {
+            job.spec.environment: job.spec
+            for job in reversed(jobs)
+            if _may_serve(snapshot, name, job.spec)
+        }
+        looks += [
+            Prepare(name, environment, spec)
+            for environment, spec in sorted(specs.items())
+            if _is_stale(snapshot, name, environment)
+            and not _is_used(snapshot.jobs, name, environment)
+        ]
+    return looks
 
 
-def _jobs_by_environment(snapshot: Snapshot) -> dict[str, Job]:
-    """The first job with each environment, of those that may be placed."""
-    job_by_environment: dict[str, Job] = {}
-    for name in sorted(snapshot.jobs):
-        job = snapshot.jobs[name]
-        environment = job.spec.environment
-        if environment and environment not in job_by_environment and _may_be_placed(job):
-            job_by_environment[environment] = job
-    return job_by_environment
+def _first_jobs(snapshot: Snapshot) -> list[Job]:
+    """The first job with each environment and need of devices, of those that may be placed."""
+    jobs: dict[tuple[object, ...], Job] = {}
+    for _, job in sorted(snapshot.jobs.items()):
+        spec = job.spec
+        if spec.environment and _may_be_placed(job):
+            needs = spec.gpu_type, spec.min_gpu_memory_mib, spec.min_gpus > 1
+            jobs.setdefault((spec.environment, *needs), job)
+    return list(jobs.values())
+
+
+def _may_serve(snapshot: Snapshot, name: NodeId, spec: JobSpec) -> bool:
+    """Has the server a device for it, whatever its state?"""
+    return any(suits(device, spec) for device in snapshot.nodes[name].devices)
 
 
 def _is_up(snapshot: Snapshot, name: NodeId) -> bool:
@@ -154,7 +170,9 @@ def obstacles(snapshot: Snapshot, job: Job) -> list[str]:
     lines = []
     for name in sorted(snapshot.nodes):
         fitness = snapshot.checks.get((name, job.spec.environment))
-        if not _is_up(snapshot, name) or not job.spec.environment:
+        if not (_is_up(snapshot, name) and job.spec.environment):
+            continue
+        if not _may_serve(snapshot, name, job.spec):
             continue
         if fitness is None:
             what = "its setup and its environment are" if job.spec.setup else "its environment is"
@@ -186,7 +204,7 @@ def _asked(snapshot: Snapshot, job: Job) -> Iterator[Fitness | None]:
     return (
         snapshot.checks.get((name, job.spec.environment))
         for name in sorted(snapshot.nodes)
-        if _is_up(snapshot, name)
+        if _is_up(snapshot, name) and _may_serve(snapshot, name, job.spec)
     )
 
 

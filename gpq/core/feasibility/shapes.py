@@ -6,16 +6,16 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 
-from gpq.core.feasibility.environments import is_fit
 from gpq.core.feasibility.mobility import held_by, is_leaving
 from gpq.core.feasibility.reservations import Barred, barred
 from gpq.core.freedoms.freedoms import bound
 from gpq.core.model.jobs import Job, JobSpec, Level
-from gpq.core.model.nodes import Device, DeviceState, Node, NodeState, is_slice
+from gpq.core.model.nodes import Device, DeviceState, Fitness, Node, NodeState, is_slice
 from gpq.core.model.placements import Placement, Shape
 from gpq.core.model.snapshot import Snapshot
 from gpq.core.model.units import DeviceId, JobId, NodeId
 
+Checks = Mapping[tuple[NodeId, str], Fitness]
 Supply = Mapping[NodeId, tuple[DeviceId, ...]]
 DeviceKind = tuple[str, int, bool, Barred, str]
 
@@ -45,6 +45,12 @@ def suits(device: Device, spec: JobSpec) -> bool:
         and device.memory_mib >= spec.min_gpu_memory_mib
         and not (spec.min_gpus > 1 and device.is_slice)
     )
+
+
+def is_fit(checks: Checks, node: NodeId, environment: str) -> bool:
+    """May a job with this environment be placed there?"""
+    fitness = checks.get((node, environment))
+    return not environment or (fitness is not None and fitness.fit)
 
 
 def supply(

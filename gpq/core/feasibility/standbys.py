@@ -5,9 +5,8 @@ The agents of the servers where it runs know it themselves.
 
 from __future__ import annotations
 
-from gpq.core.feasibility.environments import is_fit
 from gpq.core.feasibility.mobility import settled_at
-from gpq.core.feasibility.shapes import nodes_up, usable
+from gpq.core.feasibility.shapes import is_fit, nodes_up, usable
 from gpq.core.model.actions import Launch, Warm
 from gpq.core.model.jobs import TERMINAL, DesiredState, Job
 from gpq.core.model.nodes import Node

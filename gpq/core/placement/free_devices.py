@@ -10,9 +10,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from gpq.core.feasibility.environments import is_fit
 from gpq.core.feasibility.reservations import NOTHING, Barred, barred
-from gpq.core.feasibility.shapes import nodes_up, usable
+from gpq.core.feasibility.shapes import is_fit, nodes_up, usable
 from gpq.core.model.jobs import Allotment, Job, JobSpec
 from gpq.core.model.nodes import Node
 from gpq.core.model.placements import Layout, Placement, Shape

@@ -149,7 +149,8 @@ class NodeSession:
             self._say_start(send, action)
             return
         if isinstance(action, Warm):
-            operation, fields = "warm", {"order": self._start_order(action.launch)._asdict()}
+            order = self._start_order(start_orders.as_expected(action.launch))
+            operation, fields = "warm", {"order": order._asdict()}
         else:
             operation, fields = start_orders.message(action)
         key = wire.attempt_key(action.job, action.attempt)

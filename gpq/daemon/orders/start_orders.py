@@ -5,12 +5,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
 
 from gpq_agent import wire
 
 from gpq.attributes import OF_MACHINES, RESOURCES, UNLIMITED
+from gpq.core.feasibility.environments import early
 from gpq.core.feasibility.leases import margin
 from gpq.core.model.actions import Forget, Launch, Prepare, Retune, Stop
 from gpq.core.model.jobs import TORCHRUN, Attributes, JobSpec, Level
@@ -123,6 +125,14 @@ def _cwd(spec: JobSpec) -> str:
     return spec.cwd
 
 
+def as_expected(launch: Launch) -> Launch:
+    """What a server may know of a launch that it expects, which may happen elsewhere."""
+    env = tuple(early(launch.spec.env, wire.READ_AT_START))
+    return replace(
+        launch, spec=replace(launch.spec, argv=launch.spec.argv[:1], resume_argv=(), env=env)
+    )
+
+
 def message(action: Stop | Retune | Forget) -> tuple[str, dict[str, Any]]:
     """The operation of an order that is not a start, and its fields."""
     key = wire.attempt_key(action.job, action.attempt)
@@ -162,7 +172,7 @@ def prepare_order(
         any_python=_gives_way(spec, python),
         setup=spec.setup,
         modules=list(spec.modules),
-        env={**variables, **dict(spec.env)},
+        env={**variables, **dict(early(spec.env) if spec.setup or spec.modules else ())},
         limit=limit,
         attributes=_attributes(spec, local),
     )

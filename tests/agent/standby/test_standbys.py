@@ -26,7 +26,7 @@ def test_other_scripts_variables_or_attributes_get_a_new_interpreter(scripts: Sc
     other = {"umask": 0o77, "nice": 0, "limits": {}}
     (scripts.folder / "other.py").write_text("print(1)")
     other_script = {"argv": [sys.executable, "other.py"]}
-    for fields in (other_script, {"env": {"OMP_NUM_THREADS": "2"}}, {"env": {"NEW": ""}}, {"attributes": other}):
+    for fields in (other_script, {"env": {"OMP_NUM_THREADS": "2"}}, {"env": {"LC_NEW": ""}}, {"attributes": other}):
         key = scripts.start("print(1)", **fields)
         assert scripts.node.ended(key)["code"] == 0
         assert not scripts.is_warm(key)
@@ -113,6 +113,15 @@ def test_the_daemon_may_ask_for_a_standby_before_the_first_attempt_on_this_serve
     key = scripts.start("print(1)")
     assert scripts.node.ended(key)["code"] == 0
     assert scripts.is_warm(key)
+
+
+def test_a_standby_gets_variables_that_no_import_reads_only_with_its_attempt(scripts: Scripts, spool: Path) -> None:
+    scripts.prepare(env={"WANDB_API_KEY": "before"})
+    [standby] = waiting(spool)
+    assert b"before" not in Path(f"/proc/{standby.pid}/environ").read_bytes()
+    key = scripts.start("import os; print(os.environ['WANDB_API_KEY'])", env={"WANDB_API_KEY": "here"})
+    assert scripts.node.ended(key)["code"] == 0
+    assert (scripts.is_warm(key), scripts.node.log(key)) == (True, b"here\n")
 
 
 def test_on_gpus_a_standby_of_each_thread_setting_is_needed(tmp_path: Path) -> None:

@@ -80,6 +80,18 @@ def test_only_servers_that_answer_and_are_not_drained_are_asked_and_only_for_job
     assert environments.wanted(held) == []
 
 
+def test_only_servers_with_a_gpu_that_suits_one_of_the_jobs_are_asked() -> None:
+    here = snapshot(
+        node("a", type="A100"), node("b", type="H100"), node("c", 0),
+        job(1, spec_=replace(NEEDS, gpu_type="A100")),
+    )  # fmt: skip
+    assert asked(next_round(here)) == [("a", "e1")]
+    assert explain(here, {}, here.jobs[JobId(1)]).reasons == ("server a: its environment is being checked",)
+    other = replace(here, jobs={**here.jobs, **snapshot(job(2, spec_=replace(NEEDS, gpu_type="h1"))).jobs})
+    looks = environments.wanted(other)
+    assert [(look.node, look.spec.gpu_type) for look in looks] == [("a", "A100"), ("b", "h1")]
+
+
 def test_findings_are_checked_again_in_time() -> None:
     here = after(snapshot(node("a"), node("b"), job(1, spec_=NEEDS)), seen(A, at=100.0), seen(B, fit=False, at=100.0))
     for now, nodes in (

@@ -12,7 +12,7 @@ from gpq.core.model.jobs import Attributes, JobSpec, Level, Proof
 from gpq.core.model.placements import BatchOrder, Placement
 from gpq.core.model.units import DeviceId, JobId, NodeId
 from gpq.daemon.orders import slurm_env
-from gpq.daemon.orders.start_orders import can_meet, masters, prepare_order, start_order
+from gpq.daemon.orders.start_orders import as_expected, can_meet, masters, prepare_order, start_order
 from gpq.options.directives import slurm_variables
 from gpq.rpc.protocol import LIKE_SLURM
 from tests.support.builders import node, spec
@@ -148,6 +148,18 @@ def test_the_interpreter_comes_from_the_request_then_the_server_then_the_submiss
         assert (look.python, look.any_python, look.limit) == (found, gives_way, 60.0)
     command = spec(level=Level.BLACK_BOX, python="/mine", environment="e")
     assert prepare_order(Prepare(NodeId("a"), "e", command), "/theirs", 60.0).python == ""
+
+
+def test_a_server_where_a_job_may_never_start_learns_only_what_an_interpreter_needs() -> None:
+    leads = {"PATH": "/bin", "PYTHONPATH": "/mine", "LD_LIBRARY_PATH": "/lib"}
+    secret = {"WANDB_API_KEY": "k", "CONDA_TOKEN": "k", "HF_HOME": "/h", "GPQ_X": "1"}
+    env = tuple({**leads, **secret}.items())
+    for fields, sent in (({}, {}), ({"modules": ("torch",)}, leads), ({"setup": "make"}, leads)):
+        wanted = spec(env=env, environment="e", **fields)
+        assert prepare_order(Prepare(NodeId("a"), "e", wanted), "", 60.0).env == sent
+    wanted = spec(argv=("train.py", "--token", "k"), env=(*env, ("OMP_NUM_THREADS", "2")))
+    known = as_expected(Launch(JobId(1), 1, wanted, place(a=1), BatchOrder())).spec
+    assert (known.argv, dict(known.env)) == (("train.py",), {**leads, "OMP_NUM_THREADS": "2"})
 
 
 def test_resume_arguments_come_from_the_second_attempt_on() -> None:

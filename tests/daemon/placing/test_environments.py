@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from gpq.errors import GpqError
 from gpq.rpc.job_answers import CancelResult, DryRun, Explanation, JobList, JobView, LogChunk, Submitted
 from gpq.rpc.requests import Cancel, Logs, SpecMessage, Status, Submit, Wait, Why
 from tests.daemon.daemons import Daemon, daemon
@@ -119,6 +120,20 @@ def test_a_setup_runs_on_each_server_before_the_first_start_and_jobs_get_what_it
         assert ended(served, job).state == "completed"
         assert log(served, job).split()[2] == "42"
     wait_until(lambda: (tmp_path / "ran").read_text() == "ran\nran\n", "it ran once on each of the two servers")
+
+
+def test_a_setup_does_not_see_the_variables_that_only_the_job_gets(served: Daemon, script: str, tmp_path: Path) -> None:
+    setup = f"env >> {tmp_path}/seen; export MADE=1"
+    job = submit(
+        served, [script], "/tmp", setup=setup, env={"WANDB_API_KEY": "only-here", "MADE": "0", "PATH": "/bin:/usr/bin"}
+    )
+    assert ended(served, job).state == "completed"
+    assert log(served, job).split()[2] == "1"
+    assert "PATH=/bin:/usr/bin\n" in (tmp_path / "seen").read_text()
+    assert "only-here" not in (tmp_path / "seen").read_text()
+    with pytest.raises(GpqError, match="the setup uses WANDB_API_KEY, which only the job gets") as refusal:
+        submit(served, ["true"], "/tmp", setup='curl "${WANDB_API_KEY}"', env={"WANDB_API_KEY": "only-here"})
+    assert "WANDB_API_KEY=..." in refusal.value.hint
 
 
 def test_a_setup_that_fails_keeps_the_job_waiting_with_its_last_line(served: Daemon) -> None:

@@ -11,18 +11,16 @@ from gpq_agent import wire
 from gpq_agent.node.shim.launch import OF_TORCHRUN
 
 THREADS = "OMP_NUM_THREADS"
-# Variables that differ between attempts and that no import reads: these, and those of FAMILIES.
-FAMILIES = ("GPQ_", "SLURM_", "TORCHELASTIC_")
+# variables of wire.READ_AT_START that differ between attempts, and that no import reads
 OF_ATTEMPTS = (
-    "CUDA_VISIBLE_DEVICES", "RANK", "LOCAL_RANK", "ROLE_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE",
-    "ROLE_WORLD_SIZE", "GROUP_RANK", "GROUP_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT",
-    "GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME", "TORCH_NCCL_ASYNC_ERROR_HANDLING",
+    "CUDA_VISIBLE_DEVICES", "GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME",
+    "TORCH_NCCL_ASYNC_ERROR_HANDLING",
 )  # fmt: skip
 
 
 class Recipe(NamedTuple):
-    """How to make a standby. `program`: the script, which has used the library before. `env`: the
-    variables that its attempts have in common."""
+    """How to make a standby. `program`: the script, which has used the library before. `env`: what
+    an import may read, without the secrets of the job."""
 
     program: str
     python: str
@@ -37,7 +35,7 @@ class Recipe(NamedTuple):
 
 def is_of_attempt(name: str) -> bool:
     """May this variable differ between attempts that one standby fits?"""
-    return name in OF_ATTEMPTS or name.startswith(FAMILIES)
+    return name in OF_ATTEMPTS or not name.startswith(wire.READ_AT_START)
 
 
 def recipes(order: wire.StartOrder, env: Dict[str, str]) -> List[Recipe]:
