@@ -20,6 +20,7 @@ from gpq.config import NodeConfig
 from gpq.options import environment
 from gpq.rpc import node_answers, requests
 from gpq.rpc.node_answers import NodeView
+from gpq.views.plain import safe
 
 EXAMINE, DRIVER, TORCH = 20.0, 40.0, 75.0  # seconds
 
@@ -32,7 +33,7 @@ class Progress:
 
     def __call__(self, line: str) -> None:
         if self._shown:
-            sys.stderr.write(f"\r\x1b[K{line}")
+            sys.stderr.write(f"\r\x1b[K{safe(line)}")
             sys.stderr.flush()
 
 

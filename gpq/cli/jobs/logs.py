@@ -15,6 +15,7 @@ from gpq.cli.shared.typer_app import Job, Json, frame
 from gpq.client import job_logs
 from gpq.client.connection import Lasting
 from gpq.rpc import job_answers
+from gpq.views.plain import safe
 from gpq.views.terminal import Filter
 
 app = frame()
@@ -111,4 +112,4 @@ class Transcript:
         """Write a separating line."""
         if self._line_open:
             self._sink.write(b"\n")
-        self._sink.write(f"--- {text} ---\n".encode())
+        self._sink.write(f"--- {safe(text)} ---\n".encode())

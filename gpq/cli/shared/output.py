@@ -54,12 +54,11 @@ def emit(result: Any) -> None:
 
 
 def text(view: Callable[[Any, int, str], list[str]], answer: Any, color: str) -> None:
-    """Print the lines of a view on stdout, as wide as the terminal. The view has escaped everything
-    from outside."""
+    """Print the lines of a view on stdout, as wide as the terminal, escaped."""
     limit = plain.terminal_width()
-    lines = view(answer, limit, "█" if plain.ellipsis() == "…" else "#")
+    lines = map(plain.safe, view(answer, limit, "█" if plain.ellipsis() == "…" else "#"))
     if plain.wants_colour(color):
-        lines = [plain.tinted(line) for line in lines]
+        lines = map(plain.tinted, lines)
     sys.stdout.write("".join(line + "\n" for line in lines))
     sys.stdout.flush()
 

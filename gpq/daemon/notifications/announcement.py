@@ -1,6 +1,7 @@
 """Decides which facts of the journal make a notification, and writes its text. Pure.
 
-The text never contains the job's command or environment, because they may be private.
+The text never contains the job's command or environment, because they may be private. What a job
+or a server says goes through `redaction`.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from gpq.core.feasibility.leases import span
 from gpq.core.model import events as facts
 from gpq.core.model.jobs import HOLDS_DEVICES, TERMINAL, Job, JobState
 from gpq.core.model.units import Seconds
+from gpq.daemon.notifications import redaction
 
 Told = (
     facts.Started
@@ -74,6 +76,7 @@ def headline(job: Job, word: str, fact: str) -> str:
     name = f"job {job.id}"
     if job.name:
         name += f" {job.name}"
+    fact = redaction.one_line(fact, job.spec.env)
     match word:
         case "start":
             return f"{name} is running"
@@ -88,7 +91,7 @@ def headline(job: Job, word: str, fact: str) -> str:
     outcome = f"{name} {HOW.get(job.state, str(job.state))}"
     end_line = event_text.ended_line(job)
     if end_line:
-        outcome += f": {end_line}"
+        outcome += f": {redaction.one_line(end_line, job.spec.env)}"
     return outcome
 
 
@@ -111,7 +114,7 @@ def letter(
     if lines:
         body += ["", f"The last {len(lines)} lines of its log:", *lines]
     elif note:
-        body += ["", note]
+        body += ["", redaction.one_line(note, job.spec.env)]
     if word in WITH_LOG:
         body += ["", f"gpq logs {job.id}"]
     return Notification(f"gpq: {headline(job, word, fact)}"[:150], "\n".join(body))

@@ -58,7 +58,7 @@ class LetterWriter:
         try:
             text = self._end_of_log(launch)
         except (GpqError, ValueError, KeyError, TypeError) as error:
-            return [], f"Cannot read its log now: {redaction.plain(str(error))[:200]}"
+            return [], f"Cannot read its log now: {error}"
         return redaction.last_lines(text, self._lines, job.spec.env), ""
 
     def _end_of_log(self, launch: Launched) -> str:

@@ -52,6 +52,11 @@ def last_lines(text: str, count: int, env: Iterable[tuple[str, str]] = ()) -> li
     return [redact(line, secrets) for line in lines[max(len(lines) - count, 0) :]]
 
 
+def one_line(text: str, env: Iterable[tuple[str, str]]) -> str:
+    """A headline or a fact about a job as one line, safe to send. `env`: the job's."""
+    return redact(plain(" ".join(text.splitlines())), _values(env))
+
+
 # Is the character a small letter, a capital letter, a digit?
 LETTERS_AND_DIGITS = {(True, False, False), (False, True, False), (False, False, True)}
 

@@ -7,7 +7,10 @@ import base64
 import random
 
 import pytest
+from msgspec import structs
 
+from gpq.cli.jobs.logs import Transcript
+from gpq.cli.shared import output
 from gpq.client import tailing
 from gpq.rpc.job_answers import LogChunk
 
@@ -69,6 +72,17 @@ def test_a_job_without_attempts_and_a_silent_attempt_begin_at_their_start() -> N
     assert tailing.begin(Written([b"1\n2\n", b"3\n"], 10, silent=1).read, 0, 1) == (2, 0)
     assert tailing.begin(Written([b"1\n2\n", b"3\n"], 10, silent=1).read, 0, 2) == (1, 0)
     assert tailing.begin(Written([b"1\n2\n", b"3\n"], 10, silent=2).read, 0, 2) == (2, 0)
+
+
+def test_what_a_server_says_of_a_log_cannot_control_the_terminal(capfdbinary: pytest.CaptureFixture[bytes]) -> None:
+    evil = "\x1b]0;title\x07\x1b[2J\n$ \u202e"
+    piece = LogChunk(1, evil, "", 0, False, [1, 2], ["a"], "running", evil)
+    Transcript(filtered=True).write(piece)
+    Transcript(filtered=False).write(structs.replace(piece, silent=""))
+    output.text(lambda *_: [evil], None, "never")
+    written = capfdbinary.readouterr().out
+    assert not set(b"\x1b\x07") & set(written)
+    assert written.count(b"\n") == 3
 
 
 def test_the_gap_that_the_log_limit_leaves_does_not_count_as_a_line() -> None:

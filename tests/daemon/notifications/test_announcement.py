@@ -73,6 +73,28 @@ def test_a_message_has_the_end_of_the_log_but_no_command_and_no_environment() ->
     assert "Cannot read its log now: a is silent" in without.body
 
 
+@pytest.mark.parametrize(
+    "line", ["HTTPError: 401 for https://ana:hunter2-Secret@x.de", "KeyError: hunter2-Secret", "at K=versteckt"]
+)
+def test_no_line_that_a_job_or_a_server_wrote_leaves_with_a_secret_or_a_control_character(line: str) -> None:
+    job_ = replace(GOING, spec=replace(GOING.spec, env=(("API_TOKEN", "hunter2-Secret"), ("K", "versteckt"))))
+    failed = replace(job_, state=JobState.FAILED, placement=None, exit=Exit(code=1, note=line))
+    sent = [
+        letter(failed, "fail", "", [], "", now=9.0), letter(job_, "retry", f"attempt failed: {line}", [], "", now=9.0),
+        letter(job_, "fail", f"held: {line}", [], "", now=9.0), letter(job_, "retry", "x", [], line, now=9.0),
+        digest([headline(job_, "retry", line), headline(failed, "fail", "")]),
+    ]  # fmt: skip
+    for notification in sent:
+        text = f"{notification.title}\n{notification.body}"
+        assert "hunter2" not in text
+        assert "versteckt" not in text
+        assert "gpq removed a line that may contain a secret" in text
+    assert sent[0].title.startswith("gpq: job 1 train failed: ")
+    title, body = letter(replace(failed, exit=Exit(1, note="a\x1b[2J\nb @everyone")), "fail", "", [], "", now=9.0)
+    assert title == "gpq: job 1 train failed: exit 1: a b @ everyone"
+    assert "\x1b" not in body
+
+
 def test_many_notifications_are_one_message_of_limited_length() -> None:
     told = digest([f"job {number} completed" for number in range(100)])
     assert told.title == "gpq: 100 messages about jobs"
