@@ -146,6 +146,7 @@ class Staging:
         data, skip = base64.b64decode(message["data"], validate=True), int(message["skip"])
         size = _size(path)
         if int(message["offset"]) == size and skip >= 0 and size + skip + len(data) <= entry.size:
+            arriving.check_space(self.folder, len(data))  # the listing may promise holes
             with open(path, "ab") as stream:
                 if skip:
                     stream.truncate(size + skip)
@@ -158,8 +159,10 @@ class Staging:
         place, entries = self._coming(message)
         for number, data in message["parts"]:
             _, path = _at(place, entries, number)
+            content = base64.b64decode(data, validate=True)
+            arriving.check_space(self.folder, len(content))
             with open(path, "wb") as stream:
-                stream.write(base64.b64decode(data, validate=True))
+                stream.write(content)
         return {}
 
     def _seal(self, message: Message, check: Callable[[], None]) -> Work:

@@ -5,7 +5,7 @@ import shutil
 import tarfile
 from typing import Generator
 
-from gpq_agent.node.files.arriving import inside, remove
+from gpq_agent.node.files.arriving import check_space, inside, remove
 from gpq_agent.node.host.errors import SpoolError
 from gpq_agent.node.spool.trees import BLOCK
 
@@ -53,6 +53,7 @@ def _extract(archive: tarfile.TarFile, member: tarfile.TarInfo, folder: str) -> 
     source = archive.extractfile(member) if member.isreg() else None
     if source is None:
         raise SpoolError("the code contains something that is not a file: {!r}".format(member.name))
+    check_space(folder, member.size)
     mode = 0o755 if member.mode & 0o100 else 0o644  # never setuid, whatever it says
     with os.fdopen(
         os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, mode), "wb"

@@ -14,6 +14,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from gpq_agent.node.files import arriving, unpacking
+from gpq_agent.node.files.staging import Staging
+from gpq_agent.node.host.errors import SpoolError
+from gpq_agent.node.spool import trees
+from gpq_agent.node.spool.trees import Entry
 
 from tests.agent.node.harness import NodeAgent
 
@@ -222,6 +227,32 @@ def test_an_archive_that_leads_out_is_refused_whole(
     assert not bring(node, archive(*members))["ok"]
     assert not (spool / "checkpoints" / ".code").exists() or not list((spool / "checkpoints" / ".code").iterdir())
     assert not (spool / "checkpoints" / "out").exists()
+
+
+def test_data_in_place_of_the_holes_that_a_listing_promised_leaves_the_reserve_of_the_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    staging = Staging(str(tmp_path))
+    put, scatter = staging.operations["put"], staging.operations["scatter"]
+    files = [Entry("own/big", 1 << 30, "t1"), Entry("own/small", 5, sha(b"small"))]
+    work = staging._stage({"job": 7, "files": trees.as_json(files)})
+    list(work)  # by its own words it needs no space
+    data = base64.b64encode(b"x" * 5).decode()
+    assert put({"job": 7, "at": 0, "offset": 0, "skip": 0, "data": data})["offset"] == 5
+    free = os.statvfs(tmp_path)
+    monkeypatch.setattr(arriving, "SPARE", free.f_blocks * free.f_frsize)  # more than the disk ever has
+    sparse = tmp_path / "archive"
+    sparse.write_bytes(archive(("a", b"x")))
+    for refused in (
+        lambda: put({"job": 7, "at": 0, "offset": 5, "skip": 0, "data": data}),
+        lambda: scatter({"job": 7, "parts": [[1, data]]}),
+        lambda: list(unpacking.unpack(str(sparse), str(tmp_path / "code"))),
+    ):
+        with pytest.raises(SpoolError, match="not enough space"):
+            refused()
+    assert (tmp_path / ".staging" / "7" / "0").stat().st_size == 5
+    assert not (tmp_path / "code").exists()
+    assert put({"job": 7, "at": 0, "offset": 5, "skip": 1 << 20, "data": ""})["offset"] == 5 + (1 << 20), "a hole"
 
 
 def test_files_of_a_running_job_are_not_dropped(node: NodeAgent) -> None:
