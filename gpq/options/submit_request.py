@@ -123,6 +123,7 @@ def _with_lines(
     from gpq.options.directives import sbatch
 
     notes: list[str] = []
+    asked = fields.get("env", [])
     own, pairs = _own_lines(script)
     where = f"#GPQ in {script.name}"
     translated = sbatch.translate(pairs, where, explicit_fields={**own, **fields}, shell=shell)
@@ -145,6 +146,9 @@ def _with_lines(
         env, remarks = slurm_variables.environment(options, fields, script, shell=shell)
         fields["env"] = [*env, *fields.get("env", [])]
         notes += remarks
+    taken = [name for name in fields.get("env", []) if "=" not in name and name not in asked]
+    if taken:
+        notes.append(f"{script.name} passes {', '.join(taken)} of your shell on to the job")
     if script.calls_srun and shutil.which("srun") is None:
         notes.append(
             f"{script.name} calls srun, which is not installed here, so those lines will fail:"

@@ -56,6 +56,21 @@ def settled(folder: Path, text: str, *argv: str, name: str = "job.sh") -> submit
     return submit_request.settle(parsed)
 
 
+@pytest.mark.parametrize(
+    "line", ["#GPQ --env AWS_KEY", "#GPQ -e B=1 -e AWS_KEY", "#GPQ --export=AWS_KEY", "#SBATCH --export=ALL,AWS_KEY"]
+)
+def test_a_variable_of_the_shell_that_a_script_takes_is_named_without_its_value(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, line: str
+) -> None:
+    monkeypatch.setenv("AWS_KEY", "hunter2")
+    for name in ("job.sh", "train.py"):
+        notes = settled(tmp_path, f"#!/bin/sh\n{line}\n", name=name).notes
+        assert f"{name} passes AWS_KEY of your shell on to the job" in notes
+        assert "hunter2" not in str(notes)
+    for argv in (["--env", "AWS_KEY"], ["--export=AWS_KEY"]):
+        assert not any("passes AWS_KEY" in note for note in settled(tmp_path, f"#!/bin/sh\n{line}\n", *argv).notes)
+
+
 def test_a_typical_script_becomes_a_command_with_its_options(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     found = settled(tmp_path, TYPICAL)
