@@ -206,6 +206,35 @@ def test_a_client_that_asks_for_open_metrics_gets_it(lab: Lab) -> None:
         fetch(lab.url + "/../passwd")
 
 
+@pytest.mark.parametrize(
+    ("host", "code"),
+    [
+        ("evil.example:9464", 403), ("127.0.0.1.evil.example", 403), ("", 403), ("localhost.evil.example", 403),
+        ("[::1].evil.example", 403), ("localhost:9464", 200), ("127.0.0.1", 200), ("[::1]:1", 200), (None, 200),
+    ],
+)  # fmt: skip
+def test_a_web_page_that_gives_its_name_our_address_reads_nothing(lab: Lab, host: str | None, code: int) -> None:
+    line = "" if host is None else f"Host: {host}\r\n"
+    with socket.create_connection(("127.0.0.1", int(lab.url.rsplit(":", 1)[1].partition("/")[0]))) as page:
+        page.sendall(f"GET /metrics HTTP/1.0\r\n{line}\r\n".encode())
+        answer = page.makefile("rb").read()
+    assert int(answer.split()[1]) == code
+    assert (b"gpq_" in answer) == (code == 200)
+
+
+def test_slow_connections_keep_no_scraper_out(lab: Lab) -> None:
+    port = int(lab.url.rsplit(":", 1)[1].partition("/")[0])
+    slow = []
+    try:
+        for _ in range(MOST_OPEN + 2):
+            slow.append(socket.create_connection(("127.0.0.1", port)))
+            slow[-1].sendall(b"GET /metrics HTTP/1.0\r\nX: ")
+        assert samples(lab.url)
+    finally:
+        for one in slow:
+            one.close()
+
+
 def test_many_or_hanging_scrapers_block_nobody(lab: Lab, figures: Figures) -> None:
     port = int(lab.url.rsplit(":", 1)[1].partition("/")[0])
     idle = [socket.create_connection(("127.0.0.1", port)) for _ in range(2 * MOST_OPEN)]

@@ -1,8 +1,9 @@
 """Serves metrics over HTTP in separate threads. Slow scrapers, or many, cost the daemon little.
 
 There are at most `MOST_OPEN` connections, each for at most `LONGEST` seconds, and a new one at most
-every `REST` seconds. The text is renewed at most once a second, and takes at most a twentieth of
-the time. If the address is in use, gpq reports it and tries again.
+every `REST` seconds. One more ends the oldest, so slow connections keep no scraper out. The text is
+renewed at most once a second, and takes at most a twentieth of the time. If the address is in use,
+gpq reports it and tries again.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import http.server
 import logging
+import re
 import socket
 import socketserver
 import threading
@@ -31,6 +33,9 @@ PATIENCE = 5.0  # seconds without a byte
 FRESH = 1.0  # seconds for which a text is served again, at least
 SHARE = 20.0  # and at least this many times as long as it took to make
 AGAIN = 10.0  # seconds until the next try to listen
+# A web page can give its own name the address 127.0.0.1, and would read the metrics through the
+# browser of a user. A scraper on this machine uses the address, or "localhost".
+NO_NAME = re.compile(r"(?:localhost|[\d.]+|\[[\da-f:.]+\])(?::\d+)?", re.IGNORECASE)
 HOME = b"gpq: metrics for Prometheus are at /metrics\n"
 
 log = logging.getLogger(__name__)
@@ -115,6 +120,7 @@ class _Server(http.server.ThreadingHTTPServer):
     def __init__(self, address: Address, text: Callable[[str], tuple[str, bytes]]) -> None:
         self.address_family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
         self.text = text
+        self.private = address.private
         self._next = 0.0
         self._lock = threading.Lock()
         self._open: dict[Any, float] = {}  # connection -> when it ends
@@ -131,12 +137,12 @@ class _Server(http.server.ThreadingHTTPServer):
         time.sleep(max(self._next - time.monotonic(), 0.0))
         self._next = time.monotonic() + REST
         with self._lock:
-            full = len(self._open) >= MOST_OPEN
-            if not full:
-                self._open[request] = deadline(LONGEST)
-        if full:
-            self.shutdown_request(request)
-            return
+            if len(self._open) >= MOST_OPEN:
+                oldest = next(iter(self._open))
+                del self._open[oldest]
+                with contextlib.suppress(OSError):
+                    oldest.shutdown(socket.SHUT_RDWR)
+            self._open[request] = deadline(LONGEST)
         try:
             super().process_request(request, client_address)
         except RuntimeError:  # no thread available
@@ -166,6 +172,9 @@ class _Scrape(http.server.BaseHTTPRequestHandler):
     server: _Server
 
     def do_GET(self) -> None:
+        if self.server.private and not NO_NAME.fullmatch(self.headers.get("Host", "localhost")):
+            self.send_error(HTTPStatus.FORBIDDEN, "use the address, not a name")
+            return
         match self.path.partition("?")[0]:
             case "/metrics":
                 try:
