@@ -103,6 +103,28 @@ def test_a_job_gets_its_environment_its_cores_and_nothing_of_the_shim(node: Node
     assert [name for name in seen["files"] if not name.startswith("/proc/")] == sorted([os.devnull, log, log])
 
 
+def test_code_that_torch_compiles_is_in_a_folder_that_only_its_user_can_write(
+    agent: Callable[..., NodeAgent], spool: Path, tmp_path: Path
+) -> None:
+    """torch's own place is below /tmp, and whoever makes that first owns the code."""
+    name, folder = "TORCHINDUCTOR_CACHE_DIR", spool / "torchinductor"
+    old_umask = os.umask(0)
+    try:
+        node = agent("--slots", "1")
+    finally:
+        os.umask(old_umask)
+    assert show(node, tmp_path)["env"][name] == str(folder)
+    status = folder.stat()
+    assert (status.st_uid, status.st_mode & 0o777) == (os.geteuid(), 0o700)
+    assert show(node, tmp_path, 2, env={name: "/mine"})["env"][name] == "/mine"
+    (folder / "ab").mkdir()
+    for age, file in enumerate(("new.py", "old.py")):
+        (folder / "ab" / file).touch()
+        os.utime(folder / "ab" / file, (time.time() - 31 * 86400 * age,) * 2)
+    agent("--slots", "1")
+    wait_until(lambda: os.listdir(folder / "ab") == ["new.py"], "what nothing has used for a month is removed")
+
+
 def test_attributes_that_an_order_leaves_out_stay_as_the_agent_found_them(
     agent: Callable[..., NodeAgent], tmp_path: Path
 ) -> None:

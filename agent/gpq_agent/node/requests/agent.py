@@ -1,6 +1,7 @@
 """The agent: answers requests, and holds those that must wait."""
 
 import contextlib
+import os
 import sys
 import traceback
 from typing import Dict, Iterator, List, Optional, Set
@@ -22,6 +23,7 @@ from gpq_agent.node.requests.operations import Operations
 from gpq_agent.node.requests.replies import Message, Replies, refusal
 from gpq_agent.node.requests.survey import Survey
 from gpq_agent.node.requests.watches import CALM_POLL, Watches
+from gpq_agent.node.shim import launch, shim
 from gpq_agent.node.shim.leases import DaemonEpoch
 from gpq_agent.node.spool.spool import Spool
 
@@ -45,6 +47,10 @@ class Agent:
         visible: str = gpu_names.UUIDS,
     ) -> None:
         attempts = Attempts(place, Locks(locks, place.id))
+        compiled = os.path.join(place.path, launch.COMPILED)
+        os.makedirs(compiled, mode=0o700, exist_ok=True)
+        if os.listdir(compiled):  # in a process of its own, because it may take long
+            shim.detach(place.path, set(), lambda: launch.tidy_compiled(compiled))
         self.environments = Environments(place, base, default)
         yielding = Yielding(attempts.locks.folder)
         self.errands = Errands(place, base, yielding.folder, default.limits)

@@ -4,6 +4,7 @@ child."""
 import contextlib
 import os
 import signal
+import time
 from typing import Dict, List, NoReturn, Tuple
 
 from gpq_agent import wire
@@ -21,6 +22,9 @@ THREAD_LIMITS = (
     "MKL_NUM_THREADS",
     "NUMEXPR_NUM_THREADS",
 )
+# below the spool: code that torch.compile has made. Its own place in /tmp could belong to somebody
+COMPILED = "torchinductor"
+UNUSED = 30 * 86400.0  # seconds after which it is removed
 MASTER = "--master-addr="  # an option of torchrun
 
 
@@ -59,6 +63,7 @@ def environment(
         env[wire.ENV_CORES] = ";".join(",".join(map(str, device.cores)) for device in devices)
         threads = str(max(1, min(len(device.cores) for device in devices)))
         env = login.with_defaults(env, dict.fromkeys(THREAD_LIMITS, threads))
+    env = login.with_defaults(env, {"TORCHINDUCTOR_CACHE_DIR": os.path.join(spool.path, COMPILED)})
     if len(order.ranks) > 1:
         env = login.with_defaults(env, OF_TORCHRUN)
     if order.port and order.node_count == 1:
@@ -71,6 +76,16 @@ def environment(
             rendezvous.Rendezvous("127.0.0.1", loopback.name if loopback else ""), order.port, env
         )
     return env
+
+
+def tidy_compiled(folder: str) -> None:
+    """Remove what nothing has used for long."""
+    for place, _, names in os.walk(folder):
+        for path in (os.path.join(place, name) for name in names):
+            with contextlib.suppress(OSError):
+                status = os.lstat(path)
+                if time.time() - max(status.st_atime, status.st_mtime) > UNUSED:
+                    os.unlink(path)
 
 
 def addressed(argv: List[str], address: str) -> List[str]:
