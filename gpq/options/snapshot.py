@@ -46,8 +46,11 @@ def freeze(cwd: str) -> Frozen:
     be made, GpqError for a full disk."""
     top, git_folder = _repository(os.path.realpath(cwd))
     root = top or os.path.realpath(cwd)
-    listing = _listed(top, git_folder) if top else None
-    names = sorted(set(listing.names if listing else _all(root)))
+    kind = "a copy of the directory, no git"
+    if top:
+        listing, commit, state = _listed(top, git_folder)
+        kind = f"{f'commit {commit[:12]}' if commit else 'git, nothing committed yet'}, {state}"
+    names = sorted(set(listing if top else _all(root)))
     if not names:
         raise UsageError(
             f"there are no files for a snapshot in {root}",
@@ -66,10 +69,6 @@ def freeze(cwd: str) -> Frozen:
     inside = os.path.relpath(os.path.realpath(cwd), root)
     there = inside == "." or any(name.startswith(f"{inside}/") for name in names)
     code = _write(root, names, "" if there else inside)
-    kind = "a copy of the directory, no git"
-    if listing:
-        commit = f"commit {listing.commit[:12]}" if listing.commit else "git, nothing committed yet"
-        kind = f"{commit}, {listing.state}"
     return Frozen(code, inside, f"{kind}, {len(names)} files, sha256 {code[:12]}", root)
 
 
@@ -94,14 +93,6 @@ EXTENSIONS = ("objectformat", "refstorage")
 VALUES = rf"^(core\.({'|'.join(OF_CORE)})|extensions\.({'|'.join(EXTENSIONS)}))$"
 
 
-class _Listing(NamedTuple):
-    """`names`: paths from the top, with files of submodules, without removed files."""
-
-    names: list[str]
-    commit: str
-    state: str
-
-
 def _repository(path: str) -> tuple[str, str]:
     """The top of the repository that contains `path`, and its .git. "" twice outside one, or
     without git."""
@@ -122,8 +113,9 @@ def _git_folder(top: str) -> str:
     return path if os.path.isfile(os.path.join(path, "HEAD")) else ""
 
 
-def _listed(top: str, git_folder: str) -> _Listing:
-    """Raises UsageError if git cannot list the files."""
+def _listed(top: str, git_folder: str) -> tuple[list[str], str, str]:
+    """(paths from the top with files of submodules and without removed files, commit, state).
+    Raises UsageError if git cannot list the files."""
     try:
         with tempfile.TemporaryDirectory(prefix="gpq-") as place:
             git = _without_programs(place, top, git_folder)
@@ -144,12 +136,12 @@ def _listed(top: str, git_folder: str) -> _Listing:
         if os.path.isdir(path) and not os.path.islink(path):
             # A submodule, or another repository in this one. It is empty if never fetched.
             if inner_folder := _git_folder(path):
-                inner = _listed(path, inner_folder)
-                names += [os.path.join(name, inner_name) for inner_name in inner.names]
-                state = inner.state if state == "clean" else state
+                inner_names, _, inner_state = _listed(path, inner_folder)
+                names += [os.path.join(name, inner_name) for inner_name in inner_names]
+                state = inner_state if state == "clean" else state
         elif os.path.lexists(path):
             names.append(name)
-    return _Listing(names, commit, state)
+    return names, commit, state
 
 
 def _without_programs(

@@ -23,14 +23,9 @@ def gpus() -> Check:
     command = [sys.executable, "-m", "gpq_agent.node.doctor.gpu_looks", "any"]
     try:
         answer = subprocess.run(  # in /, so that no file in the current folder counts as a module
-            command,
-            capture_output=True,
-            text=True,
-            timeout=LIMIT,
-            env=environ,
-            cwd="/",
+            command, capture_output=True, text=True, timeout=LIMIT, env=environ, cwd="/",
             check=False,
-        )
+        )  # fmt: skip
     except subprocess.TimeoutExpired:
         finding = f"the NVIDIA driver did not answer within {LIMIT:.0f} s"
         return Check(

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
+from functools import partial
 
 from gpq.core.feasibility.shapes import Checks, suits
 from gpq.core.model.actions import Prepare
@@ -45,22 +46,12 @@ def wanted(snapshot: Snapshot, only: NodeId | None = None) -> list[Prepare]:
     """What servers that answer must check now: each environment of jobs that may be placed there,
     once per server."""
     jobs = _first_jobs(snapshot)
-    looks: list[Prepare] = []
-    for name in [only] if only is not None else sorted(snapshot.nodes) if jobs else ():
-        if not _is_up(snapshot, name):
-            continue
-        specs = {
-            job.spec.environment: job.spec
-            for job in reversed(jobs)
-            if _may_serve(snapshot, name, job.spec)
-        }
-        looks += [
-            Prepare(name, environment, spec)
-            for environment, spec in sorted(specs.items())
-            if _is_stale(snapshot, name, environment)
-            and not _is_used(snapshot.jobs, name, environment)
-        ]
-    return looks
+    looks: dict[tuple[NodeId, str], Prepare] = {}
+    for name in filter(partial(_is_up, snapshot), [only] if only else sorted(snapshot.nodes)):
+        for spec in (job.spec for job in jobs if _may_serve(snapshot, name, job.spec)):
+            if _is_stale(snapshot, name, spec.environment):
+                looks.setdefault((name, spec.environment), Prepare(name, spec.environment, spec))
+    return [looks[key] for key in sorted(looks) if not _is_used(snapshot.jobs, *key)]
 
 
 def _first_jobs(snapshot: Snapshot) -> list[Job]:
