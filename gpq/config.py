@@ -68,7 +68,7 @@ class NodeConfig:
     # For ssh: the command that starts ssh, such as `["ssh", "-F", "FILE"]`. Empty: `ssh`
     ssh: list[str] = field(default_factory=list)
     # Folder on the server for checkpoints and code. Name a disk with room, or one that servers
-    # share. Empty: next to the spools
+    # share. `$USER` is your login name there. Empty: next to the spools
     checkpoints: str = ""
     # `uuid` or `index`: how CUDA_VISIBLE_DEVICES names the GPUs of a job
     visible: str = "uuid"

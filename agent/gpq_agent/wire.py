@@ -87,6 +87,7 @@ agent reports them in `watch` (`AttemptInfo.ranks`). They are not reports: nobod
 daemon that does not know them misses nothing.
 """
 
+from gpq_agent.folders import *  # noqa: F403
 from gpq_agent.messages.attempt_files import *  # noqa: F403
 from gpq_agent.messages.checks import *  # noqa: F403
 from gpq_agent.messages.gpu_checks import *  # noqa: F403

@@ -16,6 +16,7 @@ import re
 from gpq_agent import wire
 
 from gpq import paths
+from gpq.folders import make_private
 
 MOST = 200  # verdicts. Older ones are removed
 MOST_READ = 1 << 26  # bytes of a file
@@ -30,8 +31,8 @@ def place(script: str, arguments: list[str]) -> str:
 
 
 def keep(path: str, verdict: dict[str, object]) -> None:
-    """Save it durably, in place of an older one. Raises OSError."""
-    os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
+    """Save it durably, in place of an older one. Raises OSError, Refused."""
+    make_private(os.path.dirname(path))
     wire.write_json(path, verdict)
     folder = os.path.dirname(path)
     entries = [entry for entry in os.scandir(folder) if entry.name.endswith(".json")]

@@ -18,6 +18,7 @@ from collections.abc import Iterator, Sequence
 from gpq import paths
 from gpq.connectors import environment
 from gpq.errors import BY_CODE, DaemonUnreachable, GpqError, Refused
+from gpq.folders import make_private
 
 START_SECONDS = 60.0
 QUIET_SECONDS = 2.0  # a start that takes longer is announced on a terminal
@@ -50,8 +51,8 @@ def _starting() -> Iterator[None]:
     """One starter at a time. The daemon's own lock will not do, because the daemon holds it as long
     as it lives."""
     home = paths.home()
+    make_private(home)
     try:
-        os.makedirs(home, mode=0o700, exist_ok=True)
         descriptor = os.open(
             os.path.join(home, "start.lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600
         )

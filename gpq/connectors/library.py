@@ -10,6 +10,7 @@ from pathlib import Path
 import gpq_agent
 
 from gpq.errors import GpqError
+from gpq.folders import make_private
 
 
 def library(home: str, *, renew: bool) -> str:
@@ -22,8 +23,8 @@ def library(home: str, *, renew: bool) -> str:
     temporary = f"{link}.{os.getpid()}"
     if not renew and os.path.isfile(os.path.join(link, "wire.py")):
         return folder
+    make_private(folder)
     try:
-        os.makedirs(folder, mode=0o700, exist_ok=True)
         if not os.path.islink(link) or os.readlink(link) != package:
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(temporary)

@@ -28,6 +28,7 @@ from gpq.daemon.notifications.notifier import Notifier
 from gpq.daemon.service.server import Server
 from gpq.daemon.service.service import DaemonFacts, Service
 from gpq.errors import GpqError
+from gpq.folders import make_private
 from gpq.policies.registry import POLICIES, policy
 from gpq.store import disk
 from gpq.store.lock import DaemonLock
@@ -51,7 +52,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         default = process.harden()
         disk.refuse_network(paths.home())  # before anything is written or locked there
-        disk.make_folder(paths.home())
+        make_private(paths.home())
         with contextlib.closing(DaemonLock()) as lock:
             process.log_to_file(alone=options.detached)
             try:

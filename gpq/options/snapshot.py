@@ -23,6 +23,7 @@ from typing import Any, NamedTuple
 
 from gpq import paths
 from gpq.errors import GpqError, UsageError
+from gpq.folders import make_private
 
 MOST_BYTES = 200_000_000
 MOST_FILES = 20_000
@@ -202,9 +203,9 @@ def _write(root: str, names: list[str], folder_too: str) -> str:
     """Writes the archive, which is on disk before this returns. Returns its SHA-256. `folder_too`:
     a folder that none of `names` creates."""
     folder = paths.snapshots()
+    make_private(folder)
     temporary = ""
     try:
-        os.makedirs(folder, mode=0o700, exist_ok=True)
         # threads share a pid
         descriptor, temporary = tempfile.mkstemp(prefix=".", suffix=".tmp", dir=folder)
         with os.fdopen(descriptor, "wb") as stream:

@@ -17,6 +17,7 @@ from typing import Any
 
 from gpq import config, paths
 from gpq.errors import GpqError, NotFound, Refused, UsageError
+from gpq.folders import make_private
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -156,7 +157,8 @@ def write(text: str, before: str) -> None:
     folder = os.path.dirname(path)
     temporary = ""
     try:
-        os.makedirs(folder, mode=0o700, exist_ok=True)
+        if not os.path.isdir(folder):  # one that is there may be for others, too
+            make_private(folder)
         descriptor, temporary = tempfile.mkstemp(prefix=".config.", dir=folder)
         with os.fdopen(descriptor, "w", encoding="utf-8", newline="") as stream:
             with contextlib.suppress(FileNotFoundError):

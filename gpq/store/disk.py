@@ -65,21 +65,6 @@ def refuse_network(folder: str, mounts: str = "/proc/self/mountinfo") -> None:
         )
 
 
-def make_folder(folder: str) -> None:
-    """Create it, only for its owner. Raises Refused if that fails or if nothing can be written in
-    it."""
-    probe = os.path.join(folder, f".probe.{os.getpid()}")
-    try:
-        os.makedirs(folder, mode=0o700, exist_ok=True)
-        os.close(os.open(probe, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600))
-        os.unlink(probe)
-    except OSError as error:
-        raise Refused(
-            f"cannot write in the state directory {folder}: {error.strerror}",
-            "make it writable, or set GPQ_HOME to a folder that is",
-        ) from None
-
-
 class Reserve:
     """A file of zeros that gpq gives up when the disk is full, so that it can still write how
     running jobs end."""

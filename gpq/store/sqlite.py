@@ -18,6 +18,7 @@ from gpq.core.model.jobs import Job
 from gpq.core.model.snapshot import Snapshot
 from gpq.core.model.units import JobId, Seconds
 from gpq.errors import GpqError, Refused, StoreFailed
+from gpq.folders import make_private
 from gpq.ports import Wanted
 from gpq.store import backups, disk, priors, rows, takeover
 from gpq.store import high_water_marks as beside
@@ -51,7 +52,7 @@ class SqliteStore:
         self.notes: list[str] = []
         folder = os.path.dirname(path)
         disk.refuse_network(folder)
-        disk.make_folder(folder)
+        make_private(folder)
         self._reserve = disk.Reserve(path + ".reserve")
         self._failed = ""
         try:

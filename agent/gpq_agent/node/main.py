@@ -35,8 +35,8 @@ def main(arguments: Optional[List[str]] = None) -> int:
         cores = slots.parse_cores(options.cores) if options.cores else slots.own_cores()
         agent = Agent(
             place=Spool(
-                os.path.expanduser(options.spool),
-                os.path.expanduser(options.checkpoints) if options.checkpoints else None,
+                _own_path(options.spool),
+                _own_path(options.checkpoints) if options.checkpoints else None,
             ),
             base=login.environment(os.environ),
             cores=cores,
@@ -47,7 +47,7 @@ def main(arguments: Optional[List[str]] = None) -> int:
             locks=options.locks,
             visible=options.visible,
         )
-    except (SpoolError, OSError, ValueError) as error:
+    except (SpoolError, wire.NotPrivate, OSError, ValueError) as error:
         hint = getattr(error, "hint", "")
         sys.stderr.write("{}{}\n".format(error, hint and ": " + hint))
         return 2
@@ -100,6 +100,11 @@ def parse(arguments: Optional[List[str]]) -> argparse.Namespace:
         ),
     )
     return parser.parse_args(arguments)
+
+
+def _own_path(text: str) -> str:
+    """With `~` and `$USER` as they are on this server."""
+    return os.path.expanduser(text).replace("$USER", wire.user_name(os.geteuid()))
 
 
 def _slots(text: str) -> int:

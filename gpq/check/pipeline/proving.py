@@ -30,7 +30,7 @@ from gpq.check.replicas.interruption import interruptible
 from gpq.check.replicas.runner import Program, Runner
 from gpq.check.shapes import AGAIN, REFERENCE, REPLICAS, ROUNDING, Shape, compared
 from gpq.check.verdict import FAILED, ShapeView, Verdict
-from gpq.errors import GpqError, TimedOut
+from gpq.errors import GpqError, Refused, TimedOut
 
 THREADS = 4  # cores per thread of a process beyond the first
 PAST_PYTHON = "under gpq check, C code and other programs may only write below TMPDIR. "
@@ -170,8 +170,9 @@ def _saved(verdict: Verdict, place: str) -> Verdict:
     """The same verdict, with a note if it cannot be saved."""
     try:
         keeping.keep(place, msgspec.to_builtins(verdict))
-    except OSError as error:
-        remark = f"cannot save the verdict in {os.path.dirname(place)}: {error.strerror}"
+    except (OSError, Refused) as error:
+        cause = getattr(error, "strerror", error)
+        remark = f"cannot save the verdict in {os.path.dirname(place)}: {cause}"
         return msgspec.structs.replace(verdict, notes=[*verdict.notes, remark])
     return verdict
 

@@ -32,6 +32,7 @@ from gpq.daemon.nodes.leases import LeaseWatch
 from gpq.daemon.nodes.node_client import NodeClient
 from gpq.daemon.nodes.settings import NodePorts, NodeSettings
 from gpq.errors import NodeSilent, NotFound
+from gpq.folders import make_private
 
 # check the clock again: it may have been slewed, or the machine suspended
 LONGEST_WAIT: Seconds = 60.0
@@ -97,7 +98,7 @@ class LiveWorld:
 
     def _client(self, node: NodeId, config: NodeConfig) -> NodeClient:
         folder = os.path.join(self._home, "nodes", node)
-        os.makedirs(folder, mode=0o700, exist_ok=True)
+        make_private(folder)
         errors = Path(folder) / "agent.log"
         settings = NodeSettings(
             node,

@@ -8,6 +8,7 @@ import os
 import socket
 
 from gpq.errors import Refused
+from gpq.folders import make_private
 
 MAX_SOCKET_PATH = 107  # bytes, sockaddr_un
 
@@ -47,12 +48,9 @@ class Listener:
                 f"the socket path {self._path} is longer than {MAX_SOCKET_PATH} bytes",
                 "set GPQ_HOME to a folder with a shorter path",
             )
-        folder = os.path.dirname(self._path)
+        make_private(os.path.dirname(self._path))
         listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
-            os.makedirs(folder, mode=0o700, exist_ok=True)
-            if os.stat(folder).st_uid == os.getuid():
-                os.chmod(folder, 0o700)
             self._refuse_neighbour()
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(self._path)

@@ -15,7 +15,7 @@ from gpq_agent.node.devices import gpus, yield_files
 from gpq_agent.node.doctor.errand_process import Fields, Place, run, tell
 from gpq_agent.node.doctor.folder_marks import mark, seen, unmark
 from gpq_agent.node.doctor.network_checks import all_reduce, listen, reach
-from gpq_agent.node.host import network, procs, user_names
+from gpq_agent.node.host import network, procs
 
 TORCH_LIMIT = 60.0  # seconds that importing torch may take
 
@@ -126,7 +126,7 @@ def _size_mib(path: str) -> Optional[int]:
 
 def ask_back(place: Place, fields: Fields, pipe: int) -> None:
     """The user wants this server back for some seconds. Without seconds, no longer."""
-    seconds, user = float(fields.get("seconds") or 0.0), user_names.user_name(os.geteuid())
+    seconds, user = float(fields.get("seconds") or 0.0), wire.user_name(os.geteuid())
     if seconds > 0:
         tell(pipe, {"user": user, "seconds": yield_files.ask(place.common, seconds) - time.time()})
     else:

@@ -236,7 +236,8 @@ class Staging:
         return {}
 
     def code(self, digest: str) -> str:
-        """The folder of a snapshot's code. Raises SpoolError if it is not here."""
+        """The folder of a snapshot's code. Raises SpoolError if it is not here, and
+        NotPrivate if another user could change it."""
         _, target = self._target({"code": digest})
         if not os.path.isdir(target):
             raise SpoolError(
@@ -244,6 +245,7 @@ class Staging:
                 "gpq sends it again",
                 "busy",
             )
+        wire.make_private(target)
         return target
 
     def _target(self, message: Message) -> Tuple[str, str]:

@@ -1,18 +1,11 @@
 """Names of users and processes, times and sizes in the agent's sentences. Decides nothing."""
 
 import os
-import pwd
 import time
 
+from gpq_agent.wire import user_name
+
 DAY = 86400.0
-
-
-def user_name(uid: int) -> str:
-    """Login name, or the user id if this server does not know the name."""
-    try:
-        return pwd.getpwuid(uid).pw_name
-    except KeyError:
-        return str(uid)
 
 
 def moment(seconds: float) -> str:

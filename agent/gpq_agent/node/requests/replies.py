@@ -57,6 +57,8 @@ class Replies:
             return dict(handler(message), v=wire.VERSION, id=number, ok=True)
         except SpoolError as error:
             return refusal(number, error.message, error.hint, error.kind)
+        except wire.NotPrivate as error:
+            return refusal(number, str(error), error.hint, "busy")
         except OSError as error:
             return refusal(
                 number,

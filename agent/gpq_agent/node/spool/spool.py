@@ -110,7 +110,7 @@ class Spool:
             os.path.abspath(checkpoints) if checkpoints else os.path.join(self.path, "checkpoints")
         )
         for folder in (self.path, self.attempts, self.checkpoints):
-            os.makedirs(folder, mode=0o700, exist_ok=True)
+            wire.make_private(folder)
         self.damage: List[str] = []  # sentences about files of the spool that were set aside
         self.id = self._claim()
 

@@ -8,6 +8,9 @@ import hashlib
 import io
 import json
 import os
+import pwd
+import subprocess
+import sys
 import tarfile
 from collections.abc import Callable
 from pathlib import Path
@@ -20,7 +23,8 @@ from gpq_agent.node.host.errors import SpoolError
 from gpq_agent.node.spool import trees
 from gpq_agent.node.spool.trees import Entry
 
-from tests.agent.node.harness import NodeAgent
+from tests.agent.node.harness import AGENT_HOME, NodeAgent
+from tests.support.users import BOB, acting_as, shared_place
 
 BIG = os.urandom(3_000_000)
 
@@ -262,3 +266,61 @@ def test_files_of_a_running_job_are_not_dropped(node: NodeAgent) -> None:
     node.ended(key)
     node.ask("drop", job=3)
     assert node.ask("kept")["jobs"] == []
+
+
+# -- folders that another user could change
+
+
+def start_of(spool: Path, place: str) -> subprocess.CompletedProcess[str]:
+    """An agent on this checkpoint folder that has nothing to do."""
+    argv = [sys.executable, "-m", "gpq_agent.node", "--slots", "1", "--spool", str(spool), "--checkpoints", place]
+    environment = {**os.environ, "PYTHONPATH": str(AGENT_HOME)}
+    return subprocess.run(
+        argv, stdin=subprocess.DEVNULL, capture_output=True, env=environment, text=True, check=False, timeout=60
+    )
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="another user's folder needs root")
+def test_checkpoints_below_another_users_folder_are_refused_in_one_line(spool: Path) -> None:
+    """As when a colleague made /scratch/gpq first, who could then swap code and checkpoints."""
+    with shared_place() as scratch:
+        with acting_as(BOB):
+            (scratch / "gpq").mkdir()
+            (scratch / "gpq").chmod(0o777)
+        said = start_of(spool, str(scratch / "gpq" / "0a1b"))
+        assert (said.returncode, said.stdout) == (2, "")
+        [line] = said.stderr.splitlines()
+        assert line.startswith(
+            f"{scratch}/gpq belongs to nobody, who could replace {scratch}/gpq/0a1b: choose a folder"
+        )
+        assert list((scratch / "gpq").iterdir()) == []
+        said = start_of(spool, str(scratch / "$USER" / "gpq"))
+        assert said.returncode == 0, said.stderr
+        me = pwd.getpwuid(os.geteuid()).pw_name
+        assert {path.name for path in (scratch / me / "gpq").iterdir()} == {".storage.json"}
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="another user's folder needs root")
+def test_code_that_another_user_could_have_changed_does_not_start(
+    agent: Callable[..., NodeAgent], tmp_path: Path
+) -> None:
+    place = tmp_path / "lab" / "gpq"
+    node = agent("--slots", "1", "--checkpoints", str(place))
+    content = archive(("say.sh", b"#!/bin/sh\necho hello\n"))
+    assert bring(node, content)["ok"]
+    order = node.order(1, ["./say.sh"], cwd=".", code=sha(content))
+    [folder] = (place / ".code").iterdir()
+    for path, owner, rights in ((folder, BOB.pw_uid, 0o700), (place.parent, 0, 0o777), (place, BOB.pw_uid, 0o700)):
+        was = path.stat()
+        os.chown(path, owner, was.st_gid)
+        path.chmod(rights)
+        reply = node.try_ask("start", order=order)
+        assert not reply["ok"]
+        assert str(path) in reply["error"]
+        assert reply["kind"] == "busy"  # so it does not count as a failure of the job
+        assert reply["hint"]
+        os.chown(path, was.st_uid, was.st_gid)
+        path.chmod(was.st_mode)
+    assert node.ask("start", order=order)["state"] == "started"
+    node.ended("1.1")
+    assert node.log("1.1") == b"hello\n"

@@ -1,0 +1,24 @@
+"""gpq's own folders on this machine: only their owner may use them."""
+
+from __future__ import annotations
+
+from gpq_agent import wire
+
+from gpq import paths
+from gpq.errors import Refused
+
+
+def make_private(folder: str) -> None:
+    """Make it with mode 0700, whatever the umask, and the state directory before what is in it.
+    Raises Refused if another user could change what is there, or if it cannot be made."""
+    try:
+        if folder.startswith(paths.home() + "/"):
+            wire.make_private(paths.home())
+        wire.make_private(folder)
+    except wire.NotPrivate as error:
+        raise Refused(str(error), f"{error.hint}. GPQ_HOME chooses gpq's folder") from None
+    except OSError as error:
+        raise Refused(
+            f"cannot write in the state directory {folder}: {error.strerror}",
+            "make it writable, or set GPQ_HOME to a folder that is",
+        ) from None
