@@ -16,6 +16,7 @@ import time
 from collections.abc import Iterator, Sequence
 
 from gpq import paths
+from gpq.client.quick import refuse_stranger
 from gpq.connectors import environment
 from gpq.errors import BY_CODE, DaemonUnreachable, GpqError, Refused
 from gpq.folders import make_private
@@ -36,13 +37,14 @@ def ensure_daemon(*options: str, quiet: bool = False) -> bool:
 
 
 def serves() -> bool:
-    """Does a daemon listen on the socket?"""
+    """Does a daemon listen on the socket? Raises Refused if it is another user's."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
         probe.settimeout(5.0)
         try:
             probe.connect(paths.socket())
         except OSError:
             return False
+        refuse_stranger(probe)
         return True
 
 

@@ -12,6 +12,7 @@ from typing import TypeVar
 import msgspec
 
 from gpq import paths
+from gpq.client.quick import refuse_stranger
 from gpq.errors import DaemonUnreachable
 from gpq.rpc import codec
 from gpq.rpc.requests import Request
@@ -33,11 +34,12 @@ class Connection:
     """An open connection. You may use `call` many times, one after the other."""
 
     def __init__(self, path: str | None = None) -> None:
-        """Raises OSError if no daemon listens."""
+        """Raises OSError if no daemon listens, and Refused if it is another user's."""
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
             self._socket.settimeout(ANSWER_SECONDS)
             self._socket.connect(path or paths.socket())
+            refuse_stranger(self._socket)
         except BaseException:
             self._socket.close()
             raise

@@ -75,7 +75,7 @@ def stop(*, jobs: bool = False) -> bool:
         with connect(start=False) as connection:
             connection.call(Shutdown(), DaemonInfo)
     except DaemonUnreachable:  # another version, or it hangs, so a signal has to do
-        with contextlib.suppress(ProcessLookupError):
+        with contextlib.suppress(ProcessLookupError, PermissionError):
             if start_time(owner[0]) == owner[1]:
                 os.kill(owner[0], signal.SIGTERM)
     until = time.monotonic() + STOP_SECONDS
@@ -93,10 +93,12 @@ def running() -> tuple[int, int] | None:
     """(pid, start time) of the daemon of this state directory, None if there is none."""
     try:
         with open(paths.daemon_lock(), "rb") as stream:
-            owner = owner_of(stream.read(4096))
+            owner, uid = owner_of(stream.read(4096)), os.fstat(stream.fileno()).st_uid
+        if owner is None or os.stat(f"/proc/{owner[0]}").st_uid != uid:  # never anybody else's
+            return None
     except OSError:
         return None
-    return owner if owner is not None and start_time(owner[0]) == owner[1] else None
+    return owner if start_time(owner[0]) == owner[1] else None
 
 
 def logs(lines: int = 100) -> list[str]:

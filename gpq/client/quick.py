@@ -6,12 +6,14 @@ as much as Python's own start, because they import `re` and `selectors`. The C m
 do the same work.
 """
 
+import os
+import sys
 from _json import encode_basestring_ascii, make_scanner
-from _socket import AF_UNIX, SOCK_STREAM
+from _socket import AF_UNIX, SO_PEERCRED, SOCK_STREAM, SOL_SOCKET
 from _socket import socket as Socket
 
 from gpq import paths
-from gpq.errors import BY_CODE, DaemonUnreachable, GpqError
+from gpq.errors import BY_CODE, DaemonUnreachable, GpqError, Refused
 
 TYPE_CHECKING = False  # typing's own would have to be imported
 if TYPE_CHECKING:
@@ -70,8 +72,8 @@ def ask_raw(op: str, fields: dict[str, object], timeout: float = 30.0) -> bytes:
 
 
 def exchange(line: bytes, timeout: float) -> bytes:
-    """Send one line and read one line. Raises DaemonUnreachable, or NobodyListens if there is no
-    daemon at all."""
+    """Send one line and read one line. Raises DaemonUnreachable, NobodyListens if there is no
+    daemon at all, and Refused if it is another user's."""
     path = paths.socket()
     chunks = []
     stream = Socket(AF_UNIX, SOCK_STREAM)
@@ -83,6 +85,7 @@ def exchange(line: bytes, timeout: float) -> bytes:
             raise NobodyListens(
                 f"no daemon answers at {path}: {error.strerror or error}", "run `gpq daemon start`"
             ) from None
+        refuse_stranger(stream)
         try:
             stream.sendall(line)
             while True:
@@ -106,6 +109,19 @@ def exchange(line: bytes, timeout: float) -> bytes:
             "the daemon hung up in the middle of its answer", "see `gpq daemon logs`"
         )
     return answer
+
+
+def refuse_stranger(stream: Socket) -> None:
+    """Raises Refused unless the program at the other end belongs to this user: whoever makes the
+    socket's folder first could listen there. Root may also ask the owner of the state directory."""
+    peer = stream.getsockopt(SOL_SOCKET, SO_PEERCRED, 12)  # pid, uid and gid, 4 bytes each
+    uid, home = int.from_bytes(peer[4:8], sys.byteorder), paths.home()
+    is_for_root = os.geteuid() == 0 and os.path.isdir(home) and os.stat(home).st_uid == uid
+    if uid != os.geteuid() and not is_for_root:
+        raise Refused(
+            f"the program that answers at {paths.socket()} belongs to user {uid}, not to you",
+            "set GPQ_HOME to a folder of your own, and unset XDG_RUNTIME_DIR if others share it",
+        )
 
 
 def result(line: bytes) -> "dict[str, Any]":

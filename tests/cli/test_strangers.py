@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import socket
 import stat
+import subprocess
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import pytest
 
 from gpq.check import keeping
+from gpq.client import autostart, connection, daemon_control, quick
+from gpq.errors import Refused
 from gpq.servers import config_file
+from gpq.store.lock import start_time
 from tests.cli.conftest import Gpq
-from tests.support.users import shared_place
+from tests.support.users import ANA, BOB, acting_as, shared_place
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="acting as two users needs root")
 
@@ -33,6 +39,27 @@ def ana(place: Path) -> Gpq:
     home.mkdir(0o755)
     (home / "train.py").write_text("pass\n")
     return Gpq(home, {"GPQ_HOME": "", "GPQ_CONFIG": ""})
+
+
+@contextlib.contextmanager
+def listening(path: Path) -> Iterator[socket.socket]:
+    """Bob made the folder and the socket first."""
+    with acting_as(BOB), socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
+        path.parent.mkdir(0o755)
+        listener.bind(str(path))
+        path.chmod(0o777)
+        listener.listen()
+        os.seteuid(0)
+        yield listener
+
+
+def refused(said: subprocess.CompletedProcess[str], *words: str) -> None:
+    assert said.returncode == 5, said
+    error, hint = said.stderr.splitlines()
+    assert error.startswith("gpq: ")
+    assert hint.startswith("hint: ")
+    for word in words:
+        assert word in said.stderr
 
 
 @pytest.mark.parametrize("umask", [0o000, 0o002, 0o777])
@@ -71,3 +98,47 @@ def test_a_verdict_and_the_configuration_are_in_folders_for_their_owner(
     folders = [path for path in ana.home.rglob("*") if path.is_dir()]
     assert {ana.home / ".config" / "gpq", ana.home / ".local" / "state" / "gpq" / "checks"} <= set(folders)
     assert open_to_others(folders) == {}
+
+
+@pytest.mark.parametrize("argv", [("status",), SUBMIT, ("nodes",), ("daemon", "start")])
+@pytest.mark.parametrize("variable", ["XDG_RUNTIME_DIR", "GPQ_HOME"])
+def test_a_daemon_of_another_user_gets_no_request(
+    ana: Gpq, place: Path, variable: str, argv: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = place / "gpq"
+    value = {"XDG_RUNTIME_DIR": place, "GPQ_HOME": folder}[variable]
+    gpq = Gpq(ana.home, {**ana.environ, variable: str(value)})
+    with listening(folder / "gpq.sock") as bobs:
+        if variable == "XDG_RUNTIME_DIR":
+            refused(gpq(*argv), f"belongs to user {BOB.pw_uid}, not to you")
+        for name, text in gpq.environment.items():
+            monkeypatch.setenv(name, text)
+        with acting_as(ANA):
+            for ask in (lambda: quick.ask("info", {}), connection.connect, autostart.serves):
+                with pytest.raises(Refused, match="not to you"):
+                    ask()
+        bobs.setblocking(False)
+        with contextlib.suppress(BlockingIOError):
+            while True:
+                with bobs.accept()[0] as heard:
+                    assert heard.recv(1) == b""
+    if variable == "XDG_RUNTIME_DIR":  # and with only the folder there
+        (folder / "gpq.sock").unlink()
+        refused(gpq("daemon", "start"), f"{folder} belongs to nobody")
+
+
+def test_a_lock_file_of_another_user_names_no_process_to_end(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`gpq daemon stop` ends the process that it names, if the daemon does not answer."""
+    monkeypatch.setenv("GPQ_HOME", str(place))
+    own = subprocess.Popen(["sleep", "600"])
+    try:
+        lock = place / "daemon.lock"
+        lock.write_text(f'{{"pid": {own.pid}, "start_time": {start_time(own.pid)}}}')
+        assert daemon_control.running() == (own.pid, start_time(own.pid))
+        os.chown(lock, BOB.pw_uid, BOB.pw_gid)
+        assert daemon_control.running() is None
+        assert daemon_control.stop() is False
+        assert own.poll() is None
+    finally:
+        own.kill()
+        own.wait()
