@@ -57,6 +57,8 @@ def _common(config: NodeConfig) -> list[str]:
         arguments += ["--cores", ",".join(map(str, config.cores))]
     if config.visible != "uuid":
         arguments += ["--visible", config.visible]
+    if config.owner:
+        arguments += [f"--owner={config.owner}"]
     return arguments
 
 

@@ -46,6 +46,7 @@ def main(arguments: Optional[List[str]] = None) -> int:
             default=default,
             locks=options.locks,
             visible=options.visible,
+            owner=options.owner,
         )
     except (SpoolError, wire.NotPrivate, OSError, ValueError) as error:
         hint = getattr(error, "hint", "")
@@ -78,6 +79,7 @@ def parse(arguments: Optional[List[str]]) -> argparse.Namespace:
         default="",
         help="folder of the GPU locks, the same for every user (default: {})".format(_FOLDERS),
     )
+    parser.add_argument("--owner", default="", help="user who may ask for the server: `gpq yield`")
     parser.add_argument(
         "--visible",
         choices=(gpu_names.UUIDS, gpu_names.INDEXES),

@@ -1,15 +1,18 @@
-"""Which user's gpq has a GPU of this server. Each GPU has one lock file, in a folder that everybody
-may write to.
+"""Which user's gpq has a GPU of this server. The lock files are in a folder that everybody may
+write to.
 
-<folder>/gpq-<UUID>.lock          its flock holds the GPU. The shim has it, and so has the first
-                                  process of its job. So the lock ends with them however they end,
-                                  and outlives agent, daemon and connection
-<folder>/gpq-<UUID>.<uid>.holder  who holds it, locked in the same way: {"job", "attempt", "pid" of
-                                  the shim, "spool", "since"}
+<folder>/gpq-<UUID>.<uid>.holder  each user's own file. Its flock holds the GPU. The shim has it,
+                                  and so has the first process of its job. So the lock ends with
+                                  them however they end, and outlives agent, daemon and connection.
+                                  It says who holds it: {"job", "attempt", "pid" of the shim,
+                                  "spool", "since"}
+<folder>/gpq-<UUID>.lock          one for all users, locked in the same way if it can be opened.
+                                  Older versions know only this one
 
-gpq opens files of other users only for reading, never through a link, and writes nothing to them.
-It believes a holder as far as the kernel vouches for it: the file belongs to the user in its name,
-and is locked. Somebody who means harm can hold locks, just as they can hold GPUs.
+What nobody holds blocks nobody: only a lock counts, not a file. A file is a user's own if it
+belongs to the user in its name. gpq opens those of other users only for reading, never through a
+link, and writes nothing to them. It looks for the files by name, because listing the folder would
+take as long as others like. Somebody who means harm can hold locks, just as they can hold GPUs.
 """
 
 import contextlib
@@ -18,7 +21,7 @@ import os
 import re
 import stat
 import time
-from typing import Any, Dict, Iterable, List, NamedTuple, Optional
+from typing import Any, Dict, Iterable, List, NamedTuple, Optional, Set
 
 from gpq_agent import records, wire
 from gpq_agent.node.host import user_names
@@ -30,6 +33,7 @@ FOLDERS = ("/run/gpq", "/run/lock", "/tmp")
 PATIENCE = 0.5  # seconds to wait for somebody who only checks whether the lock is held
 LOOK_PERIOD = 1.0  # seconds for which one look at a lock serves
 MOST_BYTES = 4096  # bytes to read from a holder's file
+SPARE_NAMES = 3
 TAKEN = "taken"  # kind of SpoolError: reported as "busy", but waiting for this GPU does not help
 
 
@@ -82,105 +86,76 @@ class Locks:
         self.spool = spool
         self._seen: Dict[str, str] = {}
         self._seen_at: Dict[str, float] = {}
+        self._users: Set[int] = set()
+        self._users_at = -LOOK_PERIOD
 
     # -- taking
 
     def take(self, names: Iterable[str], job: int, attempt: int) -> List[int]:
         """Take the locks of these GPUs and return their descriptors for a shim to inherit. Raises
-        SpoolError and takes none if somebody else has one (TAKEN) or it cannot be opened."""
+        SpoolError and takes none if somebody else has one (TAKEN) or it cannot be locked."""
         descriptors: List[int] = []
         try:
             for name in sorted(names):
-                descriptors.append(self._take_one(name))
-                holder = self._tell(name, job, attempt)
-                if holder >= 0:
-                    descriptors.append(holder)
+                descriptors += self._take_one(name, job, attempt)
         except BaseException:
             close(descriptors)
             raise
         return descriptors
 
-    def _take_one(self, name: str) -> int:
+    def _take_one(self, name: str, job: int, attempt: int) -> List[int]:
         deadline = time.monotonic() + PATIENCE
         while True:
-            descriptor = self._open(name)
+            opened = [fd for fd in (self._shared(name, create=True), self._own(name)) if fd >= 0]
+            if not opened:
+                raise SpoolError(
+                    "cannot lock {}: no file for it can be made in {}".format(name, self.folder),
+                    "free space there, or ask root to remove {}*".format(self._path(name, -1)[:-4]),
+                    TAKEN,
+                )
             try:
-                if try_lock(descriptor) and self._is_there(name, descriptor):
-                    return descriptor
-            except OSError as error:
-                os.close(descriptor)
-                raise self._broken(name, error) from error
-            os.close(descriptor)
+                # The own lock comes before the look, so that at least one of two sees the other.
+                if all(map(_lock, opened)) and not self._holder_of(name, others=True):
+                    self._tell(opened[-1], job, attempt)
+                    return opened
+            except BaseException:
+                close(opened)
+                raise
+            close(opened)
             if time.monotonic() > deadline:
                 self._seen_at.pop(name, None)
                 reason = self.holder(name) or "held by another gpq"
                 raise SpoolError("{} is {}".format(name, reason), "choose another GPU", TAKEN)
             time.sleep(0.01)
 
-    def _open(self, name: str) -> int:
-        """Open the lock file, and create it if it is missing. Never use O_CREAT on an existing
-        file: kernels refuse that for another user's file in such a folder
-        (fs.protected_regular)."""
+    def _shared(self, name: str, *, create: bool = False) -> int:
+        """Open the lock file of all users. -1 if it cannot be used. No O_CREAT on an existing file:
+        kernels refuse that for another user's file in such a folder (fs.protected_regular)."""
         path = self._path(name)
-        try:
-            for _ in range(3):
-                try:
-                    return _plain(
-                        os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC),
-                        path,
-                    )
-                except FileNotFoundError:
-                    pass
-                try:
-                    flags = os.O_RDONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-                    umask = os.umask(0o022)  # other users open it too, perhaps at this moment
-                    try:
-                        descriptor = os.open(path, flags, 0o644)
-                    finally:
-                        os.umask(umask)
-                    os.fchmod(descriptor, 0o644)
-                    return descriptor
-                except FileExistsError:
-                    continue  # somebody else was faster
-            raise FileNotFoundError(path)
-        except OSError as error:
-            raise self._broken(name, error) from error
+        if create and not os.path.lexists(path):
+            umask = os.umask(0o022)  # other users open it too, perhaps at this moment
+            with contextlib.suppress(OSError):  # perhaps somebody else was faster
+                os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644))
+            os.umask(umask)
+        return open_plain(path, links=1)  # with more it may be the one of another GPU, too
 
-    def _broken(self, name: str, error: OSError) -> SpoolError:
-        message = "cannot use the lock of {}: {}: {}".format(
-            name, self._path(name), error.strerror or error
-        )
-        return SpoolError(message, "ask its owner or root to remove it", TAKEN)
+    def _own(self, name: str) -> int:
+        """Open this user's own file, and create it if it is missing. -1 if other users have taken
+        its names."""
+        for path in own_names(self._path(name, os.geteuid())):
+            # with another name it may be anything of this user, such as a key
+            descriptor = open_plain(path, os.O_RDWR | os.O_CREAT, uid=os.geteuid(), links=1)
+            if descriptor >= 0:
+                os.fchmod(descriptor, 0o644)
+                return descriptor
+        return -1
 
-    def _is_there(self, name: str, descriptor: int) -> bool:
-        """Is the locked file still the one that others will find?"""
-        try:
-            status = os.lstat(self._path(name))
-        except FileNotFoundError:
-            return False
-        own_status = os.fstat(descriptor)
-        return (status.st_dev, status.st_ino) == (own_status.st_dev, own_status.st_ino)
-
-    def _tell(self, name: str, job: int, attempt: int) -> int:
-        """Record who holds the lock that was just taken. Returns -1 if that fails. The lock counts
-        anyway."""
-        path = self._path(name, os.geteuid())
-        try:
-            flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-            descriptor = _plain(os.open(path, flags, 0o644), path)
-        except OSError:
-            return -1
-        try:
-            if os.fstat(descriptor).st_uid != os.geteuid() or not try_lock(descriptor):
-                raise PermissionError(path)
-            os.fchmod(descriptor, 0o644)
-            facts = {"job": job, "attempt": attempt, "spool": self.spool, "since": time.time()}
+    def _tell(self, descriptor: int, job: int, attempt: int) -> None:
+        """Record who holds the lock that was just taken. It counts anyway."""
+        facts = {"job": job, "attempt": attempt, "spool": self.spool, "since": time.time()}
+        with contextlib.suppress(OSError):  # the one for all users is open only for reading
             os.ftruncate(descriptor, 0)
             os.pwrite(descriptor, wire.encode(facts), 0)
-        except OSError:
-            os.close(descriptor)
-            return -1
-        return descriptor
 
     # -- looking
 
@@ -197,33 +172,23 @@ class Locks:
         return self._seen[name]
 
     def _look(self, name: str) -> str:
-        path = self._path(name)
-        try:
-            descriptor = _plain(
-                os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC), path
-            )
-        except FileNotFoundError:
-            return ""
-        except OSError as error:
-            return self._broken(name, error).message
-        try:
-            if try_share(descriptor):
-                return ""
-        finally:
+        descriptor = self._shared(name)
+        is_held = descriptor >= 0 and not try_share(descriptor)
+        if descriptor >= 0:
             os.close(descriptor)
-        holder = self._who(name)
-        return (holder or Holder("", {})).sentence(self.spool)
+        holder = self._holder_of(name) or (Holder("", {}) if is_held else None)
+        return holder.sentence(self.spool) if holder else ""
 
-    def _who(self, name: str) -> Optional[Holder]:
-        shape = re.compile(
-            re.escape(os.path.basename(self._path(name))[: -len(".lock")]) + r"\.(\d+)\.holder"
-        )
-        for entry in sorted(os.listdir(self.folder)):
-            match = shape.fullmatch(entry)
-            if match:
-                content = _read_locked(os.path.join(self.folder, entry), int(match.group(1)))
+    def _holder_of(self, name: str, *, others: bool = False) -> Optional[Holder]:
+        """Who has locked their own file. `others`: except this user, and with a new look at who has
+        a process here, which everybody has who holds a lock."""
+        if others or time.monotonic() - self._users_at >= LOOK_PERIOD:
+            self._users, self._users_at = user_names.present(), time.monotonic()
+        for uid in sorted(self._users - ({os.geteuid()} if others else set())):
+            for path in own_names(self._path(name, uid)):
+                content = _read_locked(path, uid)
                 if content is not None:
-                    return Holder(user_names.user_name(int(match.group(1))), content)
+                    return Holder(wire.user_name(uid), content)
         return None
 
     def _path(self, name: str, uid: int = -1) -> str:
@@ -252,11 +217,7 @@ def sign(descriptors: Iterable[int], pid: int) -> None:
     """For the shim: record the process that holds the locks from now on. If that fails, it stays
     unnamed."""
     for descriptor in descriptors:
-        if (
-            fcntl.fcntl(descriptor, fcntl.F_GETFL) & os.O_ACCMODE != os.O_RDWR
-        ):  # the lock file itself, which may belong to another user
-            continue
-        with contextlib.suppress(OSError, ValueError):
+        with contextlib.suppress(OSError, ValueError):  # the one for all users is only for reading
             content = dict(wire.decode(os.pread(descriptor, MOST_BYTES, 0)), pid=pid)
             os.pwrite(descriptor, wire.encode(content).rstrip().ljust(MOST_BYTES // 8) + b"\n", 0)
 
@@ -271,23 +232,39 @@ def keep_fresh(descriptors: Iterable[int]) -> None:
             continue
 
 
-def _plain(descriptor: int, path: str) -> int:
-    """Return the descriptor of a regular file. For anything else close it and raise OSError."""
-    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-        os.close(descriptor)
-        raise OSError(0, "it is not a regular file", path)
-    return descriptor
+def own_names(path: str) -> List[str]:
+    """The paths that a user's own file may have. Anybody could take one, so there are spare
+    ones."""
+    return [path, *("{}.{}".format(path, number) for number in range(1, SPARE_NAMES + 1))]
+
+
+def open_plain(path: str, flags: int = os.O_RDONLY, *, uid: int = -1, links: int = 1 << 32) -> int:
+    """The descriptor of a regular file, of this user if one is given, that has at most that many
+    names. -1 for anything else."""
+    try:
+        flags |= os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+        descriptor = os.open(path, flags, 0o644)
+    except OSError:
+        return -1
+    status = os.fstat(descriptor)
+    if stat.S_ISREG(status.st_mode) and uid in (status.st_uid, -1) and status.st_nlink <= links:
+        return descriptor
+    os.close(descriptor)
+    return -1
+
+
+def _lock(descriptor: int) -> bool:
+    """Take the lock, unless the file has been removed in the meantime."""
+    return try_lock(descriptor) and os.fstat(descriptor).st_nlink > 0
 
 
 def _read_locked(path: str, uid: int) -> Optional[Dict[str, Any]]:
-    """What a holder's file says. None if the file is not that user's, or nobody has locked it."""
-    try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-    except OSError:
+    """What a user's own file says. None if it is not that user's, or nobody has locked it."""
+    descriptor = open_plain(path, uid=uid)
+    if descriptor < 0:
         return None
     try:
-        status = os.fstat(descriptor)
-        if not stat.S_ISREG(status.st_mode) or status.st_uid != uid or try_share(descriptor):
+        if try_share(descriptor):
             return None
         return records.parse(os.pread(descriptor, MOST_BYTES, 0))
     except (OSError, ValueError):

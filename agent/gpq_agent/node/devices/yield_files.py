@@ -1,67 +1,55 @@
-"""Who wants their server back: one file per user, in the folder of the locks. Every gpq on this
-server reads it.
+"""Whether the owner of this server wants it back, by a file in the folder of the locks. Every gpq
+on this server reads it.
 
 <folder>/gpq-yield.<uid>     {"until": wall clock of this server}, believed only for the user who
-                             owns the file
+                             owns the file. If another user has taken that name: `own_names`
 
-gpq follows only the user whom the daemon's configuration names as the owner of the server. Other
-users may ask without effect.
+gpq follows only the user whom the daemon's configuration names as the owner of the server, and
+looks for no other file. Other users may ask without effect.
 """
 
 import contextlib
+import errno
 import json
 import os
-import re
-import stat
+import pwd
+import tempfile
 import time
 from typing import List
 
 from gpq_agent import records
-from gpq_agent.node.host import user_names
+from gpq_agent.node.devices.gpu_locks import open_plain, own_names
 
 LONGEST = 366 * 86400.0  # seconds
-LOOK_PERIOD = 1.0  # seconds for which one look serves
 MOST_BYTES = 256
-NAME = re.compile(r"gpq-yield\.(\d{1,10})")
 
 
 class Yielding:
-    """The requests of this server's users, as one agent sees them."""
+    """The request of this server's owner, as one agent sees it. `owner`: login name, or ""."""
 
-    def __init__(self, folder: str) -> None:
+    def __init__(self, folder: str, owner: str) -> None:
         self.folder = folder
-        self._seen: List[str] = []
-        self._seen_at = -LOOK_PERIOD
+        self.owner = owner
 
     def users(self) -> List[str]:
-        """Login names of those who want their server, sorted."""
-        if time.monotonic() - self._seen_at >= LOOK_PERIOD:
-            self._seen, self._seen_at = sorted(set(self._look())), time.monotonic()
-        return self._seen
+        """The owner's login name, if the owner wants the server."""
+        try:
+            uid = pwd.getpwnam(self.owner).pw_uid
+        except KeyError:
+            return []
+        return [self.owner] if time.time() < _latest(self.folder, uid) else []
 
-    def _look(self) -> List[str]:
-        users = []
-        with contextlib.suppress(OSError):
-            for name in os.listdir(self.folder):
-                match = NAME.fullmatch(name)
-                if match and time.time() < until(
-                    os.path.join(self.folder, name), int(match.group(1))
-                ):
-                    users.append(user_names.user_name(int(match.group(1))))
-        return users
+
+def _latest(folder: str, uid: int) -> float:
+    return max(until(path, uid) for path in _paths(folder, uid))
 
 
 def until(path: str, uid: int) -> float:
-    """Until when the user wants the server. 0.0 if there is no valid file of that user. Never
-    follows a link."""
-    try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-    except OSError:
+    """Until when the user wants the server. 0.0 if there is no valid file of that user."""
+    descriptor = open_plain(path, uid=uid)
+    if descriptor < 0:
         return 0.0
     try:
-        status = os.fstat(descriptor)
-        if not stat.S_ISREG(status.st_mode) or status.st_uid != uid:
-            return 0.0
         moment = records.parse(os.read(descriptor, MOST_BYTES)).get("until")
         return float(moment) if isinstance(moment, (int, float)) and 0 < moment < 1e11 else 0.0
     except (OSError, ValueError):
@@ -75,27 +63,34 @@ def ask(folder: str, seconds: float) -> float:
     ValueError."""
     if not 0 < seconds <= LONGEST:
         raise ValueError("you can ask for a server for at most a year")
-    path, moment = _path(folder), time.time() + seconds
-    temporary = "{}.{}.new".format(path, os.getpid())
-    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-    descriptor = os.open(temporary, flags, 0o644)
-    try:
+    moment = time.time() + seconds
+    descriptor, temporary = tempfile.mkstemp(prefix=".gpq-yield.", dir=folder)
+    with os.fdopen(descriptor, "wb") as stream:
         os.fchmod(descriptor, 0o644)  # whatever the umask, because other users' agents read it
-        os.write(descriptor, json.dumps({"until": moment}).encode("utf-8"))
-    finally:
-        os.close(descriptor)
-    os.replace(temporary, path)
+        stream.write(json.dumps({"until": moment}).encode("utf-8"))
+    placed = False
+    for path in _paths(folder, os.geteuid()):
+        with contextlib.suppress(OSError):  # another user's file or folder
+            if placed:
+                os.unlink(path)
+            else:
+                os.replace(temporary, path)
+                placed = True
+    if not placed:
+        os.unlink(temporary)
+        raise OSError(errno.EEXIST, "other users have taken all names of your request", path)
     return moment
 
 
 def end(folder: str) -> bool:
     """The calling user gives the server back. Had they asked for it? Raises OSError."""
-    path = _path(folder)
-    is_active = time.time() < until(path, os.geteuid())
-    with contextlib.suppress(FileNotFoundError):
-        os.unlink(path)
+    is_active = time.time() < _latest(folder, os.geteuid())
+    for path in _paths(folder, os.geteuid()):
+        with contextlib.suppress(FileNotFoundError):
+            if os.lstat(path).st_uid == os.geteuid():
+                os.unlink(path)
     return is_active
 
 
-def _path(folder: str) -> str:
-    return os.path.join(folder, "gpq-yield.{}".format(os.geteuid()))
+def _paths(folder: str, uid: int) -> List[str]:
+    return own_names(os.path.join(folder, "gpq-yield.{}".format(uid)))

@@ -1,7 +1,9 @@
 """Names of users and processes, times and sizes in the agent's sentences. Decides nothing."""
 
+import contextlib
 import os
 import time
+from typing import Set
 
 from gpq_agent.wire import user_name
 
@@ -28,3 +30,12 @@ def user_of(pid: int) -> str:
         return user_name(os.stat("/proc/{}".format(pid)).st_uid)
     except OSError:
         return ""
+
+
+def present() -> Set[int]:
+    """The ids of all users who have a process on this server, as far as this user may see them."""
+    uids = {os.geteuid()}
+    for name in filter(str.isdigit, os.listdir("/proc")):
+        with contextlib.suppress(OSError):  # it is gone
+            uids.add(os.stat("/proc/" + name).st_uid)
+    return uids

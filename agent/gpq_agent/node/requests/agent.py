@@ -45,6 +45,7 @@ class Agent:
         default: wire.Attributes,
         locks: str = "",
         visible: str = gpu_names.UUIDS,
+        owner: str = "",
     ) -> None:
         attempts = Attempts(place, Locks(locks, place.id))
         compiled = os.path.join(place.path, launch.COMPILED)
@@ -52,7 +53,7 @@ class Agent:
         if os.listdir(compiled):  # in a process of its own, because it may take long
             shim.detach(place.path, set(), lambda: launch.tidy_compiled(compiled))
         self.environments = Environments(place, base, default)
-        yielding = Yielding(attempts.locks.folder)
+        yielding = Yielding(attempts.locks.folder, owner)
         self.errands = Errands(place, base, yielding.folder, default.limits)
         self.reign = DaemonEpoch(place, attempts.boot)
         self.staging = Staging(place.checkpoints)

@@ -26,6 +26,7 @@ from gpq_agent.node.host.errors import SpoolError
 
 from tests.agent.node.devices.test_gpus import FAKES, A, B, Driver, start_agent
 from tests.agent.node.harness import NodeAgent, sweep, wait_until
+from tests.support.users import BOB
 
 ME = pwd.getpwuid(os.getuid()).pw_name
 
@@ -97,34 +98,77 @@ def test_a_released_lock_is_free_even_if_others_inherited_it(folder: Path) -> No
     gpu_locks.close(inherited)
 
 
-def test_a_removed_lock_file_holds_nothing(folder: Path) -> None:
+def test_a_lock_outlives_the_file_of_all_users_whose_owner_may_remove_it(folder: Path) -> None:
     held = of(folder).take([A], 1, 1)
     (folder / f"gpq-{A}.lock").unlink()
-    again = of(folder).take([A], 2, 1)
-    assert of(folder, "other").holder(A)
-    gpu_locks.close([*held, *again])
+    with pytest.raises(SpoolError, match="held by"):
+        of(folder, "other").take([A], 2, 1)
+    (folder / f"gpq-{A}.{os.geteuid()}.holder").unlink()
+    again = of(folder, "other").take([A], 2, 1)
+    gpu_locks.close(held)
+    assert "job 2" in of(folder).holder(A)
+    gpu_locks.close(again)
 
 
 def plant_link(path: Path) -> None:
     path.symlink_to("/etc/passwd")
 
 
-def plant_pipe(path: Path) -> None:
-    os.mkfifo(path)
+def plant_file(path: Path) -> None:
+    """Another user's, which nobody else can open."""
+    path.touch(0o000)
+    os.chown(path, BOB.pw_uid, BOB.pw_gid)
 
 
-@pytest.mark.parametrize("plant", [plant_link, plant_pipe, Path.mkdir])
-def test_anything_planted_instead_of_a_lock_is_refused_and_not_touched(
-    folder: Path, plant: Callable[[Path], None]
+def plant_linked(path: Path) -> None:
+    """A file that is somebody's lock, too, so that one GPU would lock another."""
+    other = path.with_suffix(".other")
+    other.touch()
+    os.link(other, path)
+
+
+PLANTS = [plant_link, os.mkfifo, Path.mkdir, plant_file, plant_linked]
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="another user's file needs root")
+@pytest.mark.parametrize("spares", range(gpu_locks.SPARE_NAMES + 1))
+@pytest.mark.parametrize("plant", PLANTS)
+def test_what_nobody_holds_blocks_nobody_and_stays_as_it_is(
+    folder: Path, plant: Callable[[Path], None], spares: int
 ) -> None:
-    path = folder / f"gpq-{A}.lock"
-    plant(path)
-    before = os.lstat(path)
-    assert "cannot use" in of(folder).holder(A)
-    with pytest.raises(SpoolError, match="cannot use") as caught:
+    own = gpu_locks.own_names(str(folder / f"gpq-{A}.{os.geteuid()}.holder"))
+    planted = [folder / f"gpq-{A}.lock", *map(Path, own[:spares])]
+    for path in planted:
+        plant(path)
+    before = [os.lstat(path) for path in planted]
+    assert of(folder).holder(A) == ""
+    held = of(folder).take([A], 1, 1)
+    assert "job 1" in of(folder).holder(A)
+    with pytest.raises(SpoolError, match="held by"):
+        of(folder, "other").take([A], 2, 1)
+    gpu_locks.close(held)
+    assert of(folder).holder(A) == ""
+    assert [(os.lstat(path).st_mode, os.lstat(path).st_size, os.lstat(path).st_ino) for path in planted] == [
+        (status.st_mode, status.st_size, status.st_ino) for status in before
+    ]
+
+
+def test_a_gpu_whose_every_name_is_taken_is_refused_in_one_line(folder: Path) -> None:
+    for path in (folder / f"gpq-{A}.lock", *map(Path, gpu_locks.own_names(str(of(folder)._path(A, os.geteuid()))))):
+        path.mkdir()
+    with pytest.raises(SpoolError, match="cannot lock") as caught:
         of(folder).take([A], 1, 1)
     assert caught.value.kind == TAKEN
-    assert os.lstat(path) == before
+    assert str(folder) in caught.value.hint
+
+
+def test_a_holders_name_that_is_another_file_of_mine_does_not_change_it(folder: Path, tmp_path: Path) -> None:
+    key = tmp_path / "key"
+    key.write_text("secret")
+    key.chmod(0o600)
+    os.link(key, folder / f"gpq-{A}.{os.geteuid()}.holder")
+    gpu_locks.close(of(folder).take([A], 1, 1))
+    assert (key.read_text(), key.stat().st_mode & 0o777) == ("secret", 0o600)
 
 
 @pytest.mark.parametrize(
@@ -142,14 +186,13 @@ def test_a_holder_that_writes_nonsense_is_a_holder_without_a_name(folder: Path, 
     gpu_locks.close(held)
 
 
-@pytest.mark.parametrize("plant", [plant_link, plant_pipe])
-def test_anything_planted_instead_of_a_name_loses_only_the_name(folder: Path, plant: Callable[[Path], None]) -> None:
-    content = Path("/etc/passwd").read_bytes()
-    plant(folder / f"gpq-{A}.{os.geteuid()}.holder")
-    held = of(folder).take([A], 1, 1)
-    assert of(folder, "other").holder(A) == "held by the gpq of an unknown user"
-    assert Path("/etc/passwd").read_bytes() == content
-    gpu_locks.close(held)
+def test_an_older_gpq_that_knows_only_the_file_of_all_users_keeps_its_gpu(folder: Path) -> None:
+    (folder / f"gpq-{A}.lock").touch(0o644)
+    with open(folder / f"gpq-{A}.lock", "rb") as older:
+        fcntl.flock(older, fcntl.LOCK_EX)
+        assert of(folder).holder(A) == "held by the gpq of an unknown user"
+        with pytest.raises(SpoolError, match="unknown user"):
+            of(folder).take([A], 1, 1)
 
 
 @pytest.mark.parametrize(
@@ -339,3 +382,24 @@ def test_a_name_that_somebody_else_wrote_is_not_believed(people: tuple[Person, P
     assert "daemon's gpq (job 1" in second.device(A)["reason"]
     os.close(holding)
     first.stop(1)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="acting as two users needs root")
+def test_two_users_never_get_the_same_gpu_even_if_a_third_has_spoiled_the_common_file(
+    people: tuple[Person, Person, Driver],
+) -> None:
+    first, second, _ = people
+    folder = first.home.parent / "locks"
+    folder.chmod(0o1733)  # nobody can list it, and nobody needs to
+    spoiled = folder / f"gpq-{A}.lock"
+    spoiled.touch(0o600)
+    os.chown(spoiled, 54321, 54321)
+    assert second.device(A)["state"] == "ok"
+    assert first.start(1, A)["ok"]
+    assert "held by daemon's gpq (job 1, since " in second.start(1, A)["error"]
+    spoiled.unlink()  # its owner may
+    assert second.start(2, A)["taken"]
+    first.stop(1)
+    wait_until(lambda: second.device(A)["state"] == "ok", "the GPU to be free")
+    assert second.start(3, A)["ok"]
+    second.stop(3)

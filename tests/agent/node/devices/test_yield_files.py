@@ -5,18 +5,21 @@ from __future__ import annotations
 import json
 import os
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from gpq_agent.node.devices import yield_files
+from gpq_agent.node.devices.gpu_locks import own_names
 from gpq_agent.node.devices.yield_files import Yielding, ask, end
-from gpq_agent.node.host.user_names import user_name
+from gpq_agent.wire import user_name
+
+from tests.support.users import ANA, BOB, acting_as, shared_place
 
 ME = user_name(os.geteuid())
 
 
-def users(folder: Path) -> list[str]:
-    return Yielding(str(folder)).users()
+def users(folder: Path, owner: str = ME) -> list[str]:
+    return Yielding(str(folder), owner).users()
 
 
 def test_a_request_counts_until_it_expires_or_is_withdrawn(tmp_path: Path) -> None:
@@ -72,10 +75,33 @@ def test_only_the_users_own_regular_file_is_believed(tmp_path: Path) -> None:
     assert users(tmp_path / "nowhere") == []
 
 
-def test_a_look_serves_for_a_while(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    one = Yielding(str(tmp_path))
-    assert one.users() == []
-    ask(str(tmp_path), 60.0)
-    assert one.users() == []
-    monkeypatch.setattr(yield_files, "LOOK_PERIOD", 0.0)
-    assert one.users() == [ME]
+@pytest.mark.skipif(os.geteuid() != 0, reason="another user's file needs root")
+@pytest.mark.parametrize("plant", [Path.mkdir, Path.touch, os.mkfifo])
+@pytest.mark.parametrize("spares", range(1, 4))
+def test_a_name_that_another_user_has_taken_stops_no_request(plant: Callable[[Path], None], spares: int) -> None:
+    with shared_place() as place:
+        uid = ANA.pw_uid
+        names = [place / f"gpq-yield.{uid}", *(place / f"gpq-yield.{uid}.{number}" for number in range(1, spares))]
+        with acting_as(BOB):
+            for path in names:
+                plant(path)
+        place.chmod(0o1733)  # nobody can list it, and nobody needs to
+        with acting_as(ANA):
+            ask(str(place), 3600.0)
+            ask(str(place), 60.0)
+            assert users(place, ANA.pw_name) == [ANA.pw_name]
+        with acting_as(BOB):
+            assert users(place, ANA.pw_name) == [ANA.pw_name]
+            assert users(place, BOB.pw_name) == users(place, "no such user") == users(place, "") == []
+        with acting_as(ANA):
+            assert end(str(place)) is True
+        assert users(place, ANA.pw_name) == []
+        assert sorted(place.iterdir()) == names
+
+
+def test_if_all_names_are_taken_the_request_fails_and_leaves_nothing(tmp_path: Path) -> None:
+    for path in own_names(str(tmp_path / f"gpq-yield.{os.geteuid()}")):
+        Path(path).mkdir()
+    with pytest.raises(OSError, match="taken all names"):
+        ask(str(tmp_path), 60.0)
+    assert len(list(tmp_path.iterdir())) == 4
