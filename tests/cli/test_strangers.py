@@ -17,6 +17,7 @@ from gpq.client import autostart, connection, daemon_control, quick
 from gpq.errors import Refused
 from gpq.servers import config_file
 from gpq.store.lock import start_time
+from gpq.views.pictures import html_report
 from tests.cli.conftest import Gpq
 from tests.support.users import ANA, BOB, acting_as, shared_place
 
@@ -142,3 +143,13 @@ def test_a_lock_file_of_another_user_names_no_process_to_end(place: Path, monkey
     finally:
         own.kill()
         own.wait()
+
+
+def test_a_report_does_not_write_through_what_is_already_there(place: Path) -> None:
+    target = place / "ana.txt"
+    target.write_text("mine")
+    with acting_as(BOB):
+        (place / "r.html.part").symlink_to(target)
+    html_report.write(str(place / "r.html"), "page")
+    assert (target.read_text(), (place / "r.html").read_text()) == ("mine", "page")
+    assert sorted(path.name for path in place.iterdir()) == ["ana.txt", "r.html", "r.html.part"]

@@ -34,9 +34,9 @@ def check(path: str) -> None:
 
 def write(path: str, page: str) -> None:
     """Replace an older page completely or not at all. Raises UsageError."""
-    part = f"{path}.part"
+    part = f"{path}.{os.urandom(8).hex()}.part"  # a name that nobody can have taken
     try:
-        with open(part, "w", encoding="utf-8") as stream:
+        with open(part, "x", encoding="utf-8") as stream:
             stream.write(page)
         os.replace(part, path)
     except OSError as error:

@@ -97,7 +97,8 @@ def draw(blocks: Sequence[Block], path: str) -> None:
         for index, (label, outcome) in enumerate(panels):
             _gpus(figure.add_subplot(grid[1, 2 * index : 2 * index + 2]), label, outcome)
         metadata: dict[str, Any] = {"Date": None} if kind == "svg" else {"Software": None}
-        part = f"{path}.part"  # replaces an older figure completely or not at all
+        # replaces an older figure completely or not at all, by a name that nobody can have taken
+        part = f"{path}.{os.urandom(8).hex()}.part"
         try:
             figure.savefig(part, format=kind, dpi=150, metadata=metadata)
             os.replace(part, path)
