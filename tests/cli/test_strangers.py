@@ -13,8 +13,9 @@ from pathlib import Path
 import pytest
 
 from gpq.check import keeping
+from gpq.cli.importers import task_spooler
 from gpq.client import autostart, connection, daemon_control, quick
-from gpq.errors import Refused
+from gpq.errors import NotFound, Refused
 from gpq.servers import config_file
 from gpq.store.lock import start_time
 from gpq.views.pictures import html_report
@@ -153,3 +154,13 @@ def test_a_report_does_not_write_through_what_is_already_there(place: Path) -> N
     html_report.write(str(place / "r.html"), "page")
     assert (target.read_text(), (place / "r.html").read_text()) == ("mine", "page")
     assert sorted(path.name for path in place.iterdir()) == ["ana.txt", "r.html", "r.html.part"]
+
+
+def test_a_queue_of_task_spooler_that_another_user_serves_is_not_imported(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = place / "bob" / "socket-ts"
+    monkeypatch.setenv("TS_SOCKET", str(path))
+    monkeypatch.setattr(task_spooler, "_program", lambda: "tsp")
+    with listening(path), pytest.raises(NotFound, match="belongs to another user"):
+        task_spooler.queue()

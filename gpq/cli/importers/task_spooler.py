@@ -95,8 +95,11 @@ def _alive(path: str) -> None:
     """Raises NotFound unless a server listens. Asking without a server would start one."""
     hint = "set TS_SOCKET if it uses another socket"
     try:
-        if not stat.S_ISSOCK(os.stat(path).st_mode):
+        status = os.lstat(path)  # not where a link leads, because its owner may change that
+        if not stat.S_ISSOCK(status.st_mode):
             raise NotFound(f"task-spooler does not run: {path} is not a socket", hint)
+        if status.st_uid != os.geteuid():
+            raise NotFound(f"task-spooler at {path} belongs to another user", hint)
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
             probe.settimeout(PATIENCE)
             probe.connect(path)
