@@ -356,7 +356,7 @@ def test_a_network_file_system_is_refused_in_one_line(tmp_path: Path) -> None:
 @contextmanager
 def mounted(folder: Path, size: str, flags: str = "") -> Iterator[Path]:
     folder.mkdir(parents=True)
-    subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size}{flags}", "gpq-test", str(folder)], check=True)
+    subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size},mode=755{flags}", "gpq-test", str(folder)], check=True)
     try:
         yield folder
     finally:
