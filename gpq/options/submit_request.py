@@ -81,7 +81,20 @@ def _settled(
 ) -> ResolvedOptions:
     fields = dict(fields)
     how = {key: bool(fields.pop(key, False)) for key in HOW}
+    if fields.get("setup") and fields.get("env"):
+        notes += _not_in_setup(fields["env"])
     return ResolvedOptions(SubmitTexts(words=words, black_box=black_box, **fields), how, notes)
+
+
+def _not_in_setup(env: list[str]) -> list[str]:
+    """A note that names the variables that `--env` gives to the job only."""
+    from gpq.core.feasibility.environments import early  # no plain command needs the core
+
+    pairs = [(word.partition("=")[0], "") for word in env]
+    names = [name for name, _ in sorted({*pairs} - {*early(pairs)})]
+    if not names:
+        return []
+    return [f"--setup runs without {', '.join(names)}, which only the job gets, where it starts"]
 
 
 def _wrapped(parsed: Parsed) -> Parsed:

@@ -157,6 +157,11 @@ def test_a_note_says_if_gpqs_own_python_lacks_a_module_of_the_script(
     assert job_spec.missing(own) == []
 
 
+def test_the_variables_that_a_setup_does_not_get_are_named(gpq: Gpq, made: Made) -> None:
+    said = gpq("submit", "--setup", "make", "--env", "PIP_INDEX=u", "--env", "LD_X=1", "--", "true").stderr
+    assert "--setup runs without PIP_INDEX, which only the job gets, where it starts" in said
+
+
 def test_an_interpreter_may_exist_only_on_the_servers(gpq: Gpq, made: Made, home: Path) -> None:
     (home / "train.py").touch()
     assert "no such program" in gpq("submit", "--python", "/there/python", "train.py").stderr
