@@ -11,37 +11,27 @@ from typing import BinaryIO
 
 from gpq.connectors import environment
 from gpq.connectors.base import Channel
+from gpq.connectors.complaints import Complaints
 from gpq.errors import GpqError
 
-MOST_WORDS = 4096  # bytes of the complaints to look at
 LONGEST_LINE = 300  # characters of the last complaint
 CLOSE_PATIENCE = 5.0  # seconds that a process has to end after its input was closed
 
 
 class LocalChannel:
-    """Pipes to a child process. Its complaints go to the file `errors`, starting at byte
-    `complaints`."""
+    """Pipes to a child process. Its complaints go to the file `errors`."""
 
-    def __init__(
-        self, process: subprocess.Popen[bytes], errors: Path | None = None, complaints: int = 0
-    ) -> None:
+    def __init__(self, process: subprocess.Popen[bytes], errors: Path | None) -> None:
         assert process.stdin is not None
         assert process.stdout is not None
+        assert process.stderr is not None
         self.process = process
-        self.errors = errors
-        self.complaints = complaints
+        self.complaints = Complaints(process.stderr, errors)  # type: ignore[arg-type]
         self.reader: BinaryIO = process.stdout  # type: ignore[assignment]
         self.writer: BinaryIO = process.stdin  # type: ignore[assignment]
 
     def last_words(self) -> str:
-        if self.errors is None:
-            return ""
-        try:
-            with open(self.errors, "rb") as stream:
-                stream.seek(max(self.complaints, os.fstat(stream.fileno()).st_size - MOST_WORDS))
-                lines = stream.read().decode("utf-8", "replace").splitlines()
-        except OSError:  # the file is gone, so nothing is known
-            return ""
+        lines = self.complaints.last().splitlines()
         return next((line.strip()[:LONGEST_LINE] for line in reversed(lines) if line.strip()), "")
 
     def close(self) -> None:
@@ -96,16 +86,12 @@ class LocalConnector:
     def spawn(self, argv: Sequence[str], waiting: Callable[[], None] = lambda: None) -> Channel:
         """In its own session, so that Ctrl-C and the end of a terminal do not reach it. In /, so
         that no file in the current folder counts as a module."""
-        errors, complaints = subprocess.DEVNULL, 0
-        if self.errors is not None:
-            errors = os.open(self.errors, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-            complaints = os.fstat(errors).st_size
         try:
             process = subprocess.Popen(
                 argv,
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
-                stderr=errors,
+                stderr=subprocess.PIPE,
                 cwd="/",
                 env=self.environ,
                 start_new_session=True,
@@ -115,7 +101,4 @@ class LocalConnector:
             raise GpqError(
                 f"cannot start {argv[0]}: {error.strerror}", "check the Python installation"
             ) from error
-        finally:
-            if self.errors is not None:
-                os.close(errors)
-        return LocalChannel(process, self.errors, complaints)
+        return LocalChannel(process, self.errors)

@@ -22,8 +22,8 @@ from gpq.config_rules import HOST
 from gpq.connectors import ssh_errors
 from gpq.connectors.base import Channel
 from gpq.connectors.bundle import Bundle
+from gpq.connectors.complaints import Complaints
 from gpq.connectors.handshake import Handshake
-from gpq.connectors.local import MOST_WORDS
 from gpq.connectors.ssh_agents import VARIABLE, SshAgents
 from gpq.errors import GpqError, Refused, UsageError
 
@@ -58,7 +58,6 @@ FIXED = (
 )  # fmt: skip
 ALIVE = ("-o", f"ServerAliveInterval={pace.KEEPALIVE}", "-o", "ServerAliveCountMax=3")
 
-MOST_COMPLAINTS = 1 << 20  # bytes of the file before it starts again
 # seconds that ssh has to end after its input was closed. A dead link would hold it for ever
 CLOSE_PATIENCE = 0.5
 
@@ -96,23 +95,22 @@ class Target:
 
 
 class SshChannel:
-    """Pipes to ssh. Its complaints, and those of the other end, go to the file `errors`, starting
-    at byte `complaints`. `agentless`: there were ssh-agents, but none answered."""
+    """Pipes to ssh. Its complaints, and those of the other end, go to the file `errors`.
+    `agentless`: there were ssh-agents, but none answered."""
 
     def __init__(
         self,
         process: subprocess.Popen[bytes],
         target: Target,
         errors: Path,
-        complaints: int,
         agentless: bool,
     ) -> None:
         assert process.stdin is not None
         assert process.stdout is not None
+        assert process.stderr is not None
         self.process = process
         self.target = target
-        self.errors = errors
-        self.complaints = complaints
+        self.complaints = Complaints(process.stderr, errors)  # type: ignore[arg-type]
         self.agentless = agentless
         self.reader: BinaryIO = process.stdout  # type: ignore[assignment]
         self.writer: BinaryIO = process.stdin  # type: ignore[assignment]
@@ -124,12 +122,7 @@ class SshChannel:
         """The last words of ssh, or of the other end."""
         with contextlib.suppress(subprocess.TimeoutExpired):
             self.process.wait(CLOSE_PATIENCE)  # its stdout ends a moment before its last words
-        try:
-            with open(self.errors, "rb") as stream:
-                stream.seek(max(self.complaints, os.fstat(stream.fileno()).st_size - MOST_WORDS))
-                output = stream.read().decode("utf-8", "replace")
-        except OSError:
-            return None
+        output = self.complaints.last()
         # 255 is ssh's own code. Complaints of the other end stay as they are.
         if self.process.returncode not in (255, None):
             return ssh_errors.last_line(output)
@@ -246,28 +239,20 @@ class SshConnector:
             self.target.host,
             REMOTE,
         ]
-        with open(self.errors, "ab", opener=_private) as errors:
-            if os.fstat(errors.fileno()).st_size > MOST_COMPLAINTS:
-                errors.truncate(0)
-            complaints = os.fstat(errors.fileno()).st_size
-            try:
-                process = subprocess.Popen(
-                    argv,
-                    stdin=subprocess.PIPE,
-                    stdout=subprocess.PIPE,
-                    stderr=errors,
-                    cwd="/",
-                    env=environment,
-                    start_new_session=True,
-                    bufsize=0,
-                )
-            except OSError as error:
-                raise GpqError(
-                    f"cannot start {argv[0]}: {error.strerror}", "install the OpenSSH client"
-                ) from error
+        try:
+            process = subprocess.Popen(
+                argv,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                cwd="/",
+                env=environment,
+                start_new_session=True,
+                bufsize=0,
+            )
+        except OSError as error:
+            raise GpqError(
+                f"cannot start {argv[0]}: {error.strerror}", "install the OpenSSH client"
+            ) from error
         agentless = self._agents is not None and self._agents.is_gone
-        return SshChannel(process, self.target, self.errors, complaints, agentless)
-
-
-def _private(path: str, flags: int) -> int:
-    return os.open(path, flags, 0o600)
+        return SshChannel(process, self.target, self.errors, agentless)

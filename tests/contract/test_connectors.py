@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import select
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,10 +13,12 @@ from gpq_agent import wire
 
 from gpq.connectors.base import Channel, Connector
 from gpq.connectors.bundle import bundle
+from gpq.connectors.complaints import RING
 from gpq.connectors.local import LocalConnector
 from gpq.connectors.ssh import SshConnector, Target
 from gpq.errors import GpqError
 from tests.support.sshd import Sshd
+from tests.support.waiting import wait_until
 
 
 @pytest.fixture(scope="module")
@@ -64,6 +67,27 @@ def test_only_the_last_line_of_stderr_is_kept(connector: Connector) -> None:
         assert channel.reader.read() == b""
         assert channel.last_words() == last
         channel.close()
+
+
+def test_stderr_without_end_fills_no_disk_and_its_end_can_be_read(connector: Connector, tmp_path: Path) -> None:
+    """After it and during it, with what an earlier connection wrote."""
+    channel = connector.spawn(["sh", "-c", "echo earlier words >&2"])
+    assert channel.reader.read() == b""
+    assert channel.last_words() == "earlier words"
+    channel.close()
+    channel = connector.spawn(
+        ["sh", "-c", "echo soon >&2; read go; yes flood 2>&- | head -c 3999996 >&2; echo why >&2"]
+    )
+    errors = tmp_path / "errors"
+    wait_until(lambda: errors.read_bytes().endswith(b"earlier words\nsoon\n"), "what it says is in the file at once")
+    channel.writer.write(b"\n")
+    sizes = [errors.stat().st_size]
+    while select.select([channel.reader], [], [], 0.01)[0] == []:
+        sizes.append(errors.stat().st_size)
+    assert channel.last_words() == "why"
+    assert errors.read_bytes().endswith(b"flood\nwhy\n")
+    assert max(*sizes, errors.stat().st_size) <= 3 * RING
+    channel.close()
 
 
 def test_a_missing_command_is_a_clear_error(connector: Connector) -> None:
