@@ -40,6 +40,7 @@ __all__ = (
 )  # fmt: skip
 
 JOURNAL_VERSION = 1
+BESIDE_REPORT = -1  # `offset` of a Profiled that no line of a report says
 
 # -- from requests ---------------------------------------------------------------------------------
 
@@ -221,7 +222,8 @@ class TimingSums:
 
 @dataclass(frozen=True, slots=True)
 class Profiled:
-    """What a training process reported. Its report file was read up to `offset`."""
+    """What a training process reported. Its report file was read up to `offset`. BESIDE_REPORT: its
+    server says these notices."""
 
     at: Seconds
     job: JobId

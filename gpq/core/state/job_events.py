@@ -3,12 +3,14 @@ fact."""
 
 from __future__ import annotations
 
+import functools
 from dataclasses import replace
 
 from gpq.core.accounting import accrual
 from gpq.core.freedoms import habits
 from gpq.core.goodput import gains
 from gpq.core.model.events import (
+    BESIDE_REPORT,
     CancelAsked,
     Cancelled,
     Edited,
@@ -173,6 +175,8 @@ def _of_attempt(
 
 
 def _profiled(job: Job, event: Profiled) -> Job:
+    if event.offset == BESIDE_REPORT:
+        return functools.reduce(notice, event.notices, job)
     if event.offset <= job.report_offset:
         return job
     return learn_profile.learn(job, event)

@@ -10,7 +10,16 @@ from typing import Any
 from gpq_agent import wire
 
 from gpq.core.model.actions import Forget, Stop
-from gpq.core.model.events import Event, Exited, NodeSeen, NodeSilent, Profiled, Pulsed, Started
+from gpq.core.model.events import (
+    BESIDE_REPORT,
+    Event,
+    Exited,
+    NodeSeen,
+    NodeSilent,
+    Profiled,
+    Pulsed,
+    Started,
+)
 from gpq.core.model.jobs import Job, StopReason
 from gpq.core.model.nodes import Node
 from gpq.core.model.profile import RankPulse
@@ -108,11 +117,12 @@ class Observer:
         more = False
         expected = {(job.id, job.attempt) for job in snapshot.expected_on(self.node)}
         for key, info in attempts.items():
-            drained = wire.attempt_key(*key) in offsets and not info.get("report")
+            name = wire.attempt_key(*key)
+            drained = name in offsets and info.get("report_offset", 0) <= offsets[name]
             events += self.of_attempt(info, snapshot, drained=drained, stamp=stamp)
             events += self._late(key, info, snapshot, stamp)
-            is_unread = info.get("report") or (info["state"] in ENDED and not drained)
-            more = more or bool(is_unread and key in expected)
+            is_unread = name in offsets or info["state"] in ENDED
+            more = more or (is_unread and not drained and key in expected)
         self._ends = {key: at for key, at in self._ends.items() if key in attempts}
         events += self._missing(attempts, snapshot, start_possible)
         events += self._of_node(devices, attempts, snapshot, yields)
@@ -164,8 +174,8 @@ class Observer:
         )
         if not new_notices:
             return []
-        now, offset = self._clock.now(), self._offset(job)
-        return [Profiled(now, job.id, job.attempt, offset, notices=new_notices)]
+        now = self._clock.now()
+        return [Profiled(now, job.id, job.attempt, BESIDE_REPORT, notices=new_notices)]
 
     def _pulses(self, job: Job, ranks: Sequence[Info]) -> list[Event]:
         """Where its replicas are, when they have made no step for a while, and later that they make

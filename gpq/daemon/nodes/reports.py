@@ -23,15 +23,18 @@ MAX_CODE = 64  # characters kept of a habit's code
 MAX_HABIT = 300  # and of its description and its fix
 MAX_LOSS = 1e30  # beyond it training has diverged, and sums would overflow
 MAX_RANKS = 4096
+MAX_INVALID = 1000  # invalid lines after which the rest of a piece is left out
 MAX_COUNT = 1 << 53  # beyond it JSON and floats are not exact
 
 
 def profiled(at: Seconds, job: JobId, attempt: int, offset: int, text: str) -> Profiled:
     """The event for whole lines `text`, which end at `offset` of the report file.
 
-    An invalid line is logged and skipped. The other lines still count, and the offset goes past it.
+    Invalid lines are skipped, and the first one is logged. The other lines still count, up to
+    MAX_INVALID, and the offset goes past them.
     """
     report = _Report()
+    invalid, example = 0, ""
     for line in text.splitlines():
         if not line.strip():
             continue
@@ -45,13 +48,18 @@ def profiled(at: Seconds, job: JobId, attempt: int, offset: int, text: str) -> P
             OverflowError,
             RecursionError,
         ) as error:
-            log.warning(
-                "job %s, attempt %s: invalid report line (%r): %.200s",
-                job,
-                attempt,
-                error,
-                line,
-            )
+            invalid += 1
+            example = example or f"{error!r}: {line[:200]!r}"
+            if invalid == MAX_INVALID:
+                break
+    if invalid:
+        log.warning(
+            "job %s, attempt %s: %s invalid report lines, the first: %s",
+            job,
+            attempt,
+            invalid,
+            example,
+        )
     return Profiled(
         at,
         job,

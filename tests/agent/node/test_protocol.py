@@ -245,7 +245,7 @@ def test_lines_after_gives_every_complete_line_once(
     path.write_bytes(whole + rest)
     text, offset = "", 0
     while True:
-        assert logs.has_lines(str(path), offset) == (offset < len(whole))
+        assert (logs.lines_after(str(path), offset, 4096)[1] > offset) == (offset < len(whole))
         part, after = logs.lines_after(str(path), offset, budget)
         if after == offset:
             break
@@ -257,10 +257,8 @@ def test_lines_after_gives_every_complete_line_once(
 def test_a_line_too_long_to_be_a_report_is_left_out(tmp_path: Path) -> None:
     path = tmp_path / "report.jsonl"
     path.write_bytes(b"x" * (logs.LONGEST_LINE + 5))
-    assert logs.lines_after(str(path), 0, 100) == ("", 0)
+    assert logs.lines_after(str(path), 0, 100) == ("", logs.LONGEST_LINE)
     with path.open("ab") as stream:
         stream.write(b"\n{}\n")
-    assert logs.has_lines(str(path), 0)
-    text, offset = logs.lines_after(str(path), 0, 100)
-    assert (text, offset) == ("", logs.LONGEST_LINE + 6)
-    assert logs.lines_after(str(path), offset, 100)[0] == "{}\n"
+    assert logs.lines_after(str(path), logs.LONGEST_LINE, 100) == ("xxxxx\n{}\n", logs.LONGEST_LINE + 9), "no report"
+    assert logs.lines_after(str(path), logs.LONGEST_LINE, 100, logs.LONGEST_LINE + 8)[0] == "xxxxx\n", "after the end"

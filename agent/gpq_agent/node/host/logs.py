@@ -3,11 +3,13 @@ lines."""
 
 import errno
 import os
+import sys
 from typing import Tuple
 
 from gpq_agent import records
 
-LONGEST_LINE = 1 << 20  # a longer report line is dropped
+LONGEST_LINE = 1 << 20  # bytes. A longer report line is dropped
+MOST_UNREAD = 16 << 20  # bytes of a report that wait to be read. What came before them is left out
 
 
 def tail(path: str, offset: int, limit: int) -> Tuple[bytes, int, int]:
@@ -57,41 +59,19 @@ def _edge(path: str, offset: int, direction: int) -> int:
         return offset
 
 
-def has_lines(path: str, offset: int) -> bool:
-    """Is there a complete line after `offset`? (Or so much data that it must be handled.)"""
-    try:
-        if os.stat(path).st_size <= offset:
-            return False
-    except FileNotFoundError:
-        return False
-    text, next_offset = lines_after(path, offset, 4096)
-    return bool(text) or next_offset > offset
-
-
-def lines_after(path: str, offset: int, budget: int) -> Tuple[str, int]:
+def lines_after(path: str, offset: int, budget: int, end: int = sys.maxsize) -> Tuple[str, int]:
     """(complete lines from `offset`, offset after them): about `budget` bytes, but at least one
-    line if there is one.
+    line if there is one, and nothing after byte `end`.
 
-    A line longer than `LONGEST_LINE` cannot be a report and is left out.
-    """
-    data, _, _ = tail(path, offset, budget)
-    end = data.rfind(b"\n") + 1
-    if end == 0 and len(data) == budget:  # a line longer than the budget
-        data, _, _ = tail(path, offset, LONGEST_LINE)
-        end = data.find(b"\n") + 1
-        if end == 0 and len(data) == LONGEST_LINE:
-            return "", _skip_line(path, offset)
-    return data[:end].decode("utf-8", "replace"), offset + end
-
-
-def _skip_line(path: str, offset: int) -> int:
-    """The offset after the line that contains `offset`, or `offset` itself while that line has no
-    end."""
-    position = offset
-    while True:
-        data, position, _ = tail(path, position, 1 << 16)
-        if not data:
-            return offset
-        end = data.find(b"\n") + 1
-        if end:
-            return position - len(data) + end
+    Without text, but with a new offset: what is between cannot be a report, or is too much. Takes
+    no longer for a larger file."""
+    data, _, size = tail(path, offset, min(budget, end - offset))
+    if min(size, end) - offset > MOST_UNREAD:
+        return "", min(size, end) - MOST_UNREAD // 2
+    length = data.rfind(b"\n") + 1
+    if length == 0 and len(data) == budget:  # a line longer than the budget
+        data, _, _ = tail(path, offset, min(LONGEST_LINE, end - offset))
+        length = data.find(b"\n") + 1
+        if length == 0 and len(data) == LONGEST_LINE:
+            return "", offset + LONGEST_LINE
+    return data[:length].decode("utf-8", "replace"), offset + length

@@ -2,7 +2,7 @@
 
 import os
 import time
-from typing import List, NamedTuple
+from typing import Dict, List, NamedTuple, Tuple
 
 from gpq_agent import wire
 from gpq_agent.node.attempts.heartbeats import pulses
@@ -16,6 +16,10 @@ from gpq_agent.node.spool.spool import Spool
 BUSY_POLL, CALM_POLL = 0.05, 0.25  # seconds between two looks while a watch is pending
 BUSY_FOR = 5.0  # seconds after a change during which the next one is likely
 REPORT_BUDGET = 256 << 10
+LOOK = 4096  # bytes of a report to find out whether it has new lines
+LEFT_OUT = (
+    "{} has lines over {} MiB, or grew by over {} MiB before gpq read it, so a part is left out"
+).format(wire.REPORT, logs.LONGEST_LINE >> 20, logs.MOST_UNREAD >> 20)
 
 
 class Watch(NamedTuple):
@@ -37,6 +41,7 @@ class Watches:
         self.attempts = survey.attempts
         self.reign = replies.reign
         self._pending: List[Watch] = []
+        self._sizes: Dict[str, int] = {}  # of the reports of ended attempts, by key
 
     @property
     def is_pending(self) -> bool:
@@ -88,10 +93,20 @@ class Watches:
             return True
         offsets = watch.message.get("offsets", {})
         return any(
-            logs.has_lines(os.path.join(self.spool.folder(key), wire.REPORT), offsets[key])
-            for key in (wire.attempt_key(info.job, info.attempt) for info in infos)
+            self._lines(info, offsets[key], LOOK)[1] > offsets[key]
+            for key, info in ((wire.attempt_key(info.job, info.attempt), info) for info in infos)
             if key in offsets
         )
+
+    def _lines(self, info: wire.AttemptInfo, offset: int, budget: int) -> Tuple[str, int]:
+        """As `logs.lines_after`. What comes after the end of the attempt is not its report."""
+        key = wire.attempt_key(info.job, info.attempt)
+        path = os.path.join(self.spool.folder(key), wire.REPORT)
+        if info.state in LIVE:
+            return logs.lines_after(path, offset, budget)
+        if key not in self._sizes:
+            self._sizes[key] = logs.tail(path, 0, 0)[2]
+        return logs.lines_after(path, offset, budget, self._sizes[key])
 
     def _teller(self, infos: List[wire.AttemptInfo], recalled_keys: List[str]) -> Handler:
         recalled_attempts = [
@@ -110,8 +125,7 @@ class Watches:
         for info in self.attempts.count(infos):
             key = wire.attempt_key(info.job, info.attempt)
             if key in offsets:
-                path = os.path.join(self.spool.folder(key), wire.REPORT)
-                report, offset = logs.lines_after(path, offsets[key], share)
+                report, offset = self._lines(info, offsets[key], share)
                 ranks = (
                     [pulse._asdict() for pulse in pulses(self.spool.folder(key))]
                     if info.state in LIVE
@@ -120,6 +134,8 @@ class Watches:
                 info = info._replace(report=report, report_offset=offset, ranks=ranks)
                 if report:
                     self.survey.touch()
+                elif offset > offsets[key]:
+                    self.attempts.files.note(key, LEFT_OUT)
             attempts.append(info._asdict())
         return {
             "digest": self.survey.digest,
