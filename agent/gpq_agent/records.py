@@ -7,6 +7,7 @@ resource, that stays an OSError, because it passes.
 """
 
 import errno
+import itertools
 import json
 import os
 import stat
@@ -53,7 +54,7 @@ def open_plain(path: str, flags: int = os.O_RDONLY) -> int:
     try:
         mode = os.lstat(path).st_mode  # opening a device may make it act
         if not stat.S_ISREG(mode):
-            raise Damaged(path, _kind(mode))
+            raise Damaged(path, kind(mode))
         descriptor = os.open(path, flags | FLAGS)
     except FileNotFoundError:
         raise
@@ -64,11 +65,11 @@ def open_plain(path: str, flags: int = os.O_RDONLY) -> int:
     mode = os.fstat(descriptor).st_mode
     if not stat.S_ISREG(mode):  # another file took its place
         os.close(descriptor)
-        raise Damaged(path, _kind(mode))
+        raise Damaged(path, kind(mode))
     return descriptor
 
 
-def _kind(mode: int) -> str:
+def kind(mode: int) -> str:
     return next((words for is_one, words in KINDS if is_one(mode)), "it is not a regular file")
 
 
@@ -160,8 +161,9 @@ def _below(item: Any) -> Any:
 
 def set_aside(path: str) -> str:
     """Rename a damaged file so that nobody reads it again. Return the new name, or "" if it must
-    stay."""
-    for number in range(1, MOST_KEPT + 1):
+    stay. A folder never stays, because no file can replace it."""
+    is_folder = os.path.isdir(path) and not os.path.islink(path)
+    for number in itertools.count(1) if is_folder else range(1, MOST_KEPT + 1):
         name = "{}.damaged{}".format(path, number if number > 1 else "")
         if not os.path.lexists(name):
             try:

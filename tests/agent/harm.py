@@ -1,8 +1,10 @@
-"""Every kind of damage to a file that a crash, a full disk, another program or an attacker can do."""
+"""Every kind of damage to a file that a crash, a full disk, another program or an attacker can do, and to the folder
+that a job may write to."""
 
 from __future__ import annotations
 
 import os
+import shutil
 import stat
 from collections.abc import Callable
 from pathlib import Path
@@ -51,9 +53,89 @@ HARM: dict[str, Harm] = {
     "sparse": made_sparse,
     "a folder": lambda path: path.mkdir(),
     "a FIFO": lambda path: os.mkfifo(path),
+    "without permissions": lambda path: path.touch(0),
     "a socket": made_socket,
     "a link to a device": lambda path: path.symlink_to("/dev/zero"),
     "a link to a FIFO": lambda path: path.symlink_to("fifo"),
     "a link to itself": lambda path: path.symlink_to(path.name),
     "a link to nothing": lambda path: path.symlink_to("nowhere"),
 }
+
+
+def lines(text: bytes, count: int) -> Harm:
+    return written((text + b"\n") * count)
+
+
+def made_sparse_behind_lines(path: Path) -> None:
+    path.write_bytes(b'{"kind":"ready"}\n')
+    os.truncate(path, 1 << 40)
+    with path.open("ab") as stream:
+        stream.write(b'\n{"kind":"notice","message":"end"}\n')
+
+
+TIMING = b'{"kind":"timing","nodes":1,"replicas":1,"atomic_batch":8,"accum_steps":0,"accum_count":0,"accum_sum":0.0,'
+HEAVY: dict[str, Harm] = {  # what is too much to read, or to read again and again
+    "a million timings": lines(TIMING + b'"step_count":5,"step_sum":1.0}', 1_000_000),
+    "millions of short lines": lines(b"x", 3_000_000),
+    "millions of valid lines": lines(b'{"kind":"ready"}', 2_000_000),
+    "a hole between lines": made_sparse_behind_lines,
+    "a line without end": written(b"x" * (20 << 20)),
+    "a long line": written(b"x" * (20 << 20) + b"\n" + TIMING + b"\n"),
+}
+
+
+def replaced(make: Harm) -> Harm:
+    def harm(folder: Path) -> None:
+        folder.rename(folder.with_name(f"moved-{folder.name}"))
+        make(folder)
+
+    return harm
+
+
+def inside(name: str, make: Harm) -> Harm:
+    """In place of a file of the folder."""
+
+    def harm(folder: Path) -> None:
+        (folder / name).unlink(missing_ok=True)
+        make(folder / name)
+
+    return harm
+
+
+def made_full_folder(path: Path) -> None:
+    for number in range(1, records.MOST_KEPT + 1):
+        path.with_name(f"{path.name}.damaged{number if number > 1 else ''}").mkdir()
+    (path / "something").mkdir(parents=True)
+
+
+def made_crowd(folder: Path) -> None:
+    for number in range(20_000):
+        (folder / f"rank.{number}").touch()
+
+
+def of_the_far_future(folder: Path) -> None:
+    for path in (*folder.iterdir(), folder):
+        os.utime(path, ns=(1 << 62, 1 << 62))
+
+
+FOLDERS: dict[str, Harm] = {  # what a job makes of its folder
+    "removed": shutil.rmtree,
+    "renamed": replaced(lambda folder: None),
+    "another folder": replaced(Path.mkdir),
+    "a file": replaced(Path.touch),
+    "a FIFO": replaced(os.mkfifo),
+    "a socket": replaced(made_socket),
+    "a link to nothing": replaced(HARM["a link to nothing"]),
+    "a link to itself": replaced(HARM["a link to itself"]),
+    "a link to a device": replaced(HARM["a link to a device"]),
+    "a link to a folder": replaced(lambda folder: folder.symlink_to(f"moved-{folder.name}")),
+    "without permissions": lambda folder: folder.chmod(0),
+    "read-only": lambda folder: folder.chmod(0o500),
+    "a crowd of ranks": made_crowd,
+    "of the far future": of_the_far_future,
+    "forgotten": inside("forgotten", Path.touch),
+    "a folder for stop.json": inside("stop.json", made_full_folder),
+    "a folder for the lock": inside("lock", Path.mkdir),
+    "a folder for exit.json": inside("exit.json", made_full_folder),
+}
+UNSAID = ("a crowd of ranks", "of the far future", "a folder for the lock")  # gpq needs to say nothing

@@ -6,9 +6,12 @@ from __future__ import annotations
 import base64
 import contextlib
 import json
+import os
 import random
 import shutil
+import signal
 import socket
+import subprocess
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -23,6 +26,7 @@ from gpq.rpc.daemon_answers import DaemonInfo
 from gpq.rpc.job_answers import CancelResult, LogChunk
 from gpq.rpc.requests import Cancel, Info, Logs
 from gpq.servers import adding, config_file
+from tests.agent.harm import FOLDERS, HARM, HEAVY, UNSAID, inside
 from tests.cli.conftest import Gpq
 from tests.e2e.harness import Daemon
 from tests.support.figures import Figures
@@ -231,6 +235,58 @@ def test_the_daemon_survives_false_reports_and_shows_them_safely(daemon: Daemon)
     (daemon.work / "go").touch()
     assert daemon.ended(job) == {job: ("completed", 0)}
     lives(daemon)
+
+
+# -- what a job makes of the folder that it may write to --------------------------------------------------------------
+
+
+REPORTS = {f"report: {name}": inside("report.jsonl", harm) for name, harm in {**HARM, **HEAVY}.items()}
+
+
+@pytest.mark.parametrize(
+    ("kind", "shim"), [(kind, "lives") for kind in (*FOLDERS, *REPORTS)] + [(kind, "is gone") for kind in FOLDERS]
+)
+def test_whatever_a_job_makes_of_its_folder_other_jobs_start_and_it_can_be_cancelled(
+    daemon: Daemon, figures: Figures, kind: str, shim: str
+) -> None:
+    job = daemon.submit("sleep", "600")
+    daemon.until(job, "running")
+    folder = daemon.home / "nodes" / "local" / "attempts" / f"{job}.1"
+    pid = json.loads((folder / "shim.json").read_text())["pid"]
+    {**FOLDERS, **REPORTS}[kind](folder)
+    if shim == "is gone":
+        os.kill(pid, signal.SIGKILL)
+    began = time.monotonic()
+    lives(daemon)
+    figures.at_most("a neighbour's job starts", time.monotonic() - began, 5.0)
+    if kind in FOLDERS and kind not in UNSAID and "json" not in kind:
+        wait_until(lambda: "local: " in "".join(daemon.detail(job).notices), "gpq says what was wrong")
+    began = time.monotonic()
+    daemon.call(Cancel([str(job)], wait=60.0), CancelResult)
+    assert daemon.state(job) == "cancelled"
+    figures.at_most("the job is cancelled", time.monotonic() - began, 10.0)
+
+
+def test_lines_behind_a_long_line_count_and_gpq_says_what_it_left_out(daemon: Daemon) -> None:
+    (daemon.work / "line").write_bytes(b"x" * (5 << 20) + b'\n{"kind":"notice","message":"last"}\n')
+    job = daemon.shell('cat line > "$GPQ_RUN_DIR/report.jsonl"')
+    assert daemon.ended(job) == {job: ("completed", 0)}
+    [said, last] = daemon.detail(job).notices
+    assert ("a part is left out" in said, last) == (True, "last")
+
+
+def test_the_end_of_a_job_does_not_wait_for_somebody_else_who_writes_its_report_on(daemon: Daemon) -> None:
+    job = daemon.shell('echo "$GPQ_RUN_DIR" > place; while ! test -e written; do sleep 0.1; done')
+    place = wait_until(lambda: (daemon.work / "place").exists() and (daemon.work / "place").read_text(), "it runs")
+    report = Path(place.strip(), "report.jsonl")
+    writing = f"""while echo '{{"kind":"notice","message":"more"}}'; do :; done >> {report}"""
+    with subprocess.Popen(["sh", "-c", writing]) as writer:
+        try:
+            wait_until(lambda: report.exists() and report.stat().st_size > 0, "somebody writes")
+            (daemon.work / "written").touch()
+            assert daemon.ended(job) == {job: ("completed", 0)}
+        finally:
+            writer.kill()
 
 
 # -- T15: a node that lies ---------------------------------------------------------------------------------------------

@@ -3,6 +3,7 @@
 import contextlib
 import json
 import os
+import time
 from typing import Any, Dict, Optional
 
 from gpq_agent import records
@@ -21,8 +22,8 @@ def decode(line: bytes) -> Dict[str, Any]:
 def write_json(path: str, content: Dict[str, Any]) -> None:
     """Replace `path` completely or not at all, and durably: temporary file, fsync, rename, fsync of
     the folder."""
-    temporary = "{}.{}.tmp".format(path, os.getpid())
-    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    temporary = "{}.{}.{}.tmp".format(path, os.getpid(), time.monotonic_ns())
+    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     try:
         with os.fdopen(descriptor, "wb") as stream:
             stream.write(encode(content))

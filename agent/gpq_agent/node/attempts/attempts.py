@@ -9,7 +9,7 @@ import signal
 import time
 from typing import Any, Callable, Dict, List, Optional, Set, Tuple
 
-from gpq_agent import wire
+from gpq_agent import records, wire
 from gpq_agent.node.attempts import environment_setup, folders
 from gpq_agent.node.attempts.files import AttemptFiles
 from gpq_agent.node.attempts.heartbeats import pulses
@@ -64,13 +64,15 @@ class Attempts:
         keys = [key for key in self.spool.attempt_keys() if key not in self._forgotten]
         earlier_keys = self._keys if self._is_listed else self.processes.marked_keys()
         self._is_listed = True
-        self._keys = keys + [
-            key for key in earlier_keys if key not in keys and self._is_restored(key)
+        removed = [
+            key for key in earlier_keys if not os.path.lexists(self.files.path(key, wire.ORDER))
         ]
+        restored = [key for key in removed if self._is_restored(key)]
+        self._keys = keys + [key for key in restored if key not in keys]
 
     def _is_restored(self, key: str) -> bool:
-        """Somebody removed its folder, perhaps the job itself. If the attempt lives, make the
-        folder again so that gpq can stop it."""
+        """Somebody removed its folder or its order, perhaps the job itself. If the attempt lives,
+        make them again so that gpq can stop it."""
         if key in self._forgotten or not self.processes.has_survivors(key):
             return False
         self.files.restore(key)
@@ -213,7 +215,10 @@ class Attempts:
         order, started = self.order(key), self.files.read(key, wire.STARTED)
         # find out before taking the lock, which looks like a living shim
         is_orphan = self._must(key).state == "orphan"
-        lock = os.open(self.files.path(key, spool.LOCK), os.O_RDWR | os.O_CREAT, 0o600)
+        path = self.files.path(key, spool.LOCK)
+        if os.path.lexists(path) and not os.path.isfile(path):
+            records.set_aside(path)
+        lock = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
         try:
             if spool.try_lock(lock) and order is not None and is_orphan:
                 first = started or self.processes.oldest(key)
@@ -257,7 +262,16 @@ class Attempts:
 
     def is_forgotten(self, key: str) -> bool:
         """Does the daemon have its exit record?"""
-        return os.path.exists(self.files.path(key, spool.FORGOTTEN))
+        marker = self.files.path(key, spool.FORGOTTEN)
+        if key in self._forgotten or not os.path.lexists(marker):
+            return os.path.lexists(marker)
+        is_held = spool.is_locked(self.files.path(key, spool.LOCK))
+        if is_held or not os.path.lexists(self.files.path(key, wire.EXIT)):
+            info = self.look(key)
+            if info is not None and info.state in LIVE:  # its own job wrote the file
+                self.files.note(key, records.put_away(records.Damaged(marker, "it still lives")))
+                return False
+        return True
 
     def purge(self, job: int) -> None:
         """Remove logs and checkpoints of a job. None of its attempts may be alive."""

@@ -7,6 +7,7 @@ from typing import Any, Dict, List, Optional
 from gpq_agent import records, wire
 from gpq_agent.node.host.errors import SpoolError
 from gpq_agent.node.shim import start_order
+from gpq_agent.node.spool import run_folder
 from gpq_agent.node.spool.shapes import SHAPES
 from gpq_agent.node.spool.spool import Spool
 
@@ -57,18 +58,28 @@ class AttemptFiles:
             wire.write_json(self.path(key, wire.ORDER), order._asdict())
         return order
 
+    def mend(self, key: str) -> None:
+        """Make its folder usable again if the job, or somebody else, made something else of it.
+        Raises OSError."""
+        words = run_folder.mend(self.spool.folder(key))
+        if words:
+            self._restore(key, words)
+
     def restore(self, key: str) -> None:
-        """The attempt lives, but somebody removed its folder, perhaps the job itself. Make the
-        folder again so that gpq can stop it."""
+        """The attempt lives, but somebody removed its folder, or everything in it, perhaps the job
+        itself. Make the folder again so that gpq can stop it."""
         folder = self.spool.folder(key)
         with contextlib.suppress(OSError):
             os.mkdir(folder, 0o700)
+        self._restore(key, "its folder {} was removed".format(folder))
+
+    def _restore(self, key: str, words: str) -> None:
+        self.note(key, words)
         order = self._orders.get(key)
         if order is None:
             self._orders[key] = self._bare_order(key)
         else:
             wire.write_json(self.path(key, wire.ORDER), order._asdict())
-        self._damage.setdefault(key, []).append("its folder {} was removed".format(folder))
 
     def damage(self, key: str) -> List[str]:
         """What was damaged among the attempt's files, one line each."""

@@ -69,6 +69,7 @@ class AttemptStates:
     def _look(self, key: str) -> Optional[wire.AttemptInfo]:
         if key in self._final:
             return self._final[key]
+        self.files.mend(key)
         order = self.files.order(key)
         if order is None:
             return None

@@ -8,7 +8,7 @@ from typing import Any, Dict, List, Optional
 
 from gpq_agent import wire
 from gpq_agent.node.host import procs
-from gpq_agent.node.spool import spool
+from gpq_agent.node.spool import run_folder, spool
 from gpq_agent.node.spool.shapes import NOTE
 
 
@@ -82,6 +82,7 @@ def write_exit(folder: str, record: wire.ExitRecord) -> None:
     code cannot be recovered."""
     while True:
         try:
+            run_folder.mend(folder)
             spool.write_reserved(os.path.join(folder, wire.EXIT), record._asdict())
             return
         except OSError as error:
