@@ -8,7 +8,10 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from gpq_agent import wire
+
 from gpq.daemon.files.transfer import Gauge, NodeSource, Transfer
+from gpq.daemon.nodes.link import _decode
 from gpq.errors import GpqError
 from tests.agent.node.harness import NodeAgent
 
@@ -39,15 +42,15 @@ def _data(path: str) -> bytes:
 
 
 def bring(source: NodeAgent, target: NodeAgent) -> Gauge:
-    """As the daemon does it. Raises GpqError with the reason why they stay."""
+    """As the daemon does it, with what it reads on its line. Raises GpqError with the reason why they stay."""
 
     def asking(node: NodeAgent) -> Callable[[str, Mapping[str, Any], float], Mapping[str, Any]]:
         def ask(operation: str, fields: Mapping[str, Any], patience: float) -> Mapping[str, Any]:
-            return node.ask(operation, **fields)
+            return _decode(wire.encode(node.ask(operation, **fields)))
 
         return ask
 
-    answer = source.ask("files", job=JOB)
+    answer = asking(source)("files", {"job": JOB}, 60.0)
     if answer["stays"]:
         raise GpqError(answer["stays"])
     gauge = Gauge()

@@ -20,7 +20,7 @@ from gpq_agent.node.requests.agent import Agent
 from gpq_agent.node.requests.replies import refusal
 from gpq_agent.node.spool.spool import Spool
 
-LINE_LIMIT = 8 << 20
+LINE_LIMIT = 40 << 20  # bytes, more than a listing of trees.py
 _FOLDERS = "the first shared one of {}".format(", ".join(FOLDERS))
 
 
@@ -133,7 +133,7 @@ class Server:
         self.agent = agent
         self.source = source
         self.sink = sink
-        self.pending = b""
+        self.pending = bytearray()
         self.skipping = False
 
     def run(self) -> None:
@@ -155,19 +155,21 @@ class Server:
         if not chunk:
             return False
         self.pending += chunk
-        *lines, self.pending = self.pending.split(b"\n")
+        lines = []
+        if b"\n" in chunk:
+            *lines, self.pending = self.pending.split(b"\n")
         for line in lines:
             if self.skipping:
                 self.skipping = False  # the rest of a line that was refused
             elif line.strip():
-                for reply in self.agent.handle_line(line):
+                for reply in self.agent.handle_line(bytes(line)):
                     self._send(reply)
             if self.agent.quitting:
                 return True
         if len(self.pending) > LINE_LIMIT:
-            self.pending = b""
+            self.pending.clear()
             if not self.skipping:
-                self._send(refusal(None, "a request line is longer than 8 MiB"))
+                self._send(refusal(None, "a request line is longer than 40 MiB"))
             self.skipping = True
         return True
 

@@ -40,7 +40,6 @@ __all__ = (
 )  # fmt: skip
 
 JOURNAL_VERSION = 1
-BESIDE_REPORT = -1  # `offset` of a Profiled that no line of a report says
 
 # -- from requests ---------------------------------------------------------------------------------
 
@@ -222,8 +221,8 @@ class TimingSums:
 
 @dataclass(frozen=True, slots=True)
 class Profiled:
-    """What a training process reported. Its report file was read up to `offset`. BESIDE_REPORT: its
-    server says these notices."""
+    """What a training process reported. Its report file was read up to `offset`. -1: these notices
+    are of its server."""
 
     at: Seconds
     job: JobId

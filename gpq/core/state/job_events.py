@@ -10,7 +10,6 @@ from gpq.core.accounting import accrual
 from gpq.core.freedoms import habits
 from gpq.core.goodput import gains
 from gpq.core.model.events import (
-    BESIDE_REPORT,
     CancelAsked,
     Cancelled,
     Edited,
@@ -175,7 +174,7 @@ def _of_attempt(
 
 
 def _profiled(job: Job, event: Profiled) -> Job:
-    if event.offset == BESIDE_REPORT:
+    if event.offset < 0:
         return functools.reduce(notice, event.notices, job)
     if event.offset <= job.report_offset:
         return job

@@ -10,16 +10,7 @@ from typing import Any
 from gpq_agent import wire
 
 from gpq.core.model.actions import Forget, Stop
-from gpq.core.model.events import (
-    BESIDE_REPORT,
-    Event,
-    Exited,
-    NodeSeen,
-    NodeSilent,
-    Profiled,
-    Pulsed,
-    Started,
-)
+from gpq.core.model.events import Event, Exited, NodeSeen, NodeSilent, Profiled, Pulsed, Started
 from gpq.core.model.jobs import Job, StopReason
 from gpq.core.model.nodes import Node
 from gpq.core.model.profile import RankPulse
@@ -174,8 +165,7 @@ class Observer:
         )
         if not new_notices:
             return []
-        now = self._clock.now()
-        return [Profiled(now, job.id, job.attempt, BESIDE_REPORT, notices=new_notices)]
+        return [Profiled(self._clock.now(), job.id, job.attempt, -1, notices=new_notices)]
 
     def _pulses(self, job: Job, ranks: Sequence[Info]) -> list[Event]:
         """Where its replicas are, when they have made no step for a while, and later that they make

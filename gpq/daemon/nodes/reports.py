@@ -53,13 +53,8 @@ def profiled(at: Seconds, job: JobId, attempt: int, offset: int, text: str) -> P
             if invalid == MAX_INVALID:
                 break
     if invalid:
-        log.warning(
-            "job %s, attempt %s: %s invalid report lines, the first: %s",
-            job,
-            attempt,
-            invalid,
-            example,
-        )
+        words = "job %s, attempt %s: %s invalid report lines, the first: %s"
+        log.warning(words, job, attempt, invalid, example)
     return Profiled(
         at,
         job,

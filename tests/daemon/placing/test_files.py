@@ -19,9 +19,9 @@ from gpq.daemon.files import garbage_collection
 from gpq.daemon.files.garbage_collection import GarbageCollector
 from gpq.errors import NodeSilent, Refused, UsageError
 from gpq.options import snapshot
-from gpq.rpc.job_answers import JobDetail, LogChunk, StagingView
+from gpq.rpc.job_answers import Explanation, JobDetail, LogChunk, StagingView
 from gpq.rpc.node_answers import Drained
-from gpq.rpc.requests import Drain, Logs, Show, Undrain
+from gpq.rpc.requests import Drain, Logs, Show, Undrain, Why
 from gpq.store.memory import MemoryStore
 from gpq.views.detail import lines
 from tests.cli import served as fixtures
@@ -77,6 +77,25 @@ def test_a_job_moves_to_a_server_behind_ssh_and_back_and_its_progress_is_shown(s
     assert {job.staging.what for job in shown if job.staging} >= {"its checkpoint from near"}
     assert any(job.staging and 0 < job.staging.done <= job.staging.total for job in shown)
     assert all("its checkpoint from" in job.reason and job.state == "starting" for job in shown)
+
+
+def test_a_checkpoint_that_cannot_move_is_named_at_once_and_moves_when_it_can(served: Daemon, tmp_path: Path) -> None:
+    command = (
+        "trap 'exit 75' TERM; cd $GPQ_CHECKPOINT_DIR; [ -e state ] || { touch state; ln -s b a; ln -s a b; };"
+        f" touch {tmp_path}/runs-$GPQ_ATTEMPT; while :; do sleep 0.1; done"
+    )
+    served.call(Drain("far", "first"), Drained)
+    job = served.submit("sh", "-c", command, level="signal", max_gpus=1, signal="TERM")
+    wait_until(lambda: (tmp_path / "runs-1").exists() and detail(served, job).job.state == "running", "it runs")
+    served.call(Undrain("far"), Drained)
+    served.call(Drain("near", "now there"), Drained)
+    wait_until(lambda: "a is a link in a loop" in "".join(detail(served, job).notices), "gpq show names it")
+    assert "a is a link in a loop" in "".join(served.call(Why(str(job)), Explanation).reasons)
+    assert detail(served, job).job.state == "pending"
+    assert detail(served, job).job.attempt <= 2, "it does not try again and again"
+    served.call(Undrain("near"), Drained)
+    wait_until(lambda: detail(served, job).job.state == "running", "it runs where its checkpoint is")
+    assert [part.node for part in detail(served, job).job.placement] == ["near"]
 
 
 class Servers:

@@ -68,7 +68,7 @@ def inside(folder: str, path: str) -> str:
     """The full path. Raises SpoolError if a link on the way leads outside the folder."""
     full_path = os.path.join(folder, trees.local_name(path))
     root = os.path.realpath(folder)
-    if not os.path.realpath(full_path).startswith(root + os.sep):
+    if not (os.path.realpath(full_path) + os.sep).startswith(root + os.sep):
         raise SpoolError("{!r} leads outside {}".format(path, folder))
     return full_path
 

@@ -15,7 +15,7 @@ import os
 import time
 from typing import Any, Callable, Dict, List, Tuple
 
-from gpq_agent import wire
+from gpq_agent import records, wire
 from gpq_agent.node.files import arriving, sending, unpacking
 from gpq_agent.node.files.arriving import remove
 from gpq_agent.node.files.sending import Message, Work
@@ -125,7 +125,7 @@ class Staging:
             if self._announced.get(name, (0, []))[0] != change_time:
                 self._announced[name] = (
                     change_time,
-                    trees.parsed((wire.read_json(path) or {})["files"]),
+                    trees.parsed((records.read_object(path, 2 * trees.MOST_BYTES) or {})["files"]),
                 )
             return self._announced[name][1]
         except (OSError, ValueError, KeyError, TypeError):

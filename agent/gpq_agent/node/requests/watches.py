@@ -17,9 +17,7 @@ BUSY_POLL, CALM_POLL = 0.05, 0.25  # seconds between two looks while a watch is 
 BUSY_FOR = 5.0  # seconds after a change during which the next one is likely
 REPORT_BUDGET = 256 << 10
 LOOK = 4096  # bytes of a report to find out whether it has new lines
-LEFT_OUT = (
-    "{} has lines over {} MiB, or grew by over {} MiB before gpq read it, so a part is left out"
-).format(wire.REPORT, logs.LONGEST_LINE >> 20, logs.MOST_UNREAD >> 20)
+LEFT_OUT = wire.REPORT + " grew too fast, or has lines over 1 MiB, so a part is left out"
 
 
 class Watch(NamedTuple):

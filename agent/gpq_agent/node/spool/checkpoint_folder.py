@@ -13,6 +13,8 @@ as the loader would choose it. Everything else that a job keeps there follows it
 """
 
 import contextlib
+import errno
+import json
 import os
 import re
 import uuid
@@ -66,11 +68,23 @@ def listing(folder: str) -> Generator[None, None, List[Entry]]:
     """What of the job's `folder` must follow it, sorted by path. Empty if there is nothing. Raises
     Immovable."""
     entries: List[Entry] = []
-    for entry in _following(folder):
-        entries.append(entry)
-        if len(entries) > trees.MOST_ENTRIES:
-            raise Immovable("it has more than {} files".format(trees.MOST_ENTRIES))
-        yield
+    size = 0
+    try:
+        for entry in _following(folder):
+            entries.append(entry)
+            size += len(json.dumps(entry))
+            if len(entries) > trees.MOST_ENTRIES or size > trees.MOST_BYTES:
+                words = (
+                    "it has more than {} files and folders, or their names have more than {} MiB"
+                )
+                raise Immovable(words.format(trees.MOST_ENTRIES, trees.MOST_BYTES >> 20))
+            yield
+    except OSError as error:
+        if error.errno in (*records.SHORTAGES, errno.EIO):
+            raise
+        path = os.path.join("its folder", os.path.relpath(str(error.filename), folder))
+        words = trees.shown(trees.shared_name(os.path.normpath(path)))
+        raise Immovable("{} cannot be read: {}".format(words, error.strerror)) from error
     return sorted(entries)
 
 
@@ -102,7 +116,7 @@ def _following(folder: str) -> Iterator[Entry]:
     yield from _of_script(folder)
     try:
         names = sorted(os.listdir(folder))
-    except OSError:
+    except FileNotFoundError:
         return
     for name in map(trees.shared_name, names):
         if not is_kept_apart(folder, name):

@@ -8,17 +8,20 @@ attributes stay behind, and two names of one file become two files.
 import errno
 import hashlib
 import os
+import re
 import stat
 from typing import Any, Generator, Iterator, List, NamedTuple, Optional
 
 from gpq_agent import records
 
 SMALL = 1 << 16  # bytes: files up to this size are hashed when they are listed
-MOST_ENTRIES = 20_000
+MOST_ENTRIES = 200_000
+MOST_BYTES = 32 << 20  # of a listing
+MOST_PATH = 3500  # bytes, so that it can be opened below the checkpoint folder of any server
 BLOCK = 1 << 20  # bytes to hash before doing anything else
 # first letters of marks. A hexadecimal digest has none of them
 FOLDER, LINK, TIMED = "/", "l", "t"
-BITS = 0o777  # the bits of a mode that are kept
+BITS = 0o1777  # the bits of a mode that are kept
 OWNERS = stat.S_IRUSR | stat.S_IWUSR | stat.S_IXUSR
 NOTHING = b"\0" * BLOCK
 
@@ -47,21 +50,27 @@ class Immovable(Exception):
 
 
 def shared_name(name: str) -> str:
-    """The same name on every server, whatever its locale: UTF-8, with surrogates for invalid
-    bytes."""
-    return os.fsencode(name).decode("utf-8", "surrogateescape")
+    """The same name on every server, whatever its locale, for every line and terminal: UTF-8. An
+    invalid byte is NUL, which no name has, and two digits."""
+    text = os.fsencode(name).decode("utf-8", "surrogateescape")
+    return re.sub("[\udc80-\udcff]", lambda half: "\0{:02x}".format(ord(half[0]) - 0xDC00), text)
 
 
 def local_name(name: str) -> str:
     """The opposite. Raises ValueError for an invalid name."""
-    return os.fsdecode(name.encode("utf-8", "surrogateescape"))
+    text = re.sub("\0([89a-f][0-9a-f])", lambda byte: chr(0xDC00 + int(byte[1], 16)), name)
+    local = os.fsdecode(text.encode("utf-8", "surrogateescape"))
+    if shared_name(local) != name:
+        raise ValueError("{!r} is not a name".format(name))
+    return local
 
 
 def shown(name: str) -> str:
-    """For users: one line, whatever the name contains."""
+    """For users: one line, whatever the name contains. The middle of a long one is left out."""
+    short = name if len(name) <= 200 else "{}...{}".format(name[:100], name[-100:])
     return "".join(
         character if character.isprintable() else character.encode("unicode_escape").decode("ascii")
-        for character in name
+        for character in short.replace("\0", "\\x")
     )
 
 
@@ -86,6 +95,8 @@ def entry(folder: str, path: str) -> Optional[Entry]:
     """The entry at `path` below `folder`, None for nothing. Raises Immovable, or OSError if the
     disk does not answer."""
     full_path = os.path.join(folder, local_name(path))
+    if len(os.fsencode(local_name(path))) > MOST_PATH:
+        raise Immovable("{} is a path of over {} bytes".format(shown(path), MOST_PATH))
     try:
         status = os.lstat(full_path)
         if stat.S_ISLNK(status.st_mode):
@@ -112,6 +123,11 @@ def entry(folder: str, path: str) -> Optional[Entry]:
 def _target(folder: str, full_path: str, path: str) -> str:
     """The target of a link. Raises Immovable if it is outside the folder, or would be elsewhere."""
     target = os.readlink(full_path)
+    try:
+        os.stat(full_path)
+    except OSError as error:
+        if error.errno == errno.ELOOP:
+            raise Immovable("{} is a link in a loop".format(shown(path))) from error
     root = os.path.realpath(folder)
     end = os.path.realpath(full_path)
     if os.path.isabs(target) or not (end + os.sep).startswith(root + os.sep):
@@ -171,8 +187,8 @@ def _parsed(message: Any) -> Entry:
     entry = Entry(*message)
     if not isinstance(entry.path, str) or not isinstance(entry.mark, str) or not entry.mark:
         raise ValueError("{!r} has no path or no mark".format(message))
-    local_name(entry.path)
-    if "\0" in entry.path or any(part in ("", ".", "..") for part in entry.path.split("/")):
+    local_name(entry.path), local_name(entry.mark)
+    if any(part in ("", ".", "..") for part in entry.path.split("/")):
         raise ValueError("{!r} is not a path below a folder".format(entry.path))
     if not all(
         isinstance(number, int) and number >= 0 for number in (entry.size, entry.mode, entry.stored)
@@ -184,9 +200,7 @@ def _parsed(message: Any) -> Entry:
         or (entry.size and not entry.is_file)
     ):
         raise ValueError("{!r} cannot be recreated".format(entry.path))
-    if entry.mark.startswith(LINK) and (
-        entry.mark[1:].startswith("/") or not entry.mark[1:] or "\0" in entry.mark
-    ):
+    if entry.mark.startswith(LINK) and (entry.mark[1:].startswith("/") or not entry.mark[1:]):
         raise ValueError("{!r} is a link that leads outside".format(entry.path))
     return entry
 
