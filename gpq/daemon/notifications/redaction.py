@@ -22,10 +22,9 @@ ESCAPES = re.compile(
 CONTROL = re.compile(
     r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff\ud800-\udfff]"
 )
-GIVEN = re.compile(
-    r"[\w.-]*(?:" + SECRET.pattern + r")[\w.-]*[\"']?\s*(?:[=:]|=>|\bis\b)\s*[\"']?(\S{4,})",
-    re.IGNORECASE,
-)
+NAME = re.compile(r"[\w.-]+")
+# after a name
+GIVEN = re.compile(r"[\"']?\s*(?:[=:]|=>|\bis\b)\s*[\"']?(\S{4,})", re.IGNORECASE)
 # tokens: 1024, key=3
 NUMBER = re.compile(r"[-+]?[\d.,_]+(?:e[-+]?\d+)?[a-z%/,;)\]}]{0,6}", re.IGNORECASE)
 TOKENS = re.compile(
@@ -78,7 +77,9 @@ def looks_secret(line: str) -> bool:
     """Does the line reveal a secret?"""
     if TOKENS.search(line):
         return True
-    if any(not NUMBER.fullmatch(match[1].strip("\"'")) for match in GIVEN.finditer(line)):
+    names = (name.end() for name in NAME.finditer(line) if SECRET.search(name[0]))
+    values = (value[1] for end in names if (value := GIVEN.match(line, end)))
+    if any(not NUMBER.fullmatch(value.strip("\"'")) for value in values):
         return True
     return any(_random(match[0]) for match in BLOB.finditer(line))
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -76,9 +78,15 @@ def test_no_control_sequence_comes_through(text: str) -> None:
         assert len(line) <= 310
 
 
-@given(st.text(alphabet="abcXYZ012=: _KEYTOKEN/.-", max_size=2000))
-def test_the_search_for_secrets_takes_no_time(text: str) -> None:
-    looks_secret(text)
+@pytest.mark.parametrize(
+    "piece", ["key", "key.", "token-", "is key ", "key   ", "eyJ-", "basic ", "://a:", "-----BEGIN ", "1,"]
+)
+def test_a_line_made_of_anything_that_begins_a_secret_takes_no_time(piece: str) -> None:
+    """Other threads wait meanwhile. The time of this one thread counts, so a busy machine does not matter."""
+    line = (piece * 600)[:600]
+    began = time.thread_time()
+    looks_secret(line)
+    assert time.thread_time() - began < 0.1
 
 
 def test_an_endless_line_is_checked_in_no_time() -> None:
