@@ -7,6 +7,7 @@ resource, that stays an OSError, because it passes.
 """
 
 import errno
+import functools
 import itertools
 import json
 import os
@@ -17,6 +18,20 @@ MOST_BYTES = 1 << 24  # more than the longest line on the wire
 MOST_DEPTH = 64
 MOST_KEPT = 9  # damaged files with one name
 MOST_DIGITS = 400  # of a number, because Python takes long to read longer ones
+MOST = 1 << 53  # of any number. Beyond it JSON and floats are not exact
+# The least and the most of what a field counts, times in seconds. Other numbers are between -MOST
+# and MOST.
+BOUNDS: Dict[str, Tuple[float, float]] = {
+    "pid": (1, 1 << 22),
+    "code": (0, 255),
+    "signal": (0, 64),
+    "rank": (0, 1 << 20),
+    **dict.fromkeys(("step", "seq", "report_offset", "memory_mib", "used_mib"), (0, MOST)),
+    **dict.fromkeys(("start_time", "stamp"), (0, 1e12)),  # since the boot
+    **dict.fromkeys(("began", "ended"), (-1e12, 1e12)),  # below 0: before it
+    **dict.fromkeys(("started_at", "ended_at", "since"), (0, 2.5e11)),  # until the year 9892
+    **dict.fromkeys(("age", "next_probe"), (0, 1e9)),
+}
 FLAGS = os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NOCTTY
 # This process lacks something, or the problem passes: descriptors, memory, a file server that was
 # away.
@@ -109,10 +124,10 @@ def read_object(path: str, limit: int = MOST_BYTES) -> Optional[Dict[str, Any]]:
         raise Damaged(path, str(error)) from error
 
 
-def read_shape(kind: Type[Any], path: str) -> Optional[Dict[str, Any]]:
+def read_shape(kind: Type[Any], path: str, limit: int = MOST_BYTES) -> Optional[Dict[str, Any]]:
     """Like `read_object`, but check that the object has everything that the NamedTuple `kind` asks
     for."""
-    content = read_object(path)
+    content = read_object(path, limit)
     return None if content is None else check(kind, content, path)
 
 
@@ -183,34 +198,46 @@ def put_away(damage: Damaged) -> str:
 
 def check(kind: Type[Any], content: Dict[str, Any], path: str) -> Dict[str, Any]:
     """Return `content` unchanged if it has every field of the NamedTuple `kind` without a default,
-    each of the right type. Other fields may come from a newer version. Raises Damaged."""
-    for name, hint in get_type_hints(kind).items():
-        if name not in content:
-            if name in kind._field_defaults:
-                continue
+    each valid. Other fields may come from a newer version. Raises Damaged."""
+    for name in kind._fields:
+        if name not in content and name not in kind._field_defaults:
             raise Damaged(path, "it has no {!r}".format(name))
-        if not _fits(content[name], hint):
-            raise Damaged(path, "its {!r} is {}".format(name, _shown(content[name])))
+    for name in misfits(kind, content):
+        raise Damaged(path, "its {!r} is {}".format(name, _shown(content[name])))
     return content
 
 
-def _fits(value: Any, hint: Any) -> bool:
+def misfits(kind: Any, content: Dict[str, Any]) -> List[str]:
+    """Return the names of invalid fields: of another type than in the NamedTuple `kind`, or out of
+    BOUNDS."""
+    return [
+        name
+        for name, hint in _hints(kind).items()
+        if name in content and not _fits(content[name], hint, *BOUNDS.get(name, (-MOST, MOST)))
+    ]
+
+
+@functools.lru_cache(maxsize=None)
+def _hints(kind: Any) -> Dict[str, Any]:
+    return get_type_hints(kind)
+
+
+def _fits(value: Any, hint: Any, least: float, most: float) -> bool:
     if hint is Any:
         return True
     origin = getattr(hint, "__origin__", None)
     arguments: Tuple[Any, ...] = getattr(hint, "__args__", ())
     if origin is Union:
-        return any(_fits(value, argument) for argument in arguments)
-    if origin is list:
-        return isinstance(value, list) and all(_fits(item, arguments[0]) for item in value)
-    if origin is dict:
-        return isinstance(value, dict) and all(_fits(item, arguments[1]) for item in value.values())
-    if hint is float:
-        return (
-            isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) < 1e300
-        )
-    if hint is int:
-        return isinstance(value, int) and not isinstance(value, bool)
+        return any(_fits(value, argument, least, most) for argument in arguments)
+    if origin in (list, dict):
+        if not isinstance(value, origin):
+            return False
+        items = value.values() if origin is dict else value
+        return all(_fits(item, arguments[-1], least, most) for item in items)
+    if hint in (int, float):
+        kinds = int if hint is int else (int, float)
+        # not a number is not between them
+        return isinstance(value, kinds) and not isinstance(value, bool) and least <= value <= most
     return isinstance(value, hint)
 
 

@@ -17,11 +17,13 @@ from gpq.core.model.units import Seconds
 from gpq.core.state.attempt_end import is_doubtful
 from gpq.rpc.job_answers import EventView
 
+LATEST = 253_402_300_799.0  # seconds since 1970: the end of the year 9999
+
 
 def stamp(seconds: Seconds) -> str:
-    """UTC, ISO 8601, to the millisecond."""
+    """UTC, ISO 8601, to the millisecond. Any number has one, the nearest."""
     return (
-        datetime.fromtimestamp(seconds, timezone.utc)
+        datetime.fromtimestamp(min(max(0.0, seconds), LATEST), timezone.utc)
         .isoformat(timespec="milliseconds")
         .replace("+00:00", "Z")
     )

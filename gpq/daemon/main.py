@@ -38,6 +38,7 @@ LOOK_SECONDS = 5.0  # between two checks whether the state directory is still it
 # How long a thread may compute before another gets its turn. A thread that answers a command needs
 # several turns.
 SWITCH_SECONDS = 0.001
+MOST_DIGITS = 12  # of a job's id. Jobs may put any name into the spool
 
 log = logging.getLogger("gpq.daemon")
 
@@ -273,7 +274,7 @@ def _spooled_ids(folder: str) -> Iterator[int]:
             with contextlib.suppress(OSError):
                 for name in os.listdir(os.path.join(folder, node, "attempts")):
                     number = name.partition(".")[0]
-                    if number.isdigit():
+                    if number.isdecimal() and len(number) <= MOST_DIGITS:
                         yield int(number)
 
 

@@ -4,7 +4,7 @@ import contextlib
 import json
 import os
 import time
-from typing import Any, Dict, Optional
+from typing import Any, Dict, List, Optional, Type
 
 from gpq_agent import records
 
@@ -46,3 +46,9 @@ def read_json(path: str) -> Optional[Dict[str, Any]]:
     ValueError, unless the file is regular and holds one JSON object of a sensible size. Raises
     OSError if this process lacks a resource."""
     return records.read_object(path)
+
+
+def misfits(kind: Type[Any], content: Dict[str, Any]) -> List[str]:
+    """Return the names of the fields of `content` that are not valid for the message `kind`. The
+    bounds of numbers are in `records`."""
+    return records.misfits(kind, content)

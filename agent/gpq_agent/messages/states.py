@@ -72,6 +72,18 @@ class Pulse(NamedTuple):
     age: float  # seconds since its latest step
 
 
+class DeviceProcess(NamedTuple):
+    """A process on a device."""
+
+    pid: int = 0
+    user: str = ""
+    name: str = ""
+    memory_mib: int = 0
+    attempt: str = ""  # e.g. "42.1". "" for a foreign process
+    command: str = ""
+    since: float = 0.0  # wall clock, 0 if not known
+
+
 class DeviceInfo(NamedTuple):
     """One GPU or CPU slot."""
 
@@ -87,9 +99,7 @@ class DeviceInfo(NamedTuple):
     reason: str = ""  # with "ok" a warning: another user is on it next to our job
     used_mib: int = 0
     utilisation: Optional[int] = None  # per cent, None if unknown or not plausible
-    # [{"pid", "user", "name", "memory_mib", "attempt": "42.1" | "", "command", "since": wall clock
-    # or 0}]
-    processes: List[Dict[str, Any]] = []
+    processes: List[Dict[str, Any]] = []  # each a DeviceProcess
     cores: List[int] = []  # CPU slots: the cores of this slot
     age: float = 0.0  # seconds in a state other than "ok"
     # seconds until a look may end this state, if looks are not frequent

@@ -104,7 +104,7 @@ def _process(process: DeviceProcess) -> ProcessView:
 
 def _job_of(attempt: str) -> int | None:
     job = attempt.partition(".")[0]
-    return int(job) if job.isdigit() else None
+    return int(job) if job.isdecimal() and len(job) <= 15 else None
 
 
 def _age(moment: Seconds, now: Seconds) -> Seconds | None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ipaddress
-import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -22,8 +21,10 @@ Info = Mapping[str, Any]  # a wire.AttemptInfo
 ALIVE = ("starting", "running", "orphan")
 ENDED = ("exited", "lost")
 MOST_DAMAGE = 20  # lines of one server
-LONGEST_NOTE = 500  # characters
+LONGEST_NOTE, LONGEST_END = 500, 4000  # characters, of a line and of the note of an end
+MOST_PULSES = 4096  # replicas of an attempt on one server
 MOST_ADDRESSES = 16  # of a server, for peers to try
+LONGEST_AGE: Seconds = 10 * 365.25 * 86400  # of anything that a server dates
 MOST = 1 << 53  # of any number. Beyond it JSON and floats are not exact
 
 
@@ -31,7 +32,7 @@ def whole(value: Any) -> int:
     """Raises ValueError, TypeError or OverflowError for what is not a number, or an impossible
     one."""
     number = int(value)
-    if abs(number) > MOST:
+    if isinstance(value, bool | str) or abs(number) > MOST:
         raise ValueError("a number is out of range")
     return number
 
@@ -39,7 +40,7 @@ def whole(value: Any) -> int:
 def real(value: Any) -> float:
     """Like `whole`, for a finite number."""
     number = float(value)
-    if not math.isfinite(number) or abs(number) > MOST:
+    if isinstance(value, bool | str) or not abs(number) <= MOST:
         raise ValueError("a number is out of range")
     return number
 
@@ -50,7 +51,33 @@ def moment(stamp: Any, report_stamp: Any, now: Seconds) -> Seconds:
     server does not say."""
     if stamp is None or report_stamp is None:
         return 0.0
-    return now - max(real(report_stamp) - real(stamp), 0.0)
+    return now - min(max(real(report_stamp) - real(stamp), 0.0), LONGEST_AGE)
+
+
+def attempts_of(infos: Sequence[Mapping[str, Any]]) -> dict[Key, Info]:
+    """A list of wire.AttemptInfo, by attempt. One does not affect the others: what is invalid is
+    left out, and named in its damage. Raises what an attempt without a number raises."""
+    return {(JobId(whole(info["job"])), whole(info["attempt"])): attempt(info) for info in infos}
+
+
+def attempt(info: Mapping[str, Any]) -> Info:
+    """A wire.AttemptInfo without its invalid fields. Without a state it counts as living, so that
+    nothing starts instead. Without a record of its end it counts as lost."""
+    invalid = wire.misfits(wire.AttemptInfo, dict(info))
+    valid = {name: value for name, value in info.items() if name not in invalid}
+    if valid.get("state") not in (*ALIVE, *ENDED):
+        invalid, valid["state"] = sorted({*invalid, "state"}), "orphan"
+    wrong = ["exit"] if "exit" in invalid else []
+    wrong += wire.misfits(wire.ExitRecord, valid.get("exit") or {})
+    if wrong:
+        invalid, valid["exit"] = [*invalid, *wrong], None
+        if valid["state"] in ENDED:
+            note = f"its server sent an invalid record of its end: {', '.join(wrong)}"
+            valid |= {"state": "lost", "exit": {"note": note}}
+    if invalid:
+        line = f"gpq ignores what its server said, it is invalid: {', '.join(sorted({*invalid}))}"
+        valid["damage"] = [*valid.get("damage", ()), line]
+    return valid
 
 
 def acknowledgement(report: Mapping[str, Any], boot_id: str) -> Mapping[str, Any]:
@@ -61,19 +88,18 @@ def acknowledgement(report: Mapping[str, Any], boot_id: str) -> Mapping[str, Any
 
 
 def exit_of(record: Mapping[str, Any] | None, *, is_lost: bool, at: Seconds = 0.0) -> Exit:
-    """A wire.ExitRecord. `is_lost`: nobody saw the end, so the code is not known. `at` is its time,
-    or 0.0 if not known."""
+    """A wire.ExitRecord that `attempt` accepted. `is_lost`: nobody saw the end, so the code is not
+    known. `at` is its time, or 0.0 if not known."""
     if record is None:
         return Exit(code=None, lost=True, note="its server no longer knows it")
-    code, signal = record.get("code"), record.get("signal")
     return Exit(
-        code=None if code is None else whole(code),
-        signal=None if signal is None else whole(signal),
+        code=record.get("code"),
+        signal=record.get("signal"),
         stopped=bool(record.get("stopped", False)),
         asked=str(record.get("asked") or ""),
         ended_at=at,
         oom=bool(record.get("oom", False)),
-        note=str(record.get("note") or ""),
+        note=str(record.get("note") or "")[:LONGEST_END],
         lost=is_lost,
         fenced=bool(record.get("fenced", False)),
         unlaunched=str(record.get("unlaunched") or ""),
@@ -102,19 +128,24 @@ def devices_of(
 
 
 def _device(info: Mapping[str, Any], foreign_reason: str, now: Seconds) -> Device:
-    utilisation = info.get("utilisation")
-    age, due = real(info.get("age", 0.0)), real(info.get("next_probe", 0.0))
+    """A device of which a field is invalid is not used."""
+    invalid = wire.misfits(wire.DeviceInfo, dict(info))
+    valid = {name: value for name, value in info.items() if name not in invalid}
+    if invalid:
+        reason = f"its server sent an invalid {', '.join(invalid)}"
+        valid |= {"state": DeviceState.DEGRADED, "reason": reason}
+    age, due = valid.get("age", 0.0), valid.get("next_probe", 0.0)
     device = Device(
         id=DeviceId(str(info["id"])),
-        index=whole(info["index"]),
+        index=valid.get("index", -1),
         kind=str(info["kind"]),
         type=str(info["type"]),
-        memory_mib=whole(info.get("memory_mib", 0)),
-        state=_state(str(info.get("state", "ok"))),
-        reason=str(info.get("reason", "")),
-        used_mib=whole(info.get("used_mib", 0)),
-        utilisation=None if utilisation is None else whole(utilisation),
-        processes=tuple(_process(process) for process in info.get("processes", ())),
+        memory_mib=valid.get("memory_mib", 0),
+        state=_state(str(valid.get("state", "ok"))),
+        reason=str(valid.get("reason", "")),
+        used_mib=valid.get("used_mib", 0),
+        utilisation=valid.get("utilisation"),
+        processes=tuple(_process(process) for process in valid.get("processes", ())),
         since=now - age if age > 0 else 0.0,
         next_probe=now + due if due > 0 else 0.0,
     )
@@ -149,16 +180,12 @@ def _state(word: str) -> DeviceState:
     return DeviceState(word) if word in set(DeviceState) else DeviceState.DEGRADED
 
 
-def _process(info: Mapping[str, Any]) -> DeviceProcess:
-    return DeviceProcess(
-        pid=whole(info.get("pid", 0)),
-        user=str(info.get("user", "")),
-        name=str(info.get("name", "")),
-        memory_mib=whole(info.get("memory_mib", 0)),
-        attempt=str(info.get("attempt", "")),
-        command=str(info.get("command", "")),
-        since=real(info.get("since", 0.0)),
-    )
+def _process(info: dict[str, Any]) -> DeviceProcess:
+    """A wire.DeviceProcess. An invalid field is unknown."""
+    invalid = wire.misfits(wire.DeviceProcess, info)
+    fields = wire.DeviceProcess()._asdict()
+    fields |= {name: info[name] for name in fields if name in info and name not in invalid}
+    return DeviceProcess(**fields)
 
 
 def pulses_of(
@@ -167,15 +194,11 @@ def pulses_of(
     """A list of wire.Pulse. `since` is by the daemon's clock: a server reports how long ago it
     was."""
     return tuple(
-        RankPulse(
-            whole(pulse["rank"]),
-            node,
-            whole(pulse["step"]),
-            str(pulse["phase"]),
-            now - real(pulse["age"]),
-        )
-        for pulse in ranks
-        if pulse["phase"] in wire.PHASES
+        RankPulse(pulse["rank"], node, pulse["step"], pulse["phase"], now - pulse["age"])
+        for pulse in ranks[:MOST_PULSES]
+        if isinstance(pulse, dict)
+        and not wire.misfits(wire.Pulse, {**dict.fromkeys(wire.Pulse._fields), **pulse})
+        and pulse["phase"] in wire.PHASES
     )
 
 

@@ -92,8 +92,8 @@ def _strangers(
     return tuple(
         Orphan(
             *key,
-            since=decode.real(info.get("started_at") or 0.0),
-            pid=decode.whole(info.get("pid") or 0),
+            since=info.get("started_at") or 0.0,
+            pid=info.get("pid") or 0,
             folder=f"{folder}/{wire.attempt_key(*key)}",
         )
         for key, info in sorted(attempts.items())

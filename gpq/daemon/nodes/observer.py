@@ -131,8 +131,10 @@ class Observer:
         job = snapshot.jobs[job_id]
         events: list[Event] = []
         if info.get("report_offset", 0) > self._offset(job):
-            self._offsets[key] = decode.whole(info["report_offset"])
-            events.append(profiled(now, job_id, attempt, self._offsets[key], info["report"]))
+            self._offsets[key] = info["report_offset"]
+            events.append(
+                profiled(now, job_id, attempt, self._offsets[key], info.get("report", ""))
+            )
         events += self._damage(job, info.get("damage", ()))
         events += self._pulses(job, info.get("ranks", ()))
         events += self._start(job, info, stamp)

@@ -17,7 +17,7 @@ from gpq.core.model.actions import Action, Launch, OfAttempt, Prepare, Warm
 from gpq.core.model.events import Event, NodeSeen, StartRefused
 from gpq.core.model.nodes import NOT_YET, Node
 from gpq.core.model.snapshot import Snapshot
-from gpq.core.model.units import JobId, Seconds
+from gpq.core.model.units import Seconds
 from gpq.core.rounds.reconcile import standing
 from gpq.daemon.nodes import decode
 from gpq.daemon.nodes.decode import ALIVE, Info, Key
@@ -198,7 +198,8 @@ class NodeSession:
         self._refusals.answered(key, said_at)
         if reply.get("ok"):
             self._refusals.withdraw(key)
-            self._tell(self._observer.of_attempt(reply["attempt"], self._view(), drained=False))
+            info = decode.attempt(reply["attempt"])
+            self._tell(self._observer.of_attempt(info, self._view(), drained=False))
         elif self._refusals.note(launch, reply):
             self._tell_refusals(())
 
@@ -247,7 +248,7 @@ class NodeSession:
         self._take_in(reply, self._report.get("boot_id", ""))
         holds = self._reign.holds()
         snapshot = self._view()
-        attempts = {(JobId(info["job"]), int(info["attempt"])): info for info in reply["attempts"]}
+        attempts = decode.attempts_of(reply["attempts"])
         events, more = self._observer.news(
             attempts,
             reply["devices"],

@@ -3,6 +3,7 @@ everything else continues."""
 
 from __future__ import annotations
 
+import math
 import os
 import shutil
 import signal
@@ -127,6 +128,54 @@ def test_a_job_whose_file_was_damaged_can_be_cancelled(
         node.wait_for(key, "exited", "lost")
     figures.at_most(f"{len(keys)} jobs are cancelled", time.monotonic() - began, 10.0)
     assert not [key for key in keys.values() if survivors(node.spool, key)]
+
+
+def test_a_number_that_nothing_can_have_is_damage(tmp_path: Path) -> None:
+    end = wire.ExitRecord(1, 1, 0, None, False, None, 1.0, 2.0)._asdict()
+    assert records.check(wire.ExitRecord, end, "exit.json") == end
+    wrong = [
+        *({"code": code} for code in (1 << 60, 256, -1, True, "0", "\u00b2", 1e308, math.inf)),
+        *({"stamp": stamp} for stamp in (1e200, -1.0, math.nan, math.inf, "1", False)),
+        *({"ended_at": moment} for moment in (9e15, -1.0, None)),
+        *({"signal": number} for number in (65, -9, 1 << 63)),
+    ]
+    for lie in wrong:
+        with pytest.raises(records.Damaged, match=next(iter(lie))):
+            records.check(wire.ExitRecord, {**end, **lie}, "exit.json")
+
+
+@pytest.mark.parametrize("lie", [{"code": 1 << 60}, {"stamp": 1e200}, {"code": 0, "note": "all is well"}])
+def test_what_a_job_writes_as_its_own_end_counts_for_nothing(
+    agent: Callable[..., NodeAgent], figures: Figures, lie: dict[str, Any]
+) -> None:
+    node = agent("--slots", "2")
+    key = node.start(1, ["sh", "-c", "while ! test -e go; do sleep 0.01; done; exit 3"], devices=["slot-1"])
+    node.wait_for(key, "running")
+    end = wire.ExitRecord(1, 1, 0, None, False, None, 1.0, 2.0)._asdict()
+    wire.write_json(str(node.folder(key) / wire.EXIT), {**end, **lie})
+    info = node.attempts()[key]
+    assert (info["state"], info["exit"], info["damage"]) == ("running", None, [])
+    neighbour_runs(node, figures)
+    (node.spool.parent / "go").touch()
+    assert node.ended(key)["code"] == 3
+
+
+@pytest.mark.parametrize("seq", [1 << 53, (1 << 53) - 1, 1 << 60])
+def test_a_job_cannot_number_its_stop_so_high_that_no_other_counts(
+    agent: Callable[..., NodeAgent], figures: Figures, seq: int
+) -> None:
+    node = agent("--slots", "1")
+    script = "trap : TERM; echo ready; while :; do sleep 0.01; done"
+    key = node.start(1, ["sh", "-c", script], level="signal", signal="TERM")
+    wait_until(lambda: b"ready" in node.log(key), "its trap")
+    shim = wire.read_json(str(node.folder(key) / wire.SHIM))
+    assert shim is not None
+    wire.write_json(str(node.folder(key) / wire.STOP), {"mode": "signal", "grace": 1e9, "seq": seq})
+    os.kill(shim["pid"], signal.SIGUSR1)
+    began = time.monotonic()
+    node.ask("stop", attempt=key, mode="kill", grace=0.0)
+    node.wait_for(key, "exited", "lost")
+    figures.at_most("a job is cancelled", time.monotonic() - began, 10.0)
 
 
 @pytest.mark.parametrize("shim", ["lives", "stands still", "is gone"])

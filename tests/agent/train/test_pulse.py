@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import struct
 import time
 from pathlib import Path
 
@@ -36,7 +38,16 @@ def test_invalid_heartbeats_are_ignored_and_nothing_is_written_without_a_folder(
     (tmp_path / f"{wire.RANK}1").write_bytes(b"short")
     (tmp_path / f"{wire.RANK}2").write_bytes(b"\xff" * 32)
     (tmp_path / f"{wire.RANK}x").write_bytes((tmp_path / f"{wire.RANK}0").read_bytes())
+    valid = (tmp_path / f"{wire.RANK}0").read_bytes()
+    layout = struct.Struct(wire.PULSE)
+    first, _, phase, since = layout.unpack(valid[: layout.size])
+    for rank, step in (("3", 1 << 60), ("4", -1), ("-5", 1), ("\u00b2", 1), ("9" * 200, 1)):
+        (tmp_path / f"{wire.RANK}{rank}").write_bytes(layout.pack(first, step, phase, since))
+    (tmp_path / f"{wire.RANK}6").write_bytes(layout.pack(first, 1, phase, math.nan))
     assert [one[:3] for one in pulses(str(tmp_path))] == [(0, 3, "saving")]
+    for rank in range(5000):
+        (tmp_path / f"{wire.RANK}{rank}").write_bytes(valid)
+    assert len(pulses(str(tmp_path))) <= 4096
     Heartbeat(None, 0).beat(1, "computing")
     Heartbeat(str(tmp_path / "nowhere"), 0).beat(1, "computing")
     assert pulses(str(tmp_path / "nowhere")) == []

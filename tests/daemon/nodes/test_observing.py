@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from gpq_agent import wire
 
+from gpq.control.answers.node_rows import nodes
 from gpq.core.model.events import Event, Exited, NodeSeen, Pulsed, Started
 from gpq.core.model.jobs import Job, JobState
 from gpq.core.model.nodes import Node
@@ -16,7 +17,8 @@ from gpq.core.model.units import JobId, NodeId
 from gpq.core.state.job_events import apply
 from gpq.daemon.clock.clock import Clock
 from gpq.daemon.nodes.observer import STILL, Observer
-from gpq.daemon.nodes.settings import NodeSettings
+from gpq.daemon.nodes.session import NodeSession
+from gpq.daemon.nodes.settings import NodePorts, NodeSettings
 from tests.support.builders import job, on, running, snapshot
 
 A = NodeId("a")
@@ -105,3 +107,92 @@ def test_a_late_end_is_dated_by_its_age_on_the_server() -> None:
     ahead = told(7051.0, Exited)
     assert ahead.exit.ended_at == ahead.at
     assert told(None, Exited).exit.ended_at == 0.0  # an agent that does not report it
+
+
+def answered(hello: Mapping[str, Any], watch: Mapping[str, Any], *jobs: Job) -> list[Event]:
+    """What the daemon hears of a server that answers this, with these jobs on it."""
+    events: list[Event] = []
+    session = NodeSession(NodeSettings(A), NodePorts(Clock(), events.extend, lambda: snapshot(*jobs)))
+    replies = {"hello": {"version": wire.VERSION, "boot_id": "b", "library": "/l", **hello}, "watch": watch}
+
+    def send(op: str, fields: Mapping[str, Any], callback: Any) -> None:
+        reply = replies.pop(op, None)  # the second watch waits
+        if reply is not None:
+            callback({"ok": True, "stamp": 100.0, "time": 1e9, "digest": "d", **reply})
+
+    session.begin(send)
+    assert session.line is send, "the link stays"
+    return events
+
+
+def gpu(number: int, **more: Any) -> dict[str, Any]:
+    return {**wire.DeviceInfo(f"a-{number}", number, "cuda", "A100", 40_000, "ok")._asdict(), **more}
+
+
+END = wire.ExitRecord(1, 1, 0, None, False, None, 1.0, ended_at=2.0)._asdict()
+LIES: list[dict[str, Any]] = [
+    *({"state": "exited", "exit": {**END, "code": code}} for code in (1 << 60, True, "0", 1e308, -1 << 63)),
+    {"state": "exited", "exit": {**END, "note": 7}},
+    {"state": "exited", "exit": "0"},
+    *({"state": "running", "pid": pid} for pid in (1 << 60, -1, True, "\u00b2")),
+    *({"state": "running", "began": began} for began in (1e200, float("inf"), float("nan"), "1")),
+    *(
+        {"state": "running", "ranks": [{"rank": 0, "step": step, "phase": "saving", "age": 99.0}]}
+        for step in (2**60, -1)
+    ),
+    *({"state": "running", "ranks": [rank]} for rank in (5, {}, {"rank": 0}, {"phase": []})),
+    *({"state": "running", "report_offset": offset, "report": ""} for offset in (1 << 60, -5, None, "9")),
+    *({"state": state} for state in (None, "exploded", [], 1 << 60)),
+    {"state": "running", "damage": 7},
+    {"state": "running", "report": 7, "report_offset": 5},
+]
+
+
+@pytest.mark.parametrize("lie", LIES, ids=str)
+def test_what_is_invalid_about_one_attempt_leaves_the_others_and_never_makes_it_missing(lie: dict[str, Any]) -> None:
+    jobs = [running(number, on("a", number), started_nodes=()) for number in (1, 2)]
+    infos = [{"job": 1, "attempt": 1, **lie}, wire.AttemptInfo(2, 1, "running", pid=7)._asdict()]
+    # Its report is read to the end, so that an end counts.
+    events = answered({}, {"devices": [gpu(0)], "attempts": infos}, *jobs)
+    assert [event.job for event in events if isinstance(event, Started) and event.job == 2] == [2]
+    ends = [event.exit for event in events if isinstance(event, Exited)]
+    if lie["state"] == "exited":
+        [end] = ends
+        assert end.lost
+        assert "invalid record of its end" in end.note
+    else:
+        assert ends == []
+    if not lie.get("ranks"):
+        told = " ".join(line for event in events for line in getattr(event, "notices", ()))
+        assert "invalid" in told
+
+
+@pytest.mark.parametrize(
+    ("lie", "named"),
+    [
+        *(({"age": age}, "age") for age in (9e15, -1.0, float("nan"), "1", True)),
+        *(({"memory_mib": memory}, "memory_mib") for memory in (1 << 60, -1, 1e308, None)),
+        ({"utilisation": 1 << 63}, "utilisation"),
+        ({"next_probe": 9e15, "index": "0"}, "index, next_probe"),
+        ({"processes": [[]]}, "processes"),
+        ({"processes": [{"pid": 1, "since": since, "attempt": "\u00b2"} for since in (9e15, -9e15, "x")]}, ""),
+        ({"processes": [{"pid": 1 << 60, "user": [], "attempt": "9" * 5000}]}, ""),
+    ],
+    ids=str,
+)
+def test_what_is_invalid_about_one_device_leaves_the_others_and_gpq_nodes(lie: dict[str, Any], named: str) -> None:
+    events = answered({}, {"devices": [gpu(0, **lie), gpu(1)], "attempts": []})
+    [seen] = [event for event in events if isinstance(event, NodeSeen)]
+    [row] = nodes(snapshot(seen.node), seen.at)
+    assert row.devices[1].state == "ok"
+    assert (row.devices[0].state, row.devices[0].reason) == (
+        ("degraded", f"its server sent an invalid {named}") if named else ("ok", "")
+    )
+
+
+@pytest.mark.parametrize("ended", [-1e11, 1e11, -9e15, 9e15])
+def test_an_end_is_dated_within_ten_years(ended: float) -> None:
+    info = wire.AttemptInfo(1, 1, "exited", exit=END, ended=ended)._asdict()
+    events = answered({}, {"devices": [], "attempts": [info]}, running(1, on("a", 0)))
+    [end] = [event for event in events if isinstance(event, Exited)]
+    assert end.exit.ended_at == 0.0 or 0 <= end.at - end.exit.ended_at <= 11 * 366 * 86400

@@ -181,7 +181,7 @@ class Attempts:
         if previous is not None and not _is_harder(previous, mode, grace):
             return
         first = beyond() if is_known else 1
-        seq = int(previous["seq"]) + 1 if previous else first
+        seq = int(previous["seq"]) % records.MOST + 1 if previous else first
         spool.write_reserved(path, {"mode": mode, "grace": grace, "seq": seq})
 
     def tend(self, infos: List[wire.AttemptInfo]) -> None:

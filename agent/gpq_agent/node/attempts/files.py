@@ -8,8 +8,10 @@ from gpq_agent import records, wire
 from gpq_agent.node.host.errors import SpoolError
 from gpq_agent.node.shim import start_order
 from gpq_agent.node.spool import run_folder
-from gpq_agent.node.spool.shapes import SHAPES
+from gpq_agent.node.spool.shapes import MOST_BYTES, SHAPES
 from gpq_agent.node.spool.spool import Spool
+
+MOST_DAMAGE = 20  # lines of one attempt
 
 
 class AttemptFiles:
@@ -30,7 +32,9 @@ class AttemptFiles:
         path = self.path(key, name)
         try:
             shape = SHAPES.get(name)
-            return records.read_object(path) if shape is None else records.read_shape(shape, path)
+            if shape is None:
+                return records.read_object(path)
+            return records.read_shape(shape, path, MOST_BYTES)
         except records.Damaged as damage:
             self.note(key, records.put_away(damage))
         return self._bare_order(key)._asdict() if name == wire.ORDER else None
@@ -86,9 +90,9 @@ class AttemptFiles:
         return list(self._damage.get(key, []))
 
     def note(self, key: str, line: str) -> bool:
-        """Add a line about damage. Is it new?"""
+        """Add a line about damage. Is it new, and not one of too many?"""
         lines = self._damage.setdefault(key, [])
-        if line in lines:
+        if line in lines or len(lines) >= MOST_DAMAGE:
             return False
         lines.append(line)
         return True

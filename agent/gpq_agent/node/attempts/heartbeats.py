@@ -9,7 +9,7 @@ from typing import List
 
 from gpq_agent import records, wire
 
-MOST_ENTRIES = 1000  # entries of the folder to look at
+MOST_ENTRIES = 4096  # looked at in the folder, where a job may put any number
 
 
 def pulses(folder: str) -> List[wire.Pulse]:
@@ -28,10 +28,10 @@ def pulses(folder: str) -> List[wire.Pulse]:
         try:
             with os.fdopen(records.open_plain(os.path.join(folder, name)), "rb") as stream:
                 _, step, phase, since = layout.unpack(stream.read(layout.size))
-            if rank.isdigit() and 0 <= phase < len(wire.PHASES) and 0 <= since <= now and step >= 0:
-                heartbeats.append(
-                    wire.Pulse(int(rank), step, wire.PHASES[phase], round(now - since, 1))
-                )
+            if 0 <= phase < len(wire.PHASES) and 0 <= since <= now:
+                pulse = wire.Pulse(int(rank), step, wire.PHASES[phase], round(now - since, 1))
+                if not wire.misfits(wire.Pulse, pulse._asdict()):
+                    heartbeats.append(pulse)
         except (OSError, ValueError, struct.error):
             continue
     return sorted(heartbeats)

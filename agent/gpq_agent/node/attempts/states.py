@@ -76,16 +76,16 @@ class AttemptStates:
         shim_record = self.files.read(key, wire.SHIM)
         is_alive = procs.lives(shim_record, self.boot)
         start_record = self.files.read(key, wire.STARTED)
+        info = self._of_order(order, start_record)
+        if is_alive:  # the record of the end is its last work. An earlier one is by somebody else
+            return self._with_shim(key, info, shim_record)
         # read after the check of the shim, because the shim may have ended in between
         exit_record = self.files.read(key, wire.EXIT)
-        info = self._of_order(order, start_record)
         if exit_record is not None:
             self._final[key] = info._replace(
                 state="exited", exit=exit_record, ended=self._ended(exit_record)
             )
             return self._final[key]
-        if is_alive:
-            return self._with_shim(key, info, shim_record)
         if spool.is_locked(self.files.path(key, spool.LOCK)):
             # a shim is starting, or adopting the attempt
             return info._replace(state="orphan") if start_record else info

@@ -35,7 +35,7 @@ def look() -> Probe:
         return _failure(apps)
     processes: Processes = {}
     for uuid, pid, memory in _rows(apps, 3):
-        if pid.isdigit():
+        if pid.isdecimal():
             processes.setdefault(uuid, []).append((int(pid), _number(memory) or 0))
     return _read(output, processes)._replace(notice=_failure(first_output).error if names else "")
 
@@ -149,4 +149,4 @@ def _rows(output: str, fields: int) -> List[List[str]]:
 
 def _number(text: str) -> Optional[int]:
     """Digits only: missing values appear as ``[N/A]`` or ``[Unknown Error]``."""
-    return int(text) if text.isdigit() else None
+    return int(text) if text.isdecimal() else None

@@ -54,7 +54,7 @@ class Stops:
         path = os.path.join(self.folder, wire.STOP)
         try:
             content = wire.read_json(path)
-            if content is None or records.check(Stop, content, path)["seq"] <= self._seq:
+            if content is None or records.check(Stop, content, path)["seq"] == self._seq:
                 return None
         except (OSError, ValueError):
             # for example out of descriptors: the next look comes soon. The agent rewrites a damaged

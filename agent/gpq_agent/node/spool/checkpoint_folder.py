@@ -99,7 +99,7 @@ def age(files: List[Entry]) -> Tuple[int, int, int]:
 def step_of(name: str) -> Tuple[int, int]:
     """(step, repetition) of ``step-12.1``, as the loader orders them."""
     step, _, repeat = name[len(STEP) :].partition(".")
-    return (int(step) if step.isdigit() else -1, int(repeat) if repeat.isdigit() else 0)
+    return (int(step) if step.isdecimal() else -1, int(repeat) if repeat.isdecimal() else 0)
 
 
 def steps(folder: str) -> List[str]:
@@ -195,6 +195,6 @@ def jobs(folder: str) -> Dict[str, List[Any]]:
     staged_names = names(os.path.join(folder, STAGING))
     code = names(os.path.join(folder, CODE)) + [name[len(CODE_PREFIX) :] for name in staged_names]
     return {
-        "jobs": sorted({int(name) for name in names(folder) + staged_names if name.isdigit()}),
+        "jobs": sorted({int(name) for name in names(folder) + staged_names if name.isdecimal()}),
         "code": sorted({name for name in code if HASH.fullmatch(name)}),
     }

@@ -7,6 +7,7 @@ from typing import Any, Dict, List, NamedTuple, Optional, Type
 
 from gpq_agent import records, wire
 
+MOST_BYTES = 1 << 16  # of these files. What they say goes into every answer
 NOTE = "note.json"
 STOP_RANK = {"checkpoint": 1, "signal": 2, "kill": 3}
 
@@ -88,7 +89,7 @@ SHAPES: Dict[str, Type[Any]] = {
 def statement(folder: str, name: str) -> Optional[Dict[str, Any]]:
     """What processes of an attempt say in one of these files. None if there is no valid one."""
     try:
-        return records.read_shape(SHAPES[name], os.path.join(folder, name))
+        return records.read_shape(SHAPES[name], os.path.join(folder, name), MOST_BYTES)
     except (OSError, ValueError):
         return None
 

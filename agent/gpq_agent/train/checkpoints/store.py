@@ -192,7 +192,7 @@ class CheckpointStore:
 
 def _age(name: str) -> Tuple[int, int]:
     step, _, repeat = name[len(PREFIX) :].partition(".")
-    return (int(step) if step.isdigit() else -1, int(repeat) if repeat.isdigit() else 0)
+    return (int(step) if step.isdecimal() else -1, int(repeat) if repeat.isdecimal() else 0)
 
 
 class MemoryRecord:
