@@ -11,12 +11,13 @@ import msgspec
 from gpq.control import event_text
 from gpq.control.answers import reason_text
 from gpq.control.answers.reader import Reader
+from gpq.control.answers.sentences import SENTENCES
 from gpq.control.requests.submission import message_of
 from gpq.core.explain.explain import explain
 from gpq.core.explain.reasons import JobReasons, reason
 from gpq.core.feasibility.shapes import feasible
 from gpq.core.goodput import estimates
-from gpq.core.goodput.models import Model, model_of
+from gpq.core.goodput.models import Model, is_beyond, model_of
 from gpq.core.model import events as facts
 from gpq.core.model.jobs import TERMINAL, Job, JobState
 from gpq.core.model.placements import Shape
@@ -41,6 +42,7 @@ ENDS = (
     facts.Stopped, facts.Succeeded, facts.Failed, facts.Cancelled, facts.TimeLimitReached,
 )  # fmt: skip
 HISTORY_LINES = 200
+NO_MODEL = SENTENCES["no-model"]
 
 
 def detail(reader: Reader, job: Job, journal: Sequence[facts.Event]) -> JobDetail:
@@ -59,7 +61,7 @@ def detail(reader: Reader, job: Job, journal: Sequence[facts.Event]) -> JobDetai
         checkpoints=profile.checkpoints,
         restart_seconds=job.restart_seconds,
         gpu_seconds=job.service_at(reader.now),
-        notices=list(job.notices),
+        notices=[*job.notices, *([NO_MODEL] if is_beyond(profile) else [])],
         history=[event_text.event_view(event) for event in journal[-HISTORY_LINES:]],
         learning_rate_rule=profile.declared.rule if profile.declared else "",
         fair_share=reader.fairness[job.id].share if job.id in reader.fairness else None,

@@ -268,4 +268,8 @@ SENTENCES = {
     ),
     "started-just-now": "it was started a moment ago, so gpq does not move it yet",
     "goodput-unknown": "its goodput is not known yet: gpq waits for its first step times",
+    "no-model": (
+        "gpq has no model of it, because no model fits the times that it reported. Its goodput is"
+        " not known"
+    ),
 }

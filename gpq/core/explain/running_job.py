@@ -13,6 +13,7 @@ from gpq.core.feasibility.shapes import feasible, gpu_range, nodes_up
 from gpq.core.freedoms import words
 from gpq.core.freedoms.freedoms import bound, is_cramped
 from gpq.core.goodput import estimates
+from gpq.core.goodput.models import is_beyond
 from gpq.core.model.jobs import ANY_NUMBER, HOLDS_DEVICES, Job, Level
 from gpq.core.model.placements import Shape
 from gpq.core.model.profile import RETUNE, Declared
@@ -41,7 +42,8 @@ def why_running(snapshot: Snapshot, job: Job) -> JobReasons:
     if is_fixed(job, snapshot):
         reasons.append(reason("started-just-now"))
     if not estimates.curve(job, feasible(job, snapshot)):
-        reasons.append(reason("goodput-unknown"))
+        unknown = reason("goodput-unknown")
+        reasons.append(reason("no-model") if is_beyond(job.profile) else unknown)
     return JobReasons(headline, tuple(reasons), remedies(job))
 
 

@@ -19,8 +19,12 @@ class Memo(Generic[K, V]):
     Several threads may ask. At worst an answer is computed twice.
     """
 
-    def __init__(self, compute: Callable[[Sequence[K]], Sequence[V]], room: int) -> None:
-        self._compute = compute
+    def __init__(
+        self, compute: Callable[[Sequence[K]], Sequence[V]], room: int, failed: Any = _NOTHING
+    ) -> None:
+        """`failed`: the answer to a question that `compute` cannot answer. The others are answered
+        without it. By default the error is raised."""
+        self._compute, self._failed = compute, failed
         self._answers: dict[K, V] = {}
         self.room = room
 
@@ -38,7 +42,7 @@ class Memo(Generic[K, V]):
                 places.setdefault(questions[place], []).append(place)
         if places:
             for (question, same), answer in zip(
-                places.items(), self._compute(list(places)), strict=True
+                places.items(), self._computed(list(places)), strict=True
             ):
                 self._answers[question] = answer
                 for place in same:
@@ -47,6 +51,16 @@ class Memo(Generic[K, V]):
             with suppress(KeyError, StopIteration, RuntimeError):
                 del self._answers[next(iter(self._answers))]
         return answers
+
+    def _computed(self, questions: Sequence[K]) -> Sequence[V]:
+        try:
+            return self._compute(questions)
+        except Exception:
+            if self._failed is _NOTHING:
+                raise
+            if len(questions) == 1:
+                return [self._failed]
+            return [self._computed([question])[0] for question in questions]
 
     def clear(self) -> None:
         self._answers.clear()

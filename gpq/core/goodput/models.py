@@ -7,7 +7,7 @@ Reads a job's profile. None always means "not known yet".
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from functools import lru_cache
 
 import numpy as np
@@ -22,6 +22,7 @@ from gpq.core.goodput.goodput import (
     stats_of,
     step_time,
 )
+from gpq.core.goodput.observations import is_usable
 from gpq.core.goodput.residuals import Correction, corrections
 from gpq.core.model.profile import Declared, Noise, Profile, ProfileRow
 
@@ -112,16 +113,25 @@ def _fit(
     answers: list[tuple[ThroughputParams, Correction] | None] = [None] * len(profiles)
     fit_corrections = corrections([(profiles[number], params) for number, params in numbered_fits])
     for (number, params), correction in zip(numbered_fits, fit_corrections, strict=True):
-        answers[number] = params, correction
+        if np.isfinite((*astuple(params), *correction.weights)).all():
+            answers[number] = params, correction
     return answers
 
 
 _fits: Memo[tuple[ProfileRow, ...], tuple[ThroughputParams, Correction] | None] = Memo(
-    _fit, LEAST_REMEMBERED
+    _fit, LEAST_REMEMBERED, failed=None
 )
 
 
-_models: Memo[_Asked, Model | None] = Memo(_make, LEAST_REMEMBERED)
+_models: Memo[_Asked, Model | None] = Memo(_make, LEAST_REMEMBERED, failed=None)
+
+
+def is_beyond(profile: Profile) -> bool:
+    """Was it measured, and yet no model fits what was measured?"""
+    question = _asked(profile, "")
+    if question is None or limits_of(question.declared) is None:
+        return False
+    return any(map(is_usable, question.basis)) and _models.one(question) is None
 
 
 def times_at(rows: tuple[ProfileRow, ...], reference: ProfileRow) -> tuple[float, float] | None:

@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpq.core.goodput.goodput import ThroughputParams, stacked, step_time
+from gpq.core.goodput.observations import is_usable
 from gpq.core.model.profile import ProfileRow
 
 Array = NDArray[np.float64]
@@ -55,7 +56,7 @@ def correction(rows: Sequence[ProfileRow], params: ThroughputParams) -> Correcti
 
 def corrections(fits: Sequence[tuple[Sequence[ProfileRow], ThroughputParams]]) -> list[Correction]:
     """`correction` of many fits."""
-    usable = [[row for row in rows if row.weight > 0 and row.step_time > 0] for rows, _ in fits]
+    usable = [list(filter(is_usable, rows)) for rows, _ in fits]
     counts = [len(rows) for rows in usable]
     if not sum(counts):
         return [NONE] * len(fits)

@@ -25,6 +25,9 @@ MAX_LOSS = 1e30  # beyond it training has diverged, and sums would overflow
 MAX_RANKS = 4096
 MAX_INVALID = 1000  # invalid lines after which the rest of a piece is left out
 MAX_COUNT = 1 << 53  # beyond it JSON and floats are not exact
+MAX_BATCH, MAX_STEPS = 1 << 31, 1 << 20  # examples, and micro-batches of one step or of a report
+STEP_BOUNDS = 1e-6, 1e6  # seconds of one step
+NOISE_BOUNDS = 1e-30, 1e30  # of each gradient statistic that is not 0
 
 
 def profiled(at: Seconds, job: JobId, attempt: int, offset: int, text: str) -> Profiled:
@@ -154,11 +157,14 @@ def _positive(value: Any) -> float:
     return number
 
 
-def _count(value: Any) -> int:
-    count = int(_positive(value))
-    if count > MAX_COUNT:
-        raise ValueError(f"{value} is beyond {MAX_COUNT}")
-    return count
+def _count(value: Any, most: int = MAX_COUNT, least: int = 0) -> int:
+    return int(_within(int(_positive(value)), least, most))
+
+
+def _within(number: float, least: float, most: float) -> float:
+    if not least <= number <= most:
+        raise ValueError(f"{number} is not between {least} and {most}")
+    return number
 
 
 def _metrics(message: Mapping[str, Any]) -> dict[str, float]:
@@ -170,25 +176,31 @@ def _metrics(message: Mapping[str, Any]) -> dict[str, float]:
 
 
 def _timing(message: Mapping[str, Any]) -> TimingSums:
-    return TimingSums(
-        nodes=_count(message["nodes"]),
-        replicas=_count(message["replicas"]),
-        atomic_batch=_count(message["atomic_batch"]),
-        accum_steps=_count(message["accum_steps"]),
-        accum_count=_count(message["accum_count"]),
+    replicas = _count(message["replicas"], MAX_RANKS, least=1)
+    sums = TimingSums(
+        nodes=_count(message["nodes"], replicas, least=1),
+        replicas=replicas,
+        atomic_batch=_count(message["atomic_batch"], MAX_BATCH, least=1),
+        accum_steps=_count(message["accum_steps"], MAX_STEPS),
+        accum_count=_count(message["accum_count"], MAX_COUNT >> 20),
         accum_sum=_positive(message["accum_sum"]),
-        step_count=_count(message["step_count"]),
+        step_count=_count(message["step_count"], MAX_COUNT >> 20),
         step_sum=_positive(message["step_sum"]),
     )
+    if sums.step_count:
+        _within(sums.step_sum / sums.step_count, *STEP_BOUNDS)
+    if sums.accum_count and sums.accum_sum:
+        _within(sums.accum_sum / sums.accum_count, *STEP_BOUNDS)
+    return sums
 
 
 def _declared(message: Mapping[str, Any]) -> Declared:
     return Declared(
         adaptive=message["level"] == "adaptive",
-        batch_size=_count(message.get("batch_size", 0)),
-        max_batch_size=_count(message.get("max_batch_size", 0)),
-        min_atomic_batch=_count(message.get("min_atomic_batch", 1)),
-        max_atomic_batch=_count(message.get("max_atomic_batch", 0)),
+        batch_size=_count(message.get("batch_size", 0), MAX_BATCH),
+        max_batch_size=_count(message.get("max_batch_size", 0), MAX_BATCH),
+        min_atomic_batch=_count(message.get("min_atomic_batch", 1), MAX_BATCH),
+        max_atomic_batch=_count(message.get("max_atomic_batch", 0), MAX_BATCH),
         dataset_size=_count(message.get("dataset_size", 0)),
         epochs=_count(message.get("epochs", 0)),
         accumulation=bool(message.get("accumulation", True)),
@@ -217,12 +229,17 @@ def _ranks(message: Mapping[str, Any]) -> tuple[RankTime, ...]:
 
 def _noise(message: Mapping[str, Any]) -> Noise:
     return Noise(
-        sqr=_positive(message["sqr"]),
-        var=_positive(message["var"]),
+        sqr=_statistic(message["sqr"]),
+        var=_statistic(message["var"]),
         samples=_count(message["samples"]),
         biased=bool(message.get("biased", False)),
         capped=bool(message.get("capped", False)),
     )
+
+
+def _statistic(value: Any) -> float:
+    number = _positive(value)
+    return number and _within(number, *NOISE_BOUNDS)
 
 
 def _progress(message: Mapping[str, Any]) -> Progress:
@@ -239,8 +256,8 @@ def _progress(message: Mapping[str, Any]) -> Progress:
 def _retuned(message: Mapping[str, Any]) -> BatchOrder:
     return BatchOrder(
         seq=_count(message.get("seq", 0)),
-        atomic_batch=_count(message["atomic_batch"]),
-        accum_steps=_count(message["accum_steps"]),
+        atomic_batch=_count(message["atomic_batch"], MAX_BATCH),
+        accum_steps=_count(message["accum_steps"], MAX_STEPS),
     )
 
 

@@ -39,6 +39,17 @@ def test_a_loss_that_is_not_finite_is_shown_with_its_time() -> None:
     assert state_of(told.job).plain == "running nan"
 
 
+def test_a_job_whose_times_no_model_fits_says_so() -> None:
+    rows = tuple(ProfileRow(1, k, 64, 0.08, 0.09, math.inf) for k in (1, 2))
+    one = running(1, on("a", 0), profile=Profile(declared=DECLARED, rows=rows, atomic_batch=64))
+    reader = Reader(snapshot(node("a", 1), one), None, 0.0)
+    sentence = "gpq has no model of it, because no model fits the times that it reported. Its goodput is not known"
+    assert detail(reader, one, []).notices == [sentence]
+    assert sentence in explanation(reader, one).reasons
+    plain = running(1, on("a", 0))
+    assert detail(Reader(snapshot(node("a", 1), plain), None, 0.0), plain, []).notices == []
+
+
 def test_a_share_below_one_gpu_is_shown_but_gives_no_speedup() -> None:
     rows = tuple(ProfileRow(1, k, 64, 0.08, 0.08 + 0.01 * k, 100.0) for k in (1, 2))
     profile = Profile(declared=DECLARED, rows=rows, atomic_batch=64)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import pytest
+
 from gpq.core.goodput.cache import Memo
 
 
@@ -26,3 +28,11 @@ def test_known_answers_are_reused_and_unknown_ones_computed_together() -> None:
     memo.clear()
     assert memo.one(8) == 64
     assert asked[4:] == [[8]]
+
+
+def test_a_question_that_cannot_be_answered_leaves_the_others() -> None:
+    inverses = Memo(lambda questions: [1 / question for question in questions], 9, failed=None)
+    assert inverses.many([2, 0, 4]) == [0.5, None, 0.25]
+    assert inverses.one(0) is None
+    with pytest.raises(ZeroDivisionError):
+        Memo(lambda questions: [1 / question for question in questions], 9).many([2, 0])

@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 
 from gpq.core.goodput import goodput as gp
+from gpq.core.goodput import models
 from gpq.core.goodput.residuals import NONE, correction
-from gpq.core.model.profile import ProfileRow
-from tests.support.builders import PARAMS
+from gpq.core.model.profile import Profile, ProfileRow
+from tests.support.builders import DECLARED, PARAMS
 
 
 def rows(*shapes: tuple[int, int], slower: float = 1.0, weight: float = 10_000.0) -> tuple[ProfileRow, ...]:
@@ -48,3 +49,26 @@ def test_few_steps_say_little() -> None:
     assert 1.0 < unsure < sure
     nothing = tuple(replace(row, weight=0.0) for row in rows((1, 4), slower=1.2))
     assert correction(nothing, PARAMS) is NONE
+
+
+# With these (servers, replicas, steps) the covariance was singular.
+IMPOSSIBLE = [
+    (0, 2, 1.0), (0, 0, 2.0), (2, 0, 2.0**53), (3, 2**53, 1.0), (0, 2**53, 2.0), (3, 3, 1.0), (3, 0, 1e300),
+    (2**40, 0, 1e300), (0, 64, 5.0), (0, 3, 2.0), (1, 2, 2.0**53),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("weight", [None, float("inf"), 1e308])
+def test_a_job_without_a_possible_model_costs_no_other_job_its_own(weight: float | None) -> None:
+    odd = tuple(ProfileRow(n, k, 8, 0.1, 0.1, w if weight is None else weight) for n, k, w in IMPOSSIBLE)
+    good = Profile(declared=DECLARED, rows=rows((1, 1), (1, 2)))
+    bad = Profile(declared=DECLARED, rows=(*odd, *odd[-2:]))
+    [alone] = models.models_of([(replace(good, rows=tuple(good.rows)), "")])
+    beside, found = models.models_of([(good, ""), (bad, "")])
+    assert alone is not None
+    assert beside is not None
+    assert beside.correction == alone.correction
+    assert found is None or np.isfinite(found.correction.weights).all()
+    assert (found is None) == models.is_beyond(bad)
+    assert not models.is_beyond(good)
+    assert not models.is_beyond(Profile(declared=DECLARED))

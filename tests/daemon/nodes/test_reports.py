@@ -79,6 +79,24 @@ def test_values_that_are_not_finite_never_reach_a_fit() -> None:
     assert profiled(0.0, JobId(1), 1, 9, bad + good).losses == (LossPoint(2.0, 0.5),)
 
 
+def test_times_and_sizes_that_nothing_can_have_are_skipped() -> None:
+    timing = wire.Timing(1, 2, 32, 0, 10, 1.0, 0.1, 10, 2.0, 0.4)._asdict()
+    declared = wire.Declared("adaptive", 64, 1024)._asdict()
+    wrong = [
+        *({"replicas": count} for count in (0, 1 << 53, 4097, -1)),
+        *({"nodes": count} for count in (0, 3, 1 << 53)),
+        *({"step_sum": seconds} for seconds in (1e-6, 1e30, -1.0)),
+        *({"accum_sum": seconds} for seconds in (1e-300, 1e20)),
+        *({"step_count": count} for count in (1 << 53, 1e308)),
+        {"atomic_batch": 0},
+    ]
+    bad = [{"kind": "timing", **timing, **lie} for lie in wrong]
+    bad += [{"kind": "declared", **declared, "batch_size": size} for size in (1 << 40, -1)]
+    bad += [{"kind": "noise", "sqr": sqr, "var": 1.0, "samples": 9} for sqr in (1e-300, 1e31)]
+    event = profiled(0.0, JobId(1), 1, 9, lines(*bad))
+    assert (event.timings, event.declared, event.noise) == ((), None, None)
+
+
 def test_one_habit_per_code_arrives_with_its_known_freedoms() -> None:
     told = wire.Habit("two-passes", ["split", "accumulate", "levitate"], "two passes", "none is needed")._asdict()
     bad = [
