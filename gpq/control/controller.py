@@ -9,9 +9,11 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
+from functools import partial
 from typing import Any, TypeVar
 
 from gpq.control.counters import Counters
+from gpq.control.set_aside import Pass, decided
 from gpq.core.feasibility import environments
 from gpq.core.model.events import EnvironmentSeen, Event, NodeSeen, NodeSilent, Submitted
 from gpq.core.model.jobs import Job
@@ -117,9 +119,10 @@ class Controller:
         allocate = self._due and not self._rest() and (not answers or self._put_off >= PATIENCE)
         try:
             start = time.perf_counter()
-            decision = decide(
-                snapshot, events, self.policy, allocate=allocate, settled=self._settled
+            run: Pass = partial(
+                decide, policy=self.policy, allocate=allocate, settled=self._settled
             )
+            decision = decided(run, snapshot, events)
             decision_seconds = time.perf_counter() - start
             commit_seconds = self._commit(decision)
         except StoreFailed as error:

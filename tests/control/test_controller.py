@@ -4,7 +4,7 @@ lost."""
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from dataclasses import replace
@@ -15,7 +15,7 @@ import pytest
 
 from gpq.control.controller import LONGEST_PUT_OFF, MANY, Controller
 from gpq.core.goodput.priors import informed, program_of
-from gpq.core.model.actions import Action, Launch
+from gpq.core.model.actions import Action, Launch, Stop
 from gpq.core.model.events import (
     CancelAsked,
     Event,
@@ -27,9 +27,9 @@ from gpq.core.model.events import (
     Submitted,
     TimingSums,
 )
-from gpq.core.model.jobs import Job
+from gpq.core.model.jobs import Allotment, Job
 from gpq.core.model.placements import Exit
-from gpq.core.model.profile import Noise
+from gpq.core.model.profile import Noise, Progress
 from gpq.core.model.snapshot import Config, Snapshot
 from gpq.core.model.units import JobId, NodeId
 from gpq.core.state.lifecycle import InvalidTransition
@@ -289,6 +289,88 @@ def test_forbidden_events_leave_no_trace_for_later_requests(controller: Controll
     assert isinstance(asked[1].exception(0), InvalidTransition)
     assert (asked[0].result(0), asked[2].result(0)) == (1, 2)
     assert sorted(store.load().jobs) == [1, 2]
+
+
+HERE = NodeId("a")
+
+
+def measured(number: int, *, base_steps: float = 9.0, steps: int = 50, offset: int = 10) -> Profiled:
+    timing = TimingSums(1, 1, 32, 0, accum_count=50, accum_sum=5.0, step_count=steps, step_sum=6.0)
+    progress = Progress(0, 1, 1, 1, base_steps, 0.5)
+    return Profiled(
+        2.0, JobId(number), 1, offset, DECLARED, timings=(timing,), noise=Noise(1.0, 500.0, 640), progress=progress
+    )
+
+
+def begun(controller: Controller, *events: Event) -> None:
+    """Three jobs run on one server, and these events came."""
+    names = [JobId(number) for number in (1, 2, 3)]
+    controller.step([NodeSeen(1.0, node("a")), *(Submitted(1.0, name, spec()) for name in names)])
+    controller.step([Started(1.5, name, 1, HERE) for name in names])
+    controller.step(events)
+
+
+def goes_on(controller: Controller, world: Desk) -> None:
+    """Another job starts, and one is cancelled."""
+    controller.step([Submitted(3.0, JobId(4), black_box()), CancelAsked(3.0, JobId(3))])
+    controller.step(())
+    assert any(isinstance(action, Launch) and action.job == 4 for action in world.performed)
+    assert any(isinstance(action, Stop) and action.job == 3 for action in world.performed)
+
+
+def test_a_report_that_cannot_be_used_is_set_aside_and_everything_else_goes_on(
+    controller: Controller, world: Desk, store: Ledger, caplog: pytest.LogCaptureFixture
+) -> None:
+    begun(controller, measured(1, steps=10**400), measured(2))
+    one, two = controller.snapshot.jobs[JobId(1)], controller.snapshot.jobs[JobId(2)]
+    assert (one.report_offset, one.profile.rows) == (10, ()), "it is not read again"
+    assert "set that aside" in one.notices[-1]
+    assert (len(two.profile.rows), two.notices) == (1, ())
+    assert "OverflowError" in caplog.text
+    assert "Profiled(" in caplog.text
+    assert store.load().jobs[JobId(1)] == one
+    goes_on(controller, world)
+
+
+def test_measurements_that_make_a_pass_fail_are_forgotten_and_no_job_loses_its_end(
+    controller: Controller, world: Desk, caplog: pytest.LogCaptureFixture
+) -> None:
+    begun(controller, measured(1, base_steps=float("inf")), measured(2))
+    assert caplog.text == ""
+    controller.step([measured(1, offset=20), measured(2, offset=20), Exited(3.0, JobId(2), 1, HERE, Exit(0))])
+    one = controller.snapshot.jobs[JobId(1)]
+    assert one.report_offset == 20
+    assert any("set that aside" in line for line in one.notices)
+    assert JobId(2) not in controller.snapshot.jobs
+    goes_on(controller, world)
+
+
+class Picky(Fifo):
+    """Cannot stand a job that was measured at step 666."""
+
+    def allocate(self, snapshot: Snapshot) -> Mapping[JobId, Allotment]:
+        for one in snapshot.jobs.values():
+            if one.profile.progress is not None and one.profile.progress.base_steps == 666.0:
+                raise FloatingPointError(one.id)
+        return super().allocate(snapshot)
+
+
+def test_a_round_that_fails_over_what_jobs_measured_goes_on_without_that(world: Desk, store: Ledger) -> None:
+    controller = Controller(world, store, Picky(), Config(policy="fifo"))
+    begun(controller, measured(1, base_steps=666.0), measured(2), measured(3, base_steps=666.0))
+    goes_on(controller, world)
+    jobs = [controller.snapshot.jobs[JobId(number)] for number in (1, 2, 3)]
+    assert [len(one.profile.rows) for one in jobs] == [0, 1, 0]
+    assert ["FloatingPointError" in str(one.notices) for one in jobs] == [True, False, True]
+
+
+def test_a_bug_that_no_measurements_explain_is_raised(world: Desk, store: Ledger) -> None:
+    class Broken(Fifo):
+        def allocate(self, snapshot: Snapshot) -> Mapping[JobId, Allotment]:
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        begun(Controller(world, store, Broken(), Config(policy="fifo")))
 
 
 def test_with_thousands_of_jobs_a_new_one_may_wait_for_its_round_but_an_end_may_not(
