@@ -274,7 +274,7 @@ def _free(
         return {"": tuple(Counter(node for node, _ in devices).values())}
     types = _device_types(snapshot)
     counts: dict[str, Counter[NodeId]] = {}
-    for device in devices:
+    for device in devices & types.keys():  # a server may no longer name one that a job has
         counts.setdefault(types[device], Counter())[device[0]] += 1
     return {name: tuple(counts[name].values()) for name in sorted(counts)}
 

@@ -159,7 +159,7 @@ class AttemptStates:
         return _before_boot(float(record["ended_at"]))
 
     def _same_boot(self, record: Record) -> bool:
-        return record is None or record["boot_id"] == self.boot
+        return record is None or record.get("boot_id") == self.boot
 
     def _last_words(self, key: str) -> str:
         """The last line that a failed shim left, in parentheses."""
