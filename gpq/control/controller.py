@@ -112,32 +112,29 @@ class Controller:
         nothing before the commit."""
         snapshot = replace(self.snapshot, now=self.world.now())
         facts = [*self._backlog, *news]
-        answers, ask_events = self._build(snapshot, facts, self._take_asks())
-        events = [*facts, *ask_events]
-        self._look_for_reasons(snapshot, events)
-        # A caller waits for one commit, but not for a round. The round follows at once.
-        allocate = self._due and not self._rest() and (not answers or self._put_off >= PATIENCE)
+        asks = self._take_asks()
         try:
+            answers, ask_events = self._build(snapshot, facts, asks)
+            self._look_for_reasons(snapshot, [*facts, *ask_events])
+            # A caller waits for one commit, but not for a round. The round follows at once.
+            allocate = self._due and not self._rest() and (not answers or self._put_off >= PATIENCE)
             start = time.perf_counter()
             run: Pass = partial(
                 decide, policy=self.policy, allocate=allocate, settled=self._settled
             )
-            decision = decided(run, snapshot, events)
+            decision = decided(run, snapshot, facts, ask_events)
             decision_seconds = time.perf_counter() - start
             commit_seconds = self._commit(decision)
-        except StoreFailed as error:
-            _fail(answers, error)
-            raise
-        except GpqError as error:
+        except BaseException as error:
+            _fail(asks, error)
+            is_over = isinstance(error, StoreFailed) or not isinstance(error, Exception)
+            if is_over or not (asks or isinstance(error, GpqError)):
+                raise
             # Nothing was written. The loop keeps the facts and tries them again, but drops the
             # requests.
-            _fail(answers, error)
             self._backlog = facts
             self._not_before = snapshot.now + AGAIN
             return
-        except BaseException as error:
-            _fail(answers, error)
-            raise
         self._backlog, self._not_before, self._settled = [], None, True
         round_seconds = decision_seconds if allocate else None
         self._note_round(round_seconds)
@@ -252,7 +249,7 @@ class Controller:
     def _refuse_asks(self, error: GpqError) -> None:
         with self._lock:
             self._over = error
-        _fail([(answer, None) for _, answer in self._take_asks()], error)
+        _fail(self._take_asks(), error)
         with self.changed:
             self.changed.notify_all()
 
@@ -264,6 +261,7 @@ def _on_a_copy(snapshot: Snapshot, events: Sequence[Event]) -> tuple[dict[JobId,
     return jobs, fold(replace(snapshot, jobs=jobs), events, into=jobs).snapshot
 
 
-def _fail(answers: Sequence[tuple[Future[Any], Any]], error: BaseException) -> None:
-    for answer, _ in answers:
-        answer.set_exception(error)
+def _fail(asks: Sequence[tuple[Build[Any], Future[Any]]], error: BaseException) -> None:
+    for _, answer in asks:
+        if not answer.done():
+            answer.set_exception(error)

@@ -1,12 +1,14 @@
-"""Goes on without what a job has measured, if a pass fails over it."""
+"""Goes on without what a pass fails over: what a job has measured, or a piece of news."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
+from typing import Literal
 
-from gpq.core.model.events import Event, Profiled, Pulsed
+from gpq.core.model.events import Event, Profiled
+from gpq.core.model.jobs import Job
 from gpq.core.model.profile import Profile
 from gpq.core.model.snapshot import Snapshot
 from gpq.core.model.units import JobId
@@ -15,63 +17,85 @@ from gpq.core.state.job_events import notice
 from gpq.errors import GpqError
 
 Pass = Callable[[Snapshot, Sequence[Event]], Decision]
-SHOWN = 5000  # characters of the measurements of one job in the log
+Suspect = tuple[Literal["job", "news"], int]  # the measurements of a job, or news by its place
+SHOWN = 5000  # characters of each culprit in the log
 ASIDE = (
-    "gpq failed over what it has measured and set that aside, which is a bug in gpq: {!r}."
-    " `gpq daemon logs` has more"
+    "gpq failed over what it has measured or heard, and set that aside, which is a bug in gpq:"
+    " {!r:.200}. `gpq daemon logs` has more"
 )
 
 log = logging.getLogger(__name__)
 
 
-def decided(run: Pass, snapshot: Snapshot, events: Sequence[Event]) -> Decision:
-    """The decision of the pass. Raises GpqError, or the pass's own error if no measurements are to
-    blame."""
+def decided(
+    run: Pass, snapshot: Snapshot, news: Sequence[Event], asked: Sequence[Event]
+) -> Decision:
+    """The decision of the pass on news and on what was asked for. Raises GpqError, or the pass's
+    own error if neither measurements nor news are to blame."""
     try:
-        return run(snapshot, events)
+        return run(snapshot, [*news, *asked])
     except GpqError:
         raise
     except Exception as error:
-        run(*_without(snapshot, events, snapshot.jobs))  # otherwise they are not to blame
-        names = _culprits(run, snapshot, events, list(snapshot.jobs))
-        decision = run(*_without(snapshot, events, names, ASIDE.format(error)))
-        profiles = {name: repr(snapshot.jobs[name].profile)[:SHOWN] for name in names}
-        reports = [event for event in events if _read(event, names) is not event]
-        log.exception("a bug. Set aside: %s %.*s", profiles, SHOWN, reports)
-        return decision
+
+        def without(suspects: Collection[Suspect], line: str = "") -> Decision:
+            rest, events = _without(snapshot, news, suspects, line)
+            return run(rest, [*events, *asked])
+
+        suspects: list[Suspect] = [("job", name) for name in snapshot.jobs]
+        suspects += [("news", place) for place in range(len(news))]
+        without(suspects)  # otherwise they are not to blame
+        culprits = set(suspects)
+        _restore(suspects, culprits, without)
+        log.exception("a bug. gpq goes on without this:")
+        for kind, number in sorted(culprits):
+            content = snapshot.jobs[JobId(number)].profile if kind == "job" else news[number]
+            log.error("%.*s", SHOWN, content)
+        return without(culprits, ASIDE.format(error))
 
 
-def _culprits(
-    run: Pass, snapshot: Snapshot, events: Sequence[Event], names: Sequence[JobId]
-) -> list[JobId]:
-    """Those of `names` over whose measurements the pass fails, if only they have any."""
+def _restore(
+    group: Sequence[Suspect],
+    culprits: set[Suspect],
+    without: Callable[[Collection[Suspect]], Decision],
+) -> None:
+    """Take those of `group` off the culprits with which the pass succeeds."""
     try:
-        run(*_without(snapshot, events, snapshot.jobs.keys() - names))
+        without(culprits.difference(group))
     except Exception:
-        half = len(names) // 2
-        parts = (names[:half], names[half:]) if half else ()
-        return [name for part in parts for name in _culprits(run, snapshot, events, part)] or list(
-            names
-        )
-    return []
+        half = len(group) // 2
+        for part in (group[:half], group[half:]) if half else ():
+            _restore(part, culprits, without)
+    else:
+        culprits.difference_update(group)
 
 
 def _without(
-    snapshot: Snapshot, events: Sequence[Event], names: Collection[JobId], line: str = ""
+    snapshot: Snapshot, news: Sequence[Event], suspects: Collection[Suspect], line: str
 ) -> tuple[Snapshot, list[Event]]:
-    """Without what these jobs have measured until now. `line`: why, for their users."""
+    """`line`: why, for the users of these jobs."""
     jobs = dict(snapshot.jobs)
-    for name in names:
-        old = jobs[name].profile
-        profile = Profile(old.declared, habits=old.habits, script=old.script)
-        bare = replace(jobs[name], profile=profile, marks=(), gains=(), pulses=())
-        jobs[name] = notice(bare, line)
-    return replace(snapshot, jobs=jobs), [_read(event, names) for event in events]
+    for kind, number in suspects:
+        name = getattr(news[number], "job", None) if kind == "news" else JobId(number)
+        if name in jobs:
+            jobs[name] = notice(_bare(jobs[name]) if kind == "job" else jobs[name], line)
+    events = [
+        replaced
+        for place, event in enumerate(news)
+        for replaced in ([event] if ("news", place) not in suspects else _remains(event))
+    ]
+    return replace(snapshot, jobs=jobs), events
 
 
-def _read(event: Event, names: Collection[JobId]) -> Event:
-    """Of reports of these jobs, only that they were read, so that nobody reads them again."""
-    if isinstance(event, Profiled | Pulsed) and event.job in names:
-        offset = event.offset if isinstance(event, Profiled) else 0
-        return Profiled(event.at, event.job, event.attempt, offset)
-    return event
+def _bare(job: Job) -> Job:
+    """Without what it has measured until now."""
+    old = job.profile
+    profile = Profile(old.declared, habits=old.habits, script=old.script)
+    return replace(job, profile=profile, marks=(), gains=(), pulses=())
+
+
+def _remains(event: Event) -> list[Event]:
+    """Of a report, that it was read, so that nobody reads it again."""
+    if isinstance(event, Profiled):
+        return [Profiled(event.at, event.job, event.attempt, event.offset)]
+    return []

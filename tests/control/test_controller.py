@@ -14,6 +14,7 @@ from queue import Empty, SimpleQueue
 import pytest
 
 from gpq.control.controller import LONGEST_PUT_OFF, MANY, Controller
+from gpq.control.controller import PATIENCE as ROUND_AT_ONCE
 from gpq.core.goodput.priors import informed, program_of
 from gpq.core.model.actions import Action, Launch, Stop
 from gpq.core.model.events import (
@@ -362,6 +363,45 @@ def test_a_round_that_fails_over_what_jobs_measured_goes_on_without_that(world: 
     jobs = [controller.snapshot.jobs[JobId(number)] for number in (1, 2, 3)]
     assert [len(one.profile.rows) for one in jobs] == [0, 1, 0]
     assert ["FloatingPointError" in str(one.notices) for one in jobs] == [True, False, True]
+
+
+class Choosy(Fifo):
+    """Cannot stand a job of this name, or a server with this one."""
+
+    def allocate(self, snapshot: Snapshot) -> Mapping[JobId, Allotment]:
+        names = [*snapshot.nodes, *(one.spec.name for one in snapshot.jobs.values())]
+        if "bad" in names:
+            raise FloatingPointError
+        return super().allocate(snapshot)
+
+
+def test_news_over_which_every_pass_fails_is_left_out_and_told(
+    world: Desk, store: Ledger, caplog: pytest.LogCaptureFixture
+) -> None:
+    controller = Controller(world, store, Choosy(), Config(policy="fifo"))
+    begun(controller, NodeSeen(2.0, node("bad")), measured(2))
+    assert list(controller.snapshot.nodes) == [HERE]
+    assert len(controller.snapshot.jobs[JobId(2)].profile.rows) == 1
+    assert "gpq goes on without this" in caplog.text
+    goes_on(controller, world)
+
+
+def test_a_request_over_which_every_pass_fails_is_refused_and_the_news_is_kept(world: Desk, store: Ledger) -> None:
+    class Unready(Fifo):
+        def allocate(self, snapshot: Snapshot) -> Mapping[JobId, Allotment]:
+            raise FloatingPointError
+
+    controller = Controller(world, store, Fifo(), Config(policy="fifo"))
+    begun(controller)
+    controller.policy = Unready()
+    answer = controller.post(lambda seen: ([CancelAsked(seen.now, JobId(1))], None))
+    controller._put_off = ROUND_AT_ONCE
+    controller.step([measured(2)])
+    assert isinstance(answer.exception(0), FloatingPointError)
+    controller.policy = Fifo()
+    controller.step(())
+    assert len(controller.snapshot.jobs[JobId(2)].profile.rows) == 1
+    goes_on(controller, world)
 
 
 def test_a_bug_that_no_measurements_explain_is_raised(world: Desk, store: Ledger) -> None:
