@@ -15,7 +15,7 @@ from gpq.core.model.units import JobId, Seconds
 
 
 class World(Protocol):
-    """Time and machines. `LiveWorld` waits, `SimWorld` jumps."""
+    """Time and machines. `LiveWorld` waits. That of the tests jumps."""
 
     def now(self) -> Seconds: ...
 

@@ -1,5 +1,4 @@
 """The same core, policies and rounds in simulated time.
 
 `measurements` reads public traces, `replay` runs one policy on them, `compare` runs many.
-`world.py` puts the daemon's own loop into simulated time, for tests.
 """

@@ -32,8 +32,8 @@ from gpq.core.model.profile import Noise, Prior, Profile, ProfileRow
 from gpq.core.model.units import DeviceId, JobId, NodeId
 from gpq.ports import Wanted
 from gpq.store import measurements, past
-from gpq.store.memory import MemoryStore
 from gpq.store.sqlite import SqliteStore
+from tests.support.memory_store import MemoryStore
 
 AnyStore = MemoryStore | SqliteStore
 

@@ -37,11 +37,11 @@ from gpq.core.rounds.planning import issued
 from gpq.core.state.apply_events import fold
 from gpq.daemon.nodes.world import LiveWorld
 from gpq.ports import World
-from gpq.sim.measurements.programs import Program
-from gpq.sim.world import SimWorld
 from tests.daemon.daemons import QUICK
 from tests.support import builders
 from tests.support.processes import kill, running_children
+from tests.support.programs import Program
+from tests.support.sim_world import SimWorld
 from tests.support.waiting import PATIENCE, pid_in, wait_until
 
 NODE = NodeId("a")

@@ -36,9 +36,9 @@ from gpq.core.model.units import JobId, NodeId
 from gpq.core.state.lifecycle import InvalidTransition
 from gpq.errors import DaemonUnreachable, GpqError, NotFound, Refused, StoreFailed
 from gpq.policies.fifo import Fifo
-from gpq.store.memory import MemoryStore
 from gpq.store.sqlite import SqliteStore
 from tests.support.builders import DECLARED, black_box, job, node, spec
+from tests.support.memory_store import MemoryStore
 from tests.support.waiting import PATIENCE, wait_until
 
 

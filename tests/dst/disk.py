@@ -13,9 +13,9 @@ from gpq.core.model.jobs import Job
 from gpq.core.model.snapshot import Snapshot
 from gpq.errors import Refused, StoreFailed
 from gpq.store import rows
-from gpq.store.memory import MemoryStore
 from tests.dst.judge import Judge
 from tests.dst.schedule import Violation
+from tests.support.memory_store import MemoryStore
 
 
 class Killed(BaseException):

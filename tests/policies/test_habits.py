@@ -18,9 +18,9 @@ from gpq.core.model.snapshot import Snapshot
 from gpq.core.rounds.rounds import decide, due, next_round
 from gpq.core.state.apply_events import fold
 from gpq.policies.registry import POLICIES
-from gpq.sim.world import SimWorld
 from tests.policies.test_house_rules import NOW, ROWS, drawn, on_every_policy
 from tests.support.builders import black_box, brief, job, node, on, program, running, snapshot, spec
+from tests.support.sim_world import SimWorld
 
 SMALL = Declared(adaptive=True, batch_size=64, max_batch_size=1024, max_atomic_batch=32, dataset_size=10_000, epochs=10)
 

@@ -15,10 +15,10 @@ from gpq.core.goodput.goodput import ThroughputParams
 from gpq.core.model.jobs import JobSpec, Level
 from gpq.core.model.nodes import Node
 from gpq.policies.registry import policy
-from gpq.sim.measurements.programs import Program
-from gpq.sim.world import SimWorld
 from tests.core.rounds.test_rounds import simulate
 from tests.support.builders import DECLARED, PARAMS, command, node, program, spec
+from tests.support.programs import Program
+from tests.support.sim_world import SimWorld
 
 SYNC_BOUND = ThroughputParams(0.02, 0.001, 2.0, 0.5, 0.5, 0.2, 1.0)  # slower on two GPUs than on one
 # gains a little within a server, nothing across servers

@@ -12,7 +12,7 @@ from gpq.core.model.snapshot import Config, Snapshot
 from gpq.core.model.units import DeviceId, JobId, NodeId
 from gpq.policies.pollux.policy import Pollux
 from gpq.policies.registry import policy
-from gpq.sim.measurements.programs import Program
+from tests.support.programs import Program
 
 PARAMS = ThroughputParams(
     alpha_c=0.02, beta_c=0.001, alpha_n=0.02, beta_n=0.002, alpha_r=0.005, beta_r=0.001, gamma=1.5

@@ -62,6 +62,7 @@ SYSTEM = (
 )  # fmt: skip
 # What tests of the system use to start processes and to wait.
 HELPERS = ("tests/support", "tests/daemon/daemons.py", "tests/e2e/harness.py")
+SIMULATED = ("memory_store", "programs", "sim_world")
 TRAININGS = (
     "tests/cli/lab/test_library.py", "tests/docs/test_examples.py", "tests/e2e/test_endings.py",
     "tests/e2e/test_multi_node.py", "tests/e2e/test_policies.py", "tests/e2e/test_replica_faults.py",
@@ -78,7 +79,11 @@ GROUPS = (
         ("tests/check", "tests/cli/check/test_check.py", "tests/cli/check/test_precision.py"),
         (*LIBRARY, "gpq/check", "gpq/cli/jobs/check.py"),
     ),
-    Group("simulation", ("tests/sim", "tests/dst"), (*MODELS, *DAEMON, "gpq/sim", "gpq/cli/simulate")),
+    Group(
+        "simulation",
+        ("tests/sim", "tests/dst"),
+        (*MODELS, *DAEMON, "gpq/sim", "gpq/cli/simulate", *(f"tests/support/{name}.py" for name in SIMULATED)),
+    ),
     Group("policies", ("tests/core", "tests/policies"), (*MODELS, "gpq/control")),
     Group("trainings", TRAININGS, (*SYSTEM, *LIBRARY, *HELPERS, "examples", "gpq/demo")),
     Group("agent", ("tests/agent/node",), (*AGENT, "tests/fakes", *HELPERS)),

@@ -11,8 +11,8 @@ from gpq.control.answers.completion import MOST_WORDS, some, words
 from gpq.control.answers.reader import Reader
 from gpq.core.model.jobs import DesiredState, Job, JobState, Level
 from gpq.rpc.requests import Complete
-from gpq.store.memory import MemoryStore
 from tests.support.builders import job, node, on, running, snapshot
+from tests.support.memory_store import MemoryStore
 
 
 def named(one: Job, name: str) -> Job:

@@ -23,10 +23,10 @@ from gpq.core.model.snapshot import Config, Snapshot
 from gpq.errors import NotFound, UsageError
 from gpq.policies.registry import policy
 from gpq.rpc import requests
-from gpq.sim.world import SimWorld
-from gpq.store.memory import MemoryStore
 from gpq.store.sqlite import SqliteStore
 from tests.support.builders import command, node, program, spec
+from tests.support.memory_store import MemoryStore
+from tests.support.sim_world import SimWorld
 
 FIXTURES = Path(__file__).parents[2] / "fixtures"
 HOUR = 3600.0

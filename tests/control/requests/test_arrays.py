@@ -17,9 +17,9 @@ from gpq.core.state.apply_events import fold
 from gpq.errors import NotFound, UsageError
 from gpq.rpc.placeholders import filled
 from gpq.rpc.requests import ArrayMessage
-from gpq.store.memory import MemoryStore
 from tests.support import builders
 from tests.support.builders import black_box
+from tests.support.memory_store import MemoryStore
 
 
 def queue(*specs: JobSpec | ArrayMessage) -> Snapshot:

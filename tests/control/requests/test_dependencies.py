@@ -9,8 +9,8 @@ from gpq.core.model.jobs import Dependency, Job, JobState, On
 from gpq.core.model.snapshot import Snapshot
 from gpq.core.model.units import JobId
 from gpq.errors import NotFound, Refused, UsageError
-from gpq.store.memory import MemoryStore
 from tests.support import builders
+from tests.support.memory_store import MemoryStore
 
 
 def job(number: int, *awaits: int, **more: object) -> Job:

@@ -18,9 +18,9 @@ from gpq.core.model.snapshot import Snapshot
 from gpq.core.model.units import JobId
 from gpq.errors import GpqError, NotFound, Refused, UsageError
 from gpq.rpc.requests import AttributesMessage, ProofMessage, SpecMessage
-from gpq.store.memory import MemoryStore
 from tests.support import builders
 from tests.support.builders import DECLARED, black_box, node, on, spec
+from tests.support.memory_store import MemoryStore
 
 NOW = 100.0
 SIGNAL = spec(level=Level.SIGNAL, up_to=1)

@@ -16,9 +16,9 @@ from gpq.core.model.snapshot import Snapshot
 from gpq.core.model.units import JobId
 from gpq.core.rounds.rounds import decide, due, next_round
 from gpq.policies.fifo import Fifo
-from gpq.sim.world import SimWorld
 from tests.support.builders import DECLARED, black_box, command, job, node, on, running, snapshot, spec
 from tests.support.explanations import explain
+from tests.support.sim_world import SimWorld
 
 A, B = node("a", 2), node("b", 4)
 

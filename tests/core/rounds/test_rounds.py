@@ -32,10 +32,10 @@ from gpq.core.rounds.planning import plan, repeat
 from gpq.core.rounds.rounds import Decision, decide, due, next_round, sanity
 from gpq.policies.fifo import Fifo
 from gpq.policies.registry import POLICIES
-from gpq.sim.measurements.programs import Program
-from gpq.sim.world import SimWorld
 from tests.support.builders import black_box, brief, command, job, node, on, program, running, snapshot, spec
 from tests.support.examples import examples
+from tests.support.programs import Program
+from tests.support.sim_world import SimWorld
 
 
 def simulate(

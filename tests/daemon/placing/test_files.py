@@ -22,11 +22,11 @@ from gpq.options import snapshot
 from gpq.rpc.job_answers import Explanation, JobDetail, LogChunk, StagingView
 from gpq.rpc.node_answers import Drained
 from gpq.rpc.requests import Drain, Logs, Show, Undrain, Why
-from gpq.store.memory import MemoryStore
 from gpq.views.detail import lines
 from tests.cli import served as fixtures
 from tests.daemon.daemons import Daemon, daemon
 from tests.support import builders
+from tests.support.memory_store import MemoryStore
 from tests.support.sshd import Sshd
 from tests.support.waiting import wait_until
 

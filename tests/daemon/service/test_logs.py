@@ -21,10 +21,10 @@ from gpq.errors import GpqError, NodeSilent, UsageError
 from gpq.policies.fifo import Fifo
 from gpq.rpc.job_answers import LogChunk
 from gpq.rpc.requests import Logs
-from gpq.sim.world import SimWorld
-from gpq.store.memory import MemoryStore
 from tests.support.builders import black_box, job, on, snapshot
 from tests.support.figures import Figures
+from tests.support.memory_store import MemoryStore
+from tests.support.sim_world import SimWorld
 
 ONE = JobId(1)
 

@@ -1,4 +1,4 @@
-"""SimWorld: the World of the simulator. Time jumps to the next event. Machines are a heap of future
+"""SimWorld: a World for the daemon's own loop. Time jumps to the next event. Machines are a heap of future
 events.
 
 Deterministic: the order of scheduling breaks ties. It reports as real jobs do (Started, Profiled,
@@ -27,7 +27,7 @@ from gpq.core.model.placements import BatchOrder, Exit, Placement
 from gpq.core.model.profile import Noise, Progress
 from gpq.core.model.snapshot import Snapshot
 from gpq.core.model.units import JobId, Seconds
-from gpq.sim.measurements.programs import Program, default_batch, gain_of, step_seconds
+from tests.support.programs import Program, default_batch, gain_of, step_seconds
 
 REPORT_SECONDS = 10.0  # between two reports of a training job
 ORDER_SECONDS = 0.5  # until the node has launched or killed a job
@@ -106,11 +106,7 @@ class SimWorld:
                 self._stop(action)
             case Retune():
                 run = self.runs.get(action.job)
-                if (
-                    run is not None
-                    and run.attempt == action.attempt
-                    and action.order.seq > run.order.seq
-                ):
+                if run is not None and run.attempt == action.attempt and action.order.seq > run.order.seq:
                     self._count(action.job, run)
                     run.order = action.order
             case Forget():
@@ -153,12 +149,7 @@ class SimWorld:
 
     def _stop(self, action: Stop) -> None:
         run = self.runs.get(action.job)
-        if (
-            run is None
-            or run.attempt != action.attempt
-            or run.over
-            or (run.stopping and action.mode != "kill")
-        ):
+        if run is None or run.attempt != action.attempt or run.over or (run.stopping and action.mode != "kill"):
             return
         program = self.programs[action.job - 1]
         run.stopping = True
@@ -243,9 +234,7 @@ class SimWorld:
             declared=program.declared,
             timings=timings,
             noise=noise,
-            progress=Progress(
-                0, max(program.declared.epochs, 1), 0, int(base_steps), base_steps, share
-            ),
+            progress=Progress(0, max(program.declared.epochs, 1), 0, int(base_steps), base_steps, share),
             ready=run.offset == 1,
             retuned=BatchOrder(run.order.seq, atomic, accum),
             habits=program.habits,

@@ -1,5 +1,4 @@
-"""The store that forgets, for the simulator and for tests. The same protocol as SQLite's, but
-nothing on disk."""
+"""A store that forgets. The same protocol as SQLite's, but nothing on disk."""
 
 from __future__ import annotations
 
@@ -26,9 +25,7 @@ class MemoryStore:
     def load(self) -> Snapshot:
         return self._state
 
-    def commit(
-        self, events: Sequence[Event], snapshot: Snapshot, ended: Sequence[Job] = ()
-    ) -> None:
+    def commit(self, events: Sequence[Event], snapshot: Snapshot, ended: Sequence[Job] = ()) -> None:
         rows.check_outcomes(self._state, snapshot, ended)
         self._journal.extend(event for event in events if not isinstance(event, EPHEMERAL))
         self._ended.extend(ended)
@@ -55,14 +52,11 @@ class MemoryStore:
         jobs.sort(key=lambda job: (job.ended_at or 0.0, job.id), reverse=True)
         return jobs[:limit]
 
-    def events(
-        self, *, job: JobId | None = None, kinds: Sequence[type] = (), limit: int | None = None
-    ) -> list[Event]:
+    def events(self, *, job: JobId | None = None, kinds: Sequence[type] = (), limit: int | None = None) -> list[Event]:
         events = [
             event
             for event in list(self._journal)
-            if (job is None or getattr(event, "job", None) == job)
-            and (not kinds or isinstance(event, tuple(kinds)))
+            if (job is None or getattr(event, "job", None) == job) and (not kinds or isinstance(event, tuple(kinds)))
         ]
         return events if limit is None else events[len(events) - min(limit, len(events)) :]
 

@@ -30,9 +30,7 @@ class Program:
     habits: tuple[Habit, ...] = ()  # habits of its loop, in its first report
 
 
-def step_seconds(
-    program: Program, shape: Shape, atomic_batch: int, accum_steps: int
-) -> tuple[Seconds, Seconds]:
+def step_seconds(program: Program, shape: Shape, atomic_batch: int, accum_steps: int) -> tuple[Seconds, Seconds]:
     """(one micro-batch without synchronisation, the whole optimiser step)."""
     assert program.params is not None
     grad = float(grad_time(program.params, atomic_batch))
