@@ -47,7 +47,7 @@ def decided(
         without(suspects)  # otherwise they are not to blame
         culprits = set(suspects)
         _restore(suspects, culprits, without)
-        log.exception("a bug. gpq goes on without this:")
+        log.exception("a bug. gpq sets this aside:")
         for kind, number in sorted(culprits):
             content = snapshot.jobs[JobId(number)].profile if kind == "job" else news[number]
             log.error("%.*s", SHOWN, content)

@@ -382,7 +382,7 @@ def test_news_over_which_every_pass_fails_is_left_out_and_told(
     begun(controller, NodeSeen(2.0, node("bad")), measured(2))
     assert list(controller.snapshot.nodes) == [HERE]
     assert len(controller.snapshot.jobs[JobId(2)].profile.rows) == 1
-    assert "gpq goes on without this" in caplog.text
+    assert "gpq sets this aside" in caplog.text
     goes_on(controller, world)
 
 

@@ -17,7 +17,7 @@ LOOK_BACK = 1 << 16  # bytes of the log
 # torchrun's summary of what failed before it ended the other processes.
 TITLE = re.compile(r"^.+ FAILED$", re.MULTILINE)
 ROOT = "Root Cause"
-FAILURE = re.compile(r"\n\s*rank\s*:\s*(\d+).*?\n\s*exitcode\s*:\s*(-?\d+)", re.DOTALL)
+FAILURE = re.compile(r"\n *rank *: *(\d+).{0,300}?\n *exitcode *: *(-?\d+)", re.DOTALL)
 PEER_GONE = re.compile(
     r"Connection closed by peer|Connection reset by peer|Broken pipe|ncclRemoteError|remote process"
     r" exited"
