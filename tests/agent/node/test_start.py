@@ -114,10 +114,10 @@ def test_code_that_torch_compiles_is_in_a_folder_that_only_its_user_can_write(
     finally:
         os.umask(old_umask)
     assert show(node, tmp_path)["env"][name] == str(folder)
-    status = folder.stat()
+    status = spool.stat()
     assert (status.st_uid, status.st_mode & 0o777) == (os.geteuid(), 0o700)
     assert show(node, tmp_path, 2, env={name: "/mine"})["env"][name] == "/mine"
-    (folder / "ab").mkdir()
+    (folder / "ab").mkdir(parents=True)
     for age, file in enumerate(("new.py", "old.py")):
         (folder / "ab" / file).touch()
         os.utime(folder / "ab" / file, (time.time() - 31 * 86400 * age,) * 2)

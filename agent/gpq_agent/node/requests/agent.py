@@ -49,8 +49,7 @@ class Agent:
     ) -> None:
         attempts = Attempts(place, Locks(locks, place.id))
         compiled = os.path.join(place.path, launch.COMPILED)
-        os.makedirs(compiled, mode=0o700, exist_ok=True)
-        if os.listdir(compiled):  # in a process of its own, because it may take long
+        if os.path.isdir(compiled):  # in a process of its own, because it may take long
             shim.detach(place.path, set(), lambda: launch.tidy_compiled(compiled))
         self.environments = Environments(place, base, default)
         yielding = Yielding(attempts.locks.folder, owner)
