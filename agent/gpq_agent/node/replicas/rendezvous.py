@@ -85,8 +85,7 @@ class Conversation:
         text, seal = str(sealed.get("text")), str(sealed.get("seal"))
         if not hmac.compare_digest(seal.encode(), self._seal(self._other_role, text).encode()):
             raise ValueError("the seal is wrong")
-        message = json.loads(text)
-        return message if isinstance(message, dict) else {}
+        return wire.decode(text.encode())
 
     def close(self) -> None:
         self._stream.close()
