@@ -15,6 +15,12 @@ PAUSE = 0.02  # seconds after so many bytes at once: a flood slows its own serve
 LAST_PATIENCE = 0.5  # seconds for the last words to come, if something else holds the pipe
 
 
+def make_file(file: Path) -> None:
+    """Before a process is started whose complaints go there. Raises OSError if its folder is gone,
+    so that nothing starts for a daemon that has lost its state directory."""
+    os.close(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW, 0o600))
+
+
 class Complaints:
     """Reads `stream` to its end in a thread. The last part goes to `file`, after those of earlier
     connections. None: it is dropped."""

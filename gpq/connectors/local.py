@@ -11,7 +11,7 @@ from typing import BinaryIO
 
 from gpq.connectors import environment
 from gpq.connectors.base import Channel
-from gpq.connectors.complaints import Complaints
+from gpq.connectors.complaints import Complaints, make_file
 from gpq.errors import GpqError
 
 LONGEST_LINE = 300  # characters of the last complaint
@@ -86,6 +86,8 @@ class LocalConnector:
     def spawn(self, argv: Sequence[str], waiting: Callable[[], None] = lambda: None) -> Channel:
         """In its own session, so that Ctrl-C and the end of a terminal do not reach it. In /, so
         that no file in the current folder counts as a module."""
+        if self.errors is not None:
+            make_file(self.errors)
         try:
             process = subprocess.Popen(
                 argv,

@@ -22,7 +22,7 @@ from gpq.config_rules import HOST
 from gpq.connectors import ssh_errors
 from gpq.connectors.base import Channel
 from gpq.connectors.bundle import Bundle
-from gpq.connectors.complaints import Complaints
+from gpq.connectors.complaints import Complaints, make_file
 from gpq.connectors.handshake import Handshake
 from gpq.connectors.ssh_agents import VARIABLE, SshAgents
 from gpq.errors import GpqError, Refused, UsageError
@@ -239,6 +239,7 @@ class SshConnector:
             self.target.host,
             REMOTE,
         ]
+        make_file(self.errors)
         try:
             process = subprocess.Popen(
                 argv,

@@ -151,6 +151,7 @@ def test_a_jobs_environment_comes_only_from_its_server_and_its_submission(gpq: G
         for printed in attempts(person_b):
             seen = variables(printed)
             assert int(seen.pop("OMP_NUM_THREADS")) >= 1  # from its CPU slot
+            assert seen.pop("TORCHINDUCTOR_CACHE_DIR").endswith("/torchinductor")
             assert {name for name in seen if name.endswith("_NUM_THREADS")} == {
                 "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR_NUM_THREADS",
             }  # fmt: skip
@@ -179,7 +180,7 @@ def test_a_job_submitted_without_an_environment_has_what_a_login_has(gpq: Gpq, f
     gpq("wait", job)
     seen = variables(gpq("logs", job).stdout)
     assert {name for name in seen if not name.endswith("_NUM_THREADS")} == {
-        "HOME", "USER", "LOGNAME", "SHELL", "PATH", "CUDA_VISIBLE_DEVICES", "PYTHONHASHSEED",
+        "HOME", "USER", "LOGNAME", "SHELL", "PATH", "CUDA_VISIBLE_DEVICES", "PYTHONHASHSEED", "TORCHINDUCTOR_CACHE_DIR",
     }  # fmt: skip
     login = shell.run(*far.command, far.name, "printenv PATH").stdout.strip()
     remote = "far" in (gpq.home / "config.toml").read_text()
