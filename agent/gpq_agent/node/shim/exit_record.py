@@ -6,7 +6,7 @@ import os
 import time
 from typing import Any, Dict, List, Optional
 
-from gpq_agent import wire
+from gpq_agent import records, wire
 from gpq_agent.node.host import procs
 from gpq_agent.node.spool import run_folder, spool
 from gpq_agent.node.spool.shapes import NOTE
@@ -80,10 +80,13 @@ class Notes:
 def write_exit(folder: str, record: wire.ExitRecord) -> None:
     """Write the record durably, even on a full disk. Tries as long as it takes, because a lost exit
     code cannot be recovered."""
+    path = os.path.join(folder, wire.EXIT)
     while True:
         try:
             run_folder.mend(folder)
-            spool.write_reserved(os.path.join(folder, wire.EXIT), record._asdict())
+            if os.path.isdir(path):  # no file can replace it
+                records.set_aside(path)
+            spool.write_reserved(path, record._asdict())
             return
         except OSError as error:
             if error.errno == errno.EROFS or _is_gone(folder):  # purged, so nobody will ask
