@@ -13,7 +13,7 @@ from functools import partial
 from typing import Any, TypeVar
 
 from gpq.control.counters import Counters
-from gpq.control.set_aside import Pass, decided
+from gpq.control.set_aside import Pass, decision_of
 from gpq.core.feasibility import environments
 from gpq.core.model.events import EnvironmentSeen, Event, NodeSeen, NodeSilent, Submitted
 from gpq.core.model.jobs import Job
@@ -122,7 +122,7 @@ class Controller:
             run: Pass = partial(
                 decide, policy=self.policy, allocate=allocate, settled=self._settled
             )
-            decision = decided(run, snapshot, facts, ask_events)
+            decision = decision_of(run, snapshot, facts, ask_events)
             decision_seconds = time.perf_counter() - start
             commit_seconds = self._commit(decision)
         except BaseException as error:

@@ -27,7 +27,7 @@ ASIDE = (
 log = logging.getLogger(__name__)
 
 
-def decided(
+def decision_of(
     run: Pass, snapshot: Snapshot, news: Sequence[Event], asked: Sequence[Event]
 ) -> Decision:
     """The decision of the pass on news and on what was asked for. Raises GpqError, or the pass's

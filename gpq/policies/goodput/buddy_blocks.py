@@ -106,7 +106,8 @@ def blocks_of(free: Mapping[str, Sequence[int]]) -> Blocks:
 def programme(
     choices: Sequence[Valuation], capacities: Mapping[str, int]
 ) -> tuple[list[Item], list[int]]:
-    """The knapsack by sums of GPUs, of the shapes that always fit together."""
+    """The knapsack by sums of GPUs, of the shapes that always fit together. Without any free device
+    it has one capacity of none."""
     numbers = {name: number for number, name in enumerate(capacities)}
     kinds: dict[int, Ints] = {}  # by menu: equal ones are often one object
     items = []
@@ -117,7 +118,7 @@ def programme(
                 [numbers.get(name, 0) for name in menu.types], dtype=np.int64
             )
         items.append(Item(menu.sizes, choice.values[: menu.tidy], kinds[id(menu)]))
-    return items, list(capacities.values())
+    return items, list(capacities.values()) or [0]
 
 
 def choose(choices: Sequence[Valuation], blocks: Blocks) -> list[int] | None:

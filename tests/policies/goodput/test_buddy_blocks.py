@@ -104,3 +104,9 @@ def test_gpu_types_are_kept_apart() -> None:
     assert blocks.capacities == {"a": 3, "b": 4}
     assert blocks.crowded([Shape(2, 1, "a"), Shape(2, 1, "a")]) == {("a", 2), ("a", 1)}
     assert not blocks.crowded([Shape(2, 1, "a"), Shape(1, 1, "a"), Shape(4, 1, "b")])
+
+
+def test_without_a_free_device_nobody_gets_one() -> None:
+    choices = [valued(1, {1: 3.0, 2: 5.0}, (1, 2)), valued(2, {1: 1.0}, (1,))]
+    assert choose(choices, blocks_of({"a100": [0, 0]})) == [0, 0]
+    assert choose(choices, blocks_of({})) == [0, 0]
