@@ -46,6 +46,7 @@ class Settings:
     norm: bool = False  # batch norm, which refuses a single example
     lottery: str = ""  # a seed that each process draws for itself: "init", or "generator" of the loader
     data: str = ""  # one of DATA
+    by_rank: dict[str, list[Any]] = field(default_factory=dict)  # arguments of job.loader(), a value for each rank
 
 
 class Buckets:
@@ -183,14 +184,15 @@ def main(text: str) -> None:
 
 def train(job: gpq.Job, settings: Settings) -> None:
     data = DATA[settings.data](Examples(settings.size))
-    loader = job.loader(
-        data,
-        batch_size=settings.batch,
-        max_batch_size=settings.batch if settings.fixed else settings.max_batch,
-        max_local_batch=settings.max_local,
-        fixed_batch=settings.fixed,
+    arguments = {
+        "batch_size": settings.batch,
+        "max_batch_size": settings.batch if settings.fixed else settings.max_batch,
+        "max_local_batch": settings.max_local,
+        "fixed_batch": settings.fixed,
         **data_options(settings),
-    )
+        **{name: values[job.rank] for name, values in settings.by_rank.items()},
+    }
+    loader = job.loader(data, **arguments)
     torch.manual_seed(1)
     middle = torch.nn.BatchNorm1d(16) if settings.norm else torch.nn.Tanh()
     model = job.wrap(torch.nn.Sequential(torch.nn.Linear(6, 16), middle, torch.nn.Linear(16, 1)))

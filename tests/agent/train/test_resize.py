@@ -1,6 +1,7 @@
 """Real process groups: a job changes its size and batch size again and again, and nobody can tell from its results."""
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 from gpq_agent import wire
@@ -56,6 +57,37 @@ def test_three_uneven_replicas_with_growing_batches_and_prefetching_visit_each_e
         assert attempt.stop() == [0] * replicas
     job.run(replicas=1)
     assert job.visits() == everything(job)
+
+
+@pytest.mark.parametrize("option", [{"num_workers": [0, 2]}, {"num_workers": [1, 1], "prefetch_factor": [6, 2]}])
+def test_replicas_with_unequal_workers_follow_an_order_at_the_same_step(
+    training: Training, option: dict[str, list[int]]
+) -> None:
+    job = training(size=640, epochs=2, batch=16, max_local=32, by_rank=option)
+    attempt = job.start(2, brake=4).after_micros(4)
+    sequence = attempt.order(atomic_batch=16)
+    wait_until(lambda: attempt.reports("retuned"), "the live change")
+    assert attempt.reports("retuned")[0]["seq"] == sequence
+    attempt.after_micros(len(attempt.micros()) + 2)
+    assert attempt.stop() == [0, 0]
+    job.run(2)
+    sizes = [[len(micro["seen"]) for run in job.attempts for micro in run.micros(rank)] for rank in (0, 1)]
+    assert sizes[0] == sizes[1]
+    assert job.visits() == everything(job)
+    lines = [line["message"] for line in attempt.reports("notice")]
+    assert len([line for line in lines if "num_workers or prefetch_factor differ" in line]) == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "values"), [("batch_size", [16, 12]), ("shuffle", [True, False]), ("drop_last", [False, True])]
+)
+def test_replicas_with_other_arguments_of_the_loader_stop_before_a_step(
+    training: Training, name: str, values: list[Any]
+) -> None:
+    job = training(max_batch=16, by_rank={name: values})
+    assert job.start(2).wait() == [1, 1]
+    lines = {path.read_text() for path in job.out.glob("refused.*")}
+    assert lines == {f"replica 1 calls job.loader() with another {name} than replica 0"}
 
 
 def test_reports_contain_what_the_daemon_fits_and_shows(training: Training) -> None:

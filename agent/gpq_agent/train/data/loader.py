@@ -3,7 +3,7 @@
 import dis
 import inspect
 import sys
-from typing import Any, Iterator, Optional, Protocol, Tuple
+from typing import Any, Callable, Iterator, List, Optional, Protocol, Tuple
 
 import torch
 from torch.utils.data import DataLoader, IterableDataset
@@ -105,6 +105,23 @@ class Loader:
             )
         except (ValueError, TypeError) as error:
             raise GpqTrainError("job.loader(): {}".format(" ".join(str(error).split()))) from None
+
+    def share_workers(self, gather: Callable[[List[float]], List[List[float]]]) -> None:
+        """Prefetch equally far on every replica: with the fewest workers of any that has some.
+        Collective.
+
+        An order takes effect after what is prefetched, so it must find the same on every replica.
+        """
+        data = self._data
+        rows = gather([data.num_workers, data.prefetch_factor or 0])
+        with_workers = [row for row in rows if row[0] > 0]
+        if all(row == rows[0] for row in rows):
+            return
+        data.num_workers, data.prefetch_factor = (int(min(row)) for row in zip(*with_workers))
+        self._engine.notice(
+            "num_workers or prefetch_factor differ between the replicas, so each uses {} workers, "
+            "which prefetch {} batches each".format(data.num_workers, data.prefetch_factor)
+        )
 
     @property
     def steps_per_epoch(self) -> int:
