@@ -51,12 +51,12 @@ class Job:
         self._seed = self._engine.runtime.agreement.broadcast(seed)
         seed_all(self._seed)
         self._saves = ScriptSaves(self._engine)
-        self._resumption = Resumption(self._engine)
-        self._values = PlainValues(self._engine.checkpointer.parts, self._resumption.read)
-        self._data: Optional[TrainingData] = None  # set by loader()
-        self._gate: Optional[StepGate] = None  # set by prepare()
         if environment.checkpoint_dir:
             on_error(self._engine.failures.failed)
+        self._resumption = Resumption(self._engine)
+        self._values = PlainValues(self._engine.checkpointer.parts)
+        self._data: Optional[TrainingData] = None  # set by loader()
+        self._gate: Optional[StepGate] = None  # set by prepare()
 
     # -- set-up ------------------------------------------------------------------------------------
 

@@ -1,6 +1,6 @@
 """Plain values in checkpoints: what `job.state("name", value)` keeps and accepts."""
 
-from typing import Any, Callable, Dict
+from typing import Any, Dict
 
 from gpq_agent.train.checkpoints.state_parts import USER, Parts
 from gpq_agent.train.errors import GpqTrainError
@@ -22,18 +22,15 @@ class PlainValue:
 class PlainValues:
     """The plain values of one job, by name."""
 
-    def __init__(self, parts: Parts, read_checkpoint: Callable[[], None]) -> None:
-        """`read_checkpoint`: offers the checkpoint of the previous attempt to `parts`, on its first
-        call only. Collective."""
+    def __init__(self, parts: Parts) -> None:
         self._parts = parts
-        self._read_checkpoint = read_checkpoint
         self._values: Dict[str, PlainValue] = {}
 
     def keep(self, name: str, value: Any) -> Any:
         """Keep `value` in checkpoints and return it.
 
-        The first call for `name` returns the value from the checkpoint if there is one. It may read
-        the checkpoint, which is collective. Raises GpqTrainError for a value that is not plain.
+        The first call for `name` returns the value from the checkpoint if there is one. Raises
+        GpqTrainError for a value that is not plain.
         """
         if not is_plain(value):
             raise GpqTrainError(
@@ -45,7 +42,6 @@ class PlainValues:
         if name in self._values:
             self._values[name].value = value
             return value
-        self._read_checkpoint()
         part = self._values[name] = PlainValue(value)
         self._parts.add(USER + name, part)
         return part.value

@@ -16,23 +16,20 @@ class Resumption:
     """Reads the newest checkpoint once, and restores from it what the job trains."""
 
     def __init__(self, engine: Engine) -> None:
-        self._engine = engine
-        self._state: Optional[Dict[str, Any]] = None  # of the checkpoint, until it is restored
-        self._is_read = False
+        """Offers the newest checkpoint to the parts of the job. Collective.
 
-    def read(self) -> None:
-        """Offer the newest checkpoint to the parts of the job. The first call is collective, later
-        ones do nothing."""
-        if self._is_read:
-            return
-        self._is_read = True
-        engine = self._engine
+        The script may register a part on one replica alone, which must then wait for no other.
+        """
+        self._engine = engine
+        begin = time.perf_counter()
         rank = engine.runtime.environment.rank
-        self._state = choose_state(
+        # Until it is restored.
+        self._state: Optional[Dict[str, Any]] = choose_state(
             engine.checkpointer.store, engine.runtime.group, rank, engine.notice
         )
         if self._state is not None:
             engine.checkpointer.parts.offer(self._state)
+        self._seconds = time.perf_counter() - begin
 
     def resume(self, components: Components, data: Optional[TrainingData]) -> None:
         """Register what trains as parts of checkpoints, and restore it. Collective.
@@ -41,9 +38,24 @@ class Resumption:
         replicas or from the previous attempt, for a part that cannot be saved, and for a checkpoint
         that does not fit the script.
         """
+        self._demand_equal_parts()
         self._register_progress(components, data)
         self._register_components(components)
         self._restore(data)
+
+    def _demand_equal_parts(self) -> None:
+        """Raises GpqTrainError on every replica if a number of job.state() means another part on
+        one of them than on rank 0. Collective."""
+        agreement = self._engine.runtime.agreement
+        parts = self._engine.checkpointer.parts.of_the_script()
+        kinds = {name: type(part).__name__ for name, part in parts.items()}
+        of_rank_0 = agreement.broadcast(kinds)
+        differs = any(of_rank_0.get(name, kind) != kind for name, kind in kinds.items())
+        if any(row[0] for row in agreement.gather([float(differs)])):
+            raise GpqTrainError(
+                "job.state() keeps other objects on one replica than on replica 0",
+                'call it in the same order on every replica, or give names: job.state(part, "ema")',
+            )
 
     def _register_progress(self, components: Components, data: Optional[TrainingData]) -> None:
         engine, parts = self._engine, self._engine.checkpointer.parts
@@ -82,7 +94,6 @@ class Resumption:
         engine = self._engine
         if engine.runtime.environment.checkpoint_dir:
             engine.checkpointer.parts.refuse_unsavable()
-        self.read()
         state, self._state = self._state, None
         if state is None:
             return
@@ -98,4 +109,4 @@ class Resumption:
                 "the checkpoint does not fit this script: {}".format(words),
                 "use the script that wrote it, or submit a new job",
             ) from error
-        engine.statistics.restore_seconds = time.perf_counter() - begin
+        engine.statistics.restore_seconds = self._seconds + time.perf_counter() - begin
