@@ -52,8 +52,6 @@ PLANTED: dict[str, tuple[str, ...]] = {
     "ema-unguarded": ("state-in-pieces",),
     "rate-own-counter": ("own-rate",),
     "accumulation-by-hand": ("hand-accumulation",),
-    "zero-every-second": ("carried-gradient",),
-    "zero-never": ("carried-gradient",),
     "autograd-grad": ("hand-gradient",),
     "unfreeze-group": ("late-group",),
     "criterion-parameters": (),

@@ -29,6 +29,8 @@ PROVEN: dict[str, tuple[str, ...]] = {
     "loss-root": ALL,
     "loss-variance": ALL,
     "hardest-four": ("accumulate", "split", "two", "resize"),
+    "zero-never": ("resize",),
+    "zero-every-second": ("accumulate", "split", "two-acc", "resize"),
     "bank-refilled": ALL,
     "bank-in-place": ALL,
     "hidden-state": ALL,

@@ -78,11 +78,10 @@ class OptimizerFacts(NamedTuple):
 
 
 class GradientFacts(NamedTuple):
-    """Gradients changed between two backward passes of a micro-batch that only accumulates, were
-    not cleared after a step, or belong to other parameters than before."""
+    """Gradients changed between two backward passes of a micro-batch that only accumulates, or
+    belong to other parameters than before."""
 
     changed_between: bool
-    carried: bool
     replaced: bool
 
 

@@ -59,11 +59,6 @@ def is_torchs(generator: torch.Generator) -> bool:
     return number_of(generator) in map(number_of, default_generators)
 
 
-def values_of(sparse: torch.Tensor) -> torch.Tensor:
-    """The stored values of a sparse tensor, not added up."""
-    return sparse._values()
-
-
 def gradient_hooks(parameter: torch.Tensor) -> List[Dict[int, Any]]:
     """The hooks called with its gradient on the way, and with the tensor on arrival, by number.
 

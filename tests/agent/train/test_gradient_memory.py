@@ -14,6 +14,7 @@ from gpq_agent.train.gradients import reducer
 from gpq_agent.train.job.job import Job
 from gpq_agent.train.runtime.environment import Environment
 from torch import nn
+from torch.multiprocessing.reductions import StorageWeakRef
 from torch.nn.parallel import DistributedDataParallel
 from torch.profiler import ProfilerActivity, profile, record_function
 
@@ -216,3 +217,24 @@ def test_only_an_accumulating_step_needs_one_more_copy_of_the_gradients(replicas
         assert found.keys() == kinds(replicas).keys()
         too_many = {name: more for name, more in found.items() if more > int(name[0] > "1") + SLACK}
         assert too_many == {}, f"replica {rank}"
+
+
+def test_no_gradient_of_the_last_step_is_alive_in_a_forward_pass() -> None:
+    job = Job(Environment(), torch.device("cpu"), 0, {})
+    loader = job.loader(data(28), batch_size=4, fixed_batch=True)
+    net = network()
+    optimizer = torch.optim.AdamW(net.parameters())
+    job.prepare(net, optimizer)
+    storages: list[StorageWeakRef] = []
+    alive: list[int] = []
+    for _ in job.epochs(1):
+        for x, y in loader:
+            alive.append(sum(not storage.expired() for storage in storages))
+            nn.functional.mse_loss(net(x), y).backward()
+            storages = [
+                StorageWeakRef(item.grad.untyped_storage()) for item in net.parameters() if item.grad is not None
+            ]
+            optimizer.step()
+            optimizer.zero_grad()
+    assert len(storages) == len(list(net.parameters()))
+    assert alive == 7 * [0]

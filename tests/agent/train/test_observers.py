@@ -38,7 +38,7 @@ Events = Callable[[Observer, torch.nn.Module, torch.optim.Optimizer], Iterable[H
 QUIET = OptimizerFacts(
     stepped=True, idle=(), asked_step=False, asked_sync=False, scheduled=False, skipped=False, groups_added=False
 )
-CLEAN = GradientFacts(changed_between=False, carried=False, replaced=False)
+CLEAN = GradientFacts(changed_between=False, replaced=False)
 KINDS = (*OBSERVERS, *OF_OTHER_LOOPS)
 
 
@@ -88,10 +88,6 @@ def missing_step(observer: Observer, model: torch.nn.Module, _: Any) -> list[Hab
 
 def two_passes(observer: Observer, *_: Any) -> list[Habits]:
     return [observer.batch_ends(end(changed_between=True)), observer.step_called(StepCall(last=False, repeated=True))]
-
-
-def carried_gradient(observer: Observer, *_: Any) -> list[Habits]:
-    return [observer.batch_ends(end(carried=True))]
 
 
 def step_between(observer: Observer, *_: Any) -> list[Habits]:

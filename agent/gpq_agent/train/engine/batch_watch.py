@@ -8,7 +8,7 @@ from gpq_agent.train.data.sampler import MicroBatch
 from gpq_agent.train.events import BatchBegin, BatchEnd, GradientFacts, OptimizerFacts
 from gpq_agent.train.habits.observers import Observers
 
-UNTOUCHED = GradientFacts(changed_between=False, carried=False, replaced=False)
+UNTOUCHED = GradientFacts(changed_between=False, replaced=False)
 
 
 class BatchWatch:

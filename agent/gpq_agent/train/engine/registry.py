@@ -2,7 +2,6 @@
 
 from typing import Tuple, Type
 
-from gpq_agent.train.habits.gradients.carried_gradient import CarriedGradient
 from gpq_agent.train.habits.gradients.gradient_hook import GradientHook
 from gpq_agent.train.habits.gradients.step_between import StepBetween
 from gpq_agent.train.habits.gradients.two_passes import TwoPasses
@@ -33,7 +32,7 @@ from gpq_agent.train.habits.steps.uneven_steps import UnevenSteps
 # For a loop over job.loader().
 OBSERVERS: Tuple[Type[Observer], ...] = (
     Closure, StepValue, HandGradient, OwnLoader, OtherOptimizer, UnevenSteps, MissingStep,
-    TwoPasses, CarriedGradient, StepBetween, GradientHook,
+    TwoPasses, StepBetween, GradientHook,
     OwnFreezing, OwnRate, LateGroup, CommHook, BatchNorm,
     OwnNext, OwnEpochs, OwnBreak, EpochStart, PartError,
     UnregisteredState, StateInPieces, MovingBuffer, ReplicasApart,

@@ -15,7 +15,6 @@ from gpq_agent.train.internals import base_of
 from gpq_agent.train.noise.probe import GradientProbe
 
 from . import flat
-from .carried import CarriedGradients
 from .marks import Parameter, Reach, is_marked, mark
 from .micro_sums import MicroSums
 from .parameters import JobParameters
@@ -48,14 +47,13 @@ class Accumulator:
         self._probe = probe
         self._reducer = reducer  # None for one replica
         self._sums = MicroSums(self._parameters)
-        self._carried = CarriedGradients(self._parameters.optimizers)
         self._micro = Recipients()
         self._reach = Reach()
         self._aside: Dict[Parameter, torch.Tensor] = {}  # during a call: the gradients before it
 
     def facts(self) -> GradientFacts:
         """Facts of this micro-batch, for observers."""
-        return GradientFacts(self.changed_between, self._carried.twice, self._parameters.lost_some)
+        return GradientFacts(self.changed_between, self._parameters.lost_some)
 
     # -- around a micro-batch --------------------------------------------------------------------
 
@@ -107,10 +105,6 @@ class Accumulator:
         self._is_plain = False
         self._micro.new_steps.append(optimizer)
 
-    def used(self, optimizer: Any) -> None:
-        """This optimizer made a step from `p.grad`."""
-        self._carried.mark_consumed(optimizer)
-
     def scale(self, factor: float) -> None:
         """Multiply what is accumulated so far."""
         self._is_plain = False
@@ -131,7 +125,7 @@ class Accumulator:
         """A backward call is about to run."""
         if not self._open:
             return
-        micro, carried, reach = self._micro, self._carried, self._reach
+        micro, reach = self._micro, self._reach
         self.passes += 1
         if micro.new_steps or micro.new_recipients:
             micro.catch_up()
@@ -140,9 +134,6 @@ class Accumulator:
         partial = self.passes > 1 or self._parameters.of_several
         if self.passes == 1:
             self._probe.weights += self.weight
-        # In later micro-batches nothing reaches what the step has accumulated.
-        if micro.place == 0 and carried.inputs:
-            carried.forget_cleared()
         in_pieces = self.in_pieces
         if in_pieces:
             self._clear_the_way(parameters, partial)
@@ -169,7 +160,6 @@ class Accumulator:
         if not self.in_pieces:
             if self._reducer is not None:
                 self._reducer.backward_ends({})
-            self._carried.mark_reused()
             return
         if not self.last:
             self._stash(self._reach.parameters)
@@ -181,7 +171,6 @@ class Accumulator:
             gradient = parameter.grad
             parameter.grad = previous if gradient is None else gradient.detach().add_(previous)
         self._aside.clear()
-        self._carried.mark_reused()
 
     def adopt(self) -> None:
         """Gradients arrived without a backward call (`p.grad = ...`). Treat them as the result of

@@ -13,7 +13,7 @@ from typing import Any, Callable, Dict, Iterable, List, Optional, Sequence
 
 import torch
 
-from gpq_agent.train.internals import base_of, foreach_norm, values_of, version_of
+from gpq_agent.train.internals import base_of, version_of
 
 from .marks import Marks, Parameter, mark_of
 
@@ -72,15 +72,6 @@ def are_plain(gradients: Sequence[torch.Tensor]) -> bool:
     if any(map(_is_sparse, gradients)) or any(map(_requires_grad, gradients)):
         return False
     return all(map(is_, map(base_of, gradients), repeat(None)))
-
-
-def is_zero(tensors: Sequence[torch.Tensor]) -> bool:
-    """Are all of them zero everywhere? Waits once per device."""
-    values = [values_of(tensor) if tensor.is_sparse else tensor for tensor in tensors]
-    differences: Dict[torch.device, List[torch.Tensor]] = {}
-    for norm in foreach_norm([tensor for tensor in values if tensor.numel()], float("inf")):
-        differences.setdefault(norm.device, []).append(norm != 0)
-    return not any(bool(torch.stack(flags).any()) for flags in differences.values())
 
 
 class Zeros:

@@ -84,11 +84,6 @@ HABITS: Dict[str, Entry] = {
         "an optimizer steps only in some passes of the loop ({}), by the loop's own count",
         "use job.step to decide when it steps, and check job.at_step first",
     ),
-    "carried-gradient": Entry(
-        (ACCUMULATE, SPLIT, RESIZE),
-        "the loop does not clear gradients after optimizer.step(), so they add to the next step",
-        "call optimizer.zero_grad() in every pass of the loop",
-    ),
     "hand-gradient": Entry(
         (ACCUMULATE, SPLIT, RESIZE),
         "the loop sets gradients itself, without a backward pass",

@@ -273,7 +273,6 @@ class StepGate:
 
     def _finish_step(self, optimizer: Any, *, applied: bool) -> None:
         is_first = not self._stepper_ids
-        self._gradients.used(optimizer)
         self._stepper_ids.add(id(optimizer))
         if is_first:
             self._steps.stepped(applied)
