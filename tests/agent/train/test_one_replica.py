@@ -1,17 +1,21 @@
 """What a script does on one replica alone neither hangs nor changes what the others train."""
 
+import functools
 import os
+import signal
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import gpq_agent.train as gpq
+import pytest
 import torch
 from gpq_agent import wire
+from gpq_agent.train.runtime import agreement
 
 from tests.support.ports import free_port
 
-from .driver import DEADLINE, FORKSERVER
+from .driver import DEADLINE, FORKSERVER, wait_until
 
 Script = Callable[[Path], None]
 
@@ -121,3 +125,65 @@ def test_a_part_that_would_get_the_state_of_another_one_is_refused(tmp_path: Pat
     assert wait(start(tmp_path, numbers_apart)) == [1, 1]
     line = "job.state() keeps other objects on one replica than on replica 0"
     assert refusals(tmp_path) == [line, line]
+
+
+# -- signals and calls -----------------------------------------------------------------------------
+
+
+def trains_on(folder: Path) -> None:
+    job = gpq.init()
+    training = prepared(job)
+    for epoch in job.epochs(10**6):
+        train_epoch(*training)
+        (folder / f"epoch.{job.rank}").write_text(str(epoch))
+
+
+def test_a_signal_to_any_replica_stops_all_with_a_checkpoint(tmp_path: Path) -> None:
+    processes = start(tmp_path, trains_on)
+    wait_until((tmp_path / "epoch.1").exists, "an epoch")
+    os.kill(processes[1].pid, signal.SIGTERM)
+    assert wait(processes) == [143, 143]
+    lines = (tmp_path / "attempt-1" / wire.REPORT).read_bytes().splitlines()
+    saves = [line["why"] for line in map(wire.decode, lines) if line["kind"] == "checkpoint"]
+    assert saves[-1:] == ["stop"]
+
+
+def looks_before(job: gpq.Job, loader: Any) -> None:
+    if job.step == 0:
+        next(iter(loader))
+
+
+def looks_between(job: gpq.Job, loader: Any) -> None:
+    if job.step > 10:
+        next(iter(loader))
+
+
+def saves(job: gpq.Job, loader: Any) -> None:
+    job.saved(job.step)
+
+
+def ends(job: gpq.Job, loader: Any) -> None:
+    job.exit_preempted(job.step)
+
+
+@pytest.mark.parametrize("alone", [looks_before, looks_between, saves, ends])
+def test_a_call_of_one_replica_that_needs_all_ends_the_job_with_its_name(
+    tmp_path: Path, alone: Callable[[gpq.Job, Any], None]
+) -> None:
+    codes = wait(start(tmp_path, functools.partial(calls_alone, alone)))
+    assert 1 in codes
+    assert None not in codes
+    lines = refusals(tmp_path)
+    assert lines
+    assert all(line.startswith("replica 0 ") for line in lines)
+    assert all(any(words in line for words in (" is in ", " waits in ", " has begun ")) for line in lines)
+
+
+def calls_alone(alone: Callable[[gpq.Job, Any], None], folder: Path) -> None:
+    agreement.MEET_SECONDS = 2.0
+    job = gpq.init()
+    training = prepared(job)
+    for _ in job.epochs(4):
+        if job.rank == 0:
+            alone(job, training[0])
+        train_epoch(*training)

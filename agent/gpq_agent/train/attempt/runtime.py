@@ -53,7 +53,7 @@ class Runtime:
         self.pulse = Heartbeat(run_dir, environment.rank)
         # Orders use a group of their own, so that no collective of the script can meet them.
         self.group = dist.new_group(backend="gloo") if environment.replicas > 1 else None
-        self.agreement = Agreement(self.group, environment.rank, Proposal)
+        self.agreement = Agreement(self.group, environment.rank, Proposal, self.pulse.others_reduce)
         self.meter = ProgressMeter()
         self.evaluating = 0
         self.evaluation_failed = False  # since the current micro-batch began

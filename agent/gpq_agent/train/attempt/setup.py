@@ -52,7 +52,7 @@ def set_up(training: Training, data: BatchSource, runtime: Runtime) -> TrainingS
     ]
     group = wrapped_models[0].process_group if wrapped_models else None
     probe = GradientProbe(training.measured, data.noise, replicas, group)
-    probe.arrived = functools.partial(runtime.pulse.phase, "arrived")
+    probe.arrived = functools.partial(runtime.pulse.reduces, True)
     reducer = Reducer(wrapped_models, probe, runtime.group, replicas) if replicas > 1 else None
     gradients = Accumulator(training.optimizers, probe, reducer)
     lr = LrAdjuster(

@@ -44,6 +44,7 @@ class BackwardCalls:
             gradients.watch()
 
     def backward_ends(self) -> None:
+        self._runtime.pulse.reduces(False)
         if self._runtime.evaluating:
             return
         gradients, probe = self._setup.gradients, self._setup.probe

@@ -13,7 +13,7 @@ from gpq_agent.train.attempt.steps import StepRecord
 from gpq_agent.train.data.sample_audit import Ledger
 from gpq_agent.train.events import Boundary, EpochBegin
 from gpq_agent.train.habits.observers import Observers
-from gpq_agent.train.runtime.agreement import Proposal
+from gpq_agent.train.runtime.agreement import END, EPOCH, STEP, Proposal
 from gpq_agent.train.runtime.orders import ControlReader
 from gpq_agent.train.runtime.shutdown import raise_if_stopping
 from gpq_agent.train.runtime.termination import STOP_ORDERED, STOP_SIGNAL
@@ -59,6 +59,9 @@ class StepBoundary:
         runtime, checkpointer = self._runtime, self._checkpointer
         if runtime.evaluating:
             return
+        with_loader = self._shape.data is not None
+        runtime.agreement.place += 1
+        runtime.agreement.call = STEP if with_loader else "job.should_stop()"
         if self.ending.finished:
             self.ending.reopen()
         self._compare_notes()
@@ -88,6 +91,7 @@ class StepBoundary:
     def close_epoch(self) -> None:
         """The running epoch is over on every replica. Collective."""
         raise_if_stopping()
+        self._runtime.agreement.call = EPOCH
         self._observers.epoch_ends()
         if self._runtime.replicas > 1:
             self._observers.meet(self._runtime.agreement.gather)
@@ -103,6 +107,7 @@ class StepBoundary:
         """The last epoch is over, so nothing is left to interrupt. Collective."""
         raise_if_stopping()
         runtime = self._runtime
+        runtime.agreement.call = END
         if runtime.recorder is not None:
             runtime.recorder.finish(self._recorded())
         self.ending.disarm()
@@ -113,7 +118,7 @@ class StepBoundary:
         self.ending.done()
 
     def propose(self) -> Proposal:
-        """What rank 0 knows."""
+        """What this replica knows. Only rank 0 reads orders."""
         order = self._control.order if self._control is not None else None
         order = order or wire.Control(attempt=0, seq=0)
         stop = STOP_ORDERED if order.stop else 0

@@ -184,6 +184,7 @@ class TrainingLoop:
         replicas = self._runtime.replicas
         if replicas == 1 or loss is None:
             return loss
+        self._runtime.agreement.call = "optimizer.step()"
         value = float(loss.detach()) if isinstance(loss, torch.Tensor) else float(loss)
         whole = self._runtime.agreement.all_reduce_sum([value * self._setup.gradients.weight])[0]
         mean = whole / replicas

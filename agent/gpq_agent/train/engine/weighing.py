@@ -50,6 +50,7 @@ class Weighing:
         if not micro.last:
             gradients.weigh(amount / self._unit)
             return
+        self._agreement.call = "job.weigh()"
         whole = self._agreement.all_reduce_sum([self._amount])[0]
         if whole <= 0.0:
             raise GpqTrainError(

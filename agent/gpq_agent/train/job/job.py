@@ -96,6 +96,7 @@ class Job:
         if self._data is not None:
             hint = "use an ordinary DataLoader for evaluation"
             raise GpqTrainError("job.loader() was called twice", hint)
+        self._engine.runtime.agreement.call = "job.loader()"
         source = Source(dataset, options, data_may_change)
         sizes = BatchSizes(batch_size, max_batch_size, max_local_batch, fixed_batch)
         ordering = Ordering(shuffle, sampler, batch_sampler, drop_last, generator)
@@ -140,6 +141,7 @@ class Job:
         if self._engine.checkpointer.is_ready:
             hint = "call it once, with lists of models and optimizers"
             raise GpqTrainError("job.prepare() was called twice", hint)
+        self._engine.runtime.agreement.call = "job.prepare()"
         components = make_components(self.replicas, model, optimizer, scheduler, scaler, measure)
         preparation = Preparation(self._engine, self._resumption, components)
         if self._data is None:

@@ -46,6 +46,7 @@ class ScriptSaves:
         Raises OSError on rank 0 if the disk refuses it.
         """
         raise_if_stopping()
+        self._engine.runtime.agreement.call = "job.saved()"
         if self._leads:
             self._commit(next_step)
         else:

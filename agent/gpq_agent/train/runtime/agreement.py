@@ -1,11 +1,13 @@
 """Makes all replicas follow the same order at the same step.
 
-Rank 0's proposal is broadcast one step before it is used. The broadcast is asynchronous and a few
-integers long, so a step never waits for it. Decides nothing itself.
+Rank 0 proposes one step before it is used. All send a few integers asynchronously, so a step never
+waits for them. Decides nothing itself.
 """
 
 import json
-from typing import Any, Callable, List, NamedTuple, Optional
+import time
+from datetime import timedelta
+from typing import Any, Callable, List, NamedTuple, Optional, Tuple
 
 import torch
 import torch.distributed as dist
@@ -13,13 +15,22 @@ import torch.distributed as dist
 from gpq_agent.train.errors import GpqTrainError
 
 LONGEST_VALUE = 1 << 24  # bytes
+LOOK_SECONDS = 1.0  # between two looks at replicas that wait
+MEET_SECONDS = 15.0  # seconds that another replica may wait for one that waits here
+# What a script does when its replicas agree on something.
+STEP, EPOCH, END = "the next step", "the end of an epoch", "the end of the training"
+CALLS = (
+    "gpq.init()", "job.loader()", "job.prepare()", "job.saved()", "job.weigh()", "optimizer.step()",
+    "job.should_stop()", STEP, EPOCH, END,
+)  # fmt: skip
+TOGETHER = (
+    "loop over job.loader() and make these calls on every replica. One alone may call the model, "
+    "job.log(), job.eval() and job.state()"
+)
 
 
 class Proposal(NamedTuple):
-    """What rank 0 knows and all must know.
-
-    Only integers: it travels as one tensor of shape (7,), int64.
-    """
+    """What rank 0 knows and all must know. Of other replicas only `stop` counts."""
 
     seq: int = 0
     stop: int = 0  # 0 no, 1 ordered, 2 on SIGTERM
@@ -30,21 +41,32 @@ class Proposal(NamedTuple):
     pause: int = 1  # steps until the next agreement
 
 
-class Agreement:
-    """One per job. Every replica must call `step` the same number of times.
+NOTHING = Proposal()
+Rows = Tuple[List[torch.Tensor], Optional[dist.Work]]
 
-    With one replica nothing is communicated.
+
+class Agreement:
+    """One per job. Every replica must make the same calls, in the same order.
+
+    With one replica nothing is communicated. call: what the script does now, one of CALLS.
+    place: steps that have begun. propose: what this replica knows. is_awaited: does another replica
+    wait for this one elsewhere? Methods raise GpqTrainError if replicas are at different calls.
     """
 
     def __init__(
-        self, group: Optional[dist.ProcessGroup], rank: int, propose: Callable[[], Proposal]
+        self,
+        group: Optional[dist.ProcessGroup],
+        rank: int,
+        propose: Callable[[], Proposal],
+        is_awaited: Callable[[], bool] = lambda: False,
     ) -> None:
-        self.propose = propose  # asked on rank 0
+        self.propose = propose
+        self.call, self.place = "gpq.init()", 0
         self._group = group
         self._rank = rank
+        self._is_awaited = is_awaited
         self._countdown = 0
-        self._pending: Optional[torch.Tensor] = None
-        self._work: Optional[dist.Work] = None
+        self._pending: Optional[Rows] = None
         self._is_first = True
 
     def step(self) -> Optional[Proposal]:
@@ -60,7 +82,7 @@ class Agreement:
         if self._countdown > 0:
             self._countdown -= 1
             return None
-        self._post()
+        self._pending = self._send(self.propose())
         if self._is_first or self._group is None:
             self._is_first = False
             proposal = self._wait()
@@ -69,81 +91,94 @@ class Agreement:
 
     def broadcast_flag(self, success: bool) -> bool:
         """Rank 0's answer, on every replica. Waits for it."""
-        if self._group is None:
-            return success
-        flag = torch.tensor([int(success)])
-        dist.broadcast(flag, src=0, group=self._group)
-        return bool(flag.item())
+        return bool(self.gather([float(success)])[0][0])
 
     def broadcast(self, value: Any) -> Any:
         """Rank 0's value on every replica, see `broadcast_value`. Waits for it."""
         if self._group is None:
             return value
+        self._receive(self._send())
         return broadcast_value(value, self._group)
 
     def all_reduce_max(self, values: List[float]) -> List[float]:
-        """The elementwise maximum over the replicas.
-
-        All must call it at the same step, with the same number of values.
-        """
-        if self._group is None:
-            return values
-        tensor = torch.tensor(values, dtype=torch.float64)
-        dist.all_reduce(tensor, op=dist.ReduceOp.MAX, group=self._group)
-        return [float(value) for value in tensor.tolist()]
+        """The elementwise maximum over the replicas, of as many values on each."""
+        return [max(column) for column in zip(*self.gather(values))]
 
     def all_reduce_sum(self, values: List[float]) -> List[float]:
-        """Elementwise sum over the replicas.
-
-        All must call it at the same step, with as many values.
-        """
-        if self._group is None:
-            return values
-        tensor = torch.tensor(values, dtype=torch.float64)
-        dist.all_reduce(tensor, group=self._group)
-        return [float(value) for value in tensor.tolist()]
-
-    def gather(self, values: List[float]) -> List[List[float]]:
-        """The values of every replica, by rank.
-
-        All must call it at the same step, with the same number of values.
-        """
-        if self._group is None:
-            return [values]
-        tensor = torch.tensor(values, dtype=torch.float64)
-        rows = [torch.empty_like(tensor) for _ in range(dist.get_world_size(self._group))]
-        dist.all_gather(rows, tensor, group=self._group)
-        return [[float(value) for value in row.tolist()] for row in rows]
+        """The elementwise sum over the replicas, of as many values on each."""
+        return [sum(column) for column in zip(*self.gather(values))]
 
     def all_reduce_sum_int(self, values: List[int]) -> List[int]:
-        """Elementwise sum over the replicas.
+        """The elementwise sum over the replicas, of as many values on each."""
+        return [sum(column) for column in zip(*self._gather(torch.tensor(values)))]
 
-        All must call it at the same step, with as many values.
-        """
-        if self._group is None:
-            return values
-        tensor = torch.tensor(values, dtype=torch.int64)
-        dist.all_reduce(tensor, group=self._group)
-        return [int(value) for value in tensor.tolist()]
+    def gather(self, values: List[float]) -> List[List[float]]:
+        """The values of every replica, by rank, as many on each."""
+        return self._gather(torch.tensor(values, dtype=torch.float64))
 
     def drain(self) -> None:
         """There is nothing more to agree on: wait for what is still running."""
         self._wait()
 
-    def _post(self) -> None:
-        values = self.propose() if self._rank == 0 else Proposal()
-        self._pending = torch.tensor(list(values), dtype=torch.int64)
-        if self._group is not None:
-            self._work = dist.broadcast(self._pending, src=0, group=self._group, async_op=True)
+    # -- inside ------------------------------------------------------------------------------------
+
+    def _gather(self, own: torch.Tensor) -> List[List[Any]]:
+        if self._group is None:
+            return [own.tolist()]
+        self._receive(self._send())
+        tensors = [torch.empty_like(own) for _ in range(dist.get_world_size(self._group))]
+        dist.all_gather(tensors, own, group=self._group)
+        return [tensor.tolist() for tensor in tensors]
+
+    def _send(self, proposal: Proposal = NOTHING) -> Rows:
+        """Tell the others where this replica is. All that replicas agree on starts with this, so
+        different calls find each other."""
+        own = torch.tensor([CALLS.index(self.call), self.place, *proposal])
+        if self._group is None:
+            return [own], None
+        rows = [torch.empty_like(own) for _ in range(dist.get_world_size(self._group))]
+        return rows, dist.all_gather(rows, own, group=self._group, async_op=True)
+
+    def _receive(self, pending: Rows) -> List[List[int]]:
+        """The rows of all replicas, by rank."""
+        tensors, work = pending
+        alone = time.monotonic()
+        while work is not None and not self._is_done(work):
+            if not self._is_awaited():
+                alone = time.monotonic()
+            if time.monotonic() > alone + MEET_SECONDS:
+                words = "replica {} waits in {}, and another one waits for it in backward()"
+                raise GpqTrainError(words.format(self._rank, self.call), TOGETHER)
+        rows: List[List[int]] = [tensor.tolist() for tensor in tensors]
+        first_call, first_place, *_ = rows[0]
+        for rank, (call, place, *_) in enumerate(rows):
+            if call != first_call:
+                words = "replica 0 is in {}, but replica {} in {}"
+                sides = CALLS[first_call], rank, CALLS[call]
+                raise GpqTrainError(words.format(*sides), TOGETHER)
+            if place != first_place:
+                words = "replica 0 has begun {} steps, but replica {} has begun {}"
+                raise GpqTrainError(words.format(first_place, rank, place), TOGETHER)
+        return rows
 
     def _wait(self) -> Optional[Proposal]:
         if self._pending is None:
             return None
-        if self._work is not None:
-            self._work.wait()
-        values = [int(value) for value in self._pending.tolist()]
-        self._pending = self._work = None
-        return Proposal(*values)
+        pending, self._pending = self._pending, None
+        proposals = [Proposal(*row[2:]) for row in self._receive(pending)]
+        # A signal may reach any replica.
+        return proposals[0]._replace(stop=max(proposal.stop for proposal in proposals))
+
+    def _is_done(self, work: dist.Work) -> bool:
+        """Waits for it, but not for long."""
+        try:
+            work.wait(timedelta(seconds=LOOK_SECONDS))
+        except RuntimeError as error:
+            if work.is_completed():
+                words = "replica {} lost the others in {}: {}"
+                raise GpqTrainError(words.format(self._rank, self.call, error)) from error
+            return False
+        return True
 
 
 def broadcast_value(value: Any, group: Optional[dist.ProcessGroup], source: int = 0) -> Any:

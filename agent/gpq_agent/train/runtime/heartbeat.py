@@ -4,12 +4,11 @@ A few numbers in a small mapped file in the attempt's folder. A step writes them
 microsecond, without a system call or a thread. node/attempts/heartbeats.py reads them.
 """
 
-import contextlib
 import mmap
 import os
 import struct
 import time
-from typing import Optional
+from typing import Any, Iterator, Optional, Tuple
 
 from gpq_agent import records, wire
 
@@ -21,7 +20,7 @@ class Heartbeat:
     def __init__(self, folder: Optional[str], rank: int) -> None:
         self._map: Optional[mmap.mmap] = None
         self._step, self._step_time = -1, 0.0
-        self._layout = struct.Struct(wire.PULSE)
+        self._layout = struct.Struct(wire.PULSE + "q")  # and whether it waits in a backward pass
         self._pid = os.getpid()
         self._folder, self._name = folder, "{}{}".format(wire.RANK, rank)
         if folder:
@@ -44,31 +43,47 @@ class Heartbeat:
             return
         if step != self._step:
             self._step, self._step_time = step, time.clock_gettime(time.CLOCK_BOOTTIME)
-        self._layout.pack_into(self._map, 0, self._pid, step, _NUMBERS[phase], self._step_time)
+        self._layout.pack_into(self._map, 0, self._pid, step, _NUMBERS[phase], self._step_time, 0)
 
     def phase(self, phase: str) -> None:
         """Another phase of the same step."""
         if self._map is not None:
             _PHASE.pack_into(self._map, _PHASE_AT, _NUMBERS[phase])
 
+    def reduces(self, waits: bool) -> None:
+        """Is this replica in a backward pass, where only the others are missing?"""
+        if self._map is not None:
+            _PHASE.pack_into(self._map, _REDUCES_AT, waits)
+            if waits:
+                self.phase("arrived")
+
     def others_wait(self, step: int) -> bool:
         """Does another replica of this server wait for this one, after the same number of steps?
 
         For rare use.
         """
+        arrived = _NUMBERS["arrived"]
+        return any((pulse[1], pulse[2]) == (step, arrived) for pulse in self._others())
+
+    def others_reduce(self) -> bool:
+        """Does another replica of this server wait in its backward pass? For rare use."""
+        return any(pulse[4] for pulse in self._others())
+
+    def _others(self) -> Iterator[Tuple[Any, ...]]:
         if self._map is None or self._folder is None:
-            return False
+            return
         for name in os.listdir(self._folder):
             if name.startswith(wire.RANK) and name != self._name:
-                path = os.path.join(self._folder, name)
-                with contextlib.suppress(OSError, ValueError, struct.error):
+                try:
+                    path = os.path.join(self._folder, name)
                     with os.fdopen(records.open_plain(path), "rb") as stream:
-                        _, steps, phase, _ = self._layout.unpack(stream.read(self._layout.size))
-                    if steps == step and phase == _NUMBERS["arrived"]:
-                        return True
-        return False
+                        pulse = self._layout.unpack(stream.read(self._layout.size))
+                except (OSError, ValueError, struct.error):
+                    continue
+                yield pulse
 
 
 _NUMBERS = {phase: number for number, phase in enumerate(wire.PHASES)}
 _PHASE = struct.Struct("=q")
 _PHASE_AT = struct.calcsize(wire.PULSE[:3])  # after pid and step
+_REDUCES_AT = struct.calcsize(wire.PULSE)
