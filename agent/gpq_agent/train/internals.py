@@ -162,6 +162,18 @@ def synchronise(model: torch.nn.Module, enable: bool) -> None:
     model.__dict__["require_backward_grad_sync"] = enable
 
 
+def share_buffers(model: Any) -> None:
+    """Give all replicas rank 0's buffers, as DistributedDataParallel does in a forward pass.
+
+    First does what else may be due in one: one replica alone may already have run it. Collective.
+    """
+    reducer = getattr(model, "reducer", None)
+    if reducer is not None:
+        reducer._rebuild_buckets()
+    if model.modules_buffers:
+        model._sync_buffers()
+
+
 def detach_reducer(model: torch.nn.Module) -> None:
     """Stop DistributedDataParallel from reducing.
 

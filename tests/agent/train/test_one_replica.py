@@ -1,8 +1,10 @@
 """What a script does on one replica alone neither hangs nor changes what the others train."""
 
+import contextlib
 import functools
 import os
 import signal
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -127,6 +129,89 @@ def test_a_part_that_would_get_the_state_of_another_one_is_refused(tmp_path: Pat
     assert refusals(tmp_path) == [line, line]
 
 
+# -- the model -------------------------------------------------------------------------------------
+
+
+class Scaled(torch.nn.Module):
+    """Its buffer is sent from replica 0 to the others in each step."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = torch.nn.Linear(1, 1)
+        self.register_buffer("scale", torch.ones(1))
+
+    def forward(self, x: torch.Tensor) -> Any:
+        return self.inner(x * self.scale)
+
+
+def evaluate(job: gpq.Job, model: Any, seconds: float, *, gradients: bool, training: bool, declared: bool) -> None:
+    model.train(training)
+    with torch.set_grad_enabled(gradients), job.eval() if declared else contextlib.nullcontext():
+        for _ in range(3):
+            job.log(score=model(torch.ones(4, 1)).mean())
+        time.sleep(seconds)
+    model.train()
+
+
+def evaluates(places: str, folder: Path) -> None:
+    """`places`: "" for nowhere."""
+    agreement.LOOK_SECONDS, agreement.MEET_SECONDS = 0.05, 0.4
+    job = gpq.init()
+    torch.manual_seed(job.rank)
+    loader, model, optimizer = prepared(job, Scaled())
+    model.module.scale.fill_(1.0 + job.rank)
+    modes = [(gradients, training, declared) for gradients in (0, 1) for training in (0, 1) for declared in (0, 1)]
+
+    def at(place: str, number: int) -> None:
+        if place in places.split() and job.rank == 0:
+            gradients, training, declared = map(bool, modes[number % len(modes)])
+            patience = 2 * agreement.MEET_SECONDS if number in (3, 5) else 0.0
+            evaluate(job, model, patience, gradients=gradients, training=training, declared=declared)
+
+    at("before", 6)
+    for epoch in job.epochs(2):
+        for number, (x,) in enumerate(loader):
+            at("head", number)
+            optimizer.zero_grad()
+            loss = model(x).square().mean()
+            at("forward", number if number % 8 < 4 else 0)
+            loss.backward()
+            at("backward", number)
+            optimizer.step()
+        at("between", 5 + epoch)
+    at("after", 6)
+    torch.save(model.module.state_dict(), folder / f"model.{job.rank}")
+
+
+def evaluates_in_steps(places: str, folder: Path) -> None:
+    """In a loop that draws its own batches."""
+    job = gpq.init()
+    model = job.wrap(Scaled())
+    model, optimizer, _ = job.prepare(model, torch.optim.SGD(model.parameters(), lr=0.1))
+    for step in job.steps(8):
+        if step == 0:
+            model.module.scale.fill_(1.0 + job.rank)
+        x = job.share(torch.rand(8, 1))
+        if places and job.rank == 0:
+            evaluate(job, model, 0.0, gradients=step > 0, training=step % 2 > 0, declared=False)
+        optimizer.zero_grad()
+        model(x).square().mean().backward()
+        optimizer.step()
+    torch.save(model.module.state_dict(), folder / f"model.{job.rank}")
+
+
+@pytest.mark.parametrize("loop", [evaluates, evaluates_in_steps])
+def test_one_replica_alone_evaluates_anywhere_and_changes_nothing(tmp_path: Path, loop: Any) -> None:
+    models = []
+    for places in ("", "before head forward backward between after"):
+        folder = tmp_path / f"of{len(places)}"
+        folder.mkdir()
+        assert wait(start(folder, functools.partial(loop, places))) == [0, 0]
+        models += [torch.load(folder / f"model.{rank}") for rank in (0, 1)]
+    for model in models[1:]:
+        assert all(torch.equal(value, models[0][name]) for name, value in model.items())
+
+
 # -- signals and calls -----------------------------------------------------------------------------
 
 
@@ -182,7 +267,7 @@ def test_a_call_of_one_replica_that_needs_all_ends_the_job_with_its_name(
 def calls_alone(alone: Callable[[gpq.Job, Any], None], folder: Path) -> None:
     agreement.MEET_SECONDS = 2.0
     job = gpq.init()
-    training = prepared(job)
+    training = prepared(job, Scaled())
     for _ in job.epochs(4):
         if job.rank == 0:
             alone(job, training[0])

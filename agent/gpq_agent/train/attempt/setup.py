@@ -1,7 +1,7 @@
 """What `job.prepare()` makes of models and optimizers, for a loop over the loader."""
 
 import functools
-from typing import Any, NamedTuple, Sequence
+from typing import Any, NamedTuple, Optional, Sequence
 
 import torch
 import torch.distributed as dist
@@ -41,7 +41,7 @@ class TrainingSetup(NamedTuple):
     gradients: Accumulator
     probe: GradientProbe
     lr: LrAdjuster
-    own_comm_hook: bool
+    reducer: Optional[Reducer]  # None for one replica
 
 
 def set_up(training: Training, data: BatchSource, runtime: Runtime) -> TrainingSetup:
@@ -62,12 +62,13 @@ def set_up(training: Training, data: BatchSource, runtime: Runtime) -> TrainingS
         training.rules,
         scale_betas=training.scale_betas,
     )
-    own_comm_hook = reducer is not None and reducer.own_hooks
-    return TrainingSetup(training, data, gradients, probe, lr, own_comm_hook)
+    return TrainingSetup(training, data, gradients, probe, lr, reducer)
 
 
 def share_outside(setup: TrainingSetup) -> None:
-    """Parameters outside the wrapped models start as on rank 0, like those inside. Collective."""
+    """Buffers, and parameters outside the wrapped models, start as on rank 0. Collective."""
+    if setup.reducer is not None:
+        setup.reducer.share_buffers()
     models = setup.training.models
     wrapped_models = [
         candidate for candidate in models if isinstance(candidate, DistributedDataParallel)
@@ -88,5 +89,5 @@ def view_of(setup: TrainingSetup) -> JobView:
         optimizers=setup.training.optimizers,
         parameters=setup.gradients.parameters,
         gradients=setup.gradients.held,
-        own_comm_hook=setup.own_comm_hook,
+        own_comm_hook=setup.reducer is not None and setup.reducer.own_hooks,
     )

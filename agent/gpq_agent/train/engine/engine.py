@@ -23,6 +23,7 @@ from gpq_agent.train.habits.table import ACCEPTABLE, Habit, described, is_suspec
 from gpq_agent.train.noise.noise_scale import NoiseScale
 from gpq_agent.train.proof import program
 from gpq_agent.train.proof import read as read_proof
+from gpq_agent.train.runtime.agreement import LOOP
 from gpq_agent.train.runtime.environment import Environment
 
 from .boundary import StepBoundary
@@ -132,6 +133,9 @@ class Engine:
 
     def loop_begins(self, *, by_next: bool) -> Optional[int]:
         epoch = self.start.begin(by_next=by_next, in_batch=self._in_batch())
+        if not self.runtime.evaluating:
+            self.runtime.agreement.call = LOOP
+            self.runtime.agreement.meet()
         if self.loop is not None:  # settings changed by now were changed outside
             self.loop.gate.note_rates()
         return epoch

@@ -200,6 +200,8 @@ class TrainingLoop:
 
     def _begin_step(self, micro: MicroBatch) -> None:
         setup, step = self._setup, micro.step
+        if setup.reducer is not None:
+            setup.reducer.share_buffers()
         self._statistics.declare(setup.training.rules, setup.training.models)
         self._steps.changed = True
         self._ledger.begin_step()

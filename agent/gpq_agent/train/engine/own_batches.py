@@ -29,6 +29,12 @@ class OwnBatches:
             reducer.follow()
             self._reducers.append(reducer)
 
+    def begin_step(self) -> None:
+        """Collective."""
+        self.weigh(1.0)
+        for reducer in self._reducers:
+            reducer.share_buffers()
+
     def weigh(self, weight: float, *, even: bool = True) -> None:
         """Set a factor on the gradients of this replica until the next call. `even`: it is 1 on
         every replica. Raises GpqTrainError if it cannot be applied."""

@@ -45,6 +45,7 @@ class DdpBuckets:
         self.average = BucketAverage(model, self.parameters, owner.count)
         self._model = model
         self._owner = owner
+        self._shares_buffers = False
         self._arrivals: List[Parameter] = []  # parameters in the buckets of the current call
         try:
             model.register_comm_hook(state=_State(self), hook=_communicate)
@@ -56,6 +57,14 @@ class DdpBuckets:
         """Will the next call be reduced?"""
         self.synchronises = wish
         internals.synchronise(self._model, wish)
+
+    def share_buffers(self) -> None:
+        """Give all replicas rank 0's buffers, if the script wants that. From now on DDP does not do
+        so in a forward pass, which one replica alone may run to evaluate. Collective."""
+        if self._model.broadcast_buffers:
+            self._shares_buffers, self._model.broadcast_buffers = True, False
+        if self._shares_buffers:
+            internals.share_buffers(self._model)
 
     def backward_begins(self) -> None:
         """A backward call is about to run."""

@@ -58,6 +58,11 @@ class Reducer:
         for buckets in self.buckets:
             buckets.knows_reach = True
 
+    def share_buffers(self) -> None:
+        """Give all replicas rank 0's buffers. Collective."""
+        for buckets in self.buckets:
+            buckets.share_buffers()
+
     # -- around a micro-batch --------------------------------------------------------------------
 
     def enter(self, last: bool, *, accumulates: bool, even: bool) -> None:

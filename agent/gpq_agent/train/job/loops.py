@@ -45,7 +45,8 @@ def step_loop(engine: Engine, count: int, seed: int) -> Iterator[int]:
     while engine.runtime.meter.steps < count:
         engine.boundary()
         reseed(seed, engine.runtime.meter.steps, 0)
-        engine.share_weight(1.0)
+        if engine.own_batches is not None:
+            engine.own_batches.begin_step()
         try:
             yield engine.runtime.meter.steps
         except GeneratorExit:
@@ -91,6 +92,8 @@ def pass_boundary(engine: Engine) -> None:
     engine.runtime.meter.steps += 1
     engine.statistics.say_ready()
     engine.boundary()
+    if engine.own_batches is not None:
+        engine.own_batches.begin_step()
 
 
 @contextmanager

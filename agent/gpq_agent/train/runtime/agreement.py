@@ -18,10 +18,11 @@ LONGEST_VALUE = 1 << 24  # bytes
 LOOK_SECONDS = 1.0  # between two looks at replicas that wait
 MEET_SECONDS = 15.0  # seconds that another replica may wait for one that waits here
 # What a script does when its replicas agree on something.
-STEP, EPOCH, END = "the next step", "the end of an epoch", "the end of the training"
+LOOP, STEP = "a loop over job.loader()", "the next step"
+EPOCH, END = "the end of an epoch", "the end of the training"
 CALLS = (
     "gpq.init()", "job.loader()", "job.prepare()", "job.saved()", "job.weigh()", "optimizer.step()",
-    "job.should_stop()", STEP, EPOCH, END,
+    "job.should_stop()", LOOP, STEP, EPOCH, END,
 )  # fmt: skip
 TOGETHER = (
     "loop over job.loader() and make these calls on every replica. One alone may call the model, "
@@ -97,7 +98,7 @@ class Agreement:
         """Rank 0's value on every replica, see `broadcast_value`. Waits for it."""
         if self._group is None:
             return value
-        self._receive(self._send())
+        self.meet()
         return broadcast_value(value, self._group)
 
     def all_reduce_max(self, values: List[float]) -> List[float]:
@@ -116,6 +117,11 @@ class Agreement:
         """The values of every replica, by rank, as many on each."""
         return self._gather(torch.tensor(values, dtype=torch.float64))
 
+    def meet(self) -> None:
+        """Wait for the same call of the others."""
+        if self._group is not None:
+            self._receive(self._send())
+
     def drain(self) -> None:
         """There is nothing more to agree on: wait for what is still running."""
         self._wait()
@@ -125,7 +131,7 @@ class Agreement:
     def _gather(self, own: torch.Tensor) -> List[List[Any]]:
         if self._group is None:
             return [own.tolist()]
-        self._receive(self._send())
+        self.meet()
         tensors = [torch.empty_like(own) for _ in range(dist.get_world_size(self._group))]
         dist.all_gather(tensors, own, group=self._group)
         return [tensor.tolist() for tensor in tensors]
