@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import tracemalloc
+
 import torch
 from gpq_agent.train.data.sample_audit import Ledger
 from hypothesis import given
@@ -62,3 +64,19 @@ def test_a_resumed_epoch_is_exact_only_if_it_starts_where_the_proof_ended() -> N
         settle([again], 50)
         again.close(50)
         assert again.exact == exact
+
+
+def test_an_audit_takes_no_memory_for_each_example() -> None:
+    order = torch.randperm(200_000) + (1 << 31)  # squares whose sum leaves 64 bits
+    ledger = Ledger()
+    count(ledger, order.tolist())
+    totals = ledger.counted()
+    tracemalloc.start()
+    try:
+        ledger.compare(totals, order, len(order))
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    ledger.close(len(order))
+    assert ledger.exact == 1
+    assert peak < 100_000

@@ -60,8 +60,10 @@ class Ledger:
 
         `order` has shape (examples,), int64.
         """
-        part = order[self._part_start : end].tolist()
-        expected_sums = [len(part), sum(part) % WRAP, sum(map(mul, part, part)) % WRAP]
+        part = order[self._part_start : end]
+        # Sums of 64 bits wrap, and WRAP divides what they wrap at.
+        moments = (len(part), int(part.sum()), int(torch.dot(part, part)))
+        expected_sums = [value % WRAP for value in moments]
         sums = [value % WRAP for value in totals]
         if self._part_start == self._proven_end and sums == expected_sums:
             self._proven_end = end
