@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from gpq_agent.train.checkpoints.state_parts import Parts
 from gpq_agent.train.errors import GpqTrainError
 from gpq_agent.train.job.job import Job
 from gpq_agent.train.runtime.environment import Environment
@@ -58,3 +59,51 @@ def test_a_job_without_references_is_freed(tmp_path: Path) -> None:
     engine = weakref.ref(job(tmp_path)._engine)
     gc.collect()
     assert engine() is None
+
+
+class Average:
+    """Keeps the tensors that it is given, like averages of many libraries."""
+
+    def __init__(self, device: str) -> None:
+        self.decay = torch.tensor(0.9)
+        self.shadow = {
+            "weight": torch.zeros(3, device=device),
+            "steps": [torch.zeros(1, device=device), torch.zeros(1)],
+        }
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"decay": self.decay, **self.shadow}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.decay = state["decay"]
+        self.shadow = {"weight": state["weight"], "steps": state["steps"]}
+
+
+@pytest.mark.parametrize("late", [False, True], ids=["before", "after"])
+def test_tensors_of_a_part_come_back_on_their_own_devices(late: bool) -> None:
+    """The second device is one without memory, which every machine has."""
+    saved = {"decay": torch.tensor(0.5), "weight": torch.ones(3), "steps": [torch.ones(1), torch.ones(1)]}
+    parts, average = Parts(), Average("meta")
+    if late:
+        parts.offer({"user:average": saved})
+    parts.add("user:average", average)
+    if not late:
+        parts.restore({"user:average": saved})
+    assert (average.decay, average.decay.device.type) == (0.5, "cpu")
+    assert average.shadow["weight"].device.type == "meta"
+    assert [item.device.type for item in average.shadow["steps"]] == ["meta", "cpu"]
+    assert average.shadow["steps"][1].data_ptr() != saved["steps"][1].data_ptr()
+
+
+def test_a_part_that_has_no_state_yet_is_restored() -> None:
+    class Empty(Average):
+        def state_dict(self) -> dict[str, Any]:
+            if not self.shadow:
+                raise RuntimeError("call update() first")
+            return super().state_dict()
+
+    parts, part = Parts(), Empty("cpu")
+    part.shadow = {}
+    parts._parts["user:part"] = part
+    parts.restore({"user:part": {"decay": torch.tensor(0.5), "weight": torch.ones(3), "steps": []}})
+    assert part.shadow["weight"].tolist() == [1, 1, 1]

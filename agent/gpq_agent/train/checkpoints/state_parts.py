@@ -4,8 +4,10 @@ replicas.
 Works without a shared file system: replicas on a server without the chosen file get it from rank 0.
 """
 
+import contextlib
 import io
 import os
+from itertools import chain, repeat
 from typing import Any, Callable, Dict, Iterable, List, NamedTuple, Optional, Set
 
 import torch
@@ -198,9 +200,9 @@ def outside_parameters(models: Iterable[torch.nn.Module], optimizers: Iterable[A
 
 def _load(part: Any, state: Any) -> None:
     # Modules copy into their own tensors. Other parts may keep what they get, which is mapped from
-    # a file that a later checkpoint removes. So they get memory of their own. Optimizers move their
-    # state to a GPU, so only what stays on the CPU is copied. One copy per replica of a server
-    # would be many times what a GPU holds.
+    # a file that a later checkpoint removes. So they get memory of their own, on the device where
+    # they have the same tensor now. Optimizers move their state to a GPU, so only what stays on
+    # the CPU is copied. One copy per replica of a server would be many times what a GPU holds.
     if isinstance(part, torch.nn.Module):
         part.load_state_dict(state)
     elif getattr(type(part), "load_state_dict", None) is torch.optim.Optimizer.load_state_dict:
@@ -208,18 +210,23 @@ def _load(part: Any, state: Any) -> None:
         for slots in (*part.state.values(), *part.param_groups):
             slots.update({name: _owned(value) for name, value in slots.items() if name != "params"})
     else:
-        part.load_state_dict(_owned(state))
+        own: Any = None
+        with contextlib.suppress(Exception):  # a part may have no state before it is restored
+            own = part.state_dict()
+        part.load_state_dict(_owned(state, own))
 
 
-def _owned(value: Any) -> Any:
+def _owned(value: Any, own: Any = None) -> Any:
+    """A copy of a state. `own`: the part's state now, whose tensors say on which devices."""
     if isinstance(value, torch.Tensor):
-        return value.clone() if value.device.type == "cpu" else value
+        device = own.device if isinstance(own, torch.Tensor) else value.device
+        return value.clone() if value.device.type == device.type == "cpu" else value.to(device)
     if isinstance(value, dict):
-        return {name: _owned(item) for name, item in value.items()}
-    if isinstance(value, list):
-        return [_owned(item) for item in value]
-    if type(value) is tuple:
-        return tuple(_owned(item) for item in value)
+        own_items = own if isinstance(own, dict) else {}
+        return {name: _owned(item, own_items.get(name)) for name, item in value.items()}
+    if isinstance(value, list) or type(value) is tuple:
+        own_list = own if isinstance(own, (list, tuple)) else ()
+        return type(value)(map(_owned, value, chain(own_list, repeat(None))))
     return value
 
 
