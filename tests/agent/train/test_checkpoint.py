@@ -85,6 +85,18 @@ def test_a_damaged_checkpoint_is_skipped_with_a_notice(tmp_path: Path, damage: s
     assert "step-000000000002 is damaged" in notices[0]
 
 
+def test_a_damaged_checkpoint_takes_the_place_of_no_whole_one(tmp_path: Path) -> None:
+    store = CheckpointStore(str(tmp_path))
+    for step in (5, 9):
+        path = Path(store.save({"step": step}, step, attempt=1).path)
+    (path / "state.pt").write_bytes(b"")
+    again = CheckpointStore(str(tmp_path))
+    assert again.newest(lambda line: None) == "step-000000000005"
+    for step, whole in ((7, [7, 5]), (8, [8, 7])):
+        again.save({"step": step}, step, attempt=2)
+        assert again.names() == [f"step-{number:012d}" for number in whole]
+
+
 @pytest.mark.parametrize("name", ["manifest.json", "state.pt"])
 def test_a_checkpoint_with_any_damaged_file_is_skipped(tmp_path: Path, name: str) -> None:
     for number, (kind, harm) in enumerate(HARM.items()):

@@ -1,16 +1,17 @@
 """Checkpoints that are whole or absent.
 
 Each is written to a temporary folder, then fsync, rename, and a manifest with size and SHA-256. The
-newest two stay. A damaged one is skipped with a notice. Only rank 0 writes. The manifest also says
-which file the digest was taken of while it was written. As long as this machine has not booted
-since, the kernel vouches for that file, and nobody reads all of it again.
+newest two stay. A damaged one is skipped with a notice, and removed once there is a newer one. Only
+rank 0 writes. The manifest also says which file the digest was taken of while it was written. As
+long as this machine has not booted since, the kernel vouches for that file, and nobody reads all of
+it again.
 """
 
 import contextlib
 import os
 import shutil
 import time
-from typing import Any, BinaryIO, Callable, Dict, List, NamedTuple, Optional, Tuple, cast
+from typing import Any, BinaryIO, Callable, Dict, List, NamedTuple, Optional, Set, Tuple, cast
 
 import torch
 
@@ -56,6 +57,7 @@ class CheckpointStore:
         self.folder = os.path.join(folder, "gpq")
         self._blocked_seconds = 0.0
         self._saved_at = time.monotonic()
+        self._damaged: Set[str] = set()  # names of those that the job could not resume from
         os.makedirs(self.folder, exist_ok=True)
 
     def due(self) -> bool:
@@ -122,6 +124,7 @@ class CheckpointStore:
             problem = self.problem(name)
             if not problem:
                 return name
+            self._damaged.add(name)
             notice(
                 "checkpoint {} is damaged ({}), so the job resumes from the one before it".format(
                     name, problem
@@ -182,7 +185,8 @@ class CheckpointStore:
 
     def _prune(self, keep: str) -> None:
         other_names = [name for name in self.names() if name != keep]
-        for name in other_names[KEEP - 1 :]:
+        whole_names = [name for name in other_names if name not in self._damaged]
+        for name in [*whole_names[KEEP - 1 :], *self._damaged.intersection(other_names)]:
             # Rename first: a kill in the middle must not leave half a checkpoint that looks whole.
             trash = os.path.join(self.folder, ".{}.old.tmp".format(name))
             with contextlib.suppress(OSError):
