@@ -1,25 +1,15 @@
-"""What a checkpoint holds and how it returns: named parts, and the choice of the file on all
-replicas.
-
-Works without a shared file system: replicas on a server without the chosen file get it from rank 0.
-"""
+"""What a checkpoint holds, and how it returns: named parts."""
 
 import contextlib
-import io
-import os
 from itertools import chain, repeat
-from typing import Any, Callable, Dict, Iterable, List, NamedTuple, Optional, Set
+from typing import Any, Dict, Iterable, List, NamedTuple, Set
 
 import torch
-import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
-from gpq_agent import records
-from gpq_agent.train.checkpoints.loading import PLAINER, read_state, refuse_unloadable, unsavable
-from gpq_agent.train.checkpoints.store import CheckpointStore
+from gpq_agent.train.checkpoints.loading import PLAINER, refuse_unloadable, unsavable
 from gpq_agent.train.errors import GpqTrainError
 from gpq_agent.train.internals import uncompiled
-from gpq_agent.train.runtime.agreement import broadcast_value
 
 USER = "user:"  # prefix of the names of parts that the script registered
 
@@ -228,32 +218,3 @@ def _owned(value: Any, own: Any = None) -> Any:
         own_list = own if isinstance(own, (list, tuple)) else ()
         return type(value)(map(_owned, value, chain(own_list, repeat(None))))
     return value
-
-
-def choose_state(
-    store: Optional[CheckpointStore],
-    group: Optional[dist.ProcessGroup],
-    rank: int,
-    notice: Callable[[str], None],
-) -> Optional[Dict[str, Any]]:
-    """The newest whole checkpoint that rank 0 can see, the same on every replica, or None."""
-    if store is None:
-        return None
-    name = (store.newest(notice) or "") if rank == 0 else ""
-    if group is None:
-        return store.read(name) if name else None
-    name, manifest = broadcast_value([name, store.manifest(name) if name else {}], group)
-    if not name:
-        return None
-    # The manifest has the digest, because another server may have a checkpoint of the same step
-    # from another attempt.
-    has_file = torch.tensor([int(store.manifest(name) == manifest)])
-    dist.all_reduce(has_file, op=dist.ReduceOp.MIN, group=group)
-    if has_file.item():
-        return store.read(name)
-    content = torch.empty(manifest["bytes"], dtype=torch.uint8)
-    if rank == 0:
-        with os.fdopen(records.open_plain(store.path(name)), "rb") as stream:
-            content = torch.frombuffer(bytearray(stream.read()), dtype=torch.uint8)
-    dist.broadcast(content, src=0, group=group)
-    return read_state(io.BytesIO(content.numpy().tobytes()))

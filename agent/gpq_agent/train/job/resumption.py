@@ -3,7 +3,8 @@
 import time
 from typing import Any, Dict, Optional
 
-from gpq_agent.train.checkpoints.state_parts import Trained, choose_state, outside_parameters
+from gpq_agent.train.checkpoints.choice import choose_state
+from gpq_agent.train.checkpoints.state_parts import Trained, outside_parameters
 from gpq_agent.train.engine.engine import Engine
 from gpq_agent.train.errors import GpqTrainError
 from gpq_agent.train.job.components import Components
@@ -22,10 +23,10 @@ class Resumption:
         """
         self._engine = engine
         begin = time.perf_counter()
-        rank = engine.runtime.environment.rank
+        runtime = engine.runtime
         # Until it is restored.
         self._state: Optional[Dict[str, Any]] = choose_state(
-            engine.checkpointer.store, engine.runtime.group, rank, engine.notice
+            engine.checkpointer.store, runtime.group, runtime.environment, engine.notice
         )
         if self._state is not None:
             engine.checkpointer.parts.offer(self._state)
