@@ -13,7 +13,7 @@ from gpq.api.option_types import Options
 from gpq.api.options import Word, asked
 from gpq.client.connection import call
 from gpq.errors import UsageError
-from gpq.options import left_behind, submit_request
+from gpq.options import submit_request
 from gpq.rpc import job_answers, requests
 from gpq.rpc.job_answers import DryRun
 from gpq.rpc.submit_table import BY_NAME
@@ -146,7 +146,7 @@ def _request(
             "remove that line",
         )
     request, notes = submit_request.requested(settled, hold=hold, dry_run=dry_run)
-    for note in [*settled.notes, *notes, *left_behind.notes(request.spec, os.environ)]:
+    for note in notes:
         LOG.warning("%s", note)
     return request
 

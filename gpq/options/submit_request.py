@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from gpq.errors import UsageError
-from gpq.options import job_spec
+from gpq.options import job_spec, left_behind
 from gpq.options.parsing import values
 from gpq.options.submit_texts import SubmitTexts
 from gpq.options.submit_words import HERE, Parsed, parse
@@ -204,12 +204,13 @@ def _notes(translated: sbatch.Translated, where: str) -> list[str]:
 def requested(
     settled: ResolvedOptions, *, hold: bool = False, dry_run: bool = False
 ) -> tuple[requests.Submit, list[str]]:
-    """The request for the daemon, and remarks about it. Raises UsageError."""
+    """The request for the daemon, and all remarks about what was asked. Every way to submit shows
+    these. Raises UsageError."""
     texts = settled.texts
     hold = hold or settled.how["hold"]
     dry_run = dry_run or settled.how["dry_run"]
     built = job_spec.build(texts)
-    notes = job_spec.missing(built)
+    notes = [*settled.notes, *job_spec.missing(built)]
     array = None
     if texts.array or texts.sweep or texts.sweep_file:
         from gpq.options.parsing import sweeps
@@ -222,6 +223,7 @@ def requested(
 
         proof, remarks = proofs.of(texts, built, array)
         built, notes = msgspec.structs.replace(built, proof=proof), [*notes, *remarks]
+    notes += left_behind.notes(built, os.environ)
     return requests.Submit(built, held=hold, array=array, dry_run=dry_run), notes
 
 

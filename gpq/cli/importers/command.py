@@ -18,7 +18,7 @@ from gpq.cli.shared.typer_app import Json, frame
 from gpq.cli.submit import submit_fast
 from gpq.client.connection import call
 from gpq.errors import GpqError
-from gpq.options import environment, json_answers, left_behind, submit_request, submit_words
+from gpq.options import environment, json_answers, submit_request, submit_words
 from gpq.options.parsing import values
 from gpq.rpc import job_answers
 
@@ -142,12 +142,12 @@ def _settle(candidate: ImportedJob, parsed: submit_words.Parsed, *, hold: bool) 
         submission = msgspec.structs.replace(
             submission, how={**submission.how, "hold": hold or submission.how["hold"]}
         )
-        request, notes = submit_request.requested(submission)
+        notes = submit_request.requested(submission)[1]
     except GpqError as error:
         candidate.refuse(error.message, error.hint)
         return
     candidate.submission = submission
-    candidate.notes += [*submission.notes, *notes, *left_behind.notes(request.spec, os.environ)]
+    candidate.notes += notes
 
 
 def _of_spooler(

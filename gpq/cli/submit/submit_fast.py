@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import os
-
 from gpq.client.connection import call
 from gpq.errors import UsageError
-from gpq.options import job_spec, left_behind, submit_request, submit_words
+from gpq.options import job_spec, submit_request, submit_words
 from gpq.rpc import job_answers, requests
 from gpq.rpc.submit_table import BY_WORD
 
@@ -23,7 +21,7 @@ def run(parsed: submit_words.Parsed) -> int:
     settled = submit_request.settle(parsed)
     hold, wait, dry_run, json = (settled.how[key] for key in ("hold", "wait", "dry_run", "json"))
     request, notes = submit_request.requested(settled)
-    notes = [*misplaced, *settled.notes, *notes, *left_behind.notes(request.spec, os.environ)]
+    notes = [*misplaced, *notes]
     if notes:
         from gpq.cli.shared import output
 

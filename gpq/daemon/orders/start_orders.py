@@ -22,6 +22,9 @@ from gpq.daemon.orders import slurm_env
 
 LOOPBACK = "127.0.0.1"
 NONE: Mapping[str, str] = MappingProxyType({})
+# For every Python that a job starts, directly or below a shell. A buffered log is 8 KiB behind its
+# job, and a kill loses that much.
+DEFAULTS = MappingProxyType({"PYTHONHASHSEED": wire.HASH_SEED, "PYTHONUNBUFFERED": "1"})
 _WIRE_LEVEL = {Level.BLACK_BOX: "black-box", Level.SIGNAL: "signal", Level.SCRIPT: "adaptive"}
 
 
@@ -61,8 +64,7 @@ def start_order(
     spec = launch.spec
     command = [*spec.argv, *(spec.resume_argv if launch.attempt > 1 else ())]
     env = {
-        "PYTHONHASHSEED": wire.HASH_SEED, **variables, **slurm_env.variables(launch, node, nodes),
-        **dict(spec.env),
+        **DEFAULTS, **variables, **slurm_env.variables(launch, node, nodes), **dict(spec.env),
     }  # fmt: skip
     port = 0
     ranks: list[int] = []
@@ -211,8 +213,6 @@ def _script_env(env: Mapping[str, str], spec: JobSpec, library: str) -> dict[str
     variables: dict[str, str] = {}
     if folders[0] != library:  # as in what such a script submits
         variables["PYTHONPATH"] = ":".join(filter(None, [library, *folders]))
-    # otherwise a log is 8 KiB behind its job
-    variables["PYTHONUNBUFFERED"] = env.get("PYTHONUNBUFFERED", "1")
     if spec.accept:
         variables[wire.ENV_ACCEPTED] = ",".join(spec.accept)
     if spec.proof is not None:

@@ -162,6 +162,7 @@ def test_a_jobs_environment_comes_only_from_its_server_and_its_submission(gpq: G
                 "SHELL": me.pw_shell,
                 "CUDA_VISIBLE_DEVICES": "",
                 "PYTHONHASHSEED": "0",
+                "PYTHONUNBUFFERED": "1",
                 "PATH": person_b.environment["PATH"],
                 "PYTHONPATH": person_b.environment["PYTHONPATH"],
                 **person_b.environ,
@@ -180,7 +181,8 @@ def test_a_job_submitted_without_an_environment_has_what_a_login_has(gpq: Gpq, f
     gpq("wait", job)
     seen = variables(gpq("logs", job).stdout)
     assert {name for name in seen if not name.endswith("_NUM_THREADS")} == {
-        "HOME", "USER", "LOGNAME", "SHELL", "PATH", "CUDA_VISIBLE_DEVICES", "PYTHONHASHSEED", "TORCHINDUCTOR_CACHE_DIR",
+        "HOME", "USER", "LOGNAME", "SHELL", "PATH", "CUDA_VISIBLE_DEVICES", "PYTHONHASHSEED", "PYTHONUNBUFFERED",
+        "TORCHINDUCTOR_CACHE_DIR",
     }  # fmt: skip
     login = shell.run(*far.command, far.name, "printenv PATH").stdout.strip()
     remote = "far" in (gpq.home / "config.toml").read_text()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 
+import pytest
 from gpq_agent import wire
 
 from gpq.core.model.actions import Launch, Prepare
@@ -52,12 +53,14 @@ def test_another_machine_keeps_its_own_memory_and_network_limits() -> None:
 def test_a_black_box_runs_unchanged() -> None:
     wanted = spec(level=Level.BLACK_BOX, argv=("make", "all"), env=(("A", "1"),))
     found = order(wanted, place(a=2))
-    environment = {"A": "1", "PYTHONHASHSEED": "0"}
+    environment = {"A": "1", "PYTHONHASHSEED": "0", "PYTHONUNBUFFERED": "1"}
     assert (found.argv, found.env, found.devices, found.port) == (["make", "all"], environment, ["a0", "a1"], 0)
 
 
-def test_the_users_own_hash_seed_stays() -> None:
-    assert order(spec(env=(("PYTHONHASHSEED", "7"),)), place(a=1)).env["PYTHONHASHSEED"] == "7"
+@pytest.mark.parametrize("level", Level)
+@pytest.mark.parametrize(("name", "own"), [("PYTHONHASHSEED", "7"), ("PYTHONUNBUFFERED", "")])
+def test_the_users_own_value_of_a_default_stays(level: Level, name: str, own: str) -> None:
+    assert order(spec(level=level, env=((name, own),)), place(a=1)).env[name] == own
 
 
 def test_replicas_on_two_servers_get_the_environment_of_torchrun() -> None:
