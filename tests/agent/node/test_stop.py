@@ -230,10 +230,29 @@ def test_processes_that_the_first_one_leaves_behind_are_ended_before_the_record(
     key = node.start(1, ["sh", "-c", f"setsid sleep 600 & echo $! > {pid}; exit 4"])
     record = node.ended(key)
     assert record["code"] == 4
-    assert "left processes behind" in record["note"]
+    assert record["note"] == "gpq ended 1 process (1 sleep) that it had left running"
     assert survivors(node.spool, key) == []
     left = procs.read(int(pid.read_text()))
     assert left is None or not left.alive or left.name != "sleep"
+
+
+def test_a_script_that_ends_before_its_work_learns_what_was_ended_and_what_to_do(node: NodeAgent) -> None:
+    """Whether they stay in its session or begin one of their own."""
+    line = "for n in 1 2 3; do sleep 600 & done; setsid tail -f /dev/null & exit 0"
+    record = node.ended(node.start(1, ["sh", "-c", line]))
+    assert record["code"] == 0
+    assert record["note"] == (
+        "gpq ended 4 processes (3 sleep, 1 tail) that it had left running. For work that should finish, end the script"
+        " with `wait` or run it in the foreground"
+    )
+
+
+def test_what_ends_by_itself_soon_after_the_first_process_is_let_alone(node: NodeAgent, tmp_path: Path) -> None:
+    """`exec > >(tee log)` still has to write the last lines."""
+    helper = f"while kill -0 $0 2>&-; do sleep 0.01; done; sleep 0.1; echo done > {tmp_path}/log"
+    record = node.ended(node.start(1, ["sh", "-c", f"setsid sh -c '{helper}' $$ & exit 0"]))
+    assert (tmp_path / "log").read_text() == "done\n"
+    assert record["note"] == ""
 
 
 def test_stopping_an_ended_attempt_answers_with_its_end(node: NodeAgent) -> None:

@@ -4,6 +4,7 @@ signals nothing else."""
 import contextlib
 import os
 import time
+from collections import Counter
 from typing import Dict, List, Optional, Set, Tuple
 
 from gpq_agent import wire
@@ -72,6 +73,16 @@ class Tree:
         for group in sorted(self._groups - strangers - {0, 1, os.getpgrp()}):
             with contextlib.suppress(OSError):
                 os.killpg(group, number)
+
+
+def counted(members: List[procs.Process]) -> str:
+    """``5 processes (4 sleep, 1 bash)``, the most frequent names first."""
+    counts = Counter(process.name for process in members).most_common()
+    listing = ["{} {}".format(count, name) for name, count in counts[:NAMED]]
+    if len(counts) > NAMED:
+        listing.append("{} others".format(sum(count for _, count in counts[NAMED:])))
+    what = "1 process" if len(members) == 1 else "{} processes".format(len(members))
+    return "{} ({})".format(what, ", ".join(listing))
 
 
 def names(members: List[procs.Process]) -> str:

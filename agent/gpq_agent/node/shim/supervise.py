@@ -15,10 +15,11 @@ from gpq_agent.node.shim.exit_record import JobProcess, Notes, write_exit
 from gpq_agent.node.shim.failure_cause import Verdict, verdict
 from gpq_agent.node.shim.leases import Lease, boottime
 from gpq_agent.node.shim.log_cap import Cap
-from gpq_agent.node.shim.process_tree import Tree, names
+from gpq_agent.node.shim.process_tree import Tree, counted, names
 from gpq_agent.node.spool import spool
 
 TERM_GRACE = 5.0  # seconds between TERM and KILL if nobody asked for another time
+LINGER = 2.0  # seconds for what ends by itself after the first process, such as `tee`
 STUCK_AFTER = 10.0  # seconds of KILL without effect, after which the shim leaves a note
 # seconds of KILL for single processes, after which the shim kills whole groups
 GROUPS_AFTER = 0.5
@@ -62,6 +63,7 @@ class Supervisor:
         self.deadline = float("inf")
         self.terminated = False  # gpq sent TERM to the tree before the first process ended
         self.stage_since = 0.0  # of "term" and "kill"
+        self.left_until: Optional[float] = None  # processes without the first may end by themselves
         self.stuck_was_noted = False
         self.notes = Notes(self.folder)
         self.cap = Cap(os.path.join(self.folder, wire.LOG), order.log_limit)
@@ -91,7 +93,8 @@ class Supervisor:
 
     def _wait(self) -> None:
         if self.stage in ("run", "asked"):
-            patience = IDLE if self.process.parent else BUSY
+            is_over = self.process.ended_at is not None
+            patience = IDLE if self.process.parent and not is_over else BUSY
         else:
             # a look reads every process of the machine. Our own children wake us when they end
             patience = BUSY if time.monotonic() - self.stage_since < 1.0 else CALM
@@ -130,15 +133,34 @@ class Supervisor:
         return False
 
     def _is_over(self) -> bool:
-        """Has it ended and left nothing behind? What it left is ended, unless it still saves."""
+        """Has it ended and left nothing behind? What it left behind is ended, unless it still
+        saves."""
         if self.process.ended_at is None or self.stage not in ("run", "asked"):
             return False
         if self._gone():
             return True
-        if not self._saves():
-            self.notes.add("it left processes behind, and gpq ended them")
+        if not self._saves() and time.monotonic() >= self._linger_until():
+            self._note_leftovers()
             self._terminate(TERM_GRACE)
         return False
+
+    def _linger_until(self) -> float:
+        if self.left_until is None:
+            self.left_until = time.monotonic() + LINGER
+        return self.left_until
+
+    def _note_leftovers(self) -> None:
+        """Say what the first process left behind, and how to wait for it."""
+        members = self.tree.members()
+        if not members:  # they have ended by themselves
+            return
+        line = "gpq ended {} that it had left running".format(counted(members))
+        if self.process.code == 0 and self.stage == "run":
+            line += (
+                ". For work that should finish, end the script with `wait` or run it in the"
+                " foreground"
+            )
+        self.notes.add(line)
 
     def _is_emptied(self) -> bool:
         """Send TERM or KILL to every process that has not had it. Is none left?"""
