@@ -8,10 +8,13 @@ often than all other commands together.
 import os
 import sys
 
+from gpq.cli.shared import streams
+
 
 def main() -> int:
     """The exit status of `gpq ARGV...`."""
     try:
+        streams.open_closed()
         own_packages_first()
         return _through_the_door(sys.argv[1:])
     except KeyboardInterrupt:  # `fast_path` handles this once it is imported

@@ -6,6 +6,7 @@ only os.
 
 import os
 
+GONE = "the current directory no longer exists", "change to one that exists"
 MARKS = "marks.json"  # data that must not go back with the database, see store/high_water_marks.py
 
 
@@ -13,7 +14,7 @@ def home() -> str:
     """The state directory: $GPQ_HOME, or $XDG_STATE_HOME/gpq, or ~/.local/state/gpq."""
     own = os.environ.get("GPQ_HOME")
     if own:
-        return os.path.abspath(own)
+        return absolute(own)
     base = os.environ.get("XDG_STATE_HOME") or os.path.join(
         os.path.expanduser("~"), ".local", "state"
     )
@@ -43,7 +44,7 @@ def config() -> str:
     ~/.config/gpq/config.toml."""
     own = os.environ.get("GPQ_CONFIG")
     if own:
-        return os.path.abspath(own)
+        return absolute(own)
     base = os.environ.get("XDG_CONFIG_HOME") or os.path.join(os.path.expanduser("~"), ".config")
     return os.path.join(base, "gpq", "config.toml")
 
@@ -55,6 +56,16 @@ def of_jobs(home: str) -> dict[str, str]:
         os.environ.get("XDG_CONFIG_HOME") and os.path.exists(config())
     )
     return {"GPQ_HOME": home, **({"GPQ_CONFIG": config()} if is_other else {})}
+
+
+def absolute(path: str) -> str:
+    """As `os.path.abspath`. Raises UsageError for a relative path in a directory that is gone."""
+    try:
+        return os.path.abspath(path)
+    except FileNotFoundError:
+        from gpq.errors import UsageError
+
+        raise UsageError(*GONE) from None
 
 
 def database() -> str:

@@ -2,11 +2,12 @@
 errors as a line and a hint, and handles Ctrl-C and an output that fails (a closed pipe, a full
 disk)."""
 
-import io
 import os
 import sys
 
-from gpq.errors import GpqError
+from gpq import paths
+from gpq.cli.shared import streams
+from gpq.errors import GpqError, UsageError
 
 TYPE_CHECKING = False  # typing's own would have to be imported
 if TYPE_CHECKING:
@@ -27,12 +28,7 @@ SCRIPTS = (".py", ".sh", ".bash", ".zsh", ".sbatch", ".slurm", ".job")
 
 def run(argv: list[str]) -> int:
     """Exit status of `gpq ARGV...`."""
-    _watch_output()
-    # Names outside the encoding of stdout (LANG=C, latin-1) are escaped instead of ending the
-    # program.
-    for stream in (sys.stdout, sys.stderr):
-        if hasattr(stream, "reconfigure"):
-            stream.reconfigure(errors="backslashreplace")
+    streams.watch()
     code = 0
     try:
         try:
@@ -40,67 +36,30 @@ def run(argv: list[str]) -> int:
         except GpqError as error:
             code = error.code
             report(error, as_json=wants_json(argv))
+        except FileNotFoundError:
+            if not _is_nowhere():
+                raise
+            code = report(UsageError(*paths.GONE), as_json=wants_json(argv))
         except KeyboardInterrupt:
             code = 130
         sys.stdout.flush()
     except BrokenPipeError:
-        drop_output()  # the reader has enough
+        streams.drop()  # the reader has enough
     except OSError as error:
-        if not _output_fails(error):
+        if not streams.has_failed():
             raise
-        drop_output()
-        sys.stderr.write(f"gpq: cannot write the output: {error.strerror}\n")
+        streams.complain(error)
         return 1
     return code
 
 
-class _Output(io.FileIO):
-    """Standard output that remembers a failed write."""
-
-    failed = False
-
-    def write(self, data: "Any") -> "Any":
-        try:
-            return super().write(data)
-        except OSError:
-            self.failed = True
-            raise
-
-
-def _watch_output() -> None:
-    """Replace stdout by one that remembers failed writes, with the same settings."""
-    stdout = sys.stdout
-    if (
-        stdout is not sys.__stdout__
-        or not isinstance(stdout, io.TextIOWrapper)
-        or stdout.fileno() != 1
-    ):
-        return
-    raw = _Output(1, "w", closefd=False)
-    buffer = raw if stdout.write_through else io.BufferedWriter(raw)
-    sys.stdout = io.TextIOWrapper(
-        buffer,
-        stdout.encoding,
-        line_buffering=stdout.line_buffering,
-        write_through=stdout.write_through,
-    )
-
-
-def _output_fails(error: OSError) -> bool:
-    """Was it stdout that failed?"""
-    raw = getattr(getattr(sys.stdout, "buffer", None), "raw", getattr(sys.stdout, "buffer", None))
-    if isinstance(raw, _Output) and raw.failed:
-        return True
+def _is_nowhere() -> bool:
+    """Has somebody removed the current directory?"""
     try:
-        sys.stdout.flush()
-    except OSError:
+        os.getcwd()
+    except FileNotFoundError:
         return True
     return False
-
-
-def drop_output() -> None:
-    """Keep Python from trying again when it closes stdout."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
 
 
 def _answer(argv: list[str]) -> int:

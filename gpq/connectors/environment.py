@@ -15,6 +15,7 @@ from pathlib import Path
 import gpq_agent
 
 import gpq
+from gpq import paths
 from gpq.outward import CERTIFICATES, PROXIES
 
 OF_AGENTS = frozenset({
@@ -43,7 +44,7 @@ def of_daemon() -> dict[str, str]:
         for name, value in os.environ.items()
         if name in OF_THE_DAEMON or name.startswith(OF_TESTS)
     }
-    places = {name: os.path.abspath(variables[name]) for name in PLACES if variables.get(name)}
+    places = {name: paths.absolute(variables[name]) for name in PLACES if variables.get(name)}
     return {**variables, **places, **python_path()}
 
 
@@ -65,9 +66,8 @@ def interpreter() -> list[str]:
 def python_path() -> dict[str, str]:
     """PYTHONPATH for `interpreter`: the folders that hold this gpq, if it would not find them on
     its own."""
-    extra = {
-        os.path.realpath(entry) for entry in os.environ.get("PYTHONPATH", "").split(os.pathsep)
-    }
+    path = os.environ.get("PYTHONPATH")
+    extra = {os.path.realpath(entry) for entry in path.split(os.pathsep)} if path else set()
     usual = {os.path.realpath(entry) for entry in sys.path[1:]} - extra
     own_folders = dict.fromkeys(
         str(Path(str(package.__file__)).resolve().parents[1]) for package in (gpq, gpq_agent)

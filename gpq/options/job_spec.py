@@ -9,6 +9,7 @@ import re
 import shlex
 from typing import Any
 
+from gpq import paths
 from gpq.errors import UsageError
 from gpq.options import environment, submit_values
 from gpq.options.parsing import values
@@ -203,12 +204,7 @@ def gpu_range(texts: SubmitTexts, level: str) -> tuple[int, int, bool]:
 
 def directory(name: str) -> str:
     """The working directory, absolute."""
-    try:
-        path = os.path.abspath(os.path.expanduser(name)) if name else _here()
-    except FileNotFoundError:
-        raise UsageError(
-            "the current directory no longer exists", "change to one that exists"
-        ) from None
+    path = paths.absolute(os.path.expanduser(name)) if name else _here()
     if not os.path.isdir(path):
         raise UsageError(f"--cwd {name}: no such directory", "give one that exists")
     return path
@@ -217,7 +213,7 @@ def directory(name: str) -> str:
 def _here() -> str:
     """The current directory by the shell's name for it. A home has the same name on all servers if
     an automounter or a link provides it, but its real path may differ."""
-    here, name = os.getcwd(), os.environ.get("PWD", "")
+    here, name = paths.absolute(os.curdir), os.environ.get("PWD", "")
     with contextlib.suppress(OSError):
         if os.path.isabs(name) and ".." not in name.split("/") and os.path.samefile(name, here):
             return name

@@ -131,6 +131,65 @@ def test_every_command_works_when_piped_into_head(lab: Gpq, path: str) -> None:
     assert done.returncode == CASES[path][1], done
 
 
+def in_shell(gpq: Gpq, line: str, *words: str, **environ: str) -> subprocess.CompletedProcess[str]:
+    """Run `gpq WORDS` where `"$@"` is in a line of a shell."""
+    return subprocess.run(
+        ["bash", "-c", line, "-", sys.executable, "-m", "gpq", *words],
+        env={**gpq.environment, **environ}, cwd=gpq.home, capture_output=True, text=True, timeout=120, check=False,
+    )  # fmt: skip
+
+
+GONE = "gpq: the current directory no longer exists\nhint: change to one that exists\n"
+
+
+@pytest.mark.parametrize("path", [path for path in CASES if path != "daemon stop"])
+def test_every_command_works_or_says_so_where_the_directory_is_gone(lab: Gpq, path: str) -> None:
+    done = in_shell(lab, 'mkdir gone && cd gone && rmdir ../gone && "$@"', *argv(path))
+    assert (done.returncode, done.stderr) == (2, GONE) or done.returncode == CASES[path][1], done
+    assert "Traceback" not in done.stderr
+
+
+def test_a_daemon_starts_from_a_directory_that_is_gone_unless_its_place_is_relative() -> None:
+    with home() as gpq:
+        line = 'mkdir gone && cd gone && rmdir ../gone && "$@"'
+        done = in_shell(gpq, line, "status", PYTHONPATH="")
+        assert (done.returncode, done.stdout) == (0, "no jobs\n"), done
+        relative = in_shell(gpq, line, "daemon", "status", GPQ_HOME="state")
+        assert (relative.returncode, relative.stderr) == (2, GONE)
+        assert gpq("daemon", "stop").returncode == 0
+
+
+@pytest.mark.parametrize("path", [path for path in CASES if path != "daemon stop"])
+def test_every_command_works_with_closed_input_and_errors(lab: Gpq, path: str) -> None:
+    done = in_shell(lab, '"$@" <&- 2>&-', *argv(path))
+    assert done.returncode == CASES[path][1], done
+    full = in_shell(lab, '"$@" 2>/dev/full', *argv(path))
+    assert full.returncode == CASES[path][1], full
+
+
+@pytest.mark.parametrize("path", ["status", "show", "nodes list", "top", "daemon logs", "completion"])
+def test_a_closed_output_gives_one_line(lab: Gpq, path: str) -> None:
+    done = in_shell(lab, '"$@" >&-', *argv(path))
+    assert (done.returncode, done.stderr) == (1, "gpq: cannot write the output: Bad file descriptor\n")
+
+
+@pytest.mark.parametrize("output", [">&-", ">/dev/full", ">&- 2>&- <&-", "| true"])
+def test_an_output_that_fails_leaves_the_exit_code_of_what_was_done(lab: Gpq, output: str) -> None:
+    """A script that tries again after a failure would submit the job twice."""
+    before = {row["id"] for row in json.loads(lab("status", "--all", "--json").stdout)["jobs"]}
+    line = f'set -o pipefail; "$@" {output}'
+    assert in_shell(lab, line, "submit", "--hold", "--", "true").returncode == 0
+    done = in_shell(lab, line, "submit", "--json", "--wait", "--", "sh", "-c", "exit 7")
+    assert done.returncode == 7, done
+    after = json.loads(lab("status", "--all", "--json").stdout)["jobs"]
+    rows = sorted((row for row in after if row["id"] not in before), key=lambda row: row["id"])
+    assert [row["command"] for row in rows] == ["true", "sh -c 'exit 7'"]
+    if output in (">&-", ">/dev/full"):
+        assert f"\nnote: job {rows[1]['id']} submitted\n" in done.stderr
+    assert in_shell(lab, line, "wait", str(rows[1]["id"])).returncode == 7
+    assert in_shell(lab, line, "release", str(rows[0]["id"])).returncode == 0
+
+
 @pytest.mark.parametrize("path", ["status", "show", "why", "nodes list", "top"])
 @pytest.mark.parametrize("columns", [20, 40])
 def test_tables_fit_narrow_terminals(lab: Gpq, path: str, columns: int) -> None:

@@ -205,7 +205,8 @@ def _finish(candidates: list[ImportedJob], *, submit: bool, json: bool) -> int:
     if submit:
         _queue_each(candidates)
     if json:
-        output.emit(json_answers.Imported([_view(candidate) for candidate in candidates]))
+        views = [_view(candidate) for candidate in candidates]
+        output.confirm(result=json_answers.Imported(views))
     else:
         _say_each(candidates, submit=submit)
     return 5 if any(candidate.refusal for candidate in candidates) else 0
@@ -267,7 +268,7 @@ def _say(candidate: ImportedJob) -> None:
     line = f"{candidate.source}: {candidate.confirmation or shlex.join(view.argv)}"
     if candidate.after and candidate.id is None:
         line += f"   # after {candidate.after} of this list"
-    output.say(line)
+    output.confirm(line)
     # these notes name the script themselves
     clear = ("#", f"{os.path.basename(candidate.source)} ")
     for note in view.notes:

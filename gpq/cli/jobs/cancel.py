@@ -63,22 +63,22 @@ def cancel(
 
         answer = following.cancelled(daemon, jobs, seconds, begin)
     if json:
-        output.emit(answer)
+        output.confirm(result=answer)
     else:
         _print(answer, timeout)
     return 1 if answer.remaining or answer.given_up else 0
 
 
 def _print(answer: job_answers.CancelResult, timeout: str) -> None:
-    output.say(*(f"job {job} cancelled: every process is gone" for job in answer.cancelled))
-    output.say(*(f"job {job} had already ended: nothing to cancel" for job in answer.ended))
+    output.confirm(*(f"job {job} cancelled: every process is gone" for job in answer.cancelled))
+    output.confirm(*(f"job {job} had already ended: nothing to cancel" for job in answer.ended))
     for job, nodes in answer.given_up.items():
         output.note(
             f"job {job} given up: gpq does not know whether its processes still run on"
             f" {', '.join(nodes)}, because that server was removed from gpq"
         )
     if not (answer.cancelled or answer.ended or answer.remaining or answer.given_up):
-        output.say("no job to cancel")
+        output.confirm("no job to cancel")
     for job in answer.remaining:
         if job not in answer.waiting:
             output.note(f"job {job} still has processes after {timeout}: `gpq why {job}`")

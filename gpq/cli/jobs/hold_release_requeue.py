@@ -53,9 +53,8 @@ def _requeue(jobs: Jobs, json: Json = False) -> int:
 
 def tell(answer: job_answers.Changed, outcome: str, *, as_json: bool) -> int:
     """Print the answer. Returns 0, or 5 if nothing changed."""
-    if as_json:
-        output.emit(answer)
-    else:
-        output.say(*(answer.messages or [f"job {job} {outcome}" for job in answer.jobs]))
+    lines = answer.messages or [f"job {job} {outcome}" for job in answer.jobs]
+    output.confirm(*lines, result=answer if as_json else None)
+    if not as_json:
         output.note(*answer.unchanged, *answer.warnings)
     return 0 if answer.jobs or not answer.unchanged else 5

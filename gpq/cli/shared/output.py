@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
+from gpq.cli.shared import streams
 from gpq.views import plain
 
 if TYPE_CHECKING:
@@ -51,6 +52,22 @@ def emit(result: Any) -> None:
 
     sys.stdout.write(json.dumps(msgspec.to_builtins(result)) + "\n")
     sys.stdout.flush()
+
+
+def confirm(*lines: str, result: Any = None) -> None:
+    """Print what the command has done: `lines`, or `result` as JSON.
+
+    If that fails, the lines go to stderr, and the exit code still says what was done. A script that
+    tries again after a failure would do it twice.
+    """
+    try:
+        if result is None:
+            say(*lines)
+        else:
+            emit(result)
+    except OSError as error:
+        streams.complain(error)
+        note(*lines)
 
 
 def text(view: Callable[[Any, int, str], list[str]], answer: Any, color: str) -> None:

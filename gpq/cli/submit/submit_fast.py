@@ -98,8 +98,6 @@ def _print(
 ) -> None:
     from gpq.cli.shared import output
 
-    if json:
-        output.emit(answer)
-    else:
-        output.say(*lines)
+    output.confirm(*lines, result=answer if json else None)
+    if not json:
         output.note(*answer.warnings)

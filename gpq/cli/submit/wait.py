@@ -71,10 +71,8 @@ def until_ended(
             explained = True
 
     answer = following.until_ended(jobs, seconds, bar, longest=longest, listener=explain)
-    if as_json:
-        output.emit(answer)
-    elif not quiet:
-        output.say(*(_ended(job) for job in answer.jobs))
+    if not quiet:
+        output.confirm(*map(_ended, answer.jobs), result=answer if as_json else None)
     return next((status for job in answer.jobs if (status := following.exit_status(job))), 0)
 
 
