@@ -75,9 +75,7 @@ def stop(*, jobs: bool = False) -> bool:
         with connect(start=False) as connection:
             connection.call(Shutdown(), DaemonInfo)
     except DaemonUnreachable:  # another version, or it hangs, so a signal has to do
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            if start_time(owner[0]) == owner[1]:
-                os.kill(owner[0], signal.SIGTERM)
+        _end(owner)
     until = time.monotonic() + STOP_SECONDS
     while running() == owner:
         if time.monotonic() > until:
@@ -89,15 +87,35 @@ def stop(*, jobs: bool = False) -> bool:
     return True
 
 
+def _end(owner: tuple[int, int]) -> None:
+    """Raises Refused for a process of another user."""
+    with contextlib.suppress(ProcessLookupError):
+        if start_time(owner[0]) != owner[1]:
+            return
+        try:
+            os.kill(owner[0], signal.SIGTERM)
+        except PermissionError:
+            raise Refused(
+                f"the daemon (pid {owner[0]}) belongs to another user, not to you",
+                f"its owner stops it with `gpq daemon stop`: `ps -o user= {owner[0]}` names them",
+            ) from None
+
+
 def running() -> tuple[int, int] | None:
-    """(pid, start time) of the daemon of this state directory, None if there is none."""
+    """(pid, start time) of the daemon of this state directory, None if there is none. Raises
+    Refused if this user may not know."""
     try:
         with open(paths.daemon_lock(), "rb") as stream:
             owner, uid = owner_of(stream.read(4096)), os.fstat(stream.fileno()).st_uid
         if owner is None or os.stat(f"/proc/{owner[0]}").st_uid != uid:  # never anybody else's
             return None
-    except OSError:
+    except (FileNotFoundError, NotADirectoryError, ProcessLookupError):
         return None
+    except OSError as error:
+        raise Refused(
+            f"cannot read {paths.daemon_lock()}: {error.strerror}",
+            "the daemon of another user is theirs to stop. GPQ_HOME chooses the folder of yours",
+        ) from None
     return owner if start_time(owner[0]) == owner[1] else None
 
 
@@ -106,9 +124,14 @@ def logs(lines: int = 100) -> list[str]:
     try:
         with open(paths.daemon_log(), encoding="utf-8", errors="replace") as stream:
             return [line.rstrip("\n") for line in deque(stream, maxlen=lines)]
-    except OSError as error:
+    except FileNotFoundError:
         raise NotFound(
-            f"no log at {paths.daemon_log()}: {error.strerror}", "the daemon has not run here yet"
+            f"no log at {paths.daemon_log()}", "the daemon has not run here yet"
+        ) from None
+    except OSError as error:
+        raise Refused(
+            f"cannot read {paths.daemon_log()}: {error.strerror}",
+            "GPQ_HOME chooses the folder of a daemon of yours",
         ) from None
 
 

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from gpq.check import keeping
+from gpq.cli.doctor import checks
 from gpq.cli.importers import task_spooler
 from gpq.client import autostart, connection, daemon_control, quick
 from gpq.errors import NotFound, Refused
@@ -144,6 +145,38 @@ def test_a_lock_file_of_another_user_names_no_process_to_end(place: Path, monkey
     finally:
         own.kill()
         own.wait()
+
+
+def test_a_daemon_of_another_user_is_named_and_not_taken_for_none(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    home = place / "gpq"
+    home.mkdir(0o700)
+    monkeypatch.setenv("GPQ_HOME", str(home))
+    theirs = subprocess.Popen(["sleep", "600"])
+    try:
+        lock, log = home / "daemon.lock", home / "daemon.log"
+        lock.write_text(f'{{"pid": {theirs.pid}, "start_time": {start_time(theirs.pid)}}}')
+        log.write_text("a line\n")
+        with acting_as(ANA):
+            for ask in (daemon_control.running, daemon_control.stop, daemon_control.logs):
+                with pytest.raises(Refused, match=r"cannot read .*: Permission denied"):
+                    ask()
+            assert checks.daemon().verdict == "fail"
+        home.chmod(0o755)
+        lock.chmod(0o644)
+        child = os.fork()
+        if child == 0:
+            os.setresuid(ANA.pw_uid, ANA.pw_uid, ANA.pw_uid)  # may not send a signal, unlike an effective user
+            try:
+                daemon_control.stop()
+            except Refused as error:
+                os._exit(7 if f"(pid {theirs.pid}) belongs to another user" in error.message else 1)
+            finally:
+                os._exit(2)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+        assert theirs.poll() is None
+    finally:
+        theirs.kill()
+        theirs.wait()
 
 
 def test_a_report_does_not_write_through_what_is_already_there(place: Path) -> None:

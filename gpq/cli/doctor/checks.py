@@ -63,11 +63,12 @@ def daemon() -> Check:
     from gpq.client import daemon_control
 
     try:
-        info = daemon_control.status()
-    except DaemonUnreachable as error:
-        if daemon_control.running() is None:
-            return Check("daemon", "ok", "not running. The next command starts it")
-        return Check("daemon", "fail", error.message, error.hint)
+        try:
+            info = daemon_control.status()
+        except DaemonUnreachable:
+            if daemon_control.running() is None:
+                return Check("daemon", "ok", "not running. The next command starts it")
+            raise
     except GpqError as error:
         return Check("daemon", "fail", error.message, error.hint)
     return running_daemon(info)
