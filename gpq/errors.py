@@ -77,3 +77,26 @@ BY_CODE: dict[int, type[GpqError]] = {
     kind.code: kind
     for kind in (GpqError, UsageError, DaemonUnreachable, NotFound, Refused, TimedOut)
 }
+
+
+def is_utf8(text: str) -> bool:
+    """False for a word or a variable of the shell with other bytes, which Python keeps as halves of
+    surrogate pairs."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def not_utf8(text: str, variable: str = "") -> UsageError:
+    """The error for such a text, or for the value of a variable, which may be a secret."""
+    if variable:
+        return UsageError(
+            f"the variable {variable} contains a byte that is not UTF-8",
+            "unset it, or give it another value with --env",
+        )
+    shown = text.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
+    return UsageError(
+        f"`{shown}` contains a byte that is not UTF-8", "rename the file, or write it in UTF-8"
+    )

@@ -11,7 +11,7 @@ import msgspec
 
 import gpq
 from gpq import decoding
-from gpq.errors import BY_CODE, DaemonUnreachable, GpqError, UsageError
+from gpq.errors import BY_CODE, DaemonUnreachable, GpqError, UsageError, is_utf8, not_utf8
 from gpq.rpc import requests
 from gpq.rpc.protocol import MAX_LINE, VERSION
 from gpq.rpc.requests import Request
@@ -72,11 +72,8 @@ def encode_request(request: Request) -> bytes:
     """One line. Raises UsageError if text is not Unicode or the request is too large."""
     try:
         body = _ENCODER.encode(request)
-    except UnicodeEncodeError:
-        raise UsageError(
-            "the command or its environment contains bytes that are not UTF-8",
-            "rename the file or unset the variable",
-        ) from None
+    except UnicodeEncodeError as error:
+        raise _not_utf8(msgspec.to_builtins(request)) or error from None
     line = b'{"v":%d,' % VERSION + body[1:] + b"\n"
     if len(line) > MAX_LINE:
         raise UsageError(
@@ -84,6 +81,21 @@ def encode_request(request: Request) -> bytes:
             "shorten the command or its environment, for example with a file of arguments",
         )
     return line
+
+
+def _not_utf8(tree: Any, variable: str = "", *, in_env: bool = False) -> UsageError | None:
+    """What is wrong with the first text in it that is not Unicode. `variable` names the one whose
+    value it is."""
+    if isinstance(tree, str):
+        return None if is_utf8(tree) else not_utf8(tree, variable)
+    if isinstance(tree, dict):
+        for key, value in tree.items():
+            name = key if in_env else variable
+            if error := _not_utf8(key) or _not_utf8(value, name, in_env=key == "env"):
+                return error
+    if isinstance(tree, list):
+        return next(filter(None, (_not_utf8(item, variable) for item in tree)), None)
+    return None
 
 
 def decode_request(line: bytes) -> Request:
