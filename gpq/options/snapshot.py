@@ -95,23 +95,40 @@ VALUES = rf"^(core\.({'|'.join(OF_CORE)})|extensions\.({'|'.join(EXTENSIONS)}))$
 
 
 def _repository(path: str) -> tuple[str, str]:
-    """The top of the repository that contains `path`, and its .git. "" twice outside one, or
-    without git."""
-    while shutil.which("git"):
-        if folder := _git_folder(path):
-            return path, folder
+    """The top of the repository that contains `path`, and its .git. "" twice outside one. Raises
+    UsageError for one that gpq cannot read: a copy of the directory would have other files."""
+    while not (folder := _git_folder(path)):
         if os.path.ismount(path):
-            break
+            return "", ""
         path = os.path.dirname(path)
-    return "", ""
+    if not shutil.which("git"):
+        raise UsageError(
+            f"{path} is a git repository, but there is no git on this machine",
+            "install git, or submit without --snapshot",
+        )
+    return path, folder
 
 
 def _git_folder(top: str) -> str:
+    """The .git of a repository, "" if there is none. Raises UsageError for a broken one."""
     path = os.path.join(top, ".git")
-    if os.path.isfile(path):  # of a submodule, or of another work tree
-        with open(path, errors="surrogateescape") as stream:
-            path = os.path.join(top, stream.read(4096).rstrip("\n").removeprefix("gitdir: "))
-    return path if os.path.isfile(os.path.join(path, "HEAD")) else ""
+    if not os.path.lexists(path):
+        return ""
+    try:
+        if not os.path.isdir(path):  # of a submodule, or of another work tree
+            with open(path, errors="surrogateescape") as stream:
+                path = os.path.join(top, stream.read(4096).rstrip("\n").removeprefix("gitdir: "))
+        with open(os.path.join(path, "HEAD")):
+            return path
+    except OSError as error:
+        raise _unlisted(top, str(error)) from None
+
+
+def _unlisted(top: str, problem: str) -> UsageError:
+    return UsageError(
+        f"git cannot list the files in {top}: {problem}",
+        "see what `git status` says there, or submit without --snapshot",
+    )
 
 
 def _listed(top: str, git_folder: str) -> tuple[list[str], str, str]:
@@ -123,11 +140,11 @@ def _listed(top: str, git_folder: str) -> tuple[list[str], str, str]:
             files = git("ls-files", "-z", "--cached", "--others", "--exclude-standard")
             commit = os.fsdecode(git("rev-parse", "--verify", "--quiet", "HEAD").stdout).strip()
             changes = git("status", "--porcelain", "--no-renames", "--ignore-submodules=dirty")
-        problem = os.fsdecode(files.stderr).strip().rpartition("\n")[2] if files.returncode else ""
+        problem = _complaint(files) if files.returncode else ""
     except OSError as error:
         problem = str(error)
     if problem:
-        raise UsageError(f"git cannot list the files in {top}: {problem}", "try `git status` there")
+        raise _unlisted(top, problem)
     state = "dirty" if changes.stdout else "clean"
     if changes.returncode:  # in a partial clone, which git would complete now
         state = "changes unknown"
@@ -143,6 +160,10 @@ def _listed(top: str, git_folder: str) -> tuple[list[str], str, str]:
         elif os.path.lexists(path):
             names.append(name)
     return names, commit, state
+
+
+def _complaint(answer: subprocess.CompletedProcess[Any]) -> str:
+    return os.fsdecode(answer.stderr).strip().rpartition("\n")[2]
 
 
 def _without_programs(
@@ -168,6 +189,8 @@ def _without_programs(
     values = {"core.excludesfile": f"{environ.get('XDG_CONFIG_HOME') or '~/.config'}/git/ignore"}
     for of in ([], ["--no-includes", f"--file={common}/config"]):
         answer = run(["git", "config", "-z", *of, "--get-regexp", VALUES], env=environ)
+        if answer.returncode > 1:  # 1: there is none
+            raise OSError(_complaint(answer))
         items = (item.partition("\n") for item in os.fsdecode(answer.stdout).split("\0"))
         values |= {name: value for name, _, value in items if value}
     values["core.excludesfile"] = os.path.expanduser(values["core.excludesfile"])

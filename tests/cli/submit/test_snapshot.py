@@ -249,6 +249,50 @@ def test_a_damaged_repository_is_refused_and_not_copied_as_a_directory(work: Pat
         snapshot.freeze(str(work))
 
 
+def test_settings_that_git_cannot_read_are_named(work: Path, tmp_path: Path) -> None:
+    for config in (tmp_path / ".gitconfig", work / ".git" / "config"):
+        before = config.read_bytes() if config.exists() else b""
+        config.write_bytes(b"[core\n")
+        with pytest.raises(UsageError, match=rf"in {work}: fatal: bad config line 1 in file .*{config.name}"):
+            snapshot.freeze(str(work))
+        config.write_bytes(before)
+    assert snapshot.freeze(str(work)).summary.startswith("commit ")
+
+
+@pytest.mark.parametrize("kind", ["empty", "file", "link"])
+def test_a_folder_whose_git_is_broken_is_not_copied_as_a_directory(work: Path, kind: str) -> None:
+    """Nor as a part of the repository around it."""
+    inner = work / "sub"
+    if kind == "empty":
+        (inner / ".git").mkdir()
+    elif kind == "file":  # of a work tree whose repository has moved
+        (inner / ".git").write_text("gitdir: /nowhere/.git/worktrees/sub\n")
+    else:
+        (inner / ".git").symlink_to("/nowhere")
+    with pytest.raises(UsageError, match=rf"git cannot list the files in {inner}: .*No such file"):
+        snapshot.freeze(str(inner))
+
+
+def test_a_repository_without_git_on_this_machine_is_refused(
+    work: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A copy of the directory would have the ignored files, too."""
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(UsageError, match=rf"{work} is a git repository, but there is no git"):
+        snapshot.freeze(str(work / "sub"))
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="giving files away needs root")
+def test_a_repository_of_another_user_is_frozen_although_git_itself_refuses(work: Path) -> None:
+    for path in (work, *work.rglob("*")):
+        os.chown(path, 65534, 65534, follow_symlinks=False)
+    with pytest.raises(subprocess.CalledProcessError):
+        git(work, "status")
+    assert snapshot.freeze(str(work)).summary.startswith("commit ")
+    with archive(snapshot.freeze(str(work)).code) as copy:
+        assert "data" not in copy.getnames()
+
+
 def test_a_submodule_that_was_never_fetched_is_empty(work: Path) -> None:
     commit = git(work, "rev-parse", "HEAD")
     (work / "library").mkdir()
