@@ -11,6 +11,7 @@ from gpq.views.plain import safe
 SGR = re.compile(r"\x1b\[[0-9;:]*m")
 PART = re.compile(r"(\x1b\[[0-9;:]*m|\r?\n|\r|\t)")
 OPEN = re.compile(r"(?:\x1b(?:\[[0-9;:]{0,32})?|\r)\Z")  # may become an SGR code or a line end
+LONGEST_STATE = 1 << 16  # bytes of an unfinished line that `LastStates` keeps
 ERASE = "\r\x1b[K"  # for a progress bar, so that nothing of the older text stays visible
 
 
@@ -38,3 +39,33 @@ class Filter:
         if part == "\t" or SGR.fullmatch(part):
             return part
         return safe(part)
+
+
+class LastStates:
+    """Leaves out what a later part of the same line overwrites, as a progress bar does. For one
+    stream of bytes, which may be cut anywhere."""
+
+    def __init__(self) -> None:
+        self._open_line = b""
+        self._began = False  # has `rest` given the beginning of the line?
+
+    def feed(self, data: bytes) -> bytes:
+        """The lines that end in `data`. `rest` has the one that does not."""
+        first, *others = (self._open_line + data).split(b"\n")
+        state = _last_state(first)
+        if self._began and state != first:
+            state = b"\r" + state  # over what was given
+        self._began = self._began and not others
+        *lines, self._open_line = [state, *map(_last_state, others)]
+        complete = b"".join(line + b"\n" for line in lines)
+        return complete + self.rest() if len(self._open_line) > LONGEST_STATE else complete
+
+    def rest(self) -> bytes:
+        """The unfinished line so far, without what an earlier call gave."""
+        line, self._open_line = self._open_line, b""
+        self._began = self._began or bool(line)
+        return line
+
+
+def _last_state(line: bytes) -> bytes:
+    return line[line.rstrip(b"\r").rfind(b"\r") + 1 :]

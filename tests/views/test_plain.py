@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from gpq.views import plain
 from gpq.views.queue import ranges
-from gpq.views.terminal import Filter
+from gpq.views.terminal import Filter, LastStates
 from tests.cli.served import EVIL
 
 OBEYED = re.compile("[\x00-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff]")
@@ -98,6 +98,19 @@ class TestLogs:
 
     def test_a_progress_bar_erases_what_it_overwrites(self) -> None:
         assert self.shown(b"10%\r20%\r\n") == "10%\r\x1b[K20%\n"
+
+    @pytest.mark.parametrize("size", range(1, 9))
+    def test_of_each_line_only_its_last_state_is_left(self, size: int) -> None:
+        data = b"one\r\n10%\r20%\r\n\r5/9\r\r6/9\nfree\n1\r22\r333\r"
+        states = LastStates()
+        lines = b"".join(states.feed(data[at : at + size]) for at in range(0, len(data), size))
+        assert (lines, states.rest(), states.rest()) == (b"one\r\n20%\r\n6/9\nfree\n", b"333\r", b"")
+
+    def test_a_state_that_is_already_shown_is_overwritten(self) -> None:
+        states = LastStates()
+        assert [(states.feed(data), states.rest()) for data in (b"1\r22", b"2\r333", b"\r4\r5", b"\n6", b"7\r8")] == [
+            (b"", b"22"), (b"", b"\r333"), (b"", b"\r5"), (b"\n", b"6"), (b"", b"\r8"),
+        ]  # fmt: skip
 
     def test_the_boundaries_of_chunks_make_no_difference(self) -> None:
         data = ("one\r\n" + EVIL + "\x1b[31mrot é漢\x1b[0m\rzwei\n").encode()

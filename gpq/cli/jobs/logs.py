@@ -16,7 +16,7 @@ from gpq.client import job_logs
 from gpq.client.connection import Lasting
 from gpq.rpc import job_answers
 from gpq.views.plain import safe
-from gpq.views.terminal import Filter
+from gpq.views.terminal import Filter, LastStates
 
 app = frame()
 FOLLOW = typer.Option("--follow", "-f", help="Keep printing until the job ends.")
@@ -41,7 +41,8 @@ def logs(
     """Show what a job printed: all attempts, with a line between them.
 
     On a terminal, gpq prints escape codes other than colours as text. A pipe gets the bytes as they
-    are. --json prints one object per line, and `data` in it is base64.
+    are. On a terminal and with -n, a progress bar is one line in its last state. --json prints one
+    object per line, and `data` in it is base64.
 
     \b
     Example:
@@ -57,17 +58,22 @@ def logs(
             for piece in pieces:
                 output.emit(piece)
         else:
-            transcript = Transcript(filtered=sys.stdout.isatty() and not raw)
+            filtered = sys.stdout.isatty() and not raw
+            states = filtered or (lines is not None and not raw)
+            transcript = Transcript(filtered=filtered, states=states, live=follow)
             for piece in pieces:
                 transcript.write(piece)
+            transcript.close()
 
 
 class Transcript:
     """Writes the pieces of a log to stdout, with a line where an attempt begins or something is
-    missing."""
+    missing. `states`: only the last state of each line. `live`: unfinished lines at once."""
 
-    def __init__(self, *, filtered: bool) -> None:
+    def __init__(self, *, filtered: bool, states: bool = False, live: bool = False) -> None:
         self._sink = sys.stdout.buffer
+        self._states = LastStates() if states else None
+        self._live = live
         self._filter = Filter() if filtered else None
         self._attempt = 0  # the last attempt that was announced
         self._line_open = False
@@ -77,6 +83,12 @@ class Transcript:
             self._write_silence(piece)
         else:
             self._write_piece(piece)
+        if self._live:
+            self._write_rest()
+        self._sink.flush()
+
+    def close(self) -> None:
+        self._write_rest()
         self._sink.flush()
 
     def _write_silence(self, piece: job_answers.LogChunk) -> None:
@@ -98,9 +110,13 @@ class Transcript:
                 " (log_limit)"
             )
         data = base64.b64decode(piece.data)
-        self._sink.write(self._fit(data))
+        self._sink.write(self._fit(self._states.feed(data) if self._states else data))
         if data:
             self._line_open = not data.endswith(b"\n")
+
+    def _write_rest(self) -> None:
+        if self._states:
+            self._sink.write(self._fit(self._states.rest()))
 
     def _fit(self, data: bytes) -> bytes:
         """The bytes to write to stdout."""
@@ -110,6 +126,7 @@ class Transcript:
 
     def _write_rule(self, text: str) -> None:
         """Write a separating line."""
+        self._write_rest()
         if self._line_open:
             self._sink.write(b"\n")
         self._sink.write(f"--- {safe(text)} ---\n".encode())

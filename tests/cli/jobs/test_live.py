@@ -269,6 +269,17 @@ def test_logs_shows_the_last_lines_of_all_attempts_and_then_new_ones(queue: Gpq,
     assert following.communicate(timeout=60)[0] == "5\n"
 
 
+def test_a_progress_bar_is_one_line_for_the_last_lines(queue: Gpq) -> None:
+    bar = "import sys; [sys.stdout.write(f'\\r{n:5} of 40000') for n in range(40001)]; print()"
+    job = submitted(queue, "--", "sh", "-c", f'echo one; python3 -c "{bar}"; echo two; printf "5%%\\r6%%"')
+    assert queue("wait", job).returncode == 0
+    assert ok(queue, "logs", job, "-n", "3") == "40000 of 40000\ntwo\n6%"
+    followed = ok(queue, "logs", job, "-n", "4", "--follow")
+    assert len(followed) < 10_000
+    assert followed.endswith("\n40000 of 40000\ntwo\n6%")
+    assert len(ok(queue, "logs", job, "-n", "4", "--raw")) == len(ok(queue, "logs", job)) > 500_000
+
+
 def test_any_command_starts_the_daemon_and_jobs_outlive_it(gpq: Gpq) -> None:
     assert gpq("daemon", "status").returncode == 3
     try:
