@@ -41,6 +41,7 @@ class Options(TypedDict, total=False):
     accept: str | Sequence[str]
     env: Mapping[str, object] | Sequence[str]
     cwd: str | os.PathLike[str]
+    stdin: str | os.PathLike[str]
     python: str | os.PathLike[str]
     setup: str
     snapshot: bool

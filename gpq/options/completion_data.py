@@ -46,6 +46,7 @@ GRAMMAR: dict[str, tuple[str, dict[str, tuple[str, str]]]] = {
             "--env": ("Set a variable, or pass on K from your shell. Can be repeated.", "any"),
             "-e": ("--env", "any"),
             "--cwd": ("Directory to run in.", "files"),
+            "--stdin": ("File for the job's stdin, or - for that of this command. gpq keeps a copy.", "files"),
             "--python": ("Python for the script.", "files"),
             "--setup": ("Run this once per server before the first start. Jobs get the variables it exports.", "any"),
             "--snapshot": ("Run the code as it is now, even if you edit it later.", ""),

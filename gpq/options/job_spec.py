@@ -12,7 +12,7 @@ from typing import Any
 from gpq import paths
 from gpq.errors import UsageError
 from gpq.options import environment, submit_values
-from gpq.options.parsing import values
+from gpq.options.parsing import standard_input, values
 from gpq.options.submit_texts import SubmitTexts
 from gpq.rpc.requests import SpecMessage
 from gpq.rpc.submit_table import OPTIONS
@@ -82,6 +82,7 @@ def build(texts: SubmitTexts) -> SpecMessage:
     level = _level(texts)
     refuse_mismatches(texts, level)
     low, high, rigid = gpu_range(texts, level)
+    standard_input.refuse_descriptors(texts.words)
     argv = list(texts.words) if texts.black_box else [script(texts.words, cwd), *texts.words[1:]]
     fields = {
         "name": default_name(argv, level),
@@ -97,6 +98,10 @@ def build(texts: SubmitTexts) -> SpecMessage:
         fields |= {"code": frozen.code, "code_cwd": frozen.cwd, "code_from": frozen.summary}
         if not texts.black_box:
             argv[0] = snapshot.within(frozen, argv[0], cwd)
+    if texts.stdin:
+        from gpq.options import snapshot
+
+        fields["stdin"] = snapshot.keep_stdin(standard_input.contents(texts.stdin, cwd))
     return SpecMessage(
         **fields,
         argv=argv,
@@ -154,6 +159,10 @@ def refuse_mismatches(texts: SubmitTexts, level: str) -> None:
         _refuse_signals(texts)
     if level != "script":
         _refuse_options_of_scripts(texts)
+    if texts.stdin and texts.launcher:
+        raise UsageError(
+            "torchrun's replicas would share one stdin", "let the script read it from a file"
+        )
     if texts.batch_size and texts.max_batch_size and texts.max_batch_size < texts.batch_size:
         raise UsageError(
             f"--max-batch-size {texts.max_batch_size} is below --batch-size {texts.batch_size}",

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import io
 import json
 import os
 import shutil
@@ -20,6 +21,8 @@ import tempfile
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any, NamedTuple
+
+from gpq_agent import wire
 
 from gpq import paths
 from gpq.errors import GpqError, UsageError
@@ -69,7 +72,7 @@ def freeze(cwd: str) -> Frozen:
         raise UsageError(problem, HINT)
     inside = os.path.relpath(os.path.realpath(cwd), root)
     there = inside == "." or any(name.startswith(f"{inside}/") for name in names)
-    code = _write(root, names, "" if there else inside)
+    code = _write(lambda archive: _fill(archive, root, names, "" if there else inside))
     return Frozen(code, inside, f"{kind}, {len(names)} files, sha256 {code[:12]}", root)
 
 
@@ -222,9 +225,25 @@ def _all(root: str) -> Iterator[str]:
             yield os.path.relpath(full, root)
 
 
-def _write(root: str, names: list[str], folder_too: str) -> str:
-    """Writes the archive, which is on disk before this returns. Returns its SHA-256. `folder_too`:
-    a folder that none of `names` creates."""
+def keep_stdin(data: bytes) -> str:
+    """The SHA-256 of an archive with only this. Raises GpqError for a full disk."""
+    member = tarfile.TarInfo(wire.STDIN)
+    member.size = len(data)
+    return _write(lambda archive: archive.addfile(member, io.BytesIO(data)))
+
+
+def _fill(archive: tarfile.TarFile, root: str, names: list[str], folder_too: str) -> None:
+    """`folder_too`: a folder that none of `names` creates."""
+    for name in names:
+        _add(archive, root, name)
+    if folder_too:
+        entry = tarfile.TarInfo(folder_too)
+        entry.type, entry.mode = tarfile.DIRTYPE, 0o755
+        archive.addfile(entry)
+
+
+def _write(fill: Callable[[tarfile.TarFile], None]) -> str:
+    """Writes an archive, which is on disk before this returns. Returns its SHA-256."""
     folder = paths.snapshots()
     make_private(folder)
     temporary = ""
@@ -233,12 +252,7 @@ def _write(root: str, names: list[str], folder_too: str) -> str:
         descriptor, temporary = tempfile.mkstemp(prefix=".", suffix=".tmp", dir=folder)
         with os.fdopen(descriptor, "wb") as stream:
             with tarfile.open(fileobj=stream, mode="w", format=tarfile.PAX_FORMAT) as archive:
-                for name in names:
-                    _add(archive, root, name)
-                if folder_too:
-                    entry = tarfile.TarInfo(folder_too)
-                    entry.type, entry.mode = tarfile.DIRTYPE, 0o755
-                    archive.addfile(entry)
+                fill(archive)
             stream.flush()
             os.fsync(stream.fileno())
         with open(temporary, "rb") as written:
@@ -253,7 +267,7 @@ def _write(root: str, names: list[str], folder_too: str) -> str:
             os.close(descriptor)
     except OSError as error:
         raise GpqError(
-            f"cannot make a snapshot of the code: {error}",
+            f"cannot keep files of the job: {error}",
             f"check {folder}, and that all files are readable",
         ) from None
     finally:

@@ -14,7 +14,7 @@ import msgspec
 
 from gpq.errors import UsageError
 from gpq.options import job_spec, left_behind
-from gpq.options.parsing import values
+from gpq.options.parsing import standard_input, values
 from gpq.options.submit_texts import SubmitTexts
 from gpq.options.submit_words import HERE, Parsed, parse
 from gpq.rpc import requests
@@ -73,6 +73,8 @@ def settle(parsed: Parsed) -> ResolvedOptions:
             *parsed.words[1:],
         ]
         fields.setdefault("name", values.as_name(script.name))
+        if script.stream and fields.setdefault("stdin", parsed.words[0]) != parsed.words[0]:
+            raise UsageError("a script on stdin cannot have --stdin", "save the script to a file")
     return _settled(fields, words, shell, notes)
 
 
@@ -113,6 +115,9 @@ def _script(parsed: Parsed) -> script_directives.Script | None:
     from gpq.options.directives import script_directives
 
     word = os.path.expanduser(parsed.words[0])
+    if standard_input.is_stream(word):
+        data = standard_input.contents(word)
+        return script_directives.streamed(word, data.decode("utf-8", "replace"))
     script = script_directives.read(
         os.path.abspath(os.path.join(job_spec.directory(parsed.fields.get("cwd", "")), word))
     )

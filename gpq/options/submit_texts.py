@@ -42,6 +42,7 @@ class SubmitTexts(msgspec.Struct, frozen=True):
     accept: list[str] = []
     env: list[str] = []
     cwd: str = ""
+    stdin: str = ""
     python: str = ""
     setup: str = ""
     snapshot: bool = False

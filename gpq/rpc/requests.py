@@ -71,6 +71,7 @@ class SpecMessage(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     code: str = ""
     code_cwd: str = ""  # working directory in the snapshot, relative
     code_from: str = ""  # description of the snapshot
+    stdin: str = ""  # SHA-256 of the archive with its stdin, in the same folder. "": /dev/null
     after: list[str] = []  # starts after these have ended: `12:ok`, `@:any`, `train:notok`
     begin: float = 0.0  # does not start before, in seconds since the epoch
     background: bool = False  # uses only GPUs that nobody else wants

@@ -152,6 +152,8 @@ OPTIONS = (
            "Set a variable, or pass on K from your shell. Can be repeated. [default: PATH, LANG,"
            " CONDA_*, PYTHON* and others]", "K=V", short="-e"),
     Option("cwd", "path", "Directory to run in. [default: the current one]", "PATH"),
+    Option("stdin", "path",
+           "File for the job's stdin, or - for that of this command. gpq keeps a copy.", "FILE"),
     Option("python", "path",
            "Python for the script. [default: the active environment's, else gpq's own]",
            "PATH"),

@@ -2,6 +2,8 @@
 
 from typing import Any, Dict, List, NamedTuple, Optional
 
+STDIN = "stdin"  # the file in the archive with a job's stdin
+
 
 class Attributes(NamedTuple):
     """What a process has besides its variables. `limits`: [soft, hard] by the names of RLIMIT_*
@@ -45,6 +47,8 @@ class StartOrder(NamedTuple):
     # SHA-256 of a snapshot's archive that was staged here. `cwd` is then a folder in it, "." for
     # all
     code: str = ""
+    # SHA-256 of the archive with its stdin, for the agent. For the shim the path. "": /dev/null
+    stdin: str = ""
     node_count: int = 0  # servers of this attempt. 0: unknown (daemons before 0.2)
     servers: List[str] = []  # their names, by node rank, for messages
     # addresses of rank 0's server, the most likely first. Empty: they do not have to meet

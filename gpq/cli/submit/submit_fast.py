@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import msgspec
+
 from gpq.client.connection import call
 from gpq.errors import UsageError
 from gpq.options import job_spec, submit_request, submit_words
+from gpq.options.parsing import standard_input
 from gpq.rpc import job_answers, requests
 from gpq.rpc.submit_table import BY_WORD
 
@@ -18,7 +21,14 @@ def quick(argv: list[str]) -> int | None:
 def run(parsed: submit_words.Parsed) -> int:
     """Submit, and print the result."""
     misplaced = late(parsed)
+    if not parsed.words and "wrap" not in dict(parsed.pairs) and standard_input.has_script():
+        parsed.words = ["-"]
     settled = submit_request.settle(parsed)
+    texts = settled.texts
+    if texts.words and not texts.stdin:
+        stdin, unused = standard_input.implied(texts.words, black_box=texts.black_box)
+        texts = msgspec.structs.replace(texts, stdin=stdin)
+        settled = msgspec.structs.replace(settled, texts=texts, notes=[*unused, *settled.notes])
     hold, wait, dry_run, json = (settled.how[key] for key in ("hold", "wait", "dry_run", "json"))
     request, notes = submit_request.requested(settled)
     notes = [*misplaced, *notes]

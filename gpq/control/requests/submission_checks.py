@@ -104,6 +104,8 @@ def _check_code(message: SpecMessage) -> None:
     if message.code and (not CODE.fullmatch(message.code) or outside):
         problem = f"{message.code!r} with {message.code_cwd!r} is not frozen code"
         raise UsageError(problem, "use `gpq submit --snapshot`")
+    if message.stdin and not CODE.fullmatch(message.stdin):
+        raise UsageError(f"{message.stdin!r} is no kept stdin", "use `gpq submit --stdin`")
 
 
 def _check_environment(message: SpecMessage) -> None:

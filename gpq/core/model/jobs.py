@@ -165,11 +165,17 @@ class JobSpec:
     code_cwd: str = ""  # the working directory in the archive, relative
     # the source of the frozen code, for people: commit, dirty or not, number of files
     code_from: str = ""
+    stdin: str = ""  # SHA-256 of the archive with what it reads on stdin. "" reads nothing
     # None (an older submission or another program) means the server's own
     attributes: Attributes | None = None
     # codes of habits that take no freedom if the library only suspects them
     accept: tuple[str, ...] = ()
     proof: Proof | None = None  # what `gpq check` found of the script before the submission
+
+    @property
+    def archives(self) -> tuple[str, ...]:
+        """The archives that a server needs before it starts."""
+        return tuple(filter(None, (self.code, self.stdin)))
 
 
 Allotment = Shape | Layout

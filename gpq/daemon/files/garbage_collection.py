@@ -64,7 +64,7 @@ class GarbageCollector:
                 with contextlib.suppress(GpqError):
                     # it no longer answers, or a job runs there: a later pass does it
                     self._look_at(snapshot, node)
-        live_codes = {job.spec.code for job in snapshot.jobs.values()}
+        live_codes = _live_archives(snapshot)
         with contextlib.suppress(FileNotFoundError):
             for name in sorted(os.listdir(self._codes)):
                 self._look_at_archive(
@@ -76,7 +76,7 @@ class GarbageCollector:
         for job in self._ended_jobs(snapshot, inventory["jobs"]):
             if job.files is not None and not shares(snapshot, job, node.id):
                 self._drop(node.id, {"job": job.id})
-        live_codes = {job.spec.code for job in snapshot.jobs.values()}
+        live_codes = _live_archives(snapshot)
         for code in inventory["code"]:
             if code not in live_codes:
                 self._drop(node.id, {"code": str(code)})
@@ -98,3 +98,7 @@ class GarbageCollector:
         with contextlib.suppress(OSError):
             if not needed and time.time() - os.stat(path).st_mtime > YOUNG:
                 os.unlink(path)
+
+
+def _live_archives(snapshot: Snapshot) -> set[str]:
+    return {archive for job in snapshot.jobs.values() for archive in job.spec.archives}

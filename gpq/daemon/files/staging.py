@@ -164,9 +164,13 @@ class Stager:
         job = snapshot.jobs.get(launch.job)
         if job is None:
             raise Abandoned
-        code_nodes = apart(snapshot, launch.placement) if launch.spec.code else ()
+        places = apart(snapshot, launch.placement)
         with ThreadPoolExecutor(PARALLEL, "staging") as pool:
-            transfers = [pool.submit(self._bring_code, task, node) for node in code_nodes]
+            transfers = [
+                pool.submit(self._bring_archive, task, archive, node)
+                for archive in launch.spec.archives
+                for node in places
+            ]
             nodes = lacking(snapshot, job, launch.placement)
             checkpoint = self._search.newest(task, job) if nodes else None
             if checkpoint is not None:
@@ -176,14 +180,13 @@ class Stager:
             for transfer in transfers:
                 transfer.result()
 
-    def _bring_code(self, task: Task, node: NodeId) -> None:
-        digest = task.launch.spec.code
+    def _bring_archive(self, task: Task, digest: str, node: NodeId) -> None:
         path = os.path.join(self._codes, f"{digest}.tar")
         try:
             size = os.stat(path).st_size
         except OSError as error:
             raise GpqError(
-                f"the code {digest[:12]} of the job is gone: {error.strerror}",
+                f"the copy {digest[:12]} of its code or stdin is gone: {error.strerror}",
                 "submit the job again",
             ) from None
         task.what = task.what or "its code"
@@ -250,4 +253,4 @@ class Stager:
 
 
 def _needs(snapshot: Snapshot, job: Job, placement: Placement) -> bool:
-    return bool(job.spec.code) or bool(lacking(snapshot, job, placement))
+    return bool(job.spec.archives) or bool(lacking(snapshot, job, placement))

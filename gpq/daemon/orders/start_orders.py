@@ -87,6 +87,7 @@ def start_order(
         argv=command,
         cwd=_cwd(spec),
         code=spec.code,
+        stdin=spec.stdin,
         env=env,
         devices=list(parts[rank][1]),
         level=_WIRE_LEVEL[spec.level],
@@ -117,7 +118,7 @@ def start_order(
 
 
 def _may_stand_by(spec: JobSpec) -> bool:
-    return spec.level is Level.SCRIPT and not (spec.rigid or spec.launcher)
+    return spec.level is Level.SCRIPT and not (spec.rigid or spec.launcher or spec.stdin)
 
 
 def _cwd(spec: JobSpec) -> str:

@@ -88,8 +88,8 @@ class Submitting:
         spec = replace(spec, after=after)
         if request.dry_run:
             return self._dry_run(request, spec)
-        if spec.code:
-            keep_archive(spec.code)
+        for archive in spec.archives:
+            keep_archive(archive)
         now = self._controller.world.now
 
         def build(snapshot: Snapshot) -> tuple[Sequence[Any], job_answers.Submitted]:
@@ -178,14 +178,15 @@ def _specs(request: requests.Submit, spec: JobSpec, snapshot: Snapshot) -> list[
     return list(arrays.elements(spec, request.array, JobId(snapshot.next_id)))
 
 
-def keep_archive(code: str) -> None:
+def keep_archive(name: str) -> None:
     """Its age starts again, so that it is not removed before the job is known. Raises Refused if it
     is missing."""
     try:
-        os.utime(os.path.join(paths.snapshots(), f"{code}.tar"))
+        os.utime(os.path.join(paths.snapshots(), f"{name}.tar"))
     except OSError as error:
         raise Refused(
-            f"the frozen code {code[:12]} is missing: {error.strerror}", "submit the job again"
+            f"the copy {name[:12]} of the code or stdin is missing: {error.strerror}",
+            "submit the job again",
         ) from None
 
 

@@ -50,11 +50,10 @@ UNUSED = frozenset({
 })  # fmt: skip
 USED = frozenset({
     "array", "begin", "chdir", "dependency", "error", "export", "gpus", "gpus-per-node",
-    "gpus-per-task", "gres", "hold", "job-name", "nodes", "ntasks", "ntasks-per-gpu",
+    "gpus-per-task", "gres", "hold", "input", "job-name", "nodes", "ntasks", "ntasks-per-gpu",
     "ntasks-per-node", "output", "test-only", "time", "wait", "wrap",
 })  # fmt: skip
 REFUSED = {
-    "input": ("gpq gives jobs no input", "read it in the script: `python train.py < FILE`"),
     "signal": (
         "gpq sends no signal before the time limit",
         (
@@ -270,7 +269,8 @@ def _set(name: str) -> Callable[[Translated, str, str], None]:
     return put
 
 
-FIELDS = {"job-name": "name", "chdir": "cwd", "dependency": "after", "test-only": "dry_run"}
+FIELDS = {"job-name": "name", "chdir": "cwd", "dependency": "after", "input": "stdin"}
+FIELDS |= {"test-only": "dry_run"}
 TRANSLATORS: dict[str, Callable[[Translated, str, str], None]] = {
     "array": _set("array"),
     "begin": _begin,
@@ -279,6 +279,7 @@ TRANSLATORS: dict[str, Callable[[Translated, str, str], None]] = {
     "error": _output,
     "export": _export,
     "hold": _set("hold"),
+    "input": _set("stdin"),
     "job-name": _name,
     "output": _output,
     "test-only": _set("dry_run"),

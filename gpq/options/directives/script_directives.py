@@ -15,6 +15,9 @@ MOST_READ = 1 << 18  # bytes
 SHELLS = (".sh", ".bash", ".zsh", ".ksh", ".csh", ".sbatch", ".slurm", ".sub", ".job")
 LINE = re.compile(r"#(SBATCH|GPQ)(?:\s+(.*))?")
 PYTHON_LINE = re.compile(r"#!.*\bpython")
+SHELL = re.compile(r"\b(?:ba|da|k|z)?sh\b")
+# runs all of a script, so that its commands find nothing left on stdin
+RUN_STDIN = 'eval "$(cat)"'
 SRUN = re.compile(r"^[^#\n]*\bsrun\s", re.MULTILINE)
 
 
@@ -29,6 +32,7 @@ class Script(msgspec.Struct, frozen=True):
     own: list[tuple[str, list[str]]] = []
     calls_srun: bool = False
     text: str = ""  # its beginning
+    stream: bool = False  # it came through a pipe or on stdin, and the job reads it there
 
     @property
     def name(self) -> str:
@@ -43,6 +47,11 @@ def read(path: str) -> Script | None:
             text = stream.read(MOST_READ).decode("utf-8", "replace")
     except (OSError, ValueError):  # the latter: a NUL in the path
         return None
+    return parsed(path, text)
+
+
+def parsed(path: str, text: str) -> Script | None:
+    """As `read`, from its text."""
     first = text.partition("\n")[0]
     python = path.endswith(".py") or bool(PYTHON_LINE.match(first))
     slurm, own = _lines(text, os.path.basename(path))
@@ -59,9 +68,22 @@ def read(path: str) -> Script | None:
     )
 
 
+def streamed(path: str, text: str) -> Script:
+    """A shell script that came through a pipe or on stdin. Raises UsageError for anything else."""
+    script = parsed(path, text) if text.startswith("#!") else None
+    if script is None or not any(SHELL.search(word) for word in script.interpreter):
+        raise UsageError(
+            f"{path} is no shell script: its first line must name a shell, such as #!/bin/bash",
+            "save it to a file, or name its interpreter: gpq submit -- python3 - < FILE",
+        )
+    return msgspec.structs.replace(script, path="stdin", stream=True)
+
+
 def command(script: Script, cwd: str, *, relative: bool = False) -> list[str]:
     """How it runs in `cwd`: itself, or through the interpreter that it names. `relative`: never by
     an absolute path."""
+    if script.stream:
+        return [*script.interpreter, "-c", RUN_STDIN, script.name]
     path = os.path.relpath(script.path, cwd)
     if path.startswith("..") and not relative:
         path = script.path

@@ -250,7 +250,6 @@ def test_a_script_that_requests_no_gpu_gets_a_note_that_it_will_have_one(tmp_pat
         ("--cpus-per-task=many", "expected a number above 0"),
         ("--nodes=many", "expected a number above 0"),
         ("--signal=B:USR1@60", "no signal before the time limit"),
-        ("--input=data.txt", "gives jobs no input"),
         ("--container=oci", "starts no containers"),
         ("--gres=gpu:a100:1,gpu:v100:1", "GPUs of one type"),
         ("--gres=gpu:a:b:1", "invalid number of GPUs"),

@@ -113,9 +113,12 @@ class Servers:
         return self.kept[node]
 
 
-def test_copies_of_ended_jobs_are_removed_except_the_last_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("archive", ["code", "stdin"])
+def test_copies_of_ended_jobs_are_removed_except_the_last_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, archive: str
+) -> None:
     code, other = "a" * 64, "b" * 64
-    live = builders.job(3, spec_=builders.spec(code=code))
+    live = builders.job(3, spec_=builders.spec(**{archive: code}))
     ended = replace(builders.job(2), files=FilesAt(builders.node("b").id, "s-b"))  # type: ignore[arg-type]
     nodes = [replace(builders.node(name), storage=f"s-{name}") for name in "abc"]
     snapshot = replace(builders.snapshot(live, *nodes), next_id=4)
@@ -163,21 +166,24 @@ def test_frozen_code_runs_everywhere_whatever_is_edited_later(
 ) -> None:
     work = tmp_path / "work"
     work.mkdir()
-    (work / "say.sh").write_text("#!/bin/sh\necho then; pwd\n")
+    (work / "say.sh").write_text("#!/bin/sh\necho then; pwd; cat\n")
     (work / "say.sh").chmod(0o755)
     monkeypatch.setenv("GPQ_HOME", str(served.home))
     frozen = snapshot.freeze(str(work))
     (work / "say.sh").write_text("#!/bin/sh\necho now\n")
     served.call(Drain("near", "so that it goes to the other"), Drained)
     code = {"code": frozen.code, "code_cwd": frozen.cwd, "code_from": frozen.summary}
-    job = served.submit("./say.sh", max_gpus=1, **code)
+    job = served.submit("./say.sh", max_gpus=1, stdin=snapshot.keep_stdin(b"input"), **code)
     wait_until(lambda: detail(served, job).job.state == "completed", "it ends")
     said = base64.b64decode(served.call(Logs(str(job), wait=5.0), LogChunk).data).decode().split()
     assert said[0] == "then"
     assert said[1].endswith(f"/.code/{frozen.code}")
+    assert said[2] == "input"
     assert any(frozen.summary in line for line in lines(detail(served, job), 200))
-    with pytest.raises(Refused, match="the frozen code ffffffffffff is missing"):
+    with pytest.raises(Refused, match="the copy ffffffffffff of the code or stdin is missing"):
         served.submit("./say.sh", max_gpus=1, **{**code, "code": "f" * 64})
+    with pytest.raises(UsageError, match="is no kept stdin"):
+        served.submit("cat", stdin="../../x")
     for wrong in ({"code": "../../x"}, {"code_cwd": "../.."}, {"code_cwd": "/"}):
         with pytest.raises(UsageError, match="is not frozen code"):
             served.submit("./say.sh", max_gpus=1, **{**code, **wrong})

@@ -71,6 +71,8 @@ def execute(command: Sequence[str], rank: int, local_rank: int) -> int:
         return pid
     try:
         become(rank, local_rank)
+        # opened anew, so that each replica reads all of it
+        os.dup2(os.open("/dev/stdin", os.O_RDONLY | os.O_CLOEXEC), 0)
         os.execvp(command[0], list(command))
     except OSError as error:
         sys.stderr.write("gpq: cannot run {}: {}\n".format(command[0], error.strerror))

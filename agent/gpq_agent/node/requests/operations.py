@@ -135,7 +135,10 @@ class Operations:
         return {}
 
     def _with_code(self, order: wire.StartOrder) -> wire.StartOrder:
-        """Start it in the folder of its frozen code, if it has some."""
+        """Start it in the folder of its frozen code, and with its stdin, if it has some."""
+        if order.stdin:
+            stdin = os.path.join(self.staging.code(order.stdin), wire.STDIN)
+            order = order._replace(stdin=stdin)
         if not order.code:
             return order
         return order._replace(cwd=os.path.join(self.staging.code(order.code), order.cwd), code="")
@@ -236,7 +239,8 @@ class Operations:
                 self.attempts.order(wire.attempt_key(info.job, info.attempt))
                 for info in live_attempts
             ]
-            if any(order is not None and str(message["code"]) in order.cwd for order in orders):
+            places = [order.cwd + order.stdin for order in orders if order is not None]
+            if any(str(message["code"]) in place for place in places):
                 raise SpoolError(
                     "the code {} is in use here".format(message["code"]), "wait for its jobs to end"
                 )

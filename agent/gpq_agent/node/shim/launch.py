@@ -154,6 +154,8 @@ def prepare(
         with contextlib.suppress(OSError, ValueError):
             # a signal that is ignored would stay ignored through exec
             signal.signal(number, signal.SIG_DFL)
+    if order.stdin:
+        os.dup2(os.open(order.stdin, os.O_RDONLY | os.O_CLOEXEC), 0)
     os.dup2(output, 1)
     os.dup2(output, 2)
     # a signal that is blocked would stay blocked through exec

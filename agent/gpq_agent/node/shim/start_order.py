@@ -64,6 +64,7 @@ def _command_checks(order: Any) -> List[Tuple[str, bool]]:
         ("code", isinstance(order.code, str) and _is_code(order.code)),
         ("cwd", is_text(order.cwd) and _is_place(order.cwd, bool(order.code))),
         ("env", is_env(order.env)),
+        ("stdin", is_text(order.stdin)),
     ]
 
 

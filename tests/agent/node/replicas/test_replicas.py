@@ -51,6 +51,14 @@ def test_each_replica_has_its_rank_and_its_own_session(tmp_path: Path) -> None:
     assert not (tmp_path / "note").exists()
 
 
+def test_each_replica_reads_all_of_stdin(tmp_path: Path) -> None:
+    (tmp_path / "stdin").write_text("input")
+    argv = command(tmp_path / "note", "0,1,2", "import sys; sys.stdout.write(sys.stdin.read() + chr(10))")
+    with open(tmp_path / "stdin") as stream:
+        done = subprocess.run(argv, stdin=stream, capture_output=True, text=True, timeout=LIMIT)
+    assert done.stdout.split() == ["input"] * 3
+
+
 def test_a_replica_has_no_signal_blocked_or_ignored(tmp_path: Path) -> None:
     script = "print([line for line in open('/proc/self/status') if line.startswith(('SigBlk', 'SigIgn'))])"
     done = run(tmp_path / "note", "0", script)
