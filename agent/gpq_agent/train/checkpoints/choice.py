@@ -71,7 +71,7 @@ def choose_state(
 def _send(path: str, size: int, group: dist.ProcessGroup) -> None:
     with os.fdopen(records.open_plain(path), "rb") as stream:
         for piece in _pieces(size):
-            stream.readinto(memoryview(piece.numpy()))
+            stream.readinto(piece.numpy().data)
             dist.broadcast(piece, src=0, group=group)
 
 
@@ -87,7 +87,7 @@ def _receive(path: str, size: int, group: dist.ProcessGroup) -> str:
         try:
             os.makedirs(os.path.dirname(path), exist_ok=True)
             with open(path, "ab") as stream:
-                stream.write(memoryview(piece.numpy()))
+                stream.write(piece.numpy().data)
         except OSError as problem:
             error = "({})".format(problem)
     return error
