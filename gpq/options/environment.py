@@ -21,6 +21,7 @@ NAMES = {
     *PROXIES,
     *CERTIFICATES,
     *("PATH", "LANG", "LANGUAGE", "TZ", "TMPDIR", "VIRTUAL_ENV", "LD_LIBRARY_PATH"),
+    *("BASH_ENV", "LOADEDMODULES", "_LMFILES_", "MODULERCFILE", "MODULEPATH", "MODULESHOME"),
     *("WANDB_MODE", "WANDB_PROJECT", "TOKENIZERS_PARALLELISM", "XDG_CACHE_HOME", "XDG_DATA_HOME"),
 }
 PREFIXES = (
@@ -36,6 +37,8 @@ PREFIXES = (
         "JAX_",
         "XLA_",
     ),
+    # functions of bash, and what `module` of Lmod and of Environment Modules reads
+    *("BASH_FUNC_", "LMOD_", "__LMOD_", "_ModuleTable", "MODULES_", "__MODULES_", "MODULEPATH_"),
     *("TF_CPP_", "TF_FORCE_", "TF_GPU_", "TF_XLA_"),  # Terraform uses TF_ too
     *(
         "OMP_",

@@ -1,6 +1,6 @@
-"""Variables of the user's shell that a job seems to use but does not get. gpq names them, never
-their values. It reads a limited part of the code, and says nothing if that does not mention a
-service or a name."""
+"""What a job seems to use of the user's shell but does not get: variables, shell functions, and the
+GPUs of CUDA_VISIBLE_DEVICES. gpq names variables, never their values. It reads a limited part of
+the code, and says nothing if that does not mention a service or a name."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 
+from gpq.options.parsing import standard_input
 from gpq.outward import PROXIES, SECRET
 from gpq.rpc.requests import SpecMessage
 
@@ -45,10 +46,62 @@ NOT_MEANT = (
     r"|TORCHELASTIC_.*|BASH_.*|ZSH.*"
 )
 NAME = r"[A-Za-z_][A-Za-z0-9_]{2,}"
+VISIBLE = "CUDA_VISIBLE_DEVICES"
+# code that sets or removes it, except from its own value
+SETS_VISIBLE = re.compile(
+    rf"(?m)^[^#\n]*(?:\b{VISIBLE}(?:[\"']?\]?\s*=(?!=)|[\"']\s*:)(?!\S*{VISIBLE})"
+    rf"|(?:\b(?:unset|setenv)\s+|\s-u\s*|\bdel\s.*|\b(?:pop|putenv)\(.){VISIBLE}\b)"
+)
+FUNCTIONS = {"module": r"(?:module|ml)\s+\w", "conda": r"(?:conda|mamba|micromamba)\s+activate\b"}
+# code that may define such a function: a file of a shell, a hook, a login shell
+DEFINES = re.compile(
+    r"(?m)(?:\bsource|(?<!\S)\.)\s+\S*(?:conda|mamba|profile|rc\b|modul|lmod|init)|\bhook\b"
+    r"|^(?:#!.*sh )?-\w*[il]|\b(?:module|conda)\s*\(\)"
+)
 
 
 def notes(built: SpecMessage, environ: Mapping[str, str]) -> list[str]:
-    """One line, or none."""
+    """Lines."""
+    text = _own_text(built)
+    return [
+        *_missing_functions(built, environ, text),
+        *_gpus(built, environ, text),
+        *_variables(built, environ),
+    ]
+
+
+def _missing_functions(built: SpecMessage, environ: Mapping[str, str], text: str) -> Iterator[str]:
+    """Functions of the user's shell that a job calls without having them."""
+    if "BASH_ENV" in built.env or DEFINES.search(text):
+        return
+    conda = environ.get("CONDA_EXE", "~/miniconda3/bin/conda").rpartition("/bin/")[0]
+    cures = {
+        "module": "run `export -f module` before you submit, or put `source"
+        f" {environ.get('MODULESHOME', '/usr/share/modules')}/init/bash` above that line",
+        "conda": "activate it before you submit instead, or put `source"
+        f" {conda}/etc/profile.d/conda.sh` above that line",
+    }
+    for name, call in FUNCTIONS.items():
+        called = re.search(rf"(?m)(?:^|[;&|]|\bthen\b|\bdo\b)\s*{call}", text)
+        if called and f"BASH_FUNC_{name}%%" not in built.env:
+            yield f"the job has no function `{name}` of your shell: {cures[name]}"
+
+
+def _gpus(built: SpecMessage, environ: Mapping[str, str], text: str) -> Iterator[str]:
+    if SETS_VISIBLE.search(text):
+        yield (
+            f"the job sets {VISIBLE} itself, so it may use GPUs of other jobs: leave that out, and"
+            " it sees its own as 0, 1 and so on"
+        )
+    elif VISIBLE in built.env or (VISIBLE in environ and "GPQ_JOB_ID" not in environ):
+        source = "--env" if VISIBLE in built.env else "your shell"
+        yield (
+            f"{VISIBLE} of {source} has no effect, because gpq chooses the GPUs: --gpus says how"
+            " many, --gpu-type of which type"
+        )
+
+
+def _variables(built: SpecMessage, environ: Mapping[str, str]) -> list[str]:
     names = found(built, environ)
     if not names or not _wanted():
         return []
@@ -76,8 +129,7 @@ def found(built: SpecMessage, environ: Mapping[str, str]) -> list[str]:
     candidates = _candidates(built, environ)
     if not candidates:
         return []
-    paths = list(_named(built))
-    own_text = "\n".join([*map(_text, paths), " ".join(built.argv), built.setup])
+    paths, own_text = list(_named(built)), _own_text(built)
     any_service = re.compile("|".join(names for names, _ in SERVICES))
     service_names = [name for name in candidates if any_service.match(name)]
     of_service = _with_their_words(service_names)
@@ -91,6 +143,12 @@ def found(built: SpecMessage, environ: Mapping[str, str]) -> list[str]:
         | PROXIES.intersection(candidates)
     )
     return sorted(used_names - _set_in(own_text, used_names))
+
+
+def _own_text(built: SpecMessage) -> str:
+    """Of the words, the files among them, and what comes on stdin."""
+    words = [*built.argv, built.setup]
+    return "\n".join([*map(_text, _named(built)), *words, *standard_input.texts()])
 
 
 def _with_their_words(names: Sequence[str]) -> list[tuple[str, str]]:

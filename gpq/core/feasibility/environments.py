@@ -29,7 +29,11 @@ KEPT: Seconds = 3600.0  # findings about environments that no job asks for any m
 MANY = 1000  # gpq drops those findings if there are more than this
 
 # by how they begin: variables by which an interpreter finds modules
-LEADS_TO_MODULES = ("PATH", "PYTHON", "LD_", "VIRTUAL_ENV", "CONDA_")
+LEADS_TO_MODULES = (
+    *("PATH", "PYTHON", "LD_", "VIRTUAL_ENV", "CONDA_"),
+    # of a site with `module`
+    *("BASH_ENV", "BASH_FUNC_", "LMOD_", "LOADEDMODULES", "MODULEPATH", "MODULESHOME"),
+)
 
 
 def early(

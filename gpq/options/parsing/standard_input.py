@@ -33,6 +33,11 @@ def is_stream(word: str) -> bool:
     return word in OWN or bool(DESCRIPTOR.fullmatch(word))
 
 
+def texts() -> list[str]:
+    """What came through pipes and on stdin, for people who look for words in it."""
+    return [data.decode("utf-8", "replace") for data in _streams.values()]
+
+
 def has_script() -> bool:
     """Is a script on stdin, where sbatch reads it if no other is named?"""
     return bool(_kind()) and contents("-").startswith(b"#!")
