@@ -19,6 +19,7 @@ from gpq.errors import NotFound, Refused, UsageError
 from gpq.options import edit_request
 from gpq.options.parsing import values
 from gpq.rpc import job_answers, requests
+from gpq.views import queue
 
 R = TypeVar("R", bound=msgspec.Struct)
 
@@ -296,7 +297,9 @@ class Array:
 def waited(jobs: list[str], timeout: options.Duration | None) -> int:
     """Wait for the end of all, then return the first exit code that is not 0. Raises TimedOut and
     NotFound."""
-    rows = following.until_ended(jobs, None if timeout is None else limit(timeout), Onlooker()).jobs
+    onlooker = Onlooker()
+    rows = following.until_ended(jobs, None if timeout is None else limit(timeout), onlooker).jobs
+    onlooker.note(*queue.notes([msgspec.to_builtins(row) for row in rows]))
     return next((code for row in rows if (code := following.exit_status(row))), 0)
 
 

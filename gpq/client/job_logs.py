@@ -29,7 +29,8 @@ def log(
 ) -> Iterator[job_answers.LogChunk]:
     """The pieces in order. `lines` keeps the last N lines, None all.
 
-    Empty pieces are left out, except the first of each attempt. If the server of an attempt does
+    Empty pieces are left out, except the first of each attempt and a last one with notes, which the
+    watcher gets, too. If the server of an attempt does
     not answer, an empty piece says so and the next attempt follows. Raises GpqError for a job
     without a log, and if no server of the last attempt answers.
     """
@@ -121,21 +122,26 @@ class _LogFollower:
         self._follow = follow
         self._every = every
         self._silence = ""
-        self._is_over = False
 
     def pieces(self) -> Iterator[job_answers.LogChunk]:
         current_attempt = 0  # the last attempt that yielded a piece
-        while not self._is_over:
+        is_over = False
+        while not is_over:
             piece = self._read()
             if not self._place.find_node(piece):
                 continue
             next_attempt = _next_attempt(piece) if self._every else 0
             self._note_silence(piece, next_attempt)
             is_first = next_attempt > 0 if piece.silent else piece.attempt != current_attempt
-            if piece.data or is_first:
+            is_new = bool(piece.data) or is_first
+            if is_new:
                 current_attempt = piece.attempt
                 yield piece
-            self._go_on(piece, next_attempt)
+            is_over = self._go_on(piece, next_attempt)
+            if is_over and piece.notes:
+                if not is_new:
+                    yield piece
+                self._watcher.note(*piece.notes)
 
     def _read(self) -> job_answers.LogChunk:
         place, watcher = self._place, self._watcher
@@ -159,17 +165,19 @@ class _LogFollower:
         if not is_known and not piece.ended:
             self._watcher.note(f"{piece.silent}, waiting for it")
 
-    def _go_on(self, piece: job_answers.LogChunk, next_attempt: int) -> None:
+    def _go_on(self, piece: job_answers.LogChunk, next_attempt: int) -> bool:
+        """Move behind this piece. Was it the last?"""
         if piece.data:
             self._place.go_on(piece)
         elif next_attempt and (piece.ended or piece.silent or not self._follow):
             self._place.begin(next_attempt)
         elif self._is_last(piece):
-            self._is_over = True
+            return True
         else:
             self._place.go_on(piece)
             if piece.ended:
                 time.sleep(PAUSE)  # the daemon does not wait for the next attempt
+        return False
 
     def _is_last(self, piece: job_answers.LogChunk) -> bool:
         """Is this the last piece to wait for, of this attempt and of later ones?"""

@@ -13,7 +13,7 @@ from gpq.core.model.profile import Profile
 from gpq.core.model.snapshot import Snapshot
 from gpq.core.model.units import JobId
 from gpq.core.rounds.rounds import Decision
-from gpq.core.state.job_events import notice
+from gpq.core.state.notices import with_notices
 from gpq.errors import GpqError
 
 Pass = Callable[[Snapshot, Sequence[Event]], Decision]
@@ -78,7 +78,7 @@ def _without(
     for kind, number in suspects:
         name = getattr(news[number], "job", None) if kind == "news" else JobId(number)
         if name in jobs:
-            jobs[name] = notice(_bare(jobs[name]) if kind == "job" else jobs[name], line)
+            jobs[name] = with_notices(_bare(jobs[name]) if kind == "job" else jobs[name], line)
     events = [
         replaced
         for place, event in enumerate(news)

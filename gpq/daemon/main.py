@@ -166,7 +166,7 @@ def _serve(ready: process.Ready, default: Attributes, lock: DaemonLock, metrics:
             store, view, controller.changed, world.tail, world.now, path, notify.lines
         )
         stack.callback(notifier.close)
-        service.readings.notes = notifier.notes
+        service.readings.unsent = notifier.notes
         backups = Backups(store)
         service.readings.warnings = backups.warnings
         _serve_metrics(metrics or settings.metrics, service, core.policy, stack)

@@ -78,6 +78,7 @@ class JobView(msgspec.Struct, frozen=True):
     alike: int = 1
     last: int | None = None
     last_index: int | None = None
+    notes: list[str] = []  # what its user should know, the oldest first
 
 
 class JobList(msgspec.Struct, frozen=True):
@@ -216,7 +217,7 @@ class JobDetail(msgspec.Struct, frozen=True):
     checkpoints: int
     restart_seconds: float | None
     gpu_seconds: float
-    notices: list[str]
+    notices: list[str]  # the same as `job.notes`
     history: list[EventView]
     learning_rate_rule: str = ""
     # GPUs of the fair share now. `job.speedup` is relative to it, or to the minimum of the job
@@ -256,6 +257,7 @@ class Explanation(msgspec.Struct, frozen=True):
     habits: list[HabitView] = []
     code: str = ""  # code of the headline, for scripts, such as "waits-for-gpus"
     codes: list[str] = []  # codes of the reasons, in their order
+    notes: list[str] = []  # as in JobView
     schema: int = SCHEMA
 
 
@@ -270,6 +272,7 @@ class LogChunk(msgspec.Struct, frozen=True):
     state: str  # state of the job
     silent: str = ""  # why its server does not answer now, or with `ended`: why it never will
     skipped: int = 0  # bytes before `data` that exceeded the limit of the log
+    notes: list[str] = []  # as in JobView, without `data`: at the end of what there is
     schema: int = SCHEMA
 
 

@@ -43,7 +43,7 @@ def lines(answer: JobDetail, limit: int, bar: str = "█") -> list[str]:
     if answer.restart_times:
         text += paragraph("restarts", table(_restarts(answer.restart_times), limit))
     text += paragraph("latest events", _events(answer.history[-EVENTS:], limit))
-    text += paragraph("notices", _bullets(answer.notices, limit))
+    text += paragraph("notes", _bullets(answer.notices, limit))
     if job.state == "failed" and job.started_at:
         text += ["", *wrapped(f"why it failed: gpq logs {job.id}", limit)]
     return text

@@ -18,6 +18,11 @@ def lines(answer: Explanation, limit: int, bar: str = "█") -> list[str]:
         text += ["", "what to do:" if answer.state in ENDED else "what would change that:"]
         for remedy in answer.remedies:
             text += wrapped(safe(remedy), limit, "  - ", "    ")
+    reasons = " ".join([answer.headline, *answer.reasons])
+    notes = [note for note in answer.notes if note not in reasons]
+    if notes:
+        text += ["", "notes:"]
+        text += [line for note in notes for line in wrapped(safe(note), limit, "  - ", "    ")]
     if answer.curve:
         text += [
             "",

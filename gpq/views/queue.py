@@ -1,13 +1,14 @@
 """The table of `gpq status`: from rows of the daemon (rpc JobView, decoded as dictionaries) to
 lines of text."""
 
-from gpq.views.plain import Column, Head, duration, number, safe, table
+from gpq.views.plain import Column, Head, duration, number, safe, table, wrapped
 
 TYPE_CHECKING = False  # typing's own would have to be imported
 if TYPE_CHECKING:
     from typing import Any
 
 Row = dict[str, "Any"]
+MOST_NOTES = 6  # lines of notes below the whole queue
 FOLDED = 4  # this many jobs of an array with the same reason become one row
 ENDED = ("completed", "failed", "cancelled", "timeout")
 HEADS = (  # the columns between state and reason
@@ -70,6 +71,33 @@ def remark(row: Row) -> str:
     return f"exit {code}"
 
 
+def notes(rows: list[Row], most: int = 0) -> list[str]:
+    """`job 3: line` for each note that the reasons do not say. Jobs with the same one share a line.
+    `most`: only this many, those of new jobs and the newest of each job first."""
+    names_by_note: dict[str, list[str]] = {}
+    rank_by_note: dict[str, tuple[int, int]] = {}
+    for position, row in enumerate(rows):
+        own_notes = [note for note in row.get("notes", ()) if note not in row["reason"]]
+        for place, note in enumerate(own_notes):
+            names_by_note.setdefault(note, []).append(str(row["id"]))
+            rank = (len(own_notes) - place, -position)
+            rank_by_note[note] = min(rank, rank_by_note.get(note, rank))
+    order = sorted(names_by_note, key=rank_by_note.__getitem__) if most else [*names_by_note]
+    lines = [f"{_jobs(names_by_note[note])}: {safe(note)}" for note in order]
+    if 0 < most < len(lines):
+        lines[most:] = [f"{len(lines) - most} more: `gpq show JOB` has all notes of a job"]
+    return lines
+
+
+def _jobs(names: list[str]) -> str:
+    """`job 3`, `jobs 3, 4 and 7 others`."""
+    if len(names) == 1:
+        return f"job {names[0]}"
+    if len(names) <= FOLDED:
+        return f"jobs {', '.join(names[:-1])} and {names[-1]}"
+    return f"jobs {', '.join(names[:FOLDED])} and {len(names) - FOLDED} others"
+
+
 def named(row: Row) -> str:
     """The name. A job of an array also shows what makes it differ: `train[3]`, `train[lr=0.1
     wd=0]`."""
@@ -98,12 +126,12 @@ def folded(rows: list[Row]) -> list[Row]:
 
 
 def _alike(first: Row, second: Row) -> bool:
-    keys = ("array", "state", "reason", "user")
+    keys = ("array", "state", "reason", "user", "notes")
     return (
         first.get("array") is not None
         and first.get("alike", 1) == second.get("alike", 1) == 1
         and first["state"] in ("pending", "held")
-        and all(first[k] == second.get(k) for k in keys)
+        and all(first.get(k) == second.get(k) for k in keys)
     )
 
 
@@ -184,6 +212,8 @@ def lines(
     hidden_count = answer.get("hidden", 0)
     if hidden_count:
         text.append(f"and {hidden_count} more that ended: gpq status --all")
+    for note in notes(rows, MOST_NOTES if fold else 0):
+        text += wrapped(note, limit, "note: ", "      ")
     hint = _where_failures_are_told(rows)
     if hint and (not limit or len(hint) <= limit):
         text.append(hint)

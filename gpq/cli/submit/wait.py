@@ -6,6 +6,7 @@ import sys
 import time
 from typing import Annotated
 
+import msgspec
 import typer
 
 from gpq.cli.shared import output
@@ -14,7 +15,7 @@ from gpq.cli.shared.typer_app import Jobs, Json, frame
 from gpq.client import following
 from gpq.options.parsing import values
 from gpq.rpc import job_answers
-from gpq.views.queue import remark
+from gpq.views import queue
 
 app = frame()
 SUSPENSE = 5.0  # seconds after which gpq says why a job has not started
@@ -71,8 +72,9 @@ def until_ended(
             explained = True
 
     answer = following.until_ended(jobs, seconds, bar, longest=longest, listener=explain)
-    if not quiet:
+    if as_json or not quiet:
         output.confirm(*map(_ended, answer.jobs), result=answer if as_json else None)
+    output.note(*queue.notes([msgspec.to_builtins(job) for job in answer.jobs]))
     return next((status for job in answer.jobs if (status := following.exit_status(job))), 0)
 
 
@@ -84,5 +86,7 @@ def waiting(answer: job_answers.JobList) -> list[str]:
 
 
 def _ended(job: job_answers.JobView) -> str:
-    detail = remark({"exit_status": job.exit_status, "state": job.state, "reason": job.reason})
+    detail = queue.remark(
+        {"exit_status": job.exit_status, "state": job.state, "reason": job.reason}
+    )
     return f"job {job.id} {job.state}" + (f": {detail}" if detail else "")

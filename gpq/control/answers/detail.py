@@ -11,13 +11,12 @@ import msgspec
 from gpq.control import event_text
 from gpq.control.answers import reason_text
 from gpq.control.answers.reader import Reader
-from gpq.control.answers.sentences import SENTENCES
 from gpq.control.requests.submission import message_of
 from gpq.core.explain.explain import explain
 from gpq.core.explain.reasons import JobReasons, reason
 from gpq.core.feasibility.shapes import feasible
 from gpq.core.goodput import estimates
-from gpq.core.goodput.models import Model, is_beyond, model_of
+from gpq.core.goodput.models import Model, model_of
 from gpq.core.model import events as facts
 from gpq.core.model.jobs import TERMINAL, Job, JobState
 from gpq.core.model.placements import Shape
@@ -42,7 +41,6 @@ ENDS = (
     facts.Stopped, facts.Succeeded, facts.Failed, facts.Cancelled, facts.TimeLimitReached,
 )  # fmt: skip
 HISTORY_LINES = 200
-NO_MODEL = SENTENCES["no-model"]
 
 
 def detail(reader: Reader, job: Job, journal: Sequence[facts.Event]) -> JobDetail:
@@ -61,7 +59,7 @@ def detail(reader: Reader, job: Job, journal: Sequence[facts.Event]) -> JobDetai
         checkpoints=profile.checkpoints,
         restart_seconds=job.restart_seconds,
         gpu_seconds=job.service_at(reader.now),
-        notices=[*job.notices, *([NO_MODEL] if is_beyond(profile) else [])],
+        notices=reader.notes(job),
         history=[event_text.event_view(event) for event in journal[-HISTORY_LINES:]],
         learning_rate_rule=profile.declared.rule if profile.declared else "",
         fair_share=reader.fairness[job.id].share if job.id in reader.fairness else None,
@@ -223,7 +221,7 @@ def _with_pulse(view: RankView, pulse: RankPulse | None) -> RankView:
 def explanation(reader: Reader, job: Job) -> Explanation:
     """The answer of `gpq why`."""
     if job.state in TERMINAL:
-        return _outcome(job)
+        return _outcome(reader, job)
     answer = explain(replace(reader.snapshot, now=reader.now), reader.allocation, job)
     staging = reader.staging_of(job)
     if staging is not None:
@@ -237,6 +235,7 @@ def explanation(reader: Reader, job: Job) -> Explanation:
         int(job.id), str(job.state), words.headline, list(words.reasons), list(words.remedies),
         _moment(reader.round), curve(reader, job), _moment(reader.changed), changes(reader),
         habits(job), answer.headline.code, [reason.code for reason in answer.reasons],
+        reader.notes(job),
     )  # fmt: skip
 
 
@@ -244,12 +243,15 @@ def _moment(last_round: Round | None) -> str | None:
     return event_text.stamp(last_round.at) if last_round is not None else None
 
 
-def _outcome(job: Job) -> Explanation:
+def _outcome(reader: Reader, job: Job) -> Explanation:
     """The answer of `gpq why` for a job that has ended."""
     line, outcome = str(job.state), event_text.ended_line(job)
     if outcome:
         line = f"{line}: {outcome}"
-    return Explanation(int(job.id), str(job.state), line, [], _after(job), None, code="ended")
+    return Explanation(
+        int(job.id), str(job.state), line, [], _after(job), None, code="ended",
+        notes=reader.notes(job),
+    )  # fmt: skip
 
 
 def changes(reader: Reader) -> list[ReallocationView]:

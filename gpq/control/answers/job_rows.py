@@ -40,7 +40,8 @@ def _runs(reader: Reader, live: Sequence[Job]) -> Iterator[list[Job]]:
     run: list[Job] = []
     run_reason = ""
     for job in live:
-        reason = reader.reason(job) if job.spec.seat is not None and job.placement is None else ""
+        is_alike = job.spec.seat is not None and job.placement is None and not job.notices
+        reason = reader.reason(job) if is_alike else ""
         if run and reason and reason == run_reason and _follows(run[-1], job):
             run.append(job)
             continue

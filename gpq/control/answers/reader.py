@@ -8,11 +8,13 @@ from typing import NamedTuple
 
 from gpq.control import divergence, event_text
 from gpq.control.answers import node_rows
+from gpq.control.answers.sentences import SENTENCES
 from gpq.control.answers.status_reasons import StatusReasons
 from gpq.core.accounting.fairness import JobFairness, fairness_by_user
 from gpq.core.feasibility.checkpoints import Staging
 from gpq.core.feasibility.leases import silence
 from gpq.core.goodput import estimates
+from gpq.core.goodput.models import is_beyond
 from gpq.core.model.jobs import HOLDS_DEVICES, TERMINAL, Job, JobState, Level, Seat
 from gpq.core.model.placements import Placement, Shape
 from gpq.core.model.snapshot import Snapshot
@@ -23,6 +25,7 @@ from gpq.rpc.daemon_answers import UserShare
 from gpq.rpc.job_answers import JobView, PartView, StagingView
 from gpq.rpc.node_answers import NodeView
 
+NO_MODEL = SENTENCES["no-model"]
 MAX_COMMAND = 500  # characters of the command in a row
 
 
@@ -57,6 +60,7 @@ class Reader:
     fairness: Mapping[JobId, JobFairness] = field(default_factory=dict)
     staging: Callable[[JobId], Staging | None] = lambda job: None
     changed: Round | None = None  # the last round that changed anybody's GPUs
+    unsent: Callable[[JobId], list[str]] = lambda job: []  # notifications about it
     _indices: dict[tuple[NodeId, DeviceId], int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -118,6 +122,7 @@ class Reader:
             index=index,
             background=job.spec.background,
             params=params,
+            notes=self.notes(job),
         )
 
     def jobs(self, jobs: Iterable[Job]) -> list[JobView]:
@@ -126,6 +131,15 @@ class Reader:
     def reason(self, job: Job) -> str:
         """Why it waits, or how it ended. "" for a job that simply runs."""
         return self._reasons.reason(job)
+
+    def notes(self, job: Job) -> list[str]:
+        """What its user should know, the oldest first. Every place that shows a job shows these."""
+        lines = [*job.notices, *self.unsent(job.id)]
+        if job.placement is not None and is_beyond(job.profile):
+            lines.append(NO_MODEL)
+        if job.state in TERMINAL and job.ended_at is not None:
+            lines.append(divergence.line(job, job.ended_at))
+        return list(dict.fromkeys(filter(None, lines)))
 
     def staging_of(self, job: Job) -> Staging | None:
         """The files on their way to the servers where the job is starting."""

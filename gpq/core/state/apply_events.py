@@ -34,6 +34,7 @@ from gpq.core.model.snapshot import Snapshot
 from gpq.core.model.units import JobId, NodeId, Seconds
 from gpq.core.state.attempt_end import conclude
 from gpq.core.state.job_events import apply
+from gpq.core.state.notices import inherited, with_notices
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,7 +182,9 @@ class _Folding:
         if self._waiters is None:
             self._waiters = {name for name, waiter in jobs.items() if waiter.awaits}
         waiting = {name: jobs[name] for name in self._waiters if name in jobs}
-        jobs.update(accrual.let_go(gates.told_of_end(waiting, job), at))
+        after = accrual.let_go(gates.told_of_end(waiting, job), at)
+        line = inherited(job)
+        jobs.update({name: with_notices(waiter, line) for name, waiter in after.items()})
 
 
 def _fold_node(nodes: dict[NodeId, Node], event: NodeSeen | NodeSilent | NodeRemoved) -> None:

@@ -3,7 +3,6 @@ fact."""
 
 from __future__ import annotations
 
-import functools
 from dataclasses import replace
 
 from gpq.core.accounting import accrual
@@ -40,8 +39,7 @@ from gpq.core.model.units import NodeId
 from gpq.core.state import learn_profile
 from gpq.core.state.attempt_end import preempted
 from gpq.core.state.lifecycle import advance
-
-MAX_NOTICES = 12
+from gpq.core.state.notices import with_notices
 
 
 def apply(job: Job, event: Event) -> Job:
@@ -52,7 +50,7 @@ def apply(job: Job, event: Event) -> Job:
         case Edited():
             return _edited(job, event)
         case Idled():
-            return notice(replace(job, idle=True), event.why)
+            return with_notices(replace(job, idle=True), event.why)
         case Held() | Released():
             return _held(job, event)
         case Launched():
@@ -102,7 +100,7 @@ def _held(job: Job, event: Held | Released) -> Job:
         return replace(job, state=state, wish=DesiredState.RUN, account=account)
     account = accrual.held(job, event.at)
     job = replace(job, state=state, wish=DesiredState.HOLD, target=None, account=account)
-    return notice(job, event.why)
+    return with_notices(job, event.why)
 
 
 def _again(job: Job, wish: DesiredState) -> Job:
@@ -162,7 +160,7 @@ def _of_attempt(
         case Retuned():
             return replace(job, order=event.order)
         case Started():
-            return notice(_started(job, event), event.note)
+            return with_notices(_started(job, event), event.note)
         case StartRefused():
             return _refused(job, event)
         case Exited():
@@ -175,7 +173,7 @@ def _of_attempt(
 
 def _profiled(job: Job, event: Profiled) -> Job:
     if event.offset < 0:
-        return functools.reduce(notice, event.notices, job)
+        return with_notices(job, *event.notices)
     if event.offset <= job.report_offset:
         return job
     return learn_profile.learn(job, event)
@@ -197,7 +195,7 @@ def _stop_sent(job: Job, event: StopSent) -> Job:
         stop_forced=event.reason is StopReason.CANCEL,
     )
     if job.resumable and event.reason not in (StopReason.CANCEL, StopReason.TIME):
-        return notice(after, habits.warning(job))
+        return with_notices(after, habits.warning(job))
     return after
 
 
@@ -263,7 +261,7 @@ def _stopped(job: Job, event: Stopped) -> Job:
     )
     if not event.exit.note:
         return after
-    return notice(after, f"attempt {job.attempt}: {event.exit.note}")
+    return with_notices(after, f"attempt {job.attempt}: {event.exit.note}")
 
 
 def _keeps_one(end: Exit) -> bool:
@@ -280,7 +278,7 @@ def _finished(job: Job, event: Succeeded | Failed | Cancelled | TimeLimitReached
         ended = event.at
         after = replace(job, account=accrual.closed(job, ended))
     after = replace(after, state=advance(job.state, event), ended_at=ended)
-    return notice(after, event.exit.note)
+    return with_notices(after, event.exit.note)
 
 
 def _released(job: Job, ended: float) -> Job:
@@ -294,10 +292,3 @@ def _released(job: Job, ended: float) -> Job:
         launched_at=None,
         started_at=None,
     )
-
-
-def notice(job: Job, line: str) -> Job:
-    """`job` with one more line for its user. The same line does not appear twice in a row."""
-    if not line or (job.notices and job.notices[-1] == line):
-        return job
-    return replace(job, notices=(*job.notices, line)[-MAX_NOTICES:])

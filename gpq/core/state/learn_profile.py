@@ -17,9 +17,9 @@ from gpq.core.model.placements import BatchOrder
 from gpq.core.model.profile import Declared, Noise, NoisePoint, Profile, ProfileRow
 from gpq.core.model.units import Seconds
 from gpq.core.state.measurements import merge, throughput, with_losses
+from gpq.core.state.notices import with_notices
 from gpq.core.state.stragglers import describe, judged, stragglers
 
-MAX_NOTICES = 12
 MOST_RESTARTS = 12  # whose times are kept
 # relative change of a mean that needs no new model: the model's own error is larger
 TIME_TOLERANCE = 0.03
@@ -113,11 +113,7 @@ def _notices_after(before: Job, after: Job, event: Profiled) -> tuple[str, ...]:
     if event.ranks:
         old_ranks = stragglers(before)
         lines += [describe(after, rank) for rank in stragglers(after) if rank not in old_ranks]
-    notices = before.notices
-    for line in lines:
-        if notices[-1:] != (line,):
-            notices = (*notices, line)[-MAX_NOTICES:]
-    return notices
+    return with_notices(before, *lines).notices
 
 
 def _mean_restart(job: Job, event: Profiled) -> Seconds | None:

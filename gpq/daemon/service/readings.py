@@ -45,7 +45,8 @@ SEARCHED = 1000  # ended jobs in a query without --all
 
 
 class Readings:
-    """Answers from any thread. `notes` are notifications about a job that could not be sent."""
+    """Answers from any thread. `unsent` looks up notifications about a job that could not
+    be sent."""
 
     def __init__(
         self,
@@ -60,7 +61,7 @@ class Readings:
         self._policy = policy
         self._staging = staging
         self._logs = LogReader(controller, past, tail)
-        self.notes: Callable[[JobId], list[str]] = lambda job: []
+        self.unsent: Callable[[JobId], list[str]] = lambda job: []
         self.warnings: Callable[[], list[str]] = list
         self._fairness: tuple[Snapshot, Mapping[JobId, JobFairness]] = (Snapshot(), {})
         self.handlers: Handlers = {
@@ -95,6 +96,7 @@ class Readings:
             fairness,
             self._staging,
             controller.last_change,
+            self.unsent,
         )
 
     def _status(self, request: requests.Status, peer: Peer) -> job_answers.JobList:
@@ -180,11 +182,7 @@ class Readings:
 
     def _show(self, request: requests.Show, peer: Peer) -> job_answers.JobDetail:
         reader, job = self._find(request.job)
-        answer = detail.detail(reader, job, self._past.events(job=job.id))
-        notes = self.notes(job.id)
-        if not notes:
-            return answer
-        return msgspec.structs.replace(answer, notices=[*answer.notices, *notes])
+        return detail.detail(reader, job, self._past.events(job=job.id))
 
     def _history(self, request: requests.History, peer: Peer) -> account_answers.HistoryList:
         controller = self._controller
@@ -199,7 +197,11 @@ class Readings:
 
     def _read_log(self, request: requests.Logs, peer: Peer) -> job_answers.LogChunk:
         name = single(request.job, self._controller.snapshot, self._past)
-        return self._logs.read(name, request, peer.crowded)
+        chunk = self._logs.read(name, request, peer.crowded)
+        if chunk.data:
+            return chunk
+        reader, job = self._find(str(name))
+        return msgspec.structs.replace(chunk, notes=reader.notes(job))
 
     def _nodes(self, request: requests.Nodes, peer: Peer) -> node_answers.NodeList:
         reader = self._reader()

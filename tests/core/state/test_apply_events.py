@@ -227,3 +227,13 @@ def test_jobs_changed_in_place_are_those_in_the_answer() -> None:
     assert folded.snapshot.jobs is own
     assert sorted(own) == [1, 2]
     assert sorted(here.jobs) == [1]
+
+
+def test_a_note_that_comes_again_is_kept_once_as_the_newest() -> None:
+    """Two notes that alternate would soon push out all others."""
+    one = running(1, on("a", 0), attempt=1)
+    reports = [
+        facts.Profiled(float(at), JobId(1), 1, at, notices=(line,))
+        for at, line in enumerate(["first", *["x", "y"] * 9], 1)
+    ]
+    assert fold(snapshot(node("a"), one), reports).snapshot.jobs[JobId(1)].notices == ("first", "x", "y")
