@@ -70,6 +70,11 @@ class Parts:
         self._script_parts += 1
         self.add("{}{}".format(USER, name if name is not None else self._script_parts), part)
 
+    def kinds(self) -> List[str]:
+        """The types of the parts that have no name, by the number of the script's call."""
+        numbers = range(1, self._script_parts + 1)
+        return [type(self._parts.get("{}{}".format(USER, n))).__name__ for n in numbers]
+
     def held(self) -> List[Any]:
         """The parts themselves, including those registered later."""
         return self._part_list

@@ -1,10 +1,8 @@
 """Runs around a micro-batch: before its body, and after it."""
 
-import time
 from typing import Any, List, Optional
 
 import torch
-import torch.distributed as dist
 
 from gpq_agent.train import internals
 from gpq_agent.train.attempt.runtime import Runtime
@@ -15,21 +13,16 @@ from gpq_agent.train.attempt.steps import StepRecord
 from gpq_agent.train.checkpoints.state_parts import Parts
 from gpq_agent.train.data.sample_audit import Ledger
 from gpq_agent.train.data.sampler import MicroBatch
-from gpq_agent.train.errors import GpqTrainError
 from gpq_agent.train.habits.observers import Observers
 from gpq_agent.train.optim.lr_rules import Adjustment
 from gpq_agent.train.optim.step_gate import StepGate
+from gpq_agent.train.runtime.agreement import SKIPPED
 
 from .backward import BackwardCalls
 from .batch_watch import BatchWatch
 from .first_part import FirstPart
 from .loop_start import LoopStart
 from .weighing import Weighing
-
-MEET_SECONDS = 15.0  # seconds that a replica may wait in its backward pass for one that had none
-MEET_AT_MOST = (
-    600.0  # seconds that replicas may be apart in such a step: other servers are not seen
-)
 
 
 class TrainingLoop:
@@ -223,16 +216,5 @@ class TrainingLoop:
         """A step had no backward pass. Either the other replicas had none either, however long they
         take, or they wait in theirs for this one forever."""
         runtime = self._runtime
-        work = dist.all_reduce(torch.zeros(1), group=runtime.group, async_op=True)
-        begin = alone = time.monotonic()
-        while not work.is_completed():
-            now = time.monotonic()
-            if not runtime.pulse.others_wait(runtime.meter.steps):
-                alone = now
-            if now > min(alone + MEET_SECONDS, begin + MEET_AT_MOST):
-                raise GpqTrainError(
-                    "this replica skipped backward() in a step in which other replicas wait for it",
-                    "run backward() for every batch on every replica, and multiply an unwanted "
-                    "loss by 0",
-                )
-            time.sleep(0.01)
+        runtime.agreement.call = SKIPPED
+        runtime.agreement.meet(lambda: runtime.pulse.others_wait(runtime.meter.steps))

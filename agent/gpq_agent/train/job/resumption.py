@@ -39,24 +39,15 @@ class Resumption:
         replicas or from the previous attempt, for a part that cannot be saved, and for a checkpoint
         that does not fit the script.
         """
-        self._demand_equal_parts()
-        self._register_progress(components, data)
-        self._register_components(components)
-        self._restore(data)
-
-    def _demand_equal_parts(self) -> None:
-        """Raises GpqTrainError on every replica if a number of job.state() means another part on
-        one of them than on rank 0. Collective."""
-        agreement = self._engine.runtime.agreement
-        parts = self._engine.checkpointer.parts.of_the_script()
-        kinds = {name: type(part).__name__ for name, part in parts.items()}
-        of_rank_0 = agreement.broadcast(kinds)
-        differs = any(of_rank_0.get(name, kind) != kind for name, kind in kinds.items())
-        if any(row[0] for row in agreement.gather([float(differs)])):
+        engine = self._engine
+        if engine.runtime.agreement.unlike(engine.checkpointer.parts.kinds()) is not None:
             raise GpqTrainError(
                 "job.state() keeps other objects on one replica than on replica 0",
                 'call it in the same order on every replica, or give names: job.state(part, "ema")',
             )
+        self._register_progress(components, data)
+        self._register_components(components)
+        self._restore(data)
 
     def _register_progress(self, components: Components, data: Optional[TrainingData]) -> None:
         engine, parts = self._engine, self._engine.checkpointer.parts

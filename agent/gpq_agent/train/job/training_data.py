@@ -1,6 +1,6 @@
 """What `job.loader()` makes: limits of the batch, the order of the data, and the loader."""
 
-from typing import Any, Dict, NamedTuple, Optional
+from typing import NamedTuple, Optional
 
 from gpq_agent.train.data.batches import Limits, starting
 from gpq_agent.train.data.fingerprint import Fingerprint
@@ -45,18 +45,21 @@ def make_training_data(
         size = check.size(size, sizes.batch_size or 1)
     own_order = ordering.own_order(size)
     limits = _within_memory(engine, sizes.limits(environment.replicas, own_order, seed))
-    _demand_equal(
-        engine,
-        {
-            "data set": size,
-            "batch_size": int(limits.base_batch),
-            "max_batch_size": int(limits.max_batch),
-            "fixed_batch": bool(limits.fixed),
-            "shuffle": ordering.shuffle is None or bool(ordering.shuffle),
-            "drop_last": bool(ordering.drop_last),
-            "sampler": ordering.has_sampler,
-        },
-    )
+    arguments = {
+        "data set": size,
+        "batch_size": int(limits.base_batch),
+        "max_batch_size": int(limits.max_batch),
+        "fixed_batch": bool(limits.fixed),
+        "shuffle": ordering.shuffle is None or bool(ordering.shuffle),
+        "drop_last": bool(ordering.drop_last),
+        "sampler": ordering.has_sampler,
+    }
+    unlike = engine.runtime.agreement.unlike(list(arguments.values()))
+    if unlike is not None:
+        rank, place = unlike
+        words = "replica {} calls job.loader() with another {} than replica 0"
+        hint = "pass the same on every replica"
+        raise GpqTrainError(words.format(rank, list(arguments)[place]), hint)
     if check is not None:
         limits = check.limits(limits)
     cursor = GlobalSampler(
@@ -88,21 +91,6 @@ def make_training_data(
         fingerprint = Fingerprint(source.dataset, dataset_size(source.dataset))
     engine.attach_data(limits, cursor, noise)
     return TrainingData(limits, noise, loader, fingerprint)
-
-
-def _demand_equal(engine: Engine, arguments: Dict[str, Any]) -> None:
-    """Raises GpqTrainError on every replica if one calls job.loader() with other arguments than
-    rank 0. Collective."""
-    agreement, names = engine.runtime.agreement, list(arguments)
-    of_rank_0 = agreement.broadcast(arguments)
-    places = [place for place, name in enumerate(names) if arguments[name] != of_rank_0[name]]
-    rows = agreement.gather([float(places[0]) if places else -1.0])
-    for rank, (place,) in enumerate(rows):
-        if place >= 0:
-            words = "replica {} calls job.loader() with another {} than replica 0"
-            raise GpqTrainError(
-                words.format(rank, names[int(place)]), "pass the same on every replica"
-            )
 
 
 def _within_memory(engine: Engine, limits: Limits) -> Limits:

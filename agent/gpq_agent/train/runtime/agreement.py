@@ -18,15 +18,15 @@ LONGEST_VALUE = 1 << 24  # bytes
 LOOK_SECONDS = 1.0  # between two looks at replicas that wait
 MEET_SECONDS = 15.0  # seconds that another replica may wait for one that waits here
 # What a script does when its replicas agree on something.
-LOOP, STEP = "a loop over job.loader()", "the next step"
+LOOP, STEP, SKIPPED = "a loop over job.loader()", "the next step", "a step without backward()"
 EPOCH, END = "the end of an epoch", "the end of the training"
 CALLS = (
     "gpq.init()", "job.loader()", "job.prepare()", "job.saved()", "job.weigh()", "optimizer.step()",
-    "job.should_stop()", LOOP, STEP, EPOCH, END,
+    "job.should_stop()", LOOP, STEP, SKIPPED, EPOCH, END,
 )  # fmt: skip
 TOGETHER = (
-    "loop over job.loader() and make these calls on every replica. One alone may call the model, "
-    "job.log(), job.eval() and job.state()"
+    "make these calls on every replica, and run backward() for every batch (multiply an unwanted "
+    "loss by 0). One replica alone may call the model, job.log(), job.eval() and job.state()"
 )
 
 
@@ -76,7 +76,7 @@ class Agreement:
         It is the same on each. The first call waits, so that the first step already follows the
         order that the job started with.
         """
-        proposal = self._wait()
+        proposal = self.drain()
         if proposal is not None:
             self._countdown = max(proposal.pause - 1, 0)
             return proposal
@@ -86,7 +86,7 @@ class Agreement:
         self._pending = self._send(self.propose())
         if self._is_first or self._group is None:
             self._is_first = False
-            proposal = self._wait()
+            proposal = self.drain()
             self._countdown = max(proposal.pause - 1, 0) if proposal else 0
         return proposal
 
@@ -117,14 +117,26 @@ class Agreement:
         """The values of every replica, by rank, as many on each."""
         return self._gather(torch.tensor(values, dtype=torch.float64))
 
-    def meet(self) -> None:
-        """Wait for the same call of the others."""
+    def meet(self, is_awaited: Optional[Callable[[], bool]] = None) -> None:
+        """Wait for the same call of the others. `is_awaited`: by default that of this job."""
         if self._group is not None:
-            self._receive(self._send())
+            self._receive(self._send(), is_awaited or self._is_awaited)
 
-    def drain(self) -> None:
-        """There is nothing more to agree on: wait for what is still running."""
-        self._wait()
+    def unlike(self, values: List[Any]) -> Optional[Tuple[int, int]]:
+        """Rank and place of the first value that differs from rank 0's in the same place."""
+        pairs = enumerate(zip(values, self.broadcast(values)))
+        place = next((place for place, (own, other) in pairs if own != other), -1)
+        rows = enumerate(self.gather([float(place)]))
+        return next(((rank, int(row[0])) for rank, row in rows if row[0] >= 0), None)
+
+    def drain(self) -> Optional[Proposal]:
+        """Wait for what is still running."""
+        if self._pending is None:
+            return None
+        pending, self._pending = self._pending, None
+        proposals = [Proposal(*row[2:]) for row in self._receive(pending, self._is_awaited)]
+        # A signal may reach any replica.
+        return proposals[0]._replace(stop=max(proposal.stop for proposal in proposals))
 
     # -- inside ------------------------------------------------------------------------------------
 
@@ -145,35 +157,24 @@ class Agreement:
         rows = [torch.empty_like(own) for _ in range(dist.get_world_size(self._group))]
         return rows, dist.all_gather(rows, own, group=self._group, async_op=True)
 
-    def _receive(self, pending: Rows) -> List[List[int]]:
+    def _receive(self, pending: Rows, is_awaited: Callable[[], bool]) -> List[List[int]]:
         """The rows of all replicas, by rank."""
         tensors, work = pending
         alone = time.monotonic()
         while work is not None and not self._is_done(work):
-            if not self._is_awaited():
+            if not is_awaited():
                 alone = time.monotonic()
             if time.monotonic() > alone + MEET_SECONDS:
                 words = "replica {} waits in {}, and another one waits for it in backward()"
                 raise GpqTrainError(words.format(self._rank, self.call), TOGETHER)
         rows: List[List[int]] = [tensor.tolist() for tensor in tensors]
-        first_call, first_place, *_ = rows[0]
-        for rank, (call, place, *_) in enumerate(rows):
-            if call != first_call:
-                words = "replica 0 is in {}, but replica {} in {}"
-                sides = CALLS[first_call], rank, CALLS[call]
+        for rank, row in enumerate(rows):
+            if row[:2] != rows[0][:2]:
+                words = "replica 0 is in {} (step {}), but replica {} in {} (step {})"
+                (call, place, *_), (other_call, other_place, *_) = rows[0], row
+                sides = CALLS[call], place, rank, CALLS[other_call], other_place
                 raise GpqTrainError(words.format(*sides), TOGETHER)
-            if place != first_place:
-                words = "replica 0 has begun {} steps, but replica {} has begun {}"
-                raise GpqTrainError(words.format(first_place, rank, place), TOGETHER)
         return rows
-
-    def _wait(self) -> Optional[Proposal]:
-        if self._pending is None:
-            return None
-        pending, self._pending = self._pending, None
-        proposals = [Proposal(*row[2:]) for row in self._receive(pending)]
-        # A signal may reach any replica.
-        return proposals[0]._replace(stop=max(proposal.stop for proposal in proposals))
 
     def _is_done(self, work: dist.Work) -> bool:
         """Waits for it, but not for long."""
