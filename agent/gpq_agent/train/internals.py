@@ -162,6 +162,11 @@ def synchronise(model: torch.nn.Module, enable: bool) -> None:
     model.__dict__["require_backward_grad_sync"] = enable
 
 
+def end_workers(loader: Any) -> None:
+    """The next loop over a DataLoader starts new workers, also if they are persistent."""
+    loader._iterator = None
+
+
 def share_buffers(model: Any) -> None:
     """Give all replicas rank 0's buffers, as DistributedDataParallel does in a forward pass.
 

@@ -1,5 +1,6 @@
 """What job.loader() accepts: samplers, batch samplers and options of torch's DataLoader. Also its reported length."""
 
+import multiprocessing
 from collections.abc import Callable
 from typing import Any
 
@@ -228,6 +229,31 @@ def test_an_iterable_data_set_is_refused_with_advice() -> None:
     with pytest.raises(GpqTrainError, match="Stream is an IterableDataset") as caught:
         job().loader(Stream(), 4, sampler=RandomSampler(range(4)))
     assert "should_stop" in caught.value.hint
+
+
+class Dated(Examples):
+    """Each example is the epoch."""
+
+    epoch = 0
+
+    def __getitem__(self, index: int) -> Any:
+        return torch.tensor(self.epoch)
+
+
+def test_persistent_workers_know_the_epoch_that_the_script_sets(capsys: pytest.CaptureFixture[str]) -> None:
+    data, this = Dated(20), job()
+    subset = torch.utils.data.Subset(data, range(20))
+    loader = this.loader(subset, 10, fixed_batch=True, num_workers=1, persistent_workers=True)
+    model = network()
+    this.prepare(model, adam(model))
+    epochs, workers = [], []
+    for epoch in this.epochs(4):
+        data.epoch = min(epoch, 2)
+        epochs.append({int(value) for batch in loader for value in batch})
+        workers += [process.pid for process in multiprocessing.active_children()]
+    assert epochs == [{0}, {1}, {2}, {2}]
+    assert len(set(workers)) == 3, "the last epoch keeps the workers of the one before"
+    assert capsys.readouterr().err.count("the data set has changed since its persistent workers started") == 1
 
 
 def test_a_sampler_does_not_change_the_random_numbers_of_the_script() -> None:

@@ -3,11 +3,12 @@
 import dis
 import inspect
 import sys
-from typing import Any, Callable, Iterator, List, Optional, Protocol, Tuple
+from typing import Any, Callable, Dict, Iterator, List, Optional, Protocol, Tuple
 
 import torch
 from torch.utils.data import DataLoader, IterableDataset
 
+from gpq_agent.train import internals
 from gpq_agent.train.data.sampler import GlobalSampler, MicroBatch
 from gpq_agent.train.errors import GpqTrainError
 from gpq_agent.train.runtime.rng import stable_seed
@@ -86,6 +87,8 @@ class Loader:
             None  # the micro-batch that the script has dropped at once
         )
         self._engine = engine
+        self._has_renewed = False
+        self._copied: List[Dict[str, Any]] = []  # attributes of the data set that the workers have
         # Not the script's own generator: numbers drawn from that must not depend on the number of
         # stops.
         self._workers = None if generator is None else torch.Generator()
@@ -158,6 +161,7 @@ class Loader:
         engine.boundary()
         engine.renewed()
         self._seed_workers()
+        self._renew_workers()
         batches = iter(self._data)
         is_over = sampler.is_over
         while not is_over:
@@ -199,6 +203,21 @@ class Loader:
         if look is not None and look.last:
             self.sampler.consumed(look.step)
 
+    def _renew_workers(self) -> None:
+        """Persistent workers keep their copy of the data set. If the script has changed it since,
+        as with set_epoch(), they start again, as they would after a restart."""
+        if not self._data.persistent_workers:
+            return
+        copied, self._copied = self._copied, _attributes(self.dataset)
+        if copied and any(map(_differ, copied, self._copied)):
+            if not self._has_renewed:
+                self._has_renewed = True
+                self._engine.notice(
+                    "the data set has changed since its persistent workers started, so gpq starts "
+                    "new ones for each such epoch"
+                )
+            internals.end_workers(self._data)
+
     def _seed_workers(self) -> None:
         if self._workers is not None:
             epoch, consumed = self.sampler.cursor
@@ -218,6 +237,21 @@ def _is_called_by_next(frame: Any) -> bool:
             return operation.startswith("CALL")
         frame = frame.f_back  # it only passes batches on, so look at its caller
     return False
+
+
+def _attributes(dataset: Any) -> List[Dict[str, Any]]:
+    """Those of a data set, and of the data sets in it."""
+    levels = []
+    while dataset is not None:
+        levels.append(dict(getattr(dataset, "__dict__", {})))
+        dataset = getattr(dataset, "dataset", None)
+    return levels
+
+
+def _differ(attributes: Dict[str, Any], later: Dict[str, Any]) -> bool:
+    """Were any assigned, added or removed?"""
+    same = attributes.keys() == later.keys()
+    return not same or any(attributes[name] is not value for name, value in later.items())
 
 
 def dataset_size(dataset: Any) -> int:
