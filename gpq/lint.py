@@ -1,5 +1,5 @@
-"""Hints from the source of a script: values by which a loop over job.epochs() may end, or that it
-keeps as its best, and that a restart resets.
+"""Hints from the source of a script: what a restart resets. Values by which a loop over
+job.epochs() may end or that it keeps as its best, averages of the weights, and a GradScaler.
 
 Pure: text in, lines out. A hint takes no freedom from a job. It reads only one file and follows no
 calls, so it does not see what a function counts in its own variable.
@@ -8,6 +8,7 @@ calls, so it does not see what a function counts in its own variable.
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
@@ -18,6 +19,9 @@ NUMBERS = ("float", "int", "list", "dict", "set", "deque")  # these make a plain
 # Attributes of a job that survive a restart.
 ASKS = ("step", "progress", "should_stop", "done", "epoch", "samples")
 LIBRARIES = ("torch", "nn", "optim", "np", "numpy")
+# Calls that copy weights.
+COPIERS = re.compile(r"deepcopy|clone|AveragedModel|\w*(EMA|Ema(?![a-z])|MovingAverage)\w*")
+UPDATES = ("update", "update_parameters")  # methods of averages, besides those that end with "_"
 SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ClassDef)
 LOOPS = (ast.For, ast.AsyncFor, ast.While)
 Loop = ast.For | ast.AsyncFor
@@ -28,11 +32,14 @@ class Source:
     """What the whole file says, by name.
 
     plain: the line that makes it a number or a collection. objects: the line that makes it an
-    instance of a class. state_names: names passed to job.state() or job.prepare().
+    instance of a class. copies: the line that copies weights. scalers: the line that makes it a
+    GradScaler. state_names: names passed to job.state() or job.prepare().
     """
 
     plain: dict[str, int] = field(default_factory=dict)
     objects: dict[str, int] = field(default_factory=dict)
+    copies: dict[str, int] = field(default_factory=dict)
+    scalers: dict[str, int] = field(default_factory=dict)
     state_names: set[str] = field(default_factory=set)
     changed_by_methods: set[str] = field(default_factory=set)
 
@@ -84,7 +91,12 @@ def _note(source: Source, name: str, value: ast.expr, line: int) -> None:
         return
     if _is_kept(value):
         source.state_names.add(name)
-    elif _is_plain(value):
+        return
+    if "GradScaler" in _called(value):
+        source.scalers.setdefault(name, line)
+    elif any(map(COPIERS.fullmatch, _called(value))):
+        source.copies.setdefault(name, line)
+    if _is_plain(value):
         source.plain.setdefault(name, line)
     elif _is_instance(value):
         source.objects.setdefault(name, line)
@@ -102,6 +114,10 @@ def _hints(loop: Loop, source: Source) -> Iterator[tuple[str, str]]:
         instances = _instances(tests, source, loop)
         yield from _exit_hints(line, names & carried, names & numbers, instances)
     yield from _best_hints(loop, carried - exit_names)
+    yield from _average_hints(loop, source)
+    for name in sorted(source.scalers.keys() - source.state_names):
+        scaler = f"line {source.scalers[name]}: a restart of the job resets the scale of `{name}`: "
+        yield name, scaler + f"call job.prepare(model, optimizer, scaler={name})"
 
 
 def _exit_hints(
@@ -128,6 +144,42 @@ def _best_hints(loop: Loop, carried: set[str]) -> Iterator[tuple[str, str]]:
                 f"line {node.lineno}: a restart of the job resets `{name}`, the best value so far: "
             )
             yield name, best + _cure(name)
+
+
+def _average_hints(loop: Loop, source: Source) -> Iterator[tuple[str, str]]:
+    """For copies of weights from before the loop that it updates."""
+    names = {name for node in _inside(loop.body) for name in _updated(node)} - source.state_names
+    for name in sorted(names):
+        line = source.copies.get(name, loop.lineno)
+        if line < loop.lineno:
+            average = f"line {line}: a restart of the job resets `{name}`, an average of weights: "
+            cure = "make it a module (AveragedModel), call job.state() with it before the loop"
+            yield name, f"{average}{cure}, and update it only if job.at_step"
+
+
+def _updated(node: ast.AST) -> set[str]:
+    """Names whose tensors this node changes in place."""
+    if isinstance(node, ast.For):
+        targets, iterables = [node.target], [node.iter]
+        if isinstance(node.iter, ast.Call) and isinstance(node.target, ast.Tuple):
+            targets, iterables = node.target.elts, node.iter.args
+        changes = set[str]().union(*(_updated(part) for part in _inside(node.body)))
+        pairs = zip(targets, iterables, strict=False)
+        changed = [item for target, item in pairs if _names(target) & changes]
+        return set[str]().union(*map(_names, changed))
+    if isinstance(node, ast.Assign | ast.AugAssign):
+        targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+        return {_name(item.value) for item in targets if isinstance(item, ast.Subscript)} - {""}
+    method = _attribute(node)
+    if not isinstance(node, ast.Call) or not (method in UPDATES or method.endswith("_")):
+        return set()
+    return _names(node.func).union(*map(_names, node.args[:1] if method.startswith("_") else []))
+
+
+def _called(value: ast.expr) -> list[str]:
+    """The last names of everything that an expression calls."""
+    calls = [node.func for node in ast.walk(value) if isinstance(node, ast.Call)]
+    return [item.attr if isinstance(item, ast.Attribute) else _name(item) for item in calls]
 
 
 def _cure(name: str) -> str:

@@ -13,16 +13,19 @@ from tests.habits.proven import HINTED
 
 ENDING = {**HINTED, "best-forgotten": "best"}
 TRICKY = {"leaves-by-facts"}  # counts what an option turns off
+AVERAGES = {"ema-deepcopy", "mean-teacher"}  # gpq check finds these too
 
 
-@pytest.mark.parametrize("name", ENDING)
-def test_a_hint_names_a_loop_condition_that_a_restart_resets(name: str) -> None:
+@pytest.mark.parametrize("name", [*ENDING, *AVERAGES])
+def test_a_hint_names_what_a_restart_resets(name: str) -> None:
     lines = hints(textwrap.dedent(inspect.getsource(load()[name].loop)))
-    assert any(f"a restart of the job resets `{ENDING[name]}`, " in line for line in lines)
+    reset = ENDING.get(name, "")
+    reset = reset if "`" in reset else f"`{reset}"
+    assert any(f"a restart of the job resets {reset}" in line for line in lines)
 
 
 def test_other_loops_get_no_hints() -> None:
-    others = {name: habit for name, habit in load().items() if name not in ENDING and name not in TRICKY}
+    others = {name: habit for name, habit in load().items() if name not in {*ENDING, *TRICKY, *AVERAGES}}
     found = {name: hints(textwrap.dedent(inspect.getsource(habit.loop))) for name, habit in others.items()}
     assert {name: lines for name, lines in found.items() if lines} == {}
 
@@ -60,3 +63,37 @@ def test_unreadable_scripts_have_no_hints_and_long_lists_are_cut() -> None:
     many = "".join(f"a{number} = 0\n" for number in range(20)) + "for epoch in job.epochs(9):\n"
     many += "".join(f"    a{number} += 1\n    if a{number} > 3:\n        break\n" for number in range(20))
     assert len(hints(many)) == MOST
+
+
+AVERAGE = """
+{made}
+scaler = GradScaler()
+{given}
+for epoch in job.epochs(9):
+    for x, y in loader:
+        {update}
+"""
+
+
+@pytest.mark.parametrize(
+    ("made", "update"),
+    [
+        ("ema = ModelEmaV3(model)", "ema.update(model)"),
+        ("ema = AveragedModel(model)", "ema.update_parameters(model)"),
+        ("ema = [item.clone() for item in model.parameters()]", "torch._foreach_lerp_(ema, weights, 0.1)"),
+        ("ema = deepcopy(model.state_dict())", "ema[name] = 0.9 * ema[name] + 0.1 * weight"),
+    ],
+)
+def test_an_average_and_a_scaler_that_the_job_was_given_get_no_hint(made: str, update: str) -> None:
+    lines = hints(AVERAGE.format(made=made, update=update, given=""))
+    assert [line.partition(":")[0] for line in lines] == ["line 2", "line 3"]
+    assert "an average of weights" in lines[0]
+    assert lines[1].endswith("scaler=scaler)")
+    given = "job.state(ema); job.prepare(model, optimizer, scaler=scaler)"
+    assert hints(AVERAGE.format(made=made, update=update, given=given)) == []
+
+
+@pytest.mark.parametrize("use", ["loss += kl(model(x), frozen(x))", "frozen.load_state_dict(model.state_dict())"])
+def test_a_copy_that_no_loop_averages_gets_no_hint(use: str) -> None:
+    given = "job.prepare(model, optimizer, scaler=scaler)"
+    assert hints(AVERAGE.format(made="frozen = deepcopy(model).requires_grad_(False)", given=given, update=use)) == []

@@ -40,15 +40,11 @@ PLANTED: dict[str, tuple[str, ...]] = {
     "lbfgs": ("closure",),
     "adam-closure": ("closure",),
     "hand-step": ("hand-step",),
-    "hand-step-momentum": ("hand-step", "forgotten-copy"),
     "gan": ("step-between",),
     "sam-class": ("two-passes",),
     "sam-by-hand": ("two-passes", "hand-step"),
     "optimizer-not-given": ("other-optimizer",),
     "scheduler-forgotten": ("forgotten-scheduler",),
-    "scaler-forgotten": ("forgotten-scaler",),
-    "ema-forgotten": ("forgotten-copy",),
-    "ema-dict": ("forgotten-copy",),
     "ema-unguarded": ("state-in-pieces",),
     "rate-own-counter": ("own-rate",),
     "accumulation-by-hand": ("hand-accumulation",),
@@ -98,7 +94,6 @@ PLANTED: dict[str, tuple[str, ...]] = {
 }
 # Habits that the library cannot see at once, so a guess must name them: loop -> (code, shapes that differ).
 GUESSED = {"plateau-training-loss": ("replicas-apart", ("two replicas", "two replicas, accumulating", RESUMED))}
-MISSED = {"ema-dict"}  # gpq compares only averages that a module holds
 # They leave an epoch after eight batches, or change their training later than the steps of a check.
 LATER = (
     "break-early", "takewhile-counts", "islice-some", "islice-enumerate", "zip-range-short", "loss-by-index", "loss-later",
@@ -125,7 +120,7 @@ def faults(name: str, verdict: Mapping[str, Any]) -> list[str]:
     told = {each["code"] for each in verdict["habits"]}
     suspected = {code for code in codes if HABITS[code].evidence == SUSPECTED}
     found = [f"{code} is not told" for code in codes if code not in told and code not in suspected]
-    if suspected and name not in MISSED and told.isdisjoint(codes):
+    if suspected and told.isdisjoint(codes):
         found.append(f"none of {', '.join(codes)} shows")
     if not codes:
         found += [f"{code} is told, but nothing should be" for code in sorted(told)]

@@ -1,8 +1,8 @@
 """Loops that train something else although the library sees nothing.
 
 PROVEN: `gpq check` finds them, in these shapes of the table. `make planted` compares each with its verdict. HINTED:
-they end by a value that a restart resets, later than a check looks. `gpq submit` sees it in their source, and
-`tests/test_lint.py` tests the hints.
+a restart resets a value by which they end, later than a check looks, or an average or a scale that no check compares.
+`gpq submit` sees it in their source, and `tests/test_lint.py` tests the hints.
 """
 
 ALL = ("accumulate", "split", "two", "two-acc", "resize")
@@ -29,6 +29,11 @@ PROVEN: dict[str, tuple[str, ...]] = {
     "loss-root": ALL,
     "loss-variance": ALL,
     "hardest-four": ("accumulate", "split", "two", "resize"),
+    "hand-step-momentum": ("resize",),
+    "lookahead": ("accumulate", "two-acc", "resize"),
+    "ema-forgotten": ("accumulate", "split", "two-acc", "resize"),
+    "ema-deepcopy": ("accumulate", "split", "two-acc", "resize"),
+    "mean-teacher": ("accumulate", "split", "two-acc", "resize"),
     "zero-never": ("resize",),
     "zero-every-second": ("accumulate", "split", "two-acc", "resize"),
     "bank-refilled": ALL,
@@ -67,4 +72,7 @@ HINTED = {
     "patience-history": "history",
     "epochs-numbered": "number",
     "steps-counted": "steps",
+    "ema-dict": "shadow",
+    "ema-list": "shadow",
+    "scaler-forgotten": "the scale of `scaler`",
 }

@@ -107,13 +107,6 @@ class FirstPartEnd(NamedTuple):
     parts: Sequence[str]
 
 
-class Boundary(NamedTuple):
-    """Between two steps. `steps`: of this attempt so far. `changed`: the newest changed weights."""
-
-    steps: int
-    changed: bool
-
-
 class Failure(NamedTuple):
     """This error is about to end the script, in micro-batch `place` of `micro_batches`, with
     `examples` of the `total` examples of its step."""

@@ -6,7 +6,7 @@ that gpq can do without, the function says what it returns then.
 
 import sys
 from operator import attrgetter
-from typing import Any, Callable, Dict, List, Set
+from typing import Any, Callable, Dict, List
 
 import torch
 import torch.distributed.rendezvous  # a module that torch.distributed hides behind a function
@@ -104,31 +104,9 @@ def is_compiled() -> bool:
     return any(item is not None for item in getattr(frame, "cached_backends", {}).values())
 
 
-def attributes_of(item: Any) -> Dict[str, Any]:
-    """Its own attributes, without running code of its class. Raises AttributeError if it can have
-    none."""
-    attributes: Dict[str, Any] = object.__getattribute__(item, "__dict__")
-    return attributes
-
-
-def parameters_of(module: torch.nn.Module) -> List[Any]:
-    """As torch's own parameters() yields them, without running code of the module's class."""
-    parameters: Dict[int, Any] = {}
-    visited: Set[int] = set()
-    queue: List[Any] = [module]
-    while queue:
-        item = queue.pop()
-        if item is None or id(item) in visited:
-            continue
-        visited.add(id(item))
-        attributes = attributes_of(item)
-        parameters.update(
-            (id(parameter), parameter)
-            for parameter in dict.values(attributes["_parameters"])
-            if parameter is not None
-        )
-        queue += reversed(list(dict.values(attributes["_modules"])))
-    return list(parameters.values())
+def has_scheduler(optimizer: Any) -> bool:
+    """Was a scheduler of torch ever made for it? False if torch leaves no mark."""
+    return hasattr(optimizer.step, "_wrapped_by_lr_sched")
 
 
 def scale_of(scaler: Any) -> Any:
@@ -138,10 +116,6 @@ def scale_of(scaler: Any) -> Any:
     """
     scale = getattr(scaler, "_scale", None)
     return scaler.get_scale() if scale is None else scale
-
-
-def has_scaled(scaler: Any) -> bool:
-    return dict.get(attributes_of(scaler), "_scale") is not None
 
 
 def enter_without_effect(autocast: Any, enter: Callable[[Any], Any]) -> Any:

@@ -15,7 +15,6 @@ from gpq_agent.train.engine.registry import OBSERVERS, OF_OTHER_LOOPS
 from gpq_agent.train.events import (
     BatchBegin,
     BatchEnd,
-    Boundary,
     EpochBegin,
     Failure,
     FirstPartEnd,
@@ -167,17 +166,10 @@ def part_error(observer: Observer, *_: Any) -> list[Habits]:
     return [observer.failed(Failure(0, 2, 4, 8, IndexError("of the loop")))]
 
 
-def unregistered_state(observer: Observer, model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> list[Habits]:
-    schedule, scaler = ExponentialLR(optimizer, 0.9), torch.amp.GradScaler("cpu")
-    scaler.scale(torch.ones(1))
-    average = {name: item.detach().clone() for name, item in model.named_parameters()}
-    habits = []
-    for step in (1, 2, 3):
-        for item in average.values():
-            item.mul_(0.9)
-        habits.append(observer.boundary(Boundary(step, changed=True)))
-    del schedule, scaler
-    return habits
+def forgotten_scheduler(observer: Observer, _: torch.nn.Module, optimizer: torch.optim.Optimizer) -> list[Habits]:
+    assert not observer.training_begins()
+    ExponentialLR(optimizer, 0.9)
+    return [observer.training_begins(), observer.boundary()]
 
 
 def state_in_pieces(observer: Observer, *_: Any) -> list[Habits]:
@@ -226,7 +218,7 @@ def test_an_observer_reports_nothing_about_a_correct_loop(kind: type[Observer]) 
         said += [observer.step_called(StepCall(last=True)), observer.batch_ends(end(step=step))]
         said.append(observer.first_part_ends(FirstPartEnd(parameters=False, buffer="", parts=[])))
         optimizer.step()
-        said += [observer.boundary(Boundary(step, changed=True)), observer.loop_trains(loop), observer.epoch_ends()]
+        said += [observer.boundary(), observer.loop_trains(loop), observer.epoch_ends()]
         mine = observer.share()
         said.append(observer.compare([mine, mine]) if kind.shares else ())
     observer.close()

@@ -375,29 +375,26 @@ def test_another_program_that_writes_files_gets_a_clear_error(gpq: Gpq, tmp_path
 
 
 @pytest.mark.parametrize(
-    ("copy", "update", "verdict", "words"),
+    ("ask", "verdict", "words"),
     [
         (
-            "{name: item.detach().clone() for name, item in net.named_parameters()}",
-            "[copy[name].lerp_(item.detach(), 0.1) for name, item in net.named_parameters()]",
+            "while (pair := next(batches, None)) is not None:\n        x, y = pair",
             "same",
-            "a job would assume it: job.state() was not given a copy of the model's weights",
+            "a job would assume it: the loop takes batches with next()",
         ),
         (
-            "torch.optim.swa_utils.AveragedModel(net)",
-            "copy.update_parameters(net)",
+            "for _ in range(len(loader)):\n        x, y = next(batches)",
             "told",
-            "gpq says: job.state() was not given a copy of the model's weights",
+            "gpq says: the loop takes batches with next()",
         ),
     ],
 )
-def test_the_check_tests_what_a_job_would_assume(
-    gpq: Gpq, tmp_path: Path, copy: str, update: str, verdict: str, words: str
-) -> None:
-    path = script(tmp_path, before=f"copy = globals().get('copy') or {copy}", after=update)
+def test_the_check_tests_what_a_job_would_assume(gpq: Gpq, tmp_path: Path, ask: str, verdict: str, words: str) -> None:
+    path = script(tmp_path)
+    path.write_text(path.read_text().replace("for x, y in loader:", f"batches = iter(loader)\n    {ask}"))
     found = checked(gpq, "--timeout", "4m", str(path), code=0)
-    assert {row["verdict"] for row in found["shapes"]} == {"same", verdict}
-    assert [habit["code"] for habit in found["habits"]] == ([] if verdict == "same" else ["forgotten-copy"])
+    assert {row["verdict"] for row in found["shapes"]} == {verdict}
+    assert [habit["code"] for habit in found["habits"]] == ([] if verdict == "same" else ["own-next"])
     text = " ".join(gpq("check", "--last", str(path)).stdout.split())
     assert words in text
 

@@ -27,6 +27,7 @@ class Training(NamedTuple):
 
     models: Sequence[torch.nn.Module]
     optimizers: Sequence[Any]
+    schedulers: Sequence[Any]
     rules: Sequence[Rule]
     scaler: Any
     measured: Sequence[Any]
@@ -88,6 +89,6 @@ def view_of(setup: TrainingSetup) -> JobView:
         models=setup.training.models,
         optimizers=setup.training.optimizers,
         parameters=setup.gradients.parameters,
-        gradients=setup.gradients.held,
+        schedulers=setup.training.schedulers,
         own_comm_hook=setup.reducer is not None and setup.reducer.own_hooks,
     )

@@ -19,7 +19,6 @@ class StepRecord:
         self.count = 0
         self.seconds = 0.0
         self.is_watched = True
-        self.changed = False  # did the newest step change weights?
         self._pending = 0  # steps of the loader since the last real step
         self._begin = 0.0
 
@@ -40,8 +39,3 @@ class StepRecord:
         self._pending = 0 if real else self._pending + 1
         seconds = time.perf_counter() - self._begin
         self.seconds += (seconds - self.seconds) * (0.1 if self.seconds else 1.0)
-
-    def take_change(self) -> bool:
-        """Did the newest step change weights? True once per step."""
-        change, self.changed = self.changed, False
-        return change

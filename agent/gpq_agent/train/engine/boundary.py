@@ -11,7 +11,7 @@ from gpq_agent.train.attempt.shape import BatchShape
 from gpq_agent.train.attempt.statistics import Statistics
 from gpq_agent.train.attempt.steps import StepRecord
 from gpq_agent.train.data.sample_audit import Ledger
-from gpq_agent.train.events import Boundary, EpochBegin
+from gpq_agent.train.events import EpochBegin
 from gpq_agent.train.habits.observers import Observers
 from gpq_agent.train.runtime.agreement import END, EPOCH, STEP, Proposal
 from gpq_agent.train.runtime.orders import ControlReader
@@ -172,7 +172,7 @@ class StepBoundary:
             return
         count, several = self._steps.count, self._runtime.replicas > 1
         if self._steps.is_watched:
-            self._observers.boundary(Boundary(count, self._steps.take_change()))
+            self._observers.boundary()
         if count > WATCHED_STEPS and several:
             return
         if several and count == WATCHED_STEPS:

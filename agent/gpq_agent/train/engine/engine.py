@@ -222,7 +222,6 @@ class Engine:
             noticed=self.shape.freedoms.noticed,
             in_batch=self._in_batch,
             attend=self.observers.attend,
-            is_lead=self.runtime.is_lead,
         )
 
     def _in_batch(self) -> bool:

@@ -162,7 +162,6 @@ class TrainingLoop:
         """The current step was made."""
         meter, gain = self._runtime.meter, self._setup.lr.gain
         if not applied:
-            self._steps.changed = False
             meter.skipped(gain)
             return
         meter.stepped(gain)
@@ -196,7 +195,6 @@ class TrainingLoop:
         if setup.reducer is not None:
             setup.reducer.share_buffers()
         self._statistics.declare(setup.training.rules, setup.training.models)
-        self._steps.changed = True
         self._ledger.begin_step()
         self.weighing.begin_step()
         setup.probe.arm(

@@ -115,10 +115,6 @@ class Accumulator:
         """The current parameters of the optimizers, each once."""
         return self._parameters.current()
 
-    def held(self) -> List[torch.Tensor]:
-        """Every gradient-like tensor here that does not belong to the script."""
-        return self._sums.tensors()
-
     # -- around a backward call ------------------------------------------------------------------
 
     def backward_begins(self) -> None:

@@ -107,10 +107,6 @@ class Zeros:
         self._make(parameters, parts)
         put(parameters, self._zeros)
 
-    def all(self) -> List[torch.Tensor]:
-        """The gradients that exist."""
-        return list(self._zeros)
-
     def _make(self, parameters: Sequence[Parameter], parts: Sequence[torch.Tensor]) -> None:
         self.forget()
         kinds: Dict[Any, List[int]] = {}

@@ -54,10 +54,6 @@ class MicroSums:
         self.row = []
         self.zeros.clear()
 
-    def tensors(self) -> List[torch.Tensor]:
-        """Every gradient-like tensor here."""
-        return [*self.row, *self.by_parameter.values(), *self.spare.all()]
-
     def split(self) -> None:
         """Move the sums out of the row, because they will not be added to all at once."""
         if self.row:

@@ -19,7 +19,6 @@ import torch
 from gpq_agent.train.events import (
     BatchBegin,
     BatchEnd,
-    Boundary,
     EpochBegin,
     Failure,
     FirstPartEnd,
@@ -39,21 +38,18 @@ class JobView(NamedTuple):
     """What an observer may read.
 
     parameters: those of all optimizers, each once. parts: the contents of checkpoints.
-    gradients: the gradients that the library keeps between two steps.
     noticed: is this habit already known? in_batch: is the script in a micro-batch?
     attend: an observer calls it to learn of the end of the current micro-batch.
-    is_lead: this replica checks things that are the same on all replicas.
     """
 
     models: Sequence[torch.nn.Module]
     optimizers: Sequence[Any]
     parameters: Callable[[], Sequence[torch.nn.Parameter]]
     parts: Sequence[Any] = ()
-    gradients: Callable[[], Sequence[torch.Tensor]] = list
+    schedulers: Sequence[Any] = ()
     noticed: Callable[[str], bool] = lambda code: False
     in_batch: Callable[[], bool] = lambda: False
     attend: Callable[[], None] = lambda: None
-    is_lead: bool = True
     own_comm_hook: bool = False
 
 
@@ -130,7 +126,7 @@ class Observer:
         """After the first micro-batch of a step that can still be taken back."""
         return ()
 
-    def boundary(self, event: Boundary) -> Habits:
+    def boundary(self) -> Habits:
         """Between two steps, after a watched one."""
         return ()
 

@@ -6,7 +6,6 @@ from typing import Any, Callable, Dict, List, Optional, Sequence, Type
 from gpq_agent.train.events import (
     BatchBegin,
     BatchEnd,
-    Boundary,
     EpochBegin,
     Failure,
     FirstPartEnd,
@@ -100,8 +99,8 @@ class Observers:
     def first_part_ends(self, event: FirstPartEnd) -> None:
         self._emit("first_part_ends", event)
 
-    def boundary(self, event: Boundary) -> None:
-        self._emit("boundary", event)
+    def boundary(self) -> None:
+        self._emit("boundary")
 
     def epoch_ends(self) -> None:
         self._emit("epoch_ends")

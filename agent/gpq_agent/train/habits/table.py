@@ -133,17 +133,6 @@ HABITS: Dict[str, Entry] = {
         "job.prepare() was not given a scheduler of this optimizer ({})",
         "call job.prepare(model, optimizer, scheduler)",
     ),
-    "forgotten-scaler": Entry(
-        ALL,
-        "the loop uses a GradScaler that job.prepare() was not given",
-        "call job.prepare(model, optimizer, scaler=scaler)",
-    ),
-    "forgotten-copy": Entry(
-        ALL,
-        "job.state() was not given a copy of the model's weights ({}), so a restart resets it",
-        "call job.state(copy), and update the copy only when job.at_step is true",
-        SUSPECTED,
-    ),
     "state-in-pieces": Entry(
         IN_PIECES,
         "something that job.state() keeps ({}) changes in every micro-batch instead of once per "

@@ -51,6 +51,7 @@ class Preparation:
         training = Training(
             components.wrappers,
             components.optimizers,
+            components.schedulers,
             rules,
             components.scaler,
             components.noise_sources,

@@ -2,14 +2,13 @@
 
 from gpq_agent.train.events import BatchEnd, SchedulerCall, SettingsChange
 from gpq_agent.train.habits.observer import Habits, JobView, Observer
-from gpq_agent.train.habits.state.search import scheduler_of
+from gpq_agent.train.habits.state.forgotten_scheduler import without_scheduler
 from gpq_agent.train.habits.table import Habit
 
 
 class OwnRate(Observer):
     """A setting changes, or a scheduler is called only in some passes, and the loop has not asked
-    `job.step`. If a scheduler that the job was not given does it, that is the habit. The search for
-    it walks through all objects, so it runs at most once."""
+    `job.step`. If the optimizer has a scheduler that the job was not given, that is the habit."""
 
     codes = ("own-rate", "forgotten-scheduler")
 
@@ -39,5 +38,5 @@ class OwnRate(Observer):
     def _notice(self) -> Habits:
         if not self.job.in_batch() or any(map(self.job.noticed, self.codes)):
             return ()
-        scheduler = scheduler_of(self.job)
-        return [Habit("forgotten-scheduler", scheduler) if scheduler else Habit("own-rate")]
+        optimizer = without_scheduler(self.job)
+        return [Habit("forgotten-scheduler", optimizer) if optimizer else Habit("own-rate")]
