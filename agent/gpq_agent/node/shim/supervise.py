@@ -139,15 +139,12 @@ class Supervisor:
             return False
         if self._gone():
             return True
-        if not self._saves() and time.monotonic() >= self._linger_until():
+        if self.left_until is None or self._saves():
+            self.left_until = time.monotonic() + LINGER
+        elif time.monotonic() >= self.left_until:
             self._note_leftovers()
             self._terminate(TERM_GRACE)
         return False
-
-    def _linger_until(self) -> float:
-        if self.left_until is None:
-            self.left_until = time.monotonic() + LINGER
-        return self.left_until
 
     def _note_leftovers(self) -> None:
         """Say what the first process left behind, and how to wait for it."""
