@@ -8,6 +8,7 @@ are joined.
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -53,6 +54,7 @@ def settle(parsed: Parsed) -> ResolvedOptions:
             _notes(translated, HERE),
         )
     if script is None:
+        notes += _unread(parsed) if parsed.black_box else []
         return _settled(fields, parsed.words, parsed.black_box, notes)
     fields, remarks = _with_lines(script, fields, parsed, shell=shell)
     notes += remarks
@@ -108,6 +110,21 @@ def _wrapped(parsed: Parsed) -> Parsed:
         raise UsageError("--wrap cannot be combined with a script or command", "use one of them")
     default_name = {} if "job-name" in dict(parsed.pairs) else {"name": "wrap"}
     return Parsed({**default_name, **parsed.fields}, ["/bin/sh", "-c", line], True, parsed.pairs)
+
+
+def _unread(parsed: Parsed) -> Iterator[str]:
+    """What gpq would say of scripts among the words of a command if it read their lines."""
+    from gpq.options.directives import script_directives
+
+    for word in parsed.words:
+        path = os.path.join(job_spec.directory(parsed.fields.get("cwd", "")), word)
+        try:
+            script = script_directives.read(path) if os.path.isfile(path) else None
+        except UsageError as error:
+            yield f"{error.message}: {error.hint}"
+        else:
+            if script is not None and (script.slurm or script.own):
+                yield f"{word}: lines with #SBATCH or #GPQ have no effect after `--`"
 
 
 def _script(parsed: Parsed) -> script_directives.Script | None:

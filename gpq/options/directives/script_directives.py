@@ -15,6 +15,7 @@ MOST_READ = 1 << 18  # bytes
 SHELLS = (".sh", ".bash", ".zsh", ".ksh", ".csh", ".sbatch", ".slurm", ".sub", ".job")
 LINE = re.compile(r"#(SBATCH|GPQ)(?:\s+(.*))?")
 PYTHON_LINE = re.compile(r"#!.*\bpython")
+MARK = "\ufeff"
 SHELL = re.compile(r"\b(?:ba|da|k|z)?sh\b")
 # runs all of a script, so that its commands find nothing left on stdin
 RUN_STDIN = 'eval "$(cat)"'
@@ -52,6 +53,7 @@ def read(path: str) -> Script | None:
 
 def parsed(path: str, text: str) -> Script | None:
     """As `read`, from its text."""
+    text, marked = text.removeprefix(MARK), text.startswith(MARK)
     first = text.partition("\n")[0]
     python = path.endswith(".py") or bool(PYTHON_LINE.match(first))
     slurm, own = _lines(text, os.path.basename(path))
@@ -61,6 +63,11 @@ def parsed(path: str, text: str) -> Script | None:
         raise UsageError(
             f"{path} has DOS line endings, so a shell cannot run it",
             f"sed -i 's/\\r$//' {shlex.quote(path)}",
+        )
+    if not python and marked:
+        raise UsageError(
+            f"{path} begins with a byte order mark, which hides its first line from the system",
+            f"sed -i '1s/^\\xEF\\xBB\\xBF//' {shlex.quote(path)}",
         )
     interpreter = first[2:].strip().split(None, 1) if first.startswith("#!") else []
     return Script(

@@ -4,6 +4,7 @@ precedence."""
 from __future__ import annotations
 
 import shutil
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from gpq.options import submit_request, submit_words
 from gpq.options.directives import sbatch, script_directives
 from gpq.options.parsing import values
 from gpq.rpc import protocol, requests
-from tests.cli.conftest import Gpq
+from tests.cli.conftest import Call, Gpq
 from tests.cli.served import Made
 from tests.support.examples import examples
 
@@ -443,3 +444,34 @@ def test_lines_also_count_in_the_python_interface(tmp_path: Path) -> None:
     (tmp_path / "job.sh").write_text("#!/bin/sh\n#SBATCH --array=0-3\n")
     with pytest.raises(UsageError, match="asks for an array"):
         api.submit(tmp_path / "job.sh")
+
+
+@pytest.mark.parametrize(
+    ("head", "problem"),
+    [
+        (b"#!/bin/sh\r\n", "has DOS line endings, so a shell cannot run it"),
+        (b"\xef\xbb\xbf#!/bin/sh\n", "begins with a byte order mark, which hides its first line"),
+    ],
+)
+def test_a_flaw_of_a_shell_script_is_named_on_both_ways_in(
+    call: Call, gpq: Gpq, made: Made, head: bytes, problem: str
+) -> None:
+    script = gpq.home / "job.sh"
+    script.write_bytes(head + b"#SBATCH --gpus=1\ntrue\n")
+    script.chmod(0o755)
+    refused = call("submit", "job.sh")
+    assert (refused.returncode, made.asked) == (2, [])
+    assert problem in refused.stderr
+    for words in (["./job.sh"], ["bash", "job.sh"], ["env", "A=1", "./job.sh"]):
+        assert problem in call("submit", "--", *words).stderr
+    subprocess.run(["sh", "-c", refused.stderr.partition("hint: ")[2]], cwd=gpq.home, check=True)
+    assert call("submit", "job.sh").returncode == 0
+    assert "lines with #SBATCH or #GPQ have no effect after `--`" in call("submit", "--", "./job.sh").stderr
+
+
+def test_a_byte_order_mark_drops_no_line_of_a_python_script(call: Call, gpq: Gpq, made: Made) -> None:
+    (gpq.home / "train.py").write_bytes(b"\xef\xbb\xbf#SBATCH --job-name=mine\n#GPQ --time 1h\n")
+    assert call("submit", "train.py").returncode == 0
+    request = made.asked[-1]
+    assert isinstance(request, requests.Submit)
+    assert (request.spec.name, request.spec.time_limit) == ("mine", 3600.0)
