@@ -4,8 +4,8 @@ import gc
 import json
 import os
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -159,10 +159,49 @@ def replica(rank: int, replicas: int, port: int, folder: str) -> None:
     dist.destroy_process_group()
 
 
+def accumulated(rank: int, replicas: int, port: int, folder: str) -> None:
+    """Largest relative error of gradients that the script accumulates over three batches, with model.no_sync()."""
+    torch.set_num_threads(1)
+    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port), GLOO_SOCKET_IFNAME="lo")
+    dist.init_process_group("gloo", rank=rank, world_size=replicas)
+    errors = {}
+    for mode, batch in (("plain", 8), ("bucket-view", 8), ("plain", 7)):  # all even but the tail, and none even
+        gc.collect()
+        job = Job(Environment(rank=rank, replicas=replicas, launched=True), torch.device("cpu"), 0, {})
+        loader = job.loader(data(), batch_size=batch, fixed_batch=True)
+        net = Net(skip=False)
+        model = wrapped(mode, net)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
+        job.prepare(model, optimizer)
+        start, parts, sums = 0, list[tuple[int, int]](), list[tuple[list[tuple[int, int]], torch.Tensor]]()
+        for _ in job.epochs(1):
+            for place, (x, y) in enumerate(loader):
+                total = job._engine.loop.micro.step.total
+                parts.append((start, total))
+                start += total
+                is_last = place % 3 == 2 or start == SIZE
+                with nullcontext() if is_last else model.no_sync():
+                    nn.functional.mse_loss(model(x), y).backward()
+                if is_last:
+                    sums.append((parts, flat(net).clone()))
+                    parts = []
+                    optimizer.step()
+                    optimizer.zero_grad()
+        assert start == SIZE
+        assert hasattr(model, "reducer"), f"{mode} {batch}: gpq reduces for DDP"
+        rights = [sum(expected(False, begin, total) for begin, total in parts) for parts, _ in sums]
+        worst = max(
+            float((found - right).norm() / right.norm()) for right, (_, found) in zip(rights, sums, strict=True)
+        )
+        errors[f"{mode} {batch}"] = worst
+    Path(folder, f"{rank}.json").write_text(json.dumps(errors))
+    dist.destroy_process_group()
+
+
 @contextmanager
-def replicas_of(count: int, folder: Path) -> Iterator[list[Any]]:
+def replicas_of(count: int, folder: Path, target: Callable[..., None] = replica) -> Iterator[list[Any]]:
     port = free_port()
-    processes = [FORKSERVER.Process(target=replica, args=(rank, count, port, str(folder))) for rank in range(count)]
+    processes = [FORKSERVER.Process(target=target, args=(rank, count, port, str(folder))) for rank in range(count)]
     for process in processes:
         process.start()
     try:
@@ -184,3 +223,14 @@ def test_every_step_has_the_gradient_of_one_process_over_its_examples(tmp_path: 
         errors = json.loads((tmp_path / f"{rank}.json").read_text())
         assert len(errors) == len(CASES)
         assert {name: error for name, error in errors.items() if not error < 1e-6} == {}, f"replica {rank}"
+
+
+def test_gradients_that_a_script_keeps_with_no_sync_are_reduced_once_by_ddp(tmp_path: Path) -> None:
+    with replicas_of(2, tmp_path, accumulated) as processes:
+        for process in processes:
+            process.join(LONGEST)
+        assert [process.exitcode for process in processes] == [0, 0]
+    for rank in range(2):
+        errors = json.loads((tmp_path / f"{rank}.json").read_text())
+        assert {name: error for name, error in errors.items() if not error < 1e-6} == {}, f"replica {rank}"
+        assert len(errors) == 3

@@ -66,6 +66,11 @@ class DdpBuckets:
         if self._shares_buffers:
             internals.share_buffers(self._model)
 
+    @property
+    def is_suspended(self) -> bool:
+        """Does the script keep the next call to this replica, with model.no_sync()?"""
+        return self.synchronises and not self._model.require_backward_grad_sync
+
     def backward_begins(self) -> None:
         """A backward call is about to run."""
         self.average.works.clear()

@@ -45,6 +45,8 @@ class Reducer:
         self._marks: Optional[Marks] = None  # None: the call reaches all parameters
         self._parameters: List[Parameter] = []
         self._synchronises = True  # in this micro-batch
+        self._is_even = True  # a whole step with equal shares
+        self._is_behind = False  # the script kept gradients to each replica, with no_sync()
         self._group: Any = self.buckets[0].average.group if self.buckets else None
         self._unwrapped = OutsideParameters(self.buckets)
 
@@ -69,7 +71,10 @@ class Reducer:
         """`last`: gradients are reduced in this micro-batch. `accumulates`: it is not the only one.
         `even`: all replicas have the same share of the step. The same on every replica."""
         self._synchronises = last
-        in_one_piece = even and not accumulates
+        self._is_even = in_one_piece = even and not accumulates
+        if self._is_behind and not in_one_piece:  # earlier gradients have another weight
+            self._is_behind = False
+            self.average(self._parameters)
         for buckets in self.buckets:
             buckets.has_reduced = False
             if accumulates and not buckets.can_accumulate and not buckets.ddp_bypassed:
@@ -141,6 +146,7 @@ class Reducer:
         only = self._only
         if self._marks is None and only is not None and only.complete:  # all of them, by its hook
             only.finish()
+            self._is_behind = False
             return
         recipients = self.recipients() if self._marks is not None else None
         averages: Set[Parameter] = set()
@@ -148,9 +154,14 @@ class Reducer:
         for buckets in self.buckets:
             if buckets.synchronises and buckets.complete:
                 buckets.finish()
+                self._is_behind = False
                 averages |= buckets.reach
             elif recipients is None or not recipients.isdisjoint(buckets.parameters):
-                if buckets.synchronises and not buckets.has_reduced:
+                if buckets.is_suspended and self._is_even:
+                    self._is_behind = True  # until a call that the script lets DDP reduce
+                    averages |= buckets.reach
+                    continue
+                if buckets.synchronises and not (buckets.has_reduced or buckets.is_suspended):
                     # Some parameters have no gradient. DDP waits for them, and would raise in the
                     # next forward pass.
                     buckets.bypass_ddp()
