@@ -40,6 +40,7 @@ class Stopped:
     quick: bool = False  # it failed within Config.quick_failure_seconds
     crashed: bool = False  # it was lost within Config.crash_seconds
     not_before: Seconds = 0.0
+    soon: bool = False  # it ended within Config.quick_failure_seconds, and nobody had asked it to
     # of the ended attempt. None: there was none, or gpq did not keep it yet
     tally: AttemptAccount | None = None
 

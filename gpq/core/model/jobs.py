@@ -211,6 +211,7 @@ class Job:
     resizes: int = 0  # launches after the first with another number of GPUs
     failures: int = 0  # attempts that failed
     quick_failures: int = 0  # of those, the latest in a row that ended within quick_failure_seconds
+    soon_ends: int = 0  # attempts in a row that ended that soon without a stop, failed or not
     # attempts in a row that were lost soon after their start: does it crash its server?
     crashes: int = 0
     not_before: Seconds = 0.0  # waits after a failure

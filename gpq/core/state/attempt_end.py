@@ -20,6 +20,7 @@ from gpq.core.model.snapshot import Config
 from gpq.core.model.units import Seconds
 
 MOST_DOUBLINGS = 8  # of the wait after a failure
+LONGEST_WAIT: Seconds = 60.0  # after an end that is not the job's fault, because it may be over now
 STATEMENTS = "It can prove that with --done-file PATH, job.done() or a checkpoint at its last step"
 
 # For these reasons a job without checkpoints goes back to the queue: its user allowed that.
@@ -40,7 +41,10 @@ def conclude(job: Job, now: Seconds, config: Config) -> Event:
         return Succeeded(now, job.id, end)
     if job.stop is StopReason.TIME:
         return TimeLimitReached(now, job.id, end)
-    return _unfinished(job, end, now, config)
+    event = _unfinished(job, end, now, config)
+    if isinstance(event, Stopped) and job.stop is None:
+        return replace(event, soon=_run_seconds(job, end) < config.quick_failure_seconds)
+    return event
 
 
 def _ended_in_time(job: Job, end: Exit) -> bool:
@@ -73,9 +77,12 @@ def _not_its_fault(job: Job, end: Exit, now: Seconds, again_at: Seconds) -> Stop
     if end.unlaunched:
         # No code of the user has run. Another attempt gets another port, but a separated server may
         # need a person.
-        return Stopped(now, job.id, end, quick=end.unlaunched != "port", not_before=again_at)
-    # it asks for less each time, so this ends
-    return Stopped(now, job.id, replace(end, note=end.excused))
+        is_quick = end.unlaunched != "port"
+        again_at = again_at if is_quick else min(again_at, now + LONGEST_WAIT)
+        return Stopped(now, job.id, end, quick=is_quick, not_before=again_at)
+    # It asks for less each time, so the next try may succeed at once.
+    wait_until = min(again_at, now + LONGEST_WAIT) if job.soon_ends else 0.0
+    return Stopped(now, job.id, replace(end, note=end.excused), not_before=wait_until)
 
 
 def _lost(job: Job, end: Exit, now: Seconds, config: Config) -> Stopped:
@@ -85,7 +92,7 @@ def _lost(job: Job, end: Exit, now: Seconds, config: Config) -> Stopped:
         return Stopped(now, job.id, end)
     again_at = _next_try(job, now, config)
     if not end.lost or not _ran_everywhere(job):
-        return Stopped(now, job.id, end, not_before=again_at)
+        return Stopped(now, job.id, end, not_before=min(again_at, now + LONGEST_WAIT))
     ran = _run_seconds(job, end)
     return Stopped(
         now,
@@ -102,7 +109,10 @@ def _run_seconds(job: Job, end: Exit) -> Seconds:
 
 
 def _next_try(job: Job, now: Seconds, config: Config) -> Seconds:
-    return now + config.retry_seconds * 2.0 ** min(job.quick_failures, MOST_DOUBLINGS)
+    """Longer with each attempt in a row that ended soon, whoever's fault that was: no job starts
+    without end."""
+    doublings = min(max(job.quick_failures, job.soon_ends), MOST_DOUBLINGS)
+    return now + config.retry_seconds * 2.0**doublings
 
 
 def _goes_on_later(job: Job, end: Exit) -> bool:

@@ -105,7 +105,9 @@ def _held(job: Job, event: Held | Released) -> Job:
 
 def _again(job: Job, wish: DesiredState) -> Job:
     """Its user wants another try, so earlier failures no longer count."""
-    return replace(job, wish=wish, quick_failures=0, crashes=0, not_before=0.0, unmet="")
+    return replace(
+        job, wish=wish, quick_failures=0, soon_ends=0, crashes=0, not_before=0.0, unmet=""
+    )
 
 
 def _launched(job: Job, event: Launched) -> Job:
@@ -255,13 +257,21 @@ def _stopped(job: Job, event: Stopped) -> Job:
         files=files,
         not_before=event.not_before,
         failures=job.failures + event.failed,
-        quick_failures=job.quick_failures + 1 if event.quick else 0,
+        quick_failures=_in_a_row(job.quick_failures, event.quick, event.soon),
+        soon_ends=job.soon_ends + 1 if event.soon else 0,
         crashes=job.crashes + 1 if event.crashed else 0,
         wish=DesiredState.RUN if job.wish is DesiredState.REQUEUE else job.wish,
     )
     if not event.exit.note:
         return after
     return with_notices(after, f"attempt {job.attempt}: {event.exit.note}")
+
+
+def _in_a_row(count: int, is_quick: bool, is_soon: bool) -> int:
+    """Failures that came soon. An end that came soon but was no failure changes nothing."""
+    if is_quick:
+        return count + 1
+    return count if is_soon else 0
 
 
 def _keeps_one(end: Exit) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from itertools import product
+from itertools import pairwise, product
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -23,7 +23,7 @@ from gpq.core.model.events import (
     Submitted,
     TimingSums,
 )
-from gpq.core.model.jobs import DesiredState, Job, JobState
+from gpq.core.model.jobs import HOLDS_DEVICES, DesiredState, Job, JobState
 from gpq.core.model.placements import Exit, Placement, Shape
 from gpq.core.model.policy import Policy
 from gpq.core.model.snapshot import Snapshot
@@ -216,6 +216,35 @@ def test_three_quick_failures_hold_a_job_that_has_tries_left() -> None:
     held = state.jobs[JobId(1)]
     assert held.state is JobState.HELD
     assert "3 times" in held.notices[-1]
+
+
+ENDS = {
+    "it never came up": Exit(None, lost=True),
+    "its port was taken": Exit(1, unlaunched="port"),
+    "its servers did not meet": Exit(1, unlaunched="network"),
+    "gpq asked for too much memory": Exit(1, excused="out of memory"),
+    "it stops again and again": Exit(75, stopped=True),
+    "it fails again and again": Exit(1),
+}
+
+
+@pytest.mark.parametrize("exit_", ENDS.values(), ids=ENDS.keys())
+def test_no_job_starts_more_than_three_times_in_half_a_minute(exit_: Exit) -> None:
+    """Whoever's fault it is that each attempt ends at once."""
+    state = snapshot(node("a"), running(1, on("a", 0), since=-1000.0, spec_=spec(retries=20)))
+    decision = step(state, RequeueAsked(0.0, JobId(1)))
+    launches: list[float] = []
+    for tick in range(1200):
+        now, mine = tick / 2, decision.snapshot.jobs[JobId(1)]
+        ends = [Exited(now, JobId(1), mine.attempt, NodeId("a"), exit_)] if mine.state in HOLDS_DEVICES else []
+        decision = step(replace(decision.snapshot, now=now), *ends)
+        launches += [now for action in decision.actions if isinstance(action, Launch)]
+    assert max(sum(begin <= at < begin + 30.0 for at in launches) for begin in launches) <= 3
+    kept = decision.snapshot.jobs[JobId(1)]
+    if kept.state is JobState.HELD:
+        assert (len(launches), kept.quick_failures) == (3, 3)
+    else:  # the reason may be over at any time
+        assert max(after - at for at, after in pairwise(launches)) <= 61.0
 
 
 def test_a_time_limit_stops_the_job_and_says_so() -> None:
