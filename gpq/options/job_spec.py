@@ -102,12 +102,14 @@ def build(texts: SubmitTexts) -> SpecMessage:
         from gpq.options import snapshot
 
         fields["stdin"] = snapshot.keep_stdin(standard_input.contents(texts.stdin, cwd))
+    env = environment.kept(environ, dict(map(values.assignment, texts.env)))
     return SpecMessage(
         **fields,
         argv=argv,
         cwd=cwd,
         level=level,
-        env=environment.kept(environ, dict(map(values.assignment, texts.env))),
+        env=env,
+        paths=[name for name, value in env.items() if value[:1] == "/" and os.path.exists(value)],
         python=environment.interpreter(texts.python, environ),
         python_asked=bool(texts.python),
         modules=environment.modules(argv[0], least=low) if level == "script" else [],

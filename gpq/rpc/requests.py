@@ -40,6 +40,7 @@ class SpecMessage(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     level: str  # "black-box" | "signal" | "script"
     name: str = ""
     env: dict[str, str] = {}
+    paths: list[str] = []  # variables with a path that exists where the job was submitted
     python: str = ""
     python_asked: bool = False  # if not, the Python of the server or of `setup` comes first
     setup: str = ""

@@ -47,6 +47,8 @@ class StartOrder(NamedTuple):
     # SHA-256 of a snapshot's archive that was staged here. `cwd` is then a folder in it, "." for
     # all
     code: str = ""
+    # variables of `env` with a path that exists where the job was submitted
+    paths: List[str] = []
     # SHA-256 of the archive with its stdin, for the agent. For the shim the path. "": /dev/null
     stdin: str = ""
     node_count: int = 0  # servers of this attempt. 0: unknown (daemons before 0.2)

@@ -39,7 +39,7 @@ from gpq.rpc.requests import SpecMessage
 
 UNLIMITED, MOST_LIMIT = -1, (1 << 63) - 1
 RESOURCE = re.compile(r"[a-z]{1,16}")
-LISTS = ("argv", "resume_argv", "tags", "modules", "notify", "notify_on", "accept")
+LISTS = ("argv", "resume_argv", "paths", "tags", "modules", "notify", "notify_on", "accept")
 # fields of the message that become something else
 LATER = ("level", "env", "after", "attributes", "proof")
 MAX_PROOF = 500  # characters of one text

@@ -165,6 +165,7 @@ class JobSpec:
     code_cwd: str = ""  # the working directory in the archive, relative
     # the source of the frozen code, for people: commit, dirty or not, number of files
     code_from: str = ""
+    paths: tuple[str, ...] = ()  # variables with a path that exists where it was submitted
     stdin: str = ""  # SHA-256 of the archive with what it reads on stdin. "" reads nothing
     # None (an older submission or another program) means the server's own
     attributes: Attributes | None = None

@@ -89,6 +89,7 @@ def start_order(
         code=spec.code,
         stdin=spec.stdin,
         env=env,
+        paths=list(spec.paths),
         devices=list(parts[rank][1]),
         level=_WIRE_LEVEL[spec.level],
         signal=spec.signal,

@@ -245,6 +245,27 @@ def test_limits_that_a_server_does_not_allow_are_reported(home: Path, tmp_path: 
             gpq("daemon", "stop")
 
 
+def test_paths_that_a_server_lacks_are_named_and_a_missing_tmpdir_is_left_out(queue: Gpq) -> None:
+    gone, there = queue.home / "login", queue.home / "there"
+    for folder in (gone, gone / "tmp", there):
+        folder.mkdir()
+    shell = {"TMPDIR": f"{gone}/tmp", "HF_HOME": str(gone), "XDG_CACHE_HOME": str(there)}
+    look = "echo TMPDIR=$TMPDIR HF_HOME=$HF_HOME; mktemp > made && rm $(cat made)"
+    done = queue("submit", "--hold", "--env", f"OUT={gone}/new", "--", "sh", "-ec", look, **shell)
+    job = done.stdout.split()[1]
+    (gone / "tmp").rmdir()
+    gone.rmdir()
+    queue("release", job)
+    assert queue("wait", job).returncode == 0
+    assert queue("logs", job).stdout == f"TMPDIR= HF_HOME={gone}\n"
+    lines = json.loads(queue("show", job, "--json").stdout)["notices"]
+    assert lines == [f"local lacks TMPDIR={gone}/tmp, HF_HOME={gone}; the job has no TMPDIR, so it uses /tmp"]
+    kept = queue("submit", "--wait", "--", "sh", "-c", "echo $TMPDIR", TMPDIR=str(there))
+    job = kept.stdout.split()[1]
+    assert queue("logs", job).stdout == f"{there}\n"
+    assert json.loads(queue("show", job, "--json").stdout)["notices"] == []
+
+
 def test_a_submission_without_limits_gets_those_of_its_server(home: Path) -> None:
     """This covers other programs that use the socket and submissions of older versions. Here the limits come from the
     shell that started the daemon."""

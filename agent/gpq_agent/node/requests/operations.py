@@ -145,7 +145,7 @@ class Operations:
 
     def _with_attributes(self, order: wire.StartOrder) -> wire.StartOrder:
         """Set the attributes that its process will have, and a line about those that this server
-        does not allow."""
+        does not allow, and about paths that it lacks. A TMPDIR that it lacks is left out."""
         request = attributes.of(order.attributes) if order.attributes else self.default
         allowance, shortfalls = attributes.grant(request, self.default)
         server = (
@@ -154,8 +154,17 @@ class Operations:
         line = "{} does not allow what the job's shell had: {} ({})".format(
             server, "; ".join(shortfalls), attributes.MENDS
         )
-        shortfall = line if shortfalls and order.attributes else ""
-        return order._replace(attributes=allowance._asdict(), shortfall=shortfall)
+        lines = [line] if shortfalls and order.attributes else []
+        missing = start_order.missing_paths(order)
+        if missing:
+            paths = ", ".join("{}={}".format(name, order.env[name]) for name in missing)
+            lines.append("{} lacks {}".format(server, paths))
+        env = dict(order.env)
+        if "TMPDIR" in missing:
+            del env["TMPDIR"]
+            lines.append("the job has no TMPDIR, so it uses /tmp")
+        shortfall = "; ".join(lines)
+        return order._replace(attributes=allowance._asdict(), shortfall=shortfall, env=env)
 
     def _usable(self, key: str, order: wire.StartOrder) -> List[wire.DeviceInfo]:
         """The devices of an order. Raises SpoolError if one is missing or not available."""

@@ -64,6 +64,7 @@ def _command_checks(order: Any) -> List[Tuple[str, bool]]:
         ("code", isinstance(order.code, str) and _is_code(order.code)),
         ("cwd", is_text(order.cwd) and _is_place(order.cwd, bool(order.code))),
         ("env", is_env(order.env)),
+        ("paths", are_texts(order.paths)),
         ("stdin", is_text(order.stdin)),
     ]
 
@@ -230,6 +231,23 @@ def folder_problem(path: str) -> Optional[Tuple[str, str]]:
     if not os.access(path, os.X_OK):
         return "cannot enter the folder {}".format(path), "check its permissions there"
     return None
+
+
+def missing_paths(order: wire.StartOrder) -> List[str]:
+    """Variables with a path that this server lacks, or cannot look at in time."""
+    paths = {name: order.env[name] for name in ["TMPDIR", *order.paths] if name in order.env}
+
+    def look() -> None:
+        missing = [name for name, path in paths.items() if not os.path.exists(path)]
+        if missing:
+            raise SpoolError(" ".join(missing), kind="missing")
+
+    try:
+        if paths:
+            with_timeout.check(" ".join(paths.values()), look)
+    except SpoolError as error:
+        return error.message.split() if error.kind == "missing" else list(paths)
+    return []
 
 
 def check_command(command: str, cwd: str, path: str) -> None:
