@@ -12,11 +12,15 @@ failed, see wire.FAILURES.
 import functools
 import json
 import os
+import select
 import signal
 import sys
+import threading
 import time
-from typing import Callable, Dict, Iterator, List, Sequence, Tuple
+from typing import Callable, Dict, Iterator, List, Optional, Sequence, Tuple
 
+LONGEST_LINE = 1 << 16  # bytes. A longer line is passed on in pieces
+QUIET = 1.0  # seconds without output after which unfinished lines are passed on
 TERM_GRACE = 30.0  # seconds between TERM and KILL of the other replicas
 # gpq sends these to every process of an attempt. This one waits for the others to obey.
 LEFT_TO_REPLICAS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
@@ -64,6 +68,73 @@ class Replicas:
             os.kill(pid, number)
 
 
+class Output:
+    """Passes on what the replicas print, whole lines at a time. They share one log, and a program
+    may write a line in several pieces."""
+
+    def __init__(self) -> None:
+        self._poll = select.poll()
+        self._lines: Dict[int, bytes] = {}  # unfinished ones, by the pipe of a replica
+        self._interrupted: Optional[int] = None  # whose unfinished line was the last to be written
+        self._thread = threading.Thread(target=self._pass_on, daemon=True)
+
+    def of(self, start: Callable[[int, int], int]) -> Callable[[int, int], int]:
+        """`start`, with replicas that print to a pipe."""
+
+        def piped(rank: int, local_rank: int) -> int:
+            originals = (os.dup(1), os.dup(2))
+            source, end = os.pipe()
+            self._lines[source] = b""
+            self._poll.register(source, select.POLLIN)
+            os.dup2(end, 1)
+            os.dup2(end, 2)
+            os.close(end)
+            pid = start(rank, local_rank)
+            for number, original in enumerate(originals, 1):
+                os.dup2(original, number)
+                os.close(original)
+            return pid
+
+        return piped
+
+    def begin(self) -> None:
+        self._thread.start()
+
+    def finish(self) -> None:
+        """Returns when what the replicas printed is passed on. Their own children may print on."""
+        self._thread.join(2 * QUIET)
+
+    def _pass_on(self) -> None:
+        while self._lines:
+            ready = self._poll.poll(QUIET * 1000)
+            for source, _ in ready:
+                data = os.read(source, LONGEST_LINE)
+                line = self._lines[source] + data
+                end = max(line.rfind(b"\n"), line.rfind(b"\r")) + 1
+                if not data or len(line) - end > LONGEST_LINE:
+                    end = len(line)
+                self._write(source, line[:end], line[end:])
+                if not data:
+                    self._poll.unregister(source)
+                    os.close(source)
+                    del self._lines[source]
+            for source in self._lines if not ready else ():
+                self._write(source, self._lines[source], b"")
+
+    def _write(self, source: int, data: bytes, rest: bytes) -> None:
+        """Write `data` and keep the rest."""
+        self._lines[source] = rest
+        if data and self._interrupted not in (None, source):
+            data = b"\n" + data
+        if data:
+            self._interrupted = None if data.endswith((b"\n", b"\r")) else source
+        try:
+            while data:
+                data = data[os.write(1, data) :]
+        except OSError:  # a full disk loses lines, but stops no training
+            pass
+
+
 def execute(command: Sequence[str], rank: int, local_rank: int) -> int:
     """Start the command as one replica. Returns its pid."""
     pid = os.fork()
@@ -106,8 +177,11 @@ def main(path: str, ranks: str, *command: str) -> int:
 def supervise(path: str, ranks: Sequence[int], start: Callable[[int, int], int]) -> int:
     """As `main`, with replicas that `start` makes."""
     signal.pthread_sigmask(signal.SIG_BLOCK, WAKE)
-    replicas = Replicas(ranks, start)
+    output = Output()
+    replicas = Replicas(ranks, output.of(start))
+    output.begin()
     replicas.wait()
+    output.finish()
     if not replicas.failures:
         return 0
     note(path, replicas.failures)

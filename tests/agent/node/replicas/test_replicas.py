@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -141,8 +142,48 @@ def test_a_command_that_is_missing_is_named(tmp_path: Path) -> None:
     argv = [sys.executable, "-I", "-S", replicas.__file__, str(tmp_path / "note"), "0,1", "/no/python"]
     done = subprocess.run(argv, capture_output=True, text=True, check=False, timeout=LIMIT)
     assert done.returncode == 127
-    assert "gpq: cannot run /no/python: No such file or directory" in done.stderr
+    assert "gpq: cannot run /no/python: No such file or directory" in done.stdout
 
 
 def children(pid: int) -> list[int]:
     return [int(word) for word in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
+def test_lines_of_two_replicas_do_not_mix(tmp_path: Path) -> None:
+    """Both write to one log, and an unbuffered print writes its line end on its own."""
+    script = (
+        "import os\nfor _ in range(2000):\n for piece in (os.environ['RANK'] * 30, ' ', 'x' * 30, '\\n'):"
+        "\n  os.write(1 + _ % 2, piece.encode())\nos.write(1, b'the end')"
+    )
+    with open(tmp_path / "log", "wb+") as log:
+        done = subprocess.run(
+            command(tmp_path / "note", "0,1", script), stdout=log, stderr=log, check=False, timeout=LIMIT
+        )
+    lines = Counter((tmp_path / "log").read_text().splitlines())
+    assert done.returncode == 0
+    assert lines == {"0" * 30 + " " + "x" * 30: 2000, "1" * 30 + " " + "x" * 30: 2000, "the end": 2}
+
+
+def test_an_unfinished_line_is_shown_and_a_long_one_is_cut(tmp_path: Path) -> None:
+    script = (
+        "import os, time\nif os.environ['RANK'] == '0':\n os.write(1, b'10%')\n"
+        " while not os.path.exists('gate'): time.sleep(0.01)\nelse:\n os.write(1, b'x' * 1_000_000)"
+    )
+    process = subprocess.Popen(command(tmp_path / "note", "0,1", script), stdout=subprocess.PIPE, cwd=tmp_path)
+    assert process.stdout is not None
+    printed = b""
+    while b"10%" not in printed or printed.count(b"x") < 1_000_000:
+        piece = os.read(process.stdout.fileno(), 1 << 16)
+        assert piece
+        printed += piece
+    (tmp_path / "gate").touch()
+    assert process.wait(LIMIT) == 0
+    process.stdout.close()
+    assert sorted(printed.splitlines()) == [b"10%", b"x" * 1_000_000]
+
+
+def test_a_process_that_outlives_its_replica_keeps_nobody_waiting(tmp_path: Path) -> None:
+    script = "import subprocess; print('started', subprocess.Popen(['sleep', '600']).pid, flush=True)"
+    done = run(tmp_path / "note", "0", script)
+    os.kill(int(done.stdout.split()[1]), signal.SIGKILL)
+    assert done.returncode == 0
