@@ -79,24 +79,14 @@ BY_CODE: dict[int, type[GpqError]] = {
 }
 
 
-def is_utf8(text: str) -> bool:
-    """False for a word or a variable of the shell with other bytes, which Python keeps as halves of
-    surrogate pairs."""
+def expect_utf8(text: str, variable: str = "") -> None:
+    """Raises UsageError for a word with other bytes, which Python keeps as halves of surrogate
+    pairs, or for such a value of a variable, which may be a secret."""
     try:
         text.encode()
     except UnicodeEncodeError:
-        return False
-    return True
-
-
-def not_utf8(text: str, variable: str = "") -> UsageError:
-    """The error for such a text, or for the value of a variable, which may be a secret."""
-    if variable:
-        return UsageError(
-            f"the variable {variable} contains a byte that is not UTF-8",
-            "unset it, or give it another value with --env",
-        )
-    shown = text.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
-    return UsageError(
-        f"`{shown}` contains a byte that is not UTF-8", "rename the file, or write it in UTF-8"
-    )
+        what, hint = f"the variable {variable}", "unset it, or give it another value with --env"
+        if not variable:
+            shown = text.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
+            what, hint = f"`{shown}`", "rename the file, or write it in UTF-8"
+        raise UsageError(f"{what} contains a byte that is not UTF-8", hint) from None

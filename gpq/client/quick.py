@@ -13,7 +13,7 @@ from _socket import AF_UNIX, SO_PEERCRED, SOCK_STREAM, SOL_SOCKET
 from _socket import socket as Socket
 
 from gpq import paths
-from gpq.errors import BY_CODE, DaemonUnreachable, GpqError, Refused, is_utf8, not_utf8
+from gpq.errors import BY_CODE, DaemonUnreachable, GpqError, Refused, expect_utf8
 
 TYPE_CHECKING = False  # typing's own would have to be imported
 if TYPE_CHECKING:
@@ -49,8 +49,7 @@ def encode(value: object) -> str:
     """JSON of strings, integers, bools, lists and dictionaries, which is all that requests need.
     Raises UsageError for a text that is not Unicode."""
     if isinstance(value, str):
-        if not is_utf8(value):
-            raise not_utf8(value)
+        expect_utf8(value)
         return encode_basestring_ascii(value)
     if isinstance(value, bool):
         return "true" if value else "false"

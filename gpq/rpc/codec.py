@@ -11,7 +11,7 @@ import msgspec
 
 import gpq
 from gpq import decoding
-from gpq.errors import BY_CODE, DaemonUnreachable, GpqError, UsageError, is_utf8, not_utf8
+from gpq.errors import BY_CODE, DaemonUnreachable, GpqError, UsageError, expect_utf8
 from gpq.rpc import requests
 from gpq.rpc.protocol import MAX_LINE, VERSION
 from gpq.rpc.requests import Request
@@ -72,8 +72,9 @@ def encode_request(request: Request) -> bytes:
     """One line. Raises UsageError if text is not Unicode or the request is too large."""
     try:
         body = _ENCODER.encode(request)
-    except UnicodeEncodeError as error:
-        raise _not_utf8(msgspec.to_builtins(request)) or error from None
+    except UnicodeEncodeError:
+        _expect_utf8(msgspec.to_builtins(request))
+        raise
     line = b'{"v":%d,' % VERSION + body[1:] + b"\n"
     if len(line) > MAX_LINE:
         raise UsageError(
@@ -83,19 +84,18 @@ def encode_request(request: Request) -> bytes:
     return line
 
 
-def _not_utf8(tree: Any, variable: str = "", *, in_env: bool = False) -> UsageError | None:
-    """What is wrong with the first text in it that is not Unicode. `variable` names the one whose
-    value it is."""
+def _expect_utf8(tree: Any, variable: str = "", *, in_env: bool = False) -> None:
+    """Raises UsageError for the first text that is not Unicode. `variable` names the one whose
+    value the tree is."""
     if isinstance(tree, str):
-        return None if is_utf8(tree) else not_utf8(tree, variable)
-    if isinstance(tree, dict):
+        expect_utf8(tree, variable)
+    elif isinstance(tree, dict):
         for key, value in tree.items():
-            name = key if in_env else variable
-            if error := _not_utf8(key) or _not_utf8(value, name, in_env=key == "env"):
-                return error
-    if isinstance(tree, list):
-        return next(filter(None, (_not_utf8(item, variable) for item in tree)), None)
-    return None
+            expect_utf8(key)
+            _expect_utf8(value, key if in_env else variable, in_env=key == "env")
+    elif isinstance(tree, list):
+        for item in tree:
+            _expect_utf8(item, variable)
 
 
 def decode_request(line: bytes) -> Request:
