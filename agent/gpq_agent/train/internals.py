@@ -5,10 +5,12 @@ that gpq can do without, the function says what it returns then.
 """
 
 import sys
+from datetime import timedelta
 from operator import attrgetter
 from typing import Any, Callable, Dict, List
 
 import torch
+import torch.distributed as dist
 import torch.distributed.rendezvous  # a module that torch.distributed hides behind a function
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode
@@ -82,6 +84,15 @@ def rendezvous_handlers() -> Dict[str, Callable[..., Any]]:
         "_rendezvous_handlers"
     ]
     return handlers
+
+
+def group_timeouts() -> List[timedelta]:
+    """How long the backends of the default group wait. Empty if torch does not say."""
+    group: Any = dist.group.WORLD
+    backends = [group._get_backend(device) for device in getattr(group, "_device_types", ())]
+    options = [getattr(backend, "options", None) for backend in backends]
+    timeouts = [getattr(item, "_timeout", None) for item in options]
+    return [timeout for timeout in timeouts if isinstance(timeout, timedelta)]
 
 
 # -- modules and what trains them ----------------------------------------------------------------

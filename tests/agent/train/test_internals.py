@@ -99,6 +99,27 @@ def test_modules() -> None:
     assert isinstance(layer, internals.BatchNorm)
 
 
+TIMEOUT = """
+import sys
+from datetime import timedelta
+import torch, torch.distributed as dist
+from gpq_agent.train.attempt.runtime import Runtime
+from gpq_agent.train.internals import group_timeouts
+from gpq_agent.train.runtime.environment import Environment
+store = dist.FileStore(sys.argv[1], 1)
+dist.init_process_group("gloo", store=store, rank=0, world_size=1, timeout=timedelta(minutes=int(sys.argv[2])))
+assert set(group_timeouts()) == {timedelta(minutes=int(sys.argv[2]))}
+runtime = Runtime(Environment(replicas=2, launched=True), torch.device("cpu"), {}, None)
+print(runtime.group._get_backend(torch.device("cpu")).options._timeout.total_seconds() / 60)
+"""
+
+
+@pytest.mark.parametrize(("own", "minutes"), [(300, "300.0"), (5, "30.0")])
+def test_the_control_group_waits_as_long_as_the_group_of_the_script(tmp_path: Path, own: int, minutes: str) -> None:
+    command = [sys.executable, "-c", TIMEOUT, str(tmp_path / "store"), str(own)]
+    assert subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip() == minutes
+
+
 COMPILED = """
 import torch
 from gpq_agent.train import internals

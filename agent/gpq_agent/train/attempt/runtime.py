@@ -10,9 +10,10 @@ import torch.distributed as dist
 
 from gpq_agent import wire
 from gpq_agent.train.data.sampler import GlobalSampler
+from gpq_agent.train.internals import group_timeouts
 from gpq_agent.train.optim.progress import ProgressMeter
 from gpq_agent.train.runtime.agreement import Agreement, Proposal
-from gpq_agent.train.runtime.environment import Environment
+from gpq_agent.train.runtime.environment import GROUP_TIMEOUT, Environment
 from gpq_agent.train.runtime.heartbeat import Heartbeat
 from gpq_agent.train.telemetry.report import Reporter
 
@@ -52,7 +53,10 @@ class Runtime:
         self.report = Reporter(path, environ)
         self.pulse = Heartbeat(run_dir, environment.rank)
         # Orders use a group of their own, so that no collective of the script can meet them.
-        self.group = dist.new_group(backend="gloo") if environment.replicas > 1 else None
+        self.group: Optional[dist.ProcessGroup] = None
+        if environment.replicas > 1:  # it waits as long as the script's own, for a long evaluation
+            timeout = max([GROUP_TIMEOUT, *group_timeouts()])
+            self.group = dist.new_group(backend="gloo", timeout=timeout)
         self.agreement = Agreement(self.group, environment.rank, Proposal, self.pulse.others_reduce)
         self.meter = ProgressMeter()
         self.evaluating = 0
