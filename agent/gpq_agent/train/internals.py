@@ -4,6 +4,7 @@ All uses in gpq are here, so a new version needs changes in one place. If a vers
 that gpq can do without, the function says what it returns then.
 """
 
+import copyreg
 import sys
 from datetime import timedelta
 from operator import attrgetter
@@ -32,6 +33,9 @@ foreach_norm = torch._foreach_norm
 foreach_reciprocal_ = torch._foreach_reciprocal_
 foreach_sqrt = torch._foreach_sqrt
 foreach_zero_ = torch._foreach_zero_
+
+# What pickle itself calls for an object of another class than its own.
+new_object: Any = copyreg._reconstructor  # type: ignore[attr-defined]
 
 version_of = attrgetter("_version")  # of a tensor: how often it was changed in place
 base_of = attrgetter("_base")  # of a tensor: the one that it is a view of, or None
@@ -169,8 +173,7 @@ def detach_reducer(model: torch.nn.Module) -> None:
 
     The end of its reducer removes its hooks from the parameters.
     """
-    for name in ("reducer", "logger"):
-        model.__dict__.pop(name, None)
+    model.__dict__.update(reducer=None, logger=None)  # which a copy of the model leaves out
 
 
 def all_reduce(group: Any, buffer: torch.Tensor, options: Any) -> Any:

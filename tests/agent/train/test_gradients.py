@@ -1,6 +1,8 @@
 """On several replicas, every step's gradient equals that of one process over the same examples, up to rounding."""
 
+import copy
 import gc
+import io
 import json
 import os
 import time
@@ -139,9 +141,26 @@ def worst_error(rank: int, replicas: int, mode: str, batch: int, local: int, fix
     assert known <= ALLOWED.get(mode, set()), f"{mode}: {known} would prevent splitting"
     # Between steps a wrapped model reduces as usual, unless gpq removed its reducer.
     if isinstance(model, DistributedDataParallel):
-        assert model.require_backward_grad_sync == hasattr(model, "reducer")
-        assert hasattr(model, "reducer") or mode in ("unused", "weighed-hook", "static-graph")
+        assert model.require_backward_grad_sync == (model.reducer is not None)
+        assert model.reducer is not None or mode in ("unused", "weighed-hook", "static-graph")
+        if mode in ("unused", "static-graph"):
+            check_copies(model)
     return worst
+
+
+def check_copies(model: DistributedDataParallel) -> None:
+    """A copy and a file of a wrapped model are wrapped models of their own, whatever gpq did to the first one."""
+    x = data().tensors[0]
+    stream = io.BytesIO()
+    torch.save(model, stream)
+    stream.seek(0)
+    for twin in (copy.deepcopy(model), torch.load(stream, weights_only=False)):
+        assert type(twin) is DistributedDataParallel
+        assert (twin.require_backward_grad_sync, twin.reducer is not None) == (True, True)
+        assert torch.equal(twin(x), model(x))
+        with torch.no_grad():
+            next(twin.parameters()).add_(1.0)
+        assert not torch.equal(twin(x), model(x))
 
 
 def replica(rank: int, replicas: int, port: int, folder: str) -> None:
@@ -188,7 +207,7 @@ def accumulated(rank: int, replicas: int, port: int, folder: str) -> None:
                     optimizer.step()
                     optimizer.zero_grad()
         assert start == SIZE
-        assert hasattr(model, "reducer"), f"{mode} {batch}: gpq reduces for DDP"
+        assert model.reducer is not None, f"{mode} {batch}: gpq reduces for DDP"
         rights = [sum(expected(False, begin, total) for begin, total in parts) for parts, _ in sums]
         worst = max(
             float((found - right).norm() / right.norm()) for right, (_, found) in zip(rights, sums, strict=True)

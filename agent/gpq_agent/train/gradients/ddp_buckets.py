@@ -92,16 +92,10 @@ class DdpBuckets:
         for work in self.average.works:
             work.wait()
         self.synchronise(False)
-        model, inner, places = self._model, self._model.module, self._model.device_ids
-
-        def forward(*inputs: Any, **keywords: Any) -> Any:
-            if places:
-                all_inputs, all_keywords = scatter_kwargs(inputs, keywords, places)
-                inputs, keywords = all_inputs[0], all_keywords[0]
-            return inner(*inputs, **keywords)
-
-        model.__dict__["forward"] = forward
-        internals.detach_reducer(model)
+        internals.detach_reducer(self._model)
+        plain: Any = type(self._model)
+        members = {"forward": _forward, "__reduce_ex__": _copied, "__module__": plain.__module__}
+        self._model.__class__ = type(plain.__name__, (plain,), members)
 
     def early_arrivals(self) -> List[Parameter]:
         """For an incomplete call: the parameters that are reduced anyway."""
@@ -135,6 +129,20 @@ class DdpBuckets:
         if measure is None:
             return work.get_future().then(_result)
         return work.get_future().then(lambda future: measure(future.value()[0]))
+
+
+def _forward(model: Any, *inputs: Any, **keywords: Any) -> Any:
+    """The forward pass of a model that nobody reduces."""
+    if model.device_ids:
+        all_inputs, all_keywords = scatter_kwargs(inputs, keywords, model.device_ids)
+        inputs, keywords = all_inputs[0], all_keywords[0]
+    return model.module(*inputs, **keywords)
+
+
+def _copied(model: Any, protocol: Any) -> Any:
+    """A copy, or a file, has the script's own class, and reduces like any other wrapped model."""
+    state = {**model.__getstate__(), "require_backward_grad_sync": True}
+    return internals.new_object, (type(model).__mro__[1], object, None), state
 
 
 class BucketAverage:
