@@ -128,8 +128,10 @@ from gpq_agent.train.runtime.shutdown import StopTraining
 from .errors import GpqTrainError
 from .prove.redirect import guard
 from .runtime.meeting import meet_in_files
+from .runtime.rng import seed_unseeded
 
 guard(os.environ, sys.addaudithook)  # before the script opens a file
+seed_unseeded()  # before the script draws
 meet_in_files()  # before the script opens a process group
 
 __all__ = ["GpqTrainError", "Job", "StopTraining", "init"]

@@ -2,6 +2,8 @@
 
 import json
 import random
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,7 +17,8 @@ from gpq_agent.train.errors import GpqTrainError
 from gpq_agent.train.runtime.agreement import Agreement, Proposal
 from gpq_agent.train.runtime.rng import script_seed, seed_all
 
-from .driver import TrainingJob
+from .driver import DEADLINE, TrainingJob
+from .test_launch import environment
 
 Make = Callable[..., TrainingJob]
 
@@ -65,6 +68,45 @@ def test_the_comparison_does_not_read_data_in_the_training_process(training: Mak
     job.run(1)
     finished = json.loads((job.out / "finished.1.0").read_text())
     assert finished["reads"] == 64
+
+
+SPLIT = """
+import sys
+import torch
+from torch.utils.data import TensorDataset, random_split
+FIRST
+train, held = random_split(TensorDataset(torch.arange(64.0).reshape(64, 1)), [48, 16])
+import gpq_agent.train as gpq
+job = gpq.init(checkpoint_dir=sys.argv[1])
+loader = job.loader(train, batch_size=16)
+model = job.wrap(torch.nn.Linear(1, 1))
+model, optimizer, _ = job.prepare(model, torch.optim.SGD(model.parameters(), lr=0.1))
+for _ in job.epochs(int(sys.argv[2])):
+    for (x,) in loader:
+        model(x).square().mean().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+print(sorted(held.indices))
+"""
+
+
+def run_split(folder: Path, first: str, epochs: int) -> "subprocess.CompletedProcess[str]":
+    command = [sys.executable, "-c", SPLIT.replace("FIRST", first), str(folder), str(epochs)]
+    return subprocess.run(command, env=environment(), capture_output=True, text=True, timeout=DEADLINE, check=False)
+
+
+def test_a_split_before_init_is_the_same_after_the_import_and_refused_at_the_first_start_before_it(
+    tmp_path: Path,
+) -> None:
+    refused = run_split(tmp_path, "", 1)
+    assert refused.returncode == 1
+    assert "GpqTrainError: the indices of a Subset were drawn without a seed, before gpq_agent.train" in refused.stderr
+    first, again = (run_split(tmp_path, "import gpq_agent.train", epochs) for epochs in (1, 2))
+    assert (first.returncode, again.returncode) == (0, 0), first.stderr + again.stderr
+    assert first.stdout == again.stdout
+    seeded = run_split(tmp_path / "seeded", "torch.manual_seed(3)", 1)
+    assert seeded.returncode == 0, seeded.stderr
+    assert seeded.stdout != first.stdout
 
 
 class Broken(torch.utils.data.Dataset[Any]):

@@ -135,6 +135,8 @@ def test_a_part_that_would_get_the_state_of_another_one_is_refused(tmp_path: Pat
 class Scaled(torch.nn.Module):
     """Its buffer is sent from replica 0 to the others in each step."""
 
+    scale: torch.Tensor
+
     def __init__(self) -> None:
         super().__init__()
         self.inner = torch.nn.Linear(1, 1)

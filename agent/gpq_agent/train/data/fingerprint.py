@@ -21,7 +21,7 @@ from torch.utils.data import Subset
 from gpq_agent.train.data.likeness import Likeness, likeness
 from gpq_agent.train.errors import GpqTrainError
 from gpq_agent.train.runtime.agreement import Agreement
-from gpq_agent.train.runtime.rng import reseed, stable_seed
+from gpq_agent.train.runtime.rng import is_unseeded, reseed, stable_seed
 
 DRAWS = 8  # examples to compare, in addition to the first and the last
 READING_SECONDS = 10.0  # seconds after which no other example is read
@@ -189,10 +189,18 @@ class Fingerprint:
 
 
 def _subsets(dataset: Any) -> List[List[Any]]:
-    """For each Subset within another: its length, and a digest of its indices."""
+    """For each Subset within another: its length, and a digest of its indices. Raises GpqTrainError
+    for indices that differ in each attempt."""
     levels = []
     while isinstance(dataset, Subset):
+        inner: Any = dataset.dataset
+        if len(dataset.indices) and is_unseeded(dataset.indices, len(inner)):
+            raise GpqTrainError(
+                "the indices of a Subset were drawn without a seed, before gpq_agent.train was "
+                "imported, so the next attempt would train on other data",
+                HINT,
+            )
         content = likeness(torch.as_tensor([int(place) for place in dataset.indices]))
         levels.append([len(dataset.indices), content.digest])
-        dataset = dataset.dataset
+        dataset = inner
     return levels

@@ -3,7 +3,7 @@
 import dis
 import inspect
 import sys
-from typing import Any, Callable, Dict, Iterator, List, Optional, Protocol, Tuple
+from typing import Any, Callable, Iterator, List, Optional, Protocol, Tuple
 
 import torch
 from torch.utils.data import DataLoader, IterableDataset
@@ -18,6 +18,7 @@ OPTIONS = (
     "num_workers", "collate_fn", "pin_memory", "pin_memory_device", "persistent_workers",
     "prefetch_factor", "timeout", "worker_init_fn", "multiprocessing_context", "in_order",
 )  # fmt: skip
+DEEPEST = 8  # data sets within data sets
 
 
 class Boundaries(Protocol):
@@ -88,7 +89,7 @@ class Loader:
         )
         self._engine = engine
         self._has_renewed = False
-        self._copied: List[Dict[str, Any]] = []  # attributes of the data set that the workers have
+        self._copied: List[Any] = []  # values of the data set that the workers have
         # Not the script's own generator: numbers drawn from that must not depend on the number of
         # stops.
         self._workers = None if generator is None else torch.Generator()
@@ -208,8 +209,8 @@ class Loader:
         as with set_epoch(), they start again, as they would after a restart."""
         if not self._data.persistent_workers:
             return
-        copied, self._copied = self._copied, _attributes(self.dataset)
-        if copied and any(map(_differ, copied, self._copied)):
+        copied, self._copied = self._copied, _values(self.dataset)
+        if copied and list(map(id, copied)) != list(map(id, self._copied)):
             if not self._has_renewed:
                 self._has_renewed = True
                 self._engine.notice(
@@ -239,19 +240,13 @@ def _is_called_by_next(frame: Any) -> bool:
     return False
 
 
-def _attributes(dataset: Any) -> List[Dict[str, Any]]:
-    """Those of a data set, and of the data sets in it."""
-    levels = []
-    while dataset is not None:
-        levels.append(dict(getattr(dataset, "__dict__", {})))
+def _values(dataset: Any) -> List[Any]:
+    """What the attributes of a data set are, and of the data sets in it."""
+    values: List[Any] = []
+    for _ in range(DEEPEST):
+        values += getattr(dataset, "__dict__", {}).values()
         dataset = getattr(dataset, "dataset", None)
-    return levels
-
-
-def _differ(attributes: Dict[str, Any], later: Dict[str, Any]) -> bool:
-    """Were any assigned, added or removed?"""
-    same = attributes.keys() == later.keys()
-    return not same or any(attributes[name] is not value for name, value in later.items())
+    return values
 
 
 def dataset_size(dataset: Any) -> int:

@@ -3,11 +3,35 @@
 import hashlib
 import random
 import sys
-from typing import Any, Callable, List, Tuple
+from typing import Any, Callable, List, Sequence, Tuple
 
 import torch
 
 LARGEST_SEED = 1 << 32  # numpy takes no larger one, so scripts use none
+
+
+_unseeded: List[int] = []  # at most one: the seed that torch chose, if the script drew with it
+
+
+def seed_unseeded() -> None:
+    """Called once, on import. Seed torch if the script has not, so that what it draws before
+    `gpq.init()` is the same in every attempt."""
+    seed = torch.initial_seed()
+    if seed < LARGEST_SEED:
+        return
+    if not torch.equal(torch.Generator().manual_seed(seed).get_state(), torch.get_rng_state()):
+        _unseeded.append(seed)
+    torch.default_generator.manual_seed(0)
+
+
+def is_unseeded(indices: Sequence[int], size: int) -> bool:
+    """Are these from the first permutation of `size` that torch drew, and before the import?"""
+    own = [int(index) for index in indices]
+    for seed in _unseeded:
+        order = torch.randperm(size, generator=torch.Generator().manual_seed(seed)).tolist()
+        begin = order.index(own[0]) if own[0] in order else 0
+        return order[begin : begin + len(own)] == own
+    return False
 
 
 def stable_seed(*parts: int) -> int:
