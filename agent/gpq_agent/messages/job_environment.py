@@ -20,6 +20,10 @@ ENV_DEFAULTS = "GPQ_DEFAULTS"
 ENV_DEVICES = "GPQ_DEVICES"  # device ids of this server, comma-separated
 # what a script wrote and removed, in the folder of a shape that gpq checks
 CHECK_FILES = "files"
+CHECK_WRITTEN = "written"  # in it: what a script wrote, by its whole path
+SIDE_EFFECT = (
+    "side_effect"  # in a report: a notice about what a script does outside of its training
+)
 # PYTHONHASHSEED of every process of a job, so that sets keep their order over restarts
 HASH_SEED = "0"
 # codes of habits that the user accepts, comma-separated

@@ -29,7 +29,8 @@ CODE, STAGING, CODE_PREFIX = ".code", ".staging", "code-"
 HASH = re.compile(r"[0-9a-f]{64}")
 LIBRARY, OWN = "gpq", "own"  # folders of a job, as gpq_agent.train writes them
 STEP, MANIFEST, STATE = "step-", "manifest.json", "state.pt"
-RECORD, MEMORY = "saved.json", "memory.json"
+RECORD = "saved.json"
+ALONGSIDE = (LIBRARY + "/memory.json", LIBRARY + "/side-effects.json")  # of the whole job
 
 
 class Marker(NamedTuple):
@@ -144,7 +145,7 @@ def _of_library(folder: str) -> Iterator[Entry]:
         ):
             continue
         yield state._replace(mark=str(manifest["sha256"]))
-        for path in ("{}/{}".format(place, MANIFEST), LIBRARY + "/" + MEMORY):
+        for path in ("{}/{}".format(place, MANIFEST), *ALONGSIDE):
             entry = trees.entry(folder, path)
             if entry is not None:
                 yield entry

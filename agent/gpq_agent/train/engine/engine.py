@@ -10,6 +10,7 @@ from gpq_agent.train.attempt.checkpointer import Checkpointer
 from gpq_agent.train.attempt.runtime import Runtime
 from gpq_agent.train.attempt.setup import Training, TrainingSetup, set_up, share_outside, view_of
 from gpq_agent.train.attempt.shape import BatchShape, BatchSource
+from gpq_agent.train.attempt.side_effects import SideEffects
 from gpq_agent.train.attempt.statistics import Statistics
 from gpq_agent.train.attempt.steps import StepRecord
 from gpq_agent.train.data.batches import Limits
@@ -51,6 +52,7 @@ class Engine:
         self.shape = BatchShape(self._freedoms(), environment.replicas)
         self.steps = StepRecord()
         self.checkpointer = Checkpointer(runtime)
+        self.side_effects = SideEffects(runtime, self.checkpointer.store)
         self.statistics = Statistics(runtime, self.shape)
         self.start = LoopStart(self.observers)
         self.failures = FailureHandler(runtime, self.shape, self.observers)
@@ -120,6 +122,7 @@ class Engine:
         return (dataset, sampler) if recorder is None else recorder.sampler(dataset, sampler)
 
     def boundary(self) -> None:
+        self.side_effects.begin()
         self.boundaries.run()
 
     def fetch(self) -> None:

@@ -12,6 +12,7 @@ import posix  # has the original functions of `os`
 import stat
 from typing import Any, Dict, List, NamedTuple
 
+from gpq_agent import wire
 from gpq_agent.train.errors import GpqTrainError
 
 from .plain_files import copy, failure, is_folder, link_target, make_folders, mode_of, need, scan
@@ -34,7 +35,8 @@ class Layers:
     def __init__(self, scratch: str, folder: str) -> None:
         """`folder` is within `scratch`. Neither has links."""
         self._scratch, self._folder = scratch, folder
-        self._upper, self._marks = folder + "/written", folder + "/removed"
+        self._upper = os.path.join(folder, wire.CHECK_WRITTEN)
+        self._marks = folder + "/removed"
         make_folders(self._upper)
         make_folders(self._marks)
 
