@@ -94,6 +94,7 @@ class Run:
     # habits that a job would report and that the check tests
     suspected: dict[str, Told] = field(default_factory=dict)
     notices: list[str] = field(default_factory=list)
+    side_effects: list[str] = field(default_factory=list)  # notices about files and folders
 
     @property
     def last(self) -> int:
@@ -142,7 +143,8 @@ def _take(run: Run, line: Line, rank: int) -> None:
 
 def _hear(run: Run, report: dict[str, object]) -> None:
     if report.get("kind") == "notice":
-        run.notices.append(str(report.get("message"))[:500])
+        place = run.side_effects if report.get(wire.SIDE_EFFECT) else run.notices
+        place.append(str(report.get("message"))[:500])
     elif report.get("kind") == "habit":
         try:
             habit = msgspec.convert(report, Told)

@@ -33,6 +33,7 @@ from gpq.check.verdict import FAILED, ShapeView, Verdict
 from gpq.errors import GpqError, Refused, TimedOut
 
 THREADS = 4  # cores per thread of a process beyond the first
+SHOWN = 10  # names of files
 PAST_PYTHON = "under gpq check, C code and other programs may only write below TMPDIR. "
 
 
@@ -51,7 +52,8 @@ class CheckRequest:
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """All shapes, run and compared. `failure`: the error of the script in full precision."""
+    """All shapes, run and compared. `failure`: the error of the script in full precision.
+    `writes`: a note about its files."""
 
     judge: Judge
     reorderings: list[Run]
@@ -59,6 +61,7 @@ class Trial:
     rows: list[ShapeView]
     text: str  # the text of the script
     failure: str
+    writes: list[str]
 
 
 def prove(request: CheckRequest, on_end: Callable[[str], None]) -> Verdict:
@@ -105,7 +108,8 @@ def _trial(
         if not has_own_loop or _suits_own_loop(course.shape)
     ]
     rows = judgement.rows(judge, pairs, text, reproducible)
-    return Trial(judge, reorderings, runs, rows, text, failure)
+    writes = _writes(courses[0].folder, request.cwd)
+    return Trial(judge, reorderings, runs, rows, text, failure, writes)
 
 
 def _is_reproducible(
@@ -142,6 +146,8 @@ def _verdict(
         notes=[
             *notes(reference, rows, judge.rounding, trial.failure),
             *judgement.doubts([reference, *trial.runs], rows),
+            *trial.writes,
+            *dict.fromkeys(line for run in trial.runs for line in run.side_effects),
             *lint.hints(trial.text),
             *remarks,
         ],
@@ -149,6 +155,15 @@ def _verdict(
         seconds=round(seconds, 1),
         at=datetime.now(timezone.utc).isoformat(timespec="seconds").replace("+00:00", "Z"),
     )
+
+
+def _writes(folder: Path, cwd: str) -> list[str]:
+    """A note about the files that the shape of this folder wrote."""
+    written = folder / wire.CHECK_FILES / wire.CHECK_WRITTEN
+    paths = sorted(path.relative_to(written) for path in written.rglob("*") if path.is_file())
+    names = [str(Path("/", path)).removeprefix(f"{cwd.rstrip('/')}/") for path in paths]
+    more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
+    return [f"the script writes {', '.join(names[:SHOWN])}{more}"] if names else []
 
 
 def _courses(

@@ -314,7 +314,8 @@ def test_no_process_outlives_the_command(
 
 
 def test_check_writes_none_of_the_users_files(gpq: Gpq, tmp_path: Path, scratch: Path) -> None:
-    """The script finds its own files again after a restart in the same shape, but not in another shape."""
+    """The script finds its own files again after a restart in the same shape, but not in another shape. They are
+    listed, with those that a restart or another replica would spoil."""
     folder = tmp_path / "project"
     (folder / "runs").mkdir(parents=True)
     torch.save("of weeks", folder / "best.pt")
@@ -338,6 +339,7 @@ elif os.environ["RANK"] == "0":
         with open("log.csv", "a") as stream:
             print(passes, file=stream)
         if job.rank == 0:
+            print(passes, file=metrics)
             torch.save({"passes": passes, "model": model.state_dict()}, "best.part")
             os.replace("best.part", "best.pt")
             assert torch.load("best.pt")["passes"] == passes
@@ -347,7 +349,8 @@ elif os.environ["RANK"] == "0":
             base.close()
 """
     path = script(folder, after=save)
-    path.write_text(path.read_text().replace("job = gpq.init()", begin + "job = gpq.init()"))
+    start = begin + 'job = gpq.init()\nmetrics = open("metrics.csv", "w", buffering=1) if job.rank == 0 else None\n'
+    path.write_text(path.read_text().replace("job = gpq.init()", start))
     before = contents(folder)
     said = subprocess.run(
         [sys.executable, "-m", "gpq", "check", "--json", "--steps", "6", "--timeout", "4m", str(path)],
@@ -357,6 +360,9 @@ elif os.environ["RANK"] == "0":
     assert {shape: row["verdict"] for shape, row in rows(found).items()} == dict.fromkeys(EVERY, "same"), found
     assert contents(folder) == before
     assert not list(scratch.glob("gpq-check-*"))
+    assert "the script writes base, best.pt, log.csv, metrics.csv, runs/0" in found["notes"]
+    spoilt = [note for note in found["notes"] if "metrics.csv is emptied" in note or "replicas write log.csv" in note]
+    assert len(spoilt) == 2, found["notes"]
 
 
 def test_another_program_that_writes_files_gets_a_clear_error(gpq: Gpq, tmp_path: Path) -> None:
