@@ -199,10 +199,10 @@ class Job:
         self._change(requests.Release([str(self.id)]))
 
     def requeue(self) -> Job:
-        """Stop the job and queue it again. It resumes from its checkpoint.
+        """Queue the job again, also if it has ended. It resumes from its newest checkpoint. If it
+        completed, it starts from the beginning.
 
-        Returns the queued job: this one, or a new one like it if this one had ended. Raises
-        gpq.errors.Refused if the job would lose its work.
+        Returns this job. Raises gpq.errors.Refused if the job would lose its work.
         """
         return Job(self._change(requests.Requeue([str(self.id)])))
 

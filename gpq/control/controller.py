@@ -230,9 +230,10 @@ class Controller:
         numbers_changed = (
             after.next_id != before.next_id or after.means_kept is not before.means_kept
         )
-        if durable_events or decision.ended or numbers_changed or after.jobs != before.jobs:
+        ended = (*decision.ended, *decision.amended)
+        if durable_events or ended or numbers_changed or after.jobs != before.jobs:
             start = time.perf_counter()
-            self.store.commit(decision.journal, after, decision.ended)
+            self.store.commit(decision.journal, after, ended)
             return time.perf_counter() - start
         return None
 

@@ -120,7 +120,7 @@ def _job_ask_line(event: facts.Event) -> str:
         case facts.ReleaseAsked():
             return f"release requested{_by(event.by)}"
         case facts.RequeueAsked():
-            return f"requeue requested{_by(event.by)}"
+            return f"requeue requested{_by(event.by)}{_why(event.said)}"
         case facts.Edited():
             return f"edited{_by(event.by)}: {event.said}"
         case _:

@@ -128,13 +128,13 @@ def _ids(word: str, ids: re.Match[str], snapshot: Snapshot, past: History) -> li
 
 
 def _bearers(name: str, snapshot: Snapshot, past: History) -> list[JobId]:
-    """The live jobs with this name, or the latest ended one."""
+    """The live jobs with this name, or the latest ended one with its array."""
     live_ids = [job.id for job in snapshot.jobs.values() if job.name == name]
     if live_ids:
         return sorted(live_ids)
     ended = past.history(names=[name], limit=1)
     if ended:
-        return [ended[0].id]
+        return _with_its_array(ended[0].id, snapshot, past)
     if name in set(JobState):
         raise NotFound(
             f"no job is named `{name}`", f"`gpq status state={name}` lists the jobs in that state"

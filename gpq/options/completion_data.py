@@ -121,6 +121,9 @@ GRAMMAR: dict[str, tuple[str, dict[str, tuple[str, str]]]] = {
     "requeue": (
         "jobs",
         {
+            "--state": ("Only jobs in this state. Can be repeated.", "pending|held|starting|running|stopping|completed|failed|cancelled|timeout"),
+            "-s": ("--state", "pending|held|starting|running|stopping|completed|failed|cancelled|timeout"),
+            "--fresh": ("Start jobs that have ended from the beginning, or from their checkpoints.", ""),
             "--json": ("Print only JSON.", ""),
         },
     ),

@@ -292,7 +292,7 @@ class Changed(msgspec.Struct, frozen=True):
 
     jobs: list[int]
     unchanged: list[str] = []  # one line per job that did not change, and why
-    messages: list[str] = []  # `gpq edit` only: one line per job that changed
+    messages: list[str] = []  # `gpq edit` and `requeue`: one line per job that changed
     # `gpq hold` and `requeue`: what a stop costs if the loop cannot resume exactly, and the cure
     warnings: list[str] = []
     schema: int = SCHEMA

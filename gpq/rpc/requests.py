@@ -169,7 +169,11 @@ class Release(Request, frozen=True):
 
 
 class Requeue(Request, frozen=True):
+    """`fresh`: jobs that have ended start from the beginning, or none does (False). None: those
+    that completed do."""
+
     jobs: list[str]
+    fresh: bool | None = None
 
 
 class Edit(Request, frozen=True):

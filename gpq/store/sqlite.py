@@ -110,7 +110,9 @@ class SqliteStore:
         if any(table_rows for _, table_rows in writes):
             self._write(writes, adds=any(isinstance(event, Submitted) for event in journal))
         self._state = rows.kept(snapshot)
-        self._ended += len(ended)
+        # some of these had ended before, and so had jobs that came back
+        again = sum(getattr(event, "past", None) is not None for event in events)
+        self._ended += len(ended) - again
 
     def _write(self, writes: Writes, *, adds: bool) -> None:
         """One transaction. On a full disk it refuses new jobs (`adds`). Everything else may use the

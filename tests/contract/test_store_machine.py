@@ -18,10 +18,12 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from gpq.core.model.events import (
     CancelAsked,
     Cancelled,
+    Edited,
     Event,
     Failed,
     Launched,
     Profiled,
+    RequeueAsked,
     Stopped,
     Submitted,
     Succeeded,
@@ -70,9 +72,10 @@ class StoreMachine(RuleBasedStateMachine):
     def _commit(self, *events: Event) -> None:
         model = self.model
         folded = fold(Snapshot(now=self.clock, jobs=model.jobs, next_id=model.next_id), events)
-        self.store.commit(folded.journal, folded.snapshot, folded.ended)
+        ended = (*folded.ended, *folded.amended)
+        self.store.commit(folded.journal, folded.snapshot, ended)
         model.jobs = dict(folded.snapshot.jobs)
-        model.ended |= {job.id: job for job in folded.ended}
+        model.ended |= {job.id: job for job in ended}
         model.journal += [event for event in folded.journal if not isinstance(event, Profiled)]
         model.next_id = folded.snapshot.next_id
         self.clock += 1.0
@@ -116,6 +119,18 @@ class StoreMachine(RuleBasedStateMachine):
     def requeue(self, number: int) -> None:
         if (job := self._pick(number, running=True)) is not None:
             self._commit(Stopped(self.clock, job.id, Exit(None, signal=15)))
+
+    @rule(number=st.integers(0, 9), name=st.sampled_from(["a", "b"]), back=st.booleans())
+    def again_or_amend(self, number: int, name: str, back: bool) -> None:
+        """A job that had ended comes back, or its record changes."""
+        if not self.model.ended:
+            return
+        past = [job for _, job in sorted(self.model.ended.items())][number % len(self.model.ended)]
+        if back:
+            del self.model.ended[past.id]
+            self._commit(RequeueAsked(self.clock, past.id, "ada", past))
+        else:
+            self._commit(Edited(self.clock, past.id, replace(past.spec, name=name), past=past))
 
     # -- the disk and who writes on it ---------------------------------------------------------------------------------
 

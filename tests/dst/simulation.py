@@ -233,9 +233,9 @@ class Simulation:
             if judge is job_requests.cancel:
                 return job_requests.cancel(snapshot, [job], daemon.now(), "ana"), None
             ended = self.disk.memory.history(ids=[job])
-            if judge is job_requests.requeue and ended:
-                return [], None
-            return job_requests.changes(snapshot, [job], ended, judge, daemon.now(), "ana")
+            of_ended = job_requests.requeue_ended(ended, None, lambda job, after: ())
+            again = of_ended if judge is job_requests.requeue else None
+            return job_requests.changes(snapshot, [job], ended, judge, daemon.now(), "ana", again)
 
         self.schedule.say("the user asks to {} job {}", judge.__name__, job)
         daemon.ask(build, lambda _: None)

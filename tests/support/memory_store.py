@@ -28,7 +28,8 @@ class MemoryStore:
     def commit(self, events: Sequence[Event], snapshot: Snapshot, ended: Sequence[Job] = ()) -> None:
         rows.check_outcomes(self._state, snapshot, ended)
         self._journal.extend(event for event in events if not isinstance(event, EPHEMERAL))
-        self._ended.extend(ended)
+        again = {job.id for job in ended} | set(snapshot.jobs)
+        self._ended = [*(job for job in self._ended if job.id not in again), *ended]
         self._state = rows.kept(snapshot)
 
     def history(

@@ -74,6 +74,8 @@ class StartOrder(NamedTuple):
     done_file: str = ""
     attributes: Optional[Dict[str, Any]] = None  # an Attributes. None: the server's own
     shortfall: str = ""  # added by the agent: what of these the server does not allow, one line
+    # the job starts from the beginning: what is in its checkpoint folder moves out of the way
+    fresh: bool = False
 
 
 class PrepareOrder(NamedTuple):

@@ -1,4 +1,4 @@
-"""`gpq edit`: changes jobs that have not ended."""
+"""`gpq edit`: changes jobs."""
 
 from __future__ import annotations
 
@@ -102,10 +102,11 @@ def edit(
     ] = None,
     json: Json = False,
 ) -> int:
-    """Change jobs that have not ended.
+    """Change jobs.
 
-    While a job waits, all of these can change. While it runs, you can change its name, priority,
-    limits and notifications, and its GPUs if gpq can resize it.
+    While a job waits, all of these can change, and for a job that has ended, for its next start.
+    While it runs, you can change its name, priority, limits and notifications, and its GPUs if gpq
+    can resize it.
 
     \b
     Example:

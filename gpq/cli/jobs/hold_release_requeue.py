@@ -3,9 +3,17 @@ once."""
 
 from __future__ import annotations
 
+from typing import Annotated
+
+import typer
+
+from gpq.cli.jobs import status, status_fast
 from gpq.cli.shared import output
 from gpq.cli.shared.typer_app import Jobs, Json, frame
 from gpq.client.connection import call
+from gpq.core.model.jobs import JobState
+from gpq.errors import NotFound, UsageError
+from gpq.options.query import is_query
 from gpq.rpc import job_answers, requests
 
 hold = frame()
@@ -38,17 +46,55 @@ def _release(jobs: Jobs, json: Json = False) -> int:
 
 
 @requeue.command("requeue")
-def _requeue(jobs: Jobs, json: Json = False) -> int:
-    """Stop running jobs and queue them again.
+def _requeue(
+    jobs: Annotated[list[str] | None, status.JOBS] = None,
+    state: Annotated[list[str] | None, status.STATE] = None,
+    fresh: Annotated[
+        bool | None,
+        typer.Option(
+            "--fresh/--no-fresh",
+            help="Start jobs that have ended from the beginning, or from their checkpoints.",
+            show_default=False,
+        ),
+    ] = None,
+    json: Json = False,
+) -> int:
+    """Queue jobs again. They resume from their newest checkpoints.
 
-    They resume from their checkpoints. gpq refuses to stop a job that cannot save one. A job that
-    has ended is submitted again under a new id, and starts from the beginning.
+    A job that has ended keeps its id, its settings, its place in an array, and the jobs that wait
+    for it. Its time limit counts again from zero. Of an array or a range, gpq leaves the jobs that
+    completed. If you name such a job alone, it starts from the beginning. The old checkpoint folder
+    then stays under another name, as with --fresh. A job that runs is stopped first, if it can save
+    a checkpoint.
 
     \b
     Example:
       gpq requeue 42
+      gpq requeue 42 --fresh
+      gpq requeue "array=7 state=failed,timeout"
     """
-    return tell(call(requests.Requeue(jobs), job_answers.Changed), "requeued", as_json=json)
+    names = _selected(list(jobs or []), list(state or []))
+    answer = call(requests.Requeue(names, fresh), job_answers.Changed)
+    return tell(answer, "requeued", as_json=json)
+
+
+def _selected(words: list[str], states: list[str]) -> list[str]:
+    """The selectors, or the ids of the jobs that match a query."""
+    query = [word for word in words if is_query(word)]
+    if states:
+        query.append(f"state={','.join(states)}")
+    if not query:
+        if not words:
+            raise UsageError("requeue needs a job", "e.g. gpq requeue 42")
+        return words
+    selectors = [word for word in words if not is_query(word)]
+    request = requests.Status(selectors, recent=status_fast.EVERY, query=query)
+    rows = call(request, job_answers.JobList).jobs
+    if not any("state" in word for word in query):
+        rows = [row for row in rows if row.state != JobState.COMPLETED]
+    if not rows:
+        raise NotFound("no job matches", "`gpq status` takes the same words and shows what matches")
+    return [str(row.id) for row in rows]
 
 
 def tell(answer: job_answers.Changed, outcome: str, *, as_json: bool) -> int:

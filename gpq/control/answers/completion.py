@@ -92,7 +92,7 @@ class _Known(NamedTuple):
 
 def _fits(command: str, job: Job, now: float) -> bool:
     """Would the command act on this job alone?"""
-    if job.state in TERMINAL:  # `requeue` submits it again
+    if job.state in TERMINAL:  # `requeue` runs it again
         return command not in LIVE
     if command in ENDED:
         return False

@@ -14,6 +14,7 @@ from gpq.control.answers.reader import Reader
 from gpq.control.requests.submission import message_of
 from gpq.core.explain.explain import explain
 from gpq.core.explain.reasons import JobReasons, reason
+from gpq.core.feasibility.checkpoints import has_checkpoint
 from gpq.core.feasibility.shapes import feasible
 from gpq.core.goodput import estimates
 from gpq.core.goodput.models import Model, model_of
@@ -277,9 +278,11 @@ def _after(job: Job) -> list[str]:
     """What to do about a job that did not end as intended."""
     if job.state not in (JobState.FAILED, JobState.TIMEOUT):
         return []
-    cure = f"`gpq requeue {job.id}` submits it again after you have fixed that"
+    cure = f"`gpq requeue {job.id}` runs it again after you have fixed that"
     if job.state is JobState.TIMEOUT:
-        cure = "submit it with a longer --time"
+        cure = f"`gpq edit {job.id} --time 12h`, then `gpq requeue {job.id}`"
+    if has_checkpoint(job):
+        cure += ". It resumes from its newest checkpoint"
     if job.first_started_at is None:
         return [cure]
     return [f"`gpq logs {job.id}` shows its last output", cure]

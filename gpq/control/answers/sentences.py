@@ -115,7 +115,10 @@ SENTENCES = {
     "orphan-log": "the job starts when that attempt has ended. Its log: {folder}",
     "waits-for-checkpoint": "waits for its checkpoint: {line}",
     "checkpoint-away": "{line}. gpq does not start the job from the beginning",
-    "give-up-checkpoint": f"it resumes when the server is back. {_GIVE_UP}",
+    "give-up-checkpoint": (
+        f"it resumes when the server is back. {_GIVE_UP}. `gpq requeue --fresh {{job}}` then starts"
+        " it from the beginning"
+    ),
     # Fits nowhere now
     "servers-drained": "servers are drained",
     "fits-only-drained": "it needs GPUs of servers that are drained: {servers:list}",

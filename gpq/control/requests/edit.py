@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -32,7 +32,6 @@ def _fields(edit: Editing) -> frozenset[str]:
 ALWAYS = _fields("always")
 SIZE = _fields("resizable")  # also for a running job that gpq can resize
 WAITING = _fields("waiting") - {"after"}  # which names jobs, and is checked separately
-Judge = Callable[[Job, Seconds, str], job_requests.Verdict]
 
 
 def check(request: Edit) -> None:
@@ -63,15 +62,16 @@ def judge(
     past: dependencies.Past,
     configured: Collection[str],
     notify: Notify = NO_TARGETS,
-) -> Judge:
+) -> job_requests.Judge:
     """A judge for `requests.changes`. `new_after` is what the request's `after` names, or None if
     it does not change. `notify` says whom jobs may notify."""
 
     def edit(job: Job, now: Seconds, by: str) -> job_requests.Verdict:
-        if job.wish is DesiredState.CANCEL:
+        has_ended = job.ended_at is not None
+        if job.wish is DesiredState.CANCEL and not has_ended:
             raise Refused(
                 f"job {job.id} is being cancelled",
-                f"when it has ended, `gpq requeue {job.id}` submits it again",
+                f"when it has ended, `gpq requeue {job.id}` runs it again",
             )
         spec, awaits = edited(job, request, new_after, notify), job.awaits
         if new_after is not None:
@@ -86,7 +86,10 @@ def judge(
             for name in SIZE | {"gpu_type", "min_gpu_memory_mib"}
         ):
             submission.fits(snapshot, spec, configured)
-        return Edited(now, job.id, spec, awaits, ", ".join(changes), by)
+        said = ", ".join(changes)
+        if has_ended:
+            said += f". It has ended: `gpq requeue {job.id}` runs it with that"
+        return Edited(now, job.id, spec, awaits, said, by, job if has_ended else None)
 
     return edit
 

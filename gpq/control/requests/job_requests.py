@@ -4,8 +4,9 @@ says why nothing happens."""
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
 
+from gpq.control.requests.dependencies import StillEnding
+from gpq.core.feasibility.checkpoints import has_checkpoint
 from gpq.core.freedoms.habits import cures, warning
 from gpq.core.model.events import (
     CancelAsked,
@@ -14,13 +15,12 @@ from gpq.core.model.events import (
     HoldAsked,
     ReleaseAsked,
     RequeueAsked,
-    Submitted,
 )
 from gpq.core.model.jobs import (
     HOLDS_DEVICES,
+    Dependency,
     DesiredState,
     Job,
-    JobSpec,
     JobState,
     Level,
 )
@@ -33,6 +33,7 @@ from gpq.rpc import job_answers
 # -- queue control ---------------------------------------------------------------------------------
 
 Verdict = Event | str  # what to do about one job, or a line that says why nothing happens
+Judge = Callable[[Job, Seconds, str], Verdict]
 
 
 def cancel(snapshot: Snapshot, jobs: Iterable[JobId], now: Seconds, by: str) -> list[Event]:
@@ -49,7 +50,7 @@ def _refuse_while_ending(job: Job) -> None:
     if job.wish is DesiredState.CANCEL:
         raise Refused(
             f"job {job.id} is being cancelled",
-            f"when it has ended, `gpq requeue {job.id}` submits it again",
+            f"when it has ended, `gpq requeue {job.id}` runs it again",
         )
 
 
@@ -85,14 +86,66 @@ def requeue(job: Job, now: Seconds, by: str) -> Verdict:
         raise Refused(
             f"job {job.id} is running, and {_immovable(job)}",
             _once_declared(job)
-            or f"`gpq cancel {job.id}`, then `gpq requeue {job.id}`: it starts from the beginning",
+            or f"`gpq cancel {job.id}`, then `gpq requeue {job.id}`: it starts again",
         )
     return RequeueAsked(now, job.id, by)
 
 
-def _alone(spec: JobSpec) -> JobSpec:
-    """The specification to submit it again: on its own, and to start now."""
-    return replace(spec, seat=None, after=(), begin=0.0)
+def requeue_fresh(job: Job, now: Seconds, by: str) -> Verdict:
+    raise Refused(
+        f"job {job.id} has not ended, so gpq does not start it from the beginning",
+        f"`gpq cancel {job.id}`, then `gpq requeue --fresh {job.id}`",
+    )
+
+
+def requeue_ended(
+    ended: Sequence[Job],
+    fresh: bool | None,
+    ready: Callable[[Job, Sequence[Dependency]], tuple[Dependency, ...]],
+) -> Judge:
+    """A judge for jobs that have ended: they come back as they are, with their ties.
+
+    `fresh`: as in `requests.Requeue`. `ready` returns those of a job's conditions that it has to
+    wait for, and raises Refused if it cannot run again.
+    """
+
+    def awaits(job: Job) -> tuple[Dependency, ...]:
+        return ready(job, [one for one in job.spec.after if one.job not in renewed])
+
+    def is_refused(job: Job) -> bool:
+        try:
+            awaits(job)
+        except Refused:
+            return True
+        return False
+
+    def judge(job: Job, now: Seconds, by: str) -> Verdict:
+        anew = job.state is JobState.COMPLETED if fresh is None else fresh
+        return RequeueAsked(now, job.id, by, job, awaits(job), anew, _beginning(job, anew=anew))
+
+    renewed = {job.id for job in ended}
+    while refused := {job.id for job in ended if job.id in renewed and is_refused(job)}:
+        renewed -= refused  # then no other job may wait for these
+    return judge
+
+
+def _beginning(job: Job, *, anew: bool) -> str:
+    """Where its next attempt starts."""
+    step, has_completed = job.profile.checkpoint_step, job.state is JobState.COMPLETED
+    if anew and job.files is not None:
+        line = "it had completed, so it" if has_completed else "it"
+        line += (
+            " starts from the beginning. What was in its checkpoint folder moves to"
+            f" {job.id}.before-{job.next_attempt}"
+        )
+        if has_completed and has_checkpoint(job):
+            line += ". With --no-fresh it resumes from its last checkpoint instead"
+        return line
+    if has_checkpoint(job):
+        return "it resumes from its newest checkpoint" + (f", of step {step}" if step else "")
+    if job.files is None:
+        return "it starts from the beginning"
+    return "it starts again. gpq knows of no checkpoint and leaves its checkpoint folder as it is"
 
 
 def undeclared(job: Job) -> bool:
@@ -120,11 +173,13 @@ def changes(
     snapshot: Snapshot,
     jobs: Sequence[JobId],
     ended: Sequence[Job],
-    judge: Callable[[Job, Seconds, str], Verdict],
+    judge: Judge,
     now: Seconds,
     by: str,
+    of_ended: Judge | None = None,
 ) -> tuple[list[Event], job_answers.Changed]:
-    """The events for all `jobs`, and the answer. The jobs in `ended` have ended.
+    """The events for all `jobs`, and the answer. The jobs in `ended` have ended, and `of_ended`
+    judges them. Raises StillEnding for a job that is just ending.
 
     A single job is refused with an error. One among several gets a line in `unchanged`, and the
     others change.
@@ -132,21 +187,20 @@ def changes(
     events: list[Event] = []
     changed: list[int] = []
     unchanged: list[str] = []
-    edit_lines: list[str] = []
+    messages: list[str] = []
     warnings: list[str] = []
     ended_by_id = {job.id: job for job in ended}
-    next_id = snapshot.next_id
     for name in jobs:
         job = snapshot.jobs.get(name)
         try:
             if job is not None:
                 verdict = judge(job, now, by)
-            elif judge is requeue and name in ended_by_id:
-                verdict = Submitted(now, JobId(next_id), _alone(ended_by_id[name].spec))
-                next_id += 1
-                unchanged.append(f"job {name} has ended, so gpq submitted it as job {verdict.job}")
+            elif of_ended is None:
+                raise Refused(f"job {name} has ended", f"`gpq requeue {name}` runs it again")
+            elif name in ended_by_id:
+                verdict = of_ended(ended_by_id[name], now, by)
             else:
-                raise Refused(f"job {name} has ended", f"`gpq requeue {name}` submits it again")
+                raise StillEnding
         except GpqError as error:
             if len(jobs) == 1:
                 raise
@@ -158,9 +212,12 @@ def changes(
             events.append(verdict)
             changed.append(int(verdict.job))  # type: ignore[union-attr]
             if isinstance(verdict, Edited):
-                edit_lines.append(f"job {verdict.job}: {verdict.said}")
+                messages.append(f"job {verdict.job}: {verdict.said}")
+            elif isinstance(verdict, RequeueAsked):
+                line = f"job {verdict.job} requeued"
+                messages.append(f"{line}: {verdict.said}" if verdict.said else line)
             warnings += _stop_warnings(verdict, job)
-    return events, job_answers.Changed(changed, unchanged, edit_lines, warnings)
+    return events, job_answers.Changed(changed, unchanged, messages, warnings)
 
 
 def _stop_warnings(verdict: Event, job: Job | None) -> list[str]:

@@ -8,7 +8,7 @@ those jobs take part.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from dataclasses import replace
 
 from gpq.core.feasibility.leases import span
@@ -150,8 +150,33 @@ def told_of_end(jobs: Mapping[JobId, Job], ended: Job) -> dict[JobId, Job]:
 def _after_end(job: Job, ended: Job) -> Job:
     ended_dependencies = [dependency for dependency in job.awaits if dependency.job == ended.id]
     open_dependencies = tuple(dependency for dependency in job.awaits if dependency.job != ended.id)
-    unmet = job.unmet
+    unmet, unmet_by = job.unmet, job.unmet_by
     for dependency in ended_dependencies:
-        if not unmet and not met(dependency, ended.state):
-            unmet = unmet_line(dependency, ended.state)
-    return replace(job, awaits=open_dependencies, unmet=unmet)
+        if not met(dependency, ended.state):
+            unmet = unmet or unmet_line(dependency, ended.state)
+            unmet_by = (*unmet_by, (ended.id, ended.state))
+    return replace(job, awaits=open_dependencies, unmet=unmet, unmet_by=unmet_by)
+
+
+def told_of_requeue(jobs: Mapping[JobId, Job], names: Set[JobId]) -> dict[JobId, Job]:
+    """The jobs that have not started and were to wait for one of `names`, which had ended and is in
+    the queue again. They wait for it again."""
+    return {
+        job.id: _waiting_again(job, names)
+        for job in jobs.values()
+        if job.spec.after
+        and job.first_started_at is None
+        and job.state not in HOLDS_DEVICES
+        and any(dependency.job in names for dependency in job.spec.after)
+    }
+
+
+def _waiting_again(job: Job, names: Set[JobId]) -> Job:
+    awaited = {*job.awaits, *(one for one in job.spec.after if one.job in names)}
+    unmet_by = tuple((name, state) for name, state in job.unmet_by if name not in names)
+    on = {dependency.job: dependency for dependency in job.spec.after}
+    unmet = "" if job.unmet_by else job.unmet
+    if unmet_by:
+        unmet = unmet_line(on[unmet_by[0][0]], unmet_by[0][1])
+    awaits = tuple(sorted(awaited, key=lambda dependency: dependency.job))
+    return replace(job, awaits=awaits, unmet=unmet, unmet_by=unmet_by)

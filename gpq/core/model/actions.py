@@ -21,6 +21,7 @@ class Launch:
     why: str = ""
     port: int = 0  # where its replicas meet, on the first server
     promise: Promise | None = None  # of a resize whose goodput is known
+    fresh: bool = False  # with an empty checkpoint folder, although there were attempts before
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from gpq.core.model.accounts import Promise
 from gpq.core.model.ends import Cancelled, End, Failed, Stopped, Succeeded, TimeLimitReached
-from gpq.core.model.jobs import Dependency, JobSpec, StopReason
+from gpq.core.model.jobs import Dependency, Job, JobSpec, StopReason
 from gpq.core.model.node_events import (
     EnvironmentSeen,
     LinkMeasured,
@@ -78,6 +78,10 @@ class RequeueAsked:
     at: Seconds
     job: JobId
     by: str = ""
+    past: Job | None = None  # a job that had ended, and now comes back
+    awaits: tuple[Dependency, ...] = ()  # of its `spec.after`: those that have not ended
+    fresh: bool = False  # it starts from the beginning
+    said: str = ""  # where it starts, for its user
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +95,7 @@ class Edited:
     awaits: tuple[Dependency, ...] = ()
     said: str = ""
     by: str = ""
+    past: Job | None = None  # a job that has ended: its next start has these settings
 
 
 # -- from rounds -----------------------------------------------------------------------------------
@@ -238,6 +243,7 @@ class Profiled:
     retuned: BatchOrder | None = None  # this order took effect
     checkpoint_seconds: Seconds | None = None
     checkpoint_bytes: int = 0  # 0: not reported
+    checkpoint_step: int = 0
     metrics: tuple[tuple[str, float], ...] = ()
     losses: tuple[LossPoint, ...] = ()
     ranks: tuple[RankTime, ...] = ()  # the newest window

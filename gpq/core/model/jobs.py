@@ -204,6 +204,7 @@ class Job:
     stop: StopReason | None = None  # asked of this attempt
     stop_sent_at: Seconds | None = None
     target: Shape | None = None  # the shape for which it was stopped, until it has it
+    fresh: bool = False  # its next start has an empty checkpoint folder
     stop_forced: bool = False  # a cancel that overtook a graceful stop
     exit: Exit | None = None  # of the latest attempt that ended
     service: float = 0.0  # GPU-seconds held by ended attempts
@@ -217,8 +218,10 @@ class Job:
     crashes: int = 0
     not_before: Seconds = 0.0  # waits after a failure
     awaits: tuple[Dependency, ...] = ()  # those of `spec.after` that have not ended yet
-    # how one of them ended otherwise than required, until its user releases the job
+    # how one of them ended otherwise than required, until that one runs again or its user releases
+    # the job
     unmet: str = ""
+    unmet_by: tuple[tuple[JobId, JobState], ...] = ()  # all that ended so
     # measured: stopping, and launch to first step. Not the wait in between. Its first start until
     # there was a restart
     restart_seconds: Seconds | None = None

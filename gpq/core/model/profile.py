@@ -169,6 +169,7 @@ class Profile:
     checkpoints: int = 0
     checkpoint_seconds: Seconds = 0.0  # of the latest
     checkpoint_bytes: int = 0  # of the latest
+    checkpoint_step: int = 0  # of the latest. 0: not reported
     losses: tuple[LossPoint, ...] = ()  # thinned, oldest first (measurements.MAX_LOSSES)
     # `rows` and `noise` as of the last update of the model. They
     model_rows: tuple[ProfileRow, ...] = ()

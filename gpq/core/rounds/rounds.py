@@ -60,6 +60,7 @@ class Decision:
     actions: tuple[Action, ...]
     ended: tuple[Job, ...]
     round: Round | None
+    amended: tuple[Job, ...] = ()  # had ended before, and were edited
 
 
 def decide(
@@ -102,6 +103,7 @@ def decide(
         (*actions, *_forgets(before, third.snapshot, first.journal)),
         ended,
         outcome,
+        first.amended,
     )
 
 

@@ -37,7 +37,7 @@ def _consequence(job: Job, snapshot: Snapshot) -> Event | None:
     if job.wish is DesiredState.CANCEL:
         return Cancelled(snapshot.now, job.id)
     if job.state is JobState.HELD and job.wish in (DesiredState.RUN, DesiredState.REQUEUE):
-        return Released(snapshot.now, job.id)
+        return None if job.unmet else Released(snapshot.now, job.id)
     if job.state is not JobState.PENDING:
         return None
     if job.wish is DesiredState.HOLD:

@@ -12,6 +12,7 @@ from gpq.core.feasibility import environments, gates, idle_gpus, owners
 from gpq.core.feasibility.checkpoints import with_rate
 from gpq.core.goodput import priors
 from gpq.core.model.events import (
+    Edited,
     EnvironmentSeen,
     Event,
     Exited,
@@ -24,6 +25,7 @@ from gpq.core.model.events import (
     NodeUndrained,
     NodeUnreserved,
     Profiled,
+    RequeueAsked,
     Staged,
     StartRefused,
     Submitted,
@@ -33,18 +35,19 @@ from gpq.core.model.nodes import Link, Node, NodeState, Reservation
 from gpq.core.model.snapshot import Snapshot
 from gpq.core.model.units import JobId, NodeId, Seconds
 from gpq.core.state.attempt_end import conclude
-from gpq.core.state.job_events import apply
+from gpq.core.state.job_events import apply, reopened
 from gpq.core.state.notices import inherited, with_notices
 
 
 @dataclass(frozen=True, slots=True)
 class Folded:
     """`journal` has the events with what was concluded from them. `ended` has final values of jobs
-    that left the snapshot."""
+    that left the snapshot, and `amended` those of jobs that had ended before and were edited."""
 
     snapshot: Snapshot
     journal: tuple[Event, ...]
     ended: tuple[Job, ...]
+    amended: tuple[Job, ...] = ()
 
 
 def fold(
@@ -67,7 +70,7 @@ def fold(
         conclusion = state.take(event)
         if conclusion is not None:
             todo.append(conclusion)
-    return Folded(state.snapshot(), tuple(journal), tuple(state.ended))
+    return Folded(state.snapshot(), tuple(journal), tuple(state.ended), tuple(state.amended))
 
 
 class _Folding:
@@ -75,6 +78,8 @@ class _Folding:
 
     def __init__(self, before: Snapshot, jobs: dict[JobId, Job]) -> None:
         self.ended: list[Job] = []
+        self.amended: list[Job] = []
+        self._reopened: set[JobId] = set()  # which others do not wait for again yet
         self._before = before
         self._jobs = jobs
         self._nodes = dict(before.nodes)
@@ -87,6 +92,7 @@ class _Folding:
         self._waiters: set[JobId] | None = None
 
     def snapshot(self) -> Snapshot:
+        self._wait_again()
         return replace(
             self._before,
             jobs=self._jobs,
@@ -114,6 +120,10 @@ class _Folding:
                 self._links = {**self._links, event.nodes: link}
             case EnvironmentSeen():
                 self._checks = environments.folded(self._checks, event, self._jobs)
+            case RequeueAsked() if event.past is not None and event.job not in self._jobs:
+                self._requeued(event, event.past)
+            case Edited() if event.past is not None and event.job not in self._jobs:
+                self.amended.append(apply(event.past, event))
             case Staged():
                 self._staged(event)
             case NodeDrained() | NodeUndrained():
@@ -134,6 +144,17 @@ class _Folding:
         self._waiters = None
         self._next_id = max(self._next_id, event.job + 1)
         self._checks = environments.hopeful(self._checks, event.spec.environment)
+
+    def _requeued(self, event: RequeueAsked, past: Job) -> None:
+        self._jobs[event.job] = reopened(past, event)
+        self._reopened.add(event.job)
+        self._waiters = None
+        self._checks = environments.hopeful(self._checks, past.spec.environment)
+
+    def _wait_again(self) -> None:
+        if self._reopened:
+            self._jobs.update(gates.told_of_requeue(self._jobs, self._reopened))
+            self._reopened, self._waiters = set(), None
 
     def _staged(self, event: Staged) -> None:
         self._rates = with_rate(self._rates, event)
@@ -176,6 +197,7 @@ class _Folding:
         return accrual.tallied(conclude(after, event.at, self._before.config), after)
 
     def _end(self, job: Job, at: Seconds) -> None:
+        self._wait_again()
         jobs = self._jobs
         del jobs[job.id]
         self.ended.append(job)

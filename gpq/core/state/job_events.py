@@ -81,6 +81,22 @@ def _asked(job: Job, event: CancelAsked | HoldAsked | ReleaseAsked | RequeueAske
     return _again(job, DesiredState.REQUEUE)
 
 
+def reopened(job: Job, event: RequeueAsked) -> Job:
+    """A job that had ended, back in the queue with its number and its ties. Times, failures and
+    what it received count from here, as for a new job."""
+    account = accrual.opened(event.at)
+    after = Job(
+        job.id, job.spec, event.at, advance(job.state, event), attempt=job.attempt,
+        lost_attempts=job.lost_attempts, exit=job.exit, restarts=job.restarts, resizes=job.resizes,
+        awaits=event.awaits, last_replicas=job.last_replicas, fresh=event.fresh,
+        notices=job.notices, account=account,
+    )  # fmt: skip
+    if event.fresh:
+        return after
+    account = replace(account, peak=job.account.peak)
+    return replace(after, profile=job.profile, files=job.files, account=account)
+
+
 def _edited(job: Job, event: Edited) -> Job:
     remaining_habits = habits.without_accepted(job.profile.habits, event.spec.accept)
     return replace(
@@ -88,6 +104,7 @@ def _edited(job: Job, event: Edited) -> Job:
         spec=event.spec,
         awaits=event.awaits,
         unmet=job.unmet if event.spec.after == job.spec.after else "",
+        unmet_by=job.unmet_by if event.spec.after == job.spec.after else (),
         account=accrual.edited(job, event.at),
         profile=habits.with_habits(job.profile, remaining_habits),
     )
@@ -99,15 +116,16 @@ def _held(job: Job, event: Held | Released) -> Job:
         account = accrual.released(job, event.at)
         return replace(job, state=state, wish=DesiredState.RUN, account=account)
     account = accrual.held(job, event.at)
-    job = replace(job, state=state, wish=DesiredState.HOLD, target=None, account=account)
+    # what only waits for another job comes free with it
+    wish = job.wish if job.unmet else DesiredState.HOLD
+    job = replace(job, state=state, wish=wish, target=None, account=account)
     return with_notices(job, event.why)
 
 
 def _again(job: Job, wish: DesiredState) -> Job:
     """Its user wants another try, so earlier failures no longer count."""
-    return replace(
-        job, wish=wish, quick_failures=0, soon_ends=0, crashes=0, not_before=0.0, unmet=""
-    )
+    after = replace(job, wish=wish, unmet="", unmet_by=())
+    return replace(after, quick_failures=0, soon_ends=0, crashes=0, not_before=0.0)
 
 
 def _launched(job: Job, event: Launched) -> Job:
@@ -232,7 +250,8 @@ def _started(job: Job, event: Started) -> Job:
         return job
     began = min(max(event.since or event.at, job.launched_at or 0.0), event.at)
     first = job.first_started_at if job.first_started_at is not None else began
-    return replace(job, state=advance(job.state, event), started_at=began, first_started_at=first)
+    state = advance(job.state, event)
+    return replace(job, state=state, started_at=began, first_started_at=first, fresh=False)
 
 
 def _exited(job: Job, node: NodeId, end: Exit) -> Job:

@@ -97,6 +97,7 @@ def _with_checkpoint(profile: Profile, event: Profiled) -> Profile:
         checkpoints=profile.checkpoints + 1,
         checkpoint_seconds=event.checkpoint_seconds,
         checkpoint_bytes=size,
+        checkpoint_step=event.checkpoint_step,
     )
 
 

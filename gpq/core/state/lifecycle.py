@@ -16,13 +16,14 @@ from gpq.core.model.events import (
     Held,
     Launched,
     Released,
+    RequeueAsked,
     Started,
     Stopped,
     StopSent,
     Succeeded,
     TimeLimitReached,
 )
-from gpq.core.model.jobs import JobState
+from gpq.core.model.jobs import TERMINAL, JobState
 
 _ENDS: Mapping[type, JobState] = {
     Succeeded: JobState.COMPLETED,
@@ -31,6 +32,7 @@ _ENDS: Mapping[type, JobState] = {
     TimeLimitReached: JobState.TIMEOUT,
 }
 _ATTEMPT_OVER: Mapping[type, JobState] = {Stopped: JobState.PENDING, **_ENDS}
+_AGAIN: Mapping[type, JobState] = {RequeueAsked: JobState.PENDING}
 
 TRANSITIONS: Mapping[JobState, Mapping[type, JobState]] = MappingProxyType(
     {
@@ -48,10 +50,10 @@ TRANSITIONS: Mapping[JobState, Mapping[type, JobState]] = MappingProxyType(
         JobState.RUNNING: {StopSent: JobState.STOPPING, **_ATTEMPT_OVER},
         # A second StopSent is a harder one: a cancel overtakes a checkpoint.
         JobState.STOPPING: {StopSent: JobState.STOPPING, **_ATTEMPT_OVER},
-        JobState.COMPLETED: {},
-        JobState.FAILED: {},
-        JobState.CANCELLED: {},
-        JobState.TIMEOUT: {},
+        JobState.COMPLETED: _AGAIN,
+        JobState.FAILED: _AGAIN,
+        JobState.CANCELLED: _AGAIN,
+        JobState.TIMEOUT: _AGAIN,
     }
 )
 
@@ -77,5 +79,5 @@ def diagram() -> str:
     lines = ["stateDiagram-v2", "    [*] --> pending"]
     for state, row in TRANSITIONS.items():
         lines += [f"    {state} --> {after}: {event.__name__}" for event, after in row.items()]
-        lines += [f"    {state} --> [*]"] if not row else []
+        lines += [f"    {state} --> [*]"] if state in TERMINAL else []
     return "\n".join(lines)

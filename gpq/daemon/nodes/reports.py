@@ -105,6 +105,7 @@ class _Report:
             self.fields["restore_seconds"] = _positive(message.get("restore_seconds", 0.0))
         if kind == "checkpoint":
             self.fields["checkpoint_bytes"] = _count(message.get("bytes", 0))
+            self.fields["checkpoint_step"] = _count(message.get("step", 0))
 
 
 def _text(value: Any, most: int) -> str:

@@ -62,7 +62,8 @@ def start_order(
     parts = launch.placement.parts
     rank = [name for name, _ in parts].index(node)
     spec = launch.spec
-    command = [*spec.argv, *(spec.resume_argv if launch.attempt > 1 else ())]
+    resumes = launch.attempt > 1 and not launch.fresh
+    command = [*spec.argv, *(spec.resume_argv if resumes else ())]
     env = {
         **DEFAULTS, **variables, **slurm_env.variables(launch, node, nodes), **dict(spec.env),
     }  # fmt: skip
@@ -115,6 +116,7 @@ def start_order(
         attributes=_attributes(spec, local),
         lease=spec.requeue_on_lost,
         lease_margin=margin(spec.requeue_on_lost),
+        fresh=launch.fresh,
     )
 
 

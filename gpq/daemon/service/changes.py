@@ -17,7 +17,7 @@ from gpq.core.model.snapshot import Snapshot
 from gpq.core.model.units import JobId
 from gpq.daemon.clock.deadlines import deadline, left
 from gpq.daemon.service.server import Peer
-from gpq.daemon.service.submit import settled
+from gpq.daemon.service.submit import keep_archive, settled
 from gpq.errors import UsageError
 from gpq.outward import Notify
 from gpq.ports import History
@@ -123,7 +123,40 @@ class Changes:
         return self._change(request.jobs, job_requests.release, peer)
 
     def _requeue(self, request: requests.Requeue, peer: Peer) -> job_answers.Changed:
-        return self._change(request.jobs, job_requests.requeue, peer)
+        controller, past = self._controller, self._past
+        words = [word.strip() for text in request.jobs for word in text.split(",")]
+        selections = [resolve([word], controller.snapshot, past) for word in words]
+        names = list(dict.fromkeys(name for names in selections for name in names))
+        chosen = {selection[0] for selection in selections if len(selection) == 1}
+        judge = job_requests.requeue_fresh if request.fresh else job_requests.requeue
+
+        def build(snapshot: Snapshot) -> tuple[Sequence[Any], job_answers.Changed]:
+            past_jobs = self._ended_jobs(snapshot, names)
+            left = {
+                job.id
+                for job in past_jobs
+                if job.state is JobState.COMPLETED and job.id not in chosen
+            }
+            ended_jobs = [job for job in past_jobs if job.id not in left]
+            earlier = {one.job for job in ended_jobs for one in job.spec.after}
+            states = self._ended_jobs(snapshot, sorted(earlier))
+
+            def ready(job: Job, after: Sequence[Dependency]) -> tuple[Dependency, ...]:
+                if job.spec.code:
+                    keep_archive(job.spec.code)
+                return dependencies.awaited(after, snapshot, lambda _: states)
+
+            of_ended = job_requests.requeue_ended(ended_jobs, request.fresh, ready)
+            again, now = [name for name in names if name not in left], controller.world.now()
+            events, answer = job_requests.changes(
+                snapshot, again, ended_jobs, judge, now, peer.user, of_ended
+            )
+            if left:
+                line = f"{len(left)} completed and stay as they are. To run one again, name it"
+                answer = msgspec.structs.replace(answer, unchanged=[*answer.unchanged, line])
+            return events, answer
+
+        return settled(controller, build)
 
     def _edit(self, request: requests.Edit, peer: Peer) -> job_answers.Changed:
         edit.check(request)
@@ -143,7 +176,7 @@ class Changes:
                 notify,
             )
             return job_requests.changes(
-                snapshot, names, ended_jobs, ends, controller.world.now(), peer.user
+                snapshot, names, ended_jobs, ends, controller.world.now(), peer.user, ends
             )
 
         return settled(controller, build)

@@ -162,6 +162,17 @@ def test_a_second_attempt_is_told_to_resume_from_the_same_checkpoints(node: Node
     assert second[wire.ENV_RUN_DIR] != first[wire.ENV_RUN_DIR]
 
 
+def test_a_fresh_start_finds_an_empty_folder_and_loses_nothing(node: NodeAgent, tmp_path: Path) -> None:
+    folder = Path(show(node, tmp_path, 1)["env"][wire.ENV_CHECKPOINT_DIR])
+    (folder / "saved").touch()
+    assert wire.ENV_RESUME not in show(node, tmp_path, 2, fresh=True)["env"]
+    assert os.listdir(folder) == []
+    assert os.listdir(f"{folder}.before-2") == ["saved"]
+    (folder / "new").touch()
+    show(node, tmp_path, 3)
+    assert os.listdir(folder) == ["new"]
+
+
 def test_the_order_may_name_another_place_for_checkpoints(node: NodeAgent, tmp_path: Path) -> None:
     place = str(tmp_path / "shared" / "5")
     assert show(node, tmp_path, env={wire.ENV_CHECKPOINT_DIR: place})["env"][wire.ENV_CHECKPOINT_DIR] == place

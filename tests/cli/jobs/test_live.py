@@ -414,7 +414,7 @@ def test_waiting_and_running_jobs_can_be_edited(queue: Gpq) -> None:
     edited = ok(queue, "edit", "late", "--begin", "now", "--tag", "x")
     assert edited.startswith(f"job {late}: tags none -> x, begin ")
     assert queue("wait", "late").returncode == 0
-    assert queue("edit", "late", "--priority", "1").returncode == 5
+    assert f"`gpq requeue {late}` runs it with that" in ok(queue, "edit", "late", "--priority", "1")
     # A limit that has already passed stops the job.
     assert "time limit none -> 1 s" in ok(queue, "edit", "idle", "--time", "1s")
     wait_for_state(queue, "idle", "timeout")

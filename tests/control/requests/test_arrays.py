@@ -7,7 +7,6 @@ from dataclasses import replace
 import pytest
 
 from gpq.control.requests.arrays import elements
-from gpq.control.requests.job_requests import changes, requeue
 from gpq.control.requests.submission import submitted
 from gpq.control.selectors import is_selector, resolve, single
 from gpq.core.model.jobs import JobSpec, JobState
@@ -113,9 +112,10 @@ def test_ended_jobs_still_belong_to_their_array() -> None:
     past.commit([], live, [ended])
     assert resolve(["1"], live, past) == [2, 3, 4]
     assert resolve(["1_0"], live, past) == [2]
-    # A job that is submitted again stands alone.
-    [again], _ = changes(live, [JobId(2)], [ended], requeue, 9.0, "ana")
-    assert again.spec.seat is None  # type: ignore[union-attr]
+    swept = replace(live.jobs[JobId(3)].spec, name="sweep")
+    others = Snapshot(jobs={JobId(4): live.jobs[JobId(4)]}, next_id=state.next_id)
+    past.commit([], others, [builders.job(3, spec_=swept, state=JobState.COMPLETED, ended_at=5.0)])
+    assert resolve(["sweep"], others, past) == [2, 3, 4]  # a name, too, means the whole array
 
 
 def test_a_single_job_of_an_array_must_be_named() -> None:

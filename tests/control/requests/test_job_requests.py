@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
 from msgspec import structs
 
-from gpq.control.requests import job_requests, submission
-from gpq.control.requests.job_requests import changes, hold, release, requeue
+from gpq.control.requests import dependencies, job_requests, submission
+from gpq.control.requests.dependencies import StillEnding
+from gpq.control.requests.job_requests import changes, hold, release, requeue, requeue_ended
 from gpq.control.requests.submission import fits
 from gpq.control.selectors import is_selector, resolve, single
-from gpq.core.model.events import CancelAsked, HoldAsked, ReleaseAsked, RequeueAsked, Submitted
-from gpq.core.model.jobs import DesiredState, Job, JobSpec, JobState, Level, Proof
+from gpq.core.model.events import CancelAsked, HoldAsked, ReleaseAsked, RequeueAsked
+from gpq.core.model.jobs import Dependency, DesiredState, Job, JobSpec, JobState, Level, Proof
 from gpq.core.model.nodes import NodeState
+from gpq.core.model.placements import FilesAt
+from gpq.core.model.profile import Profile
 from gpq.core.model.snapshot import Snapshot
-from gpq.core.model.units import JobId
+from gpq.core.model.units import JobId, NodeId
 from gpq.errors import GpqError, NotFound, Refused, UsageError
+from gpq.rpc import job_answers
 from gpq.rpc.requests import AttributesMessage, ProofMessage, SpecMessage
 from tests.support import builders
 from tests.support.builders import DECLARED, black_box, node, on, spec
@@ -96,17 +101,60 @@ def test_among_others_a_job_that_cannot_change_gets_a_line_and_the_others_change
         changes(state, [JobId(2)], [], hold, NOW, "ada")
 
 
-def test_ended_jobs_are_requeued_as_copies_with_new_ids() -> None:
-    over = [queued(number, black_box(name=f"j{number}"), state=JobState.FAILED) for number in (1, 2)]
-    events, answer = changes(snapshot(), [JobId(1), JobId(2)], over, requeue, NOW, "ada")
-    assert [(event.job, event.spec.name) for event in events if isinstance(event, Submitted)] == [
-        (10, "j1"),
-        (11, "j2"),
-    ]
-    assert answer.jobs == [10, 11]
-    assert answer.unchanged[0] == "job 1 has ended, so gpq submitted it as job 10"
+def over(number: int, state: JobState, *after: int, **more: object) -> Job:
+    spec_ = black_box(after=tuple(Dependency(JobId(name)) for name in after))
+    return queued(number, spec_, state=state, attempt=1, ended_at=NOW, **more)
+
+
+def requeued(ended: list[Job], fresh: bool | None = None) -> tuple[list[RequeueAsked], job_answers.Changed]:
+    def ready(job: Job, after: Sequence[Dependency]) -> tuple[Dependency, ...]:
+        return dependencies.awaited(
+            after, snapshot(), lambda ids: [over(9, JobState.FAILED), over(3, JobState.CANCELLED)]
+        )
+
+    of_ended = requeue_ended(ended, fresh, ready)
+    names = [job.id for job in ended]
+    events, answer = changes(snapshot(), names, ended, requeue, NOW, "ada", of_ended)
+    assert all(isinstance(event, RequeueAsked) for event in events)
+    return events, answer  # type: ignore[return-value]
+
+
+SAVED = FilesAt(NodeId("a"), "disk", True)
+
+
+@pytest.mark.parametrize(
+    ("job", "fresh", "anew", "said"),
+    [
+        (over(1, JobState.FAILED, files=SAVED, profile=Profile(checkpoint_step=384, checkpoints=1)), None, False,
+            "resumes from its newest checkpoint, of step 384"),
+        (over(1, JobState.TIMEOUT, files=SAVED), None, False, "resumes from its newest checkpoint"),
+        (over(1, JobState.CANCELLED), None, False, "starts from the beginning"),
+        (over(1, JobState.FAILED, files=replace(SAVED, proved=False)), None, False, "knows of no checkpoint"),
+        (over(1, JobState.FAILED, files=SAVED), True, True, "starts from the beginning. What was in its checkpoint folder"
+            " moves to 1.before-2"),
+        (over(1, JobState.COMPLETED, files=SAVED), None, True, "With --no-fresh it resumes"),
+        (over(1, JobState.COMPLETED, files=SAVED), False, False, "resumes from its newest checkpoint"),
+    ],
+)  # fmt: skip
+def test_a_job_that_ended_says_where_it_goes_on(job: Job, fresh: bool | None, anew: bool, said: str) -> None:
+    [event], answer = requeued([job], fresh)
+    assert (event.past, event.fresh, answer.jobs) == (job, anew, [1])
+    assert said in answer.messages[0]
+
+
+def test_what_a_requeued_job_waits_for_runs_with_it_or_it_is_refused() -> None:
+    first, second = over(1, JobState.FAILED), over(2, JobState.CANCELLED, 1)
+    events, _ = requeued([second, first])
+    assert [event.job for event in events] == [2, 1]
+    lost, after_lost = over(3, JobState.CANCELLED, 9), over(4, JobState.CANCELLED, 3)
+    with pytest.raises(Refused, match="job 9 failed"):
+        requeued([lost])
+    _, answer = requeued([first, lost, after_lost])
+    assert answer.jobs == [1]  # job 4 must not run without job 3
     with pytest.raises(Refused, match="job 1 has ended"):
-        changes(snapshot(), [JobId(1)], over, hold, NOW, "ada")
+        changes(snapshot(), [JobId(1)], [first], hold, NOW, "ada")
+    with pytest.raises(StillEnding):
+        changes(snapshot(), [JobId(1)], [], requeue, NOW, "ada", requeue)
 
 
 def test_a_rigid_script_with_checkpoints_may_be_restarted() -> None:

@@ -10,12 +10,13 @@ from gpq.core.goodput import fitting, goodput
 from gpq.core.model import events as facts
 from gpq.core.model.accounts import RestartTimes
 from gpq.core.model.events import TimingSums
-from gpq.core.model.jobs import Dependency, DesiredState, JobState, StopReason
+from gpq.core.model.jobs import Dependency, DesiredState, Job, JobState, Seat, StopReason
 from gpq.core.model.placements import BatchOrder, Exit, Placement
 from gpq.core.model.units import JobId, NodeId
+from gpq.core.rounds.settling import settle
 from gpq.core.state.apply_events import fold
 from gpq.core.state.job_events import apply
-from tests.support.builders import DECLARED, job, node, on, running, snapshot, spec
+from tests.support.builders import DECLARED, black_box, job, node, on, running, snapshot, spec
 
 A, B = NodeId("a"), NodeId("b")
 
@@ -42,6 +43,52 @@ def test_news_of_a_job_that_ended_changes_nothing() -> None:
     folded = fold(before, [facts.Exited(5.0, JobId(9), 1, A, Exit(0))])
     assert folded.snapshot.jobs == before.jobs
     assert not folded.ended
+
+
+def waiting(number: int, *after: int, **more: object) -> Job:
+    conditions = tuple(Dependency(JobId(name)) for name in after)
+    return job(number, spec_=black_box(after=conditions), awaits=conditions, **more)  # type: ignore[arg-type]
+
+
+def test_a_job_that_ended_comes_back_as_it_was_and_counts_anew() -> None:
+    seat = Seat(JobId(6), 1, 5, 2)
+    before = snapshot(running(7, on("a", 0), spec_=spec(seat=seat, retries=1), since=10.0, attempt=3, failures=1))
+    over = fold(before, [facts.Exited(20.0, JobId(7), 3, A, Exit(1))])
+    [past] = over.ended
+    assert past.state is JobState.FAILED
+    back = fold(over.snapshot, [facts.RequeueAsked(30.0, JobId(7), "ada", past)]).snapshot.jobs[JobId(7)]
+    assert (back.state, back.spec, back.next_attempt, back.profile) == (JobState.PENDING, past.spec, 4, past.profile)
+    assert (back.submitted_at, back.run_seconds, back.failures, back.ended_at) == (30.0, 0.0, 0, None)
+    afresh = fold(over.snapshot, [facts.RequeueAsked(30.0, JobId(7), "ada", past, fresh=True)]).snapshot.jobs[JobId(7)]
+    assert (afresh.fresh, afresh.profile.declared, afresh.files) == (True, None, None)
+    launch = facts.Launched(31.0, JobId(7), 4, on("a", 0), BatchOrder())
+    started = apply(apply(afresh, launch), facts.Started(32.0, JobId(7), 4, A))
+    assert not started.fresh  # a later attempt goes on from its checkpoints
+
+
+def test_jobs_wait_again_for_one_that_comes_back_but_only_for_that_one() -> None:
+    before = snapshot(
+        running(1, on("a", 0)), running(2, on("a", 1)), waiting(3, 1, 2), waiting(4, 1),
+        waiting(5, 1, state=JobState.HELD, wish=DesiredState.HOLD),
+    )  # fmt: skip
+    over = fold(before, [facts.Exited(1.0, JobId(name), 1, A, Exit(1)) for name in (1, 2)])
+    held = fold(over.snapshot, settle(over.snapshot)).snapshot
+    assert [held.jobs[JobId(name)].state for name in (3, 4, 5)] == [JobState.HELD] * 3
+    back = fold(held, [facts.RequeueAsked(2.0, JobId(1), "ada", over.ended[0])]).snapshot
+    settled = fold(back, settle(back)).snapshot
+    assert [settled.jobs[JobId(name)].state for name in (3, 4, 5)] == [JobState.HELD, JobState.PENDING, JobState.HELD]
+    assert all(settled.jobs[JobId(name)].awaits for name in (3, 4, 5))
+    assert "job 2 failed" in settled.jobs[JobId(3)].unmet  # which nothing has cured
+    assert not settled.jobs[JobId(5)].unmet  # its user holds it, whatever the others do
+    both = fold(settled, [facts.RequeueAsked(3.0, JobId(2), "ada", over.ended[1])]).snapshot
+    assert fold(both, settle(both)).snapshot.jobs[JobId(3)].state is JobState.PENDING
+
+
+def test_an_edit_of_a_job_that_ended_changes_its_record_and_ends_nothing() -> None:
+    past = job(7, state=JobState.FAILED, ended_at=5.0)
+    folded = fold(snapshot(), [facts.Edited(9.0, JobId(7), replace(past.spec, name="new"), past=past)])
+    assert ([one.spec.name for one in folded.amended], folded.ended) == (["new"], ())
+    assert not folded.snapshot.jobs
 
 
 def test_the_end_on_every_node_ends_the_job_and_gives_its_devices_back() -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from gpq.core.model import events as facts
+from gpq.core.model.events import RequeueAsked
 from gpq.core.model.jobs import TERMINAL, JobState, Level, StopReason
 from gpq.core.model.placements import BatchOrder, Exit, FilesAt, Placement
 from gpq.core.model.snapshot import Config
@@ -44,9 +45,9 @@ def test_every_cell_is_in_the_table_or_refused(state: JobState, event: facts.Eve
             advance(state, event)
 
 
-def test_terminal_is_terminal() -> None:
-    assert all(not TRANSITIONS[state] for state in TERMINAL)
-    assert all(TRANSITIONS[state] for state in set(JobState) - TERMINAL)
+def test_only_a_requeue_leads_out_of_an_end() -> None:
+    assert all(TRANSITIONS[state] == {RequeueAsked: JobState.PENDING} for state in TERMINAL)
+    assert all(RequeueAsked not in TRANSITIONS[state] for state in set(JobState) - TERMINAL)
 
 
 def test_every_state_can_be_reached_from_pending() -> None:

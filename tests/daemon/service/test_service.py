@@ -10,13 +10,14 @@ from pathlib import Path
 import pytest
 
 from gpq.errors import GpqError, NotFound, Refused, UsageError
-from gpq.rpc import job_answers, requests
+from gpq.rpc import account_answers, job_answers, requests
 from gpq.rpc.daemon_answers import TopLook, TopView, Words
 from gpq.rpc.job_answers import CancelResult, Changed, DryRun, Explanation, JobDetail, JobList, JobView, LogChunk
 from gpq.rpc.node_answers import NodeList
 from gpq.rpc.requests import (
     Cancel,
     Complete,
+    Edit,
     Hold,
     Logs,
     Nodes,
@@ -132,14 +133,44 @@ def test_hold_of_a_running_black_box_is_refused_with_a_hint(served: Daemon) -> N
     assert row(served, job).state == "running"
 
 
-def test_requeue_of_an_ended_job_submits_a_copy_and_says_so(served: Daemon) -> None:
-    job = served.submit("true", name="again")
-    served.call(Wait([str(job)]), JobList)
-    answer = served.call(Requeue([str(job)]), Changed)
-    [copy] = answer.jobs
-    assert copy > job
-    assert answer.unchanged == [f"job {job} has ended, so gpq submitted it as job {copy}"]
-    assert row(served, copy).name == "again"
+def test_an_ended_job_goes_on_in_its_folder_with_a_longer_limit_and_its_chain_follows(served: Daemon) -> None:
+    script = (
+        'cd "$GPQ_CHECKPOINT_DIR"; echo "$GPQ_RESUME" >> starts; cat starts; [ $(wc -l < starts) -gt 1 ] || sleep 600'
+    )
+    job = served.submit("sh", "-c", script, name="slow", time_limit=1.0)
+    after = served.submit("true", after=[str(job)])
+    [ended] = served.call(Wait([str(job)], wait=60), JobList).jobs
+    assert ended.state == "timeout"
+    wait_until(lambda: row(served, after).state == "held", "what waits for it is held")
+    edited = served.call(Edit(["slow"], {"time_limit": 3600.0}), Changed)
+    assert (edited.jobs, served.call(Show(str(job)), JobDetail).spec.time_limit) == ([job], 3600.0)
+    assert row(served, job).state == "timeout"
+    assert served.call(Requeue(["slow"]), Changed).jobs == [job]
+    [again, follower] = served.call(Wait([str(job), str(after)], wait=60), JobList).jobs
+    assert (again.state, again.attempt, follower.state) == ("completed", 2, "completed")
+    chunk = served.call(Logs(str(job), attempt=2, wait=10), LogChunk)
+    assert base64.b64decode(chunk.data) == b"\n1\n"
+    history = served.call(requests.History([str(job)]), account_answers.HistoryList)
+    assert [one.id for one in history.jobs] == [job]
+
+
+def test_of_an_array_only_what_did_not_complete_runs_again_in_its_place(served: Daemon, tmp_path: Path) -> None:
+    script = f"echo $GPQ_ARRAY_ID $GPQ_ARRAY_INDEX; [ -e {tmp_path}/ok ] || [ $GPQ_ARRAY_INDEX = 1 ]"
+    spec = SpecMessage(["sh", "-c", script], "/tmp", "black-box")
+    array = served.call(Submit(spec, array=requests.ArrayMessage([0, 1, 2], limit=1)), job_answers.Submitted).id
+    served.call(Wait([str(array)], wait=60), JobList)
+    (tmp_path / "ok").touch()
+    answer = served.call(Requeue([str(array)]), Changed)
+    assert answer.jobs == [array + 1, array + 3]
+    assert answer.unchanged == ["1 completed and stay as they are. To run one again, name it"]
+    rows = served.call(Wait([str(array)], wait=60), JobList).jobs
+    assert [(one.state, one.attempt, one.index) for one in rows] == [
+        ("completed", 2, 0), ("completed", 1, 1), ("completed", 2, 2),
+    ]  # fmt: skip
+    chunk = served.call(Logs(f"{array}_2", attempt=2, wait=10), LogChunk)
+    assert base64.b64decode(chunk.data) == f"{array} 2\n".encode()
+    [alone] = served.call(Requeue([f"{array}_1"]), Changed).messages
+    assert "it had completed, so it starts from the beginning" in alone
 
 
 def test_a_job_that_checkpoints_on_a_signal_can_be_requeued_while_it_runs(served: Daemon, tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ Every answer comes from the spool and /proc. Nothing here has to outlive the age
 """
 
 import contextlib
+import functools
 import os
 import signal
 import time
@@ -123,6 +124,9 @@ class Attempts:
             order, env = environment_setup.prepared(self.spool, order, env)
             start_order.check_startable(order, env)
             self._check_devices(key, order)
+            if order.fresh:
+                move = functools.partial(self.spool.set_aside, order.job, order.attempt)
+                with_timeout.check(self.spool.checkpoints, move)
             cores = sorted({core for device in devices for core in device.cores})
             locks = self.locks.take(
                 [device.id for device in devices if device.kind == "cuda"], order.job, order.attempt

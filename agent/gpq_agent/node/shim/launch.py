@@ -51,7 +51,7 @@ def environment(
             wire.ENV_DEVICES: ",".join(order.devices),
         }
     )
-    if order.attempt > 1:
+    if order.attempt > 1 and not order.fresh:
         env[wire.ENV_RESUME] = "1"
     if order.done_file:
         env[wire.ENV_DONE_FILE] = completion_evidence.done_path(order, env)

@@ -53,6 +53,7 @@ def _checks(order: Any) -> List[Tuple[str, bool]]:
         ("done_file", is_text(order.done_file)),
         ("attributes", attributes.is_right(order.attributes)),
         ("shortfall", is_text(order.shortfall)),
+        ("fresh", isinstance(order.fresh, bool)),
         ("store", isinstance(order.store, str) and _is_store(order.store, bool(order.lease))),
     ]
 

@@ -5,6 +5,7 @@ follow it.
                                 same id share the folder
 <checkpoints>/42/               the files of job 42: gpq/step-*/ (the library's), own/ (saves of a
                                 script), and any others
+<checkpoints>/42.before-4/      what was there before its attempt 4 started from the beginning
 <checkpoints>/.staging/NAME/    what is on its way here, see staging.py
 <checkpoints>/.code/HASH/       the code of a snapshot, unpacked
 

@@ -8,6 +8,7 @@ they change state.
                                 forgotten, exit.reserve and stop.reserve (blocks set aside, so that
                                 a full disk loses neither)
 <spool>/checkpoints/42/         checkpoints of job 42, the same for all its attempts
+<spool>/checkpoints/42.before-4/  those of before its attempt 4, which started from the beginning
 """
 
 import contextlib
@@ -222,6 +223,18 @@ class Spool:
         checkpoints = os.path.join(self.checkpoints, str(job))
         if os.path.isdir(checkpoints) and not os.path.islink(checkpoints):
             shutil.rmtree(checkpoints)
+
+    def set_aside(self, job: int, attempt: int) -> None:
+        """Move the checkpoints of a job out of the way of an attempt that starts afresh. Of servers
+        that share the folder, the first does it. Raises SpoolError."""
+        folder = os.path.join(self.checkpoints, str(job))
+        try:
+            if os.listdir(folder):
+                os.rename(folder, "{}.before-{}".format(folder, attempt))
+                os.mkdir(folder, 0o700)
+        except OSError as error:
+            if error.errno not in (errno.ENOENT, errno.EEXIST, errno.ENOTEMPTY):
+                raise SpoolError("cannot move {}: {}".format(folder, error.strerror)) from error
 
 
 def machine_id() -> str:
