@@ -8,6 +8,7 @@ and `quoted` has lines of another program that explain it.
     |-- DaemonUnreachable 3   no daemon answers, or it has another version
     |-- NotFound          4   no such job, server or user
     |-- Refused           5   understood and possible, but not done
+    |-- NeverStarts       6   a job that is waited for does not start on its own
     |-- TimedOut        124   `--timeout` of `gpq wait` or `gpq demo` ran out
     `-- Interrupted     130   Ctrl-C, or 143 for SIGTERM
 
@@ -57,6 +58,10 @@ class Refused(GpqError):
     code = 5
 
 
+class NeverStarts(GpqError):
+    code = 6
+
+
 class TimedOut(GpqError, TimeoutError):
     """Also a TimeoutError of Python."""
 
@@ -75,7 +80,7 @@ class Interrupted(GpqError):
 
 BY_CODE: dict[int, type[GpqError]] = {
     kind.code: kind
-    for kind in (GpqError, UsageError, DaemonUnreachable, NotFound, Refused, TimedOut)
+    for kind in (GpqError, UsageError, DaemonUnreachable, NotFound, Refused, NeverStarts, TimedOut)
 }
 
 

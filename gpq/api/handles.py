@@ -109,7 +109,8 @@ class Job:
         was cancelled before it ran.
 
         Raises gpq.errors.TimedOut, which is a TimeoutError, after `timeout` ("2h", a timedelta or
-        seconds). The job runs on.
+        seconds). The job runs on. Raises gpq.errors.NeverStarts if the job does not start on its
+        own, because one that it waits for did not end as required.
         """
         return waited([str(self.id)], timeout)
 

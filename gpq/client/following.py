@@ -15,7 +15,7 @@ from typing import Protocol
 import msgspec
 
 from gpq.client.connection import Lasting
-from gpq.errors import TimedOut
+from gpq.errors import NeverStarts, TimedOut
 from gpq.rpc import job_answers, requests
 
 ENDED = ("completed", "failed", "cancelled", "timeout")
@@ -64,8 +64,8 @@ def until_ended(
     longest: Callable[[], float] = lambda: SLICE,
     listener: Callable[[job_answers.JobList], None] | None = None,
 ) -> job_answers.JobList:
-    """The rows of the jobs once all have ended. Raises TimedOut after `seconds`, and NotFound for
-    an unknown job.
+    """The rows of the jobs once all have ended. Raises TimedOut after `seconds`, NeverStarts
+    if those that are left do not start on their own, and NotFound for an unknown job.
 
     `longest` gives the seconds that the next request may wait. `listener` gets every answer.
     """
@@ -76,9 +76,16 @@ def until_ended(
         with daemon:  # closed in between, so that long waits do not use up the daemon's connections
             answer = daemon.call(requests.Wait(jobs, wait=max(patience, 0.0)), job_answers.JobList)
         watcher.show(answer.jobs)
-        open_jobs = [job.id for job in answer.jobs if job.state not in ENDED]
+        live = [job for job in answer.jobs if job.state not in ENDED]
+        open_jobs = [job.id for job in live]
         if not open_jobs:
             return answer
+        if all(job.halted for job in live):
+            raise NeverStarts(
+                f"waiting for {job_names(open_jobs)} is in vain: {live[0].halted}",
+                f"`gpq requeue` runs the job that is named there again, and then the others go on."
+                f" `gpq cancel {open_jobs[0]}` gives up",
+            )
         if time.monotonic() >= until:
             raise TimedOut(
                 f"{job_names(open_jobs)} did not end within {seconds:g} s",

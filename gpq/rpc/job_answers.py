@@ -73,6 +73,7 @@ class JobView(msgspec.Struct, frozen=True):
     index: int | None = None  # its index in that array
     params: dict[str, str] = {}  # its values in a sweep
     background: bool = False  # uses only GPUs that nobody else wants
+    halted: str = ""  # why it does not start on its own, however long anybody waits
     # how many jobs this row stands for, from `id` to `last`: jobs of an array that wait for the
     # same reason
     alike: int = 1

@@ -36,7 +36,8 @@ def wait(
 ) -> int:
     """Wait until the jobs have ended, and exit with the job's code (128+n for signal n).
 
-    With several jobs, the exit code is the first that is not 0.
+    With several jobs, the exit code is the first that is not 0. It is 6 if those that are left do
+    not start on their own, because a job that they wait for did not end as required.
 
     \b
     Example:

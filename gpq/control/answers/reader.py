@@ -121,6 +121,7 @@ class Reader:
             array=array,
             index=index,
             background=job.spec.background,
+            halted=self._reasons.halted.get(job.id, ""),
             params=params,
             notes=self.notes(job),
         )

@@ -41,7 +41,9 @@ SENTENCES = {
     "held-by-user": "held by its user",
     "held-by-gpq": "{line}",
     "unmet-dependency": "{line}",
+    "requeue-chain": "`gpq requeue` of the job that is named there lets the chain go on",
     "release": "`gpq release {job}` queues it again",
+    "requeue-other": "`gpq requeue {job}` runs job {job} again, and this one waits for its end",
     # Servers that do not answer
     "server-silent": "{line}",
     "server-connecting": (

@@ -10,7 +10,7 @@ from gpq.control.answers import reason_text
 from gpq.core.explain.explain import explain
 from gpq.core.feasibility import idle_gpus
 from gpq.core.feasibility.checkpoints import Staging
-from gpq.core.feasibility.gates import closed
+from gpq.core.feasibility.gates import closed, halted
 from gpq.core.feasibility.leases import silence
 from gpq.core.feasibility.orphans import must_wait
 from gpq.core.model.jobs import TERMINAL, DesiredState, Job, JobState
@@ -35,6 +35,7 @@ class StatusReasons:
     _stagings: dict[JobId, Staging | None] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        self.halted = halted(self.snapshot)
         self._gate_lines = closed(replace(self.snapshot, now=self.now))
 
     def reason(self, job: Job) -> str:

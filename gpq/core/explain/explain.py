@@ -75,7 +75,8 @@ def _why_held(job: Job) -> JobReasons:
     reasons = [headline]
     if job.unmet and job.unmet not in line:
         reasons.append(reason("unmet-dependency", line=job.unmet))
-    return JobReasons(headline, tuple(reasons), (reason("release", job=job.id),))
+    remedies = [reason("requeue-other", job=name) for name, _ in job.unmet_by[:1]]
+    return JobReasons(headline, tuple(reasons), (*remedies, reason("release", job=job.id)))
 
 
 def _why_unknown(snapshot: Snapshot, job: Job, silent: Silence) -> JobReasons:

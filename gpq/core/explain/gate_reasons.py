@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gpq.core.explain.reasons import JobReasons, Reason, reason
-from gpq.core.feasibility.gates import array_limit, array_of, closed, may_be_gated
+from gpq.core.feasibility.gates import array_limit, array_of, closed, halted, may_be_gated
 from gpq.core.model.jobs import HOLDS_DEVICES, Dependency, Job, On
 from gpq.core.model.snapshot import Snapshot
 
@@ -21,6 +21,8 @@ def behind_gate(snapshot: Snapshot, job: Job) -> JobReasons | None:
         return None
     reasons = [_awaited(snapshot, dependency) for dependency in job.awaits]
     remedies = []
+    if job.awaits and job.id in halted(snapshot):
+        remedies.append(reason("requeue-chain"))
     if job.awaits:
         remedies.append(reason("edit-after", job=job.id))
     wait = job.spec.begin - snapshot.now

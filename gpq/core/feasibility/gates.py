@@ -13,20 +13,21 @@ from dataclasses import replace
 
 from gpq.core.feasibility.leases import span
 from gpq.core.model.jobs import HOLDS_DEVICES, TERMINAL, Dependency, DesiredState, Job, JobState, On
-from gpq.core.model.snapshot import Snapshot
+from gpq.core.model.snapshot import Config, Snapshot
 from gpq.core.model.units import JobId, Seconds
 
 
 def closed(snapshot: Snapshot) -> Mapping[JobId, str]:
     """Headlines of all jobs behind a gate."""
-    pending = JobState.PENDING
+    pending, causes = JobState.PENDING, halted(snapshot)
     headlines: dict[JobId, str] = {}
     array_jobs: list[Job] = []
     for job in snapshot.jobs.values():
         if job.state is not pending or not _waits(job):
             continue
         if line := _own(job, snapshot.now):
-            headlines[job.id] = line
+            cause = causes.get(job.id, "") if job.awaits and not job.unmet else ""
+            headlines[job.id] = f"{line}: {cause}" if cause else line
         elif array_limit(job):
             array_jobs.append(job)
     if array_jobs:
@@ -109,6 +110,38 @@ def array_of(job: Job) -> JobId:
 
 def array_limit(job: Job) -> int:
     return job.spec.seat.limit if job.spec.seat is not None else 0
+
+
+def halted(snapshot: Snapshot) -> dict[JobId, str]:
+    """The jobs that do not start on their own, however long anybody waits, and why: another job did
+    not end as required, or gpq holds one that keeps failing. So do all that wait for them."""
+    roots = {
+        job.id: cause for job in snapshot.jobs.values() if (cause := _halt(job, snapshot.config))
+    }
+    if not roots:
+        return {}
+    waiters: dict[JobId, list[JobId]] = {}
+    for job in snapshot.jobs.values():
+        for dependency in job.awaits:
+            waiters.setdefault(dependency.job, []).append(job.id)
+    lines, queue = dict(roots), list(roots)
+    for name in queue:
+        for waiter in waiters.get(name, ()):
+            if waiter not in lines:
+                roots[waiter] = roots[name]
+                lines[waiter] = f"job {name} cannot start, because {roots[name]}"
+                queue.append(waiter)
+    return lines
+
+
+def _halt(job: Job, config: Config) -> str:
+    if job.unmet:
+        return job.unmet.partition(", but")[0]
+    if job.state is not JobState.HELD or job.quick_failures + job.crashes == 0:
+        return ""
+    if job.crashes >= config.max_crashes or job.quick_failures >= config.max_quick_failures:
+        return f"job {job.id} keeps failing, so gpq holds it"
+    return ""
 
 
 # -- dependencies ----------------------------------------------------------------------------------

@@ -20,6 +20,8 @@ from gpq.control.controller import Controller
 from gpq.control.requests import drain
 from gpq.control.selectors import resolve
 from gpq.core.feasibility.checkpoints import Staging
+from gpq.core.feasibility.gates import halted
+from gpq.core.model.jobs import JobState
 from gpq.core.model.snapshot import Config
 from gpq.core.model.units import JobId, NodeId
 from gpq.daemon.nodes.registry import NodeRegistry
@@ -102,7 +104,15 @@ class Service:
 
     def _wait(self, request: requests.Wait, peer: Peer) -> job_answers.JobList:
         names = resolve(request.jobs, self._controller.snapshot, self._past)
-        self._changes.until_gone(names, request.wait, peer.crowded)
+
+        def is_vain() -> bool:
+            snapshot = self._controller.snapshot
+            live = [snapshot.jobs[name] for name in names if name in snapshot.jobs]
+            if any(job.state is not JobState.HELD and not job.awaits for job in live):
+                return False  # nearly always
+            return halted(snapshot).keys() >= {job.id for job in live}
+
+        self._changes.until_gone(names, request.wait, lambda: peer.crowded() or is_vain())
         return self.readings.rows(names)
 
     def _errand(self, request: requests.Errand, peer: Peer) -> node_answers.ErrandResult:

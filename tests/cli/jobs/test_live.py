@@ -67,6 +67,42 @@ def test_wait_exits_with_124_on_timeout_and_130_on_ctrl_c(queue: Gpq) -> None:
     assert waiting.returncode == 130
 
 
+def test_wait_ends_with_a_code_of_its_own_when_it_is_in_vain(queue: Gpq) -> None:
+    first = submitted(queue, "--hold", "--", "sh", "-c", "exit 3")
+    second = submitted(queue, "--after", first, "--", "true")
+    third = submitted(queue, "--after", f"{second}:any", "--", "true")
+    ok(queue, "release", first)
+    assert queue("wait", first).returncode == 3
+    for done in (queue("wait", first, third), queue("submit", "--wait", "--after", third, "--", "true")):
+        assert done.returncode == 6
+        assert f"cannot start, because job {first} failed" in done.stderr
+    ok(queue, "cancel", second)
+    assert queue("wait", third).returncode == 0
+
+
+def test_a_query_chooses_what_runs_again(queue: Gpq, tmp_path: Path) -> None:
+    run = f'[ -e {tmp_path}/ok ] || exit "$GPQ_ARRAY_INDEX"'
+    array = int(ok(queue, "submit", "--array", "0-3", "--name", "swept", "--", "sh", "-c", run).split()[1])
+    assert queue("wait", str(array)).returncode == 1
+    for words, jobs in (
+        ([f"array={array} exit=2"], [3]),
+        ([f"array={array}"], [2, 3, 4]),
+        ([str(array), "--state", "failed"], [2, 3, 4]),
+        ([f"{array}_1,{array}_3"], [2, 4]),
+        (["swept"], [2, 3, 4]),
+    ):
+        answer = json.loads(ok(queue, "requeue", *words, "--json"))
+        assert answer["jobs"] == [array + number for number in jobs]
+        queue("wait", str(array))
+    (tmp_path / "ok").touch()
+    assert "starts again" in ok(queue, "requeue", str(array))
+    assert queue("wait", str(array)).returncode == 0
+    assert queue("requeue", str(array), "--state", "failed").returncode == 4
+    assert queue("requeue").returncode == 2
+    refusal = queue("requeue", submitted(queue, "--hold", "--", "true"), "--fresh")
+    assert (refusal.returncode, "has not ended" in refusal.stderr) == (5, True)
+
+
 def test_cancel_returns_when_every_process_is_gone(queue: Gpq, tmp_path: Path) -> None:
     ends = f"trap '' TERM; echo $$ > {tmp_path}/pid; setsid sleep 1000 & sleep 1000"
     job = submitted(queue, "--", "sh", "-c", ends)

@@ -77,6 +77,26 @@ def test_one_end_opens_the_gate_for_the_next_in_the_same_round() -> None:
     assert after.jobs[JobId(3)].awaits
 
 
+def test_a_chain_that_cannot_go_on_says_so_from_end_to_end() -> None:
+    state = snapshot(
+        A, running(1, on("a", 0)), behind(2, "1:ok"), behind(3, "2:ok"), behind(4, "3:any"), behind(6, "5:ok"),
+        job(5, spec_=black_box(), state=JobState.HELD, wish=DesiredState.HOLD, quick_failures=3), now=1.0,
+    )  # fmt: skip
+    assert gates.halted(state).keys() == {5, 6}
+    after = decide(state, [ends(1, Failed)], Fifo(), allocate=True).snapshot
+    lines = gates.halted(after)
+    assert [lines[JobId(name)] for name in (2, 3, 4, 5, 6)] == [
+        "job 1 failed",
+        "job 2 cannot start, because job 1 failed",
+        "job 3 cannot start, because job 1 failed",
+        "job 5 keeps failing, so gpq holds it",
+        "job 5 cannot start, because job 5 keeps failing, so gpq holds it",
+    ]
+    assert explain(after, {}, after.jobs[JobId(3)]).headline == f"after job 2: {lines[JobId(3)]}"
+    by_hand = job(1, spec_=black_box(), state=JobState.HELD, wish=DesiredState.HOLD)
+    assert not gates.halted(snapshot(by_hand, behind(2, "1:ok")))  # somebody may release it
+
+
 def test_a_start_time_opens_the_gate_and_wakes_the_loop() -> None:
     state = snapshot(A, job(1, spec_=black_box(begin=100.0)), now=40.0, interval=3600.0)
     assert launched(state) == []

@@ -142,6 +142,7 @@ def test_an_ended_job_goes_on_in_its_folder_with_a_longer_limit_and_its_chain_fo
     [ended] = served.call(Wait([str(job)], wait=60), JobList).jobs
     assert ended.state == "timeout"
     wait_until(lambda: row(served, after).state == "held", "what waits for it is held")
+    assert row(served, after).halted == f"job {job} reached its time limit"
     edited = served.call(Edit(["slow"], {"time_limit": 3600.0}), Changed)
     assert (edited.jobs, served.call(Show(str(job)), JobDetail).spec.time_limit) == ([job], 3600.0)
     assert row(served, job).state == "timeout"
