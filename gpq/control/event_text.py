@@ -89,7 +89,10 @@ def ended_line(job: Job) -> str:
         case JobState.FAILED:
             return exit_line(job.exit)
         case JobState.TIMEOUT:
-            return f"reached its time limit of {job.spec.time_limit or 0:.0f} s"
+            limit = job.spec.time_limit or 0.0
+            if job.run_seconds and not 0 < limit < job.run_seconds + 1:  # edited since then
+                return "reached the time limit that it had"
+            return f"reached its time limit of {limit:.0f} s"
         case _:
             return ""
 

@@ -14,7 +14,7 @@ from gpq_agent import wire
 from gpq_agent.node.host import procs
 
 from gpq.rpc.job_answers import Changed
-from gpq.rpc.requests import Requeue
+from gpq.rpc.requests import Edit, Requeue
 from tests.e2e.harness import Daemon
 from tests.support.waiting import wait_until
 
@@ -199,6 +199,22 @@ def test_a_killed_replica_ends_its_attempt_at_once_and_the_job_resumes() -> None
         first = json.loads((daemon.work / "killed.3.0").read_text().splitlines()[0])
         assert first[1] >= 20, "it resumed from the checkpoint"
         assert detail.job.progress == 1.0
+
+
+def test_a_job_beyond_its_time_limit_goes_on_where_it_stopped_when_it_is_requeued() -> None:
+    with Daemon(slots=1, interval=1.0) as daemon:
+        (daemon.work / "late.slow").touch()
+        job = train(daemon, "late", size=200, epochs=2, pace=0.01, fixed=True, gpus=1, until=5)
+        wait_until(lambda: len(lines(daemon, "late")) > 5, "it trains", LONG)
+        daemon.call(Edit([str(job)], {"time_limit": 1.0}), Changed)
+        daemon.until(job, "timeout", patience=LONG)
+        steps = 1 + max(int(str(step)) for _, step, *_ in lines(daemon, "late"))
+        (daemon.work / "late.slow").unlink()
+        daemon.call(Edit([str(job)], {"time_limit": None}), Changed)
+        [message] = daemon.call(Requeue([str(job)]), Changed).messages
+        assert message == f"job {job} requeued: it resumes from its newest checkpoint, of step {steps}"
+        assert daemon.until(job, "completed", "failed", patience=LONG).job.state == "completed"
+        assert visited(daemon, "late", 200, 2)
 
 
 def test_an_interpreter_waits_on_each_server_where_a_job_may_restart() -> None:

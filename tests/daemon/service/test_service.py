@@ -145,7 +145,7 @@ def test_an_ended_job_goes_on_in_its_folder_with_a_longer_limit_and_its_chain_fo
     assert row(served, after).halted == f"job {job} reached its time limit"
     edited = served.call(Edit(["slow"], {"time_limit": 3600.0}), Changed)
     assert (edited.jobs, served.call(Show(str(job)), JobDetail).spec.time_limit) == ([job], 3600.0)
-    assert row(served, job).state == "timeout"
+    assert row(served, job).reason.startswith("reached the time limit that it had")
     assert served.call(Requeue(["slow"]), Changed).jobs == [job]
     [again, follower] = served.call(Wait([str(job), str(after)], wait=60), JobList).jobs
     assert (again.state, again.attempt, follower.state) == ("completed", 2, "completed")
