@@ -25,6 +25,8 @@ if TYPE_CHECKING:  # a plain command needs neither
     from gpq.options.directives import sbatch, script_directives
 
 JOINED = ("tag", "env")  # joined over all places
+# of a command, among which gpq looks for scripts: more may be thousands of files of data
+SCRIPT_WORDS = 8
 # not part of what is submitted
 HOW = tuple(option.name for option in OPTIONS if option.part == "call")
 # these come last in a generated `gpq submit` command
@@ -54,7 +56,7 @@ def settle(parsed: Parsed) -> ResolvedOptions:
             _notes(translated, HERE),
         )
     if script is None:
-        notes += _unread(parsed) if parsed.black_box else []
+        notes += _of_command(parsed) if parsed.black_box else []
         return _settled(fields, parsed.words, parsed.black_box, notes)
     fields, remarks = _with_lines(script, fields, parsed, shell=shell)
     notes += remarks
@@ -112,19 +114,19 @@ def _wrapped(parsed: Parsed) -> Parsed:
     return Parsed({**default_name, **parsed.fields}, ["/bin/sh", "-c", line], True, parsed.pairs)
 
 
-def _unread(parsed: Parsed) -> Iterator[str]:
-    """What gpq would say of scripts among the words of a command if it read their lines."""
+def _of_command(parsed: Parsed) -> Iterator[str]:
+    """Remarks about scripts that a command runs, such as `bash -e job.sh`. gpq reads no options in
+    them."""
     from gpq.options.directives import script_directives
 
-    for word in parsed.words:
+    for word in parsed.words[:SCRIPT_WORDS]:
         path = os.path.join(job_spec.directory(parsed.fields.get("cwd", "")), word)
         try:
             script = script_directives.read(path) if os.path.isfile(path) else None
         except UsageError as error:
             yield f"{error.message}: {error.hint}"
         else:
-            if script is not None and (script.slurm or script.own):
-                yield f"{word}: lines with #SBATCH or #GPQ have no effect after `--`"
+            yield from [] if script is None else [*_unread(script, word), *_srun(script)]
 
 
 def _script(parsed: Parsed) -> script_directives.Script | None:
@@ -143,6 +145,26 @@ def _script(parsed: Parsed) -> script_directives.Script | None:
     return script
 
 
+def _unread(script: script_directives.Script, word: str) -> list[str]:
+    if not (script.slurm or script.own):
+        return []
+    return [
+        f"{script.name} runs as a command, so its #SBATCH and #GPQ lines have no effect:"
+        f" `gpq submit {word}` reads them"
+    ]
+
+
+def _srun(script: script_directives.Script) -> list[str]:
+    import shutil
+
+    if not script.calls_srun or shutil.which("srun") is not None:
+        return []
+    return [
+        f"{script.name} calls srun, which is not installed here, so those lines will fail:"
+        " remove `srun` from them"
+    ]
+
+
 def _with_lines(
     script: script_directives.Script,
     fields: dict[str, Any],
@@ -153,8 +175,6 @@ def _with_lines(
     """`fields` with the options in the script's lines, and remarks."""
     if not (script.slurm or script.own or script.calls_srun):
         return fields, []
-    import shutil
-
     from gpq.options.directives import sbatch
 
     notes: list[str] = []
@@ -184,12 +204,7 @@ def _with_lines(
     taken = [name for name in fields.get("env", []) if "=" not in name and name not in asked]
     if taken:
         notes.append(f"{script.name} passes {', '.join(taken)} of your shell on to the job")
-    if script.calls_srun and shutil.which("srun") is None:
-        notes.append(
-            f"{script.name} calls srun, which is not installed here, so those lines will fail:"
-            " remove `srun` from them"
-        )
-    return fields, notes
+    return fields, [*notes, *_srun(script)]
 
 
 def _own_lines(script: script_directives.Script) -> tuple[dict[str, Any], list[sbatch.Pair]]:

@@ -391,6 +391,24 @@ def test_a_script_runs_directly_or_with_its_interpreter(tmp_path: Path) -> None:
         script_directives.read(str(tmp_path / "dos.sh"))
 
 
+@pytest.mark.parametrize("command", [["./job.sh"], ["bash", "-e", "job.sh"], ["/bin/sh", "job.sh", "train"]])
+@pytest.mark.parametrize(("line", "remarks"), [("#SBATCH --time=1", 2), ("#GPQ --gpus 2", 2), ("# nothing", 1)])
+def test_lines_of_a_script_that_a_command_runs_are_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: list[str], line: str, remarks: int
+) -> None:
+    (tmp_path / "job.sh").write_text(f"#!/bin/sh\n{line}\nsrun python train.py\n")
+    monkeypatch.setenv("PATH", str(tmp_path))
+    parsed = submit_words.parse(["--cwd", str(tmp_path), "--", *command])
+    assert parsed is not None
+    found = submit_request.settle(parsed)
+    assert found.texts.words == command
+    assert len(found.notes) == remarks
+    assert "job.sh calls srun" in found.notes[-1]
+    if remarks > 1:
+        script = next(word for word in command if word.endswith("job.sh"))
+        assert found.notes[0].endswith(f"lines have no effect: `gpq submit {script}` reads them")
+
+
 def test_a_call_of_srun_gets_a_note_if_srun_is_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     text = "#!/bin/sh\n#GPQ -g 1\n# not srun\nsrun python train.py\n"
     monkeypatch.setattr(shutil, "which", lambda name: None)
@@ -466,7 +484,7 @@ def test_a_flaw_of_a_shell_script_is_named_on_both_ways_in(
         assert problem in call("submit", "--", *words).stderr
     subprocess.run(["sh", "-c", refused.stderr.partition("hint: ")[2]], cwd=gpq.home, check=True)
     assert call("submit", "job.sh").returncode == 0
-    assert "lines with #SBATCH or #GPQ have no effect after `--`" in call("submit", "--", "./job.sh").stderr
+    assert "its #SBATCH and #GPQ lines have no effect" in call("submit", "--", "./job.sh").stderr
 
 
 def test_a_byte_order_mark_drops_no_line_of_a_python_script(call: Call, gpq: Gpq, made: Made) -> None:
