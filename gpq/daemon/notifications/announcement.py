@@ -111,6 +111,9 @@ def letter(
     if job.restarts:
         details.append(f"{job.restarts} restarts")
     body = [headline(job, word, fact), ", ".join(details)]
+    if job.state in TERMINAL:
+        notes = [line for line in job.notices if line not in event_text.ended_line(job)]
+        body += [redaction.one_line(f"note: {line}", job.spec.env) for line in notes]
     if lines:
         body += ["", f"The last {len(lines)} lines of its log:", *lines]
     elif note:

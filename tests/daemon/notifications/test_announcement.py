@@ -100,3 +100,17 @@ def test_many_notifications_are_one_message_of_limited_length() -> None:
     assert told.title == "gpq: 100 messages about jobs"
     assert told.body.count("\n") == 50
     assert told.body.endswith("and 50 more: gpq status")
+
+
+def test_the_letter_about_an_end_has_the_notes_that_its_headline_lacks() -> None:
+    done = replace(over(JobState.COMPLETED, Exit(0)), notices=("gpq ended 2 processes", "the key is versteckt"))
+    body = letter(done, "end", "completed", [], "", 1.0).body.splitlines()
+    assert body[2] == "note: gpq ended 2 processes"
+    assert "versteckt" not in "".join(body)
+    killed = replace(
+        over(JobState.FAILED, Exit(None, signal=9, note="killed by SIGKILL, not by gpq")),
+        notices=("low", "killed by SIGKILL, not by gpq"),
+    )
+    body = letter(killed, "fail", "failed", [], "", 1.0).body.splitlines()
+    assert body[0] == "job 1 train failed: killed by SIGKILL, not by gpq"
+    assert [line for line in body if line.startswith("note: ")] == ["note: low"]
