@@ -29,10 +29,10 @@ def log(
 ) -> Iterator[job_answers.LogChunk]:
     """The pieces in order. `lines` keeps the last N lines, None all.
 
-    Empty pieces are left out, except the first of each attempt and a last one with notes, which the
-    watcher gets, too. If the server of an attempt does
-    not answer, an empty piece says so and the next attempt follows. Raises GpqError for a job
-    without a log, and if no server of the last attempt answers.
+    Empty pieces are left out, except the first of each attempt and a last one with notes. The
+    watcher gets these, too. If the server of an attempt does not answer, an empty piece says so and
+    the next attempt follows. Raises GpqError for a job without a log, and if no server of the last
+    attempt answers.
     """
     row = newest(daemon, job, watcher)
     if row is not None:

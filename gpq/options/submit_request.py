@@ -25,7 +25,7 @@ if TYPE_CHECKING:  # a plain command needs neither
     from gpq.options.directives import sbatch, script_directives
 
 JOINED = ("tag", "env")  # joined over all places
-# of a command, among which gpq looks for scripts: more may be thousands of files of data
+# of a command that gpq looks at: a glob may give it thousands of files
 SCRIPT_WORDS = 8
 # not part of what is submitted
 HOW = tuple(option.name for option in OPTIONS if option.part == "call")

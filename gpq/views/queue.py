@@ -8,7 +8,7 @@ if TYPE_CHECKING:
     from typing import Any
 
 Row = dict[str, "Any"]
-MOST_NOTES = 6  # lines of notes below the whole queue
+MOST_NOTES = 6  # lines of notes on more jobs than `FOLDED`
 FOLDED = 4  # this many jobs of an array with the same reason become one row
 ENDED = ("completed", "failed", "cancelled", "timeout")
 HEADS = (  # the columns between state and reason
@@ -71,9 +71,9 @@ def remark(row: Row) -> str:
     return f"exit {code}"
 
 
-def notes(rows: list[Row], most: int = 0) -> list[str]:
+def notes(rows: list[Row]) -> list[str]:
     """`job 3: line` for each note that the reasons do not say. Jobs with the same one share a line.
-    `most`: only this many, those of new jobs and the newest of each job first."""
+    Of many jobs only `MOST_NOTES`, those of new jobs and the newest of each job first."""
     names_by_note: dict[str, list[str]] = {}
     rank_by_note: dict[str, tuple[int, int]] = {}
     for position, row in enumerate(rows):
@@ -82,10 +82,14 @@ def notes(rows: list[Row], most: int = 0) -> list[str]:
             names_by_note.setdefault(note, []).append(str(row["id"]))
             rank = (len(own_notes) - place, -position)
             rank_by_note[note] = min(rank, rank_by_note.get(note, rank))
-    order = sorted(names_by_note, key=rank_by_note.__getitem__) if most else [*names_by_note]
+    order = [*names_by_note]
+    if len(rows) > FOLDED:
+        order.sort(key=rank_by_note.__getitem__)
+        order = order[:MOST_NOTES]
     lines = [f"{_jobs(names_by_note[note])}: {safe(note)}" for note in order]
-    if 0 < most < len(lines):
-        lines[most:] = [f"{len(lines) - most} more: `gpq show JOB` has all notes of a job"]
+    if len(order) < len(names_by_note):
+        count = len(names_by_note) - len(order)
+        lines.append(f"{count} more: `gpq show JOB` has all notes of a job")
     return lines
 
 
@@ -212,7 +216,7 @@ def lines(
     hidden_count = answer.get("hidden", 0)
     if hidden_count:
         text.append(f"and {hidden_count} more that ended: gpq status --all")
-    for note in notes(rows, MOST_NOTES if fold else 0):
+    for note in notes(rows):
         text += wrapped(note, limit, "note: ", "      ")
     hint = _where_failures_are_told(rows)
     if hint and (not limit or len(hint) <= limit):

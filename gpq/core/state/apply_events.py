@@ -36,7 +36,7 @@ from gpq.core.model.snapshot import Snapshot
 from gpq.core.model.units import JobId, NodeId, Seconds
 from gpq.core.state.attempt_end import conclude
 from gpq.core.state.job_events import apply, reopened
-from gpq.core.state.notices import inherited, with_notices
+from gpq.core.state.notices import note_for_waiters, with_notices
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,7 +205,7 @@ class _Folding:
             self._waiters = {name for name, waiter in jobs.items() if waiter.awaits}
         waiting = {name: jobs[name] for name in self._waiters if name in jobs}
         after = accrual.let_go(gates.told_of_end(waiting, job), at)
-        line = inherited(job)
+        line = note_for_waiters(job)
         jobs.update({name: with_notices(waiter, line) for name, waiter in after.items()})
 
 

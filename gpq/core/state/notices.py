@@ -19,7 +19,7 @@ def with_notices(job: Job, *lines: str) -> Job:
     return job if notices is job.notices else replace(job, notices=notices)
 
 
-def inherited(ended: Job) -> str:
+def note_for_waiters(ended: Job) -> str:
     """The line for jobs that waited for this one, or "". They start, but may lack what it was to
     make."""
     if ended.state is not JobState.COMPLETED or ended.exit is None or not ended.exit.note:

@@ -24,7 +24,7 @@ from gpq.core.model.snapshot import Snapshot
 from gpq.core.model.units import JobId
 from gpq.core.rounds.rounds import Decision, decide
 from gpq.core.state.apply_events import fold
-from gpq.core.state.notices import inherited
+from gpq.core.state.notices import note_for_waiters
 from gpq.daemon.clock.deadlines import deadline, left
 from gpq.daemon.service.server import Peer
 from gpq.errors import Refused
@@ -100,7 +100,7 @@ class Submitting:
             events = submission.submitted(snapshot, specs, awaits, now(), on_hold=request.held)
             state = JobState.HELD if request.held else JobState.PENDING
             jobs = [int(event.job) for event in events if isinstance(event, Submitted)]
-            remarks = [*warnings(spec), *self._inherited(after, awaits)]
+            remarks = [*warnings(spec), *self._notes_before(after, awaits)]
             answer = job_answers.Submitted(snapshot.next_id, spec.name, str(state), remarks, jobs)
             return events, answer
 
@@ -116,10 +116,10 @@ class Submitting:
     def _awaited(self, after: Sequence[Dependency], snapshot: Snapshot) -> tuple[Dependency, ...]:
         return dependencies.awaited(after, snapshot, lambda names: self._past.history(ids=names))
 
-    def _inherited(self, after: Sequence[Dependency], awaits: Sequence[Dependency]) -> list[str]:
+    def _notes_before(self, after: Sequence[Dependency], awaits: Sequence[Dependency]) -> list[str]:
         """What its user should know of the dependencies that have ended."""
         ended = [dependency.job for dependency in after if dependency not in awaits]
-        lines = map(inherited, self._past.history(ids=ended)) if ended else ()
+        lines = map(note_for_waiters, self._past.history(ids=ended)) if ended else ()
         return [line for line in lines if line]
 
     def _wait_for_nodes(self) -> None:

@@ -247,6 +247,11 @@ def test_a_script_that_ends_before_its_work_learns_what_was_ended_and_what_to_do
     )
 
 
+def test_a_kill_by_somebody_else_is_told_although_gpq_had_to_end_the_rest(node: NodeAgent) -> None:
+    record = node.ended(node.start(1, ["sh", "-c", "sleep 600 & kill -KILL $$"]))
+    assert record["note"] == "gpq ended 1 process (1 sleep) that it had left running; killed by SIGKILL, not by gpq"
+
+
 def test_what_ends_by_itself_soon_after_the_first_process_is_let_alone(node: NodeAgent, tmp_path: Path) -> None:
     """`exec > >(tee log)` still has to write the last lines."""
     helper = f"while kill -0 $0 2>&-; do sleep 0.01; done; sleep 0.1; echo done > {tmp_path}/log"

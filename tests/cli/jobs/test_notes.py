@@ -86,17 +86,13 @@ def test_who_submits_a_job_after_one_with_a_note_hears_of_it(noted: tuple[Gpq, s
     assert f"note: job {job}, which it comes after, completed with a note: gpq ended 1 process (1 sleep)" in done.stderr
 
 
-def test_the_queue_names_a_note_once_and_the_newest_first() -> None:
-    rows = [{"id": number, "reason": "", "notes": ["old", f"new {number % 3}"]} for number in range(9)]
-    lines = [
-        "jobs 2, 5 and 8: new 2",
-        "jobs 1, 4 and 7: new 1",
-        "jobs 0, 3 and 6: new 0",
-        "jobs 0, 1, 2, 3 and 5 others: old",
-    ]
-    assert queue.notes(rows, 4) == lines
-    assert queue.notes(rows, 2) == [*lines[:2], "2 more: `gpq show JOB` has all notes of a job"]
-    assert queue.notes(rows)[0] == lines[-1]
+def test_the_notes_of_many_jobs_are_few_and_the_newest_first() -> None:
+    rows = [{"id": number, "reason": "", "notes": ["old", f"new {number // 2}"]} for number in range(16)]
+    lines = queue.notes(rows)
+    assert lines[0] == "jobs 14 and 15: new 7"
+    assert lines[5:] == ["jobs 4 and 5: new 2", "3 more: `gpq show JOB` has all notes of a job"]
+    assert queue.notes(rows[:3]) == ["jobs 0, 1 and 2: old", "jobs 0 and 1: new 0", "job 2: new 1"]
+    assert queue.notes([{**row, "notes": ["old"]} for row in rows]) == ["jobs 0, 1, 2, 3 and 12 others: old"]
 
 
 def test_what_the_reason_says_is_no_note() -> None:

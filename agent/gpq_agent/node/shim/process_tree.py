@@ -75,7 +75,7 @@ class Tree:
                 os.killpg(group, number)
 
 
-def counted(members: List[procs.Process]) -> str:
+def summary(members: List[procs.Process]) -> str:
     """``5 processes (4 sleep, 1 bash)``, the most frequent names first."""
     counts = Counter(process.name for process in members).most_common()
     listing = ["{} {}".format(count, name) for name, count in counts[:NAMED]]

@@ -15,7 +15,7 @@ from gpq_agent.node.shim.exit_record import JobProcess, Notes, write_exit
 from gpq_agent.node.shim.failure_cause import Verdict, verdict
 from gpq_agent.node.shim.leases import Lease, boottime
 from gpq_agent.node.shim.log_cap import Cap
-from gpq_agent.node.shim.process_tree import Tree, counted, names
+from gpq_agent.node.shim.process_tree import Tree, names, summary
 from gpq_agent.node.spool import spool
 
 TERM_GRACE = 5.0  # seconds between TERM and KILL if nobody asked for another time
@@ -63,7 +63,7 @@ class Supervisor:
         self.deadline = float("inf")
         self.terminated = False  # gpq sent TERM to the tree before the first process ended
         self.stage_since = 0.0  # of "term" and "kill"
-        self.left_until: Optional[float] = None  # processes without the first may end by themselves
+        self.left_until = float("inf")  # what the first process left behind may end by itself
         self.stuck_was_noted = False
         self.notes = Notes(self.folder)
         self.cap = Cap(os.path.join(self.folder, wire.LOG), order.log_limit)
@@ -93,8 +93,8 @@ class Supervisor:
 
     def _wait(self) -> None:
         if self.stage in ("run", "asked"):
-            is_over = self.process.ended_at is not None
-            patience = IDLE if self.process.parent and not is_over else BUSY
+            patience = IDLE if self.process.parent else BUSY
+            patience = min(patience, max(0.0, self.left_until - time.monotonic()))
         else:
             # a look reads every process of the machine. Our own children wake us when they end
             patience = BUSY if time.monotonic() - self.stage_since < 1.0 else CALM
@@ -139,7 +139,7 @@ class Supervisor:
             return False
         if self._gone():
             return True
-        if self.left_until is None or self._saves():
+        if self.left_until == float("inf") or self._saves():
             self.left_until = time.monotonic() + LINGER
         elif time.monotonic() >= self.left_until:
             self._note_leftovers()
@@ -151,7 +151,7 @@ class Supervisor:
         members = self.tree.members()
         if not members:  # they have ended by themselves
             return
-        line = "gpq ended {} that it had left running".format(counted(members))
+        line = "gpq ended {} that it had left running".format(summary(members))
         if self.process.code == 0 and self.stage == "run":
             line += (
                 ". For work that should finish, end the script with `wait` or run it in the"
@@ -298,7 +298,7 @@ class Supervisor:
                     evidence
                 )
             )
-        elif killer == signal.SIGKILL and self.stage == "run" and not self.fenced:
+        elif killer == signal.SIGKILL and self.stops.mode is None and not self.terminated:
             self.notes.add("killed by SIGKILL, not by gpq")
         return False
 
