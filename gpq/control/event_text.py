@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import shlex
 from collections.abc import Sequence
 from datetime import datetime, timezone
@@ -57,7 +56,7 @@ def exit_line(end: Exit | None) -> str:
     cause = _cause(end)
     if end.oom and cause:
         cause = f"{cause}, out of memory"
-    if cause and re.match(rf"{re.escape(cause)}\b", end.note):  # it begins with the same words
+    if end.note.startswith((f"{cause} ", f"{cause},")):  # it begins with the same words
         return end.note
     if end.note and cause:
         return f"{cause}: {end.note}"

@@ -84,22 +84,16 @@ def notes(rows: list[Row]) -> list[str]:
             rank_by_note[note] = min(rank, rank_by_note.get(note, rank))
     order = [*names_by_note]
     if len(rows) > FOLDED:
-        order.sort(key=rank_by_note.__getitem__)
-        order = order[:MOST_NOTES]
+        order = sorted(order, key=rank_by_note.__getitem__)[:MOST_NOTES]
     lines = [f"{_jobs(names_by_note[note])}: {safe(note)}" for note in order]
-    if len(order) < len(names_by_note):
-        count = len(names_by_note) - len(order)
-        lines.append(f"{count} more: `gpq show JOB` has all notes of a job")
-    return lines
+    hidden = len(names_by_note) - len(order)
+    return [*lines, f"{hidden} more: `gpq show JOB` has all notes of a job"] if hidden else lines
 
 
 def _jobs(names: list[str]) -> str:
-    """`job 3`, `jobs 3, 4 and 7 others`."""
-    if len(names) == 1:
-        return f"job {names[0]}"
-    if len(names) <= FOLDED:
-        return f"jobs {', '.join(names[:-1])} and {names[-1]}"
-    return f"jobs {', '.join(names[:FOLDED])} and {len(names) - FOLDED} others"
+    """`job 3`, `jobs 3, 4, 6, 7 and 5 others`."""
+    others = f" and {len(names) - FOLDED} others" if len(names) > FOLDED else ""
+    return f"job{'s' if len(names) > 1 else ''} {', '.join(names[:FOLDED])}{others}"
 
 
 def named(row: Row) -> str:

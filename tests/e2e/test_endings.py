@@ -103,7 +103,7 @@ def test_a_job_that_saves_and_exits_with_0_is_requeued_and_finishes(daemon: Daem
     job = begin(daemon)
     daemon.call(Requeue([str(job)]), Changed)
     wait_until(lambda: daemon.detail(job).job.attempt == 2, "its second attempt")
-    assert DOUBT in " ".join(daemon.call(Why(str(job)), Explanation).reasons)
+    assert DOUBT in " ".join(daemon.call(Why(str(job)), Explanation).notes)
     (daemon.work / "go").touch()
     (daemon.work / "end").touch()
     detail = daemon.until(job, "completed", "failed")

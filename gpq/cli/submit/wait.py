@@ -15,7 +15,7 @@ from gpq.cli.shared.typer_app import Jobs, Json, frame
 from gpq.client import following
 from gpq.options.parsing import values
 from gpq.rpc import job_answers
-from gpq.views import queue
+from gpq.views.queue import notes, remark
 
 app = frame()
 SUSPENSE = 5.0  # seconds after which gpq says why a job has not started
@@ -75,7 +75,7 @@ def until_ended(
     answer = following.until_ended(jobs, seconds, bar, longest=longest, listener=explain)
     if as_json or not quiet:
         output.confirm(*map(_ended, answer.jobs), result=answer if as_json else None)
-    output.note(*queue.notes([msgspec.to_builtins(job) for job in answer.jobs]))
+    output.note(*notes([msgspec.to_builtins(job) for job in answer.jobs]))
     return next((status for job in answer.jobs if (status := following.exit_status(job))), 0)
 
 
@@ -87,7 +87,5 @@ def waiting(answer: job_answers.JobList) -> list[str]:
 
 
 def _ended(job: job_answers.JobView) -> str:
-    detail = queue.remark(
-        {"exit_status": job.exit_status, "state": job.state, "reason": job.reason}
-    )
+    detail = remark({"exit_status": job.exit_status, "state": job.state, "reason": job.reason})
     return f"job {job.id} {job.state}" + (f": {detail}" if detail else "")

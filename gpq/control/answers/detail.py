@@ -228,9 +228,6 @@ def explanation(reader: Reader, job: Job) -> Explanation:
     if staging is not None:
         start = reason("starts-once-brought", placement=job.placement)
         answer = JobReasons(reason("bringing", line=str(staging)), (start, *answer.reasons[1:]))
-    if job.exit is not None and is_doubtful(job.exit):
-        before = reason("attempt-before", line=job.exit.note)
-        answer = replace(answer, reasons=(*answer.reasons, before))
     words = reason_text.texts(answer)
     return Explanation(
         int(job.id), str(job.state), words.headline, list(words.reasons), list(words.remedies),

@@ -36,7 +36,6 @@ SENTENCES = {
         " {servers:list} runs as usual"
     ),
     "reboot": "if it never ends, reboot {servers:list} after the other jobs there have ended",
-    "attempt-before": "its previous attempt: {line}",
     # Held
     "held-by-user": "held by its user",
     "held-by-gpq": "{line}",

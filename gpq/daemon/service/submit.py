@@ -119,8 +119,8 @@ class Submitting:
     def _notes_before(self, after: Sequence[Dependency], awaits: Sequence[Dependency]) -> list[str]:
         """What its user should know of the dependencies that have ended."""
         ended = [dependency.job for dependency in after if dependency not in awaits]
-        lines = map(note_for_waiters, self._past.history(ids=ended)) if ended else ()
-        return [line for line in lines if line]
+        jobs = self._past.history(ids=ended) if ended else ()
+        return list(filter(None, map(note_for_waiters, jobs)))
 
     def _wait_for_nodes(self) -> None:
         """Right after the start the servers have not reported their devices yet, so a job that does

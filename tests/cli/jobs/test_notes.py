@@ -89,9 +89,9 @@ def test_who_submits_a_job_after_one_with_a_note_hears_of_it(noted: tuple[Gpq, s
 def test_the_notes_of_many_jobs_are_few_and_the_newest_first() -> None:
     rows = [{"id": number, "reason": "", "notes": ["old", f"new {number // 2}"]} for number in range(16)]
     lines = queue.notes(rows)
-    assert lines[0] == "jobs 14 and 15: new 7"
-    assert lines[5:] == ["jobs 4 and 5: new 2", "3 more: `gpq show JOB` has all notes of a job"]
-    assert queue.notes(rows[:3]) == ["jobs 0, 1 and 2: old", "jobs 0 and 1: new 0", "job 2: new 1"]
+    assert lines[0] == "jobs 14, 15: new 7"
+    assert lines[5:] == ["jobs 4, 5: new 2", "3 more: `gpq show JOB` has all notes of a job"]
+    assert queue.notes(rows[:3]) == ["jobs 0, 1, 2: old", "jobs 0, 1: new 0", "job 2: new 1"]
     assert queue.notes([{**row, "notes": ["old"]} for row in rows]) == ["jobs 0, 1, 2, 3 and 12 others: old"]
 
 

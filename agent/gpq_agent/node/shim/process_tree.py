@@ -76,13 +76,10 @@ class Tree:
 
 
 def summary(members: List[procs.Process]) -> str:
-    """``5 processes (4 sleep, 1 bash)``, the most frequent names first."""
-    counts = Counter(process.name for process in members).most_common()
-    listing = ["{} {}".format(count, name) for name, count in counts[:NAMED]]
-    if len(counts) > NAMED:
-        listing.append("{} others".format(sum(count for _, count in counts[NAMED:])))
-    what = "1 process" if len(members) == 1 else "{} processes".format(len(members))
-    return "{} ({})".format(what, ", ".join(listing))
+    """``5 processes (4 sleep, 1 bash)``: the most frequent names."""
+    counts = Counter(process.name for process in members).most_common(NAMED)
+    listing = ", ".join("{} {}".format(count, name) for name, count in counts)
+    return "{} process{} ({})".format(len(members), "es" if len(members) > 1 else "", listing)
 
 
 def names(members: List[procs.Process]) -> str:
