@@ -199,13 +199,13 @@ class Job:
         """Let a held job start. Raises gpq.errors.Refused if it is not held."""
         self._change(requests.Release([str(self.id)]))
 
-    def requeue(self) -> Job:
+    def requeue(self, *, fresh: bool | None = None) -> Job:
         """Queue the job again, also if it has ended. It resumes from its newest checkpoint. If it
-        completed, it starts from the beginning.
+        completed, or with `fresh`, it starts from the beginning. ``fresh=False`` never does.
 
         Returns this job. Raises gpq.errors.Refused if the job would lose its work.
         """
-        return Job(self._change(requests.Requeue([str(self.id)])))
+        return Job(self._change(requests.Requeue([str(self.id)], fresh)))
 
     def edit(
         self,

@@ -68,6 +68,7 @@ NO_OPTION = {
     ("cancel", "yes"): "gpq asks nobody",
     ("top", "once"): "there is one answer",
     ("top", "interval"): "there is one answer",
+    ("requeue", "state"): "gpq.jobs chooses them",
     ("nodes add", "from_ssh_config"): "the program names the hosts, one call each",
     ("daemon logs", "follow"): "for a person at a terminal, until Ctrl-C",
 }
