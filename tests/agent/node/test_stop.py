@@ -247,6 +247,17 @@ def test_a_script_that_ends_before_its_work_learns_what_was_ended_and_what_to_do
     )
 
 
+def test_what_a_stop_has_to_end_is_no_news(node: NodeAgent) -> None:
+    """A job that is resized ten times would have ten notes on its data loaders."""
+    *python, body = trap(signal.SIGTERM, 75)
+    key = node.start(1, [*python, f"import subprocess; subprocess.Popen(['sleep', '600']); {body}"], level="signal")
+    ready(node, key)
+    node.ask("stop", attempt=key, mode="signal", grace=600)
+    record = node.ended(key)
+    assert (record["stopped"], record["note"]) == (True, "")
+    assert survivors(node.spool, key) == []
+
+
 def test_a_kill_by_somebody_else_is_told_although_gpq_had_to_end_the_rest(node: NodeAgent) -> None:
     record = node.ended(node.start(1, ["sh", "-c", "sleep 600 & kill -KILL $$"]))
     assert record["note"] == "gpq ended 1 process (1 sleep) that it had left running; killed by SIGKILL, not by gpq"

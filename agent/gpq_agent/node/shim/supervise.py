@@ -63,7 +63,8 @@ class Supervisor:
         self.deadline = float("inf")
         self.terminated = False  # gpq sent TERM to the tree before the first process ended
         self.stage_since = 0.0  # of "term" and "kill"
-        self.left_until = float("inf")  # what the first process left behind may end by itself
+        # what the first process leaves behind may end by itself, unless gpq waits for its end
+        self.linger_until = float("inf")
         self.stuck_was_noted = False
         self.notes = Notes(self.folder)
         self.cap = Cap(os.path.join(self.folder, wire.LOG), order.log_limit)
@@ -94,7 +95,6 @@ class Supervisor:
     def _wait(self) -> None:
         if self.stage in ("run", "asked"):
             patience = IDLE if self.process.parent else BUSY
-            patience = min(patience, max(0.0, self.left_until - time.monotonic()))
         else:
             # a look reads every process of the machine. Our own children wake us when they end
             patience = BUSY if time.monotonic() - self.stage_since < 1.0 else CALM
@@ -102,7 +102,7 @@ class Supervisor:
             patience,
             self.lease.patience(),
             self.cap.patience(),
-            max(0.0, self.deadline - time.monotonic()),
+            max(0.0, min(self.deadline, self.linger_until) - time.monotonic()),
         )
         signal_info = signal.sigtimedwait(WAKE, patience)
         if signal_info is not None and signal_info.si_signo == signal.SIGTERM:
@@ -139,9 +139,9 @@ class Supervisor:
             return False
         if self._gone():
             return True
-        if self.left_until == float("inf") or self._saves():
-            self.left_until = time.monotonic() + LINGER
-        elif time.monotonic() >= self.left_until:
+        if self.stage == "run" and self.linger_until == float("inf"):
+            self.linger_until = time.monotonic() + LINGER
+        elif not self._saves() and (self.stage == "asked" or time.monotonic() >= self.linger_until):
             self._note_leftovers()
             self._terminate(TERM_GRACE)
         return False
@@ -149,10 +149,10 @@ class Supervisor:
     def _note_leftovers(self) -> None:
         """Say what the first process left behind, and how to wait for it."""
         members = self.tree.members()
-        if not members:  # they have ended by themselves
+        if not members or self.stage == "asked":  # a stop is the end of all
             return
         line = "gpq ended {} that it had left running".format(summary(members))
-        if self.process.code == 0 and self.stage == "run":
+        if self.process.code == 0:
             line += (
                 ". For work that should finish, end the script with `wait` or run it in the"
                 " foreground"
@@ -187,6 +187,7 @@ class Supervisor:
     def _terminate(self, grace: float) -> None:
         if self.process.ended_at is None:
             self.terminated = True
+        self.linger_until = float("inf")
         self.stage = "term"
         self.stage_since = time.monotonic()
         self.deadline = time.monotonic() + grace
