@@ -22,6 +22,8 @@ from gpq_agent.node.files.staging import Staging
 from gpq_agent.node.host.errors import SpoolError
 from gpq_agent.node.spool import trees
 from gpq_agent.node.spool.trees import Entry
+from gpq_agent.train.attempt.side_effects import RECORD
+from gpq_agent.train.checkpoints.store import MemoryRecord
 
 from tests.agent.node.harness import AGENT_HOME, NodeAgent
 from tests.support.users import BOB, acting_as, shared_place
@@ -101,6 +103,17 @@ def test_the_newest_complete_checkpoint_follows_and_resumes_where_the_transfer_w
     assert (place / f"step-{20:012d}" / "state.pt").read_bytes() == BIG
     assert not list((tmp_path / "there" / ".staging").iterdir())
     assert again.ask("stage", job=7, files=files)["missing"] == []
+
+
+def test_what_the_library_knows_of_the_whole_job_follows_its_checkpoint(
+    pair: tuple[NodeAgent, NodeAgent], tmp_path: Path
+) -> None:
+    folder = tmp_path / "here" / "7"
+    checkpoint(folder, 20, b"state")
+    MemoryRecord(str(folder)).failed(8)
+    (folder / RECORD).write_text("{}")
+    paths = [path for path, *_ in pair[0].ask("files", job=7)["files"]]
+    assert [path for path in paths if "step-" not in path] == ["gpq/memory.json", RECORD]
 
 
 def test_a_damaged_file_does_not_count_and_comes_again(pair: tuple[NodeAgent, NodeAgent], tmp_path: Path) -> None:
