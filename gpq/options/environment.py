@@ -25,35 +25,14 @@ NAMES = {
     *("WANDB_MODE", "WANDB_PROJECT", "TOKENIZERS_PARALLELISM", "XDG_CACHE_HOME", "XDG_DATA_HOME"),
 }
 PREFIXES = (
-    *(
-        "CONDA_",
-        "PYTHON",
-        "LC_",
-        "HF_",
-        "TORCH_",
-        "PYTORCH_",
-        "TRANSFORMERS_",
-        "TRITON_",
-        "JAX_",
-        "XLA_",
-    ),
+    "CONDA_", "PYTHON", "LC_", "HF_", "TORCH_", "PYTORCH_", "TRANSFORMERS_", "TRITON_", "JAX_",
+    "XLA_", "OMP_", "KMP_", "MKL_", "OPENBLAS_", "NUMEXPR_", "NCCL_", "GLOO_", "CUDA_", "CUDNN_",
+    "CUBLAS_", "NVIDIA_",
+    # Terraform uses TF_ too
+    "TF_CPP_", "TF_FORCE_", "TF_GPU_", "TF_XLA_",
     # functions of bash, and what `module` of Lmod and of Environment Modules reads
-    *("BASH_FUNC_", "LMOD_", "__LMOD_", "_ModuleTable", "MODULES_", "__MODULES_", "MODULEPATH_"),
-    *("TF_CPP_", "TF_FORCE_", "TF_GPU_", "TF_XLA_"),  # Terraform uses TF_ too
-    *(
-        "OMP_",
-        "KMP_",
-        "MKL_",
-        "OPENBLAS_",
-        "NUMEXPR_",
-        "NCCL_",
-        "GLOO_",
-        "CUDA_",
-        "CUDNN_",
-        "CUBLAS_",
-        "NVIDIA_",
-    ),
-)
+    "BASH_FUNC_", "LMOD_", "__LMOD_", "_ModuleTable", "MODULES_", "__MODULES_", "MODULEPATH_",
+)  # fmt: skip
 OF_GPQ = ("CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER")  # decided where the job runs
 DEFAULTS = "GPQ_DEFAULTS"  # as wire.ENV_DEFAULTS, which a plain command does not import
 PASSWORD = re.compile(r"//[^/]*@")  # a password in the value of a proxy

@@ -36,6 +36,7 @@ def demands(spec: SpecMessage, job: JobView) -> dict[str, str]:
             "command": shlex.join(spec.argv),
             "directory": spec.cwd,
             "code": _code(spec),
+            "stdin": if_any("a copy, sha256 {:.12}".format, spec.stdin),
             "kind": _kind(spec, job),
             "GPUs": _gpus(spec),
             "GPU type": spec.gpu_type,

@@ -29,13 +29,15 @@ _streams: dict[str, bytes] = {}  # what pipes and stdin gave, which they give on
 
 
 def is_stream(word: str) -> bool:
-    """Does it name a descriptor, which a job cannot open later?"""
-    return word in OWN or bool(DESCRIPTOR.fullmatch(word))
+    """Does it name a descriptor or a pipe, which a job cannot open later?"""
+    is_pipe = os.path.exists(word) and stat.S_ISFIFO(os.stat(word).st_mode)
+    return word in OWN or bool(DESCRIPTOR.fullmatch(word)) or is_pipe
 
 
 def texts() -> list[str]:
-    """What came through pipes and on stdin, for people who look for words in it."""
-    return [data.decode("utf-8", "replace") for data in _streams.values()]
+    """What came through pipes and on stdin, as far as it is text."""
+    heads = (data[: 1 << 20] for data in _streams.values())
+    return [head.decode("utf-8", "replace") for head in heads if b"\0" not in head]
 
 
 def has_script() -> bool:
@@ -89,7 +91,7 @@ def refuse_descriptors(words: list[str]) -> None:
             )
 
 
-def contents(name: str, folder: str = "/") -> bytes:
+def contents(name: str, folder: str = "") -> bytes:
     """All of a stream, which is read once, or of a file. Raises UsageError."""
     if name in _streams:
         return _streams[name]

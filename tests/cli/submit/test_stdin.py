@@ -39,6 +39,7 @@ WAYS = {
     "a script with options": (f"gpq submit --wait --time 1m <<'X'\n{SCRIPT}X", "mine 0"),
     "a script with arguments": (f"gpq submit --wait - 1 2 <<'X'\n{SCRIPT}X", "mine 2"),
     "a script by name": ("gpq submit --wait /dev/stdin 1 < script", "mine 1"),
+    "a script of a named pipe": ("mkfifo named && { cat script > named & } && gpq submit --wait named 1", "mine 1"),
     "a script of a substitution": ("gpq submit --wait <(cat script) 1 2", "mine 2"),
     "nothing": ("gpq submit --wait -- wc -c < /dev/null", "0"),
     "a closed stdin": ("gpq submit --wait -- wc -c <&-", "0"),
@@ -59,6 +60,7 @@ def test_a_job_reads_what_its_submission_has_on_stdin(queue: Gpq, way: str) -> N
 def test_a_loop_over_lines_keeps_its_lines_and_hears_that_the_jobs_do_not_get_them(queue: Gpq, text: str) -> None:
     (queue.home / "list").write_text("a\nb\nc\n")
     done = bash(queue, f'while read -r line; do gpq submit --wait -- sh -c "echo $line; cat" && gpq logs @; {text}')
+    assert "stdin " not in bash(queue, "gpq show @").stdout
     lines = [line for line in done.stdout.splitlines() if not line.startswith("job ")]
     assert lines == ["a", "b", "c"]
     assert done.stderr.count("the job does not get the data on stdin") == 2  # nothing is left after the last line
@@ -69,6 +71,7 @@ def test_each_attempt_reads_all_of_it(queue: Gpq) -> None:
     (queue.home / "data").write_text("once\n")
     done = bash(queue, text)
     assert done.stdout.count("once") == 2, done
+    assert "stdin          a copy, sha256 " in bash(queue, "gpq show @").stdout
 
 
 @pytest.mark.parametrize("words", ["-- sleep 0", "-- ./tool -", "train.py"])
