@@ -35,18 +35,20 @@ def unwrap(model: torch.nn.Module) -> ModelPair:
 class Parts:
     """Everything that a checkpoint holds, by name.
 
-    A part registered after the checkpoint was read is restored at that moment.
+    A part registered after `restore` is restored at that moment.
     """
 
     def __init__(self) -> None:
         self._parts: Dict[str, Any] = {}
         self._unclaimed_states: Dict[str, Any] = {}
         self._part_list: List[Any] = []
+        self._is_restored = False
         self._loaded_names: Set[str] = set()  # in the order of registration
         self._script_parts = 0  # calls with which the script registered something
 
-    def add(self, name: str, part: Any) -> None:
-        """Add a part with state_dict() and load_state_dict().
+    def add(self, name: str, part: Any, *, at_once: bool = False) -> None:
+        """Add a part with state_dict() and load_state_dict(). `at_once`: restore it even before the
+        others.
 
         Raises GpqTrainError if it lacks them, or if the name is in use.
         """
@@ -61,7 +63,7 @@ class Parts:
             refuse_unloadable(part.state_dict())
         self._parts[name] = part
         self._part_list.append(part)
-        if name in self._unclaimed_states:
+        if name in self._unclaimed_states and (at_once or self._is_restored):
             self._loaded_names.add(name)
             _load(part, self._unclaimed_states.pop(name))
 
@@ -123,6 +125,7 @@ class Parts:
 
     def restore(self, state: Dict[str, Any]) -> None:
         """Restore the registered parts that have no state yet. The rest waits for its part."""
+        self._is_restored = True
         self.offer(state)
         for name, part in self._parts.items():
             if name in state and name not in self._loaded_names:

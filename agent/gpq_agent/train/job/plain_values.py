@@ -43,7 +43,7 @@ class PlainValues:
             self._values[name].value = value
             return value
         part = self._values[name] = PlainValue(value)
-        self._parts.add(USER + name, part)
+        self._parts.add(USER + name, part, at_once=True)
         return part.value
 
 
