@@ -94,10 +94,13 @@ class SideEffects:
             return
         self._before_training = False
         record, runs = self._record, _current_runs()
+        each_logs = bool(EACH_LOGS & os.environ.keys())
         if not self._runtime.is_lead:
-            for library in () if EACH_LOGS & os.environ.keys() else runs:
+            for library in () if each_logs else runs:
                 self._tell(SEVERAL_RUNS.format(library))
             return
+        if self._runtime.replicas > 1 and not each_logs and "wandb" in sys.modules:
+            self._runtime.notice(ALONE)
         for library, run in runs.items():
             if record.runs.get(library, run) != run:
                 self._tell(OTHER_RUN.format(library, record.runs[library]))
@@ -118,8 +121,6 @@ class SideEffects:
             environ.update(WANDB_RUN_ID=self._record.run, WANDB_RESUME="allow")
         if "mlflow" in runs:
             environ.setdefault("MLFLOW_RUN_ID", runs["mlflow"])
-        if self._runtime.replicas > 1 and not each_logs and "wandb" in sys.modules:
-            self._runtime.notice(ALONE)
         self._write(self._record)
 
     def _read(self) -> JobRecord:
