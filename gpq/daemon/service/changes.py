@@ -152,7 +152,7 @@ class Changes:
                 snapshot, again, ended_jobs, judge, now, peer.user, of_ended
             )
             if left:
-                line = f"{len(left)} completed and stay as they are. To run one again, name it"
+                line = f"completed and left out: {len(left)}. To run one again, name it alone"
                 answer = msgspec.structs.replace(answer, unchanged=[*answer.unchanged, line])
             return events, answer
 

@@ -163,7 +163,7 @@ def test_of_an_array_only_what_did_not_complete_runs_again_in_its_place(served: 
     (tmp_path / "ok").touch()
     answer = served.call(Requeue([str(array)]), Changed)
     assert answer.jobs == [array + 1, array + 3]
-    assert answer.unchanged == ["1 completed and stay as they are. To run one again, name it"]
+    assert answer.unchanged == ["completed and left out: 1. To run one again, name it alone"]
     rows = served.call(Wait([str(array)], wait=60), JobList).jobs
     assert [(one.state, one.attempt, one.index) for one in rows] == [
         ("completed", 2, 0), ("completed", 1, 1), ("completed", 2, 2),
