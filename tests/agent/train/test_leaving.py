@@ -117,6 +117,31 @@ print("marked" if os.path.exists(marker) else "open", flush=True)
 train()
 """
 
+ACCURACY = """
+def write(epoch, one):
+    global seen
+    seen += 1
+
+def show(what):
+    marked, lost = os.path.exists(os.environ["GPQ_RUN_DIR"] + "/" + wire.FINISHED), job._engine.shape.freedoms.lost
+    if job.rank == 0:  # which marks the end
+        print(f"{what} {seen} {job.step} {marked} {lost or ''}".rstrip(), flush=True)
+
+seen = 0
+train()
+show("trained")
+LOOK
+show("looked")
+epochs += 1
+train()
+show("trained")
+"""
+LOOKS = {
+    "the whole epoch": "assert sum(len(x) for _, x in loader) == size // job.replicas",
+    "on the first replica alone": "job.rank or [model.module(x) for _, x in loader]",
+    "some batches": "[x for _, (_, x) in zip(range(3), loader)]",
+}
+
 DONE = """
 import json, os, sys
 import gpq_agent.train as gpq
@@ -222,6 +247,14 @@ def test_the_finished_mark_lasts_until_the_script_trains_again(tmp_path: Path) -
     manifest = wire.read_json(str(newest / "manifest.json"))
     assert manifest is not None
     assert manifest["why"] == "end"
+
+
+@pytest.mark.parametrize("look", LOOKS)
+def test_a_loop_after_the_last_epoch_that_trains_nothing_changes_nothing(tmp_path: Path, look: str) -> None:
+    done = Runs(tmp_path, ACCURACY.replace("LOOK", LOOKS[look])).run(replicas=2)
+    lines = ["trained 144 72 True", "looked 144 72 True", "trained 192 96 True"]
+    assert done.stdout.splitlines() == lines, done.stderr
+    assert "gpq: " not in done.stderr
 
 
 def test_a_script_with_its_own_loop_says_when_it_is_done(tmp_path: Path) -> None:

@@ -1,7 +1,5 @@
 """The end of an attempt: on request, or because training is over."""
 
-import contextlib
-import os
 from typing import NoReturn
 
 from gpq_agent import wire
@@ -15,7 +13,6 @@ class Ending:
     """The end of a job. One per job."""
 
     def __init__(self, runtime: Runtime) -> None:
-        self.finished = False  # the script has said so, or the epochs are over
         self._runtime = runtime
         self._terminator = SigtermHandler(runtime.environment.local_replicas)
 
@@ -45,13 +42,5 @@ class Ending:
         part_company()
         self.disarm()
         self._runtime.pulse.phase("ended")
-        self.finished = True
+        self._runtime.finished = True
         self._runtime.mark(wire.FINISHED)
-
-    def reopen(self) -> None:
-        """The script trains on after the end that it announced."""
-        environment = self._runtime.environment
-        if environment.run_dir and environment.local_rank == 0:
-            with contextlib.suppress(OSError):
-                os.unlink(os.path.join(environment.run_dir, wire.FINISHED))
-        self.finished = False

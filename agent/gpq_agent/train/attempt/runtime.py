@@ -1,5 +1,6 @@
 """What every part of the engine uses: this process, its replicas, and its channels."""
 
+import contextlib
 import os
 import sys
 import time
@@ -36,6 +37,7 @@ class Runtime:
 
     recorder: the recorder of `gpq check` if it runs this script.
     evaluating: how many `job.eval()` the script is in.
+    finished: the script has said so, or the epochs are over.
     """
 
     def __init__(
@@ -60,6 +62,7 @@ class Runtime:
         self.agreement = Agreement(self.group, environment.rank, Proposal, self.pulse.others_reduce)
         self.meter = ProgressMeter()
         self.evaluating = 0
+        self.finished = False
         self.evaluation_failed = False  # since the current micro-batch began
 
     @property
@@ -76,6 +79,14 @@ class Runtime:
         """As `notice`, on any replica."""
         sys.stderr.write("gpq: {}\n".format(message))
         self.report.notice(message)
+
+    def reopen(self) -> None:
+        """The script trains on after the end that it announced."""
+        environment = self.environment
+        if environment.run_dir and environment.local_rank == 0:
+            with contextlib.suppress(OSError):
+                os.unlink(os.path.join(environment.run_dir, wire.FINISHED))
+        self.finished = False
 
     def mark(self, name: str) -> None:
         """Make one of wire's statements to the agent, once per server. Without it only the exit

@@ -31,7 +31,11 @@ class Boundaries(Protocol):
         """What torch's DataLoader gets: data set and batch sampler."""
 
     def boundary(self) -> None:
-        """Between two optimizer steps: orders, checkpoints, stops. May not return."""
+        """Between two optimizer steps: orders, checkpoints, stops. May not return. Does nothing
+        after the end."""
+
+    def is_over(self) -> bool:
+        """Is the training over? An optimizer that steps in a loop begins it again."""
 
     def fetch(self) -> None:
         """A micro-batch is about to be fetched."""
@@ -140,7 +144,7 @@ class Loader:
         return self.steps_per_epoch
 
     def __iter__(self) -> Iterator[Any]:
-        return self._batches()
+        return self._after_the_end() if self._engine.is_over() else self._batches()
 
     def _batches(self) -> Iterator[Any]:
         sampler, engine = self.sampler, self._engine
@@ -194,6 +198,15 @@ class Loader:
                 is_over = sampler.is_over
                 if not is_over:
                     engine.boundary()
+
+    def _after_the_end(self) -> Iterator[Any]:
+        """Training is over. A loop that trains nothing leaves the place in the data as it was."""
+        place = self.sampler.cursor
+        try:
+            yield from self._batches()
+        finally:
+            if self._engine.is_over():
+                self.sampler.seek(*place)
 
     def _drop_look(self) -> None:
         """The script trained on a batch that it seemed only to look at.

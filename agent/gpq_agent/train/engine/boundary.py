@@ -62,8 +62,8 @@ class StepBoundary:
         with_loader = self._shape.data is not None
         runtime.agreement.place += 1
         runtime.agreement.call = STEP if with_loader else "job.should_stop()"
-        if self.ending.finished:
-            self.ending.reopen()
+        if runtime.finished:
+            runtime.reopen()
         self._compare_notes()
         if self._shape.is_late:
             self._shape.reshape()

@@ -122,8 +122,16 @@ class Engine:
         return (dataset, sampler) if recorder is None else recorder.sampler(dataset, sampler)
 
     def boundary(self) -> None:
+        if not self.runtime.finished:
+            self.between_steps()
+
+    def between_steps(self) -> None:
+        """As `boundary`. After the end, training begins again."""
         self.side_effects.begin()
         self.boundaries.run()
+
+    def is_over(self) -> bool:
+        return self.runtime.finished
 
     def fetch(self) -> None:
         self.statistics.times.start()
@@ -177,7 +185,7 @@ class Engine:
 
     def log(self, values: Mapping[str, Any]) -> None:
         """After the end these are reported at once."""
-        self.statistics.log(values, at_once=self.boundaries.ending.finished)
+        self.statistics.log(values, at_once=self.runtime.finished)
 
     def begin_epoch(self, epoch: int) -> None:
         """`job.epochs()` is about to yield this epoch."""
@@ -202,8 +210,8 @@ class Engine:
 
     def _report(self, habit: Habit) -> None:
         """The loop has this habit, or seems to have it and `gpq check` must test it. Evaluations do
-        not count."""
-        if self.runtime.evaluating:
+        not count, nor does what follows the training."""
+        if self.runtime.evaluating or self.runtime.finished:
             return
         recorder = self.runtime.recorder
         if recorder is not None and is_suspected(habit.code):

@@ -102,22 +102,29 @@ class TrainingLoop:
         gate, gradients, runtime = self.gate, self._setup.gradients, self._runtime
         if gate.touched or gradients.passes or self.weighing.called:
             return False
-        gate.take_back()
-        gradients.leave(drop=True)
-        self._statistics.times.discard()
-        if runtime.recorder is not None:
-            runtime.recorder.taken_back()
+        self._drop()
         # If an error ends the script, the loop may already be gone.
         self._dropped = None if runtime.evaluation_failed else micro
-        self.micro = None
-        self._first_part.close()
         self._start.look()
         return True
+
+    def _drop(self) -> None:
+        """Nothing of the current micro-batch counts."""
+        self.gate.take_back()
+        self._setup.gradients.leave(drop=True)
+        self._statistics.times.discard()
+        if self._runtime.recorder is not None:
+            self._runtime.recorder.taken_back()
+        self.micro = None
+        self._first_part.close()
 
     def batch_ends(self, micro: MicroBatch, *, first: bool, left_early: bool) -> bool:
         """The script is done with it. `first`: of a loop. `left_early`: by a break or an error.
         True: repeat the step in one piece."""
         gradients, recorder = self._setup.gradients, self._runtime.recorder
+        if self._runtime.finished:  # and no optimizer stepped
+            self._drop()
+            return False
         if first:
             self._start.train()
         if left_early and not self._runtime.evaluation_failed:
@@ -161,6 +168,8 @@ class TrainingLoop:
     def stepped(self, applied: bool) -> None:
         """The current step was made."""
         meter, gain = self._runtime.meter, self._setup.lr.gain
+        if self._runtime.finished:
+            self._runtime.reopen()
         if not applied:
             meter.skipped(gain)
             return

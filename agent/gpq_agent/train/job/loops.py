@@ -17,6 +17,8 @@ def epoch_loop(engine: Engine, sampler: GlobalSampler, count: int) -> Iterator[i
     engine.start.in_epochs = True
     while sampler.cursor.epoch < count:
         epoch = sampler.cursor.epoch
+        if engine.is_over():
+            engine.runtime.reopen()
         engine.begin_epoch(epoch)
         try:
             yield epoch
@@ -43,7 +45,7 @@ def step_loop(engine: Engine, count: int, seed: int) -> Iterator[int]:
     engine.statistics.total_steps = count
     engine.statistics.declare()
     while engine.runtime.meter.steps < count:
-        engine.boundary()
+        engine.between_steps()
         reseed(seed, engine.runtime.meter.steps, 0)
         if engine.own_batches is not None:
             engine.own_batches.begin_step()
@@ -91,7 +93,7 @@ def pass_boundary(engine: Engine) -> None:
     engine.statistics.declare()
     engine.runtime.meter.steps += 1
     engine.statistics.say_ready()
-    engine.boundary()
+    engine.between_steps()
     if engine.own_batches is not None:
         engine.own_batches.begin_step()
 
