@@ -5,7 +5,7 @@ Copies are on the host, because watching a step must not use up GPU memory. Deci
 
 import contextlib
 import io
-from typing import Any, Dict, Iterable, List, Mapping, Optional, Sequence
+from typing import Any, Dict, Iterable, Mapping, Sequence
 
 import torch
 
@@ -43,22 +43,6 @@ class StepRollback:
                 torch.save(part.state_dict(), stream)
                 self._states[name] = stream
 
-    def moved(self) -> bool:
-        """Has the script changed parameters? Waits for the device."""
-        return any(not alike(item, value) for item, value in zip(self._parameters, self._values))
-
-    def changed_buffer(self) -> str:
-        """The name of a buffer that a forward pass has changed, or "". Waits for the device."""
-        pairs = ((name, item, self._saved_buffers[name]) for name, item in self._buffers.items())
-        return next((name for name, item, value in pairs if not alike(item, value)), "")
-
-    def changed_parts(self) -> List[str]:
-        """The names of registered parts that have changed. Waits for the device."""
-        saved_states = ((name, _loaded(stream, "cpu")) for name, stream in self._states.items())
-        return [
-            name for name, state in saved_states if not alike(self._parts[name].state_dict(), state)
-        ]
-
     def undo(self) -> None:
         """Restore everything. Does not write to what has not changed, because a graph that the
         script keeps may need it."""
@@ -76,35 +60,12 @@ def _copied(item: torch.Tensor) -> torch.Tensor:
     return item.detach().to("cpu", copy=True)
 
 
-def _loaded(stream: io.BytesIO, device: Optional[str] = None) -> Any:
-    """Without a map, tensors return to their own devices."""
+def _loaded(stream: io.BytesIO) -> Any:
+    """Tensors return to their own devices."""
     stream.seek(0)
-    return torch.load(
-        stream, map_location=device, weights_only=False
-    )  # bytes that gpq itself wrote
+    return torch.load(stream, weights_only=False)  # bytes that gpq itself wrote
 
 
 def _put_back(item: torch.Tensor, value: torch.Tensor) -> None:
-    if not alike(item, value):
+    if not torch.equal(item.detach().cpu(), value):
         item.copy_(value)
-
-
-def alike(first: Any, second: Any) -> bool:
-    """Are two states equal? Tensors are compared by value, on any device."""
-    if isinstance(first, torch.Tensor) and isinstance(second, torch.Tensor):
-        return torch.equal(first.detach().cpu(), second.detach().cpu())
-    if isinstance(first, torch.Tensor) or isinstance(second, torch.Tensor):
-        return False
-    if isinstance(first, dict):
-        return (
-            isinstance(second, dict)
-            and first.keys() == second.keys()
-            and all(alike(first[k], second[k]) for k in first)
-        )
-    if isinstance(first, (list, tuple)):
-        same = isinstance(second, (list, tuple)) and len(first) == len(second)
-        return same and all(alike(a, b) for a, b in zip(first, second))
-    try:
-        return bool(first == second)
-    except Exception:  # a script's own object may compare in any way, so it does not count as equal
-        return False

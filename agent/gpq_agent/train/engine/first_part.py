@@ -1,7 +1,10 @@
 """The first step in micro-batches of an epoch: its first micro-batch may show that gpq must not cut
 the loop."""
 
-from typing import Optional
+from typing import Any, Dict, Iterator, List, NamedTuple, Optional
+
+import torch
+from torch.nn.parameter import is_lazy
 
 from gpq_agent.train.attempt.rollback import StepRollback
 from gpq_agent.train.attempt.setup import TrainingSetup
@@ -13,50 +16,121 @@ from gpq_agent.train.events import FirstPartEnd
 from gpq_agent.train.habits.observers import Observers
 
 
+class State(NamedTuple):
+    """The sums of all tensors, and other values, by name. They show a change without a copy.
+
+    Sums have shape (tensors,), float64, on the CPU.
+    """
+
+    parameters: torch.Tensor
+    buffers: Dict[str, Any]
+    parts: Dict[str, Any]
+
+
 class FirstPart:
-    """The state before it can be restored, and the step repeated in one piece."""
+    """What changed in it is told. In the first one of an attempt the state before it is restored
+    too, and the step repeated in one piece. That needs a copy of everything on the host, so later
+    steps continue as they began."""
 
     def __init__(
         self, setup: TrainingSetup, parts: Parts, shape: BatchShape, observers: Observers
     ) -> None:
         self._setup, self._parts, self._shape, self._observers = setup, parts, shape, observers
+        self._before: Optional[State] = None
         self._rollback: Optional[StepRollback] = None
         self._epoch = -1  # of the newest one that was looked at
 
     @property
     def is_open(self) -> bool:
-        """Can the current step still be taken back?"""
-        return self._rollback is not None
+        """Is the script in it, or about to be?"""
+        return self._before is not None
 
     def begin_step(self, step: Step) -> None:
-        self._rollback = None
-        if len(step.counts) > 1 and self._epoch != step.epoch:
-            parts = self._parts.of_the_script()
-            models = self._setup.training.models
+        """Waits for the device once per epoch."""
+        self.close()
+        if len(step.counts) == 1 or self._epoch == step.epoch:
+            return
+        self._before = self._state()
+        if self._epoch < 0:
+            parts, models = self._parts.of_the_script(), self._setup.training.models
             self._rollback = StepRollback(self._setup.gradients.parameters(), parts, models)
 
     def close(self) -> None:
         """It is too late to take the step back."""
-        self._rollback = None
+        self._before = self._rollback = None
 
     def is_refused(self, micro: MicroBatch) -> bool:
         """Its first micro-batch is over. Was the step taken back? Collective."""
-        rollback = self._rollback
-        if rollback is None or micro.last or not self._must_stay_whole(micro, rollback):
+        before, rollback = self._before, self._rollback
+        if before is None or micro.last:
             return False
-        self._setup.gradients.leave(drop=True)
-        rollback.undo()
-        self._rollback = None
-        return True
-
-    def _must_stay_whole(self, micro: MicroBatch, rollback: StepRollback) -> bool:
         self._epoch = micro.step.epoch
-        event = FirstPartEnd(rollback.moved(), rollback.changed_buffer(), rollback.changed_parts())
-        self._observers.first_part_ends(event)
+        self._tell(before, self._state())
         if not self._shape.freedoms.agree():
             return False
-        if not self._shape.lacks(micro.step.configuration):
+        if rollback is None or not self._shape.lacks(micro.step.configuration):
             self._shape.is_late = True  # this step may continue as it began
             return False
         self._shape.reshape()
+        self._setup.gradients.leave(drop=True)
+        rollback.undo()
+        self.close()
         return True
+
+    def _tell(self, before: State, after: State) -> None:
+        moved = not torch.equal(before.parameters, after.parameters)
+        buffer = next(iter(_changes(before.buffers, after.buffers)), "")
+        parts = _changes(before.parts, after.parts)
+        self._observers.first_part_ends(FirstPartEnd(moved, buffer, parts))
+
+    def _state(self) -> State:
+        parameters = list(filter(_is_tensor, self._setup.gradients.parameters()))
+        named = (model.named_buffers() for model in self._setup.training.models)
+        buffers = {name: item for pairs in named for name, item in pairs if _is_tensor(item)}
+        parts: Dict[str, Any] = {}
+        for name, part in self._parts.of_the_script().items():
+            try:
+                parts[name] = list(_leaves(part.state_dict()))
+            except Exception:  # it cannot be saved now, which the next checkpoint reports
+                continue
+        tensors = [item for part in parts.values() for item in part if _is_tensor(item)]
+        sums = _sums([*parameters, *buffers.values(), *tensors])
+        count = len(parameters)
+        values = iter(sums[count:].tolist())
+        return State(
+            sums[:count],
+            {name: next(values) for name in buffers},
+            {
+                name: [next(values) if _is_tensor(item) else item for item in part]
+                for name, part in parts.items()
+            },
+        )
+
+
+def _is_tensor(item: Any) -> bool:
+    """Can its sum be taken?"""
+    return isinstance(item, torch.Tensor) and item.layout == torch.strided and not is_lazy(item)
+
+
+def _leaves(state: Any) -> Iterator[Any]:
+    """The tensors and plain values of a state."""
+    if isinstance(state, (list, tuple)):
+        for item in state:
+            yield from _leaves(item)
+    elif isinstance(state, dict):
+        for item in state.values():
+            yield from _leaves(item)
+    elif _is_tensor(state) or isinstance(state, (bool, int, float, str)):
+        yield state
+
+
+def _sums(tensors: List[torch.Tensor]) -> torch.Tensor:
+    """The sum of each tensor. Shape (tensors,), float64, on the CPU. Waits for the device."""
+    sums = [item.detach().abs() if item.is_complex() else item.detach() for item in tensors]
+    sums = [item.sum(dtype=torch.float64) for item in sums]
+    return torch.stack([item.cpu() for item in sums]).nan_to_num() if sums else torch.zeros(0)
+
+
+def _changes(before: Dict[str, Any], after: Dict[str, Any]) -> List[str]:
+    """The names whose values differ."""
+    return [name for name in before if name in after and before[name] != after[name]]
