@@ -127,8 +127,15 @@ def _leaves(state: Any) -> Iterator[Any]:
 def _sums(tensors: List[torch.Tensor]) -> torch.Tensor:
     """The sum of each tensor. Shape (tensors,), float64, on the CPU. Waits for the device."""
     sums = [item.detach().abs() if item.is_complex() else item.detach() for item in tensors]
-    sums = [item.sum(dtype=torch.float64) for item in sums]
-    return torch.stack([item.cpu() for item in sums]).nan_to_num() if sums else torch.zeros(0)
+    sums = [item.sum(dtype=torch.float32 if _is_half(item) else None) for item in sums]
+    if not sums:
+        return torch.zeros(0)
+    return torch.stack([item.double().cpu() for item in sums]).nan_to_num()
+
+
+def _is_half(item: torch.Tensor) -> bool:
+    """Is its type too narrow for a sum? Conversion to a wider one than needed is slow on a CPU."""
+    return item.is_floating_point() and item.element_size() < 4
 
 
 def _changes(before: Dict[str, Any], after: Dict[str, Any]) -> List[str]:
