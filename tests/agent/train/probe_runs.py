@@ -318,6 +318,7 @@ def behaviour(rank: int, replicas: int) -> dict[str, Any]:
         "ready": ready_within_backward(rank),
         "twice": notice_of_two_passes(rank),
         "taken": notice_of_a_taken_hook(rank, replicas),
+        "unused": notice_of_a_bypassed_model(rank, replicas),
     }
 
 
@@ -422,6 +423,26 @@ def notice_of_two_passes(rank: int) -> dict[str, Any]:
     one_step(loop)
     loop.probe.collect()
     return {"notice": loop.probe.notice, "samples": loop.scale.samples}
+
+
+def notice_of_a_bypassed_model(rank: int, replicas: int) -> dict[str, dict[str, Any]]:
+    """A model in which DDP looks for unused parameters, in a job that may and in one that may not change its batch."""
+    said = {}
+    for fixed in (False, True):
+        gc.collect()
+        job = Job(Environment(rank=rank, replicas=replicas, launched=True), torch.device("cpu"), 0, {})
+        data_set = TensorDataset(*(item[:256] for item in data()))
+        loader = job.loader(data_set, batch_size=16, max_batch_size=64, max_local_batch=4, fixed_batch=fixed)
+        wrapped = DistributedDataParallel(model(), find_unused_parameters=True)
+        optimizer = make_optimizer("sgd", wrapped)
+        job.prepare(wrapped, optimizer)
+        for _ in job.epochs(1):
+            for inputs, targets in loader:
+                loss_of(wrapped, inputs, targets).backward()
+                optimizer.step()
+                optimizer.zero_grad()
+        said["fixed" if fixed else "adaptive"] = job._engine.loop._setup.probe.notice
+    return said
 
 
 def notice_of_a_taken_hook(rank: int, replicas: int) -> dict[str, Any]:

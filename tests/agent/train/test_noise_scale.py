@@ -239,6 +239,8 @@ def check_hook(facts: dict[str, Any]) -> None:
     )
     assert "more than one backward pass" in facts["twice"]["notice"], "two passes in a step switch the probe off"
     assert facts["twice"]["samples"] == 128
+    assert "DDP cannot reduce a step of this model" in facts["unused"]["adaptive"], "it is told"
+    assert facts["unused"]["fixed"] == "", "nobody needs the noise scale there"
     assert facts["ready"], "the last bucket is ready within the backward pass"
     assert len(facts["taken"]["lines"]) == 2, (
         "a hook of the user switches the probe off, with one line in each of the two jobs"

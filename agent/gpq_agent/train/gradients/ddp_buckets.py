@@ -88,7 +88,7 @@ class DdpBuckets:
     def bypass_ddp(self) -> None:
         """From now on its gradients are reduced without DDP, whose reducer would wait for those
         that never arrive. The wrapper stays, and passes calls on."""
-        self.ddp_bypassed = True
+        self.ddp_bypassed = self._owner.probe.is_blind = True
         for work in self.average.works:
             work.wait()
         self.synchronise(False)

@@ -60,6 +60,8 @@ class GradientProbe:
         self.arrived: Callable[[], None] = lambda: None
         self.cost = 0.0  # seconds that this thread spent on statistics in the latest sampled step
         self.notice = ""  # why the probe switched itself off
+        # gpq reduces the gradients of a model instead of DDP, whose buckets show the norms.
+        self.is_blind = False
         self._replicas = replicas
         self._measured = MeasuredParameters(optimizers)
         parameters = self._measured.parameters
@@ -84,6 +86,11 @@ class GradientProbe:
         self._is_sampled = False
         if not sampled:
             return
+        if self.is_blind:
+            self.switch_off(
+                "DDP cannot reduce a step of this model in micro-batches. Wrap it without "
+                "find_unused_parameters and static_graph, and use every parameter in every step"
+            )
         self._passes = PassNorms()
         self._bucket_slots.clear()
         self._step = SampledStep(micro_batches, 1.0 / inverse, examples * inverse)
