@@ -5,7 +5,6 @@ waits for them. Decides nothing itself.
 """
 
 import json
-import time
 from datetime import timedelta
 from typing import Any, Callable, List, NamedTuple, Optional, Tuple
 
@@ -160,11 +159,10 @@ class Agreement:
     def _receive(self, pending: Rows, is_awaited: Callable[[], bool]) -> List[List[int]]:
         """The rows of all replicas, by rank."""
         tensors, work = pending
-        alone = time.monotonic()
+        seconds = 0.0  # only those in which this process ran: it may be suspended
         while work is not None and not self._is_done(work):
-            if not is_awaited():
-                alone = time.monotonic()
-            if time.monotonic() > alone + MEET_SECONDS:
+            seconds = seconds + LOOK_SECONDS if is_awaited() else 0.0
+            if seconds > MEET_SECONDS:
                 words = "replica {} waits in {}, and another one waits for it in backward()"
                 raise GpqTrainError(words.format(self._rank, self.call), TOGETHER)
         rows: List[List[int]] = [tensor.tolist() for tensor in tensors]
@@ -180,11 +178,14 @@ class Agreement:
         """Waits for it, but not for long."""
         try:
             work.wait(timedelta(seconds=LOOK_SECONDS))
+        except RuntimeError:
+            if not work.is_completed():
+                return False
+        try:
+            work.wait()  # it has ended, perhaps at the last moment
         except RuntimeError as error:
-            if work.is_completed():
-                words = "replica {} lost the others in {}: {}"
-                raise GpqTrainError(words.format(self._rank, self.call, error)) from error
-            return False
+            words = "replica {} lost the others in {}: {}"
+            raise GpqTrainError(words.format(self._rank, self.call, error)) from error
         return True
 
 
