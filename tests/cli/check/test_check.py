@@ -373,26 +373,21 @@ def test_another_program_that_writes_files_gets_a_clear_error(gpq: Gpq, tmp_path
 
 
 @pytest.mark.parametrize(
-    ("ask", "verdict", "words"),
+    ("loss", "verdicts", "words"),
     [
-        (
-            "while (pair := next(batches, None)) is not None:\n        x, y = pair",
-            "same",
-            "a job would assume it: the loop takes batches with next()",
-        ),
-        (
-            "for _ in range(len(loader)):\n        x, y = next(batches)",
-            "told",
-            "gpq says: the loop takes batches with next()",
-        ),
+        ("", {"same"}, "a job would assume it: the loop takes batches with next()"),
+        ("loss = loss * (1 + 0.1 * passes)", {"same", "told"}, "gpq says: the loop takes batches with next()"),
     ],
 )
-def test_the_check_tests_what_a_job_would_assume(gpq: Gpq, tmp_path: Path, ask: str, verdict: str, words: str) -> None:
-    path = script(tmp_path)
-    path.write_text(path.read_text().replace("for x, y in loader:", f"batches = iter(loader)\n    {ask}"))
+def test_the_check_tests_what_a_job_would_assume(
+    gpq: Gpq, tmp_path: Path, loss: str, verdicts: set[str], words: str
+) -> None:
+    path = script(tmp_path, loss=loss)
+    ask = "batches = iter(loader)\n    while (pair := next(batches, None)) is not None:\n        x, y = pair"
+    path.write_text(path.read_text().replace("for x, y in loader:", ask))
     found = checked(gpq, "--timeout", "4m", str(path), code=0)
-    assert {row["verdict"] for row in found["shapes"]} == {verdict}
-    assert [habit["code"] for habit in found["habits"]] == ([] if verdict == "same" else ["own-next"])
+    assert {row["verdict"] for row in found["shapes"]} == verdicts
+    assert [habit["code"] for habit in found["habits"]] == ([] if verdicts == {"same"} else ["own-next"])
     text = " ".join(gpq("check", "--last", str(path)).stdout.split())
     assert words in text
 
