@@ -142,8 +142,8 @@ class Changes:
             states = self._ended_jobs(snapshot, sorted(earlier))
 
             def ready(job: Job, after: Sequence[Dependency]) -> tuple[Dependency, ...]:
-                if job.spec.code:
-                    keep_archive(job.spec.code)
+                for archive in job.spec.archives:
+                    keep_archive(archive)
                 return dependencies.awaited(after, snapshot, lambda _: states)
 
             of_ended = job_requests.requeue_ended(ended_jobs, request.fresh, ready)
