@@ -13,7 +13,7 @@ from tests.habits.proven import HINTED
 
 ENDING = {**HINTED, "best-forgotten": "best"}
 TRICKY = {"leaves-by-facts"}  # counts what an option turns off
-AVERAGES = {"ema-deepcopy", "mean-teacher"}  # gpq check finds these too
+AVERAGES = ["ema-deepcopy", "mean-teacher"]  # gpq check finds these too
 
 
 @pytest.mark.parametrize("name", [*ENDING, *AVERAGES])

@@ -82,8 +82,8 @@ class Attempt:
             }
             if replicas > 1:
                 environment.update(
-                    RANK=str(rank), WORLD_SIZE=str(replicas), LOCAL_RANK=str(rank), MASTER_ADDR="127.0.0.1",
-                    MASTER_PORT=port,
+                    RANK=str(rank), WORLD_SIZE=str(replicas), LOCAL_RANK=str(rank if shared_disk else 0),
+                    MASTER_ADDR="127.0.0.1", MASTER_PORT=port,
                 )  # fmt: skip
             process = FORKSERVER.Process(target=run_replica, args=(environment, job.text))
             process.start()
@@ -159,7 +159,7 @@ class TrainingJob:
         shared_disk: bool = True,
         brake: int | None = None,
     ) -> Attempt:
-        """Without a shared disk every replica except rank 0 has a checkpoint directory of its own.
+        """Without a shared disk every replica is on a server of its own, with its own checkpoint directory.
 
         `brake`: after this many micro-batches the replica is slow, so that a busy machine can still stop it in time.
         """
