@@ -14,7 +14,7 @@ import torch
 from gpq_agent.train import internals
 
 FOLDER = Path(gpq_agent.train.__file__).parent
-PUBLIC = frozenset(["_asdict", "_replace", "_exit", "_getframe"])  # documented by Python
+PUBLIC = frozenset(["_asdict", "_fields", "_replace", "_exit", "_getframe"])  # documented by Python
 RANDOM = frozenset(["_inst", "_rand"])  # of Python and numpy: the generators behind their random functions
 FILES = frozenset(["_use_fd_functions", "_file_openers"])  # likewise: how they find and open files
 

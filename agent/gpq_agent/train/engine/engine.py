@@ -144,7 +144,7 @@ class Engine:
 
     def loop_begins(self, *, by_next: bool) -> Optional[int]:
         epoch = self.start.begin(by_next=by_next, in_batch=self._in_batch())
-        if not self.runtime.evaluating:
+        if not (self.runtime.evaluating or self.runtime.finished):
             self.runtime.agreement.call = LOOP
             self.runtime.agreement.meet()
         if self.loop is not None:  # settings changed by now were changed outside
