@@ -85,7 +85,7 @@ def test_tensors_of_a_part_come_back_on_their_own_devices(late: bool) -> None:
     saved = {"decay": torch.tensor(0.5), "weight": torch.ones(3), "steps": [torch.ones(1), torch.ones(1)]}
     parts, average = Parts(), Average("meta")
     if late:
-        parts.offer({"user:average": saved})
+        parts.restore({"user:average": saved})
     parts.add("user:average", average)
     if not late:
         parts.restore({"user:average": saved})

@@ -16,6 +16,8 @@ from pathlib import Path
 
 import pytest
 from gpq_agent import wire
+from gpq_agent.node.spool.checkpoint_folder import ALONGSIDE
+from gpq_agent.train.attempt.side_effects import RECORD
 
 from tests.support.ports import free_port
 
@@ -219,3 +221,7 @@ def test_files_that_are_emptied_before_there_is_a_checkpoint_are_not_told(runs: 
 def test_a_file_that_several_replicas_write_is_told_once(runs: Runs) -> None:
     notices = about(runs.attempt(2), "wandb logs", "outputs/1/config.json", " config.json", "metrics.csv", "best.json")
     assert sorted(notices) == [" config.json", "best.json", "metrics.csv", "outputs/1/config.json", "wandb logs"]
+
+
+def test_its_record_moves_with_the_checkpoints_of_the_job() -> None:
+    assert RECORD in ALONGSIDE

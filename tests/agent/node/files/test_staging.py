@@ -21,9 +21,8 @@ from gpq_agent.node.files import arriving, unpacking
 from gpq_agent.node.files.staging import Staging
 from gpq_agent.node.host.errors import SpoolError
 from gpq_agent.node.spool import trees
+from gpq_agent.node.spool.checkpoint_folder import ALONGSIDE
 from gpq_agent.node.spool.trees import Entry
-from gpq_agent.train.attempt.side_effects import RECORD
-from gpq_agent.train.checkpoints.store import MemoryRecord
 
 from tests.agent.node.harness import AGENT_HOME, NodeAgent
 from tests.support.users import BOB, acting_as, shared_place
@@ -110,10 +109,10 @@ def test_what_the_library_knows_of_the_whole_job_follows_its_checkpoint(
 ) -> None:
     folder = tmp_path / "here" / "7"
     checkpoint(folder, 20, b"state")
-    MemoryRecord(str(folder)).failed(8)
-    (folder / RECORD).write_text("{}")
+    for name in ALONGSIDE:
+        (folder / name).write_text("{}")
     paths = [path for path, *_ in pair[0].ask("files", job=7)["files"]]
-    assert [path for path in paths if "step-" not in path] == ["gpq/memory.json", RECORD]
+    assert [path for path in paths if "step-" not in path] == list(ALONGSIDE)
 
 
 def test_a_damaged_file_does_not_count_and_comes_again(pair: tuple[NodeAgent, NodeAgent], tmp_path: Path) -> None:
