@@ -92,6 +92,10 @@ def expect_utf8(text: str, variable: str = "") -> None:
     except UnicodeEncodeError:
         what, hint = f"the variable {variable}", "unset it, or give it another value with --env"
         if not variable:
-            shown = text.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
+            chars = [
+                f"\\x{ord(char) - 0xDC00:02x}" if "\udc80" <= char <= "\udcff" else char
+                for char in text
+            ]
+            shown = "".join(chars).encode("utf-8", "backslashreplace").decode()
             what, hint = f"`{shown}`", "rename the file, or write it in UTF-8"
         raise UsageError(f"{what} contains a byte that is not UTF-8", hint) from None
