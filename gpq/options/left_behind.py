@@ -45,7 +45,7 @@ NOT_MEANT = (
     r"CUDA_DEVICE_ORDER|RANK|WORLD_SIZE|MASTER_ADDR|MASTER_PORT|(?:LOCAL|GROUP|ROLE)_.*"
     r"|TORCHELASTIC_.*|BASH_.*|ZSH.*"
 )
-NAME = r"[A-Za-z_][A-Za-z0-9_]{2,}"
+NAME = r"[A-Za-z_][A-Za-z0-9_]+"
 VISIBLE = "CUDA_VISIBLE_DEVICES"
 # code that sets or removes it, except from its own value
 SETS_VISIBLE = re.compile(

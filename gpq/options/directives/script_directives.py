@@ -52,7 +52,8 @@ def read(path: str) -> Script | None:
 
 
 def parsed(path: str, text: str) -> Script | None:
-    """As `read`, from its text."""
+    """As `read`, from its text. `path`: absolute, or "stdin"."""
+    file = shlex.quote(path) if os.path.isabs(path) else "FILE"
     text, marked = text.removeprefix(MARK), text.startswith(MARK)
     first = text.partition("\n")[0]
     python = path.endswith(".py") or bool(PYTHON_LINE.match(first))
@@ -62,12 +63,12 @@ def parsed(path: str, text: str) -> Script | None:
     if not python and first.endswith("\r"):
         raise UsageError(
             f"{path} has DOS line endings, so a shell cannot run it",
-            f"sed -i 's/\\r$//' {shlex.quote(path)}",
+            f"sed -i 's/\\r$//' {file}",
         )
     if not python and marked:
         raise UsageError(
             f"{path} begins with a byte order mark, which hides its first line from the system",
-            f"sed -i '1s/^\\xEF\\xBB\\xBF//' {shlex.quote(path)}",
+            f"sed -i '1s/^\\xEF\\xBB\\xBF//' {file}",
         )
     interpreter = first[2:].strip().split(None, 1) if first.startswith("#!") else []
     return Script(
@@ -77,13 +78,13 @@ def parsed(path: str, text: str) -> Script | None:
 
 def streamed(path: str, text: str) -> Script:
     """A shell script that came through a pipe or on stdin. Raises UsageError for anything else."""
-    script = parsed(path, text) if text.startswith("#!") else None
+    script = parsed("stdin", text) if text.removeprefix(MARK).startswith("#!") else None
     if script is None or not any(SHELL.search(word) for word in script.interpreter):
         raise UsageError(
             f"{path} is no shell script: its first line must name a shell, such as #!/bin/bash",
             "save it to a file, or name its interpreter: gpq submit -- python3 - < FILE",
         )
-    return msgspec.structs.replace(script, path="stdin", stream=True)
+    return msgspec.structs.replace(script, stream=True)
 
 
 def command(script: Script, cwd: str, *, relative: bool = False) -> list[str]:

@@ -12,6 +12,7 @@ import select
 import stat
 import sys
 import termios
+from codecs import BOM_UTF8
 
 from gpq.errors import UsageError
 
@@ -42,7 +43,7 @@ def texts() -> list[str]:
 
 def has_script() -> bool:
     """Is a script on stdin, where sbatch reads it if no other is named?"""
-    return bool(_kind()) and contents("-").startswith(b"#!")
+    return bool(_kind()) and contents("-").removeprefix(BOM_UTF8).startswith(b"#!")
 
 
 def _kind() -> str:

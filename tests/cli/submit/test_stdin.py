@@ -100,6 +100,8 @@ REFUSED = {
     "echo hello | gpq submit": "nothing to run",
     "echo hello | gpq submit -": "is no shell script",
     "printf '#!/usr/bin/env python3\\nprint(1)\\n' | gpq submit -": "is no shell script",
+    "printf '#!/bin/sh\\r\\ntrue\\r\\n' | gpq submit": "gpq: stdin has DOS line endings",
+    "printf '\\xef\\xbb\\xbf#!/bin/sh\\ntrue\\n' | gpq submit": "gpq: stdin begins with a byte order mark",
     "gpq submit - < /dev/null": "there is no file or pipe on stdin",
     "gpq submit < /dev/null": "nothing to run",
     "gpq submit --stdin missing -- cat": "cannot read .*missing: No such file or directory",

@@ -377,6 +377,7 @@ def test_variables_that_the_job_may_need_but_does_not_get_are_named_once(gpq: Gp
     assert of(logs, "--env", "WANDB_API_KEY", "-e", "AWS_SECRET_ACCESS_KEY=x") == ["WANDB_ENTITY"]
     assert of(reads) == ["DATA_ROOT"], "the script sets the other variable itself"
     assert stays(gpq, "--", "sh", "-c", "curl -u $OTHER_PASSWORD x", **secrets) == ["OTHER_PASSWORD"]
+    assert stays(gpq, "--", "sh", "-c", "echo $LR", LR="0.1") == ["LR"]
     assert stays(gpq, "--", "python", str(logs), **secrets) == [
         "AWS_SECRET_ACCESS_KEY",
         "WANDB_API_KEY",
