@@ -245,7 +245,7 @@ def test_limits_that_a_server_does_not_allow_are_reported(home: Path, tmp_path: 
             gpq("daemon", "stop")
 
 
-def test_paths_that_a_server_lacks_are_named_and_a_missing_tmpdir_is_left_out(queue: Gpq) -> None:
+def test_paths_that_a_server_lacks_are_named_and_a_missing_tmpdir_becomes_tmp(queue: Gpq) -> None:
     gone, there = queue.home / "login", queue.home / "there"
     for folder in (gone, gone / "tmp", there):
         folder.mkdir()
@@ -257,9 +257,9 @@ def test_paths_that_a_server_lacks_are_named_and_a_missing_tmpdir_is_left_out(qu
     gone.rmdir()
     queue("release", job)
     assert queue("wait", job).returncode == 0
-    assert queue("logs", job).stdout == f"TMPDIR= HF_HOME={gone}\n"
+    assert queue("logs", job).stdout == f"TMPDIR=/tmp HF_HOME={gone}\n"
     lines = json.loads(queue("show", job, "--json").stdout)["notices"]
-    assert lines == [f"local lacks TMPDIR={gone}/tmp, HF_HOME={gone}; the job has no TMPDIR, so it uses /tmp"]
+    assert lines == [f"local lacks TMPDIR={gone}/tmp, HF_HOME={gone}; the job's TMPDIR is /tmp"]
     kept = queue("submit", "--wait", "--", "sh", "-c", "echo $TMPDIR", TMPDIR=str(there))
     job = kept.stdout.split()[1]
     assert queue("logs", job).stdout == f"{there}\n"

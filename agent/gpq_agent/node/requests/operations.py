@@ -145,7 +145,7 @@ class Operations:
 
     def _with_attributes(self, order: wire.StartOrder) -> wire.StartOrder:
         """Set the attributes that its process will have, and a line about those that this server
-        does not allow, and about paths that it lacks. A TMPDIR that it lacks is left out."""
+        does not allow, and about paths that it lacks. A TMPDIR that it lacks becomes /tmp."""
         request = attributes.of(order.attributes) if order.attributes else self.default
         allowance, shortfalls = attributes.grant(request, self.default)
         server = (
@@ -161,8 +161,8 @@ class Operations:
             lines.append("{} lacks {}".format(server, paths))
         env = dict(order.env)
         if "TMPDIR" in missing:
-            del env["TMPDIR"]
-            lines.append("the job has no TMPDIR, so it uses /tmp")
+            env["TMPDIR"] = "/tmp"  # without it, $TMPDIR/name would be a path in the root
+            lines.append("the job's TMPDIR is /tmp")
         shortfall = "; ".join(lines)
         return order._replace(attributes=allowance._asdict(), shortfall=shortfall, env=env)
 
