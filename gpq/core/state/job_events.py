@@ -85,11 +85,13 @@ def reopened(job: Job, event: RequeueAsked) -> Job:
     """A job that had ended, back in the queue with its number and its ties. Times, failures and
     what it received count from here, as for a new job."""
     account = accrual.opened(event.at)
+    end = job.exit.note if job.exit is not None else ""
+    notices = (_of_earlier(job, line) if line == end else line for line in job.notices)
     after = Job(
         job.id, job.spec, event.at, advance(job.state, event), attempt=job.attempt,
         lost_attempts=job.lost_attempts, exit=job.exit, restarts=job.restarts, resizes=job.resizes,
         awaits=event.awaits, last_replicas=job.last_replicas, fresh=event.fresh,
-        notices=job.notices, account=account,
+        notices=tuple(notices), account=account,
     )  # fmt: skip
     if event.fresh:
         return after
@@ -283,7 +285,12 @@ def _stopped(job: Job, event: Stopped) -> Job:
     )
     if not event.exit.note:
         return after
-    return with_notices(after, f"attempt {job.attempt}: {event.exit.note}")
+    return with_notices(after, _of_earlier(job, event.exit.note))
+
+
+def _of_earlier(job: Job, note: str) -> str:
+    """A note on the end of an attempt after which the job goes on."""
+    return f"attempt {job.attempt}: {note}"
 
 
 def _in_a_row(count: int, is_quick: bool, is_soon: bool) -> int:

@@ -53,12 +53,13 @@ def waiting(number: int, *after: int, **more: object) -> Job:
 def test_a_job_that_ended_comes_back_as_it_was_and_counts_anew() -> None:
     seat = Seat(JobId(6), 1, 5, 2)
     before = snapshot(running(7, on("a", 0), spec_=spec(seat=seat, retries=1), since=10.0, attempt=3, failures=1))
-    over = fold(before, [facts.Exited(20.0, JobId(7), 3, A, Exit(1))])
+    over = fold(before, [facts.Exited(20.0, JobId(7), 3, A, Exit(1, note="no data"))])
     [past] = over.ended
     assert past.state is JobState.FAILED
     back = fold(over.snapshot, [facts.RequeueAsked(30.0, JobId(7), "ada", past)]).snapshot.jobs[JobId(7)]
     assert (back.state, back.spec, back.next_attempt, back.profile) == (JobState.PENDING, past.spec, 4, past.profile)
     assert (back.submitted_at, back.run_seconds, back.failures, back.ended_at) == (30.0, 0.0, 0, None)
+    assert (past.notices, back.notices) == (("no data",), ("attempt 3: no data",))
     afresh = fold(over.snapshot, [facts.RequeueAsked(30.0, JobId(7), "ada", past, fresh=True)]).snapshot.jobs[JobId(7)]
     assert (afresh.fresh, afresh.profile.declared, afresh.files) == (True, None, None)
     launch = facts.Launched(31.0, JobId(7), 4, on("a", 0), BatchOrder())
