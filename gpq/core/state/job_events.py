@@ -39,7 +39,7 @@ from gpq.core.model.units import NodeId
 from gpq.core.state import learn_profile
 from gpq.core.state.attempt_end import preempted
 from gpq.core.state.lifecycle import advance
-from gpq.core.state.notices import with_notices
+from gpq.core.state.notices import with_notices, without_hold
 
 
 def apply(job: Job, event: Event) -> Job:
@@ -116,7 +116,7 @@ def _held(job: Job, event: Held | Released) -> Job:
     state = advance(job.state, event)
     if isinstance(event, Released):
         account = accrual.released(job, event.at)
-        return replace(job, state=state, wish=DesiredState.RUN, account=account)
+        return replace(without_hold(job), state=state, wish=DesiredState.RUN, account=account)
     account = accrual.held(job, event.at)
     # what only waits for another job comes free with it
     wish = job.wish if job.unmet else DesiredState.HOLD
@@ -312,7 +312,7 @@ def _finished(job: Job, event: Succeeded | Failed | Cancelled | TimeLimitReached
         after = replace(_released(job, ended), account=account, exit=event.exit)
     else:
         ended = event.at
-        after = replace(job, account=accrual.closed(job, ended))
+        after = replace(without_hold(job), account=accrual.closed(job, ended))
     after = replace(after, state=advance(job.state, event), ended_at=ended)
     return with_notices(after, event.exit.note)
 

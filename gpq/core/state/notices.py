@@ -19,6 +19,11 @@ def with_notices(job: Job, *lines: str) -> Job:
     return job if notices is job.notices else replace(job, notices=notices)
 
 
+def without_hold(job: Job) -> Job:
+    """`job` without the line on why it was held, which advises what no longer applies."""
+    return replace(job, notices=tuple(line for line in job.notices if not line.startswith("held")))
+
+
 def note_for_waiters(ended: Job) -> str:
     """The line for jobs that waited for this one, or "". They start, but may lack what it was to
     make."""

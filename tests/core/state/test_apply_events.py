@@ -80,6 +80,7 @@ def test_jobs_wait_again_for_one_that_comes_back_but_only_for_that_one() -> None
     assert [settled.jobs[JobId(name)].state for name in (3, 4, 5)] == [JobState.HELD, JobState.PENDING, JobState.HELD]
     assert all(settled.jobs[JobId(name)].awaits for name in (3, 4, 5))
     assert "job 2 failed" in settled.jobs[JobId(3)].unmet  # which nothing has cured
+    assert [bool(settled.jobs[JobId(name)].notices) for name in (3, 4)] == [True, False]
     assert not settled.jobs[JobId(5)].unmet  # its user holds it, whatever the others do
     both = fold(settled, [facts.RequeueAsked(3.0, JobId(2), "ada", over.ended[1])]).snapshot
     assert fold(both, settle(both)).snapshot.jobs[JobId(3)].state is JobState.PENDING
