@@ -38,10 +38,6 @@ SIA_HOURS = {"philly-1": 0.542, "saturn-1": 0.581}
 GAVEL_HOURS = {"philly-1": 1.67, "saturn-1": 1.80}
 GAVEL_INTERVAL = 360.0
 HETEROGENEOUS = "6x4:t4,3x8:rtx,2x8:a100"
-SWITCHES = (
-    *("by_user", "use_length", "fairness_floor", "use_priors", "measured_restart"),
-    *("payback", "trust_gains"),
-)
 POLLUX_SEEDS = (0, 1, 2)
 FAST_RESTART = Charges(restart=5.0)
 
@@ -155,16 +151,17 @@ def with_more(bench: Bench) -> None:
         Case("+ priors and events", "goodput", usual, rules=informed),
         Case("+ restarts of 5 s", "goodput", fast, rules=informed),
     ]
+    parts = {
+        "by_user": replace(informed, config=Config(by_user=False)),
+        "declared lengths": replace(informed, known_length=False),
+        "fairness_floor": replace(informed, arguments=(("fairness_floor", False),)),
+        "priors": replace(informed, priors=False),
+        "measured_restart": replace(informed, arguments=(("measured_restart", False),)),
+        "events": replace(informed, events=False),
+    }
     without = [
-        Case(
-            f"without {name}",
-            "goodput",
-            fast,
-            rules=replace(informed, config=replace(Config(), **{name: False})),
-        )
-        for name in SWITCHES
+        Case(f"without {name}", "goodput", fast, rules=rules) for name, rules in parts.items()
     ]
-    without.append(Case("without events", "goodput", fast, rules=replace(informed, events=False)))
     figures = bench.measure([*cases, *without])
     _, lengths, priors, all_of_it = figures[: len(cases)]
     report.say("## 3. With more\n")

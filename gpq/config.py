@@ -111,18 +111,6 @@ class FileConfig:
     events: bool = True
     # Share GPUs between users first, then between their jobs. `false`: between all jobs
     by_user: bool = True
-    # For `goodput`: if jobs declare how long they are, the shorter ones count for more
-    use_length: bool = True
-    # For `goodput`: a job that got far less than its fair share counts for more
-    fairness_floor: bool = True
-    # Use what earlier jobs of the same script measured
-    use_priors: bool = True
-    # Use the restart time that a job has measured. `false`: `restart_seconds` for all jobs
-    measured_restart: bool = True
-    # For `goodput`: make no job pause for a move that cannot earn the pause back
-    payback: bool = True
-    # For `goodput`: move a job less if its resizes brought less than promised
-    trust_gains: bool = True
     # The servers, one table each
     nodes: dict[str, NodeConfig] = field(default_factory=lambda: {"local": NodeConfig()})
     # Targets of notifications and their URLs, which may hold secrets

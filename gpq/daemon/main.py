@@ -203,12 +203,6 @@ def _core_config(settings: config.FileConfig, port_salt: int) -> Config:
         seed=settings.seed,
         events=settings.events,
         by_user=settings.by_user,
-        use_length=settings.use_length,
-        fairness_floor=settings.fairness_floor,
-        use_priors=settings.use_priors,
-        measured_restart=settings.measured_restart,
-        payback=settings.payback,
-        trust_gains=settings.trust_gains,
         port_salt=port_salt,
     )
 

@@ -371,7 +371,7 @@ GRAMMAR: dict[str, tuple[str, dict[str, tuple[str, str]]]] = {
             "--seed": ("Random seed. With a list, run each.", "any"),
             "--jobs-parallel": ("Number of processes.", "any"),
             "--rules": ("Use the costs of the simulator of Pollux (osdi21) or Sia.", "osdi21|sia"),
-            "--set": ("A setting of the policy, such as use_length=off. Can be repeated.", "any"),
+            "--set": ("A setting of the policy, such as fairness_power=0. Can be repeated.", "any"),
             "--history": ("Replay your own jobs instead of a file.", ""),
             "--since": ("With --history: only jobs submitted in this time, such as 30d.", "any"),
             "--plot": ("Plot completion times, fairness and GPUs to FILE.svg or FILE.png.", "files"),

@@ -128,8 +128,9 @@ def entry(name: str) -> Entry:
         ) from None
 
 
-def policy(name: str) -> Policy:
-    """A new instance. Raises UsageError for an unknown name."""
+def policy(name: str, **arguments: bool) -> Policy:
+    """A new instance, made with `arguments`. Raises UsageError for an unknown name."""
     registration = entry(name)
-    instance: Policy = getattr(import_module(registration.module), registration.attribute)()
+    make = getattr(import_module(registration.module), registration.attribute)
+    instance: Policy = make(**arguments)
     return instance

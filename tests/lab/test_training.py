@@ -63,9 +63,7 @@ def test_a_model_is_trained_over_servers_that_share_nothing(servers: Lab, figure
     for server in servers:
         (server.home / "train.py").write_text(PACED)
     slots = {"srv-a": 3, "srv-b": 2, "srv-c": 2}
-    with LabDaemon(
-        servers, slots, policy="goodput", interval=2.0, settle_seconds=3.0, restart_seconds=5.0, measured_restart=False
-    ) as daemon:
+    with LabDaemon(servers, slots, policy="goodput", interval=2.0, settle_seconds=3.0, restart_seconds=5.0) as daemon:
         daemon.up()
         began = time.monotonic()
         wait = "while ! test -e enough-$GPQ_JOB_ID; do sleep 0.1; done"

@@ -102,7 +102,7 @@ def within(
 
 
 def settings(words: Sequence[str]) -> Config:
-    """`fairness_power=0.25`, `use_length=off`: settings of the policy."""
+    """`fairness_power=0.25`, `by_user=off`: settings of the policy."""
     kinds = {field.name: type(field.default) for field in fields(Config)}
     names = sorted(kinds.keys() - OWN_OPTION.keys() - NOT_SIMULATED)
     values: dict[str, float | int | bool] = {}
@@ -134,7 +134,7 @@ def _setting(kind: type, value: str, word: str) -> float | int | bool:
 def _wrong(word: str, hint: str = "use a number") -> bool:
     raise UsageError(
         f"--set {word}: invalid value",
-        f"{hint}, as in --set fairness_power=0.25 --set use_length=off",
+        f"{hint}, as in --set fairness_power=0.25 --set by_user=off",
     )
 
 

@@ -84,7 +84,7 @@ RULES = typer.Option(
 SET = typer.Option(
     "--set",
     metavar="KEY=VALUE",
-    help="A setting of the policy, such as use_length=off. Can be repeated.",
+    help="A setting of the policy, such as fairness_power=0. Can be repeated.",
 )
 HISTORY = typer.Option("--history", help="Replay your own jobs instead of a file.")
 SINCE = typer.Option(

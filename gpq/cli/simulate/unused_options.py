@@ -14,14 +14,12 @@ from gpq.sim.replay.rules import Rules
 # requested sizes.
 HEEDS: dict[str, frozenset[str]] = {
     "goodput": frozenset({
-        "fairness_power", "restart_seconds", "hysteresis_seconds", "use_length", "fairness_floor",
-        "use_priors", "measured_restart", "payback", "trust_gains", "length", "noise", "priors",
+        "fairness_power", "restart_seconds", "hysteresis_seconds", "length", "noise", "priors",
     }),
     "pollux": frozenset({"seed", "noise"}),
-    "sia": frozenset({"use_priors", "noise", "priors"}),
+    "sia": frozenset({"noise", "priors"}),
     "gavel-ftf": frozenset({"length"}),
 }  # fmt: skip
-NEEDS_LENGTH, NEEDS_PRIORS = ("use_length", "fairness_floor"), ("use_priors",)
 SET_ELSEWHERE = ("interval", "policy", "seed", "events")
 
 
@@ -70,8 +68,6 @@ def _of_knowledge(
         yield "--known-length", "none of these policies uses it"
     if priors and "priors" not in effective_names:
         yield "--priors", "none of these policies uses them"
-    elif priors and not rules.config.use_priors:
-        yield "--priors", "--set use_priors=off"
 
 
 def _of_clusters(rules: Rules, clusters: Sequence[Cluster]) -> Iterator[Row]:
@@ -80,30 +76,15 @@ def _of_clusters(rules: Rules, clusters: Sequence[Cluster]) -> Iterator[Row]:
 
 
 def _of_settings(rules: Rules, effective_names: set[str]) -> Iterator[Row]:
-    for name in _changed(rules.config):
-        reason = _why(name, rules, effective_names)
-        if reason:
-            yield f"--set {name}", reason
+    default = Config()
+    for name in (field.name for field in fields(Config)):
+        is_changed = getattr(rules.config, name) != getattr(default, name)
+        if is_changed and name not in effective_names and name not in SET_ELSEWHERE:
+            yield f"--set {name}", "none of these policies uses it"
 
 
 def _on_one_type(policy: str, types: set[str]) -> frozenset[str]:
     """Sia uses profiles of other jobs only to transfer times from one type of GPU to another."""
     if policy == "sia" and len(types) == 1:
-        return frozenset({"use_priors", "priors"})
+        return frozenset({"priors"})
     return frozenset()
-
-
-def _changed(config: Config) -> list[str]:
-    default = Config()
-    names = [field.name for field in fields(Config) if field.name not in SET_ELSEWHERE]
-    return [name for name in names if getattr(config, name) != getattr(default, name)]
-
-
-def _why(name: str, rules: Rules, effective_names: set[str]) -> str:
-    if name not in effective_names:
-        return "none of these policies uses it"
-    if name in NEEDS_LENGTH and not rules.known_length:
-        return "it needs --known-length"
-    if name in NEEDS_PRIORS and not rules.priors:
-        return "it needs --priors"
-    return ""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import replace
 
 from gpq.core.feasibility.owners import is_over_its_grace
@@ -34,15 +33,6 @@ def settled_at(job: Job, config: Config) -> Seconds:
     wait long for a job that reports none."""
     unknown = job.elastic and job.profile.samples_per_second <= 0
     return (job.started_at or 0.0) + config.settle_seconds * (FIRST_TIMES if unknown else 1.0)
-
-
-def patience(jobs: Iterable[Job], config: Config) -> Seconds:
-    """How long a job that has just arrived waits for GPUs that come free by themselves: no longer
-    than the shortest restart of those of `jobs` that it could make pause."""
-    if not (config.payback and config.events):
-        return 0.0
-    restarts = (config.restart_cost(job) for job in jobs if job.placement and job.movable)
-    return min(restarts, default=0.0)
 
 
 def is_fixed(job: Job, snapshot: Snapshot) -> bool:

@@ -17,10 +17,6 @@ WINDOW: Seconds = 30.0
 SETTLING: Seconds = 120.0
 LEAST_WINDOW: Seconds = 3.0  # a shorter one says nothing
 MOST_GAINS = 12  # kept
-LEAST_PROMISE = 1.1  # a smaller promise is within the error of the speeds
-LEAST_TRUST = 0.25  # in the promises for a job, whatever came of the last ones
-DISAPPOINTING = 0.5  # of a promised gain. Less, and gpq takes it for a wrong promise
-LEAST_MEMORY: Seconds = 600.0  # of what came of a promise
 
 
 def marked(marks: tuple[Mark, ...], event: Profiled, *, working: bool) -> tuple[Mark, ...]:
@@ -67,37 +63,3 @@ def measured(job: Job, now: Seconds) -> tuple[Gain, ...]:
     if latest is None or latest.attempt != job.attempt or now - latest.at > SETTLING:
         return job.gains
     return (*job.gains[:-1], replace(job.gains[-1], speed_after=speed(job.marks)))
-
-
-def trust(job: Job, now: Seconds) -> float:
-    """Which part of a promised gain is to be believed: 1, or the part that came of those before if
-    that was less than DISAPPOINTING, at least LEAST_TRUST."""
-    growths = _growths(job, now)
-    if not growths:
-        return 1.0
-    promises, gains = (sum(column) for column in zip(*growths.values(), strict=True))
-    if gains >= DISAPPOINTING * promises:
-        return 1.0
-    return max(float(gains / promises), LEAST_TRUST)
-
-
-def avoided(job: Job, now: Seconds) -> frozenset[int]:
-    """GPU counts at which the job gained less than DISAPPOINTING of what was promised."""
-    return frozenset(
-        gain.after
-        for gain, (promised, gained) in _growths(job, now).items()
-        if gained < DISAPPOINTING * promised
-    )
-
-
-def _growths(job: Job, now: Seconds) -> dict[Gain, tuple[float, float]]:
-    """Growths whose gain was measured: what was promised and what came, in parts of the goodput
-    before. Each counts for as long as the job had lasted then, and for LEAST_MEMORY at least,
-    because the model learns from it, too."""
-    return {
-        gain: (gain.promise.ratio - 1.0, gain.measured - 1.0)
-        for gain in job.gains
-        if gain.measured is not None
-        and gain.promise.ratio >= LEAST_PROMISE
-        and now - gain.at < max(gain.at - job.submitted_at, LEAST_MEMORY)
-    }

@@ -14,7 +14,7 @@ from posixpath import join, normpath
 
 from gpq.core.freedoms.habits import PROVEN, joined, lent
 from gpq.core.goodput.noise_curve import merged
-from gpq.core.model.jobs import Job, JobState, Level
+from gpq.core.model.jobs import Job, Level
 from gpq.core.model.profile import Habit, Noise, Prior, ProfileRow
 from gpq.core.model.snapshot import Snapshot
 
@@ -59,21 +59,7 @@ def absorb(prior: Prior, job: Job) -> Prior:
         max_replicas=most_replicas(job, prior),
         noise_curve=merged(prior.noise_curve, job.profile.noise_curve),
         habits=prior.habits,  # as they were reported (`shared`)
-        work=_mean_work(prior.work, job),
     )
-
-
-def _mean_work(before: float, job: Job) -> float:
-    """The newest job counts for half. One that was stopped says nothing about the next."""
-    progress, declared = job.profile.progress, job.profile.declared
-    if job.state is not JobState.COMPLETED or progress is None or declared is None:
-        return before
-    if progress.epochs > 0:
-        return before
-    work = progress.base_steps * declared.batch_size
-    if not before:
-        return work
-    return 0.5 * (before + work)
 
 
 def remember(priors: Mapping[str, Prior], ended: Iterable[Job]) -> Mapping[str, Prior]:
@@ -148,7 +134,7 @@ def informed(job: Job, prior: Prior | None) -> Job:
 def timed(job: Job, snapshot: Snapshot) -> Job:
     """The job with the rows of earlier jobs of its program, for the choice of its batch. The noise
     scale stays its own: lent data must never change how well a model learns."""
-    if not snapshot.config.use_priors or not snapshot.priors:
+    if not snapshot.priors:
         return job
     profile, prior = job.profile, snapshot.priors.get(program_of(job))
     if prior is None or profile.declared is None:

@@ -215,5 +215,3 @@ class Prior:
     max_replicas: int = 0
     noise_curve: tuple[NoisePoint, ...] = ()  # how the noise scale grew after that
     habits: tuple[Habit, ...] = ()  # of its loop
-    # what those that declared no length trained in all: examples at the base batch size. 0: unknown
-    work: float = 0.0

@@ -42,19 +42,11 @@ class Config:
     port_salt: int = 0
     seed: int = 0  # for policies that search at random
     events: bool = True  # also run a round when something happens, not only by the timer
-    # What `goodput` uses beyond Pollux. Each can be switched off (`make bench-policy` shows its
-    # effect):
     by_user: bool = True  # fair shares by user first, then by job. Off: by job
-    use_length: bool = True  # what is left of declared lengths
-    fairness_floor: bool = True  # jobs far below their fair share count for more
-    use_priors: bool = True  # profiles of earlier jobs of the same program
-    measured_restart: bool = True  # each job's own restart time. Off: `restart_seconds` for all
-    payback: bool = True  # a move must earn its pause back before the job ends
-    trust_gains: bool = True  # jobs whose resizes brought less than promised are moved less
 
     def restart_cost(self, job: Job) -> Seconds:
         """The seconds that its restart takes: measured, otherwise assumed."""
-        if job.restart_seconds is None or not self.measured_restart:
+        if job.restart_seconds is None:
             return self.restart_seconds
         return job.restart_seconds
 

@@ -11,7 +11,7 @@ from gpq.core.accounting.fairness import counted
 from gpq.core.feasibility.environments import wanted as wanted_checks
 from gpq.core.feasibility.gates import next_opening, opened
 from gpq.core.feasibility.idle_gpus import capped
-from gpq.core.feasibility.mobility import evacuated, held_by, patience, settled_at
+from gpq.core.feasibility.mobility import evacuated, held_by, settled_at
 from gpq.core.feasibility.owners import presence
 from gpq.core.feasibility.reservations import next_change
 from gpq.core.freedoms.habits import joined, without_accepted
@@ -230,11 +230,9 @@ def next_round(snapshot: Snapshot) -> float:
     if not snapshot.config.events:
         return max(at, snapshot.now)
     at = min(at, next_change(snapshot), next_opening(snapshot))
-    limit = patience(snapshot.holders, snapshot.config)
     for job in snapshot.jobs.values():
-        if job.state is JobState.PENDING:
-            moment = job.not_before if job.attempt else job.submitted_at + limit
-            at = min(at, moment) if moment > snapshot.now else at
+        if job.state is JobState.PENDING and job.not_before > snapshot.now:
+            at = min(at, job.not_before)
     for job in snapshot.holders:
         if job.state is JobState.RUNNING:
             at = min(at, _next_moment(job, snapshot))

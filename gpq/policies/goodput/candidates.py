@@ -4,7 +4,7 @@ once."""
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Container, Hashable, Iterable, Mapping
+from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 
@@ -104,14 +104,10 @@ class Contest:
         return {name: sum(counts) for name, counts in self.free.items()}
 
 
-def field_of(
-    snapshot: Snapshot,
-    reach: Mapping[JobId, int] | None = None,
-    staying: Container[JobId] = frozenset(),
-) -> Contest:
+def field_of(snapshot: Snapshot, reach: Mapping[JobId, int] | None = None) -> Contest:
     """Everything that this round must decide. `reach`: consider no shape with more replicas, except
-    the present one. Default: all shapes. `staying`: these jobs keep what they have, too."""
-    fixed_shapes = _fixed_shapes(snapshot, staying)
+    the present one. Default: all shapes."""
+    fixed_shapes = _fixed_shapes(snapshot)
     holders = _holders(snapshot, fixed_shapes)
     jobs = [
         snapshot.jobs[name]
@@ -129,13 +125,13 @@ def field_of(
     return Contest(fixed_shapes, tuple(candidates), _free(snapshot, offers, jobs))
 
 
-def _fixed_shapes(snapshot: Snapshot, staying: Container[JobId]) -> dict[JobId, Shape]:
+def _fixed_shapes(snapshot: Snapshot) -> dict[JobId, Shape]:
     """The shapes of jobs that keep what they have."""
     return {
         job.id: shape_on(job.placement, snapshot)
         for job in snapshot.jobs.values()
         if job.placement is not None
-        and (job.wish is not DesiredState.RUN or job.id in staying or is_fixed(job, snapshot))
+        and (job.wish is not DesiredState.RUN or is_fixed(job, snapshot))
     }
 
 

@@ -4,7 +4,7 @@ and maximised exactly."""
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -15,19 +15,18 @@ from gpq.core.goodput import models
 from gpq.core.goodput.priors import informed, most_replicas, program_of
 from gpq.core.model.placements import Shape
 from gpq.core.model.profile import Prior
-from gpq.core.model.snapshot import Config, Snapshot
+from gpq.core.model.snapshot import Snapshot
 from gpq.core.model.units import JobId
 from gpq.core.placement.placement import place
 from gpq.policies.goodput.buddy_blocks import Blocks, blocks_of, choose, programme
 from gpq.policies.goodput.candidates import Candidate, Contest, field_of, menu_of
 from gpq.policies.goodput.forecast import Forecast
-from gpq.policies.goodput.groups import Array, Group, Mask, groups_of
-from gpq.policies.goodput.payback import LeftAlone, left_alone, paying
+from gpq.policies.goodput.groups import Array, Group, groups_of
 from gpq.policies.goodput.restarts import Stakes
 from gpq.policies.goodput.valuation import Valuation, growth, growth_cap, value
 from gpq.policies.goodput.weights import weights
 from gpq.policies.shared import link_priors, type_transfer
-from gpq.policies.shared.remaining_time import expected_seconds, seconds_left
+from gpq.policies.shared.remaining_time import seconds_left
 from gpq.policies.solvers.knapsack import Item
 
 FEW_NODES = 32  # up to this many, few shapes span nodes
@@ -45,24 +44,29 @@ class Goodput:
     """
 
     outlook: Forecast = field(default_factory=Forecast)
+    # Parts that it has in addition to Pollux. `make bench-policy` shows their effect.
+    fairness_floor: bool = True  # jobs far below their fair share count for more
+    measured_restart: bool = True  # each job's own restart time. Off: `restart_seconds` for all
     name: str = "goodput"
 
     def allocate(self, snapshot: Snapshot) -> Mapping[JobId, Shape]:
         snapshot = type_transfer.informed(snapshot)
-        round_field, valuations = self._valued(snapshot)
-        return {**round_field.fixed_shapes, **solved(snapshot, round_field, valuations)}
+        contest, valuations = self._valuations(snapshot)
+        return {**contest.fixed_shapes, **solved(snapshot, contest, valuations)}
 
     def programme(self, snapshot: Snapshot) -> tuple[list[Item], list[int]]:
         """The knapsack of a round (items, capacities), before shapes without a place are
         withdrawn."""
-        round_field, valuations = self._valued(type_transfer.informed(snapshot))
-        return programme(valuations, round_field.capacities)
+        contest, valuations = self._valuations(type_transfer.informed(snapshot))
+        return programme(valuations, contest.capacities)
 
-    def _valued(
-        self, snapshot: Snapshot, alone: LeftAlone | None = None
-    ) -> tuple[Contest, list[Valuation]]:
-        """`alone`: None if not known yet."""
+    def _valuations(self, snapshot: Snapshot) -> tuple[Contest, list[Valuation]]:
+        """What this round decides, and what each shape is worth to each job, in the order of the
+        jobs."""
         config = snapshot.config
+        if not self.measured_restart:
+            jobs = {name: replace(job, restart_seconds=None) for name, job in snapshot.jobs.items()}
+            snapshot = replace(snapshot, jobs=jobs)
         self.outlook.forget_others(snapshot.jobs)
         models.expect(len(snapshot.jobs))
         shares = shares_now(snapshot)
@@ -70,68 +74,46 @@ class Goodput:
         max_replicas = {
             name: most_replicas(job, priors.get(name)) for name, job in snapshot.jobs.items()
         }
-        staying = alone.ending if alone is not None else frozenset()
-        round_field = field_of(snapshot, _reach(snapshot, max_replicas, shares), staying)
+        contest = field_of(snapshot, _reach(snapshot, max_replicas, shares))
         candidates = [
-            _with_prior(candidate, priors.get(candidate.job.id))
-            for candidate in round_field.candidates
+            _with_prior(candidate, priors.get(candidate.job.id)) for candidate in contest.candidates
         ]
         questions = [
             (candidate, priors.get(candidate.job.id), shares[candidate.job.id])
             for candidate in candidates
         ]
-        tables = self.outlook.tables(questions)
-        groups = groups_of(candidates, tables, max_replicas)
-        times_by_group = [_times_to_end(group, config) for group in groups]
-        ends = _ends(groups, times_by_group, shares)
-        weight = weights(candidates, ends, shares, snapshot.now, config)
-        masks: Sequence[Mask | None] = [None] * len(groups)
-        if config.payback:
-            times_by_group = [
-                _expected(group, priors, times)
-                for group, times in zip(groups, times_by_group, strict=True)
-            ]
-            if alone is None:
-                alone = left_alone(snapshot, groups, times_by_group)
-                if alone.ending:
-                    return self._valued(snapshot, alone)
-            masks = list(paying(snapshot, groups, shares, alone.waiting))
-        valuations: dict[JobId, Valuation] = {}
-        for group, times, mask in zip(groups, times_by_group, masks, strict=True):
-            stakes = Stakes(times, _bringing(snapshot, group), mask)
+        groups = groups_of(candidates, self.outlook.tables(questions), max_replicas)
+        stakes = [Stakes(_times_to_end(group), _bringing(snapshot, group)) for group in groups]
+        ends = _ends(groups, stakes, shares)
+        weight = weights(candidates, ends, shares, snapshot.now, with_floor=self.fairness_floor)
+        valuations = [
+            valuation
+            for group, stake in zip(groups, stakes, strict=True)
             for valuation in value(
-                group, config, snapshot.now, shares, weight, stakes, round_field.capacities
-            ):
-                valuations[valuation.job] = valuation
-        return round_field, [valuations[name] for name in sorted(valuations)]
+                group, config, snapshot.now, shares, weight, stake, contest.capacities
+            )
+        ]
+        return contest, sorted(valuations, key=lambda valuation: valuation.job)
 
 
-def _times_to_end(group: Group, config: Config) -> Array:
-    """Seconds to the declared ends, rows x options. Infinite if unknown, or if lengths are off."""
-    if not config.use_length:
-        return np.full((len(group.rows), len(group.options.shapes)), np.inf)
+def _times_to_end(group: Group) -> Array:
+    """Seconds to the declared ends, rows x options. Infinite if unknown."""
     return seconds_left([row.job for row in group.rows], group.tables, len(group.options.shapes))
 
 
-def _expected(group: Group, priors: Mapping[JobId, Prior], times: Array) -> Array:
-    """`times` with expectations for jobs whose end is not known."""
-    jobs = [row.job for row in group.rows]
-    return expected_seconds(jobs, [priors.get(job.id) for job in jobs], group.tables, times)
-
-
 def _ends(
-    groups: Sequence[Group], times_by_group: Sequence[Array], shares: Mapping[JobId, float]
+    groups: Sequence[Group], stakes: Sequence[Stakes], shares: Mapping[JobId, float]
 ) -> dict[JobId, float]:
     """Seconds to the declared end on the fair share, of the jobs whose end is known: at the fastest
     shape within it, or at the smallest of all. Larger ones often never ran, and look better than
     they are."""
     ends: dict[JobId, float] = {}
-    for group, times in zip(groups, times_by_group, strict=True):
+    for group, stake in zip(groups, stakes, strict=True):
         replicas = group.options.replicas
         share = np.array([shares[row.job.id] for row in group.rows])
         limit = np.maximum(share, replicas.min())
-        on_share = np.where(replicas <= limit[:, None], times, np.inf).min(axis=1)
-        soonest = np.where(np.isfinite(on_share), on_share, times.min(axis=1))
+        on_share = np.where(replicas <= limit[:, None], stake.times, np.inf).min(axis=1)
+        soonest = np.where(np.isfinite(on_share), on_share, stake.times.min(axis=1))
         for row, end in zip(group.rows, soonest.tolist(), strict=True):
             if end < np.inf:
                 ends[row.job.id] = end
@@ -152,8 +134,8 @@ def _bringing(snapshot: Snapshot, group: Group) -> Array | None:
 
 
 def _priors(snapshot: Snapshot) -> dict[JobId, Prior]:
-    """What earlier jobs of its program taught, by job. Empty if this is off."""
-    if not snapshot.config.use_priors or not (snapshot.priors or snapshot.links):
+    """What earlier jobs of its program taught, by job."""
+    if not (snapshot.priors or snapshot.links):
         return {}
     priors = {name: snapshot.priors.get(program_of(job)) for name, job in snapshot.jobs.items()}
     if snapshot.links:
@@ -193,16 +175,16 @@ def _with_prior(candidate: Candidate, prior: Prior | None) -> Candidate:
 
 
 def solved(
-    snapshot: Snapshot, round_field: Contest, valuations: Sequence[Valuation]
+    snapshot: Snapshot, contest: Contest, valuations: Sequence[Valuation]
 ) -> dict[JobId, Shape]:
     """The best choice that also fits on nodes. Counts may fit the sum but not the nodes, so shapes
     without a place are withdrawn and the rest is chosen again."""
-    blocks = blocks_of(round_field.free)
+    blocks = blocks_of(contest.free)
     choices = list(valuations)
     allocation: dict[JobId, Shape] = {}
     for _ in range(REPAIRS):
         allocation = _allocation(choices, blocks)
-        placements = place(snapshot, {**round_field.fixed_shapes, **allocation})
+        placements = place(snapshot, {**contest.fixed_shapes, **allocation})
         misfits = [name for name in allocation if name not in placements]
         if not misfits:
             break

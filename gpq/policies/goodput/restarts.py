@@ -1,5 +1,4 @@
-"""What a restart leaves of the value of another shape, and how far the promises for a job are
-believed."""
+"""What a restart leaves of the value of another shape."""
 
 from __future__ import annotations
 
@@ -7,11 +6,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from gpq.core.goodput.gains import avoided, trust
 from gpq.core.model.jobs import Job
 from gpq.core.model.snapshot import Config
 from gpq.core.model.units import Seconds
-from gpq.policies.goodput.groups import Array, Group, Ints, Mask
+from gpq.policies.goodput.groups import Array, Group, Mask
 
 # a move must promise this much, even if restarts are quick, because estimates are no better
 LEAST_GAIN = 0.1
@@ -26,7 +24,6 @@ class Stakes:
 
     times: Array  # seconds to the end at each shape, infinite if unknown
     bringing: Array | None = None  # extra seconds of a restart that must first copy files
-    paying: Mask | None = None  # the other shapes that can earn a move back. None: all
 
 
 def restart_factors(
@@ -79,22 +76,3 @@ def _tenure(job: Job, now: Seconds) -> Seconds:
     if job.placement is None or job.launched_at is None:
         return FOR_EVER
     return max(now - job.launched_at, 0.0)
-
-
-def trusted(group: Group, speeds: Array, column: Ints, now: Seconds) -> Array:
-    """With what a job would gain at other shapes cut to the part that came of earlier promises."""
-    trusts = np.array([trust(row.job, now) for row in group.rows])[:, None]
-    here = np.take_along_axis(speeds, np.maximum(column, 0)[:, None], axis=1)
-    gains = (speeds > here) & (column >= 0)[:, None] & (trusts < 1.0)
-    return np.where(gains, here + trusts * (speeds - here), speeds)
-
-
-def avoided_shapes(group: Group, column: Ints, now: Seconds) -> Mask:
-    """Larger shapes at which the job was disappointed not long ago."""
-    mask = np.zeros((len(group.rows), len(group.options.shapes)), dtype=bool)
-    replicas = group.options.replicas
-    for row, (candidate, here) in enumerate(zip(group.rows, column.tolist(), strict=True)):
-        sizes = avoided(candidate.job, now)
-        if sizes and here >= 0:
-            mask[row] = np.isin(replicas, [*sizes]) & (replicas > replicas[here])
-    return mask

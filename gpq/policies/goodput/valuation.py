@@ -19,7 +19,7 @@ from gpq.core.model.snapshot import Config
 from gpq.core.model.units import JobId, Seconds
 from gpq.policies.goodput.candidates import Menu, Options, asks_for, menu_of
 from gpq.policies.goodput.groups import Array, Group, Ints, Mask, speeds_of
-from gpq.policies.goodput.restarts import Stakes, avoided_shapes, restart_factors, trusted
+from gpq.policies.goodput.restarts import Stakes, restart_factors
 
 EPSILON = 1e-3  # value of no GPUs at all, in fair shares
 FIRST_START = 4  # GPUs, at most one node, of a script that was never profiled
@@ -64,11 +64,6 @@ def value(
     )
     is_current = column[:, None] == np.arange(len(options.shapes))[None, :]
     allowed = (speeds > 0) & (is_current | _within_cap(group, growth(len(capacities))))
-    if stakes.paying is not None:
-        allowed &= is_current | stakes.paying
-    if config.trust_gains:
-        speeds = trusted(group, speeds, column, now)
-        allowed &= is_current | ~avoided_shapes(group, column, now)
     relative = np.where(fair[:, None] > 0, speeds / np.where(fair > 0, fair, 1.0)[:, None], 0.0)
     relative = relative * restart_factors(group, config, now, is_current, stakes)
     weight = np.array([weights[row.job.id] for row in group.rows])

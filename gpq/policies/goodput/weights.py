@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from math import ceil, log2
 
 from gpq.core.model.jobs import HOLDS_DEVICES, Job
-from gpq.core.model.snapshot import Config
 from gpq.core.model.units import JobId, Seconds
 from gpq.policies.goodput.candidates import Candidate
 from gpq.policies.shared.eligible import priority_weight
@@ -24,7 +23,8 @@ def weights(
     remaining_seconds: Mapping[JobId, Seconds],
     shares: Mapping[JobId, float],
     now: Seconds,
-    config: Config,
+    *,
+    with_floor: bool = True,
 ) -> dict[JobId, float]:
     """Weights of the jobs. `remaining_seconds`: to the declared end on the fair share, for jobs
     whose end is known.
@@ -49,7 +49,7 @@ def weights(
         )
         urgency = {
             candidate.job.id: ranks[candidate.job.id]
-            * (_deficit(candidate, shares[candidate.job.id], now) if config.fairness_floor else 1.0)
+            * (_deficit(candidate, shares[candidate.job.id], now) if with_floor else 1.0)
             for candidate in candidates
         }
     else:

@@ -22,7 +22,6 @@ from gpq.core.goodput import estimates
 from gpq.core.goodput.batches import GoodputTable
 from gpq.core.model.jobs import Job
 from gpq.core.model.placements import Shape
-from gpq.core.model.profile import Prior
 from gpq.core.model.snapshot import Snapshot
 from gpq.core.model.units import Seconds
 
@@ -111,30 +110,6 @@ def seconds_left(
     seconds = np.full(speeds.shape, np.inf)
     np.divide(examples[:, None], speeds, out=seconds, where=speeds > 0)
     return seconds
-
-
-def expected_seconds(
-    jobs: Sequence[Job],
-    priors: Sequence[Prior | None],
-    tables: Sequence[GoodputTable | None],
-    seconds: NDArray[np.float64],
-) -> NDArray[np.float64]:
-    """`seconds`, jobs x shapes, with an expectation where they are infinite: what is left of what
-    earlier jobs of the program trained in all."""
-    seconds = seconds.copy()
-    for row, (job, prior, table) in enumerate(zip(jobs, priors, tables, strict=True)):
-        examples = _expected_examples(job, prior)
-        if table is not None and examples > 0 and not np.isfinite(seconds[row]).any():
-            np.divide(examples, table.goodput, out=seconds[row], where=table.goodput > 0)
-    return seconds
-
-
-def _expected_examples(job: Job, prior: Prior | None) -> float:
-    """Examples at the base batch size. 0 if nothing is known, or if the job has trained longer."""
-    declaration, progress = job.profile.declared, job.profile.progress
-    if declaration is None or progress is None or prior is None:
-        return 0.0
-    return max(prior.work - progress.base_steps * declaration.batch_size, 0.0)
 
 
 def seconds_at_best(job: Job, shapes: tuple[Shape, ...]) -> Seconds | None:

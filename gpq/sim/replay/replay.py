@@ -15,7 +15,6 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from gpq.core.feasibility.mobility import patience
 from gpq.core.goodput.priors import remember, timed
 from gpq.core.model.jobs import Job, JobState
 from gpq.core.model.nodes import Node
@@ -56,7 +55,7 @@ def replay(
     Refused if a job can never run on these nodes.
     """
     start = time.perf_counter()
-    run = Replay(entry(name), policy(name), tasks, rules)
+    run = Replay(entry(name), policy(name, **dict(rules.arguments)), tasks, rules)
     while run.left:
         run.round()
         if watch is not None:
@@ -83,7 +82,6 @@ class Replay:
             interval=rules.interval,
             seed=rules.seed,
             events=rules.events,
-            use_priors=rules.config.use_priors and rules.priors,
             settle_seconds=0.0,
         )
         self.nodes: dict[NodeId, Node] = {node.id: node for node in rules.nodes}
@@ -129,11 +127,6 @@ class Replay:
             return float(tick)
         moments = [float(tick) if self.guests else np.inf, max(arrival, self.now)]
         slowdowns = self._sharing()
-        jobs = [guest.job for guest in self.guests.values()]
-        limit = patience(jobs, self.config)
-        moments += [
-            end for job in jobs if not job.attempt and (end := job.submitted_at + limit) > self.now
-        ]
         for name, guest in self.guests.items():
             running = guest.running
             moments.append(self.now + running.seconds_to_end(slowdowns.get(name, 0.0)))
@@ -191,7 +184,7 @@ class Replay:
         guest.close(guest.running.ended_at)
         guest.sizes.append((guest.running.ended_at, 0))
         self.left -= 1
-        if self.config.use_priors:
+        if self.rules.priors:
             job = replace(guest.seen(), state=JobState.COMPLETED)
             self.priors = remember(self.priors, [job])
 

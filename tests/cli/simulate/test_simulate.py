@@ -161,15 +161,12 @@ IDLE = [
     ("pollux,fifo", "--seed 3", ""),
     ("goodput", "--seed 3 --noise 0.1", ""),
     ("fifo,srtf", "--noise 0.1", "--noise (none of these policies uses measurements)"),
-    ("goodput", "--set use_length=off", "--set use_length (it needs --known-length)"),
-    ("goodput", "--set use_length=off --known-length", ""),
-    ("goodput", "--set use_length=on", ""),
+    ("goodput", "--set fairness_power=0", ""),
+    ("goodput", "--set by_user=on", ""),
     ("fifo", "--set fairness_power=0", "--set fairness_power (none of these policies uses it)"),
     ("tiresias", "--priors --known-length",
      "--known-length (none of these policies uses it), --priors (none of these policies uses them)"),
     ("sia", "--priors", "--priors (none of these policies uses them)"),
-    ("goodput", "--priors --set use_priors=off", "--priors (--set use_priors=off)"),
-    ("goodput", "--set use_priors=off", "--set use_priors (it needs --priors)"),
     ("goodput", "--nodes 1x4 --interference 0.2", ""),
 ]  # fmt: skip
 
@@ -231,14 +228,14 @@ def test_options_reach_the_rules(monkeypatch: pytest.MonkeyPatch, say: Say) -> N
 
     monkeypatch.setattr("gpq.sim.compare.compare.attempt_all", stop)
     argv = ["--interval", "360", "--restart", "5", "--interference", "0.25", "--known-length", "--priors", "--events"]
-    code, _, _ = say(*TRACES, *argv, "--noise", "0.5", "--seed", "3", "--set", "use_length=off",
+    code, _, _ = say(*TRACES, *argv, "--noise", "0.5", "--seed", "3", "--set", "by_user=off",
                      "--set", "fairness_power=-1", "--rules", "sia")  # fmt: skip
     assert code == 130
     [run] = seen
     rules = run.rules
     assert (rules.interval, rules.interference, rules.noise, rules.seed) == (360.0, 0.25, 0.5, 3)
     assert (rules.known_length, rules.priors, rules.events, rules.profiled) == (True, True, True, True)
-    assert (rules.config.use_length, rules.config.by_user, rules.config.fairness_power) == (False, True, -1.0)
+    assert (rules.config.by_user, rules.config.fairness_power) == (False, -1.0)
     assert [(task.restart, task.slowdown) for task in run.source.tasks()] == [(5.0, 1.2)] * 4
     say(*TRACES)
     assert not any((seen[1].rules.known_length, seen[1].rules.priors, seen[1].rules.events, seen[1].rules.profiled))

@@ -1,15 +1,12 @@
-"""What came of a resize is measured next to its promise, and a promise that was broken is believed less."""
+"""What came of a resize is measured next to its promise."""
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
-from gpq.core.goodput.gains import LEAST_MEMORY, LEAST_TRUST, SETTLING, WINDOW, avoided, marked, speed, trust
+from gpq.core.goodput.gains import SETTLING, WINDOW, marked, speed
 from gpq.core.model import events as facts
-from gpq.core.model.accounts import Gain, Mark, Promise
-from gpq.core.model.jobs import Job
+from gpq.core.model.accounts import Mark, Promise
 from gpq.core.model.placements import BatchOrder, Exit
 from gpq.core.model.profile import Progress
 from gpq.core.model.units import JobId
@@ -20,10 +17,6 @@ from tests.support.builders import on, running
 def report(at: float, steps: float, attempt: int = 1, offset: int = 0, *, ready: bool = False) -> facts.Profiled:
     progress = Progress(0, 0, 0, int(steps), steps, 0.0)
     return facts.Profiled(at, JobId(1), attempt, offset or int(at), progress=progress, ready=ready)
-
-
-def gain(promised: float, measured: float | None, at: float = 0.0, after: int = 2) -> Gain:
-    return Gain(at, 2, 1, after, Promise(promised, 4.0), 1.0, measured)
 
 
 def test_a_speed_is_measured_over_one_window_or_two_at_any_rate_of_reports() -> None:
@@ -61,30 +54,3 @@ def test_a_resize_keeps_what_it_promised_and_what_came() -> None:
         job = apply(job, report(float(second), steps, 2, second, ready=second == 105))
     assert job.gains[0].measured == pytest.approx(1.7)
     assert SETTLING < 300 - 102
-
-
-def test_only_a_job_whose_gains_did_not_come_is_trusted_less() -> None:
-    def trusted(*gains: Gain, now: float = 10.0) -> float:
-        return trust(replace(running(1, on("a", 0)), gains=gains), now)
-
-    assert trusted() == 1.0
-    assert trusted(gain(1.8, None)) == 1.0
-    assert trusted(gain(1.8, 1.5)) == 1.0
-    assert trusted(gain(1.8, 2.1)) == 1.0
-    assert trusted(gain(1.8, 1.32)) == pytest.approx(0.4)
-    assert trusted(gain(1.8, 0.7)) == LEAST_TRUST
-    assert trusted(gain(1.8, 1.0), gain(1.8, 1.8)) == 1.0
-    assert trusted(gain(1.05, 0.9)) == 1.0, "within the error of the speeds"
-    assert trusted(gain(0.6, 0.3)) == 1.0, "a shrink promises nothing"
-    assert trusted(gain(1.8, 0.7), now=LEAST_MEMORY + 1.0) == 1.0
-
-
-def test_a_size_that_disappointed_is_avoided_for_as_long_as_the_job_had_lasted() -> None:
-    def sizes(now: float, submitted: float = 0.0) -> frozenset[int]:
-        job: Job = replace(running(1, on("a", 0)), submitted_at=submitted)
-        return avoided(replace(job, gains=(gain(1.8, 1.1, 9000.0, 4), gain(1.8, 1.7, 9000.0))), now)
-
-    assert sizes(9001.0) == sizes(17_999.0) == {4}
-    assert sizes(18_001.0) == frozenset()
-    assert sizes(9000.0 + LEAST_MEMORY - 1.0, submitted=8990.0) == {4}
-    assert sizes(9000.0 + LEAST_MEMORY + 1.0, submitted=8990.0) == frozenset()

@@ -13,7 +13,6 @@ from gpq.core.model import events as facts
 from gpq.core.model.jobs import Job, Level
 from gpq.core.model.placements import Exit, Shape
 from gpq.core.model.profile import Noise, NoisePoint, Prior, Profile, ProfileRow
-from gpq.core.model.snapshot import Config
 from gpq.core.model.units import JobId, NodeId
 from gpq.core.state.apply_events import fold
 from tests.support.builders import DECLARED, black_box, job, node, on, running, snapshot, spec
@@ -155,4 +154,3 @@ def test_a_batch_is_chosen_by_lent_times_but_never_by_a_lent_noise_scale() -> No
     assert [each.replicas for each in lent.profile.basis] == [1, 2]
     assert lent.profile.noise_basis is None
     assert timed(lent, here).profile.basis is lent.profile.basis, "no new fit for the same question"
-    assert timed(fresh, replace(here, config=Config(use_priors=False))) is fresh
