@@ -21,7 +21,9 @@ from typing import Callable, Dict, Iterator, List, Optional, Sequence, Tuple
 
 LONGEST_LINE = 1 << 16  # bytes. A longer line is passed on in pieces
 QUIET = 1.0  # seconds without output after which unfinished lines are passed on
-TERM_GRACE = 30.0  # seconds between TERM and KILL of the other replicas
+# Seconds between TERM and KILL of the other replicas. One that waits in a collective for the one
+# that failed handles no signal, and would hold its GPU for as long as torch waits.
+TERM_GRACE = 8.0
 # gpq sends these to every process of an attempt. This one waits for the others to obey.
 LEFT_TO_REPLICAS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 WAKE = (signal.SIGCHLD, *LEFT_TO_REPLICAS)

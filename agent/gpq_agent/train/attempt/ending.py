@@ -14,7 +14,7 @@ class Ending:
 
     def __init__(self, runtime: Runtime) -> None:
         self._runtime = runtime
-        self._terminator = SigtermHandler(runtime.environment.local_replicas)
+        self._terminator = SigtermHandler()
 
     @property
     def is_requested(self) -> bool:

@@ -10,7 +10,6 @@ from types import FrameType, TracebackType
 from typing import Any, Callable, Optional, Type
 
 from gpq_agent import wire
-from gpq_agent.train.runtime.stranded import Watch
 
 STOP_ORDERED = 1
 STOP_SIGNAL = 2
@@ -25,55 +24,39 @@ OUT_OF_MEMORY = (
 class SigtermHandler:
     """Turns the first SIGTERM into a request to checkpoint and leave.
 
-    A second one ends the process as usual. `replicas`: of this job on this server. If there are
-    several, a replica that cannot get the signal, because it waits for one that is gone, is ended.
+    A second one ends the process as usual.
     """
 
-    def __init__(self, replicas: int = 1) -> None:
+    def __init__(self) -> None:
         self.requested = False
         self._pid = os.getpid()
         self._is_armed = False
-        self._is_over = False  # nothing is left to wait for
-        self._boundaries = self._request_boundary = 0
         self._previous: Any = None
-        self._watch = Watch(self._is_heard) if replicas > 1 else None
 
     def arm(self) -> None:
         """From now on, at each boundary.
 
         Before training starts there is nothing to save, and SIGTERM should simply end the process.
         """
-        self._boundaries += 1
-        self._is_over = False
         if self._is_armed or self.requested:
             return
         if threading.current_thread() is threading.main_thread():
             self._is_armed = True
             self._previous = signal.signal(signal.SIGTERM, self._on_signal)
-            if self._watch is not None:
-                self._watch.begin()
 
     def disarm(self) -> None:
         """Nothing is left to save."""
-        self._is_over = True
-        self._restore()
-
-    def _restore(self) -> None:
         if self._is_armed:
             self._is_armed = False
             handler = self._previous if self._previous is not None else signal.SIG_DFL
             signal.signal(signal.SIGTERM, handler)
 
-    def _is_heard(self) -> bool:
-        """Has the main thread passed a boundary since the request, or will it pass none?"""
-        return self._is_over or (self.requested and self._boundaries > self._request_boundary)
-
     def _on_signal(self, number: int, frame: Optional[FrameType]) -> None:
-        self._restore()
+        self.disarm()
         # A process that the script forks inherits the handler, but not the job.
         if os.getpid() != self._pid:
             os.kill(os.getpid(), number)
-        self.requested, self._request_boundary = True, self._boundaries
+        self.requested = True
 
 
 def is_out_of_memory(error: BaseException) -> bool:
