@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import math
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
@@ -180,12 +179,6 @@ def moving_buffer(observer: Observer, *_: Any) -> list[Habits]:
     return [observer.first_part_ends(FirstPartEnd(parameters=False, buffer="weight_u", parts=[]))]
 
 
-def replicas_apart(observer: Observer, *_: Any) -> list[Habits]:
-    mine = list(observer.share())
-    assert list(observer.compare([mine, mine])) == []
-    return [observer.compare([mine, [mine[0], 1.01 * mine[1]]]), observer.compare([mine, [0.5, mine[1]]])]
-
-
 def watched(kind: type[Observer]) -> tuple[Observer, torch.nn.Module, torch.optim.Optimizer]:
     model = torch.nn.Linear(3, 13)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -219,8 +212,6 @@ def test_an_observer_reports_nothing_about_a_correct_loop(kind: type[Observer]) 
         said.append(observer.first_part_ends(FirstPartEnd(parameters=False, buffer="", parts=[])))
         optimizer.step()
         said += [observer.boundary(), observer.loop_trains(loop), observer.epoch_ends()]
-        mine = observer.share()
-        said.append(observer.compare([mine, mine]) if kind.shares else ())
     observer.close()
     assert [habit for habits in said for habit in habits] == []
 
@@ -245,19 +236,12 @@ class Failing(Observer):
     """Fails at the third batch, and again when it is closed."""
 
     codes = ("own-break",)
-    shares = 1
     closed = 0
 
     def batch_ends(self, event: BatchEnd) -> Habits:
         if event.step == 2:
             raise LookupError("of its own")
         return [Habit("own-break", str(event.step))]
-
-    def share(self) -> list[float]:
-        return [1.0]
-
-    def compare(self, rows: Any) -> Habits:
-        return [Habit("own-break", "shared")]
 
     def close(self) -> None:
         Failing.closed += 1
@@ -284,16 +268,9 @@ def test_only_the_observer_that_raises_is_closed_and_named() -> None:
     view = JobView([], [], list)
     observers = Observers(habits.append, lines.append)
     observers.watch((Unmade, Failing, Counting), view)
-    two = [[1.0], [2.0]]
-    observers.meet(lambda values: two)
     for step in range(4):
         observers.batch_ends(end(step=step))
-    sent: list[list[float]] = []
-    # This replica sends as many numbers as before, because other replicas still have the observer.
-    observers.meet(lambda values: sent.append(values) or two)  # type: ignore[func-returns-value]
-    assert len(sent[0]) == 1
-    assert math.isnan(sent[0][0])
-    assert [habit.detail for habit in habits if habit.code == "own-break"] == ["shared", "0", "1"]
+    assert [habit.detail for habit in habits if habit.code == "own-break"] == ["0", "1"]
     assert [habit.detail for habit in habits if habit.code == "own-next"] == ["0", "1", "2", "3"]
     assert Failing.closed == 1
     assert lines == [

@@ -230,6 +230,21 @@ def test_a_scheduler_stepped_after_the_loop_counts_once_per_epoch() -> None:
     )
 
 
+@pytest.mark.parametrize("names", [(), ("metrics",)])
+def test_a_plateau_follows_the_metric_that_replicas_share(names: tuple[str, ...], monkeypatch: Any) -> None:
+    this = job()
+    this.loader(Examples(50), batch_size=10)
+    model = network()
+    optimizer = adam(model)
+    plateau = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer, patience=0)
+    this.prepare(model, optimizer, plateau)
+    monkeypatch.setattr(this._engine.loop, "shared_metric", lambda own: own - 7.0)
+    for own in (1.0, 2.0):
+        plateau.step(*() if names else (own,), **dict.fromkeys(names, own))
+    assert (plateau.best, plateau.num_bad_epochs) == (-6.0, 0)
+    assert optimizer.param_groups[0]["lr"] == pytest.approx(0.001)
+
+
 def test_a_loss_scaler_unscales_once_per_step_and_skips_steps_that_are_not_finite() -> None:
     data, this = Examples(96), job()
     loader = this.loader(data, batch_size=24, max_local_batch=8, fixed_batch=True)

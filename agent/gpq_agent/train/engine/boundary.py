@@ -93,8 +93,6 @@ class StepBoundary:
         raise_if_stopping()
         self._runtime.agreement.call = EPOCH
         self._observers.epoch_ends()
-        if self._runtime.replicas > 1:
-            self._observers.meet(self._runtime.agreement.gather)
         self._shape.agree()
         self._audit()
         ledger = self.ledger
@@ -175,8 +173,6 @@ class StepBoundary:
             self._observers.boundary()
         if count > WATCHED_STEPS and several:
             return
-        if several and count == WATCHED_STEPS:
-            self._observers.meet(self._runtime.agreement.gather)
         if several or self._shape.freedoms.waiting:
             self._shape.agree()
 

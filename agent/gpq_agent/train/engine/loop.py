@@ -70,6 +70,13 @@ class TrainingLoop:
         """What the current step is worth, in steps at the base batch size."""
         return self._setup.lr.gain
 
+    def shared_metric(self, metric: Any) -> Any:
+        """Rank 0's, so that replicas keep the same learning rate. Collective."""
+        if self._runtime.replicas == 1 or self._runtime.finished:
+            return metric
+        self._runtime.agreement.call = "scheduler.step()"
+        return self._runtime.agreement.broadcast(float(metric) if self._runtime.is_lead else None)
+
     # -- told by the loader ------------------------------------------------------------------------
 
     def batch_begins(self, micro: MicroBatch) -> bool:

@@ -19,7 +19,6 @@ from gpq_agent.train.habits.settings.own_freezing import OwnFreezing
 from gpq_agent.train.habits.settings.own_rate import OwnRate
 from gpq_agent.train.habits.state.forgotten_scheduler import ForgottenScheduler
 from gpq_agent.train.habits.state.moving_buffer import MovingBuffer
-from gpq_agent.train.habits.state.replicas_apart import ReplicasApart
 from gpq_agent.train.habits.state.state_in_pieces import StateInPieces
 from gpq_agent.train.habits.steps.closure import Closure
 from gpq_agent.train.habits.steps.hand_gradient import HandGradient
@@ -35,7 +34,7 @@ OBSERVERS: Tuple[Type[Observer], ...] = (
     TwoPasses, StepBetween, GradientHook,
     OwnFreezing, OwnRate, LateGroup, CommHook, BatchNorm,
     OwnNext, OwnEpochs, OwnBreak, EpochStart, PartError,
-    ForgottenScheduler, StateInPieces, MovingBuffer, ReplicasApart,
+    ForgottenScheduler, StateInPieces, MovingBuffer,
 )  # fmt: skip
 # For a loop that draws its own batches, with gradients and steps of the script.
 OF_OTHER_LOOPS: Tuple[Type[Observer], ...] = (OutsideParameters,)

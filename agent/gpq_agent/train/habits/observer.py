@@ -2,7 +2,7 @@
 may read.
 
 An observer reads events and changes nothing. It does not know other observers. Nothing that
-it does is collective: replicas compare only the numbers that it shares.
+it does is collective.
 """
 
 from typing import (
@@ -56,11 +56,10 @@ class JobView(NamedTuple):
 class Observer:
     """Notices one habit. Every method returns the habits that it noticed, by default none.
 
-    codes: every code that it can return. shares: how many numbers it compares over replicas.
+    codes: every code that it can return.
     """
 
     codes: ClassVar[Tuple[str, ...]] = ()
-    shares: ClassVar[int] = 0
 
     def __init__(self, job: JobView) -> None:
         self.job = job
@@ -136,14 +135,6 @@ class Observer:
 
     def failed(self, event: Failure) -> Habits:
         """The process is about to end."""
-        return ()
-
-    def share(self) -> Sequence[float]:
-        """`shares` numbers of this replica, after the first steps and after each epoch."""
-        return ()
-
-    def compare(self, rows: Sequence[Sequence[float]]) -> Habits:
-        """The numbers of all replicas. Called if two or more shared some."""
         return ()
 
     def close(self) -> None:

@@ -1,7 +1,6 @@
 """All observers of a job: calls them for each event, and drops one that fails."""
 
-import math
-from typing import Any, Callable, Dict, List, Optional, Sequence, Type
+from typing import Any, Callable, Dict, List, Sequence, Type
 
 from gpq_agent.train.events import (
     BatchBegin,
@@ -19,9 +18,7 @@ from gpq_agent.train.events import (
 from .observer import Habits, JobView, Observer
 from .table import Habit
 
-EVENTS = tuple(
-    name for name in vars(Observer) if not name.startswith("_") and name not in ("codes", "shares")
-)
+EVENTS = tuple(name for name in vars(Observer) if not name.startswith("_") and name != "codes")
 
 
 class Observers:
@@ -32,9 +29,6 @@ class Observers:
         self.is_attentive = False
         self._report, self._notice = report, notice
         self._observers: List[Observer] = []
-        self._sharing: List[
-            Type[Observer]
-        ] = []  # the same on each replica, whichever were dropped there
         self._methods: Dict[str, List[Callable[..., Any]]] = {}
         self._choose()
 
@@ -45,7 +39,6 @@ class Observers:
                 self._observers.append(kind(job))
             except Exception as error:
                 self._tell(kind, error)
-        self._sharing += [kind for kind in kinds if kind.shares]
         self._choose()
 
     def attend(self) -> None:
@@ -115,26 +108,6 @@ class Observers:
                 self._drop(method, error)
         return habits
 
-    def meet(self, gather: Callable[[List[float]], List[List[float]]]) -> None:
-        """Let replicas compare what they share. `gather`: the values of all, by rank.
-        Collective."""
-        if not self._sharing:
-            return
-        rows = gather([value for kind in self._sharing for value in self._shared(kind)])
-        begin = 0
-        for kind in self._sharing:
-            end = begin + kind.shares
-            parts = [row[begin:end] for row in rows]
-            parts = [part for part in parts if not any(map(math.isnan, part))]
-            begin = end
-            observer = self._find(kind)
-            if observer is None or len(parts) < 2:
-                continue
-            try:
-                self._report_all(observer.compare(parts))
-            except Exception as error:
-                self._drop(observer.compare, error)
-
     def close(self) -> None:
         """Of all."""
         for observer in self._observers:
@@ -157,20 +130,6 @@ class Observers:
     def _report_all(self, habits: Habits) -> None:
         for habit in habits:
             self._report(habit)
-
-    def _shared(self, kind: Type[Observer]) -> Sequence[float]:
-        observer = self._find(kind)
-        if observer is not None:
-            try:
-                values = observer.share()
-                if len(values) == kind.shares:
-                    return values
-            except Exception as error:
-                self._drop(observer.share, error)
-        return [math.nan] * kind.shares
-
-    def _find(self, kind: Type[Observer]) -> Optional[Observer]:
-        return next((observer for observer in self._observers if type(observer) is kind), None)
 
     def _choose(self) -> None:
         self._methods = {

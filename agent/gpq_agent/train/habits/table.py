@@ -139,11 +139,6 @@ HABITS: Dict[str, Entry] = {
         "step",
         "update it only when job.at_step is true",
     ),
-    "replicas-apart": Entry(
-        (RESIZE,),
-        "replicas do not train alike: {} differs between them",
-        "do the same on every replica, and give a scheduler the same metric on all of them",
-    ),
     "own-break": Entry(
         (ACCUMULATE, SPLIT, RESIZE),
         "the loop leaves the loader before its end, by its own count",

@@ -60,7 +60,7 @@ class Preparation:
         loop = engine.attach_training(training)
         gate = loop.gate
         for scheduler, clock in zip(components.schedulers, engine.runtime.meter.schedules):
-            wrap_scheduler(scheduler, clock, loop.gain, gate)
+            wrap_scheduler(scheduler, clock, loop, gate)
         if components.scaler is not None:
             wrap_scaler(components.scaler, gate)
         if len(components.optimizers) > 1 and not data.limits.fixed:

@@ -1,7 +1,7 @@
 """Decides how often a scheduler's step() runs when a step of the job is worth several at the base
 batch size."""
 
-from typing import Any, Callable, Sequence
+from typing import Any, Protocol, Sequence
 
 import torch
 
@@ -55,17 +55,22 @@ class ScheduleClock:
         self._gain, self._steps, self._remainder = float(state[0]), int(state[1]), float(state[2])
 
 
-def wrap_scheduler(
-    scheduler: Any,
-    clock: ScheduleClock,
-    gain: Callable[[], float],
-    gate: StepGate,
-) -> None:
-    """In the loop, step() runs as often as `clock` says after a real step, and never before the
-    last micro-batch. Outside the loop it runs unchanged.
+class Loop(Protocol):
+    """What a scheduler asks the training loop."""
 
-    `gain`: of the current step, in steps at the base batch size. The class is replaced, not the
-    method, because a scheduler's state_dict holds every attribute of the instance.
+    def gain(self) -> float:
+        """What the current step is worth, in steps at the base batch size."""
+
+    def shared_metric(self, metric: Any) -> Any:
+        """Rank 0's metric, on every replica. Collective."""
+
+
+def wrap_scheduler(scheduler: Any, clock: ScheduleClock, loop: Loop, gate: StepGate) -> None:
+    """In the loop, step() runs as often as `clock` says after a real step, and never before the
+    last micro-batch. Outside the loop it runs unchanged. ReduceLROnPlateau gets rank 0's metric.
+
+    The class is replaced, not the method, because a scheduler's state_dict holds every attribute
+    of the instance.
     """
     plain = type(scheduler)
     takes_metric = isinstance(scheduler, torch.optim.lr_scheduler.ReduceLROnPlateau)
@@ -74,19 +79,24 @@ def wrap_scheduler(
         micro = gate.micro
         placed = bool(args or kwargs) and not takes_metric  # step(epoch + index / len(loader))
         gate.note_schedule(placed)
-        if micro is None or (placed and micro.last):
+        if micro is not None and not micro.last:
+            return
+        if "metrics" in kwargs:
+            args = (kwargs.pop("metrics"), *args)
+        if takes_metric and args:
+            args = (loop.shared_metric(args[0]), *args[1:])
+        if micro is None or placed:
             plain.step(self, *args, **kwargs)
-        elif micro.last:
+        else:
             if not gate.stepped:  # called before the optimizer's step, so it counts the coming one
-                clock.expect(gain())
+                clock.expect(loop.gain())
             # The number of steps in a run depends on its batches. OneCycleLR raises beyond the
             # number that it was made for.
             end = getattr(self, "total_steps", None)
             for _ in range(clock.due()):
                 if end is None or self.last_epoch < end:
                     plain.step(self, *args, **kwargs)
-        if micro is None or micro.last:
-            gate.note_rates()
+        gate.note_rates()
 
     members = {"step": step, "__module__": plain.__module__}
     scheduler.__class__ = type(plain.__name__, (plain,), members)

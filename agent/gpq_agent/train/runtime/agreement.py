@@ -21,7 +21,7 @@ LOOP, STEP, SKIPPED = "a loop over job.loader()", "the next step", "a step witho
 EPOCH, END = "the end of an epoch", "the end of the training"
 CALLS = (
     "gpq.init()", "job.loader()", "job.prepare()", "job.saved()", "job.weigh()", "optimizer.step()",
-    "job.should_stop()", LOOP, STEP, SKIPPED, EPOCH, END,
+    "scheduler.step()", "job.should_stop()", LOOP, STEP, SKIPPED, EPOCH, END,
 )  # fmt: skip
 TOGETHER = (
     "make these calls on every replica, and run backward() for every batch (multiply an unwanted "
