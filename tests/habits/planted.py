@@ -55,7 +55,6 @@ PLANTED: dict[str, tuple[str, ...]] = {
     "range-epochs": ("own-epochs",),
     "break-early": ("own-break",),
     "hook-scale": ("grad-hook",),
-    "decay-counted": ("own-rate",),
     "polyak": ("step-value",),
     "norm-inverse": ("part-error",),
     "batch-norm": ("batch-norm",),

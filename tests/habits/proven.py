@@ -62,6 +62,8 @@ PROVEN: dict[str, tuple[str, ...]] = {
     "loss-later": ("accumulate", "split", "two-acc", "resize"),
     "loss-at-the-end": ("accumulate", "split", "two-acc", "resize"),
     "head-halves-rate": ("resize",),
+    "decay-counted": ("accumulate", "split", "two-acc", "resize"),
+    "momentum-counted": ("accumulate", "split", "two-acc", "resize"),
     "head-copies-model": ("resize",),
 }
 HINTED = {

@@ -40,7 +40,7 @@ class StepCall(NamedTuple):
 
 
 class SettingsChange(NamedTuple):
-    """The script changed settings of an optimizer. `in_pieces`: between two micro-batches of a
+    """The script changed a learning rate. `in_pieces`: between two micro-batches of a
     step. `asked_step`: it asked for `job.step` in this micro-batch."""
 
     in_pieces: bool

@@ -125,7 +125,7 @@ HABITS: Dict[str, Entry] = {
     ),
     "own-rate": Entry(
         ALL,
-        "the loop sets the learning rate, or another setting of an optimizer, by its own count",
+        "the loop sets the learning rate by its own count",
         "compute it from job.step, or give job.prepare() a scheduler",
     ),
     "forgotten-scheduler": Entry(

@@ -6,7 +6,7 @@ rate. Outside a loop over the loader everything works as in plain PyTorch.
 
 import functools
 import types
-from typing import Any, Callable, Optional, Protocol, Sequence, Set, Tuple
+from typing import Any, Callable, List, Optional, Protocol, Sequence, Set, Tuple
 
 import torch
 
@@ -14,10 +14,10 @@ from gpq_agent.train.data.sampler import MicroBatch
 from gpq_agent.train.events import OptimizerFacts, SchedulerCall, SettingsChange, StepCall
 from gpq_agent.train.gradients import flat
 from gpq_agent.train.gradients.accumulator import Accumulator
+from gpq_agent.train.internals import version_of
 
 from .inner_optimizers import inner_optimizers
 from .lr_rules import UNCHANGED, Adjustment, adjust_for_step
-from .param_groups import ParamGroups
 
 
 class Steps(Protocol):
@@ -44,7 +44,7 @@ class Watch(Protocol):
         """Before an optimizer steps in the loop, other than once and after a backward pass."""
 
     def settings_changed(self, event: SettingsChange) -> None:
-        """The script changed settings of an optimizer."""
+        """The script changed a learning rate."""
 
     def scheduler_called(self, event: SchedulerCall) -> None:
         """In the loop with its place, or outside."""
@@ -75,10 +75,10 @@ class StepGate:
             set()
         )  # optimizers whose step() was called in this micro-batch
         self._in_step = False  # during a real step: an optimizer may use others
-        self._settings = ParamGroups(self._optimizers)
+        self._rates: List[Any] = []  # as they should be. None are before the first note
         self._skipped = False  # a GradScaler skipped the step of this micro-batch
         self._scheduled = False  # a scheduler was called in this micro-batch
-        self._group_count = self._settings.count()
+        self._group_count = self._count_groups()
         for optimizer in self._optimizers:
             for part in (optimizer, *inner_optimizers(optimizer)):
                 self._wrap_step(part, optimizer)
@@ -117,7 +117,7 @@ class StepGate:
 
     def leave(self) -> OptimizerFacts:
         """The body of the loop is over for this micro-batch. Returns what it did."""
-        self._check_settings()
+        self._check_rates()
         steppers = self._stepper_ids
         idle: Tuple[str, ...] = ()
         if len(steppers) < len(self._optimizers):
@@ -130,7 +130,7 @@ class StepGate:
             self.asked_sync,
             self._scheduled,
             self._skipped,
-            self._settings.count() > self._group_count,
+            self._count_groups() > self._group_count,
         )
         self.asked_sync = self._asked_step = self._scheduled = self._skipped = False
         self.micro = None
@@ -141,14 +141,14 @@ class StepGate:
     def ask_step(self) -> None:
         """The script asks for job.step, so from now on it may set what follows a count of steps."""
         if self.micro is not None and not self._asked_step:
-            self._check_settings()
+            self._check_rates()
         self._asked_step = True
 
     # -- called by the wrapped scaler and schedulers -----------------------------------------------
 
     def note_rates(self) -> None:
-        """The settings of the optimizers, including learning rates, are as they should be."""
-        self._settings.note()
+        """The learning rates are as they should be."""
+        self._rates = self._measure_rates()
 
     def note_schedule(self, placed: bool) -> None:
         """A scheduler's step() was called. `placed`: with its place in the schedule."""
@@ -178,8 +178,8 @@ class StepGate:
     def _wrap_step(self, part: Any, optimizer: Any) -> None:
         """Is `part` the `optimizer`, or an inner one of it?"""
         step = part.step
-        # Some optimizers write findings into their groups. Those of torch do not.
-        writes_settings = not type(part).__module__.startswith("torch.optim.")
+        # Some optimizers write their own rates into their groups. Those of torch do not.
+        writes_rates = not type(part).__module__.startswith("torch.optim.")
 
         @functools.wraps(step)
         def gated_step(_: Any, *args: Any, **kwargs: Any) -> Any:
@@ -190,10 +190,8 @@ class StepGate:
                 return step(*args, **kwargs)
             if self._in_step:
                 return step(*args, **kwargs)
-            if (
-                micro.last
-            ):  # otherwise no step is made, and the settings at the end of the body count
-                self._check_settings()
+            if micro.last:  # otherwise no step is made, and the rates at the end of the body count
+                self._check_rates()
             closure = None
             if args or kwargs:
                 args, kwargs, closure = self._with_closure(args, kwargs)
@@ -218,7 +216,7 @@ class StepGate:
                         result = step(*args, **kwargs)
             finally:
                 self._in_step = False
-            if writes_settings:
+            if writes_rates:
                 self.note_rates()
             self._finish_step(optimizer, applied=True)
             return result
@@ -277,9 +275,26 @@ class StepGate:
         if is_first:
             self._steps.stepped(applied)
 
-    def _check_settings(self) -> None:
-        """Has the script changed settings of an optimizer since they were noted?"""
-        if self._settings.changed():
+    def _count_groups(self) -> int:
+        return sum(len(optimizer.param_groups) for optimizer in self._optimizers)
+
+    def _measure_rates(self) -> List[Any]:
+        """Of all groups. A tensor on the CPU may change without a new version. Elsewhere reading it
+        would wait for the device."""
+        rates = []
+        for optimizer in self._optimizers:
+            for group in optimizer.param_groups:
+                rate = group.get("lr")
+                if isinstance(rate, torch.Tensor):
+                    on_host = rate.device.type == "cpu"
+                    rate = (id(rate), version_of(rate), rate.tolist() if on_host else None)
+                rates.append(rate)
+        return rates
+
+    def _check_rates(self) -> None:
+        """Has the script changed a learning rate since they were noted? That of a newer group does
+        not count."""
+        if self._measure_rates()[: len(self._rates)] != self._rates:
             in_pieces = self.micro is not None and self.micro.place > 0
             self._watch.settings_changed(SettingsChange(in_pieces, self._asked_step))
-            self._settings.note()
+            self.note_rates()

@@ -1,4 +1,4 @@
-"""The loop sets a learning rate, or another setting of an optimizer, by its own count."""
+"""The loop sets a learning rate by its own count."""
 
 from gpq_agent.train.events import BatchEnd, SchedulerCall, SettingsChange
 from gpq_agent.train.habits.observer import Habits, JobView, Observer
@@ -7,7 +7,7 @@ from gpq_agent.train.habits.table import Habit
 
 
 class OwnRate(Observer):
-    """A setting changes, or a scheduler is called only in some passes, and the loop has not asked
+    """A rate changes, or a scheduler is called only in some passes, and the loop has not asked
     `job.step`. If the optimizer has a scheduler that the job was not given, that is the habit."""
 
     codes = ("own-rate", "forgotten-scheduler")
