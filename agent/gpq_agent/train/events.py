@@ -3,13 +3,6 @@
 from typing import NamedTuple, Optional, Sequence, Tuple
 
 
-class EpochBegin(NamedTuple):
-    """`job.epochs()` is about to yield this epoch. `whole`: from its start, not from the middle."""
-
-    epoch: int
-    whole: bool
-
-
 class LoopBegin(NamedTuple):
     """A loop over the loader. `by_next`: the script calls `next()`. `epoch`: of `job.epochs()`,
     None outside it."""
@@ -48,10 +41,8 @@ class SettingsChange(NamedTuple):
 
 
 class SchedulerCall(NamedTuple):
-    """`scheduler.step()`. `in_loop`: in a micro-batch. `placed`: it got its place."""
+    """`scheduler.step()` in a micro-batch, with its place."""
 
-    in_loop: bool
-    placed: bool
     asked_step: bool
 
 

@@ -34,20 +34,6 @@ def test_looking_at_the_first_batch_loses_neither_the_batch_nor_a_freedom(local:
     assert (this._engine.boundaries.ledger.epochs, this._engine.boundaries.ledger.exact) == (3, 3)
 
 
-def test_the_head_of_an_epoch_is_judged_at_the_loop_and_not_at_an_earlier_look(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    this, loader, model, optimizer = begun()
-    for epoch in this.epochs(2):
-        next(iter(loader))
-        with torch.no_grad():
-            model[0].bias.add_(0.1)
-        for x, y in loader:
-            clear_first(model, optimizer, lambda: torch.nn.functional.mse_loss(model(x), y))  # noqa: B023
-        assert ("epoch-head" in this._engine.shape.freedoms._agreed) == (epoch >= 0)
-    assert "the loop does something (changes weights)" in capsys.readouterr().err
-
-
 def test_a_batch_counts_if_it_is_trained_on_after_its_iterator_is_gone() -> None:
     this, loader, model, optimizer = begun()
     batches = []

@@ -14,7 +14,6 @@ from gpq_agent.train.engine.registry import OBSERVERS, OF_OTHER_LOOPS
 from gpq_agent.train.events import (
     BatchBegin,
     BatchEnd,
-    EpochBegin,
     Failure,
     FirstPartEnd,
     GradientFacts,
@@ -109,7 +108,7 @@ def own_rate(observer: Observer, model: torch.nn.Module, optimizer: torch.optim.
     observer.batch_ends(end())
     by_hand = [
         observer.settings_changed(SettingsChange(in_pieces=False, asked_step=False)),
-        observer.scheduler_called(SchedulerCall(in_loop=True, placed=True, asked_step=False)),
+        observer.scheduler_called(SchedulerCall(asked_step=False)),
         observer.batch_ends(end(scheduled=True)),
     ]
     assert [habit for habits in by_hand for habit in habits] == 3 * [Habit("own-rate")]
@@ -151,14 +150,6 @@ def own_epochs(observer: Observer, *_: Any) -> list[Habits]:
 def own_break(observer: Observer, *_: Any) -> list[Habits]:
     look = StepOutside(in_epochs=False, after_look=True)
     return [observer.batch_ends(end(left_early=True)), observer.step_outside(look)]
-
-
-def epoch_start(observer: Observer, model: torch.nn.Module, _: Any) -> list[Habits]:
-    observer.epoch_begins(EpochBegin(0, whole=True))
-    with torch.no_grad():
-        next(model.parameters()).add_(1.0)
-    observer.loop_begins(LoopBegin(by_next=False, epoch=0))
-    return [observer.loop_trains(LoopBegin(by_next=False, epoch=0))]
 
 
 def part_error(observer: Observer, *_: Any) -> list[Habits]:
@@ -204,7 +195,6 @@ def test_an_observer_reports_nothing_about_a_correct_loop(kind: type[Observer]) 
     said = [observer.attempt_begins(), observer.training_begins()]
     for step in range(4):
         loop = LoopBegin(by_next=False, epoch=step)
-        said += [observer.epoch_begins(EpochBegin(step, whole=True)), observer.loop_begins(loop)]
         said.append(observer.batch_begins(BatchBegin(step, 0, trial=True)))
         said.append(observer.backward_begins())
         model(torch.ones(4, 3)).square().mean().backward()

@@ -230,6 +230,26 @@ def test_a_scheduler_stepped_after_the_loop_counts_once_per_epoch() -> None:
     )
 
 
+@pytest.mark.filterwarnings("ignore:Detected call of:UserWarning")  # as torch says of a step at the start
+@pytest.mark.parametrize(("consumed", "rates"), [(0, [0.5, 0.125]), (20, [1.0, 0.25])])
+def test_a_resumed_epoch_does_not_repeat_the_schedule_step_at_its_start(consumed: int, rates: list[float]) -> None:
+    this = job()
+    loader = this.loader(Examples(50), batch_size=10)
+    loader.sampler.seek(0, consumed)
+    model = network()
+    optimizer = adam(model)
+    schedule = torch.optim.lr_scheduler.StepLR(optimizer, step_size=1, gamma=0.5)
+    model, optimizer, schedule = this.prepare(model, optimizer, schedule)
+    seen = []
+    for _ in this.epochs(2):
+        schedule.step()
+        seen.append(optimizer.param_groups[0]["lr"] / 0.01)
+        for x, y in loader:
+            clear_last(model, optimizer, lambda: torch.nn.functional.mse_loss(model(x), y))  # noqa: B023
+        schedule.step()
+    assert seen == pytest.approx(rates)
+
+
 @pytest.mark.parametrize("names", [(), ("metrics",)])
 def test_a_plateau_follows_the_metric_that_replicas_share(names: tuple[str, ...], monkeypatch: Any) -> None:
     this = job()

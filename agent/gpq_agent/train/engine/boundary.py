@@ -11,7 +11,6 @@ from gpq_agent.train.attempt.shape import BatchShape
 from gpq_agent.train.attempt.statistics import Statistics
 from gpq_agent.train.attempt.steps import StepRecord
 from gpq_agent.train.data.sample_audit import Ledger
-from gpq_agent.train.events import EpochBegin
 from gpq_agent.train.habits.observers import Observers
 from gpq_agent.train.runtime.agreement import END, EPOCH, STEP, Proposal
 from gpq_agent.train.runtime.orders import ControlReader
@@ -81,12 +80,6 @@ class StepBoundary:
             checkpointer.save("periodic")
         runtime.pulse.phase("computing")
         self._steps.begin()
-
-    def begin_epoch(self, epoch: int) -> None:
-        """`job.epochs()` is about to yield this epoch."""
-        if self._shape.data is not None:
-            whole = self._shape.data.sampler.cursor.consumed == 0
-            self._observers.epoch_begins(EpochBegin(epoch, whole))
 
     def close_epoch(self) -> None:
         """The running epoch is over on every replica. Collective."""

@@ -190,7 +190,8 @@ class Engine:
     def begin_epoch(self, epoch: int) -> None:
         """`job.epochs()` is about to yield this epoch."""
         self.start.epoch = epoch
-        self.boundaries.begin_epoch(epoch)
+        if self.loop is not None and self.shape.data is not None:
+            self.loop.gate.resumes_epoch = self.shape.data.sampler.cursor.consumed > 0
 
     # -- inside ------------------------------------------------------------------------------------
 

@@ -31,7 +31,6 @@ class LoopStart:
                 "not keep the iterator",
             )
         self._opening = LoopBegin(by_next, self.epoch if self.in_epochs else None)
-        self._observers.loop_begins(self._opening)
         return self._opening.epoch
 
     def train(self) -> None:

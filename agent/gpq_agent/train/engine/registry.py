@@ -5,7 +5,6 @@ from typing import Tuple, Type
 from gpq_agent.train.habits.gradients.gradient_hook import GradientHook
 from gpq_agent.train.habits.gradients.step_between import StepBetween
 from gpq_agent.train.habits.gradients.two_passes import TwoPasses
-from gpq_agent.train.habits.loops.epoch_start import EpochStart
 from gpq_agent.train.habits.loops.own_break import OwnBreak
 from gpq_agent.train.habits.loops.own_epochs import OwnEpochs
 from gpq_agent.train.habits.loops.own_next import OwnNext
@@ -33,7 +32,7 @@ OBSERVERS: Tuple[Type[Observer], ...] = (
     Closure, StepValue, HandGradient, OwnLoader, OtherOptimizer, UnevenSteps, MissingStep,
     TwoPasses, StepBetween, GradientHook,
     OwnFreezing, OwnRate, LateGroup, CommHook, BatchNorm,
-    OwnNext, OwnEpochs, OwnBreak, EpochStart, PartError,
+    OwnNext, OwnEpochs, OwnBreak, PartError,
     ForgottenScheduler, StateInPieces, MovingBuffer,
 )  # fmt: skip
 # For a loop that draws its own batches, with gradients and steps of the script.

@@ -19,7 +19,6 @@ import torch
 from gpq_agent.train.events import (
     BatchBegin,
     BatchEnd,
-    EpochBegin,
     Failure,
     FirstPartEnd,
     LoopBegin,
@@ -72,20 +71,8 @@ class Observer:
         """The first micro-batch of the attempt has arrived, so models are as they are trained."""
         return ()
 
-    def epoch_begins(self, event: EpochBegin) -> Habits:
-        """At the start of an epoch of `job.epochs()`."""
-        return ()
-
-    def place_asked(self) -> Habits:
-        """The script asked how far it is, so the start of an epoch depends on that."""
-        return ()
-
-    def loop_begins(self, event: LoopBegin) -> Habits:
-        """The script starts a loop over the loader, perhaps only for a look."""
-        return ()
-
     def loop_trains(self, event: LoopBegin) -> Habits:
-        """The loop that started is not only a look."""
+        """A loop over the loader has started, not only for a look."""
         return ()
 
     def batch_begins(self, event: BatchBegin) -> Habits:
@@ -110,7 +97,7 @@ class Observer:
         return ()
 
     def scheduler_called(self, event: SchedulerCall) -> Habits:
-        """A scheduler of the job is called, outside the loop or with its place."""
+        """A scheduler of the job is called in the loop, with its place."""
         return ()
 
     def step_outside(self, event: StepOutside) -> Habits:

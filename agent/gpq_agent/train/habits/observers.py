@@ -5,7 +5,6 @@ from typing import Any, Callable, Dict, List, Sequence, Type
 from gpq_agent.train.events import (
     BatchBegin,
     BatchEnd,
-    EpochBegin,
     Failure,
     FirstPartEnd,
     LoopBegin,
@@ -51,15 +50,6 @@ class Observers:
 
     def training_begins(self) -> None:
         self._emit("training_begins")
-
-    def epoch_begins(self, event: EpochBegin) -> None:
-        self._emit("epoch_begins", event)
-
-    def place_asked(self) -> None:
-        self._emit("place_asked")
-
-    def loop_begins(self, event: LoopBegin) -> None:
-        self._emit("loop_begins", event)
 
     def loop_trains(self, event: LoopBegin) -> None:
         self._emit("loop_trains", event)

@@ -144,12 +144,6 @@ HABITS: Dict[str, Entry] = {
         "the loop leaves the loader before its end, by its own count",
         "use job.step to decide when to leave",
     ),
-    "epoch-head": Entry(
-        (RESIZE,),
-        "at the start of an epoch the loop does something ({}) that it repeats after a restart in "
-        "the middle of one",
-        "do it only if job.progress.samples == 0, and keep with job.state() what the epoch needs",
-    ),
     "late-group": Entry(
         (RESIZE,),
         "an optimizer gets other or more parameters during training, and a restart begins without "

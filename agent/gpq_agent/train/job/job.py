@@ -244,8 +244,6 @@ class Job:
         """Optimizer steps so far, over all attempts."""
         if self._gate is not None:
             self._gate.ask_step()
-        if self._engine.runtime.meter.steps == 0:  # only for what is done at the very start
-            self._engine.observers.place_asked()
         return self._engine.runtime.meter.steps
 
     @property
@@ -257,7 +255,6 @@ class Job:
     def progress(self) -> wire.Progress:
         """Where the job is. `samples` is 0 at the start of an epoch, unless it resumes in the
         middle."""
-        self._engine.observers.place_asked()
         return self._engine.statistics.progress()
 
     # -- for any other loop: scripts that save their own checkpoints -------------------------------

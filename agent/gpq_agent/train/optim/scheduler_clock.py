@@ -67,7 +67,8 @@ class Loop(Protocol):
 
 def wrap_scheduler(scheduler: Any, clock: ScheduleClock, loop: Loop, gate: StepGate) -> None:
     """In the loop, step() runs as often as `clock` says after a real step, and never before the
-    last micro-batch. Outside the loop it runs unchanged. ReduceLROnPlateau gets rank 0's metric.
+    last micro-batch. Outside the loop it runs unchanged, but a resumed epoch does not repeat the
+    step at its start. ReduceLROnPlateau gets rank 0's metric.
 
     The class is replaced, not the method, because a scheduler's state_dict holds every attribute
     of the instance.
@@ -79,7 +80,8 @@ def wrap_scheduler(scheduler: Any, clock: ScheduleClock, loop: Loop, gate: StepG
         micro = gate.micro
         placed = bool(args or kwargs) and not takes_metric  # step(epoch + index / len(loader))
         gate.note_schedule(placed)
-        if micro is not None and not micro.last:
+        has_effect = micro.last if micro is not None else not gate.resumes_epoch
+        if not has_effect:
             return
         if "metrics" in kwargs:
             args = (kwargs.pop("metrics"), *args)

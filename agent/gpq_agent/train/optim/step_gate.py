@@ -47,7 +47,7 @@ class Watch(Protocol):
         """The script changed a learning rate."""
 
     def scheduler_called(self, event: SchedulerCall) -> None:
-        """In the loop with its place, or outside."""
+        """In the loop, with its place."""
 
 
 class StepGate:
@@ -56,6 +56,7 @@ class StepGate:
 
     micro: the current micro-batch, None outside the loop.
     asked_sync: the script has asked for job.at_step since the last micro-batch ended.
+    resumes_epoch: the epoch began in an earlier attempt, and no micro-batch of it is done here.
     """
 
     def __init__(
@@ -66,7 +67,7 @@ class StepGate:
         watch: Watch,
     ) -> None:
         self.micro: Optional[MicroBatch] = None
-        self.asked_sync = False
+        self.asked_sync = self.resumes_epoch = False
         self._asked_step = False  # the script asked for job.step since the last micro-batch ended
         self._optimizers = list(optimizers)
         self._gradients = gradients
@@ -133,6 +134,7 @@ class StepGate:
             self._count_groups() > self._group_count,
         )
         self.asked_sync = self._asked_step = self._scheduled = self._skipped = False
+        self.resumes_epoch = False
         self.micro = None
         return facts
 
@@ -152,10 +154,9 @@ class StepGate:
 
     def note_schedule(self, placed: bool) -> None:
         """A scheduler's step() was called. `placed`: with its place in the schedule."""
-        in_loop = self.micro is not None
-        self._scheduled = in_loop
-        if placed or not in_loop:
-            self._watch.scheduler_called(SchedulerCall(in_loop, placed, self._asked_step))
+        self._scheduled = self.micro is not None
+        if placed and self._scheduled:
+            self._watch.scheduler_called(SchedulerCall(self._asked_step))
 
     def begin_scaler_step(self, micro: MicroBatch) -> None:
         """A GradScaler is about to step an optimizer of the job, in this micro-batch."""

@@ -20,7 +20,7 @@ class OwnRate(Observer):
         return self._notice() if event.in_pieces or not event.asked_step else ()
 
     def scheduler_called(self, event: SchedulerCall) -> Habits:
-        return self._notice() if event.in_loop and event.placed and not event.asked_step else ()
+        return self._notice() if not event.asked_step else ()
 
     def batch_ends(self, event: BatchEnd) -> Habits:
         """A scheduler that is called only in some passes of the loop is called by a count of
