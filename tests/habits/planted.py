@@ -54,7 +54,7 @@ PLANTED: dict[str, tuple[str, ...]] = {
     "own-loader": ("own-loader",),
     "range-epochs": ("own-epochs",),
     "break-early": ("own-break",),
-    "hook-scale": ("grad-hook",),
+    "hook-clip": ("grad-hook",),
     "polyak": ("step-value",),
     "norm-inverse": ("part-error",),
     "batch-norm": ("batch-norm",),

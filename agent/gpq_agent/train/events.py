@@ -12,12 +12,10 @@ class LoopBegin(NamedTuple):
 
 
 class BatchBegin(NamedTuple):
-    """The script is about to get a micro-batch. `step`: steps of this attempt so far. `trial`: it
-    belongs to the first step in micro-batches of an epoch, which can still be taken back."""
+    """The script is about to get a micro-batch. `step`: steps of this attempt so far."""
 
     step: int
     place: int
-    trial: bool
 
 
 class StepCall(NamedTuple):

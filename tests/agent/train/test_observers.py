@@ -77,7 +77,7 @@ def uneven_steps(observer: Observer, *_: Any) -> list[Habits]:
 
 def missing_step(observer: Observer, model: torch.nn.Module, _: Any) -> list[Habits]:
     missing = observer.batch_ends(end(stepped=False))
-    observer.batch_begins(BatchBegin(0, 0, trial=False))
+    observer.batch_begins(BatchBegin(0, 0))
     with torch.no_grad():
         next(model.parameters()).add_(1.0)
     return [missing, observer.batch_ends(end(stepped=False))]
@@ -93,8 +93,6 @@ def step_between(observer: Observer, *_: Any) -> list[Habits]:
 
 def gradient_hook(observer: Observer, model: torch.nn.Module, _: Any) -> list[Habits]:
     next(model.parameters()).register_hook(lambda gradient: gradient * 0.5)
-    observer.batch_begins(BatchBegin(0, 0, trial=False))
-    model(torch.ones(1, 3)).sum().backward()
     return [observer.batch_ends(end())]
 
 
@@ -195,8 +193,7 @@ def test_an_observer_reports_nothing_about_a_correct_loop(kind: type[Observer]) 
     said = [observer.attempt_begins(), observer.training_begins()]
     for step in range(4):
         loop = LoopBegin(by_next=False, epoch=step)
-        said.append(observer.batch_begins(BatchBegin(step, 0, trial=True)))
-        said.append(observer.backward_begins())
+        said.append(observer.batch_begins(BatchBegin(step, 0)))
         model(torch.ones(4, 3)).square().mean().backward()
         said += [observer.step_called(StepCall(last=True)), observer.batch_ends(end(step=step))]
         said.append(observer.first_part_ends(FirstPartEnd(parameters=False, buffer="", parts=[])))

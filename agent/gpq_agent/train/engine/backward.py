@@ -13,7 +13,6 @@ from gpq_agent.train.telemetry.timing import StepClock
 class BackwardCalls:
     """torch calls it for each backward pass.
 
-    is_observed: observers hear of passes in the current micro-batch.
     tail: when the gradients of the newest pass were ready, here and everywhere.
     """
 
@@ -25,7 +24,6 @@ class BackwardCalls:
         observers: Observers,
         clock: StepClock,
     ) -> None:
-        self.is_observed = False
         self.tail: Optional[Tuple[Any, ...]] = None
         self._runtime, self._setup, self._gate = runtime, setup, gate
         self._observers, self._clock = observers, clock
@@ -36,8 +34,6 @@ class BackwardCalls:
         if self._runtime.evaluating:
             return
         gradients = self._setup.gradients
-        if self.is_observed:
-            self._observers.backward_begins()
         gradients.backward_begins()
         self._is_after_step = self._gate.stepped
         if self._is_after_step:

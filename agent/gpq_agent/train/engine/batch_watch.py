@@ -24,12 +24,10 @@ class BatchWatch:
         """The first micro-batch of the attempt has arrived."""
         self._observers.training_begins()
 
-    def begins(self, micro: MicroBatch, *, trial: bool) -> bool:
-        """`trial`: its step can still be taken back. Returns whether observers hear of its body."""
-        is_heard = trial or self._steps.is_watched
-        if is_heard:
-            self._observers.batch_begins(BatchBegin(self._steps.count, micro.place, trial))
-        return is_heard
+    def begins(self, micro: MicroBatch) -> None:
+        """The script is about to get it."""
+        if self._steps.is_watched:
+            self._observers.batch_begins(BatchBegin(self._steps.count, micro.place))
 
     def ends(
         self,

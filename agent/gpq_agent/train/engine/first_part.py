@@ -40,11 +40,6 @@ class FirstPart:
         self._rollback: Optional[StepRollback] = None
         self._epoch = -1  # of the newest one that was looked at
 
-    @property
-    def is_open(self) -> bool:
-        """Is the script in it, or about to be?"""
-        return self._before is not None
-
     def begin_step(self, step: Step) -> None:
         """Waits for the device once per epoch."""
         self.close()

@@ -99,8 +99,7 @@ class TrainingLoop:
         self.gate.enter(micro)
         if self._runtime.recorder is not None:
             self._runtime.recorder.entered(micro)
-        is_trial = self._first_part.is_open
-        self._backward.is_observed = self._watch.begins(micro, trial=is_trial)
+        self._watch.begins(micro)
         return True
 
     def take_back(self, micro: MicroBatch) -> bool:

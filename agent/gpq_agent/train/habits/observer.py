@@ -76,11 +76,7 @@ class Observer:
         return ()
 
     def batch_begins(self, event: BatchBegin) -> Habits:
-        """Before the body of the loop, in a watched step or one that can still be taken back."""
-        return ()
-
-    def backward_begins(self) -> Habits:
-        """Before a backward pass, in a watched step or one that can still be taken back."""
+        """Before the body of the loop, in a watched step."""
         return ()
 
     def backward_after_step(self) -> Habits:

@@ -57,9 +57,6 @@ class Observers:
     def batch_begins(self, event: BatchBegin) -> None:
         self._emit("batch_begins", event)
 
-    def backward_begins(self) -> None:
-        self._emit("backward_begins")
-
     def backward_after_step(self) -> None:
         self._emit("backward_after_step")
 

@@ -91,8 +91,9 @@ HABITS: Dict[str, Entry] = {
     ),
     "grad-hook": Entry(
         (ACCUMULATE, SPLIT, RESIZE),
-        "a hook on parameters changes or takes gradients before the whole batch is computed",
+        "a parameter has a hook ({}), which gets gradients before the whole batch is computed",
         "change gradients after backward() and before optimizer.step()",
+        SUSPECTED,
     ),
     "own-freezing": Entry(
         (ACCUMULATE, SPLIT, RESIZE),
