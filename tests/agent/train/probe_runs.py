@@ -21,9 +21,9 @@ from gpq_agent.train.gradients.reducer import Reducer
 from gpq_agent.train.job.job import Job
 from gpq_agent.train.noise.noise_scale import NoiseScale
 from gpq_agent.train.noise.probe import GradientProbe
-from gpq_agent.train.optim.grad_scaler import wrap_scaler
 from gpq_agent.train.optim.lr_rules import Adjustment
 from gpq_agent.train.optim.step_gate import StepGate
+from gpq_agent.train.optim.wrappers import wrap_scaler
 from gpq_agent.train.runtime.agreement import broadcast_value
 from gpq_agent.train.runtime.environment import Environment
 from torch import nn

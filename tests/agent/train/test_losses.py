@@ -6,8 +6,7 @@ import pytest
 import torch
 from gpq_agent import wire
 from gpq_agent.train.runtime.agreement import Agreement, Proposal
-from gpq_agent.train.telemetry.loss_window import LossWindow
-from gpq_agent.train.telemetry.publisher import Publisher
+from gpq_agent.train.telemetry.publisher import LossWindow, Publisher
 from gpq_agent.train.telemetry.report import Reporter
 
 

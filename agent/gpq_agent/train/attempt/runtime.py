@@ -1,10 +1,10 @@
-"""What every part of the engine uses: this process, its replicas, and its channels."""
+"""What every part of the engine uses: this process, its replicas, its channels, and its end."""
 
 import contextlib
 import os
 import sys
 import time
-from typing import TYPE_CHECKING, Any, Mapping, NamedTuple, Optional
+from typing import TYPE_CHECKING, Any, Mapping, NamedTuple, NoReturn, Optional
 
 import torch
 import torch.distributed as dist
@@ -16,6 +16,8 @@ from gpq_agent.train.optim.progress import ProgressMeter
 from gpq_agent.train.runtime.agreement import Agreement, Proposal
 from gpq_agent.train.runtime.environment import GROUP_TIMEOUT, Environment
 from gpq_agent.train.runtime.heartbeat import Heartbeat
+from gpq_agent.train.runtime.shutdown import leave, part_company, raise_if_stopping
+from gpq_agent.train.runtime.termination import EXIT_CODES, SigtermHandler
 from gpq_agent.train.telemetry.report import Reporter
 
 if TYPE_CHECKING:
@@ -99,3 +101,40 @@ class Runtime:
             wire.write_json(os.path.join(run_dir, name), content)
         except OSError as error:
             self.notice("cannot write {}: {}".format(name, error))
+
+
+class Ending:
+    """The end of an attempt: on request, or because training is over. One per job."""
+
+    def __init__(self, runtime: Runtime) -> None:
+        self._runtime = runtime
+        self._terminator = SigtermHandler()
+
+    @property
+    def is_requested(self) -> bool:
+        """By SIGTERM."""
+        return self._terminator.requested
+
+    def arm(self) -> None:
+        """From now on SIGTERM asks for a checkpoint."""
+        self._terminator.arm()
+
+    def disarm(self) -> None:
+        """From now on SIGTERM ends the process, as usual."""
+        self._terminator.disarm()
+
+    def leave(self, kind: int) -> NoReturn:
+        """Everything is saved. Say so on every server, and exit."""
+        raise_if_stopping()
+        self._runtime.mark(wire.STOPPED)
+        self._runtime.pulse.phase("ended")
+        self.disarm()  # a replica that must hurry now has nothing left to save
+        leave(EXIT_CODES[kind], self._runtime.say)
+
+    def done(self) -> None:
+        """Training is over. Say so on every server, so that exit code 0 ends the job."""
+        part_company()
+        self.disarm()
+        self._runtime.pulse.phase("ended")
+        self._runtime.finished = True
+        self._runtime.mark(wire.FINISHED)

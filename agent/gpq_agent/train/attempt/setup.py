@@ -11,9 +11,8 @@ from gpq_agent.train.gradients.accumulator import Accumulator
 from gpq_agent.train.gradients.reducer import Reducer
 from gpq_agent.train.habits.observer import JobView
 from gpq_agent.train.noise.probe import GradientProbe
-from gpq_agent.train.optim.lr_rules import Rule
+from gpq_agent.train.optim.lr_rules import LrAdjuster, Rule
 
-from .lr_adjuster import LrAdjuster
 from .runtime import Runtime
 from .shape import BatchSource
 
@@ -57,7 +56,8 @@ def set_up(training: Training, data: BatchSource, runtime: Runtime) -> TrainingS
     reducer = Reducer(wrapped_models, probe, runtime.group, replicas) if replicas > 1 else None
     gradients = Accumulator(training.optimizers, probe, reducer)
     lr = LrAdjuster(
-        data,
+        data.limits,
+        data.noise,
         runtime.meter,
         training.optimizers,
         training.rules,

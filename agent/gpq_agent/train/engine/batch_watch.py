@@ -3,7 +3,7 @@ something new."""
 
 from typing import Dict, Tuple
 
-from gpq_agent.train.attempt.steps import StepRecord
+from gpq_agent.train.attempt.statistics import StepRecord
 from gpq_agent.train.data.sampler import MicroBatch
 from gpq_agent.train.events import BatchBegin, BatchEnd, GradientFacts, OptimizerFacts
 from gpq_agent.train.habits.observers import Observers

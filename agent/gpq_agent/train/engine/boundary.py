@@ -5,11 +5,9 @@ from typing import Optional
 
 from gpq_agent import wire
 from gpq_agent.train.attempt.checkpointer import Checkpointer
-from gpq_agent.train.attempt.ending import Ending
-from gpq_agent.train.attempt.runtime import Recorded, Runtime
+from gpq_agent.train.attempt.runtime import Ending, Recorded, Runtime
 from gpq_agent.train.attempt.shape import BatchShape
-from gpq_agent.train.attempt.statistics import Statistics
-from gpq_agent.train.attempt.steps import StepRecord
+from gpq_agent.train.attempt.statistics import Statistics, StepRecord
 from gpq_agent.train.data.sample_audit import Ledger
 from gpq_agent.train.habits.observers import Observers
 from gpq_agent.train.runtime.agreement import END, EPOCH, STEP, Proposal

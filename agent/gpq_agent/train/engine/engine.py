@@ -11,8 +11,7 @@ from gpq_agent.train.attempt.runtime import Runtime
 from gpq_agent.train.attempt.setup import Training, TrainingSetup, set_up, share_outside, view_of
 from gpq_agent.train.attempt.shape import BatchShape, BatchSource
 from gpq_agent.train.attempt.side_effects import SideEffects
-from gpq_agent.train.attempt.statistics import Statistics
-from gpq_agent.train.attempt.steps import StepRecord
+from gpq_agent.train.attempt.statistics import Statistics, StepRecord
 from gpq_agent.train.data.batches import Limits
 from gpq_agent.train.data.sampler import GlobalSampler, MicroBatch
 from gpq_agent.train.engine.registry import OBSERVERS, OF_OTHER_LOOPS

@@ -8,8 +8,7 @@ from gpq_agent.train import internals
 from gpq_agent.train.attempt.runtime import Runtime
 from gpq_agent.train.attempt.setup import TrainingSetup
 from gpq_agent.train.attempt.shape import BatchShape
-from gpq_agent.train.attempt.statistics import Statistics
-from gpq_agent.train.attempt.steps import StepRecord
+from gpq_agent.train.attempt.statistics import Statistics, StepRecord
 from gpq_agent.train.checkpoints.state_parts import Parts
 from gpq_agent.train.data.sample_audit import Ledger
 from gpq_agent.train.data.sampler import MicroBatch

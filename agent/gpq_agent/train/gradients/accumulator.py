@@ -6,7 +6,7 @@ last micro-batch the sums are added and reduced over replicas before the call re
 piece stay as they are.
 """
 
-from typing import Any, Dict, List, Optional, Sequence
+from typing import Any, Dict, List, Optional, Sequence, Set
 
 import torch
 
@@ -15,10 +15,8 @@ from gpq_agent.train.internals import base_of
 from gpq_agent.train.noise.probe import GradientProbe
 
 from . import flat
-from .marks import Parameter, Reach, is_marked, mark
 from .micro_sums import MicroSums
-from .parameters import JobParameters
-from .recipients import Recipients
+from .parameters import JobParameters, Parameter, Reach, is_marked, mark, parameters_of
 from .reducer import Reducer
 
 
@@ -279,3 +277,34 @@ class Accumulator:
         if not self._sums.by_parameter:
             return {}
         return self._sums.pop(reducer.recipients(), self._micro.past_step)
+
+
+class Recipients:
+    """What has happened in the current micro-batch, for a further backward call in it.
+
+    Most have only one. So this only takes notes, and `catch_up` makes sets of them.
+    """
+
+    def __init__(self) -> None:
+        self.place = 0  # in its step
+        self.recipients: Set[Parameter] = set()  # whose gradients were stashed
+        self.past_step: Set[Parameter] = set()  # whose optimizer made its step
+        # Notes that are not in the sets yet.
+        self.new_recipients: List[Parameter] = []
+        self.new_steps: List[Any] = []  # optimizers
+
+    def begin(self, place: int) -> None:
+        """Another micro-batch."""
+        self.place = place
+        self.past_step.clear()
+        self.recipients.clear()
+        self.new_steps.clear()
+        self.new_recipients = []
+
+    def catch_up(self) -> None:
+        """Another backward call in this micro-batch is about to run."""
+        for optimizer in self.new_steps:
+            self.past_step.update(parameters_of(optimizer))
+        self.new_steps.clear()
+        self.recipients.update(self.new_recipients)
+        self.new_recipients = []

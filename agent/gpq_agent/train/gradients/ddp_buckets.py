@@ -12,7 +12,7 @@ from torch.nn.parallel.scatter_gather import scatter_kwargs
 from gpq_agent.train import internals
 from gpq_agent.train.noise.probe import GradientProbe
 
-from .marks import Parameter
+from .parameters import Parameter
 
 
 class Owner(Protocol):

@@ -15,7 +15,7 @@ import torch
 
 from gpq_agent.train.internals import base_of, version_of
 
-from .marks import Marks, Parameter, mark_of
+from .parameters import Marks, Parameter, mark_of
 
 Gradient = Optional[torch.Tensor]
 

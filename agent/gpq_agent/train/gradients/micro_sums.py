@@ -17,8 +17,7 @@ from gpq_agent.train.internals import (
 
 from . import flat
 from .flat import Zeros, detached_gradients
-from .marks import Marks, Parameter, mark
-from .parameters import JobParameters, parameters_of
+from .parameters import JobParameters, Marks, Parameter, mark, parameters_of
 
 
 class MicroSums:

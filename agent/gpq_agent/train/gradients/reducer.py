@@ -14,8 +14,7 @@ from torch.nn.parallel import DistributedDataParallel
 from gpq_agent.train.noise.probe import GradientProbe
 
 from .ddp_buckets import DdpBuckets
-from .marks import Marks, Parameter, is_marked, mark
-from .unwrapped import OutsideParameters
+from .parameters import Marks, Parameter, is_marked, mark
 
 CHUNK = 1 << 22  # elements to reduce at once
 
@@ -258,3 +257,30 @@ def _chunks(parameters: List[Parameter]) -> List[List[Parameter]]:
                 size = item.numel()
             chunks[-1].append(item)
     return chunks
+
+
+class OutsideParameters:
+    """The parameters that no wrapped model reduces: those of a criterion, or unfrozen later. Every
+    step asks, so it remembers the answer."""
+
+    def __init__(self, buckets: Sequence[DdpBuckets]) -> None:
+        self._buckets = buckets
+        self._inside: Optional[Set[Parameter]] = None
+        self._is_final = False  # it is certain what the wrapped models reduce
+        self._all: List[Parameter] = []  # the list of the last call
+        self._strangers: List[Parameter] = []  # of it
+
+    def among(self, parameters: List[Parameter]) -> List[Parameter]:
+        """The parameters of the list that may have a gradient now."""
+        is_new = self._all is not parameters  # it is another list if an optimizer's has changed
+        if self._is_final and not is_new and not self._strangers:
+            return self._strangers
+        inside = self._inside
+        if inside is None or any(not buckets.knows_reach for buckets in self._buckets):
+            inside = self._inside = set().union(*(buckets.reach for buckets in self._buckets))
+            is_new = True
+            self._is_final = all(buckets.knows_reach for buckets in self._buckets)
+        if is_new:
+            self._all = parameters
+            self._strangers = [item for item in parameters if item not in inside]
+        return [item for item in self._strangers if item.requires_grad]

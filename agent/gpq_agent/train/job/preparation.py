@@ -9,10 +9,9 @@ from gpq_agent.train.errors import GpqTrainError
 from gpq_agent.train.job.components import Components
 from gpq_agent.train.job.resumption import Resumption
 from gpq_agent.train.job.training_data import TrainingData
-from gpq_agent.train.optim.grad_scaler import wrap_scaler
 from gpq_agent.train.optim.lr_rules import Rule, make_rule
-from gpq_agent.train.optim.scheduler_clock import wrap_scheduler
 from gpq_agent.train.optim.step_gate import StepGate
+from gpq_agent.train.optim.wrappers import wrap_scaler, wrap_scheduler
 
 
 class BatchScaling(NamedTuple):

@@ -10,7 +10,7 @@ from gpq_agent.train.errors import GpqTrainError
 from gpq_agent.train.job.components import Components
 from gpq_agent.train.job.training_data import TrainingData
 from gpq_agent.train.optim.inner_optimizers import InnerOptimizer, inner_optimizers
-from gpq_agent.train.optim.scheduler_clock import ScheduleClock
+from gpq_agent.train.optim.progress import ScheduleClock
 
 
 class Resumption:

@@ -11,9 +11,14 @@ import torch
 
 from gpq_agent.train.internals import foreach_mul_
 from gpq_agent.train.noise.noise_scale import NoiseScale
-from gpq_agent.train.noise.norm_sums import MeasuredParameters, NormSums
+from gpq_agent.train.noise.norm_sums import (
+    MeasuredParameters,
+    NormSums,
+    chunks,
+    squares,
+    weighed_squares,
+)
 from gpq_agent.train.noise.preconditioner import Preconditioner, is_adam
-from gpq_agent.train.noise.squares import chunks, squares, weighed_squares
 from gpq_agent.train.telemetry.timing import StepClock
 
 

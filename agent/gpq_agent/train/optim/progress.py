@@ -1,11 +1,56 @@
 """Counts progress: optimizer steps, steps at the base batch size, and clocks for schedulers."""
 
-from typing import Any, Dict, List
+from typing import Any, Dict, List, Sequence
 
 from gpq_agent import wire
 from gpq_agent.train.data.epoch_orders import Cursor
 
-from .scheduler_clock import ScheduleClock
+ROUNDING = 1e-9  # in steps: a sum of gains that misses a whole number by this little has reached it
+
+
+class ScheduleClock:
+    """How often a scheduler's step() runs: turns gains into whole scheduler steps.
+
+    After steps with gains g1..gk since the last call of the scheduler, mean(g) steps are due. With
+    one call per optimizer step that is the gain itself. The fraction is carried over. Gains are in
+    steps at the base batch size.
+    """
+
+    def __init__(self) -> None:
+        self._gain = 0.0  # sum since the last call
+        self._steps = 0  # since the last call
+        self._remainder = 0.0  # due, but not yet a whole step
+        self._is_ahead = False  # the coming step is already counted
+
+    def stepped(self, gain: float) -> None:
+        """The optimizer stepped, or a GradScaler skipped the step. Schedules count both, as in
+        plain PyTorch."""
+        if self._is_ahead:
+            self._is_ahead = False
+            return
+        self._gain += gain
+        self._steps += 1
+
+    def expect(self, gain: float) -> None:
+        """The scheduler was called before the step that it counts."""
+        self._is_ahead = False
+        self.stepped(gain)
+        self._is_ahead = True
+
+    def due(self) -> int:
+        """The scheduler steps to run now. Later calls do not return them again."""
+        if self._steps:
+            self._remainder += self._gain / self._steps
+        self._gain, self._steps = 0.0, 0
+        steps = int(self._remainder + ROUNDING)
+        self._remainder -= steps
+        return steps
+
+    def state_dict(self) -> Sequence[float]:
+        return (self._gain, float(self._steps), self._remainder)
+
+    def load_state_dict(self, state: Sequence[float]) -> None:
+        self._gain, self._steps, self._remainder = float(state[0]), int(state[1]), float(state[2])
 
 
 class ProgressMeter:

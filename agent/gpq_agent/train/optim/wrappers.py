@@ -1,58 +1,12 @@
-"""Decides how often a scheduler's step() runs when a step of the job is worth several at the base
-batch size."""
+"""Makes schedulers and a GradScaler act once per optimizer step, when its gradients are whole."""
 
-from typing import Any, Protocol, Sequence
+import functools
+from typing import Any, Protocol
 
 import torch
 
+from .progress import ScheduleClock
 from .step_gate import StepGate
-
-ROUNDING = 1e-9  # in steps: a sum of gains that misses a whole number by this little has reached it
-
-
-class ScheduleClock:
-    """Turns gains into whole scheduler steps.
-
-    After steps with gains g1..gk since the last call of the scheduler, mean(g) steps are due. With
-    one call per optimizer step that is the gain itself. The fraction is carried over. Gains are in
-    steps at the base batch size.
-    """
-
-    def __init__(self) -> None:
-        self._gain = 0.0  # sum since the last call
-        self._steps = 0  # since the last call
-        self._remainder = 0.0  # due, but not yet a whole step
-        self._is_ahead = False  # the coming step is already counted
-
-    def stepped(self, gain: float) -> None:
-        """The optimizer stepped, or a GradScaler skipped the step. Schedules count both, as in
-        plain PyTorch."""
-        if self._is_ahead:
-            self._is_ahead = False
-            return
-        self._gain += gain
-        self._steps += 1
-
-    def expect(self, gain: float) -> None:
-        """The scheduler was called before the step that it counts."""
-        self._is_ahead = False
-        self.stepped(gain)
-        self._is_ahead = True
-
-    def due(self) -> int:
-        """The scheduler steps to run now. Later calls do not return them again."""
-        if self._steps:
-            self._remainder += self._gain / self._steps
-        self._gain, self._steps = 0.0, 0
-        steps = int(self._remainder + ROUNDING)
-        self._remainder -= steps
-        return steps
-
-    def state_dict(self) -> Sequence[float]:
-        return (self._gain, float(self._steps), self._remainder)
-
-    def load_state_dict(self, state: Sequence[float]) -> None:
-        self._gain, self._steps, self._remainder = float(state[0]), int(state[1]), float(state[2])
 
 
 class Loop(Protocol):
@@ -102,3 +56,37 @@ def wrap_scheduler(scheduler: Any, clock: ScheduleClock, loop: Loop, gate: StepG
 
     members = {"step": step, "__module__": plain.__module__}
     scheduler.__class__ = type(plain.__name__, (plain,), members)
+
+
+def wrap_scaler(scaler: Any, gate: StepGate) -> None:
+    """Its step, unscale_ and update do nothing until the last micro-batch of a step.
+
+    They are replaced on this instance. Outside a loop over the loader, and for optimizers of
+    others, `step` acts as in plain PyTorch.
+    """
+    step, unscale, update = scaler.step, scaler.unscale_, scaler.update
+
+    @functools.wraps(step)
+    def gated_step(optimizer: Any, *args: Any, **kwargs: Any) -> Any:
+        micro = gate.micro
+        if micro is None or not gate.owns(optimizer):
+            return step(optimizer, *args, **kwargs)
+        gate.begin_scaler_step(micro)
+        if not micro.last:
+            gate.hold(optimizer)
+            return None
+        result = step(optimizer, *args, **kwargs)
+        gate.end_scaler_step(optimizer)
+        return result
+
+    @functools.wraps(unscale)
+    def gated_unscale(optimizer: Any) -> None:
+        if gate.last:
+            unscale(optimizer)
+
+    @functools.wraps(update)
+    def gated_update(*args: Any, **kwargs: Any) -> None:
+        if gate.last:
+            update(*args, **kwargs)
+
+    scaler.__dict__.update(step=gated_step, unscale_=gated_unscale, update=gated_update)
