@@ -51,7 +51,6 @@ PLANTED: dict[str, tuple[str, ...]] = {
     "autograd-grad": ("hand-gradient",),
     "unfreeze-group": ("late-group",),
     "criterion-parameters": (),
-    "own-loader": ("own-loader",),
     "range-epochs": ("own-epochs",),
     "break-early": ("own-break",),
     "hook-clip": ("grad-hook",),

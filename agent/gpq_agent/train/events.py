@@ -44,21 +44,14 @@ class SchedulerCall(NamedTuple):
     asked_step: bool
 
 
-class StepOutside(NamedTuple):
-    """An optimizer steps outside the loop over the loader. `after_look`: with a batch that the
-    script took with `next()` from an iterator that is gone."""
-
-    in_epochs: bool
-    after_look: bool
-
-
 class OptimizerFacts(NamedTuple):
-    """Facts of a loop body: was a step called, and which optimizers did not step? What did
-    the script ask for? Was a scheduler called? Did a GradScaler skip the step? Are there more
-    groups?"""
+    """Facts of a loop body: was a step called, and which optimizers did not step? Was there a
+    backward pass? What did the script ask for? Was a scheduler called? Did a GradScaler skip the
+    step? Are there more groups?"""
 
     stepped: bool
     idle: Tuple[str, ...]
+    has_gradients: bool
     asked_step: bool
     asked_sync: bool
     scheduled: bool

@@ -1,5 +1,6 @@
-"""Looking at a batch takes nothing away from the training. If the script trains on that batch anyway, gpq says so."""
+"""Looking at a batch takes nothing away from the training. Training on it is refused."""
 
+import copy
 from typing import Any
 
 import pytest
@@ -34,17 +35,29 @@ def test_looking_at_the_first_batch_loses_neither_the_batch_nor_a_freedom(local:
     assert (this._engine.boundaries.ledger.epochs, this._engine.boundaries.ledger.exact) == (3, 3)
 
 
-def test_a_batch_counts_if_it_is_trained_on_after_its_iterator_is_gone() -> None:
+@pytest.mark.parametrize("epochs", [0, 1])
+def test_a_step_outside_the_loop_over_the_loader_is_refused_and_trains_nothing(epochs: int) -> None:
     this, loader, model, optimizer = begun()
-    batches = []
-    for _ in range(3):
+    before = copy.deepcopy(model)
+    for _ in this.epochs(epochs) if epochs else range(1):
         x, y = next(iter(loader))
-        batches.append(x)
-        clear_first(model, optimizer, lambda: torch.nn.functional.mse_loss(model(x), y))  # noqa: B023
-    assert not torch.equal(batches[0], batches[1])
-    assert not torch.equal(batches[1], batches[2])
-    this._engine.shape.freedoms.agree()
-    assert {"own-next", "own-epochs", "own-break"} <= set(this._engine.shape.freedoms._agreed)
+        with pytest.raises(GpqTrainError, match="called outside the loop over"):
+            clear_first(model, optimizer, lambda: torch.nn.functional.mse_loss(model(x), y))  # noqa: B023
+    assert same(model, before)
+
+
+def test_a_loop_left_before_a_step_uses_no_batch_up() -> None:
+    this, loader, model, optimizer = begun()
+    for _ in this.epochs(1):
+        for number, (x, y) in enumerate(loader):
+            if number == 2:
+                break
+            clear_first(model, optimizer, lambda: torch.nn.functional.mse_loss(model(x), y))  # noqa: B023
+        for x, y in loader:
+            clear_first(model, optimizer, lambda: torch.nn.functional.mse_loss(model(x), y))  # noqa: B023
+    assert same(model, plain(Examples(40), 10, 1))
+    assert "own-break" in this._engine.shape.freedoms._agreed
+    assert (this._engine.boundaries.ledger.epochs, this._engine.boundaries.ledger.exact) == (1, 1)
 
 
 def test_a_second_loop_during_a_batch_is_refused() -> None:

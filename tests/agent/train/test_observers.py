@@ -22,7 +22,6 @@ from gpq_agent.train.events import (
     SchedulerCall,
     SettingsChange,
     StepCall,
-    StepOutside,
 )
 from gpq_agent.train.habits.observer import Habits, JobView, Observer
 from gpq_agent.train.habits.observers import Observers
@@ -33,7 +32,14 @@ from .test_stepping import Examples, job, prepared
 
 Events = Callable[[Observer, torch.nn.Module, torch.optim.Optimizer], Iterable[Habits]]
 QUIET = OptimizerFacts(
-    stepped=True, idle=(), asked_step=False, asked_sync=False, scheduled=False, skipped=False, groups_added=False
+    stepped=True,
+    idle=(),
+    has_gradients=True,
+    asked_step=False,
+    asked_sync=False,
+    scheduled=False,
+    skipped=False,
+    groups_added=False,
 )
 CLEAN = GradientFacts(changed_between=False, replaced=False)
 KINDS = (*OBSERVERS, *OF_OTHER_LOOPS)
@@ -60,10 +66,6 @@ def hand_gradient(observer: Observer, *_: Any) -> list[Habits]:
     return [observer.step_called(StepCall(last=False, without_backward=True))]
 
 
-def own_loader(observer: Observer, *_: Any) -> list[Habits]:
-    return [observer.step_outside(StepOutside(in_epochs=True, after_look=False))]
-
-
 def other_optimizer(observer: Observer, model: torch.nn.Module, _: Any) -> list[Habits]:
     other = torch.optim.SGD(model.parameters(), lr=0.1)
     other.step()
@@ -77,10 +79,11 @@ def uneven_steps(observer: Observer, *_: Any) -> list[Habits]:
 
 def missing_step(observer: Observer, model: torch.nn.Module, _: Any) -> list[Habits]:
     missing = observer.batch_ends(end(stepped=False))
+    skipped = observer.batch_ends(end(stepped=False, has_gradients=False))
     observer.batch_begins(BatchBegin(0, 0))
     with torch.no_grad():
         next(model.parameters()).add_(1.0)
-    return [missing, observer.batch_ends(end(stepped=False))]
+    return [missing, skipped, observer.batch_ends(end(stepped=False))]
 
 
 def two_passes(observer: Observer, *_: Any) -> list[Habits]:
@@ -146,8 +149,7 @@ def own_epochs(observer: Observer, *_: Any) -> list[Habits]:
 
 
 def own_break(observer: Observer, *_: Any) -> list[Habits]:
-    look = StepOutside(in_epochs=False, after_look=True)
-    return [observer.batch_ends(end(left_early=True)), observer.step_outside(look)]
+    return [observer.batch_ends(end(left_early=True))]
 
 
 def part_error(observer: Observer, *_: Any) -> list[Habits]:

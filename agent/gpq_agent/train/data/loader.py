@@ -43,14 +43,9 @@ class Boundaries(Protocol):
     def batch_begins(self, micro: MicroBatch) -> bool:
         """The script is about to get it. False: it gets the whole step again instead."""
 
-    def take_back(self, micro: MicroBatch) -> bool:
-        """The script dropped the first micro-batch of a loop. True: it only looked at it."""
-
-    def looks_over(self) -> bool:
-        """Did the script train on what was taken back? Then it counts after all."""
-
-    def batch_ends(self, micro: MicroBatch, *, first: bool, abandoned: bool) -> bool:
-        """The script is done with it. `first`: of a loop. True: the step is repeated."""
+    def batch_ends(self, micro: MicroBatch, *, left_early: bool) -> bool:
+        """The script is done with it. `left_early`: by a break or an error. Is it used up: did an
+        optimizer step in it, or does the script ask for the next one?"""
 
     def renewed(self) -> bool:
         """Must prefetched batches be fetched again, from the cursor? True once each time."""
@@ -58,7 +53,8 @@ class Boundaries(Protocol):
     def loop_begins(self, *, by_next: bool) -> Optional[int]:
         """The script starts a loop over the loader, or calls next() on it (`by_next`).
 
-        Returns the epoch of job.epochs(), or None if this loop is not part of it.
+        Returns the epoch of job.epochs(), or None if this loop is not part of it. Raises
+        GpqTrainError before job.prepare(), and in the body of another such loop.
         """
 
 
@@ -87,10 +83,7 @@ class Loader:
         self.dataset = dataset
         self.sampler = sampler
         self.counted = 0
-        self._early_exit = False  # the script left the loop early
-        self._look: Optional[MicroBatch] = (
-            None  # the micro-batch that the script has dropped at once
-        )
+        self._early_exit = False  # the script left a loop early in which a batch was used up
         self._engine = engine
         self._has_renewed = False
         self._copied: List[Any] = []  # values of the data set that the workers have
@@ -148,8 +141,6 @@ class Loader:
 
     def _batches(self) -> Iterator[Any]:
         sampler, engine = self.sampler, self._engine
-        if engine.looks_over():
-            self._drop_look()
         epoch = engine.loop_begins(by_next=_is_called_by_next(sys._getframe(1)))
         is_over = sampler.is_over
         if is_over and epoch is not None and sampler.cursor.epoch >= epoch:
@@ -161,8 +152,7 @@ class Loader:
         # A loop without job.epochs() starts the next epoch, even after it left the last one early.
         if is_over or (self._early_exit and epoch is None):
             sampler.seek(sampler.cursor.epoch + 1)
-        self._early_exit, self._look = False, None
-        first = True
+        self._early_exit = is_begun = False
         engine.boundary()
         engine.renewed()
         self._seed_workers()
@@ -180,20 +170,16 @@ class Loader:
             self.counted = micro.step.counts[micro.place]
             if not engine.batch_begins(micro):
                 continue
-            abandoned, repeat = True, False  # the script breaks out of the loop, or fails in it
+            left_early = True  # the script breaks out of the loop, or fails in it
             try:
                 yield batch
-                abandoned = False
+                left_early = False
             finally:
-                if abandoned and first and engine.take_back(micro):
-                    self._look = micro
-                    sampler.seek(*sampler.cursor)
-                else:
-                    self._early_exit = abandoned
-                    repeat = engine.batch_ends(micro, first=first, abandoned=abandoned)
-                    if micro.last and not repeat:
-                        sampler.consumed(micro.step)
-            first = False
+                is_used = engine.batch_ends(micro, left_early=left_early)
+                if is_used and micro.last:
+                    sampler.consumed(micro.step)
+                is_begun = is_begun or is_used
+                self._early_exit = left_early and is_begun
             if micro.last:
                 is_over = sampler.is_over
                 if not is_over:
@@ -207,15 +193,6 @@ class Loader:
         finally:
             if self._engine.is_over():
                 self.sampler.seek(*place)
-
-    def _drop_look(self) -> None:
-        """The script trained on a batch that it seemed only to look at.
-
-        It is used up, like any batch in which a loop ends.
-        """
-        look, self._look, self._early_exit = self._look, None, True
-        if look is not None and look.last:
-            self.sampler.consumed(look.step)
 
     def _renew_workers(self) -> None:
         """Persistent workers keep their copy of the data set. If the script has changed it since,

@@ -16,6 +16,7 @@ from gpq_agent.train.data.batches import Limits
 from gpq_agent.train.data.sampler import GlobalSampler, MicroBatch
 from gpq_agent.train.engine.registry import OBSERVERS, OF_OTHER_LOOPS
 from gpq_agent.train.errors import GpqTrainError
+from gpq_agent.train.events import LoopBegin
 from gpq_agent.train.habits.freedoms import Freedoms, line
 from gpq_agent.train.habits.observer import JobView
 from gpq_agent.train.habits.observers import Observers
@@ -29,7 +30,6 @@ from gpq_agent.train.runtime.environment import Environment
 from .boundary import StepBoundary
 from .failures import FailureHandler
 from .loop import TrainingLoop
-from .loop_start import LoopStart
 from .own_batches import OwnBatches
 
 if TYPE_CHECKING:
@@ -37,7 +37,8 @@ if TYPE_CHECKING:
 
 
 class Engine:
-    """One per job. `loop`: None until the script has prepared its training."""
+    """One per job. `loop`: None until the script has prepared its training. `epoch`: the newest of
+    `job.epochs()`, None before the first."""
 
     def __init__(
         self,
@@ -53,7 +54,7 @@ class Engine:
         self.checkpointer = Checkpointer(runtime)
         self.side_effects = SideEffects(runtime, self.checkpointer.store)
         self.statistics = Statistics(runtime, self.shape)
-        self.start = LoopStart(self.observers)
+        self.epoch: Optional[int] = None
         self.failures = FailureHandler(runtime, self.shape, self.observers)
         self.boundaries = StepBoundary(
             runtime,
@@ -85,7 +86,6 @@ class Engine:
             setup,
             self.shape,
             self.observers,
-            self.start,
             self.steps,
             self.statistics,
             self.boundaries.ledger,
@@ -138,33 +138,29 @@ class Engine:
     def renewed(self) -> bool:
         return self.shape.renewed()
 
-    def looks_over(self) -> bool:
-        return self.start.take_look()
-
     def loop_begins(self, *, by_next: bool) -> Optional[int]:
-        epoch = self.start.begin(by_next=by_next, in_batch=self._in_batch())
-        if not (self.runtime.evaluating or self.runtime.finished):
-            self.runtime.agreement.call = LOOP
-            self.runtime.agreement.meet()
-        if self.loop is not None:  # settings changed by now were changed outside
-            self.loop.gate.note_rates()
-        return epoch
-
-    def batch_begins(self, micro: MicroBatch) -> bool:
         if self.loop is None:
             raise GpqTrainError(
                 "the loader was used before job.prepare()",
                 "call job.prepare(model, optimizer) first",
             )
-        return self.loop.batch_begins(micro)
+        if self._in_batch():
+            raise GpqTrainError(
+                "a loop over the loader started while another one is still in a batch",
+                "use one loop at a time. To look at the data, call next(iter(loader)) and do "
+                "not keep the iterator",
+            )
+        self.loop.loop_begins(LoopBegin(by_next, self.epoch))
+        if not (self.runtime.evaluating or self.runtime.finished):
+            self.runtime.agreement.call = LOOP
+            self.runtime.agreement.meet()
+        return self.epoch
 
-    def take_back(self, micro: MicroBatch) -> bool:
-        return self.loop is not None and self.loop.take_back(micro)
+    def batch_begins(self, micro: MicroBatch) -> bool:
+        return self.loop is not None and self.loop.batch_begins(micro)
 
-    def batch_ends(self, micro: MicroBatch, *, first: bool, abandoned: bool) -> bool:
-        return self.loop is not None and self.loop.batch_ends(
-            micro, first=first, left_early=abandoned
-        )
+    def batch_ends(self, micro: MicroBatch, *, left_early: bool) -> bool:
+        return self.loop is not None and self.loop.batch_ends(micro, left_early=left_early)
 
     # -- told by the job ---------------------------------------------------------------------------
 
@@ -188,7 +184,7 @@ class Engine:
 
     def begin_epoch(self, epoch: int) -> None:
         """`job.epochs()` is about to yield this epoch."""
-        self.start.epoch = epoch
+        self.epoch = epoch
         if self.loop is not None and self.shape.data is not None:
             self.loop.gate.resumes_epoch = self.shape.data.sampler.cursor.consumed > 0
 

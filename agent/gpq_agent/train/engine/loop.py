@@ -12,6 +12,8 @@ from gpq_agent.train.attempt.statistics import Statistics, StepRecord
 from gpq_agent.train.checkpoints.state_parts import Parts
 from gpq_agent.train.data.sample_audit import Ledger
 from gpq_agent.train.data.sampler import MicroBatch
+from gpq_agent.train.errors import GpqTrainError
+from gpq_agent.train.events import LoopBegin
 from gpq_agent.train.habits.observers import Observers
 from gpq_agent.train.optim.lr_rules import Adjustment
 from gpq_agent.train.optim.step_gate import StepGate
@@ -20,7 +22,6 @@ from gpq_agent.train.runtime.agreement import SKIPPED
 from .backward import BackwardCalls
 from .batch_watch import BatchWatch
 from .first_part import FirstPart
-from .loop_start import LoopStart
 from .weighing import Weighing
 
 
@@ -33,7 +34,6 @@ class TrainingLoop:
         setup: TrainingSetup,
         shape: BatchShape,
         observers: Observers,
-        start: LoopStart,
         steps: StepRecord,
         statistics: Statistics,
         ledger: Ledger,
@@ -41,7 +41,8 @@ class TrainingLoop:
     ) -> None:
         self.micro: Optional[MicroBatch] = None
         self._runtime, self._setup, self._shape = runtime, setup, shape
-        self._watch, self._start, self._steps = BatchWatch(observers, steps), start, steps
+        self._observers, self._watch = observers, BatchWatch(observers, steps)
+        self._steps = steps
         self._statistics, self._ledger = statistics, ledger
         self.gate = StepGate(setup.training.optimizers, setup.gradients, self, observers)
         self.weighing = Weighing(setup.gradients, runtime.agreement, runtime.replicas)
@@ -55,6 +56,8 @@ class TrainingLoop:
         )
         self._dropped: Optional[MicroBatch] = None  # the script left the loop in this one
         self._is_new = True  # the script got nothing in this attempt yet
+        self._opening: Optional[LoopBegin] = None  # of a loop in which no batch is used up yet
+        self._is_first_unused = False  # the newest loop did not train in its first batch
 
     def failing(self) -> Optional[MicroBatch]:
         """The micro-batch whose body an error ends. The traceback may or may not keep the loop
@@ -77,6 +80,11 @@ class TrainingLoop:
         return self._runtime.agreement.broadcast(float(metric) if self._runtime.is_lead else None)
 
     # -- told by the loader ------------------------------------------------------------------------
+
+    def loop_begins(self, opening: LoopBegin) -> None:
+        """The script starts a loop over the loader."""
+        self._opening = opening
+        self.gate.note_rates()  # settings changed by now were changed outside
 
     def batch_begins(self, micro: MicroBatch) -> bool:
         """The script is about to get it. False: it gets the whole step again, in another shape."""
@@ -101,40 +109,24 @@ class TrainingLoop:
         self._watch.begins(micro)
         return True
 
-    def take_back(self, micro: MicroBatch) -> bool:
-        """The script dropped the first micro-batch of a loop. If it only looked at it, nothing of
-        it counts. What it changed itself counts as the start of the epoch."""
-        gate, gradients, runtime = self.gate, self._setup.gradients, self._runtime
-        if gate.touched or gradients.passes or self.weighing.called:
-            return False
-        self._drop()
-        # If an error ends the script, the loop may already be gone.
-        self._dropped = None if runtime.evaluation_failed else micro
-        self._start.look()
-        return True
-
-    def _drop(self) -> None:
-        """Nothing of the current micro-batch counts."""
-        self.gate.take_back()
-        self._setup.gradients.leave(drop=True)
-        self._statistics.times.discard()
-        if self._runtime.recorder is not None:
-            self._runtime.recorder.taken_back()
-        self.micro = None
-        self._first_part.close()
-
-    def batch_ends(self, micro: MicroBatch, *, first: bool, left_early: bool) -> bool:
-        """The script is done with it. `first`: of a loop. `left_early`: by a break or an error.
-        True: repeat the step in one piece."""
+    def batch_ends(self, micro: MicroBatch, *, left_early: bool) -> bool:
+        """The script is done with it. `left_early`: by a break or an error. Is it used up: did an
+        optimizer step in it, or does the script ask for the next one? False also repeats a step in
+        one piece."""
         gradients, recorder = self._setup.gradients, self._runtime.recorder
-        if self._runtime.finished:  # and no optimizer stepped
-            self._drop()
-            return False
-        if first:
-            self._start.train()
-        if left_early and not self._runtime.evaluation_failed:
-            self._dropped = micro
         has_gradients = gradients.passes > 0
+        is_used = self.gate.stepped or not left_early
+        is_look = self._opening is not None and not (is_used or has_gradients)
+        if left_early and not self._runtime.evaluation_failed:
+            self._dropped = micro  # if an error ends the script, the loop may already be gone
+        if self._runtime.finished or is_look:
+            self.gate.leave()
+            self._drop()
+            return is_used
+        if self._opening is not None:
+            self._observers.loop_trains(self._opening)
+            self._opening = None
+            self._is_first_unused = not (has_gradients or self.gate.stepped)
         if micro.last and not left_early and self._runtime.replicas > 1 and not has_gradients:
             self._meet_others()
         if not self.gate.stepped or self._runtime.evaluating:
@@ -147,9 +139,10 @@ class TrainingLoop:
         self.micro = None
         if not left_early and self._first_part.is_refused(micro):
             self.gate.note_rates()
-            if recorder is not None:
-                recorder.taken_back()
-            return True
+            is_used = False
+        if not is_used:
+            self._drop()
+            return False
         self._first_part.close()
         gradients.leave(drop=left_early)
         if recorder is not None:
@@ -162,7 +155,7 @@ class TrainingLoop:
             self._setup.probe.finish()
             self._ledger.record_step()
             self._steps.end(real=real)
-        return False
+        return True
 
     # -- told by the step gate ---------------------------------------------------------------------
 
@@ -182,8 +175,20 @@ class TrainingLoop:
         self._statistics.say_ready()
 
     def outside(self) -> None:
-        """An optimizer steps outside the loop over the loader."""
-        self._start.step_outside()
+        """An optimizer steps outside the loop over the loader. Raises GpqTrainError unless this is
+        part of an evaluation or follows the training."""
+        if self._runtime.evaluating or self._runtime.finished:
+            return
+        if self._is_first_unused and self._dropped is None:
+            raise GpqTrainError(
+                "a loader around job.loader() draws a batch ahead, so the last batch of an epoch "
+                "trains after the loop over job.loader() has ended",
+                "iterate over job.loader() itself, and move batches to the GPU in the loop",
+            )
+        raise GpqTrainError(
+            "optimizer.step() was called outside the loop over job.loader()",
+            "take every batch from a loop over job.loader(), and call optimizer.step() in its body",
+        )
 
     def mean_loss(self, loss: Any) -> Any:
         """The mean over replicas of what a closure returned, by their examples."""
@@ -197,6 +202,15 @@ class TrainingLoop:
         return torch.full_like(loss, mean) if isinstance(loss, torch.Tensor) else mean
 
     # -- inside ------------------------------------------------------------------------------------
+
+    def _drop(self) -> None:
+        """Nothing of the current micro-batch counts."""
+        self._setup.gradients.leave(drop=True)
+        self._statistics.times.discard()
+        if self._runtime.recorder is not None:
+            self._runtime.recorder.taken_back()
+        self.micro = None
+        self._first_part.close()
 
     def _must_reshape(self, micro: MicroBatch) -> bool:
         """Models are as they are trained. Must their steps stay in one piece? Collective."""

@@ -23,13 +23,12 @@ from gpq_agent.train.habits.steps.closure import Closure
 from gpq_agent.train.habits.steps.hand_gradient import HandGradient
 from gpq_agent.train.habits.steps.missing_step import MissingStep
 from gpq_agent.train.habits.steps.other_optimizer import OtherOptimizer
-from gpq_agent.train.habits.steps.own_loader import OwnLoader
 from gpq_agent.train.habits.steps.step_value import StepValue
 from gpq_agent.train.habits.steps.uneven_steps import UnevenSteps
 
 # For a loop over job.loader().
 OBSERVERS: Tuple[Type[Observer], ...] = (
-    Closure, StepValue, HandGradient, OwnLoader, OtherOptimizer, UnevenSteps, MissingStep,
+    Closure, StepValue, HandGradient, OtherOptimizer, UnevenSteps, MissingStep,
     TwoPasses, StepBetween, GradientHook,
     OwnFreezing, OwnRate, LateGroup, CommHook, BatchNorm,
     OwnNext, OwnEpochs, OwnBreak, PartError,

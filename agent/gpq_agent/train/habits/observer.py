@@ -25,7 +25,6 @@ from gpq_agent.train.events import (
     SchedulerCall,
     SettingsChange,
     StepCall,
-    StepOutside,
 )
 
 from .table import Habit
@@ -94,10 +93,6 @@ class Observer:
 
     def scheduler_called(self, event: SchedulerCall) -> Habits:
         """A scheduler of the job is called in the loop, with its place."""
-        return ()
-
-    def step_outside(self, event: StepOutside) -> Habits:
-        """An optimizer of the job is called."""
         return ()
 
     def batch_ends(self, event: BatchEnd) -> Habits:

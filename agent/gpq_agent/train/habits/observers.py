@@ -11,7 +11,6 @@ from gpq_agent.train.events import (
     SchedulerCall,
     SettingsChange,
     StepCall,
-    StepOutside,
 )
 
 from .observer import Habits, JobView, Observer
@@ -68,9 +67,6 @@ class Observers:
 
     def scheduler_called(self, event: SchedulerCall) -> None:
         self._emit("scheduler_called", event)
-
-    def step_outside(self, event: StepOutside) -> None:
-        self._emit("step_outside", event)
 
     def batch_ends(self, event: BatchEnd) -> None:
         self.is_attentive = False

@@ -79,6 +79,12 @@ HABITS: Dict[str, Entry] = {
         "call optimizer.step() in every pass of the loop, and gpq accumulates when a batch does "
         "not fit",
     ),
+    "skipped-batch": Entry(
+        ALL,
+        "the loop asked for the next batch without a backward pass in the one before",
+        "train on every batch before the loop asks for the next one, and leave bad examples out of "
+        "the data set",
+    ),
     "uneven-steps": Entry(
         ALL,
         "an optimizer steps only in some passes of the loop ({}), by the loop's own count",
@@ -167,12 +173,6 @@ HABITS: Dict[str, Entry] = {
         "the loop over the loader is outside job.epochs(), so it starts again at epoch 0 after a "
         "restart",
         "use for epoch in job.epochs(count)",
-    ),
-    "own-loader": Entry(
-        ALL,
-        "optimizer.step() runs outside the loop over job.loader(), so every replica trains on all "
-        "of the data",
-        "take the batches from job.loader()",
     ),
 }
 

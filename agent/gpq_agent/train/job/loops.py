@@ -14,7 +14,6 @@ from gpq_agent.train.runtime.rng import generator_states, reseed, set_generators
 def epoch_loop(engine: Engine, sampler: GlobalSampler, count: int) -> Iterator[int]:
     """Epochs up to `count - 1`, from the position of the sampler. Collective at each end."""
     engine.runtime.meter.epochs = count
-    engine.start.in_epochs = True
     while sampler.cursor.epoch < count:
         epoch = sampler.cursor.epoch
         if engine.is_over():

@@ -1,7 +1,7 @@
 """Makes optimizers act once per optimizer step, at the learning rate of the step.
 
 Micro-batches that only accumulate have no effect. Schedulers and checkpoints only ever see the base
-rate. Outside a loop over the loader everything works as in plain PyTorch.
+rate. In evaluations and after the training everything works as in plain PyTorch.
 """
 
 import functools
@@ -34,7 +34,7 @@ class Steps(Protocol):
         """The mean over replicas of the result of a closure. Collective."""
 
     def outside(self) -> None:
-        """An optimizer steps outside the loop over the loader."""
+        """An optimizer steps outside the loop over the loader. Raises GpqTrainError."""
 
 
 class Watch(Protocol):
@@ -91,11 +91,6 @@ class StepGate:
         return bool(self._stepper_ids)
 
     @property
-    def touched(self) -> bool:
-        """Was a step() of an optimizer or a scheduler called in this micro-batch?"""
-        return bool(self._stepper_ids) or self._scheduled
-
-    @property
     def last(self) -> bool:
         """Is the coming optimizer.step() a real one?"""
         return self.micro is None or self.micro.last
@@ -111,11 +106,6 @@ class StepGate:
         self.micro = micro
         self._stepper_ids.clear()
 
-    def take_back(self) -> None:
-        """The script only looked at the micro-batch."""
-        self.asked_sync = self._asked_step = False
-        self.micro = None
-
     def leave(self) -> OptimizerFacts:
         """The body of the loop is over for this micro-batch. Returns what it did."""
         self._check_rates()
@@ -127,6 +117,7 @@ class StepGate:
         facts = OptimizerFacts(
             bool(steppers),
             idle,
+            self._gradients.passes > 0,
             self._asked_step,
             self.asked_sync,
             self._scheduled,

@@ -1,4 +1,4 @@
-"""A micro-batch ends without a step: the loop changes weights or accumulates itself."""
+"""A micro-batch ends without a step: the loop changes weights, accumulates itself or skips it."""
 
 from typing import List, Optional
 
@@ -11,10 +11,10 @@ WATCHED_STEPS = 3  # steps of an attempt in which a change of weights is looked 
 
 
 class MissingStep(Observer):
-    """Tells the two apart: did parameters change anyway? Waits for the device in the first steps,
-    later only if a step is missing."""
+    """Tells them apart: did parameters change anyway, and was there a backward pass? Waits for the
+    device in the first steps, later only if a step is missing."""
 
-    codes = ("hand-step", "hand-accumulation")
+    codes = ("hand-step", "hand-accumulation", "skipped-batch")
 
     def __init__(self, job: JobView) -> None:
         super().__init__(job)
@@ -33,7 +33,7 @@ class MissingStep(Observer):
         changed = self._norms is not None and self._norms != self._measured()
         if changed or self.job.noticed("hand-step"):
             return [Habit("hand-step")]
-        return [Habit("hand-accumulation")]
+        return [Habit("hand-accumulation" if facts.has_gradients else "skipped-batch")]
 
     def first_part_ends(self, event: FirstPartEnd) -> Habits:
         return [Habit("hand-step")] if event.parameters else ()
