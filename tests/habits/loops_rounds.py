@@ -238,6 +238,27 @@ def next_of_epoch(gpq: Any, options: dict[str, Any]) -> Any:
     return model
 
 
+@habit(stops=(14, 18))  # refused at the end of the first epoch, before any stop
+def draws_ahead(gpq: Any, options: dict[str, Any]) -> Any:
+    """a loop over a generator that draws the next batch before it gives one, like the prefetchers of timm and apex"""
+    job, loader, model, optimizer = usual(gpq, options, adamw)
+
+    def prefetched() -> Iterator[Any]:
+        batches = iter(loader)
+        batch = next(batches)
+        for following in batches:
+            yield batch
+            batch = following
+        yield batch
+
+    for _ in job.epochs(EPOCHS):
+        for x, y in prefetched():
+            optimizer.zero_grad()
+            mse_loss(model(x), y).backward()
+            optimizer.step()
+    return model
+
+
 @habit(stops=(14, 18))  # refused in the second loop, before any stop
 def two_loops(gpq: Any, options: dict[str, Any]) -> Any:
     """two loops over the loader in every epoch"""
