@@ -46,6 +46,40 @@ def test_a_step_outside_the_loop_over_the_loader_is_refused_and_trains_nothing(e
     assert same(model, before)
 
 
+def test_a_step_without_gradients_before_the_training_is_as_in_plain_pytorch() -> None:
+    this, loader, model, optimizer = begun()
+    optimizer.step()
+    for _ in this.epochs(1):
+        for x, y in loader:
+            clear_first(model, optimizer, lambda: torch.nn.functional.mse_loss(model(x), y))  # noqa: B023
+    assert same(model, plain(Examples(40), 10, 1))
+    assert not this._engine.shape.freedoms.lost
+
+
+def test_a_loop_that_accumulates_itself_may_step_once_more_after_its_last_batch() -> None:
+    this, loader, model, optimizer = begun()
+    batches = []
+    for _ in this.epochs(1):
+        for number, batch in enumerate(loader):
+            batches.append(batch)
+            torch.nn.functional.mse_loss(model(batch[0]), batch[1]).backward()
+            if number == 2:
+                optimizer.step()
+                optimizer.zero_grad()
+        optimizer.step()
+        with pytest.raises(GpqTrainError, match="called outside the loop over"):
+            optimizer.step()
+    alone = network()
+    other = adam(alone)
+    for group in (batches[:3], batches[3:]):
+        other.zero_grad()
+        for x, y in group:
+            torch.nn.functional.mse_loss(alone(x), y).backward()
+        other.step()
+    assert same(model, alone)
+    assert "hand-accumulation" in this._engine.shape.freedoms._agreed
+
+
 def test_a_loop_left_before_a_step_uses_no_batch_up() -> None:
     this, loader, model, optimizer = begun()
     for _ in this.epochs(1):

@@ -58,6 +58,7 @@ class TrainingLoop:
         self._is_new = True  # the script got nothing in this attempt yet
         self._opening: Optional[LoopBegin] = None  # of a loop in which no batch is used up yet
         self._is_first_unused = False  # the newest loop did not train in its first batch
+        self._is_step_due = False  # the newest batch left gradients and made no step
 
     def failing(self) -> Optional[MicroBatch]:
         """The micro-batch whose body an error ends. The traceback may or may not keep the loop
@@ -116,6 +117,7 @@ class TrainingLoop:
         gradients, recorder = self._setup.gradients, self._runtime.recorder
         has_gradients = gradients.passes > 0
         is_used = self.gate.stepped or not left_early
+        self._is_step_due = has_gradients and not self.gate.stepped and not left_early
         is_look = self._opening is not None and not (is_used or has_gradients)
         if left_early and not self._runtime.evaluation_failed:
             self._dropped = micro  # if an error ends the script, the loop may already be gone
@@ -176,9 +178,12 @@ class TrainingLoop:
 
     def outside(self) -> None:
         """An optimizer steps outside the loop over the loader. Raises GpqTrainError unless this is
-        part of an evaluation or follows the training."""
-        if self._runtime.evaluating or self._runtime.finished:
+        part of an evaluation, follows the training, or ends what the loop accumulated itself."""
+        if self._runtime.evaluating or self._runtime.finished or self._is_step_due:
+            self._is_step_due = False
             return
+        if all(parameter.grad is None for parameter in self.parameters()):
+            return  # nothing to apply: a usual first call before schedulers
         if self._is_first_unused and self._dropped is None:
             raise GpqTrainError(
                 "a loader around job.loader() draws a batch ahead, so the last batch of an epoch "

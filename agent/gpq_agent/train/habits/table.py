@@ -81,9 +81,9 @@ HABITS: Dict[str, Entry] = {
     ),
     "skipped-batch": Entry(
         ALL,
-        "the loop asked for the next batch without a backward pass in the one before",
-        "train on every batch before the loop asks for the next one, and leave bad examples out of "
-        "the data set",
+        "the loop asked for the next batch without a backward pass in the one before, so it skips "
+        "batches, or goes through a loader that draws ahead (timm, apex, Accelerate)",
+        "leave bad examples out of the data set, and iterate over job.loader() itself",
     ),
     "uneven-steps": Entry(
         ALL,
