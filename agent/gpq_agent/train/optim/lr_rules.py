@@ -1,5 +1,5 @@
 """Learning-rate rules: the factor on the base learning rate at another batch size, and the change
-of Adam's betas.
+of Adam's betas, for the batch of each step.
 
 An optimizer changes only for the length of a step.
 """
@@ -194,8 +194,8 @@ class LrAdjuster:
     def factor(self, optimizer: Any) -> float:
         """The factor on the learning rate."""
         total = self._limits.base_batch
+        # Fixed batches may be those of a batch sampler, which differ and have one rate.
         if not self._limits.fixed:
             total = max(self._total, total)
-        # Otherwise batches of a batch sampler differ, and the rate is right for all of them.
         rule = self._rules[id(optimizer)]
         return rule.factor(total_batch=total, gain=self.gain, base_steps=self._meter.base_steps)
