@@ -272,13 +272,20 @@ def choose(rank: int, port: int, folder: Path, limit: int) -> None:
     os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port), GLOO_SOCKET_IFNAME="lo")
     dist.init_process_group("gloo", rank=rank, world_size=3)
     choice.PIECE = 1000
+    sizes, broadcast = [], dist.broadcast
+
+    def counted(tensor: torch.Tensor, src: int, group: dist.ProcessGroup) -> None:
+        sizes.append(tensor.nbytes)
+        broadcast(tensor, src=src, group=group)
+
+    dist.broadcast = counted
     if rank == 1:
         resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
     store = CheckpointStore(str(folder / ("other" if rank else "first")))
     environment = Environment(rank=rank, local_rank=max(rank - 1, 0), replicas=3, launched=True)
     try:
         state = choice.choose_state(store, dist.group.WORLD, environment, lambda line: None) or {}
-        found = [state["weights"].tolist(), mapped_file(state["weights"])]
+        found = [state["weights"].tolist(), mapped_file(state["weights"]), max(sizes)]
     except GpqTrainError as error:
         found = [error.message, error.hint]
     (folder / f"{rank}.json").write_text(json.dumps(found))
@@ -307,7 +314,7 @@ def test_replicas_of_a_server_without_the_checkpoint_map_it_too(tmp_path: Path, 
             replica.join()
     found = [json.loads((tmp_path / f"{rank}.json").read_text()) for rank in range(3)]
     if fits:
-        assert found == 3 * [[list(range(2500)), "state.pt"]]
+        assert found == 3 * [[list(range(2500)), "state.pt", 1000]]
     else:
         assert [words.partition(" (")[0] for words, _ in found] == 3 * [
             "a server cannot keep the checkpoint that rank 0 sends"
