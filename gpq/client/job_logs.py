@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+import base64
+import re
 import time
-from collections.abc import Iterator, Sequence
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from gpq.client import tailing
 from gpq.client.connection import Lasting
 from gpq.client.following import BEGINNING, ENDED, Watcher
 from gpq.errors import GpqError, NotFound, UsageError
 from gpq.rpc import job_answers, requests
+from gpq.rpc.job_answers import LogChunk
+
+# Reads the log at (attempt, offset), or so many bytes before its end
+Read = Callable[[int, int, int], LogChunk]
+# bytes before an attempt's end to look at first, and the factor for each further look
+FIRST_WINDOW, GROWTH = 64 << 10, 8
 
 WAITING = ("pending", "held")
 LOG_SLICE = 20.0  # seconds that one request waits for more of a log
@@ -40,7 +48,7 @@ def log(
         _expect_log(row, watcher, follow=follow)
     place = _LogPosition(job, node, attempt=only)
     if lines is not None:
-        place.attempt, place.offset = tailing.begin(_reader(daemon, job, node), only, lines)
+        place.attempt, place.offset = tail_start(_reader(daemon, job, node), only, lines)
     any_output = False
     follower = _LogFollower(daemon, watcher, place, follow=follow, every=not only)
     for piece in follower.pieces():
@@ -62,7 +70,7 @@ def _expect_log(row: job_answers.JobView, watcher: Watcher, *, follow: bool) -> 
     watcher.note(f"{_unstarted(row)}: see `gpq why {row.id}`")
 
 
-def _reader(daemon: Lasting, job: str, node: str) -> tailing.Read:
+def _reader(daemon: Lasting, job: str, node: str) -> Read:
     def read(attempt: int, offset: int, tail: int) -> job_answers.LogChunk:
         name = node
         if node.isdigit():
@@ -94,7 +102,7 @@ class _LogPosition:
         """Move behind this piece."""
         self.attempt, self.offset = piece.attempt, piece.offset
 
-    def begin(self, attempt: int) -> None:
+    def tail_start(self, attempt: int) -> None:
         """Move to the first byte of another attempt, which may have run elsewhere."""
         self.attempt, self.offset = attempt, 0
         self._forget_name()
@@ -170,7 +178,7 @@ class _LogFollower:
         if piece.data:
             self._place.go_on(piece)
         elif next_attempt and (piece.ended or piece.silent or not self._follow):
-            self._place.begin(next_attempt)
+            self._place.tail_start(next_attempt)
         elif self._is_last(piece):
             return True
         else:
@@ -235,3 +243,54 @@ def _ranked(piece: job_answers.LogChunk, rank: int) -> str:
             f"it ran on {', '.join(piece.nodes) or 'no server yet'}, and numbers start at 0",
         )
     return piece.nodes[rank]
+
+
+def tail_start(read: Read, only: int, lines: int) -> tuple[int, int]:
+    """(attempt, offset) where the last `lines` lines begin: in the attempt `only`, or with 0 in all
+    attempts joined.
+
+    An unfinished line counts. If the log of an attempt is unavailable, the lines begin there,
+    because reading it says why.
+    """
+    attempts = [only] if only else read(0, 0, 1).attempts
+    start = (only, 0)
+    for attempt in reversed(attempts):
+        offset, shortfall = _start_within(read, attempt, lines)
+        start = attempt, offset
+        if shortfall <= 0:
+            break
+        lines = shortfall
+    return start
+
+
+def _start_within(read: Read, attempt: int, lines: int) -> tuple[int, int]:
+    """(offset where they begin in this attempt, how many lines are missing). If its log is
+    unavailable, none is missing."""
+    window = FIRST_WINDOW
+    while True:
+        piece = read(attempt, 0, window)
+        if piece.silent:
+            return 0, 0
+        start = piece.offset - len(base64.b64decode(piece.data)) - piece.skipped
+        starts, count, end = _line_starts(read, piece, lines)
+        if count > lines or (start <= 0 and count == lines):
+            return (starts[0] if lines else end), 0
+        if start <= 0:
+            return 0, lines - count
+        window *= GROWTH
+
+
+def _line_starts(read: Read, piece: LogChunk, most: int) -> tuple[deque[int], int, int]:
+    """(where the last `most` lines begin, how many lines there are, where the log ends), from
+    `piece` to the end of its attempt."""
+    starts: deque[int] = deque(maxlen=most)
+    count, opened = 0, False
+    while piece.data:
+        data = base64.b64decode(piece.data)
+        place = piece.offset - len(data)
+        begins = [] if opened else [0]
+        begins += [match.end() for match in re.finditer(b"\n", data) if match.end() < len(data)]
+        starts.extend(place + index for index in begins)
+        count, opened = count + len(begins), not data.endswith(b"\n")
+        piece = read(piece.attempt, piece.offset, 0)
+    return starts, count, piece.offset

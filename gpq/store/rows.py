@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import logging
 import zlib
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar, get_args
@@ -12,13 +13,15 @@ from typing import Any, TypeVar, get_args
 import msgspec
 
 from gpq import decoding
+from gpq.core.model.accounts import MeanShare
 from gpq.core.model.events import JOURNAL_VERSION, Event, Submitted
 from gpq.core.model.jobs import TERMINAL, Job
-from gpq.core.model.nodes import Reservation
+from gpq.core.model.nodes import Link, Reservation
 from gpq.core.model.profile import Prior, Profile
 from gpq.core.model.snapshot import Snapshot
 from gpq.core.model.units import JobId, NodeId
-from gpq.store import measurements
+
+log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 Row = tuple[object, ...]
@@ -150,14 +153,14 @@ def meta_rows(before: Snapshot, after: Snapshot) -> list[Row]:
         if getattr(before, key) != getattr(after, key)
     ]
     if before.links != after.links:
-        changes.append(("links", measurements.encode_links(after.links)))
+        changes.append(("links", encode_links(after.links)))
     if before.drained != after.drained:
         changes.append(("drained", json.dumps(dict(sorted(after.drained.items())))))
     if before.reservations != after.reservations:
         reservations = [reservation for _, reservation in sorted(after.reservations.items())]
         changes.append(("reservations", encode(reservations)))
     if before.means_kept is not after.means_kept and before.means_kept != after.means_kept:
-        changes.append(("means", measurements.encode_shares(after.means_kept)))
+        changes.append(("means", encode_shares(after.means_kept)))
     return changes
 
 
@@ -166,7 +169,7 @@ def state_of(
 ) -> Snapshot:
     """The state from the rows of table meta, with the live jobs. Raises KeyError, ValueError,
     TypeError and AttributeError for damage."""
-    means = measurements.decode_shares(meta.get("means", "{}"))
+    means = decode_shares(meta.get("means", "{}"))
     lost_ids = json.loads(meta.get("lost_ids", "[]"))
     drained = json.loads(meta.get("drained", "{}"))
     reservations = decode(meta.get("reservations", "[]"), list[Reservation])
@@ -176,10 +179,44 @@ def state_of(
         lost_ids=tuple((int(first), int(last)) for first, last in lost_ids),
         round_at=float(meta.get("round_at", 0.0)),
         priors=priors,
-        links=measurements.decode_links(meta.get("links", "[]")),
+        links=decode_links(meta.get("links", "[]")),
         drained={NodeId(name): str(why) for name, why in drained.items()},
         reservations={reservation.id: reservation for reservation in reservations},
         next_reservation=int(meta.get("next_reservation", 1)),
         means=means,
         means_kept=means,
     )
+
+
+def encode_links(links: Mapping[tuple[NodeId, NodeId], Link]) -> str:
+    return msgspec.json.encode([(*ends, link) for ends, link in sorted(links.items())]).decode()
+
+
+def decode_links(text: str) -> dict[tuple[NodeId, NodeId], Link]:
+    try:
+        rows = decoding.decode(text, list[tuple[str, str, Link]])
+    except msgspec.DecodeError as error:
+        log.warning(
+            "gpq cannot read the measurements between servers, `gpq doctor` repeats them: %s",
+            error,
+        )
+        return {}
+    return {(NodeId(first), NodeId(second)): link for first, second, link in rows}
+
+
+def encode_shares(means: Mapping[JobId, MeanShare]) -> str:
+    """GPU-seconds and seconds, to the tenth."""
+    short = {
+        int(job): (round(mean.gpu_seconds, 1), round(mean.seconds, 1))
+        for job, mean in sorted(means.items())
+    }
+    return msgspec.json.encode(short).decode()
+
+
+def decode_shares(text: str) -> dict[JobId, MeanShare]:
+    try:
+        sums = decoding.decode(text, dict[int, tuple[float, float]])
+    except msgspec.DecodeError as error:
+        log.warning("gpq cannot read the past fair shares of jobs and counts them again: %s", error)
+        return {}
+    return {JobId(job): MeanShare(*mean) for job, mean in sums.items()}

@@ -31,7 +31,7 @@ from gpq.core.model.placements import BatchOrder, Exit, Placement
 from gpq.core.model.profile import Noise, Prior, Profile, ProfileRow
 from gpq.core.model.units import DeviceId, JobId, NodeId
 from gpq.ports import Wanted
-from gpq.store import measurements, past
+from gpq.store import past, rows
 from gpq.store.sqlite import SqliteStore
 from tests.support.memory_store import MemoryStore
 
@@ -233,9 +233,9 @@ def test_measurements_between_servers_are_remembered(store: AnyStore) -> None:
 
 
 def test_unreadable_measurements_are_dropped_and_stop_nothing(caplog: pytest.LogCaptureFixture) -> None:
-    assert measurements.decode_links("[]") == {}
+    assert rows.decode_links("[]") == {}
     for text in ("", "{}", '[["a", "b"]]', '[["a", "b", {"latency": "x"}]]'):
-        assert measurements.decode_links(text) == {}
+        assert rows.decode_links(text) == {}
     assert "gpq doctor" in caplog.text
 
 

@@ -10,8 +10,8 @@ from gpq.core.model.jobs import HOLDS_DEVICES, Job, JobState
 from gpq.core.model.placements import Exit, Placement
 from gpq.core.model.snapshot import Snapshot
 from gpq.core.model.units import JobId
-from gpq.core.rounds.rounds import sanity
 from tests.dst.schedule import Schedule, Violation
+from tests.support.sanity import sanity
 
 if TYPE_CHECKING:
     from tests.dst.disk import Disk

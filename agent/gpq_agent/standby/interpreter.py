@@ -26,8 +26,7 @@ from gpq_agent import wire  # noqa: E402
 from gpq_agent.node.host import passing  # noqa: E402
 from gpq_agent.node.replicas import replicas  # noqa: E402
 from gpq_agent.node.shim import launch  # noqa: E402
-from gpq_agent.standby import modules, script, variables  # noqa: E402
-from gpq_agent.standby.mark import rename  # noqa: E402
+from gpq_agent.standby import modules, script  # noqa: E402
 
 
 class Replica(Exception):
@@ -57,7 +56,7 @@ def main() -> None:
     script.adopt(env)
     if order.ranks:
         _replicas(order.ranks)
-    variables.watch(argv)
+    script.watch(argv)
     script.run(argv)
 
 
@@ -77,7 +76,7 @@ def _wait(
             problem = _problem(imported)
             passing.send(channel, {"fit": not problem, "problem": problem})
             continue
-        if not rename(request["env"][wire.ENV_MARK]):
+        if not script.rename(request["env"][wire.ENV_MARK]):
             os._exit(0)
         channel.close()
         return wire.StartOrder(**request["order"]), request["env"], request["cores"], gpus

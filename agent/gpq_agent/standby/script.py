@@ -1,12 +1,29 @@
-"""Runs a script in this process as `python SCRIPT` does."""
+"""Runs a script in this process as `python SCRIPT` does.
+
+A standby has imported what reads variables while it is imported. If the script sets such a variable
+before `gpq.init`, it starts again in a new interpreter, and the agent makes no more standbys for
+it.
+"""
 
 import builtins
+import ctypes
 import importlib.machinery
 import io
 import os
+import signal
 import sys
 import types
-from typing import Dict, List
+from typing import Dict, List, NoReturn
+
+from gpq_agent import wire
+
+CHANGES = ("os.putenv", "os.unsetenv")  # audit events of Python
+STARTS_AGAIN = (
+    "gpq: the script changes {}, which torch reads when it is imported. It starts again in a new"
+    " interpreter\n"
+)
+
+ENV_START, ENV_END = 47, 48  # fields 50 and 51 of /proc/PID/stat, counted after the name
 
 
 def adopt(env: Dict[str, str]) -> None:
@@ -51,3 +68,51 @@ def _main_module(path: str) -> Dict[str, object]:
     )
     sys.modules["__main__"] = main
     return main.__dict__
+
+
+def rename(mark: str) -> bool:
+    """Write the mark of an attempt over that of the standby, where the kernel reads it. All forks
+    have it from then on. False if that is not possible here."""
+    name = wire.ENV_MARK.encode("ascii") + b"="
+    try:
+        with open("/proc/self/stat", "rb") as stream:
+            fields = stream.read().rpartition(b")")[2].split()
+        begin, end = int(fields[ENV_START]), int(fields[ENV_END])
+        if begin == 0 or len(mark) > len(wire.STANDBY_MARK):
+            return False
+        place = ctypes.string_at(begin, end - begin).find(name + wire.STANDBY_MARK.encode("ascii"))
+        if place < 0:
+            return False
+        entry = (name + mark.encode("utf-8")).ljust(len(name) + len(wire.STANDBY_MARK), b"\0")
+        ctypes.memmove(begin + place, entry, len(entry))
+        with open("/proc/self/environ", "rb") as stream:
+            return name + mark.encode("utf-8") in stream.read().split(b"\0")
+    except (OSError, ValueError, IndexError):
+        return False
+
+
+def watch(argv: List[str]) -> None:
+    """Watch the variables until `gpq.init`. `argv`: the script's command."""
+    env, cwd = dict(os.environ), os.getcwd()
+    is_over = False
+
+    def hook(event: str, arguments: tuple) -> None:  # type: ignore[type-arg]
+        nonlocal is_over
+        if is_over:
+            return
+        is_over = event == wire.AUDIT_INIT
+        if event in CHANGES and os.fsdecode(arguments[0]).startswith(wire.READ_AT_IMPORT):
+            is_over = True
+            os.chdir(cwd)
+            _start_again(os.fsdecode(arguments[0]), argv, env)
+
+    sys.addaudithook(hook)
+
+
+def _start_again(name: str, argv: List[str], env: "dict[str, str]") -> NoReturn:
+    """What the script has printed and not flushed is lost, and printed again."""
+    wire.write_json(os.path.join(env[wire.ENV_RUN_DIR], wire.COLD), {"variable": name})
+    os.write(2, STARTS_AGAIN.format(name).encode())
+    for number in (signal.SIGPIPE, signal.SIGXFSZ):
+        signal.signal(number, signal.SIG_DFL)
+    os.execvpe(argv[0], argv, env)

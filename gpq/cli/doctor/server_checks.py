@@ -3,7 +3,9 @@ The verdicts are in `server_lines` and `server_gpu_lines`."""
 
 from __future__ import annotations
 
+import os
 import resource
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -13,14 +15,16 @@ from gpq import config
 from gpq.cli.doctor import link_checks, server_gpu_lines, server_lines
 from gpq.cli.doctor.errands import errand, job_environment, side_by_side
 from gpq.cli.doctor.server_lines import Told
-from gpq.cli.doctor.ssh_settings import ssh
 from gpq.cli.doctor.verdicts import Check
 from gpq.client.connection import call
 from gpq.config import NodeConfig
+from gpq.connectors.ssh import Target
 from gpq.options import environment
 from gpq.rpc import node_answers, requests
 from gpq.rpc.node_answers import NodeView
 from gpq.views.plain import safe
+
+SSH_LIMIT = 5.0  # seconds
 
 EXAMINE, DRIVER, TORCH = 20.0, 40.0, 75.0  # seconds
 
@@ -128,3 +132,30 @@ class _Checkup:
                 yield link_checks.Server(
                     self.nodes[name], self._python(name), examination.facts, examination.torch
                 )
+
+
+def ssh(name: str, node: NodeConfig) -> Check:
+    """How ssh reads the settings, including ~/.ssh/config. Connects to nothing."""
+    target = Target(
+        node.host, node.port, os.path.expanduser(node.identity), tuple(node.ssh or ["ssh"])
+    )
+    argv = [*target.argv("-G"), "--", target.host]
+    try:
+        result = subprocess.run(
+            argv, capture_output=True, text=True, timeout=SSH_LIMIT, stdin=subprocess.DEVNULL,
+            check=False,
+        )  # fmt: skip
+    except (OSError, subprocess.TimeoutExpired) as error:
+        fix = "install the OpenSSH client, or correct `ssh` in config.toml"
+        return Check("ssh", "fail", f"{argv[0]}: {error}", fix, name)
+    settings = dict(line.partition(" ")[::2] for line in result.stdout.splitlines())
+    if result.returncode != 0 or "hostname" not in settings:
+        messages = result.stderr.strip().splitlines() or [f"exit {result.returncode}"]
+        fix = "correct ~/.ssh/config. `ssh -G HOST` shows how ssh reads it"
+        return Check("ssh", "fail", messages[-1], fix, name)
+    finding = (
+        f"{settings.get('user', '')}@{settings['hostname']}, port {settings.get('port', '22')}"
+    )
+    if settings.get("proxyjump", "none") != "none":
+        finding += f", through {settings['proxyjump']}"
+    return Check("ssh", "ok", finding, "", name)

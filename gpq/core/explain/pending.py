@@ -6,7 +6,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from gpq.core.explain.gate_reasons import behind_gate
 from gpq.core.explain.obstacles import (
     drains,
     never_elsewhere,
@@ -25,17 +24,23 @@ from gpq.core.explain.start_window import window
 from gpq.core.feasibility import environments
 from gpq.core.feasibility.checkpoints import out_of_reach
 from gpq.core.feasibility.device_status import out_of_use
-from gpq.core.feasibility.gates import closed
+from gpq.core.feasibility.gates import array_limit, array_of, closed, halted, may_be_gated
 from gpq.core.feasibility.mobility import held_by
 from gpq.core.feasibility.orphans import at_large, must_wait
 from gpq.core.feasibility.reservations import barred
 from gpq.core.feasibility.shapes import gpu_range, nodes_up, usable
 from gpq.core.freedoms import words
 from gpq.core.freedoms.freedoms import bound
-from gpq.core.model.jobs import Job, JobState, Level
+from gpq.core.model.jobs import HOLDS_DEVICES, Dependency, Job, JobState, Level, On
 from gpq.core.model.placements import Shape
 from gpq.core.model.snapshot import Snapshot
 from gpq.core.model.units import JobId, NodeId
+
+_CODES = {
+    On.OK: "waits-for-success",
+    On.NOTOK: "waits-for-failure",
+    On.ANY: "waits-for-end",
+}
 
 KEEPS_IDLE = ("fifo", "backfill")  # policies that keep GPUs idle for a job that needs several
 
@@ -215,3 +220,54 @@ def _would_fit_now(job: Job, fewest: int, free: Mapping[NodeId, int]) -> list[Re
 
 def _before(rival: Job, job: Job) -> bool:
     return (-rival.spec.priority, rival.id) < (-job.spec.priority, job.id)
+
+
+def behind_gate(snapshot: Snapshot, job: Job) -> JobReasons | None:
+    """The whole answer about the gate that keeps `job` waiting. None if there is no such gate."""
+    headline = closed(snapshot).get(job.id) if may_be_gated(job) else None
+    if headline is None:
+        return None
+    reasons = [_prerequisite(snapshot, dependency) for dependency in job.awaits]
+    remedies = []
+    if job.awaits and job.id in halted(snapshot):
+        remedies.append(reason("requeue-chain"))
+    if job.awaits:
+        remedies.append(reason("edit-after", job=job.id))
+    wait = job.spec.begin - snapshot.now
+    if wait > 0:
+        reasons.append(reason("begins-later", wait=wait))
+        remedies.append(reason("edit-begin", job=job.id))
+    if not reasons and job.spec.seat is not None:
+        reasons.append(_full_array(snapshot, job))
+        remedies.append(reason("edit-array-limit", array=array_of(job), limit=array_limit(job) + 1))
+    code = f"gate-{_gate(snapshot, job)}"
+    return JobReasons(reason(code, line=headline), tuple(reasons), tuple(remedies))
+
+
+def _gate(snapshot: Snapshot, job: Job) -> str:
+    if job.unmet:
+        return "unmet"
+    if job.awaits:
+        return "after"
+    if job.spec.begin > snapshot.now:
+        return "begin"
+    return "array"
+
+
+def _prerequisite(snapshot: Snapshot, dependency: Dependency) -> Reason:
+    prerequisite = snapshot.jobs.get(dependency.job)
+    facts = (
+        f" ({prerequisite.name or prerequisite.spec.argv[0]}, {prerequisite.state})"
+        if prerequisite is not None
+        else ""
+    )
+    return reason(_CODES[dependency.on], job=dependency.job, facts=facts)
+
+
+def _full_array(snapshot: Snapshot, job: Job) -> Reason:
+    array = array_of(job)
+    count = sum(
+        sibling.state in HOLDS_DEVICES and array_of(sibling) == array
+        for sibling in snapshot.jobs.values()
+    )
+    return reason("array-full", count=count, array=array, limit=array_limit(job))

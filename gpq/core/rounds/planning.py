@@ -11,6 +11,7 @@ from gpq.core.feasibility.orphans import must_wait
 from gpq.core.feasibility.shapes import shape_on
 from gpq.core.freedoms.habits import blamed
 from gpq.core.goodput.priors import timed
+from gpq.core.model.accounts import Promise
 from gpq.core.model.actions import Action, Launch, OfAttempt, Retune, Stop
 from gpq.core.model.events import Event, Launched, Retuned, StopSent
 from gpq.core.model.jobs import HOLDS_DEVICES, DesiredState, Job, JobState, Level, StopReason
@@ -18,8 +19,7 @@ from gpq.core.model.placements import BatchOrder, Placement
 from gpq.core.model.snapshot import Snapshot
 from gpq.core.model.units import DeviceId, JobId, NodeId, Seconds
 from gpq.core.rounds.batch_orders import first_order, needs_lost, retunes
-from gpq.core.rounds.handover import stoppable
-from gpq.core.rounds.promises import promise
+from gpq.core.rounds.motives import goodput_ratio
 from gpq.core.rounds.rendezvous_ports import lease, leased
 
 CANCEL_GRACE: Seconds = 10.0  # between TERM and KILL of a cancelled job
@@ -197,3 +197,42 @@ def repeat(snapshot: Snapshot, node: NodeId) -> list[OfAttempt]:
         elif job.order.seq > 0 and job.state is JobState.RUNNING and node == placement.parts[0][0]:
             actions.append(Retune(name, job.attempt, node, job.order, "repeated"))
     return actions
+
+
+def promise(snapshot: Snapshot, job: Job, placement: Placement) -> Promise | None:
+    """None for a first start, for as many GPUs as before, and if the goodput is not known."""
+    if not job.attempt or placement.replicas == job.last_replicas:
+        return None
+    ratio = goodput_ratio(timed(job, snapshot), placement)
+    if ratio is None:
+        return None
+    return Promise(ratio, snapshot.config.restart_cost(job))
+
+
+def stoppable(
+    moves: Mapping[JobId, Placement], holders: Mapping[tuple[NodeId, DeviceId], JobId]
+) -> set[JobId]:
+    """The jobs of `moves` that need not wait for another to leave. All others keep training until
+    then: stopped now, they would stand still.
+
+    moves: where jobs that run are to go. holders: who holds each device.
+
+    A job that waits for itself in the end, such as one of two that swap places, does not wait.
+    """
+    blockers = {
+        name: {holders[device] for device in placement.devices if device in holders} - {name}
+        for name, placement in moves.items()
+    }
+    return {name for name in moves if not blockers[name] or name in _reached(name, blockers)}
+
+
+def _reached(name: JobId, blockers: Mapping[JobId, set[JobId]]) -> set[JobId]:
+    """The jobs for whose devices it waits, and those for whose devices these wait, and so on."""
+    reached: set[JobId] = set()
+    queue = [*blockers[name]]
+    while queue:
+        blocker = queue.pop()
+        if blocker not in reached:
+            reached.add(blocker)
+            queue += blockers.get(blocker, ())
+    return reached

@@ -9,33 +9,34 @@ from dataclasses import dataclass, replace
 from gpq.core.accounting import accrual
 from gpq.core.accounting.fairness import counted
 from gpq.core.feasibility.environments import wanted as wanted_checks
-from gpq.core.feasibility.gates import next_opening, opened
-from gpq.core.feasibility.idle_gpus import capped
-from gpq.core.feasibility.mobility import evacuated, held_by, settled_at
+from gpq.core.feasibility.gates import next_opening
+from gpq.core.feasibility.idle_gpus import reclaimed
+from gpq.core.feasibility.mobility import settled_at
 from gpq.core.feasibility.owners import presence
 from gpq.core.feasibility.reservations import next_change
 from gpq.core.freedoms.habits import joined, without_accepted
 from gpq.core.model.actions import Action, Forget, Stop
 from gpq.core.model.events import (
     TRIGGERS,
+    Cancelled,
     EnvironmentSeen,
     Event,
     Exited,
+    Held,
     NodeSeen,
     NodeSilent,
     Profiled,
+    Released,
 )
-from gpq.core.model.jobs import HOLDS_DEVICES, Allotment, Job, JobState
+from gpq.core.model.jobs import HOLDS_DEVICES, DesiredState, Job, JobState
 from gpq.core.model.nodes import Device, Node, NodeState
 from gpq.core.model.placements import Placement, Shape
 from gpq.core.model.policy import Policy, shape_of
-from gpq.core.model.snapshot import Snapshot
+from gpq.core.model.snapshot import Config, Snapshot
 from gpq.core.model.units import JobId, NodeId, Seconds
-from gpq.core.rounds.background import decided
 from gpq.core.rounds.motives import Reallocation, motives, reallocations
-from gpq.core.rounds.offering import offered
+from gpq.core.rounds.offering import allocate_for
 from gpq.core.rounds.planning import issued, plan, time_left, wished_stop
-from gpq.core.rounds.settling import settle
 from gpq.core.state.apply_events import fold
 
 
@@ -108,7 +109,7 @@ def decide(
 
 
 def _round(snapshot: Snapshot, policy: Policy) -> Round:
-    allotments, placements = _decided(snapshot, policy)
+    allotments, placements = allocate_for(snapshot, policy)
     allocation = {name: shape_of(allotment) for name, allotment in allotments.items()}
     reasons = motives(snapshot, placements)
     changes = reallocations(snapshot, placements, reasons)
@@ -124,19 +125,6 @@ def _issued(actions: Iterable[Action], now: Seconds) -> list[Event]:
     """The facts that these orders were given."""
     events = (issued(action, now) for action in actions)
     return [event for event in events if event is not None]
-
-
-def _decided(
-    snapshot: Snapshot, policy: Policy
-) -> tuple[dict[JobId, Allotment], dict[JobId, Placement]]:
-    """What `policy` gives to whom, and where. It may move a job that runs cramped, but not stop it
-    for nothing."""
-    offer, mover = offered(opened(snapshot))
-    allotments, placements = decided(evacuated(capped(offer)), policy)
-    if mover is None or mover in placements:
-        return allotments, placements
-    offer, _ = offered(opened(snapshot), moving=False)
-    return decided(evacuated(capped(offer)), policy)
 
 
 def _forgets(before: Snapshot, after: Snapshot, journal: Sequence[Event]) -> list[Forget]:
@@ -250,17 +238,53 @@ def _next_moment(job: Job, snapshot: Snapshot) -> Seconds:
     return moment
 
 
-def sanity(snapshot: Snapshot) -> list[str]:
-    """Invariants between rounds, as sentences. Empty if all hold. For tests and the simulator."""
-    violations: list[str] = []
-    owners: dict[object, JobId] = {}
-    for job in snapshot.jobs.values():
-        if (job.placement is not None) != (job.state in HOLDS_DEVICES):
-            violations.append(f"job {job.id} is {job.state} and holds {job.placement}")
-        for device in job.placement.devices if job.placement else ():
-            if device in owners:
-                violations.append(f"{device} is given to job {owners[device]} and to job {job.id}")
-            owners[device] = job.id
-    if len(held_by(snapshot)) != len(owners):
-        violations.append("held_by disagrees with the placements")
-    return violations
+def settle(snapshot: Snapshot, names: Iterable[JobId] | None = None) -> list[Event]:
+    """Immediate consequences for jobs that hold nothing, all of them or the named ones: a wish
+    needs no round."""
+    events: list[Event] = [*reclaimed(snapshot)]
+    pending, run = JobState.PENDING, DesiredState.RUN
+    for name in sorted(snapshot.jobs if names is None else names):
+        job = snapshot.jobs[name]
+        if job.placement is not None:
+            continue
+        if (
+            job.wish is run
+            and job.state is pending
+            and not (job.unmet or job.crashes or job.quick_failures)
+        ):
+            continue  # nearly all
+        event = _consequence(job, snapshot)
+        if event is not None:
+            events.append(event)
+    return events
+
+
+def _consequence(job: Job, snapshot: Snapshot) -> Event | None:
+    """The immediate consequence for one job that holds nothing."""
+    if job.wish is DesiredState.CANCEL:
+        return Cancelled(snapshot.now, job.id)
+    if job.state is JobState.HELD and job.wish in (DesiredState.RUN, DesiredState.REQUEUE):
+        return None if job.unmet else Released(snapshot.now, job.id)
+    if job.state is not JobState.PENDING:
+        return None
+    if job.wish is DesiredState.HOLD:
+        return Held(snapshot.now, job.id)
+    why = _hold_reason(job, snapshot.config)
+    return Held(snapshot.now, job.id, f"held: {why}") if why else None
+
+
+def _hold_reason(job: Job, config: Config) -> str:
+    """Why gpq holds a job that its user wants to run. "" if it does not."""
+    if job.unmet:
+        return f"{job.unmet}. `gpq release {job.id}` runs it anyway"
+    if job.crashes >= config.max_crashes:
+        return (
+            f"its server went down or its supervisor was killed {job.crashes} times in a row while"
+            f" it ran. `gpq release {job.id}` tries again"
+        )
+    if job.quick_failures >= config.max_quick_failures:
+        return (
+            f"failed {job.quick_failures} times in a row, each within"
+            f" {config.quick_failure_seconds:.0f} s. `gpq release {job.id}` tries again"
+        )
+    return ""

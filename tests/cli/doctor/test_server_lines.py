@@ -10,7 +10,7 @@ import pytest
 
 from gpq.cli.doctor import link_lines, server_gpu_lines, server_lines
 from gpq.cli.doctor.link_checks import disjoint
-from gpq.cli.doctor.ssh_settings import ssh
+from gpq.cli.doctor.server_checks import ssh
 from gpq.cli.doctor.verdicts import Check
 from gpq.config import NodeConfig
 from gpq.rpc.node_answers import DeviceView, NodeView, ProcessView

@@ -11,7 +11,7 @@ from msgspec import structs
 
 from gpq.cli.jobs.logs import Transcript
 from gpq.cli.shared import output
-from gpq.client import tailing
+from gpq.client import job_logs
 from gpq.rpc.job_answers import LogChunk
 
 
@@ -34,7 +34,7 @@ class Written:
 
 
 def from_there(written: Written, only: int, lines: int) -> list[bytes]:
-    attempt, offset = tailing.begin(written.read, only, lines)
+    attempt, offset = job_logs.tail_start(written.read, only, lines)
     last = attempt if only else len(written.attempts)
     return [written.attempts[number - 1][offset if number == attempt else 0 :] for number in range(attempt, last + 1)]
 
@@ -46,7 +46,7 @@ def lines_of(logs: list[bytes]) -> list[bytes]:
 @pytest.mark.parametrize("seed", range(200))
 def test_the_last_lines_are_what_tail_prints(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     chance = random.Random(seed)
-    monkeypatch.setattr(tailing, "FIRST_WINDOW", chance.choice([1, 2, 7, 64]))
+    monkeypatch.setattr(job_logs, "FIRST_WINDOW", chance.choice([1, 2, 7, 64]))
     attempts = [
         b"".join(b"x" * chance.choice([0, 0, 1, 5, 40]) + b"\n" for _ in range(chance.randrange(8)))
         + chance.choice([b"", b"y"])
@@ -64,14 +64,14 @@ def test_the_last_lines_are_what_tail_prints(seed: int, monkeypatch: pytest.Monk
 def test_only_the_end_of_a_long_log_is_read() -> None:
     written = Written([b"line of the log\n" * 1_000_000], 32 << 10)
     assert from_there(written, 0, 100) == [b"line of the log\n" * 100]
-    assert written.given <= 2 * tailing.FIRST_WINDOW
+    assert written.given <= 2 * job_logs.FIRST_WINDOW
 
 
 def test_a_job_without_attempts_and_a_silent_attempt_begin_at_their_start() -> None:
-    assert tailing.begin(Written([], 10).read, 0, 5) == (0, 0)
-    assert tailing.begin(Written([b"1\n2\n", b"3\n"], 10, silent=1).read, 0, 1) == (2, 0)
-    assert tailing.begin(Written([b"1\n2\n", b"3\n"], 10, silent=1).read, 0, 2) == (1, 0)
-    assert tailing.begin(Written([b"1\n2\n", b"3\n"], 10, silent=2).read, 0, 2) == (2, 0)
+    assert job_logs.tail_start(Written([], 10).read, 0, 5) == (0, 0)
+    assert job_logs.tail_start(Written([b"1\n2\n", b"3\n"], 10, silent=1).read, 0, 1) == (2, 0)
+    assert job_logs.tail_start(Written([b"1\n2\n", b"3\n"], 10, silent=1).read, 0, 2) == (1, 0)
+    assert job_logs.tail_start(Written([b"1\n2\n", b"3\n"], 10, silent=2).read, 0, 2) == (2, 0)
 
 
 def test_what_a_server_says_of_a_log_cannot_control_the_terminal(capfdbinary: pytest.CaptureFixture[bytes]) -> None:
@@ -93,5 +93,5 @@ def test_the_gap_that_the_log_limit_leaves_does_not_count_as_a_line() -> None:
         data, after, skipped = pieces[offset]
         return LogChunk(1, "a", base64.b64encode(data).decode(), after, False, [1], ["a"], "running", skipped=skipped)
 
-    assert tailing.begin(read, 0, 2) == (1, 100)
-    assert tailing.begin(read, 0, 3) == (1, 2)
+    assert job_logs.tail_start(read, 0, 2) == (1, 100)
+    assert job_logs.tail_start(read, 0, 3) == (1, 2)

@@ -17,8 +17,7 @@ from gpq.core.model.policy import shape_of
 from gpq.core.model.snapshot import Config, Snapshot
 from gpq.core.model.units import JobId, NodeId
 from gpq.core.rounds.reconcile import leftovers
-from gpq.core.rounds.rounds import decide
-from gpq.core.rounds.settling import settle
+from gpq.core.rounds.rounds import decide, settle
 from gpq.core.state.apply_events import fold
 from gpq.core.state.attempt_end import conclude, joint_exit
 from gpq.policies.registry import policy

@@ -14,10 +14,11 @@ from gpq.core.model.jobs import Job, JobState, StopReason
 from gpq.core.model.placements import Exit
 from gpq.core.model.snapshot import Snapshot
 from gpq.core.model.units import JobId, NodeId
-from gpq.core.rounds.rounds import Decision, decide, sanity
+from gpq.core.rounds.rounds import Decision, decide
 from gpq.policies.registry import POLICIES
 from tests.support.builders import black_box, brief, job, node, on, running, snapshot, spec
 from tests.support.explanations import explain
+from tests.support.sanity import sanity
 
 A = node("a", 4)
 

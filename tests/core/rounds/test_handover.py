@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from gpq.core.model.placements import Placement
 from gpq.core.model.units import DeviceId, JobId, NodeId
-from gpq.core.rounds.handover import stoppable
+from gpq.core.rounds.planning import stoppable
 
 SERVER = NodeId("a")
 

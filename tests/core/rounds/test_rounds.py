@@ -29,12 +29,13 @@ from gpq.core.model.policy import Policy
 from gpq.core.model.snapshot import Snapshot
 from gpq.core.model.units import JobId, NodeId
 from gpq.core.rounds.planning import plan, repeat
-from gpq.core.rounds.rounds import Decision, decide, due, next_round, sanity
+from gpq.core.rounds.rounds import Decision, decide, due, next_round
 from gpq.policies.fifo import Fifo
 from gpq.policies.registry import POLICIES
 from tests.support.builders import black_box, brief, command, job, node, on, program, running, snapshot, spec
 from tests.support.examples import examples
 from tests.support.programs import Program
+from tests.support.sanity import sanity
 from tests.support.sim_world import SimWorld
 
 

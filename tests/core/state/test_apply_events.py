@@ -13,7 +13,7 @@ from gpq.core.model.events import TimingSums
 from gpq.core.model.jobs import Dependency, DesiredState, Job, JobState, Seat, StopReason
 from gpq.core.model.placements import BatchOrder, Exit, Placement
 from gpq.core.model.units import JobId, NodeId
-from gpq.core.rounds.settling import settle
+from gpq.core.rounds.rounds import settle
 from gpq.core.state.apply_events import fold
 from gpq.core.state.job_events import apply
 from tests.support.builders import DECLARED, black_box, job, node, on, running, snapshot, spec

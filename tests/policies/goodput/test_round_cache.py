@@ -9,7 +9,7 @@ from gpq.core.goodput.batches import GoodputTable
 from gpq.core.model.jobs import Job
 from gpq.core.model.placements import Shape
 from gpq.core.model.units import JobId
-from gpq.policies.goodput.round_cache import RoundCache
+from gpq.policies.goodput.forecast import RoundCache
 from tests.policies.goodput.test_goodput import GOOD, POOR, profile
 from tests.support.builders import job
 

@@ -13,9 +13,10 @@ from typing import Callable, Dict, Optional
 from gpq_agent import wire
 from gpq_agent.node.devices import gpus, yield_files
 from gpq_agent.node.doctor.errand_process import Fields, Place, run, tell
-from gpq_agent.node.doctor.folder_marks import mark, seen, unmark
 from gpq_agent.node.doctor.network_checks import all_reduce, listen, reach
 from gpq_agent.node.host import network, procs
+
+MARK = ".gpq-doctor-"
 
 TORCH_LIMIT = 60.0  # seconds that importing torch may take
 
@@ -133,6 +134,34 @@ def ask_back(place: Place, fields: Fields, pipe: int) -> None:
         tell(pipe, {"user": user, "wanted": yield_files.end(place.common)})
 
 
+# -- is the folder of the checkpoints one that others have too? ------------------------------------
+
+
+def mark(place: Place, fields: Fields, pipe: int) -> None:
+    """Leave a mark."""
+    os.close(os.open(_mark(place, str(fields["token"])), os.O_WRONLY | os.O_CREAT, 0o600))
+    tell(pipe, {})
+
+
+def report_marks(place: Place, fields: Fields, pipe: int) -> None:
+    """Report which marks are there. Read the folder again, because a network file system may
+    remember that there was none."""
+    names = set(os.listdir(place.checkpoints))
+    tell(pipe, {"seen": [token for token in fields["tokens"] if MARK + str(token) in names]})
+
+
+def unmark(place: Place, fields: Fields, pipe: int) -> None:
+    """Remove the mark."""
+    os.unlink(_mark(place, str(fields["token"])))
+    tell(pipe, {})
+
+
+def _mark(place: Place, token: str) -> str:
+    if not token.isalnum():
+        raise ValueError("token")
+    return os.path.join(place.checkpoints, MARK + token)
+
+
 ERRANDS: Dict[str, Callable[[Place, Fields, int], None]] = {
     "examine": examine,
     "driver": driver,
@@ -140,7 +169,7 @@ ERRANDS: Dict[str, Callable[[Place, Fields, int], None]] = {
     "reach": reach,
     "all-reduce": all_reduce,
     "mark": mark,
-    "seen": seen,
+    "seen": report_marks,
     "unmark": unmark,
     "yield": ask_back,
 }
