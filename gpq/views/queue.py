@@ -92,8 +92,8 @@ def notes(rows: list[Row]) -> list[str]:
 
 def _jobs(names: list[str]) -> str:
     """`job 3`, `jobs 3, 4, 6, 7 and 5 others`."""
-    others = f" and {len(names) - FOLDED} others" if len(names) > FOLDED else ""
-    return f"job{'s' if len(names) > 1 else ''} {', '.join(names[:FOLDED])}{others}"
+    remainder = f" and {len(names) - FOLDED} others" if len(names) > FOLDED else ""
+    return f"job{'s' if len(names) > 1 else ''} {', '.join(names[:FOLDED])}{remainder}"
 
 
 def named(row: Row) -> str:

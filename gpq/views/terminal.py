@@ -51,12 +51,12 @@ class LastStates:
 
     def feed(self, data: bytes) -> bytes:
         """The lines that end in `data`. `rest` has the one that does not."""
-        first, *others = (self._open_line + data).split(b"\n")
+        first, *later_lines = (self._open_line + data).split(b"\n")
         state = _last_state(first)
         if self._began and state != first:
             state = b"\r" + state  # over what was given
-        self._began = self._began and not others
-        *lines, self._open_line = [state, *map(_last_state, others)]
+        self._began = self._began and not later_lines
+        *lines, self._open_line = [state, *map(_last_state, later_lines)]
         complete = b"".join(line + b"\n" for line in lines)
         return complete + self.rest() if len(self._open_line) > LONGEST_STATE else complete
 

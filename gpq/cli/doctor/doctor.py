@@ -83,7 +83,7 @@ def _report(nodes: list[str], python: str, color: str, json: bool) -> int:
 
     import gpq
     from gpq.cli.doctor import gpu_checks, server_checks
-    from gpq.views.gpu_report import lines
+    from gpq.views.checkup import gpu_lines
 
     begin = time.monotonic()
     checks = gpu_checks.report(list(dict.fromkeys(nodes)), python, server_checks.Progress())
@@ -93,5 +93,5 @@ def _report(nodes: list[str], python: str, color: str, json: bool) -> int:
             json_answers.GpuReport(gpq.__version__, round(time.monotonic() - begin, 1), views)
         )
     else:
-        output.text(lines, checks, color)
+        output.text(gpu_lines, checks, color)
     return _exit_code("FAIL", checks)

@@ -97,7 +97,7 @@ def _with_table(text: str, name: str, table: str) -> str:
     """Raises ValueError if the page has no such markers."""
     begin, end = MARKER.format(name), END.format(name)
     head, _, rest = text.partition(begin)
-    _, found, tail = rest.partition(end)
-    if not found:
+    _, end_marker, tail = rest.partition(end)
+    if not end_marker:
         raise ValueError(f"no {begin} ... {end} in the page")
     return f"{head}{begin}\n{table}{end}{tail}"

@@ -86,10 +86,10 @@ def judge(
             for name in SIZE | {"gpu_type", "min_gpu_memory_mib"}
         ):
             submission.fits(snapshot, spec, configured)
-        said = ", ".join(changes)
+        summary = ", ".join(changes)
         if has_ended:
-            said += f". It has ended: `gpq requeue {job.id}` runs it with that"
-        return Edited(now, job.id, spec, awaits, said, by, job if has_ended else None)
+            summary += f". It has ended: `gpq requeue {job.id}` runs it with that"
+        return Edited(now, job.id, spec, awaits, summary, by, job if has_ended else None)
 
     return edit
 

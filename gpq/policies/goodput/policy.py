@@ -22,8 +22,7 @@ from gpq.policies.goodput.buddy_blocks import Blocks, blocks_of, choose, program
 from gpq.policies.goodput.candidates import Candidate, Contest, field_of, menu_of
 from gpq.policies.goodput.forecast import Forecast
 from gpq.policies.goodput.groups import Array, Group, groups_of
-from gpq.policies.goodput.restarts import Stakes
-from gpq.policies.goodput.valuation import Valuation, growth, growth_cap, value
+from gpq.policies.goodput.valuation import Stakes, Valuation, growth, growth_cap, value
 from gpq.policies.goodput.weights import weights
 from gpq.policies.shared import link_priors, type_transfer
 from gpq.policies.shared.remaining_time import seconds_left

@@ -14,7 +14,7 @@ from gpq_agent import wire
 
 from gpq.cli.doctor import gpu_checks
 from gpq.cli.doctor.gpu_checks import GpuCheck
-from gpq.views.gpu_report import lines
+from gpq.views.checkup import gpu_lines
 
 STUB = Path(__file__).resolve().parents[2] / "fakes" / "libnvml" / "nvml.c"
 NAMES = [name for part in wire.GPU_PARTS.values() for name in part.names]
@@ -81,7 +81,7 @@ def test_the_text_has_a_heading_for_each_section_and_totals() -> None:
     checks = [
         GpuCheck("gpu1", "A", "ECC", "PASS", "0 errors", 0.1), GpuCheck("gpu1", "B", "events", "FAIL", "-10%\x1b[31m", 1.0),
     ]  # fmt: skip
-    assert lines(checks, 80) == [
+    assert gpu_lines(checks, 80) == [
         "gpu1 A: driver", "PASS  ECC     0 errors", "", "gpu1 B: one replica", "FAIL  events  -10%\\x1b[31m", "",
         "1 PASS, 1 FAIL, 0 SKIP",
     ]  # fmt: skip

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from gpq.cli.top.actions import Deeds
-from gpq.cli.top.job_poller import LONGEST, Log, PageFeed
+from gpq.cli.top.open_job import LONGEST, Log, PageFeed
 from gpq.cli.top.poller import Feed, parse_filter
 from gpq.client.connection import Lasting
 from gpq.errors import NotFound, UsageError

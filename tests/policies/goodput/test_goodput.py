@@ -21,6 +21,7 @@ from gpq.core.model.snapshot import Snapshot
 from gpq.core.model.units import JobId
 from gpq.core.placement.placement import place
 from gpq.policies.goodput.policy import Goodput
+from gpq.policies.registry import policy
 from tests.support.builders import DECLARED, PARAMS, black_box, job, node, on, running, snapshot, spec
 from tests.support.examples import examples
 
@@ -43,8 +44,9 @@ def profile(params: gp.ThroughputParams, most: int = 8, fraction: float = 0.0) -
     )
 
 
-def counts(here: Snapshot) -> dict[int, int]:
-    return {int(name): shape.replicas for name, shape in Goodput().allocate(here).items()}
+def counts(here: Snapshot, **parts: bool) -> dict[int, int]:
+    """`parts` that are False are switched off."""
+    return {int(name): shape.replicas for name, shape in policy("goodput", **parts).allocate(here).items()}
 
 
 def test_a_job_alone_gets_all_gpus_that_it_gains_from() -> None:
@@ -121,12 +123,21 @@ def test_a_small_gain_is_not_worth_a_restart_and_a_large_one_is() -> None:
 
 
 def test_a_slow_restart_needs_a_larger_gain() -> None:
-    def size(restart: float) -> int:
+    def size(restart: float, **parts: bool) -> int:
         mine = running(1, on("a", 0, 1, 2, 3), profile=profile(GOOD), restart_seconds=restart)
-        return counts(snapshot(node("a", 6), mine))[1]
+        return counts(snapshot(node("a", 6), mine, restart_seconds=1.0), **parts)[1]
 
     assert size(1.0) == 6
     assert size(120.0) == 4
+    assert size(120.0, measured_restart=False) == 6
+
+
+def test_a_long_job_that_got_far_less_than_its_share_is_not_starved_by_shorter_ones() -> None:
+    long = job(1, at=0.0, profile=profile(GOOD, fraction=0.3), spec_=spec(gpus=2))
+    short = running(2, on("a", 0, 1), profile=profile(GOOD, fraction=0.4), service=1e5, spec_=spec(gpus=2, user="bo"))
+    here = snapshot(node("a", 2), long, short, now=50_000.0)
+    assert counts(here) == {1: 2}
+    assert counts(here, fairness_floor=False) == {2: 2}
 
 
 def test_a_job_keeps_its_shape_for_a_while_after_a_restart() -> None:

@@ -115,7 +115,7 @@ class Locks:
                 )
             try:
                 # The own lock comes before the look, so that at least one of two sees the other.
-                if all(map(_lock, opened)) and not self._holder_of(name, others=True):
+                if all(map(_lock, opened)) and not self._holder_of(name, except_own=True):
                     self._tell(opened[-1], job, attempt)
                     return opened
             except BaseException:
@@ -179,12 +179,12 @@ class Locks:
         holder = self._holder_of(name) or (Holder("", {}) if is_held else None)
         return holder.sentence(self.spool) if holder else ""
 
-    def _holder_of(self, name: str, *, others: bool = False) -> Optional[Holder]:
-        """Who has locked their own file. `others`: except this user, and with a new look at who has
-        a process here, which everybody has who holds a lock."""
-        if others or time.monotonic() - self._users_at >= LOOK_PERIOD:
+    def _holder_of(self, name: str, *, except_own: bool = False) -> Optional[Holder]:
+        """Who has locked their own file. `except_own`: except this user, and with a new look at who
+        has a process here, which everybody has who holds a lock."""
+        if except_own or time.monotonic() - self._users_at >= LOOK_PERIOD:
             self._users, self._users_at = user_names.present(), time.monotonic()
-        for uid in sorted(self._users - ({os.geteuid()} if others else set())):
+        for uid in sorted(self._users - ({os.geteuid()} if except_own else set())):
             for path in own_names(self._path(name, uid)):
                 content = _read_locked(path, uid)
                 if content is not None:

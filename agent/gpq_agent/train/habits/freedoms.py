@@ -170,8 +170,8 @@ def line(habit: wire.Habit) -> str:
 
     A habit takes at least one freedom.
     """
-    *others, last = [SAID[freedom] for freedom in habit.freedoms]
-    losses = "{} or {}".format(", ".join(others), last) if others else last
+    *phrases, last = [SAID[freedom] for freedom in habit.freedoms]
+    losses = "{} or {}".format(", ".join(phrases), last) if phrases else last
     names = ", ".join(habit.freedoms)
     words = "{}. gpq will not {} ({}). Cure: {}".format(habit.message, losses, names, habit.cure)
     if habit.evidence == SUSPECTED:
