@@ -82,7 +82,7 @@ Data
       persistent_workers, prefetch_factor, timeout, worker_init_fn, multiprocessing_context. Batches
       always come in order (`in_order=False` has no effect).
     * `next(iter(loader))` on every replica looks at a batch without using it up. Do not keep that
-      iterator, and run one loop over the loader at a time.
+      iterator, run one loop over the loader at a time, and step only in its body.
 
 Stopping and resuming
     * A stop order or SIGTERM takes effect between two steps: gpq writes a checkpoint and exits. The
