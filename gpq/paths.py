@@ -99,8 +99,3 @@ def daemon_log() -> str:
 
 def daemon_lock() -> str:
     return os.path.join(home(), "daemon.lock")
-
-
-def node_spool(node: str) -> str:
-    """Where gpq keeps the attempts on this machine."""
-    return os.path.join(home(), "nodes", node)

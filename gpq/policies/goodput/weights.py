@@ -24,7 +24,7 @@ def weights(
     shares: Mapping[JobId, float],
     now: Seconds,
     *,
-    with_floor: bool = True,
+    with_floor: bool,
 ) -> dict[JobId, float]:
     """Weights of the jobs. `remaining_seconds`: to the declared end on the fair share, for jobs
     whose end is known.
