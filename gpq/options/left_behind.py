@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from gpq.options.parsing import standard_input
 from gpq.outward import PROXIES, SECRET
+from gpq.rpc.protocol import LIKE_SLURM
 from gpq.rpc.requests import SpecMessage
 
 # limits for the files of a project: number, bytes, folders below its own
@@ -52,6 +53,8 @@ SETS_VISIBLE = re.compile(
     rf"(?m)^[^#\n]*(?:\b{VISIBLE}(?:[\"']?\]?\s*=(?!=)|[\"']\s*:)(?!\S*{VISIBLE})"
     rf"|(?:\b(?:unset|setenv)\s+|\s-u\s*|\bdel\s.*|\b(?:pop|putenv)\(.){VISIBLE}\b)"
 )
+# a shell reads it, and has nothing to use instead
+SLURM = re.compile(r"(?m)^(?!\s*#).*?\$\{?(SLURMD?_[A-Z0-9_]+)\b(?!:?[-+=])")
 FUNCTIONS = {"module": r"(?:module|ml)\s+\w", "conda": r"(?:conda|mamba|micromamba)\s+activate\b"}
 # code that may define such a function: a file of a shell, a hook, a login shell
 DEFINES = re.compile(
@@ -66,6 +69,7 @@ def notes(built: SpecMessage, environ: Mapping[str, str]) -> list[str]:
     return [
         *_missing_functions(built, environ, text),
         *_gpus(built, environ, text),
+        *_slurm(built, text),
         *_variables(built, environ),
     ]
 
@@ -98,6 +102,15 @@ def _gpus(built: SpecMessage, environ: Mapping[str, str], text: str) -> Iterator
         yield (
             f"{VISIBLE} of {source} has no effect, because gpq chooses the GPUs: --gpus says how"
             " many, --gpu-type of which type"
+        )
+
+
+def _slurm(built: SpecMessage, text: str) -> Iterator[str]:
+    names = sorted({*SLURM.findall(text)} - built.env.keys())
+    if names and LIKE_SLURM not in built.env:
+        yield (
+            f"the job reads {', '.join(names)}, which gpq sets only for scripts with #SBATCH lines:"
+            f" add one, or pass --env {names[0]}=VALUE"
         )
 
 

@@ -121,6 +121,7 @@ Any other loop, which saves by itself (fixed batch size)
 import os
 import sys
 
+from gpq_agent.train.attempt.side_effects import hear_early
 from gpq_agent.train.job.init import init
 from gpq_agent.train.job.job import Job
 from gpq_agent.train.runtime.shutdown import StopTraining
@@ -131,6 +132,7 @@ from .runtime.meeting import meet_in_files
 from .runtime.rng import seed_unseeded
 
 guard(os.environ, sys.addaudithook)  # before the script opens a file
+hear_early()  # as well
 seed_unseeded()  # before the script draws
 meet_in_files()  # before the script opens a process group
 

@@ -195,6 +195,15 @@ def test_a_run_that_each_replica_starts_past_gpq_is_told(runs: Runs) -> None:
     assert sorted(about(notices, "wandb logs", "mlflow writes")) == ["mlflow writes", "wandb logs"]
 
 
+def test_a_log_that_is_emptied_before_gpq_init_is_told(runs: Runs) -> None:
+    script = (runs.work / "train.py").read_text()
+    script = script.replace("job = gpq.init()", 'early = open("run.log", "w", buffering=1)\njob = gpq.init()')
+    (runs.work / "train.py").write_text(script.replace("    if writes:", '    early.write("line")\n    if writes:'))
+    assert runs.attempt(stop=15, fixed=True) == []
+    (notice,) = runs.attempt(fixed=True)
+    assert notice.startswith("run.log is emptied, and with it what an earlier attempt wrote")
+
+
 def test_a_run_that_was_begun_before_gpq_init_is_told_when_it_is_another_one(runs: Runs) -> None:
     script = (runs.work / "train.py").read_text()
     script = script.replace("job = gpq.init()\nwandb.init()", "wandb.init()\njob = gpq.init()")

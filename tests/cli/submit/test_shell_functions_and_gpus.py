@@ -99,3 +99,14 @@ def test_gpus_that_the_user_chose_are_named_on_every_way_in(
     assert f"{GPUS} of your shell has no effect" in caplog.text
     monkeypatch.setenv("GPQ_JOB_ID", "1")
     assert GPUS not in call("submit", "--", "true").stderr, "gpq set it for the job that submits this one"
+
+
+def test_variables_of_slurm_that_a_shell_would_read_as_nothing_are_named(call: Call, gpq: Gpq) -> None:
+    (gpq.home / "plain.sh").write_text("#!/bin/sh\n# $SLURM_NTASKS\ncd $SLURM_SUBMIT_DIR\n")
+    (gpq.home / "job.sh").write_text("#!/bin/sh\n#SBATCH --gpus=1\ncd $SLURM_SUBMIT_DIR\n")
+    (gpq.home / "train.py").write_text("import os\nrank = os.environ.get('SLURM_PROCID')\n")
+    for words in (["plain.sh"], ["--", "sh", "-c", "cd ${SLURM_SUBMIT_DIR}"]):
+        assert "the job reads SLURM_SUBMIT_DIR, which gpq sets only for" in call("submit", *words).stderr
+    default = ["--", "sh", "-c", "cd ${SLURM_SUBMIT_DIR:-.}"]
+    for words in (["job.sh"], ["train.py"], default, ["--env", "SLURM_SUBMIT_DIR=/", "plain.sh"]):
+        assert "SLURM_SUBMIT_DIR" not in call("submit", *words).stderr

@@ -1,8 +1,9 @@
 """What a script does outside of its training, which each restart and each replica would repeat.
 
 wandb and MLflow go on in the run of the job, on rank 0. A file that a restart empties or that
-several replicas write, and a folder that each attempt names anew, is told in one line. An audit
-hook of Python hears of them. It does not hear of what C code opens, as `torch.save` does.
+several replicas write, and a folder that each attempt names anew, is told in one line. Audit hooks
+of Python hear of them, of files that are emptied from the import of the library on. They do not
+hear of what C code opens, as `torch.save` does.
 """
 
 import contextlib
@@ -24,6 +25,7 @@ from .runtime import Runtime
 RECORD = os.path.join("gpq", "side-effects.json")  # in the job's folder
 CLAIMS = "written"  # in the attempt's folder: a folder for each file that a replica writes
 MOST_PATHS = 100
+EMPTIES = os.O_CREAT | os.O_TRUNC
 ELSEWHERE = ("/dev", "/proc", "/sys")
 NO_RESULTS = ("__pycache__", "wandb")  # folders: wandb names one for each process
 EACH_LOGS = {"WANDB_RUN_GROUP", "WANDB_SWEEP_ID"}  # set by those who want a run of each replica
@@ -87,6 +89,10 @@ class SideEffects:
         self._record = self._read()
         self._go_on()
         self._listen()
+        for path, size, written_at in _early_files:
+            with contextlib.suppress(Exception):
+                self._opens(path, size=size, written_at=written_at)
+        _early_files.clear()
 
     def begin(self) -> None:
         """Training is about to begin, if it has not yet."""
@@ -148,14 +154,16 @@ class SideEffects:
             # Without O_CREAT a file is open to be read, or to be changed in place.
             if event == "open" and isinstance(args[2], int) and args[2] & os.O_CREAT:
                 with contextlib.suppress(Exception):  # it would end what the script does
-                    self._opens(args[0], empties=bool(args[2] & os.O_TRUNC))
+                    self._opens(args[0], *_content(args[0], args[2]))
             elif event == "os.mkdir" and self._before_training:
                 with contextlib.suppress(Exception):
                     self._makes_folder(args[0])
 
         sys.addaudithook(hear)
 
-    def _opens(self, path: Any, empties: bool) -> None:
+    def _opens(self, path: Any, size: int, written_at: float) -> None:
+        """A file is opened to be written. `size` and `written_at`: what it holds if that empties
+        it."""
         name = self._name(path)
         if not name or name in self._paths or len(self._paths) >= MOST_PATHS:
             return
@@ -169,10 +177,9 @@ class SideEffects:
             self._tell(SEVERAL_WRITE.format(name))
             return
         # Those that are emptied later are saves, which replace the save before.
-        if empties and self._before_training and self._goes_on:
-            status = os.stat(path)  # raises for a new file
-            if status.st_size and 0 < self._record.began < status.st_mtime:
-                self._tell(EMPTIED.format(name))
+        is_lost = size > 0 and 0 < self._record.began < written_at
+        if is_lost and self._before_training and self._goes_on:
+            self._tell(EMPTIED.format(name))
 
     def _makes_folder(self, path: Any) -> None:
         name = self._name(path)
@@ -206,6 +213,30 @@ class SideEffects:
         """A line for the user, from any replica."""
         sys.stderr.write("gpq: {}\n".format(message))
         self._report.send("notice", {"message": message, wire.SIDE_EFFECT: True})
+
+
+_early_files: List[Tuple[str, int, float]] = []  # path, size, time of the last write
+
+
+def hear_early() -> None:
+    """From the import of the library until `gpq.init()`, note which files the script empties."""
+
+    def hear(event: str, args: Tuple[Any, ...]) -> None:
+        if event == "open" and isinstance(args[2], int) and args[2] & EMPTIES == EMPTIES:
+            with contextlib.suppress(Exception):
+                if wire.ENV_RUN_DIR in os.environ and len(_early_files) < MOST_PATHS:
+                    _early_files.append((os.path.abspath(args[0]), *_content(*args[::2])))
+
+    sys.addaudithook(hear)
+
+
+def _content(path: Any, flags: int) -> Tuple[int, float]:
+    """Size, and time of the last write, of a file that is about to be opened and emptied."""
+    try:
+        status = os.stat(path) if flags & os.O_TRUNC else None
+    except OSError:
+        status = None
+    return (status.st_size, status.st_mtime) if status is not None else (0, 0.0)
 
 
 def _current_runs() -> Dict[str, str]:
