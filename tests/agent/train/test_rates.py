@@ -22,7 +22,7 @@ class Watched:
         self.changes: list[Any] = []
         watch: Any = SimpleNamespace(settings_changed=self.changes.append)
         steps: Any = None
-        gradients: Any = None
+        gradients: Any = SimpleNamespace(passes=0)
         self.gate = StepGate(optimizers, gradients, steps, watch)
 
     def change(self) -> bool:
