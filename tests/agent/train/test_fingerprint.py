@@ -62,12 +62,37 @@ def test_random_or_rounded_data_does_not_count_as_different(training: Make, data
     assert len(lines) == notices
 
 
-def test_the_comparison_does_not_read_data_in_the_training_process(training: Make) -> None:
-    """Reading the data set to compare it leaves no trace in what it opens, counts and draws."""
-    job = training(data="flipped", size=64, epochs=1, fixed=True)
+def test_the_comparison_draws_from_no_generator_and_reads_where_training_reads(training: Make) -> None:
+    job = training(data="flipped", size=64, epochs=1, options={"num_workers": 1})
     job.run(1)
     finished = json.loads((job.out / "finished.1.0").read_text())
-    assert finished["reads"] == 64
+    assert finished["reads"] == 0
+
+    drawn = []
+    for compares in (False, True):
+        seed_all(5)
+        if compares:
+            kept, lines = compared(Readable(lambda _: random.random() + float(torch.rand(1)) + numpy.random.rand()))
+            assert (len(kept.examples), lines) == (9, [])
+        drawn.append((float(torch.rand(1)), float(numpy.random.rand()), random.random()))
+    assert drawn[0] == drawn[1]
+
+
+def test_a_worker_is_prepared_as_the_script_says_before_it_reads() -> None:
+    opened: list[int] = []
+    data = Readable(lambda index: opened[0] + index)
+    kept, lines = compared(data, num_workers=2, worker_init_fn=opened.append)
+    assert (len(kept.examples), lines, opened) == (9, [], [])
+
+
+def test_a_generator_of_the_datas_own_that_the_comparison_moves_on_is_told() -> None:
+    own = torch.Generator().manual_seed(0)
+    before = own.get_state()
+    for workers, is_moved in ((1, False), (0, True)):
+        _, lines = compared(Readable(lambda _: torch.rand(1, generator=own)), num_workers=workers)
+        (line,) = lines
+        assert ("has moved their own generator on" in line) == is_moved
+        assert torch.equal(own.get_state(), before) != is_moved
 
 
 SPLIT = """
@@ -109,7 +134,7 @@ def test_a_split_before_init_is_the_same_after_the_import_and_refused_at_the_fir
     assert seeded.stdout != first.stdout
 
 
-class Broken(torch.utils.data.Dataset[Any]):
+class Readable(torch.utils.data.Dataset[Any]):
     def __init__(self, read: Callable[[int], Any]) -> None:
         self.read = read
 
@@ -120,10 +145,10 @@ class Broken(torch.utils.data.Dataset[Any]):
         return self.read(index)
 
 
-def compared(data: Any, state: dict[str, Any] | None = None) -> tuple[Fingerprint, list[str]]:
+def compared(data: Any, state: dict[str, Any] | None = None, **options: Any) -> tuple[Fingerprint, list[str]]:
     """Compare with `state` if it is given. Also returns the lines that the user sees."""
     lines: list[str] = []
-    fingerprint = Fingerprint(data, len(data))
+    fingerprint = Fingerprint(data, len(data), options)
     fingerprint.compare(Agreement(None, 0, Proposal), lines.append)
     if state is not None:
         fingerprint.load_state_dict(state)
@@ -141,12 +166,17 @@ def fail(index: int) -> Any:
     raise KeyError(index)
 
 
-@pytest.mark.parametrize(("read", "why"), [(fail, "KeyError"), (crash, "crashes")])
-def test_an_unreadable_data_set_gives_a_notice_instead_of_a_comparison(read: Callable[[int], Any], why: str) -> None:
-    _, lines = compared(Broken(read))
+@pytest.mark.parametrize(
+    ("read", "workers", "reason"),
+    [(fail, 0, "(KeyError: 0)"), (fail, 1, "(KeyError: 0)"), (crash, 1, "(RuntimeError: DataLoader worker")],
+)
+def test_an_unreadable_data_set_gives_a_notice_instead_of_a_comparison(
+    read: Callable[[int], Any], workers: int, reason: str
+) -> None:
+    _, lines = compared(Readable(read), num_workers=workers)
     (line,) = lines
     assert line.startswith("gpq cannot compare 9 of 9 examples with those of the next attempt (")
-    assert why in line
+    assert reason in line
 
 
 class Record:

@@ -5,28 +5,29 @@ in the order of a listing, differ every time. So the checkpoint keeps a few exam
 compared before the first step. This module decides what is compared and how it is read.
 """
 
-import contextlib
-import ctypes
-import json
-import os
-import select
-import signal
+import functools
 import time
 import warnings
-from typing import Any, Callable, Dict, List, NoReturn, Optional
+from typing import Any, Callable, Dict, List, Optional, Tuple
 
 import torch
-from torch.utils.data import Subset
+from torch.utils.data import DataLoader, Subset
 
 from gpq_agent.train.data.likeness import Likeness, likeness
 from gpq_agent.train.errors import GpqTrainError
 from gpq_agent.train.runtime.agreement import Agreement
-from gpq_agent.train.runtime.rng import is_unseeded, reseed, stable_seed
+from gpq_agent.train.runtime.rng import (
+    generator_states,
+    is_unseeded,
+    seed_host,
+    set_generators,
+    stable_seed,
+)
 
 DRAWS = 8  # examples to compare, in addition to the first and the last
 READING_SECONDS = 10.0  # seconds after which no other example is read
-PATIENCE = 30.0  # seconds for a reader whose data set hangs
-PR_SET_PDEATHSIG = 1
+PATIENCE = 30.0  # seconds for a worker whose data set hangs
+SEED = 0  # of everything that an example draws
 HINT = (
     "seed every random choice (random_state=0, generator=torch.Generator().manual_seed(0)), "
     "sort file lists, or draw after gpq.init(), which seeds torch, numpy and random. If the "
@@ -34,96 +35,86 @@ HINT = (
 )
 
 
-class Reader:
-    """A process that reads some examples.
+def read_twice(
+    dataset: Any, places: List[int], options: Dict[str, Any]
+) -> Tuple[List[Likeness], str]:
+    """Two likenesses of each place under one seed, in order, and why the rest is missing, or "".
 
-    It is a fork, so what a data set opens, counts or draws during the reading stays there, as in a
-    DataLoader's worker.
+    `options`: those of torch's DataLoader that the script gives. Reads where training reads: in
+    this process, or in a worker if the script has workers. So a file that a data set opens when it
+    is first read stays in a worker. A generator of the data set's own moves on if there is none.
     """
-
-    def __init__(self, dataset: Any, places: List[int]) -> None:
-        self._deadline = time.monotonic() + PATIENCE
-        self._descriptor, write_end = os.pipe()
-        with warnings.catch_warnings():
-            # Threads of this process do not run in the fork.
-            warnings.simplefilter("ignore")
-            self._process = os.fork()
-        if not self._process:
-            _read(dataset, places, write_end)
-        os.close(write_end)
-
-    def result(self) -> Dict[str, Any]:
-        """By place: two likenesses of the example, or why there are none.
-
-        Leaves out what was not read in time.
-        """
-        content = b""
-        while True:
-            seconds = self._deadline - time.monotonic()
-            if seconds <= 0 or not select.select([self._descriptor], [], [], seconds)[0]:
-                break
-            piece = os.read(self._descriptor, 1 << 16)
-            if not piece:
-                break
-            content += piece
-        os.close(self._descriptor)
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(self._process, signal.SIGKILL)
-        os.waitpid(self._process, 0)
-        lines = content.decode().split("\n")[:-1]
-        return {str(place): readings for place, readings in map(json.loads, lines)}
-
-
-def _read(dataset: Any, places: List[int], descriptor: int) -> NoReturn:
-    """Runs in the fork. Never returns, and prints nothing."""
+    workers: Dict[str, Any] = {}
+    if options.get("num_workers"):
+        workers = {
+            "num_workers": 1,
+            "timeout": PATIENCE,
+            "multiprocessing_context": options.get("multiprocessing_context"),
+            "worker_init_fn": functools.partial(_begin, options.get("worker_init_fn")),
+        }
+    examples: Any = DataLoader(
+        dataset,
+        batch_size=None,
+        sampler=[place for place in places for _ in range(2)],
+        collate_fn=_described,
+        generator=torch.Generator(torch.empty(0).device),  # the loader draws from no other
+        **workers,
+    )
+    readings: List[Likeness] = []
+    states = generator_states()
+    seed_host(SEED)
+    begin = time.monotonic()
     try:
-        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGALRM):
-            signal.signal(number, signal.SIG_DFL)
-        signal.alarm(int(PATIENCE))
-        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-        null = os.open(os.devnull, os.O_RDWR)
-        for stream in (0, 1, 2):
-            os.dup2(null, stream)
-        torch.set_num_threads(1)
-        begin = time.monotonic()
-        for place in places:
-            line = json.dumps([place, _readings(dataset, place)]) + "\n"
-            os.write(descriptor, line.encode())
-            if time.monotonic() > begin + READING_SECONDS:
-                break
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # the script's own loader warns of the same
+            for reading in examples:
+                readings.append(reading)
+                if time.monotonic() > begin + READING_SECONDS:
+                    return readings, "reading them takes more than {:.0f} s".format(READING_SECONDS)
+    except Exception as error:
+        return readings, _reason(error)
     finally:
-        os._exit(0)
+        set_generators(states)
+    return readings, ""
 
 
-def _readings(dataset: Any, place: int) -> Any:
-    readings = []
-    for _ in range(2):
-        reseed(0, 0, 0)
-        try:
-            readings.append(likeness(dataset[place]))
-        except Exception as error:
-            return "{}: {}".format(type(error).__name__, str(error).partition("\n")[0])
-    return readings
+def _begin(init: Optional[Callable[[int], None]], worker: int) -> None:
+    """Runs in a worker before it reads."""
+    if init is not None:
+        init(worker)
+    seed_host(SEED)
+
+
+def _described(example: Any) -> Likeness:
+    content = likeness(example)
+    seed_host(SEED)  # for the next one
+    return content
+
+
+def _reason(error: Exception) -> str:
+    """A worker puts its traceback into the message, which ends with the cause."""
+    lines = str(error).strip().split("\n")
+    if "Original Traceback" in str(error):
+        return lines[-1]
+    return "{}: {}".format(type(error).__name__, lines[0])
 
 
 class Fingerprint:
     """A part of checkpoints: likenesses of a few examples by place, and of the choice of
     subsets."""
 
-    def __init__(self, dataset: Any, size: int) -> None:
+    def __init__(self, dataset: Any, size: int, options: Dict[str, Any]) -> None:
+        """`options`: of the script's DataLoader."""
         self.examples: Dict[str, Likeness] = {}
         self.subsets = _subsets(dataset)
         places = [stable_seed(size, number) % size for number in range(DRAWS)]
         self._places = sorted({0, size - 1, *places})
-        self._reader: Optional[Reader] = Reader(dataset, self._places)
+        self._dataset, self._options = dataset, options
 
     def compare(self, agreement: Agreement, notice: Callable[[str], None]) -> None:
         """Compare with rank 0, and raise GpqTrainError on every replica if a replica has other
         data. Collective."""
-        if self._reader is None:
-            return
-        readings, self._reader = self._reader.result(), None
-        self._take(readings, notice)
+        self._read(notice)
         difference = self.difference(agreement.broadcast(self.state_dict()))
         rows = agreement.gather([float(bool(difference))])
         ranks = [rank for rank, row in enumerate(rows) if row[0]]
@@ -163,29 +154,25 @@ class Fingerprint:
                 HINT,
             )
 
-    def _take(self, readings: Dict[str, Any], notice: Callable[[str], None]) -> None:
+    def _read(self, notice: Callable[[str], None]) -> None:
         """Keep the examples that were read the same twice, and say why the rest was not."""
-        reasons = []
-        for place in map(str, self._places):
-            reading = readings.get(
-                place, "reading them crashes or takes more than {:.0f} s".format(READING_SECONDS)
-            )
-            if isinstance(reading, str):
-                reasons.append(reading)
-                continue
-            first, second = (Likeness(*content) for content in reading)
+        readings, reason = read_twice(self._dataset, self._places, self._options)
+        for place, first, second in zip(self._places, readings[::2], readings[1::2]):
             if first.resembles(second):
-                self.examples[place] = first
-            else:
-                reasons.append("they are random even under the same seed")
-        if reasons:
-            count = len(self._places)
-            notice(
-                "gpq cannot compare {} of {} examples with those of the next attempt ({}). "
-                "Make sure that the script trains on the same data every time".format(
-                    len(reasons), count, reasons[0]
-                )
+                self.examples[str(place)] = first
+        missing = len(self._places) - len(self.examples)
+        if not missing:
+            return
+        if not reason:
+            reason = "they are random even under the same seed"
+            if not self._options.get("num_workers"):
+                reason += ", so gpq's reading has moved their own generator on"
+        notice(
+            "gpq cannot compare {} of {} examples with those of the next attempt ({}). Make sure "
+            "that the script trains on the same data every time".format(
+                missing, len(self._places), reason
             )
+        )
 
 
 def _subsets(dataset: Any) -> List[List[Any]]:

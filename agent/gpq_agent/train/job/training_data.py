@@ -88,7 +88,7 @@ def make_training_data(
     loader.share_workers(engine.runtime.agreement.gather)
     fingerprint = None
     if not source.may_change and (environment.replicas > 1 or environment.checkpoint_dir):
-        fingerprint = Fingerprint(source.dataset, dataset_size(source.dataset))
+        fingerprint = Fingerprint(source.dataset, dataset_size(source.dataset), source.options)
     engine.attach_data(limits, cursor, noise)
     return TrainingData(limits, noise, loader, fingerprint)
 

@@ -52,6 +52,12 @@ def script_seed() -> int:
 def seed_all(seed: int) -> None:
     """Seed every generator, for what a script draws before its first step."""
     torch.manual_seed(seed)
+    seed_host(seed)
+
+
+def seed_host(seed: int) -> None:
+    """Seed every generator but those of GPUs."""
+    torch.default_generator.manual_seed(seed)
     random.seed(seed)
     numpy = sys.modules.get("numpy")  # torch imports numpy
     if numpy is not None:
@@ -59,16 +65,11 @@ def seed_all(seed: int) -> None:
 
 
 def reseed(seed: int, step: int, rank: int) -> None:
-    """Seed every generator in use for this replica at this step.
+    """Seed every generator for this replica at this step.
 
     So an attempt repeats if its history does.
     """
-    value = stable_seed(seed, step, rank)
-    torch.manual_seed(value)
-    random.seed(value)
-    numpy = sys.modules.get("numpy")
-    if numpy is not None:
-        numpy.random.seed(value % 2**32)
+    seed_all(stable_seed(seed, step, rank))
 
 
 def generator_states() -> List[Tuple[Callable[[Any], Any], Any]]:
