@@ -14,7 +14,6 @@ import torch
 import torch.distributed as dist
 from gpq_agent.train.data.batches import Configuration, Limits, Step, shape_step, starting
 from gpq_agent.train.data.sampler import MicroBatch
-from gpq_agent.train.events import SchedulerCall, SettingsChange, StepCall
 from gpq_agent.train.gradients.accumulator import Accumulator
 from gpq_agent.train.gradients.backward_hook import listen
 from gpq_agent.train.gradients.reducer import Reducer
@@ -116,14 +115,11 @@ class Told:
     def stepped(self, applied: bool) -> None:
         pass
 
-    def step_called(self, event: StepCall) -> None:
-        self.seen += [name for name in ("repeated", "closure", "value", "without_backward") if getattr(event, name)]
+    def report(self, code: str) -> None:
+        self.seen.append(code)
 
-    def settings_changed(self, event: SettingsChange) -> None:
+    def rate_set(self) -> None:
         self.seen.append("settings")
-
-    def scheduler_called(self, event: SchedulerCall) -> None:
-        raise AssertionError("no loop here has a schedule")
 
     def mean_loss(self, loss: Any) -> Any:
         raise AssertionError("no loop here has a closure")
@@ -146,7 +142,7 @@ class Loop:
         reducer = Reducer([self.model], self.probe, None, replicas) if replicas > 1 else None
         self.gradients = Accumulator([optimizer], self.probe, reducer)
         self.told = Told()
-        self.gate = StepGate([optimizer], self.gradients, self.told, self.told)
+        self.gate = StepGate([optimizer], self.gradients, self.told, self.told.report, self.told.rate_set)
         listen(self.gradients)
 
     def begin(self, step: Step) -> None:

@@ -9,7 +9,6 @@ from torch.nn.parallel import DistributedDataParallel
 
 from gpq_agent.train.gradients.accumulator import Accumulator
 from gpq_agent.train.gradients.reducer import Reducer
-from gpq_agent.train.habits.observer import JobView
 from gpq_agent.train.noise.probe import GradientProbe
 from gpq_agent.train.optim.lr_rules import LrAdjuster, Rule
 
@@ -81,14 +80,3 @@ def share_outside(setup: TrainingSetup) -> None:
         for item in setup.gradients.parameters():
             if item not in inside:
                 dist.broadcast(item.detach(), src=0, group=wrapped_models[0].process_group)
-
-
-def view_of(setup: TrainingSetup) -> JobView:
-    """What observers may look at, except what changes while the script runs."""
-    return JobView(
-        models=setup.training.models,
-        optimizers=setup.training.optimizers,
-        parameters=setup.gradients.parameters,
-        schedulers=setup.training.schedulers,
-        own_comm_hook=setup.reducer is not None and setup.reducer.own_hooks,
-    )

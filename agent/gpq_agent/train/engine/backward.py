@@ -1,11 +1,10 @@
 """Runs around a backward pass in the body of a loop."""
 
-from typing import Any, Optional, Tuple
+from typing import Any, Callable, Optional, Tuple
 
 from gpq_agent.train.attempt.runtime import Runtime
 from gpq_agent.train.attempt.setup import TrainingSetup
 from gpq_agent.train.gradients.backward_hook import listen
-from gpq_agent.train.habits.observers import Observers
 from gpq_agent.train.optim.step_gate import StepGate
 from gpq_agent.train.telemetry.timing import StepClock
 
@@ -21,12 +20,12 @@ class BackwardCalls:
         runtime: Runtime,
         setup: TrainingSetup,
         gate: StepGate,
-        observers: Observers,
+        report: Callable[[str], None],
         clock: StepClock,
     ) -> None:
         self.tail: Optional[Tuple[Any, ...]] = None
         self._runtime, self._setup, self._gate = runtime, setup, gate
-        self._observers, self._clock = observers, clock
+        self._report, self._clock = report, clock
         self._is_after_step = False  # the current one: an optimizer has stepped in this body
         listen(self)
 
@@ -46,7 +45,7 @@ class BackwardCalls:
         gradients, probe = self._setup.gradients, self._setup.probe
         # Another model in the body, such as a measurement, is not part of the training.
         if self._is_after_step and gradients.is_reached():
-            self._observers.backward_after_step()
+            self._report("step-between")
         gradients.backward_ends()
         if self._runtime.replicas == 1 or not gradients.last:
             self.tail = ()  # nothing to wait for

@@ -9,7 +9,7 @@ from gpq_agent.train.attempt.runtime import Ending, Recorded, Runtime
 from gpq_agent.train.attempt.shape import BatchShape
 from gpq_agent.train.attempt.statistics import Statistics, StepRecord
 from gpq_agent.train.data.sample_audit import Ledger
-from gpq_agent.train.habits.observers import Observers
+from gpq_agent.train.habits.watch import LoopWatch
 from gpq_agent.train.runtime.agreement import END, EPOCH, STEP, Proposal
 from gpq_agent.train.runtime.orders import ControlReader
 from gpq_agent.train.runtime.shutdown import raise_if_stopping
@@ -29,7 +29,6 @@ class StepBoundary:
         self,
         runtime: Runtime,
         shape: BatchShape,
-        observers: Observers,
         steps: StepRecord,
         checkpointer: Checkpointer,
         statistics: Statistics,
@@ -37,7 +36,8 @@ class StepBoundary:
         self.stopping = 0
         self.ledger = Ledger()
         self.ending = Ending(runtime)
-        self._runtime, self._shape, self._observers = runtime, shape, observers
+        self.watch: Optional[LoopWatch] = None  # from job.prepare() on
+        self._runtime, self._shape = runtime, shape
         self._steps, self._checkpointer, self._statistics = steps, checkpointer, statistics
         environment = runtime.environment
         self._control: Optional[ControlReader] = None
@@ -83,7 +83,8 @@ class StepBoundary:
         """The running epoch is over on every replica. Collective."""
         raise_if_stopping()
         self._runtime.agreement.call = EPOCH
-        self._observers.epoch_ends()
+        if self.watch is not None:
+            self.watch.epoch_ends()
         self._shape.agree()
         self._audit()
         ledger = self.ledger
@@ -160,8 +161,8 @@ class StepBoundary:
         if self._shape.data is None or not self._checkpointer.is_ready:
             return
         count, several = self._steps.count, self._runtime.replicas > 1
-        if self._steps.is_watched:
-            self._observers.boundary()
+        if self._steps.is_watched and self.watch is not None:
+            self.watch.boundary()
         if count > WATCHED_STEPS and several:
             return
         if several or self._shape.freedoms.waiting:

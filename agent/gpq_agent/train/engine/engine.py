@@ -8,19 +8,16 @@ import torch
 from gpq_agent import wire
 from gpq_agent.train.attempt.checkpointer import Checkpointer
 from gpq_agent.train.attempt.runtime import Runtime
-from gpq_agent.train.attempt.setup import Training, TrainingSetup, set_up, share_outside, view_of
+from gpq_agent.train.attempt.setup import Training, TrainingSetup, set_up, share_outside
 from gpq_agent.train.attempt.shape import BatchShape, BatchSource
 from gpq_agent.train.attempt.side_effects import SideEffects
 from gpq_agent.train.attempt.statistics import Statistics, StepRecord
 from gpq_agent.train.data.batches import Limits
 from gpq_agent.train.data.sampler import GlobalSampler, MicroBatch
-from gpq_agent.train.engine.registry import OBSERVERS, OF_OTHER_LOOPS
 from gpq_agent.train.errors import GpqTrainError
-from gpq_agent.train.events import LoopBegin
 from gpq_agent.train.habits.freedoms import Freedoms, line
-from gpq_agent.train.habits.observer import JobView
-from gpq_agent.train.habits.observers import Observers
 from gpq_agent.train.habits.table import ACCEPTABLE, Habit, described, is_suspected
+from gpq_agent.train.habits.watch import LoopWatch
 from gpq_agent.train.noise.noise_scale import NoiseScale
 from gpq_agent.train.proof import program
 from gpq_agent.train.proof import read as read_proof
@@ -29,8 +26,8 @@ from gpq_agent.train.runtime.environment import Environment
 
 from .boundary import StepBoundary
 from .failures import FailureHandler
-from .loop import TrainingLoop
-from .own_batches import OwnBatches
+from .loop import LoopBegin, TrainingLoop
+from .own_batches import OwnBatches, trains_outside
 
 if TYPE_CHECKING:
     from gpq_agent.train.prove.recorder import Recorder
@@ -48,18 +45,16 @@ class Engine:
         recorder: "Optional[Recorder]" = None,
     ) -> None:
         self.runtime = runtime = Runtime(environment, device, environ, recorder)
-        self.observers = Observers(self._report, runtime.notice)
         self.shape = BatchShape(self._freedoms(), environment.replicas)
         self.steps = StepRecord()
         self.checkpointer = Checkpointer(runtime)
         self.side_effects = SideEffects(runtime, self.checkpointer.store)
         self.statistics = Statistics(runtime, self.shape)
         self.epoch: Optional[int] = None
-        self.failures = FailureHandler(runtime, self.shape, self.observers)
+        self.failures = FailureHandler(runtime, self.shape)
         self.boundaries = StepBoundary(
             runtime,
             self.shape,
-            self.observers,
             self.steps,
             self.checkpointer,
             self.statistics,
@@ -80,19 +75,21 @@ class Engine:
         assert self.shape.data is not None
         setup = set_up(training, self.shape.data, self.runtime)
         self.statistics.probes = [setup.probe]
-        self.observers.watch(OBSERVERS, self._view(setup))
+        self.boundaries.watch = watch = self._watch(setup)
         self.loop = self.failures.loop = loop = TrainingLoop(
             self.runtime,
             setup,
             self.shape,
-            self.observers,
+            watch,
+            self._report,
             self.steps,
             self.statistics,
             self.boundaries.ledger,
             self.checkpointer.parts,
         )
         self._recall()
-        self.observers.attempt_begins()
+        if setup.reducer is not None and setup.reducer.own_hooks:
+            self._report("comm-hook")
         if self.runtime.replicas > 1:
             share_outside(setup)
             self.shape.freedoms.agree()
@@ -104,8 +101,8 @@ class Engine:
         """`job.prepare()` was called without `job.loader()`. Collective."""
         self.own_batches = OwnBatches(self.runtime, models, optimizers)
         self._recall()
-        self.observers.watch(OF_OTHER_LOOPS, JobView(models, optimizers, list))
-        self.observers.attempt_begins()
+        if trains_outside(models, optimizers):
+            self._report("outside-parameters")
         self.shape.freedoms.agree()
         self.checkpointer.is_ready = True
 
@@ -204,13 +201,13 @@ class Engine:
         sys.stderr.write("gpq: {}\n".format(line(habit)))
         self.runtime.report.send("habit", habit._asdict())
 
-    def _report(self, habit: Habit) -> None:
+    def _report(self, code: str, detail: str = "") -> None:
         """The loop has this habit, or seems to have it and `gpq check` must test it. Evaluations do
         not count, nor does what follows the training."""
         if self.runtime.evaluating or self.runtime.finished:
             return
-        recorder = self.runtime.recorder
-        if recorder is not None and is_suspected(habit.code):
+        recorder, habit = self.runtime.recorder, Habit(code, detail)
+        if recorder is not None and is_suspected(code):
             recorder.suspect(described(habit))
         else:
             self.shape.freedoms.record(habit)
@@ -223,12 +220,22 @@ class Engine:
         proof = read_proof(runtime.environ, runtime.notice) if runtime.is_lead else None
         self.shape.freedoms.recall(proof)
 
-    def _view(self, setup: TrainingSetup) -> JobView:
-        return view_of(setup)._replace(
-            parts=self.checkpointer.parts.held(),
+    def _watch(self, setup: TrainingSetup) -> LoopWatch:
+        training, parts = setup.training, self.checkpointer.parts.held()
+
+        def schedulers() -> List[Any]:
+            of_torch = torch.optim.lr_scheduler.LRScheduler
+            return [*training.schedulers, *(part for part in parts if isinstance(part, of_torch))]
+
+        return LoopWatch(
+            self._report,
+            self.runtime.notice,
+            models=training.models,
+            optimizers=training.optimizers,
+            schedulers=schedulers,
+            gradients=setup.gradients,
             noticed=self.shape.freedoms.noticed,
             in_batch=self._in_batch,
-            attend=self.observers.attend,
         )
 
     def _in_batch(self) -> bool:

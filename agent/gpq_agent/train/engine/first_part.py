@@ -1,7 +1,7 @@
 """The first step in micro-batches of an epoch: its first micro-batch may show that gpq must not cut
 the loop."""
 
-from typing import Any, Dict, Iterator, List, NamedTuple, Optional
+from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional
 
 import torch
 from torch.nn.parameter import is_lazy
@@ -12,8 +12,6 @@ from gpq_agent.train.attempt.shape import BatchShape
 from gpq_agent.train.checkpoints.state_parts import Parts
 from gpq_agent.train.data.batches import Step
 from gpq_agent.train.data.sampler import MicroBatch
-from gpq_agent.train.events import FirstPartEnd
-from gpq_agent.train.habits.observers import Observers
 
 
 class State(NamedTuple):
@@ -33,9 +31,9 @@ class FirstPart:
     steps continue as they began."""
 
     def __init__(
-        self, setup: TrainingSetup, parts: Parts, shape: BatchShape, observers: Observers
+        self, setup: TrainingSetup, parts: Parts, shape: BatchShape, report: Callable[..., None]
     ) -> None:
-        self._setup, self._parts, self._shape, self._observers = setup, parts, shape, observers
+        self._setup, self._parts, self._shape, self._report = setup, parts, shape, report
         self._before: Optional[State] = None
         self._rollback: Optional[StepRollback] = None
         self._epoch = -1  # of the newest one that was looked at
@@ -73,10 +71,14 @@ class FirstPart:
         return True
 
     def _tell(self, before: State, after: State) -> None:
-        moved = not torch.equal(before.parameters, after.parameters)
-        buffer = next(iter(_changes(before.buffers, after.buffers)), "")
+        if not torch.equal(before.parameters, after.parameters):
+            self._report("hand-step")
+        buffers = _changes(before.buffers, after.buffers)
+        if buffers:
+            self._report("moving-buffer", buffers[0])
         parts = _changes(before.parts, after.parts)
-        self._observers.first_part_ends(FirstPartEnd(moved, buffer, parts))
+        if parts:
+            self._report("state-in-pieces", ", ".join(parts))
 
     def _state(self) -> State:
         parameters = list(filter(_is_tensor, self._setup.gradients.parameters()))

@@ -1,6 +1,6 @@
 """Runs around a micro-batch: before its body, and after it."""
 
-from typing import Any, List, Optional
+from typing import Any, Callable, List, NamedTuple, Optional
 
 import torch
 
@@ -13,45 +13,54 @@ from gpq_agent.train.checkpoints.state_parts import Parts
 from gpq_agent.train.data.sample_audit import Ledger
 from gpq_agent.train.data.sampler import MicroBatch
 from gpq_agent.train.errors import GpqTrainError
-from gpq_agent.train.events import LoopBegin
-from gpq_agent.train.habits.observers import Observers
+from gpq_agent.train.habits.watch import LoopWatch
 from gpq_agent.train.optim.lr_rules import Adjustment
 from gpq_agent.train.optim.step_gate import StepGate
 from gpq_agent.train.runtime.agreement import SKIPPED
 
 from .backward import BackwardCalls
-from .batch_watch import BatchWatch
 from .first_part import FirstPart
 from .weighing import Weighing
 
 
+class LoopBegin(NamedTuple):
+    """A loop over the loader. `by_next`: the script calls `next()`. `epoch`: of `job.epochs()`,
+    None outside it."""
+
+    by_next: bool
+    epoch: Optional[int]
+
+
 class TrainingLoop:
-    """One per job, from `job.prepare()` on. `micro`: the current micro-batch."""
+    """One per job, from `job.prepare()` on. `micro`: the current micro-batch. `has_cut`: a step in
+    micro-batches was completed. `report` is called with the code of a habit and its detail."""
 
     def __init__(
         self,
         runtime: Runtime,
         setup: TrainingSetup,
         shape: BatchShape,
-        observers: Observers,
+        watch: LoopWatch,
+        report: Callable[..., None],
         steps: StepRecord,
         statistics: Statistics,
         ledger: Ledger,
         parts: Parts,
     ) -> None:
         self.micro: Optional[MicroBatch] = None
+        self.has_cut = False
         self._runtime, self._setup, self._shape = runtime, setup, shape
-        self._observers, self._watch = observers, BatchWatch(observers, steps)
-        self._steps = steps
+        self._watch, self._report, self._steps = watch, report, steps
         self._statistics, self._ledger = statistics, ledger
-        self.gate = StepGate(setup.training.optimizers, setup.gradients, self, observers)
+        optimizers = setup.training.optimizers
+        self.gate = StepGate(optimizers, setup.gradients, self, report, watch.rate_set)
         self.weighing = Weighing(setup.gradients, runtime.agreement, runtime.replicas)
-        self._first_part = FirstPart(setup, parts, shape, observers)
+        self._first_part = FirstPart(setup, parts, shape, report)
         self._backward = BackwardCalls(
             runtime,
             setup,
             self.gate,
-            observers,
+            report,
             statistics.times.clock,
         )
         self._dropped: Optional[MicroBatch] = None  # the script left the loop in this one
@@ -107,7 +116,8 @@ class TrainingLoop:
         self.gate.enter(micro)
         if self._runtime.recorder is not None:
             self._runtime.recorder.entered(micro)
-        self._watch.begins(micro)
+        if self._steps.is_watched:
+            self._watch.batch_begins(micro, self._steps.count)
         return True
 
     def batch_ends(self, micro: MicroBatch, *, left_early: bool) -> bool:
@@ -126,8 +136,7 @@ class TrainingLoop:
             self._drop()
             return is_used
         if self._opening is not None:
-            self._observers.loop_trains(self._opening)
-            self._opening = None
+            self._loop_trains(self._opening)
             self._is_first_unused = not (has_gradients or self.gate.stepped)
         if micro.last and not left_early and self._runtime.replicas > 1 and not has_gradients:
             self._meet_others()
@@ -137,7 +146,11 @@ class TrainingLoop:
             self.weighing.check()
         self._statistics.times.end(synchronised=micro.last, tail=self._backward.tail)
         facts = self.gate.leave()
-        self._watch.ends(micro, facts, gradients.facts(), left_early=left_early)
+        steps = self._steps
+        self._watch.batch_ends(
+            micro, facts, steps.count, is_watched=steps.is_watched, left_early=left_early
+        )
+        self.has_cut = self.has_cut or (micro.last and micro.place > 0)
         self.micro = None
         if not left_early and self._first_part.is_refused(micro):
             self.gate.note_rates()
@@ -207,6 +220,14 @@ class TrainingLoop:
         return torch.full_like(loss, mean) if isinstance(loss, torch.Tensor) else mean
 
     # -- inside ------------------------------------------------------------------------------------
+
+    def _loop_trains(self, opening: LoopBegin) -> None:
+        """Its first batch is used up, so the loop was not only for a look."""
+        self._opening = None
+        if opening.by_next:
+            self._report("own-next")
+        if opening.epoch is None:
+            self._report("own-epochs")
 
     def _drop(self) -> None:
         """Nothing of the current micro-batch counts."""

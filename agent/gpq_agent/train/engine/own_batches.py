@@ -12,6 +12,16 @@ from gpq_agent.train.noise.noise_scale import NoiseScale
 from gpq_agent.train.noise.probe import GradientProbe
 
 
+def trains_outside(models: Sequence[torch.nn.Module], optimizers: Sequence[Any]) -> bool:
+    """Has an optimizer parameters outside the wrapped models? Without `job.loader()`, nothing
+    averages their gradients over replicas."""
+    if not any(isinstance(model, DistributedDataParallel) for model in models):
+        return False
+    inside = {id(item) for model in models for item in model.parameters()}
+    groups = [group for optimizer in optimizers for group in optimizer.param_groups]
+    return any(id(item) not in inside for group in groups for item in group["params"])
+
+
 class OwnBatches:
     """Replicas may have unequal shares of a batch, so gradients are weighed."""
 

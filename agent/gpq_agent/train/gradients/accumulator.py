@@ -10,7 +10,6 @@ from typing import Any, Dict, List, Optional, Sequence, Set
 
 import torch
 
-from gpq_agent.train.events import GradientFacts
 from gpq_agent.train.internals import base_of
 from gpq_agent.train.noise.probe import GradientProbe
 
@@ -49,9 +48,10 @@ class Accumulator:
         self._reach = Reach()
         self._aside: Dict[Parameter, torch.Tensor] = {}  # during a call: the gradients before it
 
-    def facts(self) -> GradientFacts:
-        """Facts of this micro-batch, for observers."""
-        return GradientFacts(self.changed_between, self._parameters.lost_some)
+    @property
+    def lost_some(self) -> bool:
+        """Are some earlier parameters of the optimizers gone?"""
+        return self._parameters.lost_some
 
     # -- around a micro-batch --------------------------------------------------------------------
 

@@ -1,6 +1,5 @@
-"""Habits: what loops do that is not safe in some shape. The table, the observers, and the freedoms
+"""Habits: what loops do that is not safe in some shape. The table, the watch, and the freedoms
 that remain.
 
-One habit has one class, one file, one row of the table and one test. Nothing here changes a
-training.
+One habit has one row of the table and one test. Nothing here changes a training.
 """

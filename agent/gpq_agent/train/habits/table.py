@@ -1,7 +1,7 @@
 """Habits of training loops that gpq cannot handle everywhere: the freedoms that each takes, the
 words for it, and the cure.
 
-Only a table. The observers notice habits.
+Only a table. `watch.py` and the places where a fact shows notice habits.
 """
 
 import sys
@@ -19,7 +19,7 @@ OBSERVED, SUSPECTED = "observed", "suspected"  # the act itself was seen, or onl
 
 
 class Habit(NamedTuple):
-    """What an observer noticed. `detail` fills `{}` in the message."""
+    """What gpq noticed. `detail` fills `{}` in the message."""
 
     code: str
     detail: str = ""

@@ -6,12 +6,11 @@ rate. In evaluations and after the training everything works as in plain PyTorch
 
 import functools
 import types
-from typing import Any, Callable, List, Optional, Protocol, Sequence, Set, Tuple
+from typing import Any, Callable, List, NamedTuple, Optional, Protocol, Sequence, Set, Tuple
 
 import torch
 
 from gpq_agent.train.data.sampler import MicroBatch
-from gpq_agent.train.events import OptimizerFacts, SchedulerCall, SettingsChange, StepCall
 from gpq_agent.train.gradients import flat
 from gpq_agent.train.gradients.accumulator import Accumulator
 from gpq_agent.train.internals import version_of
@@ -37,17 +36,19 @@ class Steps(Protocol):
         """An optimizer steps outside the loop over the loader. Raises GpqTrainError."""
 
 
-class Watch(Protocol):
-    """Hears what a script does with optimizers and schedulers."""
+class BodyFacts(NamedTuple):
+    """What a loop body did: was a step called, and which optimizers did not step? Was there a
+    backward pass? What did the script ask for? Was a scheduler called? Did a GradScaler skip the
+    step? Are there more groups?"""
 
-    def step_called(self, event: StepCall) -> None:
-        """Before an optimizer steps in the loop, other than once and after a backward pass."""
-
-    def settings_changed(self, event: SettingsChange) -> None:
-        """The script changed a learning rate."""
-
-    def scheduler_called(self, event: SchedulerCall) -> None:
-        """In the loop, with its place."""
+    stepped: bool
+    idle: Tuple[str, ...]
+    has_gradients: bool
+    asked_step: bool
+    asked_sync: bool
+    scheduled: bool
+    skipped: bool
+    groups_added: bool
 
 
 class StepGate:
@@ -64,14 +65,17 @@ class StepGate:
         optimizers: Sequence[Any],
         gradients: Accumulator,
         steps: Steps,
-        watch: Watch,
+        report: Callable[[str], None],
+        rate_set: Callable[[], None],
     ) -> None:
+        """`report`: called with the code of a habit. `rate_set`: the loop sets a learning rate, or
+        a scheduler to a place, by its own count."""
         self.micro: Optional[MicroBatch] = None
         self.asked_sync = self.resumes_epoch = False
         self._asked_step = False  # the script asked for job.step since the last micro-batch ended
         self._optimizers = list(optimizers)
         self._gradients = gradients
-        self._steps, self._watch = steps, watch
+        self._steps, self._report, self._rate_set = steps, report, rate_set
         self._stepper_ids: Set[int] = (
             set()
         )  # optimizers whose step() was called in this micro-batch
@@ -106,7 +110,7 @@ class StepGate:
         self.micro = micro
         self._stepper_ids.clear()
 
-    def leave(self) -> OptimizerFacts:
+    def leave(self) -> BodyFacts:
         """The body of the loop is over for this micro-batch. Returns what it did."""
         self._check_rates()
         steppers = self._stepper_ids
@@ -114,7 +118,7 @@ class StepGate:
         if len(steppers) < len(self._optimizers):
             idle_optimizers = (item for item in self._optimizers if id(item) not in steppers)
             idle = tuple(type(item).__name__ for item in idle_optimizers)
-        facts = OptimizerFacts(
+        facts = BodyFacts(
             bool(steppers),
             idle,
             self._gradients.passes > 0,
@@ -146,13 +150,12 @@ class StepGate:
     def note_schedule(self, placed: bool) -> None:
         """A scheduler's step() was called. `placed`: with its place in the schedule."""
         self._scheduled = self.micro is not None
-        if placed and self._scheduled:
-            self._watch.scheduler_called(SchedulerCall(self._asked_step))
+        if placed and self._scheduled and not self._asked_step:
+            self._rate_set()
 
-    def begin_scaler_step(self, micro: MicroBatch) -> None:
-        """A GradScaler is about to step an optimizer of the job, in this micro-batch."""
-        if self._adopt_manual():
-            self._watch.step_called(StepCall(micro.last, without_backward=True))
+    def begin_scaler_step(self) -> None:
+        """A GradScaler is about to step an optimizer of the job, in a micro-batch."""
+        self._adopt_manual()
 
     def end_scaler_step(self, optimizer: Any) -> None:
         """The GradScaler is done. If gradients were infinite, it did not step the optimizer."""
@@ -187,14 +190,11 @@ class StepGate:
             closure = None
             if args or kwargs:
                 args, kwargs, closure = self._with_closure(args, kwargs)
-            repeated = id(optimizer) in self._stepper_ids
-            if args or kwargs or repeated or not self._gradients.passes:
-                values = () if closure is not None else (*args, *kwargs.values())
-                has_value = any(isinstance(value, (torch.Tensor, float)) for value in values)
-                adopted = closure is None and self._adopt_manual()
-                event = StepCall(micro.last, repeated, closure is not None, has_value, adopted)
-                self._watch.step_called(event)
+            if closure is None:
+                self._adopt_manual()
             if not micro.last:
+                if id(optimizer) in self._stepper_ids:
+                    self._report("two-passes")
                 loss = closure() if closure is not None else None
                 self.hold(optimizer)
                 return loss
@@ -241,7 +241,10 @@ class StepGate:
         A line search must take the same path on all of them."""
         plain = args[0] if args else kwargs.get("closure")
         if not callable(plain):
+            if any(isinstance(item, (torch.Tensor, float)) for item in (*args, *kwargs.values())):
+                self._report("step-value")
             return args, kwargs, None
+        self._report("closure")
         script: Callable[[], Any] = plain
 
         def closure() -> Any:
@@ -252,14 +255,13 @@ class StepGate:
             return (closure, *args[1:]), kwargs, closure
         return args, {**kwargs, "closure": closure}, closure
 
-    def _adopt_manual(self) -> bool:
-        """Treat gradients without a backward pass as the result of one. Are there any?"""
+    def _adopt_manual(self) -> None:
+        """Treat gradients without a backward pass, which the loop has set, as the result of one."""
         if self._gradients.passes:
-            return False
-        if all(item.grad is None for item in self._gradients.parameters()):
-            return False
-        self._gradients.adopt()
-        return True
+            return
+        if any(item.grad is not None for item in self._gradients.parameters()):
+            self._gradients.adopt()
+            self._report("hand-gradient")
 
     def _finish_step(self, optimizer: Any, *, applied: bool) -> None:
         is_first = not self._stepper_ids
@@ -288,5 +290,6 @@ class StepGate:
         not count."""
         if self._measure_rates()[: len(self._rates)] != self._rates:
             in_pieces = self.micro is not None and self.micro.place > 0
-            self._watch.settings_changed(SettingsChange(in_pieces, self._asked_step))
+            if in_pieces or not self._asked_step:
+                self._rate_set()
             self.note_rates()

@@ -1,19 +1,39 @@
-"""After the first steps of an attempt, observers hear of a batch only if it differs from earlier ones."""
+"""What a job notices of its loop: also late, and with objects of the script that raise. `tests/habits` has the loops."""
 
-from collections.abc import Callable
-from typing import ClassVar
+from __future__ import annotations
 
+import ast
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import gpq_agent.train
 import pytest
 import torch
-from gpq_agent.train.events import BatchEnd
-from gpq_agent.train.habits.observer import Habits, JobView, Observer
+from gpq_agent.train.habits.table import HABITS
+from gpq_agent.train.proof import PROVEN
 
-from .test_stepping import Examples, job
+from .test_stepping import Examples, job, prepared
 
 STEPS = 120
 LATE = 105  # after the first hundred steps, and not a multiple of ten
 
 Act = Callable[[torch.nn.Linear, torch.optim.SGD], None]
+
+
+def reported(tree: ast.Module) -> Iterator[str]:
+    """The codes that this module reports."""
+    for node in ast.walk(tree):
+        if not isinstance(node, ast.Call) or not node.args:
+            continue
+        name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
+        if name in ("_report", "Habit"):
+            yield from (item.value for item in ast.walk(node.args[0]) if isinstance(item, ast.Constant))
+
+
+def test_every_habit_in_the_table_is_reported_somewhere_and_no_other() -> None:
+    train = Path(gpq_agent.train.__file__).parent
+    codes = {code for path in train.rglob("*.py") for code in reported(ast.parse(path.read_text()))}
+    assert codes - {PROVEN} == set(HABITS)
 
 
 def other_optimizer(model: torch.nn.Linear, optimizer: torch.optim.SGD) -> None:
@@ -69,24 +89,27 @@ def test_a_habit_that_begins_late_is_noticed_in_its_batch(code: str) -> None:
     assert noticed.index(True) == LATE + 1
 
 
-class Listener(Observer):
-    steps: ClassVar[list[int]] = []
+class Unreadable:
+    """A hook that does nothing, and cannot be looked at."""
 
-    def batch_ends(self, event: BatchEnd) -> Habits:
-        self.steps.append(event.step)
-        return ()
+    @property
+    def __module__(self) -> str:  # type: ignore[override]
+        raise LookupError("of its own")
+
+    def __call__(self, gradient: torch.Tensor) -> None:
+        pass
 
 
-def test_observers_of_a_correct_loop_are_rarely_called() -> None:
+def test_training_continues_unwatched_if_an_object_of_the_script_raises(capsys: pytest.CaptureFixture[str]) -> None:
     this = job()
-    loader = this.loader(Examples(10 * STEPS), batch_size=10)
-    model = torch.nn.Linear(5, 1)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    this.prepare(model, optimizer)
-    this._engine.observers.watch([Listener], JobView([], [], list))
+    loader = this.loader(Examples(40), batch_size=10)
+    model, optimizer, _ = prepared(this)
+    next(model.parameters()).register_hook(Unreadable())
     for _ in this.epochs(1):
-        for x, _ in loader:
-            model(x).square().mean().backward()
+        for x, y in loader:
+            torch.nn.functional.mse_loss(model(x), y).backward()
             optimizer.step()
             optimizer.zero_grad()
-    assert sorted(set(Listener.steps)) == [*range(101), 110]
+    assert this.step == 4
+    said = capsys.readouterr().err
+    assert said.count("gpq no longer watches what the loop does, and training continues (LookupError: of its own)") == 1

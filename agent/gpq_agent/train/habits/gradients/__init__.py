@@ -1,1 +1,0 @@
-"""What a loop does to gradients, and how it makes its loss."""

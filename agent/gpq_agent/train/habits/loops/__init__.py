@@ -1,1 +1,0 @@
-"""How a loop goes through epochs and batches."""

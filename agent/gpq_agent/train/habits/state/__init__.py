@@ -1,1 +1,0 @@
-"""What a loop keeps that replicas and checkpoints do not share."""

@@ -1,1 +1,0 @@
-"""Habits in how a loop calls its optimizers, one observer each."""

@@ -1,0 +1,235 @@
+"""Notices the habits of a loop over `job.loader()` that show only over time, or in what the script
+made.
+
+What shows in one call, such as a closure, is reported where it is seen.
+"""
+
+import functools
+import weakref
+from typing import Any, Callable, List, Optional, Sequence, TypeVar, cast
+
+import torch
+from torch.optim.optimizer import register_optimizer_step_pre_hook
+
+from gpq_agent.train.checkpoints.state_parts import unwrap
+from gpq_agent.train.data.sampler import MicroBatch
+from gpq_agent.train.gradients.accumulator import Accumulator
+from gpq_agent.train.internals import BatchNorm, foreach_norm, gradient_hooks, has_scheduler
+from gpq_agent.train.optim.inner_optimizers import inner_optimizers
+from gpq_agent.train.optim.step_gate import BodyFacts
+
+Method = TypeVar("Method", bound=Callable[..., None])
+
+HOOK_STEPS = 5  # steps of an attempt after which new hooks are looked for
+WEIGHT_STEPS = 3  # steps of an attempt in which a change of weights is looked for
+
+
+def _guarded(method: Method) -> Method:
+    """It reads objects of the script, which may raise. Training continues, and nobody watches."""
+
+    @functools.wraps(method)
+    def guarded(self: "LoopWatch", *args: Any, **kwargs: Any) -> None:
+        if self.has_failed:
+            return
+        try:
+            method(self, *args, **kwargs)
+        except Exception as error:
+            self.fail(error)
+
+    return cast(Method, guarded)
+
+
+class LoopWatch:
+    """One per job with a loader, from `job.prepare()` on. Changes nothing, and nothing that it does
+    is collective. Calls `report` with the code of a habit and its detail."""
+
+    def __init__(
+        self,
+        report: Callable[..., None],
+        notice: Callable[[str], None],
+        *,
+        models: Sequence[torch.nn.Module],
+        optimizers: Sequence[Any],
+        schedulers: Callable[[], Sequence[Any]],
+        gradients: Accumulator,
+        noticed: Callable[[str], bool],
+        in_batch: Callable[[], bool],
+    ) -> None:
+        """`schedulers`: those that the job was given by now. `noticed`: is this habit already
+        known? `in_batch`: is the script in a micro-batch?"""
+        self.has_failed = False
+        self._report, self._notice = report, notice
+        self._models, self._optimizers, self._schedulers = models, optimizers, schedulers
+        self._gradients = gradients
+        self._noticed, self._in_batch = noticed, in_batch
+        self._others: List[str] = []  # class names of optimizers of others that stepped in the body
+        self._norms: Optional[List[float]] = None  # of parameters, at the start of a step
+        self._epoch = -1  # of the newest watched micro-batch
+        self._trained: List[bool] = []  # which parameters it trained
+        self._lacks_schedule = False  # a micro-batch ended without a call of a scheduler
+        self._remove_hook = self._hear_other_optimizers()
+
+    @_guarded
+    def training_begins(self) -> None:
+        """The first micro-batch of the attempt has arrived, so models are as they are trained."""
+        self._look_for_hooks()
+        self._look_for_batch_norm()
+        self._look_for_schedulers()
+
+    @_guarded
+    def batch_begins(self, micro: MicroBatch, step: int) -> None:
+        """Before the body of the loop, in a watched step. `step`: steps of this attempt so far."""
+        if micro.place == 0:
+            self._norms = self._measured() if step < WEIGHT_STEPS else None
+
+    @_guarded
+    def batch_ends(
+        self, micro: MicroBatch, facts: BodyFacts, step: int, *, is_watched: bool, left_early: bool
+    ) -> None:
+        """After the body of the loop. `left_early`: by a break or an error."""
+        if step < HOOK_STEPS:
+            self._look_for_hooks()
+        if is_watched:
+            self._look_for_freezing(micro, asked_step=facts.asked_step)
+        if self._others:
+            self._report("other-optimizer", self._others[0])
+            self._others = []
+        if facts.groups_added or self._gradients.lost_some:
+            self._report("late-group")
+        if self._gradients.changed_between:
+            self._report("two-passes")
+        if left_early:
+            if not facts.asked_step:
+                self._report("own-break")
+            return
+        # A loop that asked job.at_step in a micro-batch that only accumulates may skip steps.
+        if micro.last or not facts.asked_sync:
+            self._judge_steps(facts)
+        self._judge_schedule(facts)
+
+    @_guarded
+    def boundary(self) -> None:
+        """Between two steps, after a watched one."""
+        self._look_for_schedulers()
+
+    @_guarded
+    def epoch_ends(self) -> None:
+        """After the last step of an epoch."""
+        self._look_for_hooks()
+
+    @_guarded
+    def rate_set(self) -> None:
+        """The loop sets a learning rate by its own count. If the optimizer has a scheduler that the
+        job was not given, that is the habit."""
+        if self._noticed("own-rate") or self._noticed("forgotten-scheduler"):
+            return
+        if not self._look_for_schedulers():
+            self._report("own-rate")
+
+    def fail(self, error: Exception) -> None:
+        """Watch no longer."""
+        self.has_failed = True
+        self._remove_hook()
+        text = " ".join("{}: {}".format(type(error).__name__, error).split())[:200]
+        self._notice(
+            "gpq no longer watches what the loop does, and training continues ({}). gpq check "
+            "compares what it trains".format(text)
+        )
+
+    # -- inside ------------------------------------------------------------------------------------
+
+    def _hear_other_optimizers(self) -> Callable[[], None]:
+        """torch reports every step in the process. Inner optimizers of the job's own ones belong to
+        them. Returns how to end it."""
+        own = {
+            id(part)
+            for optimizer in self._optimizers
+            for part in (optimizer, *inner_optimizers(optimizer))
+        }
+        reference = weakref.ref(self)
+
+        def stepping(optimizer: Any, args: Any, kwargs: Any) -> None:
+            watch = reference()
+            if watch is not None and id(optimizer) not in own and watch._in_batch():
+                watch._others.append(type(optimizer).__name__)
+
+        handle = register_optimizer_step_pre_hook(stepping)
+        return weakref.finalize(self, handle.remove)
+
+    def _look_for_hooks(self) -> None:
+        """A hook of a parameter may change its gradient before a batch is complete. Those of wandb
+        only read. Hooks of modules and activations are covered by gpq check."""
+        for item in self._gradients.parameters():
+            for hooks in gradient_hooks(item):
+                for hook in hooks.values():
+                    module = getattr(hook, "__module__", None) or ""
+                    if module.partition(".")[0] != "wandb":
+                        self._report("grad-hook", getattr(hook, "__qualname__", repr(hook)))
+                        return
+
+    def _look_for_batch_norm(self) -> None:
+        """It computes statistics over the part on one device, or over all replicas with
+        SyncBatchNorm. A layer in eval mode computes none."""
+        synchronised = ""
+        for model in self._models:
+            for name, layer in unwrap(model).inner.named_modules():
+                if not isinstance(layer, BatchNorm) or not layer.training:
+                    continue
+                if not isinstance(layer, torch.nn.SyncBatchNorm):
+                    self._report("batch-norm", name)
+                    return
+                synchronised = synchronised or name or type(layer).__name__
+        if synchronised:
+            self._report("sync-batch-norm", synchronised)
+
+    def _look_for_schedulers(self) -> bool:
+        """Has an optimizer a scheduler that the job was not given? Every scheduler of torch leaves
+        a mark on its optimizer. A second one leaves no second mark, so an optimizer with one given
+        scheduler counts as complete."""
+        owners = [getattr(item, "optimizer", None) for item in self._schedulers()]
+        if any(owner is None for owner in owners):
+            return False  # a scheduler of another kind may belong to any optimizer
+        for optimizer in self._optimizers:
+            if has_scheduler(optimizer) and not any(optimizer is owner for owner in owners):
+                self._report("forgotten-scheduler", type(optimizer).__name__)
+                return True
+        return False
+
+    def _look_for_freezing(self, micro: MicroBatch, *, asked_step: bool) -> None:
+        """Does the set of trained parameters change within an epoch?"""
+        epoch, before = self._epoch, self._trained
+        trained = [item.requires_grad for item in self._gradients.parameters()]
+        self._epoch, self._trained = micro.step.epoch, trained
+        if epoch == self._epoch and before != trained[: len(before)] and not asked_step:
+            self._report("own-freezing")
+
+    def _judge_steps(self, facts: BodyFacts) -> None:
+        """A body without a step changes weights itself, accumulates or skips the batch: did
+        parameters change anyway, and was there a backward pass? Waits for the device in the first
+        steps, later only if a step is missing."""
+        if facts.stepped:
+            if facts.idle:
+                self._report("uneven-steps", ", ".join(facts.idle))
+            return
+        is_changed = self._norms is not None and self._norms != self._measured()
+        if is_changed or self._noticed("hand-step"):
+            self._report("hand-step")
+        else:
+            self._report("hand-accumulation" if facts.has_gradients else "skipped-batch")
+
+    def _judge_schedule(self, facts: BodyFacts) -> None:
+        """A scheduler that is called only in some passes of the loop is called by a count of
+        them."""
+        if facts.asked_sync or facts.asked_step:
+            return
+        if facts.scheduled:
+            if self._lacks_schedule:
+                self.rate_set()
+        # In many loops, a step that a GradScaler skips does not count for a schedule either.
+        elif not facts.skipped:
+            self._lacks_schedule = True
+
+    def _measured(self) -> List[float]:
+        parameters = self._gradients.parameters()
+        dense = [item.detach() for item in parameters if not item.is_sparse]
+        return [float(norm) for norm in foreach_norm(dense)] if dense else []
