@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import ast
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import gpq_agent.train
 import pytest
@@ -113,3 +115,29 @@ def test_training_continues_unwatched_if_an_object_of_the_script_raises(capsys: 
     assert this.step == 4
     said = capsys.readouterr().err
     assert said.count("gpq no longer watches what the loop does, and training continues (LookupError: of its own)") == 1
+
+
+class Part:
+    """Keeps tensors, like an average of weights."""
+
+    def __init__(self, **state: Any) -> None:
+        self.state = state
+
+    def state_dict(self) -> dict[str, Any]:
+        return self.state
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.state = state
+
+
+def test_a_part_that_cannot_be_saved_does_not_end_the_training() -> None:
+    this = job()
+    this.state(Part(lock=threading.Lock()), name="locked")
+    loader = this.loader(Examples(48), batch_size=12, max_local_batch=6, fixed_batch=True)
+    model, optimizer, _ = prepared(this)
+    for _ in this.epochs(1):
+        for x, y in loader:
+            torch.nn.functional.mse_loss(model(x), y).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+    assert this.step == 4

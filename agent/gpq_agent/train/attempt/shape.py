@@ -79,11 +79,6 @@ class BatchShape:
             sampler.keep_whole()
         self._renewed = True
 
-    def lacks(self, configuration: Configuration) -> bool:
-        """Is a freedom lost that a step in micro-batches of this configuration needs?"""
-        freedom = ACCUMULATE if configuration.accum_steps > 0 else SPLIT
-        return freedom in self.freedoms.lost
-
     def announce(
         self, configuration: Configuration, report: Reporter, factor: Callable[[], float]
     ) -> None:

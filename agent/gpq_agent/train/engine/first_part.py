@@ -6,7 +6,6 @@ from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional
 import torch
 from torch.nn.parameter import is_lazy
 
-from gpq_agent.train.attempt.rollback import StepRollback
 from gpq_agent.train.attempt.setup import TrainingSetup
 from gpq_agent.train.attempt.shape import BatchShape
 from gpq_agent.train.checkpoints.state_parts import Parts
@@ -26,49 +25,31 @@ class State(NamedTuple):
 
 
 class FirstPart:
-    """What changed in it is told. In the first one of an attempt the state before it is restored
-    too, and the step repeated in one piece. That needs a copy of everything on the host, so later
-    steps continue as they began."""
+    """What changed in it is told, and later steps stay in one piece. This one continues as it
+    began, because taking it back would need a copy of everything."""
 
     def __init__(
         self, setup: TrainingSetup, parts: Parts, shape: BatchShape, report: Callable[..., None]
     ) -> None:
         self._setup, self._parts, self._shape, self._report = setup, parts, shape, report
         self._before: Optional[State] = None
-        self._rollback: Optional[StepRollback] = None
         self._epoch = -1  # of the newest one that was looked at
 
     def begin_step(self, step: Step) -> None:
         """Waits for the device once per epoch."""
-        self.close()
-        if len(step.counts) == 1 or self._epoch == step.epoch:
+        self._before = None
+        if len(step.counts) > 1 and self._epoch != step.epoch:
+            self._before = self._state()
+
+    def ends(self, micro: MicroBatch) -> None:
+        """A micro-batch is used up. Collective."""
+        before, self._before = self._before, None
+        if before is None:
             return
-        self._before = self._state()
-        if self._epoch < 0:
-            parts, models = self._parts.of_the_script(), self._setup.training.models
-            self._rollback = StepRollback(self._setup.gradients.parameters(), parts, models)
-
-    def close(self) -> None:
-        """It is too late to take the step back."""
-        self._before = self._rollback = None
-
-    def is_refused(self, micro: MicroBatch) -> bool:
-        """Its first micro-batch is over. Was the step taken back? Collective."""
-        before, rollback = self._before, self._rollback
-        if before is None or micro.last:
-            return False
         self._epoch = micro.step.epoch
         self._tell(before, self._state())
-        if not self._shape.freedoms.agree():
-            return False
-        if rollback is None or not self._shape.lacks(micro.step.configuration):
-            self._shape.is_late = True  # this step may continue as it began
-            return False
-        self._shape.reshape()
-        self._setup.gradients.leave(drop=True)
-        rollback.undo()
-        self.close()
-        return True
+        if self._shape.freedoms.agree():
+            self._shape.is_late = True
 
     def _tell(self, before: State, after: State) -> None:
         if not torch.equal(before.parameters, after.parameters):

@@ -122,8 +122,7 @@ class TrainingLoop:
 
     def batch_ends(self, micro: MicroBatch, *, left_early: bool) -> bool:
         """The script is done with it. `left_early`: by a break or an error. Is it used up: did an
-        optimizer step in it, or does the script ask for the next one? False also repeats a step in
-        one piece."""
+        optimizer step in it, or does the script ask for the next one?"""
         gradients, recorder = self._setup.gradients, self._runtime.recorder
         has_gradients = gradients.passes > 0
         is_used = self.gate.stepped or not left_early
@@ -152,13 +151,11 @@ class TrainingLoop:
         )
         self.has_cut = self.has_cut or (micro.last and micro.place > 0)
         self.micro = None
-        if not left_early and self._first_part.is_refused(micro):
-            self.gate.note_rates()
-            is_used = False
         if not is_used:
             self._drop()
             return False
-        self._first_part.close()
+        if not left_early:
+            self._first_part.ends(micro)
         gradients.leave(drop=left_early)
         if recorder is not None:
             recorder.left(micro)
@@ -236,7 +233,6 @@ class TrainingLoop:
         if self._runtime.recorder is not None:
             self._runtime.recorder.taken_back()
         self.micro = None
-        self._first_part.close()
 
     def _must_reshape(self, micro: MicroBatch) -> bool:
         """Models are as they are trained. Must their steps stay in one piece? Collective."""
