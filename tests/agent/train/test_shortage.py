@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 import torch
 from gpq_agent import wire
-from gpq_agent.train.attempt.shortage import lessen
 from gpq_agent.train.checkpoints.store import CheckpointStore, MemoryRecord
 from gpq_agent.train.data.batches import Configuration, Limits, Step
+from gpq_agent.train.engine.failures import lessen
 from gpq_agent.train.job.job import Job
 from gpq_agent.train.runtime.environment import Environment
 from gpq_agent.train.runtime.termination import is_out_of_memory

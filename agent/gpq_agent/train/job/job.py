@@ -13,11 +13,10 @@ from gpq_agent.train.job import loops
 from gpq_agent.train.job.components import make_components
 from gpq_agent.train.job.loader_options import BatchSizes, Ordering, Source
 from gpq_agent.train.job.plain_values import PlainValues
-from gpq_agent.train.job.preparation import BatchScaling, Preparation
+from gpq_agent.train.job.preparation import BatchScaling, Preparation, wrap_model
 from gpq_agent.train.job.resumption import Resumption
 from gpq_agent.train.job.script_saves import ScriptSaves
 from gpq_agent.train.job.training_data import TrainingData, make_training_data
-from gpq_agent.train.job.wrapping import wrap_model
 from gpq_agent.train.optim.step_gate import StepGate
 from gpq_agent.train.runtime.environment import Environment
 from gpq_agent.train.runtime.rng import reseed, seed_all
