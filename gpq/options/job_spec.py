@@ -183,7 +183,7 @@ def _refuse_signals(texts: SubmitTexts) -> None:
 
 def _refuse_options_of_scripts(texts: SubmitTexts) -> None:
     for option in OPTIONS:
-        if option.scripts_only and getattr(texts, option.name):
+        if option.scripts_only and getattr(texts, option.name, None):
             raise UsageError(
                 f"{option.flag} is only for training scripts",
                 "remove it, because gpq does not change a command",

@@ -27,10 +27,7 @@ def of(
     if built.level != "script" or not texts.words:
         return None, []
     script = os.path.join(job_spec.directory(texts.cwd), os.path.expanduser(texts.words[0]))
-    values = (
-        {"index": str(array.indices[0]), **(array.params or [{}])[0]} if array is not None else {}
-    )
-    arguments = [filled(word, values) for word in texts.words[1:]]
+    arguments = first_arguments(texts, array)
     line = shlex.join([texts.words[0], *arguments])
     verdict = keeping.kept(script, arguments)
     may_be_resized = built.max_gpus != built.min_gpus and not built.rigid
@@ -60,6 +57,14 @@ def of(
         return result, remarks
     words = f"gpq might change what this script trains ({result.message}), so it does not use"
     return result, [*remarks, f"{words} {', '.join(result.lost)}: see `gpq check --last {line}`"]
+
+
+def first_arguments(texts: SubmitTexts, array: ArrayMessage | None) -> list[str]:
+    """The arguments of the script, for an array those of its first job."""
+    values = {}
+    if array is not None:
+        values = {"index": str(array.indices[0]), **(array.params or [{}])[0]}
+    return [filled(word, values) for word in texts.words[1:]]
 
 
 def hints(text: str) -> list[str]:

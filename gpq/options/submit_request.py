@@ -211,7 +211,12 @@ def _own_lines(script: script_directives.Script) -> tuple[dict[str, Any], list[s
     parsed = Parsed()
     for where, words in script.own:
         line = parse(words)
-        if line is None or line.words or line.black_box or {"json", "dry_run"} & set(line.fields):
+        if (
+            line is None
+            or line.words
+            or line.black_box
+            or {"check", "json", "dry_run"} & set(line.fields)
+        ):
             raise UsageError(
                 f"{where}: {' '.join(words)[:80]}: not an option of a job",
                 "`gpq submit --help` lists them",

@@ -161,6 +161,9 @@ OPTIONS = (
            "Run this once per server before the first start. Jobs get the variables it exports.",
            "COMMAND", fields=("setup",)),
     Option("snapshot", "flag", "Run the code as it is now, even if you edit it later."),
+    Option("check", "flag",
+           "Run `gpq check` on the script first, unless its verdict is known. Nothing is queued if"
+           " the script fails.", part="call", scripts_only=True),
     Option("hold", "flag", "Queue the job held.", part="call"),
     Option("wait", "flag", "Wait until the job has ended, and exit with its code.", part="call"),
     Option("dry_run", "flag", "Say what would happen, without queueing anything.", part="call"),

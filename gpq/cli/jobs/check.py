@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
+from dataclasses import replace
 from typing import Annotated
 
 import msgspec
@@ -20,6 +21,8 @@ from gpq.errors import NotFound, UsageError
 from gpq.options import environment
 from gpq.options.parsing import values
 
+DEFAULT_STEPS = 8
+DEFAULT_TIMEOUT = "5m"
 MOST_STEPS = 1000
 # A job gets these from its server.
 ENVIRONMENT_NAMES = (
@@ -65,8 +68,8 @@ JSON = typer.Option("--json", help="Print only JSON.")
 @app.command(context_settings={**HELP, "allow_interspersed_args": False})
 def check(
     words: Annotated[list[str], WORDS],
-    steps: Annotated[int, STEPS] = 8,
-    timeout: Annotated[str, TIMEOUT] = "5m",
+    steps: Annotated[int, STEPS] = DEFAULT_STEPS,
+    timeout: Annotated[str, TIMEOUT] = DEFAULT_TIMEOUT,
     python: Annotated[str, PYTHON] = "",
     gpu: Annotated[bool, GPU] = False,
     isolated: Annotated[bool, ISOLATED] = False,
@@ -107,22 +110,18 @@ def check(
     if last:
         verdict = _kept(script, arguments)
     else:
-        environ = environment.kept(dict(os.environ), {})
-        environ |= {name: os.environ[name] for name in ENVIRONMENT_NAMES if name in os.environ}
-        interpreter = environment.interpreter(python, dict(os.environ))
         request = CheckRequest(
             script,
             tuple(arguments),
-            interpreter,
-            environ,
+            environment.interpreter(python, dict(os.environ)),
+            environment.kept(dict(os.environ), {}),
             os.getcwd(),
             steps,
             seconds,
             gpu,
             isolated,
         )
-        with _progress(quiet=json) as on_shape_end:
-            verdict = prove(request, on_shape_end)
+        verdict = proven(request, quiet=json)
     if json:
         output.emit(verdict)
     else:
@@ -130,6 +129,15 @@ def check(
 
         output.text(lines, verdict, color.value)
     return 1 if verdict.verdict in (DIFFERS, FAILED) else 0
+
+
+def proven(request: CheckRequest, *, quiet: bool) -> Verdict:
+    """Run the check here, and show how far it is unless `quiet`. Raises GpqError if the script
+    fails on its own."""
+    own = {name: os.environ[name] for name in ENVIRONMENT_NAMES if name in os.environ}
+    request = replace(request, environ={**request.environ, **own})
+    with _progress(quiet=quiet) as on_shape_end:
+        return prove(request, on_shape_end)
 
 
 def _kept(script: str, arguments: list[str]) -> Verdict:

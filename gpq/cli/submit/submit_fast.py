@@ -30,6 +30,10 @@ def run(parsed: submit_words.Parsed) -> int:
         texts = msgspec.structs.replace(texts, stdin=stdin)
         settled = msgspec.structs.replace(settled, texts=texts, notes=[*unused, *settled.notes])
     hold, wait, dry_run, json = (settled.how[key] for key in ("hold", "wait", "dry_run", "json"))
+    if settled.how["check"]:
+        from gpq.cli.submit.check_first import check_first
+
+        misplaced += check_first(texts, quiet=json)
     request, notes = submit_request.requested(settled)
     notes = [*misplaced, *notes]
     if notes:

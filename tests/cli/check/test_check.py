@@ -191,10 +191,23 @@ def test_a_verdict_reaches_a_job_of_the_checked_script(live: Gpq, tmp_path: Path
     path = script(tmp_path, epochs="job.epochs(1)")
     path.write_text(f"import beside\n{path.read_text()}")
     (tmp_path / "beside.py").write_text("HERE = True\n")
-    assert checked(live, "--steps", "4", "--timeout", "4m", str(path), code=0)["verdict"] == "same"
-    [job] = json.loads(live("submit", "--json", str(path)).stdout)["jobs"]
+    said = live("submit", "--check", "--json", str(path), timeout=280)
+    assert "gpq check: gpq does not change what this script trains." in said.stderr
+    [job] = json.loads(said.stdout)["jobs"]
+    assert json.loads(live("show", "--json", str(job)).stdout)["spec"]["proof"]["lost"] == []
     assert live("wait", str(job), timeout=120).returncode == 0
     assert "gpq check found" not in live("logs", str(job)).stdout
+    assert live("check", "--last", str(path)).returncode == 0
+    assert "gpq check" not in live("submit", "--check", "--hold", str(path)).stderr, "the verdict is known"
+
+
+def test_a_script_that_fails_in_its_check_is_not_queued(live: Gpq, tmp_path: Path) -> None:
+    path = tmp_path / "train.py"
+    path.write_text("import sys\nassert sys.argv[1:] == ['--lr', '0.2'], sys.argv\n")
+    said = live("submit", "--check", "--sweep", "lr=0.1,0.2", str(path), "--lr", "{lr}")
+    assert (said.returncode, said.stdout) == (1, "")
+    assert "'--lr', '0.1'" in said.stderr, "it is the first job that is checked"
+    assert json.loads(live("status", "--json", "--all").stdout)["jobs"] == []
 
 
 def test_a_handwritten_loop_is_checked_in_the_shapes_it_can_get(gpq: Gpq, tmp_path: Path) -> None:

@@ -331,6 +331,18 @@ def test_an_unchecked_resizable_script_gets_a_note_about_gpq_check(gpq: Gpq, mad
         assert "verdict" not in gpq("submit", *quiet).stderr
 
 
+def test_a_check_before_the_submission_is_for_scripts(gpq: Gpq, made: Made, home: Path) -> None:
+    (home / "train.py").write_text("#GPQ --check\n" + LOOP)
+    for line, problem in (
+        (["--check", "--", "true"], "--check is only for training scripts"),
+        (["train.py"], "not an option of a job"),
+    ):
+        said = gpq("submit", *line)
+        assert (said.returncode, problem in said.stderr) == (2, True), said.stderr
+    assert "--check" not in gpq("submit", "--", "true", "--check").stderr
+    assert not [request for request in made.asked[:-1] if isinstance(request, requests.Submit)]
+
+
 def test_a_verdict_is_sent_with_the_job_until_its_script_changes(gpq: Gpq, made: Made, home: Path) -> None:
     script = home / "train.py"
     script.write_text(LOOP)

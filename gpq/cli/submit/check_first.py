@@ -1,0 +1,48 @@
+"""`gpq submit --check`: no script is queued without a verdict of `gpq check`."""
+
+from __future__ import annotations
+
+import msgspec
+
+from gpq.check import keeping
+from gpq.check.pipeline.proving import CheckRequest
+from gpq.check.verdict import SAME
+from gpq.cli.jobs.check import DEFAULT_STEPS, DEFAULT_TIMEOUT, proven
+from gpq.errors import UsageError
+from gpq.options import job_spec, proofs
+from gpq.options.parsing import sweeps, values
+from gpq.options.submit_texts import SubmitTexts
+from gpq.views.verdict import JUDGEMENTS
+
+
+def check_first(texts: SubmitTexts, *, quiet: bool) -> list[str]:
+    """Check the script, unless a verdict of this version of it is saved. Returns a remark on a
+    verdict that costs the job nothing: submitting says the others.
+
+    Of an array, the first job is checked. The check runs here, in the job's environment but without
+    its --setup. Raises GpqError if the script fails on its own, and UsageError for a command.
+    """
+    if texts.black_box:
+        raise UsageError(
+            "--check is only for training scripts",
+            "remove it, because gpq does not change a command",
+        )
+    built = job_spec.build(msgspec.structs.replace(texts, snapshot=False, stdin=""))
+    array = sweeps.array_of(texts.array, texts.sweep, texts.sweep_file)
+    script, arguments = built.argv[0], proofs.first_arguments(texts, array)
+    verdict = keeping.kept(script, arguments)
+    if verdict is not None and not keeping.changed(verdict):
+        return []
+    request = CheckRequest(
+        script,
+        tuple(arguments),
+        built.python,
+        built.env,
+        built.cwd,
+        DEFAULT_STEPS,
+        values.seconds(DEFAULT_TIMEOUT, "--timeout"),
+    )
+    result = proven(request, quiet=quiet)
+    if result.verdict != SAME:
+        return []
+    return [f"gpq check: {JUDGEMENTS[SAME]} ({result.seconds:.0f} s)"]
