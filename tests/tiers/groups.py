@@ -77,7 +77,13 @@ GROUPS = (
     Group(
         "checks",
         ("tests/check", "tests/cli/check/test_check.py", "tests/cli/check/test_precision.py"),
-        (*LIBRARY, "gpq/check", "gpq/cli/jobs/check.py"),
+        (
+            *LIBRARY,
+            "gpq/check",
+            "gpq/cli/jobs/check.py",
+            "gpq/cli/shared/check_run.py",
+            "gpq/cli/submit/check_first.py",
+        ),
     ),
     Group(
         "simulation",

@@ -4,35 +4,23 @@ from __future__ import annotations
 
 import contextlib
 import os
-import sys
-from dataclasses import replace
 from typing import Annotated
 
 import msgspec
 import typer
 
 from gpq.check import keeping
-from gpq.check.pipeline.proving import CheckRequest, prove
+from gpq.check.pipeline.proving import CheckRequest
 from gpq.check.shapes import LEAST_STEPS
 from gpq.check.verdict import DIFFERS, FAILED, Verdict
 from gpq.cli.shared import output
+from gpq.cli.shared.check_run import DEFAULT_STEPS, DEFAULT_TIMEOUT, proven
 from gpq.cli.shared.typer_app import HELP, Color, ColorChoice, frame
 from gpq.errors import NotFound, UsageError
 from gpq.options import environment
 from gpq.options.parsing import values
 
-DEFAULT_STEPS = 8
-DEFAULT_TIMEOUT = "5m"
 MOST_STEPS = 1000
-# A job gets these from its server.
-ENVIRONMENT_NAMES = (
-    "HOME",
-    "USER",
-    "LOGNAME",
-    "XDG_CONFIG_HOME",
-    "CUDA_VISIBLE_DEVICES",
-    "CUDA_DEVICE_ORDER",
-)
 
 app = frame()
 WORDS = typer.Argument(metavar="SCRIPT [ARG]...", help="The training script and its arguments.")
@@ -131,15 +119,6 @@ def check(
     return 1 if verdict.verdict in (DIFFERS, FAILED) else 0
 
 
-def proven(request: CheckRequest, *, quiet: bool) -> Verdict:
-    """Run the check here, and show how far it is unless `quiet`. Raises GpqError if the script
-    fails on its own."""
-    own = {name: os.environ[name] for name in ENVIRONMENT_NAMES if name in os.environ}
-    request = replace(request, environ={**request.environ, **own})
-    with _progress(quiet=quiet) as on_shape_end:
-        return prove(request, on_shape_end)
-
-
 def _kept(script: str, arguments: list[str]) -> Verdict:
     record = keeping.kept(script, arguments)
     if record is not None and not keeping.changed(record):
@@ -150,26 +129,3 @@ def _kept(script: str, arguments: list[str]) -> Verdict:
         "there is no saved verdict for this version of the script with these arguments",
         f"`{command}` makes one",
     )
-
-
-@contextlib.contextmanager
-def _progress(*, quiet: bool):  # type: ignore[no-untyped-def]
-    """On a terminal, show on stderr which shapes are done, and remove that line at the end."""
-    is_visible = not quiet and sys.stderr.isatty()
-    shape_names: list[str] = []
-
-    def on_shape_end(name: str) -> None:
-        shape_names.append(name)
-        if is_visible:
-            sys.stderr.write(f"\r\033[Kchecking: {len(shape_names)} shapes done, last: {name}")
-            sys.stderr.flush()
-
-    try:
-        if is_visible:
-            sys.stderr.write("checking")
-            sys.stderr.flush()
-        yield on_shape_end
-    finally:
-        if is_visible:
-            sys.stderr.write("\r\033[K")
-            sys.stderr.flush()

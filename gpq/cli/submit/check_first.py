@@ -7,7 +7,7 @@ import msgspec
 from gpq.check import keeping
 from gpq.check.pipeline.proving import CheckRequest
 from gpq.check.verdict import SAME
-from gpq.cli.jobs.check import DEFAULT_STEPS, DEFAULT_TIMEOUT, proven
+from gpq.cli.shared.check_run import DEFAULT_STEPS, DEFAULT_TIMEOUT, proven
 from gpq.errors import UsageError
 from gpq.options import job_spec, proofs
 from gpq.options.parsing import sweeps, values
