@@ -184,10 +184,14 @@ def _refuse_signals(texts: SubmitTexts) -> None:
 def _refuse_options_of_scripts(texts: SubmitTexts) -> None:
     for option in OPTIONS:
         if option.scripts_only and getattr(texts, option.name, None):
-            raise UsageError(
-                f"{option.flag} is only for training scripts",
-                "remove it, because gpq does not change a command",
-            )
+            raise refused_option(option.flag)
+
+
+def refused_option(flag: str) -> UsageError:
+    """The error for an option without a meaning for commands."""
+    return UsageError(
+        f"{flag} is only for training scripts", "remove it, because gpq does not change a command"
+    )
 
 
 def gpu_range(texts: SubmitTexts, level: str) -> tuple[int, int, bool]:

@@ -87,6 +87,8 @@ def _settled(
 ) -> ResolvedOptions:
     fields = dict(fields)
     how = {key: bool(fields.pop(key, False)) for key in HOW}
+    if black_box and how["check"]:
+        raise job_spec.refused_option("--check")
     if fields.get("setup") and fields.get("env"):
         notes += _not_in_setup(fields["env"])
     return ResolvedOptions(SubmitTexts(words=words, black_box=black_box, **fields), how, notes)

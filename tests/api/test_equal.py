@@ -65,6 +65,7 @@ RENAMED = {
 FORM = {"json", "color", "csv", "html", "raw"}  # options that choose how to print the answer
 NO_OPTION = {
     ("submit", "wait"): "Job.wait",
+    ("submit", "check"): "for a person, who reads the verdict",
     ("cancel", "yes"): "gpq asks nobody",
     ("top", "once"): "there is one answer",
     ("top", "interval"): "there is one answer",

@@ -8,7 +8,6 @@ from gpq.check import keeping
 from gpq.check.pipeline.proving import CheckRequest
 from gpq.check.verdict import SAME
 from gpq.cli.shared.check_run import DEFAULT_STEPS, DEFAULT_TIMEOUT, proven
-from gpq.errors import UsageError
 from gpq.options import job_spec, proofs
 from gpq.options.parsing import sweeps, values
 from gpq.options.submit_texts import SubmitTexts
@@ -20,13 +19,8 @@ def check_first(texts: SubmitTexts, *, quiet: bool) -> list[str]:
     verdict that costs the job nothing: submitting says the others.
 
     Of an array, the first job is checked. The check runs here, in the job's environment but without
-    its --setup. Raises GpqError if the script fails on its own, and UsageError for a command.
+    its --setup. Raises GpqError if the script fails on its own.
     """
-    if texts.black_box:
-        raise UsageError(
-            "--check is only for training scripts",
-            "remove it, because gpq does not change a command",
-        )
     built = job_spec.build(msgspec.structs.replace(texts, snapshot=False, stdin=""))
     array = sweeps.array_of(texts.array, texts.sweep, texts.sweep_file)
     script, arguments = built.argv[0], proofs.first_arguments(texts, array)
