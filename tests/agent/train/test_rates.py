@@ -20,10 +20,9 @@ class Watched:
 
     def __init__(self, *optimizers: torch.optim.Optimizer) -> None:
         self.changes: list[Any] = []
-        watch: Any = SimpleNamespace(settings_changed=self.changes.append)
         steps: Any = None
         gradients: Any = SimpleNamespace(passes=0)
-        self.gate = StepGate(optimizers, gradients, steps, watch)
+        self.gate = StepGate(optimizers, gradients, steps, self.changes.append, lambda: self.changes.append("rate"))
 
     def change(self) -> bool:
         """Has a rate changed since the last call?"""
