@@ -16,6 +16,7 @@ from gpq_agent.train.checkpoints.loading import read_state
 from gpq_agent.train.checkpoints.store import STATE, CheckpointStore
 from gpq_agent.train.errors import GpqTrainError
 from gpq_agent.train.runtime.agreement import broadcast_value
+from gpq_agent.train.runtime.collectives import finish
 from gpq_agent.train.runtime.environment import Environment
 
 PIECE = 1 << 26  # bytes
@@ -103,5 +104,5 @@ def _pieces(size: int) -> Iterator[torch.Tensor]:
 def _all(group: dist.ProcessGroup, value: bool) -> bool:
     """Is it true on all replicas? Collective."""
     flag = torch.tensor([int(value)])
-    dist.all_reduce(flag, op=dist.ReduceOp.MIN, group=group)
+    finish(dist.all_reduce(flag, dist.ReduceOp.MIN, group=group, async_op=True))
     return bool(flag)

@@ -12,6 +12,7 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 from gpq_agent.train.noise.probe import GradientProbe
+from gpq_agent.train.runtime.collectives import finish
 
 from .ddp_buckets import DdpBuckets
 from .parameters import Marks, Parameter, is_marked, mark
@@ -193,7 +194,7 @@ class Reducer:
             flags = [flag and item in recipients for flag, item in zip(flags, parameters)]
         numbers = [int(flag or item in sums) for flag, item in zip(flags, parameters)]
         votes = torch.tensor(numbers)
-        dist.all_reduce(votes, op=dist.ReduceOp.MAX, group=self._control)
+        finish(dist.all_reduce(votes, dist.ReduceOp.MAX, group=self._control, async_op=True))
         dense: List[Parameter] = []
         for parameter, has_gradient, vote in zip(parameters, flags, votes.tolist()):
             if not vote:

@@ -7,6 +7,7 @@ import torch.distributed as dist
 
 from gpq_agent.train.internals import foreach_norm
 from gpq_agent.train.noise.noise_scale import NoiseScale
+from gpq_agent.train.runtime.collectives import finish
 
 HALF = (torch.float16, torch.bfloat16)
 CHUNK = 1 << 24  # elements of gradients to weigh at once
@@ -68,7 +69,7 @@ class NormSums:
             return
         sums = torch.stack(list(self._sums.values()))
         if self._replicas > 1:
-            dist.all_reduce(sums, group=self._group)
+            finish(dist.all_reduce(sums, group=self._group, async_op=True))
         for (batch, count, preconditioned), (local, mean, steps) in zip(self._sums, sums.tolist()):
             if steps > 0:
                 self._scale.observe(

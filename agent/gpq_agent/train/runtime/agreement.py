@@ -12,6 +12,7 @@ import torch
 import torch.distributed as dist
 
 from gpq_agent.train.errors import GpqTrainError
+from gpq_agent.train.runtime.collectives import finish
 
 LONGEST_VALUE = 1 << 24  # bytes
 LOOK_SECONDS = 1.0  # between two looks at replicas that wait
@@ -144,7 +145,7 @@ class Agreement:
             return [own.tolist()]
         self.meet()
         tensors = [torch.empty_like(own) for _ in range(dist.get_world_size(self._group))]
-        dist.all_gather(tensors, own, group=self._group)
+        finish(dist.all_gather(tensors, own, group=self._group, async_op=True))
         return [tensor.tolist() for tensor in tensors]
 
     def _send(self, proposal: Proposal = NOTHING) -> Rows:
@@ -182,7 +183,7 @@ class Agreement:
             if not work.is_completed():
                 return False
         try:
-            work.wait()  # it has ended, perhaps at the last moment
+            finish(work)  # it has ended, perhaps at the last moment
         except RuntimeError as error:
             words = "replica {} lost the others in {}: {}"
             raise GpqTrainError(words.format(self._rank, self.call, error)) from error
@@ -198,13 +199,13 @@ def broadcast_value(value: Any, group: Optional[dist.ProcessGroup], source: int 
     """
     content = json.dumps(value).encode() if dist.get_rank(group) == source else b""
     size = torch.tensor([len(content)])
-    dist.broadcast(size, src=source, group=group)
+    finish(dist.broadcast(size, src=source, group=group, async_op=True))
     if not 0 < int(size) <= LONGEST_VALUE:
         raise GpqTrainError("a replica sends {} bytes for a value".format(int(size)))
     data = torch.empty(int(size), dtype=torch.uint8)
     if content:
         data = torch.frombuffer(bytearray(content), dtype=torch.uint8)
-    dist.broadcast(data, src=source, group=group)
+    finish(dist.broadcast(data, src=source, group=group, async_op=True))
     try:
         return json.loads(data.numpy().tobytes())
     except ValueError as error:
