@@ -142,7 +142,8 @@ class Training:
     def _one(self, indices: Any, batch: List[Any]) -> None:
         x, y, weight = [part.to(self.device, non_blocking=True) for part in batch]
         loop = self.job._engine.loop
-        micro = loop.micro if loop is not None else None
+        assert loop is not None
+        micro, step = loop.micro, loop.step
         if self.plan.weighed:
             self.job.weigh(float(batch[2].sum()))
         with self._cast():
@@ -158,7 +159,7 @@ class Training:
             self.optimizer.step()
         self.optimizer.zero_grad()
         self._passes.append(
-            Pass(indices.tolist(), micro is not None and micro.step.sampled, loss.detach())
+            Pass(indices.tolist(), step is not None and step.sampled, loss.detach())
         )
         if micro is not None and micro.last:
             passes, self._passes = self._passes, []

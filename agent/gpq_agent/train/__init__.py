@@ -121,7 +121,7 @@ Any other loop, which saves by itself (fixed batch size)
 import os
 import sys
 
-from gpq_agent.train.attempt.side_effects import hear_early
+from gpq_agent.train.engine.side_effects import hear_early
 from gpq_agent.train.job.init import init
 from gpq_agent.train.job.job import Job
 from gpq_agent.train.runtime.shutdown import StopTraining

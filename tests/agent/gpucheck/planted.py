@@ -19,7 +19,7 @@ import torch
 from gpq_agent.gpucheck import checks, kernels, memory, replicas, restart, speed, steps
 from gpq_agent.gpucheck.checks import Check
 from gpq_agent.train.checkpoints import store as checkpoint
-from gpq_agent.train.data import batches
+from gpq_agent.train.data import sampler
 from gpq_agent.train.engine.boundary import StepBoundary
 from gpq_agent.train.noise import noise_scale
 from gpq_agent.train.optim.step_gate import StepGate
@@ -59,7 +59,13 @@ def wait_hidden_in(kind: Any, name: str) -> None:
 
 
 def weights_forgotten() -> None:
-    batches.Step.weight = lambda self, index, replicas: 1.0 / len(self.counts)  # type: ignore[method-assign]
+    plain = sampler.shape_step
+
+    def shape_step(*arguments: Any, **options: Any) -> Any:
+        step = plain(*arguments, **options)
+        return step._replace(micros=[micro._replace(weight=1.0 / len(step.micros)) for micro in step.micros])
+
+    sampler.shape_step = shape_step
 
 
 def noise_off() -> None:

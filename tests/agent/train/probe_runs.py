@@ -12,8 +12,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from gpq_agent.train.data.batches import Configuration, Limits, Step, shape_step, starting
-from gpq_agent.train.data.sampler import MicroBatch
+from gpq_agent.train.data.batches import Configuration, Limits, Micro, Step, shape_step, starting
 from gpq_agent.train.gradients.accumulator import Accumulator
 from gpq_agent.train.gradients.backward_hook import listen
 from gpq_agent.train.gradients.reducer import Reducer
@@ -148,26 +147,25 @@ class Loop:
     def begin(self, step: Step) -> None:
         """Called before the first micro-batch of an optimizer step."""
         self.probe.arm(
-            sampled=step.sampled, micro_batches=len(step.counts), examples=step.total, inverse=step.inverse or 1.0
+            sampled=step.sampled, micro_batches=len(step.micros), examples=step.total, inverse=step.inverse or 1.0
         )
 
     def enter(self, step: Step, place: int) -> None:
         """Called before the forward pass of a micro-batch."""
-        weight = step.weight(place, self.replicas)
-        self.gradients.enter(place, len(step.counts), weight, even=step.is_even(self.replicas))
-        self.gate.enter(MicroBatch(step, place, place == len(step.counts) - 1))
+        self.gradients.enter(step.micros[place])
+        self.gate.enter(step.micros[place])
 
     def leave(self, step: Step, place: int) -> None:
         """Called after the body of the loop."""
         self.gate.leave()
         self.gradients.leave(drop=False)
-        if place == len(step.counts) - 1:
+        if step.micros[place].last:
             self.probe.finish()
 
     def micro_batches(self, step: Step) -> Iterator[int]:
         """Run all micro-batches of a step in order."""
         self.begin(step)
-        for place in range(len(step.counts)):
+        for place in range(len(step.micros)):
             self.enter(step, place)
             yield place
             self.leave(step, place)
@@ -191,7 +189,8 @@ class Trial:
             micro, batch = 2 * micro, 64
         self.total = batch * replicas * micro
         limits = Limits(self.total, self.total, batch, replicas)
-        self.step = shape_step(0, 0, self.total, starting(limits), replicas, rank, sample=True, most=batch)
+        places = range(self.total)
+        self.step = shape_step(0, 0, places, starting(limits), replicas, rank, sample=True, most=batch)
         assert self.step.counts == [batch] * micro
         self.inputs, self.targets = data()
         self.generator = torch.Generator().manual_seed(11)
@@ -205,7 +204,7 @@ class Trial:
 
     @property
     def micro(self) -> int:
-        return len(self.step.counts)
+        return len(self.step.micros)
 
     def changing(self) -> list[torch.Tensor]:
         """Everything that a step of the optimizer changes."""
@@ -226,9 +225,7 @@ class Trial:
     def loss(self, place: int) -> torch.Tensor:
         """The loss of this replica's part of micro-batch `place`."""
         self.loop.enter(self.step, place)
-        own = self.taken[self.step.first :: self.step.stride]
-        start = sum(self.step.counts[:place])
-        part = own[start : start + self.step.counts[place]]
+        part = self.taken[list(self.step.micros[place].indices)]
         loss = loss_of(self.loop.model, self.inputs[part], self.targets[part])
         return loss if self.scaler is None else self.scaler.scale(loss)
 
@@ -327,10 +324,15 @@ def flat_gradient(net: nn.Module) -> torch.Tensor:
     return torch.cat([p.grad.reshape(-1).clone() for p in net.parameters() if p.grad is not None])
 
 
-def step_of(counts: list[int], total: int, *, sampled: bool, inverse: float = 0.0) -> Step:
+def step_of(counts: list[int], total: int, *, sampled: bool, inverse: float = 0.0, replicas: int = 1) -> Step:
     """A step in which this replica has micro-batches of these sizes."""
     shape = Configuration(0, max(counts), len(counts) - 1, total)
-    return Step(0, 0, total, counts, shape, sampled, inverse=inverse)
+    in_pieces = replicas > 1 or len(counts) > 1
+    micros = [
+        Micro(place, place == len(counts) - 1, in_pieces, replicas * count / total, range(count), range(count))
+        for place, count in enumerate(counts)
+    ]
+    return Step(0, 0, total, micros, shape, sampled, inverse=inverse)
 
 
 def uneven_gradient_error(rank: int) -> float:
@@ -341,7 +343,8 @@ def uneven_gradient_error(rank: int) -> float:
     expected = flat_gradient(reference)
     loop = loop_of_two(rank)
     parts = [(slice(0, 3), slice(6, 9)), (slice(3, 6), slice(9, 11))][rank]
-    for place in loop.micro_batches(step_of([part.stop - part.start for part in parts], 11, sampled=False)):
+    counts = [part.stop - part.start for part in parts]
+    for place in loop.micro_batches(step_of(counts, 11, sampled=False, replicas=2)):
         loss_of(loop.model, inputs[parts[place]], targets[parts[place]]).backward()
     return float((flat_gradient(loop.net) - expected).norm() / expected.norm())
 
@@ -356,7 +359,7 @@ def one_step(
     inputs, targets = data()
     dtype = next(loop.net.parameters()).dtype
     part = slice(loop.rank * 64, loop.rank * 64 + 64)
-    for _ in loop.micro_batches(step_of([64], 128, sampled=True, inverse=1 / 64)):
+    for _ in loop.micro_batches(step_of([64], 128, sampled=True, inverse=1 / 64, replicas=2)):
         for _ in range(passes):
             loss = loss_of(loop.model, inputs[part].to(dtype), targets[part].to(dtype)) * factor
             began = perf_counter()

@@ -78,7 +78,7 @@ def test_a_sampled_step_leaves_nothing_out(tmp_path: Path, replicas: int, batch:
         sampler.sample_every = 2
         recorder.sampler(Lucky(), sampler)
         issued = [index for indices in sampler for index in indices]
-        steps = [sampler.received().step for _ in range(len(sampler._queue))]
+        steps = list(iter(sampler.next_step, None))
         assert {step.total for step in steps} == {batch, size - 3 * batch}
         assert any(step.sampled for step in steps)
         seen += issued

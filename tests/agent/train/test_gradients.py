@@ -130,11 +130,11 @@ def worst_error(rank: int, replicas: int, mode: str, batch: int, local: int, fix
                 scaler.step(optimizer)
                 scaler.update()
             if job.at_step:
-                micro = job._engine.loop.micro
-                assert micro is not None
-                right = expected(skip, start, micro.step.total)
+                step = job._engine.loop.step
+                assert step is not None
+                right = expected(skip, start, step.total)
                 worst = max(worst, float((flat(net) - right).norm() / right.norm()))
-                start += micro.step.total
+                start += step.total
             optimizer.zero_grad()
     assert start == SIZE
     known = set(job._engine.shape.freedoms._agreed)
@@ -195,7 +195,7 @@ def accumulated(rank: int, replicas: int, port: int, folder: str) -> None:
         start, parts, sums = 0, list[tuple[int, int]](), list[tuple[list[tuple[int, int]], torch.Tensor]]()
         for _ in job.epochs(1):
             for place, (x, y) in enumerate(loader):
-                total = job._engine.loop.micro.step.total
+                total = job._engine.loop.step.total
                 parts.append((start, total))
                 start += total
                 is_last = place % 3 == 2 or start == SIZE

@@ -103,7 +103,7 @@ TIMEOUT = """
 import sys
 from datetime import timedelta
 import torch, torch.distributed as dist
-from gpq_agent.train.attempt.runtime import Runtime
+from gpq_agent.train.engine.runtime import Runtime
 from gpq_agent.train.internals import group_timeouts
 from gpq_agent.train.runtime.environment import Environment
 store = dist.FileStore(sys.argv[1], 1)

@@ -13,8 +13,7 @@ ORDER = torch.randperm(50, generator=torch.Generator().manual_seed(1))
 
 
 def count(ledger: Ledger, indices: list[int]) -> None:
-    ledger.record_batch(indices)
-    ledger.record_step()
+    ledger.record_step(indices)
 
 
 def settle(ledgers: list[Ledger], end: int) -> None:

@@ -222,18 +222,16 @@ class Attempt:
     def _step(self, streams: list[Any], queued: list[Any]) -> list[int]:
         taken: list[int] = []
         for sampler, stream, queue, ledger in zip(self.samplers, streams, queued, self.ledgers, strict=True):
-            last = False
-            while not last:
+            step = sampler.next_step()
+            assert step is not None
+            for micro in step.micros:
                 if not queue:
                     queue.append(next(stream))
                 queue.pop(0)
-                issued = sampler.received()
-                ledger.record_batch(issued.indices)
-                taken += issued.indices
-                last = issued.last
-            ledger.record_step()
-            sampler.consumed(issued.step)
-        assert len(taken) == issued.step.total
+                taken += micro.indices
+            ledger.record_step([index for micro in step.micros for index in micro.indices])
+            sampler.commit(step)
+        assert len(taken) == step.total
         return taken
 
 
@@ -304,9 +302,9 @@ def test_a_large_batch_of_a_batch_sampler_is_not_split_if_it_fits() -> None:
             10, starting(bounds), replicas=1, rank=0, seed=0, shuffle=True, most=local, own_order=drawn
         )  # fmt: skip
         list(sampler)
-        steps = {issued.step.start: issued.step for issued in sampler._queue}
-        assert [step.counts for step in steps.values()] == expected
-        assert all(sum(step.weight(place, 1) for place in range(len(step.counts))) == 1.0 for step in steps.values())
+        steps = [step for step in (sampler.next_step(), sampler.next_step()) if step is not None]
+        assert [step.counts for step in steps] == expected
+        assert all(sum(micro.weight for micro in step.micros) == 1.0 for step in steps)
 
 
 def together(makes: list[Callable[[], Any]]) -> None:

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 import torch
-from gpq_agent.train.data.batches import Configuration, Limits, Step, ordered, shape_step, share_of, starting
+from gpq_agent.train.data.batches import Configuration, Limits, Micro, Step, ordered, shape_step, share_of, starting
 from gpq_agent.train.data.order import permutation
 from gpq_agent.train.data.sampler import GlobalSampler
 from gpq_agent.train.errors import GpqTrainError
@@ -43,6 +43,8 @@ class Replicas:
             for rank in range(bounds.replicas)
         ]  # fmt: skip
         self.steps: list[Step] = []  # of rank 0
+        # What is left of the running step, by rank.
+        self.running: list[list[tuple[Step, Micro]]] = [[] for _ in self.samplers]
         self.ahead = ahead
         self.taken: list[int] = []  # of the current step, by all replicas
         for sampler in self.samplers:
@@ -69,25 +71,29 @@ class Replicas:
 
     def _micro(self, streams: list[Any], queues: list[list[list[int]]], seen: dict[int, list[int]]) -> bool:
         """Receive one micro-batch on every replica. After the last one of a step, check that step."""
-        last, steps, counts = set(), [], []
+        last, steps = set(), []
         for sampler, stream, queue in zip(self.samplers, streams, queues, strict=True):
             while len(queue) <= self.ahead:
                 batch = next(stream, None)
                 if batch is None:
                     break
                 queue.append(batch)
-            indices, issued = queue.pop(0), sampler.received()
-            step, counted = issued.step, issued.step.counts[issued.place]
+            if not self.running[sampler.rank]:
+                step = sampler.next_step()
+                assert step is not None
+                self.running[sampler.rank] = [(step, micro) for micro in step.micros]
+            step, micro = self.running[sampler.rank].pop(0)
+            indices = queue.pop(0)
             repeated = min(2, step.total, self.bounds.max_local)
-            assert len(indices) == (counted or repeated), "an empty micro-batch is not a single example either"
-            assert issued.indices == (indices if counted else [])
+            assert indices == micro.batch
+            assert len(indices) == (len(micro.indices) or repeated), "not a single example either"
+            assert not micro.indices or micro.indices == indices
             assert len(indices) <= self.bounds.max_local
-            counts.append(counted)
-            self.taken += issued.indices
+            self.taken += micro.indices
             steps.append(step)
-            if issued.last:
-                sampler.consumed(step)
-            last.add(issued.last)
+            if micro.last:
+                sampler.commit(step)
+            last.add(micro.last)
         assert len(last) == 1, "all replicas synchronise in the same micro-batch"
         if last == {True}:
             self._check(steps)
@@ -104,7 +110,7 @@ class Replicas:
         assert len({(step.epoch, step.start, step.total, step.sampled, step.full, step.inverse) for step in steps}) == 1
         replicas, total = len(steps), steps[0].total
         assert sum(sum(step.counts) for step in steps) == total
-        weights = [step.weight(place, replicas) for step in steps for place in range(len(step.counts))]
+        weights = [micro.weight for step in steps for micro in step.micros]
         assert sum(weights) / replicas == pytest.approx(1.0)
         ones = sum(step.counts.count(1) for step in steps)
         if total >= 2 and self.bounds.max_local >= 2:
@@ -214,13 +220,9 @@ def test_with_a_fixed_batch_a_step_holds_the_same_examples_on_any_number_of_repl
         for rank in range(count):
             sampler = GlobalSampler(50, ordered(bounds, 1, bound, 0), replicas=count, rank=rank, seed=1, shuffle=True)
             sampler.seek(0, start)
-            stream = iter(sampler)
-            while True:
-                indices = next(stream)
-                issued = sampler.received()
-                result += indices if issued.step.counts[issued.place] else []
-                if issued.last:
-                    break
+            step = sampler.next_step()
+            assert step is not None
+            result += [index for micro in step.micros for index in micro.indices]
         return sorted(result)
 
     assert first_step(replicas, atomic) == first_step(1, fewer)
@@ -266,12 +268,12 @@ def test_an_order_within_the_limits_is_followed_exactly() -> None:
 
 
 def test_a_single_replica_splits_a_sampled_batch_in_two_halves() -> None:
-    even = shape_step(0, 0, 100, Configuration(0, 12, 0, 12), 1, 0, sample=True)
+    even = shape_step(0, 0, range(12), Configuration(0, 12, 0, 12), 1, 0, sample=True)
     assert (even.counts, even.total, even.sampled, even.full) == ([6, 6], 12, True, False)
-    odd = shape_step(0, 0, 100, Configuration(0, 13, 0, 13), 1, 0, sample=True)
+    odd = shape_step(0, 0, range(13), Configuration(0, 13, 0, 13), 1, 0, sample=True)
     assert (odd.counts, odd.total, odd.sampled) == ([6, 7], 13, True), "measuring does not change the batch"
     assert odd.inverse == pytest.approx((1 / 6 + 1 / 7) / 2)
-    small = shape_step(0, 0, 100, Configuration(0, 3, 0, 3), 1, 0, sample=True)
+    small = shape_step(0, 0, range(3), Configuration(0, 3, 0, 3), 1, 0, sample=True)
     assert (small.counts, small.sampled, small.inverse) == ([3], False, 0.0), (
         "a batch of three is not split, to avoid a single example"
     )
@@ -287,13 +289,18 @@ def test_a_sampled_step_has_the_same_examples_as_any_other(
 ) -> None:
     configuration = Configuration(0, atomic, accum, total)
     pairs = [
-        [shape_step(2, 5, left, configuration, replicas, rank, sample, most=most) for sample in (False, True)]
+        [
+            shape_step(2, 5, range(min(total, left)), configuration, replicas, rank, sample, most=most)
+            for sample in (False, True)
+        ]
         for rank in range(replicas)
     ]
     assert len({(step.sampled, step.inverse) for _, step in pairs}) == 1
     for plain, step in pairs:
         assert (step.total, step.start, sum(step.counts)) == (plain.total, plain.start, sum(plain.counts))
-        assert (step.first, step.stride) == (plain.first, plain.stride)
+        assert [index for micro in step.micros for index in micro.indices] == [
+            index for micro in plain.micros for index in micro.indices
+        ]
         assert not plain.sampled
         assert plain.inverse == 0.0
     shares = [sum(step.counts) for _, step in pairs]

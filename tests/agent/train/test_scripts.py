@@ -76,8 +76,8 @@ def order_to_stop(environment: Mapping[str, str], stop_after: int) -> None:
 class Run:
     """All attempts of one job that runs a script."""
 
-    def __init__(self, folder: Path, name: str) -> None:
-        self.script, self.folder = str(FOLDER / f"{name}.py"), folder
+    def __init__(self, folder: Path, script: Path) -> None:
+        self.script, self.folder = str(script), folder
         self.out = folder / "weights"
         (folder / "checkpoints").mkdir(parents=True)
         self.stops: list[int] = []
@@ -120,22 +120,28 @@ class Run:
         return {name.replace("module.", ""): value for name, value in found.items()}
 
 
+def assert_same(undisturbed: Run, resized: Run) -> None:
+    """Both have the same weights."""
+    expected, found = undisturbed.weights(), resized.weights()
+    assert expected.keys() == found.keys()
+    for key, value in expected.items():
+        error = (found[key].double() - value.double()).norm() / value.double().norm().clamp_min(1e-12)
+        assert error < TOLERANCE, f"{key} after stops at {resized.stops}"
+
+
 @pytest.mark.parametrize("name", SCRIPTS)
 def test_a_published_script_has_the_weights_of_one_replica_after_three_forced_resizes(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     stops, told = SCRIPTS[name]
-    undisturbed, resized = Run(tmp_path / "undisturbed", name), Run(tmp_path / "resized", name)
+    script = FOLDER / f"{name}.py"
+    undisturbed, resized = Run(tmp_path / "undisturbed", script), Run(tmp_path / "resized", script)
     undisturbed.attempt(1, replicas=1)
     for number, (replicas, stop_after) in enumerate(zip(REPLICAS, (*stops, 0), strict=True), start=1):
         resized.attempt(number, replicas, stop_after)
 
     assert len(set(resized.stops)) == 3, "three stops, each at another step"
-    expected, found = undisturbed.weights(), resized.weights()
-    assert expected.keys() == found.keys()
-    for key, value in expected.items():
-        error = (found[key].double() - value.double()).norm() / value.double().norm().clamp_min(1e-12)
-        assert error < TOLERANCE, f"{key} after stops at {resized.stops}"
+    assert_same(undisturbed, resized)
     assert undisturbed.habits == resized.habits == set(told)
     assert undisturbed.notices == resized.notices == []

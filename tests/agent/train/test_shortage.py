@@ -10,7 +10,7 @@ import pytest
 import torch
 from gpq_agent import wire
 from gpq_agent.train.checkpoints.store import CheckpointStore, MemoryRecord
-from gpq_agent.train.data.batches import Configuration, Limits, Step
+from gpq_agent.train.data.batches import Configuration, Limits, Micro, Step
 from gpq_agent.train.engine.failures import lessen
 from gpq_agent.train.job.job import Job
 from gpq_agent.train.runtime.environment import Environment
@@ -20,7 +20,11 @@ SIXTEEN = Limits(base_batch=16, max_batch=64, max_local=64, replicas=1)
 
 
 def step(*counts: int, sampled: bool = False) -> Step:
-    return Step(0, 0, sum(counts), list(counts), Configuration(1, max(counts), len(counts) - 1, sum(counts)), sampled)
+    micros = [
+        Micro(place, place == len(counts) - 1, len(counts) > 1, 1.0, range(count), range(count))
+        for place, count in enumerate(counts)
+    ]
+    return Step(0, 0, sum(counts), micros, Configuration(1, max(counts), len(counts) - 1, sum(counts)), sampled)
 
 
 @pytest.fixture

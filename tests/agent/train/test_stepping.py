@@ -351,7 +351,7 @@ def test_a_generator_that_trains_is_a_loop_and_one_that_yields_batches_counts_as
                 break
             batches.close()
             break
-        assert ("own-next" in that._engine.shape.freedoms._fresh) == by_next
+        assert ("own-next" in that._engine.shape.freedoms.waiting) == by_next
     del this, steps, that, loader, batches, net, optimizer
     gc.collect()
 

@@ -4,7 +4,7 @@ Pure. Every replica computes the same answers from the same arguments, so nothin
 """
 
 from functools import lru_cache
-from typing import List, NamedTuple
+from typing import List, NamedTuple, Sequence
 
 FEWEST = 2  # examples in a micro-batch: batch norm refuses one, and one alone says little
 
@@ -29,41 +29,48 @@ class Configuration(NamedTuple):
     total: int
 
 
-class Step(NamedTuple):
-    """One optimizer step, as one replica sees it. Gradients are the mean over `total` examples.
+class Micro(NamedTuple):
+    """A micro-batch of a step, as one replica runs it.
 
-    `counts` are the examples of each micro-batch that count. A replica without enough examples has
-    empty micro-batches, and runs them on repeated examples with weight zero. Its own examples are
-    at `first`, `first + stride`, ... in the step's part of the order.
+    place: in the step, from 0. last: of the step.
+    in_pieces: the step has several micro-batches, or replicas have unequal shares. The same on
+    every replica.
+    weight: the factor on the gradient of a mean loss. Summed over the micro-batches and averaged
+    over the replicas, it gives the mean over the step.
+    indices: its examples in order. A replica without enough examples has none at an epoch's end.
+    batch: what to fetch: `indices`, or repeated examples, of weight 0.
     """
+
+    place: int
+    last: bool
+    in_pieces: bool
+    weight: float
+    indices: Sequence[int]
+    batch: Sequence[int]
+
+
+class Step(NamedTuple):
+    """One optimizer step, as one replica sees it. Gradients are the mean over `total` examples,
+    which start at `start` of the order of the epoch."""
 
     epoch: int
     start: int
     total: int
-    counts: List[int]
+    micros: Sequence[Micro]
     configuration: Configuration
     sampled: bool = False
     # Not the end of an epoch, and not split for sampling, so its time is typical of the
     # configuration.
     full: bool = True
-    first: int = 0
-    stride: int = 1
     # For a sampled step, the same on every replica, else 0: the mean of 1 / examples over
     # micro-gradients. A micro-gradient is a replica's whole share of the step. With one replica,
     # each micro-batch is one.
     inverse: float = 0.0
 
-    def weight(self, index: int, replicas: int) -> float:
-        """K * n_local / n_total.
-
-        Summed over micro-batches and averaged over K replicas, it gives a mean over the step.
-        """
-        return replicas * self.counts[index] / self.total
-
-    def is_even(self, replicas: int) -> bool:
-        """Do all replicas have the same number of examples? All give the same answer, which a
-        weight of 1 does not."""
-        return replicas == 1 or (self.stride == replicas and self.total % replicas == 0)
+    @property
+    def counts(self) -> List[int]:
+        """Examples of each micro-batch that count."""
+        return [len(micro.indices) for micro in self.micros]
 
 
 class Share(NamedTuple):
@@ -169,52 +176,47 @@ def next_total(size: int, position: int, configuration: Configuration, base: int
 def shape_step(
     epoch: int,
     start: int,
-    remaining: int,
+    examples: Sequence[int],
     configuration: Configuration,
     replicas: int,
     rank: int,
     sample: bool,
     *,
-    total: int = 0,
     most: int = 0,
 ) -> Step:
-    """The next step of `rank` when `remaining` examples of the epoch are left.
+    """The step of `rank` on these examples, which all replicas share.
 
-    total: the examples of the step, by default those of the configuration or what is left.
     most: examples that fit on a device at once, by default the configuration's.
 
     A sampled step has the same examples as any other. With one replica and one micro-batch it is
     split in two, which makes the noise estimate unbiased. A step is not sampled if some replica
     would have no examples.
     """
-    total = total or min(configuration.total, remaining)
+    total = len(examples)
     most = max(most, configuration.atomic_batch)
     bound = configuration.atomic_batch if configuration.accum_steps else most
-    full = total == configuration.total
     share = _share(total, replicas, rank, bound, most)
-    if not (sample and full):
-        return Step(
-            epoch, start, total, share.counts, configuration, False, full, share.first, share.stride
-        )
-    split = replicas * len(share.counts) == 1 and total >= 2 * FEWEST
-    counts = split_evenly(total, 2) if split else share.counts
-    parts = counts
-    if replicas > 1:
-        parts = [
-            sum(share_of(total, replicas, other_rank, bound, most).counts)
-            for other_rank in range(replicas)
-        ]
-    sampled = len(parts) > 1 and min(parts) > 0
-    inverse = sum(1 / part for part in parts) / len(parts) if sampled else 0.0
-    return Step(
-        epoch,
-        start,
-        total,
-        counts,
-        configuration,
-        sampled,
-        not split,
-        share.first,
-        share.stride,
-        inverse,
-    )
+    counts, is_split, inverse = share.counts, False, 0.0
+    if sample and total == configuration.total:
+        is_split = replicas * len(counts) == 1 and total >= 2 * FEWEST
+        counts = split_evenly(total, 2) if is_split else counts
+        parts = counts
+        if replicas > 1:
+            parts = [
+                sum(share_of(total, replicas, other_rank, bound, most).counts)
+                for other_rank in range(replicas)
+            ]
+        if len(parts) > 1 and min(parts) > 0:
+            inverse = sum(1 / part for part in parts) / len(parts)
+    is_even = replicas == 1 or (share.stride == replicas and total % replicas == 0)
+    in_pieces = len(counts) > 1 or not is_even
+    filler = examples[: min(FEWEST, most, total)]
+    begin, micros = share.first, []
+    for place, count in enumerate(counts):
+        end = begin + count * share.stride
+        indices = examples[begin : end : share.stride]
+        last, weight = place == len(counts) - 1, replicas * count / total
+        micros.append(Micro(place, last, in_pieces, weight, indices, indices or filler))
+        begin = end
+    full = total == configuration.total and not is_split
+    return Step(epoch, start, total, micros, configuration, inverse > 0.0, full, inverse)

@@ -25,22 +25,12 @@ class Ledger:
         # Examples at the start of the running epoch that are proven to be visited once.
         self._proven_end = 0
         self._part_start = 0  # start of the part that is being counted
-        self._step_indices: List[int] = []  # of the current step
-        self._pending_indices: List[int] = []  # of later steps, not added up yet
+        self._pending_indices: List[int] = []  # not added up yet
         self._sums = [0, 0, 0]  # number, sum, sum of squares
 
-    def record_batch(self, indices: Sequence[int]) -> None:
-        """The script got these examples."""
-        self._step_indices.extend(indices)
-
-    def begin_step(self) -> None:
-        """A new step. The examples of a step that the script left halfway went into no step."""
-        self._step_indices = []
-
-    def record_step(self) -> None:
-        """The examples since the last step went into one."""
-        self._pending_indices += self._step_indices
-        self._step_indices = []
+    def record_step(self, indices: Sequence[int]) -> None:
+        """A step trained on these examples."""
+        self._pending_indices += indices
         if len(self._pending_indices) >= TOGETHER:
             self._add_up()
 
@@ -79,7 +69,7 @@ class Ledger:
     def resume(self, consumed: int) -> None:
         """Continue to count at this place of the running epoch, from the checkpoint."""
         self._part_start = consumed
-        self._step_indices, self._pending_indices = [], []
+        self._pending_indices = []
         self._sums = [0, 0, 0]
 
     def state_dict(self) -> Dict[str, int]:

@@ -7,19 +7,13 @@ exactly once.
 
 from bisect import bisect_right
 from collections import deque
-from typing import Any, Callable, Deque, Dict, Iterator, List, NamedTuple, Optional
+from typing import Any, Callable, Deque, Dict, Iterator, List, Optional, Sequence
 
 import torch
 
-from gpq_agent.train.data.batches import (
-    FEWEST,
-    Configuration,
-    Step,
-    next_total,
-    shape_step,
-)
+from gpq_agent.train.data.batches import Configuration, Step, next_total, shape_step
 from gpq_agent.train.data.epoch_orders import Cursor, EpochOrders
-from gpq_agent.train.data.order import OwnOrder
+from gpq_agent.train.data.order import Order, OwnOrder
 from gpq_agent.train.errors import GpqTrainError
 
 # How often a step is sampled for the gradient noise scale. The engine adapts it to the cost of
@@ -33,20 +27,13 @@ EARLY_SAMPLES = 20  # this many at first, one step in two, while the window is e
 MOST_RARELY = 5
 
 
-class MicroBatch(NamedTuple):
-    """One micro-batch for the data loader: its step, and its place in the step from 0."""
-
-    step: Step
-    place: int
-    last: bool
-    indices: List[int] = []  # examples that count, in order
-
-
 class GlobalSampler:
-    """Batch sampler of one replica. Iterating yields the index lists of micro-batches.
+    """The steps of one replica, in order: `next_step`. Iterating yields what to fetch for each of
+    their micro-batches, as a batch sampler does, perhaps ahead.
 
-    It ends when the epoch is used up. It counts separately what was issued (perhaps prefetched) and
-    what was consumed, and saves only the second.
+    Both end with the epoch. It counts separately what was issued and what was consumed, and saves
+    only the second. seeks: how often the place of the next step was set. What was fetched before
+    is of no use then.
     """
 
     def __init__(
@@ -91,8 +78,15 @@ class GlobalSampler:
             gather=gather,
             tell=tell,
         )
+        self.seeks = 0
         self._cursor = Cursor(0, 0)
-        self._queue: Deque[MicroBatch] = deque()
+        self._order: Optional[Order] = None  # of the running epoch, once a step of it was issued
+        self._next = 0  # the place in the epoch where the next step to issue starts
+        self._issued: Deque[Step] = deque()  # but not returned by `next_step` yet
+        self._unfetched: Deque[Step] = deque()  # issued, but nobody has asked what to fetch for it
+        # A part of the order that starts at `ahead_start`, as integers of Python.
+        self._ahead: List[int] = []
+        self._ahead_start = 0
         self._steps_issued = 0
         self._samples_issued = 0
         self.steps_per_epoch = self._orders.steps(self._cursor, self._base)
@@ -104,7 +98,11 @@ class GlobalSampler:
     def seek(self, epoch: int, consumed: int = 0) -> None:
         """Continue from here. Forgets what was issued but not consumed."""
         self._cursor = Cursor(epoch, consumed)
-        self._queue.clear()
+        self._order, self._next = None, consumed
+        self._ahead, self._ahead_start = [], consumed
+        self._issued.clear()
+        self._unfetched.clear()
+        self.seeks += 1
 
     def configure(self, configuration: Configuration) -> None:
         """Takes effect with the next issued step. Prefetched steps keep their size."""
@@ -114,18 +112,24 @@ class GlobalSampler:
         """From the next issued step no step is cut, whatever fits at once."""
         self._most = max(self._most, 1 << 60)
 
-    def received(self) -> MicroBatch:
-        """The micro-batch that just arrived. Batches arrive in the order of issue."""
-        return self._queue.popleft()
+    def next_step(self) -> Optional[Step]:
+        """The next one, or None if all steps of the epoch were issued. Collective for the first
+        step of an epoch if the script has its own sampler. Raises GpqTrainError."""
+        if not self._issued:
+            self._issue()
+        return self._issued.popleft() if self._issued else None
 
-    def consumed(self, step: Step) -> None:
+    def commit(self, step: Step) -> None:
         """The optimizer step is done."""
         self._cursor = Cursor(step.epoch, step.start + step.total)
 
     @property
     def size(self) -> int:
         """Examples in the running epoch: where it ends unless the batch size changes."""
-        length = self._orders.length(self._cursor, self._base)
+        if self._order is None:
+            length = self._orders.length(self._cursor, self._base)
+        else:
+            length = len(self._order.indices)
         if not self._drop_last:
             return length
         return length - (length - self._cursor.consumed) % self._base
@@ -149,54 +153,50 @@ class GlobalSampler:
         self._orders.load_state_dict(state)
         self.seek(state["epoch"], state["consumed"])
 
-    def __iter__(self) -> Iterator[List[int]]:
-        self._queue.clear()
-        epoch, position = self._cursor
-        order, ends, _ = self._orders.of(self._cursor)
-        self._orders.hold_together(self._cursor)
+    def __iter__(self) -> Iterator[Sequence[int]]:
+        while self._unfetched or self._issue():
+            for micro in self._unfetched.popleft().micros:
+                yield micro.batch
+
+    def _issue(self) -> bool:
+        """Shape the next step of the epoch. Returns False if there is none."""
+        epoch, start = self._cursor.epoch, self._next
+        if self._order is None:
+            self._order = self._orders.of(self._cursor)
+            self._orders.hold_together(self._cursor)
+        order, ends, _ = self._order
         size = len(order)
-        # A part of the order that starts at `ahead_start`, as integers of Python.
-        ahead: List[int] = []
-        ahead_start = position
-        least = self._base if self._drop_last else 1
-        while size - position >= least:
-            total = self._next_total(size, position, ends)
-            most = max(self._most, self.configuration.atomic_batch)
-            step = shape_step(
-                epoch, position, size - position, self.configuration, self._replicas, self.rank,
-                self._sample_now(), total=total, most=most,
-            )  # fmt: skip
-            # A batch of a batch sampler is a whole step, whatever its size.
-            if ends is not None and position + total < size:
-                step = step._replace(full=True)
-            self._samples_issued += step.sampled
-            if position + step.total > ahead_start + len(ahead):
-                ahead_start = position
-                ahead = order[position : position + max(step.total, AHEAD)].tolist()
-            place = position - ahead_start
-            begin, stride = place + step.first, step.stride
-            last = len(step.counts) - 1
-            for index, count in enumerate(step.counts):
-                indices = ahead[begin : begin + count * stride : stride]
-                self._queue.append(MicroBatch(step, index, index == last, indices))
-                # An empty micro-batch still takes part in the all-reduce: repeat examples, with
-                # weight zero.
-                yield indices or ahead[place : place + min(FEWEST, most, step.total)]
-                begin += count * stride
-            position += step.total
-
-    def _next_total(self, size: int, position: int, ends: Optional[List[int]]) -> int:
-        if ends is not None:
-            return ends[bisect_right(ends, position)] - position
-        if self._drop_last:
-            return min(self.configuration.total, size - position)
-        return next_total(size, position, self.configuration, self._base)
-
-    def _sample_now(self) -> bool:
-        self._steps_issued += 1
-        if not self.sample_every:
+        if size - start < (self._base if self._drop_last else 1):
             return False
-        return self._steps_issued % self._interval() == 0
+        if ends is not None:
+            total = ends[bisect_right(ends, start)] - start
+        elif self._drop_last:
+            total = min(self.configuration.total, size - start)
+        else:
+            total = next_total(size, start, self.configuration, self._base)
+        self._steps_issued += 1
+        if start + total > self._ahead_start + len(self._ahead):
+            self._ahead_start = start
+            self._ahead = order[start : start + max(total, AHEAD)].tolist()
+        place = start - self._ahead_start
+        step = shape_step(
+            epoch,
+            start,
+            self._ahead[place : place + total],
+            self.configuration,
+            self._replicas,
+            self.rank,
+            bool(self.sample_every) and self._steps_issued % self._interval() == 0,
+            most=self._most,
+        )
+        # A batch of a batch sampler is a whole step, whatever its size.
+        if ends is not None and start + total < size:
+            step = step._replace(full=True)
+        self._samples_issued += step.sampled
+        self._next = start + total
+        self._issued.append(step)
+        self._unfetched.append(step)
+        return True
 
     def sampled(self, number: int) -> None:
         """Continue as if this many steps had been sampled."""

@@ -1,6 +1,6 @@
-"""What happens around a micro-batch and between two steps, the same on every replica. It does
-not know habits.
+"""What happens in a step, and what an attempt has whatever its loop does, the same on every
+replica.
 
-`engine.py` puts the parts together. `loop.py` runs around a micro-batch, and `boundary.py` between
-two steps.
+`loop.py` is the contract: how a loop, or the adapter of a framework, takes its steps. `boundary.py`
+runs between two of them. `engine.py` puts the parts together.
 """

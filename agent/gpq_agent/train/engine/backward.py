@@ -2,11 +2,12 @@
 
 from typing import Any, Callable, Optional, Tuple
 
-from gpq_agent.train.attempt.runtime import Runtime
-from gpq_agent.train.attempt.setup import TrainingSetup
 from gpq_agent.train.gradients.backward_hook import listen
 from gpq_agent.train.optim.step_gate import StepGate
 from gpq_agent.train.telemetry.timing import StepClock
+
+from .runtime import Runtime
+from .setup import TrainingSetup
 
 
 class BackwardCalls:

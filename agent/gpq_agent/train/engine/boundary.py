@@ -1,19 +1,20 @@
 """Runs between two steps: obeys orders, writes checkpoints, stops, compares habits."""
 
 import time
-from typing import Optional
+from typing import TYPE_CHECKING, Optional
 
 from gpq_agent import wire
-from gpq_agent.train.attempt.checkpointer import Checkpointer
-from gpq_agent.train.attempt.runtime import Ending, Recorded, Runtime
-from gpq_agent.train.attempt.shape import BatchShape
-from gpq_agent.train.attempt.statistics import Statistics, StepRecord
 from gpq_agent.train.data.sample_audit import Ledger
 from gpq_agent.train.habits.watch import LoopWatch
 from gpq_agent.train.runtime.agreement import END, EPOCH, STEP, Proposal
 from gpq_agent.train.runtime.orders import ControlReader
 from gpq_agent.train.runtime.shutdown import raise_if_stopping
 from gpq_agent.train.runtime.termination import STOP_ORDERED, STOP_SIGNAL
+
+from .runtime import Ending, Recorded
+
+if TYPE_CHECKING:
+    from .engine import Engine
 
 AGREE_SECONDS = 0.2  # agree on orders this often, at most once per step
 MAX_PAUSE = 50  # steps between agreements
@@ -25,33 +26,30 @@ class StepBoundary:
     """Acts the same on every replica, because it uses only what all have agreed on. `stopping`: the
     kind of the requested stop, or 0."""
 
-    def __init__(
-        self,
-        runtime: Runtime,
-        shape: BatchShape,
-        steps: StepRecord,
-        checkpointer: Checkpointer,
-        statistics: Statistics,
-    ) -> None:
+    def __init__(self, engine: "Engine") -> None:
         self.stopping = 0
         self.ledger = Ledger()
+        self._runtime = runtime = engine.runtime
         self.ending = Ending(runtime)
         self.watch: Optional[LoopWatch] = None  # from job.prepare() on
-        self._runtime, self._shape = runtime, shape
-        self._steps, self._checkpointer, self._statistics = steps, checkpointer, statistics
+        self._shape, self._steps = engine.shape, engine.steps
+        self._checkpointer, self._statistics = engine.checkpointer, engine.statistics
+        self._side_effects = engine.side_effects
         environment = runtime.environment
         self._control: Optional[ControlReader] = None
         if environment.run_dir and runtime.is_lead:
             self._control = ControlReader(environment.run_dir, environment.attempt)
-        self._waiting = (
-            0  # kind of a stop that waits until rank 0 is between two steps of the loop's own
-        )
+        # The kind of a stop that waits until rank 0 is between two steps of the loop's own.
+        self._waiting = 0
         self._is_save_due = False
         self._retry_at = 0.0
         runtime.agreement.propose = self.propose
 
     def run(self) -> None:
-        """Obey what was agreed on. Does not return from a stop, unless nothing could be saved."""
+        """Obey what was agreed on. Does not return from a stop, unless nothing could be saved.
+        After the end, training begins again."""
+        if self._side_effects.before_training:
+            self._side_effects.begin()
         raise_if_stopping()
         runtime, checkpointer = self._runtime, self._checkpointer
         if runtime.evaluating:
@@ -61,13 +59,14 @@ class StepBoundary:
         runtime.agreement.call = STEP if with_loader else "job.should_stop()"
         if runtime.finished:
             runtime.reopen()
-        self._compare_notes()
+        if self._steps.is_watched or self._shape.freedoms.waiting:
+            self._compare_notes()
         if self._shape.is_late:
             self._shape.reshape()
-        if runtime.environment.checkpoint_dir:
-            self.ending.arm()
+        if runtime.environment.checkpoint_dir and not self.ending.terminator.is_armed:
+            self.ending.terminator.arm()
         runtime.pulse.beat(runtime.meter.steps, "arrived")
-        agreed = self._agree()
+        agreed = runtime.agreement.step() if runtime.recorder is None else self._checked()
         if agreed is not None:
             self._obey(agreed)
             self._is_save_due = checkpointer.is_due()
@@ -100,7 +99,7 @@ class StepBoundary:
         runtime.agreement.call = END
         if runtime.recorder is not None:
             runtime.recorder.finish(self._recorded())
-        self.ending.disarm()
+        self.ending.terminator.disarm()
         self._statistics.publish()
         has_store = self._checkpointer.store is not None
         runtime.agreement.broadcast_flag(self._checkpointer.save("end") or not has_store)
@@ -112,7 +111,7 @@ class StepBoundary:
         order = self._control.order if self._control is not None else None
         order = order or wire.Control(attempt=0, seq=0)
         stop = STOP_ORDERED if order.stop else 0
-        stop = STOP_SIGNAL if self.ending.is_requested else stop
+        stop = STOP_SIGNAL if self.ending.terminator.requested else stop
         if time.monotonic() < self._retry_at:
             stop = 0
         report, seconds = self._runtime.report, self._steps.seconds
@@ -129,11 +128,10 @@ class StepBoundary:
 
     # -- inside ------------------------------------------------------------------------------------
 
-    def _agree(self) -> Optional[Proposal]:
-        """Agree on the orders of this step, or None. `gpq check` has its own."""
+    def _checked(self) -> Optional[Proposal]:
+        """The orders of `gpq check`."""
         recorder = self._runtime.recorder
-        if recorder is None:
-            return self._runtime.agreement.step()
+        assert recorder is not None
         if not self._steps.in_midst:
             recorder.boundary(self._recorded())
         return recorder.agreed()

@@ -6,11 +6,11 @@ from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional
 import torch
 from torch.nn.parameter import is_lazy
 
-from gpq_agent.train.attempt.setup import TrainingSetup
-from gpq_agent.train.attempt.shape import BatchShape
 from gpq_agent.train.checkpoints.state_parts import Parts
 from gpq_agent.train.data.batches import Step
-from gpq_agent.train.data.sampler import MicroBatch
+
+from .setup import TrainingSetup
+from .shape import BatchShape
 
 
 class State(NamedTuple):
@@ -36,17 +36,20 @@ class FirstPart:
         self._epoch = -1  # of the newest one that was looked at
 
     def begin_step(self, step: Step) -> None:
-        """Waits for the device once per epoch."""
-        self._before = None
-        if len(step.counts) > 1 and self._epoch != step.epoch:
-            self._before = self._state()
+        """A step in micro-batches. Waits for the device once per epoch."""
+        self._before = self._state() if self._epoch != step.epoch else None
 
-    def ends(self, micro: MicroBatch) -> None:
-        """A micro-batch is used up. Collective."""
+    @property
+    def is_open(self) -> bool:
+        """Is the current micro-batch the first of such a step?"""
+        return self._before is not None
+
+    def ends(self, step: Step) -> None:
+        """A micro-batch of it is used up. Collective."""
         before, self._before = self._before, None
         if before is None:
             return
-        self._epoch = micro.step.epoch
+        self._epoch = step.epoch
         self._tell(before, self._state())
         if self._shape.freedoms.agree():
             self._shape.is_late = True

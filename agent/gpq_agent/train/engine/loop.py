@@ -1,179 +1,269 @@
-"""Runs around a micro-batch: before its body, and after it."""
+"""The steps of a job, for whoever runs its loop: `job.loader()`, or the adapter of a framework.
 
-from typing import Any, Callable, List, NamedTuple, Optional
+    import sys
+
+    import torch
+    import torch.nn.functional as F
+    from torch.utils.data import TensorDataset, default_collate
+
+    import gpq_agent.train as gpq
+
+    job = gpq.init(seed=0)
+    inputs = torch.randn(150, 4)
+    dataset = TensorDataset(inputs, inputs.sum(1, keepdim=True))
+    job.loader(dataset, batch_size=24, max_local_batch=6, fixed_batch=True)
+    layers = torch.nn.Linear(4, 8), torch.nn.Tanh(), torch.nn.Linear(8, 1)
+    model = job.wrap(torch.nn.Sequential(*layers))
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+    scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 5, gamma=0.5)
+    loop = job.attach(model, optimizer, scheduler)
+
+    for epoch in job.epochs(4):
+        step = loop.next_step()
+        while step is not None:
+            for first in range(0, len(step.micros), 2):
+                pair = step.micros[first : first + 2]
+                examples = [[dataset[place] for place in micro.batch] for micro in pair]
+                for micro, (x, y) in zip(pair, map(default_collate, examples)):
+                    loop.begin_micro(micro)
+                    F.mse_loss(model(x), y).backward()
+                    optimizer.step()
+                    scheduler.step()
+                    optimizer.zero_grad()
+                    loop.end_micro()
+            loop.end_step(applied=True)
+            step = loop.next_step()
+
+    if job.rank == 0:
+        torch.save(model.state_dict(), sys.argv[1])
+
+Every replica makes the same calls in the same order. `next_step` is where gpq acts: it obeys
+orders, saves, and may end the process. None: the epoch is over. A step has the batch that gpq
+chose, and lists what to fetch for each of its micro-batches. Fetch them whenever you like: the
+example draws two at a time. An empty micro-batch lists repeated examples, whose gradients weigh 0.
+
+Between `begin_micro` and `end_micro` the body runs as for a whole batch, with a loss that is a mean
+over the micro-batch. Gradients get their weights, and are in `p.grad` only in the last one. There
+`optimizer.step()`, schedulers and a GradScaler take effect. Before, they do nothing, so the body
+calls them in each.
+
+`end_step` alone commits: the next attempt starts after its examples. A step that raised, or that
+the body left, is not committed and comes again. `applied` is False if no optimizer stepped in it.
+
+With `watch`, gpq looks for habits of hand-written loops. An adapter knows what its framework does,
+and says so with `engine.lose(code, detail)`.
+"""
+
+from typing import TYPE_CHECKING, Any, List, Optional, Tuple
 
 import torch
 
 from gpq_agent.train import internals
-from gpq_agent.train.attempt.runtime import Runtime
-from gpq_agent.train.attempt.setup import TrainingSetup
-from gpq_agent.train.attempt.shape import BatchShape
-from gpq_agent.train.attempt.statistics import Statistics, StepRecord
-from gpq_agent.train.checkpoints.state_parts import Parts
-from gpq_agent.train.data.sample_audit import Ledger
-from gpq_agent.train.data.sampler import MicroBatch
+from gpq_agent.train.data.batches import Configuration, Micro, Step
 from gpq_agent.train.errors import GpqTrainError
 from gpq_agent.train.habits.watch import LoopWatch
 from gpq_agent.train.optim.lr_rules import Adjustment
 from gpq_agent.train.optim.step_gate import StepGate
-from gpq_agent.train.runtime.agreement import SKIPPED
+from gpq_agent.train.runtime.agreement import LOOP, SKIPPED
 
 from .backward import BackwardCalls
 from .first_part import FirstPart
+from .setup import TrainingSetup
 from .weighing import Weighing
 
-
-class LoopBegin(NamedTuple):
-    """A loop over the loader. `by_next`: the script calls `next()`. `epoch`: of `job.epochs()`,
-    None outside it."""
-
-    by_next: bool
-    epoch: Optional[int]
+if TYPE_CHECKING:
+    from .engine import Engine
 
 
 class TrainingLoop:
-    """One per job, from `job.prepare()` on. `micro`: the current micro-batch. `has_cut`: a step in
-    micro-batches was completed. `report` is called with the code of a habit and its detail."""
+    """One per job, from `job.prepare()` on.
 
-    def __init__(
-        self,
-        runtime: Runtime,
-        setup: TrainingSetup,
-        shape: BatchShape,
-        watch: LoopWatch,
-        report: Callable[..., None],
-        steps: StepRecord,
-        statistics: Statistics,
-        ledger: Ledger,
-        parts: Parts,
-    ) -> None:
-        self.micro: Optional[MicroBatch] = None
-        self.has_cut = False
-        self._runtime, self._setup, self._shape = runtime, setup, shape
-        self._watch, self._report, self._steps = watch, report, steps
-        self._statistics, self._ledger = statistics, ledger
-        optimizers = setup.training.optimizers
-        self.gate = StepGate(optimizers, setup.gradients, self, report, watch.rate_set)
-        self.weighing = Weighing(setup.gradients, runtime.agreement, runtime.replicas)
-        self._first_part = FirstPart(setup, parts, shape, report)
-        self._backward = BackwardCalls(
-            runtime,
-            setup,
-            self.gate,
-            report,
-            statistics.times.clock,
+    step: the newest one. micro: the current micro-batch, None outside a body.
+    applied: did an optimizer step in the newest body, or the script by hand?
+    has_cut: a step in micro-batches was completed.
+    """
+
+    def __init__(self, engine: "Engine", setup: TrainingSetup, watch: LoopWatch) -> None:
+        self.step: Optional[Step] = None
+        self.micro: Optional[Micro] = None
+        self.applied = self.has_cut = False
+        self._engine, self._setup, self._watch = engine, setup, watch
+        self._runtime, self._shape, self._steps = engine.runtime, engine.shape, engine.steps
+        self._times, self._ledger = engine.statistics.times, engine.boundaries.ledger
+        self._sampler = setup.data.sampler
+        self.gate = StepGate(
+            setup.training.optimizers, setup.gradients, self, engine.lose, watch.rate_set
         )
-        self._dropped: Optional[MicroBatch] = None  # the script left the loop in this one
-        self._is_new = True  # the script got nothing in this attempt yet
-        self._opening: Optional[LoopBegin] = None  # of a loop in which no batch is used up yet
+        self._weighing = Weighing(setup.gradients, self._runtime.agreement, self._runtime.replicas)
+        self._first_part = FirstPart(setup, engine.checkpointer.parts, engine.shape, engine.lose)
+        self._backward = BackwardCalls(
+            self._runtime, setup, self.gate, engine.lose, self._times.clock
+        )
+        self._failed: Optional[Tuple[Step, Micro]] = None  # the body that the script left
+        self._is_new = True  # there was no step in this attempt yet
+        self._trained: List[int] = []  # examples of the current step that it trained on so far
+        self._configuration: Optional[Configuration] = None  # of the newest step
+        # By next(), and in which epoch, a loop began in which no batch is used up yet.
+        self._opening: Optional[Tuple[bool, Optional[int]]] = None
         self._is_first_unused = False  # the newest loop did not train in its first batch
         self._is_step_due = False  # the newest batch left gradients and made no step
 
-    def failing(self) -> Optional[MicroBatch]:
-        """The micro-batch whose body an error ends. The traceback may or may not keep the loop
-        and the current micro-batch alive."""
-        return self._dropped or (None if self._runtime.evaluation_failed else self.micro)
+    # -- the contract ------------------------------------------------------------------------------
 
-    def parameters(self) -> List[torch.nn.Parameter]:
-        """The parameters of all optimizers, each once."""
-        return self._setup.gradients.parameters()
+    def next_step(self) -> Optional[Step]:
+        """Obeys gpq, writes a checkpoint if one is due, and returns what to do next. None: the
+        epoch is over. Collective. Does not return if the attempt ends."""
+        if self._sampler.is_over:
+            return None
+        if not self._runtime.finished:
+            self._engine.boundaries.run()
+        if self._is_new:  # models are as they are trained
+            self._is_new = False
+            self._watch.training_begins()
+            self._shape.agree()
+        self.step = self._sampler.next_step()
+        self._times.start()
+        return self.step
 
-    def gain(self) -> float:
-        """What the current step is worth, in steps at the base batch size."""
-        return self._setup.lr.gain
-
-    def shared_metric(self, metric: Any) -> Any:
-        """Rank 0's, so that replicas keep the same learning rate. Collective."""
-        if self._runtime.replicas == 1 or self._runtime.finished:
-            return metric
-        self._runtime.agreement.call = "scheduler.step()"
-        return self._runtime.agreement.broadcast(float(metric) if self._runtime.is_lead else None)
-
-    # -- told by the loader ------------------------------------------------------------------------
-
-    def loop_begins(self, opening: LoopBegin) -> None:
-        """The script starts a loop over the loader."""
-        self._opening = opening
-        self.gate.note_rates()  # settings changed by now were changed outside
-
-    def batch_begins(self, micro: MicroBatch) -> bool:
-        """The script is about to get it. False: it gets the whole step again, in another shape."""
-        setup, step = self._setup, micro.step
-        if self._is_new and self._must_reshape(micro):
-            return False
+    def begin_micro(self, micro: Micro) -> None:
+        """The body for this micro-batch is about to run. Its data have arrived."""
+        setup, step = self._setup, self.step
+        assert step is not None
         self.micro = micro
-        self._dropped = None
-        self._runtime.evaluation_failed = self.weighing.called = False
-        self._statistics.times.begin(step.configuration, first=micro.place == 0, usable=step.full)
+        self._failed = None
+        self._runtime.evaluation_failed = self._weighing.called = False
+        self._times.begin(step.configuration, first=micro.place == 0, usable=step.full)
         if micro.place == 0:
-            self._begin_step(micro)
+            self._begin_step(step)
         if setup.training.scaler is not None and step.sampled:
             # The tensor itself: get_scale() would wait for the GPU.
             setup.probe.grad_scale = internals.scale_of(setup.training.scaler)
-        replicas = self._runtime.replicas
-        weight, even = step.weight(micro.place, replicas), step.is_even(replicas)
-        setup.gradients.enter(micro.place, len(step.counts), weight, even=even)
+        setup.gradients.enter(micro)
         self.gate.enter(micro)
         if self._runtime.recorder is not None:
-            self._runtime.recorder.entered(micro)
+            self._runtime.recorder.entered(step, micro)
         if self._steps.is_watched:
             self._watch.batch_begins(micro, self._steps.count)
-        return True
 
-    def batch_ends(self, micro: MicroBatch, *, left_early: bool) -> bool:
-        """The script is done with it. `left_early`: by a break or an error. Is it used up: did an
-        optimizer step in it, or does the script ask for the next one?"""
-        gradients, recorder = self._setup.gradients, self._runtime.recorder
+    def end_micro(self, *, left_early: bool = False) -> bool:
+        """The body is over. `left_early`: by a break or an error.
+
+        Is the micro-batch used up: did an optimizer step in it, or does the script ask for the next
+        one? Otherwise nothing of its step counts.
+        """
+        step, micro, gradients = self.step, self.micro, self._setup.gradients
+        assert step is not None
+        assert micro is not None
         has_gradients = gradients.passes > 0
         is_used = self.gate.stepped or not left_early
         self._is_step_due = has_gradients and not self.gate.stepped and not left_early
         is_look = self._opening is not None and not (is_used or has_gradients)
         if left_early and not self._runtime.evaluation_failed:
-            self._dropped = micro  # if an error ends the script, the loop may already be gone
+            self._failed = step, micro
         if self._runtime.finished or is_look:
             self.gate.leave()
             self._drop()
             return is_used
         if self._opening is not None:
-            self._loop_trains(self._opening)
+            self._loop_trains(*self._opening)
             self._is_first_unused = not (has_gradients or self.gate.stepped)
         if micro.last and not left_early and self._runtime.replicas > 1 and not has_gradients:
             self._meet_others()
         if not self.gate.stepped or self._runtime.evaluating:
-            self._statistics.times.discard()
-        if not left_early:
-            self.weighing.check()
-        self._statistics.times.end(synchronised=micro.last, tail=self._backward.tail)
+            self._times.discard()
+        if self._weighing.is_used and not left_early:
+            self._weighing.check()
+        self._times.end(synchronised=micro.last, tail=self._backward.tail)
         facts = self.gate.leave()
         steps = self._steps
         self._watch.batch_ends(
-            micro, facts, steps.count, is_watched=steps.is_watched, left_early=left_early
+            step.epoch,
+            micro,
+            facts,
+            steps.count,
+            is_watched=steps.is_watched,
+            left_early=left_early,
         )
         self.has_cut = self.has_cut or (micro.last and micro.place > 0)
-        self.micro = None
         if not is_used:
             self._drop()
             return False
-        if not left_early:
-            self._first_part.ends(micro)
+        self.micro = None
+        if self._first_part.is_open and not left_early:
+            self._first_part.ends(step)
         gradients.leave(drop=left_early)
-        if recorder is not None:
-            recorder.left(micro)
-        # A batch that the loop skips trains nothing.
-        real = facts.stepped or self._shape.freedoms.steps_by_hand
-        if has_gradients or real:
-            self._ledger.record_batch(micro.indices)
-        if micro.last:
-            self._setup.probe.finish()
-            self._ledger.record_step()
-            self._steps.end(real=real)
+        if self._runtime.recorder is not None:
+            self._runtime.recorder.left(micro)
+        self.applied = facts.stepped or self._shape.freedoms.steps_by_hand
+        if has_gradients or self.applied:  # a batch that the loop skips trains nothing
+            self._trained += micro.indices
+        if not micro.last:
+            self._times.start()
         return True
 
-    # -- told by the step gate ---------------------------------------------------------------------
+    def end_step(self, *, applied: bool) -> None:
+        """All micro-batches of the step are done, so the next attempt starts after it. `applied`:
+        an optimizer stepped."""
+        assert self.step is not None
+        self._setup.probe.finish()
+        self._ledger.record_step(self._trained)
+        self._steps.end(real=applied)
+        self._sampler.commit(self.step)
+
+    # -- of a loop over job.loader() ---------------------------------------------------------------
+
+    def begin_loop(self, *, by_next: bool) -> Optional[int]:
+        """The script starts a loop over the loader, or calls next() on it (`by_next`). Collective.
+
+        Returns the epoch of `job.epochs()`, or None if this loop is not part of it. Raises
+        GpqTrainError in the body of another such loop.
+        """
+        if self.in_body:
+            raise GpqTrainError(
+                "a loop over the loader started while another one is still in a batch",
+                "use one loop at a time. To look at the data, call next(iter(loader)) and do "
+                "not keep the iterator",
+            )
+        runtime = self._runtime
+        self._opening = by_next, runtime.epoch
+        self.gate.note_rates()  # settings changed by now were changed outside
+        if not (runtime.evaluating or runtime.finished):
+            runtime.agreement.call = LOOP
+            runtime.agreement.meet()
+        return runtime.epoch
+
+    @property
+    def in_body(self) -> bool:
+        """Is the script in a micro-batch, and not in an evaluation?"""
+        return self.micro is not None and not self._runtime.evaluating
+
+    def failing(self) -> Optional[Tuple[Step, Micro]]:
+        """The step and the micro-batch whose body an error ends. The traceback may or may not keep
+        the loop and the current micro-batch alive."""
+        if self._failed is not None:
+            return self._failed
+        if self.step is None or self.micro is None or self._runtime.evaluation_failed:
+            return None
+        return self.step, self.micro
+
+    def weigh(self, amount: float) -> None:
+        """The current micro-batch weighs this much instead of its examples."""
+        if self.micro is not None:
+            self._weighing.weigh(self.micro, amount)
+
+    def parameters(self) -> List[torch.nn.Parameter]:
+        """The parameters of all optimizers, each once."""
+        return self._setup.gradients.parameters()
+
+    # -- told by the step gate and the schedulers --------------------------------------------------
 
     def adjustment(self, optimizer: Any) -> Adjustment:
         """The learning rate and betas of this optimizer in the current step."""
         return self._setup.lr.adjustment(optimizer)
+
+    def gain(self) -> float:
+        """What the current step is worth, in steps at the base batch size."""
+        return self._setup.lr.gain
 
     def stepped(self, applied: bool) -> None:
         """The current step was made."""
@@ -184,7 +274,8 @@ class TrainingLoop:
             meter.skipped(gain)
             return
         meter.stepped(gain)
-        self._statistics.say_ready()
+        if not self._steps.count:
+            self._engine.statistics.say_ready()
 
     def outside(self) -> None:
         """An optimizer steps outside the loop over the loader. Raises GpqTrainError unless this is
@@ -194,7 +285,7 @@ class TrainingLoop:
             return
         if all(parameter.grad is None for parameter in self.parameters()):
             return  # nothing to apply: a usual first call before schedulers
-        if self._is_first_unused and self._dropped is None:
+        if self._is_first_unused and self._failed is None:
             raise GpqTrainError(
                 "a loader around job.loader() draws a batch ahead, so the last batch of an epoch "
                 "trains after the loop over job.loader() has ended",
@@ -204,6 +295,13 @@ class TrainingLoop:
             "optimizer.step() was called outside the loop over job.loader()",
             "take every batch from a loop over job.loader(), and call optimizer.step() in its body",
         )
+
+    def shared_metric(self, metric: Any) -> Any:
+        """Rank 0's, so that replicas keep the same learning rate. Collective."""
+        if self._runtime.replicas == 1 or self._runtime.finished:
+            return metric
+        self._runtime.agreement.call = "scheduler.step()"
+        return self._runtime.agreement.broadcast(float(metric) if self._runtime.is_lead else None)
 
     def mean_loss(self, loss: Any) -> Any:
         """The mean over replicas of what a closure returned, by their examples."""
@@ -218,44 +316,42 @@ class TrainingLoop:
 
     # -- inside ------------------------------------------------------------------------------------
 
-    def _loop_trains(self, opening: LoopBegin) -> None:
+    def _loop_trains(self, by_next: bool, epoch: Optional[int]) -> None:
         """Its first batch is used up, so the loop was not only for a look."""
         self._opening = None
-        if opening.by_next:
-            self._report("own-next")
-        if opening.epoch is None:
-            self._report("own-epochs")
+        if by_next:
+            self._engine.lose("own-next")
+        if epoch is None:
+            self._engine.lose("own-epochs")
 
     def _drop(self) -> None:
         """Nothing of the current micro-batch counts."""
         self._setup.gradients.leave(drop=True)
-        self._statistics.times.discard()
+        self._times.discard()
         if self._runtime.recorder is not None:
             self._runtime.recorder.taken_back()
         self.micro = None
 
-    def _must_reshape(self, micro: MicroBatch) -> bool:
-        """Models are as they are trained. Must their steps stay in one piece? Collective."""
-        self._is_new = False
-        self._watch.training_begins()
-        return self._shape.agree() and len(micro.step.counts) > 1
-
-    def _begin_step(self, micro: MicroBatch) -> None:
-        setup, step = self._setup, micro.step
+    def _begin_step(self, step: Step) -> None:
+        setup, statistics = self._setup, self._engine.statistics
         if setup.reducer is not None:
             setup.reducer.share_buffers()
-        self._statistics.declare(setup.training.rules, setup.training.models)
-        self._ledger.begin_step()
-        self.weighing.begin_step()
+        if not self._steps.count:
+            statistics.declare(setup.training.rules, setup.training.models)
+        self._trained = []
+        self._weighing.is_used = False
         setup.probe.arm(
-            sampled=step.sampled and step.inverse > 0.0,
-            micro_batches=len(step.counts),
+            sampled=step.sampled,
+            micro_batches=len(step.micros),
             examples=step.total,
             inverse=step.inverse or 1.0,
         )
-        self._first_part.begin_step(step)
+        if len(step.micros) > 1:
+            self._first_part.begin_step(step)
         setup.lr.begin_step(step.total)
-        self._shape.announce(step.configuration, self._runtime.report, self._factor)
+        if step.configuration is not self._configuration:
+            self._configuration = step.configuration
+            self._shape.announce(step.configuration, self._runtime.report, self._factor)
 
     def _factor(self) -> float:
         return self._setup.lr.factor(self._setup.training.optimizers[0])

@@ -5,11 +5,12 @@ from typing import Any, Sequence
 import torch
 from torch.nn.parallel import DistributedDataParallel
 
-from gpq_agent.train.attempt.runtime import Runtime
 from gpq_agent.train.errors import GpqTrainError
 from gpq_agent.train.gradients.reducer import Reducer
 from gpq_agent.train.noise.noise_scale import NoiseScale
 from gpq_agent.train.noise.probe import GradientProbe
+
+from .runtime import Runtime
 
 
 def trains_outside(models: Sequence[torch.nn.Module], optimizers: Sequence[Any]) -> bool:

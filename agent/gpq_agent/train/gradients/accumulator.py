@@ -10,6 +10,7 @@ from typing import Any, Dict, List, Optional, Sequence, Set
 
 import torch
 
+from gpq_agent.train.data.batches import Micro
 from gpq_agent.train.internals import base_of
 from gpq_agent.train.noise.probe import GradientProbe
 
@@ -55,26 +56,25 @@ class Accumulator:
 
     # -- around a micro-batch --------------------------------------------------------------------
 
-    def enter(self, place: int, micro_batches: int, weight: float, *, even: bool) -> None:
-        """The script is about to get micro-batch `place` of `count`. `even`: all replicas have the
-        same share of the step. The same on each replica, except for the weight."""
+    def enter(self, micro: Micro) -> None:
+        """The body for this micro-batch is about to run. The same on each replica, except for the
+        weight."""
         self._open = True
         self.passes = 0
         reducer = self._reducer
-        if self._is_plain and micro_batches == 1 and even and weight == self.weight:
+        if self._is_plain and not micro.in_pieces and micro.weight == self.weight:
             if reducer is not None:
                 reducer.enter_again()
             return  # like the step before: it left nothing behind
-        self._is_plain = micro_batches == 1 and even
-        self.weight = weight
-        self.in_pieces = not self._is_plain
-        self.last = place == micro_batches - 1
+        self.in_pieces = micro.in_pieces
+        self._is_plain = not micro.in_pieces
+        self.weight, self.last = micro.weight, micro.last
         self.changed_between = False
-        self._micro.begin(place)
-        if place == 0:
-            self._sums.begin(in_one_piece=micro_batches == 1)
+        self._micro.begin(micro.place)
+        if micro.place == 0:
+            self._sums.begin(in_one_piece=micro.last)
         if reducer is not None:
-            reducer.enter(self.last, accumulates=micro_batches > 1, even=even)
+            reducer.enter(micro)
 
     def weigh(self, weight: float) -> None:
         """Set another weight, before the backward call. In every step on every replica, or

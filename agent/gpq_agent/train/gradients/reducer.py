@@ -11,6 +11,7 @@ import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
+from gpq_agent.train.data.batches import Micro
 from gpq_agent.train.noise.probe import GradientProbe
 from gpq_agent.train.runtime.collectives import finish
 
@@ -67,11 +68,11 @@ class Reducer:
 
     # -- around a micro-batch --------------------------------------------------------------------
 
-    def enter(self, last: bool, *, accumulates: bool, even: bool) -> None:
-        """`last`: gradients are reduced in this micro-batch. `accumulates`: it is not the only one.
-        `even`: all replicas have the same share of the step. The same on every replica."""
-        self._synchronises = last
-        self._is_even = in_one_piece = even and not accumulates
+    def enter(self, micro: Micro) -> None:
+        """Gradients are reduced in the last micro-batch of a step."""
+        self._synchronises = micro.last
+        self._is_even = in_one_piece = not micro.in_pieces
+        accumulates = micro.place > 0 or not micro.last
         if self._is_behind and not in_one_piece:  # earlier gradients have another weight
             self._is_behind = False
             self.average(self._parameters)
@@ -80,7 +81,7 @@ class Reducer:
             if accumulates and not buckets.can_accumulate and not buckets.ddp_bypassed:
                 buckets.bypass_ddp()
             by_ddp = not buckets.ddp_bypassed and (buckets.has_hook or in_one_piece)
-            buckets.synchronise(last and by_ddp)
+            buckets.synchronise(micro.last and by_ddp)
 
     def enter_again(self) -> None:
         """A step in one piece, like the one before."""

@@ -45,7 +45,7 @@ class Freedoms:
         self._rank = rank
         self._tell = tell
         self._agreed: Dict[str, str] = {}  # habit: its detail
-        self._fresh: Dict[str, str] = {}  # seen on this replica, not agreed on yet
+        self.waiting: Dict[str, str] = {}  # seen on this replica, not agreed on yet
         self._accepted = accepted
         self._proof: Optional[wire.Proof] = None
         self.lost: Set[str] = set()
@@ -69,7 +69,7 @@ class Freedoms:
         """This replica's loop has this habit, or seems to have it. It counts once all agree, unless
         it is accepted."""
         if habit.code not in self._agreed and habit.code not in self._accepted:
-            self._fresh.setdefault(habit.code, habit.detail)
+            self.waiting.setdefault(habit.code, habit.detail)
 
     @property
     def steps_by_hand(self) -> bool:
@@ -82,24 +82,19 @@ class Freedoms:
 
     def noticed(self, code: str) -> bool:
         """Does the loop have this habit, as far as this replica knows?"""
-        return code in self._agreed or code in self._fresh
-
-    @property
-    def waiting(self) -> bool:
-        """Did this replica see something that is not agreed on?"""
-        return bool(self._fresh)
+        return code in self._agreed or code in self.waiting
 
     def agree(self) -> bool:
         """What any replica has seen, all have. Returns whether this takes freedoms. Collective."""
-        own_marks = [float(code in self._fresh) for code in CODES]
+        own_marks = [float(code in self.waiting) for code in CODES]
         agreed_codes = [
             code
             for code, is_noticed in zip(CODES, self._agreement.all_reduce_max(own_marks))
             if is_noticed and code not in self._agreed
         ]
         for code in agreed_codes:
-            self._agreed[code] = self._fresh.get(code, "")
-        self._fresh.clear()
+            self._agreed[code] = self.waiting.get(code, "")
+        self.waiting.clear()
         for code in agreed_codes:
             self.lost.update(HABITS[code].freedoms)
         if agreed_codes and self._rank == 0:

@@ -12,7 +12,7 @@ import torch
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from gpq_agent.train.checkpoints.state_parts import unwrap
-from gpq_agent.train.data.sampler import MicroBatch
+from gpq_agent.train.data.batches import Micro
 from gpq_agent.train.gradients.accumulator import Accumulator
 from gpq_agent.train.internals import BatchNorm, foreach_norm, gradient_hooks, has_scheduler
 from gpq_agent.train.optim.inner_optimizers import inner_optimizers
@@ -29,7 +29,7 @@ def _guarded(method: Method) -> Method:
 
     @functools.wraps(method)
     def guarded(self: "LoopWatch", *args: Any, **kwargs: Any) -> None:
-        if self.has_failed:
+        if self._is_off:
             return
         try:
             method(self, *args, **kwargs)
@@ -57,7 +57,7 @@ class LoopWatch:
     ) -> None:
         """`schedulers`: those that the job was given by now. `noticed`: is this habit already
         known? `in_batch`: is the script in a micro-batch?"""
-        self.has_failed = False
+        self._is_off = False
         self._report, self._notice = report, notice
         self._models, self._optimizers, self._schedulers = models, optimizers, schedulers
         self._gradients = gradients
@@ -77,20 +77,27 @@ class LoopWatch:
         self._look_for_schedulers()
 
     @_guarded
-    def batch_begins(self, micro: MicroBatch, step: int) -> None:
+    def batch_begins(self, micro: Micro, step: int) -> None:
         """Before the body of the loop, in a watched step. `step`: steps of this attempt so far."""
         if micro.place == 0:
             self._norms = self._measured() if step < WEIGHT_STEPS else None
 
     @_guarded
     def batch_ends(
-        self, micro: MicroBatch, facts: BodyFacts, step: int, *, is_watched: bool, left_early: bool
+        self,
+        epoch: int,
+        micro: Micro,
+        facts: BodyFacts,
+        step: int,
+        *,
+        is_watched: bool,
+        left_early: bool,
     ) -> None:
         """After the body of the loop. `left_early`: by a break or an error."""
         if step < HOOK_STEPS:
             self._look_for_hooks()
         if is_watched:
-            self._look_for_freezing(micro, asked_step=facts.asked_step)
+            self._look_for_freezing(epoch, asked_step=facts.asked_step)
         if self._others:
             self._report("other-optimizer", self._others[0])
             self._others = []
@@ -126,10 +133,14 @@ class LoopWatch:
         if not self._look_for_schedulers():
             self._report("own-rate")
 
-    def fail(self, error: Exception) -> None:
+    def stop(self) -> None:
         """Watch no longer."""
-        self.has_failed = True
+        self._is_off = True
         self._remove_hook()
+
+    def fail(self, error: Exception) -> None:
+        """An object of the script raised, so watch no longer."""
+        self.stop()
         text = " ".join("{}: {}".format(type(error).__name__, error).split())[:200]
         self._notice(
             "gpq no longer watches what the loop does, and training continues ({}). gpq check "
@@ -195,12 +206,12 @@ class LoopWatch:
                 return True
         return False
 
-    def _look_for_freezing(self, micro: MicroBatch, *, asked_step: bool) -> None:
+    def _look_for_freezing(self, epoch: int, *, asked_step: bool) -> None:
         """Does the set of trained parameters change within an epoch?"""
-        epoch, before = self._epoch, self._trained
+        is_same_epoch, before = epoch == self._epoch, self._trained
         trained = [item.requires_grad for item in self._gradients.parameters()]
-        self._epoch, self._trained = micro.step.epoch, trained
-        if epoch == self._epoch and before != trained[: len(before)] and not asked_step:
+        self._epoch, self._trained = epoch, trained
+        if is_same_epoch and before != trained[: len(before)] and not asked_step:
             self._report("own-freezing")
 
     def _judge_steps(self, facts: BodyFacts) -> None:

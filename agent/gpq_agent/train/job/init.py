@@ -56,7 +56,7 @@ def init(*, seed: Optional[int] = None, checkpoint_dir: Optional[str] = None) ->
     job = Job(environment, device, seed, os.environ, recorder)
     for words in (problem, untried(torch.__version__)):
         if words:
-            job._engine.notice(words)
+            job._engine.runtime.notice(words)
     _current[:] = [weakref.ref(job)]
     return job
 

@@ -6,14 +6,15 @@ from typing import TYPE_CHECKING, Any, Iterator, Mapping, NoReturn, Optional, Tu
 import torch
 
 from gpq_agent import wire
-from gpq_agent.train.data.loader import Loader
 from gpq_agent.train.engine.engine import Engine
+from gpq_agent.train.engine.loop import TrainingLoop
 from gpq_agent.train.errors import GpqTrainError
 from gpq_agent.train.job import loops
 from gpq_agent.train.job.components import make_components
+from gpq_agent.train.job.loader import Loader
 from gpq_agent.train.job.loader_options import BatchSizes, Ordering, Source
 from gpq_agent.train.job.plain_values import PlainValues
-from gpq_agent.train.job.preparation import BatchScaling, Preparation, wrap_model
+from gpq_agent.train.job.preparation import AUTOMATIC, BatchScaling, Preparation, wrap_model
 from gpq_agent.train.job.resumption import Resumption
 from gpq_agent.train.job.script_saves import ScriptSaves
 from gpq_agent.train.job.training_data import TrainingData, make_training_data
@@ -137,19 +138,37 @@ class Job:
 
         Raises GpqTrainError.
         """
-        if self._engine.checkpointer.is_ready:
+        scaling = BatchScaling(rule, warmup_steps, scale_betas)
+        self.attach(model, optimizer, scheduler, scaler, scaling, measure=measure, watch=True)
+        return model, optimizer, scheduler
+
+    def attach(
+        self,
+        model: Any,
+        optimizer: Any,
+        scheduler: Any = None,
+        scaler: Any = None,
+        scaling: BatchScaling = AUTOMATIC,
+        *,
+        measure: Any = None,
+        watch: bool = False,
+    ) -> Optional[TrainingLoop]:
+        """For adapters of frameworks: as `prepare`, and returns the loop that they drive, None
+        without job.loader(). `watch`: look for habits of a hand-written loop."""
+        engine = self._engine
+        if engine.checkpointer.is_ready:
             hint = "call it once, with lists of models and optimizers"
             raise GpqTrainError("job.prepare() was called twice", hint)
-        self._engine.runtime.agreement.call = "job.prepare()"
+        engine.runtime.agreement.call = "job.prepare()"
         components = make_components(self.replicas, model, optimizer, scheduler, scaler, measure)
-        preparation = Preparation(self._engine, self._resumption, components)
+        preparation = Preparation(engine, self._resumption, components)
         if self._data is None:
             preparation.attach_steps()
-        else:
-            scaling = BatchScaling(rule, warmup_steps, scale_betas)
-            self._gate = preparation.attach_training(self._data, scaling)
-            reseed(self._seed, self._engine.runtime.meter.steps, self.rank)
-        return model, optimizer, scheduler
+            return None
+        loop = preparation.attach_training(self._data, scaling, watch=watch)
+        self._gate = loop.gate
+        reseed(self._seed, engine.runtime.meter.steps, self.rank)
+        return loop
 
     def state(self, part: Any, name: Any = None) -> Any:
         """Keep something in checkpoints, and restore it. Returns it.
@@ -173,7 +192,8 @@ class Job:
         A loss that is a mean per token then becomes a mean over the whole step. Call it before
         backward(), in every micro-batch, on every replica. Raises GpqTrainError.
         """
-        self._engine.weigh(amount)
+        if self._engine.loop is not None:
+            self._engine.loop.weigh(amount)
 
     # -- in the loop -------------------------------------------------------------------------------
 
@@ -214,14 +234,15 @@ class Job:
             raise GpqTrainError("job.clip_grad_norm_() was called before job.prepare()")
         if not self._gate.last:
             return None
-        return torch.nn.utils.clip_grad_norm_(self._engine.parameters(), max_norm)
+        return torch.nn.utils.clip_grad_norm_(self._engine.training_loop().parameters(), max_norm)
 
     def log(self, **values: Any) -> None:
         """Report numbers, or tensors with one element, by name. gpq shows the newest of each.
 
         The one named `loss` makes the job's loss curve, with one mean per report.
         """
-        self._engine.log(values)  # on every replica, so that none fails alone. Only rank 0 reports
+        # On every replica, so that none fails alone. Only rank 0 reports. After the end at once.
+        self._engine.statistics.log(values, at_once=self._engine.runtime.finished)
 
     @contextmanager
     def eval(self) -> Iterator[None]:

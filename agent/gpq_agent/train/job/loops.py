@@ -16,19 +16,21 @@ def epoch_loop(engine: Engine, sampler: GlobalSampler, count: int) -> Iterator[i
     engine.runtime.meter.epochs = count
     while sampler.cursor.epoch < count:
         epoch = sampler.cursor.epoch
-        if engine.is_over():
+        if engine.runtime.finished:
             engine.runtime.reopen()
-        engine.begin_epoch(epoch)
+        engine.runtime.epoch = epoch
+        if engine.loop is not None:
+            engine.loop.gate.resumes_epoch = sampler.cursor.consumed > 0
         try:
             yield epoch
         except GeneratorExit:
-            engine.boundaries.ending.disarm()
+            engine.boundaries.ending.terminator.disarm()
             raise
         engine.boundaries.close_epoch()
         if sampler.cursor.epoch == epoch:
             sampler.seek(epoch + 1)
-        if epoch + 1 < count:
-            engine.boundary()
+        if epoch + 1 < count and not engine.runtime.finished:
+            engine.boundaries.run()
     engine.boundaries.finish()
 
 
@@ -44,14 +46,14 @@ def step_loop(engine: Engine, count: int, seed: int) -> Iterator[int]:
     engine.statistics.total_steps = count
     engine.statistics.declare()
     while engine.runtime.meter.steps < count:
-        engine.between_steps()
+        engine.boundaries.run()
         reseed(seed, engine.runtime.meter.steps, 0)
         if engine.own_batches is not None:
             engine.own_batches.begin_step()
         try:
             yield engine.runtime.meter.steps
         except GeneratorExit:
-            engine.boundaries.ending.disarm()
+            engine.boundaries.ending.terminator.disarm()
             raise
         engine.runtime.meter.stepped(1.0)
         engine.statistics.say_ready()
@@ -77,7 +79,9 @@ def rows_of_replica(engine: Engine, batch: Tuple[Any, ...]) -> Any:
             "submit with --gpus 1-{}, or draw larger batches".format(size),
         )
     shares = [_rows(part, rank, replicas) for part in batch]
-    engine.share_weight(replicas * len(shares[0]) / size, even=size % replicas == 0)
+    if engine.own_batches is not None:
+        weight = replicas * len(shares[0]) / size
+        engine.own_batches.weigh(weight, even=size % replicas == 0)
     return shares[0] if len(shares) == 1 else tuple(shares)
 
 
@@ -92,7 +96,7 @@ def pass_boundary(engine: Engine) -> None:
     engine.statistics.declare()
     engine.runtime.meter.steps += 1
     engine.statistics.say_ready()
-    engine.between_steps()
+    engine.boundaries.run()
     if engine.own_batches is not None:
         engine.own_batches.begin_step()
 

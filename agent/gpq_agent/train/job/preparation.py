@@ -6,15 +6,15 @@ from typing import List, NamedTuple
 import torch
 from torch.nn.parallel import DistributedDataParallel
 
-from gpq_agent.train.attempt.setup import Training
 from gpq_agent.train.data.batches import Limits
 from gpq_agent.train.engine.engine import Engine
+from gpq_agent.train.engine.loop import TrainingLoop
+from gpq_agent.train.engine.setup import Training
 from gpq_agent.train.errors import GpqTrainError
 from gpq_agent.train.job.components import Components
 from gpq_agent.train.job.resumption import Resumption
 from gpq_agent.train.job.training_data import TrainingData
 from gpq_agent.train.optim.lr_rules import Rule, make_rule
-from gpq_agent.train.optim.step_gate import StepGate
 from gpq_agent.train.optim.wrappers import wrap_scaler, wrap_scheduler
 from gpq_agent.train.runtime.environment import Environment
 from gpq_agent.train.runtime.unsupported import refuse_sharded
@@ -57,6 +57,9 @@ class BatchScaling(NamedTuple):
     scale_betas: bool
 
 
+AUTOMATIC = BatchScaling("auto", 0.0, True)
+
+
 class Preparation:
     """Attaches what trains to the engine. One per job."""
 
@@ -73,7 +76,9 @@ class Preparation:
         self._resumption.resume(self._components, None)
         self._engine.attach_steps(self._components.wrappers, self._components.optimizers)
 
-    def attach_training(self, data: TrainingData, scaling: BatchScaling) -> StepGate:
+    def attach_training(
+        self, data: TrainingData, scaling: BatchScaling, *, watch: bool
+    ) -> TrainingLoop:
         """For a loop over job.loader(), in which everything follows the batch size. Collective.
 
         Raises GpqTrainError for a rule that does not fit an optimizer, and for a checkpoint or data
@@ -91,15 +96,17 @@ class Preparation:
             components.noise_sources,
             scaling.scale_betas,
         )
-        loop = engine.attach_training(training)
+        loop = engine.attach(training, watch=watch)
         gate = loop.gate
         for scheduler, clock in zip(components.schedulers, engine.runtime.meter.schedules):
             wrap_scheduler(scheduler, clock, loop, gate)
         if components.scaler is not None:
             wrap_scaler(components.scaler, gate)
         if len(components.optimizers) > 1 and not data.limits.fixed:
-            engine.notice("gpq measures gradient noise on {}".format(_noise_words(components)))
-        return gate
+            engine.runtime.notice(
+                "gpq measures gradient noise on {}".format(_noise_words(components))
+            )
+        return loop
 
     def _make_rules(self, limits: Limits, scaling: BatchScaling) -> List[Rule]:
         rules: List[Rule] = []
@@ -114,7 +121,7 @@ class Preparation:
             except ValueError as error:
                 raise GpqTrainError(str(error)) from None
             if rule.notice and not limits.fixed:
-                self._engine.notice(rule.notice)
+                self._engine.runtime.notice(rule.notice)
             rules.append(rule)
         return rules
 

@@ -26,7 +26,7 @@ class Resumption:
         runtime = engine.runtime
         # Until it is restored.
         self._state: Optional[Dict[str, Any]] = choose_state(
-            engine.checkpointer.store, runtime.group, runtime.environment, engine.notice
+            engine.checkpointer.store, runtime.group, runtime.environment, engine.runtime.notice
         )
         if self._state is not None:
             engine.checkpointer.parts.offer(self._state)
@@ -59,7 +59,7 @@ class Resumption:
         parts.add("ledger", engine.boundaries.ledger)
         parts.add("noise", data.noise)
         if data.fingerprint is not None:
-            data.fingerprint.compare(engine.runtime.agreement, engine.notice)
+            data.fingerprint.compare(engine.runtime.agreement, engine.runtime.notice)
             parts.add("data", data.fingerprint)
 
     def _register_components(self, components: Components) -> None:

@@ -61,7 +61,7 @@ class ScriptSaves:
         try:
             self._own.finish()
         except OSError as error:
-            self._engine.notice("cannot mark the last save: {}".format(error))
+            self._engine.runtime.notice("cannot mark the last save: {}".format(error))
 
     def _commit(self, next_step: int) -> None:
         begin = time.perf_counter()

@@ -4,10 +4,10 @@ from typing import NamedTuple, Optional
 
 from gpq_agent.train.data.batches import Limits, starting
 from gpq_agent.train.data.fingerprint import Fingerprint
-from gpq_agent.train.data.loader import Loader, dataset_size
 from gpq_agent.train.data.sampler import GlobalSampler
 from gpq_agent.train.engine.engine import Engine
 from gpq_agent.train.errors import GpqTrainError
+from gpq_agent.train.job.loader import Loader, dataset_size
 from gpq_agent.train.job.loader_options import BatchSizes, Ordering, Source
 from gpq_agent.train.noise.noise_scale import NoiseScale
 
@@ -74,7 +74,7 @@ def make_training_data(
         drop_last=ordering.drop_last,
         own_order=own_order,
         gather=engine.runtime.agreement.gather,
-        tell=engine.notice,
+        tell=engine.runtime.notice,
     )
     # It is unknown how often a sampler repeats an example, so the data counts as endless.
     noise = NoiseScale(limits.base_batch, size if own_order is None else 0)
@@ -107,7 +107,7 @@ def _within_memory(engine: Engine, limits: Limits) -> Limits:
     bound, engine.statistics.measures = -int(maxima[0]), not maxima[1]
     if bound >= limits.max_local:
         return limits
-    engine.notice(
+    engine.runtime.notice(
         "an earlier attempt ran out of memory, so gpq uses at most {} examples at once".format(
             bound
         ),

@@ -10,7 +10,7 @@ from typing import Any, Callable, List, NamedTuple, Optional, Protocol, Sequence
 
 import torch
 
-from gpq_agent.train.data.sampler import MicroBatch
+from gpq_agent.train.data.batches import Micro
 from gpq_agent.train.gradients import flat
 from gpq_agent.train.gradients.accumulator import Accumulator
 from gpq_agent.train.internals import version_of
@@ -70,7 +70,7 @@ class StepGate:
     ) -> None:
         """`report`: called with the code of a habit. `rate_set`: the loop sets a learning rate, or
         a scheduler to a place, by its own count."""
-        self.micro: Optional[MicroBatch] = None
+        self.micro: Optional[Micro] = None
         self.asked_sync = self.resumes_epoch = False
         self._asked_step = False  # the script asked for job.step since the last micro-batch ended
         self._optimizers = list(optimizers)
@@ -105,7 +105,7 @@ class StepGate:
 
     # -- called by the engine ----------------------------------------------------------------------
 
-    def enter(self, micro: MicroBatch) -> None:
+    def enter(self, micro: Micro) -> None:
         """The script is about to get this micro-batch."""
         self.micro = micro
         self._stepper_ids.clear()

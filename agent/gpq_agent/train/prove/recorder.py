@@ -16,9 +16,9 @@ from torch.optim.optimizer import (
 )
 
 from gpq_agent import wire
-from gpq_agent.train.attempt.runtime import Recorded
-from gpq_agent.train.data.batches import Limits, ceil_div
-from gpq_agent.train.data.sampler import GlobalSampler, MicroBatch
+from gpq_agent.train.data.batches import Limits, Micro, Step, ceil_div
+from gpq_agent.train.data.sampler import GlobalSampler
+from gpq_agent.train.engine.runtime import Recorded
 from gpq_agent.train.internals import BatchNorm, is_compiled
 from gpq_agent.train.proof import Program
 from gpq_agent.train.runtime.agreement import Proposal
@@ -66,7 +66,7 @@ class Recorder:
         self._descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
         self._count = order.begin
         self._written = -1
-        self._micro: Optional[MicroBatch] = None
+        self._micro: Optional[Micro] = None
         self._outside = 0  # optimizer steps outside a loop over job.loader()
         self._facts: Dict[str, Any] = {}
         self._suspicions: Set[str] = set()
@@ -103,19 +103,19 @@ class Recorder:
 
     # -- what happens ------------------------------------------------------------------------------
 
-    def entered(self, micro: MicroBatch) -> None:
+    def entered(self, step: Step, micro: Micro) -> None:
         if micro.place == 0:
             self._step.indices = []  # a step that starts again keeps nothing of its first start
         self._micro = micro
         rows = arranged(micro.indices, self.order.reverse, self.order.rotate)
-        self._conditions.begin_batch(micro.step.epoch, micro.step.start, rows)
+        self._conditions.begin_batch(step.epoch, step.start, rows)
 
     def taken_back(self) -> None:
         """The script only looked at the current micro-batch, or the step is repeated."""
         self._conditions.end_batch()
         self._micro = None
 
-    def left(self, micro: MicroBatch) -> None:
+    def left(self, micro: Micro) -> None:
         step = self._step
         step.is_random = self._conditions.end_batch() or step.is_random
         step.indices += micro.indices
@@ -131,7 +131,7 @@ class Recorder:
 
     def log(self, values: Mapping[str, Any]) -> None:
         micro = self._micro
-        weight = micro.step.counts[micro.place] if micro is not None else 0
+        weight = len(micro.indices) if micro is not None else 0
         for name, value in values.items():
             if not isinstance(value, torch.Tensor) or value.numel() == 1:
                 try:

@@ -30,7 +30,7 @@ class SigtermHandler:
     def __init__(self) -> None:
         self.requested = False
         self._pid = os.getpid()
-        self._is_armed = False
+        self.is_armed = False
         self._previous: Any = None
 
     def arm(self) -> None:
@@ -38,16 +38,16 @@ class SigtermHandler:
 
         Before training starts there is nothing to save, and SIGTERM should simply end the process.
         """
-        if self._is_armed or self.requested:
+        if self.is_armed or self.requested:
             return
         if threading.current_thread() is threading.main_thread():
-            self._is_armed = True
+            self.is_armed = True
             self._previous = signal.signal(signal.SIGTERM, self._on_signal)
 
     def disarm(self) -> None:
         """Nothing is left to save."""
-        if self._is_armed:
-            self._is_armed = False
+        if self.is_armed:
+            self.is_armed = False
             handler = self._previous if self._previous is not None else signal.SIG_DFL
             signal.signal(signal.SIGTERM, handler)
 

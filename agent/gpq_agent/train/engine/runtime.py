@@ -39,6 +39,7 @@ class Runtime:
 
     recorder: the recorder of `gpq check` if it runs this script.
     evaluating: how many `job.eval()` the script is in.
+    epoch: the newest of `job.epochs()`, None before the first.
     finished: the script has said so, or the epochs are over.
     """
 
@@ -64,6 +65,7 @@ class Runtime:
         self.agreement = Agreement(self.group, environment.rank, Proposal, self.pulse.others_reduce)
         self.meter = ProgressMeter()
         self.evaluating = 0
+        self.epoch: Optional[int] = None
         self.finished = False
         self.evaluation_failed = False  # since the current micro-batch began
 
@@ -104,37 +106,25 @@ class Runtime:
 
 
 class Ending:
-    """The end of an attempt: on request, or because training is over. One per job."""
+    """The end of an attempt: on request, or because training is over. One per job. `terminator`:
+    from a boundary to the end, SIGTERM asks for a checkpoint."""
 
     def __init__(self, runtime: Runtime) -> None:
         self._runtime = runtime
-        self._terminator = SigtermHandler()
-
-    @property
-    def is_requested(self) -> bool:
-        """By SIGTERM."""
-        return self._terminator.requested
-
-    def arm(self) -> None:
-        """From now on SIGTERM asks for a checkpoint."""
-        self._terminator.arm()
-
-    def disarm(self) -> None:
-        """From now on SIGTERM ends the process, as usual."""
-        self._terminator.disarm()
+        self.terminator = SigtermHandler()
 
     def leave(self, kind: int) -> NoReturn:
         """Everything is saved. Say so on every server, and exit."""
         raise_if_stopping()
         self._runtime.mark(wire.STOPPED)
         self._runtime.pulse.phase("ended")
-        self.disarm()  # a replica that must hurry now has nothing left to save
+        self.terminator.disarm()  # a replica that must hurry now has nothing left to save
         leave(EXIT_CODES[kind], self._runtime.say)
 
     def done(self) -> None:
         """Training is over. Say so on every server, so that exit code 0 ends the job."""
         part_company()
-        self.disarm()
+        self.terminator.disarm()
         self._runtime.pulse.phase("ended")
         self._runtime.finished = True
         self._runtime.mark(wire.FINISHED)

@@ -69,7 +69,7 @@ class SideEffects:
         self._paths: Set[str] = set()
         self._folders: List[str] = []
         run_dir, checkpoint_dir = environment.run_dir, environment.checkpoint_dir
-        self._before_training = bool(run_dir and checkpoint_dir)
+        self.before_training = bool(run_dir and checkpoint_dir)
         if not run_dir or not checkpoint_dir or store is None:
             return
         self._goes_on = bool(store.names() or ScriptCheckpoints(checkpoint_dir).resume_path)
@@ -95,10 +95,8 @@ class SideEffects:
         _early_files.clear()
 
     def begin(self) -> None:
-        """Training is about to begin, if it has not yet."""
-        if not self._before_training:
-            return
-        self._before_training = False
+        """Training is about to begin."""
+        self.before_training = False
         record, runs = self._record, _current_runs()
         each_logs = bool(EACH_LOGS & os.environ.keys())
         if not self._runtime.is_lead:
@@ -155,7 +153,7 @@ class SideEffects:
             if event == "open" and isinstance(args[2], int) and args[2] & os.O_CREAT:
                 with contextlib.suppress(Exception):  # it would end what the script does
                     self._opens(args[0], *_content(args[0], args[2]))
-            elif event == "os.mkdir" and self._before_training:
+            elif event == "os.mkdir" and self.before_training:
                 with contextlib.suppress(Exception):
                     self._makes_folder(args[0])
 
@@ -178,7 +176,7 @@ class SideEffects:
             return
         # Those that are emptied later are saves, which replace the save before.
         is_lost = size > 0 and 0 < self._record.began < written_at
-        if is_lost and self._before_training and self._goes_on:
+        if is_lost and self.before_training and self._goes_on:
             self._tell(EMPTIED.format(name))
 
     def _makes_folder(self, path: Any) -> None:

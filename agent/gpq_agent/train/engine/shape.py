@@ -31,7 +31,6 @@ class BatchShape:
         self._replicas = replicas
         self._order: Optional[Configuration] = None  # before freedoms are lost
         self._announced: Optional[Configuration] = None  # the last one reported as in effect
-        self._renewed = False
 
     @property
     def configuration(self) -> Tuple[int, int]:
@@ -77,7 +76,7 @@ class BatchShape:
             sampler.sample_every = 0
         if not self.may_cut:
             sampler.keep_whole()
-        self._renewed = True
+        sampler.seek(*sampler.cursor)  # what was issued has the old shape
 
     def announce(
         self, configuration: Configuration, report: Reporter, factor: Callable[[], float]
@@ -94,11 +93,6 @@ class BatchShape:
             "seq": configuration.seq,
         }
         report.send("retuned", content)
-
-    def renewed(self) -> bool:
-        """Must the data loader start again at the cursor? True once each time."""
-        renewed, self._renewed = self._renewed, False
-        return renewed
 
     def _is_whole(self) -> bool:
         return SPLIT in self.freedoms.lost and self._replicas == 1

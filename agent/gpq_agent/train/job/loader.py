@@ -1,15 +1,16 @@
-"""The loader that a script iterates over: a DataLoader fed by the global cursor."""
+"""The loader that a script iterates over: a DataLoader fed by the steps of the training loop."""
 
 import dis
 import inspect
 import sys
-from typing import Any, Callable, Iterator, List, Optional, Protocol, Tuple
+from typing import Any, Callable, Iterator, List, Optional
 
 import torch
 from torch.utils.data import DataLoader, IterableDataset
 
 from gpq_agent.train import internals
-from gpq_agent.train.data.sampler import GlobalSampler, MicroBatch
+from gpq_agent.train.data.sampler import GlobalSampler
+from gpq_agent.train.engine.engine import Engine
 from gpq_agent.train.errors import GpqTrainError
 from gpq_agent.train.runtime.rng import stable_seed
 
@@ -19,43 +20,6 @@ OPTIONS = (
     "prefetch_factor", "timeout", "worker_init_fn", "multiprocessing_context", "in_order",
 )  # fmt: skip
 DEEPEST = 8  # data sets within data sets
-
-
-class Boundaries(Protocol):
-    """What the engine does around each micro-batch."""
-
-    def notice(self, message: str) -> None:
-        """A line for the user."""
-
-    def feed(self, dataset: Any, sampler: GlobalSampler) -> Tuple[Any, Any]:
-        """What torch's DataLoader gets: data set and batch sampler."""
-
-    def boundary(self) -> None:
-        """Between two optimizer steps: orders, checkpoints, stops. May not return. Does nothing
-        after the end."""
-
-    def is_over(self) -> bool:
-        """Is the training over? An optimizer that steps in a loop begins it again."""
-
-    def fetch(self) -> None:
-        """A micro-batch is about to be fetched."""
-
-    def batch_begins(self, micro: MicroBatch) -> bool:
-        """The script is about to get it. False: it gets the whole step again instead."""
-
-    def batch_ends(self, micro: MicroBatch, *, left_early: bool) -> bool:
-        """The script is done with it. `left_early`: by a break or an error. Is it used up: did an
-        optimizer step in it, or does the script ask for the next one?"""
-
-    def renewed(self) -> bool:
-        """Must prefetched batches be fetched again, from the cursor? True once each time."""
-
-    def loop_begins(self, *, by_next: bool) -> Optional[int]:
-        """The script starts a loop over the loader, or calls next() on it (`by_next`).
-
-        Returns the epoch of job.epochs(), or None if this loop is not part of it. Raises
-        GpqTrainError before job.prepare(), and in the body of another such loop.
-        """
 
 
 class Loader:
@@ -71,7 +35,7 @@ class Loader:
         self,
         dataset: Any,
         sampler: GlobalSampler,
-        engine: Boundaries,
+        engine: Engine,
         *,
         generator: Optional[torch.Generator] = None,
         **options: Any,
@@ -98,8 +62,12 @@ class Loader:
                 "it has " + ", ".join(("generator", *OPTIONS)),
             )
         if options.pop("in_order", True) is False:
-            engine.notice("in_order=False has no effect: gpq needs the batches in order")
-        data, batches = engine.feed(dataset, sampler)
+            engine.runtime.notice("in_order=False has no effect: gpq needs the batches in order")
+        recorder = engine.runtime.recorder
+        data: Any = dataset
+        batches: Any = sampler
+        if recorder is not None:
+            data, batches = recorder.sampler(dataset, sampler)
         try:
             self._data: Any = DataLoader(
                 data, batch_sampler=batches, generator=self._workers, **options
@@ -119,7 +87,7 @@ class Loader:
         if all(row == rows[0] for row in rows):
             return
         data.num_workers, data.prefetch_factor = (int(min(row)) for row in zip(*with_workers))
-        self._engine.notice(
+        self._engine.runtime.notice(
             "num_workers or prefetch_factor differ between the replicas, so each uses {} workers, "
             "which prefetch {} batches each".format(data.num_workers, data.prefetch_factor)
         )
@@ -137,53 +105,60 @@ class Loader:
         return self.steps_per_epoch
 
     def __iter__(self) -> Iterator[Any]:
-        return self._after_the_end() if self._engine.is_over() else self._batches()
+        return self._after_the_end() if self._engine.runtime.finished else self._batches()
 
     def _batches(self) -> Iterator[Any]:
-        sampler, engine = self.sampler, self._engine
-        epoch = engine.loop_begins(by_next=_is_called_by_next(sys._getframe(1)))
-        is_over = sampler.is_over
-        if is_over and epoch is not None and sampler.cursor.epoch >= epoch:
+        sampler, loop = self.sampler, self._engine.training_loop()
+        epoch = loop.begin_loop(by_next=_is_called_by_next(sys._getframe(1)))
+        self._seek(epoch)
+        is_begun = False
+        batches: Any = None
+        seeks = -1  # when the data loader started
+        step = loop.next_step()
+        while step is not None:
+            if seeks != sampler.seeks:
+                del batches  # its workers end before others start
+                batches, seeks = self._start(), sampler.seeks
+            for micro in step.micros:
+                batch = next(batches)
+                self.counted = len(micro.indices)
+                loop.begin_micro(micro)
+                left_early = True  # the script breaks out of the loop, or fails in it
+                try:
+                    yield batch
+                    left_early = False
+                finally:
+                    is_used = loop.end_micro(left_early=left_early)
+                    is_begun = is_begun or is_used
+                    self._early_exit = left_early and is_begun
+                    if is_used and micro.last:
+                        loop.end_step(applied=loop.applied)
+            step = loop.next_step()
+
+    def _seek(self, epoch: Optional[int]) -> None:
+        """Go to where a new loop starts. `epoch`: of job.epochs(). Raises GpqTrainError."""
+        sampler = self.sampler
+        place = sampler.cursor
+        if epoch is not None and sampler.is_over and place.epoch >= epoch:
             raise GpqTrainError(
                 "the script started a second loop over the loader in one epoch of job.epochs()",
                 "loop once per epoch with job.epochs(2 * count), or use a separate DataLoader "
                 "if the second loop does not train",
             )
         # A loop without job.epochs() starts the next epoch, even after it left the last one early.
-        if is_over or (self._early_exit and epoch is None):
-            sampler.seek(sampler.cursor.epoch + 1)
-        self._early_exit = is_begun = False
-        engine.boundary()
-        engine.renewed()
-        self._seed_workers()
+        if sampler.is_over or (self._early_exit and epoch is None):
+            sampler.seek(place.epoch + 1)
+        else:
+            sampler.seek(*place)  # forgets what was prefetched
+        self._early_exit = False
+
+    def _start(self) -> Iterator[Any]:
+        """Fetch from the current place on."""
+        if self._workers is not None:
+            epoch, consumed = self.sampler.cursor
+            self._workers.manual_seed(stable_seed(self._seed, epoch, consumed, self.sampler.rank))
         self._renew_workers()
-        batches = iter(self._data)
-        is_over = sampler.is_over
-        while not is_over:
-            if engine.renewed():
-                del batches  # its workers end before others start
-                sampler.seek(*sampler.cursor)
-                batches = iter(self._data)
-            engine.fetch()
-            batch = next(batches)
-            micro = sampler.received()
-            self.counted = micro.step.counts[micro.place]
-            if not engine.batch_begins(micro):
-                continue
-            left_early = True  # the script breaks out of the loop, or fails in it
-            try:
-                yield batch
-                left_early = False
-            finally:
-                is_used = engine.batch_ends(micro, left_early=left_early)
-                if is_used and micro.last:
-                    sampler.consumed(micro.step)
-                is_begun = is_begun or is_used
-                self._early_exit = left_early and is_begun
-            if micro.last:
-                is_over = sampler.is_over
-                if not is_over:
-                    engine.boundary()
+        return iter(self._data)
 
     def _after_the_end(self) -> Iterator[Any]:
         """Training is over. A loop that trains nothing leaves the place in the data as it was."""
@@ -191,7 +166,7 @@ class Loader:
         try:
             yield from self._batches()
         finally:
-            if self._engine.is_over():
+            if self._engine.runtime.finished:
                 self.sampler.seek(*place)
 
     def _renew_workers(self) -> None:
@@ -203,16 +178,11 @@ class Loader:
         if copied and list(map(id, copied)) != list(map(id, self._copied)):
             if not self._has_renewed:
                 self._has_renewed = True
-                self._engine.notice(
+                self._engine.runtime.notice(
                     "the data set has changed since its persistent workers started, so gpq starts "
                     "new ones for each such epoch"
                 )
             internals.end_workers(self._data)
-
-    def _seed_workers(self) -> None:
-        if self._workers is not None:
-            epoch, consumed = self.sampler.cursor
-            self._workers.manual_seed(stable_seed(self._seed, epoch, consumed, self.sampler.rank))
 
 
 def _is_called_by_next(frame: Any) -> bool:
