@@ -28,7 +28,7 @@ OURS = {
     "train/checkpoints/digests.py": "the kernel's",
     "train/prove/fork_server.py": "a pipe of our own",
     "train/prove/redirect.py": "the environment that our own child is given",
-    "train/runtime/environment.py": "the kernel's",
+    "train/runtime/process_group.py": "the kernel's",
     "train/runtime/agreement.py": "a bounded message of another replica. If it is invalid, only their job ends",
     "train/proof.py": "modules that run here already; the environment that our own child is given",
     "gpucheck/processes.py": "a pipe from our own child",

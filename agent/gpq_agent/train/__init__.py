@@ -128,7 +128,7 @@ from gpq_agent.train.runtime.shutdown import StopTraining
 
 from .errors import GpqTrainError
 from .prove.redirect import guard
-from .runtime.meeting import meet_in_files
+from .runtime.process_group import meet_in_files
 from .runtime.rng import seed_unseeded
 
 guard(os.environ, sys.addaudithook)  # before the script opens a file

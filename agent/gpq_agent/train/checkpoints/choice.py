@@ -16,8 +16,8 @@ from gpq_agent.train.checkpoints.loading import read_state
 from gpq_agent.train.checkpoints.store import STATE, CheckpointStore
 from gpq_agent.train.errors import GpqTrainError
 from gpq_agent.train.runtime.agreement import broadcast_value
-from gpq_agent.train.runtime.collectives import finish
 from gpq_agent.train.runtime.environment import Environment
+from gpq_agent.train.runtime.process_group import finish
 
 PIECE = 1 << 26  # bytes
 

@@ -11,9 +11,8 @@ from gpq_agent.train.attempt.statistics import Statistics, StepRecord
 from gpq_agent.train.data.sample_audit import Ledger
 from gpq_agent.train.habits.watch import LoopWatch
 from gpq_agent.train.runtime.agreement import END, EPOCH, STEP, Proposal
-from gpq_agent.train.runtime.orders import ControlReader
-from gpq_agent.train.runtime.shutdown import raise_if_stopping
-from gpq_agent.train.runtime.termination import STOP_ORDERED, STOP_SIGNAL
+from gpq_agent.train.runtime.channels import ControlReader
+from gpq_agent.train.runtime.shutdown import STOP_ORDERED, STOP_SIGNAL, raise_if_stopping
 
 AGREE_SECONDS = 0.2  # agree on orders this often, at most once per step
 MAX_PAUSE = 50  # steps between agreements

@@ -16,15 +16,12 @@ from gpq_agent.train.prove.recorder import begin
 from gpq_agent.train.runtime.environment import (
     Environment,
     bind_cores,
-    close_group,
-    let_threads_rest,
     open_device,
-    open_group,
     read_environment,
 )
+from gpq_agent.train.runtime.process_group import close_group, let_threads_rest, open_group
 from gpq_agent.train.runtime.rng import script_seed
-from gpq_agent.train.runtime.shutdown import be_one_of_many, note_departure
-from gpq_agent.train.runtime.termination import note_error
+from gpq_agent.train.runtime.shutdown import be_one_of_many, note_departure, note_error
 
 _current: "List[weakref.ref[Job]]" = []  # at most one, to recognise a script that asks for a second
 

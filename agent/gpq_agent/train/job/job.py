@@ -20,7 +20,7 @@ from gpq_agent.train.job.training_data import TrainingData, make_training_data
 from gpq_agent.train.optim.step_gate import StepGate
 from gpq_agent.train.runtime.environment import Environment
 from gpq_agent.train.runtime.rng import reseed, seed_all
-from gpq_agent.train.runtime.termination import STOP_ORDERED, on_error
+from gpq_agent.train.runtime.shutdown import STOP_ORDERED, on_error
 
 if TYPE_CHECKING:
     from gpq_agent.train.prove.recorder import Recorder

@@ -7,7 +7,7 @@ import torch.distributed as dist
 
 from gpq_agent.train.internals import foreach_norm
 from gpq_agent.train.noise.noise_scale import NoiseScale
-from gpq_agent.train.runtime.collectives import finish
+from gpq_agent.train.runtime.process_group import finish
 
 HALF = (torch.float16, torch.bfloat16)
 CHUNK = 1 << 24  # elements of gradients to weigh at once

@@ -28,10 +28,8 @@ WAYS = (
 
 
 def refuse_sharded(*parts: Any) -> None:
-    """Raises GpqTrainError for a sharded model or optimizer, or one in a list.
-
-    Also with one replica, because it would only fail later with several.
-    """
+    """Raises GpqTrainError for a sharded model or optimizer, or one in a list. Also with one
+    replica, because it would only fail later with several."""
     for part in _members(parts):
         sharding = _sharding(part)
         if sharding:
