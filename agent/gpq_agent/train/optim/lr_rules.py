@@ -11,7 +11,7 @@ import torch
 
 from gpq_agent.train.data.batches import Limits
 from gpq_agent.train.noise.noise_scale import NoiseScale
-from gpq_agent.train.noise.preconditioner import is_adam
+from gpq_agent.train.noise.norms import is_adam
 
 from .progress import ProgressMeter
 
@@ -69,11 +69,9 @@ def make_rule(name: str, optimizer: Any, *, base_batch: int, warmup_steps: float
     """The rule with this name. "auto" chooses by the optimizer.
 
     base_batch: in examples. warmup_steps: of the user's own schedule, for legw.
-    Raises ValueError for an unknown name, for a base batch or warm-up out of range, and for a rule
-    that cannot change an optimizer without a learning rate.
+    Raises ValueError for an unknown name, for a negative warm-up, and for a rule that cannot change
+    an optimizer without a learning rate.
     """
-    if base_batch < 1:
-        raise ValueError("base_batch must be at least 1, got {}".format(base_batch))
     if not warmup_steps >= 0.0:
         raise ValueError("warmup_steps must not be negative, got {}".format(warmup_steps))
     kind = type(optimizer).__name__
@@ -109,16 +107,6 @@ class Adjustment(NamedTuple):
 
 
 UNCHANGED = Adjustment()
-
-
-def betas_power(optimizer: Any, *, total_batch: int, base_batch: int) -> float:
-    """k = total_batch / base_batch for Adam and AdamW. With beta^k their averages keep their
-    half-life in examples.
-
-    1.0 for other optimizers, and for batches below the base. Source: Marek et al. 2025, arXiv
-    2507.07101, for beta2.
-    """
-    return max(total_batch / base_batch, 1.0) if is_adam(optimizer) else 1.0
 
 
 @contextmanager
@@ -187,8 +175,10 @@ class LrAdjuster:
         if total == base and self.gain == 1.0 and self._rules[id(optimizer)].is_neutral:
             return UNCHANGED
         betas = 1.0
-        if self._scale_betas:
-            betas = betas_power(optimizer, total_batch=total, base_batch=base)
+        if self._scale_betas and is_adam(optimizer):
+            # With beta^k Adam's averages keep their half-life in examples (Marek et al. 2025, arXiv
+            # 2507.07101, for beta2).
+            betas = max(total / base, 1.0)
         return Adjustment(self.factor(optimizer), betas)
 
     def factor(self, optimizer: Any) -> float:

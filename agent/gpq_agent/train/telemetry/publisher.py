@@ -94,9 +94,8 @@ class Publisher:
                 noise.sqr,
                 noise.var,
                 noise.samples,
-                noise.biased,
-                noise.preconditioned,
-                noise.capped,
+                preconditioned=noise.preconditioned,
+                capped=noise.capped,
             )
             self._report.send("noise", content._asdict())
         self._report.send("progress", progress._asdict())
