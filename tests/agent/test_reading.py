@@ -25,7 +25,6 @@ OURS = {
     "node/doctor/gpu_report.py": "the kernel's; pipes of our own",
     "node/host/login.py": "the environment that our own child is given",
     "train/prove/recorder.py": "the environment that our own child is given",
-    "train/checkpoints/digests.py": "the kernel's",
     "train/prove/fork_server.py": "a pipe of our own",
     "train/prove/redirect.py": "the environment that our own child is given",
     "train/runtime/process_group.py": "the kernel's",
