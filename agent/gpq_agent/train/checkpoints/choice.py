@@ -29,9 +29,7 @@ def choose_state(
     notice: Callable[[str], None],
 ) -> Optional[Dict[str, Any]]:
     """The newest whole checkpoint that rank 0 can see, the same on every replica, or None.
-
-    Collective. Raises GpqTrainError if a server cannot keep it while it is read.
-    """
+    Collective. Raises GpqTrainError if a server cannot keep it while it is read."""
     if store is None:
         return None
     rank = environment.rank

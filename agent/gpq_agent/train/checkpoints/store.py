@@ -73,11 +73,9 @@ class CheckpointStore:
         self._saved_at = time.monotonic()
 
     def save(self, state: Dict[str, Any], step: int, attempt: int, why: str = "periodic") -> Saved:
-        """Write a checkpoint durably.
-
-        `why`: periodic, stop, or end. The last tells the agent that training is over. Raises
-        OSError (or RuntimeError from torch's writer) and then leaves nothing behind.
-        """
+        """Write a checkpoint durably. `why`: periodic, stop, or end. The last tells the agent that
+        training is over. Raises OSError (or RuntimeError from torch's writer) and then leaves
+        nothing behind."""
         begin = time.perf_counter()
         name = "{}{:012d}".format(PREFIX, step)
         temporary = os.path.join(self.folder, ".{}.{}.tmp".format(name, os.getpid()))
@@ -105,18 +103,14 @@ class CheckpointStore:
         return Saved(final_path, self._blocked_seconds, size, reason)
 
     def names(self) -> List[str]:
-        """Finished checkpoints, the newest first.
-
-        A repeated step (`step-7.1`) is newer than the first one.
-        """
+        """Finished checkpoints, the newest first. A repeated step (`step-7.1`) is newer than the
+        first one."""
         names = [name for name in os.listdir(self.folder) if name.startswith(PREFIX)]
         return sorted(names, key=_age, reverse=True)
 
     def newest(self, notice: Callable[[str], None]) -> Optional[str]:
-        """The name of the newest whole checkpoint.
-
-        A notice names the damaged ones that it skips.
-        """
+        """The name of the newest whole checkpoint. A notice names the damaged ones that it
+        skips."""
         for name in self.names():
             problem = self.problem(name)
             if not problem:
@@ -164,10 +158,8 @@ class CheckpointStore:
             return None
 
     def _free_name(self, name: str) -> str:
-        """The first free name from `name` on.
-
-        A stop right after a periodic checkpoint saves the same step again. Both stay until pruning.
-        """
+        """The first free name from `name` on. A stop right after a periodic checkpoint saves the
+        same step again. Both stay until pruning."""
         path, repeat = os.path.join(self.folder, name), 0
         while os.path.exists(path):
             repeat += 1
@@ -254,11 +246,8 @@ def stamp(path: str) -> Dict[str, Any]:
 
 class MemoryRecord:
     """What is known to fit in memory. It is in a file of its own, because an out-of-memory error
-    ends the attempt.
-
-    It holds the largest atomic batch, and whether steps may be sampled for the noise scale, which
-    needs extra memory.
-    """
+    ends the attempt. It holds the largest atomic batch, and whether steps may be sampled for the
+    noise scale, which needs extra memory."""
 
     def __init__(self, folder: str) -> None:
         self._path = os.path.join(folder, "gpq", "memory.json")

@@ -166,10 +166,8 @@ class Freedoms:
 
 
 def line(habit: wire.Habit) -> str:
-    """What the user reads: the habit, what gpq will not do, the cure.
-
-    A habit takes at least one freedom.
-    """
+    """What the user reads: the habit, what gpq will not do, the cure. A habit takes at least one
+    freedom."""
     *phrases, last = [SAID[freedom] for freedom in habit.freedoms]
     losses = "{} or {}".format(", ".join(phrases), last) if phrases else last
     names = ", ".join(habit.freedoms)

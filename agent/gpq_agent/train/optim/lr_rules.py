@@ -65,7 +65,7 @@ FORMULAS: Dict[str, Callable[[Rule, float, float, float], float]] = {
 NAMES = ("auto", *FORMULAS)
 
 
-def make_rule(name: str, optimizer: Any, *, base_batch: int, warmup_steps: float = 0.0) -> Rule:
+def make_rule(name: str, optimizer: Any, base_batch: int, warmup_steps: float = 0.0) -> Rule:
     """The rule with this name. "auto" chooses by the optimizer.
 
     base_batch: in examples. warmup_steps: of the user's own schedule, for legw.
@@ -142,10 +142,8 @@ def adjust_for_step(optimizer: Any, adjustment: Adjustment) -> Iterator[None]:
 
 
 class LrAdjuster:
-    """Sets learning rates and betas for the batch of a step.
-
-    `gain`: how many steps at the base batch the current step is worth (AdaScale).
-    """
+    """Sets learning rates and betas for the batch of a step. `gain`: how many steps at the base
+    batch the current step is worth (AdaScale)."""
 
     def __init__(
         self,
