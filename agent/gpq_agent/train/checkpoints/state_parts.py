@@ -2,7 +2,7 @@
 
 import contextlib
 from itertools import chain, repeat
-from typing import Any, Dict, List, NamedTuple, Set
+from typing import Any, Collection, Dict, List, NamedTuple, Set
 
 import torch
 from torch.nn.parallel import DistributedDataParallel
@@ -39,7 +39,6 @@ class Parts:
     def __init__(self) -> None:
         self._parts: Dict[str, Any] = {}
         self._unclaimed_states: Dict[str, Any] = {}
-        self._part_list: List[Any] = []
         self._is_restored = False
         self._loaded_names: Set[str] = set()  # in the order of registration
         self._script_parts = 0  # calls with which the script registered something
@@ -58,7 +57,6 @@ class Parts:
         if name.startswith(USER):
             refuse_unloadable(part.state_dict())
         self._parts[name] = part
-        self._part_list.append(part)
         if name in self._unclaimed_states and (at_once or self._is_restored):
             self._loaded_names.add(name)
             _load(part, self._unclaimed_states.pop(name))
@@ -91,9 +89,9 @@ class Parts:
         numbers = range(1, self._script_parts + 1)
         return [type(self._parts.get("{}{}".format(USER, n))).__name__ for n in numbers]
 
-    def held(self) -> List[Any]:
+    def held(self) -> Collection[Any]:
         """The parts themselves, including those registered later."""
-        return self._part_list
+        return self._parts.values()
 
     def named(self) -> Dict[str, Any]:
         """All of them, by name."""

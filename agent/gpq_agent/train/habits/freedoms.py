@@ -76,10 +76,6 @@ class Freedoms:
         """Does the loop make steps without an optimizer, as far as this replica knows?"""
         return self.noticed("hand-step")
 
-    def knows(self, code: str) -> bool:
-        """Does the loop have this habit, by agreement of all replicas?"""
-        return code in self._agreed
-
     def noticed(self, code: str) -> bool:
         """Does the loop have this habit, as far as this replica knows?"""
         return code in self._agreed or code in self._fresh

@@ -2,7 +2,7 @@
 next attempt."""
 
 import time
-from typing import Any, Dict, Iterable, List, Optional
+from typing import Any, Dict, List, Optional, Sequence
 
 import torch
 
@@ -69,8 +69,8 @@ class Resumption:
             for index, item in enumerate(items):
                 parts.add("{}:{}".format(name, index) if index else name, item)
         parts.add("trained", Trained(optimizers))
-        outside = outside_parameters(models, optimizers)
-        if outside:
+        outside = Outside(models, optimizers)
+        if outside.parameters:
             parts.add("outside", outside)
         for index, optimizer in enumerate(optimizers):
             for place, inner in enumerate(inner_optimizers(optimizer)):
@@ -104,62 +104,43 @@ class Resumption:
         engine.statistics.restore_seconds = self._seconds + time.perf_counter() - begin
 
 
+class Trained:
+    """A part of checkpoints: which parameters of the optimizers are trained. A loop that unfreezes
+    some in one epoch does not do so again in the next attempt."""
+
+    def __init__(self, optimizers: Sequence[Any]) -> None:
+        self._optimizers = optimizers
+
+    def state_dict(self) -> Dict[str, Any]:
+        return {"trained": [item.requires_grad for item in _parameters(self._optimizers)]}
+
+    def load_state_dict(self, state: Dict[str, Any]) -> None:
+        for item, is_trained in zip(_parameters(self._optimizers), state["trained"]):
+            item.requires_grad_(bool(is_trained))
+
+
 class Outside:
     """A part of checkpoints: parameters of optimizers that no model holds, such as those of a
     criterion. They are in the order of the groups."""
 
-    def __init__(self, parameters: List[torch.nn.Parameter]) -> None:
-        self._parameters = parameters
-
-    def __bool__(self) -> bool:
-        return bool(self._parameters)
+    def __init__(self, models: Sequence[torch.nn.Module], optimizers: Sequence[Any]) -> None:
+        inside = {item for model in models for item in model.parameters()}
+        outsiders = (item for item in _parameters(optimizers) if item not in inside)
+        self.parameters = list(dict.fromkeys(outsiders))
 
     def state_dict(self) -> Dict[str, Any]:
-        return {"parameters": [item.detach() for item in self._parameters]}
+        return {"parameters": [item.detach() for item in self.parameters]}
 
     def load_state_dict(self, state: Dict[str, Any]) -> None:
         saved_parameters = state["parameters"]
-        if [item.shape for item in saved_parameters] != [item.shape for item in self._parameters]:
+        if [item.shape for item in saved_parameters] != [item.shape for item in self.parameters]:
             raise ValueError(
                 "the parameters that an optimizer has outside the model differ from those in "
                 "the checkpoint"
             )
         with torch.no_grad():
-            for item, value in zip(self._parameters, saved_parameters):
+            for item, value in zip(self.parameters, saved_parameters):
                 item.copy_(value)
-
-
-class Trained:
-    """A part of checkpoints: which parameters of the optimizers are trained. A loop that unfreezes
-    some in one epoch does not do so again in the next attempt."""
-
-    def __init__(self, optimizers: Iterable[Any]) -> None:
-        self._optimizers = list(optimizers)
-
-    def state_dict(self) -> Dict[str, Any]:
-        return {"trained": [item.requires_grad for item in self._parameters()]}
-
-    def load_state_dict(self, state: Dict[str, Any]) -> None:
-        for item, is_trained in zip(self._parameters(), state["trained"]):
-            item.requires_grad_(bool(is_trained))
-
-    def _parameters(self) -> List[torch.nn.Parameter]:
-        return [
-            item
-            for optimizer in self._optimizers
-            for group in optimizer.param_groups
-            for item in group["params"]
-        ]
-
-
-def outside_parameters(models: Iterable[torch.nn.Module], optimizers: Iterable[Any]) -> Outside:
-    """What the optimizers train but no model holds."""
-    model_ids = {id(item) for model in models for item in model.parameters()}
-    groups = [group for optimizer in optimizers for group in optimizer.param_groups]
-    outsiders = {
-        id(item): item for group in groups for item in group["params"] if id(item) not in model_ids
-    }
-    return Outside(list(outsiders.values()))
 
 
 class InnerOptimizer:
@@ -177,3 +158,8 @@ class InnerOptimizer:
         self._inner.load_state_dict(state)
         if self._shares_groups:
             self._inner.param_groups = self._outer.param_groups
+
+
+def _parameters(optimizers: Sequence[Any]) -> List[torch.nn.Parameter]:
+    groups = [group for optimizer in optimizers for group in optimizer.param_groups]
+    return [item for group in groups for item in group["params"]]

@@ -1,6 +1,7 @@
 """The process group of the replicas: where they meet, how a collective ends, and how the group
 closes."""
 
+import atexit
 import contextlib
 import os
 import sys
@@ -64,14 +65,15 @@ def _in_file(url: str) -> Tuple[Any, int, int]:
     return store, rank, replicas
 
 
-def open_group(environment: Environment, device: torch.device) -> bool:
+def open_group(environment: Environment, device: torch.device) -> None:
     """Open the default process group if torchrun started this process and nothing else has opened
-    it. True if this call opened it."""
+    it, and close it at exit."""
     if not environment.launched or dist.is_initialized():
-        return False
+        return
     backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
     dist.init_process_group(backend=backend, timeout=GROUP_TIMEOUT)
-    return True
+    # NCCL complains otherwise, and threads of gloo may outlive the interpreter.
+    atexit.register(close_group)
 
 
 def finish(work: Optional[dist.Work]) -> None:
