@@ -11,7 +11,7 @@ from typing import Any, Dict, List
 import torch
 
 from gpq_agent.train.checkpoints.store import MemoryRecord
-from gpq_agent.train.runtime.termination import is_out_of_memory
+from gpq_agent.train.runtime.shutdown import is_out_of_memory
 
 from .processes import CheckFailed, CheckSkipped, Child
 from .trainings import Pass, Plan, Training, enter

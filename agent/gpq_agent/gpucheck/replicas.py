@@ -15,7 +15,7 @@ import torch.distributed as dist
 
 from gpq_agent import wire
 from gpq_agent.train.runtime.agreement import broadcast_value
-from gpq_agent.train.runtime.meeting import LOOPBACK
+from gpq_agent.train.runtime.process_group import LOOPBACK
 
 from .processes import CPU, CheckFailed, CheckSkipped, Child, device_environ
 from .steps import GRADIENTS, Recorded, difference

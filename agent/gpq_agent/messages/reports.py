@@ -87,7 +87,7 @@ class Timing(NamedTuple):
 
     `accum_sum` adds up the micro-batches that did not synchronise. Without accumulation it adds up
     the part of a step before its last gradient was ready. `step_sum` adds up the micro-batches that
-    did synchronise. The squares give the variance.
+    did synchronise.
     """
 
     nodes: int
@@ -96,10 +96,8 @@ class Timing(NamedTuple):
     accum_steps: int
     accum_count: int
     accum_sum: float
-    accum_sqr: float
     step_count: int
     step_sum: float
-    step_sqr: float
 
 
 class RankTimes(NamedTuple):

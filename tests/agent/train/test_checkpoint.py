@@ -13,10 +13,9 @@ import torch.distributed as dist
 from gpq_agent.train.checkpoints import choice
 from gpq_agent.train.checkpoints import state_parts as restore
 from gpq_agent.train.checkpoints import store as store_module
-from gpq_agent.train.checkpoints.digests import LARGE, DigestedFile, digest, stamp
 from gpq_agent.train.checkpoints.script_checkpoints import ScriptCheckpoints
 from gpq_agent.train.checkpoints.state_parts import Parts
-from gpq_agent.train.checkpoints.store import CheckpointStore, MemoryRecord
+from gpq_agent.train.checkpoints.store import LARGE, CheckpointStore, DigestedFile, MemoryRecord, digest, stamp
 from gpq_agent.train.errors import GpqTrainError
 from gpq_agent.train.runtime.environment import Environment
 

@@ -45,7 +45,7 @@ def watched(collective: Callable[..., Any], endings: list[int]) -> Callable[...,
 
 
 def test_no_thread_of_gloo_ends_a_tensor_of_an_agreement(tmp_path: Path) -> None:
-    """At such a moment a forked worker of a DataLoader stands still for ever, see `runtime/collectives.py`. Before, it
+    """At such a moment a forked worker of a DataLoader stands still for ever, see `runtime/process_group.py`. Before, it
     was every fifth tensor."""
     answers = FORKSERVER.Queue()
     replicas = [FORKSERVER.Process(target=run, args=(rank, str(tmp_path / "meeting"), answers)) for rank in range(2)]

@@ -164,7 +164,7 @@ def test_each_optimizer_with_a_scheduler_must_have_one_that_the_job_was_given(gi
                 torch.nn.functional.mse_loss(model(x), y).backward()
                 optimizer.step()
                 schedule.step()
-    assert this._engine.shape.freedoms.knows("forgotten-scheduler") == (given < 2)
+    assert this._engine.shape.freedoms.noticed("forgotten-scheduler") == (given < 2)
 
 
 def attempt(folder: Path, script_accepts: str = "", found: wire.Proof | None = None) -> Freedoms:

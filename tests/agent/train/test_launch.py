@@ -101,7 +101,7 @@ def reported(run_dir: Path) -> str:
 CLOSING = """
 import atexit, os, sys
 import torch.distributed as dist
-from gpq_agent.train.runtime.environment import close_group
+from gpq_agent.train.runtime.process_group import close_group
 
 dist.init_process_group("gloo", init_method="file://" + sys.argv[1], rank=0, world_size=1)
 atexit.register(lambda: print("open" if dist.is_initialized() else "closed"))
@@ -124,7 +124,7 @@ BUSY = """
 import atexit, hashlib, os, sys, time
 import torch
 import torch.distributed as dist
-from gpq_agent.train.runtime.environment import let_threads_rest
+from gpq_agent.train.runtime.process_group import let_threads_rest
 
 if sys.argv[2] == "rests":
     atexit.register(let_threads_rest)

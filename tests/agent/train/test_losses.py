@@ -6,8 +6,7 @@ import pytest
 import torch
 from gpq_agent import wire
 from gpq_agent.train.runtime.agreement import Agreement, Proposal
-from gpq_agent.train.telemetry.publisher import LossWindow, Publisher
-from gpq_agent.train.telemetry.report import Reporter
+from gpq_agent.train.telemetry.report import LossWindow, Publisher, Reporter
 
 
 def test_a_window_gives_the_mean_loss_at_the_mean_progress() -> None:

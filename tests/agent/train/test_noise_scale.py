@@ -156,17 +156,6 @@ def test_a_single_micro_gradient_is_refused() -> None:
     assert scale.samples == 0
 
 
-def test_unbiased_statistics_replace_biased_ones_but_not_the_reverse() -> None:
-    scale = NoiseScale(32, 0)
-    observe(scale, 100.0, 1.0, batch=16, count=2, biased=True)
-    assert scale.biased
-    observe(scale, 1.0, 5.0, batch=16, count=2)
-    assert not scale.biased
-    observe(scale, 100.0, 1.0, batch=16, count=2, biased=True)
-    assert not scale.biased
-    assert scale.sqr == pytest.approx(1.0)
-
-
 def test_preconditioned_statistics_are_never_mixed_with_raw_ones() -> None:
     scale = NoiseScale(32, 0)
     observe(scale, 100.0, 1.0, batch=16, count=2)

@@ -11,8 +11,8 @@ import torch
 import torch.distributed as dist
 from gpq_agent.train.errors import GpqTrainError
 from gpq_agent.train.job.job import Job
+from gpq_agent.train.job.preparation import refuse_sharded
 from gpq_agent.train.runtime.environment import Environment
-from gpq_agent.train.runtime.unsupported import refuse_sharded
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 

@@ -46,10 +46,10 @@ def test_an_unknown_name_is_refused_with_the_valid_ones() -> None:
     assert all(name in str(refusal.value) for name in NAMES)
 
 
-@pytest.mark.parametrize(("base", "warmup"), [(0, 0.0), (-1, 0.0), (64, -1.0), (64, float("nan"))])
-def test_numbers_out_of_range_are_refused(base: int, warmup: float) -> None:
-    with pytest.raises(ValueError, match="must"):
-        make_rule("legw", SGD, base_batch=base, warmup_steps=warmup)
+@pytest.mark.parametrize("warmup", [-1.0, float("nan")])
+def test_a_negative_warm_up_is_refused(warmup: float) -> None:
+    with pytest.raises(ValueError, match="must not be negative"):
+        make_rule("legw", SGD, base_batch=64, warmup_steps=warmup)
 
 
 @given(st.sampled_from([name for name in NAMES if name != "auto"]), st.floats(0, 1e6))

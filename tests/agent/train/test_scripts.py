@@ -15,7 +15,7 @@ import pytest
 import torch
 from gpq_agent import wire
 from gpq_agent.train.engine import boundary
-from gpq_agent.train.runtime.orders import ControlReader
+from gpq_agent.train.runtime.channels import ControlReader
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from tests.support.ports import free_port

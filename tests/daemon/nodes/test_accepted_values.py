@@ -100,8 +100,8 @@ class Liar:
 REPORTS: tuple[dict[str, Any], ...] = (
     {"kind": "declared", **wire.Declared("adaptive", 64, 1024, 1, 128, 10_000, 10)._asdict()},
     {"kind": "ready", "seconds": 3.0, "restore_seconds": 1.0, "warm": True},
-    *({"kind": "timing", **wire.Timing(1, 1, m, s, 10, 1.0, 0.1, 10, 2.0, 0.4)._asdict()} for m in (32, 64) for s in (0, 1)),
-    *({"kind": "timing", **wire.Timing(n, 2, 32, 0, 10, 1.0, 0.1, 10, 2.0, 0.4)._asdict()} for n in (1, 2)),
+    *({"kind": "timing", **wire.Timing(1, 1, m, s, 10, 1.0, 10, 2.0)._asdict()} for m in (32, 64) for s in (0, 1)),
+    *({"kind": "timing", **wire.Timing(n, 2, 32, 0, 10, 1.0, 10, 2.0)._asdict()} for n in (1, 2)),
     *({"kind": "noise", **wire.Noise(0.5, 8.0, 640)._asdict()} for _ in range(3)),
     *({"kind": "progress", **wire.Progress(1, 3, 128, 40, 44.5, 0.4)._asdict()} for _ in range(3)),
     {"kind": "retuned", "atomic_batch": 64, "accum_steps": 1, "lr_factor": 2.0, "seq": 3},

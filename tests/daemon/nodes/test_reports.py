@@ -22,7 +22,7 @@ def lines(*messages: dict[str, object]) -> str:
 
 
 def test_every_kind_of_report_finds_its_place() -> None:
-    timing = wire.Timing(1, 2, 32, 0, 10, 1.0, 0.1, 10, 2.0, 0.4)
+    timing = wire.Timing(1, 2, 32, 0, 10, 1.0, 10, 2.0)
     event = profiled(
         5.0,
         JobId(1),
@@ -80,7 +80,7 @@ def test_values_that_are_not_finite_never_reach_a_fit() -> None:
 
 
 def test_times_and_sizes_that_nothing_can_have_are_skipped() -> None:
-    timing = wire.Timing(1, 2, 32, 0, 10, 1.0, 0.1, 10, 2.0, 0.4)._asdict()
+    timing = wire.Timing(1, 2, 32, 0, 10, 1.0, 10, 2.0)._asdict()
     declared = wire.Declared("adaptive", 64, 1024)._asdict()
     wrong = [
         *({"replicas": count} for count in (0, 1 << 53, 4097, -1)),

@@ -16,8 +16,8 @@ from gpq_agent.train.checkpoints.loading import read_state
 from gpq_agent.train.checkpoints.store import STATE, CheckpointStore
 from gpq_agent.train.errors import GpqTrainError
 from gpq_agent.train.runtime.agreement import broadcast_value
-from gpq_agent.train.runtime.collectives import finish
 from gpq_agent.train.runtime.environment import Environment
+from gpq_agent.train.runtime.process_group import finish
 
 PIECE = 1 << 26  # bytes
 
@@ -29,9 +29,7 @@ def choose_state(
     notice: Callable[[str], None],
 ) -> Optional[Dict[str, Any]]:
     """The newest whole checkpoint that rank 0 can see, the same on every replica, or None.
-
-    Collective. Raises GpqTrainError if a server cannot keep it while it is read.
-    """
+    Collective. Raises GpqTrainError if a server cannot keep it while it is read."""
     if store is None:
         return None
     rank = environment.rank

@@ -32,10 +32,8 @@ GLOBAL = re.compile(r"(?:GLOBAL|class|global:?) `?([A-Za-z_][\w.]*\.[\w.]+)")
 
 
 def read_state(source: Any) -> Dict[str, Any]:
-    """Load a state from a path (mapped) or a binary stream, with tensors on the CPU.
-
-    Raises GpqTrainError for anything that may run code.
-    """
+    """Load a state from a path (mapped) or a binary stream, with tensors on the CPU. Raises
+    GpqTrainError for anything that may run code."""
     state = _loaded(source)
     if not isinstance(state, dict):
         raise ValueError("a checkpoint must hold a dictionary")
@@ -84,10 +82,8 @@ def refuse_unloadable(state: Any) -> None:
 
 
 def unsavable(state: Any, stream: Optional[io.BytesIO] = None) -> str:
-    """Why it cannot be saved as it is now, or "".
-
-    It is saved to `stream`, without the content of its tensors.
-    """
+    """Why it cannot be saved as it is now, or "". It is saved to `stream`, without the content of
+    its tensors."""
     try:
         torch.save(_light(state), stream or io.BytesIO())
     except Exception as error:  # any error of a class of the script

@@ -24,10 +24,8 @@ class Record(NamedTuple):
 
 
 def _record(folder: Optional[str]) -> Dict[str, Any]:
-    """Empty if nothing was saved yet.
-
-    Raises GpqTrainError for a damaged record, because starting again would lose the saves.
-    """
+    """Empty if nothing was saved yet. Raises GpqTrainError for a damaged record, because starting
+    again would lose the saves."""
     if folder is None:
         return {}
     try:
@@ -56,10 +54,8 @@ class ScriptCheckpoints:
         return None
 
     def next_path(self) -> str:
-        """The folder for the next save. It exists.
-
-        Raises GpqTrainError without a checkpoint directory.
-        """
+        """The folder for the next save. It exists. Raises GpqTrainError without a checkpoint
+        directory."""
         if self._folder is None:
             raise GpqTrainError(
                 "there is no checkpoint directory",
@@ -70,10 +66,8 @@ class ScriptCheckpoints:
         return path
 
     def commit(self, step: int) -> str:
-        """The save in `next_path` is complete, and training resumes at `step`.
-
-        Makes both durable and removes old saves.
-        """
+        """The save in `next_path` is complete, and training resumes at `step`. Makes both durable
+        and removes old saves."""
         path = self.next_path()
         for name in files_below(path):
             descriptor = os.open(name, os.O_RDONLY)
@@ -95,10 +89,8 @@ class ScriptCheckpoints:
         return path
 
     def finish(self) -> None:
-        """Training is over, and the newest save is the last, until the next `commit`.
-
-        Does nothing for a script without saves.
-        """
+        """Training is over, and the newest save is the last, until the next `commit`. Does nothing
+        for a script without saves."""
         if self._folder is None or not self._complete_saves:
             return
         content = {
@@ -110,18 +102,14 @@ class ScriptCheckpoints:
         wire.write_json(os.path.join(self._folder, RECORD), content)
 
     def advance(self) -> None:
-        """The save in `next_path` is complete, and the next one gets another folder.
-
-        For replicas that do not commit.
-        """
+        """The save in `next_path` is complete, and the next one gets another folder. For replicas
+        that do not commit."""
         self._complete_saves = [self._name(), *self._complete_saves][:KEEP]
         self._number += 1
 
     def sweep(self) -> None:
-        """Remove saves that an earlier attempt did not complete.
-
-        Otherwise files of other replicas would remain.
-        """
+        """Remove saves that an earlier attempt did not complete. Otherwise files of other replicas
+        would remain."""
         if self._folder is None or not os.path.isdir(self._folder):
             return
         for name in os.listdir(self._folder):

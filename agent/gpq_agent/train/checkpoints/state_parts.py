@@ -2,7 +2,7 @@
 
 import contextlib
 from itertools import chain, repeat
-from typing import Any, Dict, Iterable, List, NamedTuple, Set
+from typing import Any, Collection, Dict, List, NamedTuple, Set
 
 import torch
 from torch.nn.parallel import DistributedDataParallel
@@ -33,25 +33,20 @@ def unwrap(model: torch.nn.Module) -> ModelPair:
 
 
 class Parts:
-    """Everything that a checkpoint holds, by name.
-
-    A part registered after `restore` is restored at that moment.
-    """
+    """Everything that a checkpoint holds, by name. A part registered after `restore` is restored at
+    that moment."""
 
     def __init__(self) -> None:
         self._parts: Dict[str, Any] = {}
         self._unclaimed_states: Dict[str, Any] = {}
-        self._part_list: List[Any] = []
         self._is_restored = False
         self._loaded_names: Set[str] = set()  # in the order of registration
         self._script_parts = 0  # calls with which the script registered something
+        self._values: Dict[str, PlainValue] = {}
 
     def add(self, name: str, part: Any, *, at_once: bool = False) -> None:
         """Add a part with state_dict() and load_state_dict(). `at_once`: restore it even before the
-        others.
-
-        Raises GpqTrainError if it lacks them, or if the name is in use.
-        """
+        others. Raises GpqTrainError if it lacks them, or if the name is in use."""
         if not (hasattr(part, "state_dict") and hasattr(part, "load_state_dict")):
             raise GpqTrainError(
                 "{} has no state_dict() and load_state_dict()".format(type(part).__name__),
@@ -62,7 +57,6 @@ class Parts:
         if name.startswith(USER):
             refuse_unloadable(part.state_dict())
         self._parts[name] = part
-        self._part_list.append(part)
         if name in self._unclaimed_states and (at_once or self._is_restored):
             self._loaded_names.add(name)
             _load(part, self._unclaimed_states.pop(name))
@@ -72,14 +66,32 @@ class Parts:
         self._script_parts += 1
         self.add("{}{}".format(USER, name if name is not None else self._script_parts), part)
 
+    def keep_value(self, name: str, value: Any) -> Any:
+        """Keep a plain value of the script and return it. The first call for `name` returns the
+        value from the checkpoint if there is one. Raises GpqTrainError if it is not plain."""
+        if not is_plain(value):
+            raise GpqTrainError(
+                "job.state({!r}, ...) keeps numbers, strings and lists of them, not a {}".format(
+                    name, type(value).__name__
+                ),
+                "use job.state(part) for an object with state_dict() and load_state_dict()",
+            )
+        part = self._values.get(name)
+        if part is not None:
+            part.value = value
+            return value
+        part = self._values[name] = PlainValue(value)
+        self.add(USER + name, part, at_once=True)
+        return part.value
+
     def kinds(self) -> List[str]:
         """The types of the parts that have no name, by the number of the script's call."""
         numbers = range(1, self._script_parts + 1)
         return [type(self._parts.get("{}{}".format(USER, n))).__name__ for n in numbers]
 
-    def held(self) -> List[Any]:
+    def held(self) -> Collection[Any]:
         """The parts themselves, including those registered later."""
-        return self._part_list
+        return self._parts.values()
 
     def named(self) -> Dict[str, Any]:
         """All of them, by name."""
@@ -92,19 +104,14 @@ class Parts:
         }
 
     def state(self) -> Dict[str, Any]:
-        """One dictionary of all states.
-
-        Keeps parts of an older checkpoint that nobody claimed.
-        """
+        """One dictionary of all states. Keeps parts of an older checkpoint that nobody claimed."""
         state = dict(self._unclaimed_states)
         state.update({name: part.state_dict() for name, part in self._parts.items()})
         return state
 
     def refuse_unsavable(self) -> None:
-        """Raises GpqTrainError for a part that no checkpoint could hold.
-
-        This is better now than at the first checkpoint.
-        """
+        """Raises GpqTrainError for a part that no checkpoint could hold. This is better now than at
+        the first checkpoint."""
         for name, part in self._parts.items():
             problem = unsavable(part.state_dict())
             if problem:
@@ -133,67 +140,27 @@ class Parts:
                 _load(part, state[name])
 
 
-class Outside:
-    """A part of checkpoints: parameters of optimizers that no model holds, such as those of a
-    criterion.
+class PlainValue:
+    """A part of checkpoints with one plain value."""
 
-    They are in the order of the groups.
-    """
-
-    def __init__(self, parameters: List[torch.nn.Parameter]) -> None:
-        self._parameters = parameters
-
-    def __bool__(self) -> bool:
-        return bool(self._parameters)
+    def __init__(self, value: Any) -> None:
+        self.value = value
 
     def state_dict(self) -> Dict[str, Any]:
-        return {"parameters": [item.detach() for item in self._parameters]}
+        return {"value": self.value}
 
     def load_state_dict(self, state: Dict[str, Any]) -> None:
-        saved_parameters = state["parameters"]
-        if [item.shape for item in saved_parameters] != [item.shape for item in self._parameters]:
-            raise ValueError(
-                "the parameters that an optimizer has outside the model differ from those in "
-                "the checkpoint"
-            )
-        with torch.no_grad():
-            for item, value in zip(self._parameters, saved_parameters):
-                item.copy_(value)
+        self.value = state["value"]
 
 
-class Trained:
-    """A part of checkpoints: which parameters of the optimizers are trained.
-
-    A loop that unfreezes some in one epoch does not do so again in the next attempt.
-    """
-
-    def __init__(self, optimizers: Iterable[Any]) -> None:
-        self._optimizers = list(optimizers)
-
-    def state_dict(self) -> Dict[str, Any]:
-        return {"trained": [item.requires_grad for item in self._parameters()]}
-
-    def load_state_dict(self, state: Dict[str, Any]) -> None:
-        for item, is_trained in zip(self._parameters(), state["trained"]):
-            item.requires_grad_(bool(is_trained))
-
-    def _parameters(self) -> List[torch.nn.Parameter]:
-        return [
-            item
-            for optimizer in self._optimizers
-            for group in optimizer.param_groups
-            for item in group["params"]
-        ]
-
-
-def outside_parameters(models: Iterable[torch.nn.Module], optimizers: Iterable[Any]) -> Outside:
-    """What the optimizers train but no model holds."""
-    model_ids = {id(item) for model in models for item in model.parameters()}
-    groups = [group for optimizer in optimizers for group in optimizer.param_groups]
-    outsiders = {
-        id(item): item for group in groups for item in group["params"] if id(item) not in model_ids
-    }
-    return Outside(list(outsiders.values()))
+def is_plain(value: Any) -> bool:
+    """Is it None, a bool, a number, a string, or a list, tuple or dictionary of such values? The
+    keys of a dictionary must be strings."""
+    if isinstance(value, (list, tuple)):
+        return all(is_plain(item) for item in value)
+    if isinstance(value, dict):
+        return all(isinstance(key, str) and is_plain(item) for key, item in value.items())
+    return value is None or isinstance(value, (bool, int, float, str))
 
 
 def _load(part: Any, state: Any) -> None:

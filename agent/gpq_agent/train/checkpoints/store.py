@@ -8,15 +8,16 @@ it again.
 """
 
 import contextlib
+import hashlib
 import os
 import shutil
 import time
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, BinaryIO, Callable, Dict, List, NamedTuple, Optional, Set, Tuple, cast
 
 import torch
 
 from gpq_agent import records, wire
-from gpq_agent.train.checkpoints.digests import DigestedFile, digest, stamp
 from gpq_agent.train.checkpoints.loading import read_state, refusal
 
 FORMAT = 1
@@ -26,6 +27,7 @@ STATE = "state.pt"
 MANIFEST = "manifest.json"
 MIN_PERIOD = 60.0  # seconds between periodic checkpoints
 PERIOD_FACTOR = 100.0  # and at least this many times as long as one blocks training
+LARGE = 1 << 20  # bytes. Such a block is digested while it is written
 
 
 class Saved(NamedTuple):
@@ -71,11 +73,9 @@ class CheckpointStore:
         self._saved_at = time.monotonic()
 
     def save(self, state: Dict[str, Any], step: int, attempt: int, why: str = "periodic") -> Saved:
-        """Write a checkpoint durably.
-
-        `why`: periodic, stop, or end. The last tells the agent that training is over. Raises
-        OSError (or RuntimeError from torch's writer) and then leaves nothing behind.
-        """
+        """Write a checkpoint durably. `why`: periodic, stop, or end. The last tells the agent that
+        training is over. Raises OSError (or RuntimeError from torch's writer) and then leaves
+        nothing behind."""
         begin = time.perf_counter()
         name = "{}{:012d}".format(PREFIX, step)
         temporary = os.path.join(self.folder, ".{}.{}.tmp".format(name, os.getpid()))
@@ -87,13 +87,8 @@ class CheckpointStore:
                 torch.save(state, cast("BinaryIO", file))  # all that it needs is write and flush
                 sha256 = file.finish()
             size = os.path.getsize(path)
-            manifest: Dict[str, Any] = {
-                "format": FORMAT,
-                "step": step,
-                "attempt": attempt,
-                "why": why,
-            }
-            manifest.update(bytes=size, sha256=sha256, stamp=stamp(path))
+            manifest: Dict[str, Any] = {"format": FORMAT, "step": step, "attempt": attempt}
+            manifest.update(why=why, bytes=size, sha256=sha256, stamp=stamp(path))
             wire.write_json(os.path.join(temporary, MANIFEST), manifest)
             final_path = self._free_name(name)
             os.rename(temporary, final_path)
@@ -108,18 +103,14 @@ class CheckpointStore:
         return Saved(final_path, self._blocked_seconds, size, reason)
 
     def names(self) -> List[str]:
-        """Finished checkpoints, the newest first.
-
-        A repeated step (`step-7.1`) is newer than the first one.
-        """
+        """Finished checkpoints, the newest first. A repeated step (`step-7.1`) is newer than the
+        first one."""
         names = [name for name in os.listdir(self.folder) if name.startswith(PREFIX)]
         return sorted(names, key=_age, reverse=True)
 
     def newest(self, notice: Callable[[str], None]) -> Optional[str]:
-        """The name of the newest whole checkpoint.
-
-        A notice names the damaged ones that it skips.
-        """
+        """The name of the newest whole checkpoint. A notice names the damaged ones that it
+        skips."""
         for name in self.names():
             problem = self.problem(name)
             if not problem:
@@ -141,7 +132,7 @@ class CheckpointStore:
                 return "no manifest"
             if manifest.get("format") != FORMAT:
                 return "format {}, this version reads {}".format(manifest.get("format"), FORMAT)
-            path = os.path.join(folder, STATE)
+            path = self.path(name)
             if os.path.getsize(path) != manifest.get("bytes"):
                 return "size differs from the manifest"
             if manifest.get("stamp") and manifest["stamp"] == stamp(path):
@@ -154,7 +145,7 @@ class CheckpointStore:
 
     def read(self, name: str) -> Dict[str, Any]:
         """The state, mapped on the CPU, so that only what is used is read."""
-        return read_state(os.path.join(self.folder, name, STATE))
+        return read_state(self.path(name))
 
     def path(self, name: str) -> str:
         return os.path.join(self.folder, name, STATE)
@@ -167,10 +158,8 @@ class CheckpointStore:
             return None
 
     def _free_name(self, name: str) -> str:
-        """The first free name from `name` on.
-
-        A stop right after a periodic checkpoint saves the same step again. Both stay until pruning.
-        """
+        """The first free name from `name` on. A stop right after a periodic checkpoint saves the
+        same step again. Both stay until pruning."""
         path, repeat = os.path.join(self.folder, name), 0
         while os.path.exists(path):
             repeat += 1
@@ -199,13 +188,66 @@ def _age(name: str) -> Tuple[int, int]:
     return (int(step) if step.isdecimal() else -1, int(repeat) if repeat.isdecimal() else 0)
 
 
+def digest(path: str) -> str:
+    """SHA-256 of a file's content, in hexadecimal."""
+    state = hashlib.sha256()
+    with os.fdopen(records.open_plain(path), "rb") as stream:
+        for block in iter(lambda: stream.read(1 << 20), b""):
+            state.update(block)
+    return state.hexdigest()
+
+
+class DigestedFile:
+    """A binary stream to write to, and the SHA-256 of what was written."""
+
+    def __init__(self, stream: BinaryIO) -> None:
+        self._stream = stream
+        self._state = hashlib.sha256()
+        self._digester = ThreadPoolExecutor(1)
+
+    def __enter__(self) -> "DigestedFile":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._digester.shutdown()
+
+    def write(self, data: Any) -> int:
+        if memoryview(data).nbytes < LARGE:
+            self._state.update(data)
+            return self._stream.write(data)
+        update = self._digester.submit(self._state.update, data)
+        try:
+            return self._stream.write(data)
+        finally:
+            update.result()  # the caller may reuse the memory of `data` after this
+
+    def flush(self) -> None:
+        self._stream.flush()
+
+    def finish(self) -> str:
+        """Make the content durable. Returns its digest in hexadecimal."""
+        self._stream.flush()
+        os.fsync(self._stream.fileno())
+        return self._state.hexdigest()
+
+
+def stamp(path: str) -> Dict[str, Any]:
+    """What shows that nobody has written to a file since. It holds until the next boot, because a
+    power cut may lose what was written. Empty on systems that do not identify their boots."""
+    try:
+        with open("/proc/sys/kernel/random/boot_id") as stream:
+            boot_id = stream.read().strip()
+    except OSError:
+        return {}
+    facts = os.stat(path)
+    place = {"device": facts.st_dev, "inode": facts.st_ino}
+    return {"boot": boot_id, **place, "changed": facts.st_ctime_ns}
+
+
 class MemoryRecord:
     """What is known to fit in memory. It is in a file of its own, because an out-of-memory error
-    ends the attempt.
-
-    It holds the largest atomic batch, and whether steps may be sampled for the noise scale, which
-    needs extra memory.
-    """
+    ends the attempt. It holds the largest atomic batch, and whether steps may be sampled for the
+    noise scale, which needs extra memory."""
 
     def __init__(self, folder: str) -> None:
         self._path = os.path.join(folder, "gpq", "memory.json")

@@ -7,9 +7,8 @@ from gpq_agent import wire
 from gpq_agent.train.data.sample_audit import Ledger
 from gpq_agent.train.habits.watch import LoopWatch
 from gpq_agent.train.runtime.agreement import END, EPOCH, STEP, Proposal
-from gpq_agent.train.runtime.orders import ControlReader
-from gpq_agent.train.runtime.shutdown import raise_if_stopping
-from gpq_agent.train.runtime.termination import STOP_ORDERED, STOP_SIGNAL
+from gpq_agent.train.runtime.channels import ControlReader
+from gpq_agent.train.runtime.shutdown import STOP_ORDERED, STOP_SIGNAL, raise_if_stopping
 
 from .runtime import Ending, Recorded
 

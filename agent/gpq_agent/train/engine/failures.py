@@ -12,7 +12,7 @@ from gpq_agent.train.checkpoints.store import MemoryRecord
 from gpq_agent.train.data.batches import Limits, Step, ceil_div
 from gpq_agent.train.errors import GpqTrainError
 from gpq_agent.train.habits.table import Habit
-from gpq_agent.train.runtime.termination import is_out_of_memory, note_error
+from gpq_agent.train.runtime.shutdown import is_out_of_memory, note_error
 
 if TYPE_CHECKING:
     from .engine import Engine

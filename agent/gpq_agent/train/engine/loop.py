@@ -7,6 +7,7 @@
     from torch.utils.data import TensorDataset, default_collate
 
     import gpq_agent.train as gpq
+    from gpq_agent.train.job.preparation import make_training
 
     job = gpq.init(seed=0)
     inputs = torch.randn(150, 4)
@@ -16,7 +17,8 @@
     model = job.wrap(torch.nn.Sequential(*layers))
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
     scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 5, gamma=0.5)
-    loop = job.attach(model, optimizer, scheduler)
+    training = make_training(job.replicas, model, optimizer, scheduler, None, None)
+    loop = job.attach(training, watch=False)
 
     for epoch in job.epochs(4):
         step = loop.next_step()

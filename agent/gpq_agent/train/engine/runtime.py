@@ -14,10 +14,16 @@ from gpq_agent.train.data.sampler import GlobalSampler
 from gpq_agent.train.internals import group_timeouts
 from gpq_agent.train.optim.progress import ProgressMeter
 from gpq_agent.train.runtime.agreement import Agreement, Proposal
-from gpq_agent.train.runtime.environment import GROUP_TIMEOUT, Environment
-from gpq_agent.train.runtime.heartbeat import Heartbeat
-from gpq_agent.train.runtime.shutdown import leave, part_company, raise_if_stopping
-from gpq_agent.train.runtime.termination import EXIT_CODES, SigtermHandler
+from gpq_agent.train.runtime.channels import Heartbeat
+from gpq_agent.train.runtime.environment import Environment
+from gpq_agent.train.runtime.process_group import GROUP_TIMEOUT
+from gpq_agent.train.runtime.shutdown import (
+    EXIT_CODES,
+    SigtermHandler,
+    leave,
+    part_company,
+    raise_if_stopping,
+)
 from gpq_agent.train.telemetry.report import Reporter
 
 if TYPE_CHECKING:

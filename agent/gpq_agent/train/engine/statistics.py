@@ -8,7 +8,7 @@ from gpq_agent import wire
 from gpq_agent.train.data.sampler import SAMPLE_EVERY
 from gpq_agent.train.noise.probe import GradientProbe
 from gpq_agent.train.runtime.environment import began_warm, seconds_since_launch
-from gpq_agent.train.telemetry.publisher import Publisher, declaration
+from gpq_agent.train.telemetry.report import Publisher, declaration
 from gpq_agent.train.telemetry.timing import StepClock, StepTimes
 
 from .runtime import Runtime

@@ -13,7 +13,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from gpq_agent.train.data.batches import Micro
 from gpq_agent.train.noise.probe import GradientProbe
-from gpq_agent.train.runtime.collectives import finish
+from gpq_agent.train.runtime.process_group import finish
 
 from .ddp_buckets import DdpBuckets
 from .parameters import Marks, Parameter, is_marked, mark

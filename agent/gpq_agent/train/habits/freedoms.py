@@ -76,10 +76,6 @@ class Freedoms:
         """Does the loop make steps without an optimizer, as far as this replica knows?"""
         return self.noticed("hand-step")
 
-    def knows(self, code: str) -> bool:
-        """Does the loop have this habit, by agreement of all replicas?"""
-        return code in self._agreed
-
     def noticed(self, code: str) -> bool:
         """Does the loop have this habit, as far as this replica knows?"""
         return code in self._agreed or code in self.waiting
@@ -161,10 +157,8 @@ class Freedoms:
 
 
 def line(habit: wire.Habit) -> str:
-    """What the user reads: the habit, what gpq will not do, the cure.
-
-    A habit takes at least one freedom.
-    """
+    """What the user reads: the habit, what gpq will not do, the cure. A habit takes at least one
+    freedom."""
     *phrases, last = [SAID[freedom] for freedom in habit.freedoms]
     losses = "{} or {}".format(", ".join(phrases), last) if phrases else last
     names = ", ".join(habit.freedoms)

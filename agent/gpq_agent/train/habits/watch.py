@@ -15,8 +15,7 @@ from gpq_agent.train.checkpoints.state_parts import unwrap
 from gpq_agent.train.data.batches import Micro
 from gpq_agent.train.gradients.accumulator import Accumulator
 from gpq_agent.train.internals import BatchNorm, foreach_norm, gradient_hooks, has_scheduler
-from gpq_agent.train.optim.inner_optimizers import inner_optimizers
-from gpq_agent.train.optim.step_gate import BodyFacts
+from gpq_agent.train.optim.step_gate import BodyFacts, inner_optimizers
 
 Method = TypeVar("Method", bound=Callable[..., None])
 

@@ -16,15 +16,12 @@ from gpq_agent.train.prove.recorder import begin
 from gpq_agent.train.runtime.environment import (
     Environment,
     bind_cores,
-    close_group,
-    let_threads_rest,
     open_device,
-    open_group,
     read_environment,
 )
+from gpq_agent.train.runtime.process_group import let_threads_rest, open_group
 from gpq_agent.train.runtime.rng import script_seed
-from gpq_agent.train.runtime.shutdown import be_one_of_many, note_departure
-from gpq_agent.train.runtime.termination import note_error
+from gpq_agent.train.runtime.shutdown import be_one_of_many, note_departure, note_error
 
 _current: "List[weakref.ref[Job]]" = []  # at most one, to recognise a script that asks for a second
 
@@ -50,7 +47,12 @@ def init(*, seed: Optional[int] = None, checkpoint_dir: Optional[str] = None) ->
         environment = environment._replace(checkpoint_dir=os.path.abspath(checkpoint_dir))
     problem = bind_cores(environment.cores)
     device = _open_device(environment)
-    _open_group(environment, device)
+    if environment.replicas > 1:
+        be_one_of_many()
+        atexit.register(let_threads_rest)  # Exit handlers run from the last to the first
+    open_group(environment, device)
+    if environment.replicas > 1 and environment.run_dir:
+        atexit.register(note_departure, environment.run_dir, environment.rank)
     recorder = begin(os.environ, environment)
     seed = script_seed() if seed is None else seed
     job = Job(environment, device, seed, os.environ, recorder)
@@ -70,16 +72,3 @@ def _open_device(environment: Environment) -> torch.device:
             gpu = environment.gpus[environment.local_rank]
             note_error(environment.run_dir, environment.rank, error, gpu)
         raise
-
-
-def _open_group(environment: Environment, device: torch.device) -> None:
-    """As open_group. Exit handlers close the group: Python runs them from the last to the first."""
-    if environment.replicas > 1:
-        be_one_of_many()
-        atexit.register(let_threads_rest)
-    if open_group(environment, device):
-        # NCCL complains otherwise, and threads of gloo may outlive the interpreter.
-        atexit.register(close_group)
-    if environment.replicas > 1 and environment.run_dir:
-        # Runs before the group is closed.
-        atexit.register(note_departure, environment.run_dir, environment.rank)

@@ -6,22 +6,20 @@ from typing import TYPE_CHECKING, Any, Iterator, Mapping, NoReturn, Optional, Tu
 import torch
 
 from gpq_agent import wire
+from gpq_agent.train.checkpoints.script_checkpoints import ScriptCheckpoints
 from gpq_agent.train.engine.engine import Engine
 from gpq_agent.train.engine.loop import TrainingLoop
+from gpq_agent.train.engine.setup import Training
 from gpq_agent.train.errors import GpqTrainError
 from gpq_agent.train.job import loops
-from gpq_agent.train.job.components import make_components
 from gpq_agent.train.job.loader import Loader
-from gpq_agent.train.job.loader_options import BatchSizes, Ordering, Source
-from gpq_agent.train.job.plain_values import PlainValues
-from gpq_agent.train.job.preparation import AUTOMATIC, BatchScaling, Preparation, wrap_model
+from gpq_agent.train.job.preparation import attach_training, make_rules, make_training, wrap_model
 from gpq_agent.train.job.resumption import Resumption
-from gpq_agent.train.job.script_saves import ScriptSaves
-from gpq_agent.train.job.training_data import TrainingData, make_training_data
+from gpq_agent.train.job.training_data import LoaderArguments, TrainingData, make_training_data
 from gpq_agent.train.optim.step_gate import StepGate
 from gpq_agent.train.runtime.environment import Environment
 from gpq_agent.train.runtime.rng import reseed, seed_all
-from gpq_agent.train.runtime.termination import STOP_ORDERED, on_error
+from gpq_agent.train.runtime.shutdown import STOP_ORDERED, on_error
 
 if TYPE_CHECKING:
     from gpq_agent.train.prove.recorder import Recorder
@@ -50,11 +48,13 @@ class Job:
         # Each process may have drawn its own seed. All replicas use the seed of rank 0.
         self._seed = self._engine.runtime.agreement.broadcast(seed)
         seed_all(self._seed)
-        self._saves = ScriptSaves(self._engine)
+        self._saves = ScriptCheckpoints(environment.checkpoint_dir)
+        if self.rank == 0:
+            self._saves.sweep()
+        self._engine.runtime.meter.steps = self._saves.start_step
         if environment.checkpoint_dir:
             on_error(self._engine.failures.failed)
         self._resumption = Resumption(self._engine)
-        self._values = PlainValues(self._engine.checkpointer.parts)
         self._data: Optional[TrainingData] = None  # set by loader()
         self._gate: Optional[StepGate] = None  # set by prepare()
 
@@ -97,10 +97,11 @@ class Job:
             hint = "use an ordinary DataLoader for evaluation"
             raise GpqTrainError("job.loader() was called twice", hint)
         self._engine.runtime.agreement.call = "job.loader()"
-        source = Source(dataset, options, data_may_change)
-        sizes = BatchSizes(batch_size, max_batch_size, max_local_batch, fixed_batch)
-        ordering = Ordering(shuffle, sampler, batch_sampler, drop_last, generator)
-        self._data = make_training_data(self._engine, self._seed, source, sizes, ordering)
+        arguments = LoaderArguments(
+            dataset, batch_size, max_batch_size, max_local_batch, fixed_batch, shuffle, sampler,
+            batch_sampler, drop_last, generator, data_may_change, options,
+        )  # fmt: skip
+        self._data = make_training_data(self._engine, self._seed, arguments)
         return self._data.loader
 
     def wrap(self, model: torch.nn.Module, *, sync_batch_norm: bool = False) -> torch.nn.Module:
@@ -138,20 +139,13 @@ class Job:
 
         Raises GpqTrainError.
         """
-        scaling = BatchScaling(rule, warmup_steps, scale_betas)
-        self.attach(model, optimizer, scheduler, scaler, scaling, measure=measure, watch=True)
+        training = make_training(self.replicas, model, optimizer, scheduler, scaler, measure)
+        training = training._replace(scale_betas=scale_betas)
+        self.attach(training, rule, warmup_steps, watch=True)
         return model, optimizer, scheduler
 
     def attach(
-        self,
-        model: Any,
-        optimizer: Any,
-        scheduler: Any = None,
-        scaler: Any = None,
-        scaling: BatchScaling = AUTOMATIC,
-        *,
-        measure: Any = None,
-        watch: bool = False,
+        self, training: Training, rule: str = "auto", warmup_steps: float = 0.0, *, watch: bool
     ) -> Optional[TrainingLoop]:
         """For adapters of frameworks: as `prepare`, and returns the loop that they drive, None
         without job.loader(). `watch`: look for habits of a hand-written loop."""
@@ -160,12 +154,15 @@ class Job:
             hint = "call it once, with lists of models and optimizers"
             raise GpqTrainError("job.prepare() was called twice", hint)
         engine.runtime.agreement.call = "job.prepare()"
-        components = make_components(self.replicas, model, optimizer, scheduler, scaler, measure)
-        preparation = Preparation(engine, self._resumption, components)
         if self._data is None:
-            preparation.attach_steps()
+            self._resumption.resume(training, None)
+            engine.attach_steps(training.models, training.optimizers)
             return None
-        loop = preparation.attach_training(self._data, scaling, watch=watch)
+        limits = self._data.limits
+        rules = make_rules(engine, training.optimizers, limits, rule, warmup_steps)
+        training = training._replace(rules=rules)
+        self._resumption.resume(training, self._data)
+        loop = attach_training(engine, training, limits, watch=watch)
         self._gate = loop.gate
         reseed(self._seed, engine.runtime.meter.steps, self.rank)
         return loop
@@ -182,16 +179,14 @@ class Job:
         Raises GpqTrainError.
         """
         if isinstance(part, str):
-            return self._values.keep(part, name)
+            return self._engine.checkpointer.parts.keep_value(part, name)
         self._engine.checkpointer.parts.add_of_the_script(part, name)
         return part
 
     def weigh(self, amount: float) -> None:
-        """Weigh this micro-batch by `amount`, such as its tokens, instead of by its examples.
-
-        A loss that is a mean per token then becomes a mean over the whole step. Call it before
-        backward(), in every micro-batch, on every replica. Raises GpqTrainError.
-        """
+        """Weigh this micro-batch by `amount`, such as its tokens, instead of by its examples. A
+        loss that is a mean per token then becomes a mean over the whole step. Call it before
+        backward(), in every micro-batch, on every replica. Raises GpqTrainError."""
         if self._engine.loop is not None:
             self._engine.loop.weigh(amount)
 
@@ -219,13 +214,10 @@ class Job:
         yield from loops.step_loop(self._engine, count, self._seed)
 
     def share(self, *batch: Any) -> Any:
-        """Return this replica's rows of a batch that all replicas drew alike.
-
-        The parts of a batch are tensors or sequences of the same length. The gradient is the mean
-        over the whole batch, even if the number of replicas does not divide it. Give every
-        micro-batch of a step the same number of rows. Raises GpqTrainError for a batch with fewer
-        rows than replicas.
-        """
+        """Return this replica's rows of a batch that all replicas drew alike. The parts of a batch
+        are tensors or sequences of the same length. The gradient is the mean over the whole batch,
+        even if the number of replicas does not divide it. Give every micro-batch of a step the same
+        number of rows. Raises GpqTrainError for a batch with fewer rows than replicas."""
         return loops.rows_of_replica(self._engine, batch)
 
     def clip_grad_norm_(self, max_norm: float) -> Optional[torch.Tensor]:
@@ -237,10 +229,8 @@ class Job:
         return torch.nn.utils.clip_grad_norm_(self._engine.training_loop().parameters(), max_norm)
 
     def log(self, **values: Any) -> None:
-        """Report numbers, or tensors with one element, by name. gpq shows the newest of each.
-
-        The one named `loss` makes the job's loss curve, with one mean per report.
-        """
+        """Report numbers, or tensors with one element, by name. gpq shows the newest of each. The
+        one named `loss` makes the job's loss curve, with one mean per report."""
         # On every replica, so that none fails alone. Only rank 0 reports. After the end at once.
         self._engine.statistics.log(values, at_once=self._engine.runtime.finished)
 
@@ -295,36 +285,28 @@ class Job:
         return self._saves.next_path()
 
     def should_stop(self) -> bool:
-        """Must the job stop? Call it once per step, on every replica. All get the same answer.
-
-        With job.loader() the job stops without it.
-        """
+        """Must the job stop? Call it once per step, on every replica. All get the same answer. With
+        job.loader() the job stops without it."""
         if self._data is None and not self._engine.runtime.evaluating:
             loops.pass_boundary(self._engine)
         return bool(self._engine.boundaries.stopping) and not self._engine.runtime.evaluating
 
     def saved(self, next_step: int) -> None:
         """Say that the save in `save_path` is complete, and that training resumes at `next_step`.
-
-        Call it on every replica.
-        """
-        self._saves.commit(next_step)
+        Call it on every replica."""
+        loops.commit_save(self._engine, self._saves, next_step)
 
     def exit_preempted(self, next_step: Optional[int] = None) -> NoReturn:
-        """End this attempt. With `next_step`, commit the save in `save_path` first.
-
-        Call it on every replica. Raises StopTraining (a SystemExit), so that `finally` blocks and
-        exit handlers run.
-        """
+        """End this attempt. With `next_step`, commit the save in `save_path` first. Call it on
+        every replica. Raises StopTraining (a SystemExit), so that `finally` blocks and exit
+        handlers run."""
         if next_step is not None:
             self.saved(next_step)
         self._engine.boundaries.ending.leave(self._engine.boundaries.stopping or STOP_ORDERED)
 
     def done(self) -> None:
-        """Say that training is over and everything is saved, so that exit code 0 ends the job.
-
-        This holds even if gpq has asked the job to stop. Call it on every replica, after your own
-        loop or when you leave `job.epochs` early. The end of `job.epochs` does it for you.
-        """
-        self._saves.finish()
+        """Say that training is over and everything is saved, so that exit code 0 ends the job. This
+        holds even if gpq has asked the job to stop. Call it on every replica, after your own loop
+        or when you leave `job.epochs` early. The end of `job.epochs` does it for you."""
+        loops.finish_saves(self._engine, self._saves)
         self._engine.boundaries.ending.done()

@@ -1,14 +1,18 @@
 """What happens in a script's loop: over epochs, over steps with its own batches, or any other."""
 
+import os
+import time
 from contextlib import contextmanager
 from typing import Any, Iterator, Tuple
 
 import torch
 
+from gpq_agent.train.checkpoints.script_checkpoints import ScriptCheckpoints, files_below
 from gpq_agent.train.data.sampler import GlobalSampler
 from gpq_agent.train.engine.engine import Engine
 from gpq_agent.train.errors import GpqTrainError
 from gpq_agent.train.runtime.rng import generator_states, reseed, set_generators
+from gpq_agent.train.runtime.shutdown import raise_if_stopping
 
 
 def epoch_loop(engine: Engine, sampler: GlobalSampler, count: int) -> Iterator[int]:
@@ -36,10 +40,8 @@ def epoch_loop(engine: Engine, sampler: GlobalSampler, count: int) -> Iterator[i
 
 def step_loop(engine: Engine, count: int, seed: int) -> Iterator[int]:
     """Steps up to `count - 1`, from the position of the engine. Collective at each boundary.
-
     `seed`: seeds every generator of random numbers, together with the step, the same on all
-    replicas. Raises GpqTrainError before job.prepare().
-    """
+    replicas. Raises GpqTrainError before job.prepare()."""
     if not engine.checkpointer.is_ready:
         hint = "call job.prepare() first"
         raise GpqTrainError("job.steps() was called before job.prepare()", hint)
@@ -62,10 +64,8 @@ def step_loop(engine: Engine, count: int, seed: int) -> Iterator[int]:
 
 def rows_of_replica(engine: Engine, batch: Tuple[Any, ...]) -> Any:
     """This replica's rows of a batch that all replicas share, and their weight for the engine.
-
     `batch`: tensors or sequences with the same number of rows. Returns one part for one, else a
-    tuple. Raises GpqTrainError for parts of different lengths, and for fewer rows than replicas.
-    """
+    tuple. Raises GpqTrainError for parts of different lengths, and for fewer rows than replicas."""
     rank, replicas = engine.runtime.environment.rank, engine.runtime.environment.replicas
     sizes = {len(part) for part in batch}
     if len(sizes) != 1:
@@ -101,13 +101,39 @@ def pass_boundary(engine: Engine) -> None:
         engine.own_batches.begin_step()
 
 
+def commit_save(engine: Engine, saves: ScriptCheckpoints, next_step: int) -> None:
+    """The script's own save is complete, and training resumes at `next_step`. Rank 0 commits it.
+    Collective. Raises OSError on rank 0 if the disk refuses it."""
+    raise_if_stopping()
+    runtime = engine.runtime
+    runtime.agreement.call = "job.saved()"
+    if runtime.is_lead:
+        begin = time.perf_counter()
+        path = saves.commit(next_step)
+        size = sum(os.path.getsize(name) for name in files_below(path))
+        seconds = time.perf_counter() - begin
+        content = {"step": next_step, "seconds": seconds, "bytes": size, "why": "periodic"}
+        runtime.report.send("checkpoint", content)
+    else:
+        saves.advance()
+    runtime.meter.steps = next_step
+    runtime.agreement.broadcast_flag(success=True)
+
+
+def finish_saves(engine: Engine, saves: ScriptCheckpoints) -> None:
+    """Training is over, and the newest save of the script is its last."""
+    if engine.runtime.is_lead:
+        try:
+            saves.finish()
+        except OSError as error:
+            engine.runtime.notice("cannot mark the last save: {}".format(error))
+
+
 @contextmanager
 def evaluation(engine: Engine, *, restores_generators: bool) -> Iterator[None]:
     """Nothing inside counts as training, and the engine neither stops nor saves.
-
     `restores_generators`: random numbers drawn inside do not change those outside, which all
-    replicas draw alike.
-    """
+    replicas draw alike."""
     generators = generator_states() if restores_generators else []
     engine.runtime.evaluating += 1
     engine.runtime.pulse.phase("evaluating")

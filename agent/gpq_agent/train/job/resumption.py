@@ -1,26 +1,27 @@
-"""The job's own parts of checkpoints: their names, and how they return in the next attempt."""
+"""What the job keeps in checkpoints by itself: the parts, their names, and how they return in the
+next attempt."""
 
 import time
-from typing import Any, Dict, Optional
+from typing import Any, Dict, List, Optional, Sequence
+
+import torch
 
 from gpq_agent.train.checkpoints.choice import choose_state
-from gpq_agent.train.checkpoints.state_parts import Trained, outside_parameters
+from gpq_agent.train.checkpoints.state_parts import unwrap
 from gpq_agent.train.engine.engine import Engine
+from gpq_agent.train.engine.setup import Training
 from gpq_agent.train.errors import GpqTrainError
-from gpq_agent.train.job.components import Components
 from gpq_agent.train.job.training_data import TrainingData
-from gpq_agent.train.optim.inner_optimizers import InnerOptimizer, inner_optimizers
 from gpq_agent.train.optim.progress import ScheduleClock
+from gpq_agent.train.optim.step_gate import inner_optimizers
 
 
 class Resumption:
     """Reads the newest checkpoint once, and restores from it what the job trains."""
 
     def __init__(self, engine: Engine) -> None:
-        """Offers the newest checkpoint to the parts of the job. Collective.
-
-        The script may register a part on one replica alone, which must then wait for no other.
-        """
+        """Offers the newest checkpoint to the parts of the job. Collective. The script may register
+        a part on one replica alone, which must then wait for no other."""
         self._engine = engine
         begin = time.perf_counter()
         runtime = engine.runtime
@@ -32,26 +33,24 @@ class Resumption:
             engine.checkpointer.parts.offer(self._state)
         self._seconds = time.perf_counter() - begin
 
-    def resume(self, components: Components, data: Optional[TrainingData]) -> None:
-        """Register what trains as parts of checkpoints, and restore it. Collective.
-
-        `data`: from job.loader(), or None. Raises GpqTrainError for data that differ between
-        replicas or from the previous attempt, for a part that cannot be saved, and for a checkpoint
-        that does not fit the script.
-        """
+    def resume(self, training: Training, data: Optional[TrainingData]) -> None:
+        """Register what trains as parts of checkpoints, and restore it. Collective. `data`: from
+        job.loader(), or None. Raises GpqTrainError for data that differ between replicas or from
+        the previous attempt, for a part that cannot be saved, and for a checkpoint that does not
+        fit the script."""
         engine = self._engine
         if engine.runtime.agreement.unlike(engine.checkpointer.parts.kinds()) is not None:
             raise GpqTrainError(
                 "job.state() keeps other objects on one replica than on replica 0",
                 'call it in the same order on every replica, or give names: job.state(part, "ema")',
             )
-        self._register_progress(components, data)
-        self._register_components(components)
+        self._register_progress(training, data)
+        self._register_training(training)
         self._restore(data)
 
-    def _register_progress(self, components: Components, data: Optional[TrainingData]) -> None:
+    def _register_progress(self, training: Training, data: Optional[TrainingData]) -> None:
         engine, parts = self._engine, self._engine.checkpointer.parts
-        engine.runtime.meter.schedules = [ScheduleClock() for _ in components.schedulers]
+        engine.runtime.meter.schedules = [ScheduleClock() for _ in training.schedulers]
         parts.add("progress", engine.runtime.meter)
         if data is None:
             return
@@ -62,24 +61,25 @@ class Resumption:
             data.fingerprint.compare(engine.runtime.agreement, engine.runtime.notice)
             parts.add("data", data.fingerprint)
 
-    def _register_components(self, components: Components) -> None:
+    def _register_training(self, training: Training) -> None:
         parts = self._engine.checkpointer.parts
-        optimizers = components.optimizers
-        for name, items in (("model", components.models), ("optimizer", optimizers)):
+        optimizers = training.optimizers
+        models = [unwrap(model).inner for model in training.models]
+        for name, items in (("model", models), ("optimizer", optimizers)):
             for index, item in enumerate(items):
                 parts.add("{}:{}".format(name, index) if index else name, item)
         parts.add("trained", Trained(optimizers))
-        outside = outside_parameters(components.models, optimizers)
-        if outside:
+        outside = Outside(models, optimizers)
+        if outside.parameters:
             parts.add("outside", outside)
         for index, optimizer in enumerate(optimizers):
             for place, inner in enumerate(inner_optimizers(optimizer)):
                 name = "optimizer:{}.{}".format(index, place)
                 parts.add(name, InnerOptimizer(optimizer, inner))
-        for index, scheduler in enumerate(components.schedulers):
+        for index, scheduler in enumerate(training.schedulers):
             parts.add("scheduler:{}".format(index), scheduler)
-        if components.scaler is not None:
-            parts.add("scaler", components.scaler)
+        if training.scaler is not None:
+            parts.add("scaler", training.scaler)
 
     def _restore(self, data: Optional[TrainingData]) -> None:
         begin = time.perf_counter()
@@ -102,3 +102,64 @@ class Resumption:
                 "use the script that wrote it, or submit a new job",
             ) from error
         engine.statistics.restore_seconds = self._seconds + time.perf_counter() - begin
+
+
+class Trained:
+    """A part of checkpoints: which parameters of the optimizers are trained. A loop that unfreezes
+    some in one epoch does not do so again in the next attempt."""
+
+    def __init__(self, optimizers: Sequence[Any]) -> None:
+        self._optimizers = optimizers
+
+    def state_dict(self) -> Dict[str, Any]:
+        return {"trained": [item.requires_grad for item in _parameters(self._optimizers)]}
+
+    def load_state_dict(self, state: Dict[str, Any]) -> None:
+        for item, is_trained in zip(_parameters(self._optimizers), state["trained"]):
+            item.requires_grad_(bool(is_trained))
+
+
+class Outside:
+    """A part of checkpoints: parameters of optimizers that no model holds, such as those of a
+    criterion. They are in the order of the groups."""
+
+    def __init__(self, models: Sequence[torch.nn.Module], optimizers: Sequence[Any]) -> None:
+        inside = {item for model in models for item in model.parameters()}
+        outsiders = (item for item in _parameters(optimizers) if item not in inside)
+        self.parameters = list(dict.fromkeys(outsiders))
+
+    def state_dict(self) -> Dict[str, Any]:
+        return {"parameters": [item.detach() for item in self.parameters]}
+
+    def load_state_dict(self, state: Dict[str, Any]) -> None:
+        saved_parameters = state["parameters"]
+        if [item.shape for item in saved_parameters] != [item.shape for item in self.parameters]:
+            raise ValueError(
+                "the parameters that an optimizer has outside the model differ from those in "
+                "the checkpoint"
+            )
+        with torch.no_grad():
+            for item, value in zip(self.parameters, saved_parameters):
+                item.copy_(value)
+
+
+class InnerOptimizer:
+    """A part of checkpoints: the state of an inner optimizer. Groups that it shares with the outer
+    optimizer stay shared after a restore."""
+
+    def __init__(self, outer: Any, inner: Any) -> None:
+        self._outer, self._inner = outer, inner
+        self._shares_groups = outer.param_groups is inner.param_groups
+
+    def state_dict(self) -> Any:
+        return self._inner.state_dict()
+
+    def load_state_dict(self, state: Any) -> None:
+        self._inner.load_state_dict(state)
+        if self._shares_groups:
+            self._inner.param_groups = self._outer.param_groups
+
+
+def _parameters(optimizers: Sequence[Any]) -> List[torch.nn.Parameter]:
+    groups = [group for optimizer in optimizers for group in optimizer.param_groups]
+    return [item for group in groups for item in group["params"]]

@@ -1,7 +1,5 @@
-"""Gradient noise scale: smoothed statistics of the gradient of one example.
-
-The probe measures them.
-"""
+"""Gradient noise scale: smoothed statistics of the gradient of one example, as the probe measures
+them."""
 
 import math
 from typing import Any, Dict, Optional
@@ -25,23 +23,17 @@ class NoiseScale:
     """
 
     def __init__(self, base_batch: int, dataset_size: int, *, window: Optional[int] = None) -> None:
-        """`base_batch`: examples of the user's own batch.
-
-        `dataset_size`: N, 0 if unknown. `window`: in examples.
-        """
-        if base_batch < 1:
-            raise ValueError("base_batch must be at least 1, got {}".format(base_batch))
+        """`base_batch`: examples of the user's own batch. `dataset_size`: N, 0 if unknown.
+        `window`: in examples."""
         self._base = base_batch
         self._size = dataset_size
-        self._window = window if window is not None else WINDOW * base_batch
-        self._is_biased = False
-        self._is_preconditioned = False
+        self._window = window or WINDOW * base_batch
+        self.preconditioned = False  # were gradients weighed by Adam's preconditioner?
         self._forget()
 
     def _forget(self) -> None:
         self._weight = 0.0  # examples that still count: the debiasing weight of both sums
-        self._trace = 0.0
-        self._square = 0.0
+        self._trace = self._square = 0.0
 
     def observe(
         self,
@@ -50,17 +42,13 @@ class NoiseScale:
         *,
         batch: float,
         count: float,
-        biased: bool = False,
         preconditioned: bool = False,
         steps: int = 1,
     ) -> None:
-        """Add the averages of L and A over `steps` steps.
-
-        They are from `count` micro-gradients of `batch` examples each. Values that are not finite
-        change nothing. A biased observation (one replica, consecutive steps) never changes unbiased
-        averages. The first unbiased one replaces biased averages. So does a change of
-        preconditioning, because it changes the unit.
-        """
+        """Add the averages of L and A over `steps` steps, from `count` micro-gradients of `batch`
+        examples each. Values that are not finite change nothing. A change of preconditioning
+        replaces all averages, because it changes the unit. Raises ValueError for fewer than two
+        micro-gradients."""
         if count <= 1 or batch <= 0 or steps < 1:
             raise ValueError(
                 "a noise estimate needs at least two micro-gradients, got {} of {}".format(
@@ -69,11 +57,9 @@ class NoiseScale:
             )
         if not (math.isfinite(local_sqr) and math.isfinite(mean_sqr)):
             return
-        if preconditioned != self._is_preconditioned or (self._is_biased and not biased):
+        if preconditioned != self.preconditioned:
             self._forget()
-        elif biased and not self._is_biased and self._weight > 0:
-            return
-        self._is_biased, self._is_preconditioned = biased, preconditioned
+            self.preconditioned = preconditioned
         trace = (local_sqr - mean_sqr) * batch * count / (count - 1)
         square = (count * mean_sqr - local_sqr) / (count - 1)
         examples = batch * count * steps
@@ -109,28 +95,14 @@ class NoiseScale:
         return self.var / self.sqr if self._weight else 0.0
 
     @property
-    def biased(self) -> bool:
-        """Whether the averages come from consecutive steps of a single replica."""
-        return self._is_biased
-
-    @property
-    def preconditioned(self) -> bool:
-        """Whether gradients were weighed by Adam's preconditioner."""
-        return self._is_preconditioned
-
-    @property
     def capped(self) -> bool:
         """Whether the noise scale is a lower bound: the squared gradient drowned in the noise."""
         return self._weight > 0 and self._corrected() <= self._resolution()
 
     def gain(self, total_batch: int) -> float:
-        """Progress of a step of `total_batch` examples, in steps of the base batch.
-
-        As in AdaScale and Pollux (section 2.2). Between 1 and total_batch / base_batch for batches
-        from the base upwards, and 1.0 while nothing is known.
-        """
-        if total_batch < 1:
-            raise ValueError("total_batch must be at least 1, got {}".format(total_batch))
+        """Progress of a step of `total_batch` examples, in steps of the base batch. As in AdaScale
+        and Pollux (section 2.2). Between 1 and total_batch / base_batch for batches from the base
+        upwards, and 1.0 while nothing is known."""
         if not self._weight or total_batch == self._base:
             return 1.0
         ratio = total_batch / self._base
@@ -143,21 +115,18 @@ class NoiseScale:
             "weight": self._weight,
             "trace": self._trace,
             "square": self._square,
-            "biased": self._is_biased,
-            "preconditioned": self._is_preconditioned,
+            "preconditioned": self.preconditioned,
         }
 
     def load_state_dict(self, state: Dict[str, Any]) -> None:
-        """Continue from `state_dict`.
-
-        Raises KeyError, ValueError or TypeError for anything else, and then changes nothing.
-        """
+        """Continue from `state_dict`. Raises KeyError, ValueError or TypeError for anything else,
+        and then changes nothing."""
         sums = [float(state[name]) for name in ("weight", "trace", "square")]
-        flags = [bool(state[name]) for name in ("biased", "preconditioned")]
+        preconditioned = bool(state["preconditioned"])
         if not all(math.isfinite(value) for value in sums) or sums[0] < 0:
             raise ValueError("noise scale sums are not finite: {}".format(sums))
         self._weight, self._trace, self._square = sums
-        self._is_biased, self._is_preconditioned = flags
+        self.preconditioned = preconditioned
 
     def _corrected(self) -> float:
         square = self._square / self._weight

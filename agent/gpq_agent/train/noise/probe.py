@@ -1,8 +1,5 @@
 """Takes gradient statistics from training steps: squared norms of micro-gradients and their mean.
-
-It only measures. Other modules decide what gradients consist of, which steps are sampled, and what
-follows.
-"""
+Others decide what gradients consist of, which steps are sampled, and what follows."""
 
 from time import perf_counter
 from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple
@@ -11,14 +8,15 @@ import torch
 
 from gpq_agent.train.internals import foreach_mul_
 from gpq_agent.train.noise.noise_scale import NoiseScale
-from gpq_agent.train.noise.norm_sums import (
+from gpq_agent.train.noise.norms import (
     MeasuredParameters,
     NormSums,
+    Preconditioner,
     chunks,
+    is_adam,
     squares,
     weighed_squares,
 )
-from gpq_agent.train.noise.preconditioner import Preconditioner, is_adam
 from gpq_agent.train.telemetry.timing import StepClock
 
 
@@ -72,10 +70,11 @@ class GradientProbe:
         parameters = self._measured.parameters
         device = parameters[0].device if parameters else torch.device("cpu")
         self._clock = StepClock(device)
-        self._sums = NormSums(scale, replicas, group, device)
         self._adam: Optional[Preconditioner] = None
         if len(optimizers) == 1 and is_adam(optimizers[0]):
             self._adam = Preconditioner(optimizers[0], parameters)
+        preconditioned = self._adam is not None
+        self._sums = NormSums(scale, replicas, group, device, preconditioned=preconditioned)
         self._slots = torch.zeros(0)
         self._bucket_slots: Dict[Tuple[int, int], int] = {}
         self._passes = PassNorms()
@@ -100,17 +99,16 @@ class GradientProbe:
         self._bucket_slots.clear()
         self._step = SampledStep(micro_batches, 1.0 / inverse, examples * inverse)
         has_several = self._replicas * micro_batches > 1
-        is_possible = sampled and has_several and not self.notice
-        self._is_sampled = is_possible and (self._adam is None or self._adam.ripe())
+        self._is_sampled = has_several and not self.notice
+        if self._adam is not None:
+            self._is_sampled = self._is_sampled and self._adam.ripe()
         if not self._is_sampled:
             return
         start = perf_counter()
         self._measured.find()
         if self._replicas > 1:
             # Added here, where replicas cannot differ, so that all of them combine the same sums.
-            self._sums.open(
-                self._step.batch, self._step.gradients, preconditioned=self._adam is not None
-            )
+            self._sums.open(self._step.batch, self._step.gradients)
         slots = len(self._measured.parameters) + 1
         if self._slots.shape[-1] < slots:
             self._slots = self._sums.zeros(3, slots)
@@ -147,10 +145,8 @@ class GradientProbe:
         self.arrived()
 
     def collect(self) -> None:
-        """Combine the sums of all replicas since the last time for the NoiseScale.
-
-        Collective if replicas > 1.
-        """
+        """Combine the sums of all replicas since the last time for the NoiseScale. Collective if
+        replicas > 1."""
         self._sums.collect()
 
     # -- several replicas -------------------------------------------------------------------------
@@ -158,10 +154,8 @@ class GradientProbe:
     def bucket(
         self, owner: Any, buffer: torch.Tensor, bucket: Any, share: float
     ) -> Optional[Callable[[Any], Any]]:
-        """The local gradients of a bucket, times `share`, before they are reduced.
-
-        Returns a function to call with the result.
-        """
+        """The local gradients of a bucket, times `share`, before they are reduced. Returns a
+        function to call with the result."""
         if not self._is_sampled:
             return None
         place = (id(owner), int(bucket.index()))
@@ -195,10 +189,8 @@ class GradientProbe:
     # -- one replica ------------------------------------------------------------------------------
 
     def pass_ended(self, weight: float, *, touched: Any) -> None:
-        """A pass of a step in micro-batches left its gradients in `p.grad`, not weighed yet.
-
-        They belong to the parameters `touched`.
-        """
+        """A pass of a step in micro-batches left its gradients in `p.grad`, not weighed yet. They
+        belong to the parameters `touched`."""
         if not self._is_sampled or self._replicas > 1 or self._measured.as_set.isdisjoint(touched):
             return
         self._passes.count += 1
@@ -270,4 +262,4 @@ class GradientProbe:
         unit: Any = 1.0
         if self._adam is not None:
             unit = (weights / max(1, self._step.coordinates)) ** 2
-        self._sums.add(local, mean, unit, batch, count, preconditioned=self._adam is not None)
+        self._sums.add(local, mean, unit, batch, count)

@@ -11,26 +11,29 @@ import torch
 
 from gpq_agent.train.data.batches import Limits
 from gpq_agent.train.noise.noise_scale import NoiseScale
-from gpq_agent.train.noise.preconditioner import is_adam
+from gpq_agent.train.noise.norms import is_adam
 
 from .progress import ProgressMeter
 
+# The factor for a batch that is `scale` times the base batch and worth `gain` steps of it.
+FORMULAS: Dict[str, Callable[[float, float], float]] = {
+    "adascale": lambda scale, gain: gain,  # Johnson et al. 2020, for SGD
+    "adam-sqrt": lambda scale, gain: float(gain**0.5),  # Pollux, for Adam
+    "linear": lambda scale, gain: scale,  # Goyal et al. 2017
+    "sqrt": lambda scale, gain: float(scale**0.5),  # Krizhevsky 2014
+    "legw": lambda scale, gain: float(scale**0.5),  # You et al. 2019
+    "none": lambda scale, gain: 1.0,
+}
+NAMES = ("auto", *FORMULAS)
 
-class Rule:
-    """One rule. `name`: for reports. `notice`: a line for the user, or ""."""
 
-    def __init__(
-        self,
-        name: str,
-        base_batch: int,
-        warmup_steps: float = 0.0,
-        notice: str = "",
-    ) -> None:
-        self.name = name
-        self.notice = notice
-        self._base = base_batch
-        self._warmup = warmup_steps
-        self._formula = FORMULAS[name]
+class Rule(NamedTuple):
+    """One rule. `notice`: a line for the user, or ""."""
+
+    name: str
+    base_batch: int
+    warmup_steps: float = 0.0
+    notice: str = ""
 
     def factor(self, *, total_batch: int, gain: float, base_steps: float) -> float:
         """The factor on the base learning rate for a step of `total_batch` examples.
@@ -38,42 +41,21 @@ class Rule:
         gain: of this batch (NoiseScale.gain).
         base_steps: progress so far, in steps at the base batch size.
         """
-        return self._formula(self, total_batch / self._base, gain, base_steps)
-
-    @property
-    def is_neutral(self) -> bool:
-        """Does it keep the rate at the base batch size, whatever the progress?"""
-        return self._warmup == 0.0
-
-    def _legw(self, scale: float, base_steps: float) -> float:
-        # You et al. 2019: sqrt scaling, and a linear warm-up that lasts k times as many epochs for
-        # a batch k times as large. In steps at the base batch, which count examples, that is k
-        # times the base warm-up.
-        length = self._warmup * scale
-        ramp = min(1.0, (base_steps + 1.0) / length) if length > 1.0 else 1.0
-        return float(scale**0.5 * ramp)
+        scale = total_batch / self.base_batch
+        factor = FORMULAS[self.name](scale, gain)
+        # The linear warm-up of legw lasts k times as many epochs for a batch k times as large. In
+        # steps at the base batch, which count examples, that is k times the base warm-up.
+        length = self.warmup_steps * scale if self.name == "legw" else 0.0
+        return factor * min(1.0, (base_steps + 1.0) / length) if length > 1.0 else factor
 
 
-FORMULAS: Dict[str, Callable[[Rule, float, float, float], float]] = {
-    "adascale": lambda rule, scale, gain, steps: gain,  # Johnson et al. 2020, for SGD
-    "adam-sqrt": lambda rule, scale, gain, steps: float(gain**0.5),  # Pollux, for Adam
-    "linear": lambda rule, scale, gain, steps: scale,  # Goyal et al. 2017
-    "sqrt": lambda rule, scale, gain, steps: float(scale**0.5),  # Krizhevsky 2014
-    "legw": lambda rule, scale, gain, steps: rule._legw(scale, steps),
-    "none": lambda rule, scale, gain, steps: 1.0,
-}
-NAMES = ("auto", *FORMULAS)
-
-
-def make_rule(name: str, optimizer: Any, *, base_batch: int, warmup_steps: float = 0.0) -> Rule:
+def make_rule(name: str, optimizer: Any, base_batch: int, warmup_steps: float = 0.0) -> Rule:
     """The rule with this name. "auto" chooses by the optimizer.
 
     base_batch: in examples. warmup_steps: of the user's own schedule, for legw.
-    Raises ValueError for an unknown name, for a base batch or warm-up out of range, and for a rule
-    that cannot change an optimizer without a learning rate.
+    Raises ValueError for an unknown name, for a negative warm-up, and for a rule that cannot change
+    an optimizer without a learning rate.
     """
-    if base_batch < 1:
-        raise ValueError("base_batch must be at least 1, got {}".format(base_batch))
     if not warmup_steps >= 0.0:
         raise ValueError("warmup_steps must not be negative, got {}".format(warmup_steps))
     kind = type(optimizer).__name__
@@ -82,12 +64,8 @@ def make_rule(name: str, optimizer: Any, *, base_batch: int, warmup_steps: float
         text = "{} sets its learning rate itself, so rule={!r} cannot change it"
         raise ValueError(text.format(kind, name))
     if lacks_rate:
-        notice = (
-            "{} sets its learning rate itself, so gpq does not change it for a larger batch".format(
-                kind
-            )
-        )
-        return Rule("none", base_batch, notice=notice if name == "auto" else "")
+        text = "{} sets its learning rate itself, so gpq does not change it for a larger batch"
+        return Rule("none", base_batch, notice=text.format(kind) if name == "auto" else "")
     if name == "auto":
         if is_adam(optimizer):
             return Rule("adam-sqrt", base_batch)
@@ -109,16 +87,6 @@ class Adjustment(NamedTuple):
 
 
 UNCHANGED = Adjustment()
-
-
-def betas_power(optimizer: Any, *, total_batch: int, base_batch: int) -> float:
-    """k = total_batch / base_batch for Adam and AdamW. With beta^k their averages keep their
-    half-life in examples.
-
-    1.0 for other optimizers, and for batches below the base. Source: Marek et al. 2025, arXiv
-    2507.07101, for beta2.
-    """
-    return max(total_batch / base_batch, 1.0) if is_adam(optimizer) else 1.0
 
 
 @contextmanager
@@ -154,10 +122,8 @@ def adjust_for_step(optimizer: Any, adjustment: Adjustment) -> Iterator[None]:
 
 
 class LrAdjuster:
-    """Sets learning rates and betas for the batch of a step.
-
-    `gain`: how many steps at the base batch the current step is worth (AdaScale).
-    """
+    """Sets learning rates and betas for the batch of a step. `gain`: how many steps at the base
+    batch the current step is worth (AdaScale)."""
 
     def __init__(
         self,
@@ -184,11 +150,13 @@ class LrAdjuster:
     def adjustment(self, optimizer: Any) -> Adjustment:
         """For the current step."""
         base, total = self._limits.base_batch, self._total
-        if total == base and self.gain == 1.0 and self._rules[id(optimizer)].is_neutral:
+        if total == base and self.gain == 1.0 and self._rules[id(optimizer)].warmup_steps == 0.0:
             return UNCHANGED
         betas = 1.0
-        if self._scale_betas:
-            betas = betas_power(optimizer, total_batch=total, base_batch=base)
+        if self._scale_betas and is_adam(optimizer):
+            # With beta^k Adam's averages keep their half-life in examples (Marek et al. 2025, arXiv
+            # 2507.07101, for beta2).
+            betas = max(total / base, 1.0)
         return Adjustment(self.factor(optimizer), betas)
 
     def factor(self, optimizer: Any) -> float:

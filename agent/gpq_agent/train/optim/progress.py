@@ -9,12 +9,10 @@ ROUNDING = 1e-9  # in steps: a sum of gains that misses a whole number by this l
 
 
 class ScheduleClock:
-    """How often a scheduler's step() runs: turns gains into whole scheduler steps.
-
-    After steps with gains g1..gk since the last call of the scheduler, mean(g) steps are due. With
-    one call per optimizer step that is the gain itself. The fraction is carried over. Gains are in
-    steps at the base batch size.
-    """
+    """How often a scheduler's step() runs: turns gains into whole scheduler steps. After steps with
+    gains g1..gk since the last call of the scheduler, mean(g) steps are due. With one call per
+    optimizer step that is the gain itself. The fraction is carried over. Gains are in steps at the
+    base batch size."""
 
     def __init__(self) -> None:
         self._gain = 0.0  # sum since the last call

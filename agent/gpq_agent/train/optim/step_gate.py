@@ -15,7 +15,6 @@ from gpq_agent.train.gradients import flat
 from gpq_agent.train.gradients.accumulator import Accumulator
 from gpq_agent.train.internals import version_of
 
-from .inner_optimizers import inner_optimizers
 from .lr_rules import UNCHANGED, Adjustment, adjust_for_step
 
 
@@ -219,10 +218,7 @@ class StepGate:
 
     def _wrap_zero_grad(self, part: Any) -> None:
         """A faster zero_grad() for micro-batches that only accumulate, in which plain PyTorch would
-        not call it.
-
-        torch's own does the same more slowly, with a mark for profilers.
-        """
+        not call it. torch's own does the same more slowly, with a mark for profilers."""
         if "zero_grad" in vars(part) or type(part).zero_grad is not torch.optim.Optimizer.zero_grad:
             return
         plain = part.zero_grad
@@ -293,3 +289,27 @@ class StepGate:
             if in_pieces or not self._asked_step:
                 self._rate_set()
             self.note_rates()
+
+
+def inner_optimizers(optimizer: Any) -> List[Any]:
+    """The inner optimizers of this optimizer, at any depth. They have no other parameters. Looks at
+    the attributes of `optimizer`, and into lists and tuples among them."""
+    parameter_ids = _parameter_ids(optimizer)
+    inner: List[Any] = []
+    queue = [optimizer]
+    while queue:
+        for value in vars(queue.pop()).values():
+            candidates = value if isinstance(value, (list, tuple)) else [value]
+            for item in candidates:
+                if not isinstance(item, torch.optim.Optimizer):
+                    continue
+                if item is optimizer or item in inner:
+                    continue
+                if parameter_ids.issuperset(_parameter_ids(item)):
+                    inner.append(item)
+                    queue.append(item)
+    return inner
+
+
+def _parameter_ids(optimizer: Any) -> Set[int]:
+    return {id(item) for group in optimizer.param_groups for item in group["params"]}

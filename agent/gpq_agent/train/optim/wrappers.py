@@ -22,11 +22,8 @@ class Loop(Protocol):
 def wrap_scheduler(scheduler: Any, clock: ScheduleClock, loop: Loop, gate: StepGate) -> None:
     """In the loop, step() runs as often as `clock` says after a real step, and never before the
     last micro-batch. Outside the loop it runs unchanged, but a resumed epoch does not repeat the
-    step at its start. ReduceLROnPlateau gets rank 0's metric.
-
-    The class is replaced, not the method, because a scheduler's state_dict holds every attribute
-    of the instance.
-    """
+    step at its start. ReduceLROnPlateau gets rank 0's metric. The class is replaced, not the
+    method, because a scheduler's state_dict holds every attribute of the instance."""
     plain = type(scheduler)
     takes_metric = isinstance(scheduler, torch.optim.lr_scheduler.ReduceLROnPlateau)
 
@@ -59,11 +56,9 @@ def wrap_scheduler(scheduler: Any, clock: ScheduleClock, loop: Loop, gate: StepG
 
 
 def wrap_scaler(scaler: Any, gate: StepGate) -> None:
-    """Its step, unscale_ and update do nothing until the last micro-batch of a step.
-
-    They are replaced on this instance. Outside a loop over the loader, and for optimizers of
-    others, `step` acts as in plain PyTorch.
-    """
+    """Its step, unscale_ and update do nothing until the last micro-batch of a step. They are
+    replaced on this instance. Outside a loop over the loader, and for optimizers of others, `step`
+    acts as in plain PyTorch."""
     step, unscale, update = scaler.step, scaler.unscale_, scaler.update
 
     @functools.wraps(step)

@@ -4,7 +4,7 @@ from typing import Any, Dict, List, Mapping
 
 import torch
 
-from gpq_agent.train.optim.inner_optimizers import inner_optimizers
+from gpq_agent.train.optim.step_gate import inner_optimizers
 
 from .determinism import copies
 from .sketch import Fingerprint, Sketcher, flattened, named_optimizer, named_parameters

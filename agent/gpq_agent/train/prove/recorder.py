@@ -23,8 +23,7 @@ from gpq_agent.train.internals import BatchNorm, is_compiled
 from gpq_agent.train.proof import Program
 from gpq_agent.train.runtime.agreement import Proposal
 from gpq_agent.train.runtime.environment import Environment
-from gpq_agent.train.runtime.shutdown import end_at_once
-from gpq_agent.train.runtime.termination import STOP_ORDERED
+from gpq_agent.train.runtime.shutdown import STOP_ORDERED, end_at_once
 
 from .conditions import Conditions
 from .determinism import EpochIndexSampler, SeededData, arranged, still

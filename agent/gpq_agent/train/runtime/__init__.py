@@ -1,1 +1,1 @@
-"""The process: its environment, replicas that agree, orders, signals, the way out."""
+"""The process: its environment, replicas that agree, the agent's files, signals, the way out."""

@@ -12,7 +12,7 @@ import torch
 import torch.distributed as dist
 
 from gpq_agent.train.errors import GpqTrainError
-from gpq_agent.train.runtime.collectives import finish
+from gpq_agent.train.runtime.process_group import finish
 
 LONGEST_VALUE = 1 << 24  # bytes
 LOOK_SECONDS = 1.0  # between two looks at replicas that wait
@@ -71,11 +71,9 @@ class Agreement:
         self._is_first = True
 
     def step(self) -> Optional[Proposal]:
-        """Call once per step boundary. Returns what all replicas agreed on, or None.
-
-        It is the same on each. The first call waits, so that the first step already follows the
-        order that the job started with.
-        """
+        """Call once per step boundary. Returns what all replicas agreed on, or None. It is the same
+        on each. The first call waits, so that the first step already follows the order that the job
+        started with."""
         proposal = self.drain()
         if proposal is not None:
             self._countdown = max(proposal.pause - 1, 0)
@@ -192,11 +190,8 @@ class Agreement:
 
 def broadcast_value(value: Any, group: Optional[dist.ProcessGroup], source: int = 0) -> Any:
     """The value of the replica `source` on every replica: what JSON can hold, so tuples arrive as
-    lists. Collective.
-
-    torch's own functions for objects run code that the bytes of another replica name.
-    Raises GpqTrainError if the bytes are no such value, or more than LONGEST_VALUE.
-    """
+    lists. Collective. torch's own functions for objects run code that the bytes of another replica
+    name. Raises GpqTrainError if the bytes are no such value, or more than LONGEST_VALUE."""
     content = json.dumps(value).encode() if dist.get_rank(group) == source else b""
     size = torch.tensor([len(content)])
     finish(dist.broadcast(size, src=source, group=group, async_op=True))

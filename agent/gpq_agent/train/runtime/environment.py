@@ -1,37 +1,23 @@
 """Where this replica runs.
 
-Reads torchrun's and gpq's environment, binds cores or a GPU, opens the process group. With an empty
-environment it describes one unmanaged replica. It refuses GPUs that the job was given and cannot
-use, because training on the CPU would silently hold them for nothing.
+Reads torchrun's and gpq's environment, and binds cores or a GPU. With an empty environment it
+describes one unmanaged replica. It refuses GPUs that the job was given and cannot use, because
+training on the CPU would silently hold them for nothing.
 """
 
-import contextlib
 import os
-import sys
-import threading
 import time
-from datetime import timedelta
 from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Tuple
 
 import torch
-import torch.distributed as dist
 
 from gpq_agent import wire
 from gpq_agent.train.errors import GpqTrainError, UnusableGpu
-from gpq_agent.train.runtime.shutdown import is_leaving
-
-# Until the first step another replica may still be importing or building its model. NCCL's default
-# is far shorter.
-GROUP_TIMEOUT = timedelta(minutes=30)
-REST_SECONDS = 10.0  # seconds. Threads that spin forever delay the end no longer than this
-_THREADS = "/proc/self/task"
 
 
 class Environment(NamedTuple):
-    """Facts that stay the same while the process lives.
-
-    `attempt` is 0 and the folders are None without gpq.
-    """
+    """Facts that stay the same while the process lives. `attempt` is 0 and the folders are None
+    without gpq."""
 
     rank: int = 0
     replicas: int = 1
@@ -73,10 +59,8 @@ def read_environment(environ: Mapping[str, str]) -> Environment:
 
 
 def bind_cores(cores: Optional[List[int]]) -> str:
-    """Keep this process on its slot's cores, with one torch thread each.
-
-    Returns a notice if that is refused, else "".
-    """
+    """Keep this process on its slot's cores, with one torch thread each. Returns a notice if that
+    is refused, else ""."""
     if not cores:
         return ""
     torch.set_num_threads(len(cores))
@@ -88,11 +72,9 @@ def bind_cores(cores: Optional[List[int]]) -> str:
 
 
 def open_device(environment: Environment) -> torch.device:
-    """The GPU of this local rank, opened and made current, or the CPU.
-
-    A slot with cores of its own is a CPU slot. Raises GpqTrainError if the job's GPUs cannot be
-    used, or are fewer than the replicas on this server.
-    """
+    """The GPU of this local rank, opened and made current, or the CPU. A slot with cores of its own
+    is a CPU slot. Raises GpqTrainError if the job's GPUs cannot be used, or are fewer than the
+    replicas on this server."""
     if environment.cores is not None:
         return torch.device("cpu")
     if not environment.gpus and not torch.cuda.is_available():
@@ -132,70 +114,9 @@ def _refusal(environment: Environment, error: Exception) -> UnusableGpu:
     )
 
 
-def open_group(environment: Environment, device: torch.device) -> bool:
-    """Open the default process group if torchrun started this process and nothing else has opened
-    it.
-
-    True if this call opened it.
-    """
-    if not environment.launched or dist.is_initialized():
-        return False
-    backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
-    dist.init_process_group(backend=backend, timeout=GROUP_TIMEOUT)
-    return True
-
-
-def close_group() -> None:
-    """At exit: close the default process group, unless an error or a stop ends this replica.
-
-    In that case the others wait for it in a collective. NCCL would wait for them here, and the
-    launcher for this replica's end.
-    """
-    if dist.is_initialized() and not hasattr(sys, "last_type") and not is_leaving():
-        dist.destroy_process_group()
-
-
-def let_threads_rest(patience: float = REST_SECONDS) -> None:
-    """At exit: wait, for a limited time, until only Python's own threads have work.
-
-    The workers of gloo release tensors and callbacks some time after a collective has returned, and
-    need the interpreter for it. One that runs while the interpreter shuts down aborts the process,
-    so a complete training would end with SIGABRT. Linux only, because elsewhere nothing shows which
-    threads run.
-    """
-    deadline = time.monotonic() + patience
-    idle_checks = 0
-    while idle_checks < 2 and time.monotonic() < deadline:
-        time.sleep(0.001)  # a thread that waits for the interpreter gets it here
-        idle_checks = 0 if _running_threads() else idle_checks + 1
-
-
-def _running_threads() -> bool:
-    """Is a thread that Python did not start running, or waiting for a core?"""
-    python_threads = {str(thread.native_id) for thread in threading.enumerate()}
-    python_threads.add(str(os.getpid()))
-    with contextlib.suppress(OSError):
-        names = [name for name in os.listdir(_THREADS) if name not in python_threads]
-        return any(_state_of(name) in ("R", "D") for name in names)
-    return False
-
-
-def _state_of(thread: str) -> str:
-    """Its state as in proc(5), or "" if it is gone."""
-    try:
-        path = "{}/{}/stat".format(_THREADS, thread)
-        with open(path, encoding="utf-8", errors="replace") as stream:
-            return stream.read().rpartition(")")[2].split()[0]
-    except (OSError, IndexError):
-        return ""
-
-
 def seconds_since_launch() -> float:
-    """Seconds since gpq started this attempt.
-
-    Without gpq, since the launcher or without one this process was executed. 0.0 if /proc does not
-    say.
-    """
+    """Seconds since gpq started this attempt. Without gpq, since the launcher or without one this
+    process was executed. 0.0 if /proc does not say."""
     began = _launch_record().get("started_at")  # this process may have waited for the attempt
     if isinstance(began, float) and began <= time.time():
         return time.time() - began

@@ -41,10 +41,8 @@ def stable_seed(*parts: int) -> int:
 
 
 def script_seed() -> int:
-    """The seed that the script gave torch, or 0.
-
-    Without one torch has drawn a seed of 53 bits itself.
-    """
+    """The seed that the script gave torch, or 0. Without one torch has drawn a seed of 53 bits
+    itself."""
     seed = torch.initial_seed()
     return seed if seed < LARGEST_SEED else 0
 
@@ -65,10 +63,8 @@ def seed_host(seed: int) -> None:
 
 
 def reseed(seed: int, step: int, rank: int) -> None:
-    """Seed every generator for this replica at this step.
-
-    So an attempt repeats if its history does.
-    """
+    """Seed every generator for this replica at this step. So an attempt repeats if its history
+    does."""
     seed_all(stable_seed(seed, step, rank))
 
 

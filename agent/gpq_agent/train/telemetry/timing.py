@@ -19,11 +19,10 @@ OUTLIER_FLOOR = 0.1  # never trim values within 10 % of the median
 
 
 class Sums(NamedTuple):
-    """Their number, sum and sum of squares, in seconds."""
+    """Their number and sum, in seconds."""
 
     number: int
     total: float
-    squares: float
 
 
 class StepClock:
@@ -48,10 +47,8 @@ class StepClock:
 
 
 def trim(values: List[float]) -> List[float]:
-    """`values` without those far from their median.
-
-    A burst of a neighbour says nothing about this configuration.
-    """
+    """`values` without those far from their median. A burst of a neighbour says nothing about this
+    configuration."""
     if len(values) < 5:
         return values
     ascending = sorted(values)
@@ -63,7 +60,7 @@ def trim(values: List[float]) -> List[float]:
 
 def sums(values: List[float]) -> Sums:
     inliers = trim(values)
-    return Sums(len(inliers), sum(inliers), sum(value * value for value in inliers))
+    return Sums(len(inliers), sum(inliers))
 
 
 class Entry(NamedTuple):
@@ -79,10 +76,8 @@ class Entry(NamedTuple):
 
 
 class StepTimes:
-    """Collects the micro-batches of one replica.
-
-    A step with anything unusual in it is discarded and not counted.
-    """
+    """Collects the micro-batches of one replica. A step with anything unusual in it is discarded
+    and not counted."""
 
     def __init__(self, clock: StepClock) -> None:
         self.clock = clock
@@ -121,11 +116,8 @@ class StepTimes:
         self._is_spoiled = True
 
     def end(self, *, synchronised: bool, tail: Optional[Tuple[Any, ...]]) -> None:
-        """The micro-batch is done.
-
-        `tail`: marks of the last local gradient and of the end of its synchronisation. Empty if
-        there was nothing to wait for, None if not measured.
-        """
+        """The micro-batch is done. `tail`: marks of the last local gradient and of the end of its
+        synchronisation. Empty if there was nothing to wait for, None if not measured."""
         if not self._is_spoiled and self._start is not None:
             mark = self.clock.mark()
             self._entries.append(
@@ -133,10 +125,8 @@ class StepTimes:
             )
 
     def flush(self) -> List[Tuple[Tuple[int, int], Sums, Sums]]:
-        """Sums per (atomic, accum) since the last flush, the gradient part first.
-
-        Marks that are not ready wait for the next one.
-        """
+        """Sums per (atomic, accum) since the last flush, the gradient part first. Marks that are
+        not ready wait for the next one."""
         self._read()
         keys = sorted(set(self._accum) | set(self._step))
         result = [
@@ -146,12 +136,10 @@ class StepTimes:
         return result
 
     def window(self) -> List[float]:
-        """Figures since the last window, zeros if nothing was measured.
-
-        The first is the number of steps. Then come the median and 95th percentile of the seconds of
-        a step without waiting for other replicas. The last are the mean seconds of a whole step, of
-        waiting, and of fetching data.
-        """
+        """Figures since the last window, zeros if nothing was measured. The first is the number of
+        steps. Then come the median and 95th percentile of the seconds of a step without waiting for
+        other replicas. The last are the mean seconds of a whole step, of waiting, and of fetching
+        data."""
         self._read()
         rows, self._rank_rows = self._rank_rows, []
         if not rows:

@@ -1,21 +1,26 @@
-"""Where this replica is, readable while it hangs.
-
-A few numbers in a small mapped file in the attempt's folder. A step writes them in about a
-microsecond, without a system call or a thread. node/attempts/heartbeats.py reads them.
-"""
+"""The files between a replica and the agent while it trains: its heartbeat, and the orders."""
 
 import mmap
 import os
 import struct
+import threading
 import time
 from typing import Any, Iterator, Optional, Tuple
 
 from gpq_agent import records, wire
 
+POLL_SECONDS = 0.1
+_NUMBERS = {phase: number for number, phase in enumerate(wire.PHASES)}
+_PHASE = struct.Struct("=q")
+_PHASE_AT = struct.calcsize(wire.PULSE[:3])  # after pid and step
+_REDUCES_AT = struct.calcsize(wire.PULSE)
+
 
 class Heartbeat:
-    """The heartbeat of one rank. Without a folder (no gpq), or on a full disk, it writes
-    nothing."""
+    """Where this replica is, readable while it hangs: a few numbers in a small mapped file in the
+    attempt's folder. A step writes them in about a microsecond, without a system call or a thread.
+    Without a folder (no gpq), or on a full disk, nothing is written. node/attempts/heartbeats.py
+    reads them."""
 
     def __init__(self, folder: Optional[str], rank: int) -> None:
         self._map: Optional[mmap.mmap] = None
@@ -59,9 +64,7 @@ class Heartbeat:
 
     def others_wait(self, step: int) -> bool:
         """Does another replica of this server wait for this one, after the same number of steps?
-
-        For rare use.
-        """
+        For rare use."""
         arrived = _NUMBERS["arrived"]
         return any((pulse[1], pulse[2]) == (step, arrived) for pulse in self._others())
 
@@ -83,7 +86,63 @@ class Heartbeat:
                 yield pulse
 
 
-_NUMBERS = {phase: number for number, phase in enumerate(wire.PHASES)}
-_PHASE = struct.Struct("=q")
-_PHASE_AT = struct.calcsize(wire.PULSE[:3])  # after pid and step
-_REDUCES_AT = struct.calcsize(wire.PULSE)
+class ControlReader:
+    """The newest order of the agent: a thread on rank 0 watches control.json of this attempt.
+    Orders of another attempt, older ones and broken files change nothing. Any thread may read
+    `order`."""
+
+    def __init__(self, run_dir: str, attempt: int) -> None:
+        self._path = os.path.join(run_dir, wire.CONTROL)
+        self._attempt = attempt
+        self._order: Optional[wire.Control] = None
+        self._stamp: Tuple[int, ...] = ()
+        self._close_event = threading.Event()
+        self.poll()
+        self._thread = threading.Thread(target=self._watch, name="gpq-control", daemon=True)
+        self._thread.start()
+
+    @property
+    def order(self) -> Optional[wire.Control]:
+        return self._order
+
+    def close(self) -> None:
+        self._close_event.set()
+        self._thread.join()
+
+    def poll(self) -> None:
+        """Read the file if it has changed."""
+        try:
+            status = os.stat(self._path)
+            stamp = (status.st_ino, status.st_mtime_ns, status.st_size)
+            if stamp == self._stamp:
+                return
+            content = wire.read_json(self._path)
+            self._stamp = stamp
+        except (OSError, ValueError):
+            return
+        control_order = _parse(content)
+        if control_order is None or control_order.attempt != self._attempt:
+            return
+        if self._order is None or control_order.seq > self._order.seq:
+            self._order = control_order
+
+    def _watch(self) -> None:
+        while not self._close_event.wait(POLL_SECONDS):
+            self.poll()
+
+
+def _parse(content: Any) -> Optional[wire.Control]:
+    """A Control with fields of the right types, or None. Unknown fields belong to a later
+    version."""
+    if not isinstance(content, dict):
+        return None
+    try:
+        return wire.Control(
+            attempt=int(content["attempt"]),
+            seq=int(content["seq"]),
+            stop=bool(content.get("stop", False)),
+            atomic_batch=int(content.get("atomic_batch", 0)),
+            accum_steps=int(content.get("accum_steps", 0)),
+        )
+    except (KeyError, TypeError, ValueError, OverflowError):
+        return None
