@@ -25,28 +25,25 @@ class State(NamedTuple):
 
 
 class FirstPart:
-    """What changed in it is told, and later steps stay in one piece. This one continues as it
-    began, because taking it back would need a copy of everything."""
+    """`before`: the state at its start, while it runs. What changed in it is told, and later steps
+    stay in one piece. This one continues as it began, because taking it back would need a copy of
+    everything."""
 
     def __init__(
         self, setup: TrainingSetup, parts: Parts, shape: BatchShape, report: Callable[..., None]
     ) -> None:
         self._setup, self._parts, self._shape, self._report = setup, parts, shape, report
-        self._before: Optional[State] = None
+        self.before: Optional[State] = None
         self._epoch = -1  # of the newest one that was looked at
 
     def begin_step(self, step: Step) -> None:
-        """A step in micro-batches. Waits for the device once per epoch."""
-        self._before = self._state() if self._epoch != step.epoch else None
-
-    @property
-    def is_open(self) -> bool:
-        """Is the current micro-batch the first of such a step?"""
-        return self._before is not None
+        """Waits for the device once per epoch, if the step has several micro-batches."""
+        is_looked_at = len(step.micros) > 1 and self._epoch != step.epoch
+        self.before = self._state() if is_looked_at else None
 
     def ends(self, step: Step) -> None:
         """A micro-batch of it is used up. Collective."""
-        before, self._before = self._before, None
+        before, self.before = self.before, None
         if before is None:
             return
         self._epoch = step.epoch

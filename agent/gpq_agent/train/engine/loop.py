@@ -191,7 +191,7 @@ class TrainingLoop:
             self._drop()
             return False
         self.micro = None
-        if self._first_part.is_open and not left_early:
+        if self._first_part.before is not None and not left_early:
             self._first_part.ends(step)
         gradients.leave(drop=left_early)
         if self._runtime.recorder is not None:
@@ -348,7 +348,7 @@ class TrainingLoop:
             examples=step.total,
             inverse=step.inverse or 1.0,
         )
-        if len(step.micros) > 1:
+        if len(step.micros) > 1 or self._first_part.before is not None:
             self._first_part.begin_step(step)
         setup.lr.begin_step(step.total)
         if step.configuration is not self._configuration:
