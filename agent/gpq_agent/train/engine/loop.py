@@ -59,7 +59,6 @@ class TrainingLoop:
         self._backward = BackwardCalls(
             runtime,
             setup,
-            self.gate,
             report,
             statistics.times.clock,
         )

@@ -17,12 +17,11 @@ from .parameters import Parameter
 
 class Owner(Protocol):
     """What the hook asks the reducer: a replica's gradient is `weight` times the result of the
-    backward call, plus `unit` times the sums."""
+    backward call, plus the sums."""
 
     probe: GradientProbe
     count: int  # of replicas
     sums: Dict[Parameter, torch.Tensor]
-    unit: float
     weight: float
 
 
@@ -116,7 +115,7 @@ class DdpBuckets:
         if factor != 1.0:
             buffer.mul_(factor)
         if owner.sums:
-            _add_sums(bucket, owner.sums, share * owner.unit)
+            _add_sums(bucket, owner.sums, share)
         measure = probe.bucket(self, buffer, bucket, share)
         work = average.start(buffer)
         if self.keeps_views or not self.knows_reach:

@@ -37,7 +37,6 @@ class Reducer:
         self.count = count
         self.probe = probe
         self.sums: Dict[Parameter, torch.Tensor] = {}
-        self.unit = 1.0
         self.weight = 1.0
         self.buckets = [DdpBuckets(model, self) for model in models]
         self._only = self.buckets[0] if len(self.buckets) == 1 else None
@@ -106,24 +105,18 @@ class Reducer:
         self,
         parameters: List[Parameter],
         sums: Dict[Parameter, torch.Tensor],
-        unit: float,
         weight: float,
         partial: bool,
     ) -> None:
-        """Adds `sums`, times `unit`, to the result of the call, times `weight`. `partial`: the call
-        may reach only some parameters, and it matters which."""
-        self.sums, self.unit, self.weight = sums, unit, weight
+        """Adds `sums` to the result of the call, times `weight`. `partial`: the call may reach only
+        some parameters, and it matters which."""
+        self.sums, self.weight = sums, weight
         self._parameters = parameters
         self._marks = None
         if self._synchronises and (partial or not self.is_plain(parameters)):
             self._marks = {item: mark(item) for item in parameters}
         for buckets in self.buckets:
             buckets.backward_begins()
-
-    @property
-    def keeps_views(self) -> bool:
-        """Are reduced gradients parts of a bucket?"""
-        return any(buckets.keeps_views for buckets in self.buckets)
 
     def is_plain(self, parameters: List[Parameter]) -> bool:
         """Does the hook of one model reduce all of these, as far as it can tell?"""
@@ -226,7 +219,7 @@ class Reducer:
     ) -> None:
         """Write this replica's contribution to the mean into `p.grad` itself, because a copy would
         cost too much. `has_gradient`: from the call. `part`: its sum."""
-        share = self.unit / self.count
+        share = 1.0 / self.count
         if not has_gradient or parameter.grad is None:
             value = torch.zeros_like(parameter) if part is None else part.detach() * share
             if parameter.grad is None or parameter.grad.is_sparse or value.is_sparse:
