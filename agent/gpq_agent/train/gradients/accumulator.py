@@ -47,7 +47,7 @@ class Accumulator:
         self._accumulates = False  # the step has several micro-batches
         self._has_begun = False  # the step has had a backward call
         self._is_reached = False  # a call of this micro-batch reached the parameters
-        self._hides = False  # the current call finds no gradients, and its result may move away
+        self._hides = False  # the current call finds `p.grad` empty, and adds to the sums
         self._may_repeat = False  # a micro-batch had two calls, whatever they reached
         self._parameters = JobParameters(optimizers)
         self._marks: Marks = {}  # before the current call, if it matters
@@ -175,8 +175,8 @@ class Accumulator:
     # -- the sums --------------------------------------------------------------------------------
 
     def _take_gradients(self, parameters: List[Parameter]) -> None:
-        """Empty `p.grad`. At the start of a step, what the script has not cleared is a part of the
-        step. Later it is what the script made of our zeros."""
+        """Empty `p.grad`. At the start of a step, what the script has not cleared is a part of it.
+        Later it holds zeros and what the script made of them, which has no effect."""
         if not self._has_begun:
             self._has_begun = True
             for item in parameters:
