@@ -1,4 +1,4 @@
-"""The 60 messages that users meet most, as the program prints them.
+"""The 59 messages that users meet most, as the program prints them.
 
 `python -m tests.docs.commonest --write` writes docs/internals/messages.md. The page shows each message next to its text
 before 0.2.0.
@@ -26,7 +26,7 @@ HEAD = """\
 
 <!-- Made by python -m tests.docs.commonest --write: edit the messages in the program instead. -->
 
-The 60 messages that users meet most, now and before 0.2.0. A test compares this page with the program.
+The 59 messages that users meet most, now and before 0.2.0. A test compares this page with the program.
 Words in braces are filled in.
 
 | message | before | now |
@@ -66,7 +66,7 @@ REASONS = (
     "too-large-for-all", "too-few-free", "gpus-on-the-way", "jobs-ahead", "end-unknown", "smaller-first", "undeclared",
     "more-gpus-not-worth-restart", "has-exactly",
 )  # fmt: skip
-HABIT_CODES = tuple(HABITS)[:8]
+HABIT_CODES = tuple(HABITS)[:7]
 
 
 def messages() -> dict[str, str]:

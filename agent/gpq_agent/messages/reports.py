@@ -50,7 +50,7 @@ class Habit(NamedTuple):
     # too
     code: str
     freedoms: List[str]  # of FREEDOMS
-    # what the loop does, one line, e.g. "the loop clears gradients between two backward passes"
+    # what the loop does, one line, e.g. "the loop body has more than one backward pass"
     message: str
     cure: str  # the change that gives the freedoms back, one line
     evidence: str = "observed"  # "suspected": the user may accept it. "proven": by gpq check

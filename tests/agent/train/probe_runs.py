@@ -13,8 +13,8 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from gpq_agent.train.data.batches import Configuration, Limits, Micro, Step, shape_step, starting
+from gpq_agent.train.engine.backward import listen
 from gpq_agent.train.gradients.accumulator import Accumulator
-from gpq_agent.train.gradients.backward_hook import listen
 from gpq_agent.train.gradients.reducer import Reducer
 from gpq_agent.train.job.job import Job
 from gpq_agent.train.noise.noise_scale import NoiseScale

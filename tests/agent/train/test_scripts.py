@@ -31,7 +31,7 @@ TOLERANCE = 1e-9  # relative to the norm of each tensor, in double precision
 SCRIPTS = {
     "classifier": ((4, 7, 9), []),
     "residual": ((3, 8, 10), []),
-    "adversarial": ((5, 9, 8), ["step-between"]),
+    "adversarial": ((5, 9, 8), ["two-passes"]),
     "windows": ((7, 11, 9), []),
 }
 

@@ -1,9 +1,15 @@
-"""Runs around a backward pass in the body of a loop."""
+"""Runs around an outermost backward pass in the body of a loop.
 
-from typing import Any, Callable, Optional, Tuple
+This is the only patch of torch.autograd.backward, which Tensor.backward calls. Passes within a
+pass, as in reentrant checkpointing, do not count.
+"""
 
-from gpq_agent.train.gradients.backward_hook import listen
-from gpq_agent.train.optim.step_gate import StepGate
+import functools
+import weakref
+from typing import Any, Callable, List, Optional, Tuple
+
+import torch
+
 from gpq_agent.train.telemetry.timing import StepClock
 
 from .runtime import Runtime
@@ -20,37 +26,72 @@ class BackwardCalls:
         self,
         runtime: Runtime,
         setup: TrainingSetup,
-        gate: StepGate,
         report: Callable[[str], None],
         clock: StepClock,
     ) -> None:
         self.tail: Optional[Tuple[Any, ...]] = None
-        self._runtime, self._setup, self._gate = runtime, setup, gate
-        self._report, self._clock = report, clock
-        self._is_after_step = False  # the current one: an optimizer has stepped in this body
+        self._runtime, self._setup, self._report = runtime, setup, report
+        self._clock = clock
         listen(self)
 
     def backward_begins(self) -> None:
-        if self._runtime.evaluating:
-            return
-        gradients = self._setup.gradients
-        gradients.backward_begins()
-        self._is_after_step = self._gate.stepped
-        if self._is_after_step:
-            gradients.watch()
+        if not self._runtime.evaluating:
+            self._setup.gradients.backward_begins()
 
     def backward_ends(self) -> None:
+        """Not called after a pass that failed."""
         self._runtime.pulse.reduces(False)
         if self._runtime.evaluating:
             return
         gradients, probe = self._setup.gradients, self._setup.probe
-        # Another model in the body, such as a measurement, is not part of the training.
-        if self._is_after_step and gradients.is_reached():
-            self._report("step-between")
         gradients.backward_ends()
+        if gradients.repeats:
+            self._report("two-passes")
         if self._runtime.replicas == 1 or not gradients.last:
             self.tail = ()  # nothing to wait for
         elif probe.last_ready is None:
             self.tail = None
         else:
             self.tail = (probe.last_ready, self._clock.mark())
+
+
+class _Patch:
+    def __init__(self) -> None:
+        self.listeners: List["weakref.ref[BackwardCalls]"] = []
+        self.runs = False  # an outermost pass
+        self.original: Any = None  # torch's own function
+
+
+_patch = _Patch()
+
+
+def listen(listener: BackwardCalls) -> None:
+    """From now on call it for every pass of this process, as long as somebody else keeps it."""
+    if _patch.original is None:
+        _patch.original = torch.autograd.backward
+        torch.autograd.backward = _around(_patch.original)
+    _patch.listeners = [item for item in _patch.listeners if item() is not None]
+    _patch.listeners.append(weakref.ref(listener))
+
+
+def _around(original: Any) -> Any:
+    @functools.wraps(original)
+    def backward(*args: Any, **kwargs: Any) -> None:
+        # Checkpointing may run nested calls in the engine's own threads, so one flag serves the
+        # process.
+        if _patch.runs or not _patch.listeners:
+            original(*args, **kwargs)
+            return
+        _patch.runs = True
+        try:
+            references = [reference() for reference in _patch.listeners]
+            listeners = [listener for listener in references if listener is not None]
+            for listener in listeners:
+                listener.backward_begins()
+            original(*args, **kwargs)
+        finally:
+            _patch.runs = False
+        for listener in listeners:
+            listener.backward_ends()
+
+    return backward

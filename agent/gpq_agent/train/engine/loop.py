@@ -98,9 +98,7 @@ class TrainingLoop:
         )
         self._weighing = Weighing(setup.gradients, self._runtime.agreement, self._runtime.replicas)
         self._first_part = FirstPart(setup, engine.checkpointer.parts, engine.shape, engine.lose)
-        self._backward = BackwardCalls(
-            self._runtime, setup, self.gate, engine.lose, self._times.clock
-        )
+        self._backward = BackwardCalls(self._runtime, setup, engine.lose, self._times.clock)
         self._failed: Optional[Tuple[Step, Micro]] = None  # the body that the script left
         self._is_new = True  # there was no step in this attempt yet
         self._trained: List[int] = []  # examples of the current step that it trained on so far

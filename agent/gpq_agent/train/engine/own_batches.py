@@ -56,4 +56,4 @@ class OwnBatches:
                     "of a batch equal weight",
                     "remove the hook, or draw batches that the number of replicas divides",
                 )
-            reducer.weight = weight
+            reducer.share.weight = weight

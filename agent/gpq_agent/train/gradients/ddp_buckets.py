@@ -1,7 +1,7 @@
 """A model in DistributedDataParallel (DDP), and the communication hook that weighs its buckets."""
 
 import weakref
-from typing import Any, Dict, List, Optional, Protocol, Tuple
+from typing import Any, Dict, List, Optional, Tuple
 
 import torch
 import torch.distributed as dist
@@ -15,21 +15,21 @@ from gpq_agent.train.noise.probe import GradientProbe
 from .parameters import Parameter
 
 
-class Owner(Protocol):
-    """What the hook asks the reducer: a replica's gradient is `weight` times the result of the
-    backward call, plus `unit` times the sums."""
+class Share:
+    """This replica's gradient: `weight` times the result of a backward call, plus the sums."""
 
-    probe: GradientProbe
-    count: int  # of replicas
-    sums: Dict[Parameter, torch.Tensor]
-    unit: float
-    weight: float
+    def __init__(self) -> None:
+        self.weight = 1.0
+        self.sums: Dict[Parameter, torch.Tensor] = {}
 
 
 class DdpBuckets:
     """A wrapped model. `has_hook`: False if the script registered its own hook."""
 
-    def __init__(self, model: DistributedDataParallel, owner: Owner) -> None:
+    def __init__(
+        self, model: DistributedDataParallel, share: Share, probe: GradientProbe, count: int
+    ) -> None:
+        """`count`: the number of replicas."""
         self.has_hook = False
         # DDP cannot reduce it, for example if some parameters are not used in every backward call.
         self.ddp_bypassed = False
@@ -42,9 +42,9 @@ class DdpBuckets:
         self.knows_reach = False
         self.keeps_views = bool(getattr(model, "gradient_as_bucket_view", False))
         self.can_accumulate = _can_accumulate(model, self.parameters)
-        self.average = BucketAverage(model, self.parameters, owner.count)
+        self.average = BucketAverage(model, self.parameters, count)
         self._model = model
-        self._owner = owner
+        self._share, self._probe = share, probe
         self._shares_buffers = False
         self._arrivals: List[Parameter] = []  # parameters in the buckets of the current call
         try:
@@ -88,7 +88,7 @@ class DdpBuckets:
     def bypass_ddp(self) -> None:
         """From now on its gradients are reduced without DDP, whose reducer would wait for those
         that never arrive. The wrapper stays, and passes calls on."""
-        self.ddp_bypassed = self._owner.probe.is_blind = True
+        self.ddp_bypassed = self._probe.is_blind = True
         for work in self.average.works:
             work.wait()
         self.synchronise(False)
@@ -103,20 +103,19 @@ class DdpBuckets:
 
     def bucket_ready(self, bucket: Any) -> Any:
         """The hook. Returns a future of the bucket's mean over replicas."""
-        owner, average = self._owner, self.average
+        own, average, probe = self._share, self.average, self._probe
         buffer, last = bucket.buffer(), bucket.is_last()
-        probe = owner.probe
         if last:
             self.complete = True
             probe.arrive()
         if buffer.is_sparse or not buffer.is_floating_point():
             probe.switch_off("some gradients are sparse or not real numbers")
         share = average.share
-        factor = owner.weight * share
+        factor = own.weight * share
         if factor != 1.0:
             buffer.mul_(factor)
-        if owner.sums:
-            _add_sums(bucket, owner.sums, share * owner.unit)
+        if own.sums:
+            _add_sums(bucket, own.sums, share)
         measure = probe.bucket(self, buffer, bucket, share)
         work = average.start(buffer)
         if self.keeps_views or not self.knows_reach:

@@ -15,7 +15,7 @@ from gpq_agent.train.data.batches import Micro
 from gpq_agent.train.noise.probe import GradientProbe
 from gpq_agent.train.runtime.process_group import finish
 
-from .ddp_buckets import DdpBuckets
+from .ddp_buckets import DdpBuckets, Share
 from .parameters import Marks, Parameter, is_marked, mark
 
 CHUNK = 1 << 22  # elements to reduce at once
@@ -35,12 +35,9 @@ class Reducer:
         control: Any,
         count: int,
     ) -> None:
-        self.count = count
-        self.probe = probe
-        self.sums: Dict[Parameter, torch.Tensor] = {}
-        self.unit = 1.0
-        self.weight = 1.0
-        self.buckets = [DdpBuckets(model, self) for model in models]
+        self.share = Share()
+        self.buckets = [DdpBuckets(model, self.share, probe, count) for model in models]
+        self._count = count
         self._only = self.buckets[0] if len(self.buckets) == 1 else None
         self._control = control
         self._marks: Optional[Marks] = None  # None: the call reaches all parameters
@@ -107,38 +104,25 @@ class Reducer:
         self,
         parameters: List[Parameter],
         sums: Dict[Parameter, torch.Tensor],
-        unit: float,
         weight: float,
         partial: bool,
     ) -> None:
-        """Adds `sums`, times `unit`, to the result of the call, times `weight`. `partial`: the call
-        may reach only some parameters, and it matters which."""
-        self.sums, self.unit, self.weight = sums, unit, weight
+        """Adds `sums` to the result of the call, times `weight`. `partial`: the call may reach only
+        some parameters, and it matters which."""
+        self.share.sums, self.share.weight = sums, weight
         self._parameters = parameters
         self._marks = None
-        if self._synchronises and (partial or not self.is_plain(parameters)):
+        if self._synchronises and (partial or not self._is_plain(parameters)):
             self._marks = {item: mark(item) for item in parameters}
         for buckets in self.buckets:
             buckets.backward_begins()
 
-    @property
-    def keeps_views(self) -> bool:
-        """Are reduced gradients parts of a bucket?"""
-        return any(buckets.keeps_views for buckets in self.buckets)
-
-    def is_plain(self, parameters: List[Parameter]) -> bool:
+    def _is_plain(self, parameters: List[Parameter]) -> bool:
         """Does the hook of one model reduce all of these, as far as it can tell?"""
-        self._parameters = parameters
         only = self._only
         if only is None or not only.knows_reach or not only.synchronises:
             return False
         return not self._unwrapped.among(parameters)
-
-    def recipients(self) -> Set[Parameter]:
-        """The parameters that the call left a gradient to."""
-        if self._marks is None:
-            return set(self._parameters)
-        return {item for item in self._parameters if not is_marked(item, self._marks)}
 
     def backward_ends(self, sums: Dict[Parameter, torch.Tensor]) -> None:
         """Reduce what the hooks did not. `sums`: those of this call. The hooks added theirs."""
@@ -149,7 +133,9 @@ class Reducer:
             only.finish()
             self._is_behind = False
             return
-        recipients = self.recipients() if self._marks is not None else None
+        marks, recipients = self._marks, None
+        if marks is not None:
+            recipients = {item for item in self._parameters if not is_marked(item, marks)}
         averages: Set[Parameter] = set()
         unreduced: List[Parameter] = []
         for buckets in self.buckets:
@@ -171,7 +157,7 @@ class Reducer:
         unreduced += self._unwrapped.among(self._parameters)
         if unreduced:
             own_sums = {item: part for item, part in sums.items() if item not in averages}
-            self._reduce(unreduced, recipients, own_sums, self.weight)
+            self._reduce(unreduced, recipients, own_sums, self.share.weight)
         self._marks = None
 
     def average(self, parameters: Sequence[Parameter]) -> None:
@@ -190,17 +176,15 @@ class Reducer:
         """Average weight * `p.grad` of the recipients + sums, if any replica has either.
         `recipients`: None for all parameters with a gradient. Collective."""
         parameters = list(dict.fromkeys(parameters))
-        flags = [item.grad is not None for item in parameters]
-        if recipients is not None:
-            flags = [flag and item in recipients for flag, item in zip(flags, parameters)]
-        numbers = [int(flag or item in sums) for flag, item in zip(flags, parameters)]
-        votes = torch.tensor(numbers)
+        if recipients is None:
+            recipients = {item for item in parameters if item.grad is not None}
+        votes = torch.tensor([int(item in recipients or item in sums) for item in parameters])
         finish(dist.all_reduce(votes, dist.ReduceOp.MAX, group=self._control, async_op=True))
         dense: List[Parameter] = []
-        for parameter, has_gradient, vote in zip(parameters, flags, votes.tolist()):
+        for parameter, vote in zip(parameters, votes.tolist()):
             if not vote:
                 continue
-            self._prepare(parameter, has_gradient, sums.pop(parameter, None), weight / self.count)
+            self._prepare(parameter, sums.get(parameter), weight)
             if parameter.grad is not None and parameter.grad.is_sparse:
                 parameter.grad = parameter.grad.coalesce()
                 dist.all_reduce(parameter.grad, group=self._group)
@@ -218,29 +202,19 @@ class Reducer:
         for gradient, total in zip(gradients, torch.split(buffer, sizes)):
             gradient.copy_(total.view_as(gradient))
 
-    def _prepare(
-        self,
-        parameter: Parameter,
-        has_gradient: bool,
-        part: Optional[torch.Tensor],
-        weight: float,
-    ) -> None:
-        """Write this replica's contribution to the mean into `p.grad` itself, because a copy would
-        cost too much. `has_gradient`: from the call. `part`: its sum."""
-        share = self.unit / self.count
-        if not has_gradient or parameter.grad is None:
-            value = torch.zeros_like(parameter) if part is None else part.detach() * share
-            if parameter.grad is None or parameter.grad.is_sparse or value.is_sparse:
-                parameter.grad = value
-            else:
-                parameter.grad.detach().copy_(value)
-        elif parameter.grad.is_sparse or (part is not None and part.is_sparse):
-            value = parameter.grad.detach() * weight
-            parameter.grad = value if part is None else value + part * share
-        else:
-            gradient = parameter.grad.detach().mul_(weight)
+    def _prepare(self, parameter: Parameter, part: Optional[torch.Tensor], weight: float) -> None:
+        """Write this replica's share of the mean into `p.grad` itself, because a copy would cost
+        too much. `part`: its sum, which is used up. A gradient from before the call has the same
+        weight, because it is the same on every replica."""
+        with torch.no_grad():
             if part is not None:
-                gradient.add_(part, alpha=share)
+                part.mul_(1.0 / self._count)
+            if parameter.grad is None:
+                parameter.grad = torch.zeros_like(parameter) if part is None else part
+                return
+            parameter.grad.mul_(weight / self._count)
+            if part is not None:
+                parameter.grad.add_(part)
 
 
 def _chunks(parameters: List[Parameter]) -> List[List[Parameter]]:

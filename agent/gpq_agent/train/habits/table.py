@@ -37,14 +37,8 @@ class Entry(NamedTuple):
 HABITS: Dict[str, Entry] = {
     "two-passes": Entry(
         IN_PIECES,
-        "the loop changes or clears gradients between two backward passes of one step (as SAM "
-        "does)",
-        "use one backward pass per step",
-    ),
-    "step-between": Entry(
-        IN_PIECES,
-        "an optimizer steps between two backward passes of the loop body (as in a GAN)",
-        "do all backward passes first, then all optimizer steps",
+        "the loop body has more than one backward pass (as in a GAN or SAM)",
+        "add up the losses, and call backward() once",
     ),
     "part-error": Entry(
         IN_PIECES,

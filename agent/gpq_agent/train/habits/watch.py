@@ -102,8 +102,6 @@ class LoopWatch:
             self._others = []
         if facts.groups_added or self._gradients.lost_some:
             self._report("late-group")
-        if self._gradients.changed_between:
-            self._report("two-passes")
         if left_early:
             if not facts.asked_step:
                 self._report("own-break")

@@ -129,11 +129,6 @@ class GradientProbe:
         scale = value.detach().clone() if isinstance(value, torch.Tensor) else value
         self._sums.grad_scale = scale
 
-    @property
-    def wants_parts(self) -> bool:
-        """Must the gradient of every pass be measured separately, in `p.grad`?"""
-        return self._is_sampled and self._replicas == 1
-
     def switch_off(self, reason: str) -> None:
         """Measure nothing more, and say why."""
         self.notice = "gpq cannot measure gradient noise: {}".format(reason)

@@ -11,7 +11,6 @@ from typing import Any, Callable, List, NamedTuple, Optional, Protocol, Sequence
 import torch
 
 from gpq_agent.train.data.batches import Micro
-from gpq_agent.train.gradients import flat
 from gpq_agent.train.gradients.accumulator import Accumulator
 from gpq_agent.train.internals import version_of
 
@@ -165,7 +164,6 @@ class StepGate:
     def hold(self, optimizer: Any) -> None:
         """Its step() was called in a micro-batch that only accumulates."""
         self._stepper_ids.add(id(optimizer))
-        self._gradients.close(optimizer)
 
     # -- inside ------------------------------------------------------------------------------------
 
@@ -192,8 +190,6 @@ class StepGate:
             if closure is None:
                 self._adopt_manual()
             if not micro.last:
-                if id(optimizer) in self._stepper_ids:
-                    self._report("two-passes")
                 loss = closure() if closure is not None else None
                 self.hold(optimizer)
                 return loss
@@ -228,7 +224,8 @@ class StepGate:
                 plain(set_to_none)
                 return
             for group in instance.param_groups:
-                flat.clear(group["params"])
+                for item in group["params"]:
+                    item.grad = None
 
         part.__dict__.update(zero_grad=types.MethodType(functools.wraps(plain)(zero_grad), part))
 
