@@ -23,7 +23,7 @@ from gpq_agent.train.data import batches
 from gpq_agent.train.engine.boundary import StepBoundary
 from gpq_agent.train.noise import noise_scale
 from gpq_agent.train.optim.step_gate import StepGate
-from gpq_agent.train.runtime import termination as stopping
+from gpq_agent.train.runtime import shutdown as stopping
 from gpq_agent.train.telemetry.timing import StepClock
 
 from tests.support.ports import free_port
