@@ -42,23 +42,9 @@ The same script runs alone (`python train.py`), under torchrun, and under gpq
       SystemExit, where the loop asks for its next batch. The next attempt resumes in the middle of
       the epoch. If you leave the epochs early, call `job.done()`.
 
-Loops that draw their own batches (fixed batch size)
-    model, optimizer, _ = job.prepare(model, optimizer)
-    for step in job.steps(100_000):                # from the step of the checkpoint
-        x, y = job.share(*draw_batch())            # all replicas draw the same, each gets its rows
-        ...                                        # accumulate as you like, in equal micro-batches
-
-Any other loop, which saves by itself (fixed batch size)
-    job = gpq.init()
-    if job.resume_path:
-        load(job.resume_path)
-    for step in range(job.start_step, steps):
-        ...
-        if job.should_stop():                      # on every replica
-            if job.rank == 0:
-                save(job.save_path)                # a folder of its own
-            job.exit_preempted(step + 1)           # the step to resume at. Does not return
-    job.done()                                     # everything is saved: exit 0 ends the job
+A loop that draws its own batches uses `job.steps` and `job.share`, and any other loop saves by
+itself: `job.resume_path`, `job.should_stop()`, `job.save_path` and `job.exit_preempted(step)`.
+Their batch size is fixed. docs/training.md has an example of each.
 """
 
 import os

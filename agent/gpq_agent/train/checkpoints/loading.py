@@ -51,17 +51,10 @@ def _loaded(source: Any) -> Any:
             reason = str(error).rpartition("WeightsUnpickler error:")[2].strip()
             words = "the checkpoint holds something that gpq does not load: {}"
             raise GpqTrainError(words.format(reason.partition("\n")[0][:200]), PLAINER) from error
-        raise GpqTrainError(
-            "the checkpoint holds a {}, which gpq does not load because that could run any "
-            "code".format(name.group(1)),
-            "to allow it, call torch.serialization.add_safe_globals([{}]) before gpq.init()".format(
-                _last(name.group(1))
-            ),
-        ) from error
-
-
-def _last(name: str) -> str:
-    return name.rpartition(".")[2]
+        words = "the checkpoint holds a {}, which gpq does not load because that could run any code"
+        hint = "to allow it, call torch.serialization.add_safe_globals([{}]) before gpq.init()"
+        kind = name.group(1).rpartition(".")[2]
+        raise GpqTrainError(words.format(name.group(1)), hint.format(kind)) from error
 
 
 def refusal(source: Any) -> str:

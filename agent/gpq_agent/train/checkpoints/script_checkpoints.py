@@ -8,7 +8,7 @@ import shutil
 from typing import Any, Dict, List, NamedTuple, Optional
 
 from gpq_agent import records, wire
-from gpq_agent.train.checkpoints.store import KEEP, sync_folder
+from gpq_agent.train.checkpoints.store import KEEP, make_durable
 from gpq_agent.train.errors import GpqTrainError
 
 RECORD = "saved.json"
@@ -69,16 +69,9 @@ class ScriptCheckpoints:
         """The save in `next_path` is complete, and training resumes at `step`. Makes both durable
         and removes old saves."""
         path = self.next_path()
-        for name in files_below(path):
-            descriptor = os.open(name, os.O_RDONLY)
-            try:
-                os.fsync(descriptor)
-            finally:
-                os.close(descriptor)
-        for name, _, _ in os.walk(path):
-            sync_folder(name)
         folder = os.path.dirname(path)
-        sync_folder(folder)
+        for name in (*files_below(path), *(name for name, _, _ in os.walk(path)), folder):
+            make_durable(name)
         names = [self._name(), *self._complete_saves]
         content = {"step": step, "number": self._number + 1, "complete": names[:KEEP]}
         wire.write_json(os.path.join(folder, RECORD), content)
@@ -93,13 +86,8 @@ class ScriptCheckpoints:
         for a script without saves."""
         if self._folder is None or not self._complete_saves:
             return
-        content = {
-            "step": self._step,
-            "number": self._number,
-            "complete": self._complete_saves,
-            "end": True,
-        }
-        wire.write_json(os.path.join(self._folder, RECORD), content)
+        content = {"step": self._step, "number": self._number, "complete": self._complete_saves}
+        wire.write_json(os.path.join(self._folder, RECORD), {**content, "end": True})
 
     def advance(self) -> None:
         """The save in `next_path` is complete, and the next one gets another folder. For replicas

@@ -70,12 +70,9 @@ class Parts:
         """Keep a plain value of the script and return it. The first call for `name` returns the
         value from the checkpoint if there is one. Raises GpqTrainError if it is not plain."""
         if not is_plain(value):
-            raise GpqTrainError(
-                "job.state({!r}, ...) keeps numbers, strings and lists of them, not a {}".format(
-                    name, type(value).__name__
-                ),
-                "use job.state(part) for an object with state_dict() and load_state_dict()",
-            )
+            words = "job.state({!r}, ...) keeps numbers, strings and lists of them, not a {}"
+            hint = "use job.state(part) for an object with state_dict() and load_state_dict()"
+            raise GpqTrainError(words.format(name, type(value).__name__), hint)
         part = self._values.get(name)
         if part is not None:
             part.value = value
@@ -115,14 +112,9 @@ class Parts:
         for name, part in self._parts.items():
             problem = unsavable(part.state_dict())
             if problem:
-                raise GpqTrainError(
-                    "the state of {} ({}) cannot be saved: {}".format(
-                        name[len(USER) :] if name.startswith(USER) else name,
-                        type(part).__name__,
-                        problem,
-                    ),
-                    PLAINER,
-                )
+                own = name[len(USER) :] if name.startswith(USER) else name
+                words = "the state of {} ({}) cannot be saved: {}"
+                raise GpqTrainError(words.format(own, type(part).__name__, problem), PLAINER)
 
     def offer(self, state: Dict[str, Any]) -> None:
         """Offer the content of a checkpoint to parts that are registered later."""

@@ -43,8 +43,8 @@ class Saved(NamedTuple):
     refusal: str = ""
 
 
-def sync_folder(path: str) -> None:
-    """Make the names in a folder durable."""
+def make_durable(path: str) -> None:
+    """The content of a file, or the names in a folder."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -92,7 +92,7 @@ class CheckpointStore:
             wire.write_json(os.path.join(temporary, MANIFEST), manifest)
             final_path = self._free_name(name)
             os.rename(temporary, final_path)
-            sync_folder(self.folder)
+            make_durable(self.folder)
         except BaseException:
             shutil.rmtree(temporary, ignore_errors=True)
             raise
@@ -116,11 +116,8 @@ class CheckpointStore:
             if not problem:
                 return name
             self._damaged.add(name)
-            notice(
-                "checkpoint {} is damaged ({}), so the job resumes from the one before it".format(
-                    name, problem
-                )
-            )
+            words = "checkpoint {} is damaged ({}), so the job resumes from the one before it"
+            notice(words.format(name, problem))
         return None
 
     def problem(self, name: str) -> str:

@@ -164,7 +164,5 @@ def line(habit: wire.Habit) -> str:
     names = ", ".join(habit.freedoms)
     words = "{}. gpq will not {} ({}). Cure: {}".format(habit.message, losses, names, habit.cure)
     if habit.evidence == SUSPECTED:
-        words += ". If this is wrong and gpq check finds no difference: --accept {}".format(
-            habit.code
-        )
+        words += ". If this is wrong and gpq check finds no difference: --accept " + habit.code
     return words

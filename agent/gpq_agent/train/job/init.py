@@ -49,7 +49,7 @@ def init(*, seed: Optional[int] = None, checkpoint_dir: Optional[str] = None) ->
     device = _open_device(environment)
     if environment.replicas > 1:
         be_one_of_many()
-        atexit.register(let_threads_rest)  # Exit handlers run from the last to the first
+        atexit.register(let_threads_rest)  # exit handlers run from the last to the first
     open_group(environment, device)
     if environment.replicas > 1 and environment.run_dir:
         atexit.register(note_departure, environment.run_dir, environment.rank)

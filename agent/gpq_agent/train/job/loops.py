@@ -69,15 +69,13 @@ def rows_of_replica(engine: Engine, batch: Tuple[Any, ...]) -> Any:
     rank, replicas = engine.runtime.environment.rank, engine.runtime.environment.replicas
     sizes = {len(part) for part in batch}
     if len(sizes) != 1:
-        raise GpqTrainError(
-            "job.share() was given parts of different lengths: {}".format(sorted(sizes)),
-        )
+        words = "job.share() was given parts of different lengths: {}"
+        raise GpqTrainError(words.format(sorted(sizes)))
     size = sizes.pop()
     if size < replicas:
-        raise GpqTrainError(
-            "a batch of {} is too small for {} replicas".format(size, replicas),
-            "submit with --gpus 1-{}, or draw larger batches".format(size),
-        )
+        words = "a batch of {} is too small for {} replicas"
+        hint = "submit with --gpus 1-{}, or draw larger batches"
+        raise GpqTrainError(words.format(size, replicas), hint.format(size))
     shares = [_rows(part, rank, replicas) for part in batch]
     if engine.own_batches is not None:
         weight = replicas * len(shares[0]) / size

@@ -50,11 +50,8 @@ class NoiseScale:
         replaces all averages, because it changes the unit. Raises ValueError for fewer than two
         micro-gradients."""
         if count <= 1 or batch <= 0 or steps < 1:
-            raise ValueError(
-                "a noise estimate needs at least two micro-gradients, got {} of {}".format(
-                    count, batch
-                )
-            )
+            words = "a noise estimate needs at least two micro-gradients, got {} of {}"
+            raise ValueError(words.format(count, batch))
         if not (math.isfinite(local_sqr) and math.isfinite(mean_sqr)):
             return
         if preconditioned != self.preconditioned:

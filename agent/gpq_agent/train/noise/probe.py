@@ -30,15 +30,6 @@ class SampledStep(NamedTuple):
     coordinates: int = 0  # of Adam's, 0 without it
 
 
-class PassNorms:
-    """On one replica: the squared norm and the weight of each pass of the current step."""
-
-    def __init__(self) -> None:
-        self.count = 0
-        self.norms: List[torch.Tensor] = []
-        self.weights: List[float] = []
-
-
 class GradientProbe:
     """Takes squared gradient norms on sampled steps.
 
@@ -77,7 +68,9 @@ class GradientProbe:
         self._sums = NormSums(scale, replicas, group, device, preconditioned=preconditioned)
         self._slots = torch.zeros(0)
         self._bucket_slots: Dict[Tuple[int, int], int] = {}
-        self._passes = PassNorms()
+        # On one replica: the squared norms and weights of the passes of the current step so far.
+        self._pass_norms: List[torch.Tensor] = []
+        self._pass_weights: List[float] = []
         self._step = SampledStep()
         self._is_sampled = False
 
@@ -95,7 +88,7 @@ class GradientProbe:
                 "DDP cannot reduce a step of this model in micro-batches. Wrap it without "
                 "find_unused_parameters and static_graph, and use every parameter in every step"
             )
-        self._passes = PassNorms()
+        self._pass_norms, self._pass_weights = [], []
         self._bucket_slots.clear()
         self._step = SampledStep(micro_batches, 1.0 / inverse, examples * inverse)
         has_several = self._replicas * micro_batches > 1
@@ -188,8 +181,7 @@ class GradientProbe:
         belong to the parameters `touched`."""
         if not self._is_sampled or self._replicas > 1 or self._measured.as_set.isdisjoint(touched):
             return
-        self._passes.count += 1
-        if self._passes.count > self._step.micro_batches:
+        if len(self._pass_norms) == self._step.micro_batches:
             self.switch_off("a step has more than one backward pass")
             return
         start = perf_counter()
@@ -198,37 +190,33 @@ class GradientProbe:
             if gradient is None or gradient.is_sparse or not gradient.is_floating_point():
                 self.switch_off("some parameters have no gradient, a sparse one or a complex one")
                 return
-        self._passes.norms.append(self._norm(total=False))
-        self._passes.weights.append(weight)
+        self._pass_norms.append(self._norm(total=False))
+        self._pass_weights.append(weight)
         self.cost += perf_counter() - start
 
     def scaled(self, factor: float) -> None:
         """The weights so far turned out to be `factor` times the announced ones."""
-        passes = self._passes
-        passes.weights = [weight * factor for weight in passes.weights]
+        self._pass_weights = [weight * factor for weight in self._pass_weights]
         self.weights *= factor
 
     def step_ended(self) -> None:
         """The gradient of the step is in `p.grad`, on one replica."""
-        passes, step = self._passes, self._step
-        if not self._is_sampled or len(passes.norms) != step.micro_batches:
-            return
-        if min(passes.weights) <= 0:
+        step, weights = self._step, self._pass_weights
+        if not self._is_sampled or len(weights) != step.micro_batches or min(weights) <= 0:
             return
         start = perf_counter()
         mean = self._norm(total=True)
         examples = step.batch * step.gradients
-        total_weight = sum(passes.weights)
-        shares = sum(total_weight / weight for weight in passes.weights)
+        shares = sum(sum(weights) / weight for weight in weights)
         inverse = shares / step.micro_batches / examples
-        local = torch.stack(passes.norms).mean()
+        local = torch.stack(self._pass_norms).mean()
         self._add(local, mean, self._slots[2].sum(), 1.0 / inverse, examples * inverse)
         self.cost += perf_counter() - start
         self._is_sampled = False
 
     def _norm(self, *, total: bool) -> torch.Tensor:
         result = self._sums.zeros()
-        weigh = not total and not self._passes.norms  # the sum of the weights is needed only once
+        weigh = not total and not self._pass_norms  # the sum of the weights is needed only once
         parameters = [item for item in self._measured.parameters if item.grad is not None]
         for index, chunk in enumerate(chunks(parameters)):
             gradients = [item.grad.detach() for item in chunk if item.grad is not None]

@@ -74,9 +74,8 @@ class StepGate:
         self._optimizers = list(optimizers)
         self._gradients = gradients
         self._steps, self._report, self._rate_set = steps, report, rate_set
-        self._stepper_ids: Set[int] = (
-            set()
-        )  # optimizers whose step() was called in this micro-batch
+        # Optimizers whose step() was called in this micro-batch.
+        self._stepper_ids: Set[int] = set()
         self._in_step = False  # during a real step: an optimizer may use others
         self._rates: List[Any] = []  # as they should be. None are before the first note
         self._skipped = False  # a GradScaler skipped the step of this micro-batch
@@ -112,13 +111,10 @@ class StepGate:
         """The body of the loop is over for this micro-batch. Returns what it did."""
         self._check_rates()
         steppers = self._stepper_ids
-        idle: Tuple[str, ...] = ()
-        if len(steppers) < len(self._optimizers):
-            idle_optimizers = (item for item in self._optimizers if id(item) not in steppers)
-            idle = tuple(type(item).__name__ for item in idle_optimizers)
+        idle = [type(item).__name__ for item in self._optimizers if id(item) not in steppers]
         facts = BodyFacts(
             bool(steppers),
-            idle,
+            tuple(idle),
             self._gradients.passes > 0,
             self._asked_step,
             self.asked_sync,
@@ -150,10 +146,6 @@ class StepGate:
         self._scheduled = self.micro is not None
         if placed and self._scheduled and not self._asked_step:
             self._rate_set()
-
-    def begin_scaler_step(self) -> None:
-        """A GradScaler is about to step an optimizer of the job, in a micro-batch."""
-        self._adopt_manual()
 
     def end_scaler_step(self, optimizer: Any) -> None:
         """The GradScaler is done. If gradients were infinite, it did not step the optimizer."""
@@ -188,7 +180,7 @@ class StepGate:
             if args or kwargs:
                 args, kwargs, closure = self._with_closure(args, kwargs)
             if closure is None:
-                self._adopt_manual()
+                self.adopt_manual()
             if not micro.last:
                 loss = closure() if closure is not None else None
                 self.hold(optimizer)
@@ -248,8 +240,9 @@ class StepGate:
             return (closure, *args[1:]), kwargs, closure
         return args, {**kwargs, "closure": closure}, closure
 
-    def _adopt_manual(self) -> None:
-        """Treat gradients without a backward pass, which the loop has set, as the result of one."""
+    def adopt_manual(self) -> None:
+        """An optimizer of the job is about to step. Treat gradients without a backward pass, which
+        the loop has set, as the result of one."""
         if self._gradients.passes:
             return
         if any(item.grad is not None for item in self._gradients.parameters()):

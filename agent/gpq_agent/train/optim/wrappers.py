@@ -66,7 +66,7 @@ def wrap_scaler(scaler: Any, gate: StepGate) -> None:
         micro = gate.micro
         if micro is None or not gate.owns(optimizer):
             return step(optimizer, *args, **kwargs)
-        gate.begin_scaler_step()
+        gate.adopt_manual()
         if not micro.last:
             gate.hold(optimizer)
             return None

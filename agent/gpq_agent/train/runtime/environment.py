@@ -85,10 +85,9 @@ def open_device(environment: Environment) -> torch.device:
     except Exception as error:
         raise _refusal(environment, error) from error
     if environment.gpus and visible_gpus < environment.local_replicas:
+        words = "{} replicas run on this server, but torch sees only {} of its GPUs"
         raise GpqTrainError(
-            "{} replicas run on this server, but torch sees only {} of its GPUs".format(
-                environment.local_replicas, visible_gpus
-            ),
+            words.format(environment.local_replicas, visible_gpus),
             "each replica needs its own GPU. Start fewer, or run gpq doctor --gpu to see which "
             "GPU CUDA leaves out",
         )

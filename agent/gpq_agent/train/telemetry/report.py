@@ -94,10 +94,8 @@ class Publisher:
     """`nodes` and `replicas` are those of this attempt and its timings."""
 
     def __init__(self, report: Reporter, agreement: Agreement, nodes: int, replicas: int) -> None:
-        self._report = report
-        self._agreement = agreement
-        self._nodes = nodes
-        self._replicas = replicas
+        self._report, self._agreement = report, agreement
+        self._nodes, self._replicas = nodes, replicas
         self._metrics: Dict[str, Any] = {}
         self._losses = LossWindow()
 
@@ -112,14 +110,12 @@ class Publisher:
             try:
                 self._metrics[name] = float(value)
             except (TypeError, ValueError, OverflowError, RuntimeError):
-                shape = ""
+                kind = type(value).__name__
                 if isinstance(value, torch.Tensor):
-                    shape = " of shape {}".format(tuple(value.shape))
-                words = "job.log({}=...) needs one number, not a {}{}"
-                raise GpqTrainError(
-                    words.format(name, type(value).__name__, shape),
-                    "pass a float or a tensor with one element",
-                ) from None
+                    kind += " of shape {}".format(tuple(value.shape))
+                words = "job.log({}=...) needs one number, not a {}".format(name, kind)
+                hint = "pass a float or a tensor with one element"
+                raise GpqTrainError(words, hint) from None
         if METRIC in values and self._report.active:
             self._losses.add(self._metrics[METRIC], base_steps)
 
