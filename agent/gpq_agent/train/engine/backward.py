@@ -40,7 +40,8 @@ class BackwardCalls:
 
     def backward_ends(self) -> None:
         """Not called after a pass that failed."""
-        self._runtime.pulse.reduces(False)
+        if self._runtime.replicas > 1:
+            self._runtime.pulse.reduces(False)
         if self._runtime.evaluating:
             return
         gradients, probe = self._setup.gradients, self._setup.probe
@@ -84,14 +85,16 @@ def _around(original: Any) -> Any:
             return
         _patch.runs = True
         try:
-            references = [reference() for reference in _patch.listeners]
-            listeners = [listener for listener in references if listener is not None]
-            for listener in listeners:
-                listener.backward_begins()
+            for reference in _patch.listeners:
+                listener = reference()
+                if listener is not None:
+                    listener.backward_begins()
             original(*args, **kwargs)
         finally:
             _patch.runs = False
-        for listener in listeners:
-            listener.backward_ends()
+        for reference in _patch.listeners:
+            listener = reference()
+            if listener is not None:
+                listener.backward_ends()
 
     return backward

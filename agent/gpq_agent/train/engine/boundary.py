@@ -19,6 +19,9 @@ AGREE_SECONDS = 0.2  # agree on orders this often, at most once per step
 MAX_PAUSE = 50  # steps between agreements
 RETRY_SECONDS = 5.0  # until gpq retries a stop whose checkpoint could not be written
 WATCHED_STEPS = 3  # steps of an attempt after which replicas compare what they noticed
+OFTEN_STEPS = 100  # of an attempt, which are all watched
+SELDOM_STEPS = 10  # later one of so many is
+MOST_PENDING = 64  # steps of the loader that a loop may make one of, before nobody waits for it
 
 
 class StepBoundary:
@@ -75,7 +78,7 @@ class StepBoundary:
             self._is_save_due = False
             checkpointer.save("periodic")
         runtime.pulse.phase("computing")
-        self._steps.begin()
+        self._steps.begin = time.perf_counter()
 
     def close_epoch(self) -> None:
         """The running epoch is over on every replica. Collective."""
@@ -188,3 +191,33 @@ class StepBoundary:
             return
         self._statistics.publish()
         self.ending.leave(kind)
+
+
+class StepRecord:
+    """The steps of this attempt: how many, how long, and whether the loop is in the middle of one.
+
+    count: steps of the loader in this attempt. begin: when the current one began.
+    seconds: the smoothed time of one step.
+    is_watched: habits are looked for in the current step whatever happens in it.
+    """
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.begin = self.seconds = 0.0
+        self.is_watched = True
+        self._pending = 0  # steps of the loader since the last real step
+
+    @property
+    def in_midst(self) -> bool:
+        """Is this replica in the middle of a step that the loop makes from several steps of the
+        loader? A checkpoint would lose what it has accumulated. Replicas may differ if one skips a
+        step, so rank 0 decides."""
+        return 0 < self._pending < MOST_PENDING
+
+    def end(self, *, real: bool) -> None:
+        """`real`: an optimizer or the script itself changed weights in it."""
+        self.count += 1
+        self.is_watched = self.count <= OFTEN_STEPS or self.count % SELDOM_STEPS == 0
+        self._pending = 0 if real else self._pending + 1
+        seconds = time.perf_counter() - self.begin
+        self.seconds += (seconds - self.seconds) * (0.1 if self.seconds else 1.0)

@@ -17,7 +17,7 @@ from gpq_agent.train.proof import program
 from gpq_agent.train.proof import read as read_proof
 from gpq_agent.train.runtime.environment import Environment
 
-from .boundary import StepBoundary
+from .boundary import StepBoundary, StepRecord
 from .checkpointer import Checkpointer
 from .failures import FailureHandler
 from .loop import TrainingLoop
@@ -26,7 +26,7 @@ from .runtime import Runtime
 from .setup import Training, TrainingSetup, set_up, share_outside
 from .shape import BatchShape, BatchSource
 from .side_effects import SideEffects
-from .statistics import Statistics, StepRecord
+from .statistics import Statistics
 
 if TYPE_CHECKING:
     from gpq_agent.train.prove.recorder import Recorder

@@ -56,7 +56,7 @@ With `watch`, gpq looks for habits of hand-written loops. An adapter knows what 
 and says so with `engine.lose(code, detail)`.
 """
 
-from typing import TYPE_CHECKING, Any, List, Optional, Tuple
+from typing import TYPE_CHECKING, Any, Callable, List, Optional, Tuple
 
 import torch
 
@@ -65,7 +65,7 @@ from gpq_agent.train.data.batches import Configuration, Micro, Step
 from gpq_agent.train.errors import GpqTrainError
 from gpq_agent.train.habits.watch import LoopWatch
 from gpq_agent.train.optim.lr_rules import Adjustment
-from gpq_agent.train.optim.step_gate import StepGate
+from gpq_agent.train.optim.step_gate import BodyFacts, StepGate
 from gpq_agent.train.runtime.agreement import LOOP, SKIPPED
 
 from .backward import BackwardCalls
@@ -89,6 +89,8 @@ class TrainingLoop:
         self.step: Optional[Step] = None
         self.micro: Optional[Micro] = None
         self.applied = self.has_cut = False
+        # The learning rate and betas of an optimizer in the current step.
+        self.adjustment: Callable[[Any], Adjustment] = setup.lr.adjustment
         self._engine, self._setup, self._watch = engine, setup, watch
         self._runtime, self._shape, self._steps = engine.runtime, engine.shape, engine.steps
         self._times, self._ledger = engine.statistics.times, engine.boundaries.ledger
@@ -101,6 +103,7 @@ class TrainingLoop:
         self._backward = BackwardCalls(self._runtime, setup, engine.lose, self._times.clock)
         self._failed: Optional[Tuple[Step, Micro]] = None  # the body that the script left
         self._is_new = True  # there was no step in this attempt yet
+        self._facts: Optional[BodyFacts] = None  # of the newest body
         self._trained: List[int] = []  # examples of the current step that it trained on so far
         self._configuration: Optional[Configuration] = None  # of the newest step
         # By next(), and in which epoch, a loop began in which no batch is used up yet.
@@ -174,38 +177,34 @@ class TrainingLoop:
         if self._weighing.is_used and not left_early:
             self._weighing.check()
         self._times.end(synchronised=micro.last, tail=self._backward.tail)
-        facts = self.gate.leave()
-        steps = self._steps
-        self._watch.batch_ends(
-            step.epoch,
-            micro,
-            facts,
-            steps.count,
-            is_watched=steps.is_watched,
-            left_early=left_early,
-        )
+        facts, previous_facts = self.gate.leave(), self._facts
+        self._facts = facts
+        # A body that does what the one before did shows nothing new.
+        if self._steps.is_watched or left_early or facts != previous_facts or self._watch.others:
+            self._watch.batch_ends(
+                step.epoch,
+                micro,
+                facts,
+                self._steps.count,
+                is_watched=self._steps.is_watched,
+                left_early=left_early,
+            )
         self.has_cut = self.has_cut or (micro.last and micro.place > 0)
         if not is_used:
             self._drop()
             return False
-        self.micro = None
         if self._first_part.before is not None and not left_early:
             self._first_part.ends(step)
         gradients.leave(drop=left_early)
-        if self._runtime.recorder is not None:
-            self._runtime.recorder.left(micro)
-        self.applied = facts.stepped or self._shape.freedoms.steps_by_hand
-        if has_gradients or self.applied:  # a batch that the loop skips trains nothing
-            self._trained += micro.indices
-        if not micro.last:
-            self._times.start()
+        self._use_up(micro, facts)
         return True
 
     def end_step(self, *, applied: bool) -> None:
         """All micro-batches of the step are done, so the next attempt starts after it. `applied`:
         an optimizer stepped."""
         assert self.step is not None
-        self._setup.probe.finish()
+        if self._setup.probe.is_sampled:
+            self._setup.probe.finish()
         self._ledger.record_step(self._trained)
         self._steps.end(real=applied)
         self._sampler.commit(self.step)
@@ -256,10 +255,6 @@ class TrainingLoop:
         return self._setup.gradients.parameters()
 
     # -- told by the step gate and the schedulers --------------------------------------------------
-
-    def adjustment(self, optimizer: Any) -> Adjustment:
-        """The learning rate and betas of this optimizer in the current step."""
-        return self._setup.lr.adjustment(optimizer)
 
     def gain(self) -> float:
         """What the current step is worth, in steps at the base batch size."""
@@ -324,6 +319,16 @@ class TrainingLoop:
         if epoch is None:
             self._engine.lose("own-epochs")
 
+    def _use_up(self, micro: Micro, facts: BodyFacts) -> None:
+        self.micro = None
+        if self._runtime.recorder is not None:
+            self._runtime.recorder.left(micro)
+        self.applied = facts.stepped or self._shape.freedoms.steps_by_hand
+        if facts.has_gradients or self.applied:  # a batch that the loop skips trains nothing
+            self._trained += micro.indices
+        if not micro.last:
+            self._times.start()
+
     def _drop(self) -> None:
         """Nothing of the current micro-batch counts."""
         self._setup.gradients.leave(drop=True)
@@ -340,12 +345,14 @@ class TrainingLoop:
             statistics.declare(setup.training.rules, setup.training.models)
         self._trained = []
         self._weighing.is_used = False
-        setup.probe.arm(
-            sampled=step.sampled,
-            micro_batches=len(step.micros),
-            examples=step.total,
-            inverse=step.inverse or 1.0,
-        )
+        setup.probe.weights = 0.0
+        if step.sampled or setup.probe.is_sampled:
+            setup.probe.arm(
+                sampled=step.sampled,
+                micro_batches=len(step.micros),
+                examples=step.total,
+                inverse=step.inverse or 1.0,
+            )
         if len(step.micros) > 1 or self._first_part.before is not None:
             self._first_part.begin_step(step)
         setup.lr.begin_step(step.total)

@@ -51,6 +51,7 @@ class Accumulator:
         self._hides = False  # the current call finds `p.grad` empty, and adds to the sums
         self._may_repeat = False  # a micro-batch had two calls, whatever they reached
         self._parameters = JobParameters(optimizers)
+        self._current: List[Parameter] = []  # that the current call may reach
         self._marks: Marks = {}  # before the current call, if it matters
         self._probe = probe
         self._reducer = reducer  # None for one replica
@@ -121,7 +122,7 @@ class Accumulator:
         if not self._open:
             return
         self.passes += 1
-        parameters = self._parameters.current()
+        self._current = parameters = self._parameters.current()
         if self.passes == 1:
             self._probe.weights += self.weight
         else:
@@ -141,10 +142,10 @@ class Accumulator:
         """The call has run, and gradients are in `p.grad`."""
         if not self._open:
             return
-        parameters = self._parameters.current()
+        reached: List[Parameter] = []
         if self._hides:
-            reached = [item for item in parameters if item.grad is not None]
-        else:
+            reached = [item for item in self._current if item.grad is not None]
+        elif self._marks:
             reached = [item for item in self._marks if not is_marked(item, self._marks)]
         self.repeats |= self._is_reached and bool(reached)
         self._is_reached |= bool(reached)

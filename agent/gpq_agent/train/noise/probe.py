@@ -48,7 +48,7 @@ class GradientProbe:
     def __init__(
         self, optimizers: Sequence[Any], scale: NoiseScale, replicas: int, group: Any = None
     ) -> None:
-        self.weights = 1.0
+        self.weights = 1.0  # of the micro-batches of the current step so far
         self.last_ready: Any = None  # mark of a StepClock, None with one replica
         # Called when the last gradient of a step is ready, before it waits.
         self.arrived: Callable[[], None] = lambda: None
@@ -72,7 +72,7 @@ class GradientProbe:
         self._pass_norms: List[torch.Tensor] = []
         self._pass_weights: List[float] = []
         self._step = SampledStep()
-        self._is_sampled = False
+        self.is_sampled = False
 
     def arm(self, *, sampled: bool, micro_batches: int, examples: int, inverse: float) -> None:
         """Called before the first forward pass of an optimizer step of `examples`.
@@ -80,7 +80,7 @@ class GradientProbe:
         `micro_batches`: per replica. `inverse`: the mean over micro-gradients of 1 / examples.
         """
         self.weights = 0.0
-        self._is_sampled = False
+        self.is_sampled = False
         if not sampled:
             return
         if self.is_blind:
@@ -92,10 +92,10 @@ class GradientProbe:
         self._bucket_slots.clear()
         self._step = SampledStep(micro_batches, 1.0 / inverse, examples * inverse)
         has_several = self._replicas * micro_batches > 1
-        self._is_sampled = has_several and not self.notice
+        self.is_sampled = has_several and not self.notice
         if self._adam is not None:
-            self._is_sampled = self._is_sampled and self._adam.ripe()
-        if not self._is_sampled:
+            self.is_sampled = self.is_sampled and self._adam.ripe()
+        if not self.is_sampled:
             return
         start = perf_counter()
         self._measured.find()
@@ -125,7 +125,7 @@ class GradientProbe:
     def switch_off(self, reason: str) -> None:
         """Measure nothing more, and say why."""
         self.notice = "gpq cannot measure gradient noise: {}".format(reason)
-        self._is_sampled = False
+        self.is_sampled = False
 
     def arrive(self) -> None:
         """The last local gradient of a pass is ready."""
@@ -144,7 +144,7 @@ class GradientProbe:
     ) -> Optional[Callable[[Any], Any]]:
         """The local gradients of a bucket, times `share`, before they are reduced. Returns a
         function to call with the result."""
-        if not self._is_sampled:
+        if not self.is_sampled:
             return None
         place = (id(owner), int(bucket.index()))
         if place in self._bucket_slots:
@@ -165,7 +165,7 @@ class GradientProbe:
         self.cost += perf_counter() - start
 
         def reduced(result: torch.Tensor) -> torch.Tensor:
-            if self._is_sampled:
+            if self.is_sampled:
                 self._slots[1, index] = weighed_squares(result, weights)
             if weights is not None and weights.is_cuda:
                 # This runs on its own stream.
@@ -179,7 +179,7 @@ class GradientProbe:
     def pass_ended(self, weight: float, *, touched: Any) -> None:
         """A pass of a step in micro-batches left its gradients in `p.grad`, not weighed yet. They
         belong to the parameters `touched`."""
-        if not self._is_sampled or self._replicas > 1 or self._measured.as_set.isdisjoint(touched):
+        if not self.is_sampled or self._replicas > 1 or self._measured.as_set.isdisjoint(touched):
             return
         if len(self._pass_norms) == self._step.micro_batches:
             self.switch_off("a step has more than one backward pass")
@@ -202,7 +202,7 @@ class GradientProbe:
     def step_ended(self) -> None:
         """The gradient of the step is in `p.grad`, on one replica."""
         step, weights = self._step, self._pass_weights
-        if not self._is_sampled or len(weights) != step.micro_batches or min(weights) <= 0:
+        if not self.is_sampled or len(weights) != step.micro_batches or min(weights) <= 0:
             return
         start = perf_counter()
         mean = self._norm(total=True)
@@ -212,7 +212,7 @@ class GradientProbe:
         local = torch.stack(self._pass_norms).mean()
         self._add(local, mean, self._slots[2].sum(), 1.0 / inverse, examples * inverse)
         self.cost += perf_counter() - start
-        self._is_sampled = False
+        self.is_sampled = False
 
     def _norm(self, *, total: bool) -> torch.Tensor:
         result = self._sums.zeros()
@@ -234,12 +234,12 @@ class GradientProbe:
 
     def finish(self) -> None:
         """The last micro-batch of a step is over."""
-        if self._is_sampled and self._replicas > 1 and self._bucket_slots:
+        if self.is_sampled and self._replicas > 1 and self._bucket_slots:
             start = perf_counter()
             local, mean, weights = self._slots.sum(dim=1)
             self._add(local, mean, weights, self._step.batch, self._step.gradients)
             self.cost += perf_counter() - start
-        self._is_sampled = False
+        self.is_sampled = False
 
     def _add(self, local: Any, mean: Any, weights: Any, batch: float, count: float) -> None:
         unit: Any = 1.0

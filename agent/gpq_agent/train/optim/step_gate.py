@@ -54,6 +54,7 @@ class StepGate:
     and `leave`.
 
     micro: the current micro-batch, None outside the loop.
+    stepped: the step() of an optimizer was called in it.
     asked_sync: the script has asked for job.at_step since the last micro-batch ended.
     resumes_epoch: the epoch began in an earlier attempt, and no micro-batch of it is done here.
     """
@@ -69,7 +70,7 @@ class StepGate:
         """`report`: called with the code of a habit. `rate_set`: the loop sets a learning rate, or
         a scheduler to a place, by its own count."""
         self.micro: Optional[Micro] = None
-        self.asked_sync = self.resumes_epoch = False
+        self.stepped = self.asked_sync = self.resumes_epoch = False
         self._asked_step = False  # the script asked for job.step since the last micro-batch ended
         self._optimizers = list(optimizers)
         self._gradients = gradients
@@ -80,16 +81,11 @@ class StepGate:
         self._rates: List[Any] = []  # as they should be. None are before the first note
         self._skipped = False  # a GradScaler skipped the step of this micro-batch
         self._scheduled = False  # a scheduler was called in this micro-batch
-        self._group_count = self._count_groups()
+        self._group_count = len(self._measure_rates())
         for optimizer in self._optimizers:
             for part in (optimizer, *inner_optimizers(optimizer)):
                 self._wrap_step(part, optimizer)
                 self._wrap_zero_grad(part)
-
-    @property
-    def stepped(self) -> bool:
-        """Was the step() of an optimizer called in this micro-batch?"""
-        return bool(self._stepper_ids)
 
     @property
     def last(self) -> bool:
@@ -104,23 +100,27 @@ class StepGate:
 
     def enter(self, micro: Micro) -> None:
         """The script is about to get this micro-batch."""
-        self.micro = micro
+        self.micro, self.stepped = micro, False
         self._stepper_ids.clear()
 
     def leave(self) -> BodyFacts:
         """The body of the loop is over for this micro-batch. Returns what it did."""
-        self._check_rates()
+        rates = self._check_rates()
+        idle: Tuple[str, ...] = ()
         steppers = self._stepper_ids
-        idle = [type(item).__name__ for item in self._optimizers if id(item) not in steppers]
+        if len(steppers) < len(self._optimizers):
+            idle = tuple(
+                type(item).__name__ for item in self._optimizers if id(item) not in steppers
+            )
         facts = BodyFacts(
-            bool(steppers),
-            tuple(idle),
+            self.stepped,
+            idle,
             self._gradients.passes > 0,
             self._asked_step,
             self.asked_sync,
             self._scheduled,
             self._skipped,
-            self._count_groups() > self._group_count,
+            len(rates) > self._group_count,
         )
         self.asked_sync = self._asked_step = self._scheduled = self._skipped = False
         self.resumes_epoch = False
@@ -155,6 +155,7 @@ class StepGate:
 
     def hold(self, optimizer: Any) -> None:
         """Its step() was called in a micro-batch that only accumulates."""
+        self.stepped = True
         self._stepper_ids.add(id(optimizer))
 
     # -- inside ------------------------------------------------------------------------------------
@@ -179,7 +180,7 @@ class StepGate:
             closure = None
             if args or kwargs:
                 args, kwargs, closure = self._with_closure(args, kwargs)
-            if closure is None:
+            if closure is None and not self._gradients.passes:
                 self.adopt_manual()
             if not micro.last:
                 loss = closure() if closure is not None else None
@@ -212,7 +213,7 @@ class StepGate:
         plain = part.zero_grad
 
         def zero_grad(instance: Any, set_to_none: bool = True) -> None:
-            if self.last or not set_to_none:
+            if self.micro is None or self.micro.last or not set_to_none:
                 plain(set_to_none)
                 return
             for group in instance.param_groups:
@@ -250,13 +251,10 @@ class StepGate:
             self._report("hand-gradient")
 
     def _finish_step(self, optimizer: Any, *, applied: bool) -> None:
-        is_first = not self._stepper_ids
+        is_first, self.stepped = not self.stepped, True
         self._stepper_ids.add(id(optimizer))
         if is_first:
             self._steps.stepped(applied)
-
-    def _count_groups(self) -> int:
-        return sum(len(optimizer.param_groups) for optimizer in self._optimizers)
 
     def _measure_rates(self) -> List[Any]:
         """Of all groups. A tensor on the CPU may change without a new version. Elsewhere reading it
@@ -271,14 +269,16 @@ class StepGate:
                 rates.append(rate)
         return rates
 
-    def _check_rates(self) -> None:
+    def _check_rates(self) -> List[Any]:
         """Has the script changed a learning rate since they were noted? That of a newer group does
-        not count."""
-        if self._measure_rates()[: len(self._rates)] != self._rates:
+        not count. Returns the rates of all groups."""
+        rates = self._measure_rates()
+        if rates[: len(self._rates)] != self._rates:
             in_pieces = self.micro is not None and self.micro.place > 0
             if in_pieces or not self._asked_step:
                 self._rate_set()
-            self.note_rates()
+            self._rates = rates
+        return rates
 
 
 def inner_optimizers(optimizer: Any) -> List[Any]:

@@ -74,7 +74,7 @@ class Agreement:
         """Call once per step boundary. Returns what all replicas agreed on, or None. It is the same
         on each. The first call waits, so that the first step already follows the order that the job
         started with."""
-        proposal = self.drain()
+        proposal = self.drain() if self._pending is not None else None
         if proposal is not None:
             self._countdown = max(proposal.pause - 1, 0)
             return proposal

@@ -130,7 +130,7 @@ def is_leaving() -> bool:
 
 def raise_if_stopping() -> None:
     """Raise StopTraining again in a script that swallowed it. The other replicas are gone."""
-    if is_leaving():
+    if _departure and is_leaving():
         raise StopTraining(_departure[0][1])
 
 
