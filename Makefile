@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 export OMP_NUM_THREADS ?= 1
 export OPENBLAS_NUM_THREADS ?= 1
 
-.PHONY: help docs words stop-table demo demo-policies pictures test test-long test-interpreters bars prove lint check format bench bench-fit bench-cli bench-round bench-solver bench-policy bench-overhead bench-instructions bench-daemon bench-exactness bench-noise bench-crowd bench-beside bench-files bench-real bench-resize gpu-check chaos chaos-daemon compare-recovery dst habits planted completions clean
+.PHONY: help docs words stop-table demo demo-policies pictures test test-long test-interpreters bars prove lint check format bench bench-fit bench-cli bench-round bench-solver bench-policy bench-overhead bench-instructions bench-calls bench-daemon bench-exactness bench-noise bench-crowd bench-beside bench-files bench-real bench-resize gpu-check chaos chaos-daemon compare-recovery dst habits planted completions clean
 
 help:            ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -155,6 +155,9 @@ bench-overhead: $(VENV)/.dev  ## the training library next to plain DDP
 
 bench-instructions: $(VENV)/.dev  ## the same, counted in instructions of Python's interpreter
 	$(BIN)/python benchmarks/instructions.py
+
+bench-calls: $(VENV)/.dev  ## calls of gpq's functions in a steady step: make bench-calls ARGS=--functions lists them
+	PYTHONPATH=.:agent $(BIN)/python benchmarks/calls.py $(ARGS)
 
 bench-exactness: $(VENV)/.dev  ## examples and losses over ten forced resizes
 	$(BIN)/python benchmarks/exactness.py
