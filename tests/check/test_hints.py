@@ -7,13 +7,19 @@ import textwrap
 
 import pytest
 
-from gpq.lint import MOST, hints
+from gpq.check import hints as said
+from gpq.check.hints import MOST
+from gpq.source import Script
 from tests.habits.catalogue import load
 from tests.habits.proven import HINTED
 
 ENDING = {**HINTED, "best-forgotten": "best"}
 TRICKY = {"leaves-by-facts"}  # counts what an option turns off
 AVERAGES = ["ema-deepcopy", "mean-teacher"]  # gpq check finds these too
+
+
+def hints(text: str) -> list[str]:
+    return said.hints(Script(text))
 
 
 @pytest.mark.parametrize("name", [*ENDING, *AVERAGES])
