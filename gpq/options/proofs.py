@@ -22,30 +22,26 @@ def of(
     first job."""
     if built.level != "script" or not texts.words:
         return None, []
-    path = os.path.join(job_spec.directory(texts.cwd), os.path.expanduser(texts.words[0]))
     arguments = first_arguments(texts, array)
     line = shlex.join([texts.words[0], *arguments])
-    verdict = keeping.kept(path, arguments)
+    verdict = keeping.kept(_path(texts), arguments)
     may_be_resized = built.max_gpus != built.min_gpus and not built.rigid
-    script = Script(text_of(path) if may_be_resized or verdict is not None else "")
+    if verdict is None and not may_be_resized:
+        return None, []
+    script = script_of(texts)
     remarks = hints(script)
     if verdict is None:
-        if may_be_resized and script.uses_library():
-            remarks += [
+        if script.uses_library():
+            remarks.append(
                 "gpq has not checked this script yet:"
                 f" `gpq check {line}` tests whether it trains the same on any number of GPUs"
-            ]
+            )
         return None, remarks
     changed = keeping.changed(verdict)
     if changed:
-        name = os.path.relpath(changed, os.path.dirname(os.path.realpath(path)))
-        return None, [
-            *remarks,
-            (
-                f"{name} has changed since the last check of this script: run `gpq check {line}`"
-                " again"
-            ),
-        ]
+        name = os.path.relpath(changed, os.path.dirname(os.path.realpath(_path(texts))))
+        remark = f"{name} has changed since the last check of this script"
+        return None, [*remarks, f"{remark}: run `gpq check {line}` again"]
     from gpq.check.proofs import proof
 
     result = proof(verdict)
@@ -53,6 +49,15 @@ def of(
         return result, remarks
     words = f"gpq might change what this script trains ({result.message}), so it does not use"
     return result, [*remarks, f"{words} {', '.join(result.lost)}: see `gpq check --last {line}`"]
+
+
+def script_of(texts: SubmitTexts) -> Script:
+    """The submitted script, without text if it cannot be read."""
+    return Script(text_of(_path(texts)))
+
+
+def _path(texts: SubmitTexts) -> str:
+    return os.path.join(job_spec.directory(texts.cwd), os.path.expanduser(texts.words[0]))
 
 
 def first_arguments(texts: SubmitTexts, array: ArrayMessage | None) -> list[str]:

@@ -238,8 +238,8 @@ def _whole(courses: list[ShapeRun], request: CheckRequest) -> None:
         raise TimedOut(
             f"not done after {request.seconds:.0f} s: {' / '.join(late_shapes)}. Their output is in"
             f" {courses[0].folder.parent}",
-            f"use a longer --timeout, fewer --steps (now {request.steps}), or arguments that make"
-            " the script smaller",
+            f"run `gpq check` with a longer --timeout, with fewer --steps (now {request.steps}), or"
+            " with arguments that make the script smaller",
             _progress(courses),
         )
 

@@ -1,4 +1,5 @@
-"""`gpq submit --check`: no script is queued without a verdict of `gpq check`."""
+"""`gpq submit --check`, and `check = "first"` in config.toml: no script is queued without a verdict
+of `gpq check`."""
 
 from __future__ import annotations
 
@@ -8,6 +9,7 @@ from gpq.check import keeping
 from gpq.check.pipeline.proving import CheckRequest
 from gpq.check.verdict import SAME
 from gpq.cli.shared.check_run import DEFAULT_STEPS, DEFAULT_TIMEOUT, proven
+from gpq.errors import GpqError
 from gpq.options import job_spec, proofs
 from gpq.options.parsing import sweeps, values
 from gpq.options.submit_texts import SubmitTexts
@@ -36,7 +38,11 @@ def check_first(texts: SubmitTexts, *, quiet: bool) -> list[str]:
         DEFAULT_STEPS,
         values.seconds(DEFAULT_TIMEOUT, "--timeout"),
     )
-    result = proven(request, quiet=quiet)
+    try:
+        result = proven(request, quiet=quiet)
+    except GpqError as error:
+        error.hint = f"{error.hint} (--no-check submits it without a check)"
+        raise
     if result.verdict != SAME:
         return []
     return [f"gpq check: {JUDGEMENTS[SAME]} ({result.seconds:.0f} s)"]
