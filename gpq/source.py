@@ -134,7 +134,7 @@ class Script:
 
     def _resets(self, loop: Loop) -> Iterator[Reset]:
         nodes = list(_inside(loop.body))
-        changes = set[str]().union(*map(_changes, nodes), self._changes_by_methods)
+        changes = _all(_changes, nodes) | self._changes_by_methods
         carried = changes & self._before(loop, _is_plain).keys()
         objects, numbers = self._before(loop, _is_instance), _numbers(loop)
         exit_names: set[str] = set()
@@ -149,17 +149,14 @@ class Script:
             yield from (Reset("object", name, line) for name in sorted(used & objects.keys()))
         for node in nodes:
             if isinstance(node, ast.If):
-                changes = set[str]().union(*map(_changes, _inside(node.body)))
-                best = _names(node.test) & changes & carried - exit_names
-                yield from (Reset("best", name, node.lineno) for name in sorted(best))
-        updates = set[str]().union(*map(_updates, nodes))
-        for kind, lines in (
-            ("average", self._before(loop, _is_copy)),
-            ("scale", self._before(loop, lambda value: "GradScaler" in _called(value))),
-        ):
-            for name in sorted(lines):
-                if kind == "scale" or name in updates:
-                    yield Reset(kind, name, lines[name])
+                best = _names(node.test) & _all(_changes, _inside(node.body)) & carried
+                yield from (Reset("best", name, node.lineno) for name in sorted(best - exit_names))
+        updates = _all(_updates, nodes)
+        copies, scalers = self._before(loop, _is_copy), self._before(loop, _is_scaler)
+        yield from (
+            Reset("average", name, copies[name]) for name in sorted(updates & copies.keys())
+        )
+        yield from (Reset("scale", name, scalers[name]) for name in sorted(scalers))
 
     def _before(self, loop: Loop, is_kind: Callable[[ast.expr], bool]) -> dict[str, int]:
         """The first line by name of what is assigned before a loop, and that the job is not
@@ -200,9 +197,8 @@ class Script:
     def _changes_by_methods(self) -> set[str]:
         """Attributes of its own object that a method changes."""
         methods = [node for node in self._nodes if isinstance(node, ast.FunctionDef)]
-        bodies = [ast.walk(method) for method in methods if method.name != "__init__"]
-        changes = {name for body in bodies for part in body for name in _changes(part)}
-        return {name for name in changes if name.startswith("self.")}
+        parts = [part for item in methods if item.name != "__init__" for part in ast.walk(item)]
+        return {name for name in _all(_changes, parts) if name.startswith("self.")}
 
 
 def _is_token_loss(node: ast.AST) -> bool:
@@ -240,11 +236,8 @@ def _with_terms(names: set[str], nodes: list[ast.AST]) -> set[str]:
 
 def _numbers(loop: Loop) -> set[str]:
     """The name that enumerate() numbers epochs with."""
-    call = loop.iter
-    is_numbered = isinstance(call, ast.Call) and _name(call.func) == "enumerate"
-    if is_numbered and isinstance(loop.target, ast.Tuple) and loop.target.elts:
-        return {_name(loop.target.elts[0])}
-    return set()
+    is_numbered = _owner(loop.iter) == "enumerate" and isinstance(loop.target, ast.Tuple)
+    return _names(next(ast.iter_child_nodes(loop.target))) if is_numbered else set()
 
 
 def _owner(node: ast.AST) -> str:
@@ -257,8 +250,8 @@ def _owner(node: ast.AST) -> str:
 def _updates(node: ast.AST) -> set[str]:
     """Names whose tensors this node changes in place."""
     if isinstance(node, ast.For):
-        changes = set[str]().union(*map(_updates, _inside(node.body)))
-        return _names(node.iter) if changes & _names(node.target) else set()
+        is_changed = _all(_updates, _inside(node.body)) & _names(node.target)
+        return _names(node.iter) if is_changed else set()
     if isinstance(node, ast.Assign | ast.AugAssign):
         targets = node.targets if isinstance(node, ast.Assign) else [node.target]
         return {_name(target.value) for target in targets if isinstance(target, ast.Subscript)}
@@ -292,10 +285,12 @@ def _assigned(node: ast.AST) -> Iterator[tuple[ast.expr, ast.expr]]:
 
 def _inside(body: Iterable[ast.AST]) -> Iterator[ast.AST]:
     """All nodes except those in functions and classes defined there."""
-    for node in body:
+    stack = [*body][::-1]
+    while stack:
+        node = stack.pop()
         if not isinstance(node, SCOPES):
             yield node
-            yield from _inside(ast.iter_child_nodes(node))
+            stack += [*ast.iter_child_nodes(node)][::-1]
 
 
 def _is_plain(value: ast.expr) -> bool:
@@ -315,6 +310,10 @@ def _is_instance(value: ast.expr) -> bool:
 
 def _is_copy(value: ast.expr) -> bool:
     return any(map(COPIERS.fullmatch, _called(value)))
+
+
+def _is_scaler(value: ast.expr) -> bool:
+    return "GradScaler" in _called(value)
 
 
 def _called(value: ast.expr) -> list[str]:
@@ -343,3 +342,7 @@ def _name(node: ast.AST) -> str:
 def _names(*nodes: ast.AST) -> set[str]:
     """All names that they read, including the owners of attributes."""
     return {name for node in nodes for part in ast.walk(node) if (name := _name(part))}
+
+
+def _all(names_of: Callable[[ast.AST], set[str]], nodes: Iterable[ast.AST]) -> set[str]:
+    return {name for node in nodes for name in names_of(node)}

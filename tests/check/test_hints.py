@@ -63,6 +63,12 @@ def test_a_loop_that_ends_on_persistent_facts_forgets_nothing(end: str) -> None:
     assert hints(f"for epoch in job.epochs(9):\n    loss = step(model)\n    if {end}:\n        break\n") == []
 
 
+def test_a_loop_that_ends_by_a_result_names_the_value_to_keep() -> None:
+    loop = "bad = 0\nfor epoch in job.epochs(9):\n    bad += step()\n    stop = bad > 3\n    if stop:\n        break\n"
+    [line] = hints(loop)
+    assert line.startswith("line 6: a restart of the job resets `bad`, by which the loop may end: add bad = job.state(")
+
+
 def test_unreadable_scripts_have_no_hints_and_long_lists_are_cut() -> None:
     for text in ("for epoch in", "\0", "(" * 10_000, "x = 1"):
         assert hints(text) == []

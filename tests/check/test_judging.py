@@ -7,8 +7,7 @@ from pathlib import Path
 
 from gpq_agent import wire
 
-from gpq.check.judgement.guesses import joined
-from gpq.check.judgement.habit_words import habit
+from gpq.check.judgement.guesses import habit, joined
 from gpq.check.judgement.judge import Judge
 from gpq.check.judgement.rows import doubts, habits, rows, worst
 from gpq.check.records import Facts, Run, Step, Told, read

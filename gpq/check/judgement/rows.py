@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import msgspec
+from gpq_agent import wire
 
-from gpq.check.judgement.guesses import Case, guess, joined
-from gpq.check.judgement.habit_words import habit
+from gpq.check.judgement.guesses import Case, guess, habit, joined
 from gpq.check.judgement.judge import Finding, Judge
 from gpq.check.records import Run, Told
 from gpq.check.replicas.courses import ShapeRun, last_lines
@@ -15,7 +15,6 @@ from gpq.check.shapes import Shape
 from gpq.check.verdict import DIFFERS, FAILED, SAME, TOLD, FoundHabit, ShapeView
 from gpq.source import Script
 
-FREEDOMS = ("accumulate", "split", "resize", "retune")
 ORDER = "order of examples"  # it matters in one replica, so part of a batch is never like the whole
 
 
@@ -132,7 +131,7 @@ def _against(shape: Shape, habits_by_code: dict[str, Told]) -> FoundHabit | None
 
 
 def _view(told_habit: Told) -> FoundHabit:
-    freedoms = [freedom for freedom in FREEDOMS if freedom in told_habit.freedoms]
+    freedoms = [freedom for freedom in wire.FREEDOMS if freedom in told_habit.freedoms]
     return FoundHabit(
         told_habit.code[:100], freedoms, told_habit.message[:500], told_habit.cure[:500]
     )

@@ -26,8 +26,7 @@ def check_first(texts: SubmitTexts, *, quiet: bool) -> list[str]:
     built = job_spec.build(msgspec.structs.replace(texts, snapshot=False, stdin=""))
     array = sweeps.array_of(texts.array, texts.sweep, texts.sweep_file)
     script, arguments = built.argv[0], proofs.first_arguments(texts, array)
-    verdict = keeping.kept(script, arguments)
-    if verdict is not None and not keeping.changed(verdict):
+    if keeping.current(script, arguments) is not None:
         return []
     request = CheckRequest(
         script,
