@@ -105,6 +105,9 @@ class FileConfig:
     standby: bool = True
     # `gpq submit` names the variables that a job seems to use but does not get
     note_env: bool = True
+    # `first`: `gpq submit` runs `gpq check` on a new version of a script that uses the training
+    # library, unless you pass `--no-check`. Empty: only with `--check`
+    check: str = ""
     seed: int = 0  # Random seed of the policies that search at random
     metrics: str = ""  # Serve Prometheus metrics on this `[ADDRESS:]PORT`. Empty: serve none
     # Run a round also when something happens. `false`: only every `interval` seconds

@@ -51,6 +51,9 @@ def problems(config: FileConfig) -> Iterator[Problem]:
             yield Problem([key], message, hint)
     if not -10 <= config.fairness_power <= 1:
         yield Problem(["fairness_power"], "fairness_power must be between -10 and 1")
+    if config.check not in ("", "first"):
+        hint = 'write check = "first", or remove the key to check only with `gpq submit --check`'
+        yield Problem(["check"], f"unknown check `{config.check}`", hint)
     if config.seed < 0:
         yield Problem(["seed"], "seed must be 0 or above")
     yield from _outward_problems(config)

@@ -17,6 +17,7 @@ OWN = {
     "log_limit",
     "standby",
     "note_env",
+    "check",
     "setup_limit",
     "metrics",
     "notify",
@@ -49,6 +50,7 @@ cores = {}
 @pytest.mark.parametrize(
     ("text", "said"),
     [
+        ('check = "always"\n', "unknown check `always` (at line 1, column 1)"),
         ("seed = -1\n", "seed must be 0 or above (at line 1, column 1)"),
         ("log_limit = 0.5\n", "log_limit must be 0 (off) or between 1 and 1048576 MiB"),
         ("requeue_on_lost = 59\n", "requeue_on_lost must be 0 (off) or between 60 and 2592000 s"),

@@ -41,6 +41,12 @@ def keep(path: str, verdict: dict[str, object]) -> None:
             os.unlink(entry.path)
 
 
+def current(script: str, arguments: list[str]) -> dict[str, object] | None:
+    """The saved verdict, if neither the script nor a module has changed since."""
+    verdict = kept(script, arguments)
+    return verdict if verdict is not None and not changed(verdict) else None
+
+
 def kept(script: str, arguments: list[str]) -> dict[str, object] | None:
     """The saved verdict for this script and such arguments. The script may have changed since. None
     if there is none, or if it cannot be read."""
@@ -48,9 +54,7 @@ def kept(script: str, arguments: list[str]) -> dict[str, object] | None:
         verdict = wire.read_json(place(script, arguments))
     except (OSError, ValueError):
         return None
-    if verdict is not None and files_of(verdict):
-        return verdict
-    return None
+    return verdict if verdict is not None and files_of(verdict) else None
 
 
 def changed(verdict: dict[str, object]) -> str:

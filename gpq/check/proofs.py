@@ -3,12 +3,13 @@ confirms, and which it takes."""
 
 from __future__ import annotations
 
+from gpq_agent.wire import FREEDOMS
+
 from gpq.check.shapes import LEAST_STEPS, compared
+from gpq.check.verdict import SAME, TOLD
 from gpq.rpc.requests import ProofMessage
 
-SAME, TOLD = "same", "told"
 RETUNE = "retune"
-FREEDOMS = ("accumulate", "split", "resize", RETUNE)
 NEEDED = {shape.name: shape.freedoms for shape in compared(LEAST_STEPS)}
 MOST_CHARACTERS = 300
 

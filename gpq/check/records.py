@@ -25,7 +25,6 @@ class Facts(msgspec.Struct, frozen=True):
     loader: bool
     size: int = 0  # examples in its data set
     batch: int = 0  # total
-    batch_norms: list[str] = []
     half: bool = False  # are weights in half precision?
     recurrent: bool = False  # was dropout between layers of recurrent modules turned off?
     compiled: bool = False
@@ -53,9 +52,6 @@ class Line(msgspec.Struct, frozen=True):
     epsilon: float = 0.0
     outside: int = 0
     step: int | None = None
-    attempt: int = 1
-    epoch: int = 0
-    epochs: int = 0
     indices: list[int] = []
     random: bool = False
     metrics: list[tuple[str, float, int]] = []
@@ -68,9 +64,6 @@ class Line(msgspec.Struct, frozen=True):
 class Step:
     """One optimizer step on all replicas."""
 
-    attempt: int = 1
-    epoch: int = 0
-    epochs: int = 0
     indices: list[int] = field(default_factory=list)  # ascending
     random: bool = False
     # (value, examples, rank)
@@ -132,7 +125,6 @@ def _take(run: Run, line: Line, rank: int) -> None:
     for name, value, weight in line.metrics:
         step.metrics.setdefault(name, []).append((value, weight, rank))
     if rank == 0:
-        step.attempt, step.epoch, step.epochs = line.attempt, line.epoch, line.epochs
         step.rates += line.rates
         # For a step before a restart: what was restored, with its original gradients.
         gradients = {

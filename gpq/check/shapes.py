@@ -39,6 +39,11 @@ class Shape:
         return self.micros > 1 or self.sample or self.replicas > 1
 
     @property
+    def restarts(self) -> list[int]:
+        """The steps done before each start but the first."""
+        return [attempt.begin for attempt in self.attempts[1:]]
+
+    @property
     def replicas(self) -> int:
         return max(attempt.replicas for attempt in self.attempts)
 

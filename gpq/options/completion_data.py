@@ -51,6 +51,7 @@ GRAMMAR: dict[str, tuple[str, dict[str, tuple[str, str]]]] = {
             "--setup": ("Run this once per server before the first start. Jobs get the variables it exports.", "any"),
             "--snapshot": ("Run the code as it is now, even if you edit it later.", ""),
             "--check": ("Run `gpq check` on the script first, unless its verdict is known. Nothing is queued if the script fails.", ""),
+            "--no-check": ("Run no `gpq check` first, whatever config.toml says.", ""),
             "--hold": ("Queue the job held.", ""),
             "--wait": ("Wait until the job has ended, and exit with its code.", ""),
             "--dry-run": ("Say what would happen, without queueing anything.", ""),

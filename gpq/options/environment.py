@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from gpq.errors import UsageError
 from gpq.outward import CERTIFICATES, PROXIES, SECRET
+from gpq.source import Script, text_of
 
 if TYPE_CHECKING:
     from gpq.config import NodeConfig
@@ -36,8 +37,6 @@ PREFIXES = (
 OF_GPQ = ("CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER")  # decided where the job runs
 DEFAULTS = "GPQ_DEFAULTS"  # as wire.ENV_DEFAULTS, which a plain command does not import
 PASSWORD = re.compile(r"//[^/]*@")  # a password in the value of a proxy
-USES_TORCH = re.compile(rb"^(?:import|from)\s+(?:torch|gpq_agent)\b", re.MULTILINE)
-MOST_READ = 1 << 20  # bytes of a script
 
 
 def kept(environ: dict[str, str], explicit: dict[str, str]) -> dict[str, str]:
@@ -82,12 +81,7 @@ def attributes() -> AttributesMessage:
 def modules(script: str, least: int) -> list[str]:
     """The modules that a script needs: torch, if it imports it, uses gpq's library, or has several
     replicas."""
-    try:
-        with open(script, "rb") as stream:
-            text = stream.read(MOST_READ)
-    except OSError:
-        text = b""  # the start reports it
-    return ["torch"] if least > 1 or USES_TORCH.search(text) else []
+    return ["torch"] if least > 1 or Script(text_of(script)).imports_torch() else []
 
 
 def _has_servers() -> bool:

@@ -6,17 +6,15 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 
+from gpq import source
 from gpq.options.parsing import standard_input
 from gpq.outward import PROXIES, SECRET
 from gpq.rpc.protocol import LIKE_SLURM
 from gpq.rpc.requests import SpecMessage
 
-# limits for the files of a project: number, bytes, folders below its own
-MOST_FILES, MOST_BYTES, DEEPEST = 200, 2 << 20, 2
 SHOWN = 6
-READ = (".py", ".sh", ".bash", ".toml", ".txt", ".cfg", ".yaml", ".yml", ".ipynb")
 # Variables of each service, and the words in code that show its use. Libraries that report to it by
 # themselves count.
 SERVICES = (
@@ -70,7 +68,7 @@ def notes(built: SpecMessage, environ: Mapping[str, str]) -> list[str]:
         *_missing_functions(built, environ, text),
         *_gpus(built, environ, text),
         *_slurm(built, text),
-        *_variables(built, environ),
+        *_variables(built, environ, text),
     ]
 
 
@@ -98,9 +96,9 @@ def _gpus(built: SpecMessage, environ: Mapping[str, str], text: str) -> Iterator
             " it sees its own as 0, 1 and so on"
         )
     elif VISIBLE in built.env or (VISIBLE in environ and "GPQ_JOB_ID" not in environ):
-        source = "--env" if VISIBLE in built.env else "your shell"
+        origin = "--env" if VISIBLE in built.env else "your shell"
         yield (
-            f"{VISIBLE} of {source} has no effect, because gpq chooses the GPUs: --gpus says how"
+            f"{VISIBLE} of {origin} has no effect, because gpq chooses the GPUs: --gpus says how"
             " many, --gpu-type of which type"
         )
 
@@ -114,74 +112,47 @@ def _slurm(built: SpecMessage, text: str) -> Iterator[str]:
         )
 
 
-def _variables(built: SpecMessage, environ: Mapping[str, str]) -> list[str]:
-    names = found(built, environ)
+def _variables(built: SpecMessage, environ: Mapping[str, str], text: str) -> Iterator[str]:
+    names = _missing(built, environ, text)
     if not names or not _wanted():
-        return []
+        return
     more = [f"{len(names) - SHOWN} others"] if len(names) > SHOWN else []
     phrases = [*names[:SHOWN], *more]
-    enumeration = (
-        phrases[0] if len(phrases) == 1 else f"{', '.join(phrases[:-1])} and {phrases[-1]}"
-    )
-    stay = (
-        "is not passed on, but the job seems to use it"
-        if len(names) == 1
-        else "are not passed on, but the job seems to use them"
-    )
-    send = " ".join(f"--env {name}" for name in names[:SHOWN])
-    return [
-        f"{enumeration} {stay}. Pass {'it' if len(names) == 1 else 'them'} on with {send},"
+    listing = " and ".join(filter(None, [", ".join(phrases[:-1]), phrases[-1]]))
+    stay, them = "is not passed on, but the job seems to use it", "it"
+    if len(names) > 1:
+        stay, them = "are not passed on, but the job seems to use them", "them"
+    yield (
+        f"{listing} {stay}. Pass {them} on with"
+        f" {' '.join(f'--env {name}' for name in names[:SHOWN])},"
         " or set note_env = false in config.toml to turn this note off"
-    ]
+    )
 
 
-def found(built: SpecMessage, environ: Mapping[str, str]) -> list[str]:
+def _missing(built: SpecMessage, environ: Mapping[str, str], own_text: str) -> list[str]:
     """Names, sorted. Variables of a service that the code or its project uses. Other secrets that
     either names. Anything else that the named files themselves read. A proxy with a password in it,
     because libraries read proxies by themselves."""
-    candidates = _candidates(built, environ)
-    if not candidates:
-        return []
-    paths, own_text = list(_named(built)), _own_text(built)
-    any_service = re.compile("|".join(names for names, _ in SERVICES))
-    service_names = [name for name in candidates if any_service.match(name)]
-    of_service = _with_their_words(service_names)
-    secrets = [name for name in candidates if SECRET.search(name)]
-    project_text = "\n".join(_project(built, paths)) if of_service or secrets else ""
-    all_text = f"{own_text}\n{project_text}"
-    used_names = {name for name, words in of_service if re.search(words, all_text, re.IGNORECASE)}
-    used_names |= (
-        _read_in(all_text, secrets)
-        | _read_in(own_text, candidates)
-        | PROXIES.intersection(candidates)
-    )
-    return sorted(used_names - _set_in(own_text, used_names))
-
-
-def _own_text(built: SpecMessage) -> str:
-    """Of the words, the files among them, and what comes on stdin."""
-    words = [*built.argv, built.setup]
-    return "\n".join([*map(_text, _named(built)), *words, *standard_input.texts()])
-
-
-def _with_their_words(names: Sequence[str]) -> list[tuple[str, str]]:
-    """Each with the pattern of the words that show that code uses its service."""
-    return [
-        (name, words) for name in names for pattern, words in SERVICES if re.match(pattern, name)
-    ]
-
-
-def _candidates(built: SpecMessage, environ: Mapping[str, str]) -> list[str]:
-    """Variables that are set here, are not passed on, and do not belong to the shell or the
-    machine."""
-    return [
+    names = {
         name
         for name, value in environ.items()
         if value
         and name not in built.env
         and re.fullmatch(NAME, name)
         and not re.fullmatch(NOT_MEANT, name)
+    }
+    service_words = [
+        (name, words) for name in names for pattern, words in SERVICES if re.match(pattern, name)
     ]
+    secrets = {name for name in names if SECRET.search(name)}
+    all_text = own_text
+    if service_words or secrets:
+        folders = [*map(os.path.dirname, _named(built)), built.cwd]
+        all_text = "\n".join([own_text, *source.project_texts(folders)])
+    used = {name for name, words in service_words if re.search(words, all_text, re.IGNORECASE)}
+    used |= source.names_read(all_text, secrets) | source.names_read(own_text, names)
+    used |= PROXIES & names
+    return sorted(used - source.names_set(own_text, used))
 
 
 def _wanted() -> bool:
@@ -194,72 +165,17 @@ def _wanted() -> bool:
         return True
 
 
-def _read_in(text: str, names: Sequence[str]) -> set[str]:
-    """Names in quotes, or after a `$`."""
-    if not names:
-        return set()
-    return set(re.findall(rf"(?:[\"']|\$\{{?)({'|'.join(map(re.escape, names))})\b", text))
+def _named(built: SpecMessage) -> list[str]:
+    """Files among the words of the command, but no large ones of data."""
+    paths = [os.path.join(built.cwd, word) for word in built.argv]
+    return [
+        path
+        for path in filter(os.path.isfile, paths)
+        if path.endswith(source.ENDINGS) or os.path.getsize(path) < source.MOST_READ
+    ]
 
 
-def _set_in(text: str, names: set[str]) -> set[str]:
-    """Names to which the code assigns a value."""
-    return {
-        name
-        for name in names
-        if re.search(rf"(?m)(?:^|[\s;]){name}=|[\"']{name}[\"']\]\s*=(?!=)", text)
-    }
-
-
-def _named(built: SpecMessage) -> Iterator[str]:
-    """Files among the words of the command."""
-    for word in built.argv:
-        path = os.path.join(built.cwd, word)
-        if (
-            "\0" not in path
-            and os.path.isfile(path)
-            and (word.endswith(READ) or os.path.getsize(path) < MOST_BYTES)
-        ):
-            yield path
-
-
-def _project(built: SpecMessage, paths: Sequence[str]) -> Iterator[str]:
-    """Text of the folders of these files and of the working directory, but of no home directory or
-    root."""
-    excluded_folders = {os.path.expanduser("~"), "/", *os.environ.get("PATH", "").split(os.pathsep)}
-    folders = dict.fromkeys([*(os.path.dirname(path) for path in paths), built.cwd])
-    files, size = 0, 0
-    for folder in folders:
-        if os.path.realpath(folder) in excluded_folders or folder in excluded_folders:
-            continue
-        for path in _files(folder):
-            files, size = files + 1, size + os.path.getsize(path)
-            if files > MOST_FILES or size > MOST_BYTES:
-                return
-            yield _text(path)
-
-
-def _files(folder: str) -> Iterator[str]:
-    depth = folder.rstrip(os.sep).count(os.sep)
-    for path, below, names in os.walk(folder):
-        if "pyvenv.cfg" in names:
-            below[:] = []
-            continue
-        deep = path.count(os.sep) - depth >= DEEPEST
-        below[:] = (
-            []
-            if deep
-            else sorted(name for name in below if not name.startswith((".", "__", "node_modules")))
-        )
-        for name in sorted(names):
-            full = os.path.join(path, name)
-            if name.endswith(READ) and os.path.isfile(full) and os.path.getsize(full) < MOST_BYTES:
-                yield full
-
-
-def _text(path: str) -> str:
-    try:
-        with open(path, "rb") as stream:
-            head = stream.read(MOST_BYTES)
-    except OSError:
-        return ""
-    return "" if b"\0" in head[:4096] else head.decode("utf-8", "replace")
+def _own_text(built: SpecMessage) -> str:
+    """Of the words, the files among them, and what comes on stdin."""
+    files = map(source.text_of, _named(built))
+    return "\n".join([*files, *built.argv, built.setup, *standard_input.texts()])

@@ -7,16 +7,12 @@ import os
 import shlex
 
 from gpq.check import keeping
+from gpq.check.hints import hints
 from gpq.options import job_spec
 from gpq.options.submit_texts import SubmitTexts
 from gpq.rpc.placeholders import filled
 from gpq.rpc.requests import ArrayMessage, ProofMessage, SpecMessage
-
-LIBRARY, EPOCHS = (
-    "gpq_agent",
-    ".epochs(",
-)  # words of scripts that use the library, and that may leave its epochs
-MOST_READ = 1 << 20  # characters of a script
+from gpq.source import Script, text_of
 
 
 def of(
@@ -26,30 +22,26 @@ def of(
     first job."""
     if built.level != "script" or not texts.words:
         return None, []
-    script = os.path.join(job_spec.directory(texts.cwd), os.path.expanduser(texts.words[0]))
     arguments = first_arguments(texts, array)
     line = shlex.join([texts.words[0], *arguments])
-    verdict = keeping.kept(script, arguments)
+    verdict = keeping.kept(_path(texts), arguments)
     may_be_resized = built.max_gpus != built.min_gpus and not built.rigid
-    text = _text(script) if may_be_resized or verdict is not None else ""
-    remarks = hints(text) if EPOCHS in text else []
+    if verdict is None and not may_be_resized:
+        return None, []
+    script = script_of(texts)
+    remarks = hints(script)
     if verdict is None:
-        if may_be_resized and LIBRARY in text:
-            remarks += [
+        if script.uses_library():
+            remarks.append(
                 "gpq has not checked this script yet:"
                 f" `gpq check {line}` tests whether it trains the same on any number of GPUs"
-            ]
+            )
         return None, remarks
     changed = keeping.changed(verdict)
     if changed:
-        name = os.path.relpath(changed, os.path.dirname(os.path.realpath(script)))
-        return None, [
-            *remarks,
-            (
-                f"{name} has changed since the last check of this script: run `gpq check {line}`"
-                " again"
-            ),
-        ]
+        name = os.path.relpath(changed, os.path.dirname(os.path.realpath(_path(texts))))
+        remark = f"{name} has changed since the last check of this script"
+        return None, [*remarks, f"{remark}: run `gpq check {line}` again"]
     from gpq.check.proofs import proof
 
     result = proof(verdict)
@@ -59,25 +51,18 @@ def of(
     return result, [*remarks, f"{words} {', '.join(result.lost)}: see `gpq check --last {line}`"]
 
 
+def script_of(texts: SubmitTexts) -> Script:
+    """The submitted script, without text if it cannot be read."""
+    return Script(text_of(_path(texts)))
+
+
+def _path(texts: SubmitTexts) -> str:
+    return os.path.join(job_spec.directory(texts.cwd), os.path.expanduser(texts.words[0]))
+
+
 def first_arguments(texts: SubmitTexts, array: ArrayMessage | None) -> list[str]:
     """The arguments of the script, for an array those of its first job."""
     values = {}
     if array is not None:
         values = {"index": str(array.indices[0]), **(array.params or [{}])[0]}
     return [filled(word, values) for word in texts.words[1:]]
-
-
-def hints(text: str) -> list[str]:
-    """A hint about what a script forgets at a restart. Few loops have such parts, so only they cost
-    the time to parse."""
-    from gpq import lint
-
-    return lint.hints(text)
-
-
-def _text(script: str) -> str:
-    try:
-        with open(script, encoding="utf-8", errors="replace") as stream:
-            return stream.read(MOST_READ)
-    except OSError:
-        return ""

@@ -87,8 +87,11 @@ def _settled(
 ) -> ResolvedOptions:
     fields = dict(fields)
     how = {key: bool(fields.pop(key, False)) for key in HOW}
-    if black_box and how["check"]:
-        raise job_spec.refused_option("--check")
+    checks = [BY_NAME[name].flag for name in ("check", "no_check") if how[name]]
+    if black_box and checks:
+        raise job_spec.refused_option(checks[0])
+    if len(checks) > 1:
+        raise UsageError(f"{' and '.join(checks)} exclude each other", "use one of them")
     if fields.get("setup") and fields.get("env"):
         notes += _not_in_setup(fields["env"])
     return ResolvedOptions(SubmitTexts(words=words, black_box=black_box, **fields), how, notes)
@@ -217,7 +220,7 @@ def _own_lines(script: script_directives.Script) -> tuple[dict[str, Any], list[s
             line is None
             or line.words
             or line.black_box
-            or {"check", "json", "dry_run"} & set(line.fields)
+            or {"check", "no_check", "json", "dry_run"} & set(line.fields)
         ):
             raise UsageError(
                 f"{where}: {' '.join(words)[:80]}: not an option of a job",

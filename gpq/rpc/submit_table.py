@@ -164,6 +164,8 @@ OPTIONS = (
     Option("check", "flag",
            "Run `gpq check` on the script first, unless its verdict is known. Nothing is queued if"
            " the script fails.", part="call", scripts_only=True),
+    Option("no_check", "flag", "Run no `gpq check` first, whatever config.toml says.",
+           part="call", scripts_only=True),
     Option("hold", "flag", "Queue the job held.", part="call"),
     Option("wait", "flag", "Wait until the job has ended, and exit with its code.", part="call"),
     Option("dry_run", "flag", "Say what would happen, without queueing anything.", part="call"),

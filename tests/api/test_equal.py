@@ -66,6 +66,7 @@ FORM = {"json", "color", "csv", "html", "raw"}  # options that choose how to pri
 NO_OPTION = {
     ("submit", "wait"): "Job.wait",
     ("submit", "check"): "for a person, who reads the verdict",
+    ("submit", "no_check"): "only the command checks",
     ("cancel", "yes"): "gpq asks nobody",
     ("top", "once"): "there is one answer",
     ("top", "interval"): "there is one answer",

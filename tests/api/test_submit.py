@@ -136,7 +136,7 @@ def test_submit_has_every_option_of_the_command_with_its_name_and_default() -> N
     parameters = inspect.signature(api.submit).parameters
     here = set(parameters) - {"script", "command"}
     several = {"array", "sweep", "sweep_file"}  # only in gpq.submit_array
-    assert here == typed - several - {"check", "wait", "json"}, "only a command checks, and Job.wait waits"
+    assert here == typed - several - {"check", "no_check", "wait", "json"}, "only a command checks, and Job.wait waits"
     assert set(Options.__annotations__) == here - {"hold", "dry_run"}
     assert set(Options.__annotations__) | several <= set(options.READERS)
     assert several < set(inspect.signature(api.submit_array).parameters)

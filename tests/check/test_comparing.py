@@ -14,6 +14,7 @@ from gpq.check.judgement.judge import Judge
 from gpq.check.judgement.sketches import apart
 from gpq.check.records import GRADIENT, Facts, Run, Step
 from gpq.check.shapes import Shape
+from gpq.source import Script
 
 STEPS = 6
 BODY = ("first.weight", "second.weight")
@@ -232,14 +233,13 @@ def test_a_guess_depends_on_the_first_difference_and_on_the_script() -> None:
     wrong = trained(lambda _, each: {name: value.roll(1, 0) for name, value in each.items()}, seed=2)
     shape = Shape("accumulating", micros=3, freedoms=("accumulate",))
 
-    def guessed(run: Run, script: str = "", **facts: list[str]) -> str:
-        judged.reference.facts = Facts(loader=True, **facts)  # type: ignore[arg-type]
-        return guess(Case(judged, shape, run, judged.judge(run), script)).code
+    def guessed(run: Run, script: str = "") -> str:
+        return guess(Case(judged, shape, run, judged.judge(run), Script(script))).code
 
-    assert guessed(tripled, "clip_grad_norm_(p, 1)") == "scaled-loss"
-    assert guessed(wrong, "clip_grad_norm_(p, 1)", batch_norms=["norm"]) == "batch-norm"
-    assert guessed(wrong, "x\ntorch.nn.utils.clip_grad_norm_(p, 1)") == "own-clip"
-    assert guessed(wrong, "job.clip_grad_norm_(1)\nloss = cross_entropy(x, y, ignore_index=0)") == "token-loss"
-    assert guessed(wrong, "job.clip_grad_norm_(1)  # not clip_grad_norm_(p)") == "by-pass"
+    assert guessed(tripled, "loss = cross_entropy(x, y, ignore_index=0)") == "scaled-loss"
+    for loss in ("cross_entropy(x, y, ignore_index=0)", "mse_loss(x, y, reduction='sum')", "each.sum() / count"):
+        assert guessed(wrong, f"x\nloss = {loss}") == "token-loss", loss
+    for loss in ("each.sum(1) / 7", "mse_loss(x, y)  # ignore_index=0", "mse_loss("):
+        assert guessed(wrong, f"torch.nn.utils.clip_grad_norm_(p, 1)\nloss = {loss}") == "by-pass", loss
     judged.reference.steps[1].random = True
     assert guessed(wrong) == "random"

@@ -8,11 +8,10 @@ import os
 from pathlib import Path
 
 import pytest
-from gpq_agent import wire
 
 from gpq import paths
 from gpq.check import keeping
-from gpq.check.proofs import FREEDOMS, proof
+from gpq.check.proofs import proof
 
 ACCUMULATING, SPLIT, TWO, BOTH, RESUMED = (
     "accumulating",
@@ -64,7 +63,6 @@ def test_a_freedom_is_open_if_all_its_shapes_are_the_same_and_lost_otherwise(
 
 
 def test_an_unreadable_verdict_proves_nothing() -> None:
-    assert FREEDOMS == wire.FREEDOMS
     for content in ({}, {"shapes": 3}, {"shapes": [3, {"shape": "of a later version", "verdict": "same"}]}):
         assert proof(content) is None  # type: ignore[arg-type]
     own_loop = {"shapes": [{"shape": TWO, "verdict": "same"}]}

@@ -2,7 +2,7 @@
 
 PROVEN: `gpq check` finds them, in these shapes of the table. `make planted` compares each with its verdict. HINTED:
 a restart resets a value by which they end, later than a check looks, or an average or a scale that no check compares.
-`gpq submit` sees it in their source, and `tests/test_lint.py` tests the hints.
+`gpq submit` sees it in their source, and `tests/check/test_hints.py` tests the hints.
 """
 
 ALL = ("accumulate", "split", "two", "two-acc", "resize")

@@ -80,6 +80,7 @@ GROUPS = (
         (
             *LIBRARY,
             "gpq/check",
+            "gpq/source.py",
             "gpq/cli/jobs/check.py",
             "gpq/cli/shared/check_run.py",
             "gpq/cli/submit/check_first.py",

@@ -2,6 +2,19 @@
 
 from typing import Any, Dict, List, NamedTuple, Optional
 
+# Habits that the library reports and `gpq check` guesses: what the loop does, and the cure.
+HABIT_WORDS = {
+    "own-rate": (
+        "the loop sets the learning rate by its own count",
+        "compute it from job.step, or give job.prepare() a scheduler",
+    ),
+    "state-in-pieces": (
+        "something that job.state() keeps ({}) changes in every micro-batch instead of once per "
+        "step",
+        "update it only when job.at_step is true",
+    ),
+}
+
 
 class CheckOrder(NamedTuple):
     """The shape in which to train the script for a few steps, and where to write the results.
@@ -30,9 +43,6 @@ class CheckStep(NamedTuple):
     """What rank `rank` did in one step. From rank 0 also the result."""
 
     step: int  # done so far
-    attempt: int
-    epoch: int
-    epochs: int  # the argument of job.epochs(). 0: the loop is outside it
     indices: List[int]  # the examples of this rank
     random: bool  # the body of the loop drew random numbers
     # [name, value, number of examples behind it, or 0 if it was logged outside the loop]

@@ -5,31 +5,73 @@ gpq shows it as a guess. What the library itself reports is not a guess and come
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable
 from dataclasses import dataclass
 
-from gpq.check.judgement.habit_words import habit
+from gpq_agent import wire
+
 from gpq.check.judgement.judge import Finding, Judge
 from gpq.check.records import Run
 from gpq.check.shapes import Shape
 from gpq.check.verdict import FoundHabit
+from gpq.source import Script
 
-LINES = (  # patterns in a script, the most suspicious first
-    ("token-loss", re.compile(r"ignore_index|reduction\s*=\s*[\"']sum[\"']|\.sum\(\)\s*/")),
-    (
-        "hand-gradient",
-        re.compile(r"\.grad\b\s*(?:[-+*/]?=|\.(?:data|add_|mul_|div_|clamp_|copy_|zero_))"),
-    ),
-    ("own-clip", re.compile(r"(?<!job\.)\bclip_grad_(?:norm|value)_\(")),
-)
-
-
+# code -> what the loop does, and the cure
+# fmt: off
+WORDS = {
+    **wire.HABIT_WORDS,
+    "not-reproducible": (
+        "two runs in the same shape differ, so something is not seeded",
+        "seed everything random, and call torch.use_deterministic_algorithms(True)"),
+    "own-loader": (
+        "optimizer.step() runs outside the loop over job.loader(), so every replica trains on all"
+        " of the data",
+        "take the batches from job.loader()"),
+    "samples": (
+        "the examples of a step depend on the shape, so the script has its own order or loader",
+        "take the batches from job.loader(), in its order"),
+    "forgotten-scheduler": (
+        "the learning rate starts again after a restart, because its scheduler or count is in no"
+        " checkpoint",
+        "call job.prepare(model, optimizer, scheduler)"),
+    "random": (
+        "the loop draws random numbers for a whole batch, so they differ in parts of it",
+        "draw them per example in the data set, or leave them if only their distribution matters"),
+    "mixed": (
+        "the loss mixes the examples of a batch, so a part of a batch has another loss",
+        "if you want this (contrastive losses, mixup), use one replica and a max_local_batch that"
+        " fits the whole batch"),
+    "scaled-loss": (
+        "the loop scales the loss itself, so the gradient of a step is too large by the number of"
+        " its parts",
+        "make the loss a mean over the examples of the batch that the loop gets, because gpq weighs"
+        " the parts"),
+    "token-loss": (
+        "the loss is not a mean over examples (line {})",
+        "call job.weigh(tokens) before backward(), or use a mean over the examples that the loop"
+        " gets, padding included"),
+    "not-kept": (
+        "a restart changes {}",
+        "use job.state(thing) for everything that must survive a restart"),
+    "forgotten-copy": (
+        "job.state() was not given a copy of the model's weights, so a restart resets it",
+        "call job.state(copy), and update the copy only when job.at_step is true"),
+    "replicas-apart": (
+        "replicas do not train alike: a scheduler ({}) gets a value that each replica computes from"
+        " its own examples",
+        "give the scheduler the same metric on all replicas, computed over all of the data, such as"
+        " a validation loss"),
+    "by-pass": (
+        "the loop does something in every pass that it should do once per step, or its loss is not"
+        " a mean over examples",
+        "do it only when job.at_step is true, count steps with job.step, and call job.weigh(tokens)"
+        " if the loss is a mean over tokens"),
+}
+# fmt: on
 NEAR = 0.1  # parts of a batch may be uneven
 PLAINER = {  # a habit -> habits that it may be mistaken for
     "own-rate": ("forgotten-scheduler",),
-    "scaled-loss": ("own-clip", "hand-gradient", "token-loss", "by-pass"),
-    "state-in-pieces": ("forgotten-copy", "not-kept"),
+    "scaled-loss": ("token-loss", "by-pass"),
+    "state-in-pieces": ("not-kept",),
 }
 
 
@@ -41,69 +83,65 @@ class Case:
     shape: Shape
     run: Run
     finding: Finding
-    script: str  # its text
+    script: Script
     reproducible: bool | None = None
 
 
 def guess(case: Case) -> FoundHabit:
-    """The first rule that fits."""
-    for rule in RULES:
-        suspicion = rule(case)
-        if suspicion is not None:
-            return suspicion
-    raise AssertionError("the last rule always fits")
+    return _of_inputs(case) or _of_state(case) or _of_loss(case)
 
 
-def _unseeded(case: Case) -> FoundHabit | None:
+def _of_inputs(case: Case) -> FoundHabit | None:
+    """What differs no later than anything that follows from it: examples, learning rates, random
+    numbers."""
+    finding = case.finding
     if case.reproducible is False:
         return habit("not-reproducible")
-    return None
-
-
-def _rates(case: Case) -> FoundHabit | None:
-    """Learning rates that differ no later than anything that follows from them."""
-    finding = case.finding
-    if finding.rates is None or finding.rates != finding.step:
-        return None
-    if finding.uneven:
-        return habit("by-pass")
-    restarts = [attempt.begin + 1 for attempt in case.shape.attempts[1:]]
-    if finding.rates in restarts:
-        return habit("forgotten-scheduler")
-    return habit("own-rate")
-
-
-def _hand_accumulation(case: Case) -> FoundHabit | None:
-    steps = [step for number, step in sorted(case.judge.reference.steps.items()) if number]
-    updates = [bool(step.rates) for step in steps]
-    if any(updates) and not all(updates):
-        return habit("hand-accumulation")
-    return None
-
-
-def _samples(case: Case) -> FoundHabit | None:
-    samples = case.finding.samples
-    if samples is not None and samples == case.finding.step:
+    if finding.samples is not None and finding.samples == finding.step:
         return habit("samples")
-    return None
-
-
-def _random(case: Case) -> FoundHabit | None:
+    if finding.rates is not None and finding.rates == finding.step:
+        if finding.uneven:
+            return habit("by-pass")
+        is_restart = finding.rates - 1 in case.shape.restarts
+        return habit("forgotten-scheduler" if is_restart else "own-rate")
     if drawn(case.judge.reference) or drawn(case.run):
         return habit("random")
     return None
 
 
-def _scaled(case: Case) -> FoundHabit | None:
-    """In the first step that differs, all gradients are off by one factor: a number of
-    micro-batches or replicas."""
-    number = case.finding.tensors
-    if number is None:
+def _of_state(case: Case) -> FoundHabit | None:
+    """What differs besides model and optimizer, or as soon as it is restored."""
+    names = [difference.what for difference in case.finding.differences]
+    if not names:
         return None
-    factor = case.judge.factor(number, case.run.steps[number])
-    if factor is not None and any(_is_near(factor, count) for count in _parts(case.shape)):
-        return habit("scaled-loss")
+    if all(name.startswith(("copy ", "user:")) for name in names):
+        if names[0].startswith("copy "):
+            return habit("forgotten-copy")
+        is_in_pieces = case.shape.micros > 1 or case.shape.sample
+        owner = names[0].split(".")[0].removeprefix("user:")
+        return habit("state-in-pieces" if is_in_pieces else "not-kept", owner)
+    if all(name.startswith("scheduler:") for name in names) and case.shape.replicas > 1:
+        return habit("replicas-apart", names[0])
+    if case.finding.tensors in case.shape.restarts:
+        return habit("not-kept", names[0])
     return None
+
+
+def _of_loss(case: Case) -> FoundHabit:
+    if _is_scaled(case):
+        return habit("scaled-loss")
+    if case.judge.rounding.mixed:
+        return habit("mixed")
+    line = case.script.token_loss()
+    return habit("by-pass") if line is None else habit("token-loss", str(line))
+
+
+def _is_scaled(case: Case) -> bool:
+    """In the first step that differs, are all gradients off by one factor, a number of
+    micro-batches or replicas?"""
+    number = case.finding.tensors
+    factor = None if number is None else case.judge.factor(number, case.run.steps[number])
+    return factor is not None and any(_is_near(factor, count) for count in _parts(case.shape))
 
 
 def _parts(shape: Shape) -> set[int]:
@@ -116,59 +154,6 @@ def _parts(shape: Shape) -> set[int]:
 
 def _is_near(factor: float, count: int) -> bool:
     return abs(factor / count - 1) < NEAR or abs(factor * count - 1) < NEAR
-
-
-def _batch_norm(case: Case) -> FoundHabit | None:
-    if case.shape.cut:
-        return batch_norm(case.judge.reference)
-    return None
-
-
-def _kept(case: Case) -> FoundHabit | None:
-    """Something other than model and optimizer: averaged weights, or the script's own state."""
-    names = [difference.what for difference in case.finding.differences]
-    if not names or not all(name.startswith(("copy ", "user:")) for name in names):
-        return None
-    if case.shape.micros > 1 or case.shape.sample:
-        return habit("state-in-pieces", _owner(names[0]))
-    if names[0].startswith("copy "):
-        return habit("forgotten-copy")
-    return habit("not-kept", _owner(names[0]))
-
-
-def _scheduled(case: Case) -> FoundHabit | None:
-    """On several replicas a scheduler differs, and nothing that it could follow from."""
-    names = [difference.what for difference in case.finding.differences]
-    alone = bool(names) and all(name.startswith("scheduler:") for name in names)
-    if alone and case.shape.replicas > 1:
-        return habit("replicas-apart", names[0])
-    return None
-
-
-def _restart(case: Case) -> FoundHabit | None:
-    """The state differs as soon as it is restored."""
-    begins = [attempt.begin for attempt in case.shape.attempts[1:]]
-    if case.finding.tensors in begins and case.finding.differences:
-        return habit("not-kept", case.finding.differences[0].what)
-    return None
-
-
-def _mixed(case: Case) -> FoundHabit | None:
-    if case.judge.rounding.mixed:
-        return habit("mixed")
-    return None
-
-
-def _lines(case: Case) -> FoundHabit | None:
-    for code, pattern in LINES:
-        for number, line in enumerate(case.script.splitlines(), 1):
-            if pattern.search(line.partition("#")[0]):
-                return habit(code, str(number))
-    return None
-
-
-def _by_pass(case: Case) -> FoundHabit | None:
-    return habit("by-pass")
 
 
 def joined(guesses: list[FoundHabit | None]) -> list[FoundHabit | None]:
@@ -187,31 +172,12 @@ def joined(guesses: list[FoundHabit | None]) -> list[FoundHabit | None]:
     ]
 
 
+def habit(code: str, *words: str) -> FoundHabit:
+    """A guess, or a habit that needs none."""
+    message, cure = WORDS[code]
+    return FoundHabit(code, [], message.format(*words), cure)
+
+
 def drawn(run: Run) -> bool:
     """Did the loop body draw random numbers that belong to no example?"""
     return any(step.random for step in run.steps.values())
-
-
-def own_epochs(run: Run) -> bool:
-    """Did the loop start another epoch without job.epochs()?"""
-    later_steps = [step for number, step in run.steps.items() if number and step.epoch > 0]
-    return bool(run.facts and run.facts.loader and later_steps) and all(
-        step.epochs == 0 for step in later_steps
-    )
-
-
-def _owner(name: str) -> str:
-    return name.split(".")[0].removeprefix("user:")
-
-
-RULES: tuple[Callable[[Case], FoundHabit | None], ...] = (
-    _unseeded, _hand_accumulation, _samples, _rates, _random, _scaled, _batch_norm, _kept,
-    _scheduled, _restart, _mixed, _lines, _by_pass,
-)  # fmt: skip
-
-
-def batch_norm(run: Run) -> FoundHabit | None:
-    """If the script has batch norm: part of a batch may be too small for it."""
-    if run.facts is None or not run.facts.batch_norms:
-        return None
-    return habit("batch-norm", ", ".join(run.facts.batch_norms[:2]))

@@ -209,9 +209,7 @@ class Judge:
             and self.rounding.is_steady(name, sketch, number, SIZE)
         ]
         largest = max(distances, default=0.0)
-        if math.isfinite(largest):
-            return largest
-        return None
+        return largest if math.isfinite(largest) else None
 
     def _metrics(self, number: int, step: Step) -> list[str]:
         """Names of metrics whose mean over the examples of the step differs."""
@@ -255,15 +253,11 @@ def _common_factor(candidates: Sequence[float | None]) -> float | None:
         return None
     typical = median(factors)
     is_common = all(abs(factor / typical - 1) < ONE_FACTOR for factor in factors)
-    if is_common:
-        return typical
-    return None
+    return typical if is_common else None
 
 
 def _ratio(distance: float, whole: float) -> float:
-    if whole:
-        return distance / whole
-    return math.inf
+    return distance / whole if whole else math.inf
 
 
 def _source(name: str) -> str:
@@ -291,6 +285,4 @@ def _mean(values: Sequence[tuple[float, int, int]]) -> float | None:
     if weight:
         return sum(value * count for value, count, _ in values) / weight
     logged_values = [value for value, _, rank in values if rank == 0]
-    if logged_values:
-        return logged_values[-1]
-    return None
+    return logged_values[-1] if logged_values else None

@@ -86,9 +86,7 @@ class Rounding:
         finite_values = [value for value in values if value is not None]
         if expected is not None and finite_values:
             return max(finite_values, key=lambda value: abs(value - expected))
-        if values:
-            return None
-        return expected
+        return None if values else expected
 
     def _noise(self, name: str, expected: Sketch, number: int) -> float:
         if self.mixed:
@@ -105,9 +103,7 @@ class Rounding:
 
     def _moved(self, name: str, expected: Sketch) -> float:
         start = self._reference.steps[min(self._reference.steps)].tensors.get(name)
-        if start is None:
-            return norm(expected)
-        return apart(start, expected)
+        return norm(expected) if start is None else apart(start, expected)
 
     def _shares(self, number: int) -> dict[str, float]:
         """For each tensor that moved: how far another order takes it at most, relative to the
@@ -123,9 +119,7 @@ class Rounding:
 
 
 def _typical(shares: Collection[float]) -> float:
-    if shares:
-        return median(shares)
-    return 0.0
+    return median(shares) if shares else 0.0
 
 
 def _first_reordered(shares: Mapping[int, Mapping[str, float]]) -> int | None:
@@ -134,18 +128,14 @@ def _first_reordered(shares: Mapping[int, Mapping[str, float]]) -> int | None:
     for number, share_by_name in shares.items():
         gradients = [share for name, share in share_by_name.items() if name.startswith(GRADIENT)]
         if gradients:
-            if median(gradients) > MOVED:
-                return number
-            return None
+            return number if median(gradients) > MOVED else None
     return None
 
 
 def _half_epsilon(run: Run, exact: bool) -> float:
     """Machine epsilon of the coarsest half type, 0 if everything is in full precision."""
     half = max(run.epsilon, _weight_epsilon(run), 0.0)
-    if half or exact:
-        return half
-    return BFLOAT16
+    return half if half or exact else BFLOAT16
 
 
 def _weight_epsilon(run: Run) -> float:

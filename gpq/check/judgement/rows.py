@@ -5,23 +5,23 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import msgspec
+from gpq_agent import wire
 
-from gpq.check.judgement.guesses import Case, batch_norm, guess, joined, own_epochs
-from gpq.check.judgement.habit_words import habit
+from gpq.check.judgement.guesses import Case, guess, habit, joined
 from gpq.check.judgement.judge import Finding, Judge
 from gpq.check.records import Run, Told
 from gpq.check.replicas.courses import ShapeRun, last_lines
 from gpq.check.shapes import Shape
 from gpq.check.verdict import DIFFERS, FAILED, SAME, TOLD, FoundHabit, ShapeView
+from gpq.source import Script
 
-FREEDOMS = ("accumulate", "split", "resize", "retune")
 ORDER = "order of examples"  # it matters in one replica, so part of a batch is never like the whole
 
 
 def rows(
-    judge: Judge, pairs: Sequence[tuple[ShapeRun, Run]], script: str, reproducible: bool | None
+    judge: Judge, pairs: Sequence[tuple[ShapeRun, Run]], script: Script, reproducible: bool | None
 ) -> list[ShapeView]:
-    """The table. `script`: its text. `reproducible`: do two runs of the reference agree? None if
+    """The table. `reproducible`: do two runs of the reference agree? None if
     nobody checked."""
     table = [_row(judge, course, run, script, reproducible) for course, run in pairs]
     guesses = joined([row.habit if row.verdict == DIFFERS else None for row in table])
@@ -32,7 +32,7 @@ def rows(
 
 
 def _row(
-    judge: Judge, course: ShapeRun, run: Run, script: str, reproducible: bool | None
+    judge: Judge, course: ShapeRun, run: Run, script: Script, reproducible: bool | None
 ) -> ShapeView:
     """Compare one shape with the reference. A habit reported in the reference applies to all
     shapes, because every job starts like it. A suspected habit counts only if the shape differs,
@@ -49,7 +49,7 @@ def _row(
 
 
 def _compared(
-    judge: Judge, course: ShapeRun, run: Run, script: str, reproducible: bool | None
+    judge: Judge, course: ShapeRun, run: Run, script: Script, reproducible: bool | None
 ) -> ShapeView:
     shape = course.shape
     if course.failed:
@@ -79,8 +79,6 @@ def _difference(case: Case) -> tuple[int | None, str, FoundHabit | None]:
     ordered = case.judge.rounding.ordered
     if ordered is not None and case.reproducible and case.shape.cut:
         return ordered, ORDER, habit("mixed")
-    if len(case.shape.attempts) > 1 and own_epochs(case.run):
-        return case.shape.attempts[1].begin, "epochs left", habit("own-epochs")
     return None, "", None
 
 
@@ -133,7 +131,7 @@ def _against(shape: Shape, habits_by_code: dict[str, Told]) -> FoundHabit | None
 
 
 def _view(told_habit: Told) -> FoundHabit:
-    freedoms = [freedom for freedom in FREEDOMS if freedom in told_habit.freedoms]
+    freedoms = [freedom for freedom in wire.FREEDOMS if freedom in told_habit.freedoms]
     return FoundHabit(
         told_habit.code[:100], freedoms, told_habit.message[:500], told_habit.cure[:500]
     )
@@ -141,8 +139,7 @@ def _view(told_habit: Told) -> FoundHabit:
 
 def _failed(judge: Judge, course: ShapeRun, problem: str) -> ShapeView:
     log = course.log or str(course.log_of(0))
-    cause = batch_norm(judge.reference) if course.shape.cut and course.failed else None
-    return ShapeView(course.shape.name, FAILED, None, None, "", cause, [], problem[:500], log)
+    return ShapeView(course.shape.name, FAILED, None, None, "", None, [], problem[:500], log)
 
 
 def _what(finding: Finding) -> str:

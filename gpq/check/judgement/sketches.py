@@ -15,22 +15,16 @@ def apart(first: Sketch, second: Sketch) -> float:
     pairs = _finite_pairs(first, second)
     if pairs and len(first) == len(second):
         return math.sqrt(sum((a - b) ** 2 for a, b in pairs) / len(pairs))
-    if first == second:
-        return 0.0
-    return math.inf
+    return 0.0 if first == second else math.inf
 
 
 def norm(sketch: Sketch) -> float:
-    if not sketch:
-        return 0.0
-    return sketch[0] or 0.0
+    return (sketch[0] or 0.0) if sketch else 0.0
 
 
 def epsilon(sketch: Sketch) -> float:
     """The machine epsilon of the tensor's type."""
-    if len(sketch) < 2:
-        return 0.0
-    return sketch[1] or 0.0
+    return (sketch[1] or 0.0) if len(sketch) > 1 else 0.0
 
 
 def one_factor(first: Sketch, second: Sketch) -> float | None:

@@ -17,8 +17,8 @@ import gpq_agent
 import msgspec
 from gpq_agent import wire
 
-from gpq import lint
 from gpq.check import keeping
+from gpq.check.hints import hints
 from gpq.check.judgement import rows as judgement
 from gpq.check.judgement.guesses import drawn
 from gpq.check.judgement.judge import Judge
@@ -31,6 +31,7 @@ from gpq.check.replicas.runner import Program, Runner
 from gpq.check.shapes import AGAIN, REFERENCE, REPLICAS, ROUNDING, Shape, compared
 from gpq.check.verdict import FAILED, ShapeView, Verdict
 from gpq.errors import GpqError, Refused, TimedOut
+from gpq.source import Script, text_of
 
 THREADS = 4  # cores per thread of a process beyond the first
 SHOWN = 10  # names of files
@@ -59,7 +60,7 @@ class Trial:
     reorderings: list[Run]
     runs: list[Run]
     rows: list[ShapeView]
-    text: str  # the text of the script
+    script: Script
     failure: str
     writes: list[str]
 
@@ -100,16 +101,16 @@ def _trial(
     reproducible = None
     if judge.rounding.mixed and not drawn(reference):
         reproducible = _is_reproducible(judge, request, runner, deadline, on_end)
-    text = Path(request.script).read_text("utf-8", "replace")
+    script = Script(text_of(request.script))
     has_own_loop = reference.facts is not None and not reference.facts.loader
     pairs = [
         (course, run)
         for course, run in zip(courses[1 + len(ROUNDING) :], runs, strict=True)
         if not has_own_loop or _suits_own_loop(course.shape)
     ]
-    rows = judgement.rows(judge, pairs, text, reproducible)
+    rows = judgement.rows(judge, pairs, script, reproducible)
     writes = _writes(courses[0].folder, request.cwd)
-    return Trial(judge, reorderings, runs, rows, text, failure, writes)
+    return Trial(judge, reorderings, runs, rows, script, failure, writes)
 
 
 def _is_reproducible(
@@ -148,7 +149,7 @@ def _verdict(
             *judgement.doubts([reference, *trial.runs], rows),
             *trial.writes,
             *dict.fromkeys(line for run in trial.runs for line in run.side_effects),
-            *lint.hints(trial.text),
+            *hints(trial.script),
             *remarks,
         ],
         coarse=judge.rounding.coarse,
@@ -237,8 +238,8 @@ def _whole(courses: list[ShapeRun], request: CheckRequest) -> None:
         raise TimedOut(
             f"not done after {request.seconds:.0f} s: {' / '.join(late_shapes)}. Their output is in"
             f" {courses[0].folder.parent}",
-            f"use a longer --timeout, fewer --steps (now {request.steps}), or arguments that make"
-            " the script smaller",
+            f"run `gpq check` with a longer --timeout, with fewer --steps (now {request.steps}), or"
+            " with arguments that make the script smaller",
             _progress(courses),
         )
 

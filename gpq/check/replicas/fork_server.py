@@ -159,9 +159,7 @@ class ForkServer:
 
 def ending(code: int) -> str:
     """How a process ended, from the code that subprocess gives it."""
-    if code < 0:
-        return f"signal {-code}"
-    return f"exit code {code}"
+    return f"signal {-code}" if code < 0 else f"exit code {code}"
 
 
 def _is_gone(pid: int) -> bool:

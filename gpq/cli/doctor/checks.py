@@ -12,14 +12,13 @@ from importlib.util import find_spec
 
 import gpq
 from gpq import config, paths
-from gpq.cli.doctor import gpu_looks, state_checks
+from gpq.cli.doctor import gpu_looks, server_lines, state_checks
 from gpq.cli.doctor.verdicts import Check
 from gpq.errors import DaemonUnreachable, GpqError
 from gpq.options import environment
 from gpq.policies.registry import POLICIES
 from gpq.rpc.daemon_answers import DaemonInfo
 
-LEAST_SHM_MIB = 1024
 OLDEST_CLOCK = 1_700_000_000  # seconds since 1970. An earlier clock was never set
 
 
@@ -138,17 +137,8 @@ def shared_memory() -> Check:
     try:
         size = shutil.disk_usage("/dev/shm").total >> 20
     except OSError:
-        return Check(
-            "shm", "warn", "no /dev/shm", "DataLoader workers need it. Mount a tmpfs there"
-        )
-    if size < LEAST_SHM_MIB:
-        return Check(
-            "shm",
-            "warn",
-            f"/dev/shm has {size} MiB",
-            "DataLoader workers may crash. Use --shm-size, or mount -o remount,size=8G",
-        )
-    return Check("shm", "ok", f"/dev/shm has {size / 1024:.1f} GiB")
+        size = None
+    return server_lines.shared_memory("", size)
 
 
 def clock() -> Check:

@@ -65,7 +65,7 @@ def doctor(
     names = list(dict.fromkeys(nodes or []))
     results = [] if names else checks.everything(python)
     if names or checks.has_servers():
-        results += server_checks.of_servers(names, python, server_checks.Progress())
+        results += server_checks.of_servers(names, python, output.Progress())
     if json:
         views = [json_answers.CheckView(**check.row()) for check in results]
         output.emit(json_answers.Checkup(views))
@@ -82,11 +82,11 @@ def _report(nodes: list[str], python: str, color: str, json: bool) -> int:
     import time
 
     import gpq
-    from gpq.cli.doctor import gpu_checks, server_checks
+    from gpq.cli.doctor import gpu_checks
     from gpq.views.checkup import gpu_lines
 
     begin = time.monotonic()
-    checks = gpu_checks.report(list(dict.fromkeys(nodes)), python, server_checks.Progress())
+    checks = gpu_checks.report(list(dict.fromkeys(nodes)), python, output.Progress())
     if json:
         views = [json_answers.GpuCheckView(**vars(check)) for check in checks]
         output.emit(

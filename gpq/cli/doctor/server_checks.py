@@ -6,7 +6,6 @@ from __future__ import annotations
 import os
 import resource
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -22,23 +21,10 @@ from gpq.connectors.ssh import Target
 from gpq.options import environment
 from gpq.rpc import node_answers, requests
 from gpq.rpc.node_answers import NodeView
-from gpq.views.plain import safe
 
 SSH_LIMIT = 5.0  # seconds
 
 EXAMINE, DRIVER, TORCH = 20.0, 40.0, 75.0  # seconds
-
-
-class Progress:
-    """One line on stderr that changes in place, on a terminal only."""
-
-    def __init__(self) -> None:
-        self._shown = sys.stderr.isatty()
-
-    def __call__(self, line: str) -> None:
-        if self._shown:
-            sys.stderr.write(f"\r\x1b[K{safe(line)}")
-            sys.stderr.flush()
 
 
 def of_servers(names: Sequence[str], python: str, show: Callable[[str], None]) -> list[Check]:

@@ -88,7 +88,7 @@ def of_itself(
     checks += [
         _files(name, files, answer["limits"]["nofile"][1]),
         _locked(name, answer),
-        _shm(name, answer["shm_mib"]),
+        shared_memory(name, answer["shm_mib"]),
         _interfaces(name, answer),
         _ports(name, answer["ephemeral"]),
     ]
@@ -180,7 +180,8 @@ def _size(number: int) -> str:
     return f"{number >> 10} KiB"
 
 
-def _shm(name: str, mib: int | None) -> Check:
+def shared_memory(name: str, mib: int | None) -> Check:
+    """`name`: the server, "" for this machine."""
     if mib is None:
         return Check(
             "shm",

@@ -19,6 +19,7 @@ from gpq.cli.shared.typer_app import HELP, Color, ColorChoice, frame
 from gpq.errors import NotFound, UsageError
 from gpq.options import environment
 from gpq.options.parsing import values
+from gpq.views.verdict import lines
 
 MOST_STEPS = 1000
 
@@ -110,18 +111,13 @@ def check(
             isolated,
         )
         verdict = proven(request, quiet=json)
-    if json:
-        output.emit(verdict)
-    else:
-        from gpq.views.verdict import lines
-
-        output.text(lines, verdict, color.value)
+    output.text(lines, verdict, color.value, as_json=json)
     return 1 if verdict.verdict in (DIFFERS, FAILED) else 0
 
 
 def _kept(script: str, arguments: list[str]) -> Verdict:
-    record = keeping.kept(script, arguments)
-    if record is not None and not keeping.changed(record):
+    record = keeping.current(script, arguments)
+    if record is not None:
         with contextlib.suppress(msgspec.ValidationError):
             return msgspec.convert(record, Verdict)
     command = " ".join(["gpq check", os.path.relpath(script), *arguments])

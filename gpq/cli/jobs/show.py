@@ -24,7 +24,4 @@ def show(job: Job, color: Color = ColorChoice.auto, json: Json = False) -> None:
       gpq show @ --json
     """
     answer = call(requests.Show(job), job_answers.JobDetail)
-    if json:
-        output.emit(answer)
-    else:
-        output.text(detail.lines, answer, color.value)
+    output.text(detail.lines, answer, color.value, as_json=json)

@@ -20,7 +20,4 @@ def why(job: Job, color: Color = ColorChoice.auto, json: Json = False) -> None:
       gpq why 42
     """
     answer = call(requests.Why(job), job_answers.Explanation)
-    if json:
-        output.emit(answer)
-    else:
-        output.text(explanation.lines, answer, color.value)
+    output.text(explanation.lines, answer, color.value, as_json=json)

@@ -87,10 +87,8 @@ def check(file: Annotated[str, FILE] = "", json: Json = False) -> None:
         )
         raise UsageError(error.message, hint) from None
     _check_targets(settings.notify, path)
-    if json:
-        output.emit(json_answers.ConfigChecked(path, exists))
-    else:
-        output.say(f"{path} is valid" if exists else f"no {path}, so the defaults apply")
+    line = f"{path} is valid" if exists else f"no {path}, so the defaults apply"
+    output.result(json_answers.ConfigChecked(path, exists), line, as_json=json)
     if settings.metrics and not (address := outward.address(settings.metrics)).private:
         output.note(f"metrics: {address.host} is reachable from other machines: {outward.OPEN}")
 
@@ -120,10 +118,7 @@ def path(json: Json = False) -> None:
     Example:
       $EDITOR "$(gpq config path)"
     """
-    if json:
-        output.emit(json_answers.ConfigPath(paths.config()))
-    else:
-        output.say(paths.config())
+    output.result(json_answers.ConfigPath(paths.config()), paths.config(), as_json=json)
 
 
 @app.command()
@@ -140,10 +135,7 @@ def library(json: Json = False) -> None:
     from gpq.connectors.library import library as library_folder
 
     folder = library_folder(paths.home(), renew=False)
-    if json:
-        output.emit(json_answers.LibraryPath(folder))
-    else:
-        output.say(folder)
+    output.result(json_answers.LibraryPath(folder), folder, as_json=json)
 
 
 @app.command()

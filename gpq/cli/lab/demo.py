@@ -59,10 +59,7 @@ def demo(
     live = not json and sys.stdout.isatty()
     with stage(home, policy) as scene, _picture(color.value) if live else _lines() as draw:
         result = play(scene, draw, timeout=seconds)
-    if json:
-        output.emit(result)
-    else:
-        output.say(*_summary(result))
+    output.result(result, *_summary(result), as_json=json)
     return 0 if result.passed else 1
 
 

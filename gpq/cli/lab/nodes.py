@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Annotated
 
 import typer
@@ -99,10 +100,7 @@ def show(
       gpq nodes list local --json
     """
     answer = call(requests.Nodes(list(names or [])), node_answers.NodeList)
-    if json:
-        output.emit(answer)
-    else:
-        output.text(view.lines, answer, color.value)
+    output.text(view.lines, answer, color.value, as_json=json)
 
 
 @app.command()
@@ -174,10 +172,7 @@ def remove(
       gpq nodes remove gpu2
     """
     live = changes.removed(node, _note, force=force)
-    if json:
-        output.emit(json_answers.NodeRemoved(node, live))
-    else:
-        output.say(f"removed   {node}")
+    output.result(json_answers.NodeRemoved(node, live), f"removed   {node}", as_json=json)
 
 
 @app.command()
@@ -195,11 +190,8 @@ def drain(
       gpq nodes drain gpu2 --reason "new driver on Friday"
     """
     answer = call(requests.Drain(node, reason), node_answers.Drained)
-    if json:
-        output.emit(answer)
-        return
-    output.say(f"drained   {node}{'' if answer.changed else ' (it already was)'}")
-    _say_who_leaves(answer.leaving, answer.staying)
+    line = f"drained   {node}{'' if answer.changed else ' (it already was)'}"
+    output.result(answer, line, *_who_leaves(answer), as_json=json)
 
 
 @app.command()
@@ -211,10 +203,8 @@ def undrain(node: Annotated[str, NODE], json: Json = False) -> None:
       gpq nodes undrain gpu2
     """
     answer = call(requests.Undrain(node), node_answers.Drained)
-    if json:
-        output.emit(answer)
-    else:
-        output.say(f"undrained {node}{'' if answer.changed else ' (it was not drained)'}")
+    line = f"undrained {node}{'' if answer.changed else ' (it was not drained)'}"
+    output.result(answer, line, as_json=json)
 
 
 @app.command()
@@ -239,16 +229,15 @@ def reserve(
       gpq nodes reserve gpu1:0,1 --for ana --until "tomorrow 9:00"
     """
     answer = call(changes.reserve(target, user, start, until, duration), node_answers.Reserved)
-    if json:
-        output.emit(answer)
-        return
     reservation = answer.reservation
-    output.say(
+    output.result(
+        answer,
         f"reserved  {_place(reservation)} for {reservation.user or 'nobody (gpq leaves it alone)'}",
         f"from      {plain.moment(reservation.start)} until {plain.moment(reservation.end)}",
         f"undo      gpq nodes unreserve {reservation.id}",
+        *_who_leaves(answer),
+        as_json=json,
     )
-    _say_who_leaves(answer.leaving, answer.staying)
 
 
 @app.command()
@@ -260,12 +249,8 @@ def unreserve(reservation: Annotated[int, RESERVATION], json: Json = False) -> N
       gpq nodes unreserve 3
     """
     answer = call(requests.Unreserve(reservation), node_answers.Reserved)
-    if json:
-        output.emit(answer)
-    else:
-        output.say(
-            f"free      {_place(answer.reservation)}: reservation {reservation} is cancelled"
-        )
+    line = f"free      {_place(answer.reservation)}: reservation {reservation} is cancelled"
+    output.result(answer, line, as_json=json)
 
 
 def _place(reservation: node_answers.ReservationView) -> str:
@@ -276,11 +261,11 @@ def _place(reservation: node_answers.ReservationView) -> str:
     )
 
 
-def _say_who_leaves(leaving: list[int], staying: list[int]) -> None:
-    if leaving:
-        output.say(f"leave it  {_jobs(leaving)}")
-    if staying:
-        output.say(f"stay      {_jobs(staying)}, until they end")
+def _who_leaves(answer: node_answers.Drained | node_answers.Reserved) -> Iterator[str]:
+    if answer.leaving:
+        yield f"leave it  {_jobs(answer.leaving)}"
+    if answer.staying:
+        yield f"stay      {_jobs(answer.staying)}, until they end"
 
 
 def _jobs(jobs: list[int]) -> str:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
-import sys
 from dataclasses import replace
 
 from gpq.check.pipeline.proving import CheckRequest, prove
 from gpq.check.verdict import Verdict
+from gpq.cli.shared.output import Progress
 
 DEFAULT_STEPS = 8
 DEFAULT_TIMEOUT = "5m"
@@ -28,28 +27,14 @@ def proven(request: CheckRequest, *, quiet: bool) -> Verdict:
     fails on its own."""
     own = {name: os.environ[name] for name in ENVIRONMENT_NAMES if name in os.environ}
     request = replace(request, environ={**request.environ, **own})
-    with _progress(quiet=quiet) as on_shape_end:
-        return prove(request, on_shape_end)
-
-
-@contextlib.contextmanager
-def _progress(*, quiet: bool):  # type: ignore[no-untyped-def]
-    """On a terminal, show on stderr which shapes are done, and remove that line at the end."""
-    is_visible = not quiet and sys.stderr.isatty()
-    shape_names: list[str] = []
+    show, names = Progress(quiet=quiet), list[str]()
 
     def on_shape_end(name: str) -> None:
-        shape_names.append(name)
-        if is_visible:
-            sys.stderr.write(f"\r\033[Kchecking: {len(shape_names)} shapes done, last: {name}")
-            sys.stderr.flush()
+        names.append(name)
+        show(f"checking: {len(names)} shapes done, last: {name}")
 
+    show("checking")
     try:
-        if is_visible:
-            sys.stderr.write("checking")
-            sys.stderr.flush()
-        yield on_shape_end
+        return prove(request, on_shape_end)
     finally:
-        if is_visible:
-            sys.stderr.write("\r\033[K")
-            sys.stderr.flush()
+        show("")

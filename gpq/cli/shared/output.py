@@ -26,6 +26,18 @@ def note(*lines: str) -> None:
     sys.stderr.write("".join(f"note: {plain.safe(line)}\n" for line in lines))
 
 
+class Progress:
+    """One line on stderr that changes in place, on a terminal only. "" removes it."""
+
+    def __init__(self, *, quiet: bool = False) -> None:
+        self._shown = not quiet and sys.stderr.isatty()
+
+    def __call__(self, line: str) -> None:
+        if self._shown:
+            sys.stderr.write(f"\r\x1b[K{plain.safe(line)}")
+            sys.stderr.flush()
+
+
 @contextlib.contextmanager
 def on_interrupt(*lines: str) -> Iterator[None]:
     """On Ctrl-C, say what continues without this command."""
@@ -54,6 +66,14 @@ def emit(result: Any) -> None:
     sys.stdout.flush()
 
 
+def result(answer: Any, *lines: str, as_json: bool) -> None:
+    """Print the lines, or the answer as JSON."""
+    if as_json:
+        emit(answer)
+    else:
+        say(*lines)
+
+
 def confirm(*lines: str, result: Any = None) -> None:
     """Print what the command has done: `lines`, or `result` as JSON.
 
@@ -70,8 +90,14 @@ def confirm(*lines: str, result: Any = None) -> None:
         note(*lines)
 
 
-def text(view: Callable[[Any, int, str], list[str]], answer: Any, color: str) -> None:
-    """Print the lines of a view on stdout, as wide as the terminal, escaped."""
+def text(
+    view: Callable[[Any, int, str], list[str]], answer: Any, color: str, *, as_json: bool = False
+) -> None:
+    """Print the lines of a view on stdout, as wide as the terminal, escaped, or the answer as
+    JSON."""
+    if as_json:
+        emit(answer)
+        return
     limit = plain.terminal_width()
     lines = map(plain.safe, view(answer, limit, "█" if plain.ellipsis() == "…" else "#"))
     if plain.wants_colour(color):

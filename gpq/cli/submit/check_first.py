@@ -1,4 +1,5 @@
-"""`gpq submit --check`: no script is queued without a verdict of `gpq check`."""
+"""`gpq submit --check`, and `check = "first"` in config.toml: no script is queued without a verdict
+of `gpq check`."""
 
 from __future__ import annotations
 
@@ -8,6 +9,7 @@ from gpq.check import keeping
 from gpq.check.pipeline.proving import CheckRequest
 from gpq.check.verdict import SAME
 from gpq.cli.shared.check_run import DEFAULT_STEPS, DEFAULT_TIMEOUT, proven
+from gpq.errors import GpqError
 from gpq.options import job_spec, proofs
 from gpq.options.parsing import sweeps, values
 from gpq.options.submit_texts import SubmitTexts
@@ -24,8 +26,7 @@ def check_first(texts: SubmitTexts, *, quiet: bool) -> list[str]:
     built = job_spec.build(msgspec.structs.replace(texts, snapshot=False, stdin=""))
     array = sweeps.array_of(texts.array, texts.sweep, texts.sweep_file)
     script, arguments = built.argv[0], proofs.first_arguments(texts, array)
-    verdict = keeping.kept(script, arguments)
-    if verdict is not None and not keeping.changed(verdict):
+    if keeping.current(script, arguments) is not None:
         return []
     request = CheckRequest(
         script,
@@ -36,7 +37,11 @@ def check_first(texts: SubmitTexts, *, quiet: bool) -> list[str]:
         DEFAULT_STEPS,
         values.seconds(DEFAULT_TIMEOUT, "--timeout"),
     )
-    result = proven(request, quiet=quiet)
+    try:
+        result = proven(request, quiet=quiet)
+    except GpqError as error:
+        error.hint = f"{error.hint} (--no-check submits it without a check)"
+        raise
     if result.verdict != SAME:
         return []
     return [f"gpq check: {JUDGEMENTS[SAME]} ({result.seconds:.0f} s)"]

@@ -30,7 +30,7 @@ def run(parsed: submit_words.Parsed) -> int:
         texts = msgspec.structs.replace(texts, stdin=stdin)
         settled = msgspec.structs.replace(settled, texts=texts, notes=[*unused, *settled.notes])
     hold, wait, dry_run, json = (settled.how[key] for key in ("hold", "wait", "dry_run", "json"))
-    if settled.how["check"]:
+    if settled.how["check"] or _is_check_configured(settled):
         from gpq.cli.submit.check_first import check_first
 
         misplaced += check_first(texts, quiet=json)
@@ -59,6 +59,17 @@ def run(parsed: submit_words.Parsed) -> int:
         ):
             return until_ended([str(answer.id)], None, quiet=json, say_why=True)
     return 0
+
+
+def _is_check_configured(settled: submit_request.ResolvedOptions) -> bool:
+    """Does config.toml ask for a check of this script? Raises UsageError."""
+    how, texts = settled.how, settled.texts
+    if texts.black_box or not texts.words or how["no_check"] or how["dry_run"]:
+        return False
+    from gpq import config
+    from gpq.options import proofs
+
+    return proofs.script_of(texts).uses_library() and config.load().check == "first"
 
 
 def late(parsed: submit_words.Parsed) -> list[str]:

@@ -198,7 +198,14 @@ def test_a_verdict_reaches_a_job_of_the_checked_script(live: Gpq, tmp_path: Path
     assert live("wait", str(job), timeout=120).returncode == 0
     assert "gpq check found" not in live("logs", str(job)).stdout
     assert live("check", "--last", str(path)).returncode == 0
-    assert "gpq check" not in live("submit", "--check", "--hold", str(path)).stderr, "the verdict is known"
+    _check_first(live)
+    for option in (["--check"], []):
+        assert "gpq check" not in live("submit", *option, "--hold", str(path)).stderr, "the verdict is known"
+
+
+def _check_first(gpq: Gpq) -> None:
+    config = gpq.home / "config.toml"
+    config.write_text(f'check = "first"\n{config.read_text()}')
 
 
 def test_a_script_that_fails_in_its_check_is_not_queued(live: Gpq, tmp_path: Path) -> None:
@@ -208,6 +215,21 @@ def test_a_script_that_fails_in_its_check_is_not_queued(live: Gpq, tmp_path: Pat
     assert (said.returncode, said.stdout) == (1, "")
     assert "'--lr', '0.1'" in said.stderr, "it is the first job that is checked"
     assert json.loads(live("status", "--json", "--all").stdout)["jobs"] == []
+
+
+def test_the_configuration_can_ask_for_a_check_before_the_first_start(live: Gpq, tmp_path: Path) -> None:
+    path, plain = tmp_path / "train.py", tmp_path / "plain.py"
+    path.write_text("import gpq_agent.train\nraise RuntimeError('planted')\n")
+    plain.write_text("raise RuntimeError('planted')\n")
+    _check_first(live)
+    said = live("submit", "--hold", str(path))
+    assert (said.returncode, said.stdout) == (1, "")
+    assert "RuntimeError: planted" in said.stderr
+    assert said.stderr.endswith(" (--no-check submits it without a check)\n")
+    for words in (["--no-check", str(path)], [str(plain)], ["--", sys.executable, str(path)], ["--dry-run", str(path)]):
+        said = live("submit", "--hold", *words)
+        assert (said.returncode, "planted" in said.stderr) == (0, False), said
+    assert len(json.loads(live("status", "--json", "--all").stdout)["jobs"]) == 3
 
 
 def test_a_handwritten_loop_is_checked_in_the_shapes_it_can_get(gpq: Gpq, tmp_path: Path) -> None:

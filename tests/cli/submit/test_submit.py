@@ -333,8 +333,11 @@ def test_an_unchecked_resizable_script_gets_a_note_about_gpq_check(gpq: Gpq, mad
 
 def test_a_check_before_the_submission_is_for_scripts(gpq: Gpq, made: Made, home: Path) -> None:
     (home / "train.py").write_text("#GPQ --check\n" + LOOP)
+    (home / "plain.py").write_text(LOOP)
     for line, problem in (
         (["--check", "--", "true"], "--check is only for training scripts"),
+        (["--no-check", "--", "true"], "--no-check is only for training scripts"),
+        (["--check", "--no-check", "plain.py"], "--check and --no-check exclude each other"),
         (["train.py"], "not an option of a job"),
     ):
         said = gpq("submit", *line)

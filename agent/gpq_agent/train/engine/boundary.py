@@ -142,7 +142,7 @@ class StepBoundary:
         data = self._shape.data
         sampler = data.sampler if data is not None else None
         parts = self._checkpointer.parts.named()
-        return Recorded(parts, self._runtime.meter, self._runtime.pulse, sampler)
+        return Recorded(parts, self._runtime.pulse, sampler)
 
     def _obey(self, agreed: Proposal) -> None:
         self._shape.obey(agreed)

@@ -35,7 +35,6 @@ class Recorded(NamedTuple):
     loader."""
 
     parts: Mapping[str, Any]
-    meter: ProgressMeter
     pulse: Heartbeat
     sampler: Optional[GlobalSampler]
 

@@ -124,22 +124,13 @@ HABITS: Dict[str, Entry] = {
         "batch norm computes its statistics from the examples that all GPUs process at once",
         "use layer or group norm",
     ),
-    "own-rate": Entry(
-        ALL,
-        "the loop sets the learning rate by its own count",
-        "compute it from job.step, or give job.prepare() a scheduler",
-    ),
+    "own-rate": Entry(ALL, *wire.HABIT_WORDS["own-rate"]),
     "forgotten-scheduler": Entry(
         ALL,
         "job.prepare() was not given a scheduler of this optimizer ({})",
         "call job.prepare(model, optimizer, scheduler)",
     ),
-    "state-in-pieces": Entry(
-        IN_PIECES,
-        "something that job.state() keeps ({}) changes in every micro-batch instead of once per "
-        "step",
-        "update it only when job.at_step is true",
-    ),
+    "state-in-pieces": Entry(IN_PIECES, *wire.HABIT_WORDS["state-in-pieces"]),
     "own-break": Entry(
         (ACCUMULATE, SPLIT, RESIZE),
         "the loop leaves the loader before its end, by its own count",

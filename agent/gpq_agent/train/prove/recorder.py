@@ -19,7 +19,7 @@ from gpq_agent import wire
 from gpq_agent.train.data.batches import Limits, Micro, Step, ceil_div
 from gpq_agent.train.data.sampler import GlobalSampler
 from gpq_agent.train.engine.runtime import Recorded
-from gpq_agent.train.internals import BatchNorm, is_compiled
+from gpq_agent.train.internals import is_compiled
 from gpq_agent.train.proof import Program
 from gpq_agent.train.runtime.agreement import Proposal
 from gpq_agent.train.runtime.environment import Environment
@@ -59,7 +59,7 @@ class Recorder:
     def __init__(self, order: wire.CheckOrder, environment: Environment) -> None:
         self.order = order
         self.program: Optional[Program] = None
-        self._replicas, self._attempt = environment.replicas, environment.attempt
+        self._replicas = environment.replicas
         name = "{}.{}.jsonl".format(environment.attempt, environment.rank)
         path = os.path.join(order.folder, name)
         self._descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
@@ -189,9 +189,6 @@ class Recorder:
                 tensors[name] = self._state.sketch(value)
         content = wire.CheckStep(
             step=self._count,
-            attempt=self._attempt,
-            epoch=job.sampler.cursor.epoch if job.sampler is not None else 0,
-            epochs=job.meter.epochs,
             indices=step.indices,
             random=step.is_random,
             metrics=[metric for metric in step.metrics if abs(metric[1]) < float("inf")],
@@ -208,11 +205,9 @@ class Recorder:
         half = any(item.dtype in HALF for model in models for item in model.parameters())
         if half:
             self._conditions.give_up_precision()
-        layers = [layer for model in models for layer in model.named_modules()]
         facts = dict(
             self._facts,
             loader=job.sampler is not None,
-            batch_norms=[name for name, layer in layers if _is_local_norm(layer)][:100],
             half=half,
             recurrent=any(recurrent),
             compiled=is_compiled(),
@@ -230,11 +225,6 @@ class Recorder:
         self._write({"end": self._count, "epsilon": self._conditions.epsilon})
         job.pulse.phase("ended")
         end_at_once(0)
-
-
-def _is_local_norm(layer: torch.nn.Module) -> bool:
-    """Does it compute statistics over what is together on one device?"""
-    return isinstance(layer, BatchNorm) and not isinstance(layer, torch.nn.SyncBatchNorm)
 
 
 def _has_closure(args: Any, kwargs: Any) -> bool:

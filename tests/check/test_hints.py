@@ -7,13 +7,19 @@ import textwrap
 
 import pytest
 
-from gpq.lint import MOST, hints
+from gpq.check import hints as said
+from gpq.check.hints import MOST
+from gpq.source import Script
 from tests.habits.catalogue import load
 from tests.habits.proven import HINTED
 
 ENDING = {**HINTED, "best-forgotten": "best"}
 TRICKY = {"leaves-by-facts"}  # counts what an option turns off
 AVERAGES = ["ema-deepcopy", "mean-teacher"]  # gpq check finds these too
+
+
+def hints(text: str) -> list[str]:
+    return said.hints(Script(text))
 
 
 @pytest.mark.parametrize("name", [*ENDING, *AVERAGES])
@@ -55,6 +61,12 @@ for epoch in tqdm(job.epochs(100)):
 @pytest.mark.parametrize("end", ["job.step > 100", "job.should_stop()", "loss < 0.01", "loss.isnan()", "epoch == 3"])
 def test_a_loop_that_ends_on_persistent_facts_forgets_nothing(end: str) -> None:
     assert hints(f"for epoch in job.epochs(9):\n    loss = step(model)\n    if {end}:\n        break\n") == []
+
+
+def test_a_loop_that_ends_by_a_result_names_the_value_to_keep() -> None:
+    loop = "bad = 0\nfor epoch in job.epochs(9):\n    bad += step()\n    stop = bad > 3\n    if stop:\n        break\n"
+    [line] = hints(loop)
+    assert line.startswith("line 6: a restart of the job resets `bad`, by which the loop may end: add bad = job.state(")
 
 
 def test_unreadable_scripts_have_no_hints_and_long_lists_are_cut() -> None:
