@@ -144,7 +144,7 @@ def test_what_sets_the_rate_is_told_apart_without_a_walk_through_the_objects_of_
                 schedule.step()
             else:
                 optimizer.param_groups[0]["lr"] *= 0.99
-    known = this._engine.shape.freedoms.knows
+    known = this._engine.shape.freedoms.noticed
     assert (known("forgotten-scheduler"), known("own-rate")) == (by_schedule, not by_schedule)
     assert not walks
 
