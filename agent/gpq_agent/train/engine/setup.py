@@ -11,6 +11,7 @@ from gpq_agent.train.gradients.accumulator import Accumulator
 from gpq_agent.train.gradients.reducer import Reducer
 from gpq_agent.train.noise.probe import GradientProbe
 from gpq_agent.train.optim.lr_rules import LrAdjuster, Rule
+from gpq_agent.train.runtime.process_group import finish
 
 from .runtime import Runtime
 from .shape import BatchSource
@@ -75,8 +76,9 @@ def share_outside(setup: TrainingSetup) -> None:
     ]
     if not wrapped_models:
         return
+    group = wrapped_models[0].process_group
     inside = {item for model in wrapped_models for item in model.module.parameters()}
     with torch.no_grad():
         for item in setup.gradients.parameters():
             if item not in inside:
-                dist.broadcast(item.detach(), src=0, group=wrapped_models[0].process_group)
+                finish(dist.broadcast(item.detach(), src=0, group=group, async_op=True))
