@@ -63,7 +63,7 @@ class Cell(NamedTuple):
 
     def shown(self) -> str:
         if self.verdict == TOLD and not math.isfinite(self.difference):
-            return "refused"
+            return "told, not finite" if math.isnan(self.difference) else "refused"
         if self.verdict in (TOLD, CHECKED, HINT, SILENT, LATE) and math.isfinite(self.difference):
             percent = 100 * self.difference
             return f"{self.verdict} " + (f"{percent:.2g}%" if percent < 99.5 else "over 100%")

@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from gpq_agent import wire
+from gpq_agent.train.engine.first_part import RUINED, RuinedWeights
+from gpq_agent.train.job.job import Job
+from gpq_agent.train.runtime.environment import Environment
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from .test_stepping import Examples, job, prepared
@@ -118,3 +123,29 @@ def test_a_look_copies_no_tensor() -> None:
     assert 0 < largest.elements <= len(list(model.parameters())) + 1
     assert len(state.parameters) == len(list(model.parameters()))
     del part, loader
+
+
+def test_weights_that_a_cut_step_makes_infinite_end_the_attempt_and_not_the_job(tmp_path: Path) -> None:
+    """SAM by hand divides by the norm of a gradient, which is zero in the first part."""
+
+    def train_by_hand(this: Job) -> list[int]:
+        loader = this.loader(Examples(24), batch_size=12, max_local_batch=6, fixed_batch=True)
+        model, optimizer, _ = prepared(this)
+        sizes = []
+        for _ in this.epochs(1):
+            for x, y in loader:
+                sizes.append(len(x))
+                torch.nn.functional.mse_loss(model(x), y).backward()
+                for parameter in model.parameters():
+                    parameter.data.add_(parameter.grad / parameter.grad.norm())
+                optimizer.step()
+                optimizer.zero_grad()
+        return sizes
+
+    environment = Environment(run_dir=str(tmp_path), checkpoint_dir=str(tmp_path / "checkpoints"))
+    first = Job(environment, torch.device("cpu"), 0, {})
+    with pytest.raises(RuinedWeights) as caught:
+        train_by_hand(first)
+    first._engine.failures.failed(caught.value)
+    assert wire.read_json(str(tmp_path / wire.EXCUSED)) == {"note": RUINED}
+    assert train_by_hand(Job(environment, torch.device("cpu"), 0, {})) == [12, 12]

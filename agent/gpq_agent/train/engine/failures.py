@@ -14,6 +14,8 @@ from gpq_agent.train.errors import GpqTrainError
 from gpq_agent.train.habits.table import Habit
 from gpq_agent.train.runtime.shutdown import is_out_of_memory, note_error
 
+from .first_part import RUINED, RuinedWeights
+
 if TYPE_CHECKING:
     from .engine import Engine
 
@@ -41,6 +43,9 @@ class FailureHandler:
         if loop is None or body is None:
             return
         step, micro = body
+        if isinstance(error, RuinedWeights):
+            self._excuse(RUINED)
+            return
         if is_out_of_memory(error):
             self._out_of_memory(step)
             return
@@ -58,10 +63,15 @@ class FailureHandler:
             return
         shortage = lessen(self.memory, step, shape.data.limits, may_cut=shape.may_cut)
         runtime.notice(shortage.line)
-        run_dir = runtime.environment.run_dir
-        if shortage.is_ours and run_dir:
+        if shortage.is_ours:
+            self._excuse(shortage.line)
+
+    def _excuse(self, note: str) -> None:
+        """The job starts again, without counting this as a failure of its own."""
+        run_dir = self._engine.runtime.environment.run_dir
+        if run_dir:
             with contextlib.suppress(OSError):  # then it counts as the job's fault
-                wire.write_json(os.path.join(run_dir, wire.EXCUSED), {"note": shortage.line})
+                wire.write_json(os.path.join(run_dir, wire.EXCUSED), {"note": note})
 
 
 def may_be_of_a_part(error: BaseException) -> bool:

@@ -8,6 +8,7 @@ from torch.nn.parameter import is_lazy
 
 from gpq_agent.train.checkpoints.state_parts import Parts
 from gpq_agent.train.data.batches import Step
+from gpq_agent.train.errors import GpqTrainError
 
 from .setup import TrainingSetup
 from .shape import BatchShape
@@ -22,6 +23,16 @@ class State(NamedTuple):
     parameters: torch.Tensor
     buffers: Dict[str, Any]
     parts: Dict[str, Any]
+
+
+RUINED = (
+    "the first step that gpq cut into micro-batches left weights that are not finite, because the "
+    "loop changes them itself. From now on gpq keeps its steps whole"
+)
+
+
+class RuinedWeights(GpqTrainError):
+    """The script alone would not have made such weights, so the job is not to blame."""
 
 
 class FirstPart:
@@ -42,17 +53,20 @@ class FirstPart:
         self.before = self._state() if is_looked_at else None
 
     def ends(self, step: Step) -> None:
-        """A micro-batch of it is used up. Collective."""
+        """A micro-batch of it is used up. Collective. Raises RuinedWeights."""
         before, self.before = self.before, None
         if before is None:
             return
+        after = self._state()
         self._epoch = step.epoch
-        self._tell(before, self._state())
+        self._tell(before, after)
         if self._shape.freedoms.agree():
             self._shape.is_late = True
+        if before.parameters.isfinite().all() and not after.parameters.isfinite().all():
+            raise RuinedWeights(RUINED, "run it again: it resumes from its newest checkpoint")
 
     def _tell(self, before: State, after: State) -> None:
-        if not torch.equal(before.parameters, after.parameters):
+        if not torch.equal(before.parameters.nan_to_num(), after.parameters.nan_to_num()):
             self._report("hand-step")
         buffers = _changes(before.buffers, after.buffers)
         if buffers:
@@ -74,7 +88,7 @@ class FirstPart:
         tensors = [item for part in parts.values() for item in part if _is_tensor(item)]
         sums = _sums([*parameters, *buffers.values(), *tensors])
         count = len(parameters)
-        values = iter(sums[count:].tolist())
+        values = iter(sums[count:].nan_to_num().tolist())
         return State(
             sums[:count],
             {name: next(values) for name in buffers},
@@ -108,7 +122,7 @@ def _sums(tensors: List[torch.Tensor]) -> torch.Tensor:
     sums = [item.sum(dtype=torch.float32 if _is_half(item) else None) for item in sums]
     if not sums:
         return torch.zeros(0)
-    return torch.stack([item.double().cpu() for item in sums]).nan_to_num()
+    return torch.stack([item.double().cpu() for item in sums])
 
 
 def _is_half(item: torch.Tensor) -> bool:
