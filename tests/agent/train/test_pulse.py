@@ -71,9 +71,7 @@ class Clock(StepClock):
     def __init__(self) -> None:
         super().__init__(torch.device("cpu"))
         self.now = 0.0
-
-    def mark(self) -> float:
-        return self.now
+        self.mark = lambda: self.now
 
 
 def micro(times: StepTimes, clock: Clock, *, first: bool, last: bool, seconds: float, waited: float = 0.0) -> None:

@@ -9,7 +9,8 @@ A loop body with a second backward call cannot be cut like that: its first call 
 step's gradient, and its second call only a part. `repeats` says so.
 """
 
-from typing import Any, Dict, List, Optional, Sequence
+from operator import attrgetter
+from typing import Any, Callable, Dict, List, Optional, Sequence
 
 import torch
 
@@ -25,6 +26,8 @@ from gpq_agent.train.noise.probe import GradientProbe
 
 from .parameters import JobParameters, Marks, Parameter, is_marked, mark
 from .reducer import Reducer
+
+_grad: Callable[[Any], torch.Tensor] = attrgetter("grad")
 
 
 class Accumulator:
@@ -82,7 +85,7 @@ class Accumulator:
         self._accumulates = micro.place > 0 or not micro.last
         self._is_plain = not micro.in_pieces
         self.weight, self.last = micro.weight, micro.last
-        if micro.place == 0:
+        if micro.place == 0 and self._has_begun:
             self._end_step()
         if reducer is not None:
             reducer.enter(micro)
@@ -106,7 +109,7 @@ class Accumulator:
         self._open = False
         if self._is_plain:
             return
-        if self.last or drop:
+        if (self.last or drop) and self._has_begun:
             self._end_step()
         if self._reducer is not None:
             self._reducer.leave()
@@ -209,16 +212,18 @@ class Accumulator:
         """Add `p.grad` of these, times the weight, to the sums."""
         if self._reducer is None:
             self._probe.pass_ended(self.weight, touched=parameters)
-        sums = self._sums
-        old = [item for item in parameters if item in sums]
-        new = [item for item in parameters if item not in sums]
+        old: List[Parameter] = []
+        new: List[Parameter] = []
+        for item in parameters:
+            (old if item in self._sums else new).append(item)
         with torch.no_grad():  # after a call with create_graph, gradients have a history
             if old:
-                foreach_add_([sums[item] for item in old], _gradients(old), alpha=self.weight)
+                totals = [self._sums[item] for item in old]
+                foreach_add_(totals, _gradients(old), alpha=self.weight)
             if new:
-                sums.update(zip(new, foreach_mul(_gradients(new), self.weight)))
+                self._sums.update(zip(new, foreach_mul(_gradients(new), self.weight)))
 
 
-def _gradients(parameters: Sequence[Parameter]) -> List[torch.Tensor]:
-    """The gradients of the parameters that have one."""
-    return [item.grad for item in parameters if item.grad is not None]
+def _gradients(parameters: Sequence[Any]) -> List[torch.Tensor]:
+    """The gradients of parameters that all have one."""
+    return list(map(_grad, parameters))

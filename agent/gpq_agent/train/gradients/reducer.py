@@ -78,7 +78,8 @@ class Reducer:
             if accumulates and not buckets.can_accumulate and not buckets.ddp_bypassed:
                 buckets.bypass_ddp()
             by_ddp = not buckets.ddp_bypassed and (buckets.has_hook or in_one_piece)
-            buckets.synchronise(micro.last and by_ddp)
+            if buckets.synchronises != (micro.last and by_ddp):
+                buckets.synchronise(micro.last and by_ddp)
 
     def enter_again(self) -> None:
         """A step in one piece, like the one before."""
@@ -96,7 +97,8 @@ class Reducer:
     def leave(self) -> None:
         """Outside the loop a model is as the script made it, unless DDP is bypassed."""
         for buckets in self.buckets:
-            buckets.synchronise(not buckets.ddp_bypassed)
+            if buckets.synchronises == buckets.ddp_bypassed:
+                buckets.synchronise(not buckets.ddp_bypassed)
 
     # -- around a backward call ------------------------------------------------------------------
 

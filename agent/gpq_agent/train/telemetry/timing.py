@@ -6,7 +6,7 @@ never waits for it.
 """
 
 import time
-from typing import Any, Dict, List, NamedTuple, Optional, Tuple
+from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple
 
 import torch
 
@@ -30,13 +30,7 @@ class StepClock:
 
     def __init__(self, device: torch.device) -> None:
         self._cuda = device.type == "cuda"
-
-    def mark(self) -> Any:
-        if not self._cuda:
-            return time.perf_counter()
-        event: Any = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
-        event.record()
-        return event
+        self.mark: Callable[[], Any] = _event if self._cuda else time.perf_counter
 
     def ready(self, mark: Any) -> bool:
         return not self._cuda or bool(mark.query())
@@ -44,6 +38,12 @@ class StepClock:
     def seconds(self, begin: Any, end: Any) -> float:
         """Seconds between two marks that are ready."""
         return float(begin.elapsed_time(end)) / 1000.0 if self._cuda else float(end - begin)
+
+
+def _event() -> Any:
+    event: Any = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+    event.record()
+    return event
 
 
 def trim(values: List[float]) -> List[float]:
