@@ -197,7 +197,7 @@ class Accumulator:
             return
         self._add(parameters)
         with torch.no_grad():
-            foreach_zero_(_gradients(parameters))
+            foreach_zero_(list(map(_grad, parameters)))
 
     def _restore(self, parameters: List[Parameter]) -> None:
         """Complete the step in `p.grad`: the sums, and the gradients of this call."""
@@ -219,11 +219,6 @@ class Accumulator:
         with torch.no_grad():  # after a call with create_graph, gradients have a history
             if old:
                 totals = [self._sums[item] for item in old]
-                foreach_add_(totals, _gradients(old), alpha=self.weight)
+                foreach_add_(totals, list(map(_grad, old)), alpha=self.weight)
             if new:
-                self._sums.update(zip(new, foreach_mul(_gradients(new), self.weight)))
-
-
-def _gradients(parameters: Sequence[Any]) -> List[torch.Tensor]:
-    """The gradients of parameters that all have one."""
-    return list(map(_grad, parameters))
+                self._sums.update(zip(new, foreach_mul(list(map(_grad, new)), self.weight)))
