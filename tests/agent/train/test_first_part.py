@@ -142,10 +142,12 @@ def test_weights_that_a_cut_step_makes_infinite_end_the_attempt_and_not_the_job(
                 optimizer.zero_grad()
         return sizes
 
-    environment = Environment(run_dir=str(tmp_path), checkpoint_dir=str(tmp_path / "checkpoints"))
+    environment = Environment(checkpoint_dir=str(tmp_path / "checkpoints"))
     first = Job(environment, torch.device("cpu"), 0, {})
     with pytest.raises(RuinedWeights) as caught:
         train_by_hand(first)
+    # Not from the start, because the variables of its run would stay in this process.
+    first._engine.runtime.environment = environment._replace(run_dir=str(tmp_path))
     first._engine.failures.failed(caught.value)
     assert wire.read_json(str(tmp_path / wire.EXCUSED)) == {"note": RUINED}
     assert train_by_hand(Job(environment, torch.device("cpu"), 0, {})) == [12, 12]
