@@ -122,10 +122,10 @@ class Run:
 
 def assert_same(undisturbed: Run, resized: Run) -> None:
     """Both have the same weights."""
-    expected, found = undisturbed.weights(), resized.weights()
-    assert expected.keys() == found.keys()
+    expected, weights = undisturbed.weights(), resized.weights()
+    assert expected.keys() == weights.keys()
     for key, value in expected.items():
-        error = (found[key].double() - value.double()).norm() / value.double().norm().clamp_min(1e-12)
+        error = (weights[key].double() - value.double()).norm() / value.double().norm().clamp_min(1e-12)
         assert error < TOLERANCE, f"{key} after stops at {resized.stops}"
 
 

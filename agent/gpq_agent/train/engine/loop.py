@@ -180,7 +180,12 @@ class TrainingLoop:
         facts, previous_facts = self.gate.leave(), self._facts
         self._facts = facts
         # A body that does what the one before did shows nothing new.
-        if self._steps.is_watched or left_early or facts != previous_facts or self._watch.others:
+        if (
+            self._steps.is_watched
+            or left_early
+            or facts != previous_facts
+            or self._watch.foreign_steps
+        ):
             self._watch.batch_ends(
                 step.epoch,
                 micro,

@@ -61,7 +61,7 @@ class LoopWatch:
         self._models, self._optimizers, self._schedulers = models, optimizers, schedulers
         self._gradients = gradients
         self._noticed, self._in_batch = noticed, in_batch
-        self.others: List[str] = []  # class names of optimizers of others that stepped in the body
+        self.foreign_steps: List[str] = []  # classes of other optimizers that stepped in the body
         self._norms: Optional[List[float]] = None  # of parameters, at the start of a step
         self._epoch = -1  # of the newest watched micro-batch
         self._trained: List[bool] = []  # which parameters it trained
@@ -97,9 +97,9 @@ class LoopWatch:
             self._look_for_hooks()
         if is_watched:
             self._look_for_freezing(epoch, asked_step=facts.asked_step)
-        if self.others:
-            self._report("other-optimizer", self.others[0])
-            self.others = []
+        if self.foreign_steps:
+            self._report("other-optimizer", self.foreign_steps[0])
+            self.foreign_steps = []
         if facts.groups_added or self._gradients.lost_some:
             self._report("late-group")
         if left_early:
@@ -159,7 +159,7 @@ class LoopWatch:
         def stepping(optimizer: Any, args: Any, kwargs: Any) -> None:
             watch = reference()
             if watch is not None and id(optimizer) not in own and watch._in_batch():
-                watch.others.append(type(optimizer).__name__)
+                watch.foreign_steps.append(type(optimizer).__name__)
 
         handle = register_optimizer_step_pre_hook(stepping)
         return weakref.finalize(self, handle.remove)

@@ -47,12 +47,12 @@ class LoaderArguments(NamedTuple):
         """The script's own order of an epoch over `size` examples, or None. Raises
         GpqTrainError."""
         if self.batch_sampler is not None:
-            others = {
+            arguments = {
                 "sampler": self.sampler is not None,
                 "shuffle": self.shuffle,
                 "drop_last": self.drop_last,
             }
-            rivals = [name for name, is_set in others.items() if is_set]
+            rivals = [name for name, is_set in arguments.items() if is_set]
             _refuse_rivals("batch_sampler=", "it decides that itself", rivals)
             return OwnOrder(self.batch_sampler, size, batched=True)
         if self.sampler is None:
