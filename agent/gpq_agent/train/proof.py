@@ -41,7 +41,7 @@ def program() -> Program:
 
 def read(environ: Mapping[str, str], notice: Callable[[str], None]) -> Optional[wire.Proof]:
     """The proof that the job was submitted with, or None. Findings against shapes hold whatever
-    has changed since. What came out the same takes no freedom and gives none."""
+    has changed since. What came out the same holds for this very program: see `clears`."""
     text = environ.get(wire.ENV_PROOF)
     if not text:
         return None
@@ -50,6 +50,13 @@ def read(environ: Mapping[str, str], notice: Callable[[str], None]) -> Optional[
     except (ValueError, TypeError):
         notice("the verdict of gpq check cannot be read, so it is ignored")
         return None
+
+
+def clears(proof: Optional[wire.Proof]) -> bool:
+    """Did every shape train the same, with the program that runs here?"""
+    if proof is None or set(proof.same) != set(wire.FREEDOMS):
+        return False
+    return proof.program == program().digest
 
 
 def habit(proof: wire.Proof) -> wire.Habit:

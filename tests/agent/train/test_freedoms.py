@@ -212,6 +212,10 @@ def test_a_failed_gpq_check_counts_even_after_the_script_changed(
     assert not any("site-packages" in path or "gpq_agent" in path for path in here.files)
     noted = {*HABITS["own-next"].freedoms, *HABITS["own-rate"].freedoms}
     assert attempt(tmp_path / "a", found=wire.Proof(here.digest, SAFE, [])).lost == noted
+    whole = [*SAFE, "retune"]
+    assert attempt(tmp_path / "c", found=wire.Proof("another", whole, [])).lost == noted
+    cleared = attempt(tmp_path / "c", found=wire.Proof(here.digest, whole, []))
+    assert set(cleared._agreed) == {"own-rate"}, "a verdict for this very program refutes suspicions"
     other = wire.Proof("another", SAFE[:2], ["resize"], "two replicas: differs")
     assert attempt(tmp_path / "b", found=other).lost == noted
     text = capsys.readouterr().err

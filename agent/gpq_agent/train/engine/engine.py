@@ -13,7 +13,7 @@ from gpq_agent.train.habits.freedoms import Freedoms, line
 from gpq_agent.train.habits.table import ACCEPTABLE, Habit, described, is_suspected
 from gpq_agent.train.habits.watch import LoopWatch
 from gpq_agent.train.noise.noise_scale import NoiseScale
-from gpq_agent.train.proof import program
+from gpq_agent.train.proof import clears, program
 from gpq_agent.train.proof import read as read_proof
 from gpq_agent.train.runtime.environment import Environment
 
@@ -34,7 +34,8 @@ if TYPE_CHECKING:
 
 class Engine:
     """One per job. `loop`: None until the script has prepared its training. `own_batches`: of a
-    loop without `job.loader()`."""
+    loop without `job.loader()`. is_cleared: `gpq check` found that this very program trains the
+    same in every shape."""
 
     def __init__(
         self,
@@ -53,6 +54,7 @@ class Engine:
         self.boundaries = StepBoundary(self)
         self.loop: Optional[TrainingLoop] = None
         self.own_batches: Optional[OwnBatches] = None
+        self.is_cleared = False
 
     def attach_data(self, limits: Limits, sampler: GlobalSampler, noise: NoiseScale) -> None:
         """`job.loader()` was called."""
@@ -131,7 +133,8 @@ class Engine:
         if runtime.recorder is not None:
             runtime.recorder.program = program()
         proof = read_proof(runtime.environ, runtime.notice) if runtime.is_lead else None
-        self.shape.freedoms.recall(proof)
+        self.is_cleared = runtime.agreement.broadcast_flag(clears(proof))
+        self.shape.freedoms.recall(proof, is_cleared=self.is_cleared)
 
     def _watch(self, setup: TrainingSetup) -> LoopWatch:
         training, parts = setup.training, self.checkpointer.parts.held()

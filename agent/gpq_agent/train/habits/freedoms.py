@@ -13,7 +13,17 @@ from gpq_agent.train.data.batches import Configuration, Limits, ceil_div
 from gpq_agent.train.proof import habit as habit_of
 from gpq_agent.train.runtime.agreement import Agreement
 
-from .table import ACCUMULATE, HABITS, RESIZE, RETUNE, SPLIT, SUSPECTED, Habit, described
+from .table import (
+    ACCEPTABLE,
+    ACCUMULATE,
+    HABITS,
+    RESIZE,
+    RETUNE,
+    SPLIT,
+    SUSPECTED,
+    Habit,
+    described,
+)
 
 RECORD = "habits.json"
 CODES = sorted(HABITS)
@@ -50,9 +60,12 @@ class Freedoms:
         self._proof: Optional[wire.Proof] = None
         self.lost: Set[str] = set()
 
-    def recall(self, proof: Optional[wire.Proof] = None) -> None:
+    def recall(self, proof: Optional[wire.Proof] = None, *, is_cleared: bool = False) -> None:
         """Recall what gpq check found, and what earlier attempts saw on any server. A replica that
-        ended because of a habit saved it on its own server. Collective."""
+        ended because of a habit saved it on its own server. `is_cleared`: the check refuted every
+        suspicion. Collective."""
+        if is_cleared:
+            self._accepted = ACCEPTABLE
         first = self._proof is None
         content = self._agreement.broadcast(proof and list(proof))  # rank 0's
         self._proof = proof = wire.Proof(*content) if content else None
