@@ -28,7 +28,7 @@ def reported(tree: ast.Module) -> Iterator[str]:
         if not isinstance(node, ast.Call) or not node.args:
             continue
         name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
-        if name in ("_report", "lose", "Habit"):
+        if name in ("_report", "alone", "lose", "Habit"):
             yield from (item.value for item in ast.walk(node.args[0]) if isinstance(item, ast.Constant))
 
 

@@ -71,8 +71,6 @@ class Engine:
             loop_watch.stop()
         self.loop = loop = TrainingLoop(self, setup, loop_watch)
         self._recall()
-        if setup.reducer is not None and setup.reducer.own_hooks:
-            self.lose("comm-hook")
         if self.runtime.replicas > 1:
             share_outside(setup)
             self.shape.freedoms.agree()

@@ -63,6 +63,7 @@ import torch
 from gpq_agent.train import internals
 from gpq_agent.train.data.batches import Configuration, Micro, Step
 from gpq_agent.train.errors import GpqTrainError
+from gpq_agent.train.habits.table import HABITS
 from gpq_agent.train.habits.watch import LoopWatch
 from gpq_agent.train.optim.lr_rules import Adjustment
 from gpq_agent.train.optim.step_gate import BodyFacts, StepGate
@@ -303,16 +304,20 @@ class TrainingLoop:
         self._runtime.agreement.call = "scheduler.step()"
         return self._runtime.agreement.broadcast(float(metric) if self._runtime.is_lead else None)
 
-    def mean_loss(self, loss: Any) -> Any:
-        """The mean over replicas of what a closure returned, by their examples."""
-        replicas = self._runtime.replicas
-        if replicas == 1 or loss is None:
-            return loss
-        self._runtime.agreement.call = "optimizer.step()"
-        value = float(loss.detach()) if isinstance(loss, torch.Tensor) else float(loss)
-        whole = self._runtime.agreement.all_reduce_sum([value * self._setup.gradients.weight])[0]
-        mean = whole / replicas
-        return torch.full_like(loss, mean) if isinstance(loss, torch.Tensor) else mean
+    def alone(self, code: str) -> None:
+        """The loop has this habit. Raises GpqTrainError unless one replica has the whole batch at
+        once."""
+        assert self.micro is not None
+        if self._runtime.replicas == 1 and not self.micro.in_pieces:
+            self._engine.lose(code)
+            return
+        habit = HABITS[code]
+        raise GpqTrainError(
+            "{}, which gpq can do only on one GPU with the whole batch at once".format(
+                habit.message
+            ),
+            "{}. Or use gpq submit --gpus 1, and leave out max_local_batch".format(habit.cure),
+        )
 
     # -- inside ------------------------------------------------------------------------------------
 

@@ -5,7 +5,6 @@ from typing import Any, Sequence
 import torch
 from torch.nn.parallel import DistributedDataParallel
 
-from gpq_agent.train.errors import GpqTrainError
 from gpq_agent.train.gradients.reducer import Reducer
 from gpq_agent.train.noise.noise_scale import NoiseScale
 from gpq_agent.train.noise.probe import GradientProbe
@@ -46,14 +45,7 @@ class OwnBatches:
         for reducer in self._reducers:
             reducer.share_buffers()
 
-    def weigh(self, weight: float, *, even: bool = True) -> None:
-        """Set a factor on the gradients of this replica until the next call. `even`: it is 1 on
-        every replica. Raises GpqTrainError if it cannot be applied."""
+    def weigh(self, weight: float) -> None:
+        """Set a factor on the gradients of this replica until the next call."""
         for reducer in self._reducers:
-            if reducer.own_hooks and not even:
-                raise GpqTrainError(
-                    "the model has a communication hook of its own, which gives unequal shares "
-                    "of a batch equal weight",
-                    "remove the hook, or draw batches that the number of replicas divides",
-                )
             reducer.share.weight = weight

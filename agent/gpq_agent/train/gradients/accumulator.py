@@ -95,8 +95,6 @@ class Accumulator:
         never."""
         self.weight = weight
         self._is_plain = False
-        if self._reducer is not None:
-            self._reducer.weigh()
 
     def scale(self, factor: float) -> None:
         """Multiply what is accumulated so far."""
@@ -160,21 +158,6 @@ class Accumulator:
                 self._sums.clear()
         elif self._hides and reached:
             self._restore(reached)
-
-    def adopt(self) -> None:
-        """Gradients arrived without a backward call (`p.grad = ...`). Treat them as the result of
-        one."""
-        self.passes += 1
-        self._is_plain, self._is_reached = False, True
-        parameters = self._parameters.current()
-        reached = [item for item in parameters if item.grad is not None]
-        if not self.last:
-            self._stash(reached)
-            return
-        if self._sums or self.weight != 1.0:
-            self._restore(reached)
-        if self._reducer is not None:
-            self._reducer.average(parameters)
 
     # -- the sums --------------------------------------------------------------------------------
 

@@ -27,8 +27,9 @@ class Steps(Protocol):
         """The current step was made. False: a GradScaler skipped it. Called once per step, with
         several optimizers after the first."""
 
-    def mean_loss(self, loss: Any) -> Any:
-        """The mean over replicas of the result of a closure. Collective."""
+    def alone(self, code: str) -> None:
+        """The loop has a habit that only one replica with the whole batch can have. Raises
+        GpqTrainError."""
 
     def outside(self) -> None:
         """An optimizer steps outside the loop over the loader. Raises GpqTrainError."""
@@ -177,15 +178,12 @@ class StepGate:
                 return step(*args, **kwargs)
             if micro.last:  # otherwise no step is made, and the rates at the end of the body count
                 self._check_rates()
-            closure = None
-            if args or kwargs:
-                args, kwargs, closure = self._with_closure(args, kwargs)
-            if closure is None and not self._gradients.passes:
-                self.adopt_manual()
+            has_closure = bool(args or kwargs) and self._has_closure(*args, **kwargs)
+            if not (has_closure or self._gradients.passes):
+                self.check_gradients()
             if not micro.last:
-                loss = closure() if closure is not None else None
                 self.hold(optimizer)
-                return loss
+                return None
             self._in_step = True
             try:
                 adjustment = self._steps.adjustment(optimizer)
@@ -222,33 +220,24 @@ class StepGate:
 
         part.__dict__.update(zero_grad=types.MethodType(functools.wraps(plain)(zero_grad), part))
 
-    def _with_closure(self, args: Any, kwargs: Any) -> Tuple[Any, Any, Optional[Callable[[], Any]]]:
-        """The arguments with a closure that returns the mean loss over replicas, and that closure.
-        A line search must take the same path on all of them."""
-        plain = args[0] if args else kwargs.get("closure")
-        if not callable(plain):
-            if any(isinstance(item, (torch.Tensor, float)) for item in (*args, *kwargs.values())):
-                self._report("step-value")
-            return args, kwargs, None
-        self._report("closure")
-        script: Callable[[], Any] = plain
+    def _has_closure(self, closure: Any = None, *args: Any, **kwargs: Any) -> bool:
+        """Is step() called with a closure? Reports what it is called with."""
+        if callable(closure):
+            self._steps.alone("closure")
+            return True
+        if any(
+            isinstance(item, (torch.Tensor, float)) for item in (closure, *args, *kwargs.values())
+        ):
+            self._report("step-value")
+        return False
 
-        def closure() -> Any:
-            with torch.enable_grad():
-                return self._steps.mean_loss(script())
-
-        if args:
-            return (closure, *args[1:]), kwargs, closure
-        return args, {**kwargs, "closure": closure}, closure
-
-    def adopt_manual(self) -> None:
-        """An optimizer of the job is about to step. Treat gradients without a backward pass, which
-        the loop has set, as the result of one."""
+    def check_gradients(self) -> None:
+        """An optimizer of the job is about to step. Are there gradients without a backward pass,
+        which the loop has set?"""
         if self._gradients.passes:
             return
         if any(item.grad is not None for item in self._gradients.parameters()):
-            self._gradients.adopt()
-            self._report("hand-gradient")
+            self._steps.alone("hand-gradient")
 
     def _finish_step(self, optimizer: Any, *, applied: bool) -> None:
         is_first, self.stepped = not self.stepped, True

@@ -66,7 +66,7 @@ def wrap_scaler(scaler: Any, gate: StepGate) -> None:
         micro = gate.micro
         if micro is None or not gate.owns(optimizer):
             return step(optimizer, *args, **kwargs)
-        gate.adopt_manual()
+        gate.check_gradients()
         if not micro.last:
             gate.hold(optimizer)
             return None
