@@ -11,8 +11,8 @@ from typing import Any
 import gpq_agent.train
 import pytest
 import torch
+from gpq_agent.train.habits.freedoms import PROVEN
 from gpq_agent.train.habits.table import HABITS
-from gpq_agent.train.proof import PROVEN
 
 from .test_stepping import Examples, job, prepared
 

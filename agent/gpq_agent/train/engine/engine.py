@@ -9,21 +9,17 @@ from gpq_agent import wire
 from gpq_agent.train.data.batches import Limits
 from gpq_agent.train.data.sampler import GlobalSampler
 from gpq_agent.train.errors import GpqTrainError
-from gpq_agent.train.habits.freedoms import Freedoms, line
+from gpq_agent.train.habits.freedoms import Freedoms, line, read_proof
 from gpq_agent.train.habits.table import ACCEPTABLE, Habit, described, is_suspected
 from gpq_agent.train.habits.watch import LoopWatch
 from gpq_agent.train.noise.noise_scale import NoiseScale
-from gpq_agent.train.proof import program
-from gpq_agent.train.proof import read as read_proof
 from gpq_agent.train.runtime.environment import Environment
 
 from .boundary import StepBoundary, StepRecord
-from .checkpointer import Checkpointer
 from .failures import FailureHandler
 from .loop import TrainingLoop
-from .own_batches import OwnBatches, trains_outside
-from .runtime import Runtime
-from .setup import Training, TrainingSetup, set_up, share_outside
+from .runtime import Checkpointer, Runtime
+from .setup import OwnBatches, Training, TrainingSetup, set_up, share_outside, trains_outside
 from .shape import BatchShape, BatchSource
 from .side_effects import SideEffects
 from .statistics import Statistics
@@ -127,7 +123,7 @@ class Engine:
         """Recall what `gpq check` found, and what earlier attempts saw."""
         runtime = self.runtime
         if runtime.recorder is not None:
-            runtime.recorder.program = program()
+            runtime.recorder.note_program()
         proof = read_proof(runtime.environ, runtime.notice) if runtime.is_lead else None
         self.shape.freedoms.recall(proof)
 

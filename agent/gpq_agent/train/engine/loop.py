@@ -63,16 +63,15 @@ import torch
 from gpq_agent.train import internals
 from gpq_agent.train.data.batches import Configuration, Micro, Step
 from gpq_agent.train.errors import GpqTrainError
+from gpq_agent.train.gradients.accumulator import Weighing, listen
 from gpq_agent.train.habits.table import HABITS
 from gpq_agent.train.habits.watch import LoopWatch
 from gpq_agent.train.optim.lr_rules import Adjustment
 from gpq_agent.train.optim.step_gate import BodyFacts, StepGate
 from gpq_agent.train.runtime.agreement import LOOP, SKIPPED
 
-from .backward import BackwardCalls
 from .first_part import FirstPart
 from .setup import TrainingSetup
-from .weighing import Weighing
 
 if TYPE_CHECKING:
     from .engine import Engine
@@ -101,7 +100,9 @@ class TrainingLoop:
         )
         self._weighing = Weighing(setup.gradients, self._runtime.agreement, self._runtime.replicas)
         self._first_part = FirstPart(setup, engine.checkpointer.parts, engine.shape, engine.lose)
-        self._backward = BackwardCalls(self._runtime, setup, engine.lose, self._times.clock)
+        # When the gradients of the newest backward pass were ready, here and everywhere.
+        self._tail: Optional[Tuple[Any, ...]] = None
+        listen(self)
         self._failed: Optional[Tuple[Step, Micro]] = None  # the body that the script left
         self._is_new = True  # there was no step in this attempt yet
         self._facts: Optional[BodyFacts] = None  # of the newest body
@@ -177,7 +178,7 @@ class TrainingLoop:
             self._times.discard()
         if self._weighing.is_used and not left_early:
             self._weighing.check()
-        self._times.end(synchronised=micro.last, tail=self._backward.tail)
+        self._times.end(synchronised=micro.last, tail=self._tail)
         facts, previous_facts = self.gate.leave(), self._facts
         self._facts = facts
         # A body that does what the one before did shows nothing new.
@@ -260,7 +261,29 @@ class TrainingLoop:
         """The parameters of all optimizers, each once."""
         return self._setup.gradients.parameters()
 
-    # -- told by the step gate and the schedulers --------------------------------------------------
+    # -- told by torch, the step gate and the schedulers -------------------------------------------
+
+    def backward_begins(self) -> None:
+        """A backward pass is about to run."""
+        if not self._runtime.evaluating:
+            self._setup.gradients.backward_begins()
+
+    def backward_ends(self) -> None:
+        """Not called after a pass that failed."""
+        if self._runtime.replicas > 1:
+            self._runtime.pulse.reduces(False)
+        if self._runtime.evaluating:
+            return
+        gradients, probe = self._setup.gradients, self._setup.probe
+        gradients.backward_ends()
+        if gradients.repeats:
+            self._engine.lose("two-passes")
+        if self._runtime.replicas == 1 or not gradients.last:
+            self._tail = ()  # nothing to wait for
+        elif probe.last_ready is None:
+            self._tail = None
+        else:
+            self._tail = (probe.last_ready, self._times.clock.mark())
 
     def gain(self) -> float:
         """What the current step is worth, in steps at the base batch size."""

@@ -13,8 +13,7 @@ from gpq_agent.train import internals
 from gpq_agent.train.errors import GpqTrainError
 from gpq_agent.train.noise.probe import GradientProbe
 
-from .parameters import Parameter
-
+Parameter = torch.nn.Parameter
 OWN_HOOK = "the model has a communication hook of its own, which averages unequal shares as equal"
 NO_HOOK = (
     "remove the hook, or run the script without gpq's library: gpq submit --gpus N -- torchrun "

@@ -12,13 +12,28 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 from gpq_agent.train.data.batches import Micro
+from gpq_agent.train.internals import version_of
 from gpq_agent.train.noise.probe import GradientProbe
 from gpq_agent.train.runtime.process_group import finish
 
-from .ddp_buckets import DdpBuckets, Share
-from .parameters import Marks, Parameter, is_marked, mark
+from .ddp_buckets import DdpBuckets, Parameter, Share
 
 CHUNK = 1 << 22  # elements to reduce at once
+Mark = Tuple[Optional[torch.Tensor], int]  # a gradient and its version, (None, -1) without one
+Marks = Dict[Parameter, Mark]
+
+
+def mark(parameter: Parameter) -> Mark:
+    """A mark of the current `p.grad`, so that any later change shows."""
+    gradient = parameter.grad
+    return (None, -1) if gradient is None else (gradient, version_of(gradient))
+
+
+def is_marked(parameter: Parameter, marks: Marks) -> bool:
+    """Is `p.grad` as it was when it was marked?"""
+    previous, version = marks[parameter]
+    gradient = parameter.grad
+    return gradient is previous and (gradient is None or version_of(gradient) == version)
 
 
 class Reducer:

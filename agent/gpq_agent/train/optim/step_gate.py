@@ -1,4 +1,4 @@
-"""Makes optimizers act once per optimizer step, at the learning rate of the step.
+"""Makes optimizers, schedulers and a GradScaler act once per optimizer step, at its learning rate.
 
 Micro-batches that only accumulate have no effect. Schedulers and checkpoints only ever see the base
 rate. In evaluations and after the training everything works as in plain PyTorch.
@@ -6,7 +6,7 @@ rate. In evaluations and after the training everything works as in plain PyTorch
 
 import functools
 import types
-from typing import Any, Callable, List, NamedTuple, Optional, Protocol, Sequence, Set, Tuple
+from typing import TYPE_CHECKING, Any, Callable, List, NamedTuple, Optional, Sequence, Set, Tuple
 
 import torch
 
@@ -14,25 +14,11 @@ from gpq_agent.train.data.batches import Micro
 from gpq_agent.train.gradients.accumulator import Accumulator
 from gpq_agent.train.internals import version_of
 
-from .lr_rules import UNCHANGED, Adjustment, adjust_for_step
+from .lr_rules import UNCHANGED, adjust_for_step
+from .progress import ScheduleClock
 
-
-class Steps(Protocol):
-    """What the gate asks and tells the engine."""
-
-    def adjustment(self, optimizer: Any) -> Adjustment:
-        """The learning rate and betas of this optimizer in the current step."""
-
-    def stepped(self, applied: bool) -> None:
-        """The current step was made. False: a GradScaler skipped it. Called once per step, with
-        several optimizers after the first."""
-
-    def alone(self, code: str) -> None:
-        """The loop has a habit that only one replica with the whole batch can have. Raises
-        GpqTrainError."""
-
-    def outside(self) -> None:
-        """An optimizer steps outside the loop over the loader. Raises GpqTrainError."""
+if TYPE_CHECKING:
+    from gpq_agent.train.engine.loop import TrainingLoop
 
 
 class BodyFacts(NamedTuple):
@@ -64,7 +50,7 @@ class StepGate:
         self,
         optimizers: Sequence[Any],
         gradients: Accumulator,
-        steps: Steps,
+        steps: "TrainingLoop",
         report: Callable[[str], None],
         rate_set: Callable[[], None],
     ) -> None:
@@ -268,6 +254,75 @@ class StepGate:
                 self._rate_set()
             self._rates = rates
         return rates
+
+
+def wrap_scheduler(scheduler: Any, clock: ScheduleClock, loop: "TrainingLoop") -> None:
+    """In the loop, step() runs as often as `clock` says after a real step, and never before the
+    last micro-batch. Outside the loop it runs unchanged, but a resumed epoch does not repeat the
+    step at its start. ReduceLROnPlateau gets rank 0's metric. The class is replaced, not the
+    method, because a scheduler's state_dict holds every attribute of the instance."""
+    plain = type(scheduler)
+    gate = loop.gate
+    takes_metric = isinstance(scheduler, torch.optim.lr_scheduler.ReduceLROnPlateau)
+
+    def step(self: Any, *args: Any, **kwargs: Any) -> None:
+        micro = gate.micro
+        placed = bool(args or kwargs) and not takes_metric  # step(epoch + index / len(loader))
+        gate.note_schedule(placed)
+        has_effect = micro.last if micro is not None else not gate.resumes_epoch
+        if not has_effect:
+            return
+        if "metrics" in kwargs:
+            args = (kwargs.pop("metrics"), *args)
+        if takes_metric and args:
+            args = (loop.shared_metric(args[0]), *args[1:])
+        if micro is None or placed:
+            plain.step(self, *args, **kwargs)
+        else:
+            if not gate.stepped:  # called before the optimizer's step, so it counts the coming one
+                clock.expect(loop.gain())
+            # The number of steps in a run depends on its batches. OneCycleLR raises beyond the
+            # number that it was made for.
+            end = getattr(self, "total_steps", None)
+            for _ in range(clock.due()):
+                if end is None or self.last_epoch < end:
+                    plain.step(self, *args, **kwargs)
+        gate.note_rates()
+
+    members = {"step": step, "__module__": plain.__module__}
+    scheduler.__class__ = type(plain.__name__, (plain,), members)
+
+
+def wrap_scaler(scaler: Any, gate: StepGate) -> None:
+    """Its step, unscale_ and update do nothing until the last micro-batch of a step. They are
+    replaced on this instance. Outside a loop over the loader, and for optimizers of others, `step`
+    acts as in plain PyTorch."""
+    step, unscale, update = scaler.step, scaler.unscale_, scaler.update
+
+    @functools.wraps(step)
+    def gated_step(optimizer: Any, *args: Any, **kwargs: Any) -> Any:
+        micro = gate.micro
+        if micro is None or not gate.owns(optimizer):
+            return step(optimizer, *args, **kwargs)
+        gate.check_gradients()
+        if not micro.last:
+            gate.hold(optimizer)
+            return None
+        result = step(optimizer, *args, **kwargs)
+        gate.end_scaler_step(optimizer)
+        return result
+
+    @functools.wraps(unscale)
+    def gated_unscale(optimizer: Any) -> None:
+        if gate.last:
+            unscale(optimizer)
+
+    @functools.wraps(update)
+    def gated_update(*args: Any, **kwargs: Any) -> None:
+        if gate.last:
+            update(*args, **kwargs)
+
+    scaler.__dict__.update(step=gated_step, unscale_=gated_unscale, update=gated_update)
 
 
 def inner_optimizers(optimizer: Any) -> List[Any]:
