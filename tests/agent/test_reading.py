@@ -29,7 +29,8 @@ OURS = {
     "train/prove/redirect.py": "the environment that our own child is given",
     "train/runtime/process_group.py": "the kernel's",
     "train/runtime/agreement.py": "a bounded message of another replica. If it is invalid, only their job ends",
-    "train/proof.py": "modules that run here already; the environment that our own child is given",
+    "train/prove/program.py": "modules that run here already",
+    "train/habits/freedoms.py": "the environment that our own child is given",
     "gpucheck/processes.py": "a pipe from our own child",
 }
 

@@ -11,8 +11,7 @@ from typing import Any
 import numpy
 import pytest
 import torch
-from gpq_agent.train.data.fingerprint import Fingerprint
-from gpq_agent.train.data.likeness import likeness
+from gpq_agent.train.data.fingerprint import Fingerprint, likeness
 from gpq_agent.train.errors import GpqTrainError
 from gpq_agent.train.runtime.agreement import Agreement, Proposal
 from gpq_agent.train.runtime.rng import script_seed, seed_all
@@ -200,8 +199,8 @@ class Record:
         (numpy.int64(7), numpy.int64(8)),
         (numpy.array(["a", "b"]), numpy.array(["b", "a"])),
         (numpy.array([1, "a"], dtype=object), numpy.array([1, "b"], dtype=object)),
-        (torch.eye(3), torch.eye(3)[[1, 0, 2]]),
-        (torch.eye(3).to_sparse(), torch.eye(3)[[1, 0, 2]].to_sparse()),
+        (torch.eye(3), torch.eye(3).tril() * 1.01),
+        (torch.eye(3).to_sparse(), 2 * torch.eye(3).to_sparse()),
         ((torch.ones(3), [{"label": {1, 2}}]), (torch.ones(3), [{"label": {1, 3}}])),
         (Record(1), Record(2)),
     ],

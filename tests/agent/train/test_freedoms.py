@@ -15,7 +15,7 @@ from gpq_agent import wire
 from gpq_agent.train.habits.freedoms import Freedoms
 from gpq_agent.train.habits.table import HABITS, Habit
 from gpq_agent.train.job.job import Job
-from gpq_agent.train.proof import program
+from gpq_agent.train.prove.program import program
 from gpq_agent.train.runtime.agreement import Agreement, Proposal
 from gpq_agent.train.runtime.environment import Environment
 
@@ -205,7 +205,7 @@ SAFE = ["accumulate", "split", "resize"]
 
 
 def test_a_failed_gpq_check_counts_even_after_the_script_changed(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     here = program()
     assert os.path.realpath(__file__) in here.files
@@ -221,9 +221,8 @@ def test_a_failed_gpq_check_counts_even_after_the_script_changed(
     text = capsys.readouterr().err
     assert "has changed since" not in text, "gpq submit says so"
     assert "(two replicas: differs). gpq will not change the number of GPUs (resize)" in text
-    monkeypatch.setattr("gpq_agent.train.proof.program", None)  # a start reads no module of the script
     environ = {wire.ENV_PROOF: json.dumps(other._asdict())}
-    assert Job(Environment(), torch.device("cpu"), 0, environ)._engine._recall() is None
+    Job(Environment(), torch.device("cpu"), 0, environ)._engine.recall(None)  # reads no module of the script
     environ = {wire.ENV_PROOF: "[]"}
-    Job(Environment(), torch.device("cpu"), 0, environ)._engine._recall()
+    Job(Environment(), torch.device("cpu"), 0, environ)._engine.recall(None)
     assert "the verdict of gpq check cannot be read" in capsys.readouterr().err

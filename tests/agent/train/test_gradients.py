@@ -17,7 +17,6 @@ from gpq_agent.train.data.order import permutation
 from gpq_agent.train.job.job import Job
 from gpq_agent.train.runtime.environment import Environment
 from torch import nn
-from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
 from torch.nn.parallel import DistributedDataParallel
 
 from tests.support.ports import free_port
@@ -26,8 +25,8 @@ from .driver import FORKSERVER
 
 SIZE = 47
 MODES = (
-    "plain", "at-step", "compiled", "unused", "own-hook", "bucket-view", "scaler", "clip", "two-losses", "weighed",
-    "weighed-hook", "static-graph",
+    "plain", "at-step", "compiled", "unused", "bucket-view", "scaler", "clip", "two-losses", "weighed",
+    "static-graph",
 )  # fmt: skip
 VARIANTS = (
     (47, 64),
@@ -87,14 +86,11 @@ def wrapped(mode: str, net: Net) -> nn.Module:
         options["static_graph"] = True
     if mode == "bucket-view":
         options["gradient_as_bucket_view"] = True
-    model = DistributedDataParallel(net, **options)
-    if mode in ("own-hook", "weighed-hook"):
-        model.register_comm_hook(None, allreduce_hook)
-    return model
+    return DistributedDataParallel(net, **options)
 
 
 # Habits that each mode has.
-ALLOWED = {"own-hook": {"comm-hook"}, "weighed-hook": {"comm-hook"}, "two-losses": {"two-passes"}}
+ALLOWED = {"two-losses": {"two-passes"}}
 
 
 def worst_error(rank: int, replicas: int, mode: str, batch: int, local: int, fixed: bool) -> float:
@@ -120,7 +116,7 @@ def worst_error(rank: int, replicas: int, mode: str, batch: int, local: int, fix
             if mode == "two-losses":
                 (0.25 * loss).backward()
                 loss = 0.75 * nn.functional.mse_loss(model(x), y)
-            if mode.startswith("weighed"):
+            if mode == "weighed":
                 job.weigh(2.5 * len(x))
             (scaler.scale(loss) if scaler else loss).backward()
             if mode == "clip":
@@ -150,7 +146,7 @@ def worst_error(rank: int, replicas: int, mode: str, batch: int, local: int, fix
     # Between steps a wrapped model reduces as usual, unless gpq removed its reducer.
     if isinstance(model, DistributedDataParallel):
         assert model.require_backward_grad_sync == (model.reducer is not None)
-        assert model.reducer is not None or mode in ("unused", "weighed-hook", "static-graph")
+        assert model.reducer is not None or mode in ("unused", "static-graph")
         if mode in ("unused", "static-graph"):
             check_copies(model)
     return worst

@@ -231,12 +231,7 @@ def check_hook(facts: dict[str, Any]) -> None:
     assert "DDP cannot reduce a step of this model" in facts["unused"]["adaptive"], "it is told"
     assert facts["unused"]["fixed"] == "", "nobody needs the noise scale there"
     assert facts["ready"], "the last bucket is ready within the backward pass"
-    assert len(facts["taken"]["lines"]) == 2, (
-        "a hook of the user switches the probe off, with one line in each of the two jobs"
-    )
-    assert all("communication hook of its own" in line for line in facts["taken"]["lines"])
-    assert facts["taken"]["samples"] == 0
-    assert facts["taken"]["error"] < 1e-5, "the gradient stays correct with a hook of the user"
+    assert "communication hook of its own" in facts["taken"], "a hook of the user is refused"
 
 
 # -- one replica -------------------------------------------------------------------------------------------------------
@@ -282,24 +277,6 @@ def test_split_batches_give_the_gradient_of_the_whole_batch(parts: list[slice], 
     loop = single(probe_runs.model())
     accumulate(loop, parts, sampled=sampled)
     torch.testing.assert_close(probe_runs.flat_gradient(loop.net), whole(parts))
-
-
-@pytest.mark.parametrize("by_hand", [(True, True), (True, False)], ids=["twice", "then by backward()"])
-def test_gradients_set_by_hand_stay_with_their_parameters(by_hand: tuple[bool, bool]) -> None:
-    loop = single(probe_runs.model())
-    inputs, targets = probe_runs.data()
-    *others, last = loop.net.parameters()
-    for place in loop.micro_batches(probe_runs.step_of([4, 4], 8, sampled=False)):
-        if by_hand[place]:
-            last.grad = torch.full_like(last, 2.0)
-        else:
-            (0 * probe_runs.loss_of(loop.net, inputs[:4], targets[:4])).backward()
-        loop.optimizer.step()
-        if place == 0:
-            loop.optimizer.zero_grad()
-    assert last.grad is not None
-    assert torch.equal(last.grad, torch.full_like(last, 2.0 if all(by_hand) else 1.0))
-    assert not any(item.grad.any() for item in others if item.grad is not None)
 
 
 @pytest.mark.parametrize("parts", [[slice(0, 10), slice(10, 16)], [slice(0, 8), slice(8, 16)]])

@@ -11,8 +11,8 @@ from typing import Any
 import gpq_agent.train
 import pytest
 import torch
+from gpq_agent.train.habits.freedoms import PROVEN
 from gpq_agent.train.habits.table import HABITS
-from gpq_agent.train.proof import PROVEN
 
 from .test_stepping import Examples, job, prepared
 
@@ -28,7 +28,7 @@ def reported(tree: ast.Module) -> Iterator[str]:
         if not isinstance(node, ast.Call) or not node.args:
             continue
         name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
-        if name in ("_report", "lose", "Habit"):
+        if name in ("_report", "alone", "lose", "Habit"):
             yield from (item.value for item in ast.walk(node.args[0]) if isinstance(item, ast.Constant))
 
 

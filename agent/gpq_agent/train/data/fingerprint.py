@@ -2,18 +2,23 @@
 
 A script starts again at any time, and on several replicas. A split drawn without a seed, or labels
 in the order of a listing, differ every time. So the checkpoint keeps a few examples, which are
-compared before the first step. This module decides what is compared and how it is read.
+compared before the first step: types, shapes, integers and text, and of other numbers the mean and
+the deviation.
 """
 
 import functools
+import hashlib
+import itertools
+import os
 import time
 import warnings
-from typing import Any, Callable, Dict, List, Optional, Tuple
+from collections.abc import Mapping, Set
+from types import ModuleType
+from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Tuple
 
 import torch
 from torch.utils.data import DataLoader, Subset
 
-from gpq_agent.train.data.likeness import Likeness, likeness
 from gpq_agent.train.errors import GpqTrainError
 from gpq_agent.train.runtime.agreement import Agreement
 from gpq_agent.train.runtime.rng import (
@@ -27,12 +32,97 @@ from gpq_agent.train.runtime.rng import (
 DRAWS = 8  # examples to compare, in addition to the first and the last
 READING_SECONDS = 10.0  # seconds after which no other example is read
 PATIENCE = 30.0  # seconds for a worker whose data set hangs
+TOLERANCE = 1e-3  # of mean and deviation: rounding, or another decoder, stays far below it
+MOST_LEAVES = 500  # values read from one example
+DEEPEST = 8  # containers within containers
+PLAIN = (str, bytes, int, os.PathLike, type(None))
+ARRAYS = ("__array__", "__array_interface__")
 SEED = 0  # of everything that an example draws
 HINT = (
     "seed every random choice (random_state=0, generator=torch.Generator().manual_seed(0)), "
     "sort file lists, or draw after gpq.init(), which seeds torch, numpy and random. If the "
     "data is meant to change: job.loader(data_may_change=True)"
 )
+
+
+class Likeness(NamedTuple):
+    """An example in short. `digest`: of what must be equal. `moments`: mean and deviation of each
+    tensor that rounding, or another version of a decoder, may change."""
+
+    digest: str
+    moments: List[List[float]]
+
+    def resembles(self, likeness: "Likeness") -> bool:
+        """Are both the same example, apart from rounding?"""
+        pairs = zip(self.moments, likeness.moments)
+        return (
+            self.digest == likeness.digest
+            and len(self.moments) == len(likeness.moments)
+            and all(_are_close(*pair) for pair in pairs)
+        )
+
+
+def _are_close(one: List[float], other: List[float]) -> bool:
+    allowance = TOLERANCE * max(sum(map(abs, one)), sum(map(abs, other)))
+    return all(abs(number - value) <= allowance for number, value in zip(one, other))
+
+
+def likeness(example: Any) -> Likeness:
+    """The likeness of anything that a data set may return: tensors, arrays, images, numbers, text,
+    containers, and plain objects of any of these."""
+    leaves = list(itertools.islice(_leaves(example, 0), MOST_LEAVES))
+    text = "\0".join(text for text, _ in leaves)
+    digest = hashlib.blake2b(text.encode("utf-8", "replace"), digest_size=8).hexdigest()
+    return Likeness(digest, [moments for _, moments in leaves if moments])
+
+
+def _leaves(value: Any, depth: int) -> Iterator[Tuple[str, List[float]]]:
+    """The text and the moments of each value in it."""
+    name = type(value).__name__
+    if isinstance(value, float):
+        value = torch.tensor(value)
+    elif not isinstance(value, torch.Tensor) and any(hasattr(value, array) for array in ARRAYS):
+        import numpy
+
+        content = numpy.ascontiguousarray(value)
+        is_numeric = content.dtype.kind in "biufc"
+        value = torch.as_tensor(content) if is_numeric else content.tolist()
+    if isinstance(value, PLAIN):
+        yield "{} {}".format(name, _text(value)), []
+    elif isinstance(value, torch.Tensor):
+        yield _of_tensor(value.detach().to_dense().cpu())
+    elif depth == DEEPEST or isinstance(value, (type, ModuleType)) or callable(value):
+        yield name, []
+    elif isinstance(value, (Mapping, list, tuple)):
+        yield "{} of {}".format(name, len(value)), []
+        if isinstance(value, Mapping):
+            value = sorted(value.items(), key=lambda pair: _text(pair[0]))
+        for item in value:
+            yield from _leaves(item, depth + 1)
+    elif isinstance(value, Set):
+        yield "{} {}".format(name, sorted(map(_text, value))), []
+    else:
+        yield from _leaves(dict(getattr(value, "__dict__", {})), depth + 1)
+
+
+def _text(value: Any) -> str:
+    """Without what changes between processes: object addresses, and the job's folder."""
+    if isinstance(value, os.PathLike) or (isinstance(value, str) and value.startswith("/")):
+        return os.path.basename(os.fspath(value))
+    return repr(value) if isinstance(value, PLAIN) else type(value).__name__
+
+
+def _of_tensor(tensor: torch.Tensor) -> Tuple[str, List[float]]:
+    text = "{} {}".format(tensor.dtype, tuple(tensor.shape))
+    if tensor.is_complex():
+        tensor = torch.view_as_real(tensor)
+    if not tensor.numel():
+        return text, []
+    if tensor.is_floating_point() or tensor.dtype == torch.uint8:
+        values = tensor.double().nan_to_num(nan=0.5, posinf=2.0, neginf=-2.0)
+        return text, [float(values.mean()), float(values.std(unbiased=False))]
+    content = tensor.contiguous().numpy().tobytes()
+    return "{} {}".format(text, hashlib.blake2b(content, digest_size=8).hexdigest()), []
 
 
 def read_twice(
@@ -128,7 +218,9 @@ class Fingerprint:
             if own_subset != other_subset:
                 depth = "" if number == 0 else " ({} levels down)".format(number)
                 return "the indices of its Subset{} differ".format(depth)
-        other_examples = {place: Likeness(*content) for place, content in state["examples"].items()}
+        # A checkpoint of an earlier version has likenesses of another kind, by another name.
+        others = state.get("likenesses", {})
+        other_examples = {place: Likeness(*content) for place, content in others.items()}
         common = sorted(other_examples.keys() & self.examples.keys(), key=int)
         mismatches = [
             place for place in common if not self.examples[place].resembles(other_examples[place])
@@ -140,10 +232,8 @@ class Fingerprint:
         )
 
     def state_dict(self) -> Dict[str, Any]:
-        examples = {
-            place: [content.digest, content.numbers] for place, content in self.examples.items()
-        }
-        return {"examples": examples, "subsets": self.subsets}
+        likenesses = {place: list(content) for place, content in self.examples.items()}
+        return {"likenesses": likenesses, "subsets": self.subsets}
 
     def load_state_dict(self, state: Dict[str, Any]) -> None:
         """Raises GpqTrainError if the checkpoint was trained on other data."""

@@ -1,14 +1,21 @@
 """Runs between two steps: obeys orders, writes checkpoints, stops, compares habits."""
 
 import time
-from typing import TYPE_CHECKING, Optional
+from operator import mul
+from typing import TYPE_CHECKING, Any, Dict, List, Optional, Sequence
+
+import torch
 
 from gpq_agent import wire
-from gpq_agent.train.data.sample_audit import Ledger
 from gpq_agent.train.habits.watch import LoopWatch
 from gpq_agent.train.runtime.agreement import END, EPOCH, STEP, Proposal
 from gpq_agent.train.runtime.channels import ControlReader
-from gpq_agent.train.runtime.shutdown import STOP_ORDERED, STOP_SIGNAL, raise_if_stopping
+from gpq_agent.train.runtime.shutdown import (
+    STOP_ORDERED,
+    STOP_SIGNAL,
+    departure,
+    raise_if_stopping,
+)
 
 from .runtime import Ending, Recorded
 
@@ -21,6 +28,8 @@ RETRY_SECONDS = 5.0  # until gpq retries a stop whose checkpoint could not be wr
 WATCHED_STEPS = 3  # steps of an attempt after which replicas compare what they noticed
 OFTEN_STEPS = 100  # of an attempt, which are all watched
 SELDOM_STEPS = 10  # later one of so many is
+TOGETHER = 1024  # examples to add up at once
+WRAP = 1 << 52  # sums stay below this, so that those of two thousand replicas fit in 64 bits
 MOST_PENDING = 64  # steps of the loader that a loop may make one of, before nobody waits for it
 
 
@@ -52,7 +61,8 @@ class StepBoundary:
         After the end, training begins again."""
         if self._side_effects.before_training:
             self._side_effects.begin()
-        raise_if_stopping()
+        if departure:
+            raise_if_stopping()
         runtime, checkpointer = self._runtime, self._checkpointer
         if runtime.evaluating:
             return
@@ -227,3 +237,74 @@ class StepRecord:
         self._pending = 0 if real else self._pending + 1
         seconds = time.perf_counter() - self.begin
         self.seconds += (seconds - self.seconds) * (0.1 if self.seconds else 1.0)
+
+
+class Ledger:
+    """Proves that every pass over the data visits every example exactly once, across resizes and
+    batch changes.
+
+    Each replica adds up the indices that went into a step. At the end of a pass, and before a stop,
+    the sums of all replicas are compared with the order of the pass. If a crash loses part of a
+    pass, that part is visited twice by some count, so such a pass is not exact. `passes` have
+    ended, and `exact` of them visited each example exactly once.
+    """
+
+    def __init__(self) -> None:
+        self.passes = 0
+        self.exact = 0
+        # Examples at the start of the running pass that are proven to be visited once.
+        self._proven_end = 0
+        self._part_start = 0  # start of the part that is being counted
+        self._pending_indices: List[int] = []  # not added up yet
+        self._sums = [0, 0, 0]  # number, sum, sum of squares
+
+    def record_step(self, indices: Sequence[int]) -> None:
+        """A step trained on these examples."""
+        self._pending_indices += indices
+        if len(self._pending_indices) >= TOGETHER:
+            self._add_up()
+
+    def _add_up(self) -> None:
+        indices, self._pending_indices = self._pending_indices, []
+        moments = (len(indices), sum(indices), sum(map(mul, indices, indices)))
+        for place, value in enumerate(moments):
+            self._sums[place] = (self._sums[place] + value) % WRAP
+
+    def counted(self) -> List[int]:
+        """This replica's sums. The sums over all replicas go into `compare`."""
+        self._add_up()
+        return list(self._sums)
+
+    def compare(self, totals: Sequence[int], order: torch.Tensor, end: int) -> None:
+        """Compare the part of `order` up to `end` with the count of all replicas.
+
+        `order` has shape (examples,), int64.
+        """
+        part = order[self._part_start : end]
+        # Sums of 64 bits wrap, and WRAP divides what they wrap at.
+        moments = (len(part), int(part.sum()), int(torch.dot(part, part)))
+        expected_sums = [value % WRAP for value in moments]
+        sums = [value % WRAP for value in totals]
+        if self._part_start == self._proven_end and sums == expected_sums:
+            self._proven_end = end
+        self._part_start = end
+        self._sums = [0, 0, 0]
+
+    def close(self, size: int) -> None:
+        """The pass is over after `size` examples, and compared to its end."""
+        self.passes += 1
+        self.exact += int(self._proven_end == size)
+        self._proven_end = self._part_start = 0
+
+    def resume(self, consumed: int) -> None:
+        """Continue to count at this place of the running pass, from the checkpoint."""
+        self._part_start = consumed
+        self._pending_indices = []
+        self._sums = [0, 0, 0]
+
+    def state_dict(self) -> Dict[str, int]:
+        return {"epochs": self.passes, "exact": self.exact, "proven": self._proven_end}
+
+    def load_state_dict(self, state: Dict[str, Any]) -> None:
+        counts = [int(state[key]) for key in ("epochs", "exact", "proven")]
+        self.passes, self.exact, self._proven_end = counts

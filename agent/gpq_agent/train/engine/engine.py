@@ -1,7 +1,7 @@
 """The engine of a job, assembled. `job` calls its parts, and a loop calls `loop.py`."""
 
 import sys
-from typing import TYPE_CHECKING, Any, List, Mapping, Optional, Sequence
+from typing import TYPE_CHECKING, Any, Callable, List, Mapping, Optional, Sequence
 
 import torch
 
@@ -9,21 +9,17 @@ from gpq_agent import wire
 from gpq_agent.train.data.batches import Limits
 from gpq_agent.train.data.sampler import GlobalSampler
 from gpq_agent.train.errors import GpqTrainError
-from gpq_agent.train.habits.freedoms import Freedoms, line
+from gpq_agent.train.habits.freedoms import Freedoms, line, read_proof
 from gpq_agent.train.habits.table import ACCEPTABLE, Habit, described, is_suspected
 from gpq_agent.train.habits.watch import LoopWatch
 from gpq_agent.train.noise.noise_scale import NoiseScale
-from gpq_agent.train.proof import clears, program
-from gpq_agent.train.proof import read as read_proof
 from gpq_agent.train.runtime.environment import Environment
 
 from .boundary import StepBoundary, StepRecord
-from .checkpointer import Checkpointer
 from .failures import FailureHandler
 from .loop import TrainingLoop
-from .own_batches import OwnBatches, trains_outside
-from .runtime import Runtime
-from .setup import Training, TrainingSetup, set_up, share_outside
+from .runtime import Checkpointer, Runtime
+from .setup import OwnBatches, Training, TrainingSetup, set_up, share_outside, trains_outside
 from .shape import BatchShape, BatchSource
 from .side_effects import SideEffects
 from .statistics import Statistics
@@ -62,6 +58,18 @@ class Engine:
         if not self.statistics.measures:
             sampler.sample_every = 0
 
+    def recall(self, digest: Callable[[], str]) -> None:
+        """Recall what `gpq check` found, and what earlier attempts saw. `digest`: of the program
+        that runs here. Collective."""
+        runtime = self.runtime
+        if runtime.recorder is not None:
+            runtime.recorder.note_program()
+        proof = read_proof(runtime.environ, runtime.notice) if runtime.is_lead else None
+        every_shape = proof is not None and set(proof.same) == set(wire.FREEDOMS)
+        is_cleared = proof is not None and every_shape and proof.program == digest()
+        self.is_cleared = runtime.agreement.broadcast_flag(is_cleared)
+        self.shape.freedoms.recall(proof, is_cleared=self.is_cleared)
+
     def attach(self, training: Training, *, watch: bool = True) -> TrainingLoop:
         """`job.prepare()` was called, after `job.loader()`. Collective. `watch`: look for habits of
         hand-written loops."""
@@ -72,9 +80,6 @@ class Engine:
         if not watch:
             loop_watch.stop()
         self.loop = loop = TrainingLoop(self, setup, loop_watch)
-        self._recall()
-        if setup.reducer is not None and setup.reducer.own_hooks:
-            self.lose("comm-hook")
         if self.runtime.replicas > 1:
             share_outside(setup)
             self.shape.freedoms.agree()
@@ -85,7 +90,6 @@ class Engine:
     def attach_steps(self, models: Sequence[torch.nn.Module], optimizers: Sequence[Any]) -> None:
         """`job.prepare()` was called without `job.loader()`. Collective."""
         self.own_batches = OwnBatches(self.runtime, models, optimizers)
-        self._recall()
         if trains_outside(models, optimizers):
             self.lose("outside-parameters")
         self.shape.freedoms.agree()
@@ -126,15 +130,6 @@ class Engine:
     def _tell(self, habit: wire.Habit) -> None:
         sys.stderr.write("gpq: {}\n".format(line(habit)))
         self.runtime.report.send("habit", habit._asdict())
-
-    def _recall(self) -> None:
-        """Recall what `gpq check` found, and what earlier attempts saw."""
-        runtime = self.runtime
-        if runtime.recorder is not None:
-            runtime.recorder.program = program()
-        proof = read_proof(runtime.environ, runtime.notice) if runtime.is_lead else None
-        self.is_cleared = runtime.agreement.broadcast_flag(clears(proof))
-        self.shape.freedoms.recall(proof, is_cleared=self.is_cleared)
 
     def _watch(self, setup: TrainingSetup) -> LoopWatch:
         training, parts = setup.training, self.checkpointer.parts.held()

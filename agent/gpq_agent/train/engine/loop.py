@@ -65,16 +65,16 @@ import torch
 from gpq_agent.train import internals
 from gpq_agent.train.data.batches import Configuration, Micro, Step
 from gpq_agent.train.errors import GpqTrainError
+from gpq_agent.train.gradients.accumulator import Weighing, listen
+from gpq_agent.train.habits.table import HABITS
 from gpq_agent.train.habits.watch import LoopWatch
 from gpq_agent.train.optim.lr_rules import Adjustment
 from gpq_agent.train.optim.progress import ROUNDING
 from gpq_agent.train.optim.step_gate import BodyFacts, StepGate
 from gpq_agent.train.runtime.agreement import LOOP, SKIPPED
 
-from .backward import BackwardCalls
 from .first_part import FirstPart
 from .setup import TrainingSetup
-from .weighing import Weighing
 
 if TYPE_CHECKING:
     from .engine import Engine
@@ -103,7 +103,9 @@ class TrainingLoop:
         )
         self._weighing = Weighing(setup.gradients, self._runtime.agreement, self._runtime.replicas)
         self._first_part = FirstPart(setup, engine.checkpointer.parts, engine.shape, engine.lose)
-        self._backward = BackwardCalls(self._runtime, setup, engine.lose, self._times.clock)
+        # When the gradients of the newest backward pass were ready, here and everywhere.
+        self._tail: Optional[Tuple[Any, ...]] = None
+        listen(self)
         self._failed: Optional[Tuple[Step, Micro]] = None  # the body that the script left
         self._is_new = True  # there was no step in this attempt yet
         self._facts: Optional[BodyFacts] = None  # of the newest body
@@ -184,7 +186,7 @@ class TrainingLoop:
             self._times.discard()
         if self._weighing.is_used and not left_early:
             self._weighing.check()
-        self._times.end(synchronised=micro.last, tail=self._backward.tail)
+        self._times.end(synchronised=micro.last, tail=self._tail)
         facts, previous_facts = self.gate.leave(), self._facts
         self._facts = facts
         # A body that does what the one before did shows nothing new.
@@ -278,7 +280,29 @@ class TrainingLoop:
         """The parameters of all optimizers, each once."""
         return self._setup.gradients.parameters()
 
-    # -- told by the step gate and the schedulers --------------------------------------------------
+    # -- told by torch, the step gate and the schedulers -------------------------------------------
+
+    def backward_begins(self) -> None:
+        """A backward pass is about to run."""
+        if not self._runtime.evaluating:
+            self._setup.gradients.backward_begins()
+
+    def backward_ends(self) -> None:
+        """Not called after a pass that failed."""
+        if self._runtime.replicas > 1:
+            self._runtime.pulse.reduces(False)
+        if self._runtime.evaluating:
+            return
+        gradients, probe = self._setup.gradients, self._setup.probe
+        gradients.backward_ends()
+        if gradients.repeats:
+            self._engine.lose("two-passes")
+        if self._runtime.replicas == 1 or not gradients.last:
+            self._tail = ()  # nothing to wait for
+        elif probe.last_ready is None:
+            self._tail = None
+        else:
+            self._tail = (probe.last_ready, self._times.clock.mark())
 
     def gain(self) -> float:
         """What the current step is worth, in steps at the base batch size."""
@@ -322,16 +346,20 @@ class TrainingLoop:
         self._runtime.agreement.call = "scheduler.step()"
         return self._runtime.agreement.broadcast(float(metric) if self._runtime.is_lead else None)
 
-    def mean_loss(self, loss: Any) -> Any:
-        """The mean over replicas of what a closure returned, by their examples."""
-        replicas = self._runtime.replicas
-        if replicas == 1 or loss is None:
-            return loss
-        self._runtime.agreement.call = "optimizer.step()"
-        value = float(loss.detach()) if isinstance(loss, torch.Tensor) else float(loss)
-        whole = self._runtime.agreement.all_reduce_sum([value * self._setup.gradients.weight])[0]
-        mean = whole / replicas
-        return torch.full_like(loss, mean) if isinstance(loss, torch.Tensor) else mean
+    def alone(self, code: str) -> None:
+        """The loop has this habit. Raises GpqTrainError unless one replica has the whole batch at
+        once."""
+        assert self.micro is not None
+        if self._runtime.replicas == 1 and not self.micro.in_pieces:
+            self._engine.lose(code)
+            return
+        habit = HABITS[code]
+        raise GpqTrainError(
+            "{}, which gpq can do only on one GPU with the whole batch at once".format(
+                habit.message
+            ),
+            "{}. Or use gpq submit --gpus 1, and leave out max_local_batch".format(habit.cure),
+        )
 
     # -- inside ------------------------------------------------------------------------------------
 

@@ -9,12 +9,16 @@ A loop body with a second backward call cannot be cut like that: its first call 
 step's gradient, and its second call only a part. `repeats` says so.
 """
 
-from operator import attrgetter
+import functools
+import weakref
+from itertools import chain
+from operator import attrgetter, is_, itemgetter
 from typing import Any, Callable, Dict, List, Optional, Sequence
 
 import torch
 
 from gpq_agent.train.data.batches import Micro
+from gpq_agent.train.errors import GpqTrainError
 from gpq_agent.train.internals import (
     base_of,
     foreach_add_,
@@ -23,10 +27,14 @@ from gpq_agent.train.internals import (
     foreach_zero_,
 )
 from gpq_agent.train.noise.probe import GradientProbe
+from gpq_agent.train.runtime.agreement import Agreement
 
-from .parameters import JobParameters, Marks, Parameter, is_marked, mark
-from .reducer import Reducer
+from .ddp_buckets import Parameter
+from .reducer import Marks, Reducer, is_marked, mark
 
+NOT_IN_ALL = "job.weigh() was called in only some micro-batches of a step"
+
+_parameters_of = itemgetter("params")
 _grad: Callable[[Any], torch.Tensor] = attrgetter("grad")
 
 
@@ -53,21 +61,28 @@ class Accumulator:
         self._is_reached = False  # a call of this micro-batch reached the parameters
         self._hides = False  # the current call finds `p.grad` empty, and adds to the sums
         self._may_repeat = False  # a micro-batch had two calls, whatever they reached
-        self._parameters = JobParameters(optimizers)
+        self.lost_some = False  # some earlier parameters of the optimizers are gone
+        self._optimizers = list(optimizers)
+        self._items: List[Parameter] = []  # as in the groups of the optimizers
+        self._list: List[Parameter] = []  # each of them once
         self._current: List[Parameter] = []  # that the current call may reach
         self._marks: Marks = {}  # before the current call, if it matters
         self._probe = probe
         self._reducer = reducer  # None for one replica
         self._sums: Dict[Parameter, torch.Tensor] = {}  # of the step, weighted
 
-    @property
-    def lost_some(self) -> bool:
-        """Are some earlier parameters of the optimizers gone?"""
-        return self._parameters.lost_some
-
     def parameters(self) -> List[Parameter]:
-        """The current parameters of the optimizers, each once."""
-        return self._parameters.current()
+        """The current parameters of the optimizers, in any module, trained from any time on. Each
+        once. Returns the same list until they change."""
+        groups: List[List[Parameter]] = []
+        for optimizer in self._optimizers:
+            groups += map(_parameters_of, optimizer.param_groups)
+        items = groups[0] if len(groups) == 1 else list(chain.from_iterable(groups))
+        if len(items) != len(self._items) or not all(map(is_, items, self._items)):
+            self.lost_some |= not set(items).issuperset(self._items)
+            self._items = list(items)
+            self._list = list(dict.fromkeys(items))
+        return self._list
 
     # -- around a micro-batch --------------------------------------------------------------------
 
@@ -95,8 +110,6 @@ class Accumulator:
         never."""
         self.weight = weight
         self._is_plain = False
-        if self._reducer is not None:
-            self._reducer.weigh()
 
     def scale(self, factor: float) -> None:
         """Multiply what is accumulated so far."""
@@ -125,7 +138,7 @@ class Accumulator:
         if not self._open:
             return
         self.passes += 1
-        self._current = parameters = self._parameters.current()
+        self._current = parameters = self.parameters()
         if self.passes == 1:
             self._probe.weights += self.weight
         else:
@@ -138,7 +151,7 @@ class Accumulator:
             self._marks = {item: mark(item) for item in parameters}
         if self._reducer is not None:
             # With several optimizers or several calls, this call may reach only some parameters.
-            partial = self.passes > 1 or self._parameters.of_several
+            partial = self.passes > 1 or len(self._optimizers) > 1
             self._reducer.backward_begins(parameters, self._sums, self.weight, partial)
 
     def backward_ends(self) -> None:
@@ -160,21 +173,6 @@ class Accumulator:
                 self._sums.clear()
         elif self._hides and reached:
             self._restore(reached)
-
-    def adopt(self) -> None:
-        """Gradients arrived without a backward call (`p.grad = ...`). Treat them as the result of
-        one."""
-        self.passes += 1
-        self._is_plain, self._is_reached = False, True
-        parameters = self._parameters.current()
-        reached = [item for item in parameters if item.grad is not None]
-        if not self.last:
-            self._stash(reached)
-            return
-        if self._sums or self.weight != 1.0:
-            self._restore(reached)
-        if self._reducer is not None:
-            self._reducer.average(parameters)
 
     # -- the sums --------------------------------------------------------------------------------
 
@@ -222,3 +220,101 @@ class Accumulator:
                 foreach_add_(totals, list(map(_grad, old)), alpha=self.weight)
             if new:
                 self._sums.update(zip(new, foreach_mul(list(map(_grad, new)), self.weight)))
+
+
+class Weighing:
+    """Applies `job.weigh`: micro-batches weigh amounts that the script gives, not examples.
+    `is_used`: the script weighs this step. `called`: in the current micro-batch."""
+
+    def __init__(self, gradients: Accumulator, agreement: Agreement, replicas: int) -> None:
+        self.is_used = self.called = False
+        self._gradients = gradients
+        self._agreement = agreement
+        self._replicas = replicas
+        self._unit = 1.0  # this replica's gradients so far are multiples of it
+        self._amount = 0.0  # of the micro-batches so far
+
+    def check(self) -> None:
+        """At the end of a body of a step that it weighs. Raises GpqTrainError."""
+        if not self.called:
+            raise GpqTrainError(NOT_IN_ALL, "call it in each")
+
+    def weigh(self, micro: Micro, amount: float) -> None:
+        """This micro-batch weighs this much. Collective in the last one of a step. Raises
+        GpqTrainError."""
+        gradients, replicas = self._gradients, self._replicas
+        if gradients.passes:
+            raise GpqTrainError(
+                "job.weigh() was called after backward()", "call it before backward()"
+            )
+        if micro.place > 0 and not self.is_used:
+            raise GpqTrainError(NOT_IN_ALL, "call it in each")
+        amount = float(amount) if micro.indices else 0.0
+        if not 0.0 <= amount < float("inf"):
+            raise GpqTrainError(
+                "job.weigh() needs a number that is at least 0, not {}".format(amount)
+            )
+        if micro.place == 0:
+            self.is_used, self._unit, self._amount = True, amount or 1.0, 0.0
+        self._amount += amount
+        self.called = True
+        if not micro.last:
+            gradients.weigh(amount / self._unit)
+            return
+        self._agreement.call = "job.weigh()"
+        whole = self._agreement.all_reduce_sum([self._amount])[0]
+        if whole <= 0.0:
+            raise GpqTrainError(
+                "job.weigh() was given 0 in every micro-batch of a step", "leave such batches out"
+            )
+        gradients.scale(replicas * self._unit / whole)
+        gradients.weigh(replicas * amount / whole)
+
+
+class _Patch:
+    """Of torch.autograd.backward."""
+
+    def __init__(self) -> None:
+        self.listeners: List["weakref.ref[Any]"] = []
+        self.runs = False  # an outermost pass
+        self.original: Any = None  # torch's own function
+
+
+_patch = _Patch()
+
+
+def listen(listener: Any) -> None:
+    """From now on call its `backward_begins` and `backward_ends` around every outermost backward
+    pass of this process, as long as somebody else keeps it. Passes within a pass, as in reentrant
+    checkpointing, do not count. This is the only patch of torch.autograd.backward, which
+    Tensor.backward calls."""
+    if _patch.original is None:
+        _patch.original = torch.autograd.backward
+        torch.autograd.backward = _around(_patch.original)
+    _patch.listeners = [item for item in _patch.listeners if item() is not None]
+    _patch.listeners.append(weakref.ref(listener))
+
+
+def _around(original: Any) -> Any:
+    @functools.wraps(original)
+    def backward(*args: Any, **kwargs: Any) -> None:
+        # Checkpointing may run nested calls in the engine's own threads, so one flag serves the
+        # process.
+        if _patch.runs or not _patch.listeners:
+            original(*args, **kwargs)
+            return
+        _patch.runs = True
+        try:
+            for reference in _patch.listeners:
+                listener = reference()
+                if listener is not None:
+                    listener.backward_begins()
+            original(*args, **kwargs)
+        finally:
+            _patch.runs = False
+        for reference in _patch.listeners:
+            listener = reference()
+            if listener is not None:
+                listener.backward_ends()
+
+    return backward

@@ -10,9 +10,15 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.nn.parallel.scatter_gather import scatter_kwargs
 
 from gpq_agent.train import internals
+from gpq_agent.train.errors import GpqTrainError
 from gpq_agent.train.noise.probe import GradientProbe
 
-from .parameters import Parameter
+Parameter = torch.nn.Parameter
+OWN_HOOK = "the model has a communication hook of its own, which averages unequal shares as equal"
+NO_HOOK = (
+    "remove the hook, or run the script without gpq's library: gpq submit --gpus N -- torchrun "
+    "--nproc-per-node N train.py"
+)
 
 
 class Share:
@@ -24,13 +30,13 @@ class Share:
 
 
 class DdpBuckets:
-    """A wrapped model. `has_hook`: False if the script registered its own hook."""
+    """A wrapped model."""
 
     def __init__(
         self, model: DistributedDataParallel, share: Share, probe: GradientProbe, count: int
     ) -> None:
-        """`count`: the number of replicas."""
-        self.has_hook = False
+        """`count`: the number of replicas. Raises GpqTrainError for a model with a hook of the
+        script's own."""
         # DDP cannot reduce it, for example if some parameters are not used in every backward call.
         self.ddp_bypassed = False
         self.has_reduced = False  # a backward call of this step ran completely
@@ -49,9 +55,8 @@ class DdpBuckets:
         self._arrivals: List[Parameter] = []  # parameters in the buckets of the current call
         try:
             model.register_comm_hook(state=_State(self), hook=_communicate)
-            self.has_hook = True
-        except RuntimeError:
-            pass  # it has a hook of its own, which the caller reports
+        except RuntimeError as error:
+            raise GpqTrainError(OWN_HOOK, NO_HOOK) from error
 
     def synchronise(self, wish: bool) -> None:
         """Will the next call be reduced?"""
@@ -75,13 +80,12 @@ class DdpBuckets:
         """A backward call is about to run."""
         self.average.works.clear()
         self._arrivals.clear()
-        # Without our hook nothing reports it, and DDP does it itself.
-        self.complete = self.synchronises and not self.has_hook and not self.has_reduced
+        self.complete = False
 
     def finish(self) -> None:
         """The hook reduced the whole call."""
         self.has_reduced = True
-        if not self.knows_reach and self.has_hook:
+        if not self.knows_reach:
             self.reach = set(self._arrivals)
         self.knows_reach = True
 

@@ -12,13 +12,28 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 from gpq_agent.train.data.batches import Micro
+from gpq_agent.train.internals import version_of
 from gpq_agent.train.noise.probe import GradientProbe
 from gpq_agent.train.runtime.process_group import finish
 
-from .ddp_buckets import DdpBuckets, Share
-from .parameters import Marks, Parameter, is_marked, mark
+from .ddp_buckets import DdpBuckets, Parameter, Share
 
 CHUNK = 1 << 22  # elements to reduce at once
+Mark = Tuple[Optional[torch.Tensor], int]  # a gradient and its version, (None, -1) without one
+Marks = Dict[Parameter, Mark]
+
+
+def mark(parameter: Parameter) -> Mark:
+    """A mark of the current `p.grad`, so that any later change shows."""
+    gradient = parameter.grad
+    return (None, -1) if gradient is None else (gradient, version_of(gradient))
+
+
+def is_marked(parameter: Parameter, marks: Marks) -> bool:
+    """Is `p.grad` as it was when it was marked?"""
+    previous, version = marks[parameter]
+    gradient = parameter.grad
+    return gradient is previous and (gradient is None or version_of(gradient) == version)
 
 
 class Reducer:
@@ -48,11 +63,6 @@ class Reducer:
         self._group: Any = self.buckets[0].average.group if self.buckets else None
         self._unwrapped = OutsideParameters(self.buckets)
 
-    @property
-    def own_hooks(self) -> bool:
-        """Does a model have a communication hook of the script?"""
-        return any(not buckets.has_hook for buckets in self.buckets)
-
     def follow(self) -> None:
         """Only weigh what the models reduce themselves."""
         for buckets in self.buckets:
@@ -68,31 +78,24 @@ class Reducer:
     def enter(self, micro: Micro) -> None:
         """Gradients are reduced in the last micro-batch of a step."""
         self._synchronises = micro.last
-        self._is_even = in_one_piece = not micro.in_pieces
+        self._is_even = not micro.in_pieces
         accumulates = micro.place > 0 or not micro.last
-        if self._is_behind and not in_one_piece:  # earlier gradients have another weight
+        if self._is_behind and micro.in_pieces:  # earlier gradients have another weight
             self._is_behind = False
             self.average(self._parameters)
         for buckets in self.buckets:
             buckets.has_reduced = False
             if accumulates and not buckets.can_accumulate and not buckets.ddp_bypassed:
                 buckets.bypass_ddp()
-            by_ddp = not buckets.ddp_bypassed and (buckets.has_hook or in_one_piece)
-            if buckets.synchronises != (micro.last and by_ddp):
-                buckets.synchronise(micro.last and by_ddp)
+            is_reduced = micro.last and not buckets.ddp_bypassed
+            if buckets.synchronises != is_reduced:
+                buckets.synchronise(is_reduced)
 
     def enter_again(self) -> None:
         """A step in one piece, like the one before."""
         for buckets in self.buckets:
             buckets.has_reduced = False
             buckets.synchronise(not buckets.ddp_bypassed)
-
-    def weigh(self) -> None:
-        """Replicas weigh their own gradients, but the script's hook would average them
-        unweighed."""
-        for buckets in self.buckets:
-            if not buckets.has_hook and not buckets.ddp_bypassed:
-                buckets.bypass_ddp()
 
     def leave(self) -> None:
         """Outside the loop a model is as the script made it, unless DDP is bypassed."""

@@ -5,12 +5,12 @@ All replicas lose a freedom at the same step, because each one's batch follows f
 habit itself.
 """
 
+import json
 import os
-from typing import Any, Callable, Collection, Dict, Optional, Set
+from typing import Any, Callable, Collection, Dict, Mapping, Optional, Set
 
 from gpq_agent import records, wire
 from gpq_agent.train.data.batches import Configuration, Limits, ceil_div
-from gpq_agent.train.proof import habit as habit_of
 from gpq_agent.train.runtime.agreement import Agreement
 
 from .table import (
@@ -25,6 +25,8 @@ from .table import (
     described,
 )
 
+PROVEN = "proven"  # the code of a habit that gpq check found, and its evidence
+CURE = "fix the loop (gpq check --last shows where it differs), check it again and resubmit it"
 RECORD = "habits.json"
 CODES = sorted(HABITS)
 SAID = {
@@ -72,7 +74,7 @@ class Freedoms:
         if proof is not None:
             self.lost.update(proof.lost)
             if proof.lost and first and self._rank == 0:
-                self._tell(habit_of(proof))
+                self._tell(_habit_of(proof))
         for code, detail in self._read().items():
             if code in HABITS:
                 self.record(Habit(code, detail))
@@ -167,6 +169,25 @@ class Freedoms:
             wire.write_json(self._path, {"habits": self._agreed})
         except OSError:
             return  # a full disk. The next attempt sees the habit again
+
+
+def read_proof(environ: Mapping[str, str], notice: Callable[[str], None]) -> Optional[wire.Proof]:
+    """The proof that the job was submitted with, or None. Findings against shapes hold whatever
+    has changed since."""
+    text = environ.get(wire.ENV_PROOF)
+    if not text:
+        return None
+    try:
+        return wire.Proof(**json.loads(text))
+    except (ValueError, TypeError):
+        notice("the verdict of gpq check cannot be read, so it is ignored")
+        return None
+
+
+def _habit_of(proof: wire.Proof) -> wire.Habit:
+    """The habit that reports the lost freedoms."""
+    message = "gpq check found that it may train differently ({})".format(proof.message)
+    return wire.Habit(PROVEN, list(proof.lost), message, CURE, PROVEN)
 
 
 def line(habit: wire.Habit) -> str:

@@ -46,7 +46,7 @@ HABITS: Dict[str, Entry] = {
         "make the loop work with few examples and with zero gradients",
     ),
     "closure": Entry(
-        AS_IT_IS,
+        ALL,
         "the loop calls optimizer.step() with a closure (as LBFGS needs)",
         "use an optimizer that needs no closure",
     ),
@@ -106,12 +106,6 @@ HABITS: Dict[str, Entry] = {
         "whole epoch after a restart",
         "use a loop: for batch in loader",
         SUSPECTED,
-    ),
-    "comm-hook": Entry(
-        (SPLIT,),
-        "the model has a communication hook of its own, so gpq cannot measure gradient noise on "
-        "several replicas",
-        "remove the hook",
     ),
     "batch-norm": Entry(
         (ACCUMULATE, SPLIT, RESIZE),

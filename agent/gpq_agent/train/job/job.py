@@ -17,6 +17,7 @@ from gpq_agent.train.job.preparation import attach_training, make_rules, make_tr
 from gpq_agent.train.job.resumption import Resumption
 from gpq_agent.train.job.training_data import LoaderArguments, TrainingData, make_training_data
 from gpq_agent.train.optim.step_gate import StepGate
+from gpq_agent.train.prove.program import program
 from gpq_agent.train.runtime.environment import Environment
 from gpq_agent.train.runtime.rng import reseed, seed_all
 from gpq_agent.train.runtime.shutdown import STOP_ORDERED, on_error
@@ -154,6 +155,7 @@ class Job:
             hint = "call it once, with lists of models and optimizers"
             raise GpqTrainError("job.prepare() was called twice", hint)
         engine.runtime.agreement.call = "job.prepare()"
+        engine.recall(lambda: program().digest)
         if self._data is None:
             self._resumption.resume(training, None)
             engine.attach_steps(training.models, training.optimizers)

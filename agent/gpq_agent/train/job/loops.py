@@ -89,8 +89,7 @@ def rows_of_replica(engine: Engine, batch: Tuple[Any, ...]) -> Any:
         raise GpqTrainError(words.format(size, replicas), hint.format(size))
     shares = [_rows(part, rank, replicas) for part in batch]
     if engine.own_batches is not None:
-        weight = replicas * len(shares[0]) / size
-        engine.own_batches.weigh(weight, even=size % replicas == 0)
+        engine.own_batches.weigh(replicas * len(shares[0]) / size)
     return shares[0] if len(shares) == 1 else tuple(shares)
 
 

@@ -19,7 +19,7 @@ from gpq_agent.train.engine.loop import TrainingLoop
 from gpq_agent.train.engine.setup import Training
 from gpq_agent.train.errors import GpqTrainError
 from gpq_agent.train.optim.lr_rules import Rule, make_rule
-from gpq_agent.train.optim.wrappers import wrap_scaler, wrap_scheduler
+from gpq_agent.train.optim.step_gate import wrap_scaler, wrap_scheduler
 from gpq_agent.train.runtime.environment import Environment
 
 SHARDING: Dict[str, str] = {
@@ -118,7 +118,7 @@ def attach_training(
     """For a loop over job.loader(), in which everything follows the batch size. Collective."""
     loop = engine.attach(training, watch=watch)
     for scheduler, clock in zip(training.schedulers, engine.runtime.meter.schedules):
-        wrap_scheduler(scheduler, clock, loop, loop.gate)
+        wrap_scheduler(scheduler, clock, loop)
     if training.scaler is not None:
         wrap_scaler(training.scaler, loop.gate)
     if len(training.optimizers) > 1 and not limits.fixed:

@@ -1,4 +1,4 @@
-"""Makes optimizers act once per optimizer step, at the learning rate of the step.
+"""Makes optimizers, schedulers and a GradScaler act once per optimizer step, at its learning rate.
 
 Micro-batches that only accumulate have no effect. Schedulers and checkpoints only ever see the base
 rate. In evaluations and after the training everything works as in plain PyTorch.
@@ -6,7 +6,7 @@ rate. In evaluations and after the training everything works as in plain PyTorch
 
 import functools
 import types
-from typing import Any, Callable, List, NamedTuple, Optional, Protocol, Sequence, Set, Tuple
+from typing import TYPE_CHECKING, Any, Callable, List, NamedTuple, Optional, Sequence, Set, Tuple
 
 import torch
 
@@ -14,24 +14,11 @@ from gpq_agent.train.data.batches import Micro
 from gpq_agent.train.gradients.accumulator import Accumulator
 from gpq_agent.train.internals import version_of
 
-from .lr_rules import UNCHANGED, Adjustment, adjust_for_step
+from .lr_rules import UNCHANGED, adjust_for_step
+from .progress import ScheduleClock
 
-
-class Steps(Protocol):
-    """What the gate asks and tells the engine."""
-
-    def adjustment(self, optimizer: Any) -> Adjustment:
-        """The learning rate and betas of this optimizer in the current step."""
-
-    def stepped(self, applied: bool) -> None:
-        """The current step was made. False: a GradScaler skipped it. Called once per step, with
-        several optimizers after the first."""
-
-    def mean_loss(self, loss: Any) -> Any:
-        """The mean over replicas of the result of a closure. Collective."""
-
-    def outside(self) -> None:
-        """An optimizer steps outside the loop over the loader. Raises GpqTrainError."""
+if TYPE_CHECKING:
+    from gpq_agent.train.engine.loop import TrainingLoop
 
 
 class BodyFacts(NamedTuple):
@@ -63,7 +50,7 @@ class StepGate:
         self,
         optimizers: Sequence[Any],
         gradients: Accumulator,
-        steps: Steps,
+        steps: "TrainingLoop",
         report: Callable[[str], None],
         rate_set: Callable[[], None],
     ) -> None:
@@ -177,15 +164,12 @@ class StepGate:
                 return step(*args, **kwargs)
             if micro.last:  # otherwise no step is made, and the rates at the end of the body count
                 self._check_rates()
-            closure = None
-            if args or kwargs:
-                args, kwargs, closure = self._with_closure(args, kwargs)
-            if closure is None and not self._gradients.passes:
-                self.adopt_manual()
+            has_closure = bool(args or kwargs) and self._has_closure(*args, **kwargs)
+            if not (has_closure or self._gradients.passes):
+                self.check_gradients()
             if not micro.last:
-                loss = closure() if closure is not None else None
                 self.hold(optimizer)
-                return loss
+                return None
             self._in_step = True
             try:
                 adjustment = self._steps.adjustment(optimizer)
@@ -222,33 +206,24 @@ class StepGate:
 
         part.__dict__.update(zero_grad=types.MethodType(functools.wraps(plain)(zero_grad), part))
 
-    def _with_closure(self, args: Any, kwargs: Any) -> Tuple[Any, Any, Optional[Callable[[], Any]]]:
-        """The arguments with a closure that returns the mean loss over replicas, and that closure.
-        A line search must take the same path on all of them."""
-        plain = args[0] if args else kwargs.get("closure")
-        if not callable(plain):
-            if any(isinstance(item, (torch.Tensor, float)) for item in (*args, *kwargs.values())):
-                self._report("step-value")
-            return args, kwargs, None
-        self._report("closure")
-        script: Callable[[], Any] = plain
+    def _has_closure(self, closure: Any = None, *args: Any, **kwargs: Any) -> bool:
+        """Is step() called with a closure? Reports what it is called with."""
+        if callable(closure):
+            self._steps.alone("closure")
+            return True
+        if any(
+            isinstance(item, (torch.Tensor, float)) for item in (closure, *args, *kwargs.values())
+        ):
+            self._report("step-value")
+        return False
 
-        def closure() -> Any:
-            with torch.enable_grad():
-                return self._steps.mean_loss(script())
-
-        if args:
-            return (closure, *args[1:]), kwargs, closure
-        return args, {**kwargs, "closure": closure}, closure
-
-    def adopt_manual(self) -> None:
-        """An optimizer of the job is about to step. Treat gradients without a backward pass, which
-        the loop has set, as the result of one."""
+    def check_gradients(self) -> None:
+        """An optimizer of the job is about to step. Are there gradients without a backward pass,
+        which the loop has set?"""
         if self._gradients.passes:
             return
         if any(item.grad is not None for item in self._gradients.parameters()):
-            self._gradients.adopt()
-            self._report("hand-gradient")
+            self._steps.alone("hand-gradient")
 
     def _finish_step(self, optimizer: Any, *, applied: bool) -> None:
         is_first, self.stepped = not self.stepped, True
@@ -279,6 +254,75 @@ class StepGate:
                 self._rate_set()
             self._rates = rates
         return rates
+
+
+def wrap_scheduler(scheduler: Any, clock: ScheduleClock, loop: "TrainingLoop") -> None:
+    """In the loop, step() runs as often as `clock` says after a real step, and never before the
+    last micro-batch. Outside the loop it runs unchanged, but a resumed epoch does not repeat the
+    step at its start. ReduceLROnPlateau gets rank 0's metric. The class is replaced, not the
+    method, because a scheduler's state_dict holds every attribute of the instance."""
+    plain = type(scheduler)
+    gate = loop.gate
+    takes_metric = isinstance(scheduler, torch.optim.lr_scheduler.ReduceLROnPlateau)
+
+    def step(self: Any, *args: Any, **kwargs: Any) -> None:
+        micro = gate.micro
+        placed = bool(args or kwargs) and not takes_metric  # step(epoch + index / len(loader))
+        gate.note_schedule(placed)
+        has_effect = micro.last if micro is not None else not gate.resumes_epoch
+        if not has_effect:
+            return
+        if "metrics" in kwargs:
+            args = (kwargs.pop("metrics"), *args)
+        if takes_metric and args:
+            args = (loop.shared_metric(args[0]), *args[1:])
+        if micro is None or placed:
+            plain.step(self, *args, **kwargs)
+        else:
+            if not gate.stepped:  # called before the optimizer's step, so it counts the coming one
+                clock.expect(loop.gain())
+            # The number of steps in a run depends on its batches. OneCycleLR raises beyond the
+            # number that it was made for.
+            end = getattr(self, "total_steps", None)
+            for _ in range(clock.due()):
+                if end is None or self.last_epoch < end:
+                    plain.step(self, *args, **kwargs)
+        gate.note_rates()
+
+    members = {"step": step, "__module__": plain.__module__}
+    scheduler.__class__ = type(plain.__name__, (plain,), members)
+
+
+def wrap_scaler(scaler: Any, gate: StepGate) -> None:
+    """Its step, unscale_ and update do nothing until the last micro-batch of a step. They are
+    replaced on this instance. Outside a loop over the loader, and for optimizers of others, `step`
+    acts as in plain PyTorch."""
+    step, unscale, update = scaler.step, scaler.unscale_, scaler.update
+
+    @functools.wraps(step)
+    def gated_step(optimizer: Any, *args: Any, **kwargs: Any) -> Any:
+        micro = gate.micro
+        if micro is None or not gate.owns(optimizer):
+            return step(optimizer, *args, **kwargs)
+        gate.check_gradients()
+        if not micro.last:
+            gate.hold(optimizer)
+            return None
+        result = step(optimizer, *args, **kwargs)
+        gate.end_scaler_step(optimizer)
+        return result
+
+    @functools.wraps(unscale)
+    def gated_unscale(optimizer: Any) -> None:
+        if gate.last:
+            unscale(optimizer)
+
+    @functools.wraps(update)
+    def gated_update(*args: Any, **kwargs: Any) -> None:
+        if gate.last:
+            update(*args, **kwargs)
+
+    scaler.__dict__.update(step=gated_step, unscale_=gated_unscale, update=gated_update)
 
 
 def inner_optimizers(optimizer: Any) -> List[Any]:

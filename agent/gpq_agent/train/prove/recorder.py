@@ -20,7 +20,7 @@ from gpq_agent.train.data.batches import Limits, Micro, Step, ceil_div
 from gpq_agent.train.data.sampler import GlobalSampler
 from gpq_agent.train.engine.runtime import Recorded
 from gpq_agent.train.internals import is_compiled
-from gpq_agent.train.proof import Program
+from gpq_agent.train.prove.program import Program, program
 from gpq_agent.train.runtime.agreement import Proposal
 from gpq_agent.train.runtime.environment import Environment
 from gpq_agent.train.runtime.shutdown import STOP_ORDERED, end_at_once
@@ -121,6 +121,10 @@ class Recorder:
         self._micro = None
         if micro.last:
             self._count += 1
+
+    def note_program(self) -> None:
+        """The script has prepared its training, so its own modules are imported."""
+        self.program = program()
 
     def suspect(self, habit: wire.Habit) -> None:
         """In a job this would take freedoms. Here it is tested."""

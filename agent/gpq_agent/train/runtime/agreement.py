@@ -21,7 +21,7 @@ MEET_SECONDS = 15.0  # seconds that another replica may wait for one that waits 
 LOOP, STEP, SKIPPED = "a loop over job.loader()", "the next step", "a step without backward()"
 EPOCH, END = "the end of an epoch", "the end of the training"
 CALLS = (
-    "gpq.init()", "job.loader()", "job.prepare()", "job.saved()", "job.weigh()", "optimizer.step()",
+    "gpq.init()", "job.loader()", "job.prepare()", "job.saved()", "job.weigh()",
     "scheduler.step()", "job.should_stop()", LOOP, STEP, SKIPPED, EPOCH, END,
 )  # fmt: skip
 TOGETHER = (

@@ -33,7 +33,7 @@ OUT_OF_MEMORY = (
 _WRITERS = (io.TextIOWrapper, io.BufferedWriter, io.BufferedRandom)
 TEARDOWN_SECONDS = 30
 _company: List[int] = []  # at most one: the process, if it trains together with others
-_departure: List[Tuple[int, int]] = []  # at most one: the process that leaves, and its exit code
+departure: List[Tuple[int, int]] = []  # at most one: the process that leaves, and its exit code
 
 
 class SigtermHandler:
@@ -115,7 +115,7 @@ def leave(code: int, say: Callable[[str], None]) -> NoReturn:
     the script's own clean-up. A thread other than the main one ends the process at once, because
     nothing raised there would reach the script's blocks."""
     if not is_leaving():
-        _departure[:] = [(os.getpid(), code)]
+        departure[:] = [(os.getpid(), code)]
         sys.excepthook = _hook(sys.excepthook, say)
     flush_files()
     if threading.current_thread() is not threading.main_thread():
@@ -125,13 +125,13 @@ def leave(code: int, say: Callable[[str], None]) -> NoReturn:
 
 def is_leaving() -> bool:
     """Is this process leaving? Not true for a process that the script forks in the meantime."""
-    return bool(_departure) and _departure[0][0] == os.getpid()
+    return bool(departure) and departure[0][0] == os.getpid()
 
 
 def raise_if_stopping() -> None:
     """Raise StopTraining again in a script that swallowed it. The other replicas are gone."""
-    if _departure and is_leaving():
-        raise StopTraining(_departure[0][1])
+    if departure and is_leaving():
+        raise StopTraining(departure[0][1])
 
 
 def flush_files() -> None:
@@ -197,7 +197,7 @@ def _end_process() -> NoReturn:
     interpreter."""
     with contextlib.suppress(Exception):
         logging.shutdown()
-    end_at_once(_departure[0][1])
+    end_at_once(departure[0][1])
 
 
 def end_at_once(code: int) -> NoReturn:

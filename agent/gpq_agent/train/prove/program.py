@@ -1,5 +1,4 @@
-"""What `gpq check` found about a program, and which program runs here. Decides nothing about
-freedoms."""
+"""Which program `gpq check` tries: the script, its own modules, the versions of torch and gpq."""
 
 import hashlib
 import json
@@ -7,17 +6,14 @@ import os
 import sys
 import sysconfig
 import types
-from typing import Callable, Dict, List, Mapping, NamedTuple, Optional
+from typing import Dict, List, NamedTuple
 
 import torch
 
 import gpq_agent
-from gpq_agent import wire
 
-PROVEN = "proven"  # the code of a habit that the check found, and its evidence
 INSTALLED = (os.sep + "site-packages" + os.sep, os.sep + "dist-packages" + os.sep)
 MOST_READ = 1 << 26  # bytes of a file
-CURE = "fix the loop (gpq check --last shows where it differs), check it again and resubmit it"
 
 
 class Program(NamedTuple):
@@ -37,32 +33,6 @@ def program() -> Program:
     files = {path: _digest(path) for path in _own_files()}
     whole = json.dumps([sorted(files.values()), torch.__version__, library])
     return Program(hashlib.sha256(whole.encode()).hexdigest(), torch.__version__, library, files)
-
-
-def read(environ: Mapping[str, str], notice: Callable[[str], None]) -> Optional[wire.Proof]:
-    """The proof that the job was submitted with, or None. Findings against shapes hold whatever
-    has changed since. What came out the same holds for this very program: see `clears`."""
-    text = environ.get(wire.ENV_PROOF)
-    if not text:
-        return None
-    try:
-        return wire.Proof(**json.loads(text))
-    except (ValueError, TypeError):
-        notice("the verdict of gpq check cannot be read, so it is ignored")
-        return None
-
-
-def clears(proof: Optional[wire.Proof]) -> bool:
-    """Did every shape train the same, with the program that runs here?"""
-    if proof is None or set(proof.same) != set(wire.FREEDOMS):
-        return False
-    return proof.program == program().digest
-
-
-def habit(proof: wire.Proof) -> wire.Habit:
-    """The habit that reports the lost freedoms."""
-    message = "gpq check found that it may train differently ({})".format(proof.message)
-    return wire.Habit(PROVEN, list(proof.lost), message, CURE, PROVEN)
 
 
 def _own_files() -> List[str]:
