@@ -17,7 +17,7 @@ from gpq_agent.train.runtime.shutdown import (
     raise_if_stopping,
 )
 
-from .runtime import Ending, Recorded
+from .runtime import Ending
 
 if TYPE_CHECKING:
     from .engine import Engine
@@ -29,7 +29,7 @@ WATCHED_STEPS = 3  # steps of an attempt after which replicas compare what they 
 OFTEN_STEPS = 100  # of an attempt, which are all watched
 SELDOM_STEPS = 10  # later one of so many is
 TOGETHER = 1024  # examples to add up at once
-WRAP = 1 << 52  # sums stay below this, so that those of two thousand replicas fit in 64 bits
+WRAP = 1 << 40  # sums stay below this, so that those of thousands of replicas fit in a double
 MOST_PENDING = 64  # steps of the loader that a loop may make one of, before nobody waits for it
 
 
@@ -40,6 +40,7 @@ class StepBoundary:
     def __init__(self, engine: "Engine") -> None:
         self.stopping = 0
         self.ledger = Ledger()
+        self._engine = engine
         self._runtime = runtime = engine.runtime
         self.ending = Ending(runtime)
         self.watch: Optional[LoopWatch] = None  # from job.prepare() on
@@ -116,7 +117,7 @@ class StepBoundary:
         runtime = self._runtime
         runtime.agreement.call = END
         if runtime.recorder is not None:
-            runtime.recorder.finish(self._recorded())
+            runtime.recorder.finish(self._engine)
         self.ending.terminator.disarm()
         self._statistics.publish()
         has_store = self._checkpointer.store is not None
@@ -151,14 +152,8 @@ class StepBoundary:
         recorder = self._runtime.recorder
         assert recorder is not None
         if not self._steps.in_midst:
-            recorder.boundary(self._recorded())
+            recorder.boundary(self._engine)
         return recorder.agreed()
-
-    def _recorded(self) -> Recorded:
-        data = self._shape.data
-        sampler = data.sampler if data is not None else None
-        parts = self._checkpointer.parts.named()
-        return Recorded(parts, self._runtime.pulse, sampler)
 
     def _obey(self, agreed: Proposal) -> None:
         self._shape.obey(agreed)
@@ -189,7 +184,7 @@ class StepBoundary:
         Collective."""
         if self._shape.data is not None:
             sampler = self._shape.data.sampler
-            totals = self._runtime.agreement.all_reduce_sum_int(self.ledger.counted())
+            totals = self._runtime.agreement.all_reduce_sum(self.ledger.counted())
             self.ledger.compare(totals, sampler.order(), sampler.cursor.consumed)
 
     def _stop(self, kind: int) -> None:
@@ -270,12 +265,12 @@ class Ledger:
         for place, value in enumerate(moments):
             self._sums[place] = (self._sums[place] + value) % WRAP
 
-    def counted(self) -> List[int]:
+    def counted(self) -> List[float]:
         """This replica's sums. The sums over all replicas go into `compare`."""
         self._add_up()
-        return list(self._sums)
+        return [float(value) for value in self._sums]
 
-    def compare(self, totals: Sequence[int], order: torch.Tensor, end: int) -> None:
+    def compare(self, totals: Sequence[float], order: torch.Tensor, end: int) -> None:
         """Compare the part of `order` up to `end` with the count of all replicas.
 
         `order` has shape (examples,), int64.

@@ -1,7 +1,7 @@
 """The engine of a job, assembled. `job` calls its parts, and a loop calls `loop.py`."""
 
 import sys
-from typing import TYPE_CHECKING, Any, Callable, List, Mapping, Optional, Sequence
+from typing import TYPE_CHECKING, Any, Callable, Mapping, Optional, Sequence
 
 import torch
 
@@ -19,7 +19,7 @@ from .boundary import StepBoundary, StepRecord
 from .failures import FailureHandler
 from .loop import TrainingLoop
 from .runtime import Checkpointer, Runtime
-from .setup import OwnBatches, Training, TrainingSetup, set_up, share_outside, trains_outside
+from .setup import OwnBatches, Training, set_up, share_outside, trains_outside
 from .shape import BatchShape, BatchSource
 from .side_effects import SideEffects
 from .statistics import Statistics
@@ -76,7 +76,7 @@ class Engine:
         assert self.shape.data is not None
         setup = set_up(training, self.shape.data, self.runtime)
         self.statistics.probes = [setup.probe]
-        self.boundaries.watch = loop_watch = self._watch(setup)
+        self.boundaries.watch = loop_watch = LoopWatch(self, setup)
         if not watch:
             loop_watch.stop()
         self.loop = loop = TrainingLoop(self, setup, loop_watch)
@@ -130,21 +130,3 @@ class Engine:
     def _tell(self, habit: wire.Habit) -> None:
         sys.stderr.write("gpq: {}\n".format(line(habit)))
         self.runtime.report.send("habit", habit._asdict())
-
-    def _watch(self, setup: TrainingSetup) -> LoopWatch:
-        training, parts = setup.training, self.checkpointer.parts.held()
-
-        def schedulers() -> List[Any]:
-            of_torch = torch.optim.lr_scheduler.LRScheduler
-            return [*training.schedulers, *(part for part in parts if isinstance(part, of_torch))]
-
-        return LoopWatch(
-            self.lose,
-            self.runtime.notice,
-            models=training.models,
-            optimizers=training.optimizers,
-            schedulers=schedulers,
-            gradients=setup.gradients,
-            noticed=self.shape.freedoms.noticed,
-            in_batch=lambda: self.loop is not None and self.loop.in_body,
-        )

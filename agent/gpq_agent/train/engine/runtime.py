@@ -4,7 +4,7 @@ import contextlib
 import os
 import sys
 import time
-from typing import TYPE_CHECKING, Any, Mapping, NamedTuple, NoReturn, Optional, Set
+from typing import TYPE_CHECKING, Mapping, NoReturn, Optional, Set
 
 import torch
 import torch.distributed as dist
@@ -12,7 +12,6 @@ import torch.distributed as dist
 from gpq_agent import wire
 from gpq_agent.train.checkpoints.state_parts import Parts
 from gpq_agent.train.checkpoints.store import CheckpointStore
-from gpq_agent.train.data.sampler import GlobalSampler
 from gpq_agent.train.internals import group_timeouts
 from gpq_agent.train.optim.progress import ProgressMeter
 from gpq_agent.train.runtime.agreement import Agreement, Proposal
@@ -30,15 +29,6 @@ from gpq_agent.train.telemetry.report import Reporter
 
 if TYPE_CHECKING:
     from gpq_agent.train.prove.recorder import Recorder
-
-
-class Recorded(NamedTuple):
-    """The job at a boundary. `parts`: of its checkpoints, by name. `sampler`: None without a
-    loader."""
-
-    parts: Mapping[str, Any]
-    pulse: Heartbeat
-    sampler: Optional[GlobalSampler]
 
 
 class Runtime:

@@ -7,7 +7,7 @@ from gpq_agent import wire
 from gpq_agent.train.data.sampler import SAMPLE_EVERY
 from gpq_agent.train.noise.probe import GradientProbe
 from gpq_agent.train.runtime.environment import began_warm, seconds_since_launch
-from gpq_agent.train.telemetry.report import Publisher, declaration
+from gpq_agent.train.telemetry.report import Publisher
 from gpq_agent.train.telemetry.timing import StepClock, StepTimes
 
 from .runtime import Runtime
@@ -48,10 +48,17 @@ class Statistics:
         content = wire.Declared(level="resizable")
         data = self._shape.data
         if data is not None and rules:
-            rule = ", ".join(dict.fromkeys(rule.name for rule in rules))
-            limits, size, meter = data.limits, data.sampler.size, self._runtime.meter
-            content = declaration(
-                limits, size, rule, models, epochs=meter.epochs, passes=meter.passes
+            limits, meter = data.limits, self._runtime.meter
+            content = wire.Declared(
+                level="resizable" if limits.fixed else "adaptive",
+                batch_size=limits.base_batch,
+                max_batch_size=limits.max_batch,
+                max_atomic_batch=limits.max_local,
+                dataset_size=data.sampler.size,
+                epochs=meter.epochs,
+                rule=", ".join(dict.fromkeys(rule.name for rule in rules)),
+                parameters=sum(item.numel() for model in models for item in model.parameters()),
+                passes=meter.passes,
             )
         self._runtime.report.send("declared", content._asdict())
 

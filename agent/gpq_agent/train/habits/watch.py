@@ -6,16 +6,19 @@ What shows in one call, such as a closure, is reported where it is seen.
 
 import functools
 import weakref
-from typing import Any, Callable, List, Optional, Sequence, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Callable, List, Optional, TypeVar, cast
 
 import torch
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from gpq_agent.train.checkpoints.state_parts import unwrap
 from gpq_agent.train.data.batches import Micro
-from gpq_agent.train.gradients.accumulator import Accumulator
 from gpq_agent.train.internals import BatchNorm, foreach_norm, gradient_hooks, has_scheduler
 from gpq_agent.train.optim.step_gate import BodyFacts, inner_optimizers
+
+if TYPE_CHECKING:
+    from gpq_agent.train.engine.engine import Engine
+    from gpq_agent.train.engine.setup import TrainingSetup
 
 Method = TypeVar("Method", bound=Callable[..., None])
 
@@ -40,27 +43,15 @@ def _guarded(method: Method) -> Method:
 
 class LoopWatch:
     """One per job with a loader, from `job.prepare()` on. Changes nothing, and nothing that it does
-    is collective. Calls `report` with the code of a habit and its detail."""
+    is collective."""
 
-    def __init__(
-        self,
-        report: Callable[..., None],
-        notice: Callable[[str], None],
-        *,
-        models: Sequence[torch.nn.Module],
-        optimizers: Sequence[Any],
-        schedulers: Callable[[], Sequence[Any]],
-        gradients: Accumulator,
-        noticed: Callable[[str], bool],
-        in_batch: Callable[[], bool],
-    ) -> None:
-        """`schedulers`: those that the job was given by now. `noticed`: is this habit already
-        known? `in_batch`: is the script in a micro-batch?"""
+    def __init__(self, engine: "Engine", setup: "TrainingSetup") -> None:
         self._is_off = False
-        self._report, self._notice = report, notice
-        self._models, self._optimizers, self._schedulers = models, optimizers, schedulers
-        self._gradients = gradients
-        self._noticed, self._in_batch = noticed, in_batch
+        self._engine, self._report = engine, engine.lose
+        self._noticed = engine.shape.freedoms.noticed
+        self._models, self._optimizers = setup.training.models, setup.training.optimizers
+        self._schedulers, self._parts = setup.training.schedulers, engine.checkpointer.parts.held()
+        self._gradients = setup.gradients
         self.foreign_steps: List[str] = []  # classes of other optimizers that stepped in the body
         self._norms: Optional[List[float]] = None  # of parameters, at the start of a step
         self._epoch = -1  # of the newest watched micro-batch
@@ -139,7 +130,7 @@ class LoopWatch:
         """An object of the script raised, so watch no longer."""
         self.stop()
         text = " ".join("{}: {}".format(type(error).__name__, error).split())[:200]
-        self._notice(
+        self._engine.runtime.notice(
             "gpq no longer watches what the loop does, and training continues ({}). gpq check "
             "compares what it trains".format(text)
         )
@@ -158,8 +149,10 @@ class LoopWatch:
 
         def stepping(optimizer: Any, args: Any, kwargs: Any) -> None:
             watch = reference()
-            if watch is not None and id(optimizer) not in own and watch._in_batch():
-                watch.foreign_steps.append(type(optimizer).__name__)
+            if watch is not None and id(optimizer) not in own:
+                loop = watch._engine.loop
+                if loop is not None and loop.in_body:
+                    watch.foreign_steps.append(type(optimizer).__name__)
 
         handle = register_optimizer_step_pre_hook(stepping)
         return weakref.finalize(self, handle.remove)
@@ -194,7 +187,9 @@ class LoopWatch:
         """Has an optimizer a scheduler that the job was not given? Every scheduler of torch leaves
         a mark on its optimizer. A second one leaves no second mark, so an optimizer with one given
         scheduler counts as complete."""
-        owners = [getattr(item, "optimizer", None) for item in self._schedulers()]
+        of_torch = torch.optim.lr_scheduler.LRScheduler
+        registered = [part for part in self._parts if isinstance(part, of_torch)]
+        owners = [getattr(item, "optimizer", None) for item in (*self._schedulers, *registered)]
         if any(owner is None for owner in owners):
             return False  # a scheduler of another kind may belong to any optimizer
         for optimizer in self._optimizers:

@@ -7,7 +7,7 @@ import json
 import os
 import signal
 import threading
-from typing import Any, Dict, List, Mapping, NoReturn, Optional, Set, Tuple
+from typing import TYPE_CHECKING, Any, Dict, List, Mapping, NoReturn, Optional, Set, Tuple
 
 import torch
 from torch.optim.optimizer import (
@@ -18,7 +18,6 @@ from torch.optim.optimizer import (
 from gpq_agent import wire
 from gpq_agent.train.data.batches import Limits, Micro, Step, ceil_div
 from gpq_agent.train.data.sampler import GlobalSampler
-from gpq_agent.train.engine.runtime import Recorded
 from gpq_agent.train.internals import is_compiled
 from gpq_agent.train.prove.program import Program, program
 from gpq_agent.train.runtime.agreement import Proposal
@@ -30,6 +29,9 @@ from .determinism import EpochIndexSampler, SeededData, arranged, still
 from .full_precision import HALF
 from .job_state import JobState
 from .sketch import MOST, Fingerprint
+
+if TYPE_CHECKING:
+    from gpq_agent.train.engine.engine import Engine
 
 UNASKED = 4  # times the steps of the order, then end a loop that never asks gpq
 
@@ -143,19 +145,19 @@ class Recorder:
                 except (TypeError, ValueError, OverflowError, RuntimeError):
                     continue  # the library itself reports it, and better
 
-    def boundary(self, job: Recorded) -> None:
+    def boundary(self, engine: "Engine") -> None:
         """Between two steps. Does not return once all are done."""
         self._conditions.renew()
-        if job.sampler is None and self._state.optimizers:
+        if engine.shape.data is None and self._state.optimizers:
             self._count += 1  # a loop of the script's own, which asks once per step
-        self._write_step(job)
+        self._write_step(engine)
         if self._count >= self.order.steps:
-            self._end(job)
+            self._end(engine)
 
-    def finish(self, job: Recorded) -> NoReturn:
+    def finish(self, engine: "Engine") -> NoReturn:
         """The script trained to its end before that."""
-        self._write_step(job)
-        self._end(job)
+        self._write_step(engine)
+        self._end(engine)
 
     def _before_step(self, optimizer: Any, args: Any = (), kwargs: Any = None) -> None:
         self._state.register(optimizer)
@@ -176,14 +178,15 @@ class Recorder:
 
     # -- records -----------------------------------------------------------------------------------
 
-    def _write_step(self, job: Recorded) -> None:
+    def _write_step(self, engine: "Engine") -> None:
         if self._count == self._written:
             return
         if self._written < 0:
-            self._write_facts(job)
+            self._write_facts(engine)
         self._written = self._count
         step, self._step = self._step, StepRecord()
-        state = self._state.of(job.parts, is_last=self._count >= self.order.steps)
+        parts = engine.checkpointer.parts.named()
+        state = self._state.of(parts, is_last=self._count >= self.order.steps)
         tensors = dict(step.gradients)
         numbers: Dict[str, Optional[float]] = {}
         for name, value in list(state.items())[:MOST]:
@@ -202,16 +205,18 @@ class Recorder:
         )
         self._write(content._asdict())
 
-    def _write_facts(self, job: Recorded) -> None:
+    def _write_facts(self, engine: "Engine") -> None:
         """Record what the script is, once there is something to train."""
-        models = [part for part in job.parts.values() if isinstance(part, torch.nn.Module)]
+        models = [
+            part for part in engine.checkpointer.parts.held() if isinstance(part, torch.nn.Module)
+        ]
         recurrent = [still(model) for model in models]
         half = any(item.dtype in HALF for model in models for item in model.parameters())
         if half:
             self._conditions.give_up_precision()
         facts = dict(
             self._facts,
-            loader=job.sampler is not None,
+            loader=engine.shape.data is not None,
             half=half,
             recurrent=any(recurrent),
             compiled=is_compiled(),
@@ -225,9 +230,9 @@ class Recorder:
         while data:
             data = data[os.write(self._descriptor, data) :]
 
-    def _end(self, job: Recorded) -> NoReturn:
+    def _end(self, engine: "Engine") -> NoReturn:
         self._write({"end": self._count, "epsilon": self._conditions.epsilon})
-        job.pulse.phase("ended")
+        engine.runtime.pulse.phase("ended")
         end_at_once(0)
 
 

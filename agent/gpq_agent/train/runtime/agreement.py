@@ -107,13 +107,15 @@ class Agreement:
         """The elementwise sum over the replicas, of as many values on each."""
         return [sum(column) for column in zip(*self.gather(values))]
 
-    def all_reduce_sum_int(self, values: List[int]) -> List[int]:
-        """The elementwise sum over the replicas, of as many values on each."""
-        return [sum(column) for column in zip(*self._gather(torch.tensor(values)))]
-
     def gather(self, values: List[float]) -> List[List[float]]:
         """The values of every replica, by rank, as many on each."""
-        return self._gather(torch.tensor(values, dtype=torch.float64))
+        own = torch.tensor(values, dtype=torch.float64)
+        if self._group is None:
+            return [own.tolist()]
+        self.meet()
+        tensors = [torch.empty_like(own) for _ in range(dist.get_world_size(self._group))]
+        finish(dist.all_gather(tensors, own, group=self._group, async_op=True))
+        return [tensor.tolist() for tensor in tensors]
 
     def meet(self, is_awaited: Optional[Callable[[], bool]] = None) -> None:
         """Wait for the same call of the others. `is_awaited`: by default that of this job."""
@@ -137,14 +139,6 @@ class Agreement:
         return proposals[0]._replace(stop=max(proposal.stop for proposal in proposals))
 
     # -- inside ------------------------------------------------------------------------------------
-
-    def _gather(self, own: torch.Tensor) -> List[List[Any]]:
-        if self._group is None:
-            return [own.tolist()]
-        self.meet()
-        tensors = [torch.empty_like(own) for _ in range(dist.get_world_size(self._group))]
-        finish(dist.all_gather(tensors, own, group=self._group, async_op=True))
-        return [tensor.tolist() for tensor in tensors]
 
     def _send(self, proposal: Proposal = NOTHING) -> Rows:
         """Tell the others where this replica is. All that replicas agree on starts with this, so

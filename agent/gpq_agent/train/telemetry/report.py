@@ -7,12 +7,11 @@ a report.
 import math
 import os
 import time
-from typing import TYPE_CHECKING, Any, Dict, List, Mapping, Optional, Sequence, Tuple
+from typing import TYPE_CHECKING, Any, Dict, List, Mapping, Optional, Tuple
 
 import torch
 
 from gpq_agent import wire
-from gpq_agent.train.data.batches import Limits
 from gpq_agent.train.errors import GpqTrainError
 from gpq_agent.train.runtime.agreement import Agreement
 from gpq_agent.train.telemetry.timing import StepTimes
@@ -182,30 +181,6 @@ class Publisher:
             shape = (self._nodes, self._replicas, *key)
             content = wire.Timing(*shape, accum.number, seconds, step.number, step.total)
             self._report.send("timing", content._asdict())
-
-
-def declaration(
-    limits: Limits,
-    size: int,
-    rule: str,
-    models: Sequence[torch.nn.Module],
-    *,
-    epochs: int,
-    passes: bool,
-) -> wire.Declared:
-    """What the script says about itself. `size`: examples per pass. `epochs` are passes, or base
-    steps. With a fixed batch it is only resizable."""
-    return wire.Declared(
-        level="resizable" if limits.fixed else "adaptive",
-        batch_size=limits.base_batch,
-        max_batch_size=limits.max_batch,
-        max_atomic_batch=limits.max_local,
-        dataset_size=size,
-        epochs=epochs,
-        rule=rule,
-        parameters=sum(parameter.numel() for model in models for parameter in model.parameters()),
-        passes=passes,
-    )
 
 
 class LossWindow:
