@@ -302,17 +302,6 @@ def test_status_says_why_a_served_database_is_not_copied(served: Daemon) -> None
     assert backup.read_bytes() == sound
 
 
-@needs_root
-def test_a_read_only_state_directory_is_refused_in_one_line(tmp_path: Path) -> None:
-    made = Daemon(tmp_path / "made")
-    with mounted(tmp_path / "small", "3m") as small:
-        subprocess.run(["mount", "-o", "remount,ro", str(small)], check=True)
-        made.home = small / "home"
-        code, line = made.refusal()
-    assert code == 5
-    assert "Read-only file system" in line
-
-
 @pytest.mark.row("6")
 @needs_root
 def test_on_a_full_disk_a_submission_is_refused_and_the_ends_of_running_jobs_are_kept(

@@ -212,34 +212,6 @@ def fill(folder: Path) -> Path:
     return filler
 
 
-def test_a_submission_is_refused_on_a_full_disk_and_accepted_when_there_is_room(mounted: Path) -> None:
-    gpq = Gpq(mounted)
-    try:
-        assert gpq("submit", "--", "true", cwd=Path("/")).returncode == 0
-        assert gpq("wait", "1").returncode == 0
-        filler = fill(mounted)
-        number, accepted = 1, True
-        while accepted:  # free pages inside the database may still take some
-            said = gpq("submit", "--hold", "--env", f"X={'x' * 20000}", "--", "true", cwd=Path("/"))
-            accepted = said.returncode == 0
-            number += accepted
-            assert number < 100
-        refused(said, 5, "the disk is full", str(mounted))
-        said = gpq("status", "--all", "--json")
-        assert [job["id"] for job in json.loads(said.stdout)["jobs"]] == list(range(1, number + 1))
-        filler.unlink()
-
-        def accepted_again() -> bool:
-            said = gpq("submit", "--hold", "--", "true", cwd=Path("/"))
-            return said.stdout.startswith(f"job {number + 1} submitted")
-
-        wait_until(accepted_again, "the next submission gets the next number")
-    finally:
-        (mounted / "filler").unlink(missing_ok=True)
-        gpq("cancel", "all")
-        assert gpq("daemon", "stop").returncode == 0
-
-
 def test_no_daemon_starts_on_a_full_disk(mounted: Path) -> None:
     filler = fill(mounted)
     said = Gpq(mounted)("submit", "--", "true", cwd=Path("/"))
@@ -262,24 +234,6 @@ def test_every_command_refuses_a_read_only_state_directory(mounted: Path) -> Non
     said = gpq("doctor", "--python", BARE, cwd=Path("/"), GPQ_HOME=str(mounted / "s"))
     assert said.returncode == 1
     assert "fail  state" in said.stdout
-
-
-def test_a_corrupt_database_is_refused_and_kept(home: Path) -> None:
-    gpq = Gpq(home)
-    for _ in range(5):
-        assert gpq("submit", "--hold", "--env", f"X={'x' * 5000}", "--", "true").returncode == 0
-    assert gpq("daemon", "stop").returncode == 0
-    database = home / "gpq.db"
-    sound = database.read_bytes()
-    damages = (b"", b"\xaa" * 64 + sound[64:], sound[:4096] + b"\xaa" * len(sound[4096:]))
-    for damaged in damages:
-        database.write_bytes(damaged)
-        refused(gpq("status"), 5, str(database), "damaged", "did not change it")
-        assert database.read_bytes() == damaged
-    for argv in (["submit", "--", "true"], ["daemon", "start"], ["cancel", "all"]):
-        refused(gpq(*argv), 5, str(database), "damaged", "did not change it")
-    assert database.read_bytes() == damages[-1]
-    assert gpq("daemon", "status").returncode == 3
 
 
 # -- training scripts that misbehave -----------------------------------------------------------------------------------

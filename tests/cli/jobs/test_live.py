@@ -265,27 +265,6 @@ def test_every_reading_command_prints_only_json(queue: Gpq) -> None:
             assert isinstance(json.loads(line), dict), argv
 
 
-def test_a_job_gets_the_shell_environment_without_its_secrets(queue: Gpq) -> None:
-    environment = {
-        "HF_HOME": "/models",
-        "HF_TOKEN": "canary-1",
-        "AWS_SECRET_ACCESS_KEY": "canary-2",
-        "EDITOR": "vi",
-        "OMP_X": "3",
-    }
-    job = submitted(queue, "--", "env", **environment)
-    queue("wait", job)
-    log = ok(queue, "logs", job)
-    assert "HF_HOME=/models" in log
-    assert "OMP_X=3" in log
-    assert "EDITOR" not in log
-    assert "canary" not in log
-    assert "canary" not in ok(queue, "show", job, "--json")
-    job = submitted(queue, "--env", "HF_TOKEN", "--", "env", HF_TOKEN="wanted")
-    queue("wait", job)
-    assert "HF_TOKEN=wanted" in ok(queue, "logs", job)
-
-
 def test_logs_shows_the_last_lines_of_all_attempts_and_then_new_ones(queue: Gpq, tmp_path: Path) -> None:
     gate = f"while ! test -e {tmp_path}/gate; do sleep 0.1; done"
     line = f"test -e {tmp_path}/again && echo 4 && touch {tmp_path}/second && exec sh -c '{gate}; echo 5'"
