@@ -217,16 +217,6 @@ def test_a_job_on_a_removed_server_is_given_up_but_not_reported_as_gone(gpq: Gpq
         gpq("daemon", "stop")
 
 
-def test_held_jobs_wait_until_released(queue: Gpq) -> None:
-    job = submitted(queue, "--hold", "--name", "later", "--", "true")
-    assert wait_for_state(queue, "later", "held")["id"] == int(job)
-    assert ok(queue, "release", "later") == f"job {job} released\n"
-    assert queue("wait", "later").returncode == 0
-    refusal = queue("hold", "later")
-    assert refusal.returncode == 5
-    assert refusal.stderr
-
-
 def test_the_log_of_a_job_that_never_started_is_one_line_with_the_reason(queue: Gpq) -> None:
     job = submitted(queue, "--hold", "--", "true")
     held = f"gpq: there is no log: job {job} has not started (held by its user)\n"
