@@ -5,13 +5,11 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import random
 import signal
 import socket
 import sqlite3
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -390,35 +388,6 @@ with ended_by_signals(ending):
 
 
 # -- crashes -----------------------------------------------------------------------------------------------------------
-
-
-def test_kill_9_during_submissions_loses_nothing_acknowledged_and_reuses_no_id(tmp_path: Path) -> None:
-    acknowledged: list[int] = []
-    dice = random.Random(11)
-    with daemon(tmp_path / "home") as running:
-        for _ in range(4):
-            count = dice.randrange(20, 80)
-
-            def keep_submitting() -> None:
-                try:
-                    while True:
-                        spec = SpecMessage(["true"], "/tmp", "black-box")
-                        acknowledged.append(running.call(Submit(spec, held=True), Submitted).id)
-                except (GpqError, OSError):
-                    return
-
-            threads = [threading.Thread(target=keep_submitting) for _ in range(4)]
-            before = len(acknowledged)
-            for thread in threads:
-                thread.start()
-            wait_until(lambda before=before, count=count: len(acknowledged) >= before + count, "submissions")
-            running.kill()
-            for thread in threads:
-                thread.join(60)
-            running.start()
-            there = {job.id for job in running.call(Status(), JobList).jobs}
-            assert set(acknowledged) <= there
-    assert len(acknowledged) == len(set(acknowledged))
 
 
 @pytest.mark.row("11")
