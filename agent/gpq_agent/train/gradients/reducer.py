@@ -60,7 +60,7 @@ class Reducer:
         self._synchronises = True  # in this micro-batch
         self._is_even = True  # a whole step with equal shares
         self._is_behind = False  # the script kept gradients to each replica, with no_sync()
-        self._group: Any = self.buckets[0].average.group if self.buckets else None
+        self._group: Any = self.buckets[0].group if self.buckets else None
         # The parameters that no wrapped model reduces: those of a criterion, or unfrozen later.
         self._strangers: List[Parameter] = []
         self._among: List[Parameter] = []  # of this list: another one if an optimizer changes
@@ -169,7 +169,8 @@ class Reducer:
                     # Some parameters have no gradient. DDP waits for them, and would raise in the
                     # next forward pass.
                     buckets.bypass_ddp()
-                    averages.update(buckets.early_arrivals())
+                    if buckets.keeps_views:  # those that arrived are reduced anyway
+                        averages.update(buckets.arrivals)
                 unreduced += [item for item in buckets.parameters if item not in averages]
         unreduced += self._outside(self._parameters)
         if unreduced:
