@@ -6,7 +6,6 @@ import errno
 import json
 import os
 import random
-import signal
 import sqlite3
 import subprocess
 import sys
@@ -21,7 +20,7 @@ import pytest
 
 from gpq.core.freedoms.habits import with_habits
 from gpq.core.model.accounts import MeanShare
-from gpq.core.model.events import Submitted, Succeeded
+from gpq.core.model.events import Succeeded
 from gpq.core.model.profile import Declared, Habit, Noise, Prior, Profile, ProfileRow
 from gpq.core.model.units import JobId
 from gpq.errors import GpqError, Refused, StoreFailed
@@ -366,36 +365,6 @@ def mounted(folder: Path, size: str, flags: str = "") -> Iterator[Path]:
 needs_root = pytest.mark.skipif(os.getuid() != 0, reason="mounting a small file system needs root")
 
 
-@needs_root
-def test_on_a_full_disk_jobs_are_refused_and_ends_are_kept(tmp_path: Path) -> None:
-    with mounted(tmp_path / "small", "3m") as small:
-        path = str(small / "gpq.db")
-        with closing(SqliteStore(path)) as store:
-            jobs = submit(store, *[spec(f"job-{number}") for number in range(30)])
-            fill(small)
-            state = store.load()
-            with pytest.raises(Refused, match="the disk is full") as refusal:
-                submit_for_ever(store)
-            assert refusal.value.message.count("\n") == 0
-            kept = store.load()
-            for job in jobs:
-                end(store, job, at=100.0)
-            with pytest.raises(Refused, match="the disk is full"):
-                submit(store, spec("still refused"))
-            (small / "filler").unlink()
-            submit(store, spec("welcome"))
-            assert kept.next_id >= state.next_id
-        with closing(SqliteStore(path)) as store:
-            assert {job.id for job in store.history()} >= {job.id for job in jobs}
-            assert "welcome" in {job.name for job in store.load().jobs.values()}
-            assert "still refused" not in {job.name for job in store.load().jobs.values()}
-
-
-def submit_for_ever(store: SqliteStore) -> None:
-    while True:
-        submit(store, replace(spec(), argv=("x" * 20_000,)))
-
-
 def fill(folder: Path) -> None:
     """Until no page is left."""
     with (folder / "filler").open("wb", buffering=0) as stream:
@@ -405,15 +374,6 @@ def fill(folder: Path) -> None:
         except OSError as error:
             if error.errno != errno.ENOSPC:
                 raise
-
-
-@needs_root
-def test_a_read_only_state_directory_is_refused_in_one_line(tmp_path: Path) -> None:
-    with mounted(tmp_path / "small", "3m") as small:
-        subprocess.run(["mount", "-o", "remount,ro", str(small)], check=True)
-        with pytest.raises(Refused, match="Read-only file system") as refusal:
-            SqliteStore(str(small / "gpq.db"))
-        assert "GPQ_HOME" in refusal.value.hint
 
 
 # -- crashes -----------------------------------------------------------------------------------------------------------
@@ -426,24 +386,6 @@ store = SqliteStore(sys.argv[1])
 while True:
     print(submit(store, spec("acked"))[0].id, flush=True)
 """
-
-
-def test_kill_9_in_a_commit_loop_loses_nothing_that_was_acknowledged(path: str) -> None:
-    environment = {**os.environ, "PYTHONPATH": f"{ROOT}:{ROOT / 'agent'}"}
-    dice = random.Random(3)
-    acknowledged: list[int] = []
-    for _ in range(8):
-        child = subprocess.Popen([sys.executable, "-c", WRITER, path], stdout=subprocess.PIPE, env=environment)
-        assert child.stdout is not None
-        acknowledged += [int(child.stdout.readline()) for _ in range(dice.randrange(1, 40))]
-        child.send_signal(signal.SIGKILL)
-        acknowledged += [int(line) for line in child.stdout.read().split(b"\n")[:-1]]
-        child.wait()
-        child.stdout.close()
-        with closing(SqliteStore(path)) as store:
-            assert set(acknowledged) <= set(store.load().jobs)
-            assert len(store.events(kinds=(Submitted,))) == len(store.load().jobs)
-    assert len(acknowledged) == len(set(acknowledged)), "an id was used twice"
 
 
 STRACE = "/usr/bin/strace"

@@ -5,13 +5,11 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import random
 import signal
 import socket
 import sqlite3
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -302,17 +300,6 @@ def test_status_says_why_a_served_database_is_not_copied(served: Daemon) -> None
     assert backup.read_bytes() == sound
 
 
-@needs_root
-def test_a_read_only_state_directory_is_refused_in_one_line(tmp_path: Path) -> None:
-    made = Daemon(tmp_path / "made")
-    with mounted(tmp_path / "small", "3m") as small:
-        subprocess.run(["mount", "-o", "remount,ro", str(small)], check=True)
-        made.home = small / "home"
-        code, line = made.refusal()
-    assert code == 5
-    assert "Read-only file system" in line
-
-
 @pytest.mark.row("6")
 @needs_root
 def test_on_a_full_disk_a_submission_is_refused_and_the_ends_of_running_jobs_are_kept(
@@ -401,35 +388,6 @@ with ended_by_signals(ending):
 
 
 # -- crashes -----------------------------------------------------------------------------------------------------------
-
-
-def test_kill_9_during_submissions_loses_nothing_acknowledged_and_reuses_no_id(tmp_path: Path) -> None:
-    acknowledged: list[int] = []
-    dice = random.Random(11)
-    with daemon(tmp_path / "home") as running:
-        for _ in range(4):
-            count = dice.randrange(20, 80)
-
-            def keep_submitting() -> None:
-                try:
-                    while True:
-                        spec = SpecMessage(["true"], "/tmp", "black-box")
-                        acknowledged.append(running.call(Submit(spec, held=True), Submitted).id)
-                except (GpqError, OSError):
-                    return
-
-            threads = [threading.Thread(target=keep_submitting) for _ in range(4)]
-            before = len(acknowledged)
-            for thread in threads:
-                thread.start()
-            wait_until(lambda before=before, count=count: len(acknowledged) >= before + count, "submissions")
-            running.kill()
-            for thread in threads:
-                thread.join(60)
-            running.start()
-            there = {job.id for job in running.call(Status(), JobList).jobs}
-            assert set(acknowledged) <= there
-    assert len(acknowledged) == len(set(acknowledged))
 
 
 @pytest.mark.row("11")

@@ -132,18 +132,6 @@ def test_three_quick_failures_hold_the_job_and_a_release_retries_it(daemon: Daem
     assert daemon.ended(job) == {job: ("completed", 0)}
 
 
-def test_a_held_job_waits_until_it_is_released(daemon: Daemon) -> None:
-    blocker = [daemon.shell("while [ ! -e go ]; do sleep 0.05; done") for _ in range(2)]
-    job = daemon.shell("touch ran")
-    daemon.call(Hold([str(job)]), Changed)
-    (daemon.work / "go").touch()
-    daemon.ended(*blocker)
-    assert daemon.state(job) == "held"
-    assert not (daemon.work / "ran").exists()
-    daemon.call(Release([str(job)]), Changed)
-    assert daemon.ended(job) == {job: ("completed", 0)}
-
-
 def test_a_job_that_checkpoints_on_a_signal_is_requeued_and_resumes(daemon: Daemon) -> None:
     command = (
         'if [ -n "$GPQ_RESUME" ]; then echo "resumed $*" > said; exit 0; fi; '
@@ -187,13 +175,6 @@ def test_a_training_script_that_hangs_while_saving_is_killed_after_its_grace(dae
     daemon.call(Hold([str(job)]), Changed)
     daemon.until(job, "held")
     assert not psutil.pid_exists(pid)
-
-
-def test_a_script_that_never_calls_the_library_runs_to_its_end(daemon: Daemon) -> None:
-    (daemon.work / "plain.py").write_text("import os, sys\nprint(os.environ['WORLD_SIZE'], sys.argv[1])\n")
-    job = daemon.submit("plain.py", "word", level="script")
-    assert daemon.ended(job) == {job: ("completed", 0)}
-    assert daemon.log(job) == "1 word\n"
 
 
 def test_a_script_that_crashes_at_import_fails_and_its_log_says_why(daemon: Daemon) -> None:

@@ -216,16 +216,6 @@ def test_a_part_registered_late_gets_its_state_and_owns_it(tmp_path: Path) -> No
         parts.add("user:1", counter)
 
 
-def test_out_of_memory_lowers_the_bound_step_by_step(tmp_path: Path) -> None:
-    CheckpointStore(str(tmp_path))
-    record = MemoryRecord(str(tmp_path))
-    assert record.bound() is None
-    assert record.failed(64) == 48
-    assert record.failed(64) == 48
-    assert MemoryRecord(str(tmp_path)).bound() == 48
-    assert record.failed(1) == 1
-
-
 def test_saves_by_the_script_count_only_after_commit(tmp_path: Path) -> None:
     saves = ScriptCheckpoints(str(tmp_path))
     assert (saves.start_step, saves.resume_path) == (0, None)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import json
 import os
 from pathlib import Path
@@ -122,31 +121,6 @@ def test_an_error_is_blamed_on_splitting_only_in_the_first_split_step(cut: bool)
             optimizer.zero_grad()
     both = {"accumulate", "split"}
     assert found == ([both, both] + 6 * [set()] if cut else 4 * [set()])
-
-
-@pytest.mark.parametrize("by_schedule", [True, False], ids=["a forgotten scheduler", "by hand"])
-def test_what_sets_the_rate_is_told_apart_without_a_walk_through_the_objects_of_the_process(
-    by_schedule: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A process with two million rows of data has so many objects that one walk takes seconds."""
-    walks = []
-    monkeypatch.setattr(gc, "get_objects", lambda: walks.append("walk") or [])
-    this = job()
-    loader = this.loader(Examples(40), batch_size=4, fixed_batch=True)
-    model, optimizer, _ = prepared(this)
-    schedule = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.99) if by_schedule else None
-    for _ in this.epochs(1):
-        for x, y in loader:
-            torch.nn.functional.mse_loss(model(x), y).backward()
-            optimizer.step()
-            optimizer.zero_grad()
-            if schedule is not None:
-                schedule.step()
-            else:
-                optimizer.param_groups[0]["lr"] *= 0.99
-    known = this._engine.shape.freedoms.noticed
-    assert (known("forgotten-scheduler"), known("own-rate")) == (by_schedule, not by_schedule)
-    assert not walks
 
 
 @pytest.mark.parametrize("given", [0, 1, 2])

@@ -59,11 +59,6 @@ def train(act: Callable[[Model], Any], body: int = -1) -> tuple[set[str], list[i
 
 
 @pytest.mark.parametrize("add", [on_parameters, after])
-def test_a_hook_keeps_every_step_whole(add: Callable[[Model, Any], None]) -> None:
-    assert train(lambda model: add(model, read)) == (FREEDOMS, 2 * WHOLE)
-
-
-@pytest.mark.parametrize("add", [on_parameters, after])
 def test_a_hook_of_wandb_costs_nothing(add: Callable[[Model, Any], None]) -> None:
     assert train(lambda model: add(model, of_wandb)) == (set(), 2 * CUT)
 

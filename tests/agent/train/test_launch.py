@@ -18,27 +18,6 @@ from .driver import DEADLINE, TrainingJob, wait_until
 ROOTS = [str(Path(__file__).parents[3]), str(Path(gpq_agent.__file__).parents[1])]
 Training = Callable[..., TrainingJob]
 
-OWN_LOOP = """
-import json, os, sys
-import gpq_agent.train as gpq
-
-job = gpq.init()
-total = 0
-if job.resume_path:
-    total = json.load(open(os.path.join(job.resume_path, "total")))
-for step in range(job.start_step, 100000):
-    total += step
-    if job.should_stop():
-        if job.rank == 0:
-            with open(os.path.join(job.save_path, "total"), "w") as stream:
-                json.dump(total, stream)
-        job.exit_preempted(step + 1)
-    if os.path.exists(sys.argv[1]):
-        with open(sys.argv[1] + ".result", "w") as stream:
-            json.dump([step, total], stream)
-        break
-"""
-
 
 def environment(**extra: str) -> dict[str, str]:
     clean = {name: value for name, value in os.environ.items() if not name.startswith("GPQ_")}
@@ -221,32 +200,3 @@ def test_a_script_that_runs_alone_prints_nothing_from_gpq(training: Training) ->
     assert (done.stdout, done.stderr) == ("", "")
     assert {path.name for path in job.folder.iterdir()} == {"out", "checkpoints"}
     assert list(job.checkpoints.iterdir()) == []
-
-
-def test_a_script_with_its_own_loop_saves_and_resumes(tmp_path: Path) -> None:
-    script, end = tmp_path / "own.py", tmp_path / "end"
-    script.write_text(OWN_LOOP)
-    steps = []
-    for attempt in (1, 2):
-        run_dir = tmp_path / str(attempt)
-        run_dir.mkdir()
-        extra = {wire.ENV_RUN_DIR: str(run_dir), wire.ENV_CHECKPOINT_DIR: str(tmp_path / "saves")}
-        extra[wire.ENV_ATTEMPT] = str(attempt)
-        if attempt == 2:
-            end.touch()
-        process = subprocess.Popen([sys.executable, str(script), str(end)], env=environment(**extra))
-        try:
-            if attempt == 1:
-                wait_until(lambda: "ready" in reported(run_dir), "the first step")  # noqa: B023
-                wire.write_json(str(run_dir / wire.CONTROL), wire.Control(1, 1, stop=True)._asdict())
-            assert process.wait(DEADLINE) == 0
-        finally:
-            process.kill()
-            process.wait()
-        assert '"level":"resizable"' in reported(run_dir)
-        assert (run_dir / wire.STOPPED).exists() == (attempt == 1)
-        steps.append(wire.read_json(str(tmp_path / "saves" / "own" / "saved.json")))
-    step, total = json.loads((tmp_path / "end.result").read_text())
-    assert steps[0] is not None
-    assert step == steps[0]["step"] > 0
-    assert total == sum(range(step + 1)), "no step is lost and none runs twice"

@@ -9,7 +9,7 @@ import torch
 from gpq_agent.train.data.order import OwnOrder, permutation
 from gpq_agent.train.errors import GpqTrainError
 from gpq_agent.train.job.job import Job
-from torch.utils.data import BatchSampler, RandomSampler, SequentialSampler, WeightedRandomSampler
+from torch.utils.data import BatchSampler, RandomSampler, SequentialSampler
 from torch.utils.data.distributed import DistributedSampler
 
 from .driver import TrainingJob, wait_until
@@ -84,23 +84,6 @@ def test_a_schedule_built_from_the_length_of_the_loader_ends_with_the_training(l
     assert total > 0
 
 
-@pytest.mark.parametrize("local", [16, 5])
-def test_weighted_sampling_trains_the_same_as_without_gpq(local: int) -> None:
-    def sampler() -> Any:
-        return WeightedRandomSampler(torch.arange(1.0, 61.0), 75)
-
-    data, this = Examples(60), job()
-    loader = this.loader(data, batch_size=16, max_local_batch=local, sampler=sampler())
-    assert len(loader) == 5
-    model, _ = train(this, loader, 3)
-    drawn = OwnOrder(sampler(), 60, batched=False)
-    orders = [drawn.draw(0, epoch).indices for epoch in range(3)]
-    assert len(set(orders[0].tolist())) < 75, "some examples come twice"
-    assert same(model, plainly(data, [batch for order in orders for batch in cut(order, 16)]))
-    assert (this._engine.boundaries.ledger.passes, this._engine.boundaries.ledger.exact) == (3, 3)
-    assert this.progress.fraction == 1.0
-
-
 class Asked:
     """Records the epochs that it was asked for. Its epochs have 30, 31, 32... indices."""
 
@@ -141,26 +124,6 @@ def test_the_batches_of_a_batch_sampler_are_the_steps_and_keep_the_rate(local: i
         "batches are split only if the local limit demands it"
     )
     assert (this._engine.boundaries.ledger.passes, this._engine.boundaries.ledger.exact) == (2, 2)
-
-
-def test_drop_last_leaves_out_the_tail() -> None:
-    data, this = Examples(60), job()
-    loader = this.loader(data, batch_size=16, max_local_batch=7, drop_last=True)
-    model, _ = train(this, loader, 3)
-    batches = [cut(permutation(0, epoch, 60, shuffle=True), 16, drop_last=True) for epoch in range(3)]
-    assert same(model, plainly(data, [each for epoch in batches for each in epoch]))
-    assert this.step == 9
-    assert (this._engine.boundaries.ledger.passes, this._engine.boundaries.ledger.exact) == (3, 3)
-    assert this.progress.fraction == 1.0
-
-
-def test_steps_that_measure_noise_train_like_other_steps() -> None:
-    data, this = Examples(120), job()
-    loader = this.loader(data, batch_size=13)
-    model, bodies = train(this, loader, 3)
-    assert bodies > this.step == 30, "some steps were split"
-    batches = [cut(permutation(0, epoch, 120, shuffle=True), 13) for epoch in range(3)]
-    assert same(model, plainly(data, [each for epoch in batches for each in epoch]))
 
 
 def test_the_order_uses_the_seed_of_a_generator_and_leaves_the_generator_unchanged() -> None:

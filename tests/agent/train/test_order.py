@@ -10,8 +10,8 @@ import pytest
 import torch
 from gpq_agent.train.data.batches import Limits, ordered, starting
 from gpq_agent.train.data.order import OwnOrder, hold_together
-from gpq_agent.train.data.sample_audit import Ledger
 from gpq_agent.train.data.sampler import GlobalSampler
+from gpq_agent.train.engine.boundary import Ledger
 from gpq_agent.train.errors import GpqTrainError
 from hypothesis import given, settings
 from hypothesis import strategies as st

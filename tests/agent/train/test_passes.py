@@ -71,10 +71,3 @@ def test_a_pass_of_another_model_is_no_second_pass(passes: Callable[[Loss], None
 def test_a_second_pass_keeps_every_step_after_the_first_whole(passes: Callable[[Loss], None]) -> None:
     lost, sizes, _ = train(passes, 6)
     assert (lost, sizes) == (IN_PIECES, [6, 6, *WHOLE[1:], *WHOLE])
-
-
-@pytest.mark.parametrize("passes", [twice, late])
-def test_a_second_pass_is_told_in_whole_steps_too_which_stay_right(passes: Callable[[Loss], None]) -> None:
-    lost, sizes, model = train(passes, None)
-    assert (lost, sizes) == (IN_PIECES, 2 * WHOLE)
-    assert same(model, plain(Examples(48), 12, 2))

@@ -3,7 +3,6 @@
 import copy
 import gc
 import signal
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -49,7 +48,7 @@ def adam(model: Model) -> torch.optim.Optimizer:
     return torch.optim.AdamW(model.parameters(), lr=0.01)
 
 
-def plain(data: Examples, batch: int, epochs: int, clip: float | None = None) -> Model:
+def plain(data: Examples, batch: int, epochs: int) -> Model:
     """The same training in plain PyTorch, with the same order of examples."""
     model = network()
     optimizer = adam(model)
@@ -59,8 +58,6 @@ def plain(data: Examples, batch: int, epochs: int, clip: float | None = None) ->
             index = order[start : start + batch]
             optimizer.zero_grad()
             torch.nn.functional.mse_loss(model(data.x[index]), data.y[index]).backward()
-            if clip is not None:
-                torch.nn.utils.clip_grad_norm_(model.parameters(), clip)
             optimizer.step()
     return model
 
@@ -85,26 +82,6 @@ def clear_last(model: Model, optimizer: Any, loss: Callable[[], torch.Tensor]) -
     loss().backward()
     optimizer.step()
     optimizer.zero_grad()
-
-
-def clear_model(model: Model, optimizer: Any, loss: Callable[[], torch.Tensor]) -> None:
-    loss().backward()
-    optimizer.step()
-    optimizer.zero_grad(set_to_none=False)
-
-
-@pytest.mark.parametrize("body", [clear_first, clear_last, clear_model])
-@pytest.mark.parametrize("local", [24, 7, 1])
-def test_accumulated_training_ends_where_plain_training_ends(body: Callable[..., None], local: int) -> None:
-    data, this = Examples(101), job()
-    loader = this.loader(data, batch_size=24, max_local_batch=local, fixed_batch=True)
-    model = network()
-    model, optimizer, _ = this.prepare(model, adam(model))
-    for _ in this.epochs(3):
-        for x, y in loader:
-            body(model, optimizer, lambda: torch.nn.functional.mse_loss(model(x), y))  # noqa: B023
-    assert same(model, plain(data, 24, 3))
-    assert this.step == 15
 
 
 def test_gradients_are_zero_before_the_last_micro_batch_whatever_the_script_did_to_earlier_ones() -> None:
@@ -132,60 +109,6 @@ def test_gradients_are_zero_before_the_last_micro_batch_whatever_the_script_did_
     assert same(model, plain(data, 24, 2))
 
 
-def test_clipping_and_clearing_work_as_usual_while_a_step_accumulates() -> None:
-    data, this = Examples(96), job()
-    loader = this.loader(data, batch_size=24, max_local_batch=12, fixed_batch=True)
-    model = network()
-    model, optimizer, _ = this.prepare(model, adam(model))
-    weight = next(model.parameters())
-    for number, _ in enumerate(this.epochs(4)):
-        for x, y in loader:
-            torch.nn.functional.mse_loss(model(x), y).backward()
-            if not this.at_step and number == 1:
-                assert weight.grad is not None
-                weight.grad.add_(1.0)
-            norm = torch.nn.utils.clip_grad_norm_(model.parameters(), 0.1)
-            assert norm.dtype == weight.dtype
-            assert norm.shape == ()
-            assert bool(norm) == (this.at_step or number == 1)
-            assert torch.nn.utils.clip_grad_norm_(torch.nn.Parameter(torch.ones(2)), max_norm=1.0) == 0.0
-            optimizer.step()
-            if not this.at_step and number == 2:
-                optimizer.zero_grad(set_to_none=False)
-                assert weight.grad is not None
-                assert not weight.grad.any()
-            else:
-                optimizer.zero_grad()
-                assert weight.grad is None
-    assert same(model, plain(data, 24, 4, clip=0.1))
-
-
-def test_splitting_sampled_batches_and_clipping_does_not_change_the_result() -> None:
-    data, this = Examples(240), job()
-    loader = this.loader(data, batch_size=24, max_local_batch=24)
-    model = network()
-    model, optimizer, _ = this.prepare(model, adam(model))
-    micros = 0
-    for _ in this.epochs(3):
-        for x, y in loader:
-            micros += 1
-            clear_first(model, optimizer, lambda: torch.nn.functional.mse_loss(model(x), y))  # noqa: B023
-    assert micros > this.step == 30
-    assert same(model, plain(data, 24, 3))
-
-    clipped, that = network(), job()
-    loader = that.loader(data, batch_size=24, max_local_batch=8, fixed_batch=True)
-    clipped, optimizer, _ = that.prepare(clipped, adam(clipped))
-    for _ in that.epochs(3):
-        for x, y in loader:
-            torch.nn.functional.mse_loss(clipped(x), y).backward()
-            norm = that.clip_grad_norm_(0.1)
-            assert (norm is not None) == that.at_step
-            optimizer.step()
-            optimizer.zero_grad()
-    assert same(clipped, plain(data, 24, 3, clip=0.1))
-
-
 def test_the_rate_is_scaled_only_during_the_step_and_the_scheduler_advances_by_the_gain() -> None:
     data, this = Examples(400), job()
     loader = this.loader(data, batch_size=10, max_batch_size=40, max_local_batch=40)
@@ -207,27 +130,6 @@ def test_the_rate_is_scaled_only_during_the_step_and_the_scheduler_advances_by_t
     assert rates == [pytest.approx(0.04)] * len(rates)
     assert 10 < len(rates) < 40
     assert scheduler.last_epoch == this.progress.base_steps == 40
-
-
-def test_a_scheduler_stepped_after_the_loop_counts_once_per_epoch() -> None:
-    this = job()
-    loader = this.loader(Examples(50), batch_size=10)
-    model = network()
-    optimizer = adam(model)
-    scheduler = torch.optim.lr_scheduler.StepLR(optimizer, step_size=1, gamma=0.5)
-    plateau = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer, patience=0)
-    model, optimizer, _ = this.prepare(model, optimizer, [scheduler, plateau])
-    for _ in this.epochs(3):
-        for x, y in loader:
-            clear_last(model, optimizer, lambda: torch.nn.functional.mse_loss(model(x), y))  # noqa: B023
-        scheduler.step()
-        plateau.step(1.0)
-    assert scheduler.last_epoch == 3
-    assert isinstance(scheduler, torch.optim.lr_scheduler.StepLR)
-    assert optimizer.param_groups[0]["lr"] == pytest.approx(0.01 * 0.5**3 * 0.1**2)
-    assert set(scheduler.state_dict()) == set(
-        torch.optim.lr_scheduler.StepLR(adam(network()), step_size=1).state_dict()
-    )
 
 
 @pytest.mark.filterwarnings("ignore:Detected call of:UserWarning")  # as torch says of a step at the start
@@ -264,35 +166,6 @@ def test_a_plateau_follows_the_metric_that_replicas_share(names: tuple[str, ...]
         plateau.step(*() if names else (own,), **dict.fromkeys(names, own))
     assert (plateau.best, plateau.num_bad_epochs) == (-6.0, 0)
     assert optimizer.param_groups[0]["lr"] == pytest.approx(0.001)
-
-
-def test_a_loss_scaler_unscales_once_per_step_and_skips_steps_that_are_not_finite() -> None:
-    data, this = Examples(96), job()
-    loader = this.loader(data, batch_size=24, max_local_batch=8, fixed_batch=True)
-    model = network()
-    scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
-    model, optimizer, _ = this.prepare(model, adam(model), scaler=scaler)
-    before = copy.deepcopy(model)
-    factors = iter([float("inf")])
-    for _ in this.epochs(1):
-        for number, (x, y) in enumerate(loader):
-            loss = torch.nn.functional.mse_loss(model(x), y)
-            scaler.scale(loss * next(factors, 1.0)).backward()
-            scaler.unscale_(optimizer)
-            scaler.step(optimizer)
-            scaler.update()
-            optimizer.zero_grad()
-            if number == 2:
-                assert same(model, before), "the first step was not finite"
-    assert scaler.get_scale() == 512.0
-    assert this.progress.base_steps == 3.0
-    expected = network()
-    reference = adam(expected)
-    order = permutation(0, 0, 96, shuffle=True)
-    for start in (24, 48, 72):
-        index = order[start : start + 24]
-        clear_first(expected, reference, lambda: torch.nn.functional.mse_loss(expected(data.x[index]), data.y[index]))  # noqa: B023
-    assert same(model, expected)
 
 
 def test_a_schedule_that_skips_the_steps_a_scaler_skips_is_not_a_habit() -> None:
@@ -498,23 +371,3 @@ def test_a_checkpoint_of_another_model_is_refused_in_one_line(tmp_path: Path) ->
     with pytest.raises(GpqTrainError, match="the checkpoint does not fit this script") as caught:
         attempt(torch.nn.Linear(5, 1))
     assert "\n" not in caught.value.message
-
-
-def test_the_next_attempt_after_out_of_memory_asks_for_less(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    shown: list[type[BaseException]] = []
-    monkeypatch.setattr(sys, "excepthook", lambda kind, error, trace: shown.append(kind))
-    environment = Environment(checkpoint_dir=str(tmp_path))
-    this = Job(environment, torch.device("cpu"), 0, {})
-    loader = this.loader(Examples(40), batch_size=20)
-    model = network()
-    this.prepare(model, adam(model))
-    with pytest.raises(RuntimeError) as caught:
-        [torch.empty(2**60) for _ in loader]
-    sys.excepthook(RuntimeError, caught.value, None)  # as the interpreter would
-    assert shown == [RuntimeError]
-    assert "at most 15" in capsys.readouterr().err
-    again = Job(environment, torch.device("cpu"), 0, {}).loader(Examples(40), batch_size=20)
-    assert again.sampler.configuration.atomic_batch == 10
-    assert again.sampler.configuration.total == 20

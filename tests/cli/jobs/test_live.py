@@ -217,16 +217,6 @@ def test_a_job_on_a_removed_server_is_given_up_but_not_reported_as_gone(gpq: Gpq
         gpq("daemon", "stop")
 
 
-def test_held_jobs_wait_until_released(queue: Gpq) -> None:
-    job = submitted(queue, "--hold", "--name", "later", "--", "true")
-    assert wait_for_state(queue, "later", "held")["id"] == int(job)
-    assert ok(queue, "release", "later") == f"job {job} released\n"
-    assert queue("wait", "later").returncode == 0
-    refusal = queue("hold", "later")
-    assert refusal.returncode == 5
-    assert refusal.stderr
-
-
 def test_the_log_of_a_job_that_never_started_is_one_line_with_the_reason(queue: Gpq) -> None:
     job = submitted(queue, "--hold", "--", "true")
     held = f"gpq: there is no log: job {job} has not started (held by its user)\n"
@@ -263,27 +253,6 @@ def test_every_reading_command_prints_only_json(queue: Gpq) -> None:
         assert done.stderr == "", argv
         for line in done.stdout.splitlines():
             assert isinstance(json.loads(line), dict), argv
-
-
-def test_a_job_gets_the_shell_environment_without_its_secrets(queue: Gpq) -> None:
-    environment = {
-        "HF_HOME": "/models",
-        "HF_TOKEN": "canary-1",
-        "AWS_SECRET_ACCESS_KEY": "canary-2",
-        "EDITOR": "vi",
-        "OMP_X": "3",
-    }
-    job = submitted(queue, "--", "env", **environment)
-    queue("wait", job)
-    log = ok(queue, "logs", job)
-    assert "HF_HOME=/models" in log
-    assert "OMP_X=3" in log
-    assert "EDITOR" not in log
-    assert "canary" not in log
-    assert "canary" not in ok(queue, "show", job, "--json")
-    job = submitted(queue, "--env", "HF_TOKEN", "--", "env", HF_TOKEN="wanted")
-    queue("wait", job)
-    assert "HF_TOKEN=wanted" in ok(queue, "logs", job)
 
 
 def test_logs_shows_the_last_lines_of_all_attempts_and_then_new_ones(queue: Gpq, tmp_path: Path) -> None:

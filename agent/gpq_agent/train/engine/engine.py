@@ -19,7 +19,7 @@ from .boundary import StepBoundary, StepRecord
 from .failures import FailureHandler
 from .loop import TrainingLoop
 from .runtime import Checkpointer, Runtime
-from .setup import OwnBatches, Training, set_up, share_outside, trains_outside
+from .setup import OwnBatches, Training, set_up, share_outside
 from .shape import BatchShape, BatchSource
 from .side_effects import SideEffects
 from .statistics import Statistics
@@ -90,7 +90,7 @@ class Engine:
     def attach_steps(self, models: Sequence[torch.nn.Module], optimizers: Sequence[Any]) -> None:
         """`job.prepare()` was called without `job.loader()`. Collective."""
         self.own_batches = OwnBatches(self.runtime, models, optimizers)
-        if trains_outside(models, optimizers):
+        if self.own_batches.trains_outside:
             self.lose("outside-parameters")
         self.shape.freedoms.agree()
         self.checkpointer.is_ready = True

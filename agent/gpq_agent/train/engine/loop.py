@@ -375,7 +375,7 @@ class TrainingLoop:
         self.micro = None
         if self._runtime.recorder is not None:
             self._runtime.recorder.left(micro)
-        self.applied = facts.stepped or self._shape.freedoms.steps_by_hand
+        self.applied = facts.stepped or self._shape.freedoms.noticed("hand-step")
         if facts.has_gradients or self.applied:  # a batch that the loop skips trains nothing
             self._trained += micro.indices
         if not micro.last:

@@ -1,7 +1,7 @@
 """What `job.prepare()` makes of models and optimizers, with or without `job.loader()`."""
 
 import functools
-from typing import Any, NamedTuple, Optional, Sequence
+from typing import Any, List, NamedTuple, Optional, Sequence
 
 import torch
 import torch.distributed as dist
@@ -48,9 +48,7 @@ class TrainingSetup(NamedTuple):
 def set_up(training: Training, data: BatchSource, runtime: Runtime) -> TrainingSetup:
     """Hook into the gradients of the models."""
     replicas = runtime.replicas
-    wrapped_models = [
-        model for model in training.models if isinstance(model, DistributedDataParallel)
-    ]
+    wrapped_models = _wrapped(training.models)
     group = wrapped_models[0].process_group if wrapped_models else None
     probe = GradientProbe(training.measured, data.noise, replicas, group)
     probe.arrived = functools.partial(runtime.pulse.reduces, True)
@@ -67,43 +65,40 @@ def set_up(training: Training, data: BatchSource, runtime: Runtime) -> TrainingS
     return TrainingSetup(training, data, gradients, probe, lr, reducer)
 
 
+def outside(models: Sequence[torch.nn.Module], optimizers: Sequence[Any]) -> List[Any]:
+    """The parameters of the optimizers that no model holds."""
+    inside = {item for model in models for item in model.parameters()}
+    groups = [group for optimizer in optimizers for group in optimizer.param_groups]
+    return [item for group in groups for item in group["params"] if item not in inside]
+
+
 def share_outside(setup: TrainingSetup) -> None:
     """Buffers, and parameters outside the wrapped models, start as on rank 0. Collective."""
     if setup.reducer is not None:
         setup.reducer.share_buffers()
-    models = setup.training.models
-    wrapped_models = [
-        candidate for candidate in models if isinstance(candidate, DistributedDataParallel)
-    ]
-    if not wrapped_models:
-        return
-    group = wrapped_models[0].process_group
-    inside = {item for model in wrapped_models for item in model.module.parameters()}
-    with torch.no_grad():
-        for item in setup.gradients.parameters():
-            if item not in inside:
+    models = _wrapped(setup.training.models)
+    if models:
+        with torch.no_grad():
+            for item in dict.fromkeys(outside(models, setup.training.optimizers)):
+                group = models[0].process_group
                 finish(dist.broadcast(item.detach(), src=0, group=group, async_op=True))
 
 
-def trains_outside(models: Sequence[torch.nn.Module], optimizers: Sequence[Any]) -> bool:
-    """Has an optimizer parameters outside the wrapped models? Without `job.loader()`, nothing
-    averages their gradients over replicas."""
-    if not any(isinstance(model, DistributedDataParallel) for model in models):
-        return False
-    inside = {id(item) for model in models for item in model.parameters()}
-    groups = [group for optimizer in optimizers for group in optimizer.param_groups]
-    return any(id(item) not in inside for group in groups for item in group["params"])
+def _wrapped(models: Sequence[torch.nn.Module]) -> List[DistributedDataParallel]:
+    return [model for model in models if isinstance(model, DistributedDataParallel)]
 
 
 class OwnBatches:
     """Of a loop that draws its own batches: gradients and steps are the script's. Replicas may have
-    unequal shares of a batch, so gradients are weighed."""
+    unequal shares of a batch, so gradients are weighed. `trains_outside`: nothing averages the
+    gradients of some parameters over replicas."""
 
     def __init__(
         self, runtime: Runtime, models: Sequence[torch.nn.Module], optimizers: Sequence[Any]
     ) -> None:
         self._reducers = []
-        wrapped_models = [model for model in models if isinstance(model, DistributedDataParallel)]
+        wrapped_models = _wrapped(models)
+        self.trains_outside = bool(wrapped_models and outside(models, optimizers))
         if wrapped_models:
             replicas = runtime.replicas
             probe = GradientProbe(

@@ -48,11 +48,21 @@ class DdpBuckets:
         self.knows_reach = False
         self.keeps_views = bool(getattr(model, "gradient_as_bucket_view", False))
         self.can_accumulate = _can_accumulate(model, self.parameters)
-        self.average = BucketAverage(model, self.parameters, count)
+        self.group: Any = model.process_group
+        device = self.parameters[0].device if self.parameters else torch.device("cpu")
+        by_backend = averages(dist.get_backend(self.group), device.type)
+        # The mean over replicas is the sum, after each has multiplied by this.
+        self._mean_factor = 1.0 if by_backend else 1.0 / count
+        self._options = options = dist.AllreduceOptions()
+        operation = dist.ReduceOp.AVG if by_backend else dist.ReduceOp.SUM
+        options.reduceOp = operation  # type: ignore[assignment]
+        self._works: List[Any] = []  # of the current call
+        # Address and length of a bucket, and its future.
+        self._latest: Optional[Tuple[int, int, Any]] = None
         self._model = model
         self._share, self._probe = share, probe
         self._shares_buffers = False
-        self._arrivals: List[Parameter] = []  # parameters in the buckets of the current call
+        self.arrivals: List[Parameter] = []  # parameters in the buckets of the current call
         try:
             model.register_comm_hook(state=_State(self), hook=_communicate)
         except RuntimeError as error:
@@ -78,22 +88,22 @@ class DdpBuckets:
 
     def backward_begins(self) -> None:
         """A backward call is about to run."""
-        self.average.works.clear()
-        self._arrivals.clear()
+        self._works.clear()
+        self.arrivals.clear()
         self.complete = False
 
     def finish(self) -> None:
         """The hook reduced the whole call."""
         self.has_reduced = True
         if not self.knows_reach:
-            self.reach = set(self._arrivals)
+            self.reach = set(self.arrivals)
         self.knows_reach = True
 
     def bypass_ddp(self) -> None:
         """From now on its gradients are reduced without DDP, whose reducer would wait for those
         that never arrive. The wrapper stays, and passes calls on."""
         self.ddp_bypassed = self._probe.is_blind = True
-        for work in self.average.works:
+        for work in self._works:
             work.wait()
         self.synchronise(False)
         internals.detach_reducer(self._model)
@@ -101,37 +111,44 @@ class DdpBuckets:
         members = {"forward": _forward, "__reduce_ex__": _copied, "__module__": plain.__module__}
         self._model.__class__ = type(plain.__name__, (plain,), members)
 
-    def early_arrivals(self) -> List[Parameter]:
-        """For an incomplete call: the parameters that are reduced anyway."""
-        return self._arrivals if self.keeps_views else []
-
     def bucket_ready(self, bucket: Any) -> Any:
         """The hook. Returns a future of the bucket's mean over replicas."""
-        own, average, probe = self._share, self.average, self._probe
+        own, probe = self._share, self._probe
         buffer, last = bucket.buffer(), bucket.is_last()
         if last:
             self.complete = True
             probe.arrive()
         if buffer.is_sparse or not buffer.is_floating_point():
             probe.switch_off("some gradients are sparse or not real numbers")
-        share = average.share
+        share = self._mean_factor
         factor = own.weight * share
         if factor != 1.0:
             buffer.mul_(factor)
         if own.sums:
             _add_sums(bucket, own.sums, share)
         measure = probe.bucket(self, buffer, bucket, share)
-        work = average.start(buffer)
+        work = internals.all_reduce(self.group, buffer, self._options)
+        self._works.append(work)
         if self.keeps_views or not self.knows_reach:
-            self._arrivals += bucket.parameters()
+            self.arrivals += bucket.parameters()
         if last and not buffer.is_cuda:
             # Nothing else can be computed now, and waiting here saves handing the result between
             # threads.
             work.wait()
-            return average.future_of(buffer if measure is None else measure(buffer))
+            return self._future_of(buffer if measure is None else measure(buffer))
         if measure is None:
             return work.get_future().then(_result)
         return work.get_future().then(lambda future: measure(future.value()[0]))
+
+    def _future_of(self, buffer: torch.Tensor) -> Any:
+        """The future with this tensor. Buckets stay in place, so it is almost always the same
+        one."""
+        latest = self._latest
+        if latest is None or latest[0] != buffer.data_ptr() or latest[1] != buffer.numel():
+            future: torch.futures.Future[torch.Tensor] = torch.futures.Future()
+            future.set_result(buffer)
+            latest = self._latest = (buffer.data_ptr(), buffer.numel(), future)
+        return latest[2]
 
 
 def _forward(model: Any, *inputs: Any, **keywords: Any) -> Any:
@@ -146,43 +163,6 @@ def _copied(model: Any, protocol: Any) -> Any:
     """A copy, or a file, has the script's own class, and reduces like any other wrapped model."""
     state = {**model.__getstate__(), "require_backward_grad_sync": True}
     return internals.new_object, (type(model).__mro__[1], object, None), state
-
-
-class BucketAverage:
-    """Averages buckets over a group: the sum, after each replica has multiplied by `share`."""
-
-    def __init__(
-        self,
-        model: DistributedDataParallel,
-        parameters: List[Parameter],
-        count: int,
-    ) -> None:
-        self.group: Any = model.process_group
-        device = parameters[0].device if parameters else torch.device("cpu")
-        by_backend = averages(dist.get_backend(self.group), device.type)
-        self.share = 1.0 if by_backend else 1.0 / count
-        self.works: List[Any] = []  # of the current call
-        self._options = options = dist.AllreduceOptions()
-        operation = dist.ReduceOp.AVG if by_backend else dist.ReduceOp.SUM
-        options.reduceOp = operation  # type: ignore[assignment]
-        # Address and length of a bucket, and its future.
-        self._latest: Optional[Tuple[int, int, Any]] = None
-
-    def start(self, buffer: torch.Tensor) -> Any:
-        """Wraps a work object that reduces in place."""
-        work = internals.all_reduce(self.group, buffer, self._options)
-        self.works.append(work)
-        return work
-
-    def future_of(self, buffer: torch.Tensor) -> Any:
-        """The future with this tensor. Buckets stay in place, so it is almost always the same
-        one."""
-        latest = self._latest
-        if latest is None or latest[0] != buffer.data_ptr() or latest[1] != buffer.numel():
-            future: torch.futures.Future[torch.Tensor] = torch.futures.Future()
-            future.set_result(buffer)
-            latest = self._latest = (buffer.data_ptr(), buffer.numel(), future)
-        return latest[2]
 
 
 def averages(backend: str, device_type: str) -> bool:
@@ -217,7 +197,7 @@ class _State:
 
     def __init__(self, buckets: DdpBuckets) -> None:
         self.buckets = weakref.ref(buckets)
-        self.group = buckets.average.group
+        self.group = buckets.group
 
     def __deepcopy__(self, memo: Any) -> "_State":
         """A copy of the wrapped model, for example for averaged weights, has no hook of its own."""

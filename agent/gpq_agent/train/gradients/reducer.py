@@ -60,8 +60,11 @@ class Reducer:
         self._synchronises = True  # in this micro-batch
         self._is_even = True  # a whole step with equal shares
         self._is_behind = False  # the script kept gradients to each replica, with no_sync()
-        self._group: Any = self.buckets[0].average.group if self.buckets else None
-        self._unwrapped = OutsideParameters(self.buckets)
+        self._group: Any = self.buckets[0].group if self.buckets else None
+        # The parameters that no wrapped model reduces: those of a criterion, or unfrozen later.
+        self._strangers: List[Parameter] = []
+        self._among: List[Parameter] = []  # of this list: another one if an optimizer changes
+        self._knows_reach = False  # it is certain what the wrapped models reduce
 
     def follow(self) -> None:
         """Only weigh what the models reduce themselves."""
@@ -127,7 +130,16 @@ class Reducer:
         only = self._only
         if only is None or not only.knows_reach or not only.synchronises:
             return False
-        return not self._unwrapped.among(parameters)
+        return not self._outside(parameters)
+
+    def _outside(self, parameters: List[Parameter]) -> List[Parameter]:
+        """The parameters that no wrapped model reduces, and that may have a gradient now."""
+        if self._among is not parameters or not self._knows_reach:
+            inside = set().union(*(buckets.reach for buckets in self.buckets))
+            self._knows_reach = all(buckets.knows_reach for buckets in self.buckets)
+            self._among = parameters
+            self._strangers = [item for item in parameters if item not in inside]
+        return self._strangers and [item for item in self._strangers if item.requires_grad]
 
     def backward_ends(self, sums: Dict[Parameter, torch.Tensor]) -> None:
         """Reduce what the hooks did not. `sums`: those of this call. The hooks added theirs."""
@@ -157,9 +169,10 @@ class Reducer:
                     # Some parameters have no gradient. DDP waits for them, and would raise in the
                     # next forward pass.
                     buckets.bypass_ddp()
-                    averages.update(buckets.early_arrivals())
+                    if buckets.keeps_views:  # those that arrived are reduced anyway
+                        averages.update(buckets.arrivals)
                 unreduced += [item for item in buckets.parameters if item not in averages]
-        unreduced += self._unwrapped.among(self._parameters)
+        unreduced += self._outside(self._parameters)
         if unreduced:
             own_sums = {item: part for item, part in sums.items() if item not in averages}
             self._reduce(unreduced, recipients, own_sums, self.share.weight)
@@ -238,30 +251,3 @@ def _chunks(parameters: List[Parameter]) -> List[List[Parameter]]:
                 size = item.numel()
             chunks[-1].append(item)
     return chunks
-
-
-class OutsideParameters:
-    """The parameters that no wrapped model reduces: those of a criterion, or unfrozen later. Every
-    step asks, so it remembers the answer."""
-
-    def __init__(self, buckets: Sequence[DdpBuckets]) -> None:
-        self._buckets = buckets
-        self._inside: Optional[Set[Parameter]] = None
-        self._is_final = False  # it is certain what the wrapped models reduce
-        self._all: List[Parameter] = []  # the list of the last call
-        self._strangers: List[Parameter] = []  # of it
-
-    def among(self, parameters: List[Parameter]) -> List[Parameter]:
-        """The parameters of the list that may have a gradient now."""
-        is_new = self._all is not parameters  # it is another list if an optimizer's has changed
-        if self._is_final and not is_new and not self._strangers:
-            return self._strangers
-        inside = self._inside
-        if inside is None or any(not buckets.knows_reach for buckets in self._buckets):
-            inside = self._inside = set().union(*(buckets.reach for buckets in self._buckets))
-            is_new = True
-            self._is_final = all(buckets.knows_reach for buckets in self._buckets)
-        if is_new:
-            self._all = parameters
-            self._strangers = [item for item in parameters if item not in inside]
-        return [item for item in self._strangers if item.requires_grad]

@@ -86,11 +86,6 @@ class Freedoms:
         if habit.code not in self._agreed and habit.code not in self._accepted:
             self.waiting.setdefault(habit.code, habit.detail)
 
-    @property
-    def steps_by_hand(self) -> bool:
-        """Does the loop make steps without an optimizer, as far as this replica knows?"""
-        return self.noticed("hand-step")
-
     def noticed(self, code: str) -> bool:
         """Does the loop have this habit, as far as this replica knows?"""
         return code in self._agreed or code in self.waiting

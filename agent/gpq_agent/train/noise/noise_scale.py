@@ -47,11 +47,7 @@ class NoiseScale:
     ) -> None:
         """Add the averages of L and A over `steps` steps, from `count` micro-gradients of `batch`
         examples each. Values that are not finite change nothing. A change of preconditioning
-        replaces all averages, because it changes the unit. Raises ValueError for fewer than two
-        micro-gradients."""
-        if count <= 1 or batch <= 0 or steps < 1:
-            words = "a noise estimate needs at least two micro-gradients, got {} of {}"
-            raise ValueError(words.format(count, batch))
+        replaces all averages, because it changes the unit."""
         if not (math.isfinite(local_sqr) and math.isfinite(mean_sqr)):
             return
         if preconditioned != self.preconditioned:
@@ -116,14 +112,8 @@ class NoiseScale:
         }
 
     def load_state_dict(self, state: Dict[str, Any]) -> None:
-        """Continue from `state_dict`. Raises KeyError, ValueError or TypeError for anything else,
-        and then changes nothing."""
-        sums = [float(state[name]) for name in ("weight", "trace", "square")]
-        preconditioned = bool(state["preconditioned"])
-        if not all(math.isfinite(value) for value in sums) or sums[0] < 0:
-            raise ValueError("noise scale sums are not finite: {}".format(sums))
-        self._weight, self._trace, self._square = sums
-        self.preconditioned = preconditioned
+        self._weight, self._trace, self._square = state["weight"], state["trace"], state["square"]
+        self.preconditioned = state["preconditioned"]
 
     def _corrected(self) -> float:
         square = self._square / self._weight
