@@ -79,6 +79,8 @@ class Declared(NamedTuple):
     accumulation: bool = True
     rule: str = ""  # learning-rate rule in use
     parameters: int = 0  # model size
+    # epochs are passes over the data. Otherwise they count steps at the base batch size
+    passes: bool = False
 
 
 class Timing(NamedTuple):
