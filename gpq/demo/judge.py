@@ -26,7 +26,7 @@ class JobResult(msgspec.Struct, frozen=True):
     resizes: int
     restarts: int
     batch_changes: int
-    samples_exact: bool  # every epoch visited every sample exactly once
+    samples_exact: bool  # every pass over the data visited every sample exactly once
     seconds: float
 
 
@@ -82,7 +82,7 @@ def passed(policy: str, jobs: Sequence[JobResult]) -> bool:
 def _result(here: Stage, part: Part) -> JobResult:
     detail = connection.call(Show(str(here.ids[part.name])), JobDetail)
     job, value = detail.job, detail.metrics.get(part.metric)
-    epochs = detail.metrics.get("gpq_epochs") or 0.0
+    passes = detail.metrics.get("gpq_passes") or 0.0
     return JobResult(
         name=part.name,
         id=job.id,
@@ -94,6 +94,6 @@ def _result(here: Stage, part: Part) -> JobResult:
         resizes=job.resizes,
         restarts=job.restarts,
         batch_changes=job.batch_changes,
-        samples_exact=epochs > 0 and detail.metrics.get("gpq_epochs_exact") == epochs,
+        samples_exact=passes > 0 and detail.metrics.get("gpq_passes_exact") == passes,
         seconds=job.run_seconds,
     )

@@ -97,7 +97,8 @@ def test_a_model_is_trained_over_servers_that_share_nothing(servers: Lab, figure
         detail = daemon.until(job, "completed", "failed", patience=LONG)
         assert detail.job.state == "completed", (detail, daemon.log(job))
         assert f"target {TARGET}: reached" in daemon.log(job, len(detail.attempts))
-        figures.exactly("epochs that visited each sample once", detail.metrics.get("gpq_epochs_exact"), EPOCHS)
+        passes = detail.metrics["gpq_passes"]
+        figures.exactly("passes that visited each sample once", detail.metrics["gpq_passes_exact"], passes)
         sizes = [sorted((len(part.devices) for part in one.placement), reverse=True) for one in detail.attempts]
         figures.note("slots of its attempts", " -> ".join("+".join(map(str, size)) for size in sizes))
         figures.note("held-out loss", f"{detail.metrics.get('held_out_loss', 0.0):.2f}, target {TARGET}")

@@ -79,8 +79,7 @@ class Declared(NamedTuple):
     accumulation: bool = True
     rule: str = ""  # learning-rate rule in use
     parameters: int = 0  # model size
-    # epochs are passes over the data. Otherwise they count steps at the base batch size
-    passes: bool = False
+    passes: bool = False  # is an epoch a pass over the data, not its base steps?
 
 
 class Timing(NamedTuple):
@@ -135,7 +134,7 @@ class Progress(NamedTuple):
 
     epoch: int
     epochs: int
-    samples: int  # consumed in this epoch
+    samples: int  # examples of this epoch so far
     step: int  # optimiser steps so far
     base_steps: float
     fraction: float  # of the declared length, 0 to 1

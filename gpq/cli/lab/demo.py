@@ -44,10 +44,10 @@ def demo(
 ) -> int:
     """Train three jobs on two embedded CPU servers, with a separate daemon, and check the result.
 
-    The demo passes if all three jobs complete and reach their targets, and every epoch visits each
-    sample exactly once. One job must also be resized while it runs, if the policy resizes jobs.
-    One must change its batch size without a restart, if the policy changes batch sizes. Your own
-    queue stays as it is.
+    The demo passes if all three jobs complete and reach their targets, and every pass over the data
+    visits each sample exactly once. One job must also be resized while it runs, if the policy
+    resizes jobs. One must change its batch size without a restart, if the policy changes batch
+    sizes. Your own queue stays as it is.
 
     \b
     Example:

@@ -174,11 +174,11 @@ class TrainingJob:
         return attempt
 
     def visits(self) -> dict[int, list[int]]:
-        """Examples by epoch, in ascending order, over all attempts and replicas."""
+        """Examples by pass over the data, in ascending order, over all attempts and replicas."""
         result: dict[int, list[int]] = defaultdict(list)
         for micro in self._micros():
-            result[micro["epoch"]] += micro["seen"]
-        return {epoch: sorted(seen) for epoch, seen in sorted(result.items())}
+            result[micro["pass"]] += micro["seen"]
+        return {number: sorted(seen) for number, seen in sorted(result.items())}
 
     def losses(self) -> dict[int, float]:
         """Mean loss over the examples of each optimizer step."""

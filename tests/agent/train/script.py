@@ -235,7 +235,14 @@ def train(job: gpq.Job, settings: Settings) -> None:
                 if average is not None and job.at_step:
                     average.update_parameters(getattr(model, "module", model))
                 seen = index.tolist() if loader.counted else []
-                line = {"epoch": epoch, "step": step, "seen": seen, "loss": loss.item(), "rate": scheduler.last_epoch}
+                line = {
+                    "epoch": epoch,
+                    "pass": loader.sampler.cursor.epoch,
+                    "step": step,
+                    "seen": seen,
+                    "loss": loss.item(),
+                }
+                line["rate"] = scheduler.last_epoch
                 stream.write(json.dumps(line) + "\n")
                 if settings.evaluate and job.at_step and job.step % 5 == 0:
                     with job.eval(), torch.no_grad():

@@ -97,7 +97,7 @@ def test_weighted_sampling_trains_the_same_as_without_gpq(local: int) -> None:
     orders = [drawn.draw(0, epoch).indices for epoch in range(3)]
     assert len(set(orders[0].tolist())) < 75, "some examples come twice"
     assert same(model, plainly(data, [batch for order in orders for batch in cut(order, 16)]))
-    assert (this._engine.boundaries.ledger.epochs, this._engine.boundaries.ledger.exact) == (3, 3)
+    assert (this._engine.boundaries.ledger.passes, this._engine.boundaries.ledger.exact) == (3, 3)
     assert this.progress.fraction == 1.0
 
 
@@ -121,7 +121,7 @@ def test_a_sampler_is_asked_once_per_epoch_and_not_after_the_last() -> None:
     assert sampler.epochs == [0, 1, 2]
     assert same(model, plainly(data, [each for epoch in range(3) for each in cut(torch.arange(30 + epoch), 16)]))
     assert this.progress.fraction == 1.0
-    assert (this._engine.boundaries.ledger.epochs, this._engine.boundaries.ledger.exact) == (3, 3)
+    assert (this._engine.boundaries.ledger.passes, this._engine.boundaries.ledger.exact) == (3, 3)
     short = job().loader(Examples(4), batch_size=8, sampler=list(range(4)) * 5, drop_last=True)
     assert (len(short), short.sampler.size) == (2, 8), "an estimate until the sampler is read"
     assert [len(batch) for batch in short.sampler] == [8, 8]
@@ -140,7 +140,7 @@ def test_the_batches_of_a_batch_sampler_are_the_steps_and_keep_the_rate(local: i
     assert bodies == (10 if local is None else 2 * (1 + 5 + 1 + 1 + 1)), (
         "batches are split only if the local limit demands it"
     )
-    assert (this._engine.boundaries.ledger.epochs, this._engine.boundaries.ledger.exact) == (2, 2)
+    assert (this._engine.boundaries.ledger.passes, this._engine.boundaries.ledger.exact) == (2, 2)
 
 
 def test_drop_last_leaves_out_the_tail() -> None:
@@ -150,7 +150,7 @@ def test_drop_last_leaves_out_the_tail() -> None:
     batches = [cut(permutation(0, epoch, 60, shuffle=True), 16, drop_last=True) for epoch in range(3)]
     assert same(model, plainly(data, [each for epoch in batches for each in epoch]))
     assert this.step == 9
-    assert (this._engine.boundaries.ledger.epochs, this._engine.boundaries.ledger.exact) == (3, 3)
+    assert (this._engine.boundaries.ledger.passes, this._engine.boundaries.ledger.exact) == (3, 3)
     assert this.progress.fraction == 1.0
 
 

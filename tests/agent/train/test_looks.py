@@ -32,7 +32,7 @@ def test_looking_at_the_first_batch_loses_neither_the_batch_nor_a_freedom(local:
             clear_first(model, optimizer, lambda: torch.nn.functional.mse_loss(model(x), y))  # noqa: B023
     assert same(model, plain(Examples(40), 10, 3))
     assert not this._engine.shape.freedoms.lost
-    assert (this._engine.boundaries.ledger.epochs, this._engine.boundaries.ledger.exact) == (3, 3)
+    assert (this._engine.boundaries.ledger.passes, this._engine.boundaries.ledger.exact) == (3, 3)
 
 
 @pytest.mark.parametrize("epochs", [0, 1])
@@ -91,7 +91,7 @@ def test_a_loop_left_before_a_step_uses_no_batch_up() -> None:
             clear_first(model, optimizer, lambda: torch.nn.functional.mse_loss(model(x), y))  # noqa: B023
     assert same(model, plain(Examples(40), 10, 1))
     assert "own-break" in this._engine.shape.freedoms._agreed
-    assert (this._engine.boundaries.ledger.epochs, this._engine.boundaries.ledger.exact) == (1, 1)
+    assert (this._engine.boundaries.ledger.passes, this._engine.boundaries.ledger.exact) == (1, 1)
 
 
 def test_a_second_loop_during_a_batch_is_refused() -> None:
@@ -109,4 +109,4 @@ def test_an_epoch_with_a_skipped_batch_is_not_exact() -> None:
             if (epoch, number) == (1, 2):
                 continue
             clear_first(model, optimizer, lambda: torch.nn.functional.mse_loss(model(x), y))  # noqa: B023
-    assert (this._engine.boundaries.ledger.epochs, this._engine.boundaries.ledger.exact) == (2, 1)
+    assert (this._engine.boundaries.ledger.passes, this._engine.boundaries.ledger.exact) == (2, 1)

@@ -204,9 +204,9 @@ def test_the_rate_is_scaled_only_during_the_step_and_the_scheduler_advances_by_t
             assert optimizer.param_groups[0]["lr"] == 0.01
             optimizer.zero_grad()
             scheduler.step()
-    assert rates == [pytest.approx(0.04)] * 10
-    assert scheduler.last_epoch == int(this.progress.base_steps)
-    assert 10 < scheduler.last_epoch <= 40
+    assert rates == [pytest.approx(0.04)] * len(rates)
+    assert 10 < len(rates) < 40
+    assert scheduler.last_epoch == this.progress.base_steps == 40
 
 
 def test_a_scheduler_stepped_after_the_loop_counts_once_per_epoch() -> None:
@@ -236,6 +236,7 @@ def test_a_resumed_epoch_does_not_repeat_the_schedule_step_at_its_start(consumed
     this = job()
     loader = this.loader(Examples(50), batch_size=10)
     loader.sampler.seek(0, consumed)
+    this._engine.runtime.meter.samples = consumed
     model = network()
     optimizer = adam(model)
     schedule = torch.optim.lr_scheduler.StepLR(optimizer, step_size=1, gamma=0.5)
@@ -387,7 +388,7 @@ def test_a_half_accumulated_step_does_not_leak_into_another() -> None:
         index = order[start : start + 24]
         clear_first(expected, reference, lambda: torch.nn.functional.mse_loss(expected(data.x[index]), data.y[index]))  # noqa: B023
     assert same(model, expected)
-    assert (this._engine.boundaries.ledger.epochs, this._engine.boundaries.ledger.exact) == (2, 1)
+    assert (this._engine.boundaries.ledger.passes, this._engine.boundaries.ledger.exact) == (2, 1)
 
 
 @pytest.mark.parametrize("total_steps", [40, 12])

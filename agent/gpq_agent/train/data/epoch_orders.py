@@ -1,4 +1,5 @@
-"""The order of each epoch: drawn, or taken from the checkpoint if it resumes in that epoch."""
+"""The order of each epoch: drawn, or taken from the checkpoint if it resumes in that epoch. In this
+room an epoch is one pass over the data."""
 
 from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple
 
@@ -98,7 +99,7 @@ class EpochOrders:
             if self.own.batched:
                 return length
         assert length is not None
-        steps = length // base if self._least > 1 else ceil_div(length, base)
+        steps = self.base_steps(length, base)
         if steps == 0:
             raise GpqTrainError(
                 "drop_last=True leaves nothing: an epoch has {} examples and a batch {}".format(
@@ -107,6 +108,10 @@ class EpochOrders:
                 "use a smaller batch, or leave out drop_last",
             )
         return steps
+
+    def base_steps(self, length: int, base: int) -> int:
+        """Steps of `base` examples in an order of this length."""
+        return length // base if self._least > 1 else ceil_div(length, base)
 
     def hold_together(self, cursor: Cursor) -> None:
         """Do all replicas have the same order? Checked once per epoch. Collective if the script has

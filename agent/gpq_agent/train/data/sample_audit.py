@@ -1,9 +1,9 @@
-"""Proves that every epoch visits every example exactly once, across resizes and batch changes.
+"""Proves that every pass over the data visits every example exactly once, across resizes and batch
+changes.
 
 Each replica adds up the indices that it gave to the script and that went into a step. At the end of
-an epoch, and before a stop, the sums of all replicas are compared with the order of the epoch. If a
-crash loses part of an epoch, that part is visited twice by some count, so such an epoch is not
-exact.
+a pass, and before a stop, the sums of all replicas are compared with the order of the pass. If a
+crash loses part of a pass, that part is visited twice by some count, so such a pass is not exact.
 """
 
 from operator import mul
@@ -16,13 +16,13 @@ WRAP = 1 << 52  # sums stay below this, so that those of two thousand replicas f
 
 
 class Ledger:
-    """One per replica. `epochs` have ended, and `exact` of them visited each example exactly
+    """One per replica. `passes` have ended, and `exact` of them visited each example exactly
     once."""
 
     def __init__(self) -> None:
-        self.epochs = 0
+        self.passes = 0
         self.exact = 0
-        # Examples at the start of the running epoch that are proven to be visited once.
+        # Examples at the start of the running pass that are proven to be visited once.
         self._proven_end = 0
         self._part_start = 0  # start of the part that is being counted
         self._pending_indices: List[int] = []  # not added up yet
@@ -61,20 +61,20 @@ class Ledger:
         self._sums = [0, 0, 0]
 
     def close(self, size: int) -> None:
-        """The epoch of `size` examples is over, and compared to its end."""
-        self.epochs += 1
+        """The pass is over after `size` examples, and compared to its end."""
+        self.passes += 1
         self.exact += int(self._proven_end == size)
         self._proven_end = self._part_start = 0
 
     def resume(self, consumed: int) -> None:
-        """Continue to count at this place of the running epoch, from the checkpoint."""
+        """Continue to count at this place of the running pass, from the checkpoint."""
         self._part_start = consumed
         self._pending_indices = []
         self._sums = [0, 0, 0]
 
     def state_dict(self) -> Dict[str, int]:
-        return {"epochs": self.epochs, "exact": self.exact, "proven": self._proven_end}
+        return {"epochs": self.passes, "exact": self.exact, "proven": self._proven_end}
 
     def load_state_dict(self, state: Dict[str, Any]) -> None:
         counts = [int(state[key]) for key in ("epochs", "exact", "proven")]
-        self.epochs, self.exact, self._proven_end = counts
+        self.passes, self.exact, self._proven_end = counts

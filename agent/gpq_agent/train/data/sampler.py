@@ -31,9 +31,10 @@ class GlobalSampler:
     """The steps of one replica, in order: `next_step`. Iterating yields what to fetch for each of
     their micro-batches, as a batch sampler does, perhaps ahead.
 
-    Both end with the epoch. It counts separately what was issued and what was consumed, and saves
-    only the second. seeks: how often the place of the next step was set. What was fetched before
-    is of no use then.
+    Both end with the pass over the data. It counts separately what was issued and what was
+    consumed, and saves only the second. seeks: how often the place of the next step was set. What
+    was fetched before is of no use then. base_steps: optimizer steps of the running pass at the
+    base batch size, which only an own sampler can change.
     """
 
     def __init__(
@@ -89,7 +90,7 @@ class GlobalSampler:
         self._ahead_start = 0
         self._steps_issued = 0
         self._samples_issued = 0
-        self.steps_per_epoch = self._orders.steps(self._cursor, self._base)
+        self.base_steps = self.steps_per_epoch = self._orders.steps(self._cursor, self._base)
 
     @property
     def cursor(self) -> Cursor:
@@ -119,9 +120,16 @@ class GlobalSampler:
             self._issue()
         return self._issued.popleft() if self._issued else None
 
-    def commit(self, step: Step) -> None:
-        """The optimizer step is done."""
+    def commit(self, step: Step) -> bool:
+        """The optimizer step is done. Returns False if its pass was over by then."""
+        if step.epoch != self._cursor.epoch:
+            return False
         self._cursor = Cursor(step.epoch, step.start + step.total)
+        return True
+
+    def next_pass(self) -> None:
+        """Continue with the first step of the next pass."""
+        self.seek(self._cursor.epoch + 1)
 
     @property
     def size(self) -> int:
@@ -164,6 +172,8 @@ class GlobalSampler:
         if self._order is None:
             self._order = self._orders.of(self._cursor)
             self._orders.hold_together(self._cursor)
+            if self._orders.own is not None and not self._orders.own.batched:
+                self.base_steps = self._orders.base_steps(len(self._order.indices), self._base)
         order, ends, _ = self._order
         size = len(order)
         if size - start < (self._base if self._drop_last else 1):

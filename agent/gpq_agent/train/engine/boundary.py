@@ -87,12 +87,18 @@ class StepBoundary:
         if self.watch is not None:
             self.watch.epoch_ends()
         self._shape.agree()
+
+    def close_pass(self, size: int) -> None:
+        """The running pass over the data is over, and should have used this many examples. Goes to
+        the next pass. Collective."""
+        data, ledger = self._shape.data, self.ledger
+        assert data is not None
+        self._runtime.agreement.call = EPOCH
         self._audit()
-        ledger = self.ledger
-        if self._shape.data is not None:
-            ledger.close(self._shape.data.sampler.size)
-        counts = {"gpq_epochs": ledger.epochs, "gpq_epochs_exact": ledger.exact}
+        ledger.close(size)
+        counts = {"gpq_passes": ledger.passes, "gpq_passes_exact": ledger.exact}
         self._statistics.publisher.log(counts)
+        data.sampler.next_pass()
 
     def finish(self) -> None:
         """The last epoch is over, so nothing is left to interrupt. Collective."""

@@ -40,8 +40,9 @@
         torch.save(model.state_dict(), sys.argv[1])
 
 Every replica makes the same calls in the same order. `next_step` is where gpq acts: it obeys
-orders, saves, and may end the process. None: the epoch is over. A step has the batch that gpq
-chose, and lists what to fetch for each of its micro-batches. Fetch them whenever you like: the
+orders, saves, and may end the process. None: the epoch is over, which may be in the midst of a
+pass over the data. A step has the batch that gpq chose, and lists what to fetch for each of its
+micro-batches. Fetch them whenever you like: the
 example draws two at a time. An empty micro-batch lists repeated examples, whose gradients weigh 0.
 
 Between `begin_micro` and `end_micro` the body runs as for a whole batch, with a loss that is a mean
@@ -56,6 +57,7 @@ With `watch`, gpq looks for habits of hand-written loops. An adapter knows what 
 and says so with `engine.lose(code, detail)`.
 """
 
+import math
 from typing import TYPE_CHECKING, Any, Callable, List, Optional, Tuple
 
 import torch
@@ -65,6 +67,7 @@ from gpq_agent.train.data.batches import Configuration, Micro, Step
 from gpq_agent.train.errors import GpqTrainError
 from gpq_agent.train.habits.watch import LoopWatch
 from gpq_agent.train.optim.lr_rules import Adjustment
+from gpq_agent.train.optim.progress import ROUNDING
 from gpq_agent.train.optim.step_gate import BodyFacts, StepGate
 from gpq_agent.train.runtime.agreement import LOOP, SKIPPED
 
@@ -116,15 +119,20 @@ class TrainingLoop:
     def next_step(self) -> Optional[Step]:
         """Obeys gpq, writes a checkpoint if one is due, and returns what to do next. None: the
         epoch is over. Collective. Does not return if the attempt ends."""
-        if self._sampler.is_over:
+        meter, sampler = self._runtime.meter, self._sampler
+        if not meter.passes and meter.position >= sampler.base_steps - ROUNDING:
             return None
+        if sampler.is_over:
+            if meter.passes:
+                return None
+            self._engine.boundaries.close_pass(sampler.size)
         if not self._runtime.finished:
             self._engine.boundaries.run()
         if self._is_new:  # models are as they are trained
             self._is_new = False
             self._watch.training_begins()
             self._shape.agree()
-        self.step = self._sampler.next_step()
+        self.step = sampler.next_step()
         self._times.start()
         return self.step
 
@@ -187,7 +195,7 @@ class TrainingLoop:
             or self._watch.foreign_steps
         ):
             self._watch.batch_ends(
-                step.epoch,
+                self._runtime.meter.epoch,
                 micro,
                 facts,
                 self._steps.count,
@@ -212,7 +220,10 @@ class TrainingLoop:
             self._setup.probe.finish()
         self._ledger.record_step(self._trained)
         self._steps.end(real=applied)
-        self._sampler.commit(self.step)
+        if self._sampler.commit(self.step):
+            meter = self._runtime.meter
+            meter.samples += self.step.total
+            meter.position += self._setup.lr.gain
 
     # -- of a loop over job.loader() ---------------------------------------------------------------
 
@@ -235,6 +246,14 @@ class TrainingLoop:
             runtime.agreement.call = LOOP
             runtime.agreement.meet()
         return runtime.epoch
+
+    @property
+    def is_over(self) -> bool:
+        """Is the running epoch over?"""
+        meter = self._runtime.meter
+        if meter.passes:
+            return self._sampler.is_over
+        return meter.position >= self._sampler.base_steps - ROUNDING
 
     @property
     def in_body(self) -> bool:
@@ -360,7 +379,11 @@ class TrainingLoop:
             )
         if len(step.micros) > 1 or self._first_part.before is not None:
             self._first_part.begin_step(step)
-        setup.lr.begin_step(step.total)
+        most, meter = math.inf, self._runtime.meter
+        if meter.epoch == meter.epochs - 1 and not meter.passes:
+            # What is left of the last epoch, so that schedules end exactly.
+            most = self._sampler.base_steps - meter.position
+        setup.lr.begin_step(step.total, most)
         if step.configuration is not self._configuration:
             self._configuration = step.configuration
             self._shape.announce(step.configuration, self._runtime.report, self._factor)

@@ -49,8 +49,10 @@ class Statistics:
         data = self._shape.data
         if data is not None and rules:
             rule = ", ".join(dict.fromkeys(rule.name for rule in rules))
-            epochs = self._runtime.meter.epochs
-            content = declaration(data.limits, data.sampler.size, epochs, rule, models)
+            limits, size, meter = data.limits, data.sampler.size, self._runtime.meter
+            content = declaration(
+                limits, size, rule, models, epochs=meter.epochs, passes=meter.passes
+            )
         self._runtime.report.send("declared", content._asdict())
 
     def say_ready(self) -> None:
@@ -89,7 +91,7 @@ class Statistics:
     def progress(self) -> wire.Progress:
         meter, data = self._runtime.meter, self._shape.data
         if data is not None:
-            return meter.at(data.sampler.cursor, data.sampler.size)
+            return meter.at(data.sampler.size, data.sampler.base_steps)
         fraction = min(meter.steps / self.total_steps, 1.0) if self.total_steps else 0.0
         base_steps = round(meter.base_steps, 3)
         return wire.Progress(0, 0, 0, meter.steps, base_steps, round(fraction, 6))

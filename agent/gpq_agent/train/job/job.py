@@ -192,13 +192,18 @@ class Job:
 
     # -- in the loop -------------------------------------------------------------------------------
 
-    def epochs(self, count: int) -> Iterator[int]:
-        """Yield 0 to count - 1, from the epoch of the checkpoint. An epoch is one pass over the
-        data."""
+    def epochs(self, count: int, *, passes: bool = False) -> Iterator[int]:
+        """Yield 0 to count - 1, from the epoch of the checkpoint. Raises GpqTrainError.
+
+        An epoch trains as much as one pass over the data at the usual batch size. With a larger
+        batch that takes more examples, so the loader goes on into the next pass. `passes`: an epoch
+        is one pass over the data, whatever it trains.
+        """
         if self._data is None:
             hint = "for other loops use job.steps()"
             raise GpqTrainError("job.epochs() needs job.loader()", hint)
-        yield from loops.epoch_loop(self._engine, self._data.loader.sampler, count)
+        passes = passes or self._data.limits.fixed
+        yield from loops.epoch_loop(self._engine, self._data.loader.sampler, count, passes=passes)
 
     def steps(self, count: int) -> Iterator[int]:
         """Yield 0 to count - 1, from the step of the checkpoint, for a loop without job.loader().
@@ -263,8 +268,8 @@ class Job:
 
     @property
     def progress(self) -> wire.Progress:
-        """Where the job is. `samples` is 0 at the start of an epoch, unless it resumes in the
-        middle."""
+        """Where the job is. `samples` counts those of the epoch, so it is 0 at the start of one,
+        unless it resumes in the middle."""
         return self._engine.statistics.progress()
 
     # -- for any other loop: scripts that save their own checkpoints -------------------------------

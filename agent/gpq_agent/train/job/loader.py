@@ -11,6 +11,7 @@ from torch.utils.data import DataLoader, IterableDataset
 from gpq_agent.train import internals
 from gpq_agent.train.data.sampler import GlobalSampler
 from gpq_agent.train.engine.engine import Engine
+from gpq_agent.train.engine.loop import TrainingLoop
 from gpq_agent.train.errors import GpqTrainError
 from gpq_agent.train.runtime.rng import stable_seed
 
@@ -110,7 +111,7 @@ class Loader:
     def _batches(self) -> Iterator[Any]:
         sampler, loop = self.sampler, self._engine.training_loop()
         epoch = loop.begin_loop(by_next=_is_called_by_next(sys._getframe(1)))
-        self._seek(epoch)
+        self._seek(loop, epoch)
         is_begun = False
         batches: Any = None
         seeks = -1  # when the data loader started
@@ -135,21 +136,21 @@ class Loader:
                         loop.end_step(applied=loop.applied)
             step = loop.next_step()
 
-    def _seek(self, epoch: Optional[int]) -> None:
+    def _seek(self, loop: TrainingLoop, epoch: Optional[int]) -> None:
         """Go to where a new loop starts. `epoch`: of job.epochs(). Raises GpqTrainError."""
         sampler = self.sampler
-        place = sampler.cursor
-        if epoch is not None and sampler.is_over and place.epoch >= epoch:
+        if epoch is not None and loop.is_over:
             raise GpqTrainError(
                 "the script started a second loop over the loader in one epoch of job.epochs()",
                 "loop once per epoch with job.epochs(2 * count), or use a separate DataLoader "
                 "if the second loop does not train",
             )
         # A loop without job.epochs() starts the next epoch, even after it left the last one early.
-        if sampler.is_over or (self._early_exit and epoch is None):
-            sampler.seek(place.epoch + 1)
+        if epoch is None and (sampler.is_over or self._early_exit):
+            sampler.next_pass()
+            self._engine.runtime.meter.end_epoch(0.0)
         else:
-            sampler.seek(*place)  # forgets what was prefetched
+            sampler.seek(*sampler.cursor)  # forgets what was prefetched
         self._early_exit = False
 
     def _start(self) -> Iterator[Any]:

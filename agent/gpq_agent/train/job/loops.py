@@ -11,31 +11,42 @@ from gpq_agent.train.checkpoints.script_checkpoints import ScriptCheckpoints, fi
 from gpq_agent.train.data.sampler import GlobalSampler
 from gpq_agent.train.engine.engine import Engine
 from gpq_agent.train.errors import GpqTrainError
+from gpq_agent.train.optim.progress import ROUNDING
 from gpq_agent.train.runtime.rng import generator_states, reseed, set_generators
 from gpq_agent.train.runtime.shutdown import raise_if_stopping
 
 
-def epoch_loop(engine: Engine, sampler: GlobalSampler, count: int) -> Iterator[int]:
-    """Epochs up to `count - 1`, from the position of the sampler. Collective at each end."""
-    engine.runtime.meter.epochs = count
-    while sampler.cursor.epoch < count:
-        epoch = sampler.cursor.epoch
+def epoch_loop(
+    engine: Engine, sampler: GlobalSampler, count: int, *, passes: bool
+) -> Iterator[int]:
+    """Epochs up to `count - 1`, from the place of the meter. Collective at each end. `passes`: an
+    epoch ends with the pass over the data, and otherwise when its base steps are done."""
+    meter, boundaries = engine.runtime.meter, engine.boundaries
+    meter.epochs, meter.passes = count, passes
+    while meter.epoch < count:
         if engine.runtime.finished:
             engine.runtime.reopen()
-        engine.runtime.epoch = epoch
+        engine.runtime.epoch = meter.epoch
         if engine.loop is not None:
-            engine.loop.gate.resumes_epoch = sampler.cursor.consumed > 0
+            engine.loop.gate.resumes_epoch = meter.samples > 0
         try:
-            yield epoch
+            yield meter.epoch
         except GeneratorExit:
-            engine.boundaries.ending.terminator.disarm()
+            boundaries.ending.terminator.disarm()
+            meter.passes = True  # of what follows the training
             raise
-        engine.boundaries.close_epoch()
-        if sampler.cursor.epoch == epoch:
-            sampler.seek(epoch + 1)
-        if epoch + 1 < count and not engine.runtime.finished:
-            engine.boundaries.run()
-    engine.boundaries.finish()
+        boundaries.close_epoch()
+        excess = meter.position - sampler.base_steps
+        if passes or excess < -ROUNDING:  # or the script left the epoch early
+            boundaries.close_pass(sampler.size)
+            excess = 0.0
+        elif sampler.is_over or meter.epoch == count - 1:
+            boundaries.close_pass(sampler.cursor.consumed)
+        meter.end_epoch(excess)
+        if meter.epoch < count and not engine.runtime.finished:
+            boundaries.run()
+    boundaries.finish()
+    meter.passes = True
 
 
 def step_loop(engine: Engine, count: int, seed: int) -> Iterator[int]:

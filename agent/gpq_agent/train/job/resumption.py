@@ -92,7 +92,11 @@ class Resumption:
         try:
             engine.checkpointer.parts.restore(state)
             if data is not None:
-                engine.boundaries.ledger.resume(data.loader.sampler.cursor.consumed)
+                cursor, meter = data.loader.sampler.cursor, engine.runtime.meter
+                engine.boundaries.ledger.resume(cursor.consumed)
+                if meter.epoch < 0:  # written when an epoch was a pass
+                    meter.epoch, meter.samples = cursor
+                    meter.position = cursor.consumed / data.limits.base_batch
         except GpqTrainError:
             raise
         except (RuntimeError, ValueError, KeyError, TypeError) as error:

@@ -142,10 +142,11 @@ class LrAdjuster:
         self._scale_betas = scale_betas and not limits.fixed
         self._total = limits.base_batch
 
-    def begin_step(self, total: int) -> None:
-        """For this number of examples."""
+    def begin_step(self, total: int, most: float) -> None:
+        """For this number of examples. `most`: the gain is at most this."""
         self._total = total
-        self.gain = 1.0 if self._limits.fixed else max(self._noise.gain(total), 1.0)
+        gain = 1.0 if self._limits.fixed else max(self._noise.gain(total), 1.0)
+        self.gain = min(gain, most)
 
     def adjustment(self, optimizer: Any) -> Adjustment:
         """For the current step."""

@@ -3,7 +3,6 @@
 from typing import Any, Dict, List, Sequence
 
 from gpq_agent import wire
-from gpq_agent.train.data.epoch_orders import Cursor
 
 ROUNDING = 1e-9  # in steps: a sum of gains that misses a whole number by this little has reached it
 
@@ -57,13 +56,19 @@ class ProgressMeter:
     steps: the number of optimizer steps.
     base_steps: the sum of their gains, which is the scale-invariant progress of AdaScale (Johnson
     et al. 2020), in steps at the base batch size.
-    epochs: as declared by job.epochs(), else 0. schedules: one clock per scheduler.
+    epochs: as declared by job.epochs(), else 0. epoch: of them, the running one.
+    position, samples: base steps and examples of the running epoch so far. Position counts what a
+    GradScaler skipped, as schedules do, and starts with what the epoch before had too many.
+    passes: an epoch ends with the pass over the data. Otherwise it ends with its base steps.
+    schedules: one clock per scheduler.
     """
 
     def __init__(self) -> None:
         self.steps = 0
         self.base_steps = 0.0
-        self.epochs = 0
+        self.epochs = self.epoch = 0
+        self.position, self.samples = 0.0, 0
+        self.passes = True
         self.schedules: List[ScheduleClock] = []
 
     def stepped(self, gain: float) -> None:
@@ -81,14 +86,19 @@ class ProgressMeter:
         for schedule in self.schedules:
             schedule.stepped(gain)
 
-    def at(self, cursor: Cursor, size: int) -> wire.Progress:
-        """What the job reports at this place in its data. `size`: examples per epoch."""
-        position = cursor.epoch + cursor.consumed / size
-        fraction = min(position / self.epochs, 1.0) if self.epochs else 0.0
+    def end_epoch(self, excess: float) -> None:
+        """The running epoch is over. `excess`: the base steps that it had too many."""
+        self.epoch += 1
+        self.position, self.samples = excess, 0
+
+    def at(self, size: int, base_steps: int) -> wire.Progress:
+        """What the job reports. `size` and `base_steps`: of a pass over the data."""
+        part = self.samples / size if self.passes else max(self.position, 0.0) / base_steps
+        fraction = min((self.epoch + part) / self.epochs, 1.0) if self.epochs else 0.0
         return wire.Progress(
-            cursor.epoch,
+            self.epoch,
             self.epochs,
-            cursor.consumed,
+            self.samples,
             self.steps,
             round(self.base_steps, 3),
             round(fraction, 6),
@@ -96,10 +106,17 @@ class ProgressMeter:
 
     def state_dict(self) -> Dict[str, Any]:
         schedules = [list(schedule.state_dict()) for schedule in self.schedules]
-        return {"steps": self.steps, "base_steps": self.base_steps, "schedules": schedules}
+        return {
+            "steps": self.steps,
+            "base_steps": self.base_steps,
+            "place": (self.epoch, self.position, self.samples),
+            "schedules": schedules,
+        }
 
     def load_state_dict(self, state: Dict[str, Any]) -> None:
         self.steps = int(state["steps"])
         self.base_steps = float(state["base_steps"])
+        # Checkpoints of earlier versions have no place: see Resumption.
+        self.epoch, self.position, self.samples = state.get("place", (-1, 0.0, 0))
         for schedule, clock_state in zip(self.schedules, state["schedules"]):
             schedule.load_state_dict(clock_state)

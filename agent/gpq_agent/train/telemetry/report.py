@@ -185,10 +185,16 @@ class Publisher:
 
 
 def declaration(
-    limits: Limits, size: int, epochs: int, rule: str, models: Sequence[torch.nn.Module]
+    limits: Limits,
+    size: int,
+    rule: str,
+    models: Sequence[torch.nn.Module],
+    *,
+    epochs: int,
+    passes: bool,
 ) -> wire.Declared:
-    """What the script says about itself. `size`: examples per epoch. With a fixed batch it is only
-    resizable."""
+    """What the script says about itself. `size`: examples per pass. `epochs` are passes, or base
+    steps. With a fixed batch it is only resizable."""
     return wire.Declared(
         level="resizable" if limits.fixed else "adaptive",
         batch_size=limits.base_batch,
@@ -198,6 +204,7 @@ def declaration(
         epochs=epochs,
         rule=rule,
         parameters=sum(parameter.numel() for model in models for parameter in model.parameters()),
+        passes=passes,
     )
 
 
