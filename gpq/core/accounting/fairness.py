@@ -186,13 +186,14 @@ def _of(snapshot: Snapshot, job: Job, share: float, mean_share: float) -> JobFai
         return JobFairness(share, None, None)
     goodputs, speeds = curves
     now, fast = estimates.now_of(job), speedup_of(job, goodputs, share)
-    # Scripts declare their end in passes over the data, so examples count here, at any efficiency.
-    work, progress = _examples(job), job.profile.progress
-    if work is None or progress is None:
+    length, left, declared = job.profile.length, job.profile.length_left, job.profile.declared
+    if length is None or left is None or declared is None:
         return JobFairness(share, fast, None)
-    speed = now.throughput if now is not None and now.throughput > 0 else speed_at(speeds, share)
-    remaining = work * (1.0 - min(progress.fraction, 1.0)) / speed if speed > 0 else None
-    alone = seconds_alone(work, speeds, mean_share)
+    speed = speed_at(speeds, share)
+    if now is not None and now.throughput > 0:
+        speed = now.goodput if declared.statistical else now.throughput
+    remaining = left / speed if speed > 0 else None
+    alone = seconds_alone(length, speeds, mean_share)
     return JobFairness(
         share, fast, finish_time_fairness(snapshot.now - job.submitted_at, remaining, alone)
     )
@@ -220,24 +221,27 @@ def concluded(job: Job, snapshot: Snapshot, mean_share: float) -> float | None:
     """Finish-time fairness of a completed job: its time over its time alone. Its time is from
     submission to end, without holds by its user. Its time alone is on `mean_share` GPUs, for the
     part of its declared length that it did."""
-    work, progress = _examples(job), job.profile.progress
-    if work is None or progress is None or job.ended_at is None or model_of(job.profile) is None:
+    length, left = job.profile.length, job.profile.length_left
+    if length is None or left is None or job.ended_at is None or model_of(job.profile) is None:
         return None
     curves = _alone(snapshot, job)
     if curves is None:
         return None
-    alone = seconds_alone(work * min(progress.fraction, 1.0), curves[1], mean_share)
+    alone = seconds_alone(length - left, curves[1], mean_share)
     return finish_time_fairness(job.ended_at - job.submitted_at - job.account.held, 0.0, alone)
 
 
 def _alone(snapshot: Snapshot, job: Job) -> tuple[list[Point], list[Point]] | None:
-    """(goodputs, throughputs) of the shapes that it could have alone: on all devices that suit it,
-    whoever holds them."""
-    shapes = feasible(job, snapshot, supply(snapshot, job, {}))
+    """Goodputs of the shapes that it could have alone, and the speeds at which its declared length
+    goes by there. Alone means on all devices that suit it, whoever holds them."""
+    shapes, declared = feasible(job, snapshot, supply(snapshot, job, {})), job.profile.declared
     table = estimates.table(job, shapes)
-    if table is None:
+    if table is None or declared is None:
         return None
-    return _points(shapes, table.goodput.tolist()), _points(shapes, table.throughput.tolist())
+    goodputs = _points(shapes, table.goodput.tolist())
+    if declared.statistical:
+        return goodputs, goodputs
+    return goodputs, _points(shapes, table.throughput.tolist())
 
 
 def _points(shapes: Sequence[Shape], speeds: Sequence[float]) -> list[Point]:
@@ -248,14 +252,6 @@ def _points(shapes: Sequence[Shape], speeds: Sequence[float]) -> list[Point]:
         if speed > best.get(shape.replicas, 0.0):
             best[shape.replicas] = speed
     return [(float(count), best[count]) for count in sorted(best)]
-
-
-def _examples(job: Job) -> float | None:
-    """Declared length in examples. None if the script declared none."""
-    declared, progress = job.profile.declared, job.profile.progress
-    if declared is None or declared.dataset_size <= 0 or progress is None or progress.epochs <= 0:
-        return None
-    return float(declared.dataset_size) * progress.epochs
 
 
 def fairness_by_user(snapshot: Snapshot, jobs: Mapping[JobId, JobFairness]) -> list[UserFairness]:

@@ -255,22 +255,13 @@ def curve(job: Job, shapes: Sequence[Shape]) -> tuple[CurvePoint, ...]:
 
 
 def remaining_seconds(job: Job, now: float) -> float | None:
-    """Run time left at the present throughput, from the part of the declared length that is done.
-    None if not known."""
-    progress = job.profile.progress
+    """Run time left at the present speed, from the part of the declared length that is done. None
+    if not known."""
+    declared, progress = job.profile.declared, job.profile.progress
     if progress is None or progress.fraction <= 0 or progress.epochs <= 0:
         return None
+    left, speed = job.profile.length_left, now_of(job)
+    if left is not None and declared is not None and speed is not None and speed.throughput > 0:
+        return left / (speed.goodput if declared.statistical else speed.throughput)
     spent = job.run_seconds + (now - job.started_at if job.started_at is not None else 0.0)
-    speed = now_of(job)
-    declared = job.profile.declared
-    if (
-        speed is not None
-        and declared is not None
-        and declared.dataset_size > 0
-        and speed.throughput > 0
-    ):
-        # An epoch is one pass over the data, whatever the batch size.
-        return (
-            (1.0 - progress.fraction) * declared.dataset_size * progress.epochs / speed.throughput
-        )
     return spent * (1.0 - progress.fraction) / progress.fraction if spent > 0 else None

@@ -37,12 +37,15 @@ class Declared:
     parameters: int = 0
     # one replica exceeds the base batch size only by accumulation, as in Pollux
     accumulate_alone: bool = False
-    statistical: bool = (
-        # its length counts examples at the base batch size (AdaptDL), not passes over the data
-        False
-    )
+    passes: bool = False  # epochs are passes over the data, at any batch size
     # (GPU type, least, most) if they differ by type
     atomic_by_type: tuple[tuple[str, int, int], ...] = ()
+
+    @property
+    def statistical(self) -> bool:
+        """Whether its length counts examples at the base batch size, so that goodput says when it
+        ends. Otherwise it counts examples, and throughput does."""
+        return self.adaptive and not self.passes
 
     @property
     def largest_batch(self) -> int:
@@ -182,6 +185,22 @@ class Profile:
     habits: tuple[Habit, ...] = ()  # one for each code (habits.joined)
     # what the script declared, if habits leave less of it in `declared`
     script: Declared | None = None
+
+    @property
+    def length(self) -> float | None:
+        """The declared length in examples, as `Declared.statistical` counts them. None if the
+        script declared none, or if its progress is unknown."""
+        declared, progress = self.declared, self.progress
+        if declared is None or progress is None or declared.dataset_size * progress.epochs <= 0:
+            return None
+        return float(declared.dataset_size) * progress.epochs
+
+    @property
+    def length_left(self) -> float | None:
+        length, progress = self.length, self.progress
+        if length is None or progress is None:
+            return None
+        return (1.0 - min(progress.fraction, 1.0)) * length
 
     @property
     def lost(self) -> frozenset[str]:

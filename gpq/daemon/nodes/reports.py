@@ -207,6 +207,7 @@ def _declared(message: Mapping[str, Any]) -> Declared:
         accumulation=bool(message.get("accumulation", True)),
         rule=_text(message.get("rule", ""), MAX_NAME),
         parameters=_count(message.get("parameters", 0)),
+        passes=bool(message.get("passes", False)),
     )
 
 

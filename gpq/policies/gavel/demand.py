@@ -93,7 +93,7 @@ def _demand(
     fraction = 0.0
     if progress is not None and progress.epochs > 0:
         fraction = min(progress.fraction, 1.0)
-    steps = total = _steps_left(job, snapshot, fraction, max(speeds.values()))
+    steps = total = _steps_left(job, snapshot, max(speeds.values()))
     if fraction < 1.0:
         total = steps / (1.0 - fraction)
     usable_shapes = {name: shapes[name] for name in speeds}
@@ -102,11 +102,11 @@ def _demand(
     )
 
 
-def _steps_left(job: Job, snapshot: Snapshot, fraction: float, speed: float) -> float:
+def _steps_left(job: Job, snapshot: Snapshot, speed: float) -> float:
     """Never less than one. A job of unknown length has as much ahead as behind it (Lindy's law)."""
     if job.id in snapshot.oracles:
         return max(snapshot.oracles[job.id].remaining_steps, 1.0)
-    steps = _steps_to_declared_end(job, fraction)
+    steps = _steps_to_declared_end(job)
     if steps is not None:
         return max(steps, 1.0)
     run_seconds = job.run_seconds
@@ -115,13 +115,13 @@ def _steps_left(job: Job, snapshot: Snapshot, fraction: float, speed: float) -> 
     return max(max(run_seconds, UNKNOWN_SECONDS) * speed, 1.0)
 
 
-def _steps_to_declared_end(job: Job, fraction: float) -> float | None:
+def _steps_to_declared_end(job: Job) -> float | None:
     """None if no length was declared."""
-    declaration, progress, batch = job.profile.declared, job.profile.progress, _batch(job)
+    declaration, left, batch = job.profile.declared, job.profile.length_left, _batch(job)
     if declaration is None or declaration.dataset_size <= 0 or batch <= 0:
         return None
-    if progress is not None and progress.epochs > 0:
-        return (1.0 - fraction) * declaration.dataset_size * progress.epochs / batch
+    if left is not None:
+        return left / batch
     if declaration.epochs > 0:
         return declaration.dataset_size * declaration.epochs / batch
     return None

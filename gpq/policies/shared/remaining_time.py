@@ -103,10 +103,10 @@ def seconds_left(
     speeds = np.zeros((len(jobs), options))
     examples = np.zeros(len(jobs))
     for row, (job, table) in enumerate(zip(jobs, tables, strict=True)):
-        count = examples_left(job)
-        if table is not None and count is not None and job.profile.declared is not None:
-            speeds[row] = table.goodput if job.profile.declared.statistical else table.throughput
-            examples[row] = count
+        left, declared = job.profile.length_left, job.profile.declared
+        if table is not None and left is not None and declared is not None:
+            speeds[row] = table.goodput if declared.statistical else table.throughput
+            examples[row] = left
     seconds = np.full(speeds.shape, np.inf)
     np.divide(examples[:, None], speeds, out=seconds, where=speeds > 0)
     return seconds
@@ -119,17 +119,3 @@ def seconds_at_best(job: Job, shapes: tuple[Shape, ...]) -> Seconds | None:
     if not np.isfinite(times).any():
         return None
     return float(times.min())
-
-
-def examples_left(job: Job) -> float | None:
-    """Steps left of the declared length. None if the script declared none, or if its progress is
-    unknown."""
-    declaration, progress = job.profile.declared, job.profile.progress
-    if (
-        declaration is None
-        or declaration.dataset_size <= 0
-        or progress is None
-        or progress.epochs <= 0
-    ):
-        return None
-    return (1.0 - min(progress.fraction, 1.0)) * declaration.dataset_size * progress.epochs

@@ -50,10 +50,10 @@ def remaining_steps(job: Job, oracle: Oracle | None) -> float:
     says it, then the loss curve. Otherwise it is as many as were done."""
     if oracle is not None:
         return oracle.remaining_steps
-    epoch, progress = _epoch_steps(job), job.profile.progress
-    if epoch > 0 and progress is not None and progress.epochs > 0:
-        return (1.0 - min(progress.fraction, 1.0)) * epoch * progress.epochs
-    steps = steps_done(job)
+    declaration, left = job.profile.declared, job.profile.length_left
+    if declaration is not None and left is not None and declaration.batch_size > 0:
+        return left / declaration.batch_size
+    epoch, steps = _epoch_steps(job), steps_done(job)
     curve = loss_curve.fit(job.profile.losses)
     if curve is not None:
         return curve.remaining_steps(steps, epoch or UNKNOWN_EPOCH * steps)

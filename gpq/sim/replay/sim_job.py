@@ -276,7 +276,6 @@ def _declared(task: Task, fixed_batch: int, rules: Rules, types: Sequence[str]) 
         dataset_size=dataset_size,
         epochs=epochs,
         accumulate_alone=True,
-        statistical=True,
         atomic_by_type=by_type,
     )
 

@@ -172,7 +172,7 @@ def test_fairness_at_the_end_is_the_time_taken_over_the_time_alone_on_the_mean_s
     """Two users share four GPUs, so each has a fair share of two. The job has two all its life, so rho is about 1."""
     choice = fairness.estimates.best_batch(Job(ONE, spec(), 0.0, profile=KNOWN), fairness.Shape(2))
     assert choice is not None
-    seconds = DECLARED.dataset_size * 10 / choice.throughput
+    seconds = DECLARED.dataset_size * 5 / choice.goodput
     state = fold(
         snapshot(node("a"), now=0.0),
         [facts.Submitted(0.0, ONE, spec()), facts.Submitted(0.0, JobId(2), spec(user="bo"))],
@@ -181,7 +181,7 @@ def test_fairness_at_the_end_is_the_time_taken_over_the_time_alone_on_the_mean_s
     state = fold(state, [launch(0.0, 1, 0, 1), started(0.0)]).snapshot
     other = state.jobs[JobId(2)]
     state = knows(state, 500.0)
-    done = replace(KNOWN, progress=Progress(10, 10, 0, 0, 500.0, 1.0))
+    done = replace(KNOWN, progress=Progress(5, 10, 0, 0, 500.0, 0.5))
     state = replace(state, now=seconds, jobs={ONE: replace(state.jobs[ONE], profile=done), JobId(2): other})
     decision = decide(state, [exited(seconds)], policy("fifo"), allocate=True)
     [over] = decision.ended

@@ -86,13 +86,15 @@ def test_the_share_is_averaged_over_the_life_of_the_job() -> None:
     assert means == {JobId(1): MeanShare(40, 10), JobId(2): MeanShare(40, 10)}
 
 
-def test_a_job_at_its_fair_share_has_speedup_one_and_is_finished_as_if_alone() -> None:
+@pytest.mark.parametrize("passes", [False, True])
+def test_a_job_at_its_fair_share_has_speedup_one_and_is_finished_as_if_alone(passes: bool) -> None:
     shape = Shape(4)
-    known = profile()
+    known = profile(declared=replace(DECLARED, passes=passes))
     choice = estimates.best_batch(job(1, profile=known), shape)
     assert choice is not None
     known = replace(known, atomic_batch=choice.atomic_batch, accum_steps=choice.accum_steps)
-    half = 0.5 * DECLARED.dataset_size * 10 / choice.throughput
+    assert choice.efficiency < 0.9
+    half = 0.5 * DECLARED.dataset_size * 10 / (choice.throughput if passes else choice.goodput)
     mine = running(1, on("a", 0, 1, 2, 3), profile=known, at=-half)
     other = running(2, on("a", 4, 5, 6, 7), spec_=spec(user="bo"), at=-half)
     found = fairness.fairness_by_job(snapshot(node("a", 8), mine, other))

@@ -9,14 +9,15 @@ import pytest
 from hypothesis import given, settings
 
 from gpq.core.feasibility.mobility import is_fixed
-from gpq.core.feasibility.shapes import shape_on
+from gpq.core.feasibility.shapes import by_type, shape_on, supply
 from gpq.core.model.jobs import Job, JobState
 from gpq.core.model.placements import Shape
 from gpq.core.model.policy import shape_of
-from gpq.core.model.profile import Profile
+from gpq.core.model.profile import Profile, Progress
 from gpq.core.model.snapshot import Oracle, Snapshot
 from gpq.core.model.units import JobId
 from gpq.core.placement.placement import place
+from gpq.policies.gavel.demand import demands
 from gpq.policies.gavel.policy import ROUND, Gavel, GavelFtf, GavelMakespan, GavelMaxMin
 from tests.policies.test_sia import FAST, KNOWN, SLOW, labs, profile, rows
 from tests.support.builders import DECLARED, black_box, job, node, on, running, snapshot, spec
@@ -46,6 +47,13 @@ def shapes(policy: Gavel, here: Snapshot) -> dict[int, Shape]:
     found = policy.allocate(here)
     assert set(place(here, found)) == set(found)
     return {int(name): shape_of(each) for name, each in found.items()}
+
+
+def test_steps_left_are_those_at_the_base_batch_size() -> None:
+    mine = job(1, profile=replace(KNOWN, progress=Progress(2, 10, 0, 10, 10.0, 0.25)))
+    here = two_types(mine)
+    [gang] = demands(here, [mine], {mine.id: by_type(supply(here, mine, {}), here)})
+    assert (gang.steps, gang.total) == pytest.approx((0.75 * 100_000 / 64, 100_000 / 64))
 
 
 def after(policy: Gavel, here: Snapshot, seconds: float = ROUND) -> Snapshot:

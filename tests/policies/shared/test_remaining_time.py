@@ -6,10 +6,11 @@ from dataclasses import dataclass, replace
 
 import pytest
 
+from gpq.core.goodput import estimates
 from gpq.core.goodput import goodput as gp
 from gpq.core.model.jobs import Job, Level
 from gpq.core.model.placements import Shape
-from gpq.core.model.profile import Profile, ProfileRow, Progress
+from gpq.core.model.profile import Noise, Profile, ProfileRow, Progress
 from gpq.core.model.snapshot import Snapshot
 from gpq.core.model.units import JobId
 from gpq.policies.shared.remaining_time import Lengths
@@ -82,9 +83,30 @@ def profile(fraction: float, measured: float = 0.0) -> Profile:
 def test_a_declared_length_is_divided_by_the_measured_or_modelled_throughput() -> None:
     mine = running(1, on("a", 0), profile=profile(0.25, measured=50.0))
     assert left(snapshot(node("a"), mine)) == pytest.approx(0.75 * 100_000 / 50.0)
+    uneven = replace(profile(0.25, measured=50.0), atomic_batch=22, noise=Noise(1.0, 1.0, 1000))
+    mine = running(1, on("a", 0, 1, 2), spec_=spec(gpus=3), profile=uneven)
+    assert left(snapshot(node("a"), mine)) == pytest.approx(0.75 * 100_000 / 50.0)
     waits = job(1, profile=profile(0.25))
     expected = 0.75 * 100_000 / (64 / float(gp.step_time(PARAMS, 1, 1, 64)))
     assert left(snapshot(node("a"), waits)) == pytest.approx(expected, rel=0.05)
+
+
+@pytest.mark.parametrize("passes", [False, True])
+def test_a_batch_that_grew_needs_more_examples_for_epochs_and_as_many_for_passes(passes: bool) -> None:
+    known = replace(
+        profile(0.25, measured=200.0),
+        declared=replace(DECLARED, passes=passes),
+        noise=Noise(1.0, 512.0, 1000),
+        accum_steps=3,
+    )
+    # 75,000 examples are left. One of a batch of 256 is worth (512 + 64) / (512 + 256) of one of a batch of 64.
+    mine = running(1, on("a", 0), profile=known)
+    assert left(snapshot(node("a"), mine)) == pytest.approx(75_000 / 200.0 if passes else 75_000 / (200.0 * 0.75))
+    choice = estimates.best_batch(job(1, profile=known), Shape(1))
+    assert choice is not None
+    assert choice.efficiency < 0.95
+    speed = choice.throughput if passes else choice.goodput
+    assert left(snapshot(node("a"), job(1, profile=known))) == pytest.approx(75_000 / speed)
 
 
 def test_a_time_limit_bounds_it_and_without_any_limit_it_is_unknown() -> None:
