@@ -6,7 +6,7 @@ pass, as in reentrant checkpointing, do not count.
 
 import functools
 import weakref
-from typing import Any, Callable, List, Optional, Tuple
+from typing import Any, Callable, List, Optional, Protocol, Tuple
 
 import torch
 
@@ -16,9 +16,21 @@ from .runtime import Runtime
 from .setup import TrainingSetup
 
 
+class Trial(Protocol):
+    """Hears of the passes in bodies that do not count. `weight`: of the batch of the current
+    one."""
+
+    weight: float
+
+    def backward_begins(self) -> None: ...
+
+    def backward_ends(self) -> None: ...
+
+
 class BackwardCalls:
     """torch calls it for each backward pass.
 
+    trial: None in a body that counts.
     tail: when the gradients of the newest pass were ready, here and everywhere.
     """
 
@@ -30,19 +42,23 @@ class BackwardCalls:
         clock: StepClock,
     ) -> None:
         self.tail: Optional[Tuple[Any, ...]] = None
+        self.trial: Optional[Trial] = None
         self._runtime, self._setup, self._report = runtime, setup, report
         self._clock = clock
         listen(self)
 
     def backward_begins(self) -> None:
         if not self._runtime.evaluating:
-            self._setup.gradients.backward_begins()
+            (self.trial or self._setup.gradients).backward_begins()
 
     def backward_ends(self) -> None:
         """Not called after a pass that failed."""
         if self._runtime.replicas > 1:
             self._runtime.pulse.reduces(False)
         if self._runtime.evaluating:
+            return
+        if self.trial is not None:
+            self.trial.backward_ends()
             return
         gradients, probe = self._setup.gradients, self._setup.probe
         gradients.backward_ends()

@@ -68,7 +68,7 @@ from gpq_agent.train.optim.lr_rules import Adjustment
 from gpq_agent.train.optim.step_gate import BodyFacts, StepGate
 from gpq_agent.train.runtime.agreement import LOOP, SKIPPED
 
-from .backward import BackwardCalls
+from .backward import BackwardCalls, Trial
 from .first_part import FirstPart
 from .setup import TrainingSetup
 from .weighing import Weighing
@@ -83,12 +83,13 @@ class TrainingLoop:
     step: the newest one. micro: the current micro-batch, None outside a body.
     applied: did an optimizer step in the newest body, or the script by hand?
     has_cut: a step in micro-batches was completed.
+    in_trial: the newest body does not count, and it runs or was left.
     """
 
     def __init__(self, engine: "Engine", setup: TrainingSetup, watch: LoopWatch) -> None:
         self.step: Optional[Step] = None
         self.micro: Optional[Micro] = None
-        self.applied = self.has_cut = False
+        self.applied = self.has_cut = self.in_trial = False
         # The learning rate and betas of an optimizer in the current step.
         self.adjustment: Callable[[Any], Adjustment] = setup.lr.adjustment
         self._engine, self._setup, self._watch = engine, setup, watch
@@ -133,7 +134,7 @@ class TrainingLoop:
         setup, step = self._setup, self.step
         assert step is not None
         self.micro = micro
-        self._failed = None
+        self._failed, self.in_trial = None, False
         self._runtime.evaluation_failed = self._weighing.called = False
         self._times.begin(step.configuration, first=micro.place == 0, usable=step.full)
         if micro.place == 0:
@@ -236,6 +237,24 @@ class TrainingLoop:
             runtime.agreement.meet()
         return runtime.epoch
 
+    def begin_trial(self, trial: Trial, micro: Micro) -> None:
+        """A body is about to run that does not count. It makes no step, and its gradients stay on
+        this replica."""
+        self.micro, self._backward.trial, self.in_trial = micro, trial, True
+        self.gate.enter(micro)
+        if self._setup.reducer is not None:
+            self._setup.reducer.suspend()
+
+    def end_trial(self, *, left_early: bool) -> None:
+        """The body is over. `left_early`: by a break or an error."""
+        self.gate.leave()
+        if self._setup.reducer is not None:
+            self._setup.reducer.leave()
+        if left_early and self.step is not None and self.micro is not None:
+            self._failed = self.step, self.micro
+        self.in_trial = left_early
+        self.micro = self._backward.trial = None
+
     @property
     def in_body(self) -> bool:
         """Is the script in a micro-batch, and not in an evaluation?"""
@@ -252,7 +271,9 @@ class TrainingLoop:
 
     def weigh(self, amount: float) -> None:
         """The current micro-batch weighs this much instead of its examples."""
-        if self.micro is not None:
+        if self._backward.trial is not None:
+            self._backward.trial.weight = float(amount)
+        elif self.micro is not None:
             self._weighing.weigh(self.micro, amount)
 
     def parameters(self) -> List[torch.nn.Parameter]:

@@ -87,6 +87,11 @@ class Reducer:
             buckets.has_reduced = False
             buckets.synchronise(not buckets.ddp_bypassed)
 
+    def suspend(self) -> None:
+        """Until `leave` no call is reduced."""
+        for buckets in self.buckets:
+            buckets.synchronise(False)
+
     def weigh(self) -> None:
         """Replicas weigh their own gradients, but the script's hook would average them
         unweighed."""

@@ -28,7 +28,7 @@ def _guarded(method: Method) -> Method:
 
     @functools.wraps(method)
     def guarded(self: "LoopWatch", *args: Any, **kwargs: Any) -> None:
-        if self._is_off:
+        if self.is_off:
             return
         try:
             method(self, *args, **kwargs)
@@ -40,7 +40,8 @@ def _guarded(method: Method) -> Method:
 
 class LoopWatch:
     """One per job with a loader, from `job.prepare()` on. Changes nothing, and nothing that it does
-    is collective. Calls `report` with the code of a habit and its detail."""
+    is collective. Calls `report` with the code of a habit and its detail. is_off: it watches no
+    longer."""
 
     def __init__(
         self,
@@ -56,7 +57,7 @@ class LoopWatch:
     ) -> None:
         """`schedulers`: those that the job was given by now. `noticed`: is this habit already
         known? `in_batch`: is the script in a micro-batch?"""
-        self._is_off = False
+        self.is_off = False
         self._report, self._notice = report, notice
         self._models, self._optimizers, self._schedulers = models, optimizers, schedulers
         self._gradients = gradients
@@ -132,7 +133,7 @@ class LoopWatch:
 
     def stop(self) -> None:
         """Watch no longer."""
-        self._is_off = True
+        self.is_off = True
         self._remove_hook()
 
     def fail(self, error: Exception) -> None:

@@ -14,6 +14,8 @@ from gpq_agent.train.engine.engine import Engine
 from gpq_agent.train.errors import GpqTrainError
 from gpq_agent.train.runtime.rng import stable_seed
 
+from .trial import Trial
+
 # Options of torch's DataLoader, with the same meaning.
 OPTIONS = (
     "num_workers", "collate_fn", "pin_memory", "pin_memory_device", "persistent_workers",
@@ -63,6 +65,7 @@ class Loader:
             )
         if options.pop("in_order", True) is False:
             engine.runtime.notice("in_order=False has no effect: gpq needs the batches in order")
+        self._trial = Trial(engine, dataset, options)
         recorder = engine.runtime.recorder
         data: Any = dataset
         batches: Any = sampler
@@ -133,6 +136,10 @@ class Loader:
                     self._early_exit = left_early and is_begun
                     if is_used and micro.last:
                         loop.end_step(applied=loop.applied)
+            if is_begun and self._trial.is_due():
+                for micro, batch in self._trial.micros():
+                    self.counted = len(micro.indices)
+                    yield batch
             step = loop.next_step()
 
     def _seek(self, epoch: Optional[int]) -> None:
