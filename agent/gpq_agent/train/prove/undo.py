@@ -1,4 +1,5 @@
-"""Restores what a loop body changes in place, for bodies that must leave no trace."""
+"""Restores what a loop body changes in place, for bodies that must leave no trace, and sees how
+precisely it computes."""
 
 from typing import Any, Dict, Iterator, Set, Tuple
 
@@ -9,12 +10,16 @@ from gpq_agent.train import internals
 
 class Undo(internals.TorchDispatchMode):
     """Inside, a tensor that is older than the mode is copied to the host before the first write to
-    it. `restore` puts the copies back."""
+    it. `restore` puts the copies back.
+
+    epsilon: of the coarsest type that was computed in.
+    """
 
     supports_higher_order_operators = True
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
+        self.epsilon = 0.0
         self._own: Set[int] = set()  # numbers of the storages that were made inside
         # A tensor over each storage that was written to, and its bytes before that.
         self._kept: Dict[int, Tuple[torch.Tensor, torch.Tensor]] = {}
@@ -36,8 +41,11 @@ class Undo(internals.TorchDispatchMode):
         result = func(*args, **kwargs)
         results = result if len(schema.returns) > 1 else (result,)
         for output, value in zip(schema.returns, results):
-            if output.alias_info is None:
-                self._own.update(_number(tensor) for tensor in _tensors(value))
+            for tensor in _tensors(value):
+                if tensor.is_floating_point():
+                    self.epsilon = max(self.epsilon, torch.finfo(tensor.dtype).eps)
+                if output.alias_info is None:
+                    self._own.add(_number(tensor))
         return result
 
     def _keep(self, tensor: torch.Tensor) -> None:
