@@ -13,7 +13,9 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
+from gpq_agent import wire
 from gpq_agent.train.job.job import Job
+from gpq_agent.train.job.trial import FEW, dealings
 from gpq_agent.train.runtime.environment import Environment
 from torch.nn import functional
 
@@ -139,8 +141,8 @@ WRONG: tuple[Loss, ...] = (
 RIGHT: tuple[Loss, ...] = (of_examples, weighed, noisy)
 
 
-def habits(loss: Loss, shape: str, folder: Path, rank: int = 0, **options: Any) -> set[str]:
-    """What an epoch shows. With dropout and augmentation."""
+def habits(loss: Loss, shape: str, folder: Path, rank: int = 0, half: bool = False, **options: Any) -> set[str]:
+    """What an epoch shows. With dropout and augmentation. `half`: with autocast."""
     gc.collect()  # what an earlier job leaves is not this one's
     replicas, division = SHAPES[shape]
     environment = Environment(rank=rank, replicas=replicas, launched=replicas > 1, run_dir=str(folder))
@@ -152,7 +154,9 @@ def habits(loss: Loss, shape: str, folder: Path, rank: int = 0, **options: Any) 
     for _ in job.epochs(1):
         for words, target in loader:
             optimizer.zero_grad()
-            loss(job, model(words), target).backward()
+            with torch.autocast("cpu", torch.bfloat16, enabled=half):
+                scores = model(words)
+            loss(job, scores.float(), target).backward()
             optimizer.step()
     return set(job._engine.shape.freedoms._agreed)
 
@@ -189,3 +193,96 @@ def test_two_replicas_tell_a_loss_that_is_no_mean_over_examples(tmp_path: Path) 
         assert {
             name: found for name, found in answers.items() if found != ["mean"] * (name.split(",")[0] in wrong)
         } == {}
+
+
+def mixed(job: Job, scores: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+    """With other examples of the batch, drawn at random. No trial can tell what that is."""
+    return _by_example(scores + scores[torch.randperm(len(scores))], target).mean()
+
+
+@pytest.mark.parametrize(
+    ("loss", "options", "told"),
+    [
+        (ignored_targets, {"num_workers": 1}, {"mean"}),  # whose worker reads the examples
+        (of_examples, {"num_workers": 1}, set()),
+        (undivided, {"half": True}, {"mean"}),
+        (of_examples, {"half": True}, set()),
+        (mixed, {}, set()),
+    ],
+)
+def test_a_trial_is_as_the_training(loss: Loss, options: dict[str, Any], told: set[str], tmp_path: Path) -> None:
+    assert habits(loss, "accumulating", tmp_path, **options) == told
+
+
+class Run:
+    """An epoch of a loop that averages its weights and keeps its gradients, without a random number."""
+
+    def __init__(self, folder: str, division: dict[str, Any], fewest: int = 0) -> None:
+        """`folder`: without it there is no trial. `fewest`: examples in a batch with which the loop works."""
+        gc.collect()
+        torch.manual_seed(0)
+        environment = Environment(checkpoint_dir=folder or None)
+        self.job = Job(environment, torch.device("cpu"), 0, {})
+        # Not from the start, because the variables of its run would stay in this process.
+        self.job._engine.runtime.environment = environment._replace(run_dir=folder or None)
+        loader = self.job.loader(Sentences(), batch_size=BATCH, **division)
+        self.model = self.job.wrap(Reader(0.0))
+        optimizer = torch.optim.SGD(self.model.parameters(), lr=0.1, momentum=0.9)
+        self.job.prepare(self.model, optimizer)
+        self.average = [item.detach().clone() for item in self.model.parameters()]
+        self.sizes: list[int] = []
+        for _ in self.job.epochs(1):
+            for words, target in loader:
+                self.sizes.append(len(words))
+                if len(words) < fewest:
+                    raise IndexError(f"{len(words)} examples are too few")
+                of_examples(self.job, self.model(words), target).backward()
+                optimizer.step()
+                for parameter in self.model.parameters():
+                    parameter.grad.mul_(0.5)
+                torch._foreach_lerp_(self.average, [item.detach() for item in self.model.parameters()], 0.1)
+
+    def trained(self) -> list[torch.Tensor]:
+        gradients = [item.grad for item in self.model.parameters()]
+        return [*self.model.parameters(), *self.average, *gradients, torch.get_rng_state()]
+
+
+@pytest.mark.parametrize(
+    ("most", "step", "trial"),
+    [
+        (6, [6, 6, 6, 6], [4, 4, 3, 3, 2]),
+        (3, 8 * [3], [2, 3, 3, 3, 3, 2]),
+        (2, 12 * [2], 8 * [2]),
+        (1, 24 * [1], []),
+        (12, [12, 12], [12, 4, 4, 4]),
+    ],
+)
+def test_a_trial_costs_one_step_at_most_and_leaves_no_trace(
+    most: int, step: list[int], trial: list[int], tmp_path: Path
+) -> None:
+    division = {"fixed_batch": True, "max_local_batch": most}
+    run, plain = Run(str(tmp_path), division), Run("", division)
+    assert plain.sizes == 10 * step
+    assert run.sizes == step + trial + 9 * step
+    assert sum(trial) <= max(sum(step), 2 * FEW)
+    assert all(torch.equal(*pair) for pair in zip(run.trained(), plain.trained(), strict=True))
+
+
+def test_a_loop_that_fails_in_a_trial_starts_again_and_keeps_its_steps_whole(tmp_path: Path) -> None:
+    division = {"fixed_batch": True, "max_local_batch": 6}
+    with pytest.raises(IndexError) as caught:
+        Run(str(tmp_path), division, fewest=3)
+    job = next(item for item in gc.get_objects() if isinstance(item, Job))
+    job._engine.failures.failed(caught.value)
+    assert "on a batch that gpq made" in wire.read_json(str(tmp_path / wire.EXCUSED))["note"]
+    record = wire.read_json(str(tmp_path / "gpq" / "habits.json"))
+    assert record == {"habits": {"part-error": "IndexError with 2 of 24 examples"}}
+
+
+@pytest.mark.parametrize(
+    ("count", "most"), [(FEW, 2), (FEW, 3), (FEW, 4), (FEW, 7), (FEW, 8), (FEW, 40), (9, 9), (20, 32), (32, 32)]
+)
+def test_both_ways_deal_each_example_once_and_none_alone(count: int, most: int) -> None:
+    for way in dealings(count, most):
+        assert sorted(place for places in way for place in places) == list(range(count))
+        assert all(2 <= len(places) <= most for places in way)

@@ -90,7 +90,11 @@ class Trial:
     def micros(self) -> Iterator[Tuple[Micro, Any]]:
         """What the loop gets, and the batches. Collective. Reports what comes out."""
         self._is_over = True
-        engine, indices = self._engine, self._indices()
+        engine = self._engine
+        engine.shape.agree()  # on what the step before showed
+        if not engine.shape.may_cut:
+            return
+        indices = self._indices()
         ways = dealings(len(indices), engine.shape.configuration[0])
         batches, self._is_decided = self._fetch(indices, [*ways[0], *ways[1]])
         keyed, means, waiting = Keyed(), [], iter(batches)
@@ -104,8 +108,7 @@ class Trial:
                 total, weight = total + self.weight * self._projections, weight + self.weight
                 self._is_decided &= self._passes == 1
             means.append(total / weight)
-        distance = (means[0] - means[1]).square().mean(dim=1).sum().sqrt()
-        if self._is_decided and distance > COARSE * self._epsilon * self._size:
+        if self._is_decided and self._differ(*means):
             engine.lose("mean")
         engine.shape.agree()
 
@@ -149,6 +152,11 @@ class Trial:
         indices: List[int] = sampler.order()[begin : begin + count].tolist()
         return indices
 
+    def _differ(self, first: torch.Tensor, second: torch.Tensor) -> bool:
+        """By more than rounding. False if a gradient is not finite."""
+        distance = float((first - second).square().mean(dim=1).sum().sqrt())
+        return distance > COARSE * self._epsilon * self._size
+
     def _fetch(self, indices: List[int], batches: Batches) -> Tuple[List[Any], bool]:
         """The batches, and whether they are the same examples in any case."""
         options = reading_options(self._options)
@@ -181,6 +189,8 @@ class Trial:
             loop.end_trial(left_early=left_early)
             self._is_decided &= not keyed.end()
             undo.restore()
+            if any(map(undo.has_restored, loop.parameters())):
+                self._engine.lose("hand-step")
             self._epsilon = max(self._epsilon, undo.epsilon)
             for item, gradient in self._earlier:
                 item.grad = gradient

@@ -29,6 +29,9 @@ class Undo(internals.TorchDispatchMode):
         for tensor, content in self._kept.values():
             tensor.copy_(content)
 
+    def has_restored(self, tensor: torch.Tensor) -> bool:
+        return _number(tensor) in self._kept
+
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         schema = internals.schema_of(func)
