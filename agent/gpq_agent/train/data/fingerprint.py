@@ -134,21 +134,13 @@ def read_twice(
     this process, or in a worker if the script has workers. So a file that a data set opens when it
     is first read stays in a worker. A generator of the data set's own moves on if there is none.
     """
-    workers: Dict[str, Any] = {}
-    if options.get("num_workers"):
-        workers = {
-            "num_workers": 1,
-            "timeout": PATIENCE,
-            "multiprocessing_context": options.get("multiprocessing_context"),
-            "worker_init_fn": functools.partial(_begin, options.get("worker_init_fn")),
-        }
     examples: Any = DataLoader(
         dataset,
         batch_size=None,
         sampler=[place for place in places for _ in range(2)],
         collate_fn=_described,
         generator=torch.Generator(torch.empty(0).device),  # the loader draws from no other
-        **workers,
+        **reading_options(options),
     )
     readings: List[Likeness] = []
     states = generator_states()
@@ -166,6 +158,19 @@ def read_twice(
     finally:
         set_generators(states)
     return readings, ""
+
+
+def reading_options(options: Dict[str, Any]) -> Dict[str, Any]:
+    """Those of a DataLoader that reads a few examples where training reads. `options`: the
+    script's."""
+    if not options.get("num_workers"):
+        return {}
+    return {
+        "num_workers": 1,
+        "timeout": PATIENCE,
+        "multiprocessing_context": options.get("multiprocessing_context"),
+        "worker_init_fn": functools.partial(_begin, options.get("worker_init_fn")),
+    }
 
 
 def _begin(init: Optional[Callable[[int], None]], worker: int) -> None:

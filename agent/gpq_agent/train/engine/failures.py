@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 # Errors that no micro-batch causes: files and networks, memory, a missing module.
 OUTSIDE = (OSError, EOFError, MemoryError, ImportError, dist.DistError)
+TRIED = "the loop failed on a batch that gpq made to look at its loss ({})"
 # The end of another replica, which gloo reports as RuntimeError.
 LOST = ("closed by peer", "reset by peer", "broken pipe", "timed out", "timeout")
 
@@ -49,12 +50,16 @@ class FailureHandler:
         if is_out_of_memory(error):
             self._out_of_memory(step)
             return
-        if loop.has_cut or len(step.micros) == 1 or not may_be_of_a_part(error):
+        is_proven = (loop.has_cut or len(step.micros) == 1) and not loop.in_trial
+        if is_proven or not may_be_of_a_part(error):
             return
-        # The first step in micro-batches: the loop probably cannot handle part of a batch.
+        # The first step in micro-batches, or a trial: the loop probably cannot handle part of a
+        # batch.
         words = "{} with {} of {} examples"
         detail = words.format(type(error).__name__, len(micro.indices), step.total)
         self._engine.shape.freedoms.record_locally(Habit("part-error", detail))
+        if loop.in_trial:
+            self._excuse(TRIED.format(detail))
 
     def _out_of_memory(self, step: Step) -> None:
         """An allocation failed. Let the next attempt ask for less."""

@@ -58,7 +58,7 @@ and says so with `engine.lose(code, detail)`.
 """
 
 import math
-from typing import TYPE_CHECKING, Any, Callable, List, Optional, Tuple
+from typing import TYPE_CHECKING, Any, Callable, List, Optional, Protocol, Tuple
 
 import torch
 
@@ -80,18 +80,30 @@ if TYPE_CHECKING:
     from .engine import Engine
 
 
+class Trial(Protocol):
+    """Hears of the passes in bodies that do not count. `weight`: of the batch of the current
+    one."""
+
+    weight: float
+
+    def backward_begins(self) -> None: ...
+
+    def backward_ends(self) -> None: ...
+
+
 class TrainingLoop:
     """One per job, from `job.prepare()` on.
 
     step: the newest one. micro: the current micro-batch, None outside a body.
     applied: did an optimizer step in the newest body, or the script by hand?
     has_cut: a step in micro-batches was completed.
+    in_trial: the newest body does not count, and it runs or was left.
     """
 
     def __init__(self, engine: "Engine", setup: TrainingSetup, watch: LoopWatch) -> None:
         self.step: Optional[Step] = None
         self.micro: Optional[Micro] = None
-        self.applied = self.has_cut = False
+        self.applied = self.has_cut = self.in_trial = False
         # The learning rate and betas of an optimizer in the current step.
         self.adjustment: Callable[[Any], Adjustment] = setup.lr.adjustment
         self._engine, self._setup, self._watch = engine, setup, watch
@@ -105,6 +117,7 @@ class TrainingLoop:
         self._first_part = FirstPart(setup, engine.checkpointer.parts, engine.shape, engine.lose)
         # When the gradients of the newest backward pass were ready, here and everywhere.
         self._tail: Optional[Tuple[Any, ...]] = None
+        self._trial: Optional[Trial] = None  # None in a body that counts
         listen(self)
         self._failed: Optional[Tuple[Step, Micro]] = None  # the body that the script left
         self._is_new = True  # there was no step in this attempt yet
@@ -143,7 +156,7 @@ class TrainingLoop:
         setup, step = self._setup, self.step
         assert step is not None
         self.micro = micro
-        self._failed = None
+        self._failed, self.in_trial = None, False
         self._runtime.evaluation_failed = self._weighing.called = False
         self._times.begin(step.configuration, first=micro.place == 0, usable=step.full)
         if micro.place == 0:
@@ -249,6 +262,24 @@ class TrainingLoop:
             runtime.agreement.meet()
         return runtime.epoch
 
+    def begin_trial(self, trial: Trial, micro: Micro) -> None:
+        """A body is about to run that does not count. It makes no step, and its gradients stay on
+        this replica."""
+        self.micro, self._trial, self.in_trial = micro, trial, True
+        self.gate.enter(micro)
+        if self._setup.reducer is not None:
+            self._setup.reducer.suspend()
+
+    def end_trial(self, *, left_early: bool) -> None:
+        """The body is over. `left_early`: by a break or an error."""
+        self.gate.leave()
+        if self._setup.reducer is not None:
+            self._setup.reducer.leave()
+        if left_early and self.step is not None and self.micro is not None:
+            self._failed = self.step, self.micro
+        self.in_trial = left_early
+        self.micro = self._trial = None
+
     @property
     def is_over(self) -> bool:
         """Is the running epoch over?"""
@@ -273,7 +304,9 @@ class TrainingLoop:
 
     def weigh(self, amount: float) -> None:
         """The current micro-batch weighs this much instead of its examples."""
-        if self.micro is not None:
+        if self._trial is not None:
+            self._trial.weight = float(amount)
+        elif self.micro is not None:
             self._weighing.weigh(self.micro, amount)
 
     def parameters(self) -> List[torch.nn.Parameter]:
@@ -285,13 +318,16 @@ class TrainingLoop:
     def backward_begins(self) -> None:
         """A backward pass is about to run."""
         if not self._runtime.evaluating:
-            self._setup.gradients.backward_begins()
+            (self._trial or self._setup.gradients).backward_begins()
 
     def backward_ends(self) -> None:
         """Not called after a pass that failed."""
         if self._runtime.replicas > 1:
             self._runtime.pulse.reduces(False)
         if self._runtime.evaluating:
+            return
+        if self._trial is not None:
+            self._trial.backward_ends()
             return
         gradients, probe = self._setup.gradients, self._setup.probe
         gradients.backward_ends()

@@ -100,6 +100,11 @@ class Reducer:
             buckets.has_reduced = False
             buckets.synchronise(not buckets.ddp_bypassed)
 
+    def suspend(self) -> None:
+        """Until `leave` no call is reduced."""
+        for buckets in self.buckets:
+            buckets.synchronise(False)
+
     def leave(self) -> None:
         """Outside the loop a model is as the script made it, unless DDP is bypassed."""
         for buckets in self.buckets:

@@ -31,7 +31,7 @@ def _guarded(method: Method) -> Method:
 
     @functools.wraps(method)
     def guarded(self: "LoopWatch", *args: Any, **kwargs: Any) -> None:
-        if self._is_off:
+        if self.is_off:
             return
         try:
             method(self, *args, **kwargs)
@@ -43,10 +43,10 @@ def _guarded(method: Method) -> Method:
 
 class LoopWatch:
     """One per job with a loader, from `job.prepare()` on. Changes nothing, and nothing that it does
-    is collective."""
+    is collective. is_off: it watches no longer."""
 
     def __init__(self, engine: "Engine", setup: "TrainingSetup") -> None:
-        self._is_off = False
+        self.is_off = False
         self._engine, self._report = engine, engine.lose
         self._noticed = engine.shape.freedoms.noticed
         self._models, self._optimizers = setup.training.models, setup.training.optimizers
@@ -123,7 +123,7 @@ class LoopWatch:
 
     def stop(self) -> None:
         """Watch no longer."""
-        self._is_off = True
+        self.is_off = True
         self._remove_hook()
 
     def fail(self, error: Exception) -> None:

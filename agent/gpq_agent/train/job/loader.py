@@ -15,6 +15,8 @@ from gpq_agent.train.engine.loop import TrainingLoop
 from gpq_agent.train.errors import GpqTrainError
 from gpq_agent.train.runtime.rng import stable_seed
 
+from .trial import Trial
+
 # Options of torch's DataLoader, with the same meaning.
 OPTIONS = (
     "num_workers", "collate_fn", "pin_memory", "pin_memory_device", "persistent_workers",
@@ -64,6 +66,7 @@ class Loader:
             )
         if options.pop("in_order", True) is False:
             engine.runtime.notice("in_order=False has no effect: gpq needs the batches in order")
+        self._trial = Trial(engine, dataset, options)
         recorder = engine.runtime.recorder
         data: Any = dataset
         batches: Any = sampler
@@ -134,6 +137,10 @@ class Loader:
                     self._early_exit = left_early and is_begun
                     if is_used and micro.last:
                         loop.end_step(applied=loop.applied)
+            if is_begun and not self._trial.is_over and self._trial.is_due():
+                for micro, batch in self._trial.micros():
+                    self.counted = len(micro.indices)
+                    yield batch
             step = loop.next_step()
 
     def _seek(self, loop: TrainingLoop, epoch: Optional[int]) -> None:
