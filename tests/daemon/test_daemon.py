@@ -23,7 +23,7 @@ from gpq.daemon.files import backups
 from gpq.errors import DaemonUnreachable, GpqError, UsageError
 from gpq.rpc.daemon_answers import DaemonInfo
 from gpq.rpc.job_answers import JobDetail, JobList, Submitted
-from gpq.rpc.requests import Info, Show, Shutdown, SpecMessage, Status, Submit, Wait
+from gpq.rpc.requests import Info, Show, SpecMessage, Status, Submit, Wait
 from gpq.store.sqlite import SqliteStore
 from tests.contract.test_sqlite_store import fill, mounted, needs_root
 from tests.daemon.daemons import CONFIG, Daemon, clear, daemon
@@ -99,11 +99,6 @@ def test_a_crash_logs_its_place_and_the_next_daemon_continues(served: Daemon) ->
     assert "_until_ending" in said, "the stack"
     served.start()
     assert [job.id for job in served.call(Status(["1"]), JobList).jobs] == [1]
-
-
-def test_shutdown_answers_and_ends_the_daemon(served: Daemon) -> None:
-    assert served.call(Shutdown(), DaemonInfo).pid == served.process.pid  # type: ignore[union-attr]
-    assert served.process.wait(60) == 0  # type: ignore[union-attr]
 
 
 @pytest.mark.parametrize(

@@ -1,1 +1,1 @@
-"""Which examples come next, in which micro-batches, and the proof that each was trained once."""
+"""Which examples come next, and in which micro-batches."""

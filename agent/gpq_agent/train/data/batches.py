@@ -125,19 +125,13 @@ def ordered(limits: Limits, seq: int, atomic_batch: int, accum_steps: int) -> Co
     return Configuration(seq, atomic, total // block - 1, total)
 
 
-@lru_cache(maxsize=64)
-def _share(total: int, replicas: int, rank: int, bound: int, most: int) -> Share:
-    """`share_of`, cached because the answer is almost always that of the previous step. Only read
-    its counts."""
-    return share_of(total, replicas, rank, bound, most)
-
-
 def split_evenly(count: int, parts: int) -> List[int]:
     """`parts` sizes that differ by at most one and add up to `count`. The empty ones come first."""
     size, larger_parts = divmod(count, parts)
     return [size] * (parts - larger_parts) + [size + 1] * larger_parts
 
 
+@lru_cache(maxsize=64)  # the answer is almost always that of the previous step. Only read it
 def share_of(total: int, replicas: int, rank: int, bound: int, most: int) -> Share:
     """How the `total` examples of a step are distributed, in micro-batches of at most `bound`.
 
@@ -195,7 +189,7 @@ def shape_step(
     total = len(examples)
     most = max(most, configuration.atomic_batch)
     bound = configuration.atomic_batch if configuration.accum_steps else most
-    share = _share(total, replicas, rank, bound, most)
+    share = share_of(total, replicas, rank, bound, most)
     counts, is_split, inverse = share.counts, False, 0.0
     if sample and total == configuration.total:
         is_split = replicas * len(counts) == 1 and total >= 2 * FEWEST

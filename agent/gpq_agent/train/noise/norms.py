@@ -1,7 +1,7 @@
 """Squared norms of gradients: of what they are taken, in which weights, and their sums since the
 last report."""
 
-from typing import Any, Dict, Iterable, Iterator, List, Optional, Sequence, Set, Tuple
+from typing import Any, Dict, Iterable, Iterator, List, Optional, Sequence, Tuple
 
 import torch
 import torch.distributed as dist
@@ -22,23 +22,6 @@ CHUNK = 1 << 24  # elements of gradients to weigh at once
 FIRST_STEP = 20  # of Adam. Before it, second moments are too young for weights
 # Of rms(sqrt v): a coordinate that rarely gets a gradient must not outweigh all others.
 FLOOR = 0.01
-
-
-class MeasuredParameters:
-    """The trained parameters of these optimizers."""
-
-    def __init__(self, optimizers: Sequence[Any]) -> None:
-        self.parameters: List[torch.nn.Parameter] = []
-        self.as_set: Set[torch.nn.Parameter] = set()
-        self._optimizers = list(optimizers)
-        self.find()
-
-    def find(self) -> None:
-        """The parameters trained now: some may have been frozen before, or added since."""
-        groups = [group for optimizer in self._optimizers for group in optimizer.param_groups]
-        items = [item for group in groups for item in group["params"]]
-        self.parameters[:] = [item for item in items if item.requires_grad]
-        self.as_set = set(self.parameters)
 
 
 class NormSums:

@@ -9,7 +9,6 @@ import torch
 from gpq_agent.train.internals import foreach_mul_
 from gpq_agent.train.noise.noise_scale import NoiseScale
 from gpq_agent.train.noise.norms import (
-    MeasuredParameters,
     NormSums,
     Preconditioner,
     chunks,
@@ -57,8 +56,9 @@ class GradientProbe:
         # gpq reduces the gradients of a model instead of DDP, whose buckets show the norms.
         self.is_blind = False
         self._replicas = replicas
-        self._measured = MeasuredParameters(optimizers)
-        parameters = self._measured.parameters
+        self._optimizers = list(optimizers)
+        self._find_parameters()
+        parameters = self._parameters
         device = parameters[0].device if parameters else torch.device("cpu")
         self._clock = StepClock(device)
         self._adam: Optional[Preconditioner] = None
@@ -73,6 +73,13 @@ class GradientProbe:
         self._pass_weights: List[float] = []
         self._step = SampledStep()
         self.is_sampled = False
+
+    def _find_parameters(self) -> None:
+        """Those trained now: some may have been frozen before, or added since."""
+        groups = [group for optimizer in self._optimizers for group in optimizer.param_groups]
+        items: List[torch.nn.Parameter] = [item for group in groups for item in group["params"]]
+        self._parameters = [item for item in items if item.requires_grad]
+        self._parameter_set = set(self._parameters)
 
     def arm(self, *, sampled: bool, micro_batches: int, examples: int, inverse: float) -> None:
         """Called before the first forward pass of an optimizer step of `examples`.
@@ -98,11 +105,11 @@ class GradientProbe:
         if not self.is_sampled:
             return
         start = perf_counter()
-        self._measured.find()
+        self._find_parameters()
         if self._replicas > 1:
             # Added here, where replicas cannot differ, so that all of them combine the same sums.
             self._sums.open(self._step.batch, self._step.gradients)
-        slots = len(self._measured.parameters) + 1
+        slots = len(self._parameters) + 1
         if self._slots.shape[-1] < slots:
             self._slots = self._sums.zeros(3, slots)
         self._slots.zero_()
@@ -150,8 +157,8 @@ class GradientProbe:
         if place in self._bucket_slots:
             self.switch_off("a step has more than one backward pass")
             return None
-        if not self._measured.as_set.issuperset(bucket.parameters()):
-            if self._measured.as_set.isdisjoint(bucket.parameters()):
+        if not self._parameter_set.issuperset(bucket.parameters()):
+            if self._parameter_set.isdisjoint(bucket.parameters()):
                 return None
             self.switch_off("the optimizer has only some of the parameters of a model")
             return None
@@ -179,13 +186,13 @@ class GradientProbe:
     def pass_ended(self, weight: float, *, touched: Any) -> None:
         """A pass of a step in micro-batches left its gradients in `p.grad`, not weighed yet. They
         belong to the parameters `touched`."""
-        if not self.is_sampled or self._replicas > 1 or self._measured.as_set.isdisjoint(touched):
+        if not self.is_sampled or self._replicas > 1 or self._parameter_set.isdisjoint(touched):
             return
         if len(self._pass_norms) == self._step.micro_batches:
             self.switch_off("a step has more than one backward pass")
             return
         start = perf_counter()
-        for parameter in self._measured.parameters:
+        for parameter in self._parameters:
             gradient = parameter.grad
             if gradient is None or gradient.is_sparse or not gradient.is_floating_point():
                 self.switch_off("some parameters have no gradient, a sparse one or a complex one")
@@ -217,7 +224,7 @@ class GradientProbe:
     def _norm(self, *, total: bool) -> torch.Tensor:
         result = self._sums.zeros()
         weigh = not total and not self._pass_norms  # the sum of the weights is needed only once
-        parameters = [item for item in self._measured.parameters if item.grad is not None]
+        parameters = [item for item in self._parameters if item.grad is not None]
         for index, chunk in enumerate(chunks(parameters)):
             gradients = [item.grad.detach() for item in chunk if item.grad is not None]
             if self._adam is None:
