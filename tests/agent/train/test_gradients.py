@@ -93,14 +93,15 @@ def wrapped(mode: str, net: Net) -> nn.Module:
 ALLOWED = {"two-losses": {"two-passes"}}
 
 
-def worst_error(rank: int, replicas: int, mode: str, batch: int, local: int, fixed: bool) -> float:
-    """Largest relative error of the step gradients in one epoch with constant weights.
+def worst_error(rank: int, replicas: int, mode: str, batch: int, local: int, fixed: bool, folder: str) -> float:
+    """Largest relative error of the step gradients in one epoch with constant weights. There is a trial in it.
 
     Two backward passes in a body cost one step in micro-batches, then gpq keeps the others in one piece.
     """
     gc.collect()  # do not take leftovers of the previous job for this one's
     skip = mode == "unused"
-    job = Job(Environment(rank=rank, replicas=replicas, launched=True), torch.device("cpu"), 0, {})
+    environment = Environment(rank=rank, replicas=replicas, launched=True, run_dir=folder)
+    job = Job(environment, torch.device("cpu"), 0, {})
     loader = job.loader(data(), batch_size=batch, max_local_batch=local, fixed_batch=fixed)
     net = Net(skip=skip)
     if mode == "compiled":
@@ -174,7 +175,7 @@ def replica(rank: int, replicas: int, port: int, folder: str) -> None:
     dist.init_process_group("gloo", rank=rank, world_size=replicas)
     errors = {
         f"{mode} {batch}/{local} {'fixed' if fixed else 'adaptive'}": worst_error(
-            rank, replicas, mode, batch, local, fixed
+            rank, replicas, mode, batch, local, fixed, folder
         )
         for mode, batch, local, fixed in CASES
     }

@@ -70,7 +70,7 @@ class Trial:
         self.is_over = self._is_decided = False
         self._passes = 0  # backward calls in the current batch
         self._sketch = Sketcher()
-        self._projections = torch.zeros(0)  # of the gradients of the current batch
+        self._projections = torch.zeros(())  # of the gradients of the current batch
         self._size = 0.0  # the largest norm of the gradient of a batch
         self._epsilon = TENSOR_FLOAT  # of the coarsest type
         self._earlier: List[Tuple[torch.nn.Parameter, Any]] = []  # gradients before a batch
@@ -160,7 +160,7 @@ class Trial:
 
     def _fetch(self, indices: List[int], batches: Batches) -> Tuple[List[Any], bool]:
         """The batches, and whether they are the same examples in any case."""
-        options = reading_options(self._options)
+        options = {**reading_options(self._options), "timeout": 0}
         dealer = Dealer(self._options.get("collate_fn"), batches)
         generator = torch.Generator()  # the loader draws from no other
         data: Any = DataLoader(

@@ -1,5 +1,5 @@
-"""Only under `gpq check`: runs in the ordered shape, records each step, and writes no file of the
-user.
+"""Under `gpq check`: runs in the ordered shape, records each step, and writes no file of the user.
 
-Nothing below imports it. `init` hands its recorder down.
+Nothing below imports it. `init` hands its recorder down, and the loader's trial uses what makes
+bodies repeatable.
 """

@@ -35,6 +35,8 @@ class Undo(internals.TorchDispatchMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         schema = internals.schema_of(func)
+        if schema is None:  # an operator of other operators, which are seen themselves
+            return func(*args, **kwargs)
         for place, argument in enumerate(schema.arguments):
             alias = argument.alias_info
             if alias is not None and alias.is_write:
