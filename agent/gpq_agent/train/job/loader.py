@@ -29,7 +29,8 @@ class Loader:
     """Iterating yields the micro-batches of the rest of an epoch.
 
     counted: how many examples of the current micro-batch count. It is the length of the batch, or 0
-    if the batch only keeps this replica in step with the others at the end of an epoch.
+    if the batch only keeps this replica in step with the others at the end of an epoch, or is part
+    of a trial.
 
     `len(loader)` is `steps_per_epoch`.
     """
@@ -138,9 +139,8 @@ class Loader:
                     if is_used and micro.last:
                         loop.end_step(applied=loop.applied)
             if is_begun and not self._trial.is_over and self._trial.is_due():
-                for micro, batch in self._trial.micros():
-                    self.counted = len(micro.indices)
-                    yield batch
+                self.counted = 0
+                yield from self._trial.batches()
             step = loop.next_step()
 
     def _seek(self, loop: TrainingLoop, epoch: Optional[int]) -> None:

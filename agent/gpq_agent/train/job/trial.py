@@ -2,7 +2,7 @@
 
 A mean over the examples of a batch comes out the same. A mean over a varying number of targets does
 not, nor does anything else that needs the batch as a whole. The body of the loop runs as usual, but
-without a step, and tensors that it changes in place are restored.
+without a step. Tensors that it changes in place are restored.
 """
 
 import contextlib
@@ -28,6 +28,10 @@ PARTS = 3  # batches of the second way at least
 # the norm. Right losses came to 0.7 of that in half precision, and else to 1e-6 of the norm.
 # TensorFloat-32 shows in no type, so no type counts as more precise.
 COARSE, TENSOR_FLOAT = 2.0, 2.0**-10
+UNTRIED = (
+    "gpq cannot read examples to look at the loss, and training continues ({}: {}). gpq check "
+    "shows whether micro-batches and several GPUs train the same"
+)
 
 Batches = List[List[int]]  # places of examples in the trial
 
@@ -88,8 +92,8 @@ class Trial:
         is_allowed = is_in_pieces and engine.shape.may_cut and not is_compiled()
         return is_allowed and bool(self._indices())
 
-    def micros(self) -> Iterator[Tuple[Micro, Any]]:
-        """What the loop gets, and the batches. Collective. Reports what comes out."""
+    def batches(self) -> Iterator[Any]:
+        """What the loop gets. Collective. Reports what comes out."""
         self.is_over = True
         engine = self._engine
         engine.shape.agree()  # on what the step before showed
@@ -102,10 +106,8 @@ class Trial:
         for way in ways:
             total, weight = torch.zeros(()), 0.0
             for places, batch in zip(way, waiting):
-                own = [indices[place] for place in places]
-                micro = Micro(0, False, True, 1.0, own, own)
-                with self._without_trace(keyed, micro, places):
-                    yield micro, batch
+                with self._without_trace(keyed, places):
+                    yield batch
                 total, weight = total + self.weight * self._projections, weight + self.weight
                 self._is_decided &= self._passes == 1
             means.append(total / weight)
@@ -170,12 +172,16 @@ class Trial:
             generator=generator,
             **options,
         )
-        with seeded(0):
-            result: Tuple[List[Any], bool] = next(iter(data))
+        try:
+            with seeded(0):
+                result: Tuple[List[Any], bool] = next(iter(data))
+        except Exception as error:
+            self._engine.runtime.notice(UNTRIED.format(type(error).__name__, error))
+            return [], False
         return result
 
     @contextlib.contextmanager
-    def _without_trace(self, keyed: Keyed, micro: Micro, places: List[int]) -> Iterator[None]:
+    def _without_trace(self, keyed: Keyed, places: List[int]) -> Iterator[None]:
         """Around a body of the loop."""
         loop = self._engine.training_loop()
         self.weight, self._passes, self._earlier = float(len(places)), 0, []
@@ -183,7 +189,7 @@ class Trial:
         undo, left_early = Undo(), True
         try:
             with undo:
-                loop.begin_trial(self, micro)
+                loop.begin_trial(self, Micro(0, False, True, 1.0, places, places))
                 yield
             left_early = False
         finally:

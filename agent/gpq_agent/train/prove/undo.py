@@ -1,5 +1,4 @@
-"""Restores what a loop body changes in place, for bodies that must leave no trace, and sees how
-precisely it computes."""
+"""For loop bodies that must leave no trace: restores the tensors that they change in place."""
 
 from typing import Any, Dict, Iterator, Set, Tuple
 
@@ -20,7 +19,7 @@ class Undo(internals.TorchDispatchMode):
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.epsilon = 0.0
-        self._own: Set[int] = set()  # numbers of the storages that were made inside
+        self._own: Set[int] = set()  # addresses of the storages that were made inside
         # A tensor over each storage that was written to, and its bytes before that.
         self._kept: Dict[int, Tuple[torch.Tensor, torch.Tensor]] = {}
 
@@ -30,7 +29,7 @@ class Undo(internals.TorchDispatchMode):
             tensor.copy_(content)
 
     def has_restored(self, tensor: torch.Tensor) -> bool:
-        return _number(tensor) in self._kept
+        return _address(tensor) in self._kept
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
@@ -50,11 +49,11 @@ class Undo(internals.TorchDispatchMode):
                 if tensor.is_floating_point():
                     self.epsilon = max(self.epsilon, torch.finfo(tensor.dtype).eps)
                 if output.alias_info is None:
-                    self._own.add(_number(tensor))
+                    self._own.add(_address(tensor))
         return result
 
     def _keep(self, tensor: torch.Tensor) -> None:
-        number = _number(tensor)
+        number = _address(tensor)
         if number not in self._own and number not in self._kept:
             whole = torch.empty(0, dtype=torch.uint8, device=tensor.device)
             whole.set_(tensor.untyped_storage())
@@ -68,5 +67,5 @@ def _tensors(value: Any) -> Iterator[torch.Tensor]:
             yield item
 
 
-def _number(tensor: torch.Tensor) -> int:
-    return int(tensor.untyped_storage()._cdata)
+def _address(tensor: torch.Tensor) -> int:
+    return tensor.untyped_storage().data_ptr()
