@@ -24,10 +24,17 @@ from gpq_agent.train.runtime.agreement import Proposal
 from gpq_agent.train.runtime.environment import Environment
 from gpq_agent.train.runtime.shutdown import STOP_ORDERED, end_at_once
 
-from .conditions import Conditions
-from .determinism import EpochIndexSampler, SeededData, arranged, still
-from .full_precision import HALF
+from .determinism import (
+    Dropout,
+    EpochIndexSampler,
+    SeededData,
+    arranged,
+    plain_attention,
+    still,
+)
+from .full_precision import HALF, FullPrecision
 from .job_state import JobState
+from .keyed import Keyed
 from .sketch import MOST, Fingerprint
 
 if TYPE_CHECKING:
@@ -73,7 +80,11 @@ class Recorder:
         self._suspicions: Set[str] = set()
         self._step = StepRecord()
         self._state = JobState(is_lead=environment.rank == 0)
-        self._conditions = Conditions(order)
+        # Luck and low precision are removed: random numbers belong to examples, and attention and
+        # matrix products are exact if possible.
+        self._keyed, self._dropout = Keyed(), Dropout()
+        self._precision = FullPrecision(order.exact)
+        plain_attention()
         register_optimizer_step_pre_hook(self._before_step)
         register_optimizer_step_post_hook(self._after_step)
         if order.lifeline >= 0:
@@ -109,16 +120,18 @@ class Recorder:
             self._step.indices = []  # a step that starts again keeps nothing of its first start
         self._micro = micro
         rows = arranged(micro.indices, self.order.reverse, self.order.rotate)
-        self._conditions.begin_batch(step.epoch, step.start, rows)
+        self._precision.renew()  # a script may set it in any line
+        self._dropout.off = is_compiled()
+        self._keyed.begin(step.epoch, step.start, rows)
 
     def taken_back(self) -> None:
         """The script only looked at the current micro-batch, or the step is repeated."""
-        self._conditions.end_batch()
+        self._keyed.end()
         self._micro = None
 
     def left(self, micro: Micro) -> None:
         step = self._step
-        step.is_random = self._conditions.end_batch() or step.is_random
+        step.is_random = self._keyed.end() or step.is_random
         step.indices += micro.indices
         self._micro = None
         if micro.last:
@@ -147,7 +160,7 @@ class Recorder:
 
     def boundary(self, engine: "Engine") -> None:
         """Between two steps. Does not return once all are done."""
-        self._conditions.renew()
+        self._precision.renew()
         if engine.shape.data is None and self._state.optimizers:
             self._count += 1  # a loop of the script's own, which asks once per step
         self._write_step(engine)
@@ -213,7 +226,7 @@ class Recorder:
         recurrent = [still(model) for model in models]
         half = any(item.dtype in HALF for model in models for item in model.parameters())
         if half:
-            self._conditions.give_up_precision()
+            self._precision.give_up()
         facts = dict(
             self._facts,
             loader=engine.shape.data is not None,
@@ -231,7 +244,7 @@ class Recorder:
             data = data[os.write(self._descriptor, data) :]
 
     def _end(self, engine: "Engine") -> NoReturn:
-        self._write({"end": self._count, "epsilon": self._conditions.epsilon})
+        self._write({"end": self._count, "epsilon": self._precision.epsilon})
         engine.runtime.pulse.phase("ended")
         end_at_once(0)
 
