@@ -2,18 +2,22 @@
 next attempt."""
 
 import time
-from typing import Any, Dict, List, Optional, Sequence
+from typing import Any, Callable, Dict, List, Optional, Sequence
 
 import torch
+import torch.distributed as dist
 
-from gpq_agent.train.checkpoints.choice import choose_state
 from gpq_agent.train.checkpoints.state_parts import unwrap
+from gpq_agent.train.checkpoints.store import CheckpointStore
 from gpq_agent.train.engine.engine import Engine
 from gpq_agent.train.engine.setup import Training
 from gpq_agent.train.errors import GpqTrainError
 from gpq_agent.train.job.training_data import TrainingData
 from gpq_agent.train.optim.progress import ScheduleClock
 from gpq_agent.train.optim.step_gate import inner_optimizers
+from gpq_agent.train.runtime.agreement import broadcast_value
+from gpq_agent.train.runtime.environment import Environment
+from gpq_agent.train.runtime.process_group import finish
 
 
 class Resumption:
@@ -26,7 +30,7 @@ class Resumption:
         begin = time.perf_counter()
         runtime = engine.runtime
         # Until it is restored.
-        self._state: Optional[Dict[str, Any]] = choose_state(
+        self._state: Optional[Dict[str, Any]] = _choose_state(
             engine.checkpointer.store, runtime.group, runtime.environment, engine.runtime.notice
         )
         if self._state is not None:
@@ -167,3 +171,32 @@ class InnerOptimizer:
 def _parameters(optimizers: Sequence[Any]) -> List[torch.nn.Parameter]:
     groups = [group for optimizer in optimizers for group in optimizer.param_groups]
     return [item for group in groups for item in group["params"]]
+
+
+def _choose_state(
+    store: Optional[CheckpointStore],
+    group: Optional[dist.ProcessGroup],
+    environment: Environment,
+    notice: Callable[[str], None],
+) -> Optional[Dict[str, Any]]:
+    """The newest whole checkpoint that rank 0 can see, the same on every replica, or None. Every
+    replica maps its file, so none holds a checkpoint in memory. Collective. Raises GpqTrainError if
+    a server lacks it: gpq starts an attempt once all of its servers have it."""
+    if store is None:
+        return None
+    name = (store.newest(notice) or "") if environment.rank == 0 else ""
+    if group is None:
+        return store.read(name) if name else None
+    name, manifest = broadcast_value([name, store.manifest(name) if name else {}], group)
+    if not name:
+        return None
+    # The manifest has the digest, because another server may have a checkpoint of the same step
+    # from another attempt.
+    has_file = torch.tensor([int(store.manifest(name) == manifest)])
+    finish(dist.all_reduce(has_file, dist.ReduceOp.MIN, group=group, async_op=True))
+    if not has_file:
+        raise GpqTrainError(
+            "a server of the job lacks the checkpoint {} that rank 0 resumes from".format(name),
+            "submit the job to gpq, which copies checkpoints, or share their folder",
+        )
+    return store.read(name)
