@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 import torch
 import torch.distributed as dist
-from gpq_agent.train.checkpoints import choice
 from gpq_agent.train.checkpoints import state_parts as restore
 from gpq_agent.train.checkpoints import store as store_module
 from gpq_agent.train.checkpoints.script_checkpoints import ScriptCheckpoints
 from gpq_agent.train.checkpoints.state_parts import Parts
 from gpq_agent.train.checkpoints.store import LARGE, CheckpointStore, DigestedFile, MemoryRecord, digest, stamp
 from gpq_agent.train.errors import GpqTrainError
+from gpq_agent.train.job.resumption import choose_state
 from gpq_agent.train.runtime.environment import Environment
 
 from tests.agent.harm import HARM
@@ -250,7 +250,7 @@ def choose(rank: int, port: int, folder: Path) -> None:
     store = CheckpointStore(str(folder / ("other" if rank else "first")))
     environment = Environment(rank=rank, local_rank=max(rank - 1, 0), replicas=3, launched=True)
     with pytest.raises(GpqTrainError, match="a server of the job lacks the checkpoint step-000000000001"):
-        choice.choose_state(store, dist.group.WORLD, environment, lambda line: None)
+        choose_state(store, dist.group.WORLD, environment, lambda line: None)
     dist.destroy_process_group()
 
 

@@ -30,7 +30,7 @@ class Resumption:
         begin = time.perf_counter()
         runtime = engine.runtime
         # Until it is restored.
-        self._state: Optional[Dict[str, Any]] = _choose_state(
+        self._state: Optional[Dict[str, Any]] = choose_state(
             engine.checkpointer.store, runtime.group, runtime.environment, engine.runtime.notice
         )
         if self._state is not None:
@@ -173,7 +173,7 @@ def _parameters(optimizers: Sequence[Any]) -> List[torch.nn.Parameter]:
     return [item for group in groups for item in group["params"]]
 
 
-def _choose_state(
+def choose_state(
     store: Optional[CheckpointStore],
     group: Optional[dist.ProcessGroup],
     environment: Environment,
