@@ -97,9 +97,9 @@ class Trial:
         self.is_over = True
         engine = self._engine
         engine.shape.agree()  # on what the step before showed
-        if not engine.shape.may_cut:
+        indices = self._indices() if engine.shape.may_cut else []
+        if not indices:
             return
-        indices = self._indices()
         ways = dealings(len(indices), engine.shape.configuration[0])
         batches, self._is_decided = self._fetch(indices, [*ways[0], *ways[1]])
         keyed, means, waiting = Keyed(), [], iter(batches)
