@@ -57,7 +57,6 @@ class Attempt:
         number: int,
         replicas: int,
         control: wire.Control | None,
-        shared_disk: bool,
         brake: int | None,
     ) -> None:
         self.job = job
@@ -76,13 +75,13 @@ class Attempt:
         for rank in range(replicas):
             environment = {
                 wire.ENV_RUN_DIR: str(self.run_dir),
-                wire.ENV_CHECKPOINT_DIR: str(job.checkpoints if shared_disk or not rank else job.folder / str(rank)),
+                wire.ENV_CHECKPOINT_DIR: str(job.checkpoints),
                 wire.ENV_ATTEMPT: str(number),
                 "GPQ_REPORT_SECONDS": "0.5",
             }
             if replicas > 1:
                 environment.update(
-                    RANK=str(rank), WORLD_SIZE=str(replicas), LOCAL_RANK=str(rank if shared_disk else 0),
+                    RANK=str(rank), WORLD_SIZE=str(replicas), LOCAL_RANK=str(rank),
                     MASTER_ADDR="127.0.0.1", MASTER_PORT=port,
                 )  # fmt: skip
             process = FORKSERVER.Process(target=run_replica, args=(environment, job.text))
@@ -156,14 +155,11 @@ class TrainingJob:
         replicas: int,
         control: wire.Control | None = None,
         *,
-        shared_disk: bool = True,
         brake: int | None = None,
     ) -> Attempt:
-        """Without a shared disk every replica is on a server of its own, with its own checkpoint directory.
-
-        `brake`: after this many micro-batches the replica is slow, so that a busy machine can still stop it in time.
-        """
-        attempt = Attempt(self, len(self.attempts) + 1, replicas, control, shared_disk, brake)
+        """`brake`: after this many micro-batches the replica is slow, so that a busy machine can still stop it in
+        time."""
+        attempt = Attempt(self, len(self.attempts) + 1, replicas, control, brake)
         self.attempts.append(attempt)
         return attempt
 

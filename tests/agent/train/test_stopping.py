@@ -97,19 +97,6 @@ def test_a_killed_attempt_resumes_from_its_last_checkpoint_and_the_end_is_saved(
     assert job.run(replicas=2).micros() == []
 
 
-def test_without_a_shared_disk_the_checkpoint_reaches_every_replica(training: Training) -> None:
-    settings = {"fixed": True, "optimizer": "adamw", "epochs": 2}
-    undisturbed = training(**settings)
-    undisturbed.run(replicas=1)
-    job = training(pace=0.01, **settings)
-    for _ in range(2):
-        attempt = job.start(replicas=2, shared_disk=False, brake=5).after_micros(5)
-        assert attempt.stop() == [0, 0]
-    assert job.start(replicas=3, shared_disk=False).wait() == [0, 0, 0]
-    assert complete(job)
-    assert job.losses() == pytest.approx(undisturbed.losses(), rel=1e-4)
-
-
 @pytest.mark.parametrize("optimizer", ["sgd", "adamw"])
 def test_the_optimizers_moments_and_the_schedule_survive_unchanged(training: Training, optimizer: str) -> None:
     settings = {"fixed": True, "optimizer": optimizer, "epochs": 2}
