@@ -2,12 +2,13 @@
 
 A mean over the examples of a batch comes out the same. A mean over a varying number of targets does
 not, nor does anything else that needs the batch as a whole. The body of the loop runs as usual, but
-without a step. Tensors that it changes in place are restored.
+without a step. Tensors that it changes in place and variables of the loop are restored.
 """
 
 import contextlib
 import copy
 import math
+import sys
 from typing import Any, Dict, Iterator, List, Tuple
 
 import torch
@@ -20,7 +21,7 @@ from gpq_agent.train.internals import is_compiled
 from gpq_agent.train.prove.determinism import seeded
 from gpq_agent.train.prove.keyed import Keyed
 from gpq_agent.train.prove.sketch import COUNT, Sketcher
-from gpq_agent.train.prove.undo import Undo
+from gpq_agent.train.prove.undo import Undo, Variables
 
 FEW = 8  # examples that a trial has at least
 PARTS = 3  # batches of the second way at least
@@ -103,6 +104,7 @@ class Trial:
         ways = dealings(len(indices), engine.shape.configuration[0])
         batches, self._is_decided = self._fetch(indices, [*ways[0], *ways[1]])
         keyed, means, waiting = Keyed(), [], iter(batches)
+        variables = Variables(sys._getframe(2))  # of the loop: the loader is between it and this
         for way in ways:
             total, weight = torch.zeros(()), 0.0
             for places, batch in zip(way, waiting):
@@ -111,6 +113,7 @@ class Trial:
                 total, weight = total + self.weight * self._projections, weight + self.weight
                 self._is_decided &= self._passes == 1
             means.append(total / weight)
+        variables.restore()
         if self._is_decided and self._differ(*means):
             engine.lose("mean")
         engine.shape.agree()

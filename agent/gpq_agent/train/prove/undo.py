@@ -1,6 +1,8 @@
-"""For loop bodies that must leave no trace: restores the tensors that they change in place."""
+"""For loop bodies that must leave no trace: restores the tensors and variables that they change."""
 
-from typing import Any, Dict, Iterator, Set, Tuple
+import ctypes
+import inspect
+from typing import Any, Dict, Iterator, List, Set, Tuple
 
 import torch
 
@@ -58,6 +60,25 @@ class Undo(internals.TorchDispatchMode):
             whole = torch.empty(0, dtype=torch.uint8, device=tensor.device)
             whole.set_(tensor.untyped_storage())
             self._kept[number] = whole, whole.to("cpu", copy=True)
+
+
+class Variables:
+    """Of the function that runs a loop, and of generators between it and the loader. `restore`
+    gives them the values that they have now. What is in an object or a list stays."""
+
+    def __init__(self, frame: Any) -> None:
+        """`frame`: of the function that asks the loader for a batch."""
+        self._values: List[Tuple[Any, Dict[str, Any]]] = []
+        while frame is not None:
+            self._values.append((frame, dict(frame.f_locals)))
+            is_generator = frame.f_code.co_flags & inspect.CO_GENERATOR
+            frame = frame.f_back if is_generator else None
+
+    def restore(self) -> None:
+        for frame, values in self._values:
+            frame.f_locals.update(values)
+            # Before Python 3.13 these are a copy.
+            ctypes.pythonapi.PyFrame_LocalsToFast(ctypes.py_object(frame), ctypes.c_int(0))
 
 
 def _tensors(value: Any) -> Iterator[torch.Tensor]:
