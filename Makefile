@@ -163,7 +163,7 @@ bench-exactness: $(VENV)/.dev  ## examples and losses over ten forced resizes
 	$(BIN)/python benchmarks/exactness.py
 	$(BIN)/python benchmarks/exactness.py --walk
 
-bench-full-training: $(VENV)/.train  ## trainings to their end with a batch that grows, next to plain PyTorch, 15 minutes: make bench-full-training ARGS="--jobs 2"
+bench-full-training: $(VENV)/.train  ## trainings to their end with a batch that grows, next to plain PyTorch: make bench-full-training ARGS="--jobs 2"
 	$(BIN)/python benchmarks/full_training.py $(ARGS)
 
 bench-noise: $(VENV)/.dev  ## the noise scale against exact per-sample statistics
