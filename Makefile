@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 export OMP_NUM_THREADS ?= 1
 export OPENBLAS_NUM_THREADS ?= 1
 
-.PHONY: help docs words stop-table demo demo-policies pictures test test-long test-interpreters bars prove lint check format bench bench-fit bench-cli bench-round bench-solver bench-policy bench-overhead bench-instructions bench-calls bench-daemon bench-exactness bench-noise bench-crowd bench-beside bench-files bench-real bench-resize gpu-check chaos chaos-daemon compare-recovery dst habits planted completions clean
+.PHONY: help docs words stop-table demo demo-policies pictures test test-long test-interpreters bars prove lint check format bench bench-fit bench-cli bench-round bench-solver bench-policy bench-overhead bench-instructions bench-calls bench-daemon bench-exactness bench-full-training bench-noise bench-crowd bench-beside bench-files bench-real bench-resize gpu-check chaos chaos-daemon compare-recovery dst habits planted completions clean
 
 help:            ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -162,6 +162,9 @@ bench-calls: $(VENV)/.dev  ## calls of gpq's functions in a steady step: make be
 bench-exactness: $(VENV)/.dev  ## examples and losses over ten forced resizes
 	$(BIN)/python benchmarks/exactness.py
 	$(BIN)/python benchmarks/exactness.py --walk
+
+bench-full-training: $(VENV)/.train  ## trainings to their end with a batch that grows, next to plain PyTorch: make bench-full-training ARGS="--jobs 2"
+	$(BIN)/python benchmarks/full_training.py $(ARGS)
 
 bench-noise: $(VENV)/.dev  ## the noise scale against exact per-sample statistics
 	$(BIN)/python benchmarks/noise_scale.py
