@@ -222,6 +222,8 @@ def test_a_lock_outlives_agent_and_shim_and_not_the_job(
     node = start_agent(agent, driver, "nvml")
     key = node.start(1, ["sleep", "600"], devices=[A])
     pid = node.wait_for(key, "running")["pid"]
+    # Until the shim lets it begin, it ends with the shim.
+    wait_until(lambda: Path(f"/proc/{pid}/comm").read_text() == "sleep\n", "the job's program")
     record = wire.read_json(str(node.folder(key) / wire.SHIM))
     assert record is not None
     assert "job 1, since" in of(folder).holder(A)
