@@ -40,12 +40,6 @@ HABITS: Dict[str, Entry] = {
         "the loop body has more than one backward pass (as in a GAN or SAM)",
         "add up the losses, and call backward() once",
     ),
-    "mean": Entry(
-        (ACCUMULATE, SPLIT, RESIZE),
-        "the gradient of a batch is not the mean over its examples, as with a mean over tokens, a "
-        "mask, class weights or pairs, or a sum that nothing divides",
-        "call job.weigh(tokens) before backward(), or use a mean over examples",
-    ),
     "part-error": Entry(
         IN_PIECES,
         "the loop fails on a micro-batch ({}), which has few examples and usually zero gradients",
@@ -112,6 +106,12 @@ HABITS: Dict[str, Entry] = {
         "whole epoch after a restart",
         "use a loop: for batch in loader",
         SUSPECTED,
+    ),
+    "mean": Entry(
+        (ACCUMULATE, SPLIT, RESIZE),
+        "the gradient of a batch is not the mean over its examples, as with a mean over tokens, a "
+        "mask, class weights or pairs, or a sum that nothing divides",
+        "call job.weigh(tokens) before backward(), or use a mean over examples",
     ),
     "batch-norm": Entry(
         (ACCUMULATE, SPLIT, RESIZE),
