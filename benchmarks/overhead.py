@@ -114,7 +114,7 @@ def adaptive(
     turns = 0
     for _ in job.epochs(EPOCHS):
         for text, following in loader:
-            turns += 1
+            turns += loader.counted > 0  # a trial's batches make no step
             loss = example.loss_of(model, text, following)
             loss.backward()
             if clip == "job":
@@ -124,7 +124,7 @@ def adaptive(
             optimizer.step()
             optimizer.zero_grad()
             scheduler.step()
-            if turns % micro == 0:
+            if loader.counted and turns % micro == 0:
                 assert job.at_step, "another number of micro-batches than the plain loop has"
                 yield
 
