@@ -13,7 +13,7 @@ import functools
 import weakref
 from itertools import chain
 from operator import attrgetter, is_, itemgetter
-from typing import Any, Callable, Dict, List, Optional, Sequence
+from typing import Any, Callable, List, Optional, Sequence
 
 import torch
 
@@ -22,20 +22,20 @@ from gpq_agent.train.errors import GpqTrainError
 from gpq_agent.train.internals import (
     base_of,
     foreach_add_,
-    foreach_mul,
     foreach_mul_,
     foreach_zero_,
 )
 from gpq_agent.train.noise.probe import GradientProbe
 from gpq_agent.train.runtime.agreement import Agreement
 
-from .ddp_buckets import Parameter
+from .ddp_buckets import Parameter, Share
 from .reducer import Marks, Reducer, is_marked, mark
 
 NOT_IN_ALL = "job.weigh() was called in only some micro-batches of a step"
 
 _parameters_of = itemgetter("params")
 _grad: Callable[[Any], torch.Tensor] = attrgetter("grad")
+_has_history = attrgetter("requires_grad")  # of a gradient: after a call with create_graph
 
 
 class Accumulator:
@@ -50,7 +50,6 @@ class Accumulator:
         probe: GradientProbe,
         reducer: Optional[Reducer],
     ) -> None:
-        self.weight = 1.0  # the factor on the next results of this micro-batch
         self.passes = 0  # backward calls in this micro-batch
         self.repeats = False  # did two calls of one micro-batch ever reach the parameters?
         self.last = True  # the place of the current micro-batch in its step
@@ -69,7 +68,7 @@ class Accumulator:
         self._marks: Marks = {}  # before the current call, if it matters
         self._probe = probe
         self._reducer = reducer  # None for one replica
-        self._sums: Dict[Parameter, torch.Tensor] = {}  # of the step, weighted
+        self._share = Share() if reducer is None else reducer.share
 
     def parameters(self) -> List[Parameter]:
         """The current parameters of the optimizers, in any module, trained from any time on. Each
@@ -93,13 +92,13 @@ class Accumulator:
         self.passes = 0
         self._is_reached = False
         reducer = self._reducer
-        if self._is_plain and not micro.in_pieces and micro.weight == self.weight:
+        if self._is_plain and not micro.in_pieces and micro.weight == self._share.weight:
             if reducer is not None:
                 reducer.enter_again()
             return  # like the step before: it left nothing behind
         self._accumulates = micro.place > 0 or not micro.last
         self._is_plain = not micro.in_pieces
-        self.weight, self.last = micro.weight, micro.last
+        self._share.weight, self.last = micro.weight, micro.last
         if micro.place == 0 and self._has_begun:
             self._end_step()
         if reducer is not None:
@@ -108,27 +107,28 @@ class Accumulator:
     def weigh(self, weight: float) -> None:
         """Set another weight, before the backward call. In every step on every replica, or
         never."""
-        self.weight = weight
+        self._share.weight = weight
         self._is_plain = False
 
     def scale(self, factor: float) -> None:
         """Multiply what is accumulated so far."""
         self._probe.scaled(factor)
-        if self._sums:
-            foreach_mul_(list(self._sums.values()), factor)
+        if self._share.sums:
+            self._share.unit *= factor
 
     def leave(self, *, drop: bool) -> None:
         """The script is done with it. `drop`: the step will not happen, so forget its sums."""
         self._open = False
         if self._is_plain:
             return
+        self._share.weight = 1.0
         if (self.last or drop) and self._has_begun:
             self._end_step()
         if self._reducer is not None:
             self._reducer.leave()
 
     def _end_step(self) -> None:
-        self._sums.clear()
+        self._share.clear()
         self._has_begun = False
 
     # -- around a backward call ------------------------------------------------------------------
@@ -140,7 +140,7 @@ class Accumulator:
         self.passes += 1
         self._current = parameters = self.parameters()
         if self.passes == 1:
-            self._probe.weights += self.weight
+            self._probe.weights += self._share.weight
         else:
             self._may_repeat = True
         self._hides = self._accumulates and not (self.last and self._is_reached)
@@ -152,7 +152,7 @@ class Accumulator:
         if self._reducer is not None:
             # With several optimizers or several calls, this call may reach only some parameters.
             partial = self.passes > 1 or len(self._optimizers) > 1
-            self._reducer.backward_begins(parameters, self._sums, self.weight, partial)
+            self._reducer.backward_begins(parameters, partial)
 
     def backward_ends(self) -> None:
         """The call has run, and gradients are in `p.grad`."""
@@ -168,9 +168,9 @@ class Accumulator:
         if not self.last:
             self._stash(reached)
         elif self._reducer is not None:
-            self._reducer.backward_ends(self._sums if reached else {})
+            self._reducer.backward_ends(with_sums=bool(reached))
             if reached:
-                self._sums.clear()
+                self._share.clear()
         elif self._hides and reached:
             self._restore(reached)
 
@@ -184,7 +184,8 @@ class Accumulator:
             for item in parameters:
                 if item.grad is not None:
                     kept = item.grad.detach()
-                    self._sums[item] = kept if base_of(item.grad) is None else kept.clone()
+                    is_view = base_of(item.grad) is not None
+                    self._share.sums[id(item)] = kept.clone() if is_view else kept
         for item in parameters:
             item.grad = None
 
@@ -193,33 +194,55 @@ class Accumulator:
         self._has_begun = True
         if not parameters:
             return
-        self._add(parameters)
-        with torch.no_grad():
-            foreach_zero_(list(map(_grad, parameters)))
+        share, gradients = self._share, list(map(_grad, parameters))
+        if share.sums or share.weight <= 0.0 or not _can_move(gradients):
+            self._add(parameters)
+            with torch.no_grad():
+                foreach_zero_(gradients)
+            return
+        # The first of a step: the tensors themselves, which is faster than a copy.
+        if self._reducer is None:
+            self._probe.pass_ended(share.weight, touched=parameters)
+        share.sums, share.unit = dict(zip(map(id, parameters), gradients)), share.weight
+        for item, gradient in zip(parameters, gradients):
+            item.grad = torch.zeros_like(gradient)
 
     def _restore(self, parameters: List[Parameter]) -> None:
         """Complete the step in `p.grad`: the sums, and the gradients of this call."""
         self._add(parameters)
-        for item, total in self._sums.items():
-            item.grad = total
-        self._sums.clear()
+        sums, unit = self._share.sums, self._share.unit
+        if unit != 1.0:
+            with torch.no_grad():
+                foreach_mul_(list(sums.values()), unit)
+        for item in self._current:
+            if id(item) in sums:
+                item.grad = sums[id(item)]
+        self._share.clear()
         if self._reducer is None:
             self._probe.step_ended()
 
     def _add(self, parameters: List[Parameter]) -> None:
         """Add `p.grad` of these, times the weight, to the sums."""
+        share = self._share
         if self._reducer is None:
-            self._probe.pass_ended(self.weight, touched=parameters)
-        old: List[Parameter] = []
-        new: List[Parameter] = []
-        for item in parameters:
-            (old if item in self._sums else new).append(item)
+            self._probe.pass_ended(share.weight, touched=parameters)
+        factor, totals, parts = share.weight / share.unit, [], []
         with torch.no_grad():  # after a call with create_graph, gradients have a history
-            if old:
-                totals = [self._sums[item] for item in old]
-                foreach_add_(totals, list(map(_grad, old)), alpha=self.weight)
-            if new:
-                self._sums.update(zip(new, foreach_mul(list(map(_grad, new)), self.weight)))
+            for item, gradient in zip(parameters, map(_grad, parameters)):
+                total = share.sums.get(id(item))
+                if total is None:
+                    share.sums[id(item)] = gradient * factor
+                else:
+                    totals.append(total)
+                    parts.append(gradient)
+            if totals:
+                foreach_add_(totals, parts, alpha=factor)
+
+
+def _can_move(gradients: List[torch.Tensor]) -> bool:
+    """Does nothing else hold these? A view is a part of a tensor of DDP's."""
+    has_views = not {None}.issuperset(map(base_of, gradients))
+    return not has_views and True not in map(_has_history, gradients)
 
 
 class Weighing:

@@ -1,6 +1,7 @@
 """A model in DistributedDataParallel (DDP), and the communication hook that weighs its buckets."""
 
 import weakref
+from itertools import compress
 from typing import Any, Dict, List, Optional, Tuple
 
 import torch
@@ -22,11 +23,17 @@ NO_HOOK = (
 
 
 class Share:
-    """This replica's gradient: `weight` times the result of a backward call, plus the sums."""
+    """This replica's gradient of a step: `weight` times the result of the current backward call,
+    plus `unit` times the sums of the earlier ones. `sums`: by id of the parameter, because its hash
+    is a function in Python."""
 
     def __init__(self) -> None:
-        self.weight = 1.0
-        self.sums: Dict[Parameter, torch.Tensor] = {}
+        self.weight = self.unit = 1.0
+        self.sums: Dict[int, torch.Tensor] = {}
+
+    def clear(self) -> None:
+        """There is no earlier call."""
+        self.sums, self.unit = {}, 1.0
 
 
 class DdpBuckets:
@@ -125,7 +132,7 @@ class DdpBuckets:
         if factor != 1.0:
             buffer.mul_(factor)
         if own.sums:
-            _add_sums(bucket, own.sums, share)
+            _add_sums(bucket, own.sums, share * own.unit)
         measure = probe.bucket(self, buffer, bucket, share)
         work = internals.all_reduce(self.group, buffer, self._options)
         self._works.append(work)
@@ -182,13 +189,13 @@ def _can_accumulate(model: DistributedDataParallel, parameters: List[Parameter])
     return not any(item.is_complex() for item in parameters)
 
 
-def _add_sums(bucket: Any, sums: Dict[Parameter, torch.Tensor], factor: float) -> None:
+def _add_sums(bucket: Any, sums: Dict[int, torch.Tensor], factor: float) -> None:
     """All at once, because one call for each would cost more than all the sums."""
-    pairs = zip(bucket.gradients(), bucket.parameters())
-    views = [(view, sums[item]) for view, item in pairs if item in sums]
+    parts: List[Any] = list(map(sums.get, map(id, bucket.parameters())))
+    has_part = [part is not None for part in parts]
+    views = list(compress(bucket.gradients(), has_part))
     if views:
-        parts = [part for _, part in views]
-        internals.foreach_add_([view for view, _ in views], parts, alpha=factor)
+        internals.foreach_add_(views, list(compress(parts, has_part)), alpha=factor)
 
 
 class _State:

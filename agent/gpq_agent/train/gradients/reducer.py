@@ -113,16 +113,8 @@ class Reducer:
 
     # -- around a backward call ------------------------------------------------------------------
 
-    def backward_begins(
-        self,
-        parameters: List[Parameter],
-        sums: Dict[Parameter, torch.Tensor],
-        weight: float,
-        partial: bool,
-    ) -> None:
-        """Adds `sums` to the result of the call, times `weight`. `partial`: the call may reach only
-        some parameters, and it matters which."""
-        self.share.sums, self.share.weight = sums, weight
+    def backward_begins(self, parameters: List[Parameter], partial: bool) -> None:
+        """`partial`: the call may reach only some parameters, and it matters which."""
         self._parameters = parameters
         self._marks = None
         if self._synchronises and (partial or not self._is_plain(parameters)):
@@ -146,8 +138,9 @@ class Reducer:
             self._strangers = [item for item in parameters if item not in inside]
         return self._strangers and [item for item in self._strangers if item.requires_grad]
 
-    def backward_ends(self, sums: Dict[Parameter, torch.Tensor]) -> None:
-        """Reduce what the hooks did not. `sums`: those of this call. The hooks added theirs."""
+    def backward_ends(self, *, with_sums: bool) -> None:
+        """Reduce what the hooks did not. `with_sums`: the call completes the step. The hooks have
+        added the sums of what they reduced."""
         if not self._synchronises:
             return
         only = self._only
@@ -179,7 +172,9 @@ class Reducer:
                 unreduced += [item for item in buckets.parameters if item not in averages]
         unreduced += self._outside(self._parameters)
         if unreduced:
-            own_sums = {item: part for item, part in sums.items() if item not in averages}
+            own_sums = dict(self.share.sums) if with_sums else {}
+            for item in averages:
+                own_sums.pop(id(item), None)
             self._reduce(unreduced, recipients, own_sums, self.share.weight)
         self._marks = None
 
@@ -193,21 +188,21 @@ class Reducer:
         self,
         parameters: Sequence[Parameter],
         recipients: Optional[Set[Parameter]],
-        sums: Dict[Parameter, torch.Tensor],
+        sums: Dict[int, torch.Tensor],
         weight: float,
     ) -> None:
-        """Average weight * `p.grad` of the recipients + sums, if any replica has either.
+        """Average weight * `p.grad` of the recipients + the sums, if any replica has either.
         `recipients`: None for all parameters with a gradient. Collective."""
         parameters = list(dict.fromkeys(parameters))
         if recipients is None:
             recipients = {item for item in parameters if item.grad is not None}
-        votes = torch.tensor([int(item in recipients or item in sums) for item in parameters])
+        votes = torch.tensor([int(item in recipients or id(item) in sums) for item in parameters])
         finish(dist.all_reduce(votes, dist.ReduceOp.MAX, group=self._control, async_op=True))
         dense: List[Parameter] = []
         for parameter, vote in zip(parameters, votes.tolist()):
             if not vote:
                 continue
-            self._prepare(parameter, sums.get(parameter), weight)
+            self._prepare(parameter, sums.get(id(parameter)), weight)
             if parameter.grad is not None and parameter.grad.is_sparse:
                 parameter.grad = parameter.grad.coalesce()
                 dist.all_reduce(parameter.grad, group=self._group)
@@ -231,7 +226,7 @@ class Reducer:
         weight, because it is the same on every replica."""
         with torch.no_grad():
             if part is not None:
-                part.mul_(1.0 / self._count)
+                part.mul_(self.share.unit / self._count)
             if parameter.grad is None:
                 parameter.grad = torch.zeros_like(parameter) if part is None else part
                 return
