@@ -65,6 +65,7 @@ class Attempt:
         self.run_dir = job.folder / f"attempt-{number}"
         self.run_dir.mkdir()
         self._seq = 0
+        wire.write_json(str(self.run_dir / wire.STARTED), {"started_at": time.time(), "warm": False})
         if control is not None:
             wire.write_json(str(self.run_dir / wire.CONTROL), control._asdict())
             self._seq = control.seq

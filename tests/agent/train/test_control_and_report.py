@@ -14,8 +14,6 @@ from gpq_agent.train.runtime.environment import read_environment
 from gpq_agent.train.telemetry.report import Reporter
 from gpq_agent.train.telemetry.timing import WARM_UP, StepClock, StepTimes, sums, trim
 
-from .driver import wait_until
-
 
 def write(folder: Path, **content: object) -> None:
     wire.write_json(str(folder / wire.CONTROL), content)
@@ -24,31 +22,23 @@ def write(folder: Path, **content: object) -> None:
 def test_only_newer_orders_for_this_attempt_take_effect(tmp_path: Path) -> None:
     write(tmp_path, attempt=2, seq=1, atomic_batch=4)
     reader = ControlReader(str(tmp_path), attempt=2)
-    try:
-        assert reader.order == wire.Control(attempt=2, seq=1, atomic_batch=4), "an order from before the start counts"
-        for ignored in (
-            {"attempt": 1, "seq": 9, "stop": True},
-            {"attempt": 3, "seq": 9, "stop": True},
-            {"attempt": 2, "seq": 1, "stop": True},
-            {"attempt": 2, "seq": "nine", "stop": True},
-            {"attempt": 2},
-        ):
-            write(tmp_path, **ignored)
-            reader.poll()
-            assert reader.order == wire.Control(attempt=2, seq=1, atomic_batch=4), ignored
-        (tmp_path / wire.CONTROL).write_bytes(b'{"attempt": 2, "seq": 1e999}')
-        reader.poll()
-        (tmp_path / wire.CONTROL).write_bytes(b'{"attempt": 2, "seq": 9')
-        reader.poll()
-        assert reader.order is not None
-        assert reader.order.seq == 1
-        write(tmp_path, attempt=2, seq=3, atomic_batch=8, accum_steps=1, later="unknown to this version")
-        wait_until(lambda: reader.order == wire.Control(2, 3, False, 8, 1), "the thread notices the order")
-        (tmp_path / wire.CONTROL).unlink()
-        reader.poll()
-        assert reader.order == wire.Control(2, 3, False, 8, 1), "the last order stays in force"
-    finally:
-        reader.close()
+    assert reader.read() == wire.Control(attempt=2, seq=1, atomic_batch=4), "an order from before the start counts"
+    for ignored in (
+        {"attempt": 1, "seq": 9, "stop": True},
+        {"attempt": 3, "seq": 9, "stop": True},
+        {"attempt": 2, "seq": 1, "stop": True},
+        {"attempt": 2, "seq": "nine", "stop": True},
+        {"attempt": 2},
+    ):
+        write(tmp_path, **ignored)
+        assert reader.read() == wire.Control(attempt=2, seq=1, atomic_batch=4), ignored
+    for broken in (b'{"attempt": 2, "seq": 1e999}', b'{"attempt": 2, "seq": 9'):
+        (tmp_path / wire.CONTROL).write_bytes(broken)
+        assert reader.read() == wire.Control(attempt=2, seq=1, atomic_batch=4), broken
+    write(tmp_path, attempt=2, seq=3, atomic_batch=8, accum_steps=1, later="unknown to this version")
+    assert reader.read() == wire.Control(2, 3, False, 8, 1)
+    (tmp_path / wire.CONTROL).unlink()
+    assert reader.read() == wire.Control(2, 3, False, 8, 1), "the last order stays in force"
 
 
 def test_a_single_replica_agrees_at_the_pace_that_it_proposes() -> None:

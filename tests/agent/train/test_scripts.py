@@ -15,7 +15,6 @@ import pytest
 import torch
 from gpq_agent import wire
 from gpq_agent.train.engine import boundary
-from gpq_agent.train.runtime.channels import ControlReader
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from tests.support.ports import free_port
@@ -36,15 +35,6 @@ SCRIPTS = {
 }
 
 
-class Punctual(ControlReader):
-    """Reads the order at every request, so that an attempt stops where the test wants, however fast its steps are."""
-
-    @property
-    def order(self) -> wire.Control | None:
-        self.poll()
-        return super().order
-
-
 def replica(environment: Mapping[str, str], script: str, out: str, stop_after: int) -> None:
     """Main function of a forked process: run the script as if started, and order a stop after this many steps."""
     os.environ.update(environment)
@@ -52,7 +42,7 @@ def replica(environment: Mapping[str, str], script: str, out: str, stop_after: i
     # In single precision, rounding alone can move an activation across the kink of a ReLU. The weights then differ by
     # 1e-2.
     torch.set_default_dtype(torch.float64)
-    vars(boundary).update(AGREE_SECONDS=0.0, ControlReader=Punctual)
+    vars(boundary).update(AGREE_SECONDS=0.0)
     if stop_after and environment.get("RANK", "0") == "0":
         order_to_stop(environment, stop_after)
     sys.argv = [script, out]

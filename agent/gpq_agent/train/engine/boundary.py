@@ -127,7 +127,7 @@ class StepBoundary:
 
     def propose(self) -> Proposal:
         """What this replica knows. Only rank 0 reads orders."""
-        order = self._control.order if self._control is not None else None
+        order = self._control.read() if self._control is not None else None
         order = order or wire.Control(attempt=0, seq=0)
         stop = STOP_ORDERED if order.stop else 0
         stop = STOP_SIGNAL if self.ending.terminator.requested else stop

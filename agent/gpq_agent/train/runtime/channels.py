@@ -3,13 +3,11 @@
 import mmap
 import os
 import struct
-import threading
 import time
 from typing import Any, Iterator, Optional, Tuple
 
 from gpq_agent import records, wire
 
-POLL_SECONDS = 0.1
 _NUMBERS = {phase: number for number, phase in enumerate(wire.PHASES)}
 _PHASE = struct.Struct("=q")
 _PHASE_AT = struct.calcsize(wire.PULSE[:3])  # after pid and step
@@ -87,48 +85,31 @@ class Heartbeat:
 
 
 class ControlReader:
-    """The newest order of the agent: a thread on rank 0 watches control.json of this attempt.
-    Orders of another attempt, older ones and broken files change nothing. Any thread may read
-    `order`."""
+    """The newest order of the agent, in control.json of this attempt. Orders of another attempt,
+    older ones and broken files change nothing."""
 
     def __init__(self, run_dir: str, attempt: int) -> None:
         self._path = os.path.join(run_dir, wire.CONTROL)
         self._attempt = attempt
         self._order: Optional[wire.Control] = None
         self._stamp: Tuple[int, ...] = ()
-        self._close_event = threading.Event()
-        self.poll()
-        self._thread = threading.Thread(target=self._watch, name="gpq-control", daemon=True)
-        self._thread.start()
 
-    @property
-    def order(self) -> Optional[wire.Control]:
-        return self._order
-
-    def close(self) -> None:
-        self._close_event.set()
-        self._thread.join()
-
-    def poll(self) -> None:
-        """Read the file if it has changed."""
+    def read(self) -> Optional[wire.Control]:
+        """Reads the file only if it has changed."""
         try:
             status = os.stat(self._path)
             stamp = (status.st_ino, status.st_mtime_ns, status.st_size)
             if stamp == self._stamp:
-                return
+                return self._order
             content = wire.read_json(self._path)
             self._stamp = stamp
         except (OSError, ValueError):
-            return
-        control_order = _parse(content)
-        if control_order is None or control_order.attempt != self._attempt:
-            return
-        if self._order is None or control_order.seq > self._order.seq:
-            self._order = control_order
-
-    def _watch(self) -> None:
-        while not self._close_event.wait(POLL_SECONDS):
-            self.poll()
+            return self._order
+        order = _parse(content)
+        is_ours = order is not None and order.attempt == self._attempt
+        if order is not None and is_ours and (self._order is None or order.seq > self._order.seq):
+            self._order = order
+        return self._order
 
 
 def _parse(content: Any) -> Optional[wire.Control]:

@@ -114,20 +114,9 @@ def _refusal(environment: Environment, error: Exception) -> UnusableGpu:
 
 
 def seconds_since_launch() -> float:
-    """Seconds since gpq started this attempt. Without gpq, since the launcher or without one this
-    process was executed. 0.0 if /proc does not say."""
+    """Seconds since gpq started this attempt, 0.0 without gpq."""
     began = _launch_record().get("started_at")  # this process may have waited for the attempt
-    if isinstance(began, float) and began <= time.time():
-        return time.time() - began
-    pid = os.getppid() if "TORCHELASTIC_RUN_ID" in os.environ else os.getpid()
-    try:
-        with open("/proc/{}/stat".format(pid), encoding="utf-8", errors="replace") as stream:
-            # The command may contain spaces and brackets, so fields count from the last ")". Start
-            # time is field 22 of 52.
-            ticks = int(stream.read().rpartition(")")[2].split()[19])
-        return time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / os.sysconf("SC_CLK_TCK")
-    except (OSError, ValueError, IndexError):
-        return 0.0
+    return max(time.time() - began, 0.0) if isinstance(began, float) else 0.0
 
 
 def began_warm() -> bool:
