@@ -39,10 +39,10 @@ from gpq.core.model.profile import Noise, Profile
 from gpq.core.model.snapshot import Snapshot
 from gpq.core.model.units import JobId
 from gpq.core.rounds.rounds import decide
-from gpq.core.state.learn_profile import rested
+from gpq.core.state.learn_profile import refresh
 from gpq.core.state.measurements import merge
 from gpq.policies.goodput import candidates
-from gpq.policies.goodput.policy import solved
+from gpq.policies.goodput.policy import choose_shapes
 from gpq.policies.goodput.valuation import Valuation
 from gpq.policies.pollux import problem
 from gpq.policies.registry import policy
@@ -74,7 +74,7 @@ def lab(gpus: int, jobs: int, rng: Rng) -> tuple[Snapshot, dict[JobId, gp.Throug
         )
         known = not command and number % 10 != 1
         seen = (
-            rested(profile(params[name], int(rng.choice([1, 4, 8, 16])), rng))
+            refresh(profile(params[name], int(rng.choice([1, 4, 8, 16])), rng))
             if known
             else Profile()
         )
@@ -135,7 +135,7 @@ def reported(
     sums = TimingSums(nodes, replicas, atomic, 0, STEPS, grad * STEPS, STEPS, step * STEPS)
     assert seen.noise is not None
     drift = float(np.exp(0.01 * rng.standard_normal()))
-    return rested(
+    return refresh(
         replace(
             seen,
             rows=merge(seen.rows, (sums,)),
@@ -263,7 +263,7 @@ def by_solver(snapshot: Snapshot) -> Mapping[JobId, Shape]:
         tidy_ones = len(always) + (held is not None)
         menu = candidates.menu_of(tuple(shapes), tidy_ones)
         valued.append(Valuation(job.id, menu, -1.0 / (np.array(worth) + problem.FLOOR)))
-    return {**found.fixed_shapes, **solved(snapshot, found, valued)}
+    return {**found.fixed_shapes, **choose_shapes(snapshot, found, valued)}
 
 
 def main() -> int:

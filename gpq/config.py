@@ -172,7 +172,7 @@ def parse(
     try:
         config: FileConfig = decoding.convert(tree, FileConfig)
     except msgspec.ValidationError as error:
-        raise _located(str(error), tree, text, path) from None
+        raise _locate(str(error), tree, text, path) from None
     _check_keys(tree, text, path)
     for problem in problems(config):
         raise _error(problem.message, problem.keys, text, path, problem.hint)
@@ -185,7 +185,7 @@ def parse(
     return config
 
 
-def _located(problem: str, tree: dict[str, Any], text: str, path: str) -> UsageError:
+def _locate(problem: str, tree: dict[str, Any], text: str, path: str) -> UsageError:
     """A validation message with the line of its key."""
     if "`$.nodes[...]" in problem:  # msgspec leaves out which one
         node_name = next(name for name, node in tree["nodes"].items() if _is_wrong(node))

@@ -182,7 +182,7 @@ class Script:
         assignments = [
             Assignment(_name(target), value, target.lineno)
             for node in self._nodes
-            for target, value in _assigned(node)
+            for target, value in _assignments(node)
         ]
         return sorted(assignments, key=lambda assignment: assignment.line)
 
@@ -230,7 +230,7 @@ def _exits(nodes: list[ast.AST]) -> Iterator[tuple[int, list[ast.expr]]]:
 
 def _with_terms(names: set[str], nodes: list[ast.AST]) -> set[str]:
     """These names, and those from which the loop computes them."""
-    formulas = [pair for node in nodes for pair in _assigned(node)]
+    formulas = [pair for node in nodes for pair in _assignments(node)]
     return names.union(*(_names(value) for target, value in formulas if _name(target) in names))
 
 
@@ -263,7 +263,7 @@ def _updates(node: ast.AST) -> set[str]:
 
 def _changes(node: ast.AST) -> set[str]:
     """Names that a node assigns, or of which it calls a method."""
-    names = {_name(target) for target, _ in _assigned(node)}
+    names = {_name(target) for target, _ in _assignments(node)}
     if isinstance(node, ast.AugAssign):
         names.add(_name(node.target))
     if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
@@ -271,7 +271,7 @@ def _changes(node: ast.AST) -> set[str]:
     return names
 
 
-def _assigned(node: ast.AST) -> Iterator[tuple[ast.expr, ast.expr]]:
+def _assignments(node: ast.AST) -> Iterator[tuple[ast.expr, ast.expr]]:
     """(target, value)."""
     if isinstance(node, ast.Assign):
         for target in node.targets:
@@ -309,14 +309,14 @@ def _is_instance(value: ast.expr) -> bool:
 
 
 def _is_copy(value: ast.expr) -> bool:
-    return any(map(COPIERS.fullmatch, _called(value)))
+    return any(map(COPIERS.fullmatch, _called_names(value)))
 
 
 def _is_scaler(value: ast.expr) -> bool:
-    return "GradScaler" in _called(value)
+    return "GradScaler" in _called_names(value)
 
 
-def _called(value: ast.expr) -> list[str]:
+def _called_names(value: ast.expr) -> list[str]:
     """The last names of everything that an expression calls."""
     calls = [node.func for node in ast.walk(value) if isinstance(node, ast.Call)]
     return [item.attr if isinstance(item, ast.Attribute) else _name(item) for item in calls]

@@ -37,7 +37,7 @@ def make_private(path: str) -> None:
     while names and links <= MOST_LINKS:
         _check_writers(folder, path)
         entry = os.path.normpath(os.path.join(folder, names.pop(0)))
-        if stat.S_ISLNK(_made(entry).st_mode):
+        if stat.S_ISLNK(_make(entry).st_mode):
             _check_owner(entry, path)
             names = os.readlink(entry).split("/") + names
             folder, links = folder if names[0] else "/", links + 1
@@ -58,7 +58,7 @@ def make_private(path: str) -> None:
             raise NotPrivate(problem, "choose a folder on another file system")
 
 
-def _made(path: str) -> os.stat_result:
+def _make(path: str) -> os.stat_result:
     """The status of what is there, after making a folder if nothing is."""
     with contextlib.suppress(FileNotFoundError):
         return os.lstat(path)

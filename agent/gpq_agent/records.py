@@ -203,7 +203,7 @@ def check(kind: Type[Any], content: Dict[str, Any], path: str) -> Dict[str, Any]
         if name not in content and name not in kind._field_defaults:
             raise Damaged(path, "it has no {!r}".format(name))
     for name in misfits(kind, content):
-        raise Damaged(path, "its {!r} is {}".format(name, _shown(content[name])))
+        raise Damaged(path, "its {!r} is {}".format(name, _show(content[name])))
     return content
 
 
@@ -241,6 +241,6 @@ def _fits(value: Any, hint: Any, least: float, most: float) -> bool:
     return isinstance(value, hint)
 
 
-def _shown(value: Any) -> str:
+def _show(value: Any) -> str:
     text = repr(value)
     return text if len(text) <= 40 else text[:40] + "..."

@@ -306,7 +306,7 @@ def waited(jobs: list[str], timeout: options.Duration | None) -> int:
 
 def cancelled(jobs: list[str], timeout: options.Duration) -> job_answers.CancelResult:
     with Lasting(Onlooker().note) as daemon:
-        return following.cancelled(daemon, jobs, limit(timeout))
+        return following.cancel_and_wait(daemon, jobs, limit(timeout))
 
 
 def limit(timeout: options.Duration) -> float:

@@ -145,7 +145,7 @@ def _request(
             "a line at the start of the script says --test-only, so sbatch would queue nothing",
             "remove that line",
         )
-    request, notes = submit_request.requested(settled, hold=hold, dry_run=dry_run)
+    request, notes = submit_request.make_request(settled, hold=hold, dry_run=dry_run)
     for note in notes:
         LOG.warning("%s", note)
     return request

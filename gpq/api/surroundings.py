@@ -85,7 +85,7 @@ def notify_targets() -> Targets:
     services, without URLs."""
     from gpq.options import targets
 
-    return targets.listed()
+    return targets.list_targets()
 
 
 def notify_test(*names: str) -> Sent:
@@ -95,4 +95,4 @@ def notify_test(*names: str) -> Sent:
     """
     from gpq.options import json_answers, targets
 
-    return json_answers.Sent(list(targets.tried(names)))
+    return json_answers.Sent(list(targets.try_targets(names)))

@@ -43,11 +43,11 @@ def keep(path: str, verdict: dict[str, object]) -> None:
 
 def current(script: str, arguments: list[str]) -> dict[str, object] | None:
     """The saved verdict, if neither the script nor a module has changed since."""
-    verdict = kept(script, arguments)
-    return verdict if verdict is not None and not changed(verdict) else None
+    verdict = saved_verdict(script, arguments)
+    return verdict if verdict is not None and not changed_file(verdict) else None
 
 
-def kept(script: str, arguments: list[str]) -> dict[str, object] | None:
+def saved_verdict(script: str, arguments: list[str]) -> dict[str, object] | None:
     """The saved verdict for this script and such arguments. The script may have changed since. None
     if there is none, or if it cannot be read."""
     try:
@@ -57,7 +57,7 @@ def kept(script: str, arguments: list[str]) -> dict[str, object] | None:
     return verdict if verdict is not None and files_of(verdict) else None
 
 
-def changed(verdict: dict[str, object]) -> str:
+def changed_file(verdict: dict[str, object]) -> str:
     """The path of a file that has changed since the verdict, or ""."""
     return next(
         (path for path, content in files_of(verdict).items() if _digest(path) != content), ""

@@ -5,12 +5,12 @@ from __future__ import annotations
 
 from gpq_agent.wire import FREEDOMS
 
-from gpq.check.shapes import LEAST_STEPS, compared
+from gpq.check.shapes import LEAST_STEPS, compared_shapes
 from gpq.check.verdict import SAME, TOLD
 from gpq.rpc.requests import ProofMessage
 
 RETUNE = "retune"
-NEEDED = {shape.name: shape.freedoms for shape in compared(LEAST_STEPS)}
+NEEDED = {shape.name: shape.freedoms for shape in compared_shapes(LEAST_STEPS)}
 MOST_CHARACTERS = 300
 
 

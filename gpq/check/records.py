@@ -154,11 +154,11 @@ def _lines(path: Path, kind: type[Kind]) -> list[Kind]:
         return []
     decoder = msgspec.json.Decoder(kind)
     return [
-        record for line in content.splitlines() if (record := _decoded(decoder, line)) is not None
+        record for line in content.splitlines() if (record := _decode(decoder, line)) is not None
     ]
 
 
-def _decoded(decoder: msgspec.json.Decoder[Kind], line: bytes) -> Kind | None:
+def _decode(decoder: msgspec.json.Decoder[Kind], line: bytes) -> Kind | None:
     try:
         return decoder.decode(line)
     except (msgspec.DecodeError, UnicodeDecodeError):

@@ -82,7 +82,7 @@ ROUNDING = (
 AGAIN = Shape("one replica, again")
 
 
-def resumed(steps: int) -> Shape:
+def resumption(steps: int) -> Shape:
     """Stopped in the middle of an epoch, then two replicas, stopped in the middle of the next
     epoch, then one replica again."""
     first_stop, second_stop = steps * 3 // 8 or 1, steps * 3 // 4
@@ -94,7 +94,7 @@ def resumed(steps: int) -> Shape:
     return Shape("stopped and resumed on another number", attempts, freedoms=("resize",))
 
 
-def compared(steps: int) -> tuple[Shape, ...]:
+def compared_shapes(steps: int) -> tuple[Shape, ...]:
     """The shapes that are compared with the reference, in the order of the table."""
     two = (Attempt(REPLICAS),)
     return (
@@ -108,5 +108,5 @@ def compared(steps: int) -> tuple[Shape, ...]:
             sample=True,
             freedoms=("resize", "accumulate"),
         ),
-        resumed(steps),
+        resumption(steps),
     )

@@ -85,7 +85,7 @@ def _no_option(error: Any, path: str, name: str) -> UsageError:
 
 def _no_command(word: str) -> UsageError:
     kind = "option" if word.startswith("-") else "command"
-    return UsageError(f"gpq has no {kind} {word}", meant(word))
+    return UsageError(f"gpq has no {kind} {word}", command_hint(word))
 
 
 SYNONYMS = {  # words from other tools, by gpq's name for the command
@@ -114,7 +114,7 @@ EQUIVALENTS = {  # options that users expect, and what does the same in gpq
 }
 
 
-def meant(word: str) -> str:
+def command_hint(word: str) -> str:
     """A hint for a user who typed `word` as a command."""
     for name, synonyms in SYNONYMS.items():
         if word in synonyms.split():

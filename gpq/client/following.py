@@ -97,7 +97,7 @@ def until_ended(
         jobs = [str(job.id) for job in answer.jobs]
 
 
-def cancelled(
+def cancel_and_wait(
     daemon: Lasting,
     jobs: list[str],
     seconds: float,
@@ -118,7 +118,7 @@ def cancelled(
     cancelled_ids = [job for job in _cancelled_ids(daemon, answer.ended) if job in live_ids]
     return msgspec.structs.replace(
         answer,
-        cancelled=[*answer.cancelled, *cancelled_ids],
+        cancel_and_wait=[*answer.cancelled, *cancelled_ids],
         ended=[job for job in answer.ended if job not in cancelled_ids],
     )
 

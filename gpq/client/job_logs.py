@@ -67,7 +67,7 @@ def _expect_log(row: job_answers.JobView, watcher: Watcher, *, follow: bool) -> 
         return
     if not follow or row.state in ENDED:
         raise _no_log(row)
-    watcher.note(f"{_unstarted(row)}: see `gpq why {row.id}`")
+    watcher.note(f"{_start_note(row)}: see `gpq why {row.id}`")
 
 
 def _reader(daemon: Lasting, job: str, node: str) -> Read:
@@ -77,7 +77,7 @@ def _reader(daemon: Lasting, job: str, node: str) -> Read:
             first = daemon.call(requests.Logs(job, attempt, limit=1), job_answers.LogChunk)
             name = ""
             if first.attempt:
-                name = _ranked(first, int(node))
+                name = _with_rank(first, int(node))
         return daemon.call(
             requests.Logs(job, attempt, name, offset, tail=tail), job_answers.LogChunk
         )
@@ -111,7 +111,7 @@ class _LogPosition:
         """Is this piece of the right node? Raises NotFound for an unknown rank."""
         if self.name or not self.node.isdigit():
             return True
-        self.name = _ranked(piece, int(self.node))
+        self.name = _with_rank(piece, int(self.node))
         return self.name == piece.node
 
     def _forget_name(self) -> None:
@@ -224,7 +224,7 @@ def newest(daemon: Lasting, job: str, watcher: Watcher | None = None) -> job_ans
     return row
 
 
-def _unstarted(row: job_answers.JobView) -> str:
+def _start_note(row: job_answers.JobView) -> str:
     never = "never started" if row.state in ENDED else "has not started"
     why = ", ".join(filter(None, [row.state, row.reason]))
     if row.reason.startswith(row.state):
@@ -233,10 +233,10 @@ def _unstarted(row: job_answers.JobView) -> str:
 
 
 def _no_log(row: job_answers.JobView) -> GpqError:
-    return GpqError(f"there is no log: {_unstarted(row)}", f"see `gpq why {row.id}`")
+    return GpqError(f"there is no log: {_start_note(row)}", f"see `gpq why {row.id}`")
 
 
-def _ranked(piece: job_answers.LogChunk, rank: int) -> str:
+def _with_rank(piece: job_answers.LogChunk, rank: int) -> str:
     if rank >= len(piece.nodes):
         raise NotFound(
             f"attempt {piece.attempt} has no server number {rank}",

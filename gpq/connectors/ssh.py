@@ -215,7 +215,7 @@ class SshConnector:
         channel.close()
         if problem is None:
             code = channel.process.returncode
-            problem = ssh_errors.ended(self.target.host, code, self.target.shown)
+            problem = ssh_errors.end_problem(self.target.host, code, self.target.shown)
         kind = Refused if problem.lasting else GpqError
         return kind(problem.sentence, problem.hint)
 

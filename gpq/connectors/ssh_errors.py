@@ -157,7 +157,7 @@ def last_line(complaints: str) -> Problem | None:
     return Problem(line[:LONGEST_LINE]) if line else None
 
 
-def ended(host: str, code: int | None, ssh: str = "ssh") -> Problem:
+def end_problem(host: str, code: int | None, ssh: str = "ssh") -> Problem:
     """The problem of a connection that ended without a message."""
     if code == 255:
         return Problem(f"ssh could not connect to {host}", f"`{ssh} {host} true` may show more")

@@ -49,7 +49,7 @@ class Controller:
         self.store = store
         self.policy = policy
         loaded = replace(store.load(), now=world.now(), config=config)
-        self.snapshot: Snapshot = environments.recalled(not_from_the_future(loaded))
+        self.snapshot: Snapshot = environments.recall(not_from_the_future(loaded))
         self.last_round: Round | None = None
         self.last_change: Round | None = None  # the last round that changed anybody's GPUs
         self.rounds = 0

@@ -90,7 +90,7 @@ class Counters:
             tally = replace(tally, commits=tally.commits.having(commit_seconds))
         for event in decision.journal:
             if isinstance(event, Launched):
-                tally = _launched(tally, before, decision, event)
+                tally = _count_launch(tally, before, decision, event)
             elif isinstance(event, Profiled) and event.ready:
                 tally = _ready(tally, before, event)
         for job in decision.ended:
@@ -103,7 +103,9 @@ class Counters:
         return tally
 
 
-def _launched(tally: Counters, before: Snapshot, decision: Decision, event: Launched) -> Counters:
+def _count_launch(
+    tally: Counters, before: Snapshot, decision: Decision, event: Launched
+) -> Counters:
     job = decision.snapshot.jobs.get(event.job)
     if job is None:
         return tally

@@ -12,7 +12,7 @@ from gpq.rpc.job_answers import DivergedView
 FIRST = "loss"
 
 
-def diverged(job: Job, until: Seconds) -> list[DivergedView]:
+def divergences(job: Job, until: Seconds) -> list[DivergedView]:
     """`until` is the end of an ended job, otherwise now."""
     values = dict(job.profile.metrics)
     views = [
@@ -25,7 +25,7 @@ def diverged(job: Job, until: Seconds) -> list[DivergedView]:
 
 def line(job: Job, now: Seconds) -> str:
     """`loss is nan for 90 s`, or "" while all metrics are finite."""
-    views = diverged(job, now)
+    views = divergences(job, now)
     if not views:
         return ""
     first = views[0]

@@ -30,7 +30,7 @@ def is_selector(word: str) -> bool:
     )
 
 
-def covered(word: str, snapshot: Snapshot) -> Callable[[Job], bool]:
+def coverage(word: str, snapshot: Snapshot) -> Callable[[Job], bool]:
     """Does this word name that job? For completion: it looks nothing up and never raises. An
     invalid word names no job."""
     if word == "all":

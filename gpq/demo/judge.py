@@ -49,7 +49,7 @@ class DemoResult(msgspec.Struct, frozen=True):
 def judge(here: Stage) -> DemoResult:
     """What each job reached, from the daemon's records."""
     results = [_result(here, part) for part in CAST]
-    here.failed = not passed(here.policy, results)
+    here.failed = not passes(here.policy, results)
     return DemoResult(
         sum(result.state == "completed" for result in results),
         results,
@@ -64,7 +64,7 @@ def judge(here: Stage) -> DemoResult:
     )
 
 
-def passed(policy: str, jobs: Sequence[JobResult]) -> bool:
+def passes(policy: str, jobs: Sequence[JobResult]) -> bool:
     """Did every job reach its target? Only elastic policies must resize, and only policies that
     know the value of a batch size must change one."""
     traits = entry(policy)

@@ -39,7 +39,7 @@ DEFAULTS = "GPQ_DEFAULTS"  # as wire.ENV_DEFAULTS, which a plain command does no
 PASSWORD = re.compile(r"//[^/]*@")  # a password in the value of a proxy
 
 
-def kept(environ: dict[str, str], explicit: dict[str, str]) -> dict[str, str]:
+def job_variables(environ: dict[str, str], explicit: dict[str, str]) -> dict[str, str]:
     """The variables that a job starts with. A variable that looks like a secret goes along only if
     --env names it. From within a job, gpq's choices for its server stay behind."""
     defaults = _defaults(environ)

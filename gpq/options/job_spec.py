@@ -29,7 +29,7 @@ def missing(built: SpecMessage) -> list[str]:
     if built.level == "script":
         return _missing_modules(built)
     word = built.argv[0]
-    if built.setup or "{" in word or _found(word, built):
+    if built.setup or "{" in word or _exists(word, built):
         return []
     return [_missing_command(word, built)]
 
@@ -65,7 +65,7 @@ def _missing_command(word: str, built: SpecMessage) -> str:
     return problem
 
 
-def _found(word: str, built: SpecMessage) -> bool:
+def _exists(word: str, built: SpecMessage) -> bool:
     folders = [""] if "/" in word else built.env.get("PATH", os.defpath).split(os.pathsep)
     return any(
         os.access(path, os.X_OK) and os.path.isfile(path)
@@ -86,7 +86,7 @@ def build(texts: SubmitTexts) -> SpecMessage:
     argv = list(texts.words) if texts.black_box else [script(texts.words, cwd), *texts.words[1:]]
     fields = {
         "name": default_name(argv, level),
-        **submit_values.fields_of(_given(texts)),
+        **submit_values.fields_of(_plain_options(texts)),
         "min_gpus": low,
         "max_gpus": high,
         "rigid": rigid,
@@ -102,7 +102,7 @@ def build(texts: SubmitTexts) -> SpecMessage:
         from gpq.options import snapshot
 
         fields["stdin"] = snapshot.keep_stdin(standard_input.contents(texts.stdin, cwd))
-    env = environment.kept(environ, dict(map(values.assignment, texts.env)))
+    env = environment.job_variables(environ, dict(map(values.assignment, texts.env)))
     return SpecMessage(
         **fields,
         argv=argv,
@@ -140,7 +140,7 @@ def _level(texts: SubmitTexts) -> str:
     return "black-box" if texts.black_box else "script"
 
 
-def _given(texts: SubmitTexts) -> dict[str, Any]:
+def _plain_options(texts: SubmitTexts) -> dict[str, Any]:
     """The options that fill fields directly, by name."""
     return {
         option.name: text

@@ -114,7 +114,7 @@ def _slurm(built: SpecMessage, text: str) -> Iterator[str]:
 
 def _variables(built: SpecMessage, environ: Mapping[str, str], text: str) -> Iterator[str]:
     names = _missing(built, environ, text)
-    if not names or not _wanted():
+    if not names or not _is_wanted():
         return
     more = [f"{len(names) - SHOWN} others"] if len(names) > SHOWN else []
     phrases = [*names[:SHOWN], *more]
@@ -147,7 +147,7 @@ def _missing(built: SpecMessage, environ: Mapping[str, str], own_text: str) -> l
     secrets = {name for name in names if SECRET.search(name)}
     all_text = own_text
     if service_words or secrets:
-        folders = [*map(os.path.dirname, _named(built)), built.cwd]
+        folders = [*map(os.path.dirname, _named_files(built)), built.cwd]
         all_text = "\n".join([own_text, *source.project_texts(folders)])
     used = {name for name, words in service_words if re.search(words, all_text, re.IGNORECASE)}
     used |= source.names_read(all_text, secrets) | source.names_read(own_text, names)
@@ -155,7 +155,7 @@ def _missing(built: SpecMessage, environ: Mapping[str, str], own_text: str) -> l
     return sorted(used - source.names_set(own_text, used))
 
 
-def _wanted() -> bool:
+def _is_wanted() -> bool:
     from gpq import config
     from gpq.errors import UsageError
 
@@ -165,7 +165,7 @@ def _wanted() -> bool:
         return True
 
 
-def _named(built: SpecMessage) -> list[str]:
+def _named_files(built: SpecMessage) -> list[str]:
     """Files among the words of the command, but no large ones of data."""
     paths = [os.path.join(built.cwd, word) for word in built.argv]
     return [
@@ -177,5 +177,5 @@ def _named(built: SpecMessage) -> list[str]:
 
 def _own_text(built: SpecMessage) -> str:
     """Of the words, the files among them, and what comes on stdin."""
-    files = map(source.text_of, _named(built))
+    files = map(source.text_of, _named_files(built))
     return "\n".join([*files, *built.argv, built.setup, *standard_input.texts()])

@@ -10,7 +10,7 @@ from gpq.check import keeping
 from gpq.check.hints import hints
 from gpq.options import job_spec
 from gpq.options.submit_texts import SubmitTexts
-from gpq.rpc.placeholders import filled
+from gpq.rpc.placeholders import fill
 from gpq.rpc.requests import ArrayMessage, ProofMessage, SpecMessage
 from gpq.source import Script, text_of
 
@@ -24,7 +24,7 @@ def of(
         return None, []
     arguments = first_arguments(texts, array)
     line = shlex.join([texts.words[0], *arguments])
-    verdict = keeping.kept(_path(texts), arguments)
+    verdict = keeping.saved_verdict(_path(texts), arguments)
     may_be_resized = built.max_gpus != built.min_gpus and not built.rigid
     if verdict is None and not may_be_resized:
         return None, []
@@ -37,7 +37,7 @@ def of(
                 f" `gpq check {line}` tests whether it trains the same on any number of GPUs"
             )
         return None, remarks
-    changed = keeping.changed(verdict)
+    changed = keeping.changed_file(verdict)
     if changed:
         name = os.path.relpath(changed, os.path.dirname(os.path.realpath(_path(texts))))
         remark = f"{name} has changed since the last check of this script"
@@ -65,4 +65,4 @@ def first_arguments(texts: SubmitTexts, array: ArrayMessage | None) -> list[str]
     values = {}
     if array is not None:
         values = {"index": str(array.indices[0]), **(array.params or [{}])[0]}
-    return [filled(word, values) for word in texts.words[1:]]
+    return [fill(word, values) for word in texts.words[1:]]

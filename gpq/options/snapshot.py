@@ -52,7 +52,7 @@ def freeze(cwd: str) -> Frozen:
     root = top or os.path.realpath(cwd)
     kind = "a copy of the directory, no git"
     if top:
-        listing, commit, state = _listed(top, git_folder)
+        listing, commit, state = _list_files(top, git_folder)
         kind = f"{f'commit {commit[:12]}' if commit else 'git, nothing committed yet'}, {state}"
     names = sorted(set(listing if top else _all(root)))
     if not names:
@@ -124,17 +124,17 @@ def _git_folder(top: str) -> str:
         with open(os.path.join(path, "HEAD")):
             return path
     except OSError as error:
-        raise _unlisted(top, str(error)) from None
+        raise _unlisted_error(top, str(error)) from None
 
 
-def _unlisted(top: str, problem: str) -> UsageError:
+def _unlisted_error(top: str, problem: str) -> UsageError:
     return UsageError(
         f"git cannot list the files in {top}: {problem}",
         "see what `git status` says there, or submit without --snapshot",
     )
 
 
-def _listed(top: str, git_folder: str) -> tuple[list[str], str, str]:
+def _list_files(top: str, git_folder: str) -> tuple[list[str], str, str]:
     """(paths from the top with files of submodules and without removed files, commit, state).
     Raises UsageError if git cannot list the files."""
     try:
@@ -147,7 +147,7 @@ def _listed(top: str, git_folder: str) -> tuple[list[str], str, str]:
     except OSError as error:
         problem = str(error)
     if problem:
-        raise _unlisted(top, problem)
+        raise _unlisted_error(top, problem)
     state = "dirty" if changes.stdout else "clean"
     if changes.returncode:  # in a partial clone, which git would complete now
         state = "changes unknown"
@@ -157,7 +157,7 @@ def _listed(top: str, git_folder: str) -> tuple[list[str], str, str]:
         if os.path.isdir(path) and not os.path.islink(path):
             # A submodule, or another repository in this one. It is empty if never fetched.
             if inner_folder := _git_folder(path):
-                inner_names, _, inner_state = _listed(path, inner_folder)
+                inner_names, _, inner_state = _list_files(path, inner_folder)
                 names += [os.path.join(name, inner_name) for inner_name in inner_names]
                 state = inner_state if state == "clean" else state
         elif os.path.lexists(path):

@@ -41,7 +41,7 @@ class ResolvedOptions(msgspec.Struct, frozen=True):
 
 def settle(parsed: Parsed) -> ResolvedOptions:
     """The request with the options in the script itself. Raises UsageError."""
-    parsed = _wrapped(parsed)
+    parsed = _wrap(parsed)
     script = None if parsed.black_box or not parsed.words else _script(parsed)
     shell = parsed.black_box or (script is not None and not script.python)
     fields, notes = parsed.fields, []
@@ -57,7 +57,7 @@ def settle(parsed: Parsed) -> ResolvedOptions:
         )
     if script is None:
         notes += _of_command(parsed) if parsed.black_box else []
-        return _settled(fields, parsed.words, parsed.black_box, notes)
+        return _settle(fields, parsed.words, parsed.black_box, notes)
     fields, remarks = _with_lines(script, fields, parsed, shell=shell)
     notes += remarks
     if script.slurm and parsed.fields.get("name", "").isdigit():
@@ -79,10 +79,10 @@ def settle(parsed: Parsed) -> ResolvedOptions:
         fields.setdefault("name", values.as_name(script.name))
         if script.stream and fields.setdefault("stdin", parsed.words[0]) != parsed.words[0]:
             raise UsageError("a script on stdin cannot have --stdin", "save the script to a file")
-    return _settled(fields, words, shell, notes)
+    return _settle(fields, words, shell, notes)
 
 
-def _settled(
+def _settle(
     fields: dict[str, Any], words: list[str], black_box: bool, notes: list[str]
 ) -> ResolvedOptions:
     fields = dict(fields)
@@ -108,7 +108,7 @@ def _not_in_setup(env: list[str]) -> list[str]:
     return [f"--setup runs without {', '.join(names)}, which only the job gets, where it starts"]
 
 
-def _wrapped(parsed: Parsed) -> Parsed:
+def _wrap(parsed: Parsed) -> Parsed:
     """`--wrap "LINE"`: a line of shell instead of a script."""
     line = dict(parsed.pairs).get("wrap")
     if line is None:
@@ -141,7 +141,7 @@ def _script(parsed: Parsed) -> script_directives.Script | None:
     word = os.path.expanduser(parsed.words[0])
     if standard_input.is_stream(word):
         data = standard_input.contents(word)
-        return script_directives.streamed(word, data.decode("utf-8", "replace"))
+        return script_directives.read_stream(word, data.decode("utf-8", "replace"))
     script = script_directives.read(
         os.path.abspath(os.path.join(job_spec.directory(parsed.fields.get("cwd", "")), word))
     )
@@ -188,7 +188,7 @@ def _with_lines(
     where = f"#GPQ in {script.name}"
     translated = sbatch.translate(pairs, where, explicit_fields={**own, **fields}, shell=shell)
     notes += _notes(translated, where)
-    fields = _joined({**translated.fields, **own}, fields)
+    fields = _join({**translated.fields, **own}, fields)
     slurm = [pair for place, words in script.slurm for pair in sbatch.pairs(words, place)]
     where = f"#SBATCH in {script.name}"
     if any(name == "wrap" for name, _ in [*pairs, *slurm]):
@@ -197,7 +197,7 @@ def _with_lines(
     below = [pair for pair in slurm if pair[0] not in otherwise]
     translated = sbatch.translate(below, where, explicit_fields=fields, shell=shell, lines=True)
     notes += _notes(translated, where)
-    fields = _joined(translated.fields, fields)
+    fields = _join(translated.fields, fields)
     if script.slurm:
         from gpq.options.directives import slurm_variables
 
@@ -226,12 +226,12 @@ def _own_lines(script: script_directives.Script) -> tuple[dict[str, Any], list[s
                 f"{where}: {' '.join(words)[:80]}: not an option of a job",
                 "`gpq submit --help` lists them",
             )
-        parsed.fields = _joined(parsed.fields, line.fields)
+        parsed.fields = _join(parsed.fields, line.fields)
         parsed.pairs += line.pairs
     return parsed.fields, parsed.pairs
 
 
-def _joined(below: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:
+def _join(below: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:
     """`above` wins. Labels and variables are those of both, and the later assignment is last."""
     both = {key: [*below[key], *above[key]] for key in JOINED if key in below and key in above}
     if "tag" in both:
@@ -248,7 +248,7 @@ def _notes(translated: sbatch.Translated, where: str) -> list[str]:
     return [*unused, *(f"{where}: {note}" for note in dict.fromkeys(translated.notes))]
 
 
-def requested(
+def make_request(
     settled: ResolvedOptions, *, hold: bool = False, dry_run: bool = False
 ) -> tuple[requests.Submit, list[str]]:
     """The request for the daemon, and all remarks about what was asked. Every way to submit shows
@@ -264,7 +264,7 @@ def requested(
 
         array = sweeps.array_of(texts.array, texts.sweep, texts.sweep_file)
         assert array is not None
-        notes += [*sweeps.unused(array, built), *sweeps.plain_indices(texts.array, built)]
+        notes += [*sweeps.unused_lines(array, built), *sweeps.plain_indices(texts.array, built)]
     if built.level == "script":
         from gpq.options import proofs
 

@@ -11,7 +11,7 @@ from gpq.options import json_answers
 LIMIT = 30.0  # seconds for each
 
 
-def listed() -> json_answers.Targets:
+def list_targets() -> json_answers.Targets:
     """The targets of config.toml, and the defaults for jobs that name none."""
     table = config.load().notify
     settings, public = outward.notify(table), outward.without_urls(table)
@@ -19,7 +19,7 @@ def listed() -> json_answers.Targets:
     return json_answers.Targets(kinds, list(settings.default), list(settings.on), settings.lines)
 
 
-def tried(names: Sequence[str]) -> Iterator[json_answers.SentView]:
+def try_targets(names: Sequence[str]) -> Iterator[json_answers.SentView]:
     """Send a message to each now. Raises UsageError for an unknown name before it sends
     anything."""
     from gpq.notify.worker_pool import Courier

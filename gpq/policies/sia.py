@@ -13,7 +13,7 @@ from gpq.core.model.snapshot import Snapshot
 from gpq.core.model.units import JobId
 from gpq.policies.shared.eligible import Contest, configurations, contest, priority_weight
 from gpq.policies.shared.packing import pack
-from gpq.policies.shared.type_transfer import informed
+from gpq.policies.shared.type_transfer import inform
 from gpq.policies.solvers.assignment import Option, cheapest
 
 POWER = -0.5  # p of the normalised goodput. -infinity would be max-min, 1 the plain sum
@@ -34,7 +34,7 @@ class Sia:
     name = "sia"
 
     def allocate(self, snapshot: Snapshot) -> Mapping[JobId, Allotment]:
-        snapshot = informed(snapshot)
+        snapshot = inform(snapshot)
         round_ = contest(snapshot)
         possible = configurations(snapshot, round_)
         rows = {job.id: _row(job, snapshot, possible[job.id]) for job in round_.jobs}

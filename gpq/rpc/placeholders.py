@@ -9,7 +9,7 @@ from collections.abc import Mapping
 WRITTEN = re.compile(r"(?<!\$)\{([A-Za-z_][A-Za-z0-9_]*)\}")
 
 
-def filled(text: str, words: Mapping[str, str]) -> str:
+def fill(text: str, words: Mapping[str, str]) -> str:
     """`text` with each `{name}` of `words` replaced. Other braces stay as they are."""
     return WRITTEN.sub(lambda match: words.get(match[1], match[0]), text) if "{" in text else text
 

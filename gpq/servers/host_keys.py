@@ -68,7 +68,7 @@ def settle(target: Target, talk: Talk, *, yes: bool, quiet: bool, asks: bool) ->
                 f" {target.host}` removes the key again",
             )
     if not look.ok:
-        problem = look.problem or ssh_errors.ended(target.host, 255, target.shown)
+        problem = look.problem or ssh_errors.end_problem(target.host, 255, target.shown)
         raise (Refused if problem.lasting else GpqError)(problem.sentence, problem.hint)
     return look.key[1] if look.key is not None else ""
 

@@ -8,7 +8,7 @@ import sqlite3
 
 from gpq.errors import GpqError
 from gpq.store import disk, rows, takeover
-from gpq.store.opening import PUT_META, connect, explained
+from gpq.store.opening import PUT_META, connect, explain
 
 _JOBS = "SELECT id, state, user, name, ended_at, checksum, body FROM jobs"
 _EVENTS = "SELECT kind, checksum, body FROM events"
@@ -33,9 +33,9 @@ def write(database: str) -> None:
             copy.execute(PUT_META, (takeover.COPY, "1"))
         os.replace(new_path, target)
     except rows.Damaged as error:
-        raise disk.damaged(database, str(error), is_served=True) from None
+        raise disk.damage_error(database, str(error), is_served=True) from None
     except sqlite3.Error as error:
-        raise explained(error, database, is_served=True) from error
+        raise explain(error, database, is_served=True) from error
     except OSError as error:
         raise GpqError(f"cannot write {target}: {error.strerror}") from error
     finally:

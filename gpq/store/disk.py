@@ -135,7 +135,7 @@ def damage_in(error: sqlite3.Error) -> str:
     return text if any(phrase in text for phrase in phrases) else ""
 
 
-def damaged(path: str, what: str, *, is_served: bool = False) -> GpqError:
+def damage_error(path: str, what: str, *, is_served: bool = False) -> GpqError:
     """`is_served`: by a daemon that runs, which must end before the database is moved."""
     return Refused(
         f"the database {path} is damaged ({what}). gpq did not change it",

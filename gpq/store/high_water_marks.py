@@ -34,7 +34,7 @@ class Marks:
         return ids <= self.ids and attempts <= self.attempts
 
 
-def raised(ceiling: int, number: int, block: int) -> int:
+def next_ceiling(ceiling: int, number: int, block: int) -> int:
     """The least ceiling to write, never lower than before."""
     return ceiling if number <= ceiling else number - 1 + block
 

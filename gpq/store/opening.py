@@ -65,11 +65,11 @@ def check_mark(path: str) -> None:
     with open(path, "rb") as stream:
         header = stream.read(100)
     if not header:
-        raise disk.damaged(path, "it is empty")
+        raise disk.damage_error(path, "it is empty")
     if len(header) < 100 or header[:16] != b"SQLite format 3\0":
-        raise disk.damaged(path, "it is not a database")
+        raise disk.damage_error(path, "it is not a database")
     if int.from_bytes(header[68:72], "big") != APPLICATION_ID:
-        raise disk.damaged(path, "it is not one of gpq's databases")
+        raise disk.damage_error(path, "it is not one of gpq's databases")
 
 
 def check_pages(connection: sqlite3.Connection, path: str) -> None:
@@ -77,16 +77,16 @@ def check_pages(connection: sqlite3.Connection, path: str) -> None:
     if os.path.getsize(path) <= CHECK_BYTES:
         (verdict,) = connection.execute("PRAGMA quick_check(1)").fetchone()
         if verdict != "ok":
-            raise disk.damaged(path, verdict.splitlines()[-1])
+            raise disk.damage_error(path, verdict.splitlines()[-1])
 
 
-def explained(error: sqlite3.Error, path: str, *, is_served: bool = False) -> GpqError:
+def explain(error: sqlite3.Error, path: str, *, is_served: bool = False) -> GpqError:
     """An error of SQLite while opening or reading, as one line for the user. `is_served`: by a
     daemon that runs."""
     if disk.is_full(error, os.path.dirname(path)):
         return disk.full(path)
     if damage := disk.damage_in(error):
-        return disk.damaged(path, damage, is_served=is_served)
+        return disk.damage_error(path, damage, is_served=is_served)
     return Refused(
         f"the database {path} cannot be used: {error}",
         "see the daemon's log. gpq did not change the file",

@@ -18,7 +18,7 @@ from gpq.core.model.jobs import Job
 from gpq.core.model.units import JobId, Seconds
 from gpq.ports import Wanted
 from gpq.store import disk, rows
-from gpq.store.opening import explained
+from gpq.store.opening import explain
 from gpq.store.rows import Row
 
 PAGE = 500  # rows
@@ -122,7 +122,7 @@ class Past:
             with self._lock:
                 return self._connection.execute(query, tuple(values)).fetchall()
         except sqlite3.Error as error:
-            raise explained(error, self._path, is_served=True) from error
+            raise explain(error, self._path, is_served=True) from error
 
     def _job(self, row: Row) -> Job:
         with self._soundness():
@@ -134,7 +134,7 @@ class Past:
         try:
             yield
         except rows.Damaged as error:
-            raise disk.damaged(self._path, str(error), is_served=True) from None
+            raise disk.damage_error(self._path, str(error), is_served=True) from None
 
 
 # -- page by page ----------------------------------------------------------------------------------

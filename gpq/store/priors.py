@@ -61,13 +61,13 @@ def read(reader: sqlite3.Connection, writer: sqlite3.Connection) -> dict[str, Pr
 
 def _sound(*columns: object) -> tuple[str, Prior] | None:
     try:
-        return _decoded(*columns)
+        return _decode(*columns)
     except rows.Damaged as error:
         log.warning("dropped damaged data that earlier jobs of a program measured: %s", error)
         return None
 
 
-def _decoded(key: object, checksum: object, body: object, at: object) -> tuple[str, Prior]:
+def _decode(key: object, checksum: object, body: object, at: object) -> tuple[str, Prior]:
     """Key and prior. Raises Damaged."""
     if not isinstance(key, bytes) or not isinstance(body, bytes):
         raise rows.Damaged("a row has no text")

@@ -16,7 +16,7 @@ from gpq.core.model.units import JobId, Seconds
 from gpq.errors import NotFound, Refused
 from gpq.store import disk, rows
 from gpq.store.migrations import MIGRATIONS, version_of
-from gpq.store.opening import BUSY_SECONDS, check_mark, explained
+from gpq.store.opening import BUSY_SECONDS, check_mark, explain
 
 _JOBS = "SELECT id, state, user, name, ended_at, checksum, body FROM jobs ORDER BY id"
 _HOLDS_AND_LAUNCHES = (
@@ -37,14 +37,14 @@ class Told:
 def read_jobs(path: str) -> list[Job]:
     """Every job, ended or not, by id. Raises NotFound if there is no database, and Refused if it is
     damaged or newer than this program."""
-    with _opened(path) as connection:
+    with _open(path) as connection:
         return [rows.of_job_row(row, Job) for row in connection.execute(_JOBS)]
 
 
 def read_told(path: str) -> Told:
     """Raises as `read_jobs` does."""
     facts, hold_starts, launched = Told(), dict[JobId, Seconds](), set[JobId]()
-    with _opened(path) as connection:
+    with _open(path) as connection:
         for kind, checksum, body in connection.execute(_HOLDS_AND_LAUNCHES):
             if rows.checksum(kind, body) != checksum:
                 raise rows.Damaged(f"an event {kind} has a wrong checksum")
@@ -65,7 +65,7 @@ def read_told(path: str) -> Told:
 
 
 @contextlib.contextmanager
-def _opened(path: str) -> Iterator[sqlite3.Connection]:
+def _open(path: str) -> Iterator[sqlite3.Connection]:
     """Read-only. Damage found while it is open becomes an error for the user."""
     if not os.path.exists(path):
         raise NotFound(
@@ -81,6 +81,6 @@ def _opened(path: str) -> Iterator[sqlite3.Connection]:
                 raise Refused(f"{path} was written by a newer gpq", "use that version of gpq")
             yield connection
     except sqlite3.Error as error:
-        raise explained(error, path) from error
+        raise explain(error, path) from error
     except rows.Damaged as error:
-        raise disk.damaged(path, str(error)) from None
+        raise disk.damage_error(path, str(error)) from None

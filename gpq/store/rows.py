@@ -120,7 +120,7 @@ def check_event(kind: object, recorded_sum: object, body: object) -> None:
 # -- the state -------------------------------------------------------------------------------------
 
 
-def kept(snapshot: Snapshot) -> Snapshot:
+def durable_part(snapshot: Snapshot) -> Snapshot:
     """What a store keeps of it. It does not remember servers and configuration."""
     return Snapshot(
         jobs=snapshot.jobs,

@@ -24,7 +24,7 @@ from gpq.store import backups, disk, priors, rows, takeover
 from gpq.store import high_water_marks as beside
 from gpq.store.high_water_marks import Marks
 from gpq.store.migrations import migrate
-from gpq.store.opening import PUT_META, check_mark, check_pages, connect, create, explained
+from gpq.store.opening import PUT_META, check_mark, check_pages, connect, create, explain
 from gpq.store.past import Past
 from gpq.store.rows import Row
 
@@ -59,7 +59,7 @@ class SqliteStore:
             is_new = not os.path.exists(path)
             if is_new:
                 if os.path.exists(path + "-wal"):  # SQLite would apply it to the new database
-                    raise disk.damaged(path, "it is missing, but its log is still there")
+                    raise disk.damage_error(path, "it is missing, but its log is still there")
                 create(path)
             check_mark(path)
             self._writer = connect(path)
@@ -81,7 +81,7 @@ class SqliteStore:
                 ).fetchone()
                 undo.pop_all()
         except sqlite3.Error as error:
-            raise explained(error, path) from error
+            raise explain(error, path) from error
         self._reserve.take()
 
     # -- writing -----------------------------------------------------------------------------------
@@ -109,7 +109,7 @@ class SqliteStore:
         ]
         if any(table_rows for _, table_rows in writes):
             self._write(writes, adds=any(isinstance(event, Submitted) for event in journal))
-        self._state = rows.kept(snapshot)
+        self._state = rows.durable_part(snapshot)
         # some of these had ended before, and so had jobs that came back
         again = sum(getattr(event, "past", None) is not None for event in events)
         self._ended += len(ended) - again
@@ -191,7 +191,7 @@ class SqliteStore:
         try:
             succession = takeover.succeed(self._writer, old_marks, first_id)
         except (KeyError, ValueError, TypeError) as error:
-            raise disk.damaged(self.path, f"table meta or jobs: {error}") from None
+            raise disk.damage_error(self.path, f"table meta or jobs: {error}") from None
         if succession.note:
             self.notes.append(succession.note)
         self._marks, self.epoch = succession.marks, succession.marks.epoch
@@ -207,8 +207,8 @@ class SqliteStore:
         later, _ = beside.read(self._marks_path)
         if later is not None and later.store == marks.store and later.epoch > marks.epoch:
             return  # a newer daemon's, so the commit that follows fails
-        ids = beside.raised(marks.ids, ids, beside.IDS)
-        attempts = beside.raised(marks.attempts, attempts, beside.ATTEMPTS)
+        ids = beside.next_ceiling(marks.ids, ids, beside.IDS)
+        attempts = beside.next_ceiling(marks.attempts, attempts, beside.ATTEMPTS)
         self._write_marks(Marks(marks.store, marks.epoch, ids, attempts))
 
     def _write_marks(self, marks: Marks) -> None:
@@ -227,11 +227,11 @@ class SqliteStore:
         try:
             jobs = {job.id: job for job in self._past.live_jobs()}
         except rows.Damaged as error:
-            raise disk.damaged(self.path, str(error)) from None
+            raise disk.damage_error(self.path, str(error)) from None
         try:
             return rows.state_of(meta, jobs, priors.read(self._reader, self._writer))
         except (KeyError, ValueError, TypeError, AttributeError) as error:
-            raise disk.damaged(self.path, f"table meta: {error}") from None
+            raise disk.damage_error(self.path, f"table meta: {error}") from None
 
     # -- reading -----------------------------------------------------------------------------------
 

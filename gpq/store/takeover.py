@@ -75,8 +75,10 @@ def _succeed(writer: sqlite3.Connection, marks: Marks | None, first_id: int) -> 
     new_marks = Marks(
         store,
         epoch,
-        beside.raised(base_marks.ids, begin, beside.IDS),
-        beside.raised(base_marks.attempts, max(attempts, floor.attempts) + 1, beside.ATTEMPTS),
+        beside.next_ceiling(base_marks.ids, begin, beside.IDS),
+        beside.next_ceiling(
+            base_marks.attempts, max(attempts, floor.attempts) + 1, beside.ATTEMPTS
+        ),
     )
     note = ""
     if is_restored:

@@ -11,7 +11,7 @@ import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from gpq.options.environment import kept
+from gpq.options.environment import job_variables
 from gpq.rpc.daemon_answers import DaemonInfo as DaemonView
 from gpq.rpc.job_answers import JobList, Submitted
 from gpq.rpc.requests import ArrayMessage, Info, SpecMessage, Status, Submit
@@ -94,7 +94,7 @@ def array(jobs: int, policy: str = "goodput") -> Crowd:
 
 def _spec(daemon: Daemon) -> SpecMessage:
     """Like `gpq submit`, including this process's environment."""
-    return SpecMessage(["true"], str(daemon.work), "black-box", max_gpus=1, env=kept(dict(os.environ), {}))
+    return SpecMessage(["true"], str(daemon.work), "black-box", max_gpus=1, env=job_variables(dict(os.environ), {}))
 
 
 def _look_and_kill(daemon: Daemon, found: Crowd) -> None:

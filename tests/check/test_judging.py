@@ -7,17 +7,17 @@ from pathlib import Path
 
 from gpq_agent import wire
 
-from gpq.check.judgement.guesses import habit, joined
+from gpq.check.judgement.guesses import habit, join
 from gpq.check.judgement.judge import Judge
 from gpq.check.judgement.rows import doubts, habits, rows, worst
 from gpq.check.records import Facts, Run, Step, Told, read
 from gpq.check.replicas.courses import ShapeRun
-from gpq.check.shapes import REFERENCE, compared
+from gpq.check.shapes import REFERENCE, compared_shapes
 from gpq.check.verdict import Verdict
 from gpq.source import Script
 from gpq.views.verdict import lines
 
-SHAPES = compared(8)
+SHAPES = compared_shapes(8)
 NOTHING = Script("")
 PASSES = Told(
     "two-passes", ["accumulate", "split", "made up"], "the loop clears gradients between two passes", "none is needed"
@@ -99,10 +99,10 @@ def test_if_only_a_scheduler_differs_each_replica_has_its_own_metric() -> None:
 
 def test_the_plainest_name_of_a_habit_replaces_weaker_ones_of_other_shapes() -> None:
     plain, weak, other = habit("state-in-pieces", "ema"), habit("not-kept", "ema"), habit("own-rate")
-    assert joined([plain, weak, None, other]) == [plain, plain, None, other]
+    assert join([plain, weak, None, other]) == [plain, plain, None, other]
     assert "(ema)" in plain.message
     apart = [habit("mixed"), habit("token-loss", "9")]
-    assert joined(apart) == apart
+    assert join(apart) == apart
 
 
 def test_all_shapes_differ_if_the_order_of_examples_in_a_batch_changes_the_training() -> None:

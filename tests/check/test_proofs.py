@@ -80,18 +80,18 @@ def test_a_verdict_belongs_to_a_script_and_its_modules_whatever_numbers_are_in_t
     module.write_text("2")
     files = {str(path): hashlib.sha256(path.read_bytes()).hexdigest() for path in (script, module)}
     checked = ["--lr", "0.1", "--accum", "1", "--out=runs/7", "-1e-3", "resnet18"]
-    assert keeping.kept(str(script), checked) is None
+    assert keeping.saved_verdict(str(script), checked) is None
     keeping.keep(keeping.place(str(script), checked), {"files": files})
     like = ["--lr", "3e-4", "--accum", "1.0", "--out=runs/12", "5", "resnet18"]
-    found = keeping.kept(str(script), like)
+    found = keeping.saved_verdict(str(script), like)
     assert found is not None
-    assert keeping.changed(found) == ""
+    assert keeping.changed_file(found) == ""
     for place, word in ((3, "4"), (3, "0"), (6, "resnet50"), (4, "--out=other/7")):
-        assert keeping.kept(str(script), [*like[:place], word, *like[place + 1 :]]) is None
+        assert keeping.saved_verdict(str(script), [*like[:place], word, *like[place + 1 :]]) is None
     module.write_text("3")
-    assert keeping.changed(found) == str(module)
+    assert keeping.changed_file(found) == str(module)
     module.unlink()
-    assert keeping.changed(found) == str(module)
+    assert keeping.changed_file(found) == str(module)
 
 
 def test_the_oldest_verdicts_are_deleted_and_damaged_ones_are_ignored(
@@ -103,7 +103,7 @@ def test_the_oldest_verdicts_are_deleted_and_damaged_ones_are_ignored(
     keeping.keep(place, {"files": {script: "x"}})
     for content in ("[]", "{", json.dumps({"files": {}}), json.dumps({"files": {script: 3}})):
         Path(place).write_text(content)
-        assert keeping.kept(script, []) is None
+        assert keeping.saved_verdict(script, []) is None
     for number in range(keeping.MOST):
         keeping.keep(os.path.join(paths.verdicts(), f"{number}.json"), {})
         os.utime(os.path.join(paths.verdicts(), f"{number}.json"), (number + 10**10, number + 10**10))

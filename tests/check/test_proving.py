@@ -12,13 +12,13 @@ import pytest
 from gpq.check.pipeline import proving
 from gpq.check.replicas.courses import ShapeRun
 from gpq.check.replicas.runner import Runner
-from gpq.check.shapes import REFERENCE, Shape, compared
+from gpq.check.shapes import REFERENCE, Shape, compared_shapes
 from gpq.errors import TimedOut
 
 
 def test_a_timeout_names_the_shapes_that_ended(tmp_path: Path) -> None:
     first, accumulating, split, two, both, _ = [
-        ShapeRun(shape, tmp_path / str(number)) for number, shape in enumerate((REFERENCE, *compared(8)))
+        ShapeRun(shape, tmp_path / str(number)) for number, shape in enumerate((REFERENCE, *compared_shapes(8)))
     ]
     first.over = split.over = two.over = True
     two.failed, two.log = "exit code 1", "two.log"

@@ -18,7 +18,7 @@ from gpq.core.model.jobs import JobSpec, JobState, Level, StopReason
 from gpq.core.model.nodes import NodeState
 from gpq.core.model.placements import BatchOrder, FilesAt, Placement
 from gpq.core.model.units import DeviceId, JobId, NodeId
-from gpq.core.rounds.planning import issued
+from gpq.core.rounds.planning import order_fact
 from gpq.daemon.files import checkpoint_search, transfer
 from gpq.daemon.nodes.world import LiveWorld
 from tests.contract.test_worlds import Loop, shell
@@ -163,7 +163,7 @@ def test_a_cancel_ends_the_transfer(
     loop.attempt(job, B)
     loop.until(lambda: live.stager.progress(job), "it is under way")
     order = Stop(job, 2, (B,), StopReason.CANCEL, "kill", 1.0)
-    event: Event | None = issued(order, live.now())
+    event: Event | None = order_fact(order, live.now())
     assert event is not None
     loop.take([event])
     live.perform(order)

@@ -33,7 +33,7 @@ from gpq.core.model.nodes import DeviceState, NodeState
 from gpq.core.model.placements import BatchOrder, Placement
 from gpq.core.model.snapshot import Snapshot
 from gpq.core.model.units import DeviceId, JobId, NodeId
-from gpq.core.rounds.planning import issued
+from gpq.core.rounds.planning import order_fact
 from gpq.core.state.apply_events import fold
 from gpq.daemon.nodes.world import LiveWorld
 from gpq.ports import World
@@ -91,7 +91,7 @@ class Loop:
 
     def stop(self, job: JobId, mode: str, grace: float = 0.5, *, perform: bool = True) -> None:
         order = Stop(job, 1, (NODE,), StopReason.CANCEL, mode, grace)
-        event = issued(order, self.world.now())
+        event = order_fact(order, self.world.now())
         assert event is not None
         self.take([event])
         if perform:
@@ -382,7 +382,7 @@ def test_a_cancelled_job_on_a_node_that_left_the_configuration_ends(home: Path) 
     try:
         loop.until(lambda: JobId(1) in loop.ended, "the one that was cancelled before has ended")
         order = Stop(JobId(2), 1, (NodeId("gone"),), StopReason.CANCEL, "kill", 1.0)
-        loop.take([event for event in [issued(order, world.now())] if event is not None])
+        loop.take([event for event in [order_fact(order, world.now())] if event is not None])
         world.perform(order)
         loop.until(lambda: JobId(2) in loop.ended, "the other one has ended")
     finally:

@@ -15,7 +15,7 @@ import pytest
 
 from gpq.control.controller import LONGEST_PUT_OFF, MANY, Controller
 from gpq.control.controller import PATIENCE as ROUND_AT_ONCE
-from gpq.core.goodput.priors import informed, program_of
+from gpq.core.goodput.priors import inform, program_of
 from gpq.core.model.actions import Action, Launch, Stop
 from gpq.core.model.events import (
     CancelAsked,
@@ -197,7 +197,7 @@ def test_the_next_daemon_knows_what_jobs_measured(world: Desk, tmp_path: Path) -
         assert reborn.snapshot.priors == taught
         fresh = job(2)
         fresh = replace(fresh, profile=replace(fresh.profile, declared=DECLARED))
-        helped = informed(fresh, reborn.snapshot.priors[program_of(fresh)])
+        helped = inform(fresh, reborn.snapshot.priors[program_of(fresh)])
         assert [(row.gpu_type, row.step_time) for row in helped.profile.basis] == [("A100", 0.12)]
         assert helped.profile.noise_basis == Noise(1.0, 500.0, 640)
 

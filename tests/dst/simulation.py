@@ -200,7 +200,7 @@ class Simulation:
 
         def build(snapshot: Snapshot) -> tuple[list[Any], int]:
             specs = [program.spec(token)]
-            return submission.submitted(snapshot, specs, (), daemon.now(), on_hold=False), snapshot.next_id
+            return submission.submission_events(snapshot, specs, (), daemon.now(), on_hold=False), snapshot.next_id
 
         def take(answer: Any) -> None:
             answered.append(answer)

@@ -229,7 +229,7 @@ def test_an_interpreter_waits_on_each_server_where_a_job_may_restart() -> None:
 
 def standbys(daemon: Daemon) -> set[str]:
     """The agents below which an interpreter waits."""
-    marked = procs.marked(wire.ENV_MARK, wire.STANDBY_MARK, processes := procs.snapshot())
+    marked = procs.marked_pids(wire.ENV_MARK, wire.STANDBY_MARK, processes := procs.snapshot())
     agents = {procs.command_of(processes[pid].parent) for pid in marked}
     return {agent for agent in agents if str(daemon.home) in agent}
 

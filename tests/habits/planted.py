@@ -13,7 +13,7 @@ from typing import Any
 
 from gpq_agent.train.habits.table import HABITS, SUSPECTED
 
-from gpq.check.shapes import Shape, compared
+from gpq.check.shapes import Shape, compared_shapes
 from gpq.check.verdict import DIFFERS, SAME, TOLD
 
 from .proven import PROVEN
@@ -122,7 +122,7 @@ def faults(name: str, verdict: Mapping[str, Any]) -> list[str]:
         found.append(f"none of {', '.join(codes)} shows")
     if not codes:
         found += [f"{code} is told, but nothing should be" for code in sorted(told)]
-    for shape in compared(verdict["steps"]):
+    for shape in compared_shapes(verdict["steps"]):
         seen, wanted = _seen(rows.get(shape.name)), _wanted(codes, shape)
         if seen not in wanted:
             found.append(f"{shape.name}: {seen}, not {' or '.join(wanted)}")

@@ -30,7 +30,7 @@ class MemoryStore:
         self._journal.extend(event for event in events if not isinstance(event, EPHEMERAL))
         again = {job.id for job in ended} | set(snapshot.jobs)
         self._ended = [*(job for job in self._ended if job.id not in again), *ended]
-        self._state = rows.kept(snapshot)
+        self._state = rows.durable_part(snapshot)
 
     def history(
         self,

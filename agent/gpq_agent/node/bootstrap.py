@@ -163,10 +163,10 @@ def digest_of(target: str) -> str:
                     files[os.path.relpath(path, target)] = stream.read().decode("utf-8")
     except (OSError, ValueError):
         return ""
-    return hashlib.sha256(packed(files)).hexdigest()
+    return hashlib.sha256(pack(files)).hexdigest()
 
 
-def packed(files: Dict[str, str]) -> bytes:
+def pack(files: Dict[str, str]) -> bytes:
     """The same bytes for the same content on every Python. The digest is computed from them."""
     return json.dumps(files, sort_keys=True, separators=(",", ":")).encode("ascii")
 

@@ -35,7 +35,7 @@ class Replica(Exception):
 
 def main() -> None:
     channel = socket.socket(fileno=int(sys.argv[1]))
-    imported = modules.imported()
+    imported = modules.imported_files()
     gc.collect()
     gc.freeze()  # a collection in a replica would copy the memory of all modules
     passing.send(channel, {"ready": os.getpid()})
@@ -86,7 +86,7 @@ def _problem(imported: modules.Imported) -> str:
     """Why it no longer equals a new interpreter, or ""."""
     if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
         return "a GPU is in use"
-    return modules.changed(imported)
+    return modules.changed_file(imported)
 
 
 def _interpreter_signals() -> None:

@@ -8,14 +8,14 @@ Facts = Tuple[int, int, int]
 Imported = Dict[str, Facts]
 
 
-def imported() -> Imported:
+def imported_files() -> Imported:
     """The files and search folders behind the imported modules, as they are now."""
     files = [getattr(module, "__file__", None) for module in list(sys.modules.values())]
     paths = [path for path in files if isinstance(path, str)]
     return {path: _facts(path) for path in [sys.executable, *_folders(), *paths]}
 
 
-def changed(before: Imported) -> str:
+def changed_file(before: Imported) -> str:
     """What was changed, installed or removed since, or ""."""
     for path, facts in before.items():
         if _facts(path) != facts:

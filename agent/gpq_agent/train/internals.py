@@ -41,7 +41,7 @@ version_of = attrgetter("_version")  # of a tensor: how often it was changed in 
 base_of = attrgetter("_base")  # of a tensor: the one that it is a view of, or None
 
 
-def untried(version: str) -> str:
+def untried_notice(version: str) -> str:
     """The notice for a version of torch that the library's tests have never used, else ""."""
     if ".".join(version.split(".")[:2]) in TRIED:
         return ""
@@ -102,7 +102,7 @@ def group_timeouts() -> List[timedelta]:
 # -- modules and what trains them ----------------------------------------------------------------
 
 
-def uncompiled(model: torch.nn.Module) -> torch.nn.Module:
+def uncompiled_module(model: torch.nn.Module) -> torch.nn.Module:
     """The module that torch.compile got, or the same one."""
     inner: torch.nn.Module = getattr(model, "_orig_mod", model)
     return inner

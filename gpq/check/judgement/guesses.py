@@ -104,7 +104,7 @@ def _of_inputs(case: Case) -> FoundHabit | None:
             return habit("by-pass")
         is_restart = finding.rates - 1 in case.shape.restarts
         return habit("forgotten-scheduler" if is_restart else "own-rate")
-    if drawn(case.judge.reference) or drawn(case.run):
+    if draws_numbers(case.judge.reference) or draws_numbers(case.run):
         return habit("random")
     return None
 
@@ -156,7 +156,7 @@ def _is_near(factor: float, count: int) -> bool:
     return abs(factor / count - 1) < NEAR or abs(factor * count - 1) < NEAR
 
 
-def joined(guesses: list[FoundHabit | None]) -> list[FoundHabit | None]:
+def join(guesses: list[FoundHabit | None]) -> list[FoundHabit | None]:
     """One habit can show in several shapes, more clearly in some. Their guess then applies to the
     other shapes too."""
     guess_by_code = {candidate.code: candidate for candidate in reversed(guesses) if candidate}
@@ -178,6 +178,6 @@ def habit(code: str, *words: str) -> FoundHabit:
     return FoundHabit(code, [], message.format(*words), cure)
 
 
-def drawn(run: Run) -> bool:
+def draws_numbers(run: Run) -> bool:
     """Did the loop body draw random numbers that belong to no example?"""
     return any(step.random for step in run.steps.values())

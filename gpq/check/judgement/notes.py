@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from gpq.check.judgement.guesses import drawn
+from gpq.check.judgement.guesses import draws_numbers
 from gpq.check.judgement.rounding import Rounding
 from gpq.check.records import Facts, Run
 from gpq.check.verdict import DIFFERS, ShapeView
@@ -28,7 +28,7 @@ def _random_numbers(reference: Run) -> list[str]:
             "random numbers, such as dropout and augmentation, were drawn per example, but in "
             "a job each shape draws its own"
         )
-    if drawn(reference):
+    if draws_numbers(reference):
         lines.append(
             "some random numbers belong to no example and were the same in every part of a "
             "step, so their effect could not be told from rounding"
@@ -70,7 +70,7 @@ def _steps(reference: Run, rounding: Rounding) -> list[str]:
         lines.append(
             "the script does not use job.loader(), so gpq never accumulates or splits its steps"
         )
-    if rounding.mixed and not drawn(reference):
+    if rounding.mixed and not draws_numbers(reference):
         lines.append(
             "the order of the examples in a batch changes the result, so the effect of "
             "rounding is unknown"

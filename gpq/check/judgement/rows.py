@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import msgspec
 from gpq_agent import wire
 
-from gpq.check.judgement.guesses import Case, guess, habit, joined
+from gpq.check.judgement.guesses import Case, guess, habit, join
 from gpq.check.judgement.judge import Finding, Judge
 from gpq.check.records import Run, Told
 from gpq.check.replicas.courses import ShapeRun, last_lines
@@ -24,7 +24,7 @@ def rows(
     """The table. `reproducible`: do two runs of the reference agree? None if
     nobody checked."""
     table = [_row(judge, course, run, script, reproducible) for course, run in pairs]
-    guesses = joined([row.habit if row.verdict == DIFFERS else None for row in table])
+    guesses = join([row.habit if row.verdict == DIFFERS else None for row in table])
     return [
         msgspec.structs.replace(row, habit=habit or row.habit)
         for row, habit in zip(table, guesses, strict=True)
@@ -41,24 +41,24 @@ def _row(
     told_habit = _against(shape, {**judge.reference.habits, **run.habits})
     if told_habit is not None:
         return ShapeView(shape.name, TOLD, None, None, "", told_habit, [], "", "")
-    row = _compared(judge, course, run, script, reproducible)
+    row = _compare(judge, course, run, script, reproducible)
     suspected_habit = _against(shape, {**judge.reference.suspected, **run.suspected})
     if suspected_habit is None or row.verdict == SAME or reproducible is False:
         return row
     return msgspec.structs.replace(row, verdict=TOLD, habit=suspected_habit, problem="", log="")
 
 
-def _compared(
+def _compare(
     judge: Judge, course: ShapeRun, run: Run, script: Script, reproducible: bool | None
 ) -> ShapeView:
     shape = course.shape
     if course.failed:
-        return _failed(judge, course, f"{course.failed}: {' '.join(last_lines(course.log)[-1:])}")
+        return _failure(judge, course, f"{course.failed}: {' '.join(last_lines(course.log)[-1:])}")
     if run.outside or judge.reference.outside:
         return _outside(shape)
     finding = judge.judge(run)
     if finding.missing:
-        return _failed(
+        return _failure(
             judge,
             course,
             f"it made {run.last} steps, but the reference made {judge.reference.last}",
@@ -137,7 +137,7 @@ def _view(told_habit: Told) -> FoundHabit:
     )
 
 
-def _failed(judge: Judge, course: ShapeRun, problem: str) -> ShapeView:
+def _failure(judge: Judge, course: ShapeRun, problem: str) -> ShapeView:
     log = course.log or str(course.log_of(0))
     return ShapeView(course.shape.name, FAILED, None, None, "", None, [], problem[:500], log)
 

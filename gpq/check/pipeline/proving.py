@@ -20,7 +20,7 @@ from gpq_agent import wire
 from gpq.check import keeping
 from gpq.check.hints import hints
 from gpq.check.judgement import rows as judgement
-from gpq.check.judgement.guesses import drawn
+from gpq.check.judgement.guesses import draws_numbers
 from gpq.check.judgement.judge import Judge
 from gpq.check.judgement.notes import notes
 from gpq.check.records import Facts, Run, read
@@ -28,7 +28,7 @@ from gpq.check.replicas import gpus, scratch
 from gpq.check.replicas.courses import ShapeRun, last_lines
 from gpq.check.replicas.interruption import interruptible
 from gpq.check.replicas.runner import Program, Runner
-from gpq.check.shapes import AGAIN, REFERENCE, REPLICAS, ROUNDING, Shape, compared
+from gpq.check.shapes import AGAIN, REFERENCE, REPLICAS, ROUNDING, Shape, compared_shapes
 from gpq.check.verdict import FAILED, ShapeView, Verdict
 from gpq.errors import GpqError, Refused, TimedOut
 from gpq.source import Script, text_of
@@ -78,7 +78,7 @@ def prove(request: CheckRequest, on_end: Callable[[str], None]) -> Verdict:
             trial = _trial(request, runner, start + request.seconds, on_end)
         verdict = _verdict(request, trial, runner.remarks, time.monotonic() - start)
         is_home_cited = verdict.verdict == FAILED
-        return _saved(verdict, keeping.place(request.script, list(request.arguments)))
+        return _save(verdict, keeping.place(request.script, list(request.arguments)))
     except GpqError as error:
         is_home_cited = any(
             str(home) in text for text in (error.message, error.hint, *error.quoted)
@@ -91,7 +91,7 @@ def prove(request: CheckRequest, on_end: Callable[[str], None]) -> Verdict:
 def _trial(
     request: CheckRequest, runner: Runner, deadline: float, on_end: Callable[[str], None]
 ) -> Trial:
-    shapes = (REFERENCE, *ROUNDING, *compared(request.steps))
+    shapes = (REFERENCE, *ROUNDING, *compared_shapes(request.steps))
     courses, failure = _courses(runner, shapes, deadline, on_end)
     _whole(courses, request)
     reference, *other_runs = [read(course.folder, len(course.shape.attempts)) for course in courses]
@@ -99,7 +99,7 @@ def _trial(
     _usable(reference, courses[0], request)
     judge = Judge(reference, *reorderings, exact=runner.exact)
     reproducible = None
-    if judge.rounding.mixed and not drawn(reference):
+    if judge.rounding.mixed and not draws_numbers(reference):
         reproducible = _is_reproducible(judge, request, runner, deadline, on_end)
     script = Script(text_of(request.script))
     has_own_loop = reference.facts is not None and not reference.facts.loader
@@ -182,7 +182,7 @@ def _courses(
     return runner.run(shapes, deadline, on_end), failure
 
 
-def _saved(verdict: Verdict, place: str) -> Verdict:
+def _save(verdict: Verdict, place: str) -> Verdict:
     """The same verdict, with a note if it cannot be saved."""
     try:
         keeping.keep(place, msgspec.to_builtins(verdict))

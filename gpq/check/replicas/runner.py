@@ -24,7 +24,7 @@ from gpq_agent import wire
 
 from gpq.check.replicas.courses import Process, ShapeRun
 from gpq.check.replicas.fork_server import Fork, ForkServer, ServerLost
-from gpq.check.replicas.scratch import confined
+from gpq.check.replicas.scratch import confinement
 from gpq.check.shapes import REFERENCE, Attempt, Shape
 from gpq.errors import GpqError
 
@@ -57,7 +57,7 @@ class Runner:
     def __init__(self, program: Program, folder: Path, steps: int) -> None:
         self._program, self._folder, self._steps = program, folder, steps
         self._environ = dict(program.environ)
-        self._head = confined(program.python, folder)  # the start of every process's command
+        self._head = confinement(program.python, folder)  # the start of every process's command
         if not program.gpu:
             self._environ |= {"CUDA_VISIBLE_DEVICES": "", "GLOO_SOCKET_IFNAME": "lo"}
         self._courses: list[ShapeRun] = []

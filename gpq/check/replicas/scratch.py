@@ -42,12 +42,12 @@ def variables(home: Path) -> dict[str, str]:
     folder = home / NAME
     folder.mkdir(exist_ok=True)
     if len(os.fsencode(folder)) > LONGEST:
-        folder = _linked(folder)
+        folder = _short_path(folder)
     paths = {name: str(folder / subfolder) for name, subfolder in FOLDERS.items()}
     return {**FIXED, **paths, "MLFLOW_TRACKING_URI": f"file:{folder / 'mlruns'}"}
 
 
-def _linked(folder: Path) -> Path:
+def _short_path(folder: Path) -> Path:
     """The same folder by a short path."""
     link = LINKS / f"gpq-{secrets.token_hex(8)}"
     (folder.parent / LINK).symlink_to(link)  # first, so that tidying up finds it
@@ -61,6 +61,6 @@ def tidy(home: Path) -> None:
         os.unlink(os.readlink(home / LINK))
 
 
-def confined(python: str, home: Path) -> list[str]:
+def confinement(python: str, home: Path) -> list[str]:
     """The start of a command that can only write below `home`, if this Linux can enforce that."""
     return [python, "-I", str(LANDLOCK), str(home)]

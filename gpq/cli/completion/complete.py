@@ -29,7 +29,7 @@ def answer(argv: list[str]) -> int:
     shell, _, width = name.partition(":")
     words = words or [""]
     if shell == "bash":
-        words = joined(words)
+        words = join_words(words)
     completions = candidates(words, shell)
     if isinstance(completions, int):
         return completions
@@ -38,7 +38,7 @@ def answer(argv: list[str]) -> int:
     return 0
 
 
-def joined(words: list[str]) -> list[str]:
+def join_words(words: list[str]) -> list[str]:
     """Join `--color = al` again, because bash splits words at = and :. The last word keeps only the
     part after the split."""
     whole: list[str] = []
@@ -142,7 +142,7 @@ def after_command(line: Line, kind: str, options: Options, words: list[str]) -> 
     if current.startswith("-") and not literal:
         return option_candidates(line, options, current, arguments)
     if kind == "commands":
-        return documented(words)
+        return documented_word(words)
     return values(line, kind, current, arguments)
 
 
@@ -190,7 +190,7 @@ def option_values(line: Line, kind: str, current: str, arguments: list[str]) -> 
     return values(line, kind, current, arguments if kind == "jobs" else [])
 
 
-def documented(words: list[str]) -> list[Pair]:
+def documented_word(words: list[str]) -> list[Pair]:
     """The next word of a command that prints JSON and so has a schema: `nodes`, then `list`."""
     from gpq.cli.shared.commands import COMMANDS
     from gpq.options.completion_data import GRAMMAR
@@ -222,10 +222,10 @@ def values(line: Line, kind: str, current: str, arguments: list[str]) -> list[Pa
 def daemon_words(line: Line, kind: str, current: str, arguments: list[str]) -> list[Pair]:
     """Words from the daemon."""
     if kind != "jobs":
-        names = named(arguments)
+        names = plain_names(arguments)
         return [pair for pair in ask({"kind": kind, "prefix": current}) if pair[0] not in names]
     head, comma, tail = current.rpartition(",")  # of `3,4`, only the part after the comma
-    names = named([*arguments, head])
+    names = plain_names([*arguments, head])
     pairs = ask({"kind": kind, "prefix": tail, "command": line.path, "given": names})
     pairs = [pair for pair in pairs if pair[0] not in names]
     if line.shell == "bash" and not tail.strip("0123456789"):
@@ -233,7 +233,7 @@ def daemon_words(line: Line, kind: str, current: str, arguments: list[str]) -> l
     return [(f"{head}{comma}{word}", description) for word, description in pairs]
 
 
-def named(words: list[str]) -> list[str]:
+def plain_names(words: list[str]) -> list[str]:
     """The names so far, without the part after a colon."""
     return [part.partition(":")[0] for word in words for part in word.split(",") if part]
 

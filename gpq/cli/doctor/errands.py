@@ -36,4 +36,4 @@ def side_by_side(work: Callable[[K], T], keys: Sequence[K]) -> dict[K, T]:
 
 def job_environment() -> dict[str, str]:
     """The variables of a job that is submitted here."""
-    return environment.kept(dict(os.environ), {})
+    return environment.job_variables(dict(os.environ), {})

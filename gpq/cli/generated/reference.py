@@ -88,8 +88,8 @@ def grammar() -> str:
             if argument.param_type_name == "argument"
         ]
         lines += [
-            f"    {_quoted(path)}: (",
-            f"        {_quoted(arguments[0] if arguments else '')},",
+            f"    {_quote(path)}: (",
+            f"        {_quote(arguments[0] if arguments else '')},",
             "        {",
         ]
         for parameter in typer_command.params:
@@ -103,10 +103,10 @@ def _option_lines(parameter: Any) -> list[str]:
     """The long name with its help. The short name is understood but not offered, and points to the
     long one."""
     help_text = " ".join((parameter.help or "").split("[default")[0].split())
-    kind = _quoted("" if parameter.is_flag else _kind(parameter))
+    kind = _quote("" if parameter.is_flag else _kind(parameter))
     long, *short = sorted(parameter.opts, key=len, reverse=True)
     texts = [(long, help_text), *((name, long) for name in short)]
-    return [f"            {_quoted(name)}: ({_quoted(text)}, {kind})," for name, text in texts]
+    return [f"            {_quote(name)}: ({_quote(text)}, {kind})," for name, text in texts]
 
 
 def _kind(parameter: Any) -> str:
@@ -132,7 +132,7 @@ def _is_single_argument(parameter: Any) -> bool:
     return bool(parameter.param_type_name == "argument" and parameter.nargs == 1)
 
 
-def _quoted(text: str) -> str:
+def _quote(text: str) -> str:
     if '"' in text and "'" not in text:
         return f"'{text}'"
     return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'

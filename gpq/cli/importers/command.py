@@ -142,7 +142,7 @@ def _settle(candidate: ImportedJob, parsed: submit_words.Parsed, *, hold: bool) 
         submission = msgspec.structs.replace(
             submission, how={**submission.how, "hold": hold or submission.how["hold"]}
         )
-        notes = submit_request.requested(submission)[1]
+        notes = submit_request.make_request(submission)[1]
     except GpqError as error:
         candidate.refuse(error.message, error.hint)
         return
@@ -192,7 +192,7 @@ def _fields(job: task_spooler.Waiting) -> dict[str, Any]:
     if job.cwd:
         fields["cwd"] = job.cwd
     fields["gpus"] = str(max(job.slots, 1))
-    variables = environment.kept(job.env, {})
+    variables = environment.job_variables(job.env, {})
     fields["env"] = [
         f"{key}={value}" for key, value in variables.items() if os.environ.get(key) != value
     ]
@@ -235,7 +235,7 @@ def _queue(candidate: ImportedJob, job_ids: dict[str, int]) -> None:
         )
         return
     try:
-        request, _ = submit_request.requested(candidate.submission)
+        request, _ = submit_request.make_request(candidate.submission)
         if candidate.after:
             spec = msgspec.structs.replace(request.spec, after=[f"{job_ids[candidate.after]}:ok"])
             request = msgspec.structs.replace(request, spec=spec)

@@ -61,7 +61,7 @@ def cancel(
             )
             exit_stack.enter_context(_slow())
 
-        answer = following.cancelled(daemon, jobs, seconds, begin)
+        answer = following.cancel_and_wait(daemon, jobs, seconds, begin)
     if json:
         output.confirm(result=answer)
     else:
@@ -92,13 +92,13 @@ def _ask(words: list[str], rows: list[job_answers.JobView]) -> None:
         return
     for word in dict.fromkeys(words):
         matches = [row for row in rows if row.name == word and row.state not in following.ENDED]
-        if len(matches) > 1 and not _confirmed(word, matches):
+        if len(matches) > 1 and not _confirm(word, matches):
             raise Refused(
                 "nothing was cancelled", "use an id, or a range such as 3-7, to name fewer jobs"
             )
 
 
-def _confirmed(name: str, jobs: list[job_answers.JobView]) -> bool:
+def _confirm(name: str, jobs: list[job_answers.JobView]) -> bool:
     examples = ", ".join(f"{job.id} ({job.state})" for job in jobs[:MOST_EXAMPLES])
     if len(jobs) > MOST_EXAMPLES:
         examples += f" and {len(jobs) - MOST_EXAMPLES} more"

@@ -14,7 +14,7 @@ from gpq.check.pipeline.proving import CheckRequest
 from gpq.check.shapes import LEAST_STEPS
 from gpq.check.verdict import DIFFERS, FAILED, Verdict
 from gpq.cli.shared import output
-from gpq.cli.shared.check_run import DEFAULT_STEPS, DEFAULT_TIMEOUT, proven
+from gpq.cli.shared.check_run import DEFAULT_STEPS, DEFAULT_TIMEOUT, run_check
 from gpq.cli.shared.typer_app import HELP, Color, ColorChoice, frame
 from gpq.errors import NotFound, UsageError
 from gpq.options import environment
@@ -97,25 +97,25 @@ def check(
         )
     seconds = values.seconds(timeout, "--timeout")
     if last:
-        verdict = _kept(script, arguments)
+        verdict = _saved_verdict(script, arguments)
     else:
         request = CheckRequest(
             script,
             tuple(arguments),
             environment.interpreter(python, dict(os.environ)),
-            environment.kept(dict(os.environ), {}),
+            environment.job_variables(dict(os.environ), {}),
             os.getcwd(),
             steps,
             seconds,
             gpu,
             isolated,
         )
-        verdict = proven(request, quiet=json)
+        verdict = run_check(request, quiet=json)
     output.text(lines, verdict, color.value, as_json=json)
     return 1 if verdict.verdict in (DIFFERS, FAILED) else 0
 
 
-def _kept(script: str, arguments: list[str]) -> Verdict:
+def _saved_verdict(script: str, arguments: list[str]) -> Verdict:
     record = keeping.current(script, arguments)
     if record is not None:
         with contextlib.suppress(msgspec.ValidationError):

@@ -73,12 +73,12 @@ def _requeue(
       gpq requeue 42 --fresh
       gpq requeue "array=7 state=failed,timeout"
     """
-    names = _selected(list(jobs or []), list(state or []))
+    names = _select(list(jobs or []), list(state or []))
     answer = call(requests.Requeue(names, fresh), job_answers.Changed)
     return tell(answer, "requeued", as_json=json)
 
 
-def _selected(words: list[str], states: list[str]) -> list[str]:
+def _select(words: list[str], states: list[str]) -> list[str]:
     """The selectors, or the ids of the jobs that match a query."""
     query = [word for word in words if is_query(word)]
     if states:

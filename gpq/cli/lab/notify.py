@@ -32,7 +32,7 @@ def list_targets(json: Json = False) -> None:
     Example:
       gpq notify list
     """
-    listing = targets.listed()
+    listing = targets.list_targets()
     if json:
         output.emit(listing)
         return
@@ -58,7 +58,7 @@ def try_targets(names: Annotated[list[str], NAMES], json: Json = False) -> int:
     """
     table = config.load().notify
     views: list[json_answers.SentView] = []
-    for view in targets.tried(names):
+    for view in targets.try_targets(names):
         views.append(view)
         if not json and not view.sent:
             fix = (

@@ -22,7 +22,7 @@ ENVIRONMENT_NAMES = (
 )
 
 
-def proven(request: CheckRequest, *, quiet: bool) -> Verdict:
+def run_check(request: CheckRequest, *, quiet: bool) -> Verdict:
     """Run the check here, and show how far it is unless `quiet`. Raises GpqError if the script
     fails on its own."""
     own = {name: os.environ[name] for name in ENVIRONMENT_NAMES if name in os.environ}

@@ -138,7 +138,9 @@ def _wrong(word: str, hint: str = "use a number") -> bool:
     )
 
 
-def published(paths: Sequence[str], traces: str, sia: bool, restart: float | None) -> list[Source]:
+def published_workloads(
+    paths: Sequence[str], traces: str, sia: bool, restart: float | None
+) -> list[Source]:
     """The workload files, with the shortest names that tell them apart."""
     if not paths:
         raise UsageError(
@@ -204,10 +206,10 @@ def left_out(own_history: History) -> str:
     groups = [f"{len(jobs)} {reason} ({_some(jobs)})" for reason, jobs in jobs_by_reason.items()]
     count = len(own_history.left_out)
     verb = "is" if count == 1 else "are"
-    return f"{_counted(count)} {verb} left out: {', '.join(groups)}"
+    return f"{_count_text(count)} {verb} left out: {', '.join(groups)}"
 
 
-def unended(own_history: History) -> str:
+def unended_line(own_history: History) -> str:
     """One line about the jobs that have not ended, or ""."""
     count = len(own_history.unended)
     if not count:
@@ -215,10 +217,10 @@ def unended(own_history: History) -> str:
     state = "have not ended: only their work so far counts"
     if count == 1:
         state = "has not ended: only its work so far counts"
-    return f"{_counted(count)} {state} ({_some(own_history.unended)})"
+    return f"{_count_text(count)} {state} ({_some(own_history.unended)})"
 
 
-def _counted(count: int) -> str:
+def _count_text(count: int) -> str:
     return "1 job" if count == 1 else f"{count} jobs"
 
 
@@ -227,7 +229,7 @@ def _some(jobs: Sequence[str]) -> str:
     return ", ".join(jobs[:MOST_NAMED]) + (f" and {more} more" if more > 0 else "")
 
 
-def named(failure: Failure) -> str:
+def failed_run(failure: Failure) -> str:
     """The run that failed: `fifo on workload-1 (16x4, seed 0)`."""
     return f"{failure.policy} on {failure.workload} ({failure.cluster}, seed {failure.seed})"
 
@@ -240,12 +242,12 @@ def measured_on(own_history: History, texts: Sequence[str]) -> list[Cluster]:
     """The given clusters, or else your own, with the types of GPUs that the jobs used."""
     if texts:
         return [
-            replace(cluster, nodes=clusters.typed(cluster.nodes, own_history.gpu_types))
+            replace(cluster, nodes=clusters.with_types(cluster.nodes, own_history.gpu_types))
             for cluster in named_clusters(texts)
         ]
     cluster = own_cluster()
     return [
-        replace(cluster, nodes=clusters.typed(cluster.nodes, own_history.gpu_types))
+        replace(cluster, nodes=clusters.with_types(cluster.nodes, own_history.gpu_types))
         if own_history.gpu_types
         else cluster
     ]
@@ -256,7 +258,7 @@ def own_cluster() -> Cluster:
     try:
         nodes = nodes_of(call(requests.Nodes([]), node_answers.NodeList, start=False).nodes)
     except DaemonUnreachable:
-        nodes = configured()
+        nodes = configured_nodes()
     if not nodes:
         raise UsageError(
             "the daemon is not running, and the configuration does not give the number of GPUs",
@@ -265,7 +267,7 @@ def own_cluster() -> Cluster:
     return Cluster("own", nodes)
 
 
-def configured() -> tuple[Node, ...]:
+def configured_nodes() -> tuple[Node, ...]:
     """The servers whose GPUs or slots are counted in config.toml."""
     nodes = []
     for name, node in sorted(configuration.load().nodes.items()):

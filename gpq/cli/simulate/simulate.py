@@ -141,13 +141,13 @@ def simulate(
         raise UsageError("--csv and --json cannot be combined", "use one of them")
     run_rules = Rules(
         nodes=(),
-        interval=plan_runs.within(_given(interval, 60.0), "--interval", 1.0, 86_400.0),
+        interval=plan_runs.within(_value_or(interval, 60.0), "--interval", 1.0, 86_400.0),
         interference=plan_runs.within(interference, "--interference", 0.0, 0.99),
         # Your own jobs are replayed as the daemon would run them, and public ones by the rules of
         # their artifact.
-        known_length=_given(known_length, history),
-        priors=_given(priors, history),
-        events=_given(events, history),
+        known_length=_value_or(known_length, history),
+        priors=_value_or(priors, history),
+        events=_value_or(events, history),
         noise=plan_runs.within(noise, "--noise", 0.0, 10.0),
         profiled=rules is Ruleset.sia,
         config=plan_runs.settings(setting or []),
@@ -162,7 +162,9 @@ def simulate(
         sources, machines = _own_jobs(since, restart, nodes or [])
     else:
         _no_span(since)
-        sources = plan_runs.published(workloads or [], traces, rules is Ruleset.sia, restart)
+        sources = plan_runs.published_workloads(
+            workloads or [], traces, rules is Ruleset.sia, restart
+        )
         machines = plan_runs.named_clusters(nodes or [plan_runs.DEFAULT_NODES])
     preflight.check(sources, machines, names)
     remark = unused_options.idle(
@@ -179,14 +181,14 @@ def simulate(
     if plot:
         _draw(blocks, plot)
     for failure in failures:
-        output.failure(f"{plan_runs.named(failure)}: {failure.message}", failure.hint)
+        output.failure(f"{plan_runs.failed_run(failure)}: {failure.message}", failure.hint)
     return 1 if failures else 0
 
 
 T = TypeVar("T")
 
 
-def _given(value: T | None, default: T) -> T:
+def _value_or(value: T | None, default: T) -> T:
     """The value of an option, or its default."""
     return default if value is None else value
 
@@ -198,7 +200,7 @@ def _own_jobs(
     span = values.seconds(since, "--since") if since else None
     own_history = plan_runs.own_jobs(span, restart)
     clusters = plan_runs.measured_on(own_history, nodes)
-    remarks = (plan_runs.left_out(own_history), plan_runs.unended(own_history))
+    remarks = (plan_runs.left_out(own_history), plan_runs.unended_line(own_history))
     output.note(*filter(None, remarks))
     return [own_history], clusters
 

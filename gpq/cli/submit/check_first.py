@@ -8,7 +8,7 @@ import msgspec
 from gpq.check import keeping
 from gpq.check.pipeline.proving import CheckRequest
 from gpq.check.verdict import SAME
-from gpq.cli.shared.check_run import DEFAULT_STEPS, DEFAULT_TIMEOUT, proven
+from gpq.cli.shared.check_run import DEFAULT_STEPS, DEFAULT_TIMEOUT, run_check
 from gpq.errors import GpqError
 from gpq.options import job_spec, proofs
 from gpq.options.parsing import sweeps, values
@@ -38,7 +38,7 @@ def check_first(texts: SubmitTexts, *, quiet: bool) -> list[str]:
         values.seconds(DEFAULT_TIMEOUT, "--timeout"),
     )
     try:
-        result = proven(request, quiet=quiet)
+        result = run_check(request, quiet=quiet)
     except GpqError as error:
         error.hint = f"{error.hint} (--no-check submits it without a check)"
         raise

@@ -26,7 +26,7 @@ def run(parsed: submit_words.Parsed) -> int:
     settled = submit_request.settle(parsed)
     texts = settled.texts
     if texts.words and not texts.stdin:
-        stdin, unused = standard_input.implied(texts.words, black_box=texts.black_box)
+        stdin, unused = standard_input.implied_stdin(texts.words, black_box=texts.black_box)
         texts = msgspec.structs.replace(texts, stdin=stdin)
         settled = msgspec.structs.replace(settled, texts=texts, notes=[*unused, *settled.notes])
     hold, wait, dry_run, json = (settled.how[key] for key in ("hold", "wait", "dry_run", "json"))
@@ -34,7 +34,7 @@ def run(parsed: submit_words.Parsed) -> int:
         from gpq.cli.submit.check_first import check_first
 
         misplaced += check_first(texts, quiet=json)
-    request, notes = submit_request.requested(settled)
+    request, notes = submit_request.make_request(settled)
     notes = [*misplaced, *notes]
     if notes:
         from gpq.cli.shared import output

@@ -74,7 +74,7 @@ def until_ended(
 
     answer = following.until_ended(jobs, seconds, bar, longest=longest, listener=explain)
     if as_json or not quiet:
-        output.confirm(*map(_ended, answer.jobs), result=answer if as_json else None)
+        output.confirm(*map(_end_line, answer.jobs), result=answer if as_json else None)
     output.note(*notes([msgspec.to_builtins(job) for job in answer.jobs]))
     return next((status for job in answer.jobs if (status := following.exit_status(job))), 0)
 
@@ -86,6 +86,6 @@ def waiting(answer: job_answers.JobList) -> list[str]:
     return [*lines, *answer.warnings] if lines else []
 
 
-def _ended(job: job_answers.JobView) -> str:
+def _end_line(job: job_answers.JobView) -> str:
     detail = remark({"exit_status": job.exit_status, "state": job.state, "reason": job.reason})
     return f"job {job.id} {job.state}" + (f": {detail}" if detail else "")

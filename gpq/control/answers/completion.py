@@ -9,7 +9,7 @@ from typing import NamedTuple
 from gpq.control.answers.node_rows import node_word
 from gpq.control.answers.reader import Reader
 from gpq.control.requests import job_requests
-from gpq.control.selectors import covered, is_selector
+from gpq.control.selectors import coverage, is_selector
 from gpq.core.model.jobs import TERMINAL, DesiredState, Job
 from gpq.errors import GpqError
 from gpq.ports import History
@@ -79,7 +79,7 @@ class _Known(NamedTuple):
         if request.command not in LIVE:
             past_jobs = past.history(limit=COMPLETED_JOBS)
         ended = [job for job in past_jobs if job.id not in jobs]
-        coverings = [covered(word, reader.snapshot) for word in request.given]
+        coverings = [coverage(word, reader.snapshot) for word in request.given]
         fit = [
             job
             for job in [*live, *ended]

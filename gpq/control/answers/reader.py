@@ -112,7 +112,7 @@ class Reader:
             unknown_seconds=trouble.unknown_seconds,
             hung=trouble.hung,
             hung_seconds=trouble.hung_seconds,
-            diverged=divergence.diverged(job, until),
+            diverged=divergence.divergences(job, until),
             stragglers=list(stragglers(job)) if job.state in HOLDS_DEVICES else [],
             staging=self._staging(job),
             tags=list(job.spec.tags),

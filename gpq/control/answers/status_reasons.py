@@ -10,14 +10,14 @@ from gpq.control.answers import reason_text
 from gpq.core.explain.explain import explain
 from gpq.core.feasibility import idle_gpus
 from gpq.core.feasibility.checkpoints import Staging
-from gpq.core.feasibility.gates import closed, halted
+from gpq.core.feasibility.gates import closed_gates, halted_jobs
 from gpq.core.feasibility.leases import silence
 from gpq.core.feasibility.orphans import must_wait
 from gpq.core.model.jobs import TERMINAL, DesiredState, Job, JobState
 from gpq.core.model.placements import Shape
 from gpq.core.model.snapshot import Snapshot
 from gpq.core.model.units import JobId, Seconds
-from gpq.core.rounds.reconcile import stuck
+from gpq.core.rounds.reconcile import stuck_reason
 from gpq.core.state.stragglers import hang
 
 
@@ -35,8 +35,8 @@ class StatusReasons:
     _stagings: dict[JobId, Staging | None] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.halted = halted(self.snapshot)
-        self._gate_lines = closed(replace(self.snapshot, now=self.now))
+        self.halted = halted_jobs(self.snapshot)
+        self._gate_lines = closed_gates(replace(self.snapshot, now=self.now))
 
     def reason(self, job: Job) -> str:
         """Why it waits, or how it ended. "" for a job that simply runs."""
@@ -47,7 +47,7 @@ class StatusReasons:
         server_silence = silence(self.snapshot, job, self.now)
         if server_silence is not None:
             return str(server_silence)
-        if obstacle := stuck(self.snapshot, job):
+        if obstacle := stuck_reason(self.snapshot, job):
             return f"stuck: {obstacle}"
         if job.state is JobState.RUNNING and job.wish is DesiredState.RUN:
             return self._trouble(job)

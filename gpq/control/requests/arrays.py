@@ -10,7 +10,7 @@ from dataclasses import replace
 from gpq.core.model.jobs import JobSpec, Seat
 from gpq.core.model.units import JobId
 from gpq.errors import UsageError
-from gpq.rpc.placeholders import filled
+from gpq.rpc.placeholders import fill
 from gpq.rpc.requests import ArrayMessage
 
 MOST = 10_000
@@ -25,14 +25,14 @@ def elements(spec: JobSpec, array: ArrayMessage, name: JobId) -> Iterator[JobSpe
     for place, index in enumerate(array.indices):
         params = array.params[place] if array.params else {}
         words = {**params, "index": str(index)}
-        env = {key: filled(value, words) for key, value in spec.env}
+        env = {key: fill(value, words) for key, value in spec.env}
         env.update({ID: str(name), INDEX: str(index), SIZE: str(len(array.indices))})
         env.update({f"{SWEEP}{key}": value for key, value in params.items()})
         yield replace(
             spec,
-            argv=tuple(filled(word, words) for word in spec.argv),
-            resume_argv=tuple(filled(word, words) for word in spec.resume_argv),
-            done_file=filled(spec.done_file, words),
+            argv=tuple(fill(word, words) for word in spec.argv),
+            resume_argv=tuple(fill(word, words) for word in spec.resume_argv),
+            done_file=fill(spec.done_file, words),
             env=tuple(sorted(env.items())),
             seat=Seat(name, index, len(array.indices), array.limit, tuple(params.items())),
         )

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 
 from gpq.control.selectors import resolve
-from gpq.core.feasibility.gates import met, unmet_line
+from gpq.core.feasibility.gates import is_met, unmet_line
 from gpq.core.model.jobs import Dependency, Job, On
 from gpq.core.model.snapshot import Snapshot
 from gpq.core.model.units import JobId
@@ -52,7 +52,7 @@ def _conditions(word: str, snapshot: Snapshot, past: History) -> list[Dependency
     return [Dependency(name, On(outcome or On.OK)) for name in resolve([selector], snapshot, past)]
 
 
-def awaited(
+def open_dependencies(
     conditions: Sequence[Dependency], snapshot: Snapshot, past: Past
 ) -> tuple[Dependency, ...]:
     """The dependencies that have not ended yet. Raises StillEnding, and Refused if one ended
@@ -70,7 +70,7 @@ def _refuse_unmet(conditions: Sequence[Dependency], past: Past) -> None:
         state = states.get(dependency.job)
         if state is None:
             raise StillEnding
-        if not met(dependency, state):
+        if not is_met(dependency, state):
             raise Refused(
                 f"--after {dependency}: {unmet_line(dependency, state)}", "nothing was queued"
             )

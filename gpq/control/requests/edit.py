@@ -11,7 +11,7 @@ import msgspec
 from gpq.control.event_text import stamp
 from gpq.control.requests import dependencies, job_requests, submission
 from gpq.control.requests.arrays import MOST as MOST_ELEMENTS
-from gpq.core.freedoms.habits import blamed, cures
+from gpq.core.freedoms.habits import blame, cures
 from gpq.core.model.events import Edited
 from gpq.core.model.jobs import HOLDS_DEVICES, Dependency, DesiredState, Job, JobSpec, Level, Seat
 from gpq.core.model.profile import RESIZE
@@ -73,9 +73,9 @@ def judge(
                 f"job {job.id} is being cancelled",
                 f"when it has ended, `gpq requeue {job.id}` runs it again",
             )
-        spec, awaits = edited(job, request, new_after, notify), job.awaits
+        spec, awaits = edit_spec(job, request, new_after, notify), job.awaits
         if new_after is not None:
-            awaits = dependencies.awaited(new_after, snapshot, past)
+            awaits = dependencies.open_dependencies(new_after, snapshot, past)
             dependencies.refuse_circle(job, awaits, snapshot)
         changes = differences(job.spec, spec)
         if not changes:
@@ -94,7 +94,7 @@ def judge(
     return edit
 
 
-def edited(
+def edit_spec(
     job: Job, request: Edit, new_after: Sequence[Dependency] | None, notify: Notify = NO_TARGETS
 ) -> JobSpec:
     """The checked specification that `job` will have. Raises UsageError."""
@@ -149,15 +149,15 @@ def refuse_while_running(job: Job, spec: JobSpec) -> None:
     if field is None:
         return
     is_size = field in SIZE
-    if is_size and job.resumable and (blame := blamed(job, RESIZE)):
+    if is_size and job.resumable and (cause := blame(job, RESIZE)):
         raise Refused(
             f"job {job.id} is {job.state}, and with another number of GPUs it would not resume"
-            f" exactly: {blame}",
+            f" exactly: {cause}",
             ". ".join(cures(job, RESIZE))
             or f"to resize it anyway, `gpq hold {job.id}`, then edit and release it",
         )
     reason = _only_at_a_start(job, field)
-    if job_requests.undeclared(job) and not (job.spec.rigid and is_size):
+    if job_requests.may_declare(job) and not (job.spec.rigid and is_size):
         if is_size:
             reason = f"job {job.id} has not declared itself to gpq yet, so gpq cannot resize it"
         raise Refused(reason, _once_declared(job, size=is_size))
@@ -199,11 +199,11 @@ def differences(before: JobSpec, now: JobSpec) -> list[str]:
     if (before.min_gpus, before.max_gpus) != (now.min_gpus, now.max_gpus):
         phrases.append(f"gpus {_range(before)} -> {_range(now)}")
     if before.tags != now.tags:
-        phrases.append(f"tags {_shown(','.join(before.tags))} -> {_shown(','.join(now.tags))}")
+        phrases.append(f"tags {_show(','.join(before.tags))} -> {_show(','.join(now.tags))}")
     if before.after != now.after:
         phrases.append(
-            f"after {_shown(','.join(map(str, before.after)))} ->"
-            f" {_shown(','.join(map(str, now.after)))}"
+            f"after {_show(','.join(map(str, before.after)))} ->"
+            f" {_show(','.join(map(str, now.after)))}"
         )
     if before.seat is not None and now.seat is not None and before.seat.limit != now.seat.limit:
         phrases.append(f"array limit {before.seat.limit or 'none'} -> {now.seat.limit or 'none'}")
@@ -226,11 +226,11 @@ def _value(name: str, value: Any) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, tuple):
-        return _shown(",".join(value))
+        return _show(",".join(value))
     if OPTION_OF[name].kind in SECONDS:
         return f"{value:.0f} s" if value else "none"
-    return _shown(str(value))
+    return _show(str(value))
 
 
-def _shown(text: str) -> str:
+def _show(text: str) -> str:
     return text or "none"

@@ -148,14 +148,14 @@ def _beginning(job: Job, *, anew: bool) -> str:
     return "it starts again. gpq knows of no checkpoint and leaves its checkpoint folder as it is"
 
 
-def undeclared(job: Job) -> bool:
+def may_declare(job: Job) -> bool:
     """Is it a script that may still tell gpq that it can be resized? Then waiting helps, for a
     while."""
     return job.spec.level is Level.SCRIPT and job.profile.declared is None
 
 
 def _once_declared(job: Job) -> str:
-    if not undeclared(job):
+    if not may_declare(job):
         return ""
     return (
         f"if it uses gpq's library, wait for its first steps. Otherwise `gpq cancel {job.id}` ends"
@@ -164,7 +164,7 @@ def _once_declared(job: Job) -> str:
 
 
 def _immovable(job: Job) -> str:
-    if undeclared(job):
+    if may_declare(job):
         return "its script has not declared itself to gpq yet, so stopping it would lose its work"
     return "it cannot stop and restart without losing its work"
 

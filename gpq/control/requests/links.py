@@ -15,7 +15,7 @@ from gpq.rpc.requests import Measured
 BACKENDS = ("gloo", "nccl")
 
 
-def measured(snapshot: Snapshot, request: Measured, now: Seconds) -> tuple[list[Event], Kept]:
+def record_link(snapshot: Snapshot, request: Measured, now: Seconds) -> tuple[list[Event], Kept]:
     """The newest measurement of a pair replaces the previous one. Raises NotFound, UsageError."""
     ends = sorted({known(snapshot, name) for name in request.nodes})
     if len(ends) != 2 or len(request.nodes) != 2:

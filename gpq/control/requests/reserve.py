@@ -53,7 +53,7 @@ def reserve(
         raise Refused(
             f"there are already {MOST} reservations", "`gpq nodes unreserve ID` removes one"
         )
-    leaving, staying = by_movability(_displaced(snapshot, node, reservation))
+    leaving, staying = by_movability(_displaced_jobs(snapshot, node, reservation))
     return [NodeReserved(now, reservation)], Reserved(
         view(snapshot, reservation, now), leaving, staying
     )
@@ -83,7 +83,7 @@ def _refuse_overlap(snapshot: Snapshot, node: Node, reservation: Reservation, no
             )
 
 
-def _displaced(snapshot: Snapshot, node: Node, reservation: Reservation) -> list[Job]:
+def _displaced_jobs(snapshot: Snapshot, node: Node, reservation: Reservation) -> list[Job]:
     """Other users' jobs that have these GPUs, by id."""
     places = {(node.id, device) for device in devices_of(reservation, node)}
     return [

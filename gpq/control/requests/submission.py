@@ -189,7 +189,7 @@ def message_of(spec: JobSpec) -> SpecMessage:
 # -- submit ----------------------------------------------------------------------------------------
 
 
-def submitted(
+def submission_events(
     snapshot: Snapshot,
     specs: Iterable[JobSpec],
     awaits: tuple[Dependency, ...],

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from gpq.core.accounting.fairness import concluded
+from gpq.core.accounting.fairness import final_fairness
 from gpq.core.goodput import estimates
 from gpq.core.model.accounts import Account, AttemptAccount, MeanShare, Saving, restart_seconds
 from gpq.core.model.events import End, Event, Failed, Stopped
@@ -25,24 +25,24 @@ from gpq.core.model.snapshot import Snapshot
 from gpq.core.model.units import JobId, Seconds
 
 
-def opened(at: Seconds) -> Account:
+def open_account(at: Seconds) -> Account:
     """The account of a submitted job."""
     return Account(mark=at, waited=0.0, restart_cost=0.0)
 
 
-def held(job: Job, at: Seconds) -> Account:
-    return replace(_waited(job, at), mark=at)
+def hold(job: Job, at: Seconds) -> Account:
+    return replace(_book_wait(job, at), mark=at)
 
 
-def released(job: Job, at: Seconds) -> Account:
-    return replace(_waited(job, at), mark=at if job.attempt == 0 else None)
+def release(job: Job, at: Seconds) -> Account:
+    return replace(_book_wait(job, at), mark=at if job.attempt == 0 else None)
 
 
-def launched(job: Job, at: Seconds) -> Account:
-    return replace(_waited(job, at), mark=None, working_at=None)
+def launch(job: Job, at: Seconds) -> Account:
+    return replace(_book_wait(job, at), mark=None, working_at=None)
 
 
-def edited(job: Job, at: Seconds) -> Account:
+def edit(job: Job, at: Seconds) -> Account:
     """What it waited for besides GPUs may now be over, so its wait for GPUs counts from here."""
     return replace(job.account, mark=at) if _is_gated(job, at) else job.account
 
@@ -59,10 +59,10 @@ def let_go(jobs: Mapping[JobId, Job], at: Seconds) -> dict[JobId, Job]:
 
 def so_far(job: Job, now: Seconds) -> Account:
     """The account of a live job, with its waits up to now."""
-    return _waited(job, now)
+    return _book_wait(job, now)
 
 
-def _waited(job: Job, at: Seconds) -> Account:
+def _book_wait(job: Job, at: Seconds) -> Account:
     """Books the time since the mark as what it was. Behind its own gate a job does not wait for
     GPUs."""
     account = job.account
@@ -85,7 +85,7 @@ def _is_gated(job: Job, at: Seconds) -> bool:
     )
 
 
-def tallied(event: Event, job: Job) -> Event:
+def with_account(event: Event, job: Job) -> Event:
     """The event with what the attempt of `job` came to, if it ends that attempt. Any other event
     stays as it is."""
     if not isinstance(event, End) or job.state not in HOLDS_DEVICES:
@@ -172,17 +172,17 @@ def is_failure(event: End) -> bool:
     )
 
 
-def closed(job: Job, at: Seconds) -> Account:
+def close_account(job: Job, at: Seconds) -> Account:
     """The account of a job that ends without holding GPUs."""
-    return replace(_waited(job, at), mark=None)
+    return replace(_book_wait(job, at), mark=None)
 
 
-def settled(job: Job, snapshot: Snapshot, means: Mapping[JobId, MeanShare]) -> Job:
+def settle(job: Job, snapshot: Snapshot, means: Mapping[JobId, MeanShare]) -> Job:
     """A job that has ended, with how fairly it was treated. `snapshot` may be any one from the time
     of its end."""
     mean = means.get(job.id)
     if mean is None or mean.seconds <= 0 or job.first_started_at is None:
         return job
     share = mean.mean(0.0)
-    rho = concluded(job, snapshot, share) if job.state is JobState.COMPLETED else None
+    rho = final_fairness(job, snapshot, share) if job.state is JobState.COMPLETED else None
     return replace(job, account=replace(job.account, share=share, rho=rho))

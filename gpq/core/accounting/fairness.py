@@ -13,7 +13,7 @@ from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from gpq.core.feasibility.gates import closed
+from gpq.core.feasibility.gates import closed_gates
 from gpq.core.feasibility.shapes import feasible, gpu_range, nodes_up, supply
 from gpq.core.goodput import estimates
 from gpq.core.goodput.models import model_of
@@ -107,7 +107,7 @@ def finish_time_fairness(
 def active(snapshot: Snapshot) -> list[Job]:
     """Jobs that compete for devices: all live jobs except those that are held, wait for something
     else, or run in the background."""
-    gated_jobs, on_hold = closed(snapshot), JobState.HELD
+    gated_jobs, on_hold = closed_gates(snapshot), JobState.HELD
     jobs = (job for name, job in sorted(snapshot.jobs.items()) if name not in gated_jobs)
     return [job for job in jobs if job.state is not on_hold and not job.spec.background]
 
@@ -140,7 +140,7 @@ def advance(
     }
 
 
-def counted(snapshot: Snapshot) -> Snapshot:
+def count_shares(snapshot: Snapshot) -> Snapshot:
     """With the averages counted up to `now`, at most once a second. From time to time they are also
     stored."""
     now = snapshot.now
@@ -217,7 +217,7 @@ def speedup_of(job: Job, goodputs: Sequence[Point], share: float) -> float | Non
     return speedup(now.goodput, goodputs, share)
 
 
-def concluded(job: Job, snapshot: Snapshot, mean_share: float) -> float | None:
+def final_fairness(job: Job, snapshot: Snapshot, mean_share: float) -> float | None:
     """Finish-time fairness of a completed job: its time over its time alone. Its time is from
     submission to end, without holds by its user. Its time alone is on `mean_share` GPUs, for the
     part of its declared length that it did."""

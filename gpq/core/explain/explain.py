@@ -15,7 +15,7 @@ from gpq.core.model.placements import Shape
 from gpq.core.model.snapshot import Snapshot
 from gpq.core.model.units import JobId
 from gpq.core.rounds.planning import stop_of
-from gpq.core.rounds.reconcile import stuck
+from gpq.core.rounds.reconcile import stuck_reason
 
 
 def explain(snapshot: Snapshot, allocation: Mapping[JobId, Shape] | None, job: Job) -> JobReasons:
@@ -24,7 +24,7 @@ def explain(snapshot: Snapshot, allocation: Mapping[JobId, Shape] | None, job: J
     silent = silence(snapshot, job, snapshot.now)
     if silent is not None:
         return _why_unknown(snapshot, job, silent)
-    line = stuck(snapshot, job)
+    line = stuck_reason(snapshot, job)
     if line:
         return _why_stuck(job, line)
     if job.wish is DesiredState.CANCEL:

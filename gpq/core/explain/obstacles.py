@@ -123,7 +123,7 @@ def never_elsewhere(snapshot: Snapshot, job: Job) -> JobReasons | None:
 def no_environment(snapshot: Snapshot, job: Job) -> JobReasons | None:
     """It fits nowhere, but would if every server had its interpreter, its directory and the result
     of its setup."""
-    unasked = replace(job, spec=environments.unasked(job.spec))
+    unasked = replace(job, spec=environments.without_environment(job.spec))
     if fits(snapshot, job) or not fits(snapshot, unasked):
         return None
     return JobReasons(

@@ -24,13 +24,19 @@ from gpq.core.explain.start_window import window
 from gpq.core.feasibility import environments
 from gpq.core.feasibility.checkpoints import out_of_reach
 from gpq.core.feasibility.device_status import out_of_use
-from gpq.core.feasibility.gates import array_limit, array_of, closed, halted, may_be_gated
+from gpq.core.feasibility.gates import (
+    array_limit,
+    array_of,
+    closed_gates,
+    halted_jobs,
+    may_be_gated,
+)
 from gpq.core.feasibility.mobility import held_by
 from gpq.core.feasibility.orphans import at_large, must_wait
-from gpq.core.feasibility.reservations import barred
+from gpq.core.feasibility.reservations import barred_devices
 from gpq.core.feasibility.shapes import gpu_range, nodes_up, usable
 from gpq.core.freedoms import words
-from gpq.core.freedoms.freedoms import bound
+from gpq.core.freedoms.freedoms import bind
 from gpq.core.model.jobs import HOLDS_DEVICES, Dependency, Job, JobState, Level, On
 from gpq.core.model.placements import Shape
 from gpq.core.model.snapshot import Snapshot
@@ -54,7 +60,7 @@ def why_pending(
         if obstacle is not None:
             return obstacle
     sizes = lines("fixed-size", words.of_size(snapshot, job))
-    job = bound(job, snapshot)
+    job = bind(job, snapshot)
     for check in (never_while_drained, never_while_reserved, never_elsewhere):
         obstacle = check(snapshot, job)
         if obstacle is not None:
@@ -161,10 +167,10 @@ def _waits_for_gpus(
 
 def _free(snapshot: Snapshot, job: Job) -> dict[NodeId, int]:
     """For each server, the number of devices that the job could have now."""
-    closed = {*held_by(snapshot), *barred(snapshot, job)}
+    closed_devices = {*held_by(snapshot), *barred_devices(snapshot, job)}
     return {
         node.id: sum(
-            usable(device, job.spec) and (node.id, device.id) not in closed
+            usable(device, job.spec) and (node.id, device.id) not in closed_devices
             for device in node.devices
         )
         for node in nodes_up(snapshot)
@@ -194,7 +200,7 @@ def _holders(snapshot: Snapshot, job: Job) -> list[JobId]:
 
 def _ahead(snapshot: Snapshot, job: Job) -> list[JobId]:
     """Other waiting jobs that come before it."""
-    gated = closed(snapshot)
+    gated = closed_gates(snapshot)
     return [
         rival.id
         for rival in snapshot.jobs.values()
@@ -224,12 +230,12 @@ def _before(rival: Job, job: Job) -> bool:
 
 def behind_gate(snapshot: Snapshot, job: Job) -> JobReasons | None:
     """The whole answer about the gate that keeps `job` waiting. None if there is no such gate."""
-    headline = closed(snapshot).get(job.id) if may_be_gated(job) else None
+    headline = closed_gates(snapshot).get(job.id) if may_be_gated(job) else None
     if headline is None:
         return None
     reasons = [_prerequisite(snapshot, dependency) for dependency in job.awaits]
     remedies = []
-    if job.awaits and job.id in halted(snapshot):
+    if job.awaits and job.id in halted_jobs(snapshot):
         remedies.append(reason("requeue-chain"))
     if job.awaits:
         remedies.append(reason("edit-after", job=job.id))

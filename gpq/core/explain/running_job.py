@@ -11,14 +11,14 @@ from gpq.core.feasibility.mobility import drained_under, is_fixed
 from gpq.core.feasibility.reservations import reserved_under
 from gpq.core.feasibility.shapes import feasible, gpu_range, nodes_up
 from gpq.core.freedoms import words
-from gpq.core.freedoms.freedoms import bound, is_cramped
+from gpq.core.freedoms.freedoms import bind, is_cramped
 from gpq.core.goodput import estimates
 from gpq.core.goodput.models import is_beyond
 from gpq.core.model.jobs import ANY_NUMBER, HOLDS_DEVICES, Job, Level
 from gpq.core.model.placements import Shape
 from gpq.core.model.profile import RETUNE, Declared
 from gpq.core.model.snapshot import Snapshot
-from gpq.core.rounds.batch_orders import typed
+from gpq.core.rounds.batch_orders import typed_shape
 from gpq.core.rounds.motives import own_wish
 
 WORTH_NAMING = 1.01  # goodput of another batch over the present one: a smaller ratio is rounding
@@ -136,7 +136,7 @@ def _why_batch(job: Job) -> list[Reason]:
         return [reason("batch", total=total)]
     if not declared.adaptive:
         return [reason("batch-fixed", total=total)]
-    return [_worth_of_batch(job, typed(job.placement), declared, total)]
+    return [_worth_of_batch(job, typed_shape(job.placement), declared, total)]
 
 
 def _worth_of_batch(job: Job, shape: Shape, declared: Declared, total: int) -> Reason:
@@ -170,7 +170,7 @@ def _within_range(snapshot: Snapshot, job: Job) -> list[Reason]:
         return [reason("resize-ordered", gpus=count, line=order)]
     if is_cramped(job):
         return []
-    fewest, most = gpu_range(bound(job, snapshot), ANY_NUMBER)
+    fewest, most = gpu_range(bind(job, snapshot), ANY_NUMBER)
     if fewest == most == count:
         return [reason("has-exactly", count=count)]
     reasons = []

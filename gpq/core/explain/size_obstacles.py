@@ -103,7 +103,7 @@ def _too_large(snapshot: Snapshot, job: Job, fewest: int) -> JobReasons:
 def _would_fit(snapshot: Snapshot, job: Job, *, answering_only: bool) -> bool:
     """Would it fit if every known GPU were in use and had what the job needs? On all servers, or on
     those that answer."""
-    job = replace(job, spec=environments.unasked(job.spec))
+    job = replace(job, spec=environments.without_environment(job.spec))
     nodes = {
         name: replace(
             node,

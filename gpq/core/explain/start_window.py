@@ -14,7 +14,7 @@ from itertools import chain
 
 from gpq.core.explain.reasons import Reason, reason
 from gpq.core.feasibility.mobility import held_by
-from gpq.core.feasibility.reservations import barred
+from gpq.core.feasibility.reservations import barred_devices
 from gpq.core.feasibility.shapes import usable
 from gpq.core.goodput import estimates
 from gpq.core.model.jobs import Job, Level
@@ -43,7 +43,7 @@ class Window:
 def window(snapshot: Snapshot, job: Job, fewest: int, ahead: Mapping[JobId, int]) -> Window | None:
     """When `fewest` GPUs may be free for a job that waits for nothing else. None if they never are.
     `ahead` has the GPUs that earlier jobs wait for."""
-    owners, closed = held_by(snapshot), barred(snapshot, job)
+    owners, closed = held_by(snapshot), barred_devices(snapshot, job)
     ends = {name: _end(snapshot, snapshot.jobs[name]) for name in sorted(set(owners.values()))}
     nodes: list[list[tuple[Seconds, Seconds, JobId | None]]] = []
     for _, node in sorted(snapshot.nodes.items()):
@@ -112,11 +112,13 @@ def _because(
 ) -> tuple[Reason, ...]:
     if holder is None:
         return (reason("gpus-free"),)
-    bound = _bound(snapshot, latest, holder, dark)
+    bound = _end_reason(snapshot, latest, holder, dark)
     return (reason("jobs-ahead", jobs=sorted(ahead)), bound) if ahead else (bound,)
 
 
-def _bound(snapshot: Snapshot, latest: Seconds, holder: JobId, dark: Sequence[JobId]) -> Reason:
+def _end_reason(
+    snapshot: Snapshot, latest: Seconds, holder: JobId, dark: Sequence[JobId]
+) -> Reason:
     """What the end of `holder` depends on."""
     if latest == NEVER:
         return reason("end-unknown", jobs=dark if holder in dark else [holder])

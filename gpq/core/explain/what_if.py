@@ -14,7 +14,7 @@ from gpq.core.model.placements import Shape
 from gpq.core.model.policy import GANG
 from gpq.core.model.snapshot import Snapshot
 from gpq.core.model.units import JobId
-from gpq.core.rounds.batch_orders import typed
+from gpq.core.rounds.batch_orders import typed_shape
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +40,7 @@ def fewer(snapshot: Snapshot, job: Job) -> Change | None:
 def _change(snapshot: Snapshot, job: Job, way: int) -> Change | None:
     if job.placement is None or not job.elastic:
         return None
-    here = typed(job.placement)
+    here = typed_shape(job.placement)
     counts = sorted({shape.replicas for shape in feasible(job, snapshot)}, reverse=way < 0)
     count = next((number for number in counts if (number - here.replicas) * way > 0), None)
     if count is None:

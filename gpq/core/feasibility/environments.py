@@ -46,7 +46,7 @@ def early(
     )
 
 
-def wanted(snapshot: Snapshot, only: NodeId | None = None) -> list[Prepare]:
+def checks_due(snapshot: Snapshot, only: NodeId | None = None) -> list[Prepare]:
     """What servers that answer must check now: each environment of jobs that may be placed there,
     once per server."""
     jobs = _first_jobs(snapshot)
@@ -106,7 +106,7 @@ def _nodes(job: Job) -> Iterator[NodeId]:
     return (name for name, _ in job.parts if name not in over)
 
 
-def folded(checks: Checks, event: EnvironmentSeen, jobs: Mapping[JobId, Job]) -> Checks:
+def fold(checks: Checks, event: EnvironmentSeen, jobs: Mapping[JobId, Job]) -> Checks:
     """What is known after the news. A running job proves more than a failed check."""
     if not event.fit and _is_used(jobs, event.node, event.environment):
         return checks
@@ -142,7 +142,7 @@ def without(checks: Checks, node: NodeId, jobs: Mapping[JobId, Job]) -> Checks:
     }
 
 
-def recalled(snapshot: Snapshot) -> Snapshot:
+def recall(snapshot: Snapshot) -> Snapshot:
     """The snapshot of an earlier daemon. Of its findings only those count that its jobs prove."""
     checks = dict(snapshot.checks)
     for _, job in sorted(snapshot.jobs.items()):
@@ -154,7 +154,7 @@ def recalled(snapshot: Snapshot) -> Snapshot:
     return replace(snapshot, checks=checks) if checks else snapshot
 
 
-def unasked(spec: JobSpec) -> JobSpec:
+def without_environment(spec: JobSpec) -> JobSpec:
     """The specification as if every server had what the job needs, to find out whether the job
     waits for that."""
     return replace(spec, environment="")
@@ -186,7 +186,7 @@ def headline(snapshot: Snapshot, job: Job) -> str:
         snapshot.checks.get((name, job.spec.environment)) for name in sorted(snapshot.nodes)
     ]
     reasons = {fitness.reason for fitness in findings if fitness is not None and not fitness.fit}
-    if any(fitness is None for fitness in _asked(snapshot, job)):
+    if any(fitness is None for fitness in _answers(snapshot, job)):
         if job.spec.setup:
             return "gpq is running its setup"
         return "gpq is checking its environment"
@@ -195,7 +195,7 @@ def headline(snapshot: Snapshot, job: Job) -> str:
     return "no server has its environment"
 
 
-def _asked(snapshot: Snapshot, job: Job) -> Iterator[Fitness | None]:
+def _answers(snapshot: Snapshot, job: Job) -> Iterator[Fitness | None]:
     return (
         snapshot.checks.get((name, job.spec.environment))
         for name in sorted(snapshot.nodes)

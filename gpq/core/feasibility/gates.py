@@ -17,9 +17,9 @@ from gpq.core.model.snapshot import Config, Snapshot
 from gpq.core.model.units import JobId, Seconds
 
 
-def closed(snapshot: Snapshot) -> Mapping[JobId, str]:
+def closed_gates(snapshot: Snapshot) -> Mapping[JobId, str]:
     """Headlines of all jobs behind a gate."""
-    pending, causes = JobState.PENDING, halted(snapshot)
+    pending, causes = JobState.PENDING, halted_jobs(snapshot)
     headlines: dict[JobId, str] = {}
     array_jobs: list[Job] = []
     for job in snapshot.jobs.values():
@@ -61,10 +61,10 @@ def may_be_gated(job: Job) -> bool:
     return job.state is JobState.PENDING and _waits(job)
 
 
-def opened(snapshot: Snapshot) -> Snapshot:
+def without_gated(snapshot: Snapshot) -> Snapshot:
     """The snapshot as a policy sees it, without the jobs behind gates. The same object if there are
     none."""
-    shut = closed(snapshot)
+    shut = closed_gates(snapshot)
     if not shut:
         return snapshot
     return replace(
@@ -112,7 +112,7 @@ def array_limit(job: Job) -> int:
     return job.spec.seat.limit if job.spec.seat is not None else 0
 
 
-def halted(snapshot: Snapshot) -> dict[JobId, str]:
+def halted_jobs(snapshot: Snapshot) -> dict[JobId, str]:
     """The jobs that do not start on their own, however long anybody waits, and why: another job did
     not end as required, or gpq holds one that keeps failing. So do all that wait for them."""
     roots = {
@@ -147,7 +147,7 @@ def _halt(job: Job, config: Config) -> str:
 # -- dependencies ----------------------------------------------------------------------------------
 
 
-def met(dependency: Dependency, state: JobState) -> bool:
+def is_met(dependency: Dependency, state: JobState) -> bool:
     """Did the job end as required? Only for states that are ends."""
     if state not in TERMINAL:
         raise ValueError(f"job {dependency.job} has not ended: it is {state}")
@@ -185,7 +185,7 @@ def _after_end(job: Job, ended: Job) -> Job:
     open_dependencies = tuple(dependency for dependency in job.awaits if dependency.job != ended.id)
     unmet, unmet_by = job.unmet, job.unmet_by
     for dependency in ended_dependencies:
-        if not met(dependency, ended.state):
+        if not is_met(dependency, ended.state):
             unmet = unmet or unmet_line(dependency, ended.state)
             unmet_by = (*unmet_by, (ended.id, ended.state))
     return replace(job, awaits=open_dependencies, unmet=unmet, unmet_by=unmet_by)

@@ -19,7 +19,7 @@ USED = 1  # per cent of the time from which a GPU counts as used. Less is roundi
 RECLAIM = 2.0  # times `Config.idle_after`
 
 
-def folded(since: Since, node: Node, now: Seconds) -> Since:
+def fold(since: Since, node: Node, now: Seconds) -> Since:
     """Since when each device has been unused, after a report of `node`. Nothing is known about a
     server that does not answer. The same mapping if nothing changes. Devices without a utilisation
     (CPU slots, MIG) count as used."""
@@ -34,7 +34,7 @@ def folded(since: Since, node: Node, now: Seconds) -> Since:
     return {**{key: at for key, at in since.items() if key[0] != node.id}, **idle}
 
 
-def unused(snapshot: Snapshot, job: Job) -> list[tuple[NodeId, DeviceId, Seconds]]:
+def unused_devices(snapshot: Snapshot, job: Job) -> list[tuple[NodeId, DeviceId, Seconds]]:
     """(node, device, seconds) of devices that a running job has not used for long, or since it
     started there."""
     if (
@@ -59,7 +59,7 @@ def unused(snapshot: Snapshot, job: Job) -> list[tuple[NodeId, DeviceId, Seconds
 def line(snapshot: Snapshot, job: Job) -> str:
     """``has not used GPU 0, 1 of ada for 40 m``, or "" if it uses all of them or gpq does not
     know."""
-    idle_devices = unused(snapshot, job)
+    idle_devices = unused_devices(snapshot, job)
     if not idle_devices:
         return ""
     indices = {
@@ -74,7 +74,7 @@ def line(snapshot: Snapshot, job: Job) -> str:
     return f"has not used {where} for {span(min(seconds for *_, seconds in idle_devices))}"
 
 
-def reclaimed(snapshot: Snapshot) -> list[Idled]:
+def reclaim(snapshot: Snapshot) -> list[Idled]:
     """What follows for jobs that could have been resized for that long."""
     if not snapshot.idle:
         return []
@@ -84,7 +84,7 @@ def reclaimed(snapshot: Snapshot) -> list[Idled]:
         for job in snapshot.holders
         if job.elastic
         and not job.idle
-        and any(seconds >= limit for *_, seconds in unused(snapshot, job))
+        and any(seconds >= limit for *_, seconds in unused_devices(snapshot, job))
     ]
 
 
@@ -105,7 +105,7 @@ def busy_again(jobs: Mapping[JobId, Job], node: Node) -> dict[JobId, Job]:
     }
 
 
-def capped(snapshot: Snapshot) -> Snapshot:
+def cap_idle(snapshot: Snapshot) -> Snapshot:
     """The snapshot as a policy sees it: a job that was found idle asks for its fewest GPUs. The
     same object if there is none."""
     idle = {

@@ -76,7 +76,7 @@ def must_leave(job: Job, snapshot: Snapshot) -> bool:
     return bool(drained_under(job, snapshot) or reserved_under(job, snapshot))
 
 
-def evacuated(snapshot: Snapshot) -> Snapshot:
+def evacuate(snapshot: Snapshot) -> Snapshot:
     """The snapshot as a policy sees it. Some jobs must leave a drained server or reserved devices,
     or have a number of GPUs that they may no longer have. They count as stopped and their devices
     as free, so staying is no option for the policy. The same object if there is no such job."""

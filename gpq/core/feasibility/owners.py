@@ -34,7 +34,7 @@ def presence(node: Node) -> str:
     return "asked for it with `gpq yield`" if node.owner in node.yields else ""
 
 
-def folded(
+def fold(
     reservations: Mapping[int, Reservation], node: Node, now: Seconds
 ) -> Mapping[int, Reservation]:
     """Reservations after a report of `node`. The same mapping if nothing changes."""

@@ -25,7 +25,7 @@ Barred = frozenset[tuple[NodeId, DeviceId]]
 NOTHING: Barred = frozenset()
 
 
-def barred(snapshot: Snapshot, job: Job) -> Barred:
+def barred_devices(snapshot: Snapshot, job: Job) -> Barred:
     """Devices that this job may not use now. They are reserved for others, or they belong to owners
     for whom it could not leave, or gpq cannot copy its checkpoint there."""
     closed_nodes = _closed_nodes(snapshot, job)

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from gpq.core.feasibility.mobility import held_by, is_leaving
-from gpq.core.feasibility.reservations import Barred, barred
-from gpq.core.freedoms.freedoms import bound
+from gpq.core.feasibility.reservations import Barred, barred_devices
+from gpq.core.freedoms.freedoms import bind
 from gpq.core.model.jobs import Job, JobSpec, Level
 from gpq.core.model.nodes import Device, DeviceState, Fitness, Node, NodeState, is_slice
 from gpq.core.model.placements import Placement, Shape
@@ -28,7 +28,7 @@ def kind_of(job: Job, snapshot: Snapshot) -> DeviceKind:
         spec.gpu_type,
         spec.min_gpu_memory_mib,
         spec.min_gpus > 1,
-        barred(snapshot, job),
+        barred_devices(snapshot, job),
         spec.environment,
     )
 
@@ -60,7 +60,7 @@ def supply(
     (`occupants`)."""
     occupants = held_by(snapshot, only_fixed=True) if occupants is None else occupants
     devices_by_node: dict[NodeId, tuple[DeviceId, ...]] = {}
-    reserved = barred(snapshot, job)
+    reserved = barred_devices(snapshot, job)
     for node in nodes_up(snapshot):
         if not is_fit(snapshot.checks, node.id, job.spec.environment):
             continue
@@ -177,7 +177,7 @@ def node_counts(available: Supply) -> list[int]:
     return sorted((len(devices) for devices in available.values()), reverse=True)
 
 
-def packed(replicas: int, counts: Iterable[int], level: Level, gpu_type: str) -> Shape | None:
+def pack(replicas: int, counts: Iterable[int], level: Level, gpu_type: str) -> Shape | None:
     """A shape of this many replicas on as few servers as possible, given their `counts`
     (`node_counts`). None if they do not fit. Only scripts span servers."""
     missing = replicas
@@ -215,7 +215,7 @@ def feasible(job: Job, snapshot: Snapshot, available: Supply | None = None) -> t
     """Shapes that fit on `available` (default: `supply`), fewest GPUs first. Only scripts may span
     servers. They then take whole servers, largest first, so that at most one server is shared. With
     several types, each type's shapes, by type."""
-    job = bound(job, snapshot)
+    job = bind(job, snapshot)
     available = supply(snapshot, job) if available is None else available
     return feasible_on(by_type(available, snapshot), job)
 

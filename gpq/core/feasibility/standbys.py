@@ -15,7 +15,7 @@ from gpq.core.model.snapshot import Snapshot
 from gpq.core.model.units import NodeId
 
 
-def wanted(snapshot: Snapshot, name: NodeId) -> list[Warm]:
+def standbys_due(snapshot: Snapshot, name: NodeId) -> list[Warm]:
     """What this server must know: each job that may be resized and could use one of its GPUs."""
     node = next((node for node in nodes_up(snapshot) if node.id == name), None)
     if node is None:

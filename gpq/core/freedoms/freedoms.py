@@ -23,7 +23,7 @@ def least_at_once(declared: Declared) -> int:
     return max([1, *(-(-declared.batch_size // most) for most in bounds if most > 0)])
 
 
-def bound(job: Job, snapshot: Snapshot) -> Job:
+def bind(job: Job, snapshot: Snapshot) -> Job:
     """The job with the range of GPUs that its lost freedoms leave. The same object if they leave it
     unchanged. If no number of GPUs suits the job, its range stays. Each GPU then runs its share at
     once, whatever its size."""

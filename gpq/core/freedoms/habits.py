@@ -38,7 +38,7 @@ MEANING = {
 }
 
 
-def joined(previous: tuple[Habit, ...], reports: Iterable[Habit]) -> tuple[Habit, ...]:
+def merge_habits(previous: tuple[Habit, ...], reports: Iterable[Habit]) -> tuple[Habit, ...]:
     """`previous` with the reported habits, one for each code. The same object if nothing is new. A
     lost freedom stays lost. Beyond MAX_HABITS only the freedoms of a new habit are kept, with the
     last one."""
@@ -72,16 +72,18 @@ def _union(first: Habit, second: Habit) -> tuple[str, ...]:
     )
 
 
-def lent(job: Job, habits: Iterable[Habit]) -> Job:
+def lend(job: Job, habits: Iterable[Habit]) -> Job:
     """A job that has just declared itself, with the habits of earlier jobs of its program."""
     own = {habit.code for habit in job.profile.habits}
     until = _steps(job.profile.progress) + MENDED_AFTER
     open_habits = without_accepted(tuple(habits), job.spec.accept)
     lent_habits = [replace(habit, until=until) for habit in open_habits if habit.code not in own]
-    return replace(job, profile=with_habits(job.profile, joined(job.profile.habits, lent_habits)))
+    return replace(
+        job, profile=with_habits(job.profile, merge_habits(job.profile.habits, lent_habits))
+    )
 
 
-def unmended(habits: tuple[Habit, ...], progress: Progress | None) -> tuple[Habit, ...]:
+def without_mended(habits: tuple[Habit, ...], progress: Progress | None) -> tuple[Habit, ...]:
     """Without the habits that an earlier job had and that this job has not shown after as many
     steps. The same object if all stay."""
     steps = _steps(progress)
@@ -104,13 +106,13 @@ def with_habits(
     profile = replace(profile, habits=habits)
     if script is None:
         return profile
-    declaration = allowed(script, profile.lost)
+    declaration = restrict(script, profile.lost)
     return replace(
         profile, declared=declaration, script=script if declaration is not script else None
     )
 
 
-def allowed(declared: Declared, lost_freedoms: frozenset[str]) -> Declared:
+def restrict(declared: Declared, lost_freedoms: frozenset[str]) -> Declared:
     """The declaration without these freedoms. The same object if it loses nothing."""
     declaration = declared
     if ACCUMULATE in lost_freedoms and declared.accumulation:
@@ -120,7 +122,7 @@ def allowed(declared: Declared, lost_freedoms: frozenset[str]) -> Declared:
     return declaration
 
 
-def blamed(job: Job, freedom: str) -> str:
+def blame(job: Job, freedom: str) -> str:
     """``the loop does so (its-code)``: the habits that take this freedom away. "" if it is not
     lost."""
     culprits = [habit for habit in job.profile.habits if freedom in habit.freedoms]
@@ -152,7 +154,7 @@ def _appeal(job: Job, habit: Habit) -> str:
 def warning(job: Job) -> str:
     """What a stop or another number of GPUs costs a job that lost `resize`. "" for any other
     job."""
-    why = blamed(job, RESIZE)
+    why = blame(job, RESIZE)
     if not why:
         return ""
     return f"it has a checkpoint, but does not resume exactly after a restart: {why}"

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from gpq.core.freedoms.freedoms import bound, is_asked_for, is_cramped, least_at_once
-from gpq.core.freedoms.habits import blamed, cures
+from gpq.core.freedoms.freedoms import bind, is_asked_for, is_cramped, least_at_once
+from gpq.core.freedoms.habits import blame, cures
 from gpq.core.model.jobs import Job
 from gpq.core.model.profile import ACCUMULATE, RESIZE, RETUNE, SPLIT
 from gpq.core.model.snapshot import Snapshot
@@ -24,8 +24,8 @@ def of_size(snapshot: Snapshot, job: Job) -> list[str]:
 
 def _of_least_size(snapshot: Snapshot, job: Job, needed: int) -> str:
     """For a job that may not accumulate."""
-    why = blamed(job, ACCUMULATE)
-    is_narrowed = bound(job, snapshot) is not job
+    why = blame(job, ACCUMULATE)
+    is_narrowed = bind(job, snapshot) is not job
     if is_cramped(job) and not is_narrowed:
         return (
             "no number of GPUs that it may have can hold its base batch at once. Each GPU runs its"
@@ -46,13 +46,13 @@ def _of_least_size(snapshot: Snapshot, job: Job, needed: int) -> str:
 
 def _of_kept_size(snapshot: Snapshot, job: Job) -> str:
     """For a job that may not be resized."""
-    why = blamed(job, RESIZE)
+    why = blame(job, RESIZE)
     if job.placement is not None:
         return (
             "gpq neither resizes nor moves it. It would not resume exactly after a restart,"
             f" because {why}"
         )
-    count = _gpus(bound(job, snapshot).spec.min_gpus)
+    count = _gpus(bind(job, snapshot).spec.min_gpus)
     return (
         f"it resumes with {count} or not at all. Another number would change its results, because"
         f" {why}"
@@ -64,14 +64,14 @@ def of_batch(job: Job) -> list[str]:
     lost_freedoms = job.profile.lost
     reasons = []
     if RETUNE in lost_freedoms:
-        reasons.append(f"gpq keeps its base batch size, because {blamed(job, RETUNE)}")
+        reasons.append(f"gpq keeps its base batch size, because {blame(job, RETUNE)}")
     if ACCUMULATE in lost_freedoms:
         reasons.append(
-            f"gpq splits no step into several micro-batches, because {blamed(job, ACCUMULATE)}"
+            f"gpq splits no step into several micro-batches, because {blame(job, ACCUMULATE)}"
         )
     if SPLIT in lost_freedoms:
         reasons.append(
-            f"gpq splits no step to measure its noise scale, because {blamed(job, SPLIT)}"
+            f"gpq splits no step to measure its noise scale, because {blame(job, SPLIT)}"
         )
     return reasons
 

@@ -17,8 +17,8 @@ from gpq.core.goodput.goodput import (
     GradientStats,
     ThroughputParams,
     efficiency,
-    overlapped,
-    stacked,
+    overlap,
+    stack,
     sync_time,
 )
 from gpq.core.model.profile import Declared
@@ -200,14 +200,14 @@ def _tables(questions: Sequence[Question]) -> list[GoodputTable]:
     n = np.concatenate([question.nodes for question in questions])
     k = np.concatenate([question.replicas for question in questions])
     factor = np.concatenate([question.factor for question in questions])
-    params = stacked([question.params for question in questions], counts)
-    stats = stacked([question.stats or GradientStats(1.0, 0.0) for question in questions], counts)
-    limits = stacked([question.limits for question in questions], counts)
+    params = stack([question.params for question in questions], counts)
+    stats = stack([question.stats or GradientStats(1.0, 0.0) for question in questions], counts)
+    limits = stack([question.limits for question in questions], counts)
     atomic, accum, feasible = _candidates(limits, k, fixed=_is_fixed(questions[0].limits))
     rows = np.arange(len(k))
     total = k[:, None] * atomic * (accum + 1.0)
     compute = params.alpha_c + params.beta_c * atomic
-    step = overlapped(params.gamma, compute, sync_time(params, n[:, None], k[:, None]))
+    step = overlap(params.gamma, compute, sync_time(params, n[:, None], k[:, None]))
     speed = total / (accum * compute + step) / factor[:, None]
     value = np.where(feasible, speed * efficiency(stats, limits.base, total), 0.0)
     best = np.argmax(value, axis=1)
@@ -240,7 +240,7 @@ def candidate_batches(
     instead. Rounding up may exceed the maximum. The micro-batch is then rounded down, and if the
     result is below M0, the candidate is infeasible.
     """
-    columns = stacked([limits], [len(replicas)])
+    columns = stack([limits], [len(replicas)])
     return _candidates(columns, replicas, fixed=_is_fixed(limits))
 
 

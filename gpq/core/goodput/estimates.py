@@ -25,7 +25,7 @@ from gpq.core.goodput.goodput import (
     GradientStats,
     efficiency,
     goodput,
-    stacked,
+    stack,
     throughput,
 )
 from gpq.core.goodput.models import Model, model_of, models_of
@@ -78,7 +78,7 @@ def tables(requests: Sequence[tuple[Job, tuple[Shape, ...]]]) -> list[GoodputTab
     for ((number, _, _), _), part_table in zip(usable, part_tables, strict=True):
         tables_by_job.setdefault(number, []).append(part_table)
     return [
-        _joined(tables_by_job[number], shapes) if number in tables_by_job else None
+        _join(tables_by_job[number], shapes) if number in tables_by_job else None
         for number, (_, shapes) in enumerate(requests)
     ]
 
@@ -90,7 +90,7 @@ def _shapes_by_type(shapes: tuple[Shape, ...]) -> list[tuple[str, tuple[Shape, .
     return [(name, tuple(shape for shape in shapes if shape.gpu_type == name)) for name in types]
 
 
-def _joined(parts: Sequence[GoodputTable], shapes: tuple[Shape, ...]) -> GoodputTable:
+def _join(parts: Sequence[GoodputTable], shapes: tuple[Shape, ...]) -> GoodputTable:
     """One table of shapes of several types, in the order of `shapes`. A job with a model has one
     for every type."""
     if len(parts) == 1:
@@ -182,9 +182,9 @@ def _goodputs(batches: Sequence[tuple[Model, Shape, int, int]]) -> list[float]:
     ).T
     nodes, replicas, atomic, accum = columns[:, :, None]
     value = goodput(
-        stacked([model.params for model in models], counts),
-        stacked([model.stats or GradientStats(1.0, 0.0) for model in models], counts),
-        stacked([model.limits for model in models], counts).base,
+        stack([model.params for model in models], counts),
+        stack([model.stats or GradientStats(1.0, 0.0) for model in models], counts),
+        stack([model.limits for model in models], counts).base,
         nodes,
         replicas,
         atomic,

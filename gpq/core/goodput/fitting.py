@@ -142,7 +142,7 @@ def _minimise(
         view = _look(data, trial, prior, scale)
         better = (view.loss < loss) & open_
         small = ~better | (loss - view.loss < _ENOUGH * loss)
-        settled = _settled(small, better, damping > 1.0, starts)
+        settled = _settled_problems(small, better, damping > 1.0, starts)
         damping *= np.where(better, 0.2, 8.0)
         theta = np.where(better[:, None], trial, theta)
         loss = np.where(better, view.loss, loss)
@@ -167,7 +167,7 @@ def _minimise(
     return points, losses
 
 
-def _settled(small: Mask, better: Mask, damped: Mask, starts: int) -> Mask:
+def _settled_problems(small: Mask, better: Mask, damped: Mask, starts: int) -> Mask:
     """Problems none of whose starts moved much, although one did move or all are damped too much to
     move."""
     count = len(small) // starts

@@ -19,7 +19,7 @@ LEAST_WINDOW: Seconds = 3.0  # a shorter one says nothing
 MOST_GAINS = 12  # kept
 
 
-def marked(marks: tuple[Mark, ...], event: Profiled, *, working: bool) -> tuple[Mark, ...]:
+def mark(marks: tuple[Mark, ...], event: Profiled, *, working: bool) -> tuple[Mark, ...]:
     """The marks with the progress of a report. `working`: the attempt has done its first step. All
     but the newest are at least WINDOW apart."""
     if event.progress is None or not working:
@@ -40,7 +40,7 @@ def speed(marks: tuple[Mark, ...]) -> float | None:
     return max(marks[-1].base_steps - marks[0].base_steps, 0.0) / seconds
 
 
-def launched(job: Job, event: Launched) -> tuple[Gain, ...]:
+def begin_gain(job: Job, event: Launched) -> tuple[Gain, ...]:
     """The gains of `job` with the resize that this launch begins, if it is one whose goodput was
     promised. `job` is as it was before the launch."""
     if event.promise is None:
@@ -56,7 +56,7 @@ def launched(job: Job, event: Launched) -> tuple[Gain, ...]:
     return (*job.gains, gain)[-MOST_GAINS:]
 
 
-def measured(job: Job, now: Seconds) -> tuple[Gain, ...]:
+def measure(job: Job, now: Seconds) -> tuple[Gain, ...]:
     """The gains with the speed of this attempt, up to SETTLING after its launch: the batch size
     follows a resize in steps."""
     latest = job.gains[-1] if job.gains else None

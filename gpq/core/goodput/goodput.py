@@ -64,7 +64,7 @@ class GradientStats:
         return self.var / self.sqr if self.sqr > 0 else math.inf
 
 
-def stacked(parts: Sequence[T], counts: Sequence[int]) -> T:
+def stack(parts: Sequence[T], counts: Sequence[int]) -> T:
     """The fields of several (parameters, statistics, limits), each repeated by its count, as
     columns (n x 1) of one. Every function here takes arrays that broadcast."""
     kind: Any = type(parts[0])
@@ -108,7 +108,7 @@ def crowding(nodes: Array, replicas: Array) -> Any:
     )
 
 
-def overlapped(gamma: ArrayLike, first: ArrayLike, second: ArrayLike) -> Any:
+def overlap(gamma: ArrayLike, first: ArrayLike, second: ArrayLike) -> Any:
     """The gamma-norm of two times, scaled by the larger one so that no power overflows."""
     a, b = np.asarray(first, dtype=np.float64), np.asarray(second, dtype=np.float64)
     large, small = np.maximum(a, b), np.minimum(a, b)
@@ -121,7 +121,7 @@ def step_time(
     params: ThroughputParams, nodes: ArrayLike, replicas: ArrayLike, atomic_batch: ArrayLike
 ) -> Any:
     """T_step: the micro-batch that synchronises, in seconds."""
-    return overlapped(
+    return overlap(
         params.gamma, grad_time(params, atomic_batch), sync_time(params, nodes, replicas)
     )
 

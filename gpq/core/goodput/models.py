@@ -73,11 +73,11 @@ def expect(jobs: int) -> None:
 
 def model_of(profile: Profile, gpu_type: str = "") -> Model | None:
     """None until the script has declared a batch and one configuration was timed."""
-    question = _asked(profile, gpu_type)
+    question = _question(profile, gpu_type)
     return _models.one(question) if question is not None else None
 
 
-def _asked(profile: Profile, gpu_type: str) -> _Asked | None:
+def _question(profile: Profile, gpu_type: str) -> _Asked | None:
     if profile.declared is None or not profile.basis:
         return None
     return _Asked(profile.basis, profile.declared, profile.noise_basis, gpu_type)
@@ -86,7 +86,7 @@ def _asked(profile: Profile, gpu_type: str) -> _Asked | None:
 def models_of(pairs: Iterable[tuple[Profile, str]]) -> list[Model | None]:
     """`model_of` of many. Unknown models are fitted together, which is far quicker than one by
     one."""
-    questions = [_asked(profile, gpu_type) for profile, gpu_type in pairs]
+    questions = [_question(profile, gpu_type) for profile, gpu_type in pairs]
     models = iter(_models.many([question for question in questions if question is not None]))
     return [next(models) if question is not None else None for question in questions]
 
@@ -128,7 +128,7 @@ _models: Memo[_Asked, Model | None] = Memo(_make, LEAST_REMEMBERED, failed=None)
 
 def is_beyond(profile: Profile) -> bool:
     """Was it measured, and yet no model fits what was measured?"""
-    question = _asked(profile, "")
+    question = _question(profile, "")
     if question is None or limits_of(question.declared) is None:
         return False
     return any(map(is_usable, question.basis)) and _models.one(question) is None
@@ -154,7 +154,7 @@ def times_at(rows: tuple[ProfileRow, ...], reference: ProfileRow) -> tuple[float
 @lru_cache(maxsize=8192)
 def rows_on(rows: tuple[ProfileRow, ...], gpu_type: str) -> tuple[ProfileRow, ...]:
     """Rows measured on one type. If there are none, the rows of the type with most weight count, as
-    if this type had the same throughput (`transfer.informed` adds scaled rows first). The same if
+    if this type had the same throughput (`transfer.inform` adds scaled rows first). The same if
     no type is asked for."""
     weights: dict[str, float] = {}
     for row in rows:

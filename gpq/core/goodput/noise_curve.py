@@ -16,7 +16,7 @@ GRID = 16  # steps per doubling of a predicted scale: nearly equal scales need n
 Curve = tuple[NoisePoint, ...]
 
 
-def recorded(curve: Curve, base_steps: float, noise: Noise) -> Curve:
+def record(curve: Curve, base_steps: float, noise: Noise) -> Curve:
     """The curve with a usable `noise` measured at `base_steps`. The first of each bin is kept. If
     progress went back, nothing is removed, because the same steps have the same scale."""
     if curve and _bin(base_steps) <= _bin(curve[-1].base_steps):
@@ -24,7 +24,7 @@ def recorded(curve: Curve, base_steps: float, noise: Noise) -> Curve:
     return (*curve, NoisePoint(base_steps, noise.var / noise.sqr))
 
 
-def merged(old: Curve, new: Curve) -> Curve:
+def merge(old: Curve, new: Curve) -> Curve:
     """Geometric means by bin. `new` weighs at least 1 / (1 + MEMORY)."""
     points_by_bin = {_bin(point.base_steps): point for point in old}
     for point in new:

@@ -12,8 +12,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from posixpath import join, normpath
 
-from gpq.core.freedoms.habits import PROVEN, joined, lent
-from gpq.core.goodput.noise_curve import merged
+from gpq.core.freedoms.habits import PROVEN, lend, merge_habits
+from gpq.core.goodput.noise_curve import merge
 from gpq.core.model.jobs import Job, Level
 from gpq.core.model.profile import Habit, Noise, Prior, ProfileRow
 from gpq.core.model.snapshot import Snapshot
@@ -47,7 +47,7 @@ def program_of(job: Job) -> str:
 def absorb(prior: Prior, job: Job) -> Prior:
     """`prior` with the profile of one more job of the program mixed in."""
     before = {_key(row): row for row in prior.rows}
-    new = {_key(row): _mixed(before.get(_key(row)), row) for row in job.profile.rows}
+    new = {_key(row): _mix(before.get(_key(row)), row) for row in job.profile.rows}
     # Of rows with equal weights, the latest measurements stay.
     best = sorted(
         {**new, **{key: row for key, row in before.items() if key not in new}}.values(),
@@ -57,7 +57,7 @@ def absorb(prior: Prior, job: Job) -> Prior:
         rows=tuple(sorted(best[:MAX_ROWS], key=_key)),
         noise=_mean_noise(prior.noise, job.profile.early_noise),
         max_replicas=most_replicas(job, prior),
-        noise_curve=merged(prior.noise_curve, job.profile.noise_curve),
+        noise_curve=merge(prior.noise_curve, job.profile.noise_curve),
         habits=prior.habits,  # as they were reported (`shared`)
     )
 
@@ -81,7 +81,7 @@ def _latest(memory: dict[str, Prior]) -> dict[str, Prior]:
     return memory
 
 
-def shared(priors: Mapping[str, Prior], before: Job, after: Job) -> tuple[Mapping[str, Prior], Job]:
+def share(priors: Mapping[str, Prior], before: Job, after: Job) -> tuple[Mapping[str, Prior], Job]:
     """`priors` and the job after a report of it, which turned `before` into `after`. Habits that
     its loop showed count for the program at once. Habits that it no longer has are dropped. A job
     that has just declared itself starts with the habits of the program. The same objects if nothing
@@ -94,7 +94,7 @@ def shared(priors: Mapping[str, Prior], before: Job, after: Job) -> tuple[Mappin
         return priors, after
     prior = priors.get(key, Prior())
     if first and prior.habits:
-        after = lent(after, prior.habits)
+        after = lend(after, prior.habits)
     habits = _habits_of_program(prior, before, after)
     if habits == prior.habits:
         return priors, after
@@ -110,28 +110,28 @@ def _habits_of_program(prior: Prior, before: Job, after: Job) -> tuple[Habit, ..
     own_habits = [
         habit for habit in after.profile.habits if not habit.until and habit.code != PROVEN
     ]
-    return joined(lasting_habits, own_habits)
+    return merge_habits(lasting_habits, own_habits)
 
 
 def _codes(job: Job) -> set[str]:
     return {habit.code for habit in job.profile.habits}
 
 
-def informed(job: Job, prior: Prior | None) -> Job:
+def inform(job: Job, prior: Prior | None) -> Job:
     """The job as if it had also measured what `prior` holds: rows of configurations that it lacks,
     and the noise scale while it has none. The same object if there is nothing to add or the script
     has not declared itself."""
     profile = job.profile
     if prior is None or profile.declared is None:
         return job
-    rows = _joined(profile.basis, prior.rows)
+    rows = _join(profile.basis, prior.rows)
     noise = profile.noise_basis or prior.noise
     if rows is profile.basis and noise is profile.noise_basis:
         return job
     return replace(job, profile=replace(profile, model_rows=rows, model_noise=noise))
 
 
-def timed(job: Job, snapshot: Snapshot) -> Job:
+def with_times(job: Job, snapshot: Snapshot) -> Job:
     """The job with the rows of earlier jobs of its program, for the choice of its batch. The noise
     scale stays its own: lent data must never change how well a model learns."""
     if not snapshot.priors:
@@ -139,7 +139,7 @@ def timed(job: Job, snapshot: Snapshot) -> Job:
     profile, prior = job.profile, snapshot.priors.get(program_of(job))
     if prior is None or profile.declared is None:
         return job
-    rows = _joined(profile.basis, prior.rows)
+    rows = _join(profile.basis, prior.rows)
     return job if rows is profile.basis else replace(job, profile=replace(profile, model_rows=rows))
 
 
@@ -157,7 +157,7 @@ def _heaviest(row: ProfileRow) -> float:
     return -row.weight
 
 
-def _mixed(old: ProfileRow | None, new: ProfileRow) -> ProfileRow:
+def _mix(old: ProfileRow | None, new: ProfileRow) -> ProfileRow:
     """Weighted means. A `grad_time` of 0 was never measured and does not count
     (measurements.merge)."""
     new = replace(new, weight=min(new.weight, KEPT_WEIGHT))
@@ -193,7 +193,7 @@ _joins: dict[
 ] = {}  # by the ids of the arguments, which are kept next to the answer
 
 
-def _joined(own: Rows, lent: Rows) -> Rows:
+def _join(own: Rows, lent: Rows) -> Rows:
     """Own rows, and lent ones of other configurations with at most LENT_WEIGHT. `own` itself if
     there are none."""
     entry = _joins.get((id(own), id(lent)))

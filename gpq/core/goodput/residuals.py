@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from gpq.core.goodput.goodput import ThroughputParams, stacked, step_time
+from gpq.core.goodput.goodput import ThroughputParams, stack, step_time
 from gpq.core.goodput.observations import is_usable
 from gpq.core.model.profile import ProfileRow
 
@@ -67,18 +67,18 @@ def corrections(fits: Sequence[tuple[Sequence[ProfileRow], ThroughputParams]]) -
             for row in rows
         ]
     ).T
-    params = stacked([params for _, params in fits], counts)
+    params = stack([params for _, params in fits], counts)
     errors = np.log(
         measured / step_time(params, nodes[:, None], replicas[:, None], atomic[:, None])[:, 0]
     )
     answers, start = [], 0
     for rows, count in zip(usable, counts, strict=True):
-        answers.append(_smoothed(rows, errors[start : start + count].tolist()))
+        answers.append(_smooth(rows, errors[start : start + count].tolist()))
         start += count
     return answers
 
 
-def _smoothed(rows: Sequence[ProfileRow], errors: Sequence[float]) -> Correction:
+def _smooth(rows: Sequence[ProfileRow], errors: Sequence[float]) -> Correction:
     """`errors` is log measured / predicted, by row."""
     shapes: dict[tuple[int, int], tuple[float, float]] = {}  # steps, and the sum of their errors
     for row, error in zip(rows, errors, strict=True):

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from gpq.core.feasibility.reservations import NOTHING, Barred, barred
+from gpq.core.feasibility.reservations import NOTHING, Barred, barred_devices
 from gpq.core.feasibility.shapes import is_fit, nodes_up, usable
 from gpq.core.model.jobs import Allotment, Job, JobSpec
 from gpq.core.model.nodes import Node
@@ -82,7 +82,7 @@ class FreeDevices:
 
     def kind(self, job: Job, gpu_type: str) -> Kind:
         spec = job.spec
-        reserved = barred(self._snapshot, job)
+        reserved = barred_devices(self._snapshot, job)
         return Kind(
             spec.gpu_type,
             spec.min_gpu_memory_mib,

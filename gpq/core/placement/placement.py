@@ -46,11 +46,11 @@ _latest: list[tuple[Snapshot, dict[JobId, Allotment], dict[JobId, Placement]]] =
 
 def _place(snapshot: Snapshot, allocation: Mapping[JobId, Allotment]) -> dict[JobId, Placement]:
     board = FreeDevices(snapshot)
-    placed = _unmoved(snapshot, allocation)
+    placed = _unmoved_jobs(snapshot, allocation)
     for placement in placed.values():
         board.take(placement)
     hopeless: dict[Kind, int] = {}  # shapes of this many replicas find no room, whichever jobs move
-    queue = deque(_unplaced(snapshot, allocation, placed))
+    queue = deque(_unplaced_jobs(snapshot, allocation, placed))
     while queue:
         job = queue.popleft()
         allotment = allocation[job.id]
@@ -70,7 +70,9 @@ def _place(snapshot: Snapshot, allocation: Mapping[JobId, Allotment]) -> dict[Jo
     return placed
 
 
-def _unmoved(snapshot: Snapshot, allocation: Mapping[JobId, Allotment]) -> dict[JobId, Placement]:
+def _unmoved_jobs(
+    snapshot: Snapshot, allocation: Mapping[JobId, Allotment]
+) -> dict[JobId, Placement]:
     """Jobs that keep their devices."""
     return {
         job.id: job.placement
@@ -80,7 +82,7 @@ def _unmoved(snapshot: Snapshot, allocation: Mapping[JobId, Allotment]) -> dict[
     }
 
 
-def _unplaced(
+def _unplaced_jobs(
     snapshot: Snapshot,
     allocation: Mapping[JobId, Allotment],
     placed: Mapping[JobId, Placement],

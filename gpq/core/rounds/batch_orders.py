@@ -15,7 +15,7 @@ from gpq.core.model.snapshot import Config
 from gpq.core.model.units import JobId
 
 
-def typed(placement: Placement) -> Shape:
+def typed_shape(placement: Placement) -> Shape:
     """Its shape with its type, so that the batch follows from measurements on that type."""
     return one_shape(placement.replicas, len(placement.parts), placement.gpu_type)
 
@@ -23,7 +23,7 @@ def typed(placement: Placement) -> Shape:
 def first_order(job: Job, placement: Placement) -> BatchOrder:
     """The batch for a new attempt: the best for its shape within the growth limit. While nothing is
     known, the library chooses."""
-    choice = estimates.best_batch(job, typed(placement))
+    choice = estimates.best_batch(job, typed_shape(placement))
     if choice is None:
         return BatchOrder(job.order.seq + 1)
     return BatchOrder(job.order.seq + 1, choice.atomic_batch, choice.accum_steps)
@@ -125,7 +125,7 @@ def _free_batch(
 
 def _question(job: Job, placement: Placement, config: Config) -> tuple[Job, Shape, int, int, int]:
     atomic, accum = job.profile.atomic_batch, job.profile.accum_steps
-    shape = typed(placement)
+    shape = typed_shape(placement)
     return (
         job,
         shape,

@@ -10,7 +10,7 @@ from gpq.core.feasibility.device_status import condition, drain_line, gpus, rese
 from gpq.core.feasibility.mobility import drained_under, is_fixed
 from gpq.core.feasibility.reservations import reserved_under
 from gpq.core.freedoms.freedoms import is_cramped
-from gpq.core.freedoms.habits import blamed
+from gpq.core.freedoms.habits import blame
 from gpq.core.goodput import estimates
 from gpq.core.model.jobs import Job, JobSpec, JobState, StopReason
 from gpq.core.model.nodes import DeviceState
@@ -18,7 +18,7 @@ from gpq.core.model.placements import Placement, Shape
 from gpq.core.model.profile import ACCUMULATE
 from gpq.core.model.snapshot import Snapshot
 from gpq.core.model.units import DeviceId, JobId, NodeId
-from gpq.core.rounds.batch_orders import typed
+from gpq.core.rounds.batch_orders import typed_shape
 
 AFTER = {StopReason.HOLD: " after its user held it", StopReason.REQUEUE: " after `gpq requeue`"}
 
@@ -49,7 +49,7 @@ def motives(snapshot: Snapshot, placements: Placements) -> dict[JobId, str]:
         elif job.state is JobState.RUNNING and not is_fixed(job, snapshot):
             reasons[name] = (
                 _leave(snapshot, job, new_placement)
-                or _cramped(job, new_placement)
+                or _cramped_reason(job, new_placement)
                 or _change(snapshot, job, new_placement, placements)
             )
     return reasons
@@ -125,13 +125,13 @@ def asked_gpus(spec: JobSpec) -> str:
     return f"{spec.min_gpus} to {gpus(spec.max_gpus)}"
 
 
-def _cramped(job: Job, new_placement: Placement | None) -> str:
+def _cramped_reason(job: Job, new_placement: Placement | None) -> str:
     """For a job whose loop cannot be split and whose batch does not fit its GPUs."""
     if new_placement is None or new_placement.replicas <= job.replicas or not is_cramped(job):
         return ""
     return (
         f"{job.replicas} -> {gpus(new_placement.replicas)}: these hold its base batch at once,"
-        f" because {blamed(job, ACCUMULATE)}"
+        f" because {blame(job, ACCUMULATE)}"
     )
 
 
@@ -258,12 +258,12 @@ def goodput_ratio(job: Job, new_placement: Placement) -> float | None:
     """Ratio of the modelled goodput of `new_placement` to that of the present shape, or of the last
     one. None if not known."""
     if job.placement:
-        before: Shape | None = typed(job.placement)
+        before: Shape | None = typed_shape(job.placement)
     else:
         before = _last_shape(job, new_placement.gpu_type)
     if before is None:
         return None
-    points = estimates.curve(job, [before, typed(new_placement)])
+    points = estimates.curve(job, [before, typed_shape(new_placement)])
     if len(points) != 2 or points[0].goodput <= 0:
         return None
     return points[1].goodput / points[0].goodput

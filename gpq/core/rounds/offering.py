@@ -1,6 +1,6 @@
 """What a round offers to the policy, and asks of it.
 
-If habits of loops took freedoms, the policy sees `freedoms.bound` for all jobs, and jobs that now
+If habits of loops took freedoms, the policy sees `freedoms.bind` for all jobs, and jobs that now
 hold too few GPUs for their base batch may move. Background jobs get what the policy gives to nobody
 else.
 """
@@ -10,11 +10,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Set
 from dataclasses import replace
 
-from gpq.core.feasibility.gates import opened
-from gpq.core.feasibility.idle_gpus import capped
-from gpq.core.feasibility.mobility import evacuated, held_by, is_fixed, must_leave
+from gpq.core.feasibility.gates import without_gated
+from gpq.core.feasibility.idle_gpus import cap_idle
+from gpq.core.feasibility.mobility import evacuate, held_by, is_fixed, must_leave
 from gpq.core.feasibility.shapes import by_type, supply
-from gpq.core.freedoms.freedoms import bound, runs_cramped
+from gpq.core.freedoms.freedoms import bind, runs_cramped
 from gpq.core.model.jobs import Allotment, DesiredState, Job, JobState, arrival
 from gpq.core.model.placements import Placement
 from gpq.core.model.policy import Policy, shape_of
@@ -23,7 +23,7 @@ from gpq.core.model.units import DeviceId, JobId, NodeId
 from gpq.core.placement.placement import place
 
 
-def offered(snapshot: Snapshot, *, moving: bool = True) -> tuple[Snapshot, JobId | None]:
+def make_offer(snapshot: Snapshot, *, moving: bool = True) -> tuple[Snapshot, JobId | None]:
     """The snapshot in which no job is offered what it may not have. Also the one job, if any, that
     counts as stopped because it runs cramped and enough GPUs are free for it. Other cramped jobs
     stay where they are. Without `moving` all of them stay, for a caller that finds that the job to
@@ -55,7 +55,7 @@ def _limits(snapshot: Snapshot) -> tuple[dict[JobId, Job], list[Job]]:
     for name, job in snapshot.jobs.items():
         if not job.profile.habits:
             continue
-        limited_job = bound(job, snapshot)
+        limited_job = bind(job, snapshot)
         if runs_cramped(job) and not is_fixed(job, snapshot) and not must_leave(job, snapshot):
             cramped_jobs.append(limited_job)
             limited_job = replace(limited_job, spec=replace(limited_job.spec, rigid=True))
@@ -80,12 +80,12 @@ def allocate_for(
 ) -> tuple[dict[JobId, Allotment], dict[JobId, Placement]]:
     """What `policy` gives to whom, and where. It may move a job that runs cramped, but not stop it
     for nothing."""
-    offer, mover = offered(opened(snapshot))
-    allotments, placements = _allocate(evacuated(capped(offer)), policy)
+    offer, mover = make_offer(without_gated(snapshot))
+    allotments, placements = _allocate(evacuate(cap_idle(offer)), policy)
     if mover is None or mover in placements:
         return allotments, placements
-    offer, _ = offered(opened(snapshot), moving=False)
-    return _allocate(evacuated(capped(offer)), policy)
+    offer, _ = make_offer(without_gated(snapshot), moving=False)
+    return _allocate(evacuate(cap_idle(offer)), policy)
 
 
 def _allocate(

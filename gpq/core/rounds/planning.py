@@ -9,8 +9,8 @@ from dataclasses import replace
 from gpq.core.feasibility.mobility import held_by, is_fixed
 from gpq.core.feasibility.orphans import must_wait
 from gpq.core.feasibility.shapes import shape_on
-from gpq.core.freedoms.habits import blamed
-from gpq.core.goodput.priors import timed
+from gpq.core.freedoms.habits import blame
+from gpq.core.goodput.priors import with_times
 from gpq.core.model.accounts import Promise
 from gpq.core.model.actions import Action, Launch, OfAttempt, Retune, Stop
 from gpq.core.model.events import Event, Launched, Retuned, StopSent
@@ -20,7 +20,7 @@ from gpq.core.model.snapshot import Snapshot
 from gpq.core.model.units import DeviceId, JobId, NodeId, Seconds
 from gpq.core.rounds.batch_orders import first_order, needs_lost, retunes
 from gpq.core.rounds.motives import goodput_ratio
-from gpq.core.rounds.rendezvous_ports import lease, leased
+from gpq.core.rounds.rendezvous_ports import lease, leased_ports
 
 CANCEL_GRACE: Seconds = 10.0  # between TERM and KILL of a cancelled job
 # of sums of times: a limit may be reached this much too early
@@ -43,7 +43,7 @@ def plan(
     why = why or {}
     stops: list[Action] = []
     launches: list[Action] = []
-    holders, ports = held_by(snapshot), leased(snapshot)
+    holders, ports = held_by(snapshot), leased_ports(snapshot)
     busy_devices = set(holders)
     staying_jobs = {
         name for name, job in snapshot.jobs.items() if _stays(job, placements, snapshot)
@@ -66,7 +66,7 @@ def plan(
                 stops.append(_move(job, placement, snapshot, why.get(name, "")))
         elif placement is not None and _can_start(job, placement, busy_devices, snapshot):
             busy_devices |= placement.devices
-            order, attempt = first_order(timed(job, snapshot), placement), job.next_attempt
+            order, attempt = first_order(with_times(job, snapshot), placement), job.next_attempt
             port = lease(snapshot, name, attempt, placement, ports)
             launches.append(
                 Launch(
@@ -98,7 +98,7 @@ def _can_start(
 
 def _tunings(snapshot: Snapshot, staying_jobs: Set[JobId]) -> dict[JobId, Retune]:
     """Other batches for jobs that stay where they are, by id."""
-    jobs = [timed(snapshot.jobs[name], snapshot) for name in sorted(staying_jobs)]
+    jobs = [with_times(snapshot.jobs[name], snapshot) for name in sorted(staying_jobs)]
     orders = retunes(jobs, snapshot.config)
     return {name: _retune(snapshot.jobs[name], order) for name, order in sorted(orders.items())}
 
@@ -106,7 +106,7 @@ def _tunings(snapshot: Snapshot, staying_jobs: Set[JobId]) -> dict[JobId, Retune
 def _retune(job: Job, order: BatchOrder) -> Retune:
     reason, freedom = "this batch gives more goodput", needs_lost(job)
     if freedom:
-        reason = f"{blamed(job, freedom)}, so gpq may not {freedom}"
+        reason = f"{blame(job, freedom)}, so gpq may not {freedom}"
     return Retune(job.id, job.attempt, job.nodes[0], order, reason)
 
 
@@ -156,7 +156,7 @@ def stop_of(job: Job, reason: StopReason, why: str) -> Stop:
     return Stop(job.id, job.attempt, job.nodes, reason, mode, grace, why)
 
 
-def issued(action: Action, now: Seconds) -> Event | None:
+def order_fact(action: Action, now: Seconds) -> Event | None:
     """The fact that an order was given."""
     match action:
         case Launch():
@@ -203,7 +203,7 @@ def promise(snapshot: Snapshot, job: Job, placement: Placement) -> Promise | Non
     """None for a first start, for as many GPUs as before, and if the goodput is not known."""
     if not job.attempt or placement.replicas == job.last_replicas:
         return None
-    ratio = goodput_ratio(timed(job, snapshot), placement)
+    ratio = goodput_ratio(with_times(job, snapshot), placement)
     if ratio is None:
         return None
     return Promise(ratio, snapshot.config.restart_cost(job))
@@ -223,10 +223,10 @@ def stoppable(
         name: {holders[device] for device in placement.devices if device in holders} - {name}
         for name, placement in moves.items()
     }
-    return {name for name in moves if not blockers[name] or name in _reached(name, blockers)}
+    return {name for name in moves if not blockers[name] or name in _entangled_jobs(name, blockers)}
 
 
-def _reached(name: JobId, blockers: Mapping[JobId, set[JobId]]) -> set[JobId]:
+def _entangled_jobs(name: JobId, blockers: Mapping[JobId, set[JobId]]) -> set[JobId]:
     """The jobs for whose devices it waits, and those for whose devices these wait, and so on."""
     reached: set[JobId] = set()
     queue = [*blockers[name]]

@@ -89,7 +89,7 @@ def standing(snapshot: Snapshot, node: NodeId) -> list[OfAttempt]:
     return [*ending, *(action for action in repeat(snapshot, node) if action.job not in doomed)]
 
 
-def stuck(snapshot: Snapshot, job: Job) -> str:
+def stuck_reason(snapshot: Snapshot, job: Job) -> str:
     """Why the job does not end although it was killed, by server. "" for a job that ends. It keeps
     its devices until then."""
     key = f"{job.id}.{job.attempt}"

@@ -16,7 +16,7 @@ WELL_KNOWN = frozenset({25_000, 27_017, 29_400, 29_500, 29_501, 29_502, 62_078})
 ENOUGH = 1_000  # ports, so that a returned one is not leased again at once
 
 
-def leased(snapshot: Snapshot) -> set[tuple[NodeId, int]]:
+def leased_ports(snapshot: Snapshot) -> set[tuple[NodeId, int]]:
     """(server, port) of all attempts that are not over."""
     return {
         (job.placement.parts[0][0], job.port)

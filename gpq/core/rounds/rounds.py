@@ -7,14 +7,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from gpq.core.accounting import accrual
-from gpq.core.accounting.fairness import counted
-from gpq.core.feasibility.environments import wanted as wanted_checks
+from gpq.core.accounting.fairness import count_shares
+from gpq.core.feasibility.environments import checks_due as wanted_checks
 from gpq.core.feasibility.gates import next_opening
-from gpq.core.feasibility.idle_gpus import reclaimed
+from gpq.core.feasibility.idle_gpus import reclaim
 from gpq.core.feasibility.mobility import settled_at
 from gpq.core.feasibility.owners import presence
 from gpq.core.feasibility.reservations import next_change
-from gpq.core.freedoms.habits import joined, without_accepted
+from gpq.core.freedoms.habits import merge_habits, without_accepted
 from gpq.core.model.actions import Action, Forget, Stop
 from gpq.core.model.events import (
     TRIGGERS,
@@ -36,7 +36,7 @@ from gpq.core.model.snapshot import Config, Snapshot
 from gpq.core.model.units import JobId, NodeId, Seconds
 from gpq.core.rounds.motives import Reallocation, motives, reallocations
 from gpq.core.rounds.offering import allocate_for
-from gpq.core.rounds.planning import issued, plan, time_left, wished_stop
+from gpq.core.rounds.planning import order_fact, plan, time_left, wished_stop
 from gpq.core.state.apply_events import fold
 
 
@@ -80,10 +80,10 @@ def decide(
     snapshot is then unchanged.
     """
     if allocate or any(isinstance(event, TRIGGERS) for event in events):
-        snapshot = counted(snapshot)
+        snapshot = count_shares(snapshot)
     before = snapshot
     first = fold(snapshot, events)
-    changed_jobs = changed(before, first.snapshot) if settled and not allocate else None
+    changed_jobs = jobs_with_news(before, first.snapshot) if settled and not allocate else None
     second = fold(first.snapshot, settle(first.snapshot, changed_jobs))
     snapshot = second.snapshot
     outcome: Round | None = None
@@ -95,9 +95,9 @@ def decide(
         snapshot = replace(snapshot, round_at=snapshot.now)
     else:
         actions = [*_wished_stops(snapshot)]
-    third = fold(snapshot, _issued(actions, snapshot.now))
+    third = fold(snapshot, _order_facts(actions, snapshot.now))
     ended_jobs = (*first.ended, *second.ended, *third.ended)
-    ended = tuple(accrual.settled(job, before, before.means) for job in ended_jobs)
+    ended = tuple(accrual.settle(job, before, before.means) for job in ended_jobs)
     return Decision(
         third.snapshot,
         (*first.journal, *second.journal, *third.journal),
@@ -121,9 +121,9 @@ def _wished_stops(snapshot: Snapshot) -> list[Stop]:
     return [stop for stop in stops if stop is not None]
 
 
-def _issued(actions: Iterable[Action], now: Seconds) -> list[Event]:
+def _order_facts(actions: Iterable[Action], now: Seconds) -> list[Event]:
     """The facts that these orders were given."""
-    events = (issued(action, now) for action in actions)
+    events = (order_fact(action, now) for action in actions)
     return [event for event in events if event is not None]
 
 
@@ -148,7 +148,7 @@ def _is_over(job: Job | None, attempt: int) -> bool:
     return job is None or job.attempt != attempt or job.state not in HOLDS_DEVICES
 
 
-def changed(before: Snapshot, after: Snapshot) -> list[JobId]:
+def jobs_with_news(before: Snapshot, after: Snapshot) -> list[JobId]:
     """Live jobs with news."""
     if before.jobs is after.jobs:
         return []
@@ -200,7 +200,7 @@ def _changes_range(job: Job, event: Profiled) -> bool:
     profile = job.profile
     if event.declared is not None and profile.declared is None:
         return True
-    habits = joined(profile.habits, without_accepted(event.habits, job.spec.accept))
+    habits = merge_habits(profile.habits, without_accepted(event.habits, job.spec.accept))
     if habits is not profile.habits:
         return True  # what it has or does may no longer be allowed
     # It may be moved from now on, and its size may have been a mistake.
@@ -241,7 +241,7 @@ def _next_moment(job: Job, snapshot: Snapshot) -> Seconds:
 def settle(snapshot: Snapshot, names: Iterable[JobId] | None = None) -> list[Event]:
     """Immediate consequences for jobs that hold nothing, all of them or the named ones: a wish
     needs no round."""
-    events: list[Event] = [*reclaimed(snapshot)]
+    events: list[Event] = [*reclaim(snapshot)]
     pending, run = JobState.PENDING, DesiredState.RUN
     for name in sorted(snapshot.jobs if names is None else names):
         job = snapshot.jobs[name]

@@ -35,7 +35,7 @@ from gpq.core.model.nodes import Link, Node, NodeState, Reservation
 from gpq.core.model.snapshot import Snapshot
 from gpq.core.model.units import JobId, NodeId, Seconds
 from gpq.core.state.attempt_end import conclude
-from gpq.core.state.job_events import apply, reopened
+from gpq.core.state.job_events import apply, reopen
 from gpq.core.state.notices import note_for_waiters, with_notices
 
 
@@ -119,7 +119,7 @@ class _Folding:
                 link = Link(event.latency, event.bandwidth, event.backend, event.at)
                 self._links = {**self._links, event.nodes: link}
             case EnvironmentSeen():
-                self._checks = environments.folded(self._checks, event, self._jobs)
+                self._checks = environments.fold(self._checks, event, self._jobs)
             case RequeueAsked() if event.past is not None and event.job not in self._jobs:
                 self._requeued(event, event.past)
             case Edited() if event.past is not None and event.job not in self._jobs:
@@ -137,7 +137,7 @@ class _Folding:
         return None
 
     def _submitted(self, event: Submitted) -> None:
-        account = accrual.opened(event.at)
+        account = accrual.open_account(event.at)
         self._jobs[event.job] = Job(
             event.job, event.spec, event.at, awaits=event.awaits, account=account
         )
@@ -146,7 +146,7 @@ class _Folding:
         self._checks = environments.hopeful(self._checks, event.spec.environment)
 
     def _requeued(self, event: RequeueAsked, past: Job) -> None:
-        self._jobs[event.job] = reopened(past, event)
+        self._jobs[event.job] = reopen(past, event)
         self._reopened.add(event.job)
         self._waiters = None
         self._checks = environments.hopeful(self._checks, past.spec.environment)
@@ -166,7 +166,7 @@ class _Folding:
         self._drained = _fold_drained(self._drained, event)
         self._reservations = _fold_reserved(self._reservations, event)
         if isinstance(event, NodeSeen):
-            self._idle = idle_gpus.folded(self._idle, event.node, event.at)
+            self._idle = idle_gpus.fold(self._idle, event.node, event.at)
             self._jobs.update(idle_gpus.busy_again(self._jobs, event.node))
             return
         if any(node == event.node for node, _ in self._idle):
@@ -184,7 +184,7 @@ class _Folding:
             return None
         after = apply(job, event)
         if isinstance(event, Profiled) and after is not job:
-            self._priors, after = priors.shared(self._priors, job, after)
+            self._priors, after = priors.share(self._priors, job, after)
         if after.state in TERMINAL:
             self._end(after, event.at)
             return None
@@ -194,7 +194,7 @@ class _Folding:
         over = isinstance(event, Exited | StartRefused) and _all_parts_over(after)
         if after is job or not over:
             return None
-        return accrual.tallied(conclude(after, event.at, self._before.config), after)
+        return accrual.with_account(conclude(after, event.at, self._before.config), after)
 
     def _end(self, job: Job, at: Seconds) -> None:
         self._wait_again()
@@ -247,7 +247,7 @@ def _fold_reserved(
         case NodeUnreserved():
             return _matching(reservations, lambda reservation: reservation.id != event.id)
         case NodeSeen():
-            return owners.folded(reservations, event.node, event.at)
+            return owners.fold(reservations, event.node, event.at)
         case NodeRemoved():
             return _matching(reservations, lambda reservation: reservation.node != event.node)
         case _:

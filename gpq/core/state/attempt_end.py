@@ -30,8 +30,8 @@ _FROM_ITS_START = (StopReason.REQUEUE, StopReason.PREEMPT, StopReason.RESIZE)
 def conclude(job: Job, now: Seconds, config: Config) -> Event:
     """What it means that no process of the job's attempt is left anywhere: `job.exits` has all its
     servers."""
-    end = _blamed(joint_exit([exit_ for _, exit_ in job.exits], _lead(job)), job)
-    end = _told(replace(end, ended_at=_ended_at(job, now)), job)
+    end = _with_cause(joint_exit([exit_ for _, exit_ in job.exits], _lead(job)), job)
+    end = _with_meaning(replace(end, ended_at=_ended_at(job, now)), job)
     finished = _is_well(end) and not is_doubtful(end)
     if _ended_in_time(job, end):
         job = replace(job, stop=None)
@@ -41,7 +41,7 @@ def conclude(job: Job, now: Seconds, config: Config) -> Event:
         return Succeeded(now, job.id, end)
     if job.stop is StopReason.TIME:
         return TimeLimitReached(now, job.id, end)
-    event = _unfinished(job, end, now, config)
+    event = _end_unfinished(job, end, now, config)
     if isinstance(event, Stopped) and job.stop is None:
         return replace(event, soon=_run_seconds(job, end) < config.quick_failure_seconds)
     return event
@@ -54,7 +54,7 @@ def _ended_in_time(job: Job, end: Exit) -> bool:
     return end.ended_at < (job.stop_sent_at or 0.0)
 
 
-def _unfinished(job: Job, end: Exit, now: Seconds, config: Config) -> Event:
+def _end_unfinished(job: Job, end: Exit, now: Seconds, config: Config) -> Event:
     """For an attempt that ended before the job was done: does gpq queue it again, and from when, or
     has it failed?"""
     quick = _run_seconds(job, end) < config.quick_failure_seconds
@@ -67,7 +67,7 @@ def _unfinished(job: Job, end: Exit, now: Seconds, config: Config) -> Event:
             return Stopped(now, job.id, end, quick=True, not_before=again_at)
         return Stopped(now, job.id, end)
     if end.fenced or (end.lost and _goes_on_elsewhere(job)):
-        return _lost(job, end, now, config)
+        return _end_lost(job, end, now, config)
     if job.stop is not None or job.failures < job.spec.retries:
         return Stopped(now, job.id, end, failed=True, quick=quick, not_before=again_at)
     return Failed(now, job.id, end)
@@ -85,7 +85,7 @@ def _not_its_fault(job: Job, end: Exit, now: Seconds, again_at: Seconds) -> Stop
     return Stopped(now, job.id, replace(end, note=end.excused), not_before=wait_until)
 
 
-def _lost(job: Job, end: Exit, now: Seconds, config: Config) -> Stopped:
+def _end_lost(job: Job, end: Exit, now: Seconds, config: Config) -> Stopped:
     """The server's fault, so it does not count as a failure. But gpq finally holds a job that takes
     its server down each time."""
     if job.stop is not None:
@@ -212,7 +212,7 @@ def is_unproven(end: Exit, job: Job) -> bool:
     )
 
 
-def _told(end: Exit, job: Job) -> Exit:
+def _with_meaning(end: Exit, job: Job) -> Exit:
     """With the meaning of an exit code 0 after a stop order in its note."""
     remark = ""
     if is_doubtful(end) and job.stop is not StopReason.CANCEL:
@@ -243,7 +243,7 @@ def _with_remark(end: Exit, remark: str) -> Exit:
     return replace(end, note="; ".join(part for part in (remark, end.note) if part))
 
 
-def _blamed(end: Exit, job: Job) -> Exit:
+def _with_cause(end: Exit, job: Job) -> Exit:
     """With the first failure in its note, and its server if there are several. What other parts say
     about a missing peer, or about the stop that followed, explains nothing."""
     if end.code == 0 or end.stopped or _has_known_cause(end):
@@ -261,7 +261,7 @@ def _has_known_cause(end: Exit) -> bool:
     return bool(end.lost or end.fenced or end.unlaunched or end.excused or end.oom)
 
 
-def preempted(job: Job, code: int | None) -> bool:
+def is_preempted(job: Job, code: int | None) -> bool:
     """Did a job that checkpoints on a signal report by its exit code that it stopped half way (75,
     143)?"""
     return job.spec.level is Level.SIGNAL and code in (75, 143)

@@ -37,7 +37,7 @@ from gpq.core.model.jobs import HOLDS_DEVICES, DesiredState, Job, JobState, Stop
 from gpq.core.model.placements import Exit, FilesAt
 from gpq.core.model.units import NodeId
 from gpq.core.state import learn_profile
-from gpq.core.state.attempt_end import preempted
+from gpq.core.state.attempt_end import is_preempted
 from gpq.core.state.lifecycle import advance
 from gpq.core.state.notices import with_notices, without_hold
 
@@ -46,27 +46,27 @@ def apply(job: Job, event: Event) -> Job:
     """The job after one fact about it. The same object if the fact is stale."""
     match event:
         case CancelAsked() | HoldAsked() | ReleaseAsked() | RequeueAsked():
-            return _asked(job, event)
+            return _ask(job, event)
         case Edited():
-            return _edited(job, event)
+            return _edit(job, event)
         case Idled():
             return with_notices(replace(job, idle=True), event.why)
         case Held() | Released():
-            return _held(job, event)
+            return _hold(job, event)
         case Launched():
-            return _launched(job, event)
+            return _launch(job, event)
         case StopSent() | Retuned() | Started() | StartRefused() | Exited() | Profiled() | Pulsed():
             return _of_attempt(job, event)
         case Staged():
-            return _staged(job, event)
+            return _stage(job, event)
         case Stopped():
-            return _stopped(job, event)
+            return _stop(job, event)
         case Succeeded() | Failed() | Cancelled() | TimeLimitReached():
-            return _finished(job, event)
+            return _finish(job, event)
     raise TypeError(f"{type(event).__name__} is not about a job")
 
 
-def _asked(job: Job, event: CancelAsked | HoldAsked | ReleaseAsked | RequeueAsked) -> Job:
+def _ask(job: Job, event: CancelAsked | HoldAsked | ReleaseAsked | RequeueAsked) -> Job:
     """A wish. After its end, a job takes no more wishes."""
     if isinstance(event, CancelAsked):
         return replace(job, wish=DesiredState.CANCEL)
@@ -81,10 +81,10 @@ def _asked(job: Job, event: CancelAsked | HoldAsked | ReleaseAsked | RequeueAske
     return _again(job, DesiredState.REQUEUE)
 
 
-def reopened(job: Job, event: RequeueAsked) -> Job:
+def reopen(job: Job, event: RequeueAsked) -> Job:
     """A job that had ended, back in the queue with its number and its ties. Times, failures and
     what it received count from here, as for a new job."""
-    account = accrual.opened(event.at)
+    account = accrual.open_account(event.at)
     end = job.exit.note if job.exit is not None else ""
     notices = (_of_earlier(job, line) if line == end else line for line in job.notices)
     after = Job(
@@ -99,7 +99,7 @@ def reopened(job: Job, event: RequeueAsked) -> Job:
     return replace(after, profile=job.profile, files=job.files, account=account)
 
 
-def _edited(job: Job, event: Edited) -> Job:
+def _edit(job: Job, event: Edited) -> Job:
     remaining_habits = habits.without_accepted(job.profile.habits, event.spec.accept)
     return replace(
         job,
@@ -107,17 +107,17 @@ def _edited(job: Job, event: Edited) -> Job:
         awaits=event.awaits,
         unmet=job.unmet if event.spec.after == job.spec.after else "",
         unmet_by=job.unmet_by if event.spec.after == job.spec.after else (),
-        account=accrual.edited(job, event.at),
+        account=accrual.edit(job, event.at),
         profile=habits.with_habits(job.profile, remaining_habits),
     )
 
 
-def _held(job: Job, event: Held | Released) -> Job:
+def _hold(job: Job, event: Held | Released) -> Job:
     state = advance(job.state, event)
     if isinstance(event, Released):
-        account = accrual.released(job, event.at)
+        account = accrual.release(job, event.at)
         return replace(without_hold(job), state=state, wish=DesiredState.RUN, account=account)
-    account = accrual.held(job, event.at)
+    account = accrual.hold(job, event.at)
     # what only waits for another job comes free with it
     wish = job.wish if job.unmet else DesiredState.HOLD
     job = replace(job, state=state, wish=wish, target=None, account=account)
@@ -130,7 +130,7 @@ def _again(job: Job, wish: DesiredState) -> Job:
     return replace(after, quick_failures=0, soon_ends=0, crashes=0, not_before=0.0)
 
 
-def _launched(job: Job, event: Launched) -> Job:
+def _launch(job: Job, event: Launched) -> Job:
     again = job.attempt > 0
     resized = again and job.last_replicas != event.placement.replicas
     return replace(
@@ -149,7 +149,7 @@ def _launched(job: Job, event: Launched) -> Job:
         target=None,
         stop_forced=False,
         marks=(),
-        gains=gains.launched(job, event),
+        gains=gains.begin_gain(job, event),
         report_offset=0,
         staged_seconds=0.0,
         restarts=job.restarts + again,
@@ -161,11 +161,11 @@ def _launched(job: Job, event: Launched) -> Job:
             job.profile, atomic_batch=0, accum_steps=0, samples_per_second=0.0, ranks=()
         ),
         pulses=(),
-        account=accrual.launched(job, event.at),
+        account=accrual.launch(job, event.at),
     )
 
 
-def _staged(job: Job, event: Staged) -> Job:
+def _stage(job: Job, event: Staged) -> Job:
     if event.attempt != job.attempt or job.state is not JobState.STARTING:
         return job
     return replace(job, staged_seconds=max(job.staged_seconds, event.seconds))
@@ -182,18 +182,18 @@ def _of_attempt(
         case Retuned():
             return replace(job, order=event.order)
         case Started():
-            return with_notices(_started(job, event), event.note)
+            return with_notices(_start(job, event), event.note)
         case StartRefused():
-            return _refused(job, event)
+            return _refuse(job, event)
         case Exited():
-            return _exited(job, event.node, _exit_of(job, event))
+            return _exit(job, event.node, _exit_of(job, event))
         case Profiled():
-            return _profiled(job, event)
+            return _profile(job, event)
         case Pulsed():
-            return _pulsed(job, event)
+            return _pulse(job, event)
 
 
-def _profiled(job: Job, event: Profiled) -> Job:
+def _profile(job: Job, event: Profiled) -> Job:
     if event.offset < 0:
         return with_notices(job, *event.notices)
     if event.offset <= job.report_offset:
@@ -201,7 +201,7 @@ def _profiled(job: Job, event: Profiled) -> Job:
     return learn_profile.learn(job, event)
 
 
-def _pulsed(job: Job, event: Pulsed) -> Job:
+def _pulse(job: Job, event: Pulsed) -> Job:
     other_pulses = [pulse for pulse in job.pulses if pulse.node != event.node]
     pulses = sorted([*other_pulses, *event.ranks], key=lambda pulse: pulse.rank)
     return replace(job, pulses=tuple(pulses))
@@ -221,22 +221,22 @@ def _stop_sent(job: Job, event: StopSent) -> Job:
     return after
 
 
-def _refused(job: Job, event: StartRefused) -> Job:
+def _refuse(job: Job, event: StartRefused) -> Job:
     end = Exit(code=event.code, note=event.reason, ended_at=event.at, lost=event.transient)
     if event.stays and job.files is not None:
         job = replace(job, files=replace(job.files, stays=event.stays, looked_at=event.at))
-    return _exited(job, event.node, end)
+    return _exit(job, event.node, end)
 
 
 def _exit_of(job: Job, event: Exited) -> Exit:
     """The end as it counts: no later than its report, and a stop if its code says so."""
     end = event.exit
-    if preempted(job, end.code):
+    if is_preempted(job, end.code):
         end = replace(end, stopped=True)
     return replace(end, ended_at=min(end.ended_at or event.at, event.at))
 
 
-def _started(job: Job, event: Started) -> Job:
+def _start(job: Job, event: Started) -> Job:
     if event.node in job.started_nodes:
         return job
     job = replace(job, started_nodes=(*job.started_nodes, event.node))
@@ -256,13 +256,13 @@ def _started(job: Job, event: Started) -> Job:
     return replace(job, state=state, started_at=began, first_started_at=first, fresh=False)
 
 
-def _exited(job: Job, node: NodeId, end: Exit) -> Job:
+def _exit(job: Job, node: NodeId, end: Exit) -> Job:
     if any(exit_node == node for exit_node, _ in job.exits):
         return job
     return replace(job, exits=(*job.exits, (node, end)))
 
 
-def _stopped(job: Job, event: Stopped) -> Job:
+def _stop(job: Job, event: Stopped) -> Job:
     ended = event.exit.ended_at or event.at
     stop_seconds, files = None, job.files
     if job.stop_sent_at is not None:
@@ -270,7 +270,7 @@ def _stopped(job: Job, event: Stopped) -> Job:
     if files is not None and _keeps_one(event.exit):
         files = replace(files, proved=True)
     after = replace(
-        _released(job, ended),
+        _release(job, ended),
         state=advance(job.state, event),
         account=accrual.over(job, event, ended),
         exit=event.exit,
@@ -305,19 +305,19 @@ def _keeps_one(end: Exit) -> bool:
     return end.stopped or (end.code == 0 and end.asked in ("checkpoint", "signal"))
 
 
-def _finished(job: Job, event: Succeeded | Failed | Cancelled | TimeLimitReached) -> Job:
+def _finish(job: Job, event: Succeeded | Failed | Cancelled | TimeLimitReached) -> Job:
     if job.state in HOLDS_DEVICES:
         ended = event.exit.ended_at or event.at
         account = accrual.over(job, event, ended)
-        after = replace(_released(job, ended), account=account, exit=event.exit)
+        after = replace(_release(job, ended), account=account, exit=event.exit)
     else:
         ended = event.at
-        after = replace(without_hold(job), account=accrual.closed(job, ended))
+        after = replace(without_hold(job), account=accrual.close_account(job, ended))
     after = replace(after, state=advance(job.state, event), ended_at=ended)
     return with_notices(after, event.exit.note)
 
 
-def _released(job: Job, ended: float) -> Job:
+def _release(job: Job, ended: float) -> Job:
     """The attempt is over: its devices become free and its time goes into the account."""
     ran = max(ended - job.launched_at, 0.0) if job.launched_at is not None else 0.0
     return replace(

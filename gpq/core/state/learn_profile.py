@@ -6,9 +6,9 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
-from gpq.core.freedoms.habits import joined, unmended, with_habits, without_accepted
+from gpq.core.freedoms.habits import merge_habits, with_habits, without_accepted, without_mended
 from gpq.core.goodput import gains
-from gpq.core.goodput.noise_curve import recorded
+from gpq.core.goodput.noise_curve import record
 from gpq.core.goodput.refit import foreseen
 from gpq.core.model.accounts import Account, RestartTimes
 from gpq.core.model.events import Profiled
@@ -18,7 +18,7 @@ from gpq.core.model.profile import Declared, Noise, NoisePoint, Profile, Profile
 from gpq.core.model.units import Seconds
 from gpq.core.state.measurements import merge, throughput, with_losses
 from gpq.core.state.notices import with_notices
-from gpq.core.state.stragglers import describe, judged, stragglers
+from gpq.core.state.stragglers import describe, judge, stragglers
 
 MOST_RESTARTS = 12  # whose times are kept
 # relative change of a mean that needs no new model: the model's own error is larger
@@ -30,13 +30,13 @@ WELL_KNOWN = 30.0  # steps from which a weight says no more
 
 def learn(job: Job, event: Profiled) -> Job:
     """The job with one report taken in. The caller has checked attempt and offset."""
-    profile, account = rested(_profile_after(job, event)), bookkept(job, event)
-    marks = gains.marked(job.marks, event, working=account.working_at is not None)
+    profile, account = refresh(_profile_after(job, event)), bookkept(job, event)
+    marks = gains.mark(job.marks, event, working=account.working_at is not None)
     return replace(
         job,
         profile=profile,
         marks=marks,
-        gains=gains.measured(replace(job, marks=marks), event.at),
+        gains=gains.measure(replace(job, marks=marks), event.at),
         report_offset=event.offset,
         account=account,
         restart_seconds=_mean_restart(job, event),
@@ -58,8 +58,8 @@ def _profile_after(job: Job, event: Profiled) -> Profile:
         progress=event.progress or profile.progress,
         samples_per_second=_latest_speed(profile, event),
         metrics=_merged_metrics(profile, event),
-        diverged=_diverged(profile, event),
-        ranks=judged(profile.ranks, event.ranks) if event.ranks else profile.ranks,
+        diverged=_divergences(profile, event),
+        ranks=judge(profile.ranks, event.ranks) if event.ranks else profile.ranks,
         losses=with_losses(profile.losses, event.losses),
     )
 
@@ -70,7 +70,7 @@ def _with_declared(job: Job, event: Profiled) -> Profile:
     if event.declared is not None:
         declared = with_overrides(event.declared, job.spec)
     open_habits = without_accepted(event.habits, job.spec.accept)
-    habits = unmended(joined(job.profile.habits, open_habits), event.progress)
+    habits = without_mended(merge_habits(job.profile.habits, open_habits), event.progress)
     return with_habits(job.profile, habits, declared)
 
 
@@ -163,7 +163,7 @@ def bookkept(job: Job, event: Profiled) -> Account:
     return replace(job.account, working_at=event.at) if first else job.account
 
 
-def rested(profile: Profile) -> Profile:
+def refresh(profile: Profile) -> Profile:
     """The profile with its model's basis brought up to date if needed: a new configuration, a time
     that moved by TIME_TOLERANCE, or a weight that says more. So steady reports do not each need a
     new fit."""
@@ -225,7 +225,7 @@ def _merged_metrics(profile: Profile, event: Profiled) -> tuple[tuple[str, float
     return tuple(sorted({**dict(profile.metrics), **dict(event.metrics)}.items()))
 
 
-def _diverged(profile: Profile, event: Profiled) -> tuple[tuple[str, Seconds], ...]:
+def _divergences(profile: Profile, event: Profiled) -> tuple[tuple[str, Seconds], ...]:
     """Names of metrics that are not finite, and since when."""
     if not event.metrics:
         return profile.diverged
@@ -247,7 +247,7 @@ def _with_noise(profile: Profile, event: Profiled) -> tuple[NoisePoint, ...]:
     """The curve with the report's noise scale, if the report also says how far the job is."""
     if event.noise is None or event.progress is None or not is_usable(event.noise):
         return profile.noise_curve
-    return recorded(profile.noise_curve, event.progress.base_steps, event.noise)
+    return record(profile.noise_curve, event.progress.base_steps, event.noise)
 
 
 def with_overrides(declared: Declared, spec: JobSpec) -> Declared:

@@ -29,11 +29,11 @@ def with_losses(curve: tuple[LossPoint, ...], new: tuple[LossPoint, ...]) -> tup
         points.append(point)
         if len(points) > MAX_LOSSES:
             at = min(range(len(points) - 1), key=lambda i: points[i].weight + points[i + 1].weight)
-            points[at : at + 2] = [_joined(points[at], points[at + 1])]
+            points[at : at + 2] = [_join(points[at], points[at + 1])]
     return tuple(points)
 
 
-def _joined(first: LossPoint, second: LossPoint) -> LossPoint:
+def _join(first: LossPoint, second: LossPoint) -> LossPoint:
     weight = first.weight + second.weight
     at = (first.base_steps * first.weight + second.base_steps * second.weight) / weight
     loss = (first.loss * first.weight + second.loss * second.weight) / weight

@@ -24,7 +24,7 @@ HUNG_STEPS = 20.0  # times the step time, if that is longer
 MOVING = ("starting", "evaluating", "saving", "ended")  # phases in which no step is expected
 
 
-def judged(before: Sequence[RankTime], window: Sequence[RankTime]) -> tuple[RankTime, ...]:
+def judge(before: Sequence[RankTime], window: Sequence[RankTime]) -> tuple[RankTime, ...]:
     """The new window with, for each rank, the number of consecutive windows in which it was slower
     than the others."""
     slow_windows = {rank_time.rank: rank_time.slow for rank_time in before}

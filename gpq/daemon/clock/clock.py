@@ -11,7 +11,7 @@ from gpq.core.model.units import Seconds
 SLEW = 0.01  # follow the machine's clock by at most this part of the elapsed time
 
 
-def elapsed() -> Seconds:
+def steady_seconds() -> Seconds:
     """Seconds on a clock that only goes forward, and that also counts the time of a suspended
     machine."""
     return time.clock_gettime(time.CLOCK_BOOTTIME)
@@ -24,15 +24,15 @@ class Clock:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._at = time.time()
-        self._counted = elapsed()
+        self._counted = steady_seconds()
 
     def elapsed(self) -> Seconds:
         """For differences: see the function."""
-        return elapsed()
+        return steady_seconds()
 
     def now(self) -> Seconds:
         with self._lock:
-            monotonic = elapsed()
+            monotonic = steady_seconds()
             passed_seconds = monotonic - self._counted
             off = time.time() - (self._at + passed_seconds)
             self._at += passed_seconds + max(

@@ -22,7 +22,7 @@ from gpq.daemon.clock.clock import Clock
 from gpq.daemon.nodes import decode
 from gpq.daemon.nodes.decode import ALIVE, ENDED, Info, Key
 from gpq.daemon.nodes.description import description, storage_of
-from gpq.daemon.nodes.reports import profiled
+from gpq.daemon.nodes.reports import profiled_event
 from gpq.daemon.nodes.settings import NodeSettings
 
 log = logging.getLogger(__name__)
@@ -133,7 +133,7 @@ class Observer:
         if info.get("report_offset", 0) > self._offset(job):
             self._offsets[key] = info["report_offset"]
             events.append(
-                profiled(now, job_id, attempt, self._offsets[key], info.get("report", ""))
+                profiled_event(now, job_id, attempt, self._offsets[key], info.get("report", ""))
             )
         events += self._damage(job, info.get("damage", ()))
         events += self._pulses(job, info.get("ranks", ()))

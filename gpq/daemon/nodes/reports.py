@@ -9,7 +9,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from gpq.core.freedoms.habits import joined
+from gpq.core.freedoms.habits import merge_habits
 from gpq.core.model.events import Profiled, TimingSums
 from gpq.core.model.placements import BatchOrder
 from gpq.core.model.profile import FREEDOMS, Declared, Habit, LossPoint, Noise, Progress, RankTime
@@ -30,7 +30,7 @@ STEP_BOUNDS = 1e-6, 1e6  # seconds of one step
 NOISE_BOUNDS = 1e-30, 1e30  # of each gradient statistic that is not 0
 
 
-def profiled(at: Seconds, job: JobId, attempt: int, offset: int, text: str) -> Profiled:
+def profiled_event(at: Seconds, job: JobId, attempt: int, offset: int, text: str) -> Profiled:
     """The event for whole lines `text`, which end at `offset` of the report file.
 
     Invalid lines are skipped, and the first one is logged. The other lines still count, up to
@@ -96,7 +96,7 @@ class _Report:
             case "notice":
                 self.notices.append(_text(message["message"], MAX_NOTICE))
             case "habit":
-                self.habits = joined(self.habits, [_habit(message)])
+                self.habits = merge_habits(self.habits, [_habit(message)])
             case str() if kind in _READERS:
                 field, read = _READERS[kind]
                 self.fields[field] = read(message)
@@ -195,7 +195,7 @@ def _timing(message: Mapping[str, Any]) -> TimingSums:
     return sums
 
 
-def _declared(message: Mapping[str, Any]) -> Declared:
+def _declaration(message: Mapping[str, Any]) -> Declared:
     return Declared(
         adaptive=message["level"] == "adaptive",
         batch_size=_count(message.get("batch_size", 0), MAX_BATCH),
@@ -255,7 +255,7 @@ def _progress(message: Mapping[str, Any]) -> Progress:
     )
 
 
-def _retuned(message: Mapping[str, Any]) -> BatchOrder:
+def _batch_order(message: Mapping[str, Any]) -> BatchOrder:
     return BatchOrder(
         seq=_count(message.get("seq", 0)),
         atomic_batch=_count(message["atomic_batch"], MAX_BATCH),
@@ -264,11 +264,11 @@ def _retuned(message: Mapping[str, Any]) -> BatchOrder:
 
 
 _READERS = {
-    "declared": ("declared", _declared),
+    "declared": ("declared", _declaration),
     "ready": ("ready", lambda _: True),
     "noise": ("noise", _noise),
     "progress": ("progress", _progress),
     "ranks": ("ranks", _ranks),
-    "retuned": ("retuned", _retuned),
+    "retuned": ("retuned", _batch_order),
     "checkpoint": ("checkpoint_seconds", lambda message: _positive(message["seconds"])),
 }

@@ -285,10 +285,10 @@ class NodeSession:
             if state in expected_states and self._repetition.is_time(action):
                 self._say(send, action)
         snapshot = replace(snapshot, now=self._clock.now())
-        for warm in standbys.wanted(snapshot, self.node) if self._keeps_standbys else ():
+        for warm in standbys.standbys_due(snapshot, self.node) if self._keeps_standbys else ():
             if self._repetition.is_time(warm):
                 self._say(send, warm)
-        for look in environments.wanted(snapshot, self.node):
+        for look in environments.checks_due(snapshot, self.node):
             self._looks.ask(send, look)
         for key, info in attempts.items():
             end = self._observer.end_of(key, info, snapshot)

@@ -17,7 +17,7 @@ from gpq.core.model.snapshot import Snapshot
 from gpq.core.model.units import JobId
 from gpq.daemon.clock.deadlines import deadline, left
 from gpq.daemon.service.server import Peer
-from gpq.daemon.service.submit import keep_archive, settled
+from gpq.daemon.service.submit import ask_settled, keep_archive
 from gpq.errors import UsageError
 from gpq.outward import Notify
 from gpq.ports import History
@@ -144,7 +144,7 @@ class Changes:
             def ready(job: Job, after: Sequence[Dependency]) -> tuple[Dependency, ...]:
                 for archive in job.spec.archives:
                     keep_archive(archive)
-                return dependencies.awaited(after, snapshot, lambda _: states)
+                return dependencies.open_dependencies(after, snapshot, lambda _: states)
 
             of_ended = job_requests.requeue_ended(ended_jobs, request.fresh, ready)
             again, now = [name for name in names if name not in left], controller.world.now()
@@ -156,7 +156,7 @@ class Changes:
                 answer = msgspec.structs.replace(answer, unchanged=[*answer.unchanged, line])
             return events, answer
 
-        return settled(controller, build)
+        return ask_settled(controller, build)
 
     def _edit(self, request: requests.Edit, peer: Peer) -> job_answers.Changed:
         edit.check(request)
@@ -179,7 +179,7 @@ class Changes:
                 snapshot, names, ended_jobs, ends, controller.world.now(), peer.user, ends
             )
 
-        return settled(controller, build)
+        return ask_settled(controller, build)
 
     def _conditions(self, words: object) -> Sequence[Dependency] | None:
         """As typed. None if they do not change. Raises UsageError."""
@@ -236,7 +236,7 @@ class Changes:
 
     def _measured(self, request: requests.Measured, peer: Peer) -> node_answers.Kept:
         ask, now = self._controller.ask, self._controller.world.now
-        return ask(lambda snapshot: links.measured(snapshot, request, now()))
+        return ask(lambda snapshot: links.record_link(snapshot, request, now()))
 
     def until_gone(
         self, names: Sequence[JobId], wait: float, hurry: Callable[[], bool]

@@ -128,7 +128,7 @@ class Readings:
         if request.query:
             rows = query.answer(reader.jobs([*recent_jobs, *live]))
             if 0 < limit == len(recent_jobs):
-                warnings = [*warnings, *_unsearched(unseen_count)]
+                warnings = [*warnings, *_unsearched_note(unseen_count)]
         else:
             live_rows, hidden_waiting = _screen(reader, live, request.waiting)
             rows = [*reader.jobs(recent_jobs), *live_rows]
@@ -290,7 +290,7 @@ def _single(users: Sequence[str]) -> str:
     return users[0] if len(users) == 1 else ""
 
 
-def _unsearched(count: int) -> list[str]:
+def _unsearched_note(count: int) -> list[str]:
     if count == 0:
         return []
     return [

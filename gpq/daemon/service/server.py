@@ -86,12 +86,12 @@ class Server:
         if not first:
             return
         self._listener.leave()
-        _shut(parked_connections, socket.SHUT_RDWR)
+        _shut_down(parked_connections, socket.SHUT_RDWR)
         self._listener.close()
         with self._departures:
-            _shut(self._open, socket.SHUT_RD)
+            _shut_down(self._open, socket.SHUT_RD)
             self._departures.wait_for(lambda: not self._open, timeout=LAST_WORDS_SECONDS)
-            _shut(self._open, socket.SHUT_RDWR)
+            _shut_down(self._open, socket.SHUT_RDWR)
 
     # -- connections -------------------------------------------------------------------------------
 
@@ -262,7 +262,7 @@ def _is_look(connection: socket.socket) -> bool:
     return any(b'"op":"%s"' % look in begin for look in LOOKS)
 
 
-def _shut(connections: Iterable[socket.socket], how: int) -> None:
+def _shut_down(connections: Iterable[socket.socket], how: int) -> None:
     for connection in connections:
         with contextlib.suppress(OSError):
             connection.shutdown(how)

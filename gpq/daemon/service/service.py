@@ -20,7 +20,7 @@ from gpq.control.controller import Controller
 from gpq.control.requests import drain
 from gpq.control.selectors import resolve
 from gpq.core.feasibility.checkpoints import Staging
-from gpq.core.feasibility.gates import halted
+from gpq.core.feasibility.gates import halted_jobs
 from gpq.core.model.jobs import JobState
 from gpq.core.model.snapshot import Config
 from gpq.core.model.units import JobId, NodeId
@@ -110,7 +110,7 @@ class Service:
             live = [snapshot.jobs[name] for name in names if name in snapshot.jobs]
             if any(job.state is not JobState.HELD and not job.awaits for job in live):
                 return False  # nearly always
-            return halted(snapshot).keys() >= {job.id for job in live}
+            return halted_jobs(snapshot).keys() >= {job.id for job in live}
 
         self._changes.until_gone(names, request.wait, lambda: peer.crowded() or is_vain())
         return self.readings.rows(names)

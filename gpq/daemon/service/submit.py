@@ -37,7 +37,7 @@ ENDING_PATIENCE = 10.0  # until a job that has left the snapshot is in the histo
 T = TypeVar("T")
 
 
-def settled(controller: Controller, build: Callable[[Snapshot], tuple[Sequence[Any], T]]) -> T:
+def ask_settled(controller: Controller, build: Callable[[Snapshot], tuple[Sequence[Any], T]]) -> T:
     """`Controller.ask`, repeated while a job whose end `build` needs to know is just ending."""
     until = deadline(ENDING_PATIENCE)
     while True:
@@ -97,14 +97,16 @@ class Submitting:
             submission.fits(snapshot, spec, self._node_names())
             awaits = self._awaited(after, snapshot)
             specs = _specs(request, spec, snapshot)
-            events = submission.submitted(snapshot, specs, awaits, now(), on_hold=request.held)
+            events = submission.submission_events(
+                snapshot, specs, awaits, now(), on_hold=request.held
+            )
             state = JobState.HELD if request.held else JobState.PENDING
             jobs = [int(event.job) for event in events if isinstance(event, Submitted)]
             remarks = [*warnings(spec), *self._notes_before(after, awaits)]
             answer = job_answers.Submitted(snapshot.next_id, spec.name, str(state), remarks, jobs)
             return events, answer
 
-        return settled(self._controller, build)
+        return ask_settled(self._controller, build)
 
     def targets(self, names: object) -> outward.Notify:
         """Whom a job may notify. If it names somebody, targets added since the daemon started are
@@ -114,7 +116,9 @@ class Submitting:
         return self._notify._replace(targets=outward.notify(config.load().notify).targets)
 
     def _awaited(self, after: Sequence[Dependency], snapshot: Snapshot) -> tuple[Dependency, ...]:
-        return dependencies.awaited(after, snapshot, lambda names: self._past.history(ids=names))
+        return dependencies.open_dependencies(
+            after, snapshot, lambda names: self._past.history(ids=names)
+        )
 
     def _notes_before(self, after: Sequence[Dependency], awaits: Sequence[Dependency]) -> list[str]:
         """What its user should know of the dependencies that have ended."""
@@ -139,9 +143,9 @@ class Submitting:
         snapshot = replace(controller.snapshot, now=now)
         if spec.environment not in {environment for _, environment in snapshot.checks}:
             # no server has been asked for it yet: that happens at the submission
-            spec = environments.unasked(spec)
+            spec = environments.without_environment(spec)
         specs = _specs(request, spec, snapshot)
-        events = submission.submitted(
+        events = submission.submission_events(
             snapshot, specs, self._awaited(spec.after, snapshot), now, on_hold=request.held
         )
         name = next(event.job for event in events if isinstance(event, Submitted))

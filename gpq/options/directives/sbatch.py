@@ -192,7 +192,7 @@ def seconds(text: str, context: str) -> float | None:
 def _time(translated: Translated, value: str, context: str) -> None:
     limit = seconds(value, context)
     if limit is not None:
-        translated.fields["time"] = values.written(limit)
+        translated.fields["time"] = values.duration_text(limit)
 
 
 def _name(translated: Translated, value: str, context: str) -> None:
@@ -235,7 +235,7 @@ def _begin(translated: Translated, value: str, context: str) -> None:
         unit = {None: 1, "second": 1, "minute": 60, "hour": 3600, "day": 86400, "week": 604800}[
             later[2]
         ]
-        translated.fields["begin"] = f"+{values.written(float(int(later[1]) * unit))}"
+        translated.fields["begin"] = f"+{values.duration_text(float(int(later[1]) * unit))}"
     else:
         translated.fields["begin"] = {
             "midnight": "tomorrow 0:00",

@@ -48,10 +48,10 @@ def read(path: str) -> Script | None:
             text = stream.read(MOST_READ).decode("utf-8", "replace")
     except (OSError, ValueError):  # the latter: a NUL in the path
         return None
-    return parsed(path, text)
+    return parse(path, text)
 
 
-def parsed(path: str, text: str) -> Script | None:
+def parse(path: str, text: str) -> Script | None:
     """As `read`, from its text. `path`: absolute, or "stdin"."""
     file = shlex.quote(path) if os.path.isabs(path) else "FILE"
     text, marked = text.removeprefix(MARK), text.startswith(MARK)
@@ -76,9 +76,9 @@ def parsed(path: str, text: str) -> Script | None:
     )
 
 
-def streamed(path: str, text: str) -> Script:
+def read_stream(path: str, text: str) -> Script:
     """A shell script that came through a pipe or on stdin. Raises UsageError for anything else."""
-    script = parsed("stdin", text) if text.removeprefix(MARK).startswith("#!") else None
+    script = parse("stdin", text) if text.removeprefix(MARK).startswith("#!") else None
     if script is None or not any(SHELL.search(word) for word in script.interpreter):
         raise UsageError(
             f"{path} is no shell script: its first line must name a shell, such as #!/bin/bash",

@@ -54,7 +54,7 @@ def _kind() -> str:
     return "pipe" if stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode) else ""
 
 
-def implied(words: list[str], *, black_box: bool) -> tuple[str, list[str]]:
+def implied_stdin(words: list[str], *, black_box: bool) -> tuple[str, list[str]]:
     """(the value of --stdin, notes) that the words and the stdin of this process imply.
     `black_box`: they are a command."""
     kind, unread = _kind(), 0

@@ -55,7 +55,7 @@ def _values(piece: str, option: str) -> list[str]:
             f"{option}: a value is empty", 'remove the comma, or write "" for an empty value'
         )
     if piece[0] in QUOTES:
-        return [_unquoted(piece, option)]
+        return [_unquote(piece, option)]
     bounds = RANGE.fullmatch(piece)
     if bounds:
         return _numbers(bounds, option)
@@ -69,7 +69,7 @@ def _values(piece: str, option: str) -> list[str]:
     return [piece]
 
 
-def _unquoted(piece: str, option: str) -> str:
+def _unquote(piece: str, option: str) -> str:
     end = piece.index(piece[0], 1)
     if end + 1 < len(piece):
         raise UsageError(
@@ -98,8 +98,8 @@ def _numbers(bounds: re.Match[str], option: str) -> list[str]:
         )
     if high - low >= MOST:
         raise UsageError(f"{option} has more than {MOST} jobs", "submit it in parts")
-    return [_written(number, width if padded else 1) for number in range(low, high + 1)]
+    return [_zero_padded(number, width if padded else 1) for number in range(low, high + 1)]
 
 
-def _written(number: int, width: int) -> str:
+def _zero_padded(number: int, width: int) -> str:
     return f"{'-' if number < 0 else ''}{abs(number):0{width}d}"

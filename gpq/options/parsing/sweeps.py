@@ -34,11 +34,11 @@ def array_of(array: str, sweeps: list[str], file: str) -> ArrayMessage | None:
             f"--array {text} cannot be combined with --sweep",
             "the sweep already defines the jobs. `--array %4` limits how many run at once",
         )
-    points = _combined([_from_file(file)] if file else [], [_grid(sweep) for sweep in sweeps])
+    points = _combine([_from_file(file)] if file else [], [_grid(sweep) for sweep in sweeps])
     return ArrayMessage(list(range(len(points))), points, limit)
 
 
-def unused(array: ArrayMessage, spec: SpecMessage) -> list[str]:
+def unused_lines(array: ArrayMessage, spec: SpecMessage) -> list[str]:
     """A line about each `${NAME}` that is left to the shell although `{NAME}` may have been meant.
     Also one if something swept is in no argument, because the job then has it only in its
     environment."""
@@ -161,7 +161,7 @@ def _from_file(path: str) -> list[Params]:
     return [dict(zip(names, map(str.strip, row), strict=True)) for _, row in lines[1:]]
 
 
-def _combined(files: list[list[Params]], grids: list[list[Params]]) -> list[Params]:
+def _combine(files: list[list[Params]], grids: list[list[Params]]) -> list[Params]:
     """Every line with every point of the grid. The last option varies fastest."""
     parts = [*files, *grids]
     names = [name for part in parts for name in part[0]]
@@ -175,8 +175,8 @@ def _combined(files: list[list[Params]], grids: list[list[Params]]) -> list[Para
         raise UsageError(
             f"the sweep has {count} jobs, and the limit is {MOST}", "submit it in parts"
         )
-    return [_merged(point) for point in itertools.product(*parts)]
+    return [_merge(point) for point in itertools.product(*parts)]
 
 
-def _merged(point: Iterable[Params]) -> Params:
+def _merge(point: Iterable[Params]) -> Params:
     return {name: value for params in point for name, value in params.items()}

@@ -179,7 +179,7 @@ def signal_name(text: str) -> str:
     return member.name.removeprefix("SIG")
 
 
-def written(total: float) -> str:
+def duration_text(total: float) -> str:
     """Seconds as a duration that `seconds` reads: `1d12h`, `90s`. Drops fractions of a second."""
     seconds_left, text = round(total), ""
     for unit, size in (("d", 86400), ("h", 3600), ("m", 60), ("s", 1)):

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import median
 
-from gpq.core.feasibility.shapes import Supply, node_counts, packed
+from gpq.core.feasibility.shapes import Supply, node_counts, pack
 from gpq.core.goodput import estimates
 from gpq.core.model.jobs import HOLDS_DEVICES, Job
 from gpq.core.model.placements import Shape
@@ -38,7 +38,7 @@ def demands(
 ) -> tuple[Demand, ...]:
     """The demand of each job that fits on at least one type. A job of unknown speed counts as the
     median of the others."""
-    shapes = {job.id: _packed(job, parts[job.id]) for job in jobs}
+    shapes = {job.id: _pack(job, parts[job.id]) for job in jobs}
     placeable_jobs = [job for job in jobs if shapes[job.id]]
     speeds = {job.id: _speeds(job, snapshot, shapes[job.id]) for job in placeable_jobs}
     typical_speed = median(
@@ -55,9 +55,9 @@ def demands(
     )
 
 
-def _packed(job: Job, parts: Mapping[str, Supply]) -> dict[str, Shape]:
+def _pack(job: Job, parts: Mapping[str, Supply]) -> dict[str, Shape]:
     shapes = {
-        name: packed(job.spec.min_gpus, node_counts(part), job.spec.level, name)
+        name: pack(job.spec.min_gpus, node_counts(part), job.spec.level, name)
         for name, part in parts.items()
     }
     return {name: shape for name, shape in shapes.items() if shape is not None}

@@ -14,7 +14,7 @@ from gpq.policies.gavel.demand import Demand, demands
 from gpq.policies.gavel.time_shares import Ledger, Programme, Shares
 from gpq.policies.shared.eligible import contest
 from gpq.policies.shared.packing import pack_in_turns
-from gpq.policies.shared.type_transfer import informed
+from gpq.policies.shared.type_transfer import inform
 
 # as published: sharing time means restarts, which would use up shorter turns
 ROUND: Seconds = 360.0
@@ -35,7 +35,7 @@ class Gavel:
         self._round_at: Seconds | None = None
 
     def allocate(self, snapshot: Snapshot) -> Mapping[JobId, Allotment]:
-        snapshot = informed(snapshot)
+        snapshot = inform(snapshot)
         round_ = contest(snapshot)
         self._ledger.credit(snapshot)
         gangs = self._ledger.whole(demands(snapshot, round_.jobs, round_.parts))

@@ -12,7 +12,7 @@ from gpq.core.accounting.fairness import shares_now
 from gpq.core.feasibility.checkpoints import bringing_seconds
 from gpq.core.feasibility.shapes import by_type, gpu_types
 from gpq.core.goodput import models
-from gpq.core.goodput.priors import informed, most_replicas, program_of
+from gpq.core.goodput.priors import inform, most_replicas, program_of
 from gpq.core.model.placements import Shape
 from gpq.core.model.profile import Prior
 from gpq.core.model.snapshot import Snapshot
@@ -49,14 +49,14 @@ class Goodput:
     name: str = "goodput"
 
     def allocate(self, snapshot: Snapshot) -> Mapping[JobId, Shape]:
-        snapshot = type_transfer.informed(snapshot)
+        snapshot = type_transfer.inform(snapshot)
         contest, valuations = self._valuations(snapshot)
-        return {**contest.fixed_shapes, **solved(snapshot, contest, valuations)}
+        return {**contest.fixed_shapes, **choose_shapes(snapshot, contest, valuations)}
 
     def programme(self, snapshot: Snapshot) -> tuple[list[Item], list[int]]:
         """The knapsack of a round (items, capacities), before shapes without a place are
         withdrawn."""
-        contest, valuations = self._valuations(type_transfer.informed(snapshot))
+        contest, valuations = self._valuations(type_transfer.inform(snapshot))
         return programme(valuations, contest.capacities)
 
     def _valuations(self, snapshot: Snapshot) -> tuple[Contest, list[Valuation]]:
@@ -139,7 +139,7 @@ def _priors(snapshot: Snapshot) -> dict[JobId, Prior]:
     priors = {name: snapshot.priors.get(program_of(job)) for name, job in snapshot.jobs.items()}
     if snapshot.links:
         priors = {
-            name: link_priors.informed(snapshot.jobs[name], prior, snapshot.links)
+            name: link_priors.inform(snapshot.jobs[name], prior, snapshot.links)
             for name, prior in priors.items()
         }
     return {name: prior for name, prior in priors.items() if prior is not None}
@@ -167,13 +167,13 @@ def _reach(
 
 def _with_prior(candidate: Candidate, prior: Prior | None) -> Candidate:
     """What earlier jobs of the program taught counts as if this job had measured it."""
-    job = informed(candidate.job, prior)
+    job = inform(candidate.job, prior)
     return (
         candidate if job is candidate.job else Candidate(job, candidate.options, candidate.current)
     )
 
 
-def solved(
+def choose_shapes(
     snapshot: Snapshot, contest: Contest, valuations: Sequence[Valuation]
 ) -> dict[JobId, Shape]:
     """The best choice that also fits on nodes. Counts may fit the sum but not the nodes, so shapes

@@ -127,14 +127,14 @@ def fair_speeds(
             continue
         part = count / total
         counts = np.array([float(options[i].replicas) for i in columns])
-        weighted_sums += part * _interpolated(speeds[:, columns], counts, share * part)
+        weighted_sums += part * _interpolate(speeds[:, columns], counts, share * part)
         weight += part
     if weight <= 0:
         return weighted_sums
     return weighted_sums / weight
 
 
-def _interpolated(speeds: Array, counts: Array, share: Array) -> Array:
+def _interpolate(speeds: Array, counts: Array, share: Array) -> Array:
     """`fairness.speed_at` for every row. It is linear between the shapes around the share and never
     falls. Below the first shape that a job can have, it counts as if the job had that one for part
     of the time."""

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from gpq.core.goodput.batches import CANDIDATES, BatchLimits
-from gpq.core.goodput.goodput import GradientStats, efficiency, overlapped
+from gpq.core.goodput.goodput import GradientStats, efficiency, overlap
 from gpq.core.model.profile import ProfileRow
 
 Array = NDArray[np.float64]
@@ -215,7 +215,7 @@ def best_batches(
     sync = np.where(n[:, None] > 1, across, np.where(k > 1, within, _LEAST))
     compute = params.alpha_c + params.beta_c * atomic
     total = k * atomic * (accum + 1.0)
-    speed = total / (accum * compute + overlapped(params.gamma, compute, sync))
+    speed = total / (accum * compute + overlap(params.gamma, compute, sync))
     fits = (atomic >= limits.min_atomic) & (atomic <= limits.max_atomic)
     fits &= (k > 1) | (accum > 0) | (local <= limits.base + _SLACK)
     value = np.where(fits, speed * efficiency(stats or NO_NOISE, limits.base, total), 0.0)

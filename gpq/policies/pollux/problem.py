@@ -108,11 +108,11 @@ def _table_of(job: Job, gpu_type: str, share: Share, most: int) -> Floats | None
     params = fit(rows_on(job.profile.basis, gpu_type))
     if params is None:
         return None
-    return _modelled(params, stats_of(job.profile.noise_basis), limits, share.replicas, most)
+    return _model(params, stats_of(job.profile.noise_basis), limits, share.replicas, most)
 
 
 @lru_cache(maxsize=1024)
-def _modelled(
+def _model(
     params: PolluxParams, stats: GradientStats | None, limits: BatchLimits, fair: int, most: int
 ) -> Floats | None:
     counts = np.arange(1, most + 1)
@@ -199,7 +199,7 @@ def problem_of(
         np.array(
             [MOST_NODES if contender.spreads else 1 for contender in contenders], dtype=np.int16
         ),
-        _spanned(snapshot, fixed_shapes, nodes),
+        _spans(snapshot, fixed_shapes, nodes),
         cost,
         speedup,
         _fixed_jobs(snapshot, fixed_shapes, share),
@@ -249,7 +249,7 @@ def _tables(
     return 1.0 / (utility + FLOOR), speedup
 
 
-def _spanned(
+def _spans(
     snapshot: Snapshot, fixed_shapes: Mapping[JobId, Shape], nodes: Sequence[NodeId]
 ) -> np.ndarray:
     across = {

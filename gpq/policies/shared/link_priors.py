@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 
-from gpq.core.goodput.goodput import overlapped
+from gpq.core.goodput.goodput import overlap
 from gpq.core.goodput.observations import is_usable
 from gpq.core.model.jobs import Job
 from gpq.core.model.nodes import Link
@@ -37,7 +37,7 @@ def sync_seconds(link: Link, parameters: int) -> float:
     return link.latency + BYTES * parameters / link.bandwidth
 
 
-def informed(job: Job, prior: Prior | None, links: Links) -> Prior | None:
+def inform(job: Job, prior: Prior | None, links: Links) -> Prior | None:
     """`prior` with a row of two nodes, if the job has reported its size and times, and neither was
     measured over nodes. The same object if there is nothing to add, and for the same question."""
     link, declaration = slowest(links), job.profile.declared
@@ -70,5 +70,5 @@ def _weightiest(rows: Sequence[ProfileRow]) -> dict[str, ProfileRow]:
 
 def _row(row: ProfileRow, sync: float) -> ProfileRow:
     grad_time = row.step_time if row.replicas == 1 or row.grad_time <= 0 else row.grad_time
-    step_time = float(overlapped(USUAL_OVERLAP, grad_time, sync))
+    step_time = float(overlap(USUAL_OVERLAP, grad_time, sync))
     return ProfileRow(2, 2, row.atomic_batch, row.grad_time, step_time, LENT_WEIGHT, row.gpu_type)

@@ -14,7 +14,7 @@ from gpq.core.feasibility.shapes import (
     by_type,
     kind_of,
     node_counts,
-    packed,
+    pack,
     shape_on,
     supply,
 )
@@ -60,7 +60,7 @@ class Lengths:
         """Its gang on as few nodes as possible, alone on the cluster: a shape for each type that
         has room for it."""
         shapes = (
-            packed(job.spec.min_gpus, counts, job.spec.level, name)
+            pack(job.spec.min_gpus, counts, job.spec.level, name)
             for name, counts in self._counts_of(job).items()
         )
         return tuple(shape for shape in shapes if shape is not None)

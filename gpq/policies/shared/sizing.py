@@ -13,7 +13,7 @@ from gpq.core.feasibility.shapes import (
     gpu_range,
     kind_of,
     node_counts,
-    packed,
+    pack,
     supply,
 )
 from gpq.core.model.jobs import Job, arrival
@@ -101,4 +101,4 @@ def _contender(job: Job, types: Mapping[str, Supply], claims: Mapping[str, int])
 
 
 def _can_have(job: Job, offer: Supply) -> bool:
-    return packed(job.spec.min_gpus, node_counts(offer), job.spec.level, "") is not None
+    return pack(job.spec.min_gpus, node_counts(offer), job.spec.level, "") is not None

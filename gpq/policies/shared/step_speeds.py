@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from gpq.core.feasibility.shapes import node_counts, packed
+from gpq.core.feasibility.shapes import node_counts, pack
 from gpq.core.goodput.batches import limits_of, split_base
 from gpq.core.goodput.goodput import iteration_time
 from gpq.core.goodput.models import model_of
@@ -29,7 +29,7 @@ def step_seconds(contender: Contender, oracle: Oracle | None) -> StepSeconds:
     limits = limits_of(declaration, contender.gpu_type) if declaration is not None else None
 
     def seconds(replicas: int) -> Seconds | None:
-        shape = packed(replicas, sizes, level, contender.gpu_type)
+        shape = pack(replicas, sizes, level, contender.gpu_type)
         if shape is None or (limits is not None and replicas * limits.min_atomic > limits.base):
             return None
         if oracle is not None:

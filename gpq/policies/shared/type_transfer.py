@@ -27,7 +27,7 @@ Pair = tuple[str, str]
 Ratios = Mapping[Pair, float]
 
 
-def informed(snapshot: Snapshot) -> Snapshot:
+def inform(snapshot: Snapshot) -> Snapshot:
     """The snapshot with rows for types that jobs do not know yet. The same object if there is
     nothing to add.
 
@@ -49,7 +49,7 @@ def informed(snapshot: Snapshot) -> Snapshot:
         own_rows = job.profile.basis
         rows = own_rows
         for target, source in _gaps(own_rows, types):
-            rows += _scaled(
+            rows += _scale(
                 own_rows, declaration, target, source, _ratio(job, (target, source), medians)
             )
         if len(rows) > len(own_rows):
@@ -145,7 +145,7 @@ def _gaps(rows: tuple[ProfileRow, ...], types: tuple[str, ...]) -> tuple[Pair, .
 
 
 @lru_cache(maxsize=4096)
-def _scaled(
+def _scale(
     rows: tuple[ProfileRow, ...], declaration: Declared, target: str, source: str, ratio: float
 ) -> tuple[ProfileRow, ...]:
     """Rows of `source` as they would be on `target`, within the batch limits there. All of them, if

@@ -38,7 +38,9 @@ def cheapest(
     One type: dynamic programme. Several: integer programme (HiGHS), without options that another
     one of the type beats with no more devices.
     """
-    useful_options = [_undominated(row, bound) for row, bound in zip(rows, idle, strict=True)]
+    useful_options = [
+        _undominated_options(row, bound) for row, bound in zip(rows, idle, strict=True)
+    ]
     types = sorted(
         {
             row[i].gpu_type
@@ -71,7 +73,7 @@ def _knapsack(
     ]
 
 
-def _undominated(row: Sequence[Option], idle: float) -> list[int]:
+def _undominated_options(row: Sequence[Option], idle: float) -> list[int]:
     """Options that are cheaper than none, and cheaper than every other one of their type that is no
     larger. The first wins a tie."""
     best: dict[str, float] = {}

@@ -180,7 +180,7 @@ def _mutate(problem: Problem, states: Ints, luck: Generator) -> Ints:
     grows[state[hits], row_job[hits], node[hits]] = True
     state, row_job, node = np.nonzero(grows)
     replicas = states[state, row_job, node]
-    new_seats = _unseated(problem, states, state, row_job)
+    new_seats = _unseated_pairs(problem, states, state, row_job)
     span = problem.room[row_job, node] + 1 - replicas
     states[state, row_job, node] = replicas + (luck.random(len(state)) * span).astype(np.int16)
     if len(new_seats):
@@ -188,7 +188,7 @@ def _mutate(problem: Problem, states: Ints, luck: Generator) -> Ints:
     return states
 
 
-def _unseated(
+def _unseated_pairs(
     problem: Problem, states: Ints, state: NDArray[np.intp], job: NDArray[np.intp]
 ) -> NDArray[np.intp]:
     """(state, job) among those that grow for which fewer than `least` make no sense: gangs, and

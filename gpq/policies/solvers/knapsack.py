@@ -138,7 +138,7 @@ def _by_prices(items: Sequence[Item], capacities: Sequence[int]) -> Answer | Non
     """Lagrangian relaxation: at a price per GPU of each kind, every item chooses for itself. The
     least sum over all prices bounds the optimum (Fisher 1981). Then the choices are made to fit,
     and the rest is given away greedily."""
-    sizes, values, kinds = _padded(items)
+    sizes, values, kinds = _pad(items)
     room = np.array(capacities, dtype=np.float64)
     prices, bound = _prices(sizes, values, kinds, room)
     choice = np.argmax(values - prices[kinds] * sizes, axis=1)
@@ -149,7 +149,7 @@ def _by_prices(items: Sequence[Item], capacities: Sequence[int]) -> Answer | Non
     return Answer(choice.tolist(), value, max(bound, value))
 
 
-def _padded(items: Sequence[Item]) -> tuple[Ints, Array, Ints]:
+def _pad(items: Sequence[Item]) -> tuple[Ints, Array, Ints]:
     width = max((len(choice.sizes) for choice in items), default=1)
     sizes = np.zeros((len(items), width), dtype=np.int64)
     values = np.full((len(items), width), -np.inf)

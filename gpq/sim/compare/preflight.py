@@ -109,7 +109,7 @@ def _first_unmeasured(
         for counts in _placements(task, kind, nodes, policies):
             key = (id(task.truth), kind, counts)
             if key not in verdicts:
-                verdicts[key] = _unmeasured(task.truth, kind, counts)
+                verdicts[key] = _unmeasured_problem(task.truth, kind, counts)
             if verdicts[key]:
                 return verdicts[key]
     return None
@@ -125,7 +125,7 @@ def _placements(
         traits, truth = entry(policy), task.truth
         if task.rigid or traits.gang:
             if task.replicas <= sum(nodes):
-                placements.add(_packed(task.replicas, nodes))
+                placements.add(_pack(task.replicas, nodes))
             continue
         batch = truth.fixed_batch or truth.max_batch
         if traits.own_batch:
@@ -137,7 +137,7 @@ def _placements(
     return sorted(placements)
 
 
-def _packed(replicas: int, nodes: Sequence[int]) -> Counts:
+def _pack(replicas: int, nodes: Sequence[int]) -> Counts:
     """On the fewest nodes, the largest first."""
     counts: list[int] = []
     for size in nodes:
@@ -147,7 +147,7 @@ def _packed(replicas: int, nodes: Sequence[int]) -> Counts:
     return tuple(counts)
 
 
-def _unmeasured(truth: Truth, kind: str, counts: Counts) -> _Problem | None:
+def _unmeasured_problem(truth: Truth, kind: str, counts: Counts) -> _Problem | None:
     try:
         truth.measured(counts, kind)
     except NotMeasured as error:

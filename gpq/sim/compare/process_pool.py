@@ -60,7 +60,7 @@ def _here(
                 results.append(work(item, partial(_tell, shares, index, progress)))
                 _tell(shares, index, progress, 1.0)
     except _Stop as stopped:
-        raise _interrupted(stopped.number, len(results), len(items)) from None
+        raise _interruption(stopped.number, len(results), len(items)) from None
     return results
 
 
@@ -81,7 +81,7 @@ class _Stop(BaseException):
         self.number = number
 
 
-def _interrupted(number: int, completed_runs: int, count: int) -> Interrupted:
+def _interruption(number: int, completed_runs: int, count: int) -> Interrupted:
     name = signal.Signals(number).name
     if number == signal.SIGINT:
         name = "Ctrl-C"
@@ -159,7 +159,7 @@ def _in_processes(
                 ]
             _await(futures, signals, shares, progress)
             if signals:
-                raise _interrupted(signals[0], sum(map(_ended_well, futures)), len(items))
+                raise _interruption(signals[0], sum(map(_ended_well, futures)), len(items))
             return [
                 _result(future, item, fallback) for future, item in zip(futures, items, strict=True)
             ]

@@ -40,7 +40,7 @@ class NotMeasured(Refused):
     """Nobody measured this, so any number would be invented."""
 
 
-def normalised(counts: Counts) -> Counts:
+def normalise(counts: Counts) -> Counts:
     """The lexicographically smallest rotation: a ring of replicas is the same wherever it
     starts."""
     sizes = tuple(count for count in counts if count)
@@ -84,7 +84,7 @@ class StepTimes:
         key = (counts, atomic)
         pair = self._answers.get(key)
         if pair is None:
-            placement = normalised(counts)
+            placement = normalise(counts)
             curve = self._curves.get(placement)
             if curve is None:
                 pair = self._between(placement, atomic)
@@ -97,7 +97,7 @@ class StepTimes:
         """The smallest and the largest micro-batch with measured times on these GPUs."""
         bounds = self._ranges.get(counts)
         if bounds is None:
-            placement = normalised(counts)
+            placement = normalise(counts)
             curve = self._curves.get(placement)
             sizes = self._inside(placement) if curve is None else curve[0]
             if not sizes:
@@ -163,7 +163,7 @@ def _curves(table: Table) -> dict[Counts, Curve]:
             raise table.wrong(
                 i, f"placement is {digits!r}, must be digits from 1 to 9, the GPUs on each node"
             )
-        placement, size = normalised(tuple(map(int, digits))), float(table.numbers["local_bsz"][i])
+        placement, size = normalise(tuple(map(int, digits))), float(table.numbers["local_bsz"][i])
         if size in rows[placement]:
             raise table.wrong(i, f"placement {digits} with local_bsz {size:g} appears twice")
         rows[placement][size] = _pair(table, i)

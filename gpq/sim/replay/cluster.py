@@ -51,7 +51,7 @@ def _node(name: str, gpus: int, gpu_type: str) -> Node:
     return Node(NodeId(name), NodeState.UP, devices=devices)
 
 
-def typed(nodes: Sequence[Node], types: Sequence[str]) -> tuple[Node, ...]:
+def with_types(nodes: Sequence[Node], types: Sequence[str]) -> tuple[Node, ...]:
     """The nodes, with their GPUs named as in `types`, on which jobs were measured. `a100` matches
     the one that has it in its name. Raises UsageError for a type that matches none. GPUs without a
     type stay so."""

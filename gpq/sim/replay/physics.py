@@ -14,7 +14,7 @@ from math import ceil, log
 
 import numpy as np
 
-from gpq.core.goodput.noise_curve import recorded
+from gpq.core.goodput.noise_curve import record
 from gpq.core.model.placements import Placement
 from gpq.core.model.profile import ACCUMULATE, Noise, NoisePoint, ProfileRow
 from gpq.core.model.units import NodeId, Seconds
@@ -135,7 +135,7 @@ class Running:
         if self.noise is None or (noise.sqr, noise.var) != (self.noise.sqr, self.noise.var):
             self.noise = noise
             if is_usable(noise):
-                self.noise_curve = recorded(self.noise_curve, self.progress, noise)
+                self.noise_curve = record(self.noise_curve, self.progress, noise)
             self.measured += 1
 
     def _error(self) -> float:

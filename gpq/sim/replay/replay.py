@@ -15,7 +15,7 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from gpq.core.goodput.priors import remember, timed
+from gpq.core.goodput.priors import remember, with_times
 from gpq.core.model.jobs import Job, JobState
 from gpq.core.model.nodes import Node
 from gpq.core.model.policy import Policy
@@ -23,7 +23,7 @@ from gpq.core.model.profile import Prior
 from gpq.core.model.snapshot import Config, Snapshot
 from gpq.core.model.units import JobId, NodeId, Seconds
 from gpq.core.placement.placement import place
-from gpq.core.rounds.offering import offered
+from gpq.core.rounds.offering import make_offer
 from gpq.errors import Refused
 from gpq.policies.registry import Entry, entry, policy
 from gpq.sim.measurements.ground_truth import Task
@@ -111,7 +111,7 @@ class Replay:
         self._check_progress()
 
     def _taught(self, job: Job) -> Job:
-        return timed(job, Snapshot(config=self.config, priors=self.priors))
+        return with_times(job, Snapshot(config=self.config, priors=self.priors))
 
     def _next_moment(self) -> Seconds:
         tick = (np.floor(self.now / self.rules.interval + _EPSILON) + 1.0) * self.rules.interval
@@ -200,10 +200,10 @@ class Replay:
     def _allocate(self) -> None:
         snapshot = self.snapshot()
         start = time.process_time()
-        view, mover = offered(snapshot)
+        view, mover = make_offer(snapshot)
         placements = place(view, self.policy.allocate(view))
         if mover is not None and mover not in placements:
-            view, _ = offered(snapshot, moving=False)
+            view, _ = make_offer(snapshot, moving=False)
             placements = place(view, self.policy.allocate(view))
         self.round_seconds.append(time.process_time() - start)
         for name in sorted(self.guests):

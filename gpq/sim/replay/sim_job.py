@@ -23,7 +23,7 @@ from gpq.core.model.profile import (
     Progress,
 )
 from gpq.core.model.units import JobId, Seconds
-from gpq.core.rounds.batch_orders import typed
+from gpq.core.rounds.batch_orders import typed_shape
 from gpq.core.rounds.motives import goodput_ratio
 from gpq.core.state.measurements import with_losses
 from gpq.policies.registry import Entry
@@ -122,7 +122,7 @@ class SimJob:
                 atomic_by_type=(),
             )
             job = replace(job, profile=replace(job.profile, declared=declaration))
-        choice = estimates.best_batch(job, typed(running.placement))
+        choice = estimates.best_batch(job, typed_shape(running.placement))
         if choice is None:
             return None
         return choice.atomic_batch, choice.accum_steps
@@ -221,7 +221,7 @@ def arrive(
     running = Running(task, fixed_batch, rng, rules.noise)
     if rules.profiled:
         _profile(running, types)
-    declaration = _declared(task, fixed_batch, rules, types)
+    declaration = _declaration(task, fixed_batch, rules, types)
     profile = Profile(declaration)
     if task.habits:
         profile = with_habits(profile, task.habits)
@@ -257,7 +257,7 @@ def _spec(task: Task, traits: Entry) -> JobSpec:
     )
 
 
-def _declared(task: Task, fixed_batch: int, rules: Rules, types: Sequence[str]) -> Declared:
+def _declaration(task: Task, fixed_batch: int, rules: Rules, types: Sequence[str]) -> Declared:
     truth = task.truth
     least, most = truth.limits(types[0])
     by_type: tuple[tuple[str, int, int], ...] = ()

@@ -182,7 +182,7 @@ def test_standbys_end_when_the_server_runs_short_of_memory(
         wait_until(ready, "a standby", IMPORTS)
         monkeypatch.setattr(standbys, "LEAST_FREE_MIB", 1 << 40)
         assert ready() == 0
-        wait_until(lambda: not procs.marked(wire.ENV_MARK, wire.STANDBY_MARK, own_processes()), "its end")
+        wait_until(lambda: not procs.marked_pids(wire.ENV_MARK, wire.STANDBY_MARK, own_processes()), "its end")
     finally:
         pool.close()
 

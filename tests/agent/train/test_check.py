@@ -11,7 +11,7 @@ import torch
 from gpq_agent import wire
 from gpq_agent.train.data.batches import Limits, starting
 from gpq_agent.train.data.sampler import GlobalSampler
-from gpq_agent.train.prove.determinism import EpochIndexSampler, SeededData, generators, moved
+from gpq_agent.train.prove.determinism import EpochIndexSampler, SeededData, generators, has_moved
 from gpq_agent.train.prove.recorder import Recorder
 from gpq_agent.train.runtime.environment import Environment
 from torch.utils.data import DataLoader, Dataset
@@ -58,11 +58,11 @@ def test_an_example_depends_only_on_its_index_and_the_epoch() -> None:
 def test_the_generators_of_the_script_stay_unchanged() -> None:
     before = generators()
     assert SeededData(Lucky())[0, 1][0] == 1
-    assert not moved(before, generators())
+    assert not has_moved(before, generators())
     for draw in (lambda: torch.rand(()), random.random, numpy.random.rand):
         before = generators()
         draw()
-        assert moved(before, generators())
+        assert has_moved(before, generators())
 
 
 @pytest.mark.parametrize(("replicas", "batch", "micros"), [(1, 33, 1), (2, 33, 1), (2, 35, 3), (1, 7, 3)])

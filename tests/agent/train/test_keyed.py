@@ -13,9 +13,9 @@ from gpq_agent.train.prove.determinism import (
     ATTENTION,
     DROPOUTS,
     Dropout,
-    arranged,
+    arrange,
     generators,
-    moved,
+    has_moved,
     plain_attention,
     still,
 )
@@ -119,7 +119,7 @@ def test_an_example_draws_the_same_wherever_it_is_in_the_batch(name: str) -> Non
     assert not torch.equal(whole[7], whole[3])
     for other in (body(draw, WHOLE, epoch=2), body(draw, WHOLE, start=80)):
         assert any(not torch.equal(other[example], whole[example]) for example in WHOLE)
-    assert not moved(before, generators())
+    assert not has_moved(before, generators())
 
 
 def test_two_draws_in_a_loop_body_differ() -> None:
@@ -191,7 +191,7 @@ def test_outside_a_loop_body_nothing_changes() -> None:
     assert torch.equal(first, torch.rand(7))
     mode.end()
     assert internals.current_dispatch_mode() is None
-    assert not moved(before, generators())
+    assert not has_moved(before, generators())
     torch.manual_seed(3)
     plain = torch.rand(7)
     torch.manual_seed(3)
@@ -261,9 +261,9 @@ def test_plain_attention_equals_that_of_torch() -> None:
 
 
 def test_rows_are_arranged_like_the_batch() -> None:
-    assert arranged([1, 2, 3, 4, 5], True, False) == [5, 4, 3, 2, 1]
-    assert arranged([1, 2, 3, 4, 5], False, True) == [3, 4, 5, 1, 2]
-    assert arranged([1, 2, 3, 4, 5], True, True) == [2, 1, 5, 4, 3]
+    assert arrange([1, 2, 3, 4, 5], True, False) == [5, 4, 3, 2, 1]
+    assert arrange([1, 2, 3, 4, 5], False, True) == [3, 4, 5, 1, 2]
+    assert arrange([1, 2, 3, 4, 5], True, True) == [2, 1, 5, 4, 3]
 
 
 def test_recurrent_modules_lose_their_dropout() -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy
 import pytest
 import torch
-from gpq_agent.train.data.batches import Limits, ordered, starting
+from gpq_agent.train.data.batches import Limits, ordered_configuration, starting
 from gpq_agent.train.data.order import OwnOrder, hold_together
 from gpq_agent.train.data.sampler import GlobalSampler
 from gpq_agent.train.engine.boundary import Ledger
@@ -207,7 +207,7 @@ class Attempt:
             if done == 2 and orders:
                 atomic, accum = orders[0]
                 for sampler in self.samplers:
-                    sampler.configure(ordered(self.bounds, done, atomic, accum))
+                    sampler.configure(ordered_configuration(self.bounds, done, atomic, accum))
             for stream, queue in zip(streams, queued, strict=True):
                 queue += itertools.islice(stream, ahead)
             seen.append((self.samplers[0].cursor.epoch, self._step(streams, queued)))

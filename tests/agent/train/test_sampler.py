@@ -4,7 +4,16 @@ from typing import Any
 
 import pytest
 import torch
-from gpq_agent.train.data.batches import Configuration, Limits, Micro, Step, ordered, shape_step, share_of, starting
+from gpq_agent.train.data.batches import (
+    Configuration,
+    Limits,
+    Micro,
+    Step,
+    ordered_configuration,
+    shape_step,
+    share_of,
+    starting,
+)
 from gpq_agent.train.data.order import permutation
 from gpq_agent.train.data.sampler import GlobalSampler
 from gpq_agent.train.errors import GpqTrainError
@@ -65,7 +74,7 @@ class Replicas:
             if done % 3 == 1 and orders:
                 atomic, accum = orders.pop()
                 for sampler in self.samplers:
-                    sampler.configure(ordered(self.bounds, done, atomic, accum))
+                    sampler.configure(ordered_configuration(self.bounds, done, atomic, accum))
             done += self._micro(streams, queues, seen)
         return self.samplers[0].state_dict()
 
@@ -195,7 +204,7 @@ def test_a_changed_batch_leaves_a_single_example_only_if_the_base_batch_does(
             bounds = Limits(base_batch=16, max_batch=64, max_local=32, replicas=replicas)
             attempt = Replicas(size, bounds, 0, 0, None)
             for sampler in attempt.samplers:
-                sampler.configure(ordered(bounds, 1, atomic, 0))
+                sampler.configure(ordered_configuration(bounds, 1, atomic, 0))
             attempt.run(1000, [], {})
             ones = sum(step.total == 1 for step in attempt.steps)
             assert ones == 0 or size % 16 == 1
@@ -218,7 +227,9 @@ def test_with_a_fixed_batch_a_step_holds_the_same_examples_on_any_number_of_repl
         bounds = limits(count, base_batch=total, fixed=True)
         result = []
         for rank in range(count):
-            sampler = GlobalSampler(50, ordered(bounds, 1, bound, 0), replicas=count, rank=rank, seed=1, shuffle=True)
+            sampler = GlobalSampler(
+                50, ordered_configuration(bounds, 1, bound, 0), replicas=count, rank=rank, seed=1, shuffle=True
+            )
             sampler.seek(0, start)
             step = sampler.next_step()
             assert step is not None
@@ -255,7 +266,7 @@ def test_an_order_never_breaks_the_limits_of_the_script(
     replicas: int, base: int, growth: int, local: int, atomic: int, accum: int, fixed: bool
 ) -> None:
     bounds = Limits(base, base if fixed else base * growth, local, replicas, fixed)
-    configuration = ordered(bounds, 5, atomic, accum)
+    configuration = ordered_configuration(bounds, 5, atomic, accum)
     assert configuration.seq == 5
     assert 1 <= configuration.atomic_batch <= local
     assert 1 <= configuration.total <= bounds.max_batch
@@ -264,7 +275,7 @@ def test_an_order_never_breaks_the_limits_of_the_script(
 
 
 def test_an_order_within_the_limits_is_followed_exactly() -> None:
-    assert ordered(limits(2), 4, 6, 2) == Configuration(4, 6, 2, 36)
+    assert ordered_configuration(limits(2), 4, 6, 2) == Configuration(4, 6, 2, 36)
 
 
 def test_a_single_replica_splits_a_sampled_batch_in_two_halves() -> None:

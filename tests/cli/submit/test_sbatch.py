@@ -219,7 +219,7 @@ def test_the_command_line_accepts_unambiguous_slurm_times() -> None:
 
 def test_durations_are_written_as_they_are_read() -> None:
     for total in (1.0, 59.0, 60.0, 3661.0, 90_000.0, 129_600.0):
-        assert values.seconds(values.written(total), "--time") == total
+        assert values.seconds(values.duration_text(total), "--time") == total
 
 
 @pytest.mark.parametrize(
@@ -355,7 +355,7 @@ def test_any_line_is_understood_or_refused(
     try:
         found = settled(tmp_path, text, name=name)
         submit_request.words_of(found)
-        submit_request.requested(found)
+        submit_request.make_request(found)
     except UsageError as error:
         said = error.message
     assert "\n" not in said

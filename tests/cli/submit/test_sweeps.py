@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from gpq.errors import UsageError
-from gpq.options.parsing.sweeps import array_of, plain_indices, unused
+from gpq.options.parsing.sweeps import array_of, plain_indices, unused_lines
 from gpq.rpc.requests import ArrayMessage, SpecMessage
 
 
@@ -145,7 +145,7 @@ def test_an_invalid_sweep_file_is_refused(tmp_path: Path, text: str | None, told
 def test_a_sweep_name_that_no_argument_uses_gets_a_note() -> None:
     def told(*argv: str, done_file: str = "", **env: str) -> list[str]:
         spec = SpecMessage(list(argv), "/", "script", env=env, done_file=done_file)
-        return unused(ArrayMessage([0], [{"lr": "1", "wd": "2"}]), spec)
+        return unused_lines(ArrayMessage([0], [{"lr": "1", "wd": "2"}]), spec)
 
     assert told("t.py", "--lr={lr}", OUT="{wd}") == []
     assert told("t.py", "{lr}") == ["no argument contains {wd}: the job gets it only as the variable GPQ_SWEEP_wd"]
@@ -160,7 +160,7 @@ def test_a_sweep_name_that_no_argument_uses_gets_a_note() -> None:
 def test_a_misused_index_gets_a_note() -> None:
     def told(text: str, *argv: str) -> list[str]:
         spec = SpecMessage(list(argv), "/", "black-box")
-        return [*unused(ArrayMessage([1, 2]), spec), *plain_indices(text, spec)]
+        return [*unused_lines(ArrayMessage([1, 2]), spec), *plain_indices(text, spec)]
 
     assert "GPQ_ARRAY_INDEX" in told("1-2", "sh", "-c", "echo ${index}")[0]
     assert "--sweep i=001..010 keeps them" in told("001-002", "echo", "{index}")[0]

@@ -7,14 +7,14 @@ from dataclasses import replace
 import pytest
 
 from gpq.control.requests.arrays import elements
-from gpq.control.requests.submission import submitted
+from gpq.control.requests.submission import submission_events
 from gpq.control.selectors import is_selector, resolve, single
 from gpq.core.model.jobs import JobSpec, JobState
 from gpq.core.model.snapshot import Snapshot
 from gpq.core.model.units import JobId
 from gpq.core.state.apply_events import fold
 from gpq.errors import NotFound, UsageError
-from gpq.rpc.placeholders import filled
+from gpq.rpc.placeholders import fill
 from gpq.rpc.requests import ArrayMessage
 from tests.support import builders
 from tests.support.builders import black_box
@@ -26,7 +26,7 @@ def queue(*specs: JobSpec | ArrayMessage) -> Snapshot:
     state = Snapshot()
     for one in specs:
         made = [one] if isinstance(one, JobSpec) else list(elements(ECHO, one, JobId(state.next_id)))
-        state = fold(state, submitted(state, made, (), 0.0, on_hold=False)).snapshot
+        state = fold(state, submission_events(state, made, (), 0.0, on_hold=False)).snapshot
     return state
 
 
@@ -58,7 +58,7 @@ def test_each_job_of_an_array_has_its_own_done_file() -> None:
 
 
 def test_a_value_is_put_in_once_and_never_read_as_a_name() -> None:
-    assert filled("{a}{b} {c} {{a}}", {"a": "{b}", "b": "x"}) == "{b}x {c} {{b}}"
+    assert fill("{a}{b} {c} {{a}}", {"a": "{b}", "b": "x"}) == "{b}x {c} {{b}}"
 
 
 def test_variables_of_the_shell_stay_as_they_are() -> None:

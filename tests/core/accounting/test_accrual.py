@@ -177,7 +177,7 @@ def test_fairness_at_the_end_is_the_time_taken_over_the_time_alone_on_the_mean_s
         snapshot(node("a"), now=0.0),
         [facts.Submitted(0.0, ONE, spec()), facts.Submitted(0.0, JobId(2), spec(user="bo"))],
     ).snapshot
-    state = fairness.counted(replace(state, now=1.0))
+    state = fairness.count_shares(replace(state, now=1.0))
     state = fold(state, [launch(0.0, 1, 0, 1), started(0.0)]).snapshot
     other = state.jobs[JobId(2)]
     state = knows(state, 500.0)
@@ -192,24 +192,24 @@ def test_fairness_at_the_end_is_the_time_taken_over_the_time_alone_on_the_mean_s
 
 def test_shares_are_counted_over_restarts_of_the_daemon_and_not_while_it_was_down() -> None:
     state = replace(snapshot(node("a", 4), now=100.0), jobs=submit().jobs)
-    state = fairness.counted(state)
+    state = fairness.count_shares(state)
     assert state.means[ONE] == MeanShare(0.0, 0.0)
-    state = fairness.counted(replace(state, now=160.0))
+    state = fairness.count_shares(replace(state, now=160.0))
     assert state.means[ONE] == MeanShare(240.0, 60.0)
     assert not state.means_kept
-    state = fairness.counted(replace(state, now=800.0))
+    state = fairness.count_shares(replace(state, now=800.0))
     assert state.means_kept == {ONE: MeanShare(2800.0, 700.0)}
     again = replace(state, now=9000.0, means=state.means_kept, means_at=0.0, means_kept_at=0.0)  # as a store loads it
-    again = fairness.counted(again)
+    again = fairness.count_shares(again)
     assert again.means[ONE] == MeanShare(2800.0, 700.0)
-    again = fairness.counted(replace(again, now=9100.0))
+    again = fairness.count_shares(replace(again, now=9100.0))
     assert again.means[ONE] == MeanShare(3200.0, 800.0)
 
 
 def test_a_held_job_keeps_its_mean_share_and_gets_no_more() -> None:
-    state = fairness.counted(replace(snapshot(node("a", 4), now=1.0), jobs=submit().jobs))
-    state = fairness.counted(replace(state, now=11.0))
+    state = fairness.count_shares(replace(snapshot(node("a", 4), now=1.0), jobs=submit().jobs))
+    state = fairness.count_shares(replace(state, now=11.0))
     held = replace(state.jobs[ONE], state=JobState.HELD)
-    state = fairness.counted(replace(state, now=21.0, jobs={ONE: held}))
+    state = fairness.count_shares(replace(state, now=21.0, jobs={ONE: held}))
     assert state.means == {ONE: MeanShare(40.0, 10.0)}
-    assert fairness.counted(replace(state, now=31.0, jobs={})).means == {}
+    assert fairness.count_shares(replace(state, now=31.0, jobs={})).means == {}

@@ -67,17 +67,17 @@ def test_a_job_without_needs_starts_at_once_and_no_server_is_asked() -> None:
 def test_jobs_with_one_environment_share_a_check() -> None:
     here = snapshot(node("a"), *(job(i, spec_=NEEDS) for i in (1, 2, 3)), job(4, spec_=black_box(environment="e2")))
     assert asked(next_round(here)) == [("a", "e1"), ("a", "e2")]
-    assert [look.spec for look in environments.wanted(here)] == [NEEDS, here.jobs[JobId(4)].spec]
+    assert [look.spec for look in environments.checks_due(here)] == [NEEDS, here.jobs[JobId(4)].spec]
 
 
 def test_only_servers_that_answer_and_are_not_drained_are_asked_and_only_for_jobs_that_may_start() -> None:
     silent = node("b", state=NodeState.UNREACHABLE)
     here = snapshot(node("a"), silent, node("c"), job(1, spec_=NEEDS))
     here = after(here, facts.NodeDrained(0.0, NodeId("c"), "", ""))
-    assert [look.node for look in environments.wanted(here)] == ["a"]
-    assert [look.node for look in environments.wanted(here, B)] == []
+    assert [look.node for look in environments.checks_due(here)] == ["a"]
+    assert [look.node for look in environments.checks_due(here, B)] == []
     held = snapshot(node("a"), job(1, spec_=NEEDS, state=JobState.HELD), running(2, on("a", 0), spec_=NEEDS))
-    assert environments.wanted(held) == []
+    assert environments.checks_due(held) == []
 
 
 def test_only_servers_with_a_gpu_that_suits_one_of_the_jobs_are_asked() -> None:
@@ -88,7 +88,7 @@ def test_only_servers_with_a_gpu_that_suits_one_of_the_jobs_are_asked() -> None:
     assert asked(next_round(here)) == [("a", "e1")]
     assert explain(here, {}, here.jobs[JobId(1)]).reasons == ("server a: its environment is being checked",)
     other = replace(here, jobs={**here.jobs, **snapshot(job(2, spec_=replace(NEEDS, gpu_type="h1"))).jobs})
-    looks = environments.wanted(other)
+    looks = environments.checks_due(other)
     assert [(look.node, look.spec.gpu_type) for look in looks] == [("a", "A100"), ("b", "h1")]
 
 
@@ -97,7 +97,7 @@ def test_findings_are_checked_again_in_time() -> None:
     for now, nodes in (
         (100.0, []), (99.0 + UNFIT_FOR, []), (101.0 + UNFIT_FOR, ["b"]), (101.0 + FIT_FOR, ["a", "b"]), (50.0, ["a", "b"]),
     ):  # fmt: skip
-        assert [look.node for look in environments.wanted(replace(here, now=now))] == nodes, now
+        assert [look.node for look in environments.checks_due(replace(here, now=now))] == nodes, now
 
 
 def test_a_new_submission_does_not_get_an_old_finding() -> None:
@@ -115,7 +115,7 @@ def test_news_that_change_something_call_for_a_round_and_others_do_not() -> None
 
 def test_an_elastic_job_does_not_grow_onto_a_server_without_it_and_keeps_what_it_has() -> None:
     here = snapshot(node("a", 2), node("b", 2), running(1, on("a", 0), spec_=ELASTIC), now=10_000.0)
-    here = environments.recalled(here)
+    here = environments.recall(here)
     one = here.jobs[JobId(1)]
     assert {shape.nodes for shape in feasible(one, here)} == {1}
     assert Shape(4, 2) in feasible(one, after(here, seen(B)))
@@ -127,9 +127,9 @@ def test_an_elastic_job_does_not_grow_onto_a_server_without_it_and_keeps_what_it
 
 def test_a_new_daemon_takes_what_its_jobs_prove_and_asks_for_the_rest() -> None:
     here = snapshot(node("a"), node("b"), running(1, on("a", 0), spec_=ELASTIC), job(2, spec_=NEEDS))
-    here = environments.recalled(here)
+    here = environments.recall(here)
     assert list(here.checks) == [(A, "e1")]
-    assert [look.node for look in environments.wanted(here)] == ["b"]
+    assert [look.node for look in environments.checks_due(here)] == ["b"]
 
 
 def test_a_removed_server_is_asked_again_unless_a_job_is_there() -> None:

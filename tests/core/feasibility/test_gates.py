@@ -82,9 +82,9 @@ def test_a_chain_that_cannot_go_on_says_so_from_end_to_end() -> None:
         A, running(1, on("a", 0)), behind(2, "1:ok"), behind(3, "2:ok"), behind(4, "3:any"), behind(6, "5:ok"),
         job(5, spec_=black_box(), state=JobState.HELD, wish=DesiredState.HOLD, quick_failures=3), now=1.0,
     )  # fmt: skip
-    assert gates.halted(state).keys() == {5, 6}
+    assert gates.halted_jobs(state).keys() == {5, 6}
     after = decide(state, [ends(1, Failed)], Fifo(), allocate=True).snapshot
-    lines = gates.halted(after)
+    lines = gates.halted_jobs(after)
     assert [lines[JobId(name)] for name in (2, 3, 4, 5, 6)] == [
         "job 1 failed",
         "job 2 cannot start, because job 1 failed",
@@ -94,7 +94,7 @@ def test_a_chain_that_cannot_go_on_says_so_from_end_to_end() -> None:
     ]
     assert explain(after, {}, after.jobs[JobId(3)]).headline == f"after job 2: {lines[JobId(3)]}"
     by_hand = job(1, spec_=black_box(), state=JobState.HELD, wish=DesiredState.HOLD)
-    assert not gates.halted(snapshot(by_hand, behind(2, "1:ok")))  # somebody may release it
+    assert not gates.halted_jobs(snapshot(by_hand, behind(2, "1:ok")))  # somebody may release it
 
 
 def test_a_start_time_opens_the_gate_and_wakes_the_loop() -> None:
@@ -128,9 +128,9 @@ def test_a_held_or_backing_off_job_does_not_count_towards_the_limit() -> None:
 def test_behind_a_gate_a_job_has_no_share() -> None:
     state = snapshot(A, job(1, spec_=spec(user="ana")), behind(2, "1:ok"), job(3, spec_=spec(user="ben", begin=9.0)))
     assert shares_now(state) == {1: 8.0}
-    assert gates.opened(state).jobs.keys() == {1}
+    assert gates.without_gated(state).jobs.keys() == {1}
     everybody = snapshot(A, job(1), job(2))
-    assert gates.opened(everybody) is everybody
+    assert gates.without_gated(everybody) is everybody
 
 
 def test_an_edit_opens_the_gate() -> None:
@@ -158,7 +158,7 @@ def test_no_policy_starts_a_job_behind_a_gate(name: str) -> None:
     for _ in range(5):
         jobs = [_drawn(number, random) for number in range(1, 16)]
         state = snapshot(A, node("b", 4), *jobs, now=10.0)
-        shut = gates.closed(state)
+        shut = gates.closed_gates(state)
         decision = decide(state, [], brief(name), allocate=True)
         starts = {action.job for action in decision.actions if isinstance(action, Launch)}
         assert not starts & shut.keys()

@@ -73,7 +73,7 @@ def test_the_count_begins_with_the_job_not_before_it() -> None:
 def test_switched_off_nothing_is_named() -> None:
     state = looks(snapshot(wide(), idle_after=0.0), 0.0, 1e6, of=IDLE)
     assert idle_gpus.line(state, state.jobs[JobId(1)]) == ""
-    assert idle_gpus.reclaimed(state) == []
+    assert idle_gpus.reclaim(state) == []
 
 
 @pytest.mark.parametrize("policy", POLICIES)
@@ -89,11 +89,11 @@ def test_after_twice_the_time_a_resizable_job_keeps_its_fewest_gpus(policy: str)
 def test_when_it_uses_one_again_it_may_have_more() -> None:
     few = running(1, on("a", 0, 1), since=0.0, spec_=spec(gpus=2, up_to=4), idle=True)
     state = looks(snapshot(few), 100.0, of=IDLE)
-    assert idle_gpus.capped(state).jobs[JobId(1)].spec.max_gpus == 2
+    assert idle_gpus.cap_idle(state).jobs[JobId(1)].spec.max_gpus == 2
     assert "keeps only 2 GPUs until it uses them" in "".join(explain(state, {}, state.jobs[JobId(1)]).reasons)
     state = looks(state, 200.0, of=BUSY)
     assert not state.jobs[JobId(1)].idle
-    assert idle_gpus.capped(state) is state
+    assert idle_gpus.cap_idle(state) is state
 
 
 def test_a_job_that_cannot_be_resized_is_named_and_left_alone() -> None:
@@ -104,7 +104,7 @@ def test_a_job_that_cannot_be_resized_is_named_and_left_alone() -> None:
 
 
 def test_a_report_without_news_changes_nothing() -> None:
-    since = idle_gpus.folded({}, IDLE, 5.0)
+    since = idle_gpus.fold({}, IDLE, 5.0)
     assert set(since.values()) == {5.0}
-    assert idle_gpus.folded(since, IDLE, 9.0) is since
-    assert idle_gpus.folded(since, used(None, None, None, None), 9.0) == {}
+    assert idle_gpus.fold(since, IDLE, 9.0) is since
+    assert idle_gpus.fold(since, used(None, None, None, None), 9.0) == {}

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from gpq.core.feasibility.reservations import UNKNOWN_LENGTH, barred, current, next_change
+from gpq.core.feasibility.reservations import UNKNOWN_LENGTH, barred_devices, current, next_change
 from gpq.core.model import events as facts
 from gpq.core.model.actions import Launch, Stop
 from gpq.core.model.jobs import Job, JobSpec, JobState, Level, StopReason
@@ -131,7 +131,7 @@ def test_the_loop_wakes_when_it_begins_to_matter_begins_and_ends() -> None:
     assert next_change(at(START - 1.0, node("a"), mover)) == START
     assert next_change(at(START, node("a"), mover)) == END
     assert next_change(at(END, node("a"), mover)) == float("inf")
-    assert barred(at(0.0, node("a")), mover) == frozenset()
+    assert barred_devices(at(0.0, node("a")), mover) == frozenset()
 
 
 def test_why_names_it_and_how_to_undo_it() -> None:

@@ -9,8 +9,8 @@ import pytest
 from gpq_agent import wire
 
 from gpq.core.feasibility import owners
-from gpq.core.freedoms.freedoms import bound, gpus_kept
-from gpq.core.freedoms.habits import MAX_HABITS, MEANING, MENDED_AFTER, blamed, cures, joined, lent, with_habits
+from gpq.core.freedoms.freedoms import bind, gpus_kept
+from gpq.core.freedoms.habits import MAX_HABITS, MEANING, MENDED_AFTER, blame, cures, lend, merge_habits, with_habits
 from gpq.core.goodput.priors import program_of
 from gpq.core.model import events as facts
 from gpq.core.model.events import Event
@@ -47,9 +47,9 @@ def test_the_names_match_the_wire() -> None:
 
 
 def test_one_habit_is_kept_per_code_and_a_lost_freedom_stays_lost() -> None:
-    once = joined((), [SAM])
-    assert joined(once, [SAM]) is once
-    [both] = joined(once, [replace(SAM, freedoms=(RETUNE,), message="other words")])
+    once = merge_habits((), [SAM])
+    assert merge_habits(once, [SAM]) is once
+    [both] = merge_habits(once, [replace(SAM, freedoms=(RETUNE,), message="other words")])
     assert (both.freedoms, both.message) == ((ACCUMULATE, SPLIT, RETUNE), "other words")
 
 
@@ -64,7 +64,7 @@ def test_an_accepted_suspicion_takes_nothing_but_an_observation_does() -> None:
     )
     one = here.jobs[JobId(1)]
     assert one.profile.lost == {ACCUMULATE, SPLIT, RESIZE}
-    assert "(token-loss, suspected)" in blamed(one, RESIZE)
+    assert "(token-loss, suspected)" in blame(one, RESIZE)
     assert "gpq edit 1 --accept token-loss" in cures(one, RESIZE)[0]
     accepted = replace(one.spec, accept=("token-loss", "two-passes"))
     here = fold(here, [facts.Edited(here.now, one.id, accepted, one.awaits, "me", "")]).snapshot
@@ -72,7 +72,7 @@ def test_an_accepted_suspicion_takes_nothing_but_an_observation_does() -> None:
     here = report(here, 1, 20, habits=(suspected,))
     assert profile_of(here, 1).habits == (SAM,)
     borrower = job(2, spec_=spec(accept=("token-loss",)))
-    assert lent(borrower, [SAM, suspected]).profile.lost == {ACCUMULATE, SPLIT}
+    assert lend(borrower, [SAM, suspected]).profile.lost == {ACCUMULATE, SPLIT}
 
 
 def test_a_result_of_gpq_check_is_not_lent_to_other_jobs() -> None:
@@ -84,7 +84,7 @@ def test_a_result_of_gpq_check_is_not_lent_to_other_jobs() -> None:
 
 
 def test_the_freedoms_of_habits_beyond_the_limit_still_count() -> None:
-    many = joined((), [Habit(f"code-{number}", (SPLIT,)) for number in range(500)] + [OWN_EPOCHS])
+    many = merge_habits((), [Habit(f"code-{number}", (SPLIT,)) for number in range(500)] + [OWN_EPOCHS])
     assert len(many) == MAX_HABITS
     assert Profile(habits=many).lost == {SPLIT, RESIZE}
 
@@ -126,15 +126,15 @@ def test_it_resumes_with_its_old_number_of_gpus_within_the_present_request(
     waits = job(1, spec_=spec(gpus=asked[0], up_to=asked[1]), profile=profile, last_replicas=last, attempt=1)
     here = snapshot(node("a", 8), waits)
     assert gpus_kept(waits) == kept
-    narrow = bound(waits, here)
+    narrow = bind(waits, here)
     assert (narrow.spec.min_gpus, narrow.spec.max_gpus) == (kept, kept)
-    assert bound(narrow, here) == narrow
+    assert bind(narrow, here) == narrow
 
 
 def test_a_target_that_is_no_longer_allowed_is_forgotten() -> None:
     profile = with_habits(Profile(declared=DECLARED), (OWN_EPOCHS,))
     leaving = running(1, on("a", 0), profile=profile, state=JobState.STOPPING, target=Shape(4))
-    assert bound(leaving, snapshot(node("a", 8), leaving)).target is None
+    assert bind(leaving, snapshot(node("a", 8), leaving)).target is None
 
 
 def test_a_new_habit_triggers_a_round_but_an_old_one_does_not() -> None:
@@ -169,8 +169,8 @@ def with_two_jobs() -> Snapshot:
 def test_the_next_job_of_the_program_begins_with_its_habits() -> None:
     here = with_two_jobs()
     assert here.priors[program_of(here.jobs[JobId(1)])].habits == (SAM,)
-    [lent] = profile_of(here, 2).habits
-    assert lent == replace(SAM, until=MENDED_AFTER)
+    [lend] = profile_of(here, 2).habits
+    assert lend == replace(SAM, until=MENDED_AFTER)
     assert profile_of(here, 2).declared == replace(DECLARES, accumulation=False)
     other = report(
         snapshot(running(3, on("a", 0), declared=False, spec_=spec(user="ben")), node("a")), 3, 1, declared=DECLARES

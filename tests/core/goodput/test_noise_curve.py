@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gpq.core.goodput.noise_curve import Curve, ahead, merged, recorded, scale_at
+from gpq.core.goodput.noise_curve import Curve, ahead, merge, record, scale_at
 from gpq.core.model.profile import Noise, NoisePoint
 
 
@@ -15,10 +15,10 @@ def curve(*points: tuple[float, float]) -> Curve:
 def test_a_long_training_leaves_two_points_for_each_doubling_and_lost_work_none() -> None:
     found: Curve = ()
     for step in range(100_000):
-        found = recorded(found, float(step), Noise(1.0, 5.0 + step, 100))
+        found = record(found, float(step), Noise(1.0, 5.0 + step, 100))
     assert len(found) == 33
     assert found[0] == NoisePoint(0.0, 5.0)
-    assert recorded(found, 70.0, Noise(1.0, 9.0, 100)) is found
+    assert record(found, 70.0, Noise(1.0, 9.0, 100)) is found
 
 
 def test_between_points_the_scale_grows_evenly_in_logarithms_and_is_flat_beyond_the_ends() -> None:
@@ -28,14 +28,14 @@ def test_between_points_the_scale_grows_evenly_in_logarithms_and_is_flat_beyond_
 
 
 def test_jobs_are_averaged_by_bin_and_the_newest_never_weighs_less_than_a_quarter() -> None:
-    known = merged(curve((0.0, 10.0), (100.0, 50.0)), curve((0.0, 40.0), (1000.0, 90.0)))
+    known = merge(curve((0.0, 10.0), (100.0, 50.0)), curve((0.0, 40.0), (1000.0, 90.0)))
     assert [(point.base_steps, point.scale) for point in known] == [
         (0.0, pytest.approx(20.0)), (100.0, 50.0), (1000.0, 90.0)
     ]  # fmt: skip
     for _ in range(50):
-        known = merged(known, curve((0.0, 10.0)))
+        known = merge(known, curve((0.0, 10.0)))
     assert known[0].scale == pytest.approx(10.0, rel=0.01)
-    assert merged(known, curve((0.0, 160.0)))[0].scale == pytest.approx(20.0, rel=0.01)
+    assert merge(known, curve((0.0, 160.0)))[0].scale == pytest.approx(20.0, rel=0.01)
 
 
 def test_a_job_that_measured_its_own_scale_takes_only_the_growth_from_others() -> None:

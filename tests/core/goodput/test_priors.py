@@ -8,7 +8,7 @@ import pytest
 
 from gpq.core.goodput import priors
 from gpq.core.goodput.estimates import best_batch, curve
-from gpq.core.goodput.priors import absorb, informed, most_replicas, program_of, remember, timed
+from gpq.core.goodput.priors import absorb, inform, most_replicas, program_of, remember, with_times
 from gpq.core.model import events as facts
 from gpq.core.model.jobs import Job, Level
 from gpq.core.model.placements import Exit, Shape
@@ -41,7 +41,7 @@ def test_an_undeclared_script_has_no_program_and_borrows_nothing() -> None:
     prior = Prior(rows=(row(1, 0.2),), noise=Noise(1.0, 8.0, 640))
     assert program_of(fresh) == program_of(job(2, spec_=black_box())) == ""
     assert program_of(job(3, spec_=spec(level=Level.SIGNAL), profile=Profile(declared=DECLARED))) == ""
-    assert informed(fresh, prior) is fresh
+    assert inform(fresh, prior) is fresh
 
 
 def test_rows_of_a_configuration_are_averaged_and_new_ones_count() -> None:
@@ -84,7 +84,7 @@ def test_a_new_job_has_a_model_from_its_first_moment_and_its_own_rows_win() -> N
     prior = absorb(Prior(), trained(1, *rows, noise=Noise(1.0, 500.0, 1000)))
     fresh = trained(2)
     assert curve(fresh, [Shape(1), Shape(2)]) == ()
-    helped = informed(fresh, prior)
+    helped = inform(fresh, prior)
     assert [point.gpus for point in curve(helped, [Shape(1), Shape(2)])] == [1, 2]
     assert helped.profile.noise_basis == Noise(1.0, 500.0, 1000)
     batch = best_batch(helped, Shape(2))
@@ -92,7 +92,7 @@ def test_a_new_job_has_a_model_from_its_first_moment_and_its_own_rows_win() -> N
     assert batch.total_batch > 64, "the lent noise scale lets it grow"
     assert all(each.weight <= priors.LENT_WEIGHT for each in helped.profile.basis)
     own = replace(fresh, profile=replace(fresh.profile, rows=(row(1, 0.9, weight=3.0),), noise=Noise(2.0, 1.0, 9)))
-    mixed = informed(own, prior)
+    mixed = inform(own, prior)
     assert [each for each in mixed.profile.basis if (each.replicas, each.atomic_batch) == (1, 32)] == [
         row(1, 0.9, weight=3.0)
     ]
@@ -103,8 +103,8 @@ def test_a_new_job_has_a_model_from_its_first_moment_and_its_own_rows_win() -> N
 
 def test_nothing_to_add_is_the_same_job() -> None:
     known = trained(1, row(1, 0.2))
-    assert informed(known, None) is known
-    assert informed(known, absorb(Prior(), known)) is known
+    assert inform(known, None) is known
+    assert inform(known, absorb(Prior(), known)) is known
 
 
 def test_a_job_that_ends_leaves_what_it_measured_and_the_next_one_starts_with_it() -> None:
@@ -150,7 +150,7 @@ def test_a_batch_is_chosen_by_lent_times_but_never_by_a_lent_noise_scale() -> No
     fresh = trained(1, row(1, 0.2))
     prior = Prior(rows=(row(1, 0.2), row(2, 0.3)), noise=Noise(1.0, 8.0, 640))
     here = replace(snapshot(node("a"), fresh), priors={program_of(fresh): prior})
-    lent = timed(fresh, here)
+    lent = with_times(fresh, here)
     assert [each.replicas for each in lent.profile.basis] == [1, 2]
     assert lent.profile.noise_basis is None
-    assert timed(lent, here).profile.basis is lent.profile.basis, "no new fit for the same question"
+    assert with_times(lent, here).profile.basis is lent.profile.basis, "no new fit for the same question"

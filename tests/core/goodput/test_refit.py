@@ -7,7 +7,7 @@ from dataclasses import replace
 from gpq.core.goodput import goodput as gp
 from gpq.core.goodput.refit import FEW, TOLERANCE, foreseen
 from gpq.core.model.profile import Noise, Profile, ProfileRow
-from gpq.core.state.learn_profile import rested
+from gpq.core.state.learn_profile import refresh
 
 TRUTH = gp.ThroughputParams(0.02, 0.002, 0.0, 0.0, 0.01, 0.002, 1.5)
 
@@ -41,9 +41,9 @@ def test_nothing_is_predicted_without_similar_measurements() -> None:
 
 
 def test_the_basis_stays_until_something_surprises() -> None:
-    first = rested(Profile(rows=SEEN, noise=Noise(1.0, 500.0, 1000)))
+    first = refresh(Profile(rows=SEEN, noise=Noise(1.0, 500.0, 1000)))
     assert first.basis == SEEN
-    like = rested(replace(first, rows=tuple(sorted((*SEEN, measured(2, 32)), key=str))))
+    like = refresh(replace(first, rows=tuple(sorted((*SEEN, measured(2, 32)), key=str))))
     assert like.basis is first.basis
-    surprised = rested(replace(like, rows=(*like.rows, measured(2, 40, times=1.3))))
+    surprised = refresh(replace(like, rows=(*like.rows, measured(2, 40, times=1.3))))
     assert len(surprised.basis) == len(SEEN) + 2, "all that was measured, foreseen or not"

@@ -13,7 +13,7 @@ from gpq.core.model.placements import BatchOrder
 from gpq.core.model.snapshot import Snapshot
 from gpq.core.model.units import JobId, NodeId
 from gpq.core.rounds.planning import plan, repeat
-from gpq.core.rounds.rendezvous_ports import FIRST, WELL_KNOWN, lease, leased, usable
+from gpq.core.rounds.rendezvous_ports import FIRST, WELL_KNOWN, lease, leased_ports, usable
 from gpq.core.state.apply_events import fold
 from tests.support.builders import job, node, on, snapshot
 
@@ -69,7 +69,7 @@ def test_the_lease_is_kept_with_the_job_and_repeated_unchanged() -> None:
     before = snapshot(node("a"), job(1))
     event = Launched(1.0, JobId(1), 1, HERE, BatchOrder(), port=20_123)
     after = fold(before, [event]).snapshot
-    assert leased(after) == {(NodeId("a"), 20_123)}
+    assert leased_ports(after) == {(NodeId("a"), 20_123)}
     [again] = repeat(after, NodeId("a"))
     assert isinstance(again, Launch)
     assert again.port == 20_123

@@ -10,7 +10,7 @@ import pytest
 from gpq.core.model import events as facts
 from gpq.core.model.profile import LossPoint, Noise, NoisePoint, Profile, ProfileRow, Progress
 from gpq.core.state.job_events import apply
-from gpq.core.state.learn_profile import rested
+from gpq.core.state.learn_profile import refresh
 from gpq.core.state.measurements import MAX_LOSSES, with_losses
 from tests.support.builders import on, running
 
@@ -91,7 +91,7 @@ def measured(step: float, weight: float = 100.0, replicas: int = 1) -> ProfileRo
 
 
 def followed(before: Profile, *rows: ProfileRow, noise: float = 500.0) -> Profile:
-    return rested(replace(before, rows=rows, noise=Noise(1.0, noise, 1000)))
+    return refresh(replace(before, rows=rows, noise=Noise(1.0, noise, 1000)))
 
 
 def test_the_basis_of_the_model_follows_changes_larger_than_the_measurement_error() -> None:

@@ -13,7 +13,7 @@ from gpq.core.model.profile import Profile, ProfileRow, RankPulse, RankTime
 from gpq.core.model.units import JobId, NodeId
 from gpq.core.state.apply_events import fold
 from gpq.core.state.job_events import apply
-from gpq.core.state.stragglers import HUNG, WINDOWS, Hang, describe, hang, judged, stragglers
+from gpq.core.state.stragglers import HUNG, WINDOWS, Hang, describe, hang, judge, stragglers
 from tests.support.builders import job, on, running, snapshot
 
 BOTH = Placement((*on("a", 0, 1, 2).parts, *on("b", 0).parts))
@@ -68,7 +68,7 @@ def test_it_is_reported_once_with_a_likely_cause_and_forgotten_with_the_attempt(
 
 
 def test_times_of_zero_blame_nobody() -> None:
-    assert [one.slow for one in judged((), window(0.0, 0.0))] == [0, 0]
+    assert [one.slow for one in judge((), window(0.0, 0.0))] == [0, 0]
 
 
 def pulse(rank: int, phase: str, step: int = 57, since: float = 100.0) -> RankPulse:

@@ -14,7 +14,7 @@ from gpq.core.model.events import TimingSums
 from gpq.core.model.placements import BatchOrder
 from gpq.core.model.profile import Declared, Habit, LossPoint, Noise, Progress, RankTime
 from gpq.core.model.units import JobId
-from gpq.daemon.nodes.reports import profiled
+from gpq.daemon.nodes.reports import profiled_event
 
 
 def lines(*messages: dict[str, object]) -> str:
@@ -23,7 +23,7 @@ def lines(*messages: dict[str, object]) -> str:
 
 def test_every_kind_of_report_finds_its_place() -> None:
     timing = wire.Timing(1, 2, 32, 0, 10, 1.0, 10, 2.0)
-    event = profiled(
+    event = profiled_event(
         5.0,
         JobId(1),
         2,
@@ -65,18 +65,20 @@ def test_every_kind_of_report_finds_its_place() -> None:
 
 def test_an_invalid_line_is_skipped_and_the_others_count() -> None:
     good = {"kind": "notice", "message": "here"}
-    event = profiled(0.0, JobId(1), 1, 9, "no json\n" + lines({"kind": "timing", "nodes": "x"}, good) + '["list"]\n')
+    event = profiled_event(
+        0.0, JobId(1), 1, 9, "no json\n" + lines({"kind": "timing", "nodes": "x"}, good) + '["list"]\n'
+    )
     assert event.notices == ("here",)
     assert event.timings == ()
 
 
 def test_values_that_are_not_finite_never_reach_a_fit() -> None:
     bad = '{"kind":"noise","sqr":NaN,"var":1.0,"samples":1}\n{"kind":"noise","sqr":1.0,"var":Infinity,"samples":1}\n'
-    assert profiled(0.0, JobId(1), 1, 9, bad).noise is None
+    assert profiled_event(0.0, JobId(1), 1, 9, bad).noise is None
     bad = '{"kind":"loss","base_steps":1.0,"loss":NaN}\n{"kind":"loss","base_steps":-1,"loss":1.0}\n'
     bad += '{"kind":"loss","base_steps":1,"loss":-1e300}\n'
     good = '{"kind":"loss","base_steps":2.0,"loss":0.5}'
-    assert profiled(0.0, JobId(1), 1, 9, bad + good).losses == (LossPoint(2.0, 0.5),)
+    assert profiled_event(0.0, JobId(1), 1, 9, bad + good).losses == (LossPoint(2.0, 0.5),)
 
 
 def test_times_and_sizes_that_nothing_can_have_are_skipped() -> None:
@@ -93,7 +95,7 @@ def test_times_and_sizes_that_nothing_can_have_are_skipped() -> None:
     bad = [{"kind": "timing", **timing, **lie} for lie in wrong]
     bad += [{"kind": "declared", **declared, "batch_size": size} for size in (1 << 40, -1)]
     bad += [{"kind": "noise", "sqr": sqr, "var": 1.0, "samples": 9} for sqr in (1e-300, 1e31)]
-    event = profiled(0.0, JobId(1), 1, 9, lines(*bad))
+    event = profiled_event(0.0, JobId(1), 1, 9, lines(*bad))
     assert (event.timings, event.declared, event.noise) == ((), None, None)
 
 
@@ -107,7 +109,7 @@ def test_one_habit_per_code_arrives_with_its_known_freedoms() -> None:
         {"freedoms": ["split"]},
     ]
     text = lines({"kind": "habit", **told}, {"kind": "habit", **told}, *({"kind": "habit", **each} for each in bad))
-    assert profiled(0.0, JobId(1), 1, 9, text).habits == (
+    assert profiled_event(0.0, JobId(1), 1, 9, text).habits == (
         Habit("two-passes", ("accumulate", "split"), "two passes", "none is needed"),
     )
 
@@ -119,7 +121,7 @@ def test_a_habit_is_one_printable_line_however_it_was_sent() -> None:
         "message": "x\ny\u202e" * 9_999,
         "cure": [1],
     }
-    [kept] = profiled(0.0, JobId(1), 1, 9, lines({"kind": "habit", **sent})).habits
+    [kept] = profiled_event(0.0, JobId(1), 1, 9, lines({"kind": "habit", **sent})).habits
     assert kept.freedoms == ("resize",)
     assert kept.cure == "[1]"
     assert all(text.isprintable() and len(text) <= 300 for text in (kept.code, kept.message, kept.cure))
@@ -128,7 +130,7 @@ def test_a_habit_is_one_printable_line_however_it_was_sent() -> None:
 
 def test_with_ten_thousand_habits_all_freedoms_count_and_few_are_kept() -> None:
     many = lines(*({"kind": "habit", "code": f"h{i}", "freedoms": ["split"]} for i in range(10_000)))
-    event = profiled(0.0, JobId(1), 1, 9, many + lines({"kind": "habit", "code": "last", "freedoms": ["resize"]}))
+    event = profiled_event(0.0, JobId(1), 1, 9, many + lines({"kind": "habit", "code": "last", "freedoms": ["resize"]}))
     assert len(event.habits) == MAX_HABITS
     assert {each for habit in event.habits for each in habit.freedoms} == {"split", "resize"}
 
@@ -158,7 +160,7 @@ messages = st.fixed_dictionaries(
 @given(st.lists(messages | json_values, max_size=4), st.text(max_size=40))
 def test_no_report_can_raise_or_break_a_model(found: list[object], noise: str) -> None:
     text = "\n".join([*(json.dumps(one) for one in found), noise])
-    event = profiled(0.0, JobId(1), 1, 7, text)
+    event = profiled_event(0.0, JobId(1), 1, 7, text)
     assert event.offset == 7
     assert all(isinstance(value, float) for _, value in event.metrics)
     assert all(math.isfinite(point.loss) and math.isfinite(point.base_steps) for point in event.losses)

@@ -8,7 +8,7 @@ from typing import Any
 from gpq.control.answers.reader import Reader
 from gpq.core.model.nodes import DeviceState
 from gpq.core.model.units import JobId, NodeId
-from gpq.core.rounds.reconcile import stuck
+from gpq.core.rounds.reconcile import stuck_reason
 from gpq.core.state.apply_events import fold
 from gpq.daemon.clock.clock import Clock
 from gpq.daemon.nodes.observer import Observer
@@ -34,7 +34,7 @@ def test_a_note_about_a_live_attempt_is_its_jobs_reason_and_its_device_stays_in_
     after = fold(before, events).snapshot
     assert after.nodes[A].stuck == (("1.1", WHY),)
     assert after.nodes[A].devices[0].state is DeviceState.OK  # it is held, so nobody else gets it anyway
-    assert stuck(after, after.jobs[JobId(1)]) == f"a: {WHY}"
+    assert stuck_reason(after, after.jobs[JobId(1)]) == f"a: {WHY}"
     row = Reader(after, None, 0.0).job(after.jobs[JobId(1)])
     assert (row.state, row.reason) == ("running", f"stuck: a: {WHY}")
     said = explain(after, None, after.jobs[JobId(1)])
@@ -42,7 +42,7 @@ def test_a_note_about_a_live_attempt_is_its_jobs_reason_and_its_device_stays_in_
     assert "Everything else on a runs as usual" in said.reasons[1]
     known = {(JobId(1), 1): info(1, "")}
     events, _ = observer.news(known, [SLOT], after, offsets={}, start_possible=lambda _: False)
-    assert stuck(fold(after, events).snapshot, job) == ""
+    assert stuck_reason(fold(after, events).snapshot, job) == ""
 
 
 def test_a_long_note_is_cut() -> None:

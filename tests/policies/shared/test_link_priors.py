@@ -9,7 +9,7 @@ import pytest
 
 from gpq.core.goodput import models
 from gpq.core.goodput.goodput import sync_time
-from gpq.core.goodput.priors import informed
+from gpq.core.goodput.priors import inform
 from gpq.core.model.events import LinkMeasured, NodeRemoved
 from gpq.core.model.jobs import Job
 from gpq.core.model.nodes import Link
@@ -34,8 +34,8 @@ def trained(parameters: int = 25_000_000, rows: tuple[ProfileRow, ...] = SEEN) -
 
 def model(job: Job, link: Link | None) -> models.Model:
     known = {(A, B): link} if link is not None else {}
-    prior = link_priors.informed(job, None, known)
-    found = models.model_of(informed(job, prior).profile)
+    prior = link_priors.inform(job, None, known)
+    found = models.model_of(inform(job, prior).profile)
     assert found is not None
     return found
 
@@ -65,20 +65,20 @@ def test_the_network_term_comes_from_the_link() -> None:
 def test_a_jobs_own_measurements_across_servers_count_more() -> None:
     across = (*SEEN, ProfileRow(2, 2, 64, 0.1, 0.12, 50.0))
     job = trained(rows=across)
-    assert link_priors.informed(job, None, {(A, B): SLOW}) == Prior()
+    assert link_priors.inform(job, None, {(A, B): SLOW}) == Prior()
     assert float(sync_time(model(job, SLOW).params, 2, 2)) == pytest.approx(
         float(sync_time(model(job, None).params, 2, 2))
     )
     prior = Prior(rows=across[2:])
-    assert link_priors.informed(trained(), prior, {(A, B): SLOW}) is prior
+    assert link_priors.inform(trained(), prior, {(A, B): SLOW}) is prior
 
 
 def test_jobs_without_size_or_times_borrow_nothing_and_answers_are_repeatable() -> None:
     known = {(A, B): SLOW}
-    assert link_priors.informed(trained(parameters=0), None, known) is None
-    assert not (link_priors.informed(trained(rows=()), None, known) or Prior()).rows
+    assert link_priors.inform(trained(parameters=0), None, known) is None
+    assert not (link_priors.inform(trained(rows=()), None, known) or Prior()).rows
     job = trained()
-    assert link_priors.informed(job, None, known) is link_priors.informed(job, None, known)
+    assert link_priors.inform(job, None, known) is link_priors.inform(job, None, known)
 
 
 @pytest.mark.parametrize(("link", "spreads"), [(FAST, True), (SLOW, False)])

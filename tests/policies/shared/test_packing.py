@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from gpq.core.feasibility.mobility import is_fixed
 from gpq.core.feasibility.shapes import node_counts, shape_now, supply
-from gpq.core.feasibility.shapes import packed as packed_shape
+from gpq.core.feasibility.shapes import pack as packed_shape
 from gpq.core.model.jobs import DesiredState, Level, StopReason
 from gpq.core.model.jobs import JobState as State
 from gpq.core.model.nodes import DeviceState, NodeState

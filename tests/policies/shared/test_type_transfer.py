@@ -12,7 +12,7 @@ from gpq.core.model.placements import Shape
 from gpq.core.model.profile import Prior, Profile, ProfileRow
 from gpq.core.model.snapshot import Snapshot
 from gpq.core.model.units import JobId
-from gpq.policies.shared.type_transfer import SCALED_WEIGHT, informed, ratios
+from gpq.policies.shared.type_transfer import SCALED_WEIGHT, inform, ratios
 from tests.support.builders import DECLARED, job, node, snapshot
 
 
@@ -32,14 +32,14 @@ def mixed(*jobs: Job) -> Snapshot:
 
 def added(here: Snapshot, number: int = 1) -> tuple[ProfileRow, ...]:
     name = JobId(number)
-    return informed(here).jobs[name].profile.basis[len(here.jobs[name].profile.rows) :]
+    return inform(here).jobs[name].profile.basis[len(here.jobs[name].profile.rows) :]
 
 
 def test_one_type_or_nothing_to_add_returns_the_same_snapshot() -> None:
     alone = snapshot(node("a", type="A100"), seen(1, row("A100", 0.1)))
-    assert informed(alone) is alone
+    assert inform(alone) is alone
     complete = mixed(seen(1, row("A100", 0.1), row("T4", 0.4)), job(2))
-    assert informed(complete) is complete
+    assert inform(complete) is complete
 
 
 def test_one_replica_on_both_types_scales_the_times_of_several_replicas() -> None:
@@ -47,7 +47,7 @@ def test_one_replica_on_both_types_scales_the_times_of_several_replicas() -> Non
     assert added(here) == (
         ProfileRow(1, 4, 64, pytest.approx(0.12), pytest.approx(0.15), SCALED_WEIGHT, "A100"),  # type: ignore[arg-type]
     )
-    known = informed(here).jobs[JobId(1)]
+    known = inform(here).jobs[JobId(1)]
     assert known.profile.basis[:3] == here.jobs[JobId(1)].profile.rows
     fast, slow = (estimates.best_batch(known, Shape(4, 1, name)) for name in ("A100", "T4"))
     assert fast is not None

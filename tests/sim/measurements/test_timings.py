@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from gpq.errors import UsageError
-from gpq.sim.measurements.timings import NotMeasured, StepTimes, normalised
+from gpq.sim.measurements.timings import NotMeasured, StepTimes, normalise
 from tests.support.measured import PLACEMENTS, SCALABILITY, write
 
 
@@ -18,10 +18,10 @@ def measured(
 
 
 def test_a_rotation_is_the_same_placement_and_a_reflection_is_not() -> None:
-    assert normalised((2, 1, 1)) == normalised((0, 1, 2, 1)) == (1, 1, 2)
-    assert normalised((3, 2, 1)) == (1, 3, 2) != normalised((1, 2, 3))
+    assert normalise((2, 1, 1)) == normalise((0, 1, 2, 1)) == (1, 1, 2)
+    assert normalise((3, 2, 1)) == (1, 3, 2) != normalise((1, 2, 3))
     with pytest.raises(ValueError, match="no placement"):
-        normalised((0, 0))
+        normalise((0, 0))
 
 
 def test_a_measured_placement_is_linear_between_its_own_batches(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from gpq.core.model.profile import LossPoint, Noise, Profile, ProfileRow, Progre
 from gpq.errors import Refused, UsageError
 from gpq.rpc.node_answers import DeviceView, NodeView
 from gpq.sim.measurements.ground_truth import Task
-from gpq.sim.replay.cluster import parse, typed
+from gpq.sim.replay.cluster import parse, with_types
 from gpq.sim.replay.history import history, nodes_of
 from gpq.sim.replay.job_truths import FixedTruth, LearntTruth
 from gpq.sim.replay.replay import replay
@@ -77,7 +77,7 @@ def test_an_unfinished_job_counts_with_its_progress_and_is_named() -> None:
     found = history([here, over], NOW)
     assert [task.truth.progress(1) for task in found.tasks()] == [pytest.approx(1000.0)] * 2
     assert found.unended == ("1",)
-    assert plan_runs.unended(found) == "1 job has not ended: only its work so far counts (1)"
+    assert plan_runs.unended_line(found) == "1 job has not ended: only its work so far counts (1)"
 
 
 def test_time_held_by_the_user_is_not_waiting_time() -> None:
@@ -91,15 +91,15 @@ def test_gpus_keep_the_type_names_of_the_measurements() -> None:
     jobs = [ended(1, profile=profile(rows=rows)), ended(2, spec_=black_box(2), profile=Profile())]
     found = history(jobs, NOW, gpu_types={jobs[1].id: {"Tesla T4", ""}})
     assert found.gpu_types == ("NVIDIA A100", "Tesla T4")
-    nodes = typed(parse("1x2:a100,1x1:T4,1x1"), found.gpu_types)
+    nodes = with_types(parse("1x2:a100,1x1:T4,1x1"), found.gpu_types)
     assert [node.devices[0].type for node in nodes] == ["NVIDIA A100", "Tesla T4", ""]
     with pytest.raises(UsageError, match="no job was measured on GPUs of type h100") as caught:
-        typed(parse("2x4:h100"), found.gpu_types)
+        with_types(parse("2x4:h100"), found.gpu_types)
     assert caught.value.hint == "there are measurements on NVIDIA A100, Tesla T4"
     with pytest.raises(UsageError, match="type a match several types"):
-        typed(parse("2x4:a"), found.gpu_types)
+        with_types(parse("2x4:a"), found.gpu_types)
     with pytest.raises(UsageError, match="of type a100"):
-        typed(parse("2x4:a100"), ())
+        with_types(parse("2x4:a100"), ())
 
 
 def test_the_loss_is_the_logged_one_and_never_grows() -> None:

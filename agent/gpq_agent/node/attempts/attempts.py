@@ -121,7 +121,7 @@ class Attempts:
                 return "already", self._must(key)
             admit()
             env = launch.environment(self.spool, order, base, devices, visible)
-            order, env = environment_setup.prepared(self.spool, order, env)
+            order, env = environment_setup.prepare(self.spool, order, env)
             start_order.check_startable(order, env)
             self._check_devices(key, order)
             if order.fresh:

@@ -41,7 +41,7 @@ def environment_folder(place: Spool, environment: str) -> str:
     return os.path.join(place.path, "environments", environment)
 
 
-def prepared(
+def prepare(
     place: Spool, order: wire.StartOrder, env: Dict[str, str]
 ) -> Tuple[wire.StartOrder, Dict[str, str]]:
     """Add the exports of the setup to a start. Raises SpoolError if there are none."""

@@ -8,7 +8,7 @@ from gpq_agent import wire
 UUIDS, INDEXES = "uuid", "index"
 
 
-def listed(devices: List[wire.DeviceInfo], names: str) -> str:
+def list_names(devices: List[wire.DeviceInfo], names: str) -> str:
     """`names`: UUIDS or INDEXES. A MIG device has no index, so it keeps its UUID."""
     return ",".join(
         str(device.index) if names == INDEXES and not device.id.startswith("MIG") else device.id

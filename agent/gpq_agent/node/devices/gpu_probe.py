@@ -50,9 +50,9 @@ class Probe(NamedTuple):
         for none."""
         notices = [self.notice]
         if self.lost:
-            notices.append("{} lost: reboot this server".format(_numbered(self.lost)))
+            notices.append("{} lost: reboot this server".format(_number_text(self.lost)))
         if self.hidden:
-            notices.append("{} off limits to this account".format(_numbered(self.hidden)))
+            notices.append("{} off limits to this account".format(_number_text(self.hidden)))
         parents = {gpu.parent for gpu in self.gpus}
         empty = [uuid for uuid in self.partitioned if uuid not in parents]
         if empty:
@@ -67,7 +67,7 @@ class Probe(NamedTuple):
         return "; ".join(filter(None, notices))
 
 
-def _numbered(numbers: List[int]) -> str:
+def _number_text(numbers: List[int]) -> str:
     """``GPU 1 is`` or ``GPUs 1, 3 are``."""
     list_text = ", ".join(map(str, numbers))
     return "GPU {} is".format(list_text) if len(numbers) == 1 else "GPUs {} are".format(list_text)

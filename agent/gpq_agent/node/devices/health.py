@@ -160,7 +160,7 @@ def strangers(processes: List[Dict[str, Any]], used_mib: int, holder: str) -> Tu
         if not process.get("role") and (not process["attempt"] or process["attempt"] != holder)
     ]
     if foreign_processes:
-        names = [_named(process) for process in foreign_processes[:3]]
+        names = [_process_text(process) for process in foreign_processes[:3]]
         suffix = (
             " and {} more".format(len(foreign_processes) - 3) if len(foreign_processes) > 3 else ""
         )
@@ -175,7 +175,7 @@ def strangers(processes: List[Dict[str, Any]], used_mib: int, holder: str) -> Tu
     return "", False
 
 
-def _named(process: Dict[str, Any]) -> str:
+def _process_text(process: Dict[str, Any]) -> str:
     """``carl (python, 11 GiB, since 14:02)``."""
     if process["attempt"]:
         facts = ["{}, not assigned to it".format(user_names.size(process["memory_mib"]))]

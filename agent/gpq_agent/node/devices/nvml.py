@@ -69,15 +69,15 @@ def look(nvml: Any, skip: Sequence[str] = ()) -> Probe:
     except nvml.NVMLError as error:
         if error.value in (NO_LIBRARY, NOT_LOADED):
             return Probe([])  # a server without a working NVIDIA driver simply has no GPUs
-        return Probe([], error=explained(error))
+        return Probe([], error=explain(error))
     except Exception as error:
         raise Unfit("{}: {}".format(type(error).__name__, error)) from error
     try:
         return _over_all(nvml, skip)
     except nvml.NVMLError as error:
         if error.value in OUTDATED:
-            raise Unfit(explained(error)) from error
-        return Probe([], error=explained(error))
+            raise Unfit(explain(error)) from error
+        return Probe([], error=explain(error))
     except Unfit:
         raise
     except Exception as error:
@@ -87,7 +87,7 @@ def look(nvml: Any, skip: Sequence[str] = ()) -> Probe:
             nvml.nvmlShutdown()
 
 
-def explained(error: Any) -> str:
+def explain(error: Any) -> str:
     """An NVMLError as a sentence."""
     return gpu_probe.MISMATCH if error.value == VERSION_MISMATCH else "NVML: {}".format(error)
 
@@ -141,13 +141,13 @@ def _device(nvml: Any, handle: Any, uuid: str, index: int) -> RawGpu:
 
 
 def _faulty(uuid: str, index: int, error: Any) -> RawGpu:
-    problem = "lost" if error.value == LOST else explained(error)
+    problem = "lost" if error.value == LOST else explain(error)
     return RawGpu(uuid, index, "", 0, 0, None, [], problem)
 
 
 def slices_of(nvml: Any, handle: Any) -> Optional[List[Any]]:
     """Handles of the MIG devices of a GPU, None if it is not partitioned. Raises NVMLError."""
-    mode = supported(nvml, lambda: nvml.nvmlDeviceGetMigMode(handle)[0], 0)
+    mode = answer_or(nvml, lambda: nvml.nvmlDeviceGetMigMode(handle)[0], 0)
     if mode != 1:
         return None
     slices = []
@@ -163,7 +163,7 @@ def slices_of(nvml: Any, handle: Any) -> Optional[List[Any]]:
 def _read(nvml: Any, handle: Any, uuid: str, index: int) -> RawGpu:
     """Read one device. What it does not support is unknown. Raises NVMLError if a query fails that
     every device supports."""
-    name = text(supported(nvml, lambda: nvml.nvmlDeviceGetName(handle), "GPU"))
+    name = text(answer_or(nvml, lambda: nvml.nvmlDeviceGetName(handle), "GPU"))
     total_mib, used_mib = memory(nvml, handle)
     compute_processes = processes(nvml, handle, "Compute")
     pids = {pid for pid, _ in compute_processes}
@@ -173,7 +173,7 @@ def _read(nvml: Any, handle: Any, uuid: str, index: int) -> RawGpu:
     graphics_processes = [
         client for client in processes(nvml, handle, "Graphics") if client[0] not in pids
     ]
-    utilisation = supported(
+    utilisation = answer_or(
         nvml, lambda: gpu_probe.plausible(nvml.nvmlDeviceGetUtilizationRates(handle).gpu), None
     )
     problem, errors = _health(nvml, handle)
@@ -192,7 +192,7 @@ def _read(nvml: Any, handle: Any, uuid: str, index: int) -> RawGpu:
     )
 
 
-def supported(nvml: Any, question: Callable[[], Any], otherwise: Any) -> Any:
+def answer_or(nvml: Any, question: Callable[[], Any], otherwise: Any) -> Any:
     """The answer, or `otherwise` if this GPU, driver or account has none. Raises NVMLError for a
     fault."""
     try:
@@ -212,9 +212,9 @@ def supported(nvml: Any, question: Callable[[], Any], otherwise: Any) -> Any:
 def memory(nvml: Any, handle: Any) -> Tuple[int, int]:
     """(total, in use), MiB, without the driver's own memory if the driver reports it separately. A
     GPU without memory of its own shares the machine's, and does not report how much it uses."""
-    info = supported(nvml, lambda: nvml.nvmlDeviceGetMemoryInfo(handle, nvml.nvmlMemory_v2), None)
+    info = answer_or(nvml, lambda: nvml.nvmlDeviceGetMemoryInfo(handle, nvml.nvmlMemory_v2), None)
     if info is None:
-        info = supported(nvml, lambda: nvml.nvmlDeviceGetMemoryInfo(handle), None)
+        info = answer_or(nvml, lambda: nvml.nvmlDeviceGetMemoryInfo(handle), None)
     if info is None:
         return gpu_probe.shared_memory_mib(), 0
     return int(info.total) // MIB, int(info.used) // MIB
@@ -267,7 +267,7 @@ def _health(nvml: Any, handle: Any) -> Tuple[str, Optional[int]]:
 
 def _ban(nvml: Any, handle: Any) -> str:
     """Why nothing may or can start on a GPU that is not broken, "" for no reason."""
-    if supported(nvml, lambda: nvml.nvmlDeviceGetComputeMode(handle), 0) == PROHIBITED:
+    if answer_or(nvml, lambda: nvml.nvmlDeviceGetComputeMode(handle), 0) == PROHIBITED:
         return gpu_probe.BANNED
     action = recovery(nvml, handle)
     return (

@@ -37,7 +37,7 @@ def fetch(folder: str, message: Message) -> Message:
         size = os.fstat(stream.fileno()).st_size
         begin = trees.data_at(stream.fileno(), offset, size) if offset < size else offset
         data = os.pread(stream.fileno(), limit, begin)
-    return {"skip": begin - offset, "data": _encoded(data)}
+    return {"skip": begin - offset, "data": _encode(data)}
 
 
 def gather(folder: str, message: Message) -> Message:
@@ -46,7 +46,7 @@ def gather(folder: str, message: Message) -> Message:
     # full paths, checked once. The file itself is never opened through a link
     parents: Dict[str, str] = {"": folder}
     room = PIECE
-    for entry in _named(message["paths"]):
+    for entry in _entries(message["paths"]):
         parent, _, name = entry.path.rpartition("/")
         if parent not in parents:
             parents[parent] = inside(folder, parent)
@@ -56,7 +56,7 @@ def gather(folder: str, message: Message) -> Message:
         room -= len(data)
         if contents and room < 0:
             break
-        contents.append(_encoded(data))
+        contents.append(_encode(data))
     return {"data": contents}
 
 
@@ -67,14 +67,14 @@ def digest(folder: str, message: Message) -> Work:
 
 
 def _path(folder: str, message: Message) -> str:
-    [entry] = _named([message["path"]])
+    [entry] = _entries([message["path"]])
     return inside(folder, entry.path)
 
 
-def _named(paths: Any) -> List[Entry]:
+def _entries(paths: Any) -> List[Entry]:
     """Raises ValueError for a path that leads outside."""
-    return trees.parsed([[path, 0, TIMED] for path in list(paths)])
+    return trees.parse([[path, 0, TIMED] for path in list(paths)])
 
 
-def _encoded(data: bytes) -> str:
+def _encode(data: bytes) -> str:
     return base64.b64encode(data).decode("ascii")

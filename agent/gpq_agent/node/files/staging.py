@@ -89,7 +89,7 @@ class Staging:
     def _stage(self, message: Message) -> Work:
         """What a set still lacks: (place in the list, offset). It replaces another set of the same
         name."""
-        entries = trees.parsed(message["files"])
+        entries = trees.parse(message["files"])
         name, target = self._target(message)
         place = os.path.join(self.folder, STAGING, name)
         previous = self._set(name)
@@ -113,7 +113,7 @@ class Staging:
             [number, min(_size(os.path.join(place, str(number))), entry.size)]
             for number, entry in missing
         ]
-        stored = sum(_stored(os.path.join(place, str(number))) for number, _ in missing)
+        stored = sum(_stored_bytes(os.path.join(place, str(number))) for number, _ in missing)
         arriving.check_space(self.folder, sum(entry.stored for _, entry in missing) - stored)
         return {"missing": offsets}
 
@@ -125,7 +125,7 @@ class Staging:
             if self._announced.get(name, (0, []))[0] != change_time:
                 self._announced[name] = (
                     change_time,
-                    trees.parsed((records.read_object(path, 2 * trees.MOST_BYTES) or {})["files"]),
+                    trees.parse((records.read_object(path, 2 * trees.MOST_BYTES) or {})["files"]),
                 )
             return self._announced[name][1]
         except (OSError, ValueError, KeyError, TypeError):
@@ -170,7 +170,7 @@ class Staging:
         into place. What is wrong is removed."""
         name, target = self._target(message)
         place = os.path.join(self.folder, STAGING, name)
-        entries = trees.parsed(message["files"])
+        entries = trees.parse(message["files"])
         if self._set(name) == entries:
             if not os.path.exists(os.path.join(place, PROVED)):
                 yield from self._prove(message, place, target, entries)
@@ -282,7 +282,7 @@ def _size(path: str) -> int:
         return 0
 
 
-def _stored(path: str) -> int:
+def _stored_bytes(path: str) -> int:
     """Bytes on the disk."""
     try:
         return os.stat(path).st_blocks * 512

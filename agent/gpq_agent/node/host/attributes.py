@@ -82,11 +82,11 @@ def grant(request: wire.Attributes, default: wire.Attributes) -> Tuple[wire.Attr
         limits[name] = [soft, hard]
         if soft != pair[0]:
             shortfalls.append(
-                "{} {} instead of {}".format(NAMES.get(name, name), _shown(soft), _shown(pair[0]))
+                "{} {} instead of {}".format(NAMES.get(name, name), _show(soft), _show(pair[0]))
             )
         elif hard != pair[1]:
             line = "{} at most {} instead of {}".format(
-                NAMES.get(name, name), _shown(hard), _shown(pair[1])
+                NAMES.get(name, name), _show(hard), _show(pair[1])
             )
             shortfalls.append(line)
     return wire.Attributes(request.umask, nice, limits), shortfalls
@@ -98,7 +98,7 @@ def _least(value: int, most: int) -> int:
     return min(value, most)
 
 
-def _shown(value: int) -> str:
+def _show(value: int) -> str:
     return "unlimited" if value == UNLIMITED else str(value)
 
 
@@ -128,7 +128,7 @@ def apply(target: wire.Attributes) -> List[str]:
             resource.setrlimit(RESOURCES[name], (soft, hard))
         except (OSError, ValueError) as error:
             failures.append(
-                "cannot limit {} to {}: {}".format(NAMES.get(name, name), _shown(soft), error)
+                "cannot limit {} to {}: {}".format(NAMES.get(name, name), _show(soft), error)
             )
     return failures
 

@@ -26,7 +26,7 @@ def tail(path: str, offset: int, limit: int) -> Tuple[bytes, int, int]:
     return data, offset + len(data), max(size, offset + len(data))
 
 
-def kept(path: str, offset: int, limit: int) -> Tuple[bytes, int, int, int]:
+def kept_tail(path: str, offset: int, limit: int) -> Tuple[bytes, int, int, int]:
     """Like `tail`, but skips the holes of a log that is over its limit (log_cap.py): (bytes, number
     of bytes left out before them, offset after them, size of the file). A hole may appear during
     the read, so look for one afterwards too."""

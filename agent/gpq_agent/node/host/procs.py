@@ -142,7 +142,7 @@ def started_at(process: Process) -> float:
     return round(time.time() - age, 1)
 
 
-def marked(variable: str, value: str, processes: Dict[int, Process]) -> Set[int]:
+def marked_pids(variable: str, value: str, processes: Dict[int, Process]) -> Set[int]:
     """Pids whose environment holds variable=value."""
     return {
         pid

@@ -131,7 +131,7 @@ class Operations:
         order = self._with_attributes(self._with_code(order))
         devices = [device for device in self.devices.current() if device.id in order.devices]
         env = launch.environment(self.spool, order, self.base, devices, self.visible)
-        self.attempts.standbys.expect(*environment_setup.prepared(self.spool, order, env))
+        self.attempts.standbys.expect(*environment_setup.prepare(self.spool, order, env))
         return {}
 
     def _with_code(self, order: wire.StartOrder) -> wire.StartOrder:
@@ -215,7 +215,7 @@ class Operations:
         path = os.path.join(self.spool.folder(key), wire.LOG)
         offset, skipped = int(message.get("offset", 0)), 0
         if message.get("skip") and offset >= 0:
-            data, skipped, offset, size = logs.kept(path, offset, limit)
+            data, skipped, offset, size = logs.kept_tail(path, offset, limit)
         else:
             data, offset, size = logs.tail(path, offset, limit)
         return {

@@ -54,7 +54,7 @@ def verdict(folder: str, order: wire.StartOrder, code: int) -> Verdict:
 def _of_replicas(folder: str, order: wire.StartOrder, log: str) -> Verdict:
     """The verdict from what the first process noted about replicas, or torchrun's summary in the
     log, and from the notes of replicas."""
-    failures = _noted(folder) or _failures(log)
+    failures = _noted_endings(folder) or _failures(log)
     for rank, code in failures:
         if code < 0 and code not in (-signal.SIGABRT, -signal.SIGTERM):
             return Verdict(cause=_cause(rank, code))
@@ -79,7 +79,7 @@ def _error(order: wire.StartOrder, error: Dict[str, Any]) -> str:
     return "{}".format(error.get("error"))
 
 
-def _noted(folder: str) -> List[Tuple[int, int]]:
+def _noted_endings(folder: str) -> List[Tuple[int, int]]:
     note = statement(folder, wire.FAILURES) or {"failures": []}
     return [(failure[0], failure[1]) for failure in note["failures"] if len(failure) == 2]
 

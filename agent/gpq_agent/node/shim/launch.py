@@ -57,7 +57,7 @@ def environment(
         env[wire.ENV_DONE_FILE] = completion_evidence.done_path(order, env)
     if all(device.kind == "cuda" for device in devices):
         env["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"
-        env["CUDA_VISIBLE_DEVICES"] = gpu_names.listed(devices, visible)
+        env["CUDA_VISIBLE_DEVICES"] = gpu_names.list_names(devices, visible)
     else:
         env["CUDA_VISIBLE_DEVICES"] = ""
         env[wire.ENV_CORES] = ";".join(",".join(map(str, device.cores)) for device in devices)
@@ -88,7 +88,7 @@ def tidy_compiled(folder: str) -> None:
                     os.unlink(path)
 
 
-def addressed(argv: List[str], address: str) -> List[str]:
+def with_address(argv: List[str], address: str) -> List[str]:
     """Replace the assumed address of the master in torchrun's options by the one that was found."""
     for index, word in enumerate(argv):
         # only the first: the script may have an option with this name too
@@ -171,7 +171,10 @@ def prepare(
             raise NotLaunched(NOT_EXECUTABLE) from apart
         line = "the servers of this job meet at {} port {}, this one through {}"
         _say(output, line.format(meeting.address, order.port, meeting.interface))
-        env, argv = rendezvous.exports(meeting, order.port, env), addressed(argv, meeting.address)
+        env, argv = (
+            rendezvous.exports(meeting, order.port, env),
+            with_address(argv, meeting.address),
+        )
     for failure in attributes.apply(attributes.of(order.attributes)) if order.attributes else ():
         _say(output, failure)
     return argv, env

@@ -2,7 +2,7 @@
 so does every offset.
 
 The job still writes to the same file. Nothing is piped through the shim, so a killed shim never
-affects the job. The file itself shows readers where the hole is (`logs.kept`).
+affects the job. The file itself shows readers where the hole is (`logs.kept_tail`).
 """
 
 import ctypes

@@ -33,7 +33,7 @@ class Tree:
         return self._of(procs.snapshot())
 
     def _of(self, processes: Dict[int, procs.Process]) -> List[procs.Process]:
-        pids = procs.marked(wire.ENV_MARK, self.mark, processes)
+        pids = procs.marked_pids(wire.ENV_MARK, self.mark, processes)
         pids |= procs.descendants(pids, processes)
         if self.root is not None:
             pids |= procs.descendants([self.root], processes)

@@ -85,7 +85,7 @@ def listing(folder: str) -> Generator[None, None, List[Entry]]:
         if error.errno in (*records.SHORTAGES, errno.EIO):
             raise
         path = os.path.join("its folder", os.path.relpath(str(error.filename), folder))
-        words = trees.shown(trees.shared_name(os.path.normpath(path)))
+        words = trees.display_name(trees.shared_name(os.path.normpath(path)))
         raise Immovable("{} cannot be read: {}".format(words, error.strerror)) from error
     return sorted(entries)
 

@@ -65,7 +65,7 @@ def local_name(name: str) -> str:
     return local
 
 
-def shown(name: str) -> str:
+def display_name(name: str) -> str:
     """For users: one line, whatever the name contains. The middle of a long one is left out."""
     short = name if len(name) <= 200 else "{}...{}".format(name[:100], name[-100:])
     return "".join(
@@ -96,7 +96,7 @@ def entry(folder: str, path: str) -> Optional[Entry]:
     disk does not answer."""
     full_path = os.path.join(folder, local_name(path))
     if len(os.fsencode(local_name(path))) > MOST_PATH:
-        raise Immovable("{} is a path of over {} bytes".format(shown(path), MOST_PATH))
+        raise Immovable("{} is a path of over {} bytes".format(display_name(path), MOST_PATH))
     try:
         status = os.lstat(full_path)
         if stat.S_ISLNK(status.st_mode):
@@ -104,20 +104,24 @@ def entry(folder: str, path: str) -> Optional[Entry]:
         if stat.S_ISDIR(status.st_mode):
             if status.st_mode & OWNERS != OWNERS:
                 raise Immovable(
-                    "{} is a folder that its owner may not read and write".format(shown(path))
+                    "{} is a folder that its owner may not read and write".format(
+                        display_name(path)
+                    )
                 )
             return Entry(path, 0, FOLDER, status.st_mode & BITS, status.st_mtime_ns)
         if not stat.S_ISREG(status.st_mode):
-            raise Immovable("{} is not a file, a folder or a link".format(shown(path)))
+            raise Immovable("{} is not a file, a folder or a link".format(display_name(path)))
         if status.st_mode & (stat.S_ISUID | stat.S_ISGID):
-            raise Immovable("{} runs as another user (setuid or setgid)".format(shown(path)))
+            raise Immovable("{} runs as another user (setuid or setgid)".format(display_name(path)))
         return _file(full_path, path, status)
     except FileNotFoundError:
         return None
     except records.Damaged as error:
-        raise Immovable("{} cannot be read: {}".format(shown(path), error.why)) from error
+        raise Immovable("{} cannot be read: {}".format(display_name(path), error.why)) from error
     except PermissionError as error:
-        raise Immovable("{} cannot be read: {}".format(shown(path), error.strerror)) from error
+        raise Immovable(
+            "{} cannot be read: {}".format(display_name(path), error.strerror)
+        ) from error
 
 
 def _target(folder: str, full_path: str, path: str) -> str:
@@ -127,7 +131,7 @@ def _target(folder: str, full_path: str, path: str) -> str:
         os.stat(full_path)
     except OSError as error:
         if error.errno == errno.ELOOP:
-            raise Immovable("{} is a link in a loop".format(shown(path))) from error
+            raise Immovable("{} is a link in a loop".format(display_name(path))) from error
     root = os.path.realpath(folder)
     end = os.path.realpath(full_path)
     if os.path.isabs(target) or not (end + os.sep).startswith(root + os.sep):
@@ -135,7 +139,7 @@ def _target(folder: str, full_path: str, path: str) -> str:
             "{} is a link to {}: only a relative link inside the checkpoint folder works on"
             " another server"
         )
-        raise Immovable(words.format(shown(path), shown(shared_name(target))))
+        raise Immovable(words.format(display_name(path), display_name(shared_name(target))))
     return shared_name(target)
 
 
@@ -168,11 +172,11 @@ def as_json(entries: List[Entry]) -> List[List[Any]]:
     return [list(entry) for entry in entries]
 
 
-def parsed(message: Any) -> List[Entry]:
+def parse(message: Any) -> List[Entry]:
     """Parse a listing from the wire. Raises ValueError for one that leads outside its folder."""
     if not isinstance(message, list) or len(message) > MOST_ENTRIES:
         raise ValueError("a listing must be a list of entries")
-    entries = [_parsed(entry) for entry in message]
+    entries = [_parse_entry(entry) for entry in message]
     kinds = {entry.path: entry for entry in entries}
     if len(kinds) != len(entries):
         raise ValueError("a path is listed twice")
@@ -183,7 +187,7 @@ def parsed(message: Any) -> List[Entry]:
     return entries
 
 
-def _parsed(message: Any) -> Entry:
+def _parse_entry(message: Any) -> Entry:
     entry = Entry(*message)
     if not isinstance(entry.path, str) or not isinstance(entry.mark, str) or not entry.mark:
         raise ValueError("{!r} has no path or no mark".format(message))

@@ -34,13 +34,13 @@ GLOBAL = re.compile(r"(?:GLOBAL|class|global:?) `?([A-Za-z_][\w.]*\.[\w.]+)")
 def read_state(source: Any) -> Dict[str, Any]:
     """Load a state from a path (mapped) or a binary stream, with tensors on the CPU. Raises
     GpqTrainError for anything that may run code."""
-    state = _loaded(source)
+    state = _load(source)
     if not isinstance(state, dict):
         raise ValueError("a checkpoint must hold a dictionary")
     return state
 
 
-def _loaded(source: Any) -> Any:
+def _load(source: Any) -> Any:
     use_mmap = True if isinstance(source, str) else None
     try:
         with torch.serialization.safe_globals([*PLAIN, *_of_numpy()]):
@@ -60,7 +60,7 @@ def _loaded(source: Any) -> Any:
 def refusal(source: Any) -> str:
     """Why the next attempt would refuse this checkpoint, or ""."""
     try:
-        _loaded(source)
+        _load(source)
     except GpqTrainError as error:
         return "{} ({})".format(error.message, error.hint)
     return ""
@@ -71,7 +71,7 @@ def refuse_unloadable(state: Any) -> None:
     stream = io.BytesIO()
     if not unsavable(state, stream):  # otherwise job.prepare() reports it if it is still so
         stream.seek(0)
-        _loaded(stream)
+        _load(stream)
 
 
 def unsavable(state: Any, stream: Optional[io.BytesIO] = None) -> str:

@@ -9,7 +9,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from gpq_agent.train.checkpoints.loading import PLAINER, refuse_unloadable, unsavable
 from gpq_agent.train.errors import GpqTrainError
-from gpq_agent.train.internals import uncompiled
+from gpq_agent.train.internals import uncompiled_module
 
 USER = "user:"  # prefix of the names of parts that the script registered
 
@@ -27,9 +27,9 @@ class ModelPair(NamedTuple):
 
 def unwrap(model: torch.nn.Module) -> ModelPair:
     """Look through torch.compile and DistributedDataParallel, in any order."""
-    wrapper = uncompiled(model)
+    wrapper = uncompiled_module(model)
     inner = wrapper.module if isinstance(wrapper, DistributedDataParallel) else wrapper
-    return ModelPair(wrapper, uncompiled(inner))
+    return ModelPair(wrapper, uncompiled_module(inner))
 
 
 class Parts:
@@ -165,23 +165,23 @@ def _load(part: Any, state: Any) -> None:
     elif getattr(type(part), "load_state_dict", None) is torch.optim.Optimizer.load_state_dict:
         part.load_state_dict(state)
         for slots in (*part.state.values(), *part.param_groups):
-            slots.update({name: _owned(value) for name, value in slots.items() if name != "params"})
+            slots.update({name: _own(value) for name, value in slots.items() if name != "params"})
     else:
         own: Any = None
         with contextlib.suppress(Exception):  # a part may have no state before it is restored
             own = part.state_dict()
-        part.load_state_dict(_owned(state, own))
+        part.load_state_dict(_own(state, own))
 
 
-def _owned(value: Any, own: Any = None) -> Any:
+def _own(value: Any, own: Any = None) -> Any:
     """A copy of a state. `own`: the part's state now, whose tensors say on which devices."""
     if isinstance(value, torch.Tensor):
         device = own.device if isinstance(own, torch.Tensor) else value.device
         return value.clone() if value.device.type == device.type == "cpu" else value.to(device)
     if isinstance(value, dict):
         own_items = own if isinstance(own, dict) else {}
-        return {name: _owned(item, own_items.get(name)) for name, item in value.items()}
+        return {name: _own(item, own_items.get(name)) for name, item in value.items()}
     if isinstance(value, list) or type(value) is tuple:
         own_list = own if isinstance(own, (list, tuple)) else ()
-        return type(value)(map(_owned, value, chain(own_list, repeat(None))))
+        return type(value)(map(_own, value, chain(own_list, repeat(None))))
     return value

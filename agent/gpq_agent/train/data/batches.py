@@ -104,7 +104,9 @@ def starting(limits: Limits) -> Configuration:
     return spread(limits, 0, limits.base_batch, limits.max_local)
 
 
-def ordered(limits: Limits, seq: int, atomic_batch: int, accum_steps: int) -> Configuration:
+def ordered_configuration(
+    limits: Limits, seq: int, atomic_batch: int, accum_steps: int
+) -> Configuration:
     """The configuration that follows an order as far as the limits allow.
 
     With `atomic_batch` 0 the order leaves the choice to this function.

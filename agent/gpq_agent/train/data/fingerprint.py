@@ -138,7 +138,7 @@ def read_twice(
         dataset,
         batch_size=None,
         sampler=[place for place in places for _ in range(2)],
-        collate_fn=_described,
+        collate_fn=_describe,
         generator=torch.Generator(torch.empty(0).device),  # the loader draws from no other
         **reading_options(options),
     )
@@ -180,7 +180,7 @@ def _begin(init: Optional[Callable[[int], None]], worker: int) -> None:
     seed_host(SEED)
 
 
-def _described(example: Any) -> Likeness:
+def _describe(example: Any) -> Likeness:
     content = likeness(example)
     seed_host(SEED)  # for the next one
     return content

@@ -94,7 +94,7 @@ class OwnOrder:
         for member in self._chain:
             if callable(getattr(member, "set_epoch", None)):
                 member.set_epoch(epoch)
-        with _seeded(stable_seed(seed, epoch), self._chain):
+        with _seed_generators(stable_seed(seed, epoch), self._chain):
             indices, ends = self._batches() if self.batched else (self._indices(), None)
         if not indices:
             raise GpqTrainError(
@@ -182,7 +182,7 @@ def _chain(sampler: Any) -> List[Any]:
 
 
 @contextmanager
-def _seeded(seed: int, holders: List[Any]) -> Iterator[None]:
+def _seed_generators(seed: int, holders: List[Any]) -> Iterator[None]:
     """Seed every generator that a sampler may use: the global ones (on the CPU), and its own."""
     numpy = sys.modules.get("numpy")
     generators: List[Any] = [torch.default_generator, random._inst]

@@ -10,7 +10,7 @@ from gpq_agent.train.data.batches import Limits
 from gpq_agent.train.data.sampler import GlobalSampler
 from gpq_agent.train.errors import GpqTrainError
 from gpq_agent.train.habits.freedoms import Freedoms, line, read_proof
-from gpq_agent.train.habits.table import ACCEPTABLE, Habit, described, is_suspected
+from gpq_agent.train.habits.table import ACCEPTABLE, Habit, describe, is_suspected
 from gpq_agent.train.habits.watch import LoopWatch
 from gpq_agent.train.noise.noise_scale import NoiseScale
 from gpq_agent.train.runtime.environment import Environment
@@ -111,7 +111,7 @@ class Engine:
             return
         recorder, habit = self.runtime.recorder, Habit(code, detail)
         if recorder is not None and is_suspected(code):
-            recorder.suspect(described(habit))
+            recorder.suspect(describe(habit))
         else:
             self.shape.freedoms.record(habit)
 

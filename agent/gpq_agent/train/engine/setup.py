@@ -48,7 +48,7 @@ class TrainingSetup(NamedTuple):
 def set_up(training: Training, data: BatchSource, runtime: Runtime) -> TrainingSetup:
     """Hook into the gradients of the models."""
     replicas = runtime.replicas
-    wrapped_models = _wrapped(training.models)
+    wrapped_models = _wrapped_models(training.models)
     group = wrapped_models[0].process_group if wrapped_models else None
     probe = GradientProbe(training.measured, data.noise, replicas, group)
     probe.arrived = functools.partial(runtime.pulse.reduces, True)
@@ -76,7 +76,7 @@ def share_outside(setup: TrainingSetup) -> None:
     """Buffers, and parameters outside the wrapped models, start as on rank 0. Collective."""
     if setup.reducer is not None:
         setup.reducer.share_buffers()
-    models = _wrapped(setup.training.models)
+    models = _wrapped_models(setup.training.models)
     if models:
         with torch.no_grad():
             for item in dict.fromkeys(outside(models, setup.training.optimizers)):
@@ -84,7 +84,7 @@ def share_outside(setup: TrainingSetup) -> None:
                 finish(dist.broadcast(item.detach(), src=0, group=group, async_op=True))
 
 
-def _wrapped(models: Sequence[torch.nn.Module]) -> List[DistributedDataParallel]:
+def _wrapped_models(models: Sequence[torch.nn.Module]) -> List[DistributedDataParallel]:
     return [model for model in models if isinstance(model, DistributedDataParallel)]
 
 
@@ -97,7 +97,7 @@ class OwnBatches:
         self, runtime: Runtime, models: Sequence[torch.nn.Module], optimizers: Sequence[Any]
     ) -> None:
         self._reducers = []
-        wrapped_models = _wrapped(models)
+        wrapped_models = _wrapped_models(models)
         self.trains_outside = bool(wrapped_models and outside(models, optimizers))
         if wrapped_models:
             replicas = runtime.replicas

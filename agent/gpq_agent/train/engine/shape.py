@@ -2,7 +2,7 @@
 
 from typing import Callable, NamedTuple, Optional, Tuple
 
-from gpq_agent.train.data.batches import Configuration, Limits, ordered
+from gpq_agent.train.data.batches import Configuration, Limits, ordered_configuration
 from gpq_agent.train.data.sampler import GlobalSampler
 from gpq_agent.train.habits.freedoms import Freedoms
 from gpq_agent.train.habits.table import ACCUMULATE, SPLIT
@@ -50,7 +50,9 @@ class BatchShape:
         if self.data is not None:
             limits, sampler = self.data.limits, self.data.sampler
             if agreed.seq > self.seq:
-                self._order = ordered(limits, agreed.seq, agreed.atomic_batch, agreed.accum_steps)
+                self._order = ordered_configuration(
+                    limits, agreed.seq, agreed.atomic_batch, agreed.accum_steps
+                )
                 sampler.configure(self.freedoms.allowed(self._order, limits))
             sampler.sample_every = 0 if self._is_whole() else agreed.sample_every
         self.seq = max(self.seq, agreed.seq)

@@ -115,7 +115,7 @@ class DdpBuckets:
         self.synchronise(False)
         internals.detach_reducer(self._model)
         plain: Any = type(self._model)
-        members = {"forward": _forward, "__reduce_ex__": _copied, "__module__": plain.__module__}
+        members = {"forward": _forward, "__reduce_ex__": _copy, "__module__": plain.__module__}
         self._model.__class__ = type(plain.__name__, (plain,), members)
 
     def bucket_ready(self, bucket: Any) -> Any:
@@ -166,7 +166,7 @@ def _forward(model: Any, *inputs: Any, **keywords: Any) -> Any:
     return model.module(*inputs, **keywords)
 
 
-def _copied(model: Any, protocol: Any) -> Any:
+def _copy(model: Any, protocol: Any) -> Any:
     """A copy, or a file, has the script's own class, and reduces like any other wrapped model."""
     state = {**model.__getstate__(), "require_backward_grad_sync": True}
     return internals.new_object, (type(model).__mro__[1], object, None), state

@@ -22,7 +22,7 @@ from .table import (
     SPLIT,
     SUSPECTED,
     Habit,
-    described,
+    describe,
 )
 
 PROVEN = "proven"  # the code of a habit that gpq check found, and its evidence
@@ -121,7 +121,7 @@ class Freedoms:
     def _say(self, code: str) -> None:
         """Print a line for the user, and report it."""
         detail = self._agreed.get(code) or "on another replica"
-        self._tell(described(Habit(code, detail)))
+        self._tell(describe(Habit(code, detail)))
 
     def allowed(self, configuration: Configuration, limits: Limits) -> Configuration:
         """The nearest configuration that needs no lost freedom."""

@@ -170,7 +170,7 @@ def is_suspected(code: str) -> bool:
     return HABITS[code].evidence == SUSPECTED
 
 
-def described(habit: Habit) -> wire.Habit:
+def describe(habit: Habit) -> wire.Habit:
     """The habit in words, with every freedom that it takes."""
     entry = HABITS[habit.code]
     message = entry.message.format(habit.detail)

@@ -26,7 +26,7 @@ HOOK_STEPS = 5  # steps of an attempt after which new hooks are looked for
 WEIGHT_STEPS = 3  # steps of an attempt in which a change of weights is looked for
 
 
-def _guarded(method: Method) -> Method:
+def _guard(method: Method) -> Method:
     """It reads objects of the script, which may raise. Training continues, and nobody watches."""
 
     @functools.wraps(method)
@@ -59,20 +59,20 @@ class LoopWatch:
         self._lacks_schedule = False  # a micro-batch ended without a call of a scheduler
         self._remove_hook = self._hear_other_optimizers()
 
-    @_guarded
+    @_guard
     def training_begins(self) -> None:
         """The first micro-batch of the attempt has arrived, so models are as they are trained."""
         self._look_for_hooks()
         self._look_for_batch_norm()
         self._look_for_schedulers()
 
-    @_guarded
+    @_guard
     def batch_begins(self, micro: Micro, step: int) -> None:
         """Before the body of the loop, in a watched step. `step`: steps of this attempt so far."""
         if micro.place == 0:
             self._norms = self._measured() if step < WEIGHT_STEPS else None
 
-    @_guarded
+    @_guard
     def batch_ends(
         self,
         epoch: int,
@@ -102,17 +102,17 @@ class LoopWatch:
             self._judge_steps(facts)
         self._judge_schedule(facts)
 
-    @_guarded
+    @_guard
     def boundary(self) -> None:
         """Between two steps, after a watched one."""
         self._look_for_schedulers()
 
-    @_guarded
+    @_guard
     def epoch_ends(self) -> None:
         """After the last step of an epoch."""
         self._look_for_hooks()
 
-    @_guarded
+    @_guard
     def rate_set(self) -> None:
         """The loop sets a learning rate by its own count. If the optimizer has a scheduler that the
         job was not given, that is the habit."""

@@ -10,7 +10,7 @@ import torch
 
 from gpq_agent import wire
 from gpq_agent.train.errors import GpqTrainError, UnusableGpu
-from gpq_agent.train.internals import untried
+from gpq_agent.train.internals import untried_notice
 from gpq_agent.train.job.job import Job
 from gpq_agent.train.prove.recorder import begin
 from gpq_agent.train.runtime.environment import (
@@ -56,7 +56,7 @@ def init(*, seed: Optional[int] = None, checkpoint_dir: Optional[str] = None) ->
     recorder = begin(os.environ, environment)
     seed = script_seed() if seed is None else seed
     job = Job(environment, device, seed, os.environ, recorder)
-    for words in (problem, untried(torch.__version__)):
+    for words in (problem, untried_notice(torch.__version__)):
         if words:
             job._engine.runtime.notice(words)
     _current[:] = [weakref.ref(job)]

@@ -18,7 +18,7 @@ from gpq_agent.train.data.batches import FEWEST, Micro, ceil_div, split_evenly
 from gpq_agent.train.data.fingerprint import reading_options
 from gpq_agent.train.engine.engine import Engine
 from gpq_agent.train.internals import is_compiled
-from gpq_agent.train.prove.determinism import seeded
+from gpq_agent.train.prove.determinism import fixed_seed
 from gpq_agent.train.prove.keyed import Keyed
 from gpq_agent.train.prove.sketch import COUNT, Sketcher
 from gpq_agent.train.prove.undo import Undo, Variables
@@ -176,7 +176,7 @@ class Trial:
             **options,
         )
         try:
-            with seeded(0):
+            with fixed_seed(0):
                 result: Tuple[List[Any], bool] = next(iter(data))
         except Exception as error:
             self._engine.runtime.notice(UNTRIED.format(type(error).__name__, error))

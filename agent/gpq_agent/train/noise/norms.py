@@ -157,7 +157,7 @@ class Preconditioner:
             name = "max_exp_avg_sq" if group.get("amsgrad") else "exp_avg_sq"
             moments = [state[name] for state in states.values()]
             shares = torch.stack([moment.sum(dtype=torch.float32) for moment in moments])
-            roots, share = _corrected(
+            roots, share = _correct(
                 [state["step"] for state in states.values()], group["betas"][1], shares
             )
             self._by_parameter.update(zip(states, zip(moments, roots)))
@@ -219,9 +219,7 @@ class Preconditioner:
         return []
 
 
-def _corrected(
-    steps: List[Any], beta: float, shares: torch.Tensor
-) -> Tuple[List[Any], torch.Tensor]:
+def _correct(steps: List[Any], beta: float, shares: torch.Tensor) -> Tuple[List[Any], torch.Tensor]:
     """(factor on the root of each second moment, sum of all corrected moments). Steps on the GPU
     stay there."""
     if isinstance(steps[0], torch.Tensor) and steps[0].is_cuda:

@@ -137,7 +137,7 @@ def generators() -> List[Any]:
     return states
 
 
-def moved(before: List[Any], after: List[Any]) -> bool:
+def has_moved(before: List[Any], after: List[Any]) -> bool:
     """Was a random number drawn between the two?"""
     return len(before) != len(after) or not all(
         _same(first, second) for first, second in zip(before, after)
@@ -194,7 +194,7 @@ def seed_torch(value: int) -> None:
 
 
 @contextlib.contextmanager
-def seeded(value: int) -> Iterator[None]:
+def fixed_seed(value: int) -> Iterator[None]:
     """Inside, all generators of this process start at `value`. Afterwards they are as before."""
     saved = states()
     seed(value)
@@ -213,7 +213,7 @@ class SeededData(Dataset):  # type: ignore[type-arg]
 
     def __getitem__(self, place: Tuple[int, int]) -> Any:
         epoch, index = place
-        with seeded(stable_seed(epoch, index)):
+        with fixed_seed(stable_seed(epoch, index)):
             return self._data[index]
 
     def __len__(self) -> int:
@@ -239,10 +239,10 @@ class EpochIndexSampler:
     def __iter__(self) -> Iterator[List[Tuple[int, int]]]:
         epoch = self._sampler.cursor.epoch
         for indices in self._sampler:
-            yield [(epoch, index) for index in arranged(indices, self._reverse, self._rotate)]
+            yield [(epoch, index) for index in arrange(indices, self._reverse, self._rotate)]
 
 
-def arranged(batch: Sequence[Item], reverse: bool, rotate: bool) -> List[Item]:
+def arrange(batch: Sequence[Item], reverse: bool, rotate: bool) -> List[Item]:
     """Examples in the order of their rows. `reverse`: the last first. `rotate`: before that, the
     second half first."""
     half = len(batch) // 2 if rotate else 0

@@ -7,7 +7,7 @@ import torch
 from gpq_agent.train.optim.step_gate import inner_optimizers
 
 from .determinism import copies
-from .sketch import Fingerprint, Sketcher, flattened, named_optimizer, named_parameters
+from .sketch import Fingerprint, Sketcher, flatten, named_optimizer, named_parameters
 
 # gpq's own parts of a checkpoint.
 INTERNAL = ("cursor", "data", "progress", "ledger", "noise", "trained")
@@ -50,7 +50,7 @@ class JobState:
         self._names = {id(parameter): name for name, parameter in named_parameters}
         state: Dict[str, Any] = {}
         for name, part in parts.items():
-            state.update(flattened("" if name == "model" else name, self._plain(part)))
+            state.update(flatten("" if name == "model" else name, self._plain(part)))
         self._add_optimizers(state, [part for part in parts.values() if _is_optimizer(part)])
         if is_last:
             self._add_copies(state, list(models.values()))
@@ -68,12 +68,12 @@ class JobState:
         inner = [part for optimizer in registered for part in inner_optimizers(optimizer)]
         for number, part in enumerate(inner):
             name = "inner optimizer {}".format(number + 1)
-            state.update(flattened(name, named_optimizer(part, self._names)))
+            state.update(flatten(name, named_optimizer(part, self._names)))
         for number, optimizer in enumerate(self.optimizers):
             if all(optimizer is not known_optimizer for known_optimizer in (*registered, *inner)):
                 name = "another optimizer ({} {})".format(type(optimizer).__name__, number + 1)
                 self._add_outside(state, name, optimizer)
-                state.update(flattened(name, named_optimizer(optimizer, self._names)))
+                state.update(flatten(name, named_optimizer(optimizer, self._names)))
 
     def _add_outside(self, state: Dict[str, Any], place: str, optimizer: Any) -> None:
         for key, parameter in named_parameters(optimizer, self._names):
@@ -84,7 +84,7 @@ class JobState:
         for model in models:
             for number, copy in enumerate(copies(model, dict(enumerate(models)))):
                 name = "copy {} of the model".format(number + 1)
-                state.update(flattened(name, copy.state_dict()))
+                state.update(flatten(name, copy.state_dict()))
 
 
 def _is_optimizer(part: Any) -> bool:

@@ -16,7 +16,7 @@ from gpq_agent.train.runtime.rng import stable_seed
 from .determinism import (
     States,
     generators,
-    moved,
+    has_moved,
     put_back,
     put_back_torch,
     seed,
@@ -72,7 +72,7 @@ class Keyed(internals.TorchDispatchMode):
         # A mode advances torch's CPU generator by what it tells draws apart by.
         watched = int(self._inside)
         luck = bool(self._examples) and (
-            self._luck or moved(self._begun[watched:], generators()[watched:])
+            self._luck or has_moved(self._begun[watched:], generators()[watched:])
         )
         put_back(self._outside)
         self._outside, self._examples = None, []
@@ -109,7 +109,7 @@ class Keyed(internals.TorchDispatchMode):
             seed_torch(number)
             before = torch_states()
             result = func(*args, **kwargs)
-            self._luck = self._luck or moved(before, torch_states())
+            self._luck = self._luck or has_moved(before, torch_states())
         put_back_torch(states)
         return result
 
@@ -178,7 +178,7 @@ class Keyed(internals.TorchDispatchMode):
                 if len(written_names) == 1
                 else tuple(arguments[name] for name in written_names)
             )
-        return _joined(results, place[1])
+        return _join(results, place[1])
 
 
 def _shape(name: str, value: Any) -> Shape:
@@ -202,7 +202,7 @@ def _part(name: str, value: Any, place: Place, begin: int, rows: int) -> Any:
     return value
 
 
-def _joined(results: Sequence[Any], dimension: int) -> Any:
+def _join(results: Sequence[Any], dimension: int) -> Any:
     if isinstance(results[0], torch.Tensor):
         return torch.cat(list(results), dimension)
-    return tuple(_joined(part, dimension) for part in zip(*results))
+    return tuple(_join(part, dimension) for part in zip(*results))

@@ -46,19 +46,19 @@ def confine(folders: Sequence[str]) -> bool:
     rights = WRITING | REFER | (TRUNCATE if version >= 3 else 0)
     ruleset = Ruleset(rights)
     size = ctypes.c_size_t(ctypes.sizeof(ruleset))
-    rules = _done(libc.syscall(CREATE_RULESET, ctypes.byref(ruleset), size, 0))
+    rules = _check(libc.syscall(CREATE_RULESET, ctypes.byref(ruleset), size, 0))
     for folder in folders:
         descriptor = os.open(folder, os.O_PATH | os.O_CLOEXEC)
         rule = Beneath(rights, descriptor)
-        _done(libc.syscall(ADD_RULE, rules, BENEATH, ctypes.byref(rule), 0))
+        _check(libc.syscall(ADD_RULE, rules, BENEATH, ctypes.byref(rule), 0))
         os.close(descriptor)
-    _done(libc.prctl(NO_NEW_PRIVILEGES, 1, 0, 0, 0))
-    _done(libc.syscall(RESTRICT_SELF, rules, 0))
+    _check(libc.prctl(NO_NEW_PRIVILEGES, 1, 0, 0, 0))
+    _check(libc.syscall(RESTRICT_SELF, rules, 0))
     os.close(rules)
     return True
 
 
-def _done(result: int) -> int:
+def _check(result: int) -> int:
     if result < 0:
         number = ctypes.get_errno()
         raise OSError(number, os.strerror(number))

@@ -28,7 +28,7 @@ from .determinism import (
     Dropout,
     EpochIndexSampler,
     SeededData,
-    arranged,
+    arrange,
     plain_attention,
     still,
 )
@@ -119,7 +119,7 @@ class Recorder:
         if micro.place == 0:
             self._step.indices = []  # a step that starts again keeps nothing of its first start
         self._micro = micro
-        rows = arranged(micro.indices, self.order.reverse, self.order.rotate)
+        rows = arrange(micro.indices, self.order.reverse, self.order.rotate)
         self._precision.renew()  # a script may set it in any line
         self._dropout.off = is_compiled()
         self._keyed.begin(step.epoch, step.start, rows)

@@ -73,7 +73,7 @@ class Sketcher:
         return self._signs[key]
 
 
-def flattened(name: str, value: Any) -> Iterator[Tuple[str, Any]]:
+def flatten(name: str, value: Any) -> Iterator[Tuple[str, Any]]:
     """Tensors and numbers of a state, by path: `optimizer.state.0.exp_avg`. A tensor with one
     element is a number."""
     if isinstance(value, torch.Tensor):
@@ -83,10 +83,10 @@ def flattened(name: str, value: Any) -> Iterator[Tuple[str, Any]]:
             yield name, value
     elif isinstance(value, dict):
         for key, item in value.items():
-            yield from flattened("{}.{}".format(name, key) if name else str(key), item)
+            yield from flatten("{}.{}".format(name, key) if name else str(key), item)
     elif isinstance(value, (list, tuple)):
         for index, item in enumerate(value):
-            yield from flattened("{}.{}".format(name, index), item)
+            yield from flatten("{}.{}".format(name, index), item)
     elif isinstance(value, (bool, int, float)):
         yield name, float(value)
 

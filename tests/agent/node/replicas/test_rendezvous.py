@@ -16,7 +16,7 @@ from gpq_agent.node.host import network
 from gpq_agent.node.replicas import rendezvous
 from gpq_agent.node.replicas.rendezvous import Rendezvous, RendezvousFailed
 from gpq_agent.node.shim.failure_cause import Verdict, verdict
-from gpq_agent.node.shim.launch import addressed
+from gpq_agent.node.shim.launch import with_address
 
 from tests.agent.node.harness import NodeAgent, sweep
 from tests.support.ports import free_port
@@ -152,7 +152,7 @@ def test_values_of_the_user_stay() -> None:
     assert json.loads(found[wire.ENV_DEFAULTS]) == {"X": "1", "GLOO_SOCKET_IFNAME": "eth1"}
     assert "NCCL_SOCKET_IFNAME" not in rendezvous.exports(met._replace(interface=""), 20_001, {})
     given = ["python", "--master-addr=a", "x.py", "--master-addr=mine"]
-    assert addressed(given, "b") == ["python", "--master-addr=b", "x.py", "--master-addr=mine"]
+    assert with_address(given, "b") == ["python", "--master-addr=b", "x.py", "--master-addr=mine"]
 
 
 # -- how it ended
