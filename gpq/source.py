@@ -165,7 +165,7 @@ class Script:
             assignment.name: assignment.line
             for assignment in reversed(self._assignments)
             if assignment.line < loop.lineno
-            and assignment.name not in self._given
+            and assignment.name not in self._given_names
             and is_kind(assignment.value)
         }
 
@@ -187,7 +187,7 @@ class Script:
         return sorted(assignments, key=lambda assignment: assignment.line)
 
     @cached_property
-    def _given(self) -> set[str]:
+    def _given_names(self) -> set[str]:
         """Names that job.state() or job.prepare() has got or returned."""
         calls = [node for node in self._nodes if _method(node) in ("state", "prepare")]
         returned = {item.name for item in self._assignments if _method(item.value) == "state"}

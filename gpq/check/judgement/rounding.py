@@ -61,7 +61,7 @@ class Rounding:
         """How far a correct run may be from `expected`, the reference in step `number`."""
         size, noise = norm(expected), self._noise(name, expected, number)
         if not self.coarse:
-            way = min(SIZE * size, MOVED * self._moved(name, expected))
+            way = min(SIZE * size, MOVED * self._shift(name, expected))
             return max(way, ULPS * epsilon(expected) * size, noise)
         if self.is_steady(name, expected, number, 0.0):
             return max(self.coarse * size, COARSE / NOISE * noise)
@@ -96,12 +96,12 @@ class Rounding:
         )
         if self.coarse:
             return NOISE * furthest
-        return NOISE * max(furthest, self._typical.get(number, 0.0) * self._moved(name, expected))
+        return NOISE * max(furthest, self._typical.get(number, 0.0) * self._shift(name, expected))
 
     def _sketches(self, name: str, number: int) -> list[Sketch]:
         return [step.tensors[name] for step in self.steps(number) if name in step.tensors]
 
-    def _moved(self, name: str, expected: Sketch) -> float:
+    def _shift(self, name: str, expected: Sketch) -> float:
         start = self._reference.steps[min(self._reference.steps)].tensors.get(name)
         return norm(expected) if start is None else apart(start, expected)
 
@@ -110,7 +110,7 @@ class Rounding:
         distance it moved."""
         shares: dict[str, float] = {}
         for name, expected in self._reference.steps[number].tensors.items():
-            way = self._moved(name, expected)
+            way = self._shift(name, expected)
             sketches = self._sketches(name, number)
             if sketches and way > 0:
                 furthest = max(apart(expected, sketch) for sketch in sketches)

@@ -94,7 +94,7 @@ class Runner:
         """Run all shapes to their ends, or until the first one fails or `deadline` (monotonic
         seconds) passes. Then the rest is stopped, and counts as not over. `on_end` is called for
         each."""
-        courses = [ShapeRun(shape, self._prepared(shape)) for shape in shapes]
+        courses = [ShapeRun(shape, self._prepare(shape)) for shape in shapes]
         self._courses += courses
         while not all(course.over for course in courses) and time.monotonic() < deadline:
             self._look_at_server()
@@ -129,7 +129,7 @@ class Runner:
                 busy += replicas
                 self._start(course)
 
-    def _prepared(self, shape: Shape) -> Path:
+    def _prepare(self, shape: Shape) -> Path:
         folder = self._folder / shape.name.replace(" ", "-").replace(",", "")
         shutil.rmtree(folder, ignore_errors=True)  # from an earlier run
         (folder / "checkpoints").mkdir(parents=True, exist_ok=True)
@@ -156,7 +156,7 @@ class Runner:
 
     def _begin_anew(self, course: ShapeRun) -> None:
         course.close()
-        self._prepared(course.shape)
+        self._prepare(course.shape)
         course.attempt, course.tries = -1, 1
 
     def _start(self, course: ShapeRun) -> None:
@@ -175,10 +175,10 @@ class Runner:
     def _replica(self, course: ShapeRun, environ: dict[str, str], log: Path) -> Process:
         """Start a replica. `environ`: what it has in addition to the others. Raises ServerLost."""
         if self._server is None or course.shape is REFERENCE:
-            return self._launched({**self._environ, **environ}, log)
+            return self._launch({**self._environ, **environ}, log)
         return self._server.fork(self._program.arguments, environ, log)
 
-    def _launched(self, environ: dict[str, str], path: Path) -> subprocess.Popen[bytes]:
+    def _launch(self, environ: dict[str, str], path: Path) -> subprocess.Popen[bytes]:
         program = self._program
         with open(path, "wb") as log:
             try:

@@ -225,14 +225,14 @@ class FreeDevices:
     def _supply(self, kind: Kind) -> _Supply:
         supply = self._kinds.get(kind)
         if supply is None:
-            suited = [self._suited(node, kind) for node in self.nodes]
+            suited = [self._suitable_devices(node, kind) for node in self.nodes]
             zeros = np.zeros(len(self.nodes), dtype=np.int64)
             supply = self._kinds[kind] = _Supply(suited, zeros, zeros.copy())
             for at in range(len(self.nodes)):
                 self._count(supply, at)
         return supply
 
-    def _suited(self, node: Node, kind: Kind) -> frozenset[int] | None:
+    def _suitable_devices(self, node: Node, kind: Kind) -> frozenset[int] | None:
         asks = _asks(kind)
         if not is_fit(self._snapshot.checks, node.id, kind.environment):
             return frozenset()

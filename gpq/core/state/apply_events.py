@@ -112,7 +112,7 @@ class _Folding:
         """What follows from it, if anything."""
         match event:
             case Submitted():
-                self._submitted(event)
+                self._submit(event)
             case NodeSeen() | NodeSilent() | NodeRemoved():
                 self._heard_of_node(event)
             case LinkMeasured():
@@ -121,11 +121,11 @@ class _Folding:
             case EnvironmentSeen():
                 self._checks = environments.fold(self._checks, event, self._jobs)
             case RequeueAsked() if event.past is not None and event.job not in self._jobs:
-                self._requeued(event, event.past)
+                self._requeue(event, event.past)
             case Edited() if event.past is not None and event.job not in self._jobs:
                 self.amended.append(apply(event.past, event))
             case Staged():
-                self._staged(event)
+                self._stage(event)
             case NodeDrained() | NodeUndrained():
                 self._drained = _fold_drained(self._drained, event)
             case NodeReserved() | NodeUnreserved():
@@ -136,7 +136,7 @@ class _Folding:
                 return self._about_job(event)
         return None
 
-    def _submitted(self, event: Submitted) -> None:
+    def _submit(self, event: Submitted) -> None:
         account = accrual.open_account(event.at)
         self._jobs[event.job] = Job(
             event.job, event.spec, event.at, awaits=event.awaits, account=account
@@ -145,7 +145,7 @@ class _Folding:
         self._next_id = max(self._next_id, event.job + 1)
         self._checks = environments.hopeful(self._checks, event.spec.environment)
 
-    def _requeued(self, event: RequeueAsked, past: Job) -> None:
+    def _requeue(self, event: RequeueAsked, past: Job) -> None:
         self._jobs[event.job] = reopen(past, event)
         self._reopened.add(event.job)
         self._waiters = None
@@ -156,7 +156,7 @@ class _Folding:
             self._jobs.update(gates.told_of_requeue(self._jobs, self._reopened))
             self._reopened, self._waiters = set(), None
 
-    def _staged(self, event: Staged) -> None:
+    def _stage(self, event: Staged) -> None:
         self._rates = with_rate(self._rates, event)
         if event.job in self._jobs:
             self._jobs[event.job] = apply(self._jobs[event.job], event)

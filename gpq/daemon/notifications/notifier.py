@@ -150,7 +150,7 @@ class Notifier:
                     why = courier.deliver(target, letter.title, letter.body)
                 if self._closing.is_set() and why:
                     break
-                self._tried(batch, why)
+                self._note_try(batch, why)
         except Exception:
             if not self._closing.is_set():
                 log.exception("a notification is delayed")
@@ -173,7 +173,7 @@ class Notifier:
             return due_messages[:1]
         return due_messages
 
-    def _tried(self, batch: Sequence[Message], why: str) -> None:
+    def _note_try(self, batch: Sequence[Message], why: str) -> None:
         """`why`: why it was not sent, "" if it was."""
         now = self._now()
         with self._lock:

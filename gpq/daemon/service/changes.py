@@ -53,7 +53,7 @@ class Changes:
             requests.Undrain: self._undrain,
             requests.Reserve: self._reserve,
             requests.Unreserve: self._unreserve,
-            requests.Measured: self._measured,
+            requests.Measured: self._measure,
         }
 
     def _cancel(self, request: requests.Cancel, peer: Peer) -> job_answers.CancelResult:
@@ -234,7 +234,7 @@ class Changes:
         ask, now = self._controller.ask, self._controller.world.now
         return ask(lambda snapshot: reserve.unreserve(snapshot, request.id, now(), peer.user))
 
-    def _measured(self, request: requests.Measured, peer: Peer) -> node_answers.Kept:
+    def _measure(self, request: requests.Measured, peer: Peer) -> node_answers.Kept:
         ask, now = self._controller.ask, self._controller.world.now
         return ask(lambda snapshot: links.record_link(snapshot, request, now()))
 

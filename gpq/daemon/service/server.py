@@ -156,7 +156,7 @@ class Server:
     def _served(self, uid: int) -> int:
         return list(self._open.values()).count(uid)
 
-    def _crowded(self, uid: int) -> bool:
+    def _is_crowded(self, uid: int) -> bool:
         return self._closing or bool(self._parked.get(uid))
 
     def _serve(self, connection: socket.socket, uid: int, pid: int) -> None:
@@ -168,7 +168,7 @@ class Server:
             turn = self._leave(turn[0], uid)
 
     def _serve_one(self, connection: socket.socket, uid: int, pid: int) -> None:
-        peer = Peer(uid, pid, user_name(uid), lambda: self._crowded(uid))
+        peer = Peer(uid, pid, user_name(uid), lambda: self._is_crowded(uid))
         try:
             with connection:
                 self._converse(connection, peer)

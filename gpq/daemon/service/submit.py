@@ -95,7 +95,7 @@ class Submitting:
 
         def build(snapshot: Snapshot) -> tuple[Sequence[Any], job_answers.Submitted]:
             submission.fits(snapshot, spec, self._node_names())
-            awaits = self._awaited(after, snapshot)
+            awaits = self._open_dependencies(after, snapshot)
             specs = _specs(request, spec, snapshot)
             events = submission.submission_events(
                 snapshot, specs, awaits, now(), on_hold=request.held
@@ -115,7 +115,9 @@ class Submitting:
             return self._notify
         return self._notify._replace(targets=outward.notify(config.load().notify).targets)
 
-    def _awaited(self, after: Sequence[Dependency], snapshot: Snapshot) -> tuple[Dependency, ...]:
+    def _open_dependencies(
+        self, after: Sequence[Dependency], snapshot: Snapshot
+    ) -> tuple[Dependency, ...]:
         return dependencies.open_dependencies(
             after, snapshot, lambda names: self._past.history(ids=names)
         )
@@ -146,7 +148,11 @@ class Submitting:
             spec = environments.without_environment(spec)
         specs = _specs(request, spec, snapshot)
         events = submission.submission_events(
-            snapshot, specs, self._awaited(spec.after, snapshot), now, on_hold=request.held
+            snapshot,
+            specs,
+            self._open_dependencies(spec.after, snapshot),
+            now,
+            on_hold=request.held,
         )
         name = next(event.job for event in events if isinstance(event, Submitted))
         # What was found missing still is: only a real submission is a reason to check again.

@@ -69,7 +69,7 @@ class Programme:
         """
         steps = np.array([demand.steps for demand in self.demands])
         age = np.array([demand.age for demand in self.demands])
-        alone_speeds = self.throughput(self._isolated())
+        alone_speeds = self.throughput(self._isolate())
         ideal = np.array([demand.total for demand in self.demands]) / alone_speeds
         low, high = float(np.max(age / ideal)), float(np.max((age + steps / alone_speeds) / ideal))
         while high - low > TOLERANCE * high:
@@ -96,7 +96,7 @@ class Programme:
             float(self.supply.sum()), 1.0
         )
 
-    def _isolated(self) -> Array:
+    def _isolate(self) -> Array:
         """A 1/J share of every type: (N_g / J) / d_j of the time, at most all of it."""
         share = np.array([self.supply[g] / len(self.demands) / self.gpus[j] for j, g in self.pairs])
         sums = _sums(share, [j for j, _ in self.pairs], len(self.demands))

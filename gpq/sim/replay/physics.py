@@ -73,11 +73,11 @@ class Running:
         total = self.fixed_batch or max(truth.base_batch, least * self.replicas)
         local = ceil(total / self.replicas - _SLACK)
         if self.task.has_lost(ACCUMULATE):
-            return self._capped((local, 0))
+            return self._cap((local, 0))
         accum = ceil(local / most - _SLACK) - 1
         if self.fixed_batch and self.replicas == 1 and total > truth.base_batch:
             accum = max(accum, 1)  # a single gradient has no noise scale of its own (Pollux)
-        return self._capped((ceil(local / (accum + 1) - _SLACK), accum))
+        return self._cap((ceil(local / (accum + 1) - _SLACK), accum))
 
     def bounds(self) -> tuple[int, int]:
         """(least, most) micro-batch on its GPUs."""
@@ -88,9 +88,9 @@ class Running:
         if self.fixed_batch or batch is None:
             self.batch = self.base_choice()
         else:
-            self.batch = self._capped(batch)
+            self.batch = self._cap(batch)
 
-    def _capped(self, batch: Batch) -> Batch:
+    def _cap(self, batch: Batch) -> Batch:
         count = self.replicas * (batch[1] + 1)
         largest = max(self.task.truth.max_batch, self.fixed_batch) // count
         return max(min(batch[0], largest), 1), batch[1]

@@ -110,7 +110,7 @@ class Replay:
             self._allocate()
         self._check_progress()
 
-    def _taught(self, job: Job) -> Job:
+    def _teach(self, job: Job) -> Job:
         return with_times(job, Snapshot(config=self.config, priors=self.priors))
 
     def _next_moment(self) -> Seconds:
@@ -175,7 +175,7 @@ class Replay:
         while self.to_come and self.to_come[-1][1].at <= self.now + _EPSILON:
             number, task = self.to_come.pop()
             self.guests[JobId(number)] = arrive(
-                JobId(number), task, self.traits, self.rules, self.types, self._taught
+                JobId(number), task, self.traits, self.rules, self.types, self._teach
             )
 
     def _end(self, name: JobId) -> None:

@@ -38,7 +38,7 @@ class Release:
         if info.state != "exited" or not self.devices.with_gpus or _only_slots(devices):
             return info
         if key in self._released:
-            return self._blamed(info, devices)
+            return self._blame(info, devices)
         end_time = self._ended.setdefault(key, time.monotonic())
         seconds = time.monotonic() - end_time
         use = (
@@ -52,13 +52,13 @@ class Release:
             self._released[key] = True
             if use and not is_free:
                 self.devices.left_by(key, devices)
-            return self._blamed(info, devices)
+            return self._blame(info, devices)
         note = "it has ended, but {}".format(use) if seconds > NOTE_AFTER else ""
         return info._replace(
             state="running", exit=dict(info.exit or {}, note=note) if note else None
         )
 
-    def _blamed(self, info: wire.AttemptInfo, devices: List[str]) -> wire.AttemptInfo:
+    def _blame(self, info: wire.AttemptInfo, devices: List[str]) -> wire.AttemptInfo:
         """Add a note about lost GPUs to a failed attempt. The note stays the same for every
         request."""
         key = wire.attempt_key(info.job, info.attempt)

@@ -111,9 +111,9 @@ class Environments:
             if look.until < now or not is_locked(os.path.join(look.folder, LOCK))
         ]
         self._pending = [look for look in self._pending if look not in finished_looks]
-        return [(look.message, self._concluded(look)) for look in finished_looks]
+        return [(look.message, self._conclude(look)) for look in finished_looks]
 
-    def _concluded(self, look: Pending) -> Message:
+    def _conclude(self, look: Pending) -> Message:
         if is_locked(os.path.join(look.folder, LOCK)):
             silence = with_timeout.no_answer(look.cwd)
             return Answer(False, silence.message, silence.hint)._asdict()

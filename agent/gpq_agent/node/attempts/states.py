@@ -83,7 +83,7 @@ class AttemptStates:
         exit_record = self.files.read(key, wire.EXIT)
         if exit_record is not None:
             self._final[key] = info._replace(
-                state="exited", exit=exit_record, ended=self._ended(exit_record)
+                state="exited", exit=exit_record, ended=self._end_time(exit_record)
             )
             return self._final[key]
         if spool.is_locked(self.files.path(key, spool.LOCK)):
@@ -96,7 +96,7 @@ class AttemptStates:
             return info._replace(state="orphan")
         if self.files.read(key, wire.EXIT) is not None:
             return self._look(key)
-        self._final[key] = self._lost(key, info, shim_record)
+        self._final[key] = self._lost_attempt(key, info, shim_record)
         return self._final[key]
 
     def _of_order(self, order: wire.StartOrder, start_record: Record) -> wire.AttemptInfo:
@@ -126,7 +126,9 @@ class AttemptStates:
         is_adopted = shim_record is not None and bool(shim_record.get("adopted"))
         return info._replace(state="orphan") if is_adopted else info
 
-    def _lost(self, key: str, info: wire.AttemptInfo, shim_record: Record) -> wire.AttemptInfo:
+    def _lost_attempt(
+        self, key: str, info: wire.AttemptInfo, shim_record: Record
+    ) -> wire.AttemptInfo:
         """An attempt that left neither processes nor an exit record."""
         latest_end = None
         if not self._same_boot(shim_record):
@@ -150,7 +152,7 @@ class AttemptStates:
             return float(record["start_time"]) / os.sysconf("SC_CLK_TCK")
         return _before_boot(float(record["started_at"]))
 
-    def _ended(self, record: Dict[str, Any]) -> Optional[float]:
+    def _end_time(self, record: Dict[str, Any]) -> Optional[float]:
         """Like `_began`, for an end. None if an older shim did not record it."""
         if not record.get("stamp"):
             return None

@@ -81,7 +81,7 @@ class Devices:
             )
         else:
             devices = self.slots + self._gpus
-        return [self._told(device) for device in devices]
+        return [self._info(device) for device in devices]
 
     def notice(self) -> str:
         """Probe.described of the last look that was answered."""
@@ -197,7 +197,7 @@ class Devices:
             processes=[process for process in processes if process["role"] not in (SHARING, TRIAL)],
         )
 
-    def _told(self, device: wire.DeviceInfo) -> wire.DeviceInfo:
+    def _info(self, device: wire.DeviceInfo) -> wire.DeviceInfo:
         """The device as it is now, from the last look, its holder and the holder of its lock."""
         now = time.monotonic()
         stuck = self.stuck.get(device.id, "")

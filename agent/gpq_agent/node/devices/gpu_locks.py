@@ -106,7 +106,9 @@ class Locks:
     def _take_one(self, name: str, job: int, attempt: int) -> List[int]:
         deadline = time.monotonic() + PATIENCE
         while True:
-            opened = [fd for fd in (self._shared(name, create=True), self._own(name)) if fd >= 0]
+            opened = [
+                fd for fd in (self._open_shared(name, create=True), self._own(name)) if fd >= 0
+            ]
             if not opened:
                 raise SpoolError(
                     "cannot lock {}: no file for it can be made in {}".format(name, self.folder),
@@ -128,7 +130,7 @@ class Locks:
                 raise SpoolError("{} is {}".format(name, reason), "choose another GPU", TAKEN)
             time.sleep(0.01)
 
-    def _shared(self, name: str, *, create: bool = False) -> int:
+    def _open_shared(self, name: str, *, create: bool = False) -> int:
         """Open the lock file of all users. -1 if it cannot be used. No O_CREAT on an existing file:
         kernels refuse that for another user's file in such a folder (fs.protected_regular)."""
         path = self._path(name)
@@ -172,7 +174,7 @@ class Locks:
         return self._seen[name]
 
     def _look(self, name: str) -> str:
-        descriptor = self._shared(name)
+        descriptor = self._open_shared(name)
         is_held = descriptor >= 0 and not try_share(descriptor)
         if descriptor >= 0:
             os.close(descriptor)

@@ -47,7 +47,7 @@ class Replicas:
         while self._living:
             patience = max(self._deadline - time.monotonic(), 0.0)
             signal.sigtimedwait(WAKE, min(patience, 3600.0))
-            failures = sorted(self._collected(), key=lambda failure: failure[1] >= 0)
+            failures = sorted(self._collect(), key=lambda failure: failure[1] >= 0)
             if failures and not self.failures:
                 self._deadline = time.monotonic() + TERM_GRACE
                 self._signal(signal.SIGTERM)
@@ -56,7 +56,7 @@ class Replicas:
                 self._deadline = float("inf")
                 self._signal(signal.SIGKILL)
 
-    def _collected(self) -> Iterator[Tuple[int, int]]:
+    def _collect(self) -> Iterator[Tuple[int, int]]:
         for pid in list(self._living):
             ended, status = os.waitpid(pid, os.WNOHANG)
             if ended:

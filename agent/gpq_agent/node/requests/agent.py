@@ -113,12 +113,12 @@ class Agent:
 
     def tick(self) -> List[Message]:
         """Replies that are ready."""
-        with self._survived("checking devices"):
+        with self._survive("checking devices"):
             self.devices.tick(
                 is_watched=self.watches.is_pending or bool(self.survey.holders),
                 since=self.release.since(),
             )
-        with self._survived("testing devices"):
+        with self._survive("testing devices"):
             self.trials.tick()
         replies: List[Message] = [
             self.replies.reply(message, answer) for message, answer in self.staging.tick()
@@ -148,7 +148,7 @@ class Agent:
         return replies
 
     @contextlib.contextmanager
-    def _survived(self, work: str) -> Iterator[None]:
+    def _survive(self, work: str) -> Iterator[None]:
         """If this fails, report it once and try again in the next turn."""
         try:
             yield

@@ -85,7 +85,7 @@ class DaemonEpoch:
         with self.spool.lock():
             self.store, self.epoch = store, epoch
             self.admit()
-            recorded = self._recorded()
+            recorded = self._recorded_epochs()
             if len(recorded) < 2 or min(recorded) < epoch:  # one of the files may have been damaged
                 self.spool.write_both(_epoch_name(store), {"epoch": epoch})
 
@@ -103,14 +103,14 @@ class DaemonEpoch:
                 "stale",
             )
 
-    def _recorded(self) -> List[int]:
+    def _recorded_epochs(self) -> List[int]:
         """The epochs in the file and its copy, as far as they exist and are valid."""
         return [
             int(record["epoch"]) for record in self.spool.read_both(Epoch, _epoch_name(self.store))
         ]
 
     def _highest(self) -> int:
-        return max(self._recorded(), default=0)
+        return max(self._recorded_epochs(), default=0)
 
     def stamp(self) -> float:
         """The stamp of a report that is being made."""
@@ -202,7 +202,7 @@ class Lease:
         now = boottime()
         if now < self._stamp + self.seconds / 2:  # too early to read the file
             return False
-        self._stamp = max(self._stamp, self._acknowledged())
+        self._stamp = max(self._stamp, self._acknowledgement())
         return now >= self._stamp + self.seconds
 
     def is_guards(self) -> bool:
@@ -211,7 +211,7 @@ class Lease:
             self.is_over() and boottime() >= self._stamp + self.seconds + self.margin * GUARD_SHARE
         )
 
-    def _acknowledged(self) -> float:
+    def _acknowledgement(self) -> float:
         record: Optional[Dict[str, Any]] = None
         with contextlib.suppress(OSError, ValueError):
             # not there yet, or half written. The next look finds it complete

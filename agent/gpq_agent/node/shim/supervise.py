@@ -77,12 +77,12 @@ class Supervisor:
 
     def run(self) -> None:
         """Returns when no process of the tree is left and the exit record is written."""
-        while not self._looked():
+        while not self._look():
             self._wait()
         gpu_locks.close(self.gpus)
         self._record()
 
-    def _looked(self) -> bool:
+    def _look(self) -> bool:
         """Like `_step`. Without a free descriptor or memory to look with, nothing counts as gone,
         and the shim looks again."""
         try:
@@ -137,7 +137,7 @@ class Supervisor:
         saves."""
         if self.process.ended_at is None or self.stage not in ("run", "asked"):
             return False
-        if self._gone():
+        if self._is_gone():
             return True
         if self.stage == "run" and self.linger_until == float("inf"):
             self.linger_until = time.monotonic() + LINGER
@@ -165,7 +165,7 @@ class Supervisor:
             return False
         number = signal.SIGTERM if self.stage == "term" else signal.SIGKILL
         members = self.tree.signal_once(number)
-        if not members and self.process.ended_at is not None and self._gone():
+        if not members and self.process.ended_at is not None and self._is_gone():
             return True
         if self.stage == "kill" and time.monotonic() > self.stage_since + GROUPS_AFTER:
             self.tree.signal_groups(signal.SIGKILL)
@@ -173,7 +173,7 @@ class Supervisor:
 
     # -- the end of processes
 
-    def _gone(self) -> bool:
+    def _is_gone(self) -> bool:
         """Is no process of the tree left? For a subreaper, having no child proves that there is no
         descendant."""
         self.process.collect()
@@ -268,7 +268,7 @@ class Supervisor:
             attempt=self.order.attempt,
             code=code,
             signal=killer,
-            stopped=self._stopped(code, killer),
+            stopped=self._proves_stop(code, killer),
             asked=self.stops.mode,
             started_at=float(self.process.identity.get("started_at", 0.0)),
             ended_at=self.process.ended_at or time.time(),
@@ -303,7 +303,7 @@ class Supervisor:
             self.notes.add("killed by SIGKILL, not by gpq")
         return False
 
-    def _stopped(self, code: Optional[int], killer: Optional[int]) -> bool:
+    def _proves_stop(self, code: Optional[int], killer: Optional[int]) -> bool:
         """Did it prove a checkpoint? After gpq has sent TERM, an end by TERM proves nothing.
         Neither does the end of a process without a handler for the signal."""
         if os.path.exists(os.path.join(self.folder, wire.STOPPED)):

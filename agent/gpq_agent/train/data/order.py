@@ -112,7 +112,7 @@ class OwnOrder:
         limit = max(PASSES * self._examples + SLACK, min(self.length() or 0, LONGEST))
         for item in self._sampler:
             result.append(self._index(item))
-            self._bound(len(result), limit)
+            self._refuse_endless(len(result), limit)
         return result
 
     def _batches(self) -> Any:
@@ -132,7 +132,7 @@ class OwnOrder:
             if len(result) == (ends[-1] if ends else 0):
                 raise GpqTrainError("the batch sampler {} yields an empty batch".format(self.name))
             ends.append(len(result))
-            self._bound(len(result), limit)
+            self._refuse_endless(len(result), limit)
         return result, ends
 
     def _index(self, item: Any) -> int:
@@ -146,7 +146,7 @@ class OwnOrder:
                 "" if self.batched else "pass a sampler of lists of indices as batch_sampler=",
             ) from None
 
-    def _bound(self, count: int, limit: int) -> None:
+    def _refuse_endless(self, count: int, limit: int) -> None:
         if count > limit:
             raise GpqTrainError(
                 "the sampler {} does not end: it yielded more than {} indices for {} "

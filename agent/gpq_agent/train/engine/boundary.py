@@ -79,7 +79,7 @@ class StepBoundary:
         if runtime.environment.checkpoint_dir and not self.ending.terminator.is_armed:
             self.ending.terminator.arm()
         runtime.pulse.beat(runtime.meter.steps, "arrived")
-        agreed = runtime.agreement.step() if runtime.recorder is None else self._checked()
+        agreed = runtime.agreement.step() if runtime.recorder is None else self._orders_of_check()
         if agreed is not None:
             self._obey(agreed)
             self._is_save_due = checkpointer.is_due()
@@ -147,7 +147,7 @@ class StepBoundary:
 
     # -- inside ------------------------------------------------------------------------------------
 
-    def _checked(self) -> Optional[Proposal]:
+    def _orders_of_check(self) -> Optional[Proposal]:
         """The orders of `gpq check`."""
         recorder = self._runtime.recorder
         assert recorder is not None

@@ -70,7 +70,7 @@ class LoopWatch:
     def batch_begins(self, micro: Micro, step: int) -> None:
         """Before the body of the loop, in a watched step. `step`: steps of this attempt so far."""
         if micro.place == 0:
-            self._norms = self._measured() if step < WEIGHT_STEPS else None
+            self._norms = self._parameter_norms() if step < WEIGHT_STEPS else None
 
     @_guard
     def batch_ends(
@@ -214,7 +214,7 @@ class LoopWatch:
             if facts.idle:
                 self._report("uneven-steps", ", ".join(facts.idle))
             return
-        is_changed = self._norms is not None and self._norms != self._measured()
+        is_changed = self._norms is not None and self._norms != self._parameter_norms()
         if is_changed or self._noticed("hand-step"):
             self._report("hand-step")
         else:
@@ -232,7 +232,7 @@ class LoopWatch:
         elif not facts.skipped:
             self._lacks_schedule = True
 
-    def _measured(self) -> List[float]:
+    def _parameter_norms(self) -> List[float]:
         parameters = self._gradients.parameters()
         dense = [item.detach() for item in parameters if not item.is_sparse]
         return [float(norm) for norm in foreach_norm(dense)] if dense else []
