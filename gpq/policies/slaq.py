@@ -53,7 +53,7 @@ def _fall(contender: Contender, snapshot: Snapshot) -> Gain:
         step = seconds(replicas)
         if step is None:
             return 0.0
-        return curve.gained(steps, snapshot.config.interval / step)
+        return curve.gain(steps, snapshot.config.interval / step)
 
     return fall
 

@@ -61,7 +61,7 @@ class Observer:
         """The identity of the checkpoint folder there."""
         return storage_of(self._hello)
 
-    def greeted(self, hello: Mapping[str, Any]) -> None:
+    def greet(self, hello: Mapping[str, Any]) -> None:
         """A new agent: everything may be reported again."""
         self._hello = hello
         self._announced.clear()

@@ -43,7 +43,7 @@ class Refusals:
         """A start is on its way from now on."""
         self._unanswered.setdefault(key, []).append(said_at)
 
-    def answered(self, key: Key, said_at: Seconds) -> None:
+    def answer(self, key: Key, said_at: Seconds) -> None:
         """That start is no longer on its way. Forgotten if it was too long ago."""
         start_times = self._unanswered.get(key, [])
         if said_at in start_times:

@@ -195,7 +195,7 @@ class NodeSession:
         if reply.get("lost"):
             return
         key = (launch.job, launch.attempt)
-        self._refusals.answered(key, said_at)
+        self._refusals.answer(key, said_at)
         if reply.get("ok"):
             self._refusals.withdraw(key)
             info = decode.attempt(reply["attempt"])
@@ -222,7 +222,7 @@ class NodeSession:
             raise LinkLost(f"the agent refuses: {reply.get('error')}{hint}")
         if reply["version"] != wire.VERSION:
             raise LinkLost(f"the agent speaks version {reply['version']}, not {wire.VERSION}")
-        self._observer.greeted(reply)
+        self._observer.greet(reply)
         self._library = self._library or str(reply["library"])
         self._keeps_standbys = self._settings.standby_after is not None and "standbys" in reply
         self._take_in(reply, str(reply["boot_id"]))

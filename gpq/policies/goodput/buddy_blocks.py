@@ -35,7 +35,7 @@ class Blocks:
     devices: Mapping[Level, int]
     counts: Mapping[str, tuple[int, ...]]
 
-    def crowded(self, shapes: Iterable[Shape]) -> set[Level]:
+    def crowded_levels(self, shapes: Iterable[Shape]) -> set[Level]:
         """Levels for which the shapes need more blocks of this size or larger than there are."""
         balance = dict(self.devices)
         sizes: dict[str, list[int]] = {}
@@ -130,7 +130,7 @@ def choose(choices: Sequence[Valuation], blocks: Blocks) -> list[int] | None:
     while answer is not None:
         options = answer.choice
         shapes = [choice.shapes[option] for choice, option in zip(choices, options, strict=True)]
-        crowded_levels = blocks.crowded(shape for shape in shapes if shape is not None)
+        crowded_levels = blocks.crowded_levels(shape for shape in shapes if shape is not None)
         if crowded_levels <= cuts:
             return options
         cuts |= crowded_levels

@@ -74,7 +74,10 @@ class Pollux:
         problem, nodes = problem_of(snapshot, rivals, current_layouts, fixed_shapes, share)
         jobs = tuple(contender.job.id for contender in rivals)
         best, front = search(
-            problem, self._fronts.get(gpu_type, Front()).mapped(jobs, nodes), luck, self.generations
+            problem,
+            self._fronts.get(gpu_type, Front()).map_states(jobs, nodes),
+            luck,
+            self.generations,
         )
         self._fronts[gpu_type] = Front(jobs, tuple(nodes), front)
         rows = {

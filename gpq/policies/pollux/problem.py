@@ -55,7 +55,7 @@ class Front:
     nodes: tuple[NodeId, ...] = ()
     states: Ints = field(default_factory=lambda: np.zeros((0, 0, 0), dtype=np.int16))
 
-    def mapped(self, jobs: Sequence[JobId], nodes: Sequence[NodeId]) -> Ints:
+    def map_states(self, jobs: Sequence[JobId], nodes: Sequence[NodeId]) -> Ints:
         """Its states for these jobs and nodes, by their names. New ones have nothing, and missing
         ones are dropped."""
         states = np.zeros((len(self.states), len(jobs), len(nodes)), dtype=np.int16)

@@ -36,7 +36,7 @@ class Curve:
     def loss(self, steps: float) -> float:
         return 1.0 / (self.b0 * steps + self.b1) + self.b2
 
-    def gained(self, steps: float, extra_steps: float) -> float:
+    def gain(self, steps: float, extra_steps: float) -> float:
         """What `extra_steps` after `steps` remove from the loss, in units of `fall`, so that jobs
         are comparable."""
         start, end = self.b0 * steps + self.b1, self.b0 * (steps + extra_steps) + self.b1

@@ -56,7 +56,7 @@ class Lengths:
             return seconds
         return seconds + self._snapshot.config.restart_cost(job)
 
-    def packed(self, job: Job) -> tuple[Shape, ...]:
+    def pack(self, job: Job) -> tuple[Shape, ...]:
         """Its gang on as few nodes as possible, alone on the cluster: a shape for each type that
         has room for it."""
         shapes = (
@@ -68,7 +68,7 @@ class Lengths:
     def _estimate(self, job: Job) -> Seconds | None:
         oracle = self._snapshot.oracles.get(job.id)
         if oracle is not None:
-            shapes = self.packed(job)
+            shapes = self.pack(job)
             if job.placement is not None and self._stays(job):
                 shapes = (shape_on(job.placement, self._snapshot),)
             steps = [step for shape in shapes if (step := oracle.step_seconds(shape)) is not None]
@@ -78,7 +78,7 @@ class Lengths:
         forecast = estimates.remaining_seconds(job, self._snapshot.now)
         if forecast is not None and self._stays(job):
             return forecast
-        model_seconds = seconds_at_best(job, self.packed(job))
+        model_seconds = seconds_at_best(job, self.pack(job))
         if model_seconds is not None:
             return model_seconds
         return forecast

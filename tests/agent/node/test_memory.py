@@ -56,9 +56,9 @@ def test_an_earlier_kill_is_not_the_cause(monkeypatch: pytest.MonkeyPatch) -> No
         monkeypatch.setattr(time, "monotonic", lambda: now[0])
         memory = cgroups.Memory(mine.pid)
         assert subprocess.run([sys.executable, "-c", code + HOG], check=False).returncode == -9
-        assert "oom_kill rose from 0 to 1" in memory.killed()
+        assert "oom_kill rose from 0 to 1" in memory.kill_evidence()
         for _ in range(12):
             now[0] += 1.5
             memory.look()
-        assert memory.killed() == ""
+        assert memory.kill_evidence() == ""
         mine.communicate(b"\n")

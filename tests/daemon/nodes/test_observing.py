@@ -27,7 +27,7 @@ NETWORK = [["eth0", "10.0.0.1"], ["ib0", "10.1.0.1"], ["eth0", "fd00::1"]]
 
 def seen(hello: Mapping[str, Any], address: str = "", interface: str = "") -> Node:
     observer = Observer(NodeSettings(A, address=address, interface=interface), Clock())
-    observer.greeted(hello)
+    observer.greet(hello)
     events, _ = observer.news({}, [], snapshot(), offsets={}, start_possible=lambda _: False)
     [found] = [event for event in events if isinstance(event, NodeSeen)]
     return found.node

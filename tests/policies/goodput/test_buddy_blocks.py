@@ -47,7 +47,7 @@ def valued(number: int, worths: dict[int, float], tidy: Sequence[int]) -> Valuat
 def test_powers_of_two_fit_if_and_only_if_no_level_is_overfull(free: list[int], sizes: list[int]) -> None:
     largest = 1 << (max(free).bit_length() - 1)
     sizes = [min(size, largest) for size in sizes]
-    assert (not blocks_of({"": free}).crowded(map(on_one, sizes))) == fits(free, sizes)
+    assert (not blocks_of({"": free}).crowded_levels(map(on_one, sizes))) == fits(free, sizes)
 
 
 @given(nodes, st.lists(st.lists(st.floats(0, 9), min_size=3, max_size=3), min_size=1, max_size=4))
@@ -92,7 +92,7 @@ def test_a_server_whose_size_is_no_power_of_two_is_fully_used() -> None:
     """3 + 1 on servers with 3 and 1: there is no block of four, but there is room."""
     blocks = blocks_of({"": [3, 1]})
     spans = Shape(4, 2)
-    assert not blocks.crowded([spans])
+    assert not blocks.crowded_levels([spans])
     one = Valuation(JobId(1), menu_of((on_one(3), None, spans), 3), np.array([1.0, 0.0, 1.2]))
     assert choose([one], blocks) == [2]
     other = Valuation(JobId(2), menu_of((None, on_one(1)), 2), np.array([0.0, 1.0]))
@@ -102,8 +102,8 @@ def test_a_server_whose_size_is_no_power_of_two_is_fully_used() -> None:
 def test_gpu_types_are_kept_apart() -> None:
     blocks = blocks_of({"a": [3], "b": [4]})
     assert blocks.capacities == {"a": 3, "b": 4}
-    assert blocks.crowded([Shape(2, 1, "a"), Shape(2, 1, "a")]) == {("a", 2), ("a", 1)}
-    assert not blocks.crowded([Shape(2, 1, "a"), Shape(1, 1, "a"), Shape(4, 1, "b")])
+    assert blocks.crowded_levels([Shape(2, 1, "a"), Shape(2, 1, "a")]) == {("a", 2), ("a", 1)}
+    assert not blocks.crowded_levels([Shape(2, 1, "a"), Shape(1, 1, "a"), Shape(4, 1, "b")])
 
 
 def test_without_a_free_device_nobody_gets_one() -> None:

@@ -36,9 +36,9 @@ def test_remaining_work_ends_when_an_epoch_gains_almost_nothing() -> None:
     curve = fit(points(0.01, 0.5, 0.3))
     assert curve is not None
     left = curve.remaining_steps(100.0, 50.0)
-    assert curve.gained(100.0 + left, 50.0) == pytest.approx(CONVERGED, rel=0.15)
+    assert curve.gain(100.0 + left, 50.0) == pytest.approx(CONVERGED, rel=0.15)
     assert curve.remaining_steps(100.0 + 2 * left, 50.0) == 0.0
-    assert curve.gained(0.0, 50.0) > curve.gained(500.0, 50.0) > curve.gained(500.0, 10.0) > 0
+    assert curve.gain(0.0, 50.0) > curve.gain(500.0, 50.0) > curve.gain(500.0, 10.0) > 0
 
 
 def test_a_loss_that_does_not_fall_or_has_few_points_has_no_curve() -> None:

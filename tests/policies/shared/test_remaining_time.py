@@ -55,14 +55,14 @@ def test_with_several_types_the_fastest_that_can_run_it_counts() -> None:
 def test_packed_means_the_fewest_servers_and_one_for_a_command() -> None:
     here = snapshot(node("a", 4), node("b", 2), node("c", 1), job(1))
 
-    def packed(each: Job) -> tuple[Shape, ...]:
-        return Lengths(here).packed(each)
+    def pack(each: Job) -> tuple[Shape, ...]:
+        return Lengths(here).pack(each)
 
-    assert packed(job(1, spec_=spec(gpus=4))) == (Shape(4, 1),)
-    assert packed(job(1, spec_=spec(gpus=5))) == (Shape(5, 2),)
-    assert packed(job(1, spec_=spec(gpus=7))) == (Shape(7, 3),)
-    assert packed(job(1, spec_=spec(gpus=8))) == ()
-    assert packed(job(1, spec_=black_box(5))) == ()
+    assert pack(job(1, spec_=spec(gpus=4))) == (Shape(4, 1),)
+    assert pack(job(1, spec_=spec(gpus=5))) == (Shape(5, 2),)
+    assert pack(job(1, spec_=spec(gpus=7))) == (Shape(7, 3),)
+    assert pack(job(1, spec_=spec(gpus=8))) == ()
+    assert pack(job(1, spec_=black_box(5))) == ()
 
 
 def profile(fraction: float, measured: float = 0.0) -> Profile:

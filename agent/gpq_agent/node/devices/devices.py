@@ -84,8 +84,8 @@ class Devices:
         return [self._info(device) for device in devices]
 
     def notice(self) -> str:
-        """Probe.described of the last look that was answered."""
-        return self._last.described(self.looking.lasted)
+        """Probe.describe of the last look that was answered."""
+        return self._last.describe(self.looking.lasted)
 
     # -- looking
 
@@ -212,7 +212,7 @@ class Devices:
         wait = max(0.0, illness.due - now) if illness is not None else 0.0
         return device._replace(state=state, reason=reason, age=watched.age(now), next_probe=wait)
 
-    def unsettled(self, name: str) -> str:
+    def unsettled_user(self, name: str) -> str:
         """Who used a GPU at the last look, if its state does not show it yet."""
         watched = self._watched.get(name)
         return watched.seen if watched is not None and not self.holder_of(name) else ""

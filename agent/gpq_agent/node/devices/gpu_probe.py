@@ -45,7 +45,7 @@ class Probe(NamedTuple):
     partitioned: List[str] = []  # UUIDs of GPUs that are split into MIG devices
     notice: str = ""  # a note, although nothing is wrong
 
-    def described(self, seconds: float) -> str:
+    def describe(self, seconds: float) -> str:
         """Notes about GPUs that are not among the devices, and about a look that took this long. ""
         for none."""
         notices = [self.notice]

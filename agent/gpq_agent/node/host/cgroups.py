@@ -30,7 +30,7 @@ class Memory:
         if len(old_samples) > 1:  # `killed` compares with the newest of them
             self._seen = self._seen[len(old_samples) - 1 :]
 
-    def killed(self) -> str:
+    def kill_evidence(self) -> str:
         """What shows that a process of the group was killed since `LATELY` before the last look, ""
         if nothing does."""
         earlier_count = next((count for _, path, count in self._seen if path == self._path), 0)

@@ -184,9 +184,9 @@ class Operations:
                     "choose another one",
                     TAKEN,
                 )
-            if self.devices.unsettled(name):  # it may be gone in a moment
+            if self.devices.unsettled_user(name):  # it may be gone in a moment
                 raise SpoolError(
-                    "{} is {}".format(name, self.devices.unsettled(name)),
+                    "{} is {}".format(name, self.devices.unsettled_user(name)),
                     "try again in a moment",
                     "busy",
                 )

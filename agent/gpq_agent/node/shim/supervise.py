@@ -289,7 +289,7 @@ class Supervisor:
     def _note_kill(self, code: Optional[int], killer: Optional[int]) -> bool:
         """Add a note if somebody else killed the job or one of its processes. Did the kernel kill
         it because memory ran out?"""
-        evidence = self.memory.killed() if self.process.ended_at is not None else ""
+        evidence = self.memory.kill_evidence() if self.process.ended_at is not None else ""
         if evidence and (killer == signal.SIGKILL or code == 128 + signal.SIGKILL):
             self.notes.add("the kernel killed it because memory ran out ({})".format(evidence))
             return True

@@ -90,7 +90,7 @@ class Parts:
         """The parts themselves, including those registered later."""
         return self._parts.values()
 
-    def named(self) -> Dict[str, Any]:
+    def by_name(self) -> Dict[str, Any]:
         """All of them, by name."""
         return self._parts
 

@@ -153,7 +153,7 @@ class StepBoundary:
         assert recorder is not None
         if not self._steps.in_midst:
             recorder.boundary(self._engine)
-        return recorder.agreed()
+        return recorder.agreement()
 
     def _obey(self, agreed: Proposal) -> None:
         self._shape.obey(agreed)

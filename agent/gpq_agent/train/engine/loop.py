@@ -167,7 +167,7 @@ class TrainingLoop:
         setup.gradients.enter(micro)
         self.gate.enter(micro)
         if self._runtime.recorder is not None:
-            self._runtime.recorder.entered(step, micro)
+            self._runtime.recorder.enter(step, micro)
         if self._steps.is_watched:
             self._watch.batch_begins(micro, self._steps.count)
 

@@ -53,7 +53,7 @@ class BatchShape:
                 self._order = ordered_configuration(
                     limits, agreed.seq, agreed.atomic_batch, agreed.accum_steps
                 )
-                sampler.configure(self.freedoms.allowed(self._order, limits))
+                sampler.configure(self.freedoms.restrict(self._order, limits))
             sampler.sample_every = 0 if self._is_whole() else agreed.sample_every
         self.seq = max(self.seq, agreed.seq)
 
@@ -73,7 +73,7 @@ class BatchShape:
         limits, sampler = self.data.limits, self.data.sampler
         if self._order is None:
             self._order = sampler.configuration
-        sampler.configure(self.freedoms.allowed(self._order, limits))
+        sampler.configure(self.freedoms.restrict(self._order, limits))
         if self._is_whole():
             sampler.sample_every = 0
         if not self.may_cut:

@@ -112,7 +112,7 @@ class Accumulator:
 
     def scale(self, factor: float) -> None:
         """Multiply what is accumulated so far."""
-        self._probe.scaled(factor)
+        self._probe.scale(factor)
         if self._share.sums:
             self._share.unit *= factor
 

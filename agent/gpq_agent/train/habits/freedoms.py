@@ -123,7 +123,7 @@ class Freedoms:
         detail = self._agreed.get(code) or "on another replica"
         self._tell(describe(Habit(code, detail)))
 
-    def allowed(self, configuration: Configuration, limits: Limits) -> Configuration:
+    def restrict(self, configuration: Configuration, limits: Limits) -> Configuration:
         """The nearest configuration that needs no lost freedom."""
         total = configuration.total
         if RETUNE in self.lost:

@@ -201,7 +201,7 @@ class GradientProbe:
         self._pass_weights.append(weight)
         self.cost += perf_counter() - start
 
-    def scaled(self, factor: float) -> None:
+    def scale(self, factor: float) -> None:
         """The weights so far turned out to be `factor` times the announced ones."""
         self._pass_weights = [weight * factor for weight in self._pass_weights]
         self.weights *= factor

@@ -108,14 +108,14 @@ class Recorder:
         else."""
         return SeededData(data), EpochIndexSampler(sampler, self.order.reverse, self.order.rotate)
 
-    def agreed(self) -> Proposal:
+    def agreement(self) -> Proposal:
         """What rank 0 would propose. All have the same order."""
         stop = STOP_ORDERED if self.order.stop and self._count == self.order.stop else 0
         return Proposal(stop=stop, sample_every=2 if self.order.sample else 0)
 
     # -- what happens ------------------------------------------------------------------------------
 
-    def entered(self, step: Step, micro: Micro) -> None:
+    def enter(self, step: Step, micro: Micro) -> None:
         if micro.place == 0:
             self._step.indices = []  # a step that starts again keeps nothing of its first start
         self._micro = micro
@@ -198,7 +198,7 @@ class Recorder:
             self._write_facts(engine)
         self._written = self._count
         step, self._step = self._step, StepRecord()
-        parts = engine.checkpointer.parts.named()
+        parts = engine.checkpointer.parts.by_name()
         state = self._state.of(parts, is_last=self._count >= self.order.steps)
         tensors = dict(step.gradients)
         numbers: Dict[str, Optional[float]] = {}

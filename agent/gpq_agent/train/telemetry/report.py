@@ -56,7 +56,7 @@ class Reporter:
         self._window = time.monotonic()
         self._windows += 1
 
-    def reported(self) -> None:
+    def note_report(self) -> None:
         self._last_report = time.monotonic()
 
     def send(self, kind: str, content: Mapping[str, Any]) -> None:
@@ -142,7 +142,7 @@ class Publisher:
         """Send one round of lines. All replicas must call it at the same step. The times of the
         slowest replica count."""
         self._timing(times, current)
-        self._report.reported()
+        self._report.note_report()
         if not self._report.active:
             self._metrics.clear()
             return
