@@ -78,7 +78,7 @@ def driver(_: Place, fields: Fields, pipe: int) -> None:
     """NVML may hang, so it is a separate errand."""
     begin = time.monotonic()
     probe = gpus.probe(gpus.binding())
-    notice = probe.described(time.monotonic() - begin)
+    notice = probe.describe(time.monotonic() - begin)
     tell(pipe, {"driver": probe.driver, "error": probe.error, "notice": notice})
 
 

@@ -261,7 +261,7 @@ def main() -> None:
     probe = smi.look() if sys.argv[1] == "smi" else gpus.probe(gpus.binding())
     seconds = round(time.monotonic() - begin, 1)
     fields = dict(
-        probe._asdict(), notice=probe.described(seconds), gpus=[gpu._asdict() for gpu in probe.gpus]
+        probe._asdict(), notice=probe.describe(seconds), gpus=[gpu._asdict() for gpu in probe.gpus]
     )
     sys.stdout.write(json.dumps(fields) + "\n")
 
