@@ -14,7 +14,7 @@ import pytest
 from gpq_agent import wire
 from gpq_agent.node.devices import gpu_locks
 from gpq_agent.node.devices import gpus as devices
-from gpq_agent.node.doctor import gpu_report
+from gpq_agent.node.doctor import gpu_lines, gpu_report
 
 from .checks import Outcome
 
@@ -52,8 +52,10 @@ def run_check(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunCheck]:
 def gpus() -> Iterator[list[str]]:
     """UUIDs of the GPUs that nobody uses. No gpq starts a job on them before the tests end."""
     probe = devices.probe(devices.binding())
-    free, reasons = gpu_report.free_gpus([gpu._asdict() for gpu in probe.gpus])
+    if not probe.gpus:
+        pytest.skip(probe.error or probe.notice or "no NVIDIA GPU here")
+    free, facts = gpu_report.free_gpus([gpu._asdict() for gpu in probe.gpus])
     if not free:
-        pytest.skip(f"no GPU is free: {reasons}" if reasons else probe.error or "no NVIDIA GPU here")
+        pytest.skip(gpu_lines.over_gpus("trial", list(facts.items()), lambda judgement: judgement).figure)
     yield list(free)
     gpu_locks.close([lock for locks in free.values() for lock in locks])

@@ -14,6 +14,7 @@ import time
 from typing import Any, Dict, List, Tuple
 
 from gpq_agent.node.devices import cuda_trial, gpu_locks
+from gpq_agent.node.devices.gpu_probe import LOST
 from gpq_agent.node.doctor import errand_process, gpu_facts, gpu_lines, gpu_looks
 from gpq_agent.node.host.errors import SpoolError
 from gpq_agent.wire import GpuLine
@@ -67,10 +68,11 @@ def mps_servers() -> List[int]:
 def trial() -> GpuLine:
     """CUDA writes to the memory of each GPU that nobody uses, of all at the same time."""
     look = _reply(gpu_looks.__name__, LOOK_LIMIT)
-    if not look.get("gpus"):
-        if look.get("error"):
-            return GpuLine("trial", "FAIL", look["error"], fix=gpu_lines.DRIVER_FIX)
-        return GpuLine("trial", "SKIP", look.get("notice") or "no NVIDIA GPU here")
+    if look.get("error"):
+        return GpuLine("trial", "FAIL", look["error"], fix=gpu_lines.DRIVER_FIX)
+    rows = [(str(number), {"value": (False, LOST)}) for number in look["lost"]]
+    if not look["gpus"] and not rows:
+        return GpuLine("trial", "SKIP", look["notice"] or "no NVIDIA GPU here")
     begin = time.monotonic()
     free, facts = free_gpus(look["gpus"])
     try:
@@ -79,11 +81,8 @@ def trial() -> GpuLine:
             facts[uuid] = _fact(process, max(begin + TRIAL_LIMIT - time.monotonic(), 0.1))
     finally:
         gpu_locks.close([lock for locks in free.values() for lock in locks])
-    line = gpu_lines.over_gpus(
-        "trial",
-        [(_number(gpu), facts[gpu["uuid"]]) for gpu in look["gpus"]],
-        lambda judgement: judgement,
-    )
+    rows += [(_number(gpu), facts[gpu["uuid"]]) for gpu in look["gpus"]]
+    line = gpu_lines.over_gpus("trial", rows, lambda judgement: judgement)
     if any(process.returncode == cuda_trial.NO_LIBRARY for process in processes.values()):
         line = line._replace(fix=gpu_lines.LIBRARY_FIX)
     return line._replace(seconds=round(time.monotonic() - begin, 1))

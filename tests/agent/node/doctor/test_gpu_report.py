@@ -169,6 +169,15 @@ def test_a_missing_library_of_cuda_is_a_fail(plant: Plant, tmp_path: Path, monke
     assert (line.verdict, "GPU 0, 1: libcuda.so.1" in line.figure, line.fix) == ("FAIL", True, gpu_lines.LIBRARY_FIX)
 
 
+def test_a_lost_gpu_is_a_fail_and_the_other_is_tried(trial: Trial) -> None:
+    line = trial(X_HANDLE=15)
+    assert line.verdict == "FAIL"
+    assert (
+        line.figure
+        == "GPU 1: the GPU is lost (it fell off the bus): reboot this server; GPU 0: CUDA wrote to its memory"
+    )
+
+
 @pytest.mark.parametrize(
     ("defect", "verdict", "figure"),
     [({"X_COUNT": 0}, "SKIP", "no NVIDIA GPU here"), ({"X_RUN": 999}, "FAIL", "NVML: Unknown Error")],
