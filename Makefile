@@ -169,10 +169,10 @@ bench-full-training: $(VENV)/.train  ## trainings to their end with a batch that
 bench-noise: $(VENV)/.dev  ## the noise scale against exact per-sample statistics
 	$(BIN)/python benchmarks/noise_scale.py
 
-# Paste the output into an issue. NODES="gpu1 gpu2" checks servers instead of this machine. SCRIPTS is the Python with torch.
-gpu-check:  ## check this machine's GPUs under gpq and print a report for an issue: make gpu-check PYTHON=python3, 3 minutes
+# Paste the output into an issue. SCRIPTS is another Python with torch and the packages of the group `test`.
+gpu-check: $(if $(SCRIPTS),,$(VENV)/.dev)  ## test gpq on the free GPUs of this machine and print the figures: make gpu-check SCRIPTS=python3, 3 minutes
 	@echo "gpq $$(git rev-parse --short HEAD 2>/dev/null), $$(uname -sr)"
-	@PYTHONPATH=.:agent $(if $(wildcard $(BIN)/python),$(BIN)/python,$(PYTHON)) -m gpq doctor --gpu $(NODES) $(if $(SCRIPTS),--python $(SCRIPTS)) --color never
+	@$(or $(SCRIPTS),$(BIN)/python) -m pytest -q -n 0 tests/gpu/test_gpus.py
 
 # Hours. RUNS picks some (benchmarks/chaos.py --list). Runs that need root or a package fail without it.
 chaos: $(VENV)/.dev  ## every fault at full size. Fails if a limit is exceeded: make chaos RUNS="kills powercuts"

@@ -321,7 +321,7 @@ GRAMMAR: dict[str, tuple[str, dict[str, tuple[str, str]]]] = {
     "doctor": (
         "nodes",
         {
-            "--gpu": ("Test the GPUs instead: driver, CUDA, small trainings. Takes 2 to 10 minutes.", ""),
+            "--gpu": ("Test the GPUs instead: what the driver says, and whether CUDA can use them.", ""),
             "--python": ("Python that runs your scripts.", "files"),
             "--color": ("auto: colours on a terminal, unless NO_COLOR is set.", "auto|always|never"),
             "--json": ("Print only JSON.", ""),

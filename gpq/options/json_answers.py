@@ -38,11 +38,12 @@ class Checkup(msgspec.Struct, frozen=True):
 
 class GpuCheckView(msgspec.Struct, frozen=True):
     node: str  # "" for this machine
-    section: str  # "A" of the driver, "B" of one replica, "C" of several
     name: str
     verdict: str  # "PASS" | "FAIL" | "SKIP"
     figure: str  # the measurement, or why there is none
     seconds: float  # duration of the check
+    fix: str  # what to do about a FAIL
+    section: str = "A"  # always
 
 
 class GpuReport(msgspec.Struct, frozen=True):

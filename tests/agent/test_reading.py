@@ -21,8 +21,7 @@ OURS = {
     "node/standby/standbys.py": "the kernel's",
     "node/standby/recipe.py": "the environment that our own child is given",
     "node/doctor/errand_process.py": "a pipe from our own child",
-    "node/doctor/gpu_looks.py": "a pipe from our own child",
-    "node/doctor/gpu_report.py": "the kernel's; pipes of our own",
+    "node/doctor/gpu_report.py": "the kernel's; a pipe from our own parent",
     "node/host/login.py": "the environment that our own child is given",
     "train/prove/recorder.py": "the environment that our own child is given",
     "train/prove/fork_server.py": "a pipe of our own",
@@ -31,7 +30,6 @@ OURS = {
     "train/runtime/agreement.py": "a bounded message of another replica. If it is invalid, only their job ends",
     "train/prove/program.py": "modules that run here already",
     "train/habits/freedoms.py": "the environment that our own child is given",
-    "gpucheck/processes.py": "a pipe from our own child",
 }
 
 

@@ -73,7 +73,7 @@ TRAININGS = (
 GROUPS = (
     Group("habits", ("tests/habits",), LIBRARY),
     Group("library", ("tests/agent/train",), LIBRARY),
-    Group("report", ("tests/agent/gpucheck",), (*LIBRARY, "agent/gpq_agent/gpucheck")),
+    Group("gpu", ("tests/gpu",), LIBRARY),
     Group(
         "checks",
         ("tests/check", "tests/cli/check/test_check.py", "tests/cli/check/test_precision.py"),

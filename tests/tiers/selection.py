@@ -11,7 +11,6 @@ from .groups import GROUPS, ROOT, drawn, stale, turn
 
 # Tests that train, or import torch themselves. All others mostly wait, so many of them run side by side.
 TRAINS = (
-    "tests/agent/gpucheck",
     "tests/agent/train",
     "tests/check",
     "tests/cli/check/test_check.py",
@@ -26,6 +25,7 @@ TRAINS = (
     "tests/e2e/test_policies.py",
     "tests/e2e/test_replica_faults.py",
     "tests/e2e/test_training.py",
+    "tests/gpu",
     "tests/habits",
     "tests/lab/test_multi_node.py",
     "tests/lab/test_training.py",

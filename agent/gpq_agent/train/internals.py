@@ -18,7 +18,7 @@ from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatc
 
 __all__ = ["BatchNorm", "TorchDispatchMode"]
 
-# Versions of torch with which the tests of the library, or gpq doctor --gpu, have run.
+# Versions of torch with which the tests of the library, or of GPUs, have run.
 TRIED = ("2.5", "2.11", "2.13")
 
 BatchNorm = _BatchNorm

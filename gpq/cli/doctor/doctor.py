@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import TYPE_CHECKING, Annotated
+from functools import partial
+from typing import Annotated
 
 import typer
 
 from gpq.cli.shared import output
 from gpq.cli.shared.typer_app import Color, ColorChoice, Json, frame
 from gpq.options import json_answers
-
-if TYPE_CHECKING:
-    from gpq.cli.doctor.gpu_checks import GpuCheck
-    from gpq.cli.doctor.verdicts import Check
 
 app = frame()
 NODES = typer.Argument(
@@ -26,7 +22,7 @@ PYTHON = typer.Option(
 )
 
 GPU = typer.Option(
-    "--gpu", help="Test the GPUs instead: driver, CUDA, small trainings. Takes 2 to 10 minutes."
+    "--gpu", help="Test the GPUs instead: what the driver says, and whether CUDA can use them."
 )
 
 
@@ -45,8 +41,8 @@ def doctor(
     all-reduce over it. gpq keeps the time, so that it knows what a job on several servers costs.
 
     --gpu tests the GPUs of this machine, or of the servers that you name. Each line is PASS, FAIL
-    or SKIP, with a figure. gpq checks the driver, compares trainings with plain PyTorch, and
-    measures what gpq costs. It uses only free GPUs.
+    or SKIP, with a figure. gpq asks the driver, compares it with torch, and lets CUDA write to
+    the memory of each free GPU.
 
     The exit code is 1 if something fails.
 
@@ -71,11 +67,7 @@ def doctor(
         output.emit(json_answers.Checkup(views))
     else:
         output.text(lines, results, color.value)
-    return _exit_code("fail", results)
-
-
-def _exit_code(failure: str, checks: Iterable[Check | GpuCheck]) -> int:
-    return 1 if any(check.verdict == failure for check in checks) else 0
+    return int(any(check.verdict == "fail" for check in results))
 
 
 def _report(nodes: list[str], python: str, color: str, json: bool) -> int:
@@ -83,15 +75,20 @@ def _report(nodes: list[str], python: str, color: str, json: bool) -> int:
 
     import gpq
     from gpq.cli.doctor import gpu_checks
-    from gpq.views.checkup import gpu_lines
+    from gpq.cli.doctor.verdicts import Check
+    from gpq.views.checkup import GPU_VERDICTS, lines
 
     begin = time.monotonic()
-    checks = gpu_checks.report(list(dict.fromkeys(nodes)), python, output.Progress())
+    answers = gpu_checks.report(list(dict.fromkeys(nodes)), python, output.Progress())
+    rows = [(node, line) for node, answer in answers.items() for line in answer]
     if json:
-        views = [json_answers.GpuCheckView(**vars(check)) for check in checks]
+        views = [json_answers.GpuCheckView(node=node, **line._asdict()) for node, line in rows]
         output.emit(
             json_answers.GpuReport(gpq.__version__, round(time.monotonic() - begin, 1), views)
         )
     else:
-        output.text(gpu_lines, checks, color)
-    return _exit_code("FAIL", checks)
+        checks = [
+            Check(line.name, line.verdict, line.figure, line.fix, node) for node, line in rows
+        ]
+        output.text(partial(lines, verdicts=GPU_VERDICTS), checks, color)
+    return int(any(line.verdict == "FAIL" for _, line in rows))

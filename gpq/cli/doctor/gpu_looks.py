@@ -9,34 +9,44 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from gpq.cli.doctor.server_lines import Told
 from gpq.cli.doctor.verdicts import Check
 
 LIMIT = 60.0  # seconds. A driver without persistence mode is slow
 
 
 def gpus() -> Check:
-    """Asks in a child process, because a broken driver may never answer."""
+    look = reply("gpu_looks", LIMIT)
+    if "gpus" not in look:
+        fix = "try nvidia-smi and dmesg, and reboot if nothing else helps"
+        return Check("gpus", "fail", f"no look at the GPUs: {look['error']}", fix)
+    return verdict_of(look)
+
+
+def reply(module: str, limit: float, order: str = "") -> Told:
+    """What this module of gpq_agent.node.doctor prints, or {"error"}.
+
+    It runs in a child process, because a broken driver may never answer, and in /, so that no
+    file in the current folder counts as a module.
+    """
     environ = {
         **os.environ,
         "PYTHONPATH": os.pathsep.join(os.path.abspath(entry or ".") for entry in sys.path),
     }
-    command = [sys.executable, "-m", "gpq_agent.node.doctor.gpu_looks", "any"]
     try:
-        answer = subprocess.run(  # in /, so that no file in the current folder counts as a module
-            command, capture_output=True, text=True, timeout=LIMIT, env=environ, cwd="/",
+        process = subprocess.run(
+            [sys.executable, "-m", f"gpq_agent.node.doctor.{module}"], input=order,
+            capture_output=True, text=True, errors="replace", timeout=limit, env=environ, cwd="/",
             check=False,
         )  # fmt: skip
     except subprocess.TimeoutExpired:
-        finding = f"the NVIDIA driver did not answer within {LIMIT:.0f} s"
-        return Check(
-            "gpus", "fail", finding, "try nvidia-smi and dmesg, and reboot if nothing else helps"
-        )
-    try:
-        look: dict[str, Any] = json.loads(answer.stdout)
-    except ValueError:
-        finding = f"the check of the GPUs crashed: {answer.stderr.strip()[-200:]}"
-        return Check("gpus", "fail", finding, "nvidia-smi shows what the driver says")
-    return verdict_of(look)
+        return {"error": f"no answer within {limit:.0f} s"}
+    for line in process.stdout.splitlines():
+        if line.startswith("gpq:"):
+            answer: Told = json.loads(line[len("gpq:") :])
+            return answer
+    words = (process.stderr.strip().splitlines() or ["no output"])[-1]
+    return {"error": f"exit {process.returncode}: {words}"}
 
 
 def verdict_of(look: Mapping[str, Any]) -> Check:

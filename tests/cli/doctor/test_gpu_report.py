@@ -10,14 +10,16 @@ import sys
 from pathlib import Path
 
 import pytest
-from gpq_agent import wire
 
 from gpq.cli.doctor import gpu_checks
-from gpq.cli.doctor.gpu_checks import GpuCheck
-from gpq.views.checkup import gpu_lines
+from gpq.cli.doctor.verdicts import Check
+from gpq.views.checkup import GPU_VERDICTS, lines
 
 STUB = Path(__file__).resolve().parents[2] / "fakes" / "libnvml" / "nvml.c"
-NAMES = [name for part in wire.GPU_PARTS.values() for name in part.names]
+NAMES = [
+    "versions", "architectures", "persistence", "idle memory", "MIG", "compute mode", "recovery action", "ECC",
+    "remapped rows", "MPS", "graphics", "trial",
+]  # fmt: skip
 
 
 @pytest.fixture
@@ -64,24 +66,26 @@ def test_gpus_that_cuda_cannot_open_fail_and_the_report_continues(environ: dict[
     assert (done.returncode, done.stderr, list(checks)) == (1, "", NAMES)
     passed = {name for name, check in checks.items() if check["verdict"] == "PASS"}
     assert {"persistence", "ECC", "MIG"} <= passed
-    assert "2 devices" in checks["looks by NVML"]["figure"], "the time depends on the machine"
-    assert passed & set(wire.GPU_PARTS["training"].names) == set(), "nothing may train on the CPU instead"
-    assert "cannot use its GPU" in checks["matrix product"]["figure"]
-    assert checks["process seen"]["verdict"] == "FAIL"
+    assert "libcuda.so.1" in checks["trial"]["figure"]
+    assert checks["trial"]["fix"].startswith("install the driver's CUDA library")
+    assert (checks["trial"]["node"], checks["trial"]["section"]) == ("", "A")
 
 
-def test_lines_missing_from_a_part_fail_with_its_last_words() -> None:
-    row = {"name": "events", "verdict": "PASS", "figure": "1 ms", "seconds": 2.0}
-    made = gpu_checks.complete("kernels", [row], "exit 139: Segmentation fault")
-    assert [line.verdict for line in made] == ["FAIL", "FAIL", "PASS"]
-    assert made[0].figure == "exit 139: Segmentation fault"
+def test_a_report_that_does_not_come_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    python = tmp_path / "python"
+    python.write_text("#!/bin/sh\necho 'Segmentation fault' >&2; exit 139\n")
+    python.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(python))
+    [line] = gpu_checks.report([], str(python), lambda _: None)[""]
+    assert line[:3] == ("report", "FAIL", "exit 139: Segmentation fault")
+    assert line.fix.startswith("try nvidia-smi")
 
 
-def test_the_text_has_a_heading_for_each_section_and_totals() -> None:
+def test_the_text_has_the_server_the_fix_and_totals() -> None:
     checks = [
-        GpuCheck("gpu1", "A", "ECC", "PASS", "0 errors", 0.1), GpuCheck("gpu1", "B", "events", "FAIL", "-10%\x1b[31m", 1.0),
+        Check("ECC", "PASS", "0 errors", "", "gpu1"), Check("trial", "FAIL", "CUDA error\x1b[31m", "look at it", "gpu1"),
     ]  # fmt: skip
-    assert gpu_lines(checks, 80) == [
-        "gpu1 A: driver", "PASS  ECC     0 errors", "", "gpu1 B: one replica", "FAIL  events  -10%\\x1b[31m", "",
+    assert lines(checks, 80, verdicts=GPU_VERDICTS) == [
+        "PASS  gpu1 ECC    0 errors", "FAIL  gpu1 trial  CUDA error\\x1b[31m", "                  fix: look at it", "",
         "1 PASS, 1 FAIL, 0 SKIP",
     ]  # fmt: skip

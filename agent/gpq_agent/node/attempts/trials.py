@@ -2,15 +2,12 @@
 fails as well, for two jobs in a row, gpq quarantines the GPU. One test at a time, in its own
 process, because a faulty GPU may never answer."""
 
-import os
 import subprocess
-import sys
 import time
 from typing import Any, Callable, Dict, List, NamedTuple, Optional, Set
 
 from gpq_agent import wire
 from gpq_agent.node.devices import cuda_trial, gpu_locks
-from gpq_agent.node.host import procs
 from gpq_agent.node.host.errors import SpoolError
 
 IN_A_ROW = 2  # jobs
@@ -81,14 +78,8 @@ class Trials:
             lock = self._locks.take([suspicion.gpu], 0, 0)
         except SpoolError:  # the next job already has the GPU, and will report it
             return None
-        agent = os.getpid()
-        env = {**os.environ, "CUDA_VISIBLE_DEVICES": suspicion.gpu, wire.ENV_TRIAL: "1"}
         try:
-            process = subprocess.Popen(
-                [sys.executable, "-m", cuda_trial.__name__], env=env, cwd="/",
-                stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
-                preexec_fn=lambda: procs.die_with_parent(agent),
-            )  # fmt: skip
+            process = cuda_trial.begin(suspicion.gpu)
         except OSError:
             gpu_locks.release(lock)
             return None
@@ -103,7 +94,7 @@ class Trials:
         words = (
             "CUDA did not answer within {:.0f} s".format(LIMIT)
             if is_late
-            else _first_line(trial.process)
+            else _refusal(trial.process)
         )
         gpu_locks.release(trial.lock)
         self._locks.forget(trial.suspicion.gpu)
@@ -119,6 +110,9 @@ class Trials:
             )
 
 
-def _first_line(process: "subprocess.Popen[bytes]") -> str:
+def _refusal(process: "subprocess.Popen[bytes]") -> str:
+    """CUDA's words if it refused the GPU, "" otherwise."""
     output, _ = process.communicate()
+    if process.returncode != cuda_trial.REFUSED:
+        return ""
     return output.decode("utf-8", "replace").partition("\n")[0]

@@ -1,19 +1,25 @@
-"""Can CUDA use the GPU that this process sees? `python -m gpq_agent.node.devices.cuda_trial` prints
-why not, or nothing.
+"""Can CUDA use the GPU that this process sees? `python -m gpq_agent.node.devices.cuda_trial` ends
+with an exit code that says so, and prints why not.
 
 It uses the driver's own library, without torch. A job's torch may not match the driver, which is
 not the GPU's fault. The calls and codes are those of cuda.h.
 """
 
 import ctypes
+import os
+import subprocess
 import sys
 from typing import Any
+
+from gpq_agent import wire
+from gpq_agent.node.host import procs
 
 LIBRARY = "libcuda.so.1"
 BYTES = 1 << 20
 # out of memory, and in use by another process in an exclusive mode: they prove nothing about the
 # GPU
 PASSING = (2, 46)
+USABLE, REFUSED, BUSY, NO_LIBRARY = 0, 3, 4, 5  # exit codes
 
 
 class Refused(Exception):
@@ -46,17 +52,31 @@ def _call(cuda: Any, function: Any, *arguments: Any) -> None:
     raise Refused(code, words)
 
 
-def main() -> None:
+def begin(gpu: str) -> "subprocess.Popen[bytes]":
+    """Start the trial of this GPU in its own process, because a faulty GPU may never answer. Raises
+    OSError."""
+    parent = os.getpid()
+    return subprocess.Popen(
+        [sys.executable, "-m", __name__], cwd="/",
+        env={**os.environ, "CUDA_VISIBLE_DEVICES": gpu, wire.ENV_TRIAL: "1"},
+        stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
+        preexec_fn=lambda: procs.die_with_parent(parent),
+    )  # fmt: skip
+
+
+def main() -> int:
     try:
         cuda = ctypes.CDLL(LIBRARY)
-    except OSError:  # no job could use it either
-        return
+    except OSError as error:  # no job could use it either
+        sys.stdout.write("{}\n".format(error))
+        return NO_LIBRARY
     try:
         trial(cuda)
     except Refused as reason:
-        if reason.code not in PASSING:
-            sys.stdout.write("{}\n".format(reason))
+        sys.stdout.write("{}\n".format(reason))
+        return BUSY if reason.code in PASSING else REFUSED
+    return USABLE
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -8,6 +8,24 @@ from gpq_agent.wire import GpuLine
 Facts = Dict[str, Any]
 Judgement = Tuple[bool, str]
 IDLE_MIB = 256  # memory that an idle GPU may use in addition to the driver's own
+DRIVER_FIX = "nvidia-smi and sudo dmesg | grep -i nvrm say more"
+LIBRARY_FIX = (
+    "install the driver's CUDA library. In a container, set NVIDIA_DRIVER_CAPABILITIES to "
+    "compute,utility"
+)
+RESET = "reset it when it is free: sudo nvidia-smi --gpu-reset. If it comes back, it needs repair"
+FIXES = {
+    "versions": "install a newer driver, or a torch that was built for the CUDA of this one",
+    "architectures": "install a torch that was built for this GPU",
+    "persistence": "sudo nvidia-smi -pm 1, or enable nvidia-persistenced",
+    "idle memory": "sudo nvidia-smi shows who uses it. If nobody does, reset the GPU",
+    "MIG": "create a MIG device, or turn MIG off: sudo nvidia-smi -mig 0",
+    "compute mode": "sudo nvidia-smi -c 0",
+    "recovery action": "do what the driver asks for. gpq starts nothing there before",
+    "ECC": RESET,
+    "remapped rows": RESET,
+    "trial": "sudo dmesg | grep -i xid says more. A GPU that stays like this needs a reboot",
+}
 COMPUTE_MODES = {0: "default", 1: "exclusive thread", 2: "prohibited", 3: "exclusive process"}
 
 
@@ -23,8 +41,12 @@ def of_facts(facts: Facts, torch: Facts, mps: List[int]) -> List[GpuLine]:
         return [missing._replace(name=name) for name in ("versions", "architectures", *names)]
     return [
         versions(facts, torch), architectures(facts, torch),
-        *(over_gpus(name, facts["gpus"], judge) for name, judge in names.items()),
+        *(over_gpus(name, _numbered(facts), judge) for name, judge in names.items()),
     ]  # fmt: skip
+
+
+def _numbered(facts: Facts) -> List[Tuple[str, Facts]]:
+    return [(str(number), gpu) for number, gpu in enumerate(facts["gpus"])]
 
 
 def unasked(facts: Facts) -> Optional[GpuLine]:
@@ -32,7 +54,7 @@ def unasked(facts: Facts) -> Optional[GpuLine]:
     if "absent" in facts:
         return GpuLine("", "SKIP", facts["absent"])
     if "error" in facts:
-        return GpuLine("", "FAIL", facts["error"])
+        return GpuLine("", "FAIL", facts["error"], fix=DRIVER_FIX)
     return None if facts["gpus"] else GpuLine("", "SKIP", "the driver shows no GPU")
 
 
@@ -54,39 +76,38 @@ def value(gpu: Facts, name: str) -> Any:
     return fact["value"]
 
 
-def over_gpus(name: str, gpus: List[Facts], judge: Callable[[Facts], Judgement]) -> GpuLine:
-    """One line for all GPUs: FAIL if one fails, SKIP if none has an answer."""
+def over_gpus(
+    name: str, gpus: List[Tuple[str, Facts]], judge: Callable[[Any], Judgement]
+) -> GpuLine:
+    """One line for all GPUs, given with their numbers: FAIL if one fails, SKIP if none has an
+    answer."""
     texts: Dict[str, List[str]] = {}
     verdicts = set()
-    for number, gpu in enumerate(gpus):
+    fix = ""
+    for number, gpu in gpus:
         try:
             ok, text = judge(value({"gpu": gpu}, "gpu"))
             verdicts.add("PASS" if ok else "FAIL")
+            fix = fix if ok else FIXES[name]
         except Unsupported as reason:
             verdicts.add("SKIP")
             text = str(reason)
         except Faulty as error:
             verdicts.add("FAIL")
             text = str(error)
-        texts.setdefault(text, []).append(str(number))
+            fix = fix or DRIVER_FIX
+        texts.setdefault(text, []).append(number)
     figure = "; ".join(
         "GPU {}: {}".format(", ".join(numbers), text) for text, numbers in texts.items()
     )
-    return GpuLine(
-        name, next(verdict for verdict in ("FAIL", "PASS", "SKIP") if verdict in verdicts), figure
-    )
+    verdict = next(verdict for verdict in ("FAIL", "PASS", "SKIP") if verdict in verdicts)
+    return GpuLine(name, verdict, figure, fix=fix)
 
 
 def _persistence(gpu: Facts) -> Judgement:
     if value(gpu, "persistence"):
         return True, "on"
-    return (
-        False,
-        (
-            "off: every look initialises the driver again (sudo nvidia-smi -pm 1, or"
-            " nvidia-persistenced)"
-        ),
-    )
+    return False, "off: every look initialises the driver again"
 
 
 def _idle(gpu: Facts) -> Judgement:
@@ -156,7 +177,7 @@ def versions(facts: Facts, torch: Facts) -> GpuLine:
     one."""
     driver, cuda = facts["driver"], facts["cuda"]
     if "value" not in driver:
-        return GpuLine("versions", "FAIL", str(next(iter(driver.values()))))
+        return GpuLine("versions", "FAIL", str(next(iter(driver.values()))), fix=DRIVER_FIX)
     driver_cuda = (
         "{}.{}".format(cuda["value"] // 1000, cuda["value"] % 1000 // 10)
         if "value" in cuda
@@ -170,16 +191,18 @@ def versions(facts: Facts, torch: Facts) -> GpuLine:
     text += ", torch {} for CUDA {}, Python {}".format(
         torch["torch"], torch["cuda"] or "none", torch["python"]
     )
+    problem = ""
     if not torch["cuda"]:
-        return GpuLine("versions", "FAIL", text + ": torch was built for CPUs only")
-    ok = driver_cuda == "unknown" or int(torch["cuda"].split(".")[0]) <= int(
-        driver_cuda.split(".")[0]
-    )
-    return GpuLine(
-        "versions",
-        "PASS" if ok else "FAIL",
-        text + ("" if ok else ": the driver is too old for torch"),
-    )
+        problem = ": torch was built for CPUs only"
+    elif driver_cuda != "unknown" and _major(driver_cuda) < _major(torch["cuda"]):
+        problem = ": the driver is too old for torch"
+    if problem:
+        return GpuLine("versions", "FAIL", text + problem, fix=FIXES["versions"])
+    return GpuLine("versions", "PASS", text)
+
+
+def _major(version: str) -> int:
+    return int(version.split(".")[0])
 
 
 def architectures(facts: Facts, torch: Facts) -> GpuLine:
@@ -195,7 +218,7 @@ def architectures(facts: Facts, torch: Facts) -> GpuLine:
             name, " ".join(torch["architectures"])
         )
 
-    return over_gpus("architectures", facts["gpus"], judge)
+    return over_gpus("architectures", _numbered(facts), judge)
 
 
 def runs_on(architectures: List[str], major: int, minor: int) -> bool:

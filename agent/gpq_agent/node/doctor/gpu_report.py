@@ -1,33 +1,30 @@
-"""`gpq doctor --gpu` on the server itself: one part of the report after the other, each within its
-limit.
+"""`gpq doctor --gpu` on the server itself: what the driver and torch say, and a trial of each GPU
+that nobody uses. gpq holds their locks in the meantime.
 
-Standard library only. The interpreter of the user's scripts runs what needs torch
-(`gpq_agent.gpucheck`), on GPUs that nobody uses. gpq holds their locks in the meantime. `python -m
-gpq_agent.node.doctor.gpu_report` reads {"part", "python", "env"} from stdin and prints the lines.
+`python -m gpq_agent.node.doctor.gpu_report` reads {"python", "env"} from stdin and prints
+{"lines"}.
 """
 
+import contextlib
 import json
 import os
-import shutil
 import subprocess
 import sys
-import tempfile
 import time
-from typing import Any, Dict, Iterable, List, NamedTuple, Optional
+from typing import Any, Dict, List, Tuple
 
-import gpq_agent
-from gpq_agent import wire
-from gpq_agent.node.devices import gpu_locks
-from gpq_agent.node.doctor import errand_process, gpu_beside, gpu_facts, gpu_lines, gpu_looks
-from gpq_agent.node.host import procs
+from gpq_agent.node.devices import cuda_trial, gpu_locks
+from gpq_agent.node.devices.gpu_probe import LOST
+from gpq_agent.node.doctor import errand_process, gpu_facts, gpu_lines, gpu_looks
 from gpq_agent.node.host.errors import SpoolError
+from gpq_agent.wire import GpuLine
 
-FACTS_LIMIT = 20.0  # seconds
+FACTS_LIMIT = 20.0  # seconds, as all limits. Together they are below wire.GPU_LIMIT
 TORCH_LIMIT = 25.0
-MARGIN = 4.0  # seconds that a part ends before its limit, so that its lines still arrive
+LOOK_LIMIT = 12.0
+TRIAL_LIMIT = 45.0
 # share of a GPU's memory that may be in use without a visible process, because drivers keep some
 IN_USE = 0.05
-NO_TORCH = "No module named 'torch'"
 
 LOOK_AT_TORCH = """
 import json, platform
@@ -41,36 +38,18 @@ print("gpq:" + json.dumps({"python": platform.python_version(), "torch": str(tor
 """
 
 
-class Free(NamedTuple):
-    """GPUs that nobody uses, with their locks held. If there are none, `why`."""
-
-    uuids: List[str]
-    locks: List[int]
-    why: str = ""
-
-
-def lines(part: str, python: str, env: Dict[str, str]) -> List[wire.GpuLine]:
-    """One line for each check of the part, in order. `python`: interpreter of scripts. `env`:
-    variables of the jobs."""
-    answers = _driver(python, env) if part == "driver" else _on_free_gpus(part, python, env)
-    by_name = {line.name: line for line in answers}
-    silence = wire.GpuLine("", "FAIL", "the check gave no result")
-    return [by_name.get(name, silence._replace(name=name)) for name in wire.GPU_PARTS[part].names]
-
-
-def all_alike(part: str, verdict: str, figure: str) -> List[wire.GpuLine]:
-    """The same verdict for every check of a part."""
-    return [wire.GpuLine(name, verdict, figure) for name in wire.GPU_PARTS[part].names]
-
-
-def _driver(python: str, env: Dict[str, str]) -> List[wire.GpuLine]:
-    facts = errand_process.run(
-        [sys.executable, "-m", gpu_facts.__name__], gpu_looks.environment(), FACTS_LIMIT
-    )
+def lines(python: str, env: Dict[str, str]) -> List[GpuLine]:
+    """`python`: interpreter of scripts. `env`: variables of the jobs."""
+    facts = _reply(gpu_facts.__name__, FACTS_LIMIT)
     torch = errand_process.run(
         [python, "-c", LOOK_AT_TORCH], {**env, "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}, TORCH_LIMIT
     )
-    return [*gpu_lines.of_facts(facts, torch, mps_servers()), *gpu_looks.both()]
+    return [*gpu_lines.of_facts(facts, torch, mps_servers()), trial()]
+
+
+def _reply(module: str, limit: float) -> Dict[str, Any]:
+    """What this module prints, in its own process, because a faulty driver may never answer."""
+    return errand_process.run([sys.executable, "-m", module], dict(os.environ), limit)
 
 
 def mps_servers() -> List[int]:
@@ -86,122 +65,87 @@ def mps_servers() -> List[int]:
     return pids
 
 
-def free_gpus(look: gpu_looks.GpuReading) -> Free:
-    """Lock the GPUs that nobody uses, so that no gpq starts a job there in the meantime."""
-    if look.error and not look.devices:
-        return Free([], [], look.error)
-    obstacles: List[str] = []
-    free = Free([], [])
+def trial() -> GpuLine:
+    """CUDA writes to the memory of each GPU that nobody uses, of all at the same time."""
+    look = _reply(gpu_looks.__name__, LOOK_LIMIT)
+    if look.get("error"):
+        return GpuLine("trial", "FAIL", look["error"], fix=gpu_lines.DRIVER_FIX)
+    rows = [(str(number), {"value": (False, LOST)}) for number in look["lost"]]
+    if not look["gpus"] and not rows:
+        return GpuLine("trial", "SKIP", look["notice"] or "no NVIDIA GPU here")
+    begin = time.monotonic()
+    free, facts = free_gpus(look["gpus"])
+    try:
+        processes = {uuid: cuda_trial.begin(uuid) for uuid in free}
+        for uuid, process in processes.items():
+            facts[uuid] = _fact(process, max(begin + TRIAL_LIMIT - time.monotonic(), 0.1))
+    finally:
+        gpu_locks.close([lock for locks in free.values() for lock in locks])
+    rows += [(_number(gpu), facts[gpu["uuid"]]) for gpu in look["gpus"]]
+    line = gpu_lines.over_gpus("trial", rows, lambda judgement: judgement)
+    if any(process.returncode == cuda_trial.NO_LIBRARY for process in processes.values()):
+        line = line._replace(fix=gpu_lines.LIBRARY_FIX)
+    return line._replace(seconds=round(time.monotonic() - begin, 1))
+
+
+def _number(gpu: Dict[str, Any]) -> str:
+    return "{} ({})".format(gpu["number"], gpu["uuid"]) if gpu["parent"] else str(gpu["number"])
+
+
+def _fact(process: "subprocess.Popen[bytes]", limit: float) -> gpu_facts.Fact:
+    """The verdict on one GPU, as gpu_lines judges it."""
+    try:
+        output, _ = process.communicate(timeout=limit)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        with contextlib.suppress(subprocess.TimeoutExpired):  # a driver can keep it from ending
+            process.communicate(timeout=1.0)
+        return {"value": (False, "CUDA did not answer within {:.0f} s".format(TRIAL_LIMIT))}
+    if process.returncode == cuda_trial.USABLE:
+        return {"value": (True, "CUDA wrote to its memory")}
+    words = output.decode("utf-8", "replace").partition("\n")[0]
+    if process.returncode == cuda_trial.BUSY:
+        return {"unsupported": words}
+    return {"value": (False, words or "exit {}".format(process.returncode))}
+
+
+def free_gpus(
+    gpus: List[Dict[str, Any]],
+) -> Tuple[Dict[str, List[int]], Dict[str, gpu_facts.Fact]]:
+    """The GPUs that nobody uses, by UUID, with their locks, so that no gpq starts a job there in
+    the meantime. For each of the others, why not."""
+    free: Dict[str, List[int]] = {}
+    facts: Dict[str, gpu_facts.Fact] = {}
     guard = gpu_locks.Locks()
-    for gpu in look.devices:
-        if gpu.problem:
-            obstacles.append("{}: {}".format(gpu.uuid, gpu.problem))
-        elif gpu.processes:
-            obstacles.append("{}: pid {} uses it".format(gpu.uuid, gpu.processes[0][0]))
-        elif gpu.used_mib > IN_USE * gpu.memory_mib:
-            obstacles.append("{}: {} MiB are in use".format(gpu.uuid, gpu.used_mib))
+    for gpu in gpus:
+        uuid = gpu["uuid"]
+        if gpu["problem"]:
+            facts[uuid] = {"value": (False, gpu["problem"])}
+        elif gpu["processes"]:
+            facts[uuid] = {"unsupported": "pid {} uses it".format(gpu["processes"][0][0])}
+        elif gpu["used_mib"] > IN_USE * gpu["memory_mib"]:
+            facts[uuid] = {"unsupported": "{} MiB are in use".format(gpu["used_mib"])}
         else:
             try:
-                free.locks.extend(guard.take([gpu.uuid], 0, 0))
-                free.uuids.append(gpu.uuid)
+                free[uuid] = guard.take([uuid], 0, 0)
             except SpoolError as error:
-                obstacles.append(error.message)
-    reason = (
-        "no GPU is free ({})".format("; ".join(obstacles)) if obstacles else "no NVIDIA GPU here"
-    )
-    return free if free.uuids else free._replace(why=reason)
-
-
-def _on_free_gpus(part: str, python: str, env: Dict[str, str]) -> List[wire.GpuLine]:
-    free = free_gpus(gpu_looks.look("any"))
-    folder = ""
-    try:
-        if free.why:
-            return all_alike(part, "SKIP", free.why)
-        if wire.GPU_PARTS[part].section == "C" and len(free.uuids) < 2:
-            return all_alike(part, "SKIP", "needs two free GPUs, found one")
-        folder = library()
-        env = {
-            **env,
-            "PYTHONPATH": os.pathsep.join(filter(None, [folder, env.get("PYTHONPATH", "")])),
-        }
-        env.update({"CUDA_DEVICE_ORDER": "PCI_BUS_ID", wire.ENV_TRIAL: "1"})
-        if part != "holder":
-            return trained(part, python, env, free.uuids)
-        first_gpu_env = {**env, "CUDA_VISIBLE_DEVICES": free.uuids[0]}
-        answers = gpu_looks.holder([python, "-c", gpu_looks.HOLDER], first_gpu_env, free.uuids[0])
-        return _skipped_without_torch(
-            [*answers, gpu_beside.beside([python, "-c", gpu_beside.WORKER], first_gpu_env)]
-        )
-    finally:
-        gpu_locks.close(free.locks)
-        if folder:
-            shutil.rmtree(folder, ignore_errors=True)
-
-
-def library() -> str:
-    """A folder with gpq_agent alone, because anything next to it would hide the script's own
-    packages."""
-    folder = tempfile.mkdtemp(prefix="gpq-doctor-")
-    os.symlink(
-        os.path.dirname(os.path.abspath(gpq_agent.__file__)), os.path.join(folder, "gpq_agent")
-    )
-    return folder
-
-
-def trained(part: str, python: str, env: Dict[str, str], devices: List[str]) -> List[wire.GpuLine]:
-    """The lines of `gpq_agent.gpucheck`. Each check that it did not reach gets a FAIL with its last
-    words."""
-    parent = os.getpid()
-    begin = time.monotonic()
-    limit = wire.GPU_PARTS[part].limit - MARGIN
-    with tempfile.TemporaryFile() as output:
-        try:
-            process = subprocess.Popen(
-                [python, "-m", "gpq_agent.gpucheck", part, *devices], env=env, cwd="/",
-                stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.PIPE,
-                preexec_fn=lambda: procs.die_with_parent(parent),
-            )  # fmt: skip
-        except OSError as error:
-            return all_alike(part, "FAIL", "cannot run {}: {}".format(python, error.strerror))
-        try:
-            _, errors = process.communicate(timeout=limit)
-            words = (errors.decode("utf-8", "replace").strip().splitlines() or ["no output"])[-1]
-            ending = "exit {}: {}".format(process.returncode, words)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.communicate()
-            ending = "not finished within {:.0f} s of this part".format(time.monotonic() - begin)
-        output.seek(0)
-        answers = parsed(output.read().decode("utf-8", "replace").splitlines())
-    names = {line.name for line in answers}
-    unanswered = [line for line in all_alike(part, "FAIL", ending) if line.name not in names]
-    return _skipped_without_torch([*answers, *unanswered])
-
-
-def parsed(text: Iterable[str]) -> List[wire.GpuLine]:
-    """Lines that begin with "gpq:"."""
-    return [
-        wire.GpuLine(**json.loads(line[len("gpq:") :])) for line in text if line.startswith("gpq:")
-    ]
-
-
-def _skipped_without_torch(answers: List[wire.GpuLine]) -> List[wire.GpuLine]:
-    """A missing torch in an interpreter is not the GPU's fault."""
-    return [line._replace(verdict="SKIP") if NO_TORCH in line.figure else line for line in answers]
+                facts[uuid] = {"unsupported": error.message}
+    return free, facts
 
 
 def errand(place: errand_process.Place, fields: Dict[str, Any], pipe: int) -> None:
-    """The errand `gpu`, like those in checks.py: {"part", "python", "env"} -> {"lines"}."""
+    """The errand `gpu`, like those in checks.py: {"python", "env"} -> {"lines"}."""
     env = {**place.base, **fields.get("env", {})}
-    answers = lines(str(fields["part"]), str(fields["python"]), env)
-    errand_process.tell(pipe, {"lines": [line._asdict() for line in answers]})
+    errand_process.tell(pipe, {"lines": _rows(str(fields["python"]), env)})
 
 
-def main(text: Optional[str] = None) -> None:
-    order = json.loads(sys.stdin.read() if text is None else text)
-    for line in lines(order["part"], order["python"], order["env"]):
-        sys.stdout.write("gpq:" + json.dumps(line._asdict()) + "\n")
+def _rows(python: str, env: Dict[str, str]) -> List[Dict[str, Any]]:
+    return [line._asdict() for line in lines(python, env)]
+
+
+def main() -> None:
+    order = json.loads(sys.stdin.read())
+    sys.stdout.write("gpq:" + json.dumps({"lines": _rows(order["python"], order["env"])}) + "\n")
 
 
 if __name__ == "__main__":

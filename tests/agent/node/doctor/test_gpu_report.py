@@ -1,9 +1,9 @@
-"""The driver's part of `gpq doctor --gpu`: the real nvidia-ml-py on a compiled stub of NVML with a planted defect."""
+"""`gpq doctor --gpu` on a server: the real nvidia-ml-py, on compiled stubs of NVML and CUDA with a planted defect."""
 
 from __future__ import annotations
 
-import json
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -13,7 +13,7 @@ import pytest
 from gpq_agent import wire
 from gpq_agent.node.devices import gpu_locks
 from gpq_agent.node.devices.gpu_probe import RawGpu
-from gpq_agent.node.doctor import errand_process, gpu_beside, gpu_facts, gpu_lines, gpu_looks, gpu_report
+from gpq_agent.node.doctor import errand_process, gpu_facts, gpu_lines, gpu_report
 
 from tests.agent.node.harness import wait_until
 
@@ -44,7 +44,7 @@ def plant(library: Path, monkeypatch: pytest.MonkeyPatch) -> Plant:
 
 
 def facts() -> dict[str, object]:
-    return errand_process.run([sys.executable, "-m", gpu_facts.__name__], gpu_looks.environment(), 30.0)
+    return errand_process.run([sys.executable, "-m", gpu_facts.__name__], dict(os.environ), 30.0)
 
 
 def verdicts(mps: list[int] | None = None, torch: dict[str, object] | None = None) -> dict[str, wire.GpuLine]:
@@ -57,7 +57,7 @@ def test_two_healthy_gpus_pass(plant: Plant) -> None:
     assert {name: line.verdict for name, line in made.items()} == dict.fromkeys(made, "PASS")
     assert "driver 580.159 for CUDA 13.0" in made["versions"].figure
     assert made["idle memory"].figure == "GPU 0, 1: 601 MiB by v1, 1 MiB by v2, 600 MiB reserved"
-    assert set(made) | {"looks by NVML", "looks by nvidia-smi", "same answers"} == set(wire.GPU_PARTS["driver"].names)
+    assert {line.fix for line in made.values()} == {""}
 
 
 @pytest.mark.parametrize(
@@ -81,6 +81,7 @@ def test_a_planted_defect_is_a_fail(plant: Plant, name: str, defect: dict[str, i
     plant(**defect)
     line = verdicts()[name]
     assert (line.verdict, figure in line.figure) == ("FAIL", True), line
+    assert line.fix
 
 
 @pytest.mark.parametrize(("name", "variable"), [("graphics", "X_DRAWS"), ("MPS", "X_MPS")])
@@ -121,165 +122,94 @@ def test_which_kernels_run_on_which_gpu(architecture: str, able: bool) -> None:
     assert gpu_lines.runs_on([architecture], 8, 6) is able
 
 
-def smi_sees(monkeypatch: pytest.MonkeyPatch, path: Path, **differently: object) -> None:
-    """nvidia-smi reports the same two GPUs, but the first one differs."""
-    gpu = {"name": "Stub", "total_mib": 81920, "used_mib": 1, "processes": []}
-    path.write_text(json.dumps({"gpus": [{"uuid": FIRST, **gpu, **differently}, {"uuid": SECOND, **gpu}]}))
-    monkeypatch.setenv("FAKE_NVML_STATE", str(path))
-    monkeypatch.setenv("PATH", f"{FAKES / 'smi'}{os.pathsep}{os.environ['PATH']}")
-    monkeypatch.setattr(gpu_looks, "LOOKS", 2)
-    monkeypatch.setattr(gpu_looks, "SLOW", 60.0)  # seconds, while other tests run
+@pytest.fixture
+def trial(plant: Plant, library: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., wire.GpuLine]:
+    """trial(214, X_CUDA_GPU=SECOND): what the line says if CUDA answers with this code."""
+    source = FAKES / "libcuda" / "cuda.c"
+    subprocess.run(["cc", "-shared", "-fPIC", "-o", str(tmp_path / "libcuda.so.1"), str(source)], check=True)
+    monkeypatch.setattr(gpu_locks, "FOLDERS", (str(tmp_path),))
+
+    def tried(code: int = 0, **what: object) -> wire.GpuLine:
+        (tmp_path / "refusal").write_text(str(code))
+        plant(LD_LIBRARY_PATH=f"{library}:{tmp_path}", X_CUDA=tmp_path / "refusal", **what)
+        return gpu_report.trial()
+
+    return tried
 
 
-def looks() -> dict[str, wire.GpuLine]:
-    return {line.name: line for line in gpu_looks.both()}
+Trial = Callable[..., wire.GpuLine]
 
 
-def test_both_ways_to_look_see_the_same(plant: Plant, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    smi_sees(monkeypatch, tmp_path / "smi.json")
-    made = looks()
-    assert {line.verdict for line in made.values()} == {"PASS"}, made
-    assert made["looks by NVML"].figure.startswith("2 looks, median")
+def test_cuda_tries_each_gpu(trial: Trial) -> None:
+    line = trial()
+    assert line[:3] == ("trial", "PASS", "GPU 0, 1: CUDA wrote to its memory")
+    line = trial(214, X_CUDA_GPU=SECOND)
+    refusal = "CUDA error 214: uncorrectable ECC error encountered"
+    assert line[:3] == ("trial", "FAIL", f"GPU 0: CUDA wrote to its memory; GPU 1: {refusal}")
+    assert "xid" in line.fix
+
+
+def test_a_gpu_that_is_in_use_proves_nothing(trial: Trial, tmp_path: Path) -> None:
+    assert trial(46).verdict == "SKIP", "another process has it, in an exclusive mode"
+    (tmp_path / "pids").write_text(f"{os.getpid()} 64\n")
+    line = trial(X_PIDS=tmp_path / "pids")
+    assert (line.verdict, line.figure) == ("PASS", f"GPU 0: pid {os.getpid()} uses it; GPU 1: CUDA wrote to its memory")
+
+
+def test_a_cuda_that_hangs_is_a_fail(trial: Trial, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gpu_report, "TRIAL_LIMIT", 5.0)
+    line = trial(-60, X_CUDA_GPU=FIRST)
+    assert (line.verdict, line.figure.partition(";")[0]) == ("FAIL", "GPU 0: CUDA did not answer within 5 s")
+
+
+@pytest.mark.skipif(shutil.which("nvidia-smi") is not None, reason="this machine has a library of CUDA")
+def test_a_missing_library_of_cuda_is_a_fail(plant: Plant, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gpu_locks, "FOLDERS", (str(tmp_path),))
+    line = gpu_report.trial()
+    assert (line.verdict, "GPU 0, 1: libcuda.so.1" in line.figure, line.fix) == ("FAIL", True, gpu_lines.LIBRARY_FIX)
+
+
+def test_a_lost_gpu_is_a_fail_and_the_other_is_tried(trial: Trial) -> None:
+    line = trial(X_HANDLE=15)
+    assert line.verdict == "FAIL"
+    assert (
+        line.figure
+        == "GPU 1: the GPU is lost (it fell off the bus): reboot this server; GPU 0: CUDA wrote to its memory"
+    )
 
 
 @pytest.mark.parametrize(
-    ("differently", "figure"),
-    [
-        ({"name": "Other"}, f"name of {FIRST}: Stub by NVML, Other by nvidia-smi"),
-        ({"total_mib": 40000}, f"memory of {FIRST}"),
-        ({"uuid": "GPU-x"}, "only nvidia-smi shows GPU-x"),
-        ({"processes": [{"pid": 7, "mib": 5}]}, f"processes of {FIRST}: [] by NVML, [7] by nvidia-smi"),
-    ],
+    ("defect", "verdict", "figure"),
+    [({"X_COUNT": 0}, "SKIP", "no NVIDIA GPU here"), ({"X_RUN": 999}, "FAIL", "NVML: Unknown Error")],
 )
-def test_answers_that_differ_are_a_fail(
-    plant: Plant, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, differently: dict[str, object], figure: str
-) -> None:
-    smi_sees(monkeypatch, tmp_path / "smi.json", **differently)
-    line = looks()["same answers"]
-    assert (line.verdict, figure in line.figure) == ("FAIL", True), line
+def test_without_a_gpu_there_is_no_trial(plant: Plant, defect: dict[str, int], verdict: str, figure: str) -> None:
+    plant(**defect)
+    line = gpu_report.trial()
+    assert (line.verdict, figure in line.figure) == (verdict, True), line
 
 
-def test_a_slow_driver_and_a_failing_one_are_fails(plant: Plant, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gpu_looks, "LOOKS", 2)
-    monkeypatch.setattr(gpu_looks, "SLOW", 0.5)
-    plant(X_SLEEP=600)
-    assert looks()["looks by NVML"].verdict == "FAIL"
-    plant(X_SLEEP=0, X_RUN=999)
-    line = looks()["looks by NVML"]
-    assert (line.verdict, line.figure) == ("FAIL", "look 1: NVML: Unknown Error; NVML: Unknown Error")
-    monkeypatch.setattr(gpu_looks, "LOOK_LIMIT", 1.0)
-    plant(X_SLEEP=30000, X_RUN=0)
-    assert looks()["looks by NVML"].figure == "look 1: no answer within 1 s"
+def test_gpus_that_somebody_uses_are_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gpu_locks, "FOLDERS", (str(tmp_path),))
+
+    def seen(used: int = 600, *pids: int, problem: str = "") -> list[dict[str, object]]:
+        gpu = RawGpu(FIRST, 0, "Stub", 81920, used, 0, [(pid, 5) for pid in pids], problem)
+        return [gpu._asdict()]
+
+    free, facts = gpu_report.free_gpus(seen())
+    assert (list(free), facts) == ([FIRST], {})
+    _, facts = gpu_report.free_gpus(seen())
+    assert "held by" in facts[FIRST]["unsupported"], "two reports do not share one"
+    gpu_locks.close(free[FIRST])
+    assert gpu_report.free_gpus(seen(600, 77)) == ({}, {FIRST: {"unsupported": "pid 77 uses it"}})
+    assert gpu_report.free_gpus(seen(20000)) == ({}, {FIRST: {"unsupported": "20000 MiB are in use"}})
+    assert gpu_report.free_gpus(seen(problem="lost")) == ({}, {FIRST: {"value": (False, "lost")}})
 
 
-HOLDER = """
-import os, sys, time
-with open(os.environ["X_PIDS"], "w") as stream:
-    stream.write("{} {}".format(os.getpid() + int(sys.argv[1]), sys.argv[2]))
-print("holding", flush=True)
-time.sleep(60)
-"""
-
-
-def held(pids: Path, off: int, mib: int) -> list[wire.GpuLine]:
-    command = [sys.executable, "-c", HOLDER, str(off), str(mib)]
-    return gpu_looks.holder(command, {**os.environ, "X_PIDS": str(pids)}, FIRST)
-
-
-def test_a_process_is_named_and_gone_when_it_is(plant: Plant, tmp_path: Path) -> None:
-    plant(X_PIDS=tmp_path / "pids")
-    seen, gone = held(tmp_path / "pids", 0, 2500)
-    assert (seen.verdict, gone.verdict) == ("PASS", "PASS"), (seen, gone)
-    assert "with 2500 MiB in look 1" in seen.figure
-
-
-def test_a_process_that_is_unseen_too_small_or_still_there_is_a_fail(
-    plant: Plant, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(gpu_looks, "GONE_WITHIN", 1.0)
-    plant(X_PIDS=tmp_path / "pids", X_GHOSTS=1)
-    assert held(tmp_path / "pids", 1, 2500)[0].verdict == "FAIL"
-    assert held(tmp_path / "pids", 0, 100)[0].verdict == "FAIL"
-    seen, gone = held(tmp_path / "pids", 0, 2500)
-    assert (seen.verdict, gone.verdict) == ("PASS", "FAIL")
-    [seen, gone] = gpu_looks.holder([sys.executable, "-c", "raise MemoryError('planted')"], dict(os.environ), FIRST)
-    assert (seen.verdict, seen.figure) == ("FAIL", "the test process did not get its memory: MemoryError: planted")
-    assert gone.verdict == "SKIP"
-
-
-WORKER = """
-import os, time
-print("working", flush=True)
-while True:
-    begin = time.monotonic()
-    time.sleep(0.02)
-    slow = os.path.exists("looking")
-    print(begin, time.monotonic(), 95.0 if slow else 100.0, flush=True)
-"""
-
-
-@pytest.mark.parametrize(("cost", "verdict"), [(False, "PASS"), (True, "FAIL")])
-def test_what_looks_cost_a_program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cost: bool, verdict: str) -> None:
-    monkeypatch.setattr(gpu_beside, "PHASE", 0.5)
-    marker = tmp_path / "looking"
-
-    def looked(_: str) -> gpu_looks.GpuReading:
-        if cost:
-            marker.touch()
-        return gpu_looks.GpuReading(0.0)
-
-    plain = gpu_beside._phase
-
-    def phase(seen_by: Callable[[str], gpu_looks.GpuReading] | None) -> tuple[float, float]:
-        marker.unlink(missing_ok=True)
-        return plain(seen_by)
-
-    monkeypatch.setattr(gpu_beside, "_phase", phase)
-    program = WORKER.replace('"looking"', repr(str(marker)))
-    line = gpu_beside.beside([sys.executable, "-c", program], dict(os.environ), looked)
-    assert (line.verdict, "100.0 products per second" in line.figure) == (verdict, True), line
-    silent = gpu_beside.beside([sys.executable, "-c", "print('working')"], dict(os.environ), looked)
-    assert (silent.verdict, silent.figure) == ("FAIL", "the test program reported no progress")
-    broken = gpu_beside.beside([sys.executable, "-c", "raise MemoryError('planted')"], dict(os.environ), looked)
-    assert broken.figure == "the test program did not start: MemoryError: planted"
-
-
-def test_gpus_that_somebody_uses_are_left_alone(tmp_path: Path) -> None:
-    def seen(uuid: str, used: int = 600, *pids: int, problem: str = "") -> gpu_looks.GpuReading:
-        return gpu_looks.GpuReading(0.1, [RawGpu(uuid, 0, "Stub", 81920, used, 0, [(pid, 5) for pid in pids], problem)])
-
-    own = f"GPU-{os.getpid():08d}-0000-0000-0000-000000000000"
-    free = gpu_report.free_gpus(seen(own))
-    assert (free.uuids, free.why) == ([own], "")
-    assert "held by" in gpu_report.free_gpus(seen(own)).why, "two reports do not share one"
-    gpu_locks.close(free.locks)
-    for look, why in (
-        (seen(own, 600, 77), "pid 77 uses it"),
-        (seen(own, 20000), "20000 MiB are in use"),
-        (seen(own, problem="lost"), "lost"),
-        (gpu_looks.GpuReading(0.1), "no NVIDIA GPU here"),
-        (gpu_looks.GpuReading(0.1, error="no answer"), "no answer"),
-    ):
-        assert why in gpu_report.free_gpus(look).why
-
-
-def test_an_interpreter_that_ends_early_loses_only_its_checks(tmp_path: Path) -> None:
-    python = tmp_path / "python"
-    python.write_text(
-        '#!/bin/sh\necho \'gpq:{"name": "events", "verdict": "PASS", "figure": "1", "seconds": 1}\'\n'
-        "echo 'Segmentation fault' >&2; exit 139\n"
-    )
-    python.chmod(0o755)
-    made = {line.name: line for line in gpu_report.trained("kernels", str(python), {}, ["cpu"])}
-    assert made["events"].verdict == "PASS"
-    assert (made["wrong names"].verdict, made["wrong names"].figure) == ("FAIL", "exit 139: Segmentation fault")
-    [line, *_] = gpu_report.trained("kernels", str(tmp_path / "none"), {}, ["cpu"])
-    assert (line.verdict, "cannot run" in line.figure) == ("FAIL", True)
-
-
-def test_a_missing_torch_is_not_a_fault_of_the_gpu(tmp_path: Path) -> None:
+def test_a_missing_torch_is_not_a_fault_of_the_gpu(plant: Plant, tmp_path: Path) -> None:
     python = tmp_path / "python"
     python.write_text(f'#!/bin/sh\nexec {sys.executable} -S "$@"\n')
     python.chmod(0o755)
-    made = gpu_report.trained("replicas", str(python), {"PYTHONPATH": gpu_report.library()}, ["cpu"])
-    assert {(line.verdict, "No module named 'torch'" in line.figure) for line in made} == {("SKIP", True)}
+    plant(X_COUNT=2)
+    made = {line.name: line for line in gpu_report.lines(str(python), dict(os.environ))}
+    assert (made["versions"].verdict, made["ECC"].verdict) == ("SKIP", "PASS")
+    assert "No module named 'torch'" in made["versions"].figure

@@ -3,11 +3,11 @@ of the guide."""
 
 import contextlib
 import os
-from typing import Any, Callable, Dict, List, NamedTuple, Optional
-
-import torch
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import gpq_agent.train as gpq
+import torch
 
 from .processes import CPU, device_environ
 
@@ -21,9 +21,7 @@ class Examples(torch.utils.data.Dataset[Any]):
     def __init__(self, size: int = EXAMPLES) -> None:
         generator = torch.Generator().manual_seed(5)
         self.x = torch.randn(size, FEATURES, generator=generator)
-        self.y = self.x[:, :4].prod(dim=1, keepdim=True).tanh() + 0.1 * torch.randn(
-            size, 1, generator=generator
-        )
+        self.y = self.x[:, :4].prod(dim=1, keepdim=True).tanh() + 0.1 * torch.randn(size, 1, generator=generator)
         self.weight = torch.randint(1, 20, (size,), generator=generator).float()
 
     def __len__(self) -> int:
@@ -71,7 +69,7 @@ def loss_of(model: Any, x: Any, y: Any, weight: Any, weighed: bool) -> Any:
 def optimizer_of(plan: Plan, model: torch.nn.Module, device: torch.device) -> Any:
     if plan.optimizer == "sgd":
         return torch.optim.SGD(model.parameters(), lr=plan.rate, momentum=0.9)
-    fused: Dict[str, Any] = {"fused": True} if device.type == "cuda" else {}
+    fused: dict[str, Any] = {"fused": True} if device.type == "cuda" else {}
     return torch.optim.AdamW(model.parameters(), lr=plan.rate, **fused)
 
 
@@ -82,7 +80,7 @@ def scaler_of(device: torch.device) -> Any:
 class Pass(NamedTuple):
     """One micro-batch."""
 
-    indices: List[int]
+    indices: list[int]
     sampled: bool
     loss: Any
 
@@ -91,7 +89,7 @@ class Enough(Exception):
     """The requested number of steps is done."""
 
 
-def ignore(_: List[Pass]) -> None:
+def ignore(_: list[Pass]) -> None:
     """Do nothing."""
 
 
@@ -99,7 +97,7 @@ class Training:
     """A gpq job in this process. gpq reads the loop around it, which is the loop of the guide. That
     loop calls what a check does after a step."""
 
-    def __init__(self, plan: Plan, folder: Optional[str] = None) -> None:
+    def __init__(self, plan: Plan, folder: str | None = None) -> None:
         torch.set_num_threads(1)
         torch.backends.cuda.matmul.allow_tf32 = False
         self.plan = plan
@@ -116,19 +114,13 @@ class Training:
         self.scaler = scaler_of(self.device) if plan.amp else None
         self.job.prepare(self.model, self.optimizer, scaler=self.scaler)
         half = torch.float16 if self.device.type == "cuda" else torch.bfloat16
-        self._cast = (
-            (lambda: torch.autocast(self.device.type, dtype=half))
-            if plan.amp
-            else contextlib.nullcontext
-        )
+        self._cast = (lambda: torch.autocast(self.device.type, dtype=half)) if plan.amp else contextlib.nullcontext
 
-        self._passes: List[Pass] = []
+        self._passes: list[Pass] = []
         self._left = 0
-        self._after: Callable[[List[Pass]], None] = ignore
+        self._after: Callable[[list[Pass]], None] = ignore
 
-    def run(
-        self, count: int = 0, after: Callable[[List[Pass]], None] = ignore, epochs: int = 1000
-    ) -> None:
+    def run(self, count: int = 0, after: Callable[[list[Pass]], None] = ignore, epochs: int = 1000) -> None:
         """Run this many steps, or all epochs. Call `after` after each step, with its passes."""
         self._left, self._after = count, after
         with contextlib.suppress(Enough):
@@ -139,7 +131,7 @@ class Training:
             for indices, *batch in self.loader:
                 self._one(indices, batch)
 
-    def _one(self, indices: Any, batch: List[Any]) -> None:
+    def _one(self, indices: Any, batch: list[Any]) -> None:
         x, y, weight = [part.to(self.device, non_blocking=True) for part in batch]
         loop = self.job._engine.loop
         assert loop is not None
@@ -158,9 +150,7 @@ class Training:
                 torch.nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
             self.optimizer.step()
         self.optimizer.zero_grad()
-        self._passes.append(
-            Pass(indices.tolist(), step is not None and step.sampled, loss.detach())
-        )
+        self._passes.append(Pass(indices.tolist(), step is not None and step.sampled, loss.detach()))
         if micro is not None and micro.last:
             passes, self._passes = self._passes, []
             self._after(passes)

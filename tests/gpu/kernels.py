@@ -3,11 +3,10 @@ times between events."""
 
 import os
 import time
-from typing import Any, List
-
-import torch
+from typing import Any
 
 import gpq_agent.train as gpq
+import torch
 from gpq_agent.train.telemetry.timing import StepClock
 
 from .processes import CPU, CheckFailed, Child, device_environ
@@ -27,16 +26,10 @@ def product(_: Any, device: str) -> str:
     name = "CPU"
     if device != CPU:
         properties = torch.cuda.get_device_properties(job.device)
-        name = "{}, compute capability {}.{}".format(
-            properties.name, properties.major, properties.minor
-        )
+        name = f"{properties.name}, compute capability {properties.major}.{properties.minor}"
         uuid = str(getattr(properties, "uuid", ""))
-        if (
-            len(uuid) == len(NO_GPU) - len("GPU-")
-            and device.startswith("GPU-")
-            and uuid not in device
-        ):
-            raise CheckFailed("CUDA opened {} instead".format(uuid))
+        if len(uuid) == len(NO_GPU) - len("GPU-") and device.startswith("GPU-") and uuid not in device:
+            raise CheckFailed(f"CUDA opened {uuid} instead")
     torch.backends.cuda.matmul.allow_tf32 = False
     generator = torch.Generator().manual_seed(1)
     first, second = (torch.randn(SIZE, SIZE, generator=generator) for _ in range(2))
@@ -46,23 +39,26 @@ def product(_: Any, device: str) -> str:
     exact = first.double() @ second.double()
     error = float((answer - exact).norm() / exact.norm())
     if not error < TOLERANCE:
-        raise CheckFailed("{}: a matrix product has an error of {:.1e}".format(name, error))
-    return "{}: error {:.0e}, first product {:.2f} s".format(name, error, seconds)
+        raise CheckFailed(f"{name}: a matrix product has an error of {error:.1e}")
+    return f"{name}: error {error:.0e}, first product {seconds:.2f} s"
 
 
-def products(tell: Any, devices: List[str]) -> str:
+def products(tell: Any, devices: list[str]) -> str:
     """Use one process per device, as jobs do."""
     children = {device: Child(product, device) for device in devices}
-    figures, failed = [], False
-    for device, child in children.items():
-        try:
-            figures.append("{} {}".format(short(device), child.next(OPEN)))
-        except CheckFailed as error:
-            failed = True
-            figures.append("{} {}".format(short(device), error))
-    if failed:
-        raise CheckFailed("; ".join(figures))
-    return "; ".join(figures)
+    answers = [_answer(device, child) for device, child in children.items()]
+    figure = "; ".join(text for _, text in answers)
+    if not all(passed for passed, _ in answers):
+        raise CheckFailed(figure)
+    return figure
+
+
+def _answer(device: str, child: Child) -> tuple[bool, str]:
+    """Whether it passed, and the device with its figure."""
+    try:
+        return True, f"{short(device)} {child.next(OPEN)}"
+    except CheckFailed as error:
+        return False, f"{short(device)} {error}"
 
 
 def _refused(_: Any, names: str, replicas: int) -> str:
@@ -77,23 +73,21 @@ def _refused(_: Any, names: str, replicas: int) -> str:
         job = gpq.init()
     except gpq.GpqTrainError as refusal:
         return refusal.message
-    raise CheckFailed("expected a refusal, but the job runs on {}".format(job.device))
+    raise CheckFailed(f"expected a refusal, but the job runs on {job.device}")
 
 
-def wrong_names(tell: Any, devices: List[str]) -> str:
+def wrong_names(tell: Any, devices: list[str]) -> str:
     """Try the name of a GPU that does not exist, alone and after the name of one that does. CUDA
     leaves out such names silently."""
     wrong_child = Child(_refused, NO_GPU, 1)
-    mixed_child = (
-        Child(_refused, "{},{}".format(devices[0], NO_GPU), 2) if devices[0] != CPU else None
-    )
+    mixed_child = Child(_refused, f"{devices[0]},{NO_GPU}", 2) if devices[0] != CPU else None
     words = [wrong_child.next(OPEN)]
     if mixed_child is not None:
         words.append(mixed_child.next(OPEN))
     return "refused: {}".format("; ".join(words))
 
 
-def events(tell: Any, devices: List[str]) -> str:
+def events(tell: Any, devices: list[str]) -> str:
     """Compare gpq's clock of steps with the wall clock, over matrix products that take a third of a
     second or more."""
     enter(devices[0])
@@ -102,7 +96,7 @@ def events(tell: Any, devices: List[str]) -> str:
     size = 4096 if job.device.type == "cuda" else 256
     matrix = torch.randn(size, size, device=job.device)
 
-    def timed(times: int) -> List[float]:
+    def timed(times: int) -> list[float]:
         _wait(job.device)
         begin, first = time.perf_counter(), clock.mark()
         for _ in range(times):
@@ -117,9 +111,7 @@ def events(tell: Any, devices: List[str]) -> str:
         times *= 2
     rows = [timed(times) for _ in range(3)]
     wall_seconds, marks = min(rows, key=lambda row: abs(row[1] / row[0] - 1.0))
-    figure = "{:.1f} ms by events, {:.1f} ms by the wall clock ({:+.1%})".format(
-        1e3 * marks, 1e3 * wall_seconds, marks / wall_seconds - 1.0
-    )
+    figure = f"{1e3 * marks:.1f} ms by events, {1e3 * wall_seconds:.1f} ms by the wall clock ({marks / wall_seconds - 1.0:+.1%})"
     if abs(marks / wall_seconds - 1.0) > CLOCKS:
         raise CheckFailed(figure)
     return figure

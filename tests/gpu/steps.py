@@ -4,7 +4,9 @@ import collections
 import contextlib
 import traceback
 import warnings
-from typing import Any, Counter, Dict, Iterator, List, Tuple
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
 
 import torch
 
@@ -27,21 +29,17 @@ NOISE_STEPS = 100
 
 
 @contextlib.contextmanager
-def recorded(device: torch.device) -> Iterator[List[List[str]]]:
+def recorded(device: torch.device) -> Iterator[list[list[str]]]:
     """For each operation that made the host wait for the device: gpq's functions on the stack, the
     outermost first, and last the innermost function of all.
 
     Uses warnings, not errors, so that a step continues and every wait is seen.
     """
-    stacks: List[List[str]] = []
+    stacks: list[list[str]] = []
 
     def show(message: Any, *_: Any, **__: Any) -> None:
         if SYNCHRONISING in str(message):
-            frames = [
-                frame
-                for frame in traceback.extract_stack()[:-1]
-                if not frame.filename.endswith("/warnings.py")
-            ]
+            frames = [frame for frame in traceback.extract_stack()[:-1] if not frame.filename.endswith("/warnings.py")]
             own_frames = [frame.name for frame in frames if "gpq_agent/train/" in frame.filename]
             stacks.append([*own_frames, frames[-1].name])
 
@@ -60,10 +58,10 @@ def _debug(device: torch.device, mode: str) -> None:
         torch.cuda.set_sync_debug_mode(mode)
 
 
-def sorted_out(stacks: List[List[str]]) -> "Tuple[Counter[str], Counter[str]]":
+def sorted_out(stacks: list[list[str]]) -> "tuple[Counter[str], Counter[str]]":
     """(counts of waits by design, counts of other waits by function)."""
-    designed_syncs: "Counter[str]" = collections.Counter()
-    hidden_syncs: "Counter[str]" = collections.Counter()
+    designed_syncs: Counter[str] = collections.Counter()
+    hidden_syncs: Counter[str] = collections.Counter()
     for stack in stacks:
         reason = next((BY_DESIGN[name] for name in stack if name in BY_DESIGN), "")
         if reason:
@@ -74,34 +72,33 @@ def sorted_out(stacks: List[List[str]]) -> "Tuple[Counter[str], Counter[str]]":
 
 
 def _listed(counts: "Counter[str]") -> str:
-    return (
-        ", ".join("{} {}".format(name, number) for name, number in counts.most_common(4)) or "none"
-    )
+    return ", ".join(f"{name} {number}" for name, number in counts.most_common(4)) or "none"
 
 
-def syncs(tell: Any, devices: List[str], plan: Plan) -> str:
+def syncs(tell: Any, devices: list[str], plan: Plan) -> str:
     """Run fifty steps. The host may wait for the device only where gpq measures by design."""
     enter(devices[0])
     training = Training(plan)
     if training.device.type == "cuda":
         _see_one(training.device)
-    stack_counts: List[int] = []  # how many stacks there were after each step
-    sampled: List[bool] = []
+    stack_counts: list[int] = []  # how many stacks there were after each step
+    sampled: list[bool] = []
     with recorded(training.device) as stacks:
 
-        def count(step: List[Pass]) -> None:
+        def count(step: list[Pass]) -> None:
             stack_counts.append(len(stacks))
             sampled.append(step[0].sampled)
 
         training.run(WARM_UP + STEPS, count)
     designed_syncs, hidden_syncs = sorted_out(stacks[stack_counts[WARM_UP - 1] :])
-    figure = "{} steps ({} sampled), waits by design: {}, in the first {} steps: {}".format(
-        STEPS, sum(sampled[WARM_UP:]), _listed(designed_syncs), WARM_UP, stack_counts[WARM_UP - 1]
+    figure = (
+        f"{STEPS} steps ({sum(sampled[WARM_UP:])} sampled), waits by design: {_listed(designed_syncs)},"
+        f" in the first {WARM_UP} steps: {stack_counts[WARM_UP - 1]}"
     )
     if hidden_syncs:
-        raise CheckFailed("the host waits in {} ({})".format(_listed(hidden_syncs), figure))
+        raise CheckFailed(f"the host waits in {_listed(hidden_syncs)} ({figure})")
     if training.device.type == CPU:
-        raise CheckSkipped("needs CUDA (on the CPU: {})".format(figure))
+        raise CheckSkipped(f"needs CUDA (on the CPU: {figure})")
     return figure
 
 
@@ -114,15 +111,15 @@ def _see_one(device: torch.device) -> None:
         raise CheckFailed("torch does not report a wait that was planted, so it may miss others")
 
 
-def sgd_syncs(tell: Any, devices: List[str]) -> str:
+def sgd_syncs(tell: Any, devices: list[str]) -> str:
     return syncs(tell, devices, Plan())
 
 
-def adamw_syncs(tell: Any, devices: List[str]) -> str:
+def adamw_syncs(tell: Any, devices: list[str]) -> str:
     return syncs(tell, devices, Plan(optimizer="adamw", clip=True))
 
 
-def scaler_syncs(tell: Any, devices: List[str]) -> str:
+def scaler_syncs(tell: Any, devices: list[str]) -> str:
     return syncs(tell, devices, Plan(optimizer="adamw", amp=True))
 
 
@@ -130,8 +127,8 @@ class Recorded:
     """Records gradients and weights as the optimizer's own step sees them."""
 
     def __init__(self, optimizer: Any) -> None:
-        self.rows: List[
-            Tuple[Any, Any]
+        self.rows: list[
+            tuple[Any, Any]
         ] = []  # flat, because gpq takes a list of tensors like the weights for a copy of the model
         self._parameters = [item for group in optimizer.param_groups for item in group["params"]]
         optimizer.register_step_pre_hook(self._keep)
@@ -142,7 +139,7 @@ class Recorded:
         self.rows.append((gradients.cpu().double(), weights.cpu().double()))
 
 
-def difference(training: Training, indices: List[int], row: Tuple[Any, Any]) -> float:
+def difference(training: Training, indices: list[int], row: tuple[Any, Any]) -> float:
     """Relative difference, in double precision, between the recorded gradient and that of plain
     PyTorch for these examples and weights."""
     gradients, weights = row
@@ -155,25 +152,25 @@ def difference(training: Training, indices: List[int], row: Tuple[Any, Any]) -> 
     return float((gradients - exact).norm() / exact.norm())
 
 
-def _sizes(part: torch.nn.Module) -> Tuple[int, ...]:
+def _sizes(part: torch.nn.Module) -> tuple[int, ...]:
     return (part.in_features, part.out_features) if isinstance(part, torch.nn.Linear) else ()
 
 
-def _gradients(_: Any, device: str, weighed: bool, most: int) -> Dict[str, Any]:
+def _gradients(_: Any, device: str, weighed: bool, most: int) -> dict[str, Any]:
     enter(device)
     training = Training(Plan(batch=50, most=most, weighed=weighed))
     recorded_gradients = Recorded(training.optimizer)
-    steps: List[List[Pass]] = []
+    steps: list[list[Pass]] = []
     training.run(15, steps.append)
     pieces = max(len(step) for step in steps)
     worst = max(
         difference(training, [index for part in step for index in part.indices], row)
-        for step, row in zip(steps, recorded_gradients.rows)
+        for step, row in zip(steps, recorded_gradients.rows, strict=False)
     )
     return {"worst": worst, "pieces": pieces, "split": sum(step[0].sampled for step in steps)}
 
 
-def gradients(tell: Any, devices: List[str]) -> str:
+def gradients(tell: Any, devices: list[str]) -> str:
     """Compare steps with plain PyTorch: split for sampling, in uneven micro-batches, and weighted
     by job.weigh."""
     figures = []
@@ -184,7 +181,7 @@ def gradients(tell: Any, devices: List[str]) -> str:
     ):
         result = Child(_gradients, devices[0], weighed, most).next(60.0)
         if result["pieces"] < 2:
-            raise CheckFailed("{}: no step was split, so nothing was checked".format(name))
+            raise CheckFailed(f"{name}: no step was split, so nothing was checked")
         figures.append("{} {:.0e}".format(name, result["worst"]))
         if not result["worst"] < GRADIENTS:
             raise CheckFailed("errors too large: {}".format("; ".join(figures)))
@@ -205,13 +202,11 @@ def _noise(_: Any, device: str) -> float:
     return training.job.noise_scale
 
 
-def noise(tell: Any, devices: List[str]) -> str:
+def noise(tell: Any, devices: list[str]) -> str:
     """Compare the noise scale on the device with that on the CPU, for the same data and weights."""
     children = [Child(_noise, device) for device in (devices[0], CPU)]
     first_answer, second_answer = [child.next(60.0) for child in children]
-    figure = "{:.1f} examples, {:.1f} on the CPU, {} steps".format(
-        first_answer, second_answer, NOISE_STEPS
-    )
+    figure = f"{first_answer:.1f} examples, {second_answer:.1f} on the CPU, {NOISE_STEPS} steps"
     if not second_answer > 0.0 or abs(first_answer / second_answer - 1.0) > NOISE:
         raise CheckFailed(figure)
-    return figure + " ({:+.2%})".format(first_answer / second_answer - 1.0)
+    return figure + f" ({first_answer / second_answer - 1.0:+.2%})"

@@ -6,10 +6,9 @@ import itertools
 import os
 import sys
 import tempfile
-from typing import Any, Dict, List
+from typing import Any
 
 import torch
-
 from gpq_agent.train.checkpoints.store import MemoryRecord
 from gpq_agent.train.runtime.shutdown import is_out_of_memory
 
@@ -25,17 +24,17 @@ FAIL_IN = 5  # the step that runs out of memory
 FRACTION = 0.05  # share of the GPU's memory that the process may then use
 
 
-def sampled_steps(tell: Any, devices: List[str]) -> str:
+def sampled_steps(tell: Any, devices: list[str]) -> str:
     """Compare the peak memory of sampled steps with that of other steps."""
     enter(devices[0])
     if not torch.cuda.is_available():
         raise CheckSkipped("needs CUDA to measure the memory of a step")
     training = Training(Plan(batch=64, most=64, width=WIDTH, optimizer="adamw"))
     gradients = sum(item.numel() * item.element_size() for item in training.model.parameters())
-    peaks: Dict[bool, int] = {}
+    peaks: dict[bool, int] = {}
     count = itertools.count()
 
-    def note(step: List[Pass]) -> None:
+    def note(step: list[Pass]) -> None:
         if next(count) >= WARM_UP:
             sampled = step[0].sampled
             peaks[sampled] = max(peaks.get(sampled, 0), torch.cuda.max_memory_allocated())
@@ -45,14 +44,15 @@ def sampled_steps(tell: Any, devices: List[str]) -> str:
     return judged(peaks, gradients)
 
 
-def judged(peaks: Dict[bool, int], gradients: int) -> str:
+def judged(peaks: dict[bool, int], gradients: int) -> str:
     """`peaks`: bytes in sampled steps and in others. `gradients`: bytes of all gradients. Raises
     CheckFailed."""
     if len(peaks) < 2:
         raise CheckFailed("no step was sampled, or every step was")
     extra = peaks[True] - peaks[False]
-    figure = "{:.0f} MiB more than the {:.0f} MiB of other steps, {:.0f} MiB of gradients".format(
-        extra / MIB, peaks[False] / MIB, gradients / MIB
+    figure = (
+        f"{extra / MIB:.0f} MiB more than the {peaks[False] / MIB:.0f} MiB of other steps,"
+        f" {gradients / MIB:.0f} MiB of gradients"
     )
     if extra > COPIES * gradients + WORKSPACE:
         raise CheckFailed(figure)
@@ -69,7 +69,7 @@ def _starved(_: Any, device: str, folder: str) -> str:
         amount = 1 << 50
     count = itertools.count(1)
 
-    def ask(_: List[Pass]) -> None:
+    def ask(_: list[Pass]) -> None:
         if next(count) == FAIL_IN:
             torch.empty(amount, dtype=torch.uint8, device=training.device)
 
@@ -80,21 +80,17 @@ def _starved(_: Any, device: str, folder: str) -> str:
         with contextlib.redirect_stderr(output):
             sys.excepthook(type(error), error, error.__traceback__)
         if not is_out_of_memory(error):
-            raise CheckFailed(
-                "gpq does not recognise it: {}".format(str(error).splitlines()[0])
-            ) from error
+            raise CheckFailed(f"gpq does not recognise it: {str(error).splitlines()[0]}") from error
         return output.getvalue()
-    raise CheckFailed("a process got {} bytes, twice its limit".format(amount))
+    raise CheckFailed(f"a process got {amount} bytes, twice its limit")
 
 
-def out_of_memory(tell: Any, devices: List[str]) -> str:
+def out_of_memory(tell: Any, devices: list[str]) -> str:
     """Let a step ask for more memory than there is. gpq must notice it, report it, and remember a
     smaller bound for the next attempt."""
     with tempfile.TemporaryDirectory() as folder:
         output = Child(_starved, devices[0], folder).next(60.0)
-        notice = next(
-            (line for line in output.splitlines() if line.startswith("gpq: out of memory")), ""
-        )
+        notice = next((line for line in output.splitlines() if line.startswith("gpq: out of memory")), "")
         if not notice:
             raise CheckFailed("gpq recognised it, but printed no notice")
         bound = MemoryRecord(os.path.join(folder)).bound()

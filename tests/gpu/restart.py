@@ -5,7 +5,7 @@ import signal
 import subprocess
 import sys
 import tempfile
-from typing import Any, Dict, List
+from typing import Any
 
 import torch
 
@@ -29,7 +29,7 @@ def phase(name):
     begin = time.monotonic()
 import torch
 phase("import torch")
-from gpq_agent.gpucheck.trainings import Pass, Plan, Training, enter
+from tests.gpu.trainings import Plan, Training, enter
 phase("import gpq")
 enter(sys.argv[1])
 if torch.cuda.is_available():
@@ -46,14 +46,14 @@ sys.stdout.write("gpq:" + json.dumps(rows) + "\\n")
 """
 
 
-def _attempt(tell: Any, device: str, folder: str, pause_at: int) -> Dict[str, Any]:
+def _attempt(tell: Any, device: str, folder: str, pause_at: int) -> dict[str, Any]:
     """Train to the end. After `pause_at` steps of this attempt report the position and wait for a
     word."""
     enter(device)
     training = Training(Plan(batch=BATCH, most=BATCH, largest=BATCH), folder or None)
-    indices: List[int] = []
+    indices: list[int] = []
 
-    def note(passes: List[Pass]) -> None:
+    def note(passes: list[Pass]) -> None:
         indices.extend(index for part in passes for index in part.indices)
         if len(indices) == pause_at * BATCH:
             tell(len(indices))
@@ -64,7 +64,7 @@ def _attempt(tell: Any, device: str, folder: str, pause_at: int) -> Dict[str, An
     return {"seen": len(indices), "weights": weights.double().tolist()}
 
 
-def resume(tell: Any, devices: List[str]) -> str:
+def resume(tell: Any, devices: list[str]) -> str:
     """Stop by SIGTERM, resume, kill, and resume from the same checkpoint. The result must equal
     that of an undisturbed run."""
     with tempfile.TemporaryDirectory() as folder:
@@ -75,50 +75,37 @@ def resume(tell: Any, devices: List[str]) -> str:
         stopped_run.ask()
         code = stopped_run.wait(PATIENCE)
         if code != 143:
-            raise CheckFailed(
-                "after SIGTERM at step {} the exit code is {}, not 143".format(STOP_AT, code)
-            )
+            raise CheckFailed(f"after SIGTERM at step {STOP_AT} the exit code is {code}, not 143")
         killed_run = Child(_attempt, devices[0], folder, KILL_AT)
         killed_run.next(PATIENCE)
         killed_run.end(signal.SIGKILL)
         resumed_run = Child(_attempt, devices[0], folder, -1)
         end = resumed_run.next(PATIENCE)
-    if (
-        undisturbed_run["seen"] != EPOCHS * EXAMPLES
-        or not 0 < end["seen"] < undisturbed_run["seen"]
-    ):
+    if undisturbed_run["seen"] != EPOCHS * EXAMPLES or not 0 < end["seen"] < undisturbed_run["seen"]:
         raise CheckFailed(
-            "the attempt after the kill saw {} of {} examples".format(
-                end["seen"], undisturbed_run["seen"]
-            )
+            "the attempt after the kill saw {} of {} examples".format(end["seen"], undisturbed_run["seen"])
         )
-    weights, reference = (
-        torch.tensor(result["weights"], dtype=torch.float64) for result in (end, undisturbed_run)
-    )
+    weights, reference = (torch.tensor(result["weights"], dtype=torch.float64) for result in (end, undisturbed_run))
     deviation = float((weights - reference).norm() / reference.norm())
-    figure = (
-        "stopped after {} examples, killed, {} of {} to the end, weights differ by {:.0e}".format(
-            pause, end["seen"], undisturbed_run["seen"], deviation
-        )
+    figure = "stopped after {} examples, killed, {} of {} to the end, weights differ by {:.0e}".format(
+        pause, end["seen"], undisturbed_run["seen"], deviation
     )
     if not deviation < SAME:
         raise CheckFailed(figure)
     return figure
 
 
-def phases(tell: Any, devices: List[str]) -> str:
+def phases(tell: Any, devices: list[str]) -> str:
     """Measure the phases of a fresh interpreter, in seconds."""
     try:
         process = subprocess.run(
             [sys.executable, "-c", PHASES, devices[0]], stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE, stderr=subprocess.PIPE, timeout=PATIENCE, check=False,
+            capture_output=True, timeout=PATIENCE, check=False,
         )  # fmt: skip
     except subprocess.TimeoutExpired:
-        raise CheckFailed("no first step within {:g} s".format(PATIENCE)) from None
+        raise CheckFailed(f"no first step within {PATIENCE:g} s") from None
     line = process.stdout.decode("utf-8", "replace").rpartition("gpq:")[2].strip()
     if process.returncode != 0 or not line:
-        message = (process.stderr.decode("utf-8", "replace").strip().splitlines() or ["no output"])[
-            -1
-        ]
-        raise CheckFailed("exit {}: {}".format(process.returncode, message))
+        message = (process.stderr.decode("utf-8", "replace").strip().splitlines() or ["no output"])[-1]
+        raise CheckFailed(f"exit {process.returncode}: {message}")
     return line.strip("{}").replace('"', "").replace(",", " s,") + " s"

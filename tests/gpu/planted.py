@@ -1,23 +1,24 @@
-"""Runs checks of `gpq doctor --gpu` on the CPU, each with a defect planted in its fork, and prints their lines.
+"""Defects for checks to find, each planted in the fork of one check."""
 
-`python -m tests.agent.gpucheck.planted` reads names from PLANTS, or names of checks, which run unchanged.
-"""
+from __future__ import annotations
 
+import ctypes
 import importlib
 import itertools
 import json
 import os
 import signal
+import subprocess
 import sys
+import tempfile
 import time
 import warnings
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import gpq_agent.train as gpq
 import torch
-from gpq_agent.gpucheck import checks, kernels, memory, replicas, restart, speed, steps
-from gpq_agent.gpucheck.checks import Check
 from gpq_agent.train.checkpoints import store as checkpoint
 from gpq_agent.train.data import sampler
 from gpq_agent.train.engine.boundary import StepBoundary
@@ -26,9 +27,13 @@ from gpq_agent.train.optim.step_gate import StepGate
 from gpq_agent.train.runtime import shutdown as stopping
 from gpq_agent.train.telemetry.timing import StepClock
 
-from tests.support.ports import free_port
+from . import kernels, looks, memory, replicas, restart, speed, steps
+from .checks import Check
+from .processes import wait_for_word
 
 Work = Callable[[Any, list[str]], str]
+FAKES = Path(__file__).resolve().parents[1] / "fakes"
+STUBS = [f"GPU-0000000{number}-0000-0000-0000-000000000000" for number in (0, 1)]
 
 
 def products_off() -> None:
@@ -126,44 +131,76 @@ def hang(tell: Any, devices: list[str]) -> str:
     return ""
 
 
-def nothing() -> None:
-    pass
+def stubbed_gpus() -> None:
+    """Two GPUs, as tests/fakes/libnvml shows them to NVML and tests/fakes/smi to nvidia-smi."""
+    folder = tempfile.mkdtemp()
+    library = f"{folder}/libnvidia-ml.so.1"
+    command = ["cc", "-shared", "-fPIC", "-Wl,-soname,libnvidia-ml.so.1", "-o", library, str(FAKES / "libnvml/nvml.c")]
+    subprocess.run(command, check=True)
+    ctypes.CDLL(library)  # from now on, nvidia-ml-py finds this one
+    shown = {"name": "Stub", "total_mib": 81920, "used_mib": 1, "processes": []}
+    state = Path(folder, "smi.json")
+    state.write_text(json.dumps({"gpus": [{"uuid": uuid, **shown} for uuid in STUBS]}))
+    os.environ.update(
+        X_PIDS=f"{folder}/pids", FAKE_NVML_STATE=str(state), PATH=f"{FAKES / 'smi'}:{os.environ['PATH']}",
+    )  # fmt: skip
 
 
-PLANTS: dict[str, tuple[Work, Callable[[], None]]] = {
-    "product off": (kernels.products, products_off),
-    "nothing refused": (kernels.wrong_names, nothing_refused),
-    "events off": (kernels.events, events_off),
-    "hidden wait": (steps.sgd_syncs, lambda: wait_hidden_in(StepGate, "enter")),
-    "designed wait": (steps.sgd_syncs, lambda: wait_hidden_in(StepBoundary, "_compare_notes")),
-    "weights forgotten": (steps.gradients, weights_forgotten),
-    "noise off": (steps.noise, noise_off),
-    "memory unknown": (memory.out_of_memory, memory_unknown),
-    "momentum lost": (restart.resume, momentum_lost),
-    "init fails": (speed.overhead, init_fails),
-    "weights of two forgotten": (replicas.gradients, weights_forgotten),
-    "checkpoints lost": (replicas.resize, checkpoints_lost),
-    "survivor stays": (replicas.failures, survivor_stays),
-    "crash": (crash, nothing),
-    "hang": (hang, nothing),
+def other_name() -> None:
+    stubbed_gpus()
+    os.environ["X_NAME"] = "Other"
+
+
+def holder_of(mib: int, **more: str) -> Callable[[], None]:
+    """A process that NVML shows with this much memory."""
+
+    def hold(tell: Any, device: str) -> None:
+        Path(os.environ["X_PIDS"]).write_text(f"{os.getpid()} {mib}\n")
+        tell(mib)
+        wait_for_word()
+
+    def plant() -> None:
+        stubbed_gpus()
+        os.environ.update(more)
+        looks.hold = hold
+        looks.GONE = 1.0
+
+    return plant
+
+
+def of_stub(work: Work) -> Work:
+    return lambda tell, devices: work(tell, STUBS)
+
+
+def planted(work: Work, plant: Callable[[], None]) -> Check:
+    """The check, after `plant` in its fork."""
+
+    def flawed(tell: Any, devices: list[str]) -> str:
+        plant()
+        return work(tell, devices)
+
+    return Check(flawed, 100.0)
+
+
+PLANTS = {
+    "same looks": planted(of_stub(looks.agreement), stubbed_gpus),
+    "other name": planted(of_stub(looks.agreement), other_name),
+    "process of 2500 MiB": planted(of_stub(looks.process), holder_of(2500)),
+    "process of 100 MiB": planted(of_stub(looks.process), holder_of(100)),
+    "ghost": planted(of_stub(looks.process), holder_of(2500, X_GHOSTS="1")),
+    "product off": planted(kernels.products, products_off),
+    "nothing refused": planted(kernels.wrong_names, nothing_refused),
+    "events off": planted(kernels.events, events_off),
+    "hidden wait": planted(steps.sgd_syncs, lambda: wait_hidden_in(StepGate, "enter")),
+    "designed wait": planted(steps.sgd_syncs, lambda: wait_hidden_in(StepBoundary, "_compare_notes")),
+    "weights forgotten": planted(steps.gradients, weights_forgotten),
+    "noise off": planted(steps.noise, noise_off),
+    "memory unknown": planted(memory.out_of_memory, memory_unknown),
+    "momentum lost": planted(restart.resume, momentum_lost),
+    "init fails": planted(speed.overhead, init_fails),
+    "weights of two forgotten": planted(replicas.gradients, weights_forgotten),
+    "checkpoints lost": planted(replicas.resize, checkpoints_lost),
+    "survivor stays": planted(replicas.failures, survivor_stays),
+    "crash": Check(crash, 100.0),
+    "hang": Check(hang, 1.0),
 }
-
-
-def main() -> None:
-    speed.TURNS = 4
-    replicas._port = free_port  # gpq picks its own from the ports of other tests' connections
-    whole = {name: check.work for part in checks.CHECKS.values() for name, check in part.items()}
-    for name in map(str.strip, sys.stdin):
-        work, plant = PLANTS.get(name, (whole.get(name), nothing))
-
-        def planted(tell: Any, devices: list[str], work: Any = work, plant: Any = plant) -> Any:
-            plant()
-            return work(tell, devices)
-
-        line = checks.made(name, Check(planted, 1.0 if name == "hang" else 100.0), ["cpu", "cpu"])
-        sys.stdout.write(json.dumps(line._asdict()) + "\n")
-        sys.stdout.flush()
-
-
-if __name__ == "__main__":
-    main()

@@ -8,11 +8,11 @@ import signal
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from itertools import chain
-from typing import Any, Callable, Dict, List, NoReturn
+from typing import Any, NoReturn
 
 import torch.distributed as dist
-
 from gpq_agent import wire
 from gpq_agent.train.runtime.agreement import broadcast_value
 from gpq_agent.train.runtime.process_group import LOOPBACK
@@ -34,7 +34,7 @@ def _raise(words: str) -> None:
     raise RuntimeError(words)
 
 
-FAULTS: Dict[str, Callable[[], Any]] = {
+FAULTS: dict[str, Callable[[], Any]] = {
     "raises": lambda: _raise("planted"),
     "exits": lambda: sys.exit(3),
     "is killed": lambda: os.kill(os.getpid(), signal.SIGKILL),
@@ -42,16 +42,16 @@ FAULTS: Dict[str, Callable[[], Any]] = {
 }
 
 
-def _replica(tell: Any, environ: Dict[str, str], most: int, folder: str) -> None:
+def _replica(tell: Any, environ: dict[str, str], most: int, folder: str) -> None:
     """Train this many steps, or with a folder until a stop that comes after them, and report the
     steps."""
     enter(CPU)
     os.environ.update(environ)
     training = Training(Plan(batch=BATCH, most=most, largest=BATCH), folder or None)
     recorded_gradients = Recorded(training.optimizer)
-    steps: List[List[Pass]] = []
+    steps: list[list[Pass]] = []
 
-    def note(passes: List[Pass]) -> None:
+    def note(passes: list[Pass]) -> None:
         steps.append(passes)
         if folder:
             time.sleep(PACE)  # so that few steps happen before every replica has seen the stop
@@ -64,35 +64,30 @@ def _replica(tell: Any, environ: Dict[str, str], most: int, folder: str) -> None
         _compare(tell, training, steps, recorded_gradients)
 
 
-def _compare(
-    tell: Any, training: Training, steps: List[List[Pass]], recorded_gradients: Recorded
-) -> None:
+def _compare(tell: Any, training: Training, steps: list[list[Pass]], recorded_gradients: Recorded) -> None:
     own_indices = [[index for part in step for index in part.indices] for step in steps]
-    indices_by_replica: List[Any] = [own_indices]
+    indices_by_replica: list[Any] = [own_indices]
     backend = ""
     if training.job.replicas > 1:
         indices_by_replica = [
-            broadcast_value(own_indices, dist.group.WORLD, rank)
-            for rank in range(training.job.replicas)
+            broadcast_value(own_indices, dist.group.WORLD, rank) for rank in range(training.job.replicas)
         ]
         backend = dist.get_backend()
-    indices_by_step = [list(chain.from_iterable(parts)) for parts in zip(*indices_by_replica)]
+    indices_by_step = [list(chain.from_iterable(parts)) for parts in zip(*indices_by_replica, strict=False)]
     worst = 0.0
     if training.job.rank == 0:
         worst = max(
             difference(training, indices, row)
-            for indices, row in zip(indices_by_step, recorded_gradients.rows)
+            for indices, row in zip(indices_by_step, recorded_gradients.rows, strict=False)
         )
     tell({"worst": worst, "backend": backend, "seen": list(chain.from_iterable(indices_by_step))})
 
 
-def _attempt(devices: List[str], most: int, folder: str = "") -> Dict[str, Any]:
+def _attempt(devices: list[str], most: int, folder: str = "") -> dict[str, Any]:
     """Run an attempt with one replica per device. Return what rank 0 reports. Raises
     CheckFailed."""
     with tempfile.TemporaryDirectory() as meeting:
-        children = [
-            Child(_replica, environ, most, folder) for environ in _environs(devices, meeting)
-        ]
+        children = [Child(_replica, environ, most, folder) for environ in _environs(devices, meeting)]
         if folder:
             for child in children:
                 child.next(OPEN)
@@ -101,11 +96,11 @@ def _attempt(devices: List[str], most: int, folder: str = "") -> Dict[str, Any]:
         answer, *_ = [child.next(OPEN) for child in children]
         codes = [child.wait(OPEN) for child in children]
     if folder and set(codes) != {TERMINATED}:
-        raise CheckFailed("after SIGTERM the exit codes are {}, not {}".format(codes, TERMINATED))
+        raise CheckFailed(f"after SIGTERM the exit codes are {codes}, not {TERMINATED}")
     return dict(answer)
 
 
-def gradients(tell: Any, devices: List[str]) -> str:
+def gradients(tell: Any, devices: list[str]) -> str:
     """Compare gradients averaged over two replicas, whole and accumulated, with plain PyTorch over
     all their examples."""
     _need_two(devices)
@@ -118,32 +113,26 @@ def gradients(tell: Any, devices: List[str]) -> str:
     return "largest relative difference with {}: {}".format(answer["backend"], ", ".join(figures))
 
 
-def resize(tell: Any, devices: List[str]) -> str:
+def resize(tell: Any, devices: list[str]) -> str:
     """Run one replica, then two that accumulate, then one. The gradients must equal those of plain
     PyTorch, and no example may occur twice in an epoch."""
     _need_two(devices)
-    indices: List[int] = []
+    indices: list[int] = []
     worst = 0.0
     with tempfile.TemporaryDirectory() as folder:
         for replicas, most in ((1, 50), (2, 9), (1, 50)):
             answer = _attempt(devices[:replicas], most, folder)
             indices += answer["seen"]
             worst = max(worst, answer["worst"])
-    figure = "{} steps of {}, largest relative difference {:.0e}".format(
-        len(indices) // BATCH, BATCH, worst
-    )
+    figure = f"{len(indices) // BATCH} steps of {BATCH}, largest relative difference {worst:.0e}"
     if len(set(indices)) != min(len(indices), EXAMPLES):
-        raise CheckFailed(
-            "{} examples were used, {} of them different: {}".format(
-                len(indices), len(set(indices)), figure
-            )
-        )
+        raise CheckFailed(f"{len(indices)} examples were used, {len(set(indices))} of them different: {figure}")
     if not worst < GRADIENTS:
         raise CheckFailed(figure)
     return figure
 
 
-def failures(tell: Any, devices: List[str]) -> str:
+def failures(tell: Any, devices: list[str]) -> str:
     """Let one of two replicas fail while the other waits for it. Measure how long until both are
     gone, for each kind of failure."""
     _need_two(devices)
@@ -151,14 +140,14 @@ def failures(tell: Any, devices: List[str]) -> str:
     for name in FAULTS:
         seconds = _until_gone(devices[:2], name)
         late = late or seconds > GONE
-        figures.append("{}: {:.1f} s".format(name, seconds))
+        figures.append(f"{name}: {seconds:.1f} s")
     figure = "time until both are gone when one {}".format(", ".join(figures))
     if late:
         raise CheckFailed(figure)
     return figure
 
 
-def _until_gone(devices: List[str], fault: str) -> float:
+def _until_gone(devices: list[str], fault: str) -> float:
     """Seconds from the failure of the second replica until both are gone. The first one gets a
     TERM, as launchers send it."""
     with tempfile.TemporaryDirectory() as meeting:
@@ -172,13 +161,13 @@ def _until_gone(devices: List[str], fault: str) -> float:
     return time.monotonic() - begin
 
 
-def _failing(tell: Any, environ: Dict[str, str], fault: str) -> None:
+def _failing(tell: Any, environ: dict[str, str], fault: str) -> None:
     enter(CPU)
     os.environ.update(environ)
     training = Training(Plan(batch=BATCH, most=BATCH // 2))
-    steps: List[int] = []
+    steps: list[int] = []
 
-    def note(passes: List[Pass]) -> None:
+    def note(passes: list[Pass]) -> None:
         steps.append(len(passes))
         if len(steps) == FAIL_AT and training.job.rank == 1:
             time.sleep(1.0)  # by now the other replica waits in its backward pass
@@ -203,12 +192,12 @@ def as_a_script(work: Callable[[], None]) -> NoReturn:
     os._exit(code if isinstance(code, int) else 1)
 
 
-def _need_two(devices: List[str]) -> None:
+def _need_two(devices: list[str]) -> None:
     if len(devices) < 2:
-        raise CheckSkipped("needs two free GPUs, found {}".format(len(devices)))
+        raise CheckSkipped(f"needs two free GPUs, found {len(devices)}")
 
 
-def _environs(devices: List[str], meeting: str) -> List[Dict[str, str]]:
+def _environs(devices: list[str], meeting: str) -> list[dict[str, str]]:
     """The variables of one replica per device, by rank. They meet in a file of the folder."""
     replicas = str(len(devices))
     common = dict(
