@@ -19,7 +19,7 @@ from gpq.cli.doctor.verdicts import Check
 from gpq.rpc import daemon_answers, job_answers, node_answers
 from gpq.views import accounts, checkup, detail, explanation, goodput_curve, loss_curve, nodes, queue
 from gpq.views.plain import moment, width
-from gpq.views.top import interactive, job_page, once, processes, status_bar
+from gpq.views.top import interactive, job_columns, job_page, once, processes, status_bar
 from gpq.views.top.utilisation import Past
 from tests.cli import served
 
@@ -100,7 +100,7 @@ def listed(columns: int, height: int) -> list[str]:
     view, past = served.top(), Past()
     for piece in range(12):
         past.note(view.nodes, view.jobs, 20.0 * piece)
-    look = interactive.ListView(selected=2, sort="GPUs", descending=True)
+    look = job_columns.ListView(selected=2, sort="gpus", descending=True)
     return rendered(
         interactive.picture(view, interactive.ordered(view.jobs, look), look, past, columns, height), columns, height
     )
@@ -185,7 +185,7 @@ def test_the_live_view_fits_its_screen(columns: int, height: int) -> None:
         assert max(map(width, lines)) <= columns
         past = Past()
         past.note(view.nodes, view.jobs, 0.0)
-        for look in (interactive.ListView(), interactive.ListView(59, 3, "goodput", True, "user=ana [red]" * 9)):
+        for look in (job_columns.ListView(), interactive.ListView(59, 3, "goodput", True, "user=ana [red]" * 9)):
             rows = interactive.ordered(view.jobs, look)
             found = rendered(interactive.picture(view, rows, look, past, columns, height), columns, height)
             assert len(found) <= height
@@ -277,7 +277,7 @@ def test_the_list_marks_unreachable_hung_slow_and_ended_jobs() -> None:
         served.job(4, "failed", name="sweep", index=7, params={"lr": "0.1"}),
     ]
     view = msgspec.structs.replace(served.top(), jobs=rows)
-    text = "\n".join(rendered(interactive.picture(view, rows, interactive.ListView(4), Past(), 139, 30), 139, 30))
+    text = "\n".join(rendered(interactive.picture(view, rows, job_columns.ListView(4), Past(), 139, 30), 139, 30))
     for word in ("unknown 40s", "hung 1m30s", "running !3", "failed", "sweep[lr=0.1]"):
         assert word in text
     page = job_page.Page(served.detail(rows[1]), served.explanation(rows[1]))
