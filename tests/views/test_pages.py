@@ -16,6 +16,7 @@ import pytest
 from rich.console import Console, RenderableType
 
 from gpq.cli.doctor.verdicts import Check
+from gpq.core.model.accounts import UserShare
 from gpq.rpc import daemon_answers, job_answers, node_answers
 from gpq.views import accounts, checkup, detail, explanation, goodput_curve, loss_curve, nodes, queue
 from gpq.views.plain import moment, width
@@ -174,7 +175,7 @@ def test_no_line_of_a_page_is_too_wide(name: str) -> None:
 def test_the_live_view_fits_its_screen(columns: int, height: int) -> None:
     big = daemon_answers.TopView(
         nodes=served.nodes() * 8, jobs=[served.job(number) for number in range(60)],
-        users=[daemon_answers.UserShare(f"user-{n}", 1, 1, 0.1, 0.1, 1.0, 1.0, 1.0) for n in range(20)],
+        users=[UserShare(f"user-{n}", 1, 1, 0.1, 0.1, 1.0, 1.0, 1.0) for n in range(20)],
         changes=served.events() * 20, policy="goodput", round_seconds=None, round_age=None, cluster_goodput=1.0, now=served.NOW,
     )  # fmt: skip
     for view in (served.top(), big, msgspec.structs.replace(big, nodes=[], jobs=[], users=[], changes=[])):

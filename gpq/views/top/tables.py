@@ -9,7 +9,8 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from gpq.rpc.daemon_answers import TopView, UserShare
+from gpq.core.model.accounts import UserShare
+from gpq.rpc.daemon_answers import TopView
 from gpq.rpc.job_answers import EventView, JobView
 from gpq.rpc.job_columns import COLUMNS, JobColumn
 from gpq.rpc.node_answers import DeviceView, NodeView
