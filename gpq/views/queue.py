@@ -152,7 +152,7 @@ def columns(
     for head in heads:
         column = Column(
             head.title,
-            _cells(head, rows),
+            cells(head, rows),
             head.keep,
             least=least.get(head.name, head.least),
             right=head.kind != "text",
@@ -163,7 +163,7 @@ def columns(
     return drawn
 
 
-def _cells(head: JobColumn, rows: list[Row]) -> list[str]:
+def cells(head: JobColumn, rows: list[Row]) -> list[str]:
     own_text = OWN_TEXTS.get(head.name)
     if own_text is not None:
         return [own_text(row) for row in rows]
