@@ -7,17 +7,16 @@ cheap.
 import os
 import sys
 
-RESET = "\x1b[0m"
-COLOURS = {
-    "running": "\x1b[32m",
-    "starting": "\x1b[36m",
-    "stopping": "\x1b[36m",
-    "pending": "\x1b[33m",
-    "held": "\x1b[35m",
-    "completed": "\x1b[2m",
-    "failed": "\x1b[31m",
-    "timeout": "\x1b[31m",
-    "cancelled": "\x1b[2m",
+COLOURS = {  # of states, as codes of a terminal: 2 is dim, 31 red, 32 green, 33 yellow
+    "running": 32,
+    "starting": 36,
+    "stopping": 36,
+    "pending": 33,
+    "held": 35,
+    "completed": 2,
+    "failed": 31,
+    "timeout": 31,
+    "cancelled": 2,
 }
 
 
@@ -228,7 +227,7 @@ def table(
     for column in visible_columns:
         lines = _aligned(column, mark, is_last=column is visible_columns[-1])
         if colour and column.title == "STATE":
-            lines[1:] = [COLOURS.get(line.rstrip(), "") + line + RESET for line in lines[1:]]
+            lines[1:] = map(_coloured, lines[1:])
         parts.append(lines)
     return [line.rstrip() for line in map("  ".join, zip(*parts, strict=True))]
 
@@ -253,4 +252,9 @@ def tinted(line: str) -> str:
     import re  # `gpq status` does not need it
 
     state = rf"(?:(?<=  )|(?<=\()|(?<=: ))({'|'.join(COLOURS)})(?=  |$|[),;]| \(| on )"
-    return re.sub(state, lambda match: f"{COLOURS[match[1]]}{match[1]}{RESET}", line)
+    return re.sub(state, lambda match: _coloured(match[1]), line)
+
+
+def _coloured(state: str) -> str:
+    code = COLOURS.get(state.rstrip())
+    return state if code is None else f"\x1b[{code}m{state}\x1b[0m"

@@ -15,15 +15,6 @@ from gpq.rpc.job_columns import JobColumn, shown_on
 from gpq.views import plain, queue
 from gpq.views.plain import Column, duration, safe
 
-STYLES = {
-    "running": "green",
-    "starting": "cyan",
-    "stopping": "cyan",
-    "pending": "yellow",
-    "held": "magenta",
-    "failed": "red",
-    "timeout": "red",
-}
 FRAME = 6  # width of a panel's frame and of the cursor
 WISHED = {"name": 24, "reason": 32}  # widths for which other columns make room
 # `keep` of a user that is the same for all, of the reason, and of the sorted column
@@ -85,4 +76,5 @@ def state_of(job: JobView) -> Text:
         return Text(f"{safe(job.state)} {safe(job.diverged[0].value)}", style="red")
     if job.stragglers:  # the first to look at
         return Text(f"{safe(job.state)} !{job.stragglers[0]}", style="yellow")
-    return Text(safe(job.state), style=STYLES.get(job.state, ""))
+    colour = plain.COLOURS.get(job.state, 2)
+    return Text(safe(job.state), style="dim" if colour == 2 else f"color({colour - 30})")
