@@ -13,7 +13,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from gpq.sim.compare.compare import Block, Failure
+from gpq.sim.compare.compare import Block, FailedRun
 from gpq.sim.replay.outcomes import Summary
 from gpq.views.accounts import hours_of
 from gpq.views.plain import Column, duration, fit, number, safe
@@ -53,18 +53,6 @@ class MeanView:
     round_ms_median: float
     round_ms_max: float
     wall_s: float
-
-
-@dataclass(frozen=True, slots=True)
-class FailedRun:
-    """A run that failed, and why."""
-
-    cluster: str
-    policy: str
-    workload: str
-    seed: int
-    error: str
-    hint: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,7 +187,7 @@ def _by_workload(rows: Sequence[Summary]) -> list[list[Summary]]:
     return [[row for row in rows if row.workload == name] for name in names]
 
 
-def document(blocks: Sequence[Block], failures: Sequence[Failure] = ()) -> dict[str, Any]:
+def document(blocks: Sequence[Block], failures: Sequence[FailedRun] = ()) -> dict[str, Any]:
     """`gpq simulate --json`: seconds, shares from 0 to 1, and milliseconds if the name says so.
     `failures`: the runs that failed, and why."""
     runs = [{"cluster": block.cluster, **asdict(row)} for block in blocks for row in block.rows]
@@ -215,14 +203,8 @@ def document(blocks: Sequence[Block], failures: Sequence[Failure] = ()) -> dict[
         "schema": SCHEMA,
         "runs": runs,
         "means": means,
-        "failed": [_failure(failure) for failure in failures],
+        "failed": [asdict(failure) for failure in failures],
     }
-
-
-def _failure(failure: Failure) -> dict[str, Any]:
-    row = asdict(failure)
-    row["error"] = row.pop("message")
-    return row
 
 
 def csv_text(blocks: Sequence[Block]) -> str:
