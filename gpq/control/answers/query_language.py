@@ -149,33 +149,24 @@ def _order(text: str) -> tuple[str, bool]:
 def _term(field: str, sign: str, value: str) -> Term:
     _checked(field, FIELDS)
     values = tuple(value.split(",")) if sign in ("=", "!=", "~", "!~") else (value,)
-    if _is_text(field):
-        _check_text_sign(field, sign, value)
-    else:
-        _check_numbers(field, sign, value, values)
-    if field == "state" and sign in ("=", "!="):
-        _check_states(values)
-    return Term(field, sign, values)
-
-
-def _check_text_sign(field: str, sign: str, value: str) -> None:
-    if sign in COMPARISONS:
+    if not _is_text(field):
+        if sign in ("~", "!~"):
+            raise UsageError(
+                f"{field}{sign}: {field} is a number",
+                f"compare numbers with = != < > <= or >=: {field}={value}",
+            )
+        for operand in values:
+            _number(field, operand)
+    elif sign in COMPARISONS:
         raise UsageError(
             f"{field}{sign}: {field} is text", f"compare text with = != ~ or !~: {field}~{value}"
         )
+    elif field == "state" and sign in ("=", "!="):
+        check_states(values)
+    return Term(field, sign, values)
 
 
-def _check_numbers(field: str, sign: str, value: str, operands: Sequence[str]) -> None:
-    if sign in ("~", "!~"):
-        raise UsageError(
-            f"{field}{sign}: {field} is a number",
-            f"compare numbers with = != < > <= or >=: {field}={value}",
-        )
-    for operand in operands:
-        _number(field, operand)
-
-
-def _check_states(states: Sequence[str]) -> None:
+def check_states(states: Sequence[str]) -> None:
     for state in states:
         if state not in set(JobState):
             raise UsageError(f"unknown state `{state[:40]}`", f"use one of {', '.join(JobState)}")

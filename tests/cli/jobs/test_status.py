@@ -79,11 +79,6 @@ def test_no_line_is_wider_than_the_terminal(gpq: Gpq, made: Made, columns: int) 
     assert max(map(len, rows)) <= columns
 
 
-def test_twenty_columns_still_show_id_and_state(gpq: Gpq, made: Made) -> None:
-    rows = gpq("status", COLUMNS="20").stdout.splitlines()
-    assert [line.split()[::2] for line in rows[:2]] == [["ID", "STATE"], ["1", "running"]]  # the name in between is cut
-
-
 def test_json_is_exactly_the_daemons_result(gpq: Gpq, made: Made) -> None:
     said = gpq("status", "--json")
     assert (said.returncode, said.stderr) == (0, "")
