@@ -12,6 +12,7 @@ import os
 import sys
 import threading
 from collections.abc import Iterator, Sequence
+from dataclasses import fields
 
 import gpq
 from gpq import config, outward, paths
@@ -193,18 +194,9 @@ def _serve(ready: process.Ready, default: Attributes, lock: DaemonLock, metrics:
 
 
 def _core_config(settings: config.FileConfig, port_salt: int) -> Config:
-    return Config(
-        interval=settings.interval,
-        policy=settings.policy,
-        fairness_power=settings.fairness_power,
-        restart_seconds=settings.restart_seconds,
-        settle_seconds=settings.settle_seconds,
-        idle_after=settings.idle_after,
-        seed=settings.seed,
-        events=settings.events,
-        by_user=settings.by_user,
-        port_salt=port_salt,
-    )
+    """The settings that the core needs have the same names in both."""
+    names = {field.name for field in fields(Config)} & {field.name for field in fields(settings)}
+    return Config(**{name: getattr(settings, name) for name in names}, port_salt=port_salt)
 
 
 def _serve_metrics(

@@ -4,22 +4,10 @@ from __future__ import annotations
 
 import msgspec
 
+from gpq.core.model.accounts import UserShare
 from gpq.rpc.job_answers import EventView, JobView
 from gpq.rpc.node_answers import NodeView
 from gpq.rpc.protocol import SCHEMA
-
-
-class UserShare(msgspec.Struct, frozen=True):
-    """One user in the fairness table."""
-
-    user: str
-    jobs: int
-    gpus: int
-    share: float  # part of the GPUs in use
-    fair_share: float  # fair part of the GPUs
-    speedup: float | None
-    rho: float | None  # the worst of the user's jobs
-    gpu_seconds: float
 
 
 class TopView(msgspec.Struct, frozen=True):

@@ -5,48 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from gpq.rpc.account_answers import EndedView, HistoryList, ReportRow, ReportView
-from gpq.views.plain import Column, Head, duration, ellipsis, moment, number, safe, table, wrapped
+from gpq.views.plain import Column, duration, ellipsis, moment, number, safe, table, wrapped
 from gpq.views.queue import percent
 
 TITLES = {"user": "USER", "job": "JOB", "server": "SERVER", "day": "DAY"}
-HISTORY = (
-    Head("ID", 99, right=True),
-    Head("NAME", 80, least=8),
-    Head("USER", 60, least=4),
-    Head("STATE", 98),
-    Head("EXIT", 50, right=True),
-    Head("SUBMITTED", 20),
-    Head("ENDED", 55),
-    Head("WAIT", 65, right=True),
-    Head("RAN", 75, right=True),
-    Head("GPUS", 62, right=True),
-    Head("GPU H", 85, right=True),
-    Head("GOODPUT H", 70, right=True),
-    Head("RESTARTS", 30, right=True),
-    Head("COST H", 28, right=True),
-    Head("RHO", 25, right=True),
-    Head("REASON", 22, least=12),
-)
-# after the first column. On a narrow terminal, the columns with the lowest numbers are dropped
-# first
-REPORT = (
-    Head("NAME", 80, least=8),
-    Head("OWNER", 60, least=4),
-    Head("JOBS", 70, right=True),
-    Head("GPU H", 98, right=True),
-    Head("GOODPUT H", 90, right=True),
-    Head("WORTH", 75, right=True),
-    Head("SHARE", 85, right=True),
-    Head("FAIR", 84, right=True),
-    Head("WAIT", 65, right=True),
-    Head("P95", 64, right=True),
-    Head("RESTARTS", 40, right=True),
-    Head("COST H", 45, right=True),
-    Head("GAIN H", 48, right=True),
-    Head("FAILED H", 50, right=True),
-    Head("RHO", 35, right=True),
-    Head("MAX", 34, right=True),
-)
 
 
 def history(answer: HistoryList, limit: int, bar: str = "") -> list[str]:
@@ -63,29 +25,24 @@ def history(answer: HistoryList, limit: int, bar: str = "") -> list[str]:
 
 
 def history_columns(rows: Sequence[EndedView]) -> list[Column]:
-    cells = [_history_cells(row) for row in rows]
-    return [head.column(cells) for head in HISTORY]
-
-
-def _history_cells(row: EndedView) -> dict[str, str]:
-    return {
-        "ID": str(row.id),
-        "NAME": safe(row.name) or "-",
-        "USER": safe(row.user),
-        "STATE": safe(row.state),
-        "EXIT": _exit(row),
-        "SUBMITTED": moment(row.submitted_at)[:16],
-        "ENDED": moment(row.ended_at)[:16],
-        "WAIT": duration(row.wait_seconds),
-        "RAN": duration(row.run_seconds),
-        "GPUS": _count(row.gpus),
-        "GPU H": hours(row.gpu_hours),
-        "GOODPUT H": hours(row.goodput_hours),
-        "RESTARTS": str(row.restarts or "-"),
-        "COST H": hours(row.restart_gpu_hours or None),
-        "RHO": number(row.rho),
-        "REASON": safe(row.reason),
-    }
+    return [
+        Column("ID", [str(row.id) for row in rows], 99, right=True),
+        Column("NAME", [safe(row.name) or "-" for row in rows], 80, least=8),
+        Column("USER", [safe(row.user) for row in rows], 60, least=4),
+        Column("STATE", [safe(row.state) for row in rows], 98),
+        Column("EXIT", [_exit(row) for row in rows], 50, right=True),
+        Column("SUBMITTED", [moment(row.submitted_at)[:16] for row in rows], 20),
+        Column("ENDED", [moment(row.ended_at)[:16] for row in rows], 55),
+        Column("WAIT", [duration(row.wait_seconds) for row in rows], 65, right=True),
+        Column("RAN", [duration(row.run_seconds) for row in rows], 75, right=True),
+        Column("GPUS", [_count(row.gpus) for row in rows], 62, right=True),
+        Column("GPU H", [hours(row.gpu_hours) for row in rows], 85, right=True),
+        Column("GOODPUT H", [hours(row.goodput_hours) for row in rows], 70, right=True),
+        Column("RESTARTS", [str(row.restarts or "-") for row in rows], 30, right=True),
+        Column("COST H", [hours(row.restart_gpu_hours or None) for row in rows], 28, right=True),
+        Column("RHO", [number(row.rho) for row in rows], 25, right=True),
+        Column("REASON", [safe(row.reason) for row in rows], 22, least=12),
+    ]
 
 
 def _exit(row: EndedView) -> str:
@@ -116,31 +73,39 @@ def report(answer: ReportView, limit: int, bar: str = "") -> list[str]:
 
 
 def report_columns(rows: Sequence[ReportRow], by: str) -> list[Column]:
-    cells = [_report_cells(row, by) for row in rows]
-    first = Head(TITLES[by], 99, least=4, right=by == "job")
-    return [head.column(cells) for head in (first, *REPORT)]
-
-
-def _report_cells(row: ReportRow, by: str) -> dict[str, str]:
-    return {
-        TITLES[by]: safe(row.key) or "all",
-        "NAME": safe(row.name) or "-",
-        "OWNER": safe(row.user) or "-",
-        "JOBS": "-" if by == "job" else str(row.jobs),
-        "GPU H": hours(row.gpu_hours),
-        "GOODPUT H": hours(row.goodput_hours),
-        "WORTH": percent(row.efficiency),
-        "SHARE": percent(row.share),
-        "FAIR": percent(row.fair_share),
-        "WAIT": duration(row.wait_median_seconds),
-        "P95": duration(row.wait_p95_seconds) if row.waits > 1 else "-",
-        "RESTARTS": _restarts(row),
-        "COST H": hours(row.restart_gpu_hours or None),
-        "GAIN H": hours_of(row.gained_hours, row.promised_hours),
-        "FAILED H": hours(row.failed_gpu_hours or None),
-        "RHO": number(row.rho_median),
-        "MAX": number(row.rho_max) if row.rhos > 1 else "-",
-    }
+    return [
+        Column(
+            TITLES[by], [safe(row.key) or "all" for row in rows], 99, least=4, right=by == "job"
+        ),
+        Column("NAME", [safe(row.name) or "-" for row in rows], 80, least=8),
+        Column("OWNER", [safe(row.user) or "-" for row in rows], 60, least=4),
+        Column("JOBS", ["-" if by == "job" else str(row.jobs) for row in rows], 70, right=True),
+        Column("GPU H", [hours(row.gpu_hours) for row in rows], 98, right=True),
+        Column("GOODPUT H", [hours(row.goodput_hours) for row in rows], 90, right=True),
+        Column("WORTH", [percent(row.efficiency) for row in rows], 75, right=True),
+        Column("SHARE", [percent(row.share) for row in rows], 85, right=True),
+        Column("FAIR", [percent(row.fair_share) for row in rows], 84, right=True),
+        Column("WAIT", [duration(row.wait_median_seconds) for row in rows], 65, right=True),
+        Column(
+            "P95",
+            [duration(row.wait_p95_seconds) if row.waits > 1 else "-" for row in rows],
+            64,
+            right=True,
+        ),
+        Column("RESTARTS", [_restarts(row) for row in rows], 40, right=True),
+        Column("COST H", [hours(row.restart_gpu_hours or None) for row in rows], 45, right=True),
+        Column(
+            "GAIN H",
+            [hours_of(row.gained_hours, row.promised_hours) for row in rows],
+            48,
+            right=True,
+        ),
+        Column("FAILED H", [hours(row.failed_gpu_hours or None) for row in rows], 50, right=True),
+        Column("RHO", [number(row.rho_median) for row in rows], 35, right=True),
+        Column(
+            "MAX", [number(row.rho_max) if row.rhos > 1 else "-" for row in rows], 34, right=True
+        ),
+    ]
 
 
 def hours_of(gained: float, promised: float) -> str:

@@ -13,37 +13,14 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from gpq.sim.compare.compare import Block, Failure
+from gpq.sim.compare.compare import Block, FailedRun
 from gpq.sim.replay.outcomes import Summary
 from gpq.views.accounts import hours_of
-from gpq.views.plain import Column, Head, duration, fit, number, safe
+from gpq.views.plain import Column, duration, fit, number, safe
 from gpq.views.queue import percent
 
 SCHEMA = 1
 GAP = 2  # spaces between two columns
-# On a narrow terminal, the columns with the lowest numbers are dropped first. Times are completion
-# times, from submission to end.
-HEADS = (
-    Head("CLUSTER", 90, least=7),
-    Head("POLICY", 99),
-    Head("WORKLOAD", 98, least=8),
-    Head("SEED", 85, right=True),
-    Head("JOBS", 33, right=True),
-    Head("MEAN", 97, right=True),
-    Head("MEDIAN", 60, right=True),
-    Head("P99", 80, right=True),
-    Head("MAKESPAN", 75, right=True),
-    Head("RHO P95", 65, right=True),
-    Head("RHO MAX", 88, right=True),
-    Head("RHO>1", 70, right=True),
-    Head("RESTARTS", 50, right=True),
-    Head("GAIN H", 34, right=True),
-    Head("GPU H", 45, right=True),
-    Head("GOODPUT", 40, right=True),
-    Head("ROUND", 32, right=True),
-    Head("ROUND MAX", 31, right=True),
-    Head("TOOK", 30, right=True),
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,18 +56,6 @@ class MeanView:
 
 
 @dataclass(frozen=True, slots=True)
-class FailedRun:
-    """A run that failed, and why."""
-
-    cluster: str
-    policy: str
-    workload: str
-    seed: int
-    error: str
-    hint: str
-
-
-@dataclass(frozen=True, slots=True)
 class Comparison:
     """Answer of `gpq simulate`, made by `document`. Shares are from 0 to 1."""
 
@@ -101,34 +66,35 @@ class Comparison:
 
 
 def columns(rows: Sequence[Summary], cluster: str = "") -> list[Column]:
-    """The columns for the runs of one cluster, which is named if there are several."""
+    """The columns for the runs of one cluster, which is named if there are several. Times are
+    completion times, from submission to end."""
     several_seeds = len({row.seed for row in rows}) > 1
-    cells = [_cells(row, cluster, several_seeds=several_seeds) for row in rows]
-    return [head.column(cells) for head in HEADS]
-
-
-def _cells(row: Summary, cluster: str, *, several_seeds: bool) -> dict[str, str]:
-    return {
-        "CLUSTER": safe(cluster) or "-",
-        "POLICY": safe(row.policy),
-        "WORKLOAD": safe(row.workload),
-        "SEED": str(row.seed) if several_seeds else "-",
-        "JOBS": str(row.jobs),
-        "MEAN": duration(row.avg_jct),
-        "MEDIAN": duration(row.p50_jct),
-        "P99": duration(row.p99_jct),
-        "MAKESPAN": duration(row.makespan),
-        "RHO P95": number(row.rho_p95),
-        "RHO MAX": number(row.rho_max),
-        "RHO>1": percent(row.rho_above_1),
-        "RESTARTS": f"{row.restarts_per_job:.1f}",
-        "GAIN H": hours_of(row.gained_hours, row.promised_hours),
-        "GPU H": number(row.gpu_hours),
-        "GOODPUT": number(row.goodput, "x"),
-        "ROUND": f"{number(row.round_ms_median)}ms",
-        "ROUND MAX": f"{number(row.round_ms_max)}ms",
-        "TOOK": took(row.wall_s),
-    }
+    return [
+        Column("CLUSTER", [safe(cluster) or "-"] * len(rows), 90, least=7),
+        Column("POLICY", [safe(row.policy) for row in rows], 99),
+        Column("WORKLOAD", [safe(row.workload) for row in rows], 98, least=8),
+        Column("SEED", [str(row.seed) if several_seeds else "-" for row in rows], 85, right=True),
+        Column("JOBS", [str(row.jobs) for row in rows], 33, right=True),
+        Column("MEAN", [duration(row.avg_jct) for row in rows], 97, right=True),
+        Column("MEDIAN", [duration(row.p50_jct) for row in rows], 60, right=True),
+        Column("P99", [duration(row.p99_jct) for row in rows], 80, right=True),
+        Column("MAKESPAN", [duration(row.makespan) for row in rows], 75, right=True),
+        Column("RHO P95", [number(row.rho_p95) for row in rows], 65, right=True),
+        Column("RHO MAX", [number(row.rho_max) for row in rows], 88, right=True),
+        Column("RHO>1", [percent(row.rho_above_1) for row in rows], 70, right=True),
+        Column("RESTARTS", [f"{row.restarts_per_job:.1f}" for row in rows], 50, right=True),
+        Column(
+            "GAIN H",
+            [hours_of(row.gained_hours, row.promised_hours) for row in rows],
+            34,
+            right=True,
+        ),
+        Column("GPU H", [number(row.gpu_hours) for row in rows], 45, right=True),
+        Column("GOODPUT", [number(row.goodput, "x") for row in rows], 40, right=True),
+        Column("ROUND", [f"{number(row.round_ms_median)}ms" for row in rows], 32, right=True),
+        Column("ROUND MAX", [f"{number(row.round_ms_max)}ms" for row in rows], 31, right=True),
+        Column("TOOK", [took(row.wall_s) for row in rows], 30, right=True),
+    ]
 
 
 def took(seconds: float) -> str:
@@ -221,7 +187,7 @@ def _by_workload(rows: Sequence[Summary]) -> list[list[Summary]]:
     return [[row for row in rows if row.workload == name] for name in names]
 
 
-def document(blocks: Sequence[Block], failures: Sequence[Failure] = ()) -> dict[str, Any]:
+def document(blocks: Sequence[Block], failures: Sequence[FailedRun] = ()) -> dict[str, Any]:
     """`gpq simulate --json`: seconds, shares from 0 to 1, and milliseconds if the name says so.
     `failures`: the runs that failed, and why."""
     runs = [{"cluster": block.cluster, **asdict(row)} for block in blocks for row in block.rows]
@@ -237,14 +203,8 @@ def document(blocks: Sequence[Block], failures: Sequence[Failure] = ()) -> dict[
         "schema": SCHEMA,
         "runs": runs,
         "means": means,
-        "failed": [_failure(failure) for failure in failures],
+        "failed": [asdict(failure) for failure in failures],
     }
-
-
-def _failure(failure: Failure) -> dict[str, Any]:
-    row = asdict(failure)
-    row["error"] = row.pop("message")
-    return row
 
 
 def csv_text(blocks: Sequence[Block]) -> str:

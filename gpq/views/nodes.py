@@ -3,37 +3,7 @@
 from __future__ import annotations
 
 from gpq.rpc.node_answers import DeviceView, NodeList, NodeView, ReservationView
-from gpq.views.plain import Column, Head, duration, safe, table
-
-NODES = (
-    Head("SERVER", 99, least=6),
-    Head("STATE", 98),
-    Head("GPUS", 70, right=True),
-    Head("IN USE", 69, right=True),
-    Head("CORES", 50, right=True),
-    Head("MEMORY", 49, right=True),
-    Head("SEEN", 60),
-    Head("REASON", 65, least=12),
-)
-DEVICES = (
-    Head("SERVER", 95, least=6),
-    Head("GPU", 96, right=True),
-    Head("TYPE", 60, least=8),
-    Head("STATE", 98),
-    Head("UTIL", 70, right=True),
-    Head("MEMORY", 69, right=True),
-    Head("ON IT", 80, least=8),
-    Head("ID", 20, least=8),
-)
-RESERVATIONS = (
-    Head("RESERVATION", 99),
-    Head("SERVER", 98, least=6),
-    Head("GPUS", 97),
-    Head("FOR", 96, least=6),
-    Head("BEGINS", 90),
-    Head("ENDS", 89),
-    Head("BY", 20, least=6),
-)
+from gpq.views.plain import Column, duration, safe, table
 
 
 def lines(answer: NodeList, limit: int, bar: str = "█") -> list[str]:
@@ -41,29 +11,16 @@ def lines(answer: NodeList, limit: int, bar: str = "█") -> list[str]:
     if not answer.nodes:
         return ["no servers"]
     text = table(_nodes(answer.nodes), limit)
-    rows = [(node, device) for node in answer.nodes for device in node.devices]
-    if rows:
-        text += ["", *table(_devices(rows, answer.reservations), limit)]
+    pairs = [(node, device) for node in answer.nodes for device in node.devices]
+    if pairs:
+        text += ["", *table(_devices(pairs, answer.reservations), limit)]
     if answer.reservations:
         text += ["", *table(_reservations(answer.reservations), limit)]
     return text
 
 
-def _nodes(nodes: list[NodeView]) -> list[Column]:
-    rows = [
-        {
-            "SERVER": safe(node.name),
-            "STATE": safe(node.state),
-            "GPUS": str(len(node.devices)),
-            "IN USE": str(sum(1 for device in node.devices if device.job)),
-            "CORES": str(node.cores),
-            "MEMORY": gib(node.memory_mib),
-            "SEEN": seen(node),
-            "REASON": _reason(node),
-        }
-        for node in nodes
-    ]
-    return [head.column(rows) for head in NODES]
+def _used(node: NodeView) -> str:
+    return str(sum(device.job is not None for device in node.devices))
 
 
 def seen(node: NodeView) -> str:
@@ -76,25 +33,6 @@ def seen(node: NodeView) -> str:
 def _reason(node: NodeView) -> str:
     """The reason, with attempts that are not in the database. Their GPUs may show another use."""
     return ", ".join(safe(part) for part in (node.reason, *node.strangers, *node.damage) if part)
-
-
-def _devices(
-    pairs: list[tuple[NodeView, DeviceView]], reservations: list[ReservationView]
-) -> list[Column]:
-    rows = [
-        {
-            "SERVER": safe(node.name),
-            "GPU": str(device.index),
-            "TYPE": safe(device.type),
-            "STATE": safe(device.state),
-            "UTIL": utilisation(device),
-            "MEMORY": memory(device),
-            "ON IT": _on_it(node, device, reservations),
-            "ID": safe(device.id),
-        }
-        for node, device in pairs
-    ]
-    return [head.column(rows) for head in DEVICES]
 
 
 def _on_it(node: NodeView, device: DeviceView, reservations: list[ReservationView]) -> str:
@@ -110,22 +48,6 @@ def _on_it(node: NodeView, device: DeviceView, reservations: list[ReservationVie
     if occupancy == "-" and owners:
         return ", ".join(owners)
     return ", ".join([occupancy, *owners])
-
-
-def _reservations(reservations: list[ReservationView]) -> list[Column]:
-    rows = [
-        {
-            "RESERVATION": str(reservation.id),
-            "SERVER": safe(reservation.node),
-            "GPUS": ",".join(map(str, reservation.indices)) or "all",
-            "FOR": safe(reservation.user) or "nobody",
-            "BEGINS": _in(reservation.begins_in_seconds),
-            "ENDS": _in(reservation.ends_in_seconds),
-            "BY": safe(reservation.by) or "-",
-        }
-        for reservation in reservations
-    ]
-    return [head.column(rows) for head in RESERVATIONS]
 
 
 def _in(seconds: float) -> str:
@@ -178,3 +100,44 @@ def _strangers(device: DeviceView) -> str:
         for process in device.processes
         if process.job is None
     )
+
+
+def _nodes(nodes: list[NodeView]) -> list[Column]:
+    return [
+        Column("SERVER", [safe(node.name) for node in nodes], 99, least=6),
+        Column("STATE", [safe(node.state) for node in nodes], 98),
+        Column("GPUS", [str(len(node.devices)) for node in nodes], 70, right=True),
+        Column("IN USE", [_used(node) for node in nodes], 69, right=True),
+        Column("CORES", [str(node.cores) for node in nodes], 50, right=True),
+        Column("MEMORY", [gib(node.memory_mib) for node in nodes], 49, right=True),
+        Column("SEEN", [seen(node) for node in nodes], 60),
+        Column("REASON", [_reason(node) for node in nodes], 65, least=12),
+    ]
+
+
+def _devices(
+    pairs: list[tuple[NodeView, DeviceView]], reservations: list[ReservationView]
+) -> list[Column]:
+    devices = [device for _, device in pairs]
+    return [
+        Column("SERVER", [safe(node.name) for node, _ in pairs], 95, least=6),
+        Column("GPU", [str(device.index) for device in devices], 96, right=True),
+        Column("TYPE", [safe(device.type) for device in devices], 60, least=8),
+        Column("STATE", [safe(device.state) for device in devices], 98),
+        Column("UTIL", [utilisation(device) for device in devices], 70, right=True),
+        Column("MEMORY", [memory(device) for device in devices], 69, right=True),
+        Column("ON IT", [_on_it(*pair, reservations) for pair in pairs], 80, least=8),
+        Column("ID", [safe(device.id) for device in devices], 20, least=8),
+    ]
+
+
+def _reservations(entries: list[ReservationView]) -> list[Column]:
+    return [
+        Column("RESERVATION", [str(entry.id) for entry in entries], 99),
+        Column("SERVER", [safe(entry.node) for entry in entries], 98, least=6),
+        Column("GPUS", [",".join(map(str, entry.indices)) or "all" for entry in entries], 97),
+        Column("FOR", [safe(entry.user) or "nobody" for entry in entries], 96, least=6),
+        Column("BEGINS", [_in(entry.begins_in_seconds) for entry in entries], 90),
+        Column("ENDS", [_in(entry.ends_in_seconds) for entry in entries], 89),
+        Column("BY", [safe(entry.by) or "-" for entry in entries], 20, least=6),
+    ]

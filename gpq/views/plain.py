@@ -7,21 +7,16 @@ cheap.
 import os
 import sys
 
-TYPE_CHECKING = False  # typing's own would have to be imported
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-RESET = "\x1b[0m"
-COLOURS = {
-    "running": "\x1b[32m",
-    "starting": "\x1b[36m",
-    "stopping": "\x1b[36m",
-    "pending": "\x1b[33m",
-    "held": "\x1b[35m",
-    "completed": "\x1b[2m",
-    "failed": "\x1b[31m",
-    "timeout": "\x1b[31m",
-    "cancelled": "\x1b[2m",
+COLOURS = {  # of states, as codes of a terminal: 2 is dim, 31 red, 32 green, 33 yellow
+    "running": 32,
+    "starting": 36,
+    "stopping": 36,
+    "pending": 33,
+    "held": 35,
+    "completed": 2,
+    "failed": 31,
+    "timeout": 31,
+    "cancelled": 2,
 }
 
 
@@ -187,33 +182,25 @@ class Column:
         return max(self.size - self.least, 0)
 
 
-class Head:
-    """The title of a column, the key of its cells in the rows, and its settings for `Column`."""
-
-    __slots__ = ("keep", "least", "right", "title")
-
-    def __init__(self, title: str, keep: int, *, least: int = 0, right: bool = False) -> None:
-        self.title = title
-        self.keep = keep
-        self.least = least
-        self.right = right
-
-    def column(self, rows: "Sequence[Mapping[str, str]]") -> Column:
-        cells = [row[self.title] for row in rows]
-        return Column(self.title, cells, self.keep, least=self.least, right=self.right)
-
-
 def fit(columns: list[Column], limit: int) -> list[Column]:
-    """The columns that fit in `limit` (0: all). Others are cut or dropped, but never all."""
-    visible_columns = [column for column in columns if _says_something(column)]
+    """The columns that say something and fit in `limit` (0: all)."""
+    return squeeze([column for column in columns if _says_something(column)], limit)
+
+
+def squeeze(columns: list[Column], limit: int, gap: int = 2, spare: int = 0) -> list[Column]:
+    """The columns that fit in `limit` (0: all), with `gap` between two. Others are cut or dropped,
+    but never all. Those with a lower `keep` than `spare` are dropped before any is cut."""
+    visible_columns = list(columns)
     while limit and len(visible_columns) > 1:
-        excess = _table_width(visible_columns) - limit
+        widths = sum(column.size for column in visible_columns)
+        excess = widths + gap * (len(visible_columns) - 1) - limit
         if excess <= 0:
             break
-        if sum(column.slack for column in visible_columns) >= excess:
+        lowest = min(visible_columns, key=lambda column: column.keep)
+        if lowest.keep >= spare and sum(column.slack for column in visible_columns) >= excess:
             _shrink(visible_columns, excess)
             break
-        visible_columns.remove(min(visible_columns, key=lambda column: column.keep))
+        visible_columns.remove(lowest)
     if limit and len(visible_columns) == 1:
         visible_columns[0].size = min(visible_columns[0].size, limit)
     return visible_columns
@@ -221,10 +208,6 @@ def fit(columns: list[Column], limit: int) -> list[Column]:
 
 def _says_something(column: Column) -> bool:
     return column.keep > 90 or any(cell not in ("", "-") for cell in column.cells)
-
-
-def _table_width(columns: list[Column]) -> int:
-    return sum(column.size for column in columns) + 2 * (len(columns) - 1)
 
 
 def _shrink(columns: list[Column], excess: int) -> None:
@@ -244,7 +227,7 @@ def table(
     for column in visible_columns:
         lines = _aligned(column, mark, is_last=column is visible_columns[-1])
         if colour and column.title == "STATE":
-            lines[1:] = [COLOURS.get(line.rstrip(), "") + line + RESET for line in lines[1:]]
+            lines[1:] = map(_coloured, lines[1:])
         parts.append(lines)
     return [line.rstrip() for line in map("  ".join, zip(*parts, strict=True))]
 
@@ -269,4 +252,9 @@ def tinted(line: str) -> str:
     import re  # `gpq status` does not need it
 
     state = rf"(?:(?<=  )|(?<=\()|(?<=: ))({'|'.join(COLOURS)})(?=  |$|[),;]| \(| on )"
-    return re.sub(state, lambda match: f"{COLOURS[match[1]]}{match[1]}{RESET}", line)
+    return re.sub(state, lambda match: _coloured(match[1]), line)
+
+
+def _coloured(state: str) -> str:
+    code = COLOURS.get(state.rstrip())
+    return state if code is None else f"\x1b[{code}m{state}\x1b[0m"

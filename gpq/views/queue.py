@@ -1,26 +1,19 @@
 """The table of `gpq status`: from rows of the daemon (rpc JobView, decoded as dictionaries) to
 lines of text."""
 
-from gpq.views.plain import Column, Head, duration, number, safe, table, wrapped
+from gpq.rpc.job_columns import JobColumn, shown_on
+from gpq.views.plain import Column, duration, number, safe, table, wrapped
 
 TYPE_CHECKING = False  # typing's own would have to be imported
 if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
     from typing import Any
 
 Row = dict[str, "Any"]
 MOST_NOTES = 6  # lines of notes on more jobs than `FOLDED`
 FOLDED = 4  # this many jobs of an array with the same reason become one row
+USER_FIRST = 5  # keeps the column of users for less long than any other
 ENDED = ("completed", "failed", "cancelled", "timeout")
-HEADS = (  # the columns between state and reason
-    Head("GPUS", 70, least=14),
-    Head("BATCH", 45, right=True),
-    Head("GOODPUT", 60, right=True),
-    Head("SPEEDUP", 50, right=True),
-    Head("DONE", 55, right=True),
-    Head("ETA", 52, right=True),
-    Head("RUN", 51, right=True),
-    Head("AGE", 40, right=True),
-)
 
 
 def where(parts: list[Row]) -> str:
@@ -52,11 +45,6 @@ def _range(low: int, high: int) -> str:
     if low == high:
         return str(low)
     return f"{low}-{high}"
-
-
-def batch(row: Row) -> str:
-    """The batch size, such as `256`."""
-    return str(row["total_batch"] or "-")
 
 
 def remark(row: Row) -> str:
@@ -152,47 +140,66 @@ def _of_many(row: Row) -> Row:
     }
 
 
-def columns(rows: list[Row], limit: int = 0) -> list[Column]:
-    """The columns of `gpq status`. The most important ones are dropped last, and the reason may use
-    two fifths of `limit`."""
-    cells = [_cells(row) for row in rows]
-    user = Head("USER", 63, least=6)
-    if len({row["USER"] for row in cells}) <= 1:
-        user = Head("USER", 30)  # dropped first
-    heads = (
-        Head("ID", 99, right=True),
-        Head("NAME", 80, least=8),
-        user,
-        Head("STATE", 98),
-        *HEADS,
-        Head("REASON", 65, least=max(12, 2 * limit // 5)),
-    )
-    return [head.column(cells) for head in heads]
+def columns(
+    rows: list[Row],
+    heads: "Sequence[JobColumn]",
+    least: "Mapping[str, int]",
+    one_user: int = USER_FIRST,
+) -> list[Column]:
+    """The columns `heads` of these jobs. `least`: widths that replace those of the table.
+    `one_user`: when the column of users is dropped if all are the same."""
+    drawn = []
+    for head in heads:
+        column = Column(
+            head.title,
+            cells(head, rows),
+            head.keep,
+            least=least.get(head.name, head.least),
+            right=head.kind != "text",
+        )
+        if head.name == "user" and len(set(column.cells)) <= 1:
+            column.keep, column.least = one_user, 0
+        drawn.append(column)
+    return drawn
 
 
-def _cells(row: Row) -> dict[str, str]:
-    """The cells of one job, by title."""
-    return {
-        "ID": str(row["id"]),
-        "NAME": named(row),
-        "USER": safe(row["user"]),
-        "STATE": safe(row["state"]),
-        "GPUS": where(row["placement"]) or "-",
-        "BATCH": batch(row),
-        "GOODPUT": number(row["goodput"]),
-        "SPEEDUP": number(row["speedup"] if row["gpus"] else None, "x"),
-        "DONE": percent(row["progress"]),
-        "ETA": duration(row["eta_seconds"]),
-        "RUN": duration(row["run_seconds"] if row["started_at"] else None),
-        "AGE": duration(row["age_seconds"]),
-        "REASON": remark(row),
-    }
+def cells(head: JobColumn, rows: list[Row]) -> list[str]:
+    own_text = OWN_TEXTS.get(head.name)
+    if own_text is not None:
+        return [own_text(row) for row in rows]
+    text, field = TEXTS[head.kind], head.field
+    return [text(row[field]) for row in rows]
 
 
 def percent(share: float | None) -> str:
     if share is None:
         return "-"
     return f"{100 * share:.0f}%"
+
+
+def _count(value: int | None) -> str:
+    return str(value or "-")
+
+
+# by kind
+TEXTS: "dict[str, Callable[[Any], str]]" = {
+    "text": safe,
+    "whole": lambda value: "-" if value is None else str(value),
+    "count": _count,
+    "size": _count,
+    "number": number,
+    "ratio": lambda value: number(value, "x"),
+    "share": percent,
+    "span": duration,
+}
+# by name: columns that need more than their value
+OWN_TEXTS: "dict[str, Callable[[Row], str]]" = {
+    "name": named,
+    "server": lambda row: where(row["placement"]) or "-",
+    "speedup": lambda row: number(row["speedup"] if row["gpus"] else None, "x"),
+    "run": lambda row: duration(row["run_seconds"] if row["started_at"] else None),
+    "reason": remark,
+}
 
 
 def lines(
@@ -203,7 +210,8 @@ def lines(
     rows = folded(answer["jobs"]) if fold else answer["jobs"]
     text = ["no jobs"]
     if rows:
-        text = table(columns(rows, limit), limit, colour=colour, mark=mark)
+        least = {"reason": max(12, 2 * limit // 5)}
+        text = table(columns(rows, shown_on("status"), least), limit, colour=colour, mark=mark)
     waiting_count = answer.get("hidden_waiting", 0)
     if waiting_count:
         text.append(f"and {waiting_count} more pending or held: gpq status state=pending,held")

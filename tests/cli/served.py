@@ -14,6 +14,7 @@ from pathlib import Path
 import msgspec
 
 from gpq.control.answers import query_language
+from gpq.core.model.accounts import UserShare
 from gpq.daemon.service.server import Peer, Server
 from gpq.errors import NotFound
 from gpq.rpc import account_answers, daemon_answers, job_answers, node_answers, requests
@@ -121,7 +122,7 @@ def explanation(row: job_answers.JobView) -> job_answers.Explanation:
 def top() -> daemon_answers.TopLook:
     return daemon_answers.TopLook(
         nodes=nodes(), jobs=[job(1), job(2, "pending")],
-        users=[daemon_answers.UserShare("alice", 2, 2, 1.0, 0.5, 1.25, 0.8, 7200.0)],
+        users=[UserShare("alice", 2, 2, 1.0, 0.5, 1.25, 0.8, 7200.0)],
         changes=events(), policy="goodput", round_seconds=0.004, round_age=12.0, cluster_goodput=123.4, now=NOW,
         states={"running": 1, "pending": 1}, promised_hours=1.5, gained_hours=1.23,
     )  # fmt: skip

@@ -6,8 +6,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from gpq.views import queue
-from gpq.views.top import job_columns
+from gpq.rpc.job_columns import shown_on
 from tests.words.texts import documents
 
 ROOT = Path(__file__).parents[2]
@@ -42,10 +41,9 @@ def test_a_document_shows_the_picture(name: str) -> None:
 
 
 def test_the_pictures_have_todays_columns() -> None:
-    titles = {column.title for column in queue.columns([])}
-    assert set(lines("status")[0].split()) <= titles
-    [heads] = [line.strip("│ ").split() for line in lines("top") if line.startswith("│ job name")]
-    assert {"job", "name", "state", "GPUs", "goodput"} <= set(heads) <= {*dict(job_columns.COLUMNS), "reason"}
+    assert set(lines("status")[0].split()) <= {column.title for column in shown_on("status")}
+    [heads] = [line.strip("│ ").split() for line in lines("top") if line.startswith("│ ID NAME")]
+    assert {"ID", "NAME", "STATE", "GPUS", "GOODPUT"} <= set(heads) <= {column.title for column in shown_on("top")}
     assert {"GPU", "GOODPUT", "WORTH"} <= set(" ".join(lines("report")[:3]).split())
     assert " ".join(lines("why")).startswith("job 1 (running)")
     assert "goodput by number of GPUs" in " ".join(lines("why"))

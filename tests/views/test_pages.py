@@ -16,10 +16,11 @@ import pytest
 from rich.console import Console, RenderableType
 
 from gpq.cli.doctor.verdicts import Check
+from gpq.core.model.accounts import UserShare
 from gpq.rpc import daemon_answers, job_answers, node_answers
 from gpq.views import accounts, checkup, detail, explanation, goodput_curve, loss_curve, nodes, queue
 from gpq.views.plain import moment, width
-from gpq.views.top import interactive, job_page, once, processes, status_bar
+from gpq.views.top import interactive, job_columns, job_page, once, processes, status_bar
 from gpq.views.top.utilisation import Past
 from tests.cli import served
 
@@ -100,7 +101,7 @@ def listed(columns: int, height: int) -> list[str]:
     view, past = served.top(), Past()
     for piece in range(12):
         past.note(view.nodes, view.jobs, 20.0 * piece)
-    look = interactive.ListView(selected=2, sort="GPUs", descending=True)
+    look = job_columns.ListView(selected=2, sort="gpus", descending=True)
     return rendered(
         interactive.picture(view, interactive.ordered(view.jobs, look), look, past, columns, height), columns, height
     )
@@ -174,7 +175,7 @@ def test_no_line_of_a_page_is_too_wide(name: str) -> None:
 def test_the_live_view_fits_its_screen(columns: int, height: int) -> None:
     big = daemon_answers.TopView(
         nodes=served.nodes() * 8, jobs=[served.job(number) for number in range(60)],
-        users=[daemon_answers.UserShare(f"user-{n}", 1, 1, 0.1, 0.1, 1.0, 1.0, 1.0) for n in range(20)],
+        users=[UserShare(f"user-{n}", 1, 1, 0.1, 0.1, 1.0, 1.0, 1.0) for n in range(20)],
         changes=served.events() * 20, policy="goodput", round_seconds=None, round_age=None, cluster_goodput=1.0, now=served.NOW,
     )  # fmt: skip
     for view in (served.top(), big, msgspec.structs.replace(big, nodes=[], jobs=[], users=[], changes=[])):
@@ -185,7 +186,7 @@ def test_the_live_view_fits_its_screen(columns: int, height: int) -> None:
         assert max(map(width, lines)) <= columns
         past = Past()
         past.note(view.nodes, view.jobs, 0.0)
-        for look in (interactive.ListView(), interactive.ListView(59, 3, "goodput", True, "user=ana [red]" * 9)):
+        for look in (job_columns.ListView(), interactive.ListView(59, 3, "goodput", True, "user=ana [red]" * 9)):
             rows = interactive.ordered(view.jobs, look)
             found = rendered(interactive.picture(view, rows, look, past, columns, height), columns, height)
             assert len(found) <= height
@@ -277,7 +278,7 @@ def test_the_list_marks_unreachable_hung_slow_and_ended_jobs() -> None:
         served.job(4, "failed", name="sweep", index=7, params={"lr": "0.1"}),
     ]
     view = msgspec.structs.replace(served.top(), jobs=rows)
-    text = "\n".join(rendered(interactive.picture(view, rows, interactive.ListView(4), Past(), 139, 30), 139, 30))
+    text = "\n".join(rendered(interactive.picture(view, rows, job_columns.ListView(4), Past(), 139, 30), 139, 30))
     for word in ("unknown 40s", "hung 1m30s", "running !3", "failed", "sweep[lr=0.1]"):
         assert word in text
     page = job_page.Page(served.detail(rows[1]), served.explanation(rows[1]))

@@ -1,4 +1,5 @@
-"""Tables in the pages of docs/ that come from the program: the keys of config.toml, the policies.
+"""Tables in the pages of docs/ that come from the program: the keys of config.toml, the policies,
+the columns of a job.
 
 Each is between two markers. `reference.py` writes them, and a test keeps them fresh.
 """
@@ -12,6 +13,7 @@ from typing import Any
 from gpq.cli.generated.schemas import comments
 from gpq.config import FileConfig, NodeConfig
 from gpq.policies.registry import POLICIES
+from gpq.rpc.job_columns import COLUMNS, FIELDS, KINDS, shown_on
 
 MARKER = "<!-- {}: python -m gpq.cli.generated.reference --write -->"
 END = "<!-- /{} -->"
@@ -71,12 +73,31 @@ def policies() -> str:
     return "\n".join(rows) + "\n"
 
 
+def columns() -> str:
+    """What `gpq status` shows of a job."""
+    rows = [f"| {head.title} | {head.meaning} |" for head in shown_on("status")]
+    return "\n".join(["| column | meaning |", "|---|---|", *rows, ""])
+
+
+def queries() -> str:
+    """What a query compares, one line for the fields that are compared alike."""
+    names_by_meaning: dict[str, list[str]] = {}
+    for name in FIELDS:
+        column = COLUMNS[name]
+        meaning = KINDS[column.kind] if column.title else column.meaning or KINDS[column.kind]
+        names_by_meaning.setdefault(meaning, []).append(f"`{name}`")
+    rows = [f"| {', '.join(names)} | {meaning} |" for meaning, names in names_by_meaning.items()]
+    return "\n".join(["| fields | compare |", "|---|---|", *rows, ""])
+
+
 # Page -> its tables, by the name in their markers.
 TABLES: dict[str, dict[str, Callable[[], str]]] = {
     "docs/configuration.md": {
         "keys": lambda: keys(FileConfig),
         "keys-of-servers": lambda: keys(NodeConfig),
     },
+    "docs/jobs.md": {"columns": columns},
+    "docs/many-jobs.md": {"fields": queries},
     "docs/policies.md": {"policies": policies},
 }
 

@@ -18,8 +18,10 @@ from gpq.cli.completion.shell_scripts import SCRIPTS
 from gpq.cli.generated import command_page, page_tables, schemas, submit_modules
 from gpq.cli.generated.man_pages import pages
 from gpq.cli.shared.commands import COMMANDS
+from gpq.core.model.jobs import JobState
 from gpq.outward import WORDS
 from gpq.policies.registry import POLICIES
+from gpq.views.queue import ENDED
 
 KINDS = {
     "JOB": "jobs",
@@ -31,18 +33,8 @@ KINDS = {
     "FILE": "files",
 }
 CHOICES = {
-    "STATE": (
-        "pending",
-        "held",
-        "starting",
-        "running",
-        "stopping",
-        "completed",
-        "failed",
-        "cancelled",
-        "timeout",
-    ),
-    "ENDED": ("completed", "failed", "cancelled", "timeout"),
+    "STATE": tuple(JobState),
+    "ENDED": ENDED,
     "SIGNAL": ("USR1", "USR2", "TERM", "INT", "HUP"),
     "POLICY": tuple(POLICIES),
     "WORD,...": tuple(WORDS),

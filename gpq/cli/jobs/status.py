@@ -8,6 +8,7 @@ import typer
 
 from gpq.cli.jobs import status_fast
 from gpq.cli.shared.typer_app import Color, ColorChoice, Json, frame
+from gpq.rpc.job_columns import FIELDS
 
 app = frame()
 
@@ -35,10 +36,8 @@ def status(
 ) -> int:
     """Show the queue: which job has which GPUs, how well it runs, and why the others wait.
 
-    A query is one or more conditions, and all must hold. Use id, name, user, state, tag, server,
-    kind, gpus, batch, goodput, throughput, efficiency, speedup, rho, progress, eta, age, run,
-    priority, array, index, attempt, restarts, resizes, exit, reason or command. Compare with = or
-    != (one of A,B), ~ or !~ (contains), < > <= >=. sort=-goodput,id sorts, and limit=10 shows ten.
+    A query is one or more conditions, and all must hold. Use FIELDS. Compare with = or != (one of
+    A,B), ~ or !~ (contains), < > <= >=. sort=-goodput,id sorts, and limit=10 shows ten.
 
     SPEEDUP is the goodput relative to the goodput on a fair share of the GPUs. RUN is the run time
     over all attempts. AGE is the time from submission to the end, or until now. Ended jobs come
@@ -60,3 +59,6 @@ def status(
         states=list(state or []),
         recent=recent,
     )
+
+
+status.__doc__ = str(status.__doc__).replace("FIELDS", f"{', '.join(FIELDS[:-1])} or {FIELDS[-1]}")

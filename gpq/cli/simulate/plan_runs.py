@@ -19,7 +19,7 @@ from gpq.core.model.units import DeviceId, NodeId
 from gpq.errors import DaemonUnreachable, Refused, UsageError
 from gpq.policies.registry import entry
 from gpq.rpc import node_answers, requests
-from gpq.sim.compare.compare import Cluster, Failure
+from gpq.sim.compare.compare import Cluster, FailedRun
 from gpq.sim.measurements.sources import OSDI21, SIA, Published, Source
 from gpq.sim.replay import cluster as clusters
 from gpq.sim.replay.history import History, history, nodes_of
@@ -229,7 +229,7 @@ def _some(jobs: Sequence[str]) -> str:
     return ", ".join(jobs[:MOST_NAMED]) + (f" and {more} more" if more > 0 else "")
 
 
-def failed_run(failure: Failure) -> str:
+def failed_run(failure: FailedRun) -> str:
     """The run that failed: `fifo on workload-1 (16x4, seed 0)`."""
     return f"{failure.policy} on {failure.workload} ({failure.cluster}, seed {failure.seed})"
 

@@ -175,13 +175,13 @@ def simulate(
     runs = compare.plan(names, sources, machines, plan_runs.RulesFor(run_rules), numbers)
     with _bar(runs) as progress:
         outcomes = compare.attempt_all(runs, jobs_parallel, progress)
-    failures = [outcome for outcome in outcomes if isinstance(outcome, compare.Failure)]
+    failures = [outcome for outcome in outcomes if isinstance(outcome, compare.FailedRun)]
     blocks = compare.blocks(runs, outcomes)
     _show(blocks, failures, csv=csv, color=color.value, json=json)
     if plot:
         _draw(blocks, plot)
     for failure in failures:
-        output.failure(f"{plan_runs.failed_run(failure)}: {failure.message}", failure.hint)
+        output.failure(f"{plan_runs.failed_run(failure)}: {failure.error}", failure.hint)
     return 1 if failures else 0
 
 
@@ -233,7 +233,7 @@ def _check_plot(path: str) -> None:
 
 def _show(
     blocks: list[compare.Block],
-    failures: list[compare.Failure],
+    failures: list[compare.FailedRun],
     *,
     csv: bool,
     color: str,

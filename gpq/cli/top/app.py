@@ -57,8 +57,8 @@ class Browser:
         }  # fmt: skip
         self._list_keys: dict[str, Callable[[], None]] = {
             "enter": self._open, "/": self._edit_filter, "esc": lambda: self._filter(""),
-            "s": lambda: self._sort(1), "right": lambda: self._sort(1),
-            "S": lambda: self._sort(-1), "left": lambda: self._sort(-1),
+            "s": lambda: self._list.sort(1), "right": lambda: self._list.sort(1),
+            "S": lambda: self._list.sort(-1), "left": lambda: self._list.sort(-1),
             "r": self._list.reverse, "n": self._show_servers,
         }  # fmt: skip
 
@@ -159,9 +159,6 @@ class Browser:
             if self._open_job is not None and self._mode == "job" and self._open_job.is_log:
                 step = -step
             self._scroll = max(self._scroll + step, 0)
-
-    def _sort(self, step: int) -> None:
-        self._list.sort(step, self._screen.width)
 
     def _show_servers(self) -> None:
         self._mode, self._scroll = "servers", 0

@@ -10,7 +10,7 @@ from rich.console import RenderableType
 
 from gpq.rpc.daemon_answers import TopView
 from gpq.rpc.job_answers import JobView
-from gpq.views.top import interactive
+from gpq.views.top import interactive, job_columns
 from gpq.views.top.utilisation import Past
 
 
@@ -19,7 +19,7 @@ class JobList:
 
     def __init__(self, filter: str) -> None:
         self.rows: list[JobView] = []
-        self._look = interactive.ListView(filter=filter)
+        self._look = job_columns.ListView(filter=filter)
         self._order_key: object = None  # what `rows` were made from
 
     @property
@@ -54,14 +54,15 @@ class JobList:
     def _select(self, position: int) -> None:
         self._look = replace(self._look, selected=self.rows[position].id)
 
-    def sort(self, step: int, width: int) -> None:
+    def sort(self, step: int) -> None:
         """Sort by the column `step` places to the right."""
-        names = ["", *interactive.titles(self.rows, self._look, width)]
+        heads = job_columns.heads(self.rows, "top", self._look.sort)
+        names = ["", *(head.name for head in heads)]
         index = names.index(self._look.sort) if self._look.sort in names else 0
         self._look = replace(self._look, sort=names[(index + step) % len(names)], first=0)
 
     def reverse(self) -> None:
-        column = self._look.sort or "job"
+        column = self._look.sort or "id"
         self._look = replace(self._look, sort=column, descending=not self._look.descending)
 
     def room(self, view: TopView, height: int) -> int:

@@ -10,12 +10,13 @@ import shlex
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from typing import cast
 
 from gpq.core.model.jobs import JobState
 from gpq.errors import UsageError
 from gpq.rpc.job_answers import JobView
+from gpq.rpc.job_columns import COLUMNS, FIELDS
 
-Value = str | float | None
 EXAMPLE = "e.g. gpq status 'user=ana state=running,pending tag~cifar age>2h sort=-goodput limit=10'"
 TERM = re.compile(r"([A-Za-z_]+)(!=|!~|<=|>=|=|~|<|>)(.*)", re.DOTALL)
 UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
@@ -25,49 +26,31 @@ COMPARISONS: Mapping[str, Callable[[float, float], bool]] = {
 }  # fmt: skip
 
 
-def _stamp(text: str | None) -> float | None:
-    return None if text is None else datetime.fromisoformat(text.replace("Z", "+00:00")).timestamp()
+def _is_text(field: str) -> bool:
+    return COLUMNS[field].kind == "text"
 
 
-TEXTS: Mapping[str, Callable[[JobView], Sequence[str]]] = {
-    "name": lambda row: [row.name],
-    "user": lambda row: [row.user],
-    "state": lambda row: [row.state],
-    "tag": lambda row: row.tags,
-    "server": lambda row: [part.node for part in row.placement],
-    "kind": lambda row: [row.level],
-    "reason": lambda row: [row.reason],
-    "command": lambda row: [row.command],
-}
-NUMBERS: Mapping[str, Callable[[JobView], float | None]] = {
-    "id": lambda row: row.id,
-    "array": lambda row: row.array,
-    "index": lambda row: row.index,
-    "priority": lambda row: row.priority,
-    "gpus": lambda row: row.gpus,
-    "batch": lambda row: row.total_batch,
-    "goodput": lambda row: row.goodput,
-    "throughput": lambda row: row.throughput,
-    "efficiency": lambda row: row.efficiency,
-    "speedup": lambda row: row.speedup,
-    "rho": lambda row: row.rho,
-    "progress": lambda row: row.progress,
-    "attempt": lambda row: row.attempt,
-    "restarts": lambda row: row.restarts,
-    "resizes": lambda row: row.resizes,
-    "exit": lambda row: row.exit_status,
-}
-SPANS: Mapping[str, Callable[[JobView], float | None]] = {
-    "eta": lambda row: row.eta_seconds,
-    "age": lambda row: row.age_seconds,
-    "run": lambda row: row.run_seconds,
-}
-MOMENTS: Mapping[str, Callable[[JobView], float | None]] = {  # fields to sort by
-    "submitted": lambda row: _stamp(row.submitted_at),
-    "started": lambda row: _stamp(row.started_at),
-    "ended": lambda row: _stamp(row.ended_at),
-}
-FIELDS = (*TEXTS, *NUMBERS, *SPANS)
+def _texts(field: str, row: JobView) -> Sequence[str]:
+    """The values of a field that is text."""
+    value = getattr(row, COLUMNS[field].field)
+    if field == "server":
+        return [part.node for part in value]
+    return value if isinstance(value, list) else [value]
+
+
+def known(field: str, row: JobView) -> bool:
+    """Has the job a value of this field, which is no text?"""
+    return _number_of(field, row) is not None
+
+
+def _number_of(field: str, row: JobView) -> float | None:
+    """The value of any other field, None if it is not known."""
+    value = getattr(row, COLUMNS[field].field)
+    if isinstance(value, str):
+        return datetime.fromisoformat(value.replace("Z", "+00:00")).timestamp()
+    if COLUMNS[field].kind == "size" and not value:
+        return None
+    return cast("float | None", value)
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,9 +61,9 @@ class Term:
 
     def holds(self, row: JobView) -> bool:
         """If the row's value is unknown, only `!=` and `!~` hold."""
-        if self.field in TEXTS:
-            return self._of_text([text.casefold() for text in TEXTS[self.field](row)])
-        number = (NUMBERS.get(self.field) or SPANS[self.field])(row)
+        if _is_text(self.field):
+            return self._of_text([text.casefold() for text in _texts(self.field, row)])
+        number = _number_of(self.field, row)
         operands = [_number(self.field, value) for value in self.values]
         if self.sign in ("=", "!="):
             return (number in operands) is (self.sign == "=")
@@ -112,19 +95,20 @@ class Query:
         last."""
         matches = [row for row in rows if all(term.holds(row) for term in self.terms)]
         for field, descending in reversed(self.order):
-            matches = _sorted(matches, field, descending=descending)
+            matches = ordered(matches, field, descending=descending)
         return matches[: self.limit]
 
 
-def _sorted(rows: list[JobView], field: str, *, descending: bool) -> list[JobView]:
-    if field in TEXTS:
+def ordered(rows: Iterable[JobView], field: str, *, descending: bool) -> list[JobView]:
+    """By a field. Rows whose value is unknown come last in both directions."""
+    if _is_text(field):
         return sorted(
-            rows, key=lambda row: ",".join(TEXTS[field](row)).casefold(), reverse=descending
+            rows, key=lambda row: ",".join(_texts(field, row)).casefold(), reverse=descending
         )
-    value = NUMBERS.get(field) or SPANS.get(field) or MOMENTS[field]
-    pairs = [(number, row) for row in rows if (number := value(row)) is not None]
-    pairs.sort(key=operator.itemgetter(0), reverse=descending)
-    return [*(row for _, row in pairs), *(row for row in rows if value(row) is None)]
+    pairs = [(_number_of(field, row), row) for row in rows]
+    known_pairs = [(number, row) for number, row in pairs if number is not None]
+    known_pairs.sort(key=operator.itemgetter(0), reverse=descending)
+    return [row for _, row in known_pairs] + [row for number, row in pairs if number is None]
 
 
 def parse(words: Sequence[str]) -> Query:
@@ -159,45 +143,36 @@ def _split(words: Sequence[str]) -> list[str]:
 
 def _order(text: str) -> tuple[str, bool]:
     field = text.lstrip("-+").lower()
-    return _known(field, (*FIELDS, *MOMENTS)), text.startswith("-")
+    return _checked(field, [*COLUMNS]), text.startswith("-")
 
 
 def _term(field: str, sign: str, value: str) -> Term:
-    _known(field, FIELDS)
+    _checked(field, FIELDS)
     values = tuple(value.split(",")) if sign in ("=", "!=", "~", "!~") else (value,)
-    if field in TEXTS:
-        _check_text_sign(field, sign, value)
-    else:
-        _check_numbers(field, sign, value, values)
-    if field == "state" and sign in ("=", "!="):
-        _check_states(values)
-    return Term(field, sign, values)
-
-
-def _check_text_sign(field: str, sign: str, value: str) -> None:
-    if sign in COMPARISONS:
+    if not _is_text(field):
+        if sign in ("~", "!~"):
+            raise UsageError(
+                f"{field}{sign}: {field} is a number",
+                f"compare numbers with = != < > <= or >=: {field}={value}",
+            )
+        for operand in values:
+            _number(field, operand)
+    elif sign in COMPARISONS:
         raise UsageError(
             f"{field}{sign}: {field} is text", f"compare text with = != ~ or !~: {field}~{value}"
         )
+    elif field == "state" and sign in ("=", "!="):
+        check_states(values)
+    return Term(field, sign, values)
 
 
-def _check_numbers(field: str, sign: str, value: str, operands: Sequence[str]) -> None:
-    if sign in ("~", "!~"):
-        raise UsageError(
-            f"{field}{sign}: {field} is a number",
-            f"compare numbers with = != < > <= or >=: {field}={value}",
-        )
-    for operand in operands:
-        _number(field, operand)
-
-
-def _check_states(states: Sequence[str]) -> None:
+def check_states(states: Sequence[str]) -> None:
     for state in states:
         if state not in set(JobState):
             raise UsageError(f"unknown state `{state[:40]}`", f"use one of {', '.join(JobState)}")
 
 
-def _known(field: str, fields: Sequence[str]) -> str:
+def _checked(field: str, fields: Sequence[str]) -> str:
     if field not in fields:
         suggestions = difflib.get_close_matches(field, fields, n=3, cutoff=0.5)
         hint = (
@@ -211,8 +186,9 @@ def _known(field: str, fields: Sequence[str]) -> str:
 
 def _number(field: str, text: str) -> float:
     """`2h` for a span, `42%` for a share, otherwise a number."""
+    is_span = COLUMNS[field].kind == "span"
     match = re.fullmatch(r"(-?\d+(?:\.\d+)?)([smhd%]?)", text)
-    if not match or (match[2] in UNITS) is not (field in SPANS):
-        example = f"{field}>2h" if field in SPANS else f"{field}>1"
+    if not match or (match[2] in UNITS) is not is_span:
+        example = f"{field}>2h" if is_span else f"{field}>1"
         raise UsageError(f"{field} cannot be compared with `{text[:40]}`", f"e.g. {example}")
     return float(match[1]) * FACTORS[match[2]]

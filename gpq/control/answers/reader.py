@@ -15,13 +15,13 @@ from gpq.core.feasibility.checkpoints import Staging
 from gpq.core.feasibility.leases import silence
 from gpq.core.goodput import estimates
 from gpq.core.goodput.models import is_beyond
+from gpq.core.model.accounts import UserShare
 from gpq.core.model.jobs import HOLDS_DEVICES, TERMINAL, Job, JobState, Level, Seat
 from gpq.core.model.placements import Placement, Shape
 from gpq.core.model.snapshot import Snapshot
 from gpq.core.model.units import DeviceId, JobId, NodeId, Seconds
 from gpq.core.rounds.rounds import Round
 from gpq.core.state.stragglers import hang, stragglers
-from gpq.rpc.daemon_answers import UserShare
 from gpq.rpc.job_answers import JobView, PartView, StagingView
 from gpq.rpc.node_answers import NodeView
 
@@ -196,19 +196,7 @@ class Reader:
 
     def users(self) -> list[UserShare]:
         """The fairness table by user."""
-        return [
-            UserShare(
-                row.user,
-                row.jobs,
-                row.gpus,
-                row.share,
-                row.fair_share,
-                row.speedup,
-                row.rho,
-                row.gpu_seconds,
-            )
-            for row in fairness_by_user(self.snapshot, self.fairness)
-        ]
+        return fairness_by_user(self.snapshot, self.fairness)
 
 
 def _pace(job: Job) -> Pace:

@@ -17,7 +17,7 @@ from gpq.core.feasibility.gates import closed_gates
 from gpq.core.feasibility.shapes import feasible, gpu_range, nodes_up, supply
 from gpq.core.goodput import estimates
 from gpq.core.goodput.models import model_of
-from gpq.core.model.accounts import MeanShare
+from gpq.core.model.accounts import MeanShare, UserShare
 from gpq.core.model.jobs import HOLDS_DEVICES, Job, JobState
 from gpq.core.model.placements import Shape
 from gpq.core.model.snapshot import Snapshot
@@ -35,18 +35,6 @@ class JobFairness:
     speedup: float | None  # see `speedup_of`
     # finish-time fairness: at most 1 is fair. None while its length or throughput is unknown
     rho: float | None
-
-
-@dataclass(frozen=True, slots=True)
-class UserFairness:
-    user: str
-    jobs: int
-    gpus: int  # held now
-    share: float  # of all held GPUs, 0 to 1
-    fair_share: float  # 0 to 1
-    speedup: float | None  # mean over their jobs whose speedup is known
-    rho: float | None  # worst of their jobs
-    gpu_seconds: float  # received by their live jobs
 
 
 def shares(owners: Mapping[JobId, str], gpus: float) -> dict[JobId, float]:
@@ -254,7 +242,7 @@ def _points(shapes: Sequence[Shape], speeds: Sequence[float]) -> list[Point]:
     return [(float(count), best[count]) for count in sorted(best)]
 
 
-def fairness_by_user(snapshot: Snapshot, jobs: Mapping[JobId, JobFairness]) -> list[UserFairness]:
+def fairness_by_user(snapshot: Snapshot, jobs: Mapping[JobId, JobFairness]) -> list[UserShare]:
     """One row for each user, sorted by name, from the answer of `fairness_by_job`."""
     jobs_by_user: dict[str, list[Job]] = defaultdict(list)
     total_gpus = 0
@@ -266,7 +254,7 @@ def fairness_by_user(snapshot: Snapshot, jobs: Mapping[JobId, JobFairness]) -> l
         gpus = sum(job.replicas for job in own)
         job_rows = [jobs[job.id] for job in own if job.id in jobs]
         rows.append(
-            UserFairness(
+            UserShare(
                 user,
                 len(own),
                 gpus,

@@ -153,3 +153,17 @@ def restart_seconds(
     again: bool, began: Seconds, tally: AttemptAccount, stopping_at: Seconds | None, ended: Seconds
 ) -> Seconds:
     return sum(end - start for start, end in restart_spans(again, began, tally, stopping_at, ended))
+
+
+@dataclass(frozen=True, slots=True)
+class UserShare:
+    """One user in the fairness table."""
+
+    user: str
+    jobs: int
+    gpus: int
+    share: float  # part of the GPUs in use
+    fair_share: float  # fair part of the GPUs
+    speedup: float | None  # mean over the user's jobs whose speedup is known
+    rho: float | None  # the worst of the user's jobs
+    gpu_seconds: float  # received by the user's live jobs

@@ -28,13 +28,13 @@ from gpq.core.feasibility.checkpoints import Staging
 from gpq.core.feasibility.reservations import current
 from gpq.core.goodput import estimates
 from gpq.core.model.accounts import Saving
-from gpq.core.model.jobs import TERMINAL, Job, JobState
+from gpq.core.model.jobs import TERMINAL, Job
 from gpq.core.model.snapshot import Snapshot
 from gpq.core.model.units import JobId
 from gpq.daemon.service.changes import Handlers
 from gpq.daemon.service.logs import LogReader, Tail
 from gpq.daemon.service.server import Peer
-from gpq.errors import NotFound, UsageError
+from gpq.errors import NotFound
 from gpq.ports import History
 from gpq.rpc import account_answers, daemon_answers, job_answers, node_answers, requests
 
@@ -100,9 +100,7 @@ class Readings:
         )
 
     def _status(self, request: requests.Status, peer: Peer) -> job_answers.JobList:
-        for state in request.states:
-            if state not in set(JobState):
-                raise UsageError(f"unknown state `{state}`", f"use one of {', '.join(JobState)}")
+        query_language.check_states(request.states)
         query = query_language.parse(request.query)
         if not request.jobs:
             return self._queue(request, query)

@@ -43,14 +43,14 @@ class Run:
 
 
 @dataclass(frozen=True, slots=True)
-class Failure:
-    """A run that could not be simulated to its end, and why."""
+class FailedRun:
+    """A run that failed, and why."""
 
     cluster: str
     policy: str
     workload: str
     seed: int
-    message: str
+    error: str
     hint: str
 
 
@@ -91,7 +91,7 @@ def plan(
     ]
 
 
-def blocks(runs: Sequence[Run], outcomes: Sequence[Outcome | Failure]) -> list[Block]:
+def blocks(runs: Sequence[Run], outcomes: Sequence[Outcome | FailedRun]) -> list[Block]:
     """By cluster, in the order of the runs. A cluster on which every run failed is left out."""
     pairs = [
         (run.cluster, outcome)
@@ -107,7 +107,7 @@ def blocks(runs: Sequence[Run], outcomes: Sequence[Outcome | Failure]) -> list[B
 
 def attempt_all(
     runs: Sequence[Run], processes: int = 1, progress: Progress | None = None
-) -> list[Outcome | Failure]:
+) -> list[Outcome | FailedRun]:
     """The outcome of each run in order, or why it cannot be simulated to its end. Unreadable input
     ends all runs. So do Ctrl-C and SIGTERM, as Interrupted."""
     with _without_chatter():
@@ -120,9 +120,9 @@ def run_all(
     """The outcomes, in the order of the runs. Raises Refused about the first that failed, when all
     others have ended."""
     results = attempt_all(runs, processes, progress)
-    failure = next((result for result in results if isinstance(result, Failure)), None)
+    failure = next((result for result in results if isinstance(result, FailedRun)), None)
     if failure is not None:
-        raise Refused(f"{failure.policy} on {failure.workload}: {failure.message}", failure.hint)
+        raise Refused(f"{failure.policy} on {failure.workload}: {failure.error}", failure.hint)
     return [result for result in results if isinstance(result, Outcome)]
 
 
@@ -144,18 +144,18 @@ def _without_chatter() -> Iterator[None]:
         os.close(null)
 
 
-def _attempt(run: Run, watch: Callable[[float], None]) -> Outcome | Failure:
+def _attempt(run: Run, watch: Callable[[float], None]) -> Outcome | FailedRun:
     try:
         return replay(
             run.policy, run.source.tasks(), run.rules, workload=run.source.name, watch=watch
         )
     except Refused as error:
-        return Failure(
+        return FailedRun(
             run.cluster, run.policy, run.source.name, run.rules.seed, error.message, error.hint
         )
 
 
-def _fallback(run: Run) -> Failure:
+def _fallback(run: Run) -> FailedRun:
     message = "a process of the simulation was killed"
     hint = "give it more memory, or use fewer processes"
-    return Failure(run.cluster, run.policy, run.source.name, run.rules.seed, message, hint)
+    return FailedRun(run.cluster, run.policy, run.source.name, run.rules.seed, message, hint)

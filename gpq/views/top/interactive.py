@@ -6,68 +6,32 @@ Everything fits in the given size. The rest can be scrolled to, or is counted.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 
 from rich.console import Group, RenderableType
 from rich.text import Text
 
+from gpq.control.answers import query_language
 from gpq.rpc.daemon_answers import TopView
 from gpq.rpc.job_answers import JobView
+from gpq.rpc.job_columns import COLUMNS
 from gpq.views import plain
 from gpq.views.plain import safe
 from gpq.views.queue import ENDED
 from gpq.views.top import job_columns, once, tables
+from gpq.views.top.job_columns import ListView
 from gpq.views.top.utilisation import Past
 
-LAST = "age"  # the last column of jobs
-Key = Callable[[JobView], float | str | None]
-KEYS: Mapping[str, Key] = {
-    "job": lambda job: job.id,
-    "name": lambda job: job.name.casefold(),
-    "user": lambda job: job.user.casefold(),
-    "state": lambda job: job.state,
-    "GPUs": lambda job: job.gpus,
-    "batch": lambda job: job.total_batch or None,
-    "goodput": lambda job: job.goodput,
-    "eff": lambda job: job.efficiency,
-    "done": lambda job: job.progress,
-    "ETA": lambda job: job.eta_seconds,
-    "thruput": lambda job: job.throughput,
-    "restarts": lambda job: job.restarts,
-    "prio": lambda job: job.priority,
-    "age": lambda job: job.age_seconds,
-}
 ONLY_JOBS = 12  # below this height the jobs fill the screen
 NO_LOWER = 18  # below this height fairness and changes are left out
 
 
-@dataclass(frozen=True, slots=True)
-class ListView:
-    """The view of the list."""
-
-    selected: int | None = None  # the job under the cursor
-    first: int = 0  # row at the top
-    sort: str = ""  # title of a column. "": running jobs first, or as in the query
-    descending: bool = False
-    filter: str = ""
-
-
-def titles(rows: Sequence[JobView], look: ListView, width: int) -> list[str]:
-    """The columns that fit and are not empty."""
-    return job_columns.titles(rows, width, LAST, look.sort)
-
-
 def ordered(jobs: Sequence[JobView], look: ListView) -> list[JobView]:
-    """The sorted jobs. Jobs without a value in the sorted column come last in both directions."""
     if not look.sort:
         if "sort=" in look.filter:
             return list(jobs)
         return sorted(jobs, key=lambda job: (job.state in ENDED, job.gpus == 0, job.id))
-    key = KEYS[look.sort]
-    values = [(value, job) for job in jobs if (value := key(job)) is not None]
-    values.sort(key=lambda pair: pair[0], reverse=look.descending)
-    return [*(job for _, job in values), *(job for job in jobs if key(job) is None)]
+    return query_language.ordered(jobs, look.sort, descending=look.descending)
 
 
 def place(rows: Sequence[JobView], look: ListView) -> int:
@@ -125,7 +89,7 @@ def _title(rows: Sequence[JobView], first: int, count: int, look: ListView, widt
         parts.append(f"{first + 1}-{first + count} of {len(rows)}")
     if look.sort:
         direction = ", descending" if look.descending else ""
-        parts.append(f"by {look.sort}{direction}")
+        parts.append(f"by {COLUMNS[look.sort].title}{direction}")
     if look.filter:
         parts.append(f"/{safe(look.filter)}")
     return Text(plain.cut("  ".join(parts), max(width - 8, 7), plain.ellipsis()))
@@ -137,42 +101,10 @@ def _table(
     visible_jobs = rows[first : first + room]
     if not visible_jobs:
         return Text(_why_empty(look))
-    job_cells = [job_columns.cells(job) for job in visible_jobs]
-    names, reason = job_columns.with_reason(
-        titles(rows, look, width), rows, job_cells, width, look.sort
-    )
-    table = tables.grid(
-        "",
-        *(_head(name, look) for name in names),
-        right=" ".join(_head(name, look) for name in job_columns.RIGHT.split()),
-        give="reason" if reason else _head("name", look),
-        expand=width < tables.WIDE,
-    )
-    for job, row in zip(visible_jobs, job_cells, strict=True):
-        cells = job_columns.narrowed(row, reason)
-        cursor = ">" if job.id == look.selected else ""
-        table.add_row(cursor, *(cells[name] for name in names), style=_style(job, look))
-    return table
+    return tables.job_table(visible_jobs, job_columns.heads(rows, "top", look.sort), width, look)
 
 
 def _why_empty(look: ListView) -> str:
     if look.filter:
         return "no job matches: press / to change the filter, Esc to clear it"
     return "no jobs: submit one with gpq submit"
-
-
-def _head(name: str, look: ListView) -> str:
-    """The title, with an arrow if the column is sorted."""
-    if name != look.sort:
-        return name
-    if look.descending:
-        return name + plain.drawable("↓", "v")
-    return name + plain.drawable("↑", "^")
-
-
-def _style(job: JobView, look: ListView) -> str:
-    if job.id == look.selected:
-        return "reverse"
-    if job.state in ENDED:
-        return "dim"
-    return ""

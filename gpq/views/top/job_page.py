@@ -11,15 +11,19 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from gpq.rpc.job_answers import EventView, Explanation, JobDetail, JobView
-from gpq.views import detail, explanation, goodput_curve, loss_curve, plain
-from gpq.views.job_facts import if_any, if_known
-from gpq.views.plain import duration, number, safe, wrapped
-from gpq.views.queue import percent
+from gpq.rpc.job_columns import COLUMNS
+from gpq.views import detail, explanation, goodput_curve, loss_curve, plain, queue
+from gpq.views.plain import safe, wrapped
 from gpq.views.top import status_bar
 from gpq.views.top.job_columns import state_of
 
 PARTS = ("all", "log", "text")
 LEAST = 3  # minimum lines of a log
+# the first line, by the names in queries
+NOW = (
+    "progress", "eta", "goodput", "efficiency", "batch", "speedup", "priority", "run", "age",
+    "restarts",
+)  # fmt: skip
 EVENTS = 6  # latest events that are shown
 
 
@@ -93,23 +97,9 @@ def _events(events: Sequence[EventView], width: int) -> list[str]:
 
 
 def _now(job: JobView) -> str:
-    pairs = {
-        "done": if_known(percent, job.progress),
-        "left": if_known(duration, job.eta_seconds),
-        "goodput": if_known(number, job.goodput),
-        "efficiency": if_known(percent, job.efficiency),
-        "batch": if_any(str, job.total_batch),
-        "speedup": if_known(_speedup, job.speedup) if job.gpus else "",
-        "priority": if_any(str, job.priority),
-        "ran": duration(job.run_seconds),
-        "age": duration(job.age_seconds),
-        "restarts": if_any(str, job.restarts),
-    }
-    return "  ".join(f"{key} {value}" for key, value in pairs.items() if value)
-
-
-def _speedup(value: float) -> str:
-    return number(value, "x")
+    row = msgspec.to_builtins(job)
+    pairs = [(name, queue.cells(COLUMNS[name], [row])[0]) for name in NOW]
+    return "  ".join(f"{name} {text}" for name, text in pairs if text not in ("-", "0"))
 
 
 def tail(log: Sequence[str], width: int, height: int, offset: int = 0) -> list[Text]:

@@ -9,15 +9,18 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from gpq.rpc.daemon_answers import TopView, UserShare
+from gpq.core.model.accounts import UserShare
+from gpq.rpc.daemon_answers import TopView
 from gpq.rpc.job_answers import EventView, JobView
+from gpq.rpc.job_columns import COLUMNS, JobColumn
 from gpq.rpc.node_answers import DeviceView, NodeView
 from gpq.views import plain
 from gpq.views.job_facts import if_known
 from gpq.views.nodes import memory, occupant, utilisation
 from gpq.views.plain import number, safe
-from gpq.views.queue import percent, ranges
+from gpq.views.queue import ENDED, percent, ranges
 from gpq.views.top import job_columns
+from gpq.views.top.job_columns import ListView
 from gpq.views.top.utilisation import Past
 
 # from this width on the goodput table is only as wide as its cells, so that rows are easy to read
@@ -167,6 +170,47 @@ def bar(value: int | None, cells: int = 10) -> str:
     return plain.drawable("█", "#") * length + plain.drawable("░", ".") * (cells - length)
 
 
+def job_table(
+    jobs: Sequence[JobView], heads: Sequence[JobColumn], width: int, look: ListView | None = None
+) -> Table:
+    """A row for each of these jobs. With a `look`, a cursor and an arrow at the sorted column."""
+    columns = job_columns.fitted(jobs, heads, width, look or ListView())
+    titles = [column.title for column in columns]
+    table = grid(
+        *([] if look is None else [""]),
+        *(_head(title, look) for title in titles),
+        right=" ".join(_head(column.title, look) for column in columns if column.right),
+        give=_head("REASON" if "REASON" in titles else "NAME", look),
+        expand=width < WIDE,
+    )
+    mark = plain.ellipsis()
+    for index, job in enumerate(jobs):
+        cells = [Text(plain.cut(column.cells[index], column.size, mark)) for column in columns]
+        if "STATE" in titles:
+            cells[titles.index("STATE")].stylize(job_columns.state_of(job).style)
+        if look is not None:
+            cells.insert(0, Text(">" if job.id == look.selected else ""))
+        table.add_row(*cells, style=_style(job, look))
+    return table
+
+
+def _head(title: str, look: ListView | None) -> str:
+    """The title, with an arrow if the column is sorted."""
+    if look is None or not look.sort or title != COLUMNS[look.sort].title:
+        return title
+    if look.descending:
+        return title + plain.drawable("↓", "v")
+    return title + plain.drawable("↑", "^")
+
+
+def _style(job: JobView, look: ListView | None) -> str:
+    if look is not None and job.id == look.selected:
+        return "reverse"
+    if job.state in ENDED:
+        return "dim"
+    return ""
+
+
 def goodput_table(
     jobs: list[JobView], lines: int | None, width: int, filter: str = ""
 ) -> RenderableType:
@@ -175,13 +219,7 @@ def goodput_table(
         return Text(_why_empty(filter))
     sorted_jobs = sorted(jobs, key=lambda job: (job.gpus == 0, job.id))
     shown_jobs = sorted_jobs[: _row_count(len(jobs), lines)]
-    rows = [job_columns.cells(job) for job in shown_jobs]
-    titles, reason = job_columns.with_reason(job_columns.titles(jobs, width), jobs, rows, width)
-    give = "reason" if reason else "name"
-    table = grid(*titles, right=job_columns.RIGHT, give=give, expand=width < WIDE)
-    for row in rows:
-        cells = job_columns.narrowed(row, reason)
-        table.add_row(*(cells[title] for title in titles))
+    table = job_table(shown_jobs, job_columns.heads(jobs, "once"), width)
     if len(shown_jobs) < len(sorted_jobs):
         table.add_row("", f"+{len(sorted_jobs) - len(shown_jobs)} more")
     return table
@@ -191,7 +229,7 @@ def fairness_table(view: TopView, jobs: list[JobView], lines: int | None) -> Ren
     """By user, then by job: share of the GPUs, speedup on the fair share, and finish-time fairness
     (rho)."""
     table = grid(
-        "who", "GPUs", "share", "speedup", "rho", right="GPUs share speedup rho", give="who"
+        "WHO", "GPUS", "SHARE", "SPEEDUP", "RHO", right="GPUS SHARE SPEEDUP RHO", give="WHO"
     )
     total = sum(device.job is not None for node in view.nodes for device in node.devices)
     rows = [_user_row(user) for user in view.users]

@@ -16,17 +16,27 @@ from gpq.rpc import protocol, requests
 from tests.cli.conftest import Gpq
 from tests.cli.served import EVIL, NOW, Made, job, serving
 
-TITLES = ["ID", "NAME", "USER", "STATE", "GPUS", "BATCH", "GOODPUT", "SPEEDUP", "DONE", "ETA", "RUN", "AGE", "REASON"]
-FIRST = ["1", "train-1", "alice", "running", "a:0-1", "256", "123.4", "1.25x", "42%", "1h02m", "1h23m", "1h30m"]
+FIRST = {
+    "ID": "1", "NAME": "train-1", "USER": "alice", "STATE": "running", "GPUS": "a:0-1", "BATCH": "256", "GOODPUT": "123.4",
+    "SPEEDUP": "1.25x", "DONE": "42%", "ETA": "1h02m", "RUN": "1h23m", "AGE": "1h30m",
+}  # fmt: skip
+SECOND = {
+    "STATE": "pending",
+    "GPUS": "-",
+    "SPEEDUP": "-",
+    "RUN": "-",
+    "AGE": "1h30m",
+    "REASON": "waits for 2 GPUs: 8 in use",
+}
 
 
 def test_the_table_shows_who_has_which_gpus(gpq: Gpq, made: Made) -> None:
     said = gpq("status", COLUMNS="150")
     assert said.returncode == 0, said.stderr
     title, first, second, hidden = said.stdout.splitlines()
-    assert re.split("  +", title.strip()) == TITLES
-    assert re.split("  +", first.strip()) == FIRST
-    assert re.split("  +", second.strip())[3:] == ["pending", *"-------", "1h30m", "waits for 2 GPUs: 8 in use"]
+    titles, *rows = [re.split("  +", line.strip()) for line in (title, first, second)]
+    assert dict(zip(titles, rows[0], strict=False)).items() >= FIRST.items()
+    assert dict(zip(titles, rows[1], strict=True)).items() >= SECOND.items()
     assert hidden == "and 7 more that ended: gpq status --all"
 
 
@@ -67,11 +77,6 @@ def test_no_line_is_wider_than_the_terminal(gpq: Gpq, made: Made, columns: int) 
     rows = [line for line in said.stdout.splitlines() if not line.startswith("and ")]
     assert len(rows) == 3
     assert max(map(len, rows)) <= columns
-
-
-def test_twenty_columns_still_show_id_and_state(gpq: Gpq, made: Made) -> None:
-    rows = gpq("status", COLUMNS="20").stdout.splitlines()
-    assert [line.split()[::2] for line in rows[:2]] == [["ID", "STATE"], ["1", "running"]]  # the name in between is cut
 
 
 def test_json_is_exactly_the_daemons_result(gpq: Gpq, made: Made) -> None:

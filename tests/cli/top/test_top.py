@@ -53,7 +53,7 @@ def test_the_cursor_moves_and_columns_sort_both_ways(gpq: Gpq, several: Made) ->
             terminal.press(keys)
             terminal.until(lambda seen, job=chosen: f"train-{job} " in cursor(seen), f"the cursor on {chosen}")
         terminal.press("sssssss")
-        terminal.shows("by goodput", "goodput↑")
+        terminal.shows("by GOODPUT", "GOODPUT↑")
         terminal.until(lambda seen: listed(seen) == [1, 5, 3, 2, 4], "those that have none last")
         terminal.press("r")
         terminal.until(lambda seen: listed(seen) == [3, 5, 1, 2, 4], "the reverse order")
@@ -138,9 +138,18 @@ def test_the_list_says_why_a_job_is_pending_and_omits_empty_columns(gpq: Gpq, ho
     rows = [job(1, total_batch=0, **plain), job(2, "pending"), job(3, "failed", reason="", exit_status=7)]
     with serving(home, rows), top(gpq) as terminal:
         terminal.shows("waits for 2 GPUs: 8 in use", "exit 7")
-        assert terminal.row("reason").split()[1:-1] == ["job", "name", "user", "state", "GPUs", "reason"]
+        assert terminal.row("REASON").split()[1:-1] == [
+            "ID",
+            "NAME",
+            "USER",
+            "STATE",
+            "GPUS",
+            "RESTARTS",
+            "PRIO",
+            "REASON",
+        ]
         terminal.resize(40, 24)
-        terminal.shows_no_more("reason")
+        terminal.shows_no_more("REASON")
 
 
 def test_a_job_opens_with_its_curves_reasons_and_log(gpq: Gpq, several: Made) -> None:
@@ -217,7 +226,7 @@ def test_a_resized_terminal_is_redrawn(gpq: Gpq, home: Path) -> None:
         assert "> " in terminal.row("train-30")
         terminal.resize(20, 3)
         terminal.resize(200, 60)
-        terminal.shows("prio", "train-1 ", "train-30")
+        terminal.shows("PRIO", "train-1 ", "train-30")
         terminal.press("q")
         assert terminal.end() == 0
 
