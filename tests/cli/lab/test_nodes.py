@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import stat
 import subprocess
@@ -21,6 +20,7 @@ from gpq.servers import config_file, first_contact, host_keys, ssh_hosts
 from gpq.servers.adding import Wanted, add, check, choice
 from gpq.servers.first_contact import Findings
 from tests.cli.conftest import Call, Gpq
+from tests.cli.terminals import Terminal
 from tests.support.sshd import Sshd
 
 MINE = """\
@@ -294,17 +294,13 @@ def test_hints_use_the_same_ssh_command_as_gpq_and_work(gpq: Gpq, server: Sshd) 
     assert f"`ssh-copy-id -F {server.config} {server.name}`" in refused.stderr
 
 
-def test_a_terminal_gets_the_question_and_no_is_the_default(gpq: Gpq, home: Path, server: Sshd) -> None:
+def test_ssh_asks_about_a_new_key_on_the_terminal(gpq: Gpq, home: Path, server: Sshd) -> None:
     server.known_hosts.write_text("")
-    argv = [sys.executable, "-m", "gpq", "nodes", "add", "-F", str(server.config), "--slots", "1", server.name]
-    for answer, added in ((b"\n", False), (b"yes\n", True)):
-        ours, theirs = os.openpty()
-        process = subprocess.Popen(
-            argv, env=gpq.environment, stdin=theirs, stdout=subprocess.PIPE, stderr=subprocess.PIPE
-        )
-        os.write(ours, answer)
-        process.communicate(timeout=60)
-        os.close(ours)
-        os.close(theirs)
-        assert (process.returncode == 0) is added
-        assert (f"[nodes.{server.name}]" in (home / "config.toml").read_text()) is added
+    argv = ("nodes", "add", "-F", str(server.config), "--slots", "1", server.name)
+    for answer, code in (("no", 5), ("yes", 0)):
+        with Terminal(gpq.environment, *argv) as terminal:
+            terminal.shows("Are you sure")
+            terminal.press(f"{answer}\r")
+            assert terminal.end() == code, terminal.text
+        assert (f"[nodes.{server.name}]" in (home / "config.toml").read_text()) is (code == 0)
+        assert bool(server.known_hosts.read_text()) is (code == 0)
