@@ -80,7 +80,8 @@ class _Server(ThreadingWSGIServer):
         self.address_family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
         super().__init__((address.host, address.port), _Scrape)
         self._places = threading.Semaphore(MOST_OPEN)
-        metrics, lock = make_wsgi_app(registry), threading.Lock()
+        metrics: Callable[..., Iterable[bytes]] = make_wsgi_app(registry)
+        lock = threading.Lock()
 
         def answer(environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
             if address.private and not NO_NAME.fullmatch(environ.get("HTTP_HOST", "localhost")):
