@@ -3,6 +3,7 @@ the address is in use, gpq reports it and tries again."""
 
 from __future__ import annotations
 
+import io
 import logging
 import re
 import socket
@@ -88,7 +89,11 @@ class _Server(ThreadingWSGIServer):
                 start_response("403 Forbidden", [("Content-Type", "text/plain")])
                 return [b"use the address, not a name\n"]
             with lock:  # a crowd takes one thread's time from the rounds, not that of each
-                return metrics(environ, start_response)
+                try:
+                    return metrics(environ, start_response)
+                except Exception:
+                    log.exception("cannot create the metrics")
+                    raise  # the library answers 500
 
         self.set_app(answer)
 
@@ -113,6 +118,10 @@ class _Server(ThreadingWSGIServer):
 
 class _Scrape(WSGIRequestHandler):
     timeout = 5.0  # seconds without a byte
+
+    def get_stderr(self) -> io.StringIO:
+        """Does not report scrapers that stall."""
+        return io.StringIO()
 
     def log_message(self, format: str, *arguments: object) -> None:
         """Does not log scrapes."""
