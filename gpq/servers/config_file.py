@@ -1,31 +1,19 @@
-"""Adds and removes `[nodes.NAME]` tables in config.toml and leaves every other byte alone.
-
-It edits the text instead of writing TOML with a library, so that a hand-written file keeps its
-look. It parses the result before it keeps it.
-"""
+"""Adds and removes `[nodes.NAME]` tables in config.toml. A hand-written file keeps its order and
+its comments."""
 
 from __future__ import annotations
 
 import contextlib
-import json
 import os
-import re
-import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
+
+import tomlkit
 
 from gpq import config, paths
 from gpq.errors import GpqError, NotFound, Refused, UsageError
 from gpq.folders import make_private
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
-
-BY_HAND = "edit the file by hand, then run `gpq config check`"
-HEADER = re.compile(r"\s*\[")
 
 
 def read() -> str:
@@ -46,108 +34,64 @@ def _unreadable(why: object) -> UsageError:
 
 
 def with_node(text: str, name: str, fields: Mapping[str, object]) -> str:
-    """`text` with one more table at its end. If it had none, this machine gets a table too, because
-    it would no longer be used otherwise."""
-    before = _tree(text)
-    nodes = before.get("nodes", {})
+    """`text` with the table of one more server. If it had none, this machine gets a table too,
+    because it would no longer be used otherwise."""
+    document = _document(text)
+    nodes = document.setdefault("nodes", tomlkit.table(is_super_table=True))
     if name in nodes or (not nodes and name == "local"):
         raise Refused(
             f"there is already a server {name}",
             f"run `gpq nodes remove {name}` first, or choose another --name",
         )
-    tables: dict[str, dict[str, object]] = {name: dict(fields)}
     if not nodes:
-        tables = {"local": {"connector": "local"}, **tables}
-    pieces = [text]
-    if text and not text.endswith("\n"):
-        pieces.append("\n")
-    for node, values in tables.items():
-        if any(pieces):
-            pieces.append("\n")
-        pieces.append(f"[nodes.{_key(node)}]\n")
-        pieces += [f"{key} = {json.dumps(value)}\n" for key, value in values.items()]
-    return _checked("".join(pieces), {**before, "nodes": {**nodes, **tables}})
+        nodes["local"] = {"connector": "local"}
+    nodes[name] = dict(fields)
+    return _checked(document.as_string(), document.unwrap())
 
 
 def without_node(text: str, name: str) -> str:
     """`text` without the table of one server. Comments stay."""
-    before = _tree(text)
-    nodes = before.get("nodes", {})
+    document = _document(text)
+    nodes = document.get("nodes", {})
     if name not in nodes:
         node_names = ", ".join(nodes) or "none, so this machine is the server `local`"
         raise NotFound(f"no server {name} in {paths.config()}", f"servers there: {node_names}")
-    other_nodes = {node: values for node, values in nodes.items() if node != name}
-    if not other_nodes:
+    if len(nodes) == 1:
         raise Refused(f"{name} is the only server", "add another one first with `gpq nodes add`")
-    lines = text.splitlines(keepends=True)
-    first, end = _table(lines, name)
-    return _checked("".join(_cut(lines, first, end)), {**before, "nodes": other_nodes})
+    expected = document.unwrap()
+    del nodes[name], expected["nodes"][name]
+    return _checked(_with_comments(text, document.as_string()), expected)
 
 
-def _cut(lines: Sequence[str], first: int, end: int) -> list[str]:
-    """The lines without a table, but with its comments. Leaves no double empty line if it has
-    none."""
-    remnant = [line for line in lines[first + 1 : end] if _is_remark(line)]
-    if any(line.strip() for line in remnant):
-        return [*lines[:first], *remnant, *lines[end:]]
-    if first == 0 or not lines[first - 1].strip():
-        remnant = remnant[1:]
-    if end == len(lines):
-        first = _last_text(lines[:first])
-    return [*lines[:first], *remnant, *lines[end:]]
+def _with_comments(before: str, after: str) -> str:
+    """`after`, which lacks a table of `before`, with the comments that were in this table."""
+    old, new = before.splitlines(keepends=True), after.splitlines(keepends=True)
+    pairs = enumerate(zip(old, new, strict=False))
+    first = next((line for line, (was, now) in pairs if was != now), len(new))
+    removed = old[first : first + len(old) - len(new)]
+    remarks = [line for line in removed if not line.strip() or line.lstrip().startswith("#")]
+    if "".join(remarks).strip():
+        new[first:first] = remarks
+    while new and not new[-1].strip():
+        new.pop()
+    return "".join(new)
 
 
-def _table(lines: Sequence[str], name: str) -> tuple[int, int]:
-    """(line of the header of a server's table, first line of the next table). Raises Refused if it
-    has no table of its own."""
-    header = re.compile(
-        rf"\s*\[\s*nodes\s*\.\s*"
-        rf"(?:{re.escape(name)}|\"{re.escape(name)}\"|'{re.escape(name)}')\s*\]"
-    )
-    first = next((index for index, line in enumerate(lines) if header.match(line)), None)
-    if first is None:
-        raise Refused(
-            f"server {name} has no table [nodes.{name}] of its own in {paths.config()}", BY_HAND
-        )
-    body = range(first + 1, len(lines))
-    return first, next((index for index in body if HEADER.match(lines[index])), len(lines))
-
-
-def _last_text(lines: Sequence[str]) -> int:
-    """The number of lines without the empty ones at the end."""
-    count = len(lines)
-    while count and not lines[count - 1].strip():
-        count -= 1
-    return count
-
-
-def _is_remark(line: str) -> bool:
-    """Is it empty, or a comment?"""
-    text = line.strip()
-    return not text or text.startswith("#")
-
-
-def _tree(text: str) -> dict[str, Any]:
+def _document(text: str) -> tomlkit.TOMLDocument:
     config.parse(text, paths.config())  # raises for an invalid file, which stays untouched
-    tree: dict[str, Any] = tomllib.loads(text)
-    return tree
+    return tomlkit.parse(text)
 
 
 def _checked(text: str, expected: Mapping[str, Any]) -> str:
     """`text`, if it parses to `expected`. Raises Refused otherwise, and UsageError for an invalid
     server."""
-    try:
-        tree = tomllib.loads(text)
-    except tomllib.TOMLDecodeError:
-        tree = {}
-    if tree != expected:
-        raise Refused(f"gpq cannot change {paths.config()} safely", BY_HAND)
+    if tomlkit.parse(text).unwrap() != expected:
+        raise Refused(
+            f"gpq cannot change {paths.config()} safely",
+            "edit the file by hand, then run `gpq config check`",
+        )
     config.parse(text, paths.config())
     return text
-
-
-def _key(name: str) -> str:
-    return name if re.fullmatch(r"[A-Za-z0-9_-]+", name) else json.dumps(name)
 
 
 def write(text: str, before: str) -> None:

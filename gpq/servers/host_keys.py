@@ -1,8 +1,5 @@
-"""The host key of a new server: shows it, compares it with the keys that ssh knows, and accepts a
-new one only if the user says so.
-
-ssh itself does the work, so this is right through jump hosts as well. `-v` makes it print the key.
-"""
+"""The host key of a new server. ssh asks about it, compares it with the keys that it knows and
+saves it, so this is right through jump hosts as well. `-v` makes ssh print the key."""
 
 from __future__ import annotations
 
@@ -14,7 +11,6 @@ import signal
 import subprocess
 import sys
 import time
-from dataclasses import dataclass
 from typing import Protocol
 
 from gpq.connectors import ssh_errors
@@ -24,11 +20,19 @@ from gpq.errors import GpqError, Refused
 PATIENCE = 120.0  # seconds, because the user may have to touch a hardware key
 # the ssh of a jump host does not print this
 LOGGED_IN = re.compile(rb"^debug1: Sending command: ", re.MULTILINE)
-KEY = re.compile(r"debug1: Server host key: (\S+) (SHA256:\S+)")
+KEY = re.compile(r"^debug1: Server host key: (\S+) (SHA256:\S+)", re.MULTILINE)
 CHATTER = re.compile(
-    r"debug1: .*|OpenSSH_.*|Warning: Permanently added .*|Authenticated to .*|Transferred: .*|Bytes"
-    r" per second.*"
+    r"^(?:debug1: |OpenSSH_|Authenticated to |Transferred: |Bytes per second).*\n?", re.MULTILINE
 )
+# These come before the user's own options. No prompt but the one about the key.
+FIXED = (
+    "-v", "-T",
+    "-o", "NumberOfPasswordPrompts=0",
+    "-o", "ControlPath=none",
+    "-o", "ClearAllForwardings=yes",
+    "-o", "PermitLocalCommand=no",
+    "-o", "RemoteCommand=none",
+)  # fmt: skip
 
 
 class Talk(Protocol):
@@ -39,107 +43,46 @@ class Talk(Protocol):
     def note(self, *lines: str) -> None: ...
 
 
-@dataclass(frozen=True, slots=True)
-class KeyProbe:
-    """The result of one connection. `key` is the type and fingerprint of the last host that showed
-    one."""
-
-    ok: bool
-    key: tuple[str, str] | None
-    unknown: bool
-    problem: ssh_errors.Problem | None
-
-
 def settle(target: Target, talk: Talk, *, yes: bool, quiet: bool, asks: bool) -> str:
     """The fingerprint, once ssh reaches the server with a known key and without a question.
 
-    `yes` accepts a new key. Otherwise `asks` asks the user on a terminal. Raises GpqError.
+    `yes` accepts a new key. Otherwise `asks` lets ssh ask the user on a terminal. Raises GpqError.
     """
-    look = _look(target, "yes")
-    if look.key is not None:
-        _show(look.key, talk, unknown=look.unknown, quiet=quiet)
-    if look.unknown:
-        _agree(target, talk, yes=yes, asks=asks)
-        first_key, look = look.key, _look(target, "accept-new")
-        if look.key != first_key:
-            raise GpqError(
-                f"{target.host} showed another host key the second time: {look.key}",
-                "somebody may be intercepting the connection. `ssh-keygen -R"
-                f" {target.host}` removes the key again",
-            )
-    if not look.ok:
-        problem = look.problem or ssh_errors.end_problem(target.host, 255, target.shown)
-        raise (Refused if problem.lasting else GpqError)(problem.sentence, problem.hint)
-    return look.key[1] if look.key is not None else ""
-
-
-def _show(key: tuple[str, str], talk: Talk, *, unknown: bool, quiet: bool) -> None:
-    line = f"host key  {key[0]} {key[1]}"
-    if unknown:
-        line += " (new)"
-    if not quiet:
-        talk.say(line)
-    elif unknown:
-        talk.note(line)
-
-
-def _agree(target: Target, talk: Talk, *, yes: bool, asks: bool) -> None:
+    asks = asks and not yes and sys.stdin.isatty()
+    strict = "ask" if asks else "yes"
     if yes:
+        strict = "accept-new"
+    code, output = _log_in(target, strict, asks=asks)
+    keys = KEY.findall(output)
+    output = CHATTER.sub("", output)
+    is_changed = "REMOTE HOST IDENTIFICATION HAS CHANGED" in output
+    is_unknown = code == 255 and "Host key verification failed" in output and not is_changed
+    is_saved = "Warning: Permanently added" in output
+    is_new = is_unknown or is_saved
+    if keys and (is_new or not quiet):
+        show = talk.note if quiet else talk.say
+        show(f"host key  {' '.join(keys[-1])}" + " (new)" * is_new)
+    if is_saved:
         talk.note(f"saved the host key of {target.host} as known")
-        return
-    if not (asks and sys.stdin.isatty()):
+    if is_unknown and not yes:
         raise Refused(
             f"the host key of {target.host} is not known",
             "compare the fingerprint, then repeat with --yes or run"
             f" `{target.shown} {target.host}`",
         )
-    talk.note(
-        "run `ssh-keygen -lf /etc/ssh/ssh_host_ed25519_key.pub` (or _rsa_, _ecdsa_) on the server"
-        " to see its real key"
-    )
-    if input("Is this the server's key? [y/N] ").strip().lower() not in ("y", "yes"):
-        raise Refused(f"{target.host} was not added", "")
-
-
-def _look(target: Target, strict: str) -> KeyProbe:
-    options = [
-        "-v",
-        "-T",
-        "-o",
-        "BatchMode=yes",
-        "-o",
-        f"StrictHostKeyChecking={strict}",
-        "-o",
-        "ControlPath=none",
-    ]
-    options += [
-        "-o",
-        "ClearAllForwardings=yes",
-        "-o",
-        "PermitLocalCommand=no",
-        "-o",
-        "RemoteCommand=none",
-    ]
-    argv = [*target.argv(*options), "-o", "ConnectTimeout=15", "--", target.host, "exit 0"]
-    environment = {**os.environ, "SSH_ASKPASS_REQUIRE": "never", "LC_ALL": "C"}
-    code, lines = _until_logged_in(argv, environment, target)
-    keys = [match.groups() for line in lines if (match := KEY.match(line))]
-    output = "\n".join(line for line in lines if not CHATTER.fullmatch(line.strip()))
-    changed = "REMOTE HOST IDENTIFICATION HAS CHANGED" in output
-    unknown = code == 255 and "Host key verification failed" in output and not changed
-    problem = key = None
     if code == 255:
         problem = ssh_errors.problem(output, target.host, target.shown)
-    if keys:
-        key = (str(keys[-1][0]), str(keys[-1][1]))
-    return KeyProbe(code != 255, key, unknown, problem)
+        problem = problem or ssh_errors.end_problem(target.host, 255, target.shown)
+        raise (Refused if problem.lasting else GpqError)(problem.sentence, problem.hint)
+    return keys[-1][1] if keys else ""
 
 
-def _until_logged_in(
-    argv: list[str], environment: dict[str, str], target: Target
-) -> tuple[int, list[str]]:
+def _log_in(target: Target, strict: str, *, asks: bool) -> tuple[int, str]:
     """ssh's exit code, and what it has printed. 0 as soon as it has logged in, without waiting for
-    login scripts."""
+    login scripts. If it `asks`, it shares our terminal and our session."""
+    batch = "no" if asks else "yes"
+    options = (*FIXED, "-o", f"BatchMode={batch}", "-o", f"StrictHostKeyChecking={strict}")
+    argv = [*target.argv(*options), "-o", "ConnectTimeout=15", "--", target.host, "exit 0"]
     output = b""
     try:
         ssh = subprocess.Popen(
@@ -147,8 +90,8 @@ def _until_logged_in(
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
-            env=environment,
-            start_new_session=True,
+            env={**os.environ, "SSH_ASKPASS_REQUIRE": "never", "LC_ALL": "C"},
+            start_new_session=not asks,
         )
     except OSError as error:
         raise GpqError(
@@ -158,16 +101,20 @@ def _until_logged_in(
     until = time.monotonic() + PATIENCE
     try:
         while not LOGGED_IN.search(output):
-            if not select.select([ssh.stderr], [], [], max(until - time.monotonic(), 0.0))[0]:
+            patience = None if asks else max(until - time.monotonic(), 0.0)
+            if not select.select([ssh.stderr], [], [], patience)[0]:
                 hint = f"run `{target.shown} {target.host} true` to see why"
                 raise GpqError(f"{target.host} took longer than {PATIENCE:.0f} s", hint)
             piece = os.read(ssh.stderr.fileno(), 1 << 16)
             if not piece:
-                return ssh.wait(), output.decode("utf-8", "replace").splitlines()
+                return ssh.wait(), output.decode("utf-8", "replace")
             output += piece
-        return 0, output.decode("utf-8", "replace").splitlines()
+        return 0, output.decode("utf-8", "replace")
     finally:
         ssh.stderr.close()
+        ssh.kill()
         with contextlib.suppress(ProcessLookupError):
-            os.killpg(ssh.pid, signal.SIGKILL)  # with its jump hosts
+            os.killpg(
+                ssh.pid, signal.SIGKILL
+            )  # with its jump hosts, if it does not share our group
         ssh.wait()

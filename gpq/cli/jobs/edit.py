@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from inspect import Parameter
+from typing import Any
 
-import typer
+from msgspec.structs import replace
 
 from gpq.cli.jobs import hold_release_requeue
 from gpq.cli.shared import submit_options
@@ -12,96 +13,57 @@ from gpq.cli.shared.typer_app import Jobs, Json, frame
 from gpq.client.connection import call
 from gpq.options import edit_request
 from gpq.rpc import job_answers
+from gpq.rpc.submit_table import BY_NAME, Option
 
 app = frame()
 
+# the help of each option. The rest is as in `gpq submit`
+HELP = {
+    "name": "New name.",
+    "priority": "Higher priority starts first.",
+    "gpus": "Only for jobs that wait or can be resized.",
+    "time": "Limit of the run time, or none.",
+    "retries": "Restarts after a failure, in total.",
+    "tag": "Add a label. Can be repeated.",
+    "untag": "Remove a label. Can be repeated.",
+    "after": "Wait for these jobs instead, or none.",
+    "begin": "Do not start before this time, or now.",
+    "gpu_type": "Part of the GPU's name, or none.",
+    "min_gpu_memory": "Minimum memory of each GPU, or none.",
+    "max_batch_size": "Largest batch size.",
+    "background": "Use only GPUs that nobody else wants, or not.",
+    "array_limit": "How many jobs of the array may run at once, or none for no limit.",
+    "notify": "Where to send notifications from now on, as in `gpq submit`, or none.",
+    "notify_on": "When to notify: start, restart, retry, fail, end.",
+    "accept": "Ignore a habit that gpq suspects, or none to ignore none. Can be repeated.",
+}
+ROWS = {
+    **BY_NAME,
+    "untag": Option("untag", "tags", "", "NAME"),
+    "array_limit": Option("array_limit", "text", "", "N"),
+}
 
-def _option(*names: str, help: str, metavar: str | None = None) -> Any:
-    return typer.Option(*names, help=help, metavar=metavar, show_default=False)
+
+def _parameter(name: str) -> Parameter:
+    """An option that changes nothing if it is left out."""
+    row = replace(ROWS[name], help=HELP[name])
+    if row.kind == "flag":
+        flags = f"{row.flag}/--no-{row.name}"
+        return submit_options.parameter(row, bool | None, None, flags)
+    typed = "int | None" if row.typed == "int" else row.typed
+    return submit_options.parameter(row, *submit_options.TYPES[typed])
+
+
+def _with_options(command: submit_options.F) -> submit_options.F:
+    keyword = submit_options.KEYWORD
+    jobs = Parameter("jobs", keyword, annotation=Jobs)
+    json = Parameter("json", keyword, default=False, annotation=Json)
+    return submit_options.declared(command, [jobs, *map(_parameter, HELP), json])
 
 
 @app.command()
-def edit(
-    jobs: Jobs,
-    name: Annotated[str, _option("--name", "-n", metavar="NAME", help="New name.")] = "",
-    priority: Annotated[
-        int | None, _option("--priority", metavar="N", help="Higher priority starts first.")
-    ] = None,
-    gpus: Annotated[
-        str,
-        _option("--gpus", "-g", metavar="N|A-B", help="Only for jobs that wait or can be resized."),
-    ] = "",
-    time: Annotated[
-        str,
-        _option("--time", "-t", metavar="DURATION", help="Limit of the run time, or none."),
-    ] = "",
-    retries: Annotated[
-        int | None, _option("--retries", metavar="N", help="Restarts after a failure, in total.")
-    ] = None,
-    tag: Annotated[
-        list[str] | None, _option("--tag", metavar="NAME", help="Add a label. Can be repeated.")
-    ] = None,
-    untag: Annotated[
-        list[str] | None,
-        _option("--untag", metavar="NAME", help="Remove a label. Can be repeated."),
-    ] = None,
-    after: Annotated[
-        list[str] | None,
-        _option(
-            "--after", metavar="JOB[:ok|any|notok]", help="Wait for these jobs instead, or none."
-        ),
-    ] = None,
-    begin: Annotated[
-        str, _option("--begin", metavar="WHEN", help="Do not start before this time, or now.")
-    ] = "",
-    gpu_type: Annotated[
-        str, _option("--gpu-type", metavar="TEXT", help="Part of the GPU's name, or none.")
-    ] = "",
-    min_gpu_memory: Annotated[
-        str,
-        _option("--min-gpu-memory", metavar="SIZE", help="Minimum memory of each GPU, or none."),
-    ] = "",
-    max_batch_size: submit_options.MaxBatchSize = None,
-    background: Annotated[
-        bool | None,
-        _option(
-            "--background/--no-background", help="Use only GPUs that nobody else wants, or not."
-        ),
-    ] = None,
-    array_limit: Annotated[
-        str,
-        _option(
-            "--array-limit",
-            metavar="N",
-            help="How many jobs of the array may run at once, or none for no limit.",
-        ),
-    ] = "",
-    notify: Annotated[
-        list[str] | None,
-        _option(
-            "--notify",
-            metavar="NAME",
-            help="Where to send notifications from now on, as in `gpq submit`, or none.",
-        ),
-    ] = None,
-    notify_on: Annotated[
-        str,
-        _option(
-            "--notify-on",
-            metavar="WORD,...",
-            help="When to notify: start, restart, retry, fail, end.",
-        ),
-    ] = "",
-    accept: Annotated[
-        list[str] | None,
-        _option(
-            "--accept",
-            metavar="CODE",
-            help="Ignore a habit that gpq suspects, or none to ignore none. Can be repeated.",
-        ),
-    ] = None,
-    json: Json = False,
-) -> int:
+@_with_options
+def edit(jobs: list[str], *, json: bool, **texts: Any) -> int:
     """Change jobs.
 
     While a job waits, all of these can change, and for a job that has ended, for its next start.
@@ -116,10 +78,6 @@ def edit(
       gpq edit 42 --notify desktop --notify-on fail,end
       gpq edit 42 --accept own-next
     """
-    request = edit_request.request(
-        jobs, name=name, priority=priority, gpus=gpus, time=time, retries=retries, tag=tag or (),
-        untag=untag or (), after=after or (), begin=begin, gpu_type=gpu_type,
-        min_gpu_memory=min_gpu_memory, max_batch_size=max_batch_size, array_limit=array_limit,
-        background=background, notify=notify or (), notify_on=notify_on, accept=accept or (),
-    )  # fmt: skip
-    return hold_release_requeue.tell(call(request, job_answers.Changed), "changed", as_json=json)
+    options = {name: text for name, text in texts.items() if text is not None}
+    answer = call(edit_request.request(jobs, **options), job_answers.Changed)
+    return hold_release_requeue.tell(answer, "changed", as_json=json)

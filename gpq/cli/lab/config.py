@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json as encoder
 import os
 from dataclasses import asdict
 from typing import Annotated, Any
@@ -40,6 +39,8 @@ def show(json: Json = False) -> None:
     Example:
       gpq config show > ~/.config/gpq/config.toml
     """
+    import tomlkit  # slow, and only this needs it
+
     settings = configuration.load(policies=POLICIES)
     targets = outward.without_urls(settings.notify)
     tree = {**asdict(settings), "notify": targets}
@@ -48,17 +49,10 @@ def show(json: Json = False) -> None:
         return
     hidden_keys = {name for name in targets if name not in outward.SETTINGS}
     default_keys = {"default"} if hidden_keys else set()  # it may name a hidden one
-    lines = toml(
-        {
-            **tree,
-            "notify": {
-                name: value
-                for name, value in targets.items()
-                if name not in hidden_keys | default_keys
-            },
-        }
-    )
-    output.say(*lines)
+    tree["notify"] = {
+        name: value for name, value in targets.items() if name not in hidden_keys | default_keys
+    }
+    output.say(*tomlkit.dumps(_without_gaps(tree)).splitlines())
     if hidden_keys:  # not in the output, which stays a valid file
         names = ", ".join(f"notify.{key}" for key in sorted(hidden_keys))
         output.note(f"left out because their URLs may hold secrets: {names}")
@@ -172,26 +166,10 @@ def _configured_policy() -> str:
         return ""
 
 
-def toml(tree: dict[str, Any], prefix: str = "") -> list[str]:
-    """The lines of a TOML file: plain values first, then a table for each dictionary. Leaves out
-    None."""
-    lines = [
-        f"{key} = {_value(value)}"
+def _without_gaps(tree: dict[str, Any]) -> dict[str, Any]:
+    """Without None, which TOML lacks, and without empty tables."""
+    return {
+        key: _without_gaps(value) if isinstance(value, dict) else value
         for key, value in tree.items()
-        if not isinstance(value, dict) and value is not None
-    ]
-    for key, value in tree.items():
-        if isinstance(value, dict):
-            name = f"{prefix}{key}"
-            nested = toml(value, f"{name}.")
-            lines += (
-                ["", f"[{name}]", *nested]
-                if any(not isinstance(nested_value, dict) for nested_value in value.values())
-                else nested
-            )
-    return lines
-
-
-def _value(value: Any) -> str:
-    """JSON and TOML write strings, numbers, booleans and lists alike."""
-    return encoder.dumps(value)
+        if value not in (None, {})
+    }

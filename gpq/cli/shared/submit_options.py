@@ -1,15 +1,16 @@
-"""The options of `gpq submit` for typer, from their table."""
+"""The options of `gpq submit` and `gpq edit` for typer, from their table."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from inspect import Parameter, Signature
 from typing import Annotated, Any, TypeVar
 
 import typer
 
-from gpq.rpc.submit_table import BY_NAME, OPTIONS, Option
+from gpq.rpc.submit_table import OPTIONS, Option
 
+KEYWORD = Parameter.POSITIONAL_OR_KEYWORD
 F = TypeVar("F", bound=Callable[..., int])
 
 # type on the command line: the type for typer, and the default
@@ -23,26 +24,26 @@ TYPES: dict[str, tuple[Any, Any]] = {
 Words = Annotated[list[str] | None, typer.Argument(metavar="SCRIPT [ARG]... | -- COMMAND [ARG]...")]
 
 
-def _option(row: Option) -> Any:
-    words = [word for word in (row.flag, row.short) if word]
-    return typer.Option(*words, help=row.help, metavar=row.metavar, show_default=False)
-
-
-MaxBatchSize = Annotated[int | None, _option(BY_NAME["max_batch_size"])]
+def parameter(row: Option, kind: Any, default: Any, *words: str) -> Parameter:
+    """`words` take the place of the flag in the table."""
+    flags = words or tuple(word for word in (row.flag, row.short) if word)
+    option = typer.Option(*flags, help=row.help, metavar=row.metavar, show_default=False)
+    annotation = Annotated[kind, option]
+    return Parameter(row.name, KEYWORD, default=default, annotation=annotation)
 
 
 def with_all(command: F) -> F:
     """Give the command, which takes the context and keywords, a parameter for the words and for
-    each option. typer reads the signature."""
-    keyword = Parameter.POSITIONAL_OR_KEYWORD
+    each option."""
     parameters = [
-        Parameter("ctx", keyword, annotation=typer.Context),
-        Parameter("words", keyword, default=None, annotation=Words),
+        Parameter("ctx", KEYWORD, annotation=typer.Context),
+        Parameter("words", KEYWORD, default=None, annotation=Words),
     ]
-    for row in OPTIONS:
-        kind, default = TYPES[row.typed]
-        annotation = Annotated[kind, _option(row)]  # type: ignore[valid-type]
-        parameters.append(Parameter(row.name, keyword, default=default, annotation=annotation))
+    return declared(command, [*parameters, *(parameter(row, *TYPES[row.typed]) for row in OPTIONS)])
+
+
+def declared(command: F, parameters: Sequence[Parameter]) -> F:
+    """The command with these parameters. typer reads the signature."""
     command.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
     command.__signature__ = Signature(parameters)  # type: ignore[attr-defined]
     return command

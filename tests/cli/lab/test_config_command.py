@@ -45,6 +45,8 @@ def test_all_json_output_of_config_has_a_schema(gpq: Gpq, command: str) -> None:
 
 
 def test_config_show_prints_a_valid_configuration(gpq: Gpq, home: Path) -> None:
+    with (home / "config.toml").open("a") as settings:
+        settings.write('[nodes."b.c"]\nslots = 1\n[accept]\n"train.py" = ["own-next"]\n')
     shown = ok(gpq, "config", "show")
     assert ok(gpq, "config") == shown
     assert gpq("config", "shwo").returncode == 2

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import stat
 import subprocess
@@ -21,6 +20,7 @@ from gpq.servers import config_file, first_contact, host_keys, ssh_hosts
 from gpq.servers.adding import Wanted, add, check, choice
 from gpq.servers.first_contact import Findings
 from tests.cli.conftest import Call, Gpq
+from tests.cli.terminals import Terminal
 from tests.support.sshd import Sshd
 
 MINE = """\
@@ -44,7 +44,7 @@ def test_a_table_is_added_at_the_end_and_nothing_else_changes() -> None:
     added = '\n[nodes."x.y"]\nconnector = "ssh"\nhost = "u@far"\ngpus = ["0", "1"]\n'
     assert after == MINE + added
     assert config_file.without_node(after, "x.y") == MINE
-    assert config_file.with_node(MINE.rstrip("\n"), "x.y", FAR) == MINE.rstrip("\n") + "\n" + added
+    assert config_file.with_node(MINE.rstrip("\n"), "x.y", FAR) == MINE.rstrip("\n") + added
 
 
 def test_a_table_is_removed_and_comments_stay() -> None:
@@ -53,10 +53,31 @@ def test_a_table_is_removed_and_comments_stay() -> None:
     assert after == '# mine\npolicy = "fifo"   # so\n\n# of b:\n[nodes."b.c"]\nslots = 1\t\n'
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "nodes = {a = {slots = 1}, b = {slots = 1}}  # ours\n",
+        "[nodes]  # ours\na.slots = 1\nb.slots = 1\n",
+        "[nodes.a]\nslots = 1\n[notify]  # ours\nlines = 3\n[nodes.b]\nslots = 1\n",
+        "[nodes.a]\r\nslots = 1\r\n\r\n# ours\r\n[nodes.b]\r\nslots = 1\r\n",
+    ],
+)
+def test_a_server_is_added_and_removed_however_the_file_writes_servers(text: str) -> None:
+    after = config_file.without_node(config_file.with_node(text, "far", FAR), "a")
+    assert list(parse(after).nodes) in (["b", "far"], ["far", "b"])
+    assert after.count("# ours") == 1
+    assert parse(config_file.without_node(after, "far")).nodes["b"].slots == 1
+
+
 def test_the_default_server_stays_when_the_first_table_is_written() -> None:
     assert list(parse(config_file.with_node("", "far", FAR)).nodes) == ["local", "far"]
     with pytest.raises(Refused, match="there is already a server local"):
         config_file.with_node("", "local", FAR)
+
+
+def test_a_change_that_tomlkit_gets_wrong_is_refused() -> None:
+    with pytest.raises(Refused, match="safely"):
+        config_file.with_node("nodes.a.slots = 1\nnodes.b.slots = 1\n", "far", FAR)
 
 
 @pytest.mark.parametrize(
@@ -65,8 +86,6 @@ def test_the_default_server_stays_when_the_first_table_is_written() -> None:
         (MINE, "z", NotFound),
         ("", "local", NotFound),
         ("[nodes.a]\nslots = 1\n", "a", Refused),  # the only server
-        ("nodes = {a = {slots = 1}, b = {slots = 1}}\n", "a", Refused),
-        ("[nodes]\na.slots = 1\nb.slots = 1\n", "a", Refused),
         ("[nodes.a]\nslots = \n[nodes.b]\n", "a", UsageError),
     ],
 )
@@ -275,17 +294,13 @@ def test_hints_use_the_same_ssh_command_as_gpq_and_work(gpq: Gpq, server: Sshd) 
     assert f"`ssh-copy-id -F {server.config} {server.name}`" in refused.stderr
 
 
-def test_a_terminal_gets_the_question_and_no_is_the_default(gpq: Gpq, home: Path, server: Sshd) -> None:
+def test_ssh_asks_about_a_new_key_on_the_terminal(gpq: Gpq, home: Path, server: Sshd) -> None:
     server.known_hosts.write_text("")
-    argv = [sys.executable, "-m", "gpq", "nodes", "add", "-F", str(server.config), "--slots", "1", server.name]
-    for answer, added in ((b"\n", False), (b"yes\n", True)):
-        ours, theirs = os.openpty()
-        process = subprocess.Popen(
-            argv, env=gpq.environment, stdin=theirs, stdout=subprocess.PIPE, stderr=subprocess.PIPE
-        )
-        os.write(ours, answer)
-        process.communicate(timeout=60)
-        os.close(ours)
-        os.close(theirs)
-        assert (process.returncode == 0) is added
-        assert (f"[nodes.{server.name}]" in (home / "config.toml").read_text()) is added
+    argv = ("nodes", "add", "-F", str(server.config), "--slots", "1", server.name)
+    for answer, code in (("no", 5), ("yes", 0)):
+        with Terminal(gpq.environment, *argv) as terminal:
+            terminal.shows("Are you sure")
+            terminal.press(f"{answer}\r")
+            assert terminal.end() == code, terminal.text
+        assert (f"[nodes.{server.name}]" in (home / "config.toml").read_text()) is (code == 0)
+        assert bool(server.known_hosts.read_text()) is (code == 0)
