@@ -115,8 +115,8 @@ words: $(VENV)/.dev  ## how the texts read: sentences, semicolons, Flesch readin
 	PYTHONPATH=.:agent $(BIN)/python -m tests.words --inside $(YARDSTICKS)
 	PYTHONPATH=.:agent $(BIN)/python -m tests.words --faults
 
-measure-code: $(VENV)/.dev  ## print how dense the code is, next to other projects
-	$(BIN)/python benchmarks/code.py
+measure-code: $(VENV)/.dev  ## how dense the code is, next to other projects, and whether a figure has risen that only falls
+	$(BIN)/python benchmarks/code.py $(ARGS)
 
 bench-solver: $(VENV)/.dev  ## whole rounds at four sizes, against the genetic search and HiGHS
 	$(BIN)/python benchmarks/solver.py
