@@ -23,14 +23,11 @@ def read() -> str:
             return stream.read()
     except FileNotFoundError:
         return ""
-    except OSError as error:
-        raise _unreadable(error.strerror) from None
-    except UnicodeDecodeError as error:
-        raise _unreadable(error) from None
-
-
-def _unreadable(why: object) -> UsageError:
-    return UsageError(f"cannot read {paths.config()}: {why}", "make it a readable UTF-8 file")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = getattr(error, "strerror", error)
+        raise UsageError(
+            f"cannot read {paths.config()}: {reason}", "make it a readable UTF-8 file"
+        ) from None
 
 
 def with_node(text: str, name: str, fields: Mapping[str, object]) -> str:

@@ -71,10 +71,15 @@ def settle(target: Target, talk: Talk, *, yes: bool, quiet: bool, asks: bool) ->
             f" `{target.shown} {target.host}`",
         )
     if code == 255:
-        problem = ssh_errors.problem(output, target.host, target.shown)
-        problem = problem or ssh_errors.end_problem(target.host, 255, target.shown)
-        raise (Refused if problem.lasting else GpqError)(problem.sentence, problem.hint)
+        raise _failure(target, output)
     return keys[-1][1] if keys else ""
+
+
+def _failure(target: Target, output: str) -> GpqError:
+    problem = ssh_errors.problem(output, target.host, target.shown)
+    problem = problem or ssh_errors.end_problem(target.host, 255, target.shown)
+    kind = Refused if problem.lasting else GpqError
+    return kind(problem.sentence, problem.hint)
 
 
 def _log_in(target: Target, strict: str, *, asks: bool) -> tuple[int, str]:

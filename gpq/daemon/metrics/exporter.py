@@ -36,7 +36,6 @@ class Exporter:
         self._closing = threading.Event()
         self._server: _Server | None = None
         self._problem = ""
-        self._thread = threading.Thread(target=self._run, name="metrics", daemon=True)
 
     def state(self) -> tuple[str, str]:
         """(the URL, why it is not served)."""
@@ -45,7 +44,7 @@ class Exporter:
     def start(self) -> None:
         """Tries to listen at once, so that `state` is right for the next request."""
         self._open()
-        self._thread.start()
+        threading.Thread(target=self._run, name="metrics", daemon=True).start()
 
     def close(self) -> None:
         self._closing.set()
@@ -64,16 +63,14 @@ class Exporter:
         try:
             self._server = _Server(self._address, self._registry)
         except OSError as error:
-            problem = (
-                f"cannot listen on {self._address.host}:{self._address.port}:"
-                f" {(error.strerror or str(error)).lower()}"
-            )
+            reason = (error.strerror or str(error)).lower()
+            problem = f"cannot listen on {self._address.host}:{self._address.port}: {reason}"
             if problem != self._problem:
                 log.warning("cannot serve metrics: %s. Trying again every %.0f s", problem, AGAIN)
             self._problem = problem
-            return
-        self._problem = ""
-        log.info("serving metrics at %s", self._address.url)
+        else:
+            self._problem = ""
+            log.info("serving metrics at %s", self._address.url)
 
 
 class _Server(ThreadingWSGIServer):
