@@ -15,7 +15,6 @@ LIBRARY_FIX = (
 )
 RESET = "reset it when it is free: sudo nvidia-smi --gpu-reset. If it comes back, it needs repair"
 FIXES = {
-    "versions": "install a newer driver, or a torch that was built for the CUDA of this one",
     "architectures": "install a torch that was built for this GPU",
     "persistence": "sudo nvidia-smi -pm 1, or enable nvidia-persistenced",
     "idle memory": "sudo nvidia-smi shows who uses it. If nobody does, reset the GPU",
@@ -191,13 +190,12 @@ def versions(facts: Facts, torch: Facts) -> GpuLine:
     text += ", torch {} for CUDA {}, Python {}".format(
         torch["torch"], torch["cuda"] or "none", torch["python"]
     )
-    problem = ""
     if not torch["cuda"]:
-        problem = ": torch was built for CPUs only"
-    elif driver_cuda != "unknown" and _major(driver_cuda) < _major(torch["cuda"]):
-        problem = ": the driver is too old for torch"
-    if problem:
-        return GpuLine("versions", "FAIL", text + problem, fix=FIXES["versions"])
+        fix = "install a torch that was built for CUDA"
+        return GpuLine("versions", "FAIL", text + ": torch was built for CPUs only", fix=fix)
+    if driver_cuda != "unknown" and _major(driver_cuda) < _major(torch["cuda"]):
+        fix = "install a newer driver, or a torch that was built for CUDA {}".format(driver_cuda)
+        return GpuLine("versions", "FAIL", text + ": the driver is too old for torch", fix=fix)
     return GpuLine("versions", "PASS", text)
 
 

@@ -70,7 +70,7 @@ def trial() -> GpuLine:
     look = _reply(gpu_looks.__name__, LOOK_LIMIT)
     if look.get("error"):
         return GpuLine("trial", "FAIL", look["error"], fix=gpu_lines.DRIVER_FIX)
-    rows = [(str(number), {"value": (False, LOST)}) for number in look["lost"]]
+    rows = [(str(number), {"error": LOST}) for number in look["lost"]]
     if not look["gpus"] and not rows:
         return GpuLine("trial", "SKIP", look["notice"] or "no NVIDIA GPU here")
     begin = time.monotonic()
@@ -120,7 +120,7 @@ def free_gpus(
     for gpu in gpus:
         uuid = gpu["uuid"]
         if gpu["problem"]:
-            facts[uuid] = {"value": (False, gpu["problem"])}
+            facts[uuid] = {"error": gpu["problem"]}
         elif gpu["processes"]:
             facts[uuid] = {"unsupported": "pid {} uses it".format(gpu["processes"][0][0])}
         elif gpu["used_mib"] > IN_USE * gpu["memory_mib"]:

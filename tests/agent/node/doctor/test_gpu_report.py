@@ -202,7 +202,7 @@ def test_gpus_that_somebody_uses_are_left_alone(tmp_path: Path, monkeypatch: pyt
     gpu_locks.close(free[FIRST])
     assert gpu_report.free_gpus(seen(600, 77)) == ({}, {FIRST: {"unsupported": "pid 77 uses it"}})
     assert gpu_report.free_gpus(seen(20000)) == ({}, {FIRST: {"unsupported": "20000 MiB are in use"}})
-    assert gpu_report.free_gpus(seen(problem="lost")) == ({}, {FIRST: {"value": (False, "lost")}})
+    assert gpu_report.free_gpus(seen(problem="lost")) == ({}, {FIRST: {"error": "lost"}})
 
 
 def test_a_missing_torch_is_not_a_fault_of_the_gpu(plant: Plant, tmp_path: Path) -> None:
