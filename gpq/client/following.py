@@ -118,7 +118,7 @@ def cancel_and_wait(
     cancelled_ids = [job for job in _cancelled_ids(daemon, answer.ended) if job in live_ids]
     return msgspec.structs.replace(
         answer,
-        cancel_and_wait=[*answer.cancelled, *cancelled_ids],
+        cancelled=[*answer.cancelled, *cancelled_ids],
         ended=[job for job in answer.ended if job not in cancelled_ids],
     )
 
