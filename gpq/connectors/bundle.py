@@ -46,6 +46,6 @@ def bundle() -> Bundle:
         and Path(binding.origin).name == "pynvml.py"
     ):
         files[BINDING] = Path(binding.origin).read_text(encoding="utf-8")
-    # as bootstrap.packed
+    # as bootstrap.pack
     content = json.dumps(files, sort_keys=True, separators=(",", ":")).encode("ascii")
     return Bundle(hashlib.sha256(content).hexdigest(), zlib.compress(content, 9), files[BOOTSTRAP])

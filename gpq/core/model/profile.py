@@ -122,7 +122,7 @@ class RankTime:
     whole: Seconds  # mean of a step
     wait: Seconds  # mean part of it spent waiting for the others
     fetch: Seconds  # mean part of it spent waiting for data
-    slow: int = 0  # consecutive windows in which it was slower than the others (stragglers.judged)
+    slow: int = 0  # consecutive windows in which it was slower than the others (stragglers.judge)
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,8 +181,8 @@ class Profile:
     )
     # the first usable one: the noise scale grows while a model learns
     early_noise: Noise | None = None
-    noise_curve: tuple[NoisePoint, ...] = ()  # how it has grown until now (noise_curve.recorded)
-    habits: tuple[Habit, ...] = ()  # one for each code (habits.joined)
+    noise_curve: tuple[NoisePoint, ...] = ()  # how it has grown until now (noise_curve.record)
+    habits: tuple[Habit, ...] = ()  # one for each code (habits.merge_habits)
     # what the script declared, if habits leave less of it in `declared`
     script: Declared | None = None
 

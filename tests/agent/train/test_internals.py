@@ -128,7 +128,7 @@ assert not internals.is_compiled()
 compiled = torch.compile(layer, backend="eager")
 compiled(torch.ones(1))
 assert internals.is_compiled()
-assert internals.uncompiled(compiled) is internals.uncompiled(layer) is layer
+assert internals.uncompiled_module(compiled) is internals.uncompiled_module(layer) is layer
 """
 
 
