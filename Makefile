@@ -172,7 +172,7 @@ bench-noise: $(VENV)/.dev  ## the noise scale against exact per-sample statistic
 # Paste the output into an issue. SCRIPTS is another Python with torch and the packages of the group `test`.
 gpu-check: $(if $(SCRIPTS),,$(VENV)/.dev)  ## test gpq on the free GPUs of this machine and print the figures: make gpu-check SCRIPTS=python3, 3 minutes
 	@echo "gpq $$(git rev-parse --short HEAD 2>/dev/null), $$(uname -sr)"
-	@$(or $(SCRIPTS),$(BIN)/python) -m pytest -q -n 0 tests/gpu/test_gpus.py
+	@$(or $(SCRIPTS),$(BIN)/python) -m pytest -q -n 0 tests/gpu/real_gpus.py
 
 # Hours. RUNS picks some (benchmarks/chaos.py --list). Runs that need root or a package fail without it.
 chaos: $(VENV)/.dev  ## every fault at full size. Fails if a limit is exceeded: make chaos RUNS="kills powercuts"
