@@ -5,8 +5,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from gpq_agent.train.internals import is_compiled
 
 from .driver import TrainingJob
+
+
+@pytest.fixture(autouse=True)
+def uncompiled() -> Iterator[None]:
+    """gpq observes less in a process that has ever compiled, so a test that compiles has a process of its own."""
+    yield
+    assert not is_compiled(), "call torch.compile in a separate process: what it loads stays for the next tests"
 
 
 @pytest.fixture

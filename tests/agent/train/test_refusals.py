@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -91,12 +94,10 @@ def test_a_sharded_model_is_refused_with_what_works_instead(
     mesh: DeviceMesh, make: Callable[[DeviceMesh], nn.Module], what: str
 ) -> None:
     model = make(mesh)
-    compiled: Any = torch.compile(model)
     this = job()
     this.loader(Examples(10), batch_size=5)
     tries: list[Callable[[], Any]] = [
         lambda: this.prepare(model, torch.optim.SGD(model.parameters(), lr=0.1)),
-        lambda: this.prepare(compiled, torch.optim.SGD(model.parameters(), lr=0.1)),
         lambda: this.wrap(model),
         lambda: refuse_sharded([nn.Linear(1, 1), model]),
     ]
@@ -108,6 +109,26 @@ def test_a_sharded_model_is_refused_with_what_works_instead(
         assert "gpq submit --gpus N -- torchrun --nproc-per-node N train.py" in said
         assert "job.should_stop()" in said
         assert "\n" not in said
+
+
+COMPILED = """
+import sys, torch
+import torch.distributed as dist
+from torch.distributed.device_mesh import init_device_mesh
+from gpq_agent.train.job.preparation import refuse_sharded
+from tests.agent.train.test_refusals import fully_sharded
+dist.init_process_group("gloo", store=dist.FileStore(sys.argv[1], 1), rank=0, world_size=1)
+refuse_sharded([torch.compile(fully_sharded(init_device_mesh("cpu", (1,))))])
+"""
+
+
+def test_a_compiled_sharded_model_is_refused_too(tmp_path: Path) -> None:
+    """Runs in a separate process, because torch.compile's modules stay loaded."""
+    command = [sys.executable, "-c", COMPILED, str(tmp_path / "store")]
+    ended = subprocess.run(command, check=False, capture_output=True, text=True)
+    assert ended.returncode == 1
+    assert "GpqTrainError: " in ended.stderr
+    assert "fully_shard (FSDP2)" in ended.stderr
 
 
 @pytest.mark.filterwarnings("ignore")
