@@ -1,5 +1,6 @@
 """Training jobs for the tests of this folder. When a test ends, every process that its jobs started is gone."""
 
+import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -11,9 +12,15 @@ from .driver import TrainingJob
 
 
 @pytest.fixture(autouse=True)
-def uncompiled() -> Iterator[None]:
-    """gpq observes less in a process that has ever compiled, so a test that compiles has a process of its own."""
+def process_state() -> Iterator[None]:
+    """What a job leaves in this process is not the next test's: variables are as before.
+
+    gpq observes less in a process that has ever compiled, so a test that compiles has a process of its own.
+    """
+    before = dict(os.environ)
     yield
+    os.environ.clear()
+    os.environ.update(before)
     assert not is_compiled(), "call torch.compile in a separate process: what it loads stays for the next tests"
 
 
