@@ -175,6 +175,12 @@ def test_suspected_habits_can_be_accepted_but_observed_ones_cannot(
     assert "--accept own-next has" not in text
 
 
+def test_a_call_of_next_is_seen_in_a_function_that_python_has_specialized(tmp_path: Path) -> None:
+    """Python 3.11 and later replace the instructions of a function that has run some ten times."""
+    habits = [set(attempt(tmp_path / str(number))._agreed) for number in range(12)]
+    assert habits == 12 * [{"own-next", "own-rate"}]
+
+
 SAFE = ["accumulate", "split", "resize"]
 
 

@@ -202,8 +202,8 @@ def _is_called_by_next(frame: Any) -> bool:
         code = frame.f_code
         passes_on = code.co_flags & inspect.CO_GENERATOR and "backward" not in code.co_names
         if not passes_on and code.co_name != "__next__":
-            operation: str = dis.opname[code.co_code[frame.f_lasti]]
-            return operation.startswith("CALL")
+            # Python 3.11 calls in CALL at first, and in PRECALL once the function is warm.
+            return "CALL" in dis.opname[code.co_code[frame.f_lasti]]
         frame = frame.f_back  # it only passes batches on, so look at its caller
     return False
 
