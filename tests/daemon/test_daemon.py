@@ -316,8 +316,7 @@ def test_on_a_full_disk_a_submission_is_refused_and_the_ends_of_running_jobs_are
         assert refused.code == 5
         assert "the disk is full" in refused.message
         total = running.info().jobs_total
-        with pytest.raises(GpqError, match="the disk is full"):
-            running.submit("true")
+        assert _refusal(running) is not None  # one of the same size, because less may still fit
         assert running.info().jobs_total == total
         go.touch()
         ended = running.call(Wait([str(job) for job in jobs], wait=60), JobList).jobs
