@@ -17,8 +17,7 @@ from gpq.control.set_aside import Pass, decision_of
 from gpq.core.feasibility import environments
 from gpq.core.model.events import EnvironmentSeen, Event, NodeSeen, NodeSilent, Submitted
 from gpq.core.model.jobs import Job
-from gpq.core.model.policy import Policy
-from gpq.core.model.snapshot import Config, Snapshot
+from gpq.core.model.snapshot import Config, Policy, Snapshot
 from gpq.core.model.units import JobId, Seconds
 from gpq.core.rounds.reconcile import not_from_the_future
 from gpq.core.rounds.rounds import Decision, Round, decide, due, next_round

@@ -8,12 +8,11 @@ from dataclasses import replace
 from typing import Literal
 
 from gpq.core.model.events import Event, Profiled
-from gpq.core.model.jobs import Job
+from gpq.core.model.jobs import Job, with_notices
 from gpq.core.model.profile import Profile
 from gpq.core.model.snapshot import Snapshot
 from gpq.core.model.units import JobId
 from gpq.core.rounds.rounds import Decision
-from gpq.core.state.notices import with_notices
 from gpq.errors import GpqError
 
 Pass = Callable[[Snapshot, Sequence[Event]], Decision]

@@ -18,7 +18,7 @@ from pathlib import Path
 
 import pytest
 
-from gpq.core.freedoms.habits import with_habits
+from gpq.core.freedoms import with_habits
 from gpq.core.model.accounts import MeanShare
 from gpq.core.model.events import Succeeded
 from gpq.core.model.profile import Declared, Habit, Noise, Prior, Profile, ProfileRow

@@ -13,7 +13,7 @@ from gpq.control.answers import reason_text
 from gpq.control.answers.reader import Reader
 from gpq.control.requests.submission import message_of
 from gpq.core.explain.explain import explain
-from gpq.core.explain.reasons import JobReasons, reason
+from gpq.core.explain.obstacles import JobReasons, reason
 from gpq.core.feasibility.checkpoints import has_checkpoint
 from gpq.core.feasibility.shapes import feasible
 from gpq.core.goodput import estimates

@@ -6,9 +6,8 @@ from collections.abc import Iterable, Mapping
 
 from gpq.control import event_text
 from gpq.core.feasibility.device_status import intruders
-from gpq.core.feasibility.leases import span
+from gpq.core.feasibility.leases import line, span
 from gpq.core.feasibility.mobility import held_by
-from gpq.core.feasibility.orphans import line
 from gpq.core.model.nodes import Device, DeviceProcess, Node, NodeState, Orphan, is_connecting
 from gpq.core.model.snapshot import Snapshot
 from gpq.core.model.units import DeviceId, JobId, NodeId, Seconds

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from gpq.control.answers.sentences import SENTENCES
-from gpq.core.explain.reasons import JobReasons, Reason
-from gpq.core.explain.start_window import NEVER, SOON, Window
-from gpq.core.explain.what_if import Change
+from gpq.core.explain.obstacles import JobReasons, Reason
+from gpq.core.explain.pending import NEVER, SOON, Window
+from gpq.core.explain.running_job import Change
 from gpq.core.feasibility.device_status import gpus
 from gpq.core.feasibility.leases import span
 from gpq.core.model.jobs import Job

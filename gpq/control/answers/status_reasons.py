@@ -11,8 +11,7 @@ from gpq.core.explain.explain import explain
 from gpq.core.feasibility import idle_gpus
 from gpq.core.feasibility.checkpoints import Staging
 from gpq.core.feasibility.gates import closed_gates, halted_jobs
-from gpq.core.feasibility.leases import silence
-from gpq.core.feasibility.orphans import must_wait
+from gpq.core.feasibility.leases import must_wait, silence
 from gpq.core.model.jobs import TERMINAL, DesiredState, Job, JobState
 from gpq.core.model.placements import Shape
 from gpq.core.model.snapshot import Snapshot

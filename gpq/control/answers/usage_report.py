@@ -11,7 +11,7 @@ import msgspec
 
 from gpq.control import event_text
 from gpq.control.answers.job_history import HOUR, check_moments, hours
-from gpq.core.accounting import accrual, sums, usage
+from gpq.core.accounting import accrual, usage
 from gpq.core.accounting import report as reports
 from gpq.core.accounting.usage import Record
 from gpq.core.model.accounts import AttemptAccount
@@ -83,7 +83,7 @@ def _window(request: requests.Report, first: Seconds, now: Seconds) -> tuple[Sec
 
 def _view(
     request: requests.Report,
-    summary: sums.Report,
+    summary: reports.Report,
     edges: Sequence[Seconds],
     records: Mapping[JobId, Record],
     now: Seconds,
@@ -101,8 +101,8 @@ def _view(
         )
         for start, end, piece in zip(edges, edges[1:], summary.pieces, strict=False)
     ]
-    bounds = (0.0, *sums.RHO_EDGES)
-    bars = zip(bounds, (*sums.RHO_EDGES, None), summary.rho_counts, strict=True)
+    bounds = (0.0, *reports.RHO_EDGES)
+    bars = zip(bounds, (*reports.RHO_EDGES, None), summary.rho_counts, strict=True)
     return account_answers.ReportView(
         since=event_text.stamp(edges[0]),
         until=event_text.stamp(edges[-1]),
@@ -116,7 +116,7 @@ def _view(
 
 
 def _rows(
-    by: str, summary: sums.Report, edges: Sequence[Seconds], records: Mapping[JobId, Record]
+    by: str, summary: reports.Report, edges: Sequence[Seconds], records: Mapping[JobId, Record]
 ) -> list[account_answers.ReportRow]:
     """Days in their order. All other rows by GPU hours, most first."""
     if by == "day":
@@ -144,7 +144,7 @@ def _part(amount: float, total: float) -> float:
     return amount / total if total else 0.0
 
 
-def _row(key: str, figures: sums.Figures, record: Record | None) -> account_answers.ReportRow:
+def _row(key: str, figures: reports.Figures, record: Record | None) -> account_answers.ReportRow:
     return account_answers.ReportRow(
         key=key,
         user=record.spec.user if record is not None else "",

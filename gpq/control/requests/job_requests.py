@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 from gpq.control.requests.dependencies import StillEnding
 from gpq.core.feasibility.checkpoints import has_checkpoint
-from gpq.core.freedoms.habits import cures, warning
+from gpq.core.freedoms import cures, warning
 from gpq.core.model.events import (
     CancelAsked,
     Edited,

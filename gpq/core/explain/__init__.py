@@ -3,5 +3,5 @@
 Nothing in the core imports this package. The sentences are in `gpq.control.answers.sentences`.
 
 `pending.py` finds the first obstacle of a waiting job. `obstacles.py` finds what keeps it from all
-servers. `running_job.py` says why it has its GPUs and its batch. Open `explain.py` first.
+servers. `running_job.py` says why a job has its GPUs and its batch. Open `explain.py` first.
 """

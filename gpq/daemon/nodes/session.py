@@ -12,12 +12,13 @@ from typing import Any
 from gpq_agent import wire
 
 from gpq import pace
-from gpq.core.feasibility import environments, standbys
+from gpq.core.feasibility import environments
 from gpq.core.model.actions import Action, Launch, OfAttempt, Prepare, Warm
 from gpq.core.model.events import Event, NodeSeen, StartRefused
 from gpq.core.model.nodes import NOT_YET, Node
 from gpq.core.model.snapshot import Snapshot
 from gpq.core.model.units import Seconds
+from gpq.core.rounds import planning
 from gpq.core.rounds.reconcile import standing
 from gpq.daemon.nodes import decode
 from gpq.daemon.nodes.decode import ALIVE, Info, Key
@@ -285,7 +286,7 @@ class NodeSession:
             if state in expected_states and self._repetition.is_time(action):
                 self._say(send, action)
         snapshot = replace(snapshot, now=self._clock.now())
-        for warm in standbys.standbys_due(snapshot, self.node) if self._keeps_standbys else ():
+        for warm in planning.standbys_due(snapshot, self.node) if self._keeps_standbys else ():
             if self._repetition.is_time(warm):
                 self._say(send, warm)
         for look in environments.checks_due(snapshot, self.node):

@@ -19,12 +19,11 @@ from gpq.control.requests import arrays, dependencies, submission
 from gpq.core.feasibility import environments
 from gpq.core.model.actions import Launch
 from gpq.core.model.events import Submitted
-from gpq.core.model.jobs import Dependency, JobSpec, JobState, Level
+from gpq.core.model.jobs import Dependency, JobSpec, JobState, Level, note_for_waiters
 from gpq.core.model.snapshot import Snapshot
 from gpq.core.model.units import JobId
 from gpq.core.rounds.rounds import Decision, decide
 from gpq.core.state.apply_events import fold
-from gpq.core.state.notices import note_for_waiters
 from gpq.daemon.clock.deadlines import deadline, left
 from gpq.daemon.service.server import Peer
 from gpq.errors import Refused
