@@ -34,7 +34,7 @@ class Past:
 
     def __init__(self, connection: sqlite3.Connection, path: str) -> None:
         self._connection = connection
-        self._path = path
+        self.path = path
         self._lock = threading.Lock()
 
     def live_jobs(self) -> Iterator[Job]:
@@ -122,7 +122,7 @@ class Past:
             with self._lock:
                 return self._connection.execute(query, tuple(values)).fetchall()
         except sqlite3.Error as error:
-            raise explain(error, self._path, is_served=True) from error
+            raise explain(error, self.path, is_served=True) from error
 
     def _job(self, row: Row) -> Job:
         with self._soundness():
@@ -134,7 +134,7 @@ class Past:
         try:
             yield
         except rows.Damaged as error:
-            raise disk.damage_error(self._path, str(error), is_served=True) from None
+            raise disk.damage_error(self.path, str(error), is_served=True) from None
 
 
 # -- page by page ----------------------------------------------------------------------------------

@@ -15,8 +15,7 @@ from gpq.core.model.jobs import Job
 from gpq.core.model.units import JobId, Seconds
 from gpq.errors import NotFound, Refused
 from gpq.store import disk, rows
-from gpq.store.migrations import MIGRATIONS, version_of
-from gpq.store.opening import BUSY_SECONDS, check_mark, explain
+from gpq.store.opening import BUSY_SECONDS, MIGRATIONS, check_mark, explain, version_of
 
 _JOBS = "SELECT id, state, user, name, ended_at, checksum, body FROM jobs ORDER BY id"
 _HOLDS_AND_LAUNCHES = (

@@ -15,7 +15,7 @@ from concurrent.futures import TimeoutError as FutureTimeout
 from typing import Any, NoReturn
 
 from gpq import pace
-from gpq.connectors.base import Connector
+from gpq.connectors.local import Connector
 from gpq.core.model.nodes import FIRST_CONTACT
 from gpq.core.model.units import Seconds
 from gpq.daemon.nodes.link import Link, LinkLost, Reply, Send

@@ -15,7 +15,7 @@ from gpq_agent import wire
 from gpq import paths
 from gpq.config import NodeConfig
 from gpq.connectors import from_config
-from gpq.connectors.library import library
+from gpq.connectors.bundle import library
 from gpq.connectors.local import LocalConnector
 from gpq.connectors.ssh_agents import VARIABLE, SshAgents, of_process
 from gpq.core.model.actions import Action, Forget, Launch, Prepare, Retune, Stop

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 import pytest
 
 from gpq import pace
-from gpq.connectors.base import Channel
+from gpq.connectors.local import Channel
 from gpq.core.model.events import Event, NodeSilent
 from gpq.core.model.units import NodeId, Seconds
 from gpq.daemon.clock.clock import Clock
