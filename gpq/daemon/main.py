@@ -20,7 +20,7 @@ from gpq.control.controller import Controller
 from gpq.core.model.jobs import Attributes
 from gpq.core.model.snapshot import Config
 from gpq.daemon import process
-from gpq.daemon.clock.epoch import DaemonEpoch
+from gpq.daemon.clock import DaemonEpoch
 from gpq.daemon.files.backups import Backups
 from gpq.daemon.files.garbage_collection import GarbageCollector
 from gpq.daemon.nodes.registry import NodeRegistry
@@ -206,7 +206,7 @@ def _serve_metrics(
     continues."""
     if not address:
         return
-    from gpq.daemon.metrics import exporter, metrics  # only these import prometheus-client
+    from gpq.daemon import exporter, metrics  # only these import prometheus-client
 
     look = lambda: metrics.Scrape(*service.readings.look())  # noqa: E731
     endpoint = exporter.Exporter(outward.address(address), metrics.registry(look, policy))

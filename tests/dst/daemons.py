@@ -12,8 +12,7 @@ from gpq.core.model.actions import Action, Launch, Prepare, Retune
 from gpq.core.model.events import Event
 from gpq.core.model.snapshot import Config, Policy, Snapshot
 from gpq.core.model.units import NodeId, Seconds
-from gpq.daemon.clock.clock import Clock
-from gpq.daemon.clock.epoch import DaemonEpoch
+from gpq.daemon.clock import Clock, DaemonEpoch
 from gpq.daemon.nodes.leases import LOOK, LeaseWatch
 from gpq.daemon.nodes.session import NodeSession
 from gpq.daemon.nodes.settings import NodePorts, NodeSettings

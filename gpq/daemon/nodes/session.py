@@ -5,7 +5,7 @@ changes the state and only reads the newest committed snapshot."""
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -14,27 +14,26 @@ from gpq_agent import wire
 from gpq import pace
 from gpq.core.feasibility import environments
 from gpq.core.model.actions import Action, Launch, OfAttempt, Prepare, Warm
-from gpq.core.model.events import Event, NodeSeen, StartRefused
+from gpq.core.model.events import EnvironmentSeen, Event, NodeSeen, StartRefused
 from gpq.core.model.nodes import NOT_YET, Node
 from gpq.core.model.snapshot import Snapshot
-from gpq.core.model.units import Seconds
+from gpq.core.model.units import NodeId, Seconds
 from gpq.core.rounds import planning
 from gpq.core.rounds.reconcile import standing
+from gpq.daemon import orders
+from gpq.daemon.clock import Clock
 from gpq.daemon.nodes import decode
 from gpq.daemon.nodes.decode import ALIVE, Info, Key
-from gpq.daemon.nodes.environment_looks import EnvironmentLooks
 from gpq.daemon.nodes.link import NO_ANSWER, LinkLost, Reply, Send
 from gpq.daemon.nodes.observer import Observer
-from gpq.daemon.nodes.outage import Outage
-from gpq.daemon.nodes.refusals import Refusals
+from gpq.daemon.nodes.sent_orders import REMEMBER, Refusals, Repetition
 from gpq.daemon.nodes.settings import NodePorts, NodeSettings
-from gpq.daemon.orders import start_orders
-from gpq.daemon.orders.repetition import REMEMBER, Repetition
-
-log = logging.getLogger(__name__)
 
 OWNER_LOOK: Seconds = 2.0  # between two checks of the GPUs of a server with an owner
 LEASE_SHARE = 0.25  # part of the shortest lease after which a watch answers at the latest
+FIRST_TRIES = 3  # tries of an outage that get a line each
+MOST_REASONS = 8  # reasons that get a line at once. More are of a kind that never ends
+log = logging.getLogger(__name__)
 
 
 class NodeSession:
@@ -150,15 +149,15 @@ class NodeSession:
             self._say_start(send, action)
             return
         if isinstance(action, Warm):
-            order = self._start_order(start_orders.as_expected(action.launch))
+            order = self._start_order(orders.as_expected(action.launch))
             operation, fields = "warm", {"order": order._asdict()}
         else:
-            operation, fields = start_orders.message(action)
+            operation, fields = orders.message(action)
         key = wire.attempt_key(action.job, action.attempt)
         send(operation, fields, lambda reply: self._log_refusal(operation, key, reply))
 
     def _say_start(self, send: Send, launch: Launch) -> None:
-        if not start_orders.can_meet(launch, self._view().nodes):
+        if not orders.can_meet(launch, self._view().nodes):
             return  # repeated after the others have been heard of
         order = self._start_order(launch)
         key, said_at = (launch.job, launch.attempt), self._clock.elapsed()
@@ -180,7 +179,7 @@ class NodeSession:
         send("start", fields, lambda reply: self._on_start(launch, said_at, reply))
 
     def _start_order(self, launch: Launch) -> wire.StartOrder:
-        order = start_orders.start_order(
+        order = orders.start_order(
             launch, self.node, nodes=self._view().nodes, library=self._library,
             python=self._settings.python, variables=self._settings.variables,
             local=self._settings.attributes,
@@ -301,3 +300,88 @@ class NodeSession:
     def _tell(self, events: Sequence[Event]) -> None:
         if events:
             self._inbox(events)
+
+
+class EnvironmentLooks:
+    """For one server. What it finds goes to `inbox`."""
+
+    def __init__(
+        self, settings: NodeSettings, clock: Clock, inbox: Callable[[Sequence[Event]], None]
+    ) -> None:
+        self._settings = settings
+        self._clock = clock
+        self._inbox = inbox
+        self._under_way: set[str] = set()  # environments
+
+    def clear(self) -> None:
+        """There is a new line: requests over the old one get no answer."""
+        self._under_way.clear()
+
+    def ask(self, send: Send, look: Prepare) -> None:
+        """Once. The answer may take as long as a setup."""
+        if look.environment in self._under_way:
+            return
+        self._under_way.add(look.environment)
+        order = orders.prepare_order(
+            look,
+            self._settings.python,
+            self._settings.setup_limit,
+            self._settings.variables,
+            self._settings.attributes,
+        )
+        send("prepare", {"prepare": order._asdict()}, lambda reply: self._on_reply(look, reply))
+
+    def _on_reply(self, look: Prepare, reply: Reply) -> None:
+        if reply.get("lost"):
+            return
+        self._under_way.discard(look.environment)
+        if not reply.get("ok") and reply.get("kind") in ("busy", "stale"):
+            return  # it is requested again
+        # An agent that refuses the request itself has no checks: it is older than 0.2. Missing
+        # things then show at the start.
+        fit = bool(reply.get("fit", True))
+        reason, fix = str(reply.get("reason", "")), str(reply.get("fix", ""))
+        now, node = self._clock.now(), self._settings.node
+        self._inbox([EnvironmentSeen(now, node, look.environment, fit, reason, fix)])
+
+
+class Outage:
+    """The tries to reach `node` since it last answered."""
+
+    def __init__(self, node: NodeId) -> None:
+        self.node = node
+        self._tries = 0
+        self._reasons: set[str] = set()
+        self._backoff = pace.FIRST_BACKOFF
+
+    def begin(self) -> None:
+        """The server answered for a while: tries are close together again."""
+        self._backoff = pace.FIRST_BACKOFF
+
+    def failed(self, reason: str, *, is_hopeful: bool) -> Seconds:
+        """A connection, or a try to make one, ended. Returns the most seconds to wait before the
+        next one. They grow further if there is little hope."""
+        wait = self._backoff
+        longest = pace.HOPEFUL_BACKOFF if is_hopeful else pace.LAST_BACKOFF
+        self._backoff = min(wait * 2, longest)
+        self._log(reason, wait)
+        return wait
+
+    def _log(self, reason: str, wait: Seconds) -> None:
+        self._tries += 1
+        is_new = reason not in self._reasons and len(self._reasons) < MOST_REASONS
+        if is_new:
+            self._reasons.add(reason)
+        if self._tries <= FIRST_TRIES:
+            log.info("%s: %s. Next try in %.1f s", self.node, reason, wait)
+        elif is_new or self._tries & (self._tries - 1) == 0:
+            log.info(
+                "%s: %s. That was try %d, next try in %.1f s", self.node, reason, self._tries, wait
+            )
+
+    def over(self) -> None:
+        """It answers."""
+        if self._tries > FIRST_TRIES:
+            log.info("%s: answers again after %d tries", self.node, self._tries)
+        self._tries = 0
+        self._reasons.clear()

@@ -24,8 +24,7 @@ from gpq.core.model.jobs import Attributes, StopReason
 from gpq.core.model.placements import Exit
 from gpq.core.model.snapshot import Snapshot
 from gpq.core.model.units import JobId, NodeId, Seconds
-from gpq.daemon.clock.clock import Clock
-from gpq.daemon.clock.epoch import UNNAMED, DaemonEpoch
+from gpq.daemon.clock import UNNAMED, Clock, DaemonEpoch
 from gpq.daemon.files.staging import Stager
 from gpq.daemon.nodes.decode import Key
 from gpq.daemon.nodes.leases import LeaseWatch

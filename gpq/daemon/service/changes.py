@@ -15,7 +15,7 @@ from gpq.core.feasibility.leases import silence
 from gpq.core.model.jobs import HOLDS_DEVICES, Dependency, Job, JobState
 from gpq.core.model.snapshot import Snapshot
 from gpq.core.model.units import JobId
-from gpq.daemon.clock.deadlines import deadline, left
+from gpq.daemon.clock import deadline, left
 from gpq.daemon.service.server import Peer
 from gpq.daemon.service.submit import ask_settled, keep_archive
 from gpq.errors import UsageError

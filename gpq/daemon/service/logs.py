@@ -12,7 +12,7 @@ from gpq.control.controller import Controller
 from gpq.core.model.events import Launched
 from gpq.core.model.jobs import HOLDS_DEVICES, TERMINAL, Job
 from gpq.core.model.units import JobId, NodeId
-from gpq.daemon.clock.deadlines import deadline, left
+from gpq.daemon.clock import deadline, left
 from gpq.errors import GpqError, NodeSilent, NotFound, UsageError
 from gpq.ports import History
 from gpq.rpc.job_answers import LogChunk

@@ -21,9 +21,9 @@ from functools import lru_cache
 
 import msgspec
 
-from gpq.daemon.clock.deadlines import deadline, left
-from gpq.daemon.service.listener import Listener
+from gpq.daemon.clock import deadline, left
 from gpq.errors import GpqError, Refused, UsageError
+from gpq.folders import make_private
 from gpq.rpc import codec
 from gpq.rpc.protocol import MAX_LINE
 from gpq.rpc.requests import Request
@@ -37,7 +37,7 @@ IDLE_SECONDS = 300.0  # between two requests
 LINE_SECONDS = 10.0  # from a request's first byte to its last
 SEND_SECONDS = 30.0  # a reader that takes no answer for this long is disconnected
 LAST_WORDS_SECONDS = 2.0  # at the end of the daemon
-
+MAX_SOCKET_PATH = 107  # bytes, sockaddr_un
 log = logging.getLogger(__name__)
 
 
@@ -285,3 +285,82 @@ def user_name(uid: int) -> str:
         return pwd.getpwuid(uid).pw_name
     except KeyError:
         return str(uid)
+
+
+class Listener:
+    """Listens on `path` from now on, until `leave` and `close`. `signpost` is a link to the socket,
+    if the socket has another path."""
+
+    def __init__(self, path: str, signpost: str = "") -> None:
+        self._path = path
+        self._signpost = signpost if signpost != path else ""
+        self._socket = self._bind()
+        self._inode = os.stat(path).st_ino
+        self._point()
+
+    def accept(self) -> socket.socket:
+        """The next connection. Raises OSError."""
+        connection, _ = self._socket.accept()
+        return connection
+
+    def leave(self) -> None:
+        """Remove the socket, and accept nothing more."""
+        with contextlib.suppress(OSError):
+            if os.stat(self._path).st_ino == self._inode:  # not a successor's
+                os.unlink(self._path)
+                if self._signpost and os.readlink(self._signpost) == self._path:
+                    os.unlink(self._signpost)
+        with contextlib.suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)
+
+    def close(self) -> None:
+        self._socket.close()
+
+    def _bind(self) -> socket.socket:
+        if len(os.fsencode(self._path)) > MAX_SOCKET_PATH:
+            raise Refused(
+                f"the socket path {self._path} is longer than {MAX_SOCKET_PATH} bytes",
+                "set GPQ_HOME to a folder with a shorter path",
+            )
+        make_private(os.path.dirname(self._path))
+        listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            self._refuse_neighbour()
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(self._path)
+            listener.bind(self._path)
+            os.chmod(self._path, 0o600)
+            listener.listen(512)
+        except OSError as error:
+            listener.close()
+            raise Refused(
+                f"cannot listen on {self._path}: {error.strerror}",
+                "set GPQ_HOME to a folder that you can write to",
+            ) from None
+        except BaseException:
+            listener.close()
+            raise
+        return listener
+
+    def _point(self) -> None:
+        if not self._signpost:
+            return
+        temporary_link = f"{self._signpost}.{os.getpid()}"
+        with contextlib.suppress(OSError):
+            # a file system without links: then jobs do not find the socket
+            os.symlink(self._path, temporary_link)
+            os.replace(temporary_link, self._signpost)
+
+    def _refuse_neighbour(self) -> None:
+        """Another state's daemon may listen here. A daemon that answers keeps its socket, and one
+        that hangs loses it."""
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+            probe.settimeout(2.0)
+            try:
+                probe.connect(self._path)
+                probe.sendall(b"\n")
+                answers = bool(probe.recv(1))
+            except OSError:
+                return
+        if answers:
+            raise Refused(f"another daemon answers on {self._path}", "`gpq daemon stop` stops it")

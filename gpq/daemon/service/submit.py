@@ -24,7 +24,7 @@ from gpq.core.model.snapshot import Snapshot
 from gpq.core.model.units import JobId
 from gpq.core.rounds.rounds import Decision, decide
 from gpq.core.state.apply_events import fold
-from gpq.daemon.clock.deadlines import deadline, left
+from gpq.daemon.clock import deadline, left
 from gpq.daemon.service.server import Peer
 from gpq.errors import Refused
 from gpq.ports import History

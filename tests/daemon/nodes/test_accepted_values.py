@@ -42,7 +42,7 @@ from gpq.core.model.jobs import Job, JobState
 from gpq.core.model.placements import Exit
 from gpq.core.model.snapshot import Config, Snapshot
 from gpq.core.model.units import JobId, NodeId
-from gpq.daemon.clock.clock import Clock
+from gpq.daemon.clock import Clock
 from gpq.daemon.nodes.link import _decode
 from gpq.daemon.nodes.session import NodeSession
 from gpq.daemon.nodes.settings import NodePorts, NodeSettings

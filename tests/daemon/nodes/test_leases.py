@@ -21,13 +21,12 @@ from gpq.core.model.placements import Exit
 from gpq.core.model.snapshot import Snapshot
 from gpq.core.model.units import DeviceId, JobId, NodeId
 from gpq.core.state.apply_events import fold
-from gpq.daemon.clock.clock import Clock, steady_seconds
-from gpq.daemon.clock.epoch import DaemonEpoch
+from gpq.daemon.clock import Clock, DaemonEpoch, steady_seconds
 from gpq.daemon.nodes.leases import ABSENCE, LeaseWatch
 from gpq.daemon.nodes.observer import Observer
 from gpq.daemon.nodes.settings import NodeSettings
 from gpq.daemon.nodes.world import LiveWorld
-from gpq.daemon.orders.start_orders import start_order
+from gpq.daemon.orders import start_order
 from gpq.store.sqlite import SqliteStore
 from tests.agent.node.harness import sweep
 from tests.contract.test_worlds import Loop, shell

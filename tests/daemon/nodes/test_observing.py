@@ -15,7 +15,7 @@ from gpq.core.model.jobs import Job, JobState
 from gpq.core.model.nodes import Node
 from gpq.core.model.units import JobId, NodeId
 from gpq.core.state.job_events import apply
-from gpq.daemon.clock.clock import Clock
+from gpq.daemon.clock import Clock
 from gpq.daemon.nodes.observer import STILL, Observer
 from gpq.daemon.nodes.session import NodeSession
 from gpq.daemon.nodes.settings import NodePorts, NodeSettings

@@ -1,25 +1,68 @@
-"""Starts that a server refused. A refusal is reported when no order can start its attempt any
-more."""
+"""What was sent to a server: when to repeat an order, and which starts it refused. A refusal is
+reported when no order can start its attempt any more."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection
+from collections.abc import Collection, Container, Mapping
 
 from gpq_agent import wire
 
-from gpq.core.model.actions import Launch
+from gpq.core.model.actions import Forget, Launch, OfAttempt, Retune, Stop, Warm
 from gpq.core.model.events import EnvironmentSeen, Event, StartRefused
-from gpq.core.model.units import NodeId, Seconds
-from gpq.daemon.clock.clock import Clock
+from gpq.core.model.units import JobId, NodeId, Seconds
+from gpq.daemon.clock import Clock
 from gpq.daemon.nodes.decode import Key
 from gpq.daemon.nodes.link import Reply
 
-log = logging.getLogger(__name__)
-
+# while they have no effect
+REPEAT: Mapping[type[OfAttempt], Seconds] = {
+    Launch: 5.0,
+    Stop: 30.0,
+    Retune: 60.0,
+    Forget: 30.0,
+    Warm: 60.0,
+}
+REMEMBER: Seconds = 120.0  # longer than any of the above
 PATIENCE: Seconds = 10.0  # a start refused for a temporary reason is tried again for this long
 SHELL_CODES = {"not-found": 127, "not-executable": 126}  # of refusals
 TRANSIENT = ("busy", "used", "unfit")  # kinds of refusals that another try may not get
+log = logging.getLogger(__name__)
+
+
+class Repetition:
+    """Over one line to one server. Two threads write it, an order at a time."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._times: dict[tuple[str, JobId, int], Seconds] = {}
+
+    def clear(self) -> None:
+        """There is a new line, and nothing was sent over it."""
+        self._times.clear()
+
+    def note(self, action: OfAttempt) -> None:
+        """It is being sent now."""
+        self._times[_order(action)] = self._clock.elapsed()
+
+    def is_time(self, action: OfAttempt) -> bool:
+        said_at = self._times.get(_order(action))
+        return said_at is None or self._clock.elapsed() - said_at >= REPEAT[type(action)]
+
+    def start_time(self, key: Key, default: Seconds) -> Seconds:
+        """When a start of the attempt was last sent."""
+        return self._times.get((Launch.__name__, *key), default)
+
+    def drop_old(self, attempts: Container[Key]) -> None:
+        """Forget orders to attempts that are gone. `attempts` are those that the server has."""
+        elapsed = self._clock.elapsed()
+        for order, said_at in list(self._times.items()):
+            if elapsed - said_at > REMEMBER and order[1:] not in attempts:
+                self._times.pop(order, None)
+
+
+def _order(action: OfAttempt) -> tuple[str, JobId, int]:
+    return type(action).__name__, action.job, action.attempt
 
 
 class Refusals:
