@@ -47,16 +47,6 @@ class Clock:
             return self._at
 
 
-def deadline(seconds: float) -> float:
-    """A point that `left` reads."""
-    return time.monotonic() + seconds
-
-
-def left(until: float) -> float:
-    """Seconds until then, at least 0 and at most what a lock can wait."""
-    return min(max(until - time.monotonic(), 0.0), threading.TIMEOUT_MAX)
-
-
 @dataclass(frozen=True, slots=True)
 class DaemonEpoch:
     store: str  # id of the database

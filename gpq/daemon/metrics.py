@@ -24,8 +24,8 @@ from prometheus_client.registry import Collector
 
 import gpq
 from gpq.control import counters as counting
-from gpq.control.answers.reader import Reader
 from gpq.control.counters import Counters
+from gpq.control.reader import Reader
 from gpq.core.feasibility.reservations import current, devices_of
 from gpq.core.model.jobs import HOLDS_DEVICES, TERMINAL, JobState
 from gpq.core.model.nodes import DeviceState

@@ -105,7 +105,7 @@ class Status(Request, frozen=True):
     recent: int = 20
     user: str = ""
     states: list[str] = []
-    # such as `user=ana`, `tag~cifar`, `sort=-goodput` (gpq.control.answers.query_language)
+    # such as `user=ana`, `tag~cifar`, `sort=-goodput` (gpq.control.query_language)
     query: list[str] = []
     waiting: int = 0
 

@@ -7,8 +7,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from gpq.control import job_requests, submission
 from gpq.control.controller import Controller
-from gpq.control.requests import job_requests, submission
 from gpq.core.model.jobs import DesiredState, JobState
 from gpq.core.model.snapshot import Config, Snapshot
 from gpq.core.model.units import JobId

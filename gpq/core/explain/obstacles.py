@@ -1,5 +1,5 @@
 """What keeps a job from every server, whatever becomes free, and the reasons of `gpq why`: codes
-and facts, of which `gpq.control.answers.reason_text` makes sentences. Each function returns None if
+and facts, of which `gpq.control.sentences` makes sentences. Each function returns None if
 its obstacle does not apply."""
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from gpq.control import event_text
-from gpq.control.answers.reader import run_seconds
+from gpq.control.reader import run_seconds
 from gpq.core.feasibility.leases import span
 from gpq.core.model import events as facts
 from gpq.core.model.jobs import HOLDS_DEVICES, TERMINAL, Job, JobState

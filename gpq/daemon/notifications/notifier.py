@@ -21,9 +21,9 @@ from gpq.daemon.notifications import announcement, outbox, redaction
 from gpq.daemon.notifications.announcement import Notification
 from gpq.daemon.notifications.journal import Journal, JournalReader
 from gpq.daemon.notifications.outbox import Message, State
-from gpq.daemon.service.logs import Tail
 from gpq.errors import GpqError
 from gpq.notify.worker_pool import Courier
+from gpq.ports import Tail
 
 END_OF_LOG = 16 << 10  # bytes to read
 

@@ -6,8 +6,8 @@ import math
 import re
 from dataclasses import replace
 
-from gpq.control.answers.detail import detail, explanation
-from gpq.control.answers.reader import Reader
+from gpq.control.detail import detail, explanation
+from gpq.control.reader import Reader
 from gpq.core.accounting.fairness import fairness_by_job
 from gpq.core.model.jobs import JobState
 from gpq.core.model.nodes import NOT_YET, NodeState

@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from gpq.control.requests.arrays import elements
-from gpq.control.requests.submission import submission_events
 from gpq.control.selectors import is_selector, resolve, single
+from gpq.control.submission import submission_events
+from gpq.control.submit import elements
 from gpq.core.model.jobs import JobSpec, JobState
 from gpq.core.model.snapshot import Snapshot
 from gpq.core.model.units import JobId

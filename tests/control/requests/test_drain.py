@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from gpq.control.answers.reader import Reader
-from gpq.control.requests.drain import drain, undrain
+from gpq.control.node_requests import drain, undrain
+from gpq.control.reader import Reader
 from gpq.core.model.events import NodeDrained, NodeUndrained
 from gpq.core.model.nodes import NodeState
 from gpq.core.model.units import NodeId

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from gpq.control.requests import job_requests
-from gpq.control.requests.edit import check, judge
+from gpq.control import job_requests
+from gpq.control.edit import check, judge
 from gpq.core.freedoms import with_habits
 from gpq.core.model.events import Edited, HoldAsked, RequeueAsked
 from gpq.core.model.jobs import Dependency, DesiredState, Job, JobState, Level, Seat

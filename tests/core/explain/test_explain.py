@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from gpq.control.answers.reason_text import Texts
+from gpq.control.sentences import Texts
 from gpq.core.model.accounts import RestartTimes
 from gpq.core.model.jobs import DesiredState, Job, JobSpec, JobState, StopReason
 from gpq.core.model.nodes import DeviceState, NodeState

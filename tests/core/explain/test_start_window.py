@@ -7,7 +7,7 @@ from random import Random
 
 import pytest
 
-from gpq.control.answers.reason_text import text
+from gpq.control.sentences import text
 from gpq.core.explain.obstacles import reason
 from gpq.core.explain.pending import NEVER, Window, window
 from gpq.core.model.jobs import Job, JobState

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 
-from gpq.control.answers.reason_text import text
+from gpq.control.sentences import text
 from gpq.core.explain import running_job
 from gpq.core.model.jobs import Job
 from gpq.core.model.profile import Noise, Profile, ProfileRow

@@ -26,6 +26,7 @@ from gpq_agent.node.spool import shapes
 from gpq_agent.node.spool.spool import Spool
 
 from gpq.control.controller import Controller
+from gpq.control.readings import Readings
 from gpq.core.goodput.models import model_of
 from gpq.core.model.actions import Action, Launch, Stop
 from gpq.core.model.events import (
@@ -46,9 +47,8 @@ from gpq.daemon.clock import Clock
 from gpq.daemon.nodes.link import _decode
 from gpq.daemon.nodes.session import NodeSession
 from gpq.daemon.nodes.settings import NodePorts, NodeSettings
-from gpq.daemon.service.readings import Readings
-from gpq.daemon.service.server import Peer
 from gpq.policies.registry import policy
+from gpq.ports import Peer
 from gpq.rpc import requests
 from gpq.store.sqlite import SqliteStore
 from tests.support.builders import black_box, node, spec

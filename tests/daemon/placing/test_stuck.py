@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from gpq.control.answers.reader import Reader
+from gpq.control.reader import Reader
 from gpq.core.model.nodes import DeviceState
 from gpq.core.model.units import JobId, NodeId
 from gpq.core.rounds.reconcile import stuck_reason

@@ -8,19 +8,18 @@ from typing import Any, TypeVar
 import msgspec
 
 from gpq import pace
+from gpq.control import dependencies, edit, job_requests, node_requests
 from gpq.control.controller import Controller
-from gpq.control.requests import dependencies, drain, edit, job_requests, links, reserve
 from gpq.control.selectors import resolve
+from gpq.control.submit import ask_settled, keep_archive
 from gpq.core.feasibility.leases import silence
 from gpq.core.model.jobs import HOLDS_DEVICES, Dependency, Job, JobState
 from gpq.core.model.snapshot import Snapshot
 from gpq.core.model.units import JobId
-from gpq.daemon.clock import deadline, left
-from gpq.daemon.service.server import Peer
-from gpq.daemon.service.submit import ask_settled, keep_archive
 from gpq.errors import UsageError
 from gpq.outward import Notify
-from gpq.ports import History
+from gpq.pace import deadline, left
+from gpq.ports import History, Peer
 from gpq.rpc import job_answers, node_answers, requests
 from gpq.rpc.requests import Request
 
@@ -213,30 +212,36 @@ class Changes:
         return self._past.history(ids=ended_ids)
 
     def _drain(self, request: requests.Drain, peer: Peer) -> node_answers.Drained:
-        ask, now = self._controller.ask, self._controller.world.now
-        return ask(
-            lambda snapshot: drain.drain(snapshot, request.node, request.reason, now(), peer.user)
-        )
-
-    def _undrain(self, request: requests.Undrain, peer: Peer) -> node_answers.Drained:
-        ask, now = self._controller.ask, self._controller.world.now
-        return ask(lambda snapshot: drain.undrain(snapshot, request.node, now(), peer.user))
-
-    def _reserve(self, request: requests.Reserve, peer: Peer) -> node_answers.Reserved:
-        ask, now, r = self._controller.ask, self._controller.world.now, request
-        return ask(
-            lambda snapshot: reserve.reserve(
-                snapshot, r.node, r.gpus, r.user, r.start, r.end, now(), peer.user
+        now = self._controller.world.now
+        return self._controller.ask(
+            lambda snapshot: node_requests.drain(
+                snapshot, request.node, request.reason, now(), peer.user
             )
         )
 
+    def _undrain(self, request: requests.Undrain, peer: Peer) -> node_answers.Drained:
+        now = self._controller.world.now
+        return self._controller.ask(
+            lambda snapshot: node_requests.undrain(snapshot, request.node, now(), peer.user)
+        )
+
+    def _reserve(self, request: requests.Reserve, peer: Peer) -> node_answers.Reserved:
+        now = self._controller.world.now
+        return self._controller.ask(
+            lambda snapshot: node_requests.reserve(snapshot, request, now(), peer.user)
+        )
+
     def _unreserve(self, request: requests.Unreserve, peer: Peer) -> node_answers.Reserved:
-        ask, now = self._controller.ask, self._controller.world.now
-        return ask(lambda snapshot: reserve.unreserve(snapshot, request.id, now(), peer.user))
+        now = self._controller.world.now
+        return self._controller.ask(
+            lambda snapshot: node_requests.unreserve(snapshot, request.id, now(), peer.user)
+        )
 
     def _measure(self, request: requests.Measured, peer: Peer) -> node_answers.Kept:
-        ask, now = self._controller.ask, self._controller.world.now
-        return ask(lambda snapshot: links.record_link(snapshot, request, now()))
+        now = self._controller.world.now
+        return self._controller.ask(
+            lambda snapshot: node_requests.record_link(snapshot, request, now())
+        )
 
     def until_gone(
         self, names: Sequence[JobId], wait: float, hurry: Callable[[], bool]

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 
-from gpq.control.requests.dependencies import StillEnding
+from gpq.control.dependencies import StillEnding
 from gpq.core.feasibility.checkpoints import has_checkpoint
 from gpq.core.freedoms import cures, warning
 from gpq.core.model.events import (

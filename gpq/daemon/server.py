@@ -16,14 +16,14 @@ import struct
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from functools import lru_cache
 
 import msgspec
 
-from gpq.daemon.clock import deadline, left
 from gpq.errors import GpqError, Refused, UsageError
 from gpq.folders import make_private
+from gpq.pace import deadline, left
+from gpq.ports import Peer
 from gpq.rpc import codec
 from gpq.rpc.protocol import MAX_LINE
 from gpq.rpc.requests import Request
@@ -39,17 +39,6 @@ SEND_SECONDS = 30.0  # a reader that takes no answer for this long is disconnect
 LAST_WORDS_SECONDS = 2.0  # at the end of the daemon
 MAX_SOCKET_PATH = 107  # bytes, sockaddr_un
 log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True)
-class Peer:
-    """Who is at the other end, as the kernel says. `crowded` tells whether others of the same user
-    wait for a turn."""
-
-    uid: int
-    pid: int
-    user: str
-    crowded: Callable[[], bool]
 
 
 Handler = Callable[[Request, Peer], msgspec.Struct]

@@ -12,15 +12,11 @@ from gpq.control.controller import Controller
 from gpq.core.model.events import Launched
 from gpq.core.model.jobs import HOLDS_DEVICES, TERMINAL, Job
 from gpq.core.model.units import JobId, NodeId
-from gpq.daemon.clock import deadline, left
 from gpq.errors import GpqError, NodeSilent, NotFound, UsageError
-from gpq.ports import History
+from gpq.pace import deadline, left
+from gpq.ports import History, Tail
 from gpq.rpc.job_answers import LogChunk
 from gpq.rpc.requests import Logs
-
-# (node, job, attempt, offset, limit) -> {"data": base64, "offset", "size"}. Raises NodeSilent when
-# the node is
-Tail = Callable[[NodeId, JobId, int, int, int], Mapping[str, Any]]
 
 MAX_PIECE = 4 << 20  # bytes of one answer
 FIRST_PIECE, LEAST_PIECE = 32 << 10, 4 << 10  # bytes requested from a server at once

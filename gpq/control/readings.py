@@ -1,27 +1,22 @@
-"""Requests that change nothing: answered from the newest snapshot and the past."""
+"""Requests that change nothing: answered from the newest snapshot and the past. A screen has rows
+for the jobs that have GPUs, and for as many waiting jobs as a person reads."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import msgspec
 
-from gpq.control import event_text
-from gpq.control.answers import (
-    detail,
-    job_history,
-    job_rows,
-    query_language,
-    usage_report,
-)
-from gpq.control.answers.completion import words
-from gpq.control.answers.job_history import HOUR
-from gpq.control.answers.reader import Reader
+from gpq.control import detail, event_text, node_requests, query_language, usage_report
+from gpq.control.changes import Handlers
+from gpq.control.completion import words
 from gpq.control.controller import Controller
 from gpq.control.counters import Counters
-from gpq.control.requests import drain, reserve
+from gpq.control.logs import LogReader
+from gpq.control.reader import Reader
 from gpq.control.selectors import resolve, single
+from gpq.control.usage_report import HOUR
 from gpq.core.accounting import accrual
 from gpq.core.accounting.fairness import JobFairness, known_fairness
 from gpq.core.feasibility.checkpoints import Staging
@@ -31,17 +26,16 @@ from gpq.core.model.accounts import Saving
 from gpq.core.model.jobs import TERMINAL, Job
 from gpq.core.model.snapshot import Snapshot
 from gpq.core.model.units import JobId
-from gpq.daemon.service.changes import Handlers
-from gpq.daemon.service.logs import LogReader, Tail
-from gpq.daemon.service.server import Peer
 from gpq.errors import NotFound
-from gpq.ports import History
+from gpq.ports import History, Peer, Tail
 from gpq.rpc import account_answers, daemon_answers, job_answers, node_answers, requests
+from gpq.rpc.job_answers import JobView
 
 RECENT_IN_TOP = 5
 ENDED_IN_TOP = 100  # if the query names a state of ended jobs
 CHANGES_IN_TOP = 12
 SEARCHED = 1000  # ended jobs in a query without --all
+FOLDED = 4  # this many elements in a row that wait for the same thing become one row
 
 
 class Readings:
@@ -184,7 +178,9 @@ class Readings:
 
     def _history(self, request: requests.History, peer: Peer) -> account_answers.HistoryList:
         controller = self._controller
-        return job_history.history(request, controller.snapshot, self._past, controller.world.now())
+        return usage_report.history(
+            request, controller.snapshot, self._past, controller.world.now()
+        )
 
     def _report(self, request: requests.Report, peer: Peer) -> account_answers.ReportView:
         controller = self._controller
@@ -204,11 +200,11 @@ class Readings:
     def _nodes(self, request: requests.Nodes, peer: Peer) -> node_answers.NodeList:
         reader = self._reader()
         for name in request.names:
-            drain.known(reader.snapshot, name)
+            node_requests.find_node(reader.snapshot, name)
         snapshot, now = reader.snapshot, reader.now
         names = set(request.names) or set(map(str, snapshot.nodes))
         reservations = [
-            reserve.view(snapshot, reservation, now)
+            node_requests.reservation_view(snapshot, reservation, now)
             for reservation in current(snapshot, now)
             if reservation.node in names
         ]
@@ -273,7 +269,7 @@ def _screen(reader: Reader, live: list[Job], waiting: int) -> tuple[list[job_ans
     """(rows, how many are hidden), with at most this many `waiting` jobs, or all of them for 0."""
     if waiting <= 0:
         return reader.jobs(live), 0
-    return job_rows.screen(reader, live, waiting)
+    return screen(reader, live, waiting)
 
 
 def _age(reader: Reader) -> float | None:
@@ -293,4 +289,66 @@ def _unsearched_note(count: int) -> list[str]:
         return []
     return [
         f"{count} jobs that ended earlier were not searched: `gpq status --all` searches them too"
+    ]
+
+
+def screen(reader: Reader, live: Sequence[Job], most: int) -> tuple[list[JobView], int]:
+    """The rows of `live` in its order, and how many waiting jobs get no row. `most` limits the rows
+    of waiting jobs. Consecutive elements of an array that wait for the same thing are one row
+    (`JobView.alike`)."""
+    rows: list[JobView] = []
+    room, hidden = most, 0
+    for run in _runs(reader, live):
+        if run[0].placement is not None:
+            rows += reader.jobs(run)
+            continue
+        if room <= 0:
+            hidden += len(run)
+            continue
+        run_rows = _folded(reader, run, room)
+        rows += run_rows
+        room -= len(run_rows)
+        hidden += len(run) - sum(row.alike for row in run_rows)
+    return rows, hidden
+
+
+def _runs(reader: Reader, live: Sequence[Job]) -> Iterator[list[Job]]:
+    """Each job alone, except that elements of an array that wait for the same thing stay
+    together."""
+    run: list[Job] = []
+    run_reason = ""
+    for job in live:
+        is_alike = job.spec.seat is not None and job.placement is None and not job.notices
+        reason = reader.reason(job) if is_alike else ""
+        if run and reason and reason == run_reason and _follows(run[-1], job):
+            run.append(job)
+            continue
+        if run:
+            yield run
+        run, run_reason = [job], reason
+    if run:
+        yield run
+
+
+def _follows(job: Job, next_job: Job) -> bool:
+    seat, next_seat = job.spec.seat, next_job.spec.seat
+    return (
+        seat is not None
+        and next_seat is not None
+        and (seat.array, seat.index + 1) == (next_seat.array, next_seat.index)
+        and job.state is next_job.state
+        and job.spec.user == next_job.spec.user
+    )
+
+
+def _folded(reader: Reader, run: Sequence[Job], room: int) -> list[JobView]:
+    """At most `room` rows of jobs that wait for the same thing."""
+    if len(run) < FOLDED:
+        return reader.jobs(run[:room])
+    last = run[-1].spec.seat
+    first = reader.job(run[0])
+    return [
+        msgspec.structs.replace(
+            first, alike=len(run), last=int(run[-1].id), last_index=last.index if last else None
+        )
     ]

@@ -8,10 +8,9 @@ from dataclasses import asdict, replace
 
 import msgspec
 
-from gpq.control import event_text
-from gpq.control.answers import reason_text
-from gpq.control.answers.reader import Reader
-from gpq.control.requests.submission import message_of
+from gpq.control import event_text, sentences
+from gpq.control.reader import Reader
+from gpq.control.submission import message_of
 from gpq.core.explain.explain import explain
 from gpq.core.explain.obstacles import JobReasons, reason
 from gpq.core.feasibility.checkpoints import has_checkpoint
@@ -228,7 +227,7 @@ def explanation(reader: Reader, job: Job) -> Explanation:
     if staging is not None:
         start = reason("starts-once-brought", placement=job.placement)
         answer = JobReasons(reason("bringing", line=str(staging)), (start, *answer.reasons[1:]))
-    words = reason_text.texts(answer)
+    words = sentences.texts(answer)
     return Explanation(
         int(job.id), str(job.state), words.headline, list(words.reasons), list(words.remedies),
         _moment(reader.round), curve(reader, job), _moment(reader.changed), changes(reader),

@@ -1,10 +1,12 @@
 """New jobs: checked against what the servers have, queued in one transaction, or tried on a copy
-that is thrown away."""
+that is thrown away. One submission may be an array: `{index}` and the names of a sweep are replaced
+in what each job runs."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Collection, Mapping, Sequence
+import re
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
 from typing import Any, TypeVar
@@ -12,27 +14,29 @@ from typing import Any, TypeVar
 import msgspec
 
 from gpq import config, outward, pace, paths
-from gpq.control.answers import detail
-from gpq.control.answers.reader import Reader
+from gpq.control import dependencies, detail, submission
 from gpq.control.controller import Controller
-from gpq.control.requests import arrays, dependencies, submission
+from gpq.control.reader import Reader
 from gpq.core.feasibility import environments
 from gpq.core.model.actions import Launch
 from gpq.core.model.events import Submitted
-from gpq.core.model.jobs import Dependency, JobSpec, JobState, Level, note_for_waiters
+from gpq.core.model.jobs import Dependency, JobSpec, JobState, Level, Seat, note_for_waiters
 from gpq.core.model.snapshot import Snapshot
 from gpq.core.model.units import JobId
 from gpq.core.rounds.rounds import Decision, decide
 from gpq.core.state.apply_events import fold
-from gpq.daemon.clock import deadline, left
-from gpq.daemon.service.server import Peer
-from gpq.errors import Refused
-from gpq.ports import History
+from gpq.errors import Refused, UsageError
+from gpq.pace import deadline, left
+from gpq.ports import History, Peer
 from gpq.rpc import job_answers, requests
+from gpq.rpc.placeholders import fill
+from gpq.rpc.requests import ArrayMessage
 
 NOTHING: Mapping[str, Sequence[str]] = MappingProxyType({})
 ENDING_PATIENCE = 10.0  # until a job that has left the snapshot is in the history
-
+MOST_ELEMENTS = 10_000
+PARAM = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,31}")
+ID, INDEX, SIZE, SWEEP = "GPQ_ARRAY_ID", "GPQ_ARRAY_INDEX", "GPQ_ARRAY_SIZE", "GPQ_SWEEP_"
 T = TypeVar("T")
 
 
@@ -80,7 +84,7 @@ class Submitting:
         )
         spec = submission.accepting(spec, self._accept)
         if request.array is not None:
-            arrays.check(request.array)
+            check_array(request.array)
         if spec.min_gpus > 1 or spec.gpu_type or spec.min_gpu_memory_mib:
             self._wait_for_nodes()
         submission.fits(self._controller.snapshot, spec, self._node_names())
@@ -190,7 +194,7 @@ def _starting_ids(decision: Decision) -> set[JobId]:
 def _specs(request: requests.Submit, spec: JobSpec, snapshot: Snapshot) -> list[JobSpec]:
     if request.array is None:
         return [spec]
-    return list(arrays.elements(spec, request.array, JobId(snapshot.next_id)))
+    return list(elements(spec, request.array, JobId(snapshot.next_id)))
 
 
 def keep_archive(name: str) -> None:
@@ -210,3 +214,60 @@ def warnings(spec: JobSpec) -> list[str]:
     if spec.level is Level.BLACK_BOX and spec.max_batch_size:
         return ["--max-batch-size has no effect on a command"]
     return []
+
+
+def elements(spec: JobSpec, array: ArrayMessage, name: JobId) -> Iterator[JobSpec]:
+    """The specifications of the jobs. Their ids follow `name`, the id of the array. Raises
+    UsageError."""
+    check_array(array)
+    for place, index in enumerate(array.indices):
+        params = array.params[place] if array.params else {}
+        words = {**params, "index": str(index)}
+        env = {key: fill(value, words) for key, value in spec.env}
+        env.update({ID: str(name), INDEX: str(index), SIZE: str(len(array.indices))})
+        env.update({f"{SWEEP}{key}": value for key, value in params.items()})
+        yield replace(
+            spec,
+            argv=tuple(fill(word, words) for word in spec.argv),
+            resume_argv=tuple(fill(word, words) for word in spec.resume_argv),
+            done_file=fill(spec.done_file, words),
+            env=tuple(sorted(env.items())),
+            seat=Seat(name, index, len(array.indices), array.limit, tuple(params.items())),
+        )
+
+
+def check_array(array: ArrayMessage) -> None:
+    """Raises UsageError."""
+    count = len(array.indices)
+    if not 1 <= count <= MOST_ELEMENTS:
+        raise UsageError(
+            f"invalid array of {count} jobs", f"an array has 1 to {MOST_ELEMENTS} jobs"
+        )
+    if len(set(array.indices)) < count or not all(0 <= index < 1 << 31 for index in array.indices):
+        raise UsageError(
+            "the indices of an array must be different whole numbers from 0", "e.g. --array 0-99"
+        )
+    if array.params and len(array.params) != count:
+        raise UsageError(
+            f"{count} indices with {len(array.params)} sets of parameters",
+            "give one set for each index",
+        )
+    if not 0 <= array.limit <= MOST_ELEMENTS:
+        raise UsageError(
+            f"invalid limit %{array.limit}: expected 1 or more jobs at once",
+            "e.g. --array 0-99%4",
+        )
+    for params in array.params:
+        _check_params(params)
+
+
+def _check_params(params: Mapping[str, str]) -> None:
+    """Raises UsageError."""
+    for key, value in params.items():
+        if not PARAM.fullmatch(key) or key == "index":
+            raise UsageError(
+                f"invalid name in the sweep: {key[:80]!r}",
+                "use letters, digits and _, but not the name index",
+            )
+        if "\0" in value:
+            raise UsageError(f"a value of {key} contains a NUL byte", "remove it")

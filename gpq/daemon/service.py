@@ -14,24 +14,21 @@ import msgspec
 
 import gpq
 from gpq import outward, paths
-from gpq.control import event_text
-from gpq.control.answers.node_rows import node_word
+from gpq.control import event_text, node_requests
+from gpq.control.changes import Changes, Handlers
 from gpq.control.controller import Controller
-from gpq.control.requests import drain
+from gpq.control.node_rows import node_word
+from gpq.control.readings import Readings
 from gpq.control.selectors import resolve
+from gpq.control.submit import Submitting
 from gpq.core.feasibility.checkpoints import Staging
 from gpq.core.feasibility.gates import halted_jobs
 from gpq.core.model.jobs import JobState
 from gpq.core.model.snapshot import Config
 from gpq.core.model.units import JobId, NodeId
 from gpq.daemon.nodes.registry import NodeRegistry
-from gpq.daemon.service.changes import Changes, Handlers
-from gpq.daemon.service.logs import Tail
-from gpq.daemon.service.readings import Readings
-from gpq.daemon.service.server import Peer
-from gpq.daemon.service.submit import Submitting
 from gpq.errors import GpqError, UsageError
-from gpq.ports import History
+from gpq.ports import History, Peer, Tail
 from gpq.rpc import daemon_answers, job_answers, node_answers, requests
 from gpq.rpc.requests import Request
 
@@ -117,7 +114,7 @@ class Service:
 
     def _errand(self, request: requests.Errand, peer: Peer) -> node_answers.ErrandResult:
         """A server that does not answer is an answer too. A server that does not exist is not."""
-        node = drain.known(self._controller.snapshot, request.node)
+        node = node_requests.find_node(self._controller.snapshot, request.node)
         if not 0 < request.wait <= MAX_ERRAND:
             raise UsageError(f"an errand may take at most {MAX_ERRAND:.0f} s", "ask for less time")
         begin = time.monotonic()

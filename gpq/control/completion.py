@@ -6,9 +6,9 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from gpq.control.answers.node_rows import node_word
-from gpq.control.answers.reader import Reader
-from gpq.control.requests import job_requests
+from gpq.control import job_requests
+from gpq.control.node_rows import node_word
+from gpq.control.reader import Reader
 from gpq.control.selectors import coverage, is_selector
 from gpq.core.model.jobs import TERMINAL, DesiredState, Job
 from gpq.errors import GpqError

@@ -8,9 +8,9 @@ from typing import Any
 
 import msgspec
 
+from gpq.control import dependencies, job_requests, submission
 from gpq.control.event_text import stamp
-from gpq.control.requests import dependencies, job_requests, submission
-from gpq.control.requests.arrays import MOST as MOST_ELEMENTS
+from gpq.control.submit import MOST_ELEMENTS
 from gpq.core.freedoms import blame, cures
 from gpq.core.model.events import Edited
 from gpq.core.model.jobs import HOLDS_DEVICES, Dependency, DesiredState, Job, JobSpec, Level, Seat

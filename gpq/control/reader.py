@@ -1,32 +1,37 @@
-"""Snapshot and history -> rows of jobs and servers. Reads only."""
+"""Snapshot and history -> rows of jobs and servers, with one line for each job: why it waits, what
+its start waits for, or how it ended. Reads only."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
-from gpq.control import divergence, event_text
-from gpq.control.answers import node_rows
-from gpq.control.answers.sentences import SENTENCES
-from gpq.control.answers.status_reasons import StatusReasons
+from gpq.control import event_text, node_rows, sentences
+from gpq.control.sentences import SENTENCES
 from gpq.core.accounting.fairness import JobFairness, fairness_by_user
+from gpq.core.explain.explain import explain
+from gpq.core.feasibility import idle_gpus
 from gpq.core.feasibility.checkpoints import Staging
-from gpq.core.feasibility.leases import silence
+from gpq.core.feasibility.gates import closed_gates, halted_jobs
+from gpq.core.feasibility.leases import must_wait, silence
 from gpq.core.goodput import estimates
 from gpq.core.goodput.models import is_beyond
 from gpq.core.model.accounts import UserShare
-from gpq.core.model.jobs import HOLDS_DEVICES, TERMINAL, Job, JobState, Level, Seat
+from gpq.core.model.jobs import HOLDS_DEVICES, TERMINAL, DesiredState, Job, JobState, Level, Seat
 from gpq.core.model.placements import Placement, Shape
 from gpq.core.model.snapshot import Snapshot
 from gpq.core.model.units import DeviceId, JobId, NodeId, Seconds
+from gpq.core.rounds.reconcile import stuck_reason
 from gpq.core.rounds.rounds import Round
 from gpq.core.state.stragglers import hang, stragglers
-from gpq.rpc.job_answers import JobView, PartView, StagingView
+from gpq.rpc.job_answers import DivergedView, JobView, PartView, StagingView
 from gpq.rpc.node_answers import NodeView
 
 NO_MODEL = SENTENCES["no-model"]
 MAX_COMMAND = 500  # characters of the command in a row
+FIRST_METRIC = "loss"
 
 
 class Pace(NamedTuple):
@@ -112,7 +117,7 @@ class Reader:
             unknown_seconds=trouble.unknown_seconds,
             hung=trouble.hung,
             hung_seconds=trouble.hung_seconds,
-            diverged=divergence.divergences(job, until),
+            diverged=divergences(job, until),
             stragglers=list(stragglers(job)) if job.state in HOLDS_DEVICES else [],
             staging=self._staging(job),
             tags=list(job.spec.tags),
@@ -139,7 +144,7 @@ class Reader:
         if job.placement is not None and is_beyond(job.profile):
             lines.append(NO_MODEL)
         if job.state in TERMINAL and job.ended_at is not None:
-            lines.append(divergence.line(job, job.ended_at))
+            lines.append(divergence_line(job, job.ended_at))
         return list(dict.fromkeys(filter(None, lines)))
 
     def staging_of(self, job: Job) -> Staging | None:
@@ -236,3 +241,101 @@ def run_seconds(job: Job, now: Seconds) -> Seconds:
     if job.state in HOLDS_DEVICES and job.started_at is not None:
         return job.run_seconds + max(now - (job.started_at or now), 0.0)
     return job.run_seconds
+
+
+@dataclass
+class StatusReasons:
+    """Waiting jobs that ask for the same thing share a headline, so a thousand of them cost one.
+    `staging` looks up the files on their way to a job."""
+
+    snapshot: Snapshot
+    allocation: Mapping[JobId, Shape] | None
+    now: Seconds
+    staging: Callable[[JobId], Staging | None]
+    _headlines: dict[object, str] = field(default_factory=dict)
+    _gate_lines: Mapping[JobId, str] = field(default_factory=dict)
+    _stagings: dict[JobId, Staging | None] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.halted = halted_jobs(self.snapshot)
+        self._gate_lines = closed_gates(replace(self.snapshot, now=self.now))
+
+    def reason(self, job: Job) -> str:
+        """Why it waits, or how it ended. "" for a job that simply runs."""
+        if job.state in TERMINAL:
+            return event_text.ended_line(job)
+        if job.state is JobState.PENDING and job.wish is DesiredState.RUN and job.placement is None:
+            return self._queue_reason(job)
+        server_silence = silence(self.snapshot, job, self.now)
+        if server_silence is not None:
+            return str(server_silence)
+        if obstacle := stuck_reason(self.snapshot, job):
+            return f"stuck: {obstacle}"
+        if job.state is JobState.RUNNING and job.wish is DesiredState.RUN:
+            return self._trouble(job)
+        staging = self.staging_of(job)
+        if staging is not None:
+            return str(staging)
+        return self._headline(job)
+
+    def _trouble(self, job: Job) -> str:
+        """What is wrong with a running job, or ""."""
+        stall = hang(job, self.now)
+        if stall is not None:
+            return stall.line
+        return divergence_line(job, self.now) or idle_gpus.line(self.snapshot, job)
+
+    def _queue_reason(self, job: Job) -> str:
+        """Why a queued job has no GPU. There may be ten thousand such jobs."""
+        if job.id in self._gate_lines:
+            return self._gate_lines[job.id]
+        if job.not_before > self.now:
+            return self._headline(job)
+        key = self._likeness(job)
+        headline = self._headlines.get(key)
+        if headline is None:
+            headline = self._headlines[key] = self._headline(job)
+        return headline
+
+    def _likeness(self, job: Job) -> object:
+        """Equal for jobs that wait for the same thing."""
+        spec, profile = job.spec, job.profile
+        reservable = (spec.user, spec.time_limit) if self.snapshot.reservations else ()
+        return (
+            reservable, spec.level, spec.min_gpus, spec.max_gpus, spec.rigid, spec.gpu_type,
+            spec.min_gpu_memory_mib, spec.environment, spec.background, profile.declared,
+            self.allocation is not None and job.id in self.allocation,
+            must_wait(self.snapshot, job), profile.lost and (profile.lost, job.last_replicas),
+        )  # fmt: skip
+
+    def _headline(self, job: Job) -> str:
+        return sentences.text(explain(self.snapshot, self.allocation, job).headline)
+
+    def staging_of(self, job: Job) -> Staging | None:
+        """The files on their way to the servers where the job is starting. It looks once per
+        answer, so that the whole answer agrees."""
+        if job.state is not JobState.STARTING or job.wish is DesiredState.CANCEL:
+            return None
+        if job.id not in self._stagings:
+            self._stagings[job.id] = self.staging(job.id)
+        return self._stagings[job.id]
+
+
+def divergences(job: Job, until: Seconds) -> list[DivergedView]:
+    """`until` is the end of an ended job, otherwise now."""
+    values = dict(job.profile.metrics)
+    views = [
+        DivergedView(name, str(values[name]), event_text.stamp(since), max(until - since, 0.0))
+        for name, since in job.profile.diverged
+        if not math.isfinite(values.get(name, 0.0))
+    ]
+    return sorted(views, key=lambda view: (view.metric != FIRST_METRIC, view.metric))
+
+
+def divergence_line(job: Job, now: Seconds) -> str:
+    """`loss is nan for 90 s`, or "" while all metrics are finite."""
+    views = divergences(job, now)
+    if not views:
+        return ""
+    first = views[0]
+    return f"{first.metric} is {first.value} for {first.seconds:.0f} s"
