@@ -25,11 +25,11 @@ from gpq.daemon.files.backups import Backups
 from gpq.daemon.files.garbage_collection import GarbageCollector
 from gpq.daemon.nodes.registry import NodeRegistry
 from gpq.daemon.nodes.world import LiveWorld
-from gpq.daemon.notifications.notifier import Notifier
 from gpq.daemon.server import Server
 from gpq.daemon.service import DaemonFacts, Service
 from gpq.errors import GpqError
 from gpq.folders import make_private
+from gpq.notify.notifier import Notifier
 from gpq.policies.registry import POLICIES, policy
 from gpq.store import disk
 from gpq.store.lock import DaemonLock

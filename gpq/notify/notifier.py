@@ -17,11 +17,10 @@ from gpq.core.model.events import Launched
 from gpq.core.model.jobs import Job
 from gpq.core.model.snapshot import Snapshot
 from gpq.core.model.units import JobId, Seconds
-from gpq.daemon.notifications import announcement, outbox, redaction
-from gpq.daemon.notifications.announcement import Notification
-from gpq.daemon.notifications.journal import Journal, JournalReader
-from gpq.daemon.notifications.outbox import Message, State
 from gpq.errors import GpqError
+from gpq.notify import announcement, journal
+from gpq.notify.announcement import Notification
+from gpq.notify.journal import Journal, JournalReader, Message, State
 from gpq.notify.worker_pool import Courier
 from gpq.ports import Tail
 
@@ -189,7 +188,7 @@ class Notifier:
 
     def _read(self) -> State:
         """After a new or restored database, gpq sends nothing about the past."""
-        state, why = outbox.read(self._path)
+        state, why = journal.read_state(self._path)
         if why:
             log.warning("cannot read %s, so it starts empty: %s", self._path, why)
         end = self._reader.end()
@@ -202,7 +201,7 @@ class Notifier:
         """Writes first, then publishes."""
         try:
             if write:
-                outbox.write(self._path, state)
+                journal.write_state(self._path, state)
                 self._written_seq = state.seq
         except OSError as error:
             log.warning(
@@ -251,7 +250,7 @@ class LetterWriter:
             text = self._end_of_log(launch)
         except (GpqError, ValueError, KeyError, TypeError) as error:
             return [], f"Cannot read its log now: {error}"
-        return redaction.last_lines(text, self._lines, job.spec.env), ""
+        return announcement.last_lines(text, self._lines, job.spec.env), ""
 
     def _end_of_log(self, launch: Launched) -> str:
         """Whole lines, from the attempt's first server."""
