@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any, TypeVar
 
 import msgspec
@@ -20,7 +21,7 @@ from gpq.errors import UsageError
 from gpq.outward import Notify
 from gpq.pace import deadline, left
 from gpq.ports import History, Peer
-from gpq.rpc import job_answers, node_answers, requests
+from gpq.rpc import job_answers, requests
 from gpq.rpc.requests import Request
 
 T = TypeVar("T")
@@ -44,15 +45,15 @@ class Changes:
         self._targets = targets
         self.handlers: Handlers = {
             requests.Cancel: self._cancel,
-            requests.Hold: self._hold,
-            requests.Release: self._release,
+            requests.Hold: partial(self._change, job_requests.hold),
+            requests.Release: partial(self._change, job_requests.release),
             requests.Requeue: self._requeue,
             requests.Edit: self._edit,
-            requests.Drain: self._drain,
-            requests.Undrain: self._undrain,
-            requests.Reserve: self._reserve,
-            requests.Unreserve: self._unreserve,
-            requests.Measured: self._measure,
+            requests.Drain: partial(self._ask, node_requests.drain),
+            requests.Undrain: partial(self._ask, node_requests.undrain),
+            requests.Reserve: partial(self._ask, node_requests.reserve),
+            requests.Unreserve: partial(self._ask, node_requests.unreserve),
+            requests.Measured: partial(self._ask, node_requests.record_link),
         }
 
     def _cancel(self, request: requests.Cancel, peer: Peer) -> job_answers.CancelResult:
@@ -114,12 +115,6 @@ class Changes:
             ):
                 silences[name] = str(job_silence)
         return silences
-
-    def _hold(self, request: requests.Hold, peer: Peer) -> job_answers.Changed:
-        return self._change(request.jobs, job_requests.hold, peer)
-
-    def _release(self, request: requests.Release, peer: Peer) -> job_answers.Changed:
-        return self._change(request.jobs, job_requests.release, peer)
 
     def _requeue(self, request: requests.Requeue, peer: Peer) -> job_answers.Changed:
         controller, past = self._controller, self._past
@@ -190,13 +185,13 @@ class Changes:
 
     def _change(
         self,
-        selectors: Sequence[str],
         judge: Callable[[Job, float, str], job_requests.Verdict],
+        request: requests.Hold | requests.Release,
         peer: Peer,
     ) -> job_answers.Changed:
         controller = self._controller
         now = controller.world.now
-        names = resolve(selectors, controller.snapshot, self._past)
+        names = resolve(request.jobs, controller.snapshot, self._past)
 
         def build(snapshot: Snapshot) -> tuple[Sequence[Any], job_answers.Changed]:
             ended_jobs = self._ended_jobs(snapshot, names)
@@ -204,44 +199,21 @@ class Changes:
 
         return controller.ask(build)
 
+    def _ask(
+        self,
+        build: Callable[[Snapshot, Any, float, str], tuple[Sequence[Any], T]],
+        request: Request,
+        peer: Peer,
+    ) -> T:
+        now = self._controller.world.now
+        return self._controller.ask(lambda snapshot: build(snapshot, request, now(), peer.user))
+
     def _ended_jobs(self, snapshot: Snapshot, names: Iterable[JobId]) -> list[Job]:
         """Those of `names` that are not live."""
         ended_ids = [name for name in names if name not in snapshot.jobs]
         if not ended_ids:
             return []
         return self._past.history(ids=ended_ids)
-
-    def _drain(self, request: requests.Drain, peer: Peer) -> node_answers.Drained:
-        now = self._controller.world.now
-        return self._controller.ask(
-            lambda snapshot: node_requests.drain(
-                snapshot, request.node, request.reason, now(), peer.user
-            )
-        )
-
-    def _undrain(self, request: requests.Undrain, peer: Peer) -> node_answers.Drained:
-        now = self._controller.world.now
-        return self._controller.ask(
-            lambda snapshot: node_requests.undrain(snapshot, request.node, now(), peer.user)
-        )
-
-    def _reserve(self, request: requests.Reserve, peer: Peer) -> node_answers.Reserved:
-        now = self._controller.world.now
-        return self._controller.ask(
-            lambda snapshot: node_requests.reserve(snapshot, request, now(), peer.user)
-        )
-
-    def _unreserve(self, request: requests.Unreserve, peer: Peer) -> node_answers.Reserved:
-        now = self._controller.world.now
-        return self._controller.ask(
-            lambda snapshot: node_requests.unreserve(snapshot, request.id, now(), peer.user)
-        )
-
-    def _measure(self, request: requests.Measured, peer: Peer) -> node_answers.Kept:
-        now = self._controller.world.now
-        return self._controller.ask(
-            lambda snapshot: node_requests.record_link(snapshot, request, now())
-        )
 
     def until_gone(
         self, names: Sequence[JobId], wait: float, hurry: Callable[[], bool]

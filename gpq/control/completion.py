@@ -7,8 +7,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from gpq.control import job_requests
-from gpq.control.node_rows import node_word
-from gpq.control.reader import Reader
+from gpq.control.reader import Reader, node_word
 from gpq.control.selectors import coverage, is_selector
 from gpq.core.model.jobs import TERMINAL, DesiredState, Job
 from gpq.errors import GpqError

@@ -25,7 +25,7 @@ from gpq.core.model.snapshot import Snapshot
 from gpq.core.model.units import DeviceId, NodeId, Seconds
 from gpq.errors import NotFound, Refused, UsageError
 from gpq.rpc.node_answers import Drained, Kept, ReservationView, Reserved
-from gpq.rpc.requests import Measured, Reserve
+from gpq.rpc.requests import Drain, Measured, Reserve, Undrain, Unreserve
 
 MAX_REASON = 500  # characters
 LONGEST: Seconds = 366 * 86400.0
@@ -34,12 +34,10 @@ USER = re.compile(r"[^\s/:]{1,64}")
 BACKENDS = ("gloo", "nccl")
 
 
-def drain(
-    snapshot: Snapshot, name: str, reason: str, now: Seconds, by: str
-) -> tuple[list[Event], Drained]:
+def drain(snapshot: Snapshot, request: Drain, now: Seconds, by: str) -> tuple[list[Event], Drained]:
     """Repeating it does no harm. Another reason replaces the previous one. Raises NotFound,
     UsageError."""
-    node = find_node(snapshot, name)
+    node, reason = find_node(snapshot, request.node), request.reason
     if len(reason) > MAX_REASON or any(not sign.isprintable() for sign in reason):
         raise UsageError(
             f"--reason must be one line of at most {MAX_REASON} characters",
@@ -52,7 +50,7 @@ def drain(
         events.append(NodeDrained(now, node, new_reason, by))
     leaving, staying = by_movability(occupants(snapshot, node))
     return events, Drained(
-        name,
+        request.node,
         drained=True,
         changed=bool(events),
         reason=new_reason,
@@ -66,14 +64,8 @@ def occupants(snapshot: Snapshot, node: NodeId) -> list[Job]:
     return [
         job
         for _, job in sorted(snapshot.jobs.items())
-        if job.state in HOLDS_DEVICES and node in _servers(job)
+        if job.state in HOLDS_DEVICES and node in job.nodes
     ]
-
-
-def _servers(job: Job) -> list[NodeId]:
-    if job.placement is None:
-        return []
-    return [node for node, _ in job.placement.parts]
 
 
 def by_movability(jobs: Sequence[Job]) -> tuple[list[int], list[int]]:
@@ -111,13 +103,15 @@ def reservation_view(snapshot: Snapshot, reservation: Reservation, now: Seconds)
     )
 
 
-def undrain(snapshot: Snapshot, name: str, now: Seconds, by: str) -> tuple[list[Event], Drained]:
+def undrain(
+    snapshot: Snapshot, request: Undrain, now: Seconds, by: str
+) -> tuple[list[Event], Drained]:
     """Repeating it does no harm. Raises NotFound."""
-    node = find_node(snapshot, name)
+    node = find_node(snapshot, request.node)
     events: list[Event] = []
     if node in snapshot.drained:
         events.append(NodeUndrained(now, node, by))
-    return events, Drained(name, drained=False, changed=bool(events))
+    return events, Drained(request.node, drained=False, changed=bool(events))
 
 
 def reserve(
@@ -180,9 +174,10 @@ def _displaced_jobs(snapshot: Snapshot, node: Node, reservation: Reservation) ->
 
 
 def unreserve(
-    snapshot: Snapshot, number: int, now: Seconds, by: str
+    snapshot: Snapshot, request: Unreserve, now: Seconds, by: str
 ) -> tuple[list[Event], Reserved]:
     """Raises NotFound for a reservation that does not exist or is over."""
+    number = request.id
     reservation = next(
         (candidate for candidate in current(snapshot, now) if candidate.id == number), None
     )
@@ -209,7 +204,9 @@ def _device(node: str, devices: Sequence[Device], word: str) -> DeviceId:
     raise NotFound(f"there is no GPU {word[:80]} on server `{node}`", f"it has: {indices}")
 
 
-def record_link(snapshot: Snapshot, request: Measured, now: Seconds) -> tuple[list[Event], Kept]:
+def record_link(
+    snapshot: Snapshot, request: Measured, now: Seconds, by: str
+) -> tuple[list[Event], Kept]:
     """The newest measurement of a pair replaces the previous one. Raises NotFound, UsageError."""
     ends = sorted({find_node(snapshot, name) for name in request.nodes})
     if len(ends) != 2 or len(request.nodes) != 2:

@@ -8,18 +8,21 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
-from gpq.control import event_text, node_rows, sentences
+from gpq.control import event_text, sentences
 from gpq.control.sentences import SENTENCES
 from gpq.core.accounting.fairness import JobFairness, fairness_by_user
 from gpq.core.explain.explain import explain
 from gpq.core.feasibility import idle_gpus
 from gpq.core.feasibility.checkpoints import Staging
+from gpq.core.feasibility.device_status import intruders
 from gpq.core.feasibility.gates import closed_gates, halted_jobs
-from gpq.core.feasibility.leases import must_wait, silence
+from gpq.core.feasibility.leases import must_wait, orphan_line, silence, span
+from gpq.core.feasibility.mobility import held_by
 from gpq.core.goodput import estimates
 from gpq.core.goodput.models import is_beyond
 from gpq.core.model.accounts import UserShare
 from gpq.core.model.jobs import HOLDS_DEVICES, TERMINAL, DesiredState, Job, JobState, Level, Seat
+from gpq.core.model.nodes import Device, DeviceProcess, Node, NodeState, is_connecting
 from gpq.core.model.placements import Placement, Shape
 from gpq.core.model.snapshot import Snapshot
 from gpq.core.model.units import DeviceId, JobId, NodeId, Seconds
@@ -27,7 +30,7 @@ from gpq.core.rounds.reconcile import stuck_reason
 from gpq.core.rounds.rounds import Round
 from gpq.core.state.stragglers import hang, stragglers
 from gpq.rpc.job_answers import DivergedView, JobView, PartView, StagingView
-from gpq.rpc.node_answers import NodeView
+from gpq.rpc.node_answers import DeviceView, NodeView, ProcessView
 
 NO_MODEL = SENTENCES["no-model"]
 MAX_COMMAND = 500  # characters of the command in a row
@@ -193,11 +196,28 @@ class Reader:
 
     def nodes(self, names: Iterable[str] = ()) -> list[NodeView]:
         """All servers, or the named ones, by name."""
-        return node_rows.nodes(self.snapshot, self.now, names)
+        snapshot, holders = self.snapshot, held_by(self.snapshot)
+        selection = set(names) or set(snapshot.nodes)
+        return [
+            _node(snapshot, node, holders, self.now)
+            for name, node in sorted(snapshot.nodes.items())
+            if name in selection
+        ]
 
     def warnings(self) -> list[str]:
-        """Lines about servers, for the head of a listing."""
-        return node_rows.warnings(self.snapshot, self.now)
+        """Lines about servers, for the head of a listing. A server that gpq contacts for the first
+        time gets no line yet."""
+        snapshot, now = self.snapshot, self.now
+        nodes = [node for _, node in sorted(snapshot.nodes.items())]
+        return [
+            *(
+                f"server {node.id} does not answer{f': {node.reason}' if node.reason else ''}"
+                for node in nodes
+                if node.state is NodeState.UNREACHABLE and not is_connecting(node, now)
+            ),
+            *(warning for node in nodes for warning in _stranger_lines(node, now)),
+            *(warning for warning, _ in intruders(snapshot)),
+        ]
 
     def users(self) -> list[UserShare]:
         """The fairness table by user."""
@@ -339,3 +359,95 @@ def divergence_line(job: Job, now: Seconds) -> str:
         return ""
     first = views[0]
     return f"{first.metric} is {first.value} for {first.seconds:.0f} s"
+
+
+Holders = Mapping[tuple[NodeId, DeviceId], JobId]
+
+
+def _node(snapshot: Snapshot, node: Node, holders: Holders, now: Seconds) -> NodeView:
+    reason = node.reason
+    if is_connecting(node, now):
+        reason = "gpq is connecting for the first time since the daemon started"
+    return NodeView(
+        name=str(node.id),
+        state=node_word(snapshot, node, now),
+        reason=", ".join(filter(None, (reason, _drain_note(snapshot, node)))),
+        cores=node.cores,
+        memory_mib=node.memory_mib,
+        seen_seconds=_age(node.seen_at, now) or 0.0,
+        devices=[
+            _device(device, holders.get((node.id, device.id)), now) for device in node.devices
+        ],
+        drained=node.id in snapshot.drained,
+        address=node.address,
+        strangers=_stranger_lines(node, now),
+        damage=list(node.damage),
+    )
+
+
+def _drain_note(snapshot: Snapshot, node: Node) -> str:
+    reason = snapshot.drained.get(node.id, "")
+    if reason and node.state is not NodeState.UP:
+        return f"drained: {reason}"
+    return reason
+
+
+def node_word(snapshot: Snapshot, node: Node, now: Seconds) -> str:
+    """The state to show. Silence comes first, because it is news."""
+    if is_connecting(node, now):
+        return str(NodeState.CONNECTING)
+    if node.state is NodeState.UP and node.id in snapshot.drained:
+        return str(NodeState.DRAINED)
+    return str(node.state)
+
+
+def _device(device: Device, holder: JobId | None, now: Seconds) -> DeviceView:
+    next_probe_seconds = None
+    if device.next_probe:
+        next_probe_seconds = max(device.next_probe - now, 0.0)
+    return DeviceView(
+        id=str(device.id),
+        index=device.index,
+        kind=device.kind,
+        type=device.type,
+        memory_mib=device.memory_mib,
+        used_mib=device.used_mib,
+        utilisation=device.utilisation,
+        state=str(device.state),
+        reason=device.reason,
+        job=None if holder is None else int(holder),
+        processes=[_process(process) for process in device.processes],
+        since=event_text.maybe_stamp(device.since or None),
+        age_seconds=_age(device.since, now),
+        next_probe_seconds=next_probe_seconds,
+    )
+
+
+def _process(process: DeviceProcess) -> ProcessView:
+    return ProcessView(
+        process.pid,
+        process.user,
+        process.name,
+        process.memory_mib,
+        _job_of(process.attempt),
+        process.command,
+        event_text.maybe_stamp(process.since or None),
+    )
+
+
+def _job_of(attempt: str) -> int | None:
+    job = attempt.partition(".")[0]
+    return int(job) if job.isdecimal() and len(job) <= 15 else None
+
+
+def _age(moment: Seconds, now: Seconds) -> Seconds | None:
+    """None for 0, which means never."""
+    return max(now - moment, 0.0) if moment else None
+
+
+def _stranger_lines(node: Node, now: Seconds) -> list[str]:
+    ages = (_age(orphan.since, now) for orphan in node.strangers)
+    spans = ("a moment" if age is None else span(age) for age in ages)
+    return [
+        orphan_line(node.id, orphan, age) for orphan, age in zip(node.strangers, spans, strict=True)
+    ]

@@ -17,7 +17,7 @@ from gpq import outward, paths
 from gpq.control import event_text, node_requests
 from gpq.control.changes import Changes, Handlers
 from gpq.control.controller import Controller
-from gpq.control.node_rows import node_word
+from gpq.control.reader import node_word
 from gpq.control.readings import Readings
 from gpq.control.selectors import resolve
 from gpq.control.submit import Submitting

@@ -17,7 +17,7 @@ from gpq.core.model.jobs import Job
 from gpq.core.model.snapshot import Snapshot
 from gpq.errors import GpqError, Refused, StoreFailed
 from gpq.folders import make_private
-from gpq.store import backups, disk, priors, rows, takeover
+from gpq.store import backups, disk, rows, takeover
 from gpq.store.opening import PUT_META, check_mark, check_pages, connect, create, explain, migrate
 from gpq.store.past import Past
 from gpq.store.rows import Row
@@ -94,13 +94,13 @@ class SqliteStore(Past):
         changed_jobs = _changed_jobs(before, snapshot)
         self._mark(snapshot.next_id - 1, max((job.attempt for job in changed_jobs), default=0))
         journal = [event for event in events if not isinstance(event, EPHEMERAL)]
-        prior_rows, prior_keys = priors.changes(before.priors, snapshot.priors, snapshot.now)
+        prior_rows, prior_keys = rows.prior_changes(before.priors, snapshot.priors, snapshot.now)
         writes: Writes = [
             (_PUT_JOB, [rows.job_row(job, snapshot.now) for job in (*changed_jobs, *ended)]),
             (_PUT_EVENT, [rows.event_row(event) for event in journal]),
             (PUT_META, rows.meta_rows(before, snapshot)),
-            (priors.PUT, prior_rows),
-            (priors.DROP, prior_keys),
+            (rows.PUT_PRIOR, prior_rows),
+            (rows.DROP_PRIOR, prior_keys),
         ]
         if any(table_rows for _, table_rows in writes):
             self._write(writes, adds=any(isinstance(event, Submitted) for event in journal))
@@ -224,7 +224,7 @@ class SqliteStore(Past):
         except rows.Damaged as error:
             raise disk.damage_error(self.path, str(error)) from None
         try:
-            return rows.state_of(meta, jobs, priors.read(self._reader, self._writer))
+            return rows.state_of(meta, jobs, rows.read_priors(self._reader, self._writer))
         except (KeyError, ValueError, TypeError, AttributeError) as error:
             raise disk.damage_error(self.path, f"table meta: {error}") from None
 

@@ -143,7 +143,7 @@ def must_wait(snapshot: Snapshot, job: Job) -> str:
     )
 
 
-def line(node: NodeId, stranger: Orphan, age: str) -> str:
+def orphan_line(node: NodeId, stranger: Orphan, age: str) -> str:
     """A line for the user. `age` says in words how long the attempt has run."""
     pid = f", pid {stranger.pid}" if stranger.pid else ""
     return (

@@ -7,7 +7,6 @@ from dataclasses import replace
 
 from gpq.core import freedoms
 from gpq.core.accounting import accrual
-from gpq.core.goodput import gains
 from gpq.core.model.events import (
     CancelAsked,
     Cancelled,
@@ -156,7 +155,7 @@ def _launch(job: Job, event: Launched) -> Job:
         target=None,
         stop_forced=False,
         marks=(),
-        gains=gains.begin_gain(job, event),
+        gains=learn_profile.begin_gain(job, event),
         report_offset=0,
         staged_seconds=0.0,
         restarts=job.restarts + again,

@@ -1,5 +1,9 @@
-"""Reports of the training process -> the job's profile: measurements, of which the newest weigh
-most."""
+"""Reports of the training process -> the job's profile, of which the newest measurements weigh
+most, and what resizes bring: the speed of its progress before and after, next to what was promised.
+
+The speed is measured between two marks, WINDOW to twice WINDOW apart. Progress counts steps at the
+base batch size, so its speed is goodput.
+"""
 
 from __future__ import annotations
 
@@ -7,11 +11,10 @@ import math
 from dataclasses import replace
 
 from gpq.core.freedoms import merge_habits, with_habits, without_accepted, without_mended
-from gpq.core.goodput import gains
 from gpq.core.goodput.models import foreseen
 from gpq.core.goodput.noise_curve import record
-from gpq.core.model.accounts import Account, RestartTimes
-from gpq.core.model.events import Profiled, TimingSums
+from gpq.core.model.accounts import Account, Gain, Mark, RestartTimes
+from gpq.core.model.events import Launched, Profiled, TimingSums
 from gpq.core.model.jobs import Job, JobSpec, with_notices
 from gpq.core.model.placements import BatchOrder
 from gpq.core.model.profile import Declared, LossPoint, Noise, NoisePoint, Profile, ProfileRow
@@ -28,17 +31,21 @@ WELL_KNOWN = 30.0  # steps from which a weight says no more
 # 1.15.9).
 MAX_WEIGHT = 500.0
 MAX_LOSSES = 64  # points kept of a loss curve. They are written with every report of the job
+WINDOW: Seconds = 30.0
+SETTLING: Seconds = 120.0
+LEAST_WINDOW: Seconds = 3.0  # a shorter one says nothing
+MOST_GAINS = 12  # kept
 
 
 def learn(job: Job, event: Profiled) -> Job:
     """The job with one report taken in. The caller has checked attempt and offset."""
     profile, account = refresh(_profile_after(job, event)), bookkept(job, event)
-    marks = gains.mark(job.marks, event, working=account.working_at is not None)
+    marks = add_mark(job.marks, event, working=account.working_at is not None)
     return replace(
         job,
         profile=profile,
         marks=marks,
-        gains=gains.measure(replace(job, marks=marks), event.at),
+        gains=measure_gain(replace(job, marks=marks), event.at),
         report_offset=event.offset,
         account=account,
         restart_seconds=_mean_restart(job, event),
@@ -323,3 +330,49 @@ def throughput(sums: TimingSums) -> float:
     spent = sums.step_sum + (sums.accum_sum if sums.accum_steps > 0 else 0.0)
     examples = sums.step_count * sums.replicas * sums.atomic_batch * (sums.accum_steps + 1)
     return examples / spent if spent > 0 else 0.0
+
+
+def add_mark(marks: tuple[Mark, ...], event: Profiled, *, working: bool) -> tuple[Mark, ...]:
+    """The marks with the progress of a report. `working`: the attempt has done its first step. All
+    but the newest are at least WINDOW apart."""
+    if event.progress is None or not working:
+        return marks
+    mark = Mark(event.at, event.progress.base_steps)
+    if len(marks) > 1 and marks[-1].at - marks[-2].at < WINDOW:
+        marks = marks[:-1]
+    return (*marks, mark)[-3:]
+
+
+def progress_speed(marks: tuple[Mark, ...]) -> float | None:
+    """Steps at the base batch size per second. None: not measured for long enough."""
+    if len(marks) < 2:
+        return None
+    seconds = marks[-1].at - marks[0].at
+    if seconds < LEAST_WINDOW:
+        return None
+    return max(marks[-1].base_steps - marks[0].base_steps, 0.0) / seconds
+
+
+def begin_gain(job: Job, event: Launched) -> tuple[Gain, ...]:
+    """The gains of `job` with the resize that this launch begins, if it is one whose goodput was
+    promised. `job` is as it was before the launch."""
+    if event.promise is None:
+        return job.gains
+    gain = Gain(
+        event.at,
+        event.attempt,
+        job.last_replicas,
+        event.placement.replicas,
+        event.promise,
+        progress_speed(job.marks),
+    )
+    return (*job.gains, gain)[-MOST_GAINS:]
+
+
+def measure_gain(job: Job, now: Seconds) -> tuple[Gain, ...]:
+    """The gains with the speed of this attempt, up to SETTLING after its launch: the batch size
+    follows a resize in steps."""
+    latest = job.gains[-1] if job.gains else None
+    if latest is None or latest.attempt != job.attempt or now - latest.at > SETTLING:
+        return job.gains
+    return (*job.gains[:-1], replace(job.gains[-1], speed_after=progress_speed(job.marks)))

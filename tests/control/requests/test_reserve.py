@@ -7,7 +7,6 @@ from dataclasses import replace
 import pytest
 
 from gpq.control import node_requests
-from gpq.control.node_requests import unreserve
 from gpq.core.model.events import Event, NodeReserved, NodeUnreserved
 from gpq.core.model.nodes import Reservation
 from gpq.core.model.snapshot import Snapshot
@@ -85,7 +84,7 @@ def test_an_invalid_reservation_is_refused(
 def test_only_existing_reservations_can_be_removed() -> None:
     [event], _ = reserve(HERE, "a", ["0"], "bo", 50.0, 100.0, 7.0, "ada")
     here = fold(HERE, [event]).snapshot
-    assert unreserve(here, 1, 8.0, "ada")[0] == [NodeUnreserved(8.0, 1, "ada")]
+    assert node_requests.unreserve(here, requests.Unreserve(1), 8.0, "ada")[0] == [NodeUnreserved(8.0, 1, "ada")]
     for number, now in ((2, 8.0), (1, 100.0)):
         with pytest.raises(NotFound, match=f"no reservation {number}"):
-            unreserve(here, number, now, "ada")
+            node_requests.unreserve(here, requests.Unreserve(number), now, "ada")

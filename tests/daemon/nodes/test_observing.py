@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from gpq_agent import wire
 
-from gpq.control.node_rows import nodes
+from gpq.control.reader import nodes
 from gpq.core.model.events import Event, Exited, NodeSeen, Pulsed, Started
 from gpq.core.model.jobs import Job, JobState
 from gpq.core.model.nodes import Node
