@@ -29,8 +29,7 @@ from gpq.errors import Refused, UsageError
 from gpq.pace import deadline, left
 from gpq.ports import History, Peer
 from gpq.rpc import job_answers, requests
-from gpq.rpc.placeholders import fill
-from gpq.rpc.requests import ArrayMessage
+from gpq.rpc.requests import ArrayMessage, fill_placeholders
 
 NOTHING: Mapping[str, Sequence[str]] = MappingProxyType({})
 ENDING_PATIENCE = 10.0  # until a job that has left the snapshot is in the history
@@ -223,14 +222,14 @@ def elements(spec: JobSpec, array: ArrayMessage, name: JobId) -> Iterator[JobSpe
     for place, index in enumerate(array.indices):
         params = array.params[place] if array.params else {}
         words = {**params, "index": str(index)}
-        env = {key: fill(value, words) for key, value in spec.env}
+        env = {key: fill_placeholders(value, words) for key, value in spec.env}
         env.update({ID: str(name), INDEX: str(index), SIZE: str(len(array.indices))})
         env.update({f"{SWEEP}{key}": value for key, value in params.items()})
         yield replace(
             spec,
-            argv=tuple(fill(word, words) for word in spec.argv),
-            resume_argv=tuple(fill(word, words) for word in spec.resume_argv),
-            done_file=fill(spec.done_file, words),
+            argv=tuple(fill_placeholders(word, words) for word in spec.argv),
+            resume_argv=tuple(fill_placeholders(word, words) for word in spec.resume_argv),
+            done_file=fill_placeholders(spec.done_file, words),
             env=tuple(sorted(env.items())),
             seat=Seat(name, index, len(array.indices), array.limit, tuple(params.items())),
         )

@@ -138,18 +138,18 @@ class LiveWorld:
 
     def _nudge(self, node: NodeId) -> None:
         if node in self._clients:
-            self._clients[node].conversation.nudge()
+            self._clients[node].session.nudge()
 
     def _heard(self) -> Mapping[NodeId, Seconds]:
-        return {node: client.conversation.heard_at for node, client in self._clients.items()}
+        return {node: client.session.heard_at for node, client in self._clients.items()}
 
     def _forgo(self, node: NodeId, keys: frozenset[Key]) -> None:
         if node in self._clients:
-            self._clients[node].conversation.forgo(keys)
+            self._clients[node].session.forgo(keys)
 
     def _resume(self, node: NodeId, keys: frozenset[Key]) -> None:
         if node in self._clients:
-            self._clients[node].conversation.resume(keys)
+            self._clients[node].session.resume(keys)
 
     def start(self) -> None:
         for client in self._clients.values():
@@ -235,7 +235,7 @@ class LiveWorld:
                 nodes = [action.node]
         for node in nodes:
             if (client := self._clients.get(node)) is not None:
-                client.conversation.order(action)
+                client.session.order(action)
             elif isinstance(action, Stop) and action.reason is StopReason.CANCEL:
                 self._give_up(node, action.job, action.attempt)
 
