@@ -132,16 +132,12 @@ def _targets_by_name(
             continue
         targets = candidates
         if name in live_names:
-            targets = _live(candidates)
+            targets = [job for job in candidates if job.state not in TERMINAL]
         elif command not in ENDED:  # then the name means the latest job that ended
             targets = [job for job in candidates if job is namesakes[name][0]]
         if targets:
             targets_by_name[name] = targets
     return targets_by_name
-
-
-def _live(jobs: Iterable[Job]) -> list[Job]:
-    return [job for job in jobs if job.state not in TERMINAL]
 
 
 def _reads_as_selector(name: str) -> bool:

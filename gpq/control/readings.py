@@ -5,6 +5,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from typing import TypeVar
 
 import msgspec
 
@@ -28,8 +30,10 @@ from gpq.core.model.snapshot import Snapshot
 from gpq.core.model.units import JobId
 from gpq.errors import NotFound
 from gpq.ports import History, Peer, Tail
-from gpq.rpc import account_answers, daemon_answers, job_answers, node_answers, requests
+from gpq.rpc import daemon_answers, job_answers, node_answers, requests
 from gpq.rpc.job_answers import JobView
+
+T = TypeVar("T")
 
 RECENT_IN_TOP = 5
 ENDED_IN_TOP = 100  # if the query names a state of ended jobs
@@ -39,35 +43,34 @@ FOLDED = 4  # this many elements in a row that wait for the same thing become on
 
 
 class Readings:
-    """Answers from any thread. `unsent` looks up notifications about a job that could not
-    be sent."""
+    """Answers from any thread. `unsent` looks up notifications about a job that could not be sent,
+    and `warnings` are lines for the head of a listing."""
 
     def __init__(
         self,
         controller: Controller,
         past: History,
-        policy: str,
         tail: Tail,
         staging: Callable[[JobId], Staging | None],
+        unsent: Callable[[JobId], list[str]] = lambda job: [],
+        warnings: Callable[[], list[str]] = list,
     ) -> None:
         self._controller = controller
         self._past = past
-        self._policy = policy
         self._staging = staging
         self._logs = LogReader(controller, past, tail)
-        self.unsent: Callable[[JobId], list[str]] = lambda job: []
-        self.warnings: Callable[[], list[str]] = list
+        self._unsent, self._warnings = unsent, warnings
         self._fairness: tuple[Snapshot, Mapping[JobId, JobFairness]] = (Snapshot(), {})
         self.handlers: Handlers = {
             requests.Status: self._status,
-            requests.History: self._history,
-            requests.Report: self._report,
+            requests.History: partial(self._of_past, usage_report.history),
+            requests.Report: partial(self._of_past, usage_report.report),
             requests.Show: self._show,
-            requests.Why: self._why,
+            requests.Why: lambda request, peer: detail.explanation(*self._find(request.job)),
             requests.Logs: self._read_log,
             requests.Nodes: self._nodes,
             requests.Top: self._top,
-            requests.Complete: self._complete,
+            requests.Complete: lambda request, peer: words(self._reader(), past, request),
         }
 
     def look(self) -> tuple[Reader, Counters]:
@@ -90,7 +93,7 @@ class Readings:
             fairness,
             self._staging,
             controller.last_change,
-            self.unsent,
+            self._unsent,
         )
 
     def _status(self, request: requests.Status, peer: Peer) -> job_answers.JobList:
@@ -116,13 +119,13 @@ class Readings:
         ended_count = self._past.ended_count()
         unseen_count = max(ended_count - len(recent_jobs), 0)
         hidden_waiting = 0
-        warnings = [*reader.warnings(), *self.warnings()]
+        warnings = [*reader.warnings(), *self._warnings()]
         if request.query:
             rows = query.answer(reader.jobs([*recent_jobs, *live]))
             if 0 < limit == len(recent_jobs):
                 warnings = [*warnings, *_unsearched_note(unseen_count)]
         else:
-            live_rows, hidden_waiting = _screen(reader, live, request.waiting)
+            live_rows, hidden_waiting = screen(reader, live, request.waiting)
             rows = [*reader.jobs(recent_jobs), *live_rows]
         is_filtered = bool(users or states or request.query)
         return job_answers.JobList(
@@ -176,18 +179,9 @@ class Readings:
         reader, job = self._find(request.job)
         return detail.detail(reader, job, self._past.events(job=job.id))
 
-    def _history(self, request: requests.History, peer: Peer) -> account_answers.HistoryList:
+    def _of_past(self, answer: Callable[..., T], request: requests.Request, peer: Peer) -> T:
         controller = self._controller
-        return usage_report.history(
-            request, controller.snapshot, self._past, controller.world.now()
-        )
-
-    def _report(self, request: requests.Report, peer: Peer) -> account_answers.ReportView:
-        controller = self._controller
-        return usage_report.report(request, controller.snapshot, self._past, controller.world.now())
-
-    def _why(self, request: requests.Why, peer: Peer) -> job_answers.Explanation:
-        return detail.explanation(*self._find(request.job))
+        return answer(request, controller.snapshot, self._past, controller.world.now())
 
     def _read_log(self, request: requests.Logs, peer: Peer) -> job_answers.LogChunk:
         name = single(request.job, self._controller.snapshot, self._past)
@@ -222,7 +216,7 @@ class Readings:
             jobs=jobs,
             users=reader.users(),
             changes=[event_text.event_view(event) for event in reversed(journal)],
-            policy=self._policy,
+            policy=reader.snapshot.config.policy,
             round_seconds=durations[-1] if durations else None,
             round_age=_age(reader),
             cluster_goodput=sum(
@@ -251,9 +245,6 @@ class Readings:
             reader.jobs([*live, *(job for job in ended_jobs if job.id not in reader.snapshot.jobs)])
         )
 
-    def _complete(self, request: requests.Complete, peer: Peer) -> daemon_answers.Words:
-        return words(self._reader(), self._past, request)
-
 
 def _live_jobs(snapshot: Snapshot, users: Sequence[str], states: Sequence[str]) -> list[Job]:
     """By id. All users if `users` is empty, and all states if `states` is."""
@@ -263,13 +254,6 @@ def _live_jobs(snapshot: Snapshot, users: Sequence[str], states: Sequence[str]) 
     if states:
         jobs = [job for job in jobs if job.state in states]
     return jobs
-
-
-def _screen(reader: Reader, live: list[Job], waiting: int) -> tuple[list[job_answers.JobView], int]:
-    """(rows, how many are hidden), with at most this many `waiting` jobs, or all of them for 0."""
-    if waiting <= 0:
-        return reader.jobs(live), 0
-    return screen(reader, live, waiting)
 
 
 def _age(reader: Reader) -> float | None:
@@ -294,8 +278,10 @@ def _unsearched_note(count: int) -> list[str]:
 
 def screen(reader: Reader, live: Sequence[Job], most: int) -> tuple[list[JobView], int]:
     """The rows of `live` in its order, and how many waiting jobs get no row. `most` limits the rows
-    of waiting jobs. Consecutive elements of an array that wait for the same thing are one row
-    (`JobView.alike`)."""
+    of waiting jobs, unless it is 0. Consecutive elements of an array that wait for the same thing
+    are one row (`JobView.alike`)."""
+    if most <= 0:
+        return reader.jobs(live), 0
     rows: list[JobView] = []
     room, hidden = most, 0
     for run in _runs(reader, live):

@@ -39,7 +39,10 @@ def report(
             f"there is no report by {request.by}", f"use one of {', '.join(reports.BY)}"
         )
     check_moments(request)
-    records = {**_live_records(snapshot, now), **_ended_records(request, past)}
+    records = {
+        **_live_records(snapshot, now),
+        **{record.id: record for record in past.records(Wanted(since=request.since))},
+    }
     first = min((record.submitted_at for record in records.values()), default=now - DAY)
     since, until = _window(request, first, now)
     edges = cut(since, until, DAY if request.by == "day" else None)
@@ -60,10 +63,6 @@ def _live_records(snapshot: Snapshot, now: Seconds) -> dict[JobId, Record]:
         job.id: replace(usage.record_of(job), account=accrual.so_far(job, now))
         for job in snapshot.jobs.values()
     }
-
-
-def _ended_records(request: requests.Report, past: History) -> dict[JobId, Record]:
-    return {record.id: record for record in past.records(Wanted(since=request.since))}
 
 
 def _tallies(snapshot: Snapshot, now: Seconds) -> dict[tuple[JobId, int], AttemptAccount]:

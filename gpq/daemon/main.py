@@ -26,7 +26,7 @@ from gpq.daemon.files.garbage_collection import GarbageCollector
 from gpq.daemon.nodes.registry import NodeRegistry
 from gpq.daemon.nodes.world import LiveWorld
 from gpq.daemon.server import Server
-from gpq.daemon.service import DaemonFacts, Service
+from gpq.daemon.service import Service
 from gpq.errors import GpqError
 from gpq.folders import make_private
 from gpq.notify.notifier import Notifier
@@ -131,27 +131,28 @@ def _serve(ready: process.Ready, default: Attributes, lock: DaemonLock, metrics:
         )
         stack.callback(world.close)
         controller = Controller(world, store, scheduling_policy, core)
-        notify = outward.notify(settings.notify)
-        about = DaemonFacts(
-            core,
-            world.now(),
-            store.epoch,
-            settings.grace,
-            settings.requeue_on_lost,
-            notify,
-            settings.accept,
+        registry = NodeRegistry(world, controller, settings, fingerprint)
+        view = lambda: controller.snapshot  # noqa: E731
+        notifier = Notifier(
+            store,
+            view,
+            controller.changed,
+            world.tail,
+            world.now,
+            paths.notifications(),
+            outward.notify(settings.notify).lines,
         )
-        fleet = NodeRegistry(world, controller, settings, fingerprint)
+        stack.callback(notifier.close)
+        backups = Backups(store)
         service = Service(
             controller,
             store,
-            world.tail,
-            about,
-            fleet,
+            world,
+            registry,
+            settings,
             ending.set,
-            world.errand,
-            world.stager.progress,
-            world.on_peer,
+            unsent=notifier.notes,
+            warnings=backups.warnings,
         )
         server = Server(paths.socket(), service.handle, paths.signpost())
         stack.callback(server.close)
@@ -160,16 +161,8 @@ def _serve(ready: process.Ready, default: Attributes, lock: DaemonLock, metrics:
         log.info(
             "gpq %s, pid %d, epoch %d, %s", gpq.__version__, os.getpid(), store.epoch, paths.home()
         )
-        keeper = GarbageCollector(world.ask, lambda: controller.snapshot, store, paths.snapshots())
+        keeper = GarbageCollector(world.ask, view, store, paths.snapshots())
         stack.callback(keeper.close)
-        view, path = (lambda: controller.snapshot), paths.notifications()
-        notifier = Notifier(
-            store, view, controller.changed, world.tail, world.now, path, notify.lines
-        )
-        stack.callback(notifier.close)
-        service.readings.unsent = notifier.notes
-        backups = Backups(store)
-        service.readings.warnings = backups.warnings
         _serve_metrics(metrics or settings.metrics, service, core.policy, stack)
         loop = _Loop(controller, ending)
         world.start()

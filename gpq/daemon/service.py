@@ -6,14 +6,13 @@ from __future__ import annotations
 import os
 import statistics
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Callable
 
 import msgspec
 
 import gpq
 from gpq import outward, paths
+from gpq.config import FileConfig
 from gpq.control import event_text, node_requests
 from gpq.control.changes import Changes, Handlers
 from gpq.control.controller import Controller
@@ -21,72 +20,63 @@ from gpq.control.reader import node_word
 from gpq.control.readings import Readings
 from gpq.control.selectors import resolve
 from gpq.control.submit import Submitting
-from gpq.core.feasibility.checkpoints import Staging
 from gpq.core.feasibility.gates import halted_jobs
 from gpq.core.model.jobs import JobState
-from gpq.core.model.snapshot import Config
-from gpq.core.model.units import JobId, NodeId
+from gpq.core.model.units import JobId
 from gpq.daemon.nodes.registry import NodeRegistry
+from gpq.daemon.nodes.world import LiveWorld
 from gpq.errors import GpqError, UsageError
-from gpq.ports import History, Peer, Tail
+from gpq.ports import Peer
 from gpq.rpc import daemon_answers, job_answers, node_answers, requests
 from gpq.rpc.requests import Request
+from gpq.store.sqlite import SqliteStore
 
 MAX_WAIT = 600.0  # seconds that one request may wait
 MAX_ERRAND = 120.0  # seconds
 
 
-@dataclass(frozen=True)
-class DaemonFacts:
-    """What the daemon knows about itself."""
-
-    config: Config
-    started_at: float
-    epoch: int
-    grace: float  # of jobs that ask for none
-    lease: float = 0.0  # of jobs that ask for none: requeue_on_lost
-    # as of its start. Targets added since then are known as well
-    notify: outward.Notify = outward.NO_TARGETS
-    accept: Mapping[str, Sequence[str]] = field(default_factory=dict)  # suspicions by script
-
-
 class Service:
     """`handle` answers any request, from any thread. `end` is called when somebody asks the daemon
-    to end. `on_peer` gets the process that sent a request."""
+    to end. `unsent` looks up notifications about a job that could not be sent, and `warnings` are
+    lines for the head of a listing."""
 
     def __init__(
         self,
         controller: Controller,
-        past: History,
-        tail: Tail,
-        about: DaemonFacts,
-        fleet: NodeRegistry,
+        store: SqliteStore,
+        world: LiveWorld,
+        registry: NodeRegistry,
+        settings: FileConfig,
         end: Callable[[], None],
-        errand: Callable[[NodeId, str, Mapping[str, object], float], dict[str, Any]],
-        staging: Callable[[JobId], Staging | None] = lambda job: None,
-        on_peer: Callable[[int], None] = lambda pid: None,
+        *,
+        unsent: Callable[[JobId], list[str]],
+        warnings: Callable[[], list[str]],
     ) -> None:
-        self._came_from = on_peer
-        self._controller = controller
-        self._past = past
-        self._about = about
-        self._fleet = fleet
-        self._end = end
-        self._run_errand = errand
+        self._controller, self._store, self._world = controller, store, world
+        self._registry, self._end = registry, end
+        self._started_at = world.now()
         # where they are served, or why not
         self.metrics: Callable[[], tuple[str, str]] = lambda: ("", "")
         submissions = Submitting(
-            controller, past, lambda: fleet.names,
-            grace=about.grace, lease=about.lease, notify=about.notify, accept=about.accept,
-        )  # fmt: skip
-        self.readings = Readings(controller, past, about.config.policy, tail, staging)
-        self._changes = Changes(controller, past, lambda: fleet.names, submissions.targets)
+            controller,
+            store,
+            lambda: registry.names,
+            grace=settings.grace,
+            lease=settings.requeue_on_lost,
+            # as of its start. Targets added since then are known as well
+            notify=outward.notify(settings.notify),
+            accept=settings.accept,
+        )
+        self.readings = Readings(
+            controller, store, world.tail, world.stager.progress, unsent, warnings
+        )
+        self._changes = Changes(controller, store, lambda: registry.names, submissions.targets)
         own_handlers: Handlers = {
             requests.Submit: submissions.submit,
             requests.Wait: self._wait,
             requests.Errand: self._errand,
             requests.Info: self._info,
-            requests.Reload: self._reload,
+            requests.Reload: lambda request, peer: registry.reload(force=request.force),
             requests.Shutdown: self._shutdown,
         }
         self._handlers = {**self.readings.handlers, **self._changes.handlers, **own_handlers}
@@ -96,11 +86,11 @@ class Service:
         wait = getattr(request, "wait", 0.0)
         if not 0.0 <= wait <= MAX_WAIT:
             raise UsageError(f"a request may wait at most {MAX_WAIT:.0f} s", "repeat the request")
-        self._came_from(peer.pid)
+        self._world.on_peer(peer.pid)
         return self._handlers[type(request)](request, peer)
 
     def _wait(self, request: requests.Wait, peer: Peer) -> job_answers.JobList:
-        names = resolve(request.jobs, self._controller.snapshot, self._past)
+        names = resolve(request.jobs, self._controller.snapshot, self._store)
 
         def is_vain() -> bool:
             snapshot = self._controller.snapshot
@@ -119,13 +109,10 @@ class Service:
             raise UsageError(f"an errand may take at most {MAX_ERRAND:.0f} s", "ask for less time")
         begin = time.monotonic()
         try:
-            answer = self._run_errand(node, request.errand, request.fields, request.wait)
+            answer = self._world.errand(node, request.errand, request.fields, request.wait)
         except GpqError as error:
             answer = {"error": error.message}
         return node_answers.ErrandResult(request.node, answer, time.monotonic() - begin)
-
-    def _reload(self, request: requests.Reload, peer: Peer) -> node_answers.Reloaded:
-        return self._fleet.reload(force=request.force)
 
     def _shutdown(self, request: requests.Shutdown, peer: Peer) -> daemon_answers.DaemonInfo:
         answer = self._info(requests.Info(), peer)
@@ -133,7 +120,7 @@ class Service:
         return answer
 
     def _info(self, request: requests.Info, peer: Peer) -> daemon_answers.DaemonInfo:
-        controller, about = self._controller, self._about
+        controller = self._controller
         snapshot = controller.snapshot
         durations = list(controller.round_seconds)
         now = controller.world.now()
@@ -143,13 +130,13 @@ class Service:
             version=gpq.__version__,
             home=paths.home(),
             socket=paths.socket(),
-            started_at=event_text.stamp(about.started_at),
-            uptime_seconds=max(now - about.started_at, 0.0),
-            policy=about.config.policy,
-            interval=about.config.interval,
-            epoch=about.epoch,
+            started_at=event_text.stamp(self._started_at),
+            uptime_seconds=max(now - self._started_at, 0.0),
+            policy=snapshot.config.policy,
+            interval=snapshot.config.interval,
+            epoch=self._store.epoch,
             jobs_live=len(snapshot.jobs),
-            jobs_total=len(snapshot.jobs) + self._past.ended_count(),
+            jobs_total=len(snapshot.jobs) + self._store.ended_count(),
             rounds=controller.rounds,
             round_ms_median=statistics.median(durations) * 1000 if durations else None,
             memory_mib=_resident_mib(),
@@ -157,7 +144,7 @@ class Service:
                 str(node.id): node_word(snapshot, node, now)
                 for _, node in sorted(snapshot.nodes.items())
             },
-            config_changed=self._fleet.config_changed(),
+            config_changed=self._registry.config_changed(),
             metrics=metrics,
             metrics_problem=problem,
         )

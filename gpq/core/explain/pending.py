@@ -221,7 +221,7 @@ def _ahead(snapshot: Snapshot, job: Job) -> list[JobId]:
         if rival.state is JobState.PENDING
         and rival.id != job.id
         and rival.id not in gated
-        and _before(rival, job)
+        and (-rival.spec.priority, rival.id) < (-job.spec.priority, job.id)
     ]
 
 
@@ -236,10 +236,6 @@ def _would_fit_now(job: Job, fewest: int, free: Mapping[NodeId, int]) -> list[Re
     most = together if job.spec.level is Level.SCRIPT else max(free.values(), default=0)
     count = min(most, fewest - 1)
     return [reason("edit-to-fit", job=job.id, gpus=count)] if count else []
-
-
-def _before(rival: Job, job: Job) -> bool:
-    return (-rival.spec.priority, rival.id) < (-job.spec.priority, job.id)
 
 
 def behind_gate(snapshot: Snapshot, job: Job) -> JobReasons | None:

@@ -162,7 +162,7 @@ class Desk:
     def __init__(self, store: SqliteStore, liar: Liar) -> None:
         self.liar, self.world = liar, World()
         self.controller = Controller(self.world, store, policy("goodput"), Config())
-        self.readings = Readings(self.controller, store, "goodput", lambda *_: {}, lambda job: None)
+        self.readings = Readings(self.controller, store, lambda *_: {}, lambda job: None)
         self.next, self.offset = 1, 0
         self.liar_id = self.new_id()
         self.settle([NodeSeen(1.0, node("other", 2, type="H100"))])
