@@ -49,8 +49,11 @@ class Clock:
 
 @dataclass(frozen=True, slots=True)
 class DaemonEpoch:
+    """Which daemon this is, whether it may still give orders (no newer daemon has opened the
+    database), and the secrets that it gives to attempts."""
+
     store: str  # id of the database
-    epoch: int
+    number: int
     holds: Callable[[], bool]  # asked again each time. False also if that cannot be told
     # of the database. A daemon without one has its own
     secret: str = field(default_factory=secrets.token_hex, repr=False)
@@ -60,5 +63,5 @@ class DaemonEpoch:
         return hmac.new(self.secret.encode(), attempt.encode(), "sha256").hexdigest()
 
 
-# without a database: agents do not fence it, and it has no leases
+# Without a database: agents do not fence it, and it has no leases.
 UNNAMED = DaemonEpoch("", 0, lambda: True)

@@ -118,13 +118,13 @@ def _serve(ready: process.Ready, default: Attributes, lock: DaemonLock, metrics:
         database = SqliteStore(paths.database(), first_id=_first_id(), marks=paths.marks())
         store = stack.enter_context(contextlib.closing(database))
         may_order = lambda: lock.is_held() and store.holds()  # noqa: E731
-        reign = DaemonEpoch(store.id, store.epoch, may_order, store.secret)
-        core = _core_config(settings, port_salt=int(reign.secret_of("ports"), 16))
+        epoch = DaemonEpoch(store.id, store.epoch, may_order, store.secret)
+        core = _core_config(settings, port_salt=int(epoch.secret_of("ports"), 16))
         world = LiveWorld(
             settings.nodes,
             paths.home(),
             attributes=default,
-            reign=reign,
+            epoch=epoch,
             log_limit=int(settings.log_limit * (1 << 20)),
             standby_after=settings.settle_seconds if settings.standby else None,
             setup_limit=settings.setup_limit,

@@ -45,7 +45,7 @@ class Client:
         self._daemon = daemon
         self._node = node
         self.pipe: Pipe | None = None
-        ports = NodePorts(daemon.clock, daemon.put, lambda: daemon.published, daemon.reign)
+        ports = NodePorts(daemon.clock, daemon.put, lambda: daemon.published, daemon.epoch)
         self.session = kind(NodeSettings(NodeId(node.name), library="/lib"), ports)
 
     def start(self) -> None:
@@ -90,7 +90,7 @@ class Daemon:
         self.orders_until_death: int | None = None
         self.published = Snapshot()
         self.store = store(disk)
-        self.reign = DaemonEpoch("disk", self.store.epoch, self.store.holds)
+        self.epoch = DaemonEpoch("disk", self.store.epoch, self.store.holds)
         self._inbox: list[Event] = []
         self._backlog: list[Run] = []  # events that arrive while it is stopped
         self._stirred = self._busy = False

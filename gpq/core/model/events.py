@@ -17,14 +17,8 @@ from gpq.core.model.profile import Declared, Habit, LossPoint, Noise, Progress, 
 from gpq.core.model.units import JobId, NodeId, Seconds
 
 JOURNAL_VERSION = 1
-__all__ = (
-    "EPHEMERAL", "JOURNAL_VERSION", "TRIGGERS", "CancelAsked", "Cancelled", "Edited", "End",
-    "EnvironmentSeen", "Event", "Exited", "Failed", "Held", "HoldAsked", "Idled", "Launched",
-    "LinkMeasured", "NodeDrained", "NodeRemoved", "NodeReserved", "NodeSeen", "NodeSilent",
-    "NodeUndrained", "NodeUnreserved", "Profiled", "Pulsed", "ReleaseAsked", "Released",
-    "RequeueAsked", "Retuned", "Staged", "StartRefused", "Started", "StopSent", "Stopped",
-    "Submitted", "Succeeded", "TimeLimitReached", "TimingSums",
-)  # fmt: skip
+
+# -- about servers ---------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +92,9 @@ class EnvironmentSeen:
     fit: bool
     reason: str = ""
     fix: str = ""
+
+
+# -- the end of an attempt or of a job, concluded from reports (`attempt_end.conclude`) ------------
 
 
 @dataclass(frozen=True, slots=True)

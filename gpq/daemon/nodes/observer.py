@@ -17,7 +17,7 @@ from gpq.core.model.profile import RankPulse
 from gpq.core.model.snapshot import Snapshot
 from gpq.core.model.units import JobId, Seconds
 from gpq.core.rounds.planning import CANCEL_GRACE
-from gpq.core.rounds.reconcile import AttemptVerdict, fate, is_lost
+from gpq.core.rounds.reconcile import AttemptVerdict, is_lost, verdict_on
 from gpq.daemon.clock import Clock
 from gpq.daemon.nodes import decode
 from gpq.daemon.nodes.decode import ALIVE, ENDED, Info, Key
@@ -125,7 +125,7 @@ class Observer:
         (`drained`)."""
         job_id, attempt, state = JobId(info["job"]), int(info["attempt"]), info["state"]
         key, now = (job_id, attempt), self._clock.now()
-        if fate(snapshot, self.node, *key) is not AttemptVerdict.LIVE:
+        if verdict_on(snapshot, self.node, *key) is not AttemptVerdict.LIVE:
             return []
         job = snapshot.jobs[job_id]
         events: list[Event] = []
@@ -187,7 +187,7 @@ class Observer:
         """The end of an attempt whose lease ended it: only for the journal."""
         if not info.get("lease") or info["state"] not in ENDED or key in self._ends:
             return []
-        if fate(snapshot, self.node, *key) is not AttemptVerdict.OVER:
+        if verdict_on(snapshot, self.node, *key) is not AttemptVerdict.OVER:
             return []
         return [self._end(key, info, stamp)]
 
@@ -206,7 +206,7 @@ class Observer:
     def end_of(self, key: Key, info: Info, snapshot: Snapshot) -> Stop | Forget | None:
         """The order that releases an attempt that is over."""
         name = f"{key[0]}.{key[1]}"
-        match fate(snapshot, self.node, *key):
+        match verdict_on(snapshot, self.node, *key):
             case AttemptVerdict.STRANGER:
                 self.note(f"attempt {name} is not in this daemon's database. gpq leaves it alone")
             case AttemptVerdict.OVER if info["state"] in ALIVE:
@@ -283,13 +283,13 @@ def description(
 ) -> Node:
     """`attempts` are those that the server has. `yields` are users who want it back."""
     living_attempts = {key: info for key, info in attempts.items() if info["state"] in ALIVE}
-    fates = {key: fate(snapshot, settings.node, *key) for key in living_attempts}
+    verdicts = {key: verdict_on(snapshot, settings.node, *key) for key in living_attempts}
     addresses = decode.addresses_of(hello, settings.address, settings.interface)
     return Node(
         id=settings.node,
         state=NodeState.UP,
         devices=decode.devices_of(
-            devices, _foreign_reasons(living_attempts, fates), tuple(settings.gpus), now
+            devices, _foreign_reasons(living_attempts, verdicts), tuple(settings.gpus), now
         ),
         cores=decode.whole(hello.get("cores", 0)),
         memory_mib=decode.whole(hello.get("memory_mib", 0)),
@@ -301,7 +301,7 @@ def description(
         ephemeral=decode.ephemeral_of(hello),
         stuck=decode.living_notes(attempts),
         storage=storage_of(hello),
-        strangers=_strangers(living_attempts, fates, f"{hello.get('path', '')}/attempts"),
+        strangers=_strangers(living_attempts, verdicts, f"{hello.get('path', '')}/attempts"),
         damage=decode.damage(hello, attempts),
         owner=settings.owner,
         yields=tuple(sorted(map(str, yields)))[:MOST_YIELDS],
@@ -314,21 +314,21 @@ def storage_of(hello: Mapping[str, Any]) -> str:
 
 
 def _foreign_reasons(
-    attempts: Mapping[Key, Info], fates: Mapping[Key, AttemptVerdict]
+    attempts: Mapping[Key, Info], verdicts: Mapping[Key, AttemptVerdict]
 ) -> dict[str, str]:
     """Why gpq cannot have a device, by device."""
     reasons: dict[str, str] = {}
     for key, info in attempts.items():
-        reason = _reason(key, fates[key])
+        reason = _reason(key, verdicts[key])
         if reason:
             reasons |= dict.fromkeys(info.get("devices", ()), reason)
     return reasons
 
 
-def _reason(key: Key, attempt_fate: AttemptVerdict) -> str:
+def _reason(key: Key, verdict: AttemptVerdict) -> str:
     """Why nobody else gets the devices of a living attempt. "" if that is known anyway."""
     name = wire.attempt_key(*key)
-    match attempt_fate:
+    match verdict:
         case AttemptVerdict.STRANGER:
             return f"used by attempt {name}, which is not in this daemon's database"
         case AttemptVerdict.OVER:
@@ -338,7 +338,7 @@ def _reason(key: Key, attempt_fate: AttemptVerdict) -> str:
 
 
 def _strangers(
-    attempts: Mapping[Key, Info], fates: Mapping[Key, AttemptVerdict], folder: str
+    attempts: Mapping[Key, Info], verdicts: Mapping[Key, AttemptVerdict], folder: str
 ) -> tuple[Orphan, ...]:
     """An attempt that is committed a moment later is not a stranger: no job starts before its
     commit."""
@@ -350,5 +350,5 @@ def _strangers(
             folder=f"{folder}/{wire.attempt_key(*key)}",
         )
         for key, info in sorted(attempts.items())
-        if fates[key] is AttemptVerdict.STRANGER
+        if verdicts[key] is AttemptVerdict.STRANGER
     )

@@ -51,7 +51,7 @@ class NodeSession:
         self._library = settings.library  # until the agent says where it is
         self._keeps_standbys = False
         self._clock, self._inbox, self._view = ports.clock, ports.inbox, ports.view
-        self._reign, self._ready = ports.reign, ports.ready
+        self._epoch, self._ready = ports.epoch, ports.ready
         self._looks = EnvironmentLooks(settings, ports.clock, ports.inbox)
         self._repetition = Repetition(ports.clock)
         self._refusals = Refusals(settings.node, ports.clock)
@@ -79,7 +79,7 @@ class NodeSession:
         self._repetition.clear()
         self._looks.clear()
         self._connected_at = self._clock.elapsed()
-        hello = {"store": self._reign.store, "epoch": self._reign.epoch}
+        hello = {"store": self._epoch.store, "epoch": self._epoch.number}
         send("hello", hello, lambda reply: self._on_hello(send, reply))
 
     def cut(self) -> None:
@@ -164,7 +164,7 @@ class NodeSession:
         if key in self._forgone or self._refusals.is_over(key):
             return
         # asked after the report was read, because a start acknowledges it
-        if not self._reign.holds():
+        if not self._epoch.holds():
             return
         if order.lease > 0 and not (order.stamp and order.store):
             now = self._clock.now()
@@ -173,7 +173,7 @@ class NodeSession:
             return
         self._refusals.expect_answer(key, said_at)
         if order.masters:
-            secret = self._reign.secret_of(wire.attempt_key(*key))
+            secret = self._epoch.secret_of(wire.attempt_key(*key))
             order = order._replace(secret=secret)
         fields = {"order": order._asdict()}
         send("start", fields, lambda reply: self._on_start(launch, said_at, reply))
@@ -186,7 +186,7 @@ class NodeSession:
         )  # fmt: skip
         return order._replace(
             **self._report,
-            store=self._reign.store,
+            store=self._epoch.store,
             log_limit=self._settings.log_limit,
             standby_after=self._settings.standby_after if order.standby_after == 0.0 else None,
         )
@@ -246,7 +246,7 @@ class NodeSession:
         if not reply.get("ok"):
             raise LinkLost(f"the agent refuses: {reply.get('error')}")
         self._take_in(reply, self._report.get("boot_id", ""))
-        holds = self._reign.holds()
+        holds = self._epoch.holds()
         snapshot = self._view()
         attempts = decode.attempts_of(reply["attempts"])
         events, more = self._observer.news(

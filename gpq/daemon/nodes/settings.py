@@ -41,5 +41,5 @@ class NodePorts:
     clock: Clock
     inbox: Callable[[Sequence[Event]], None]
     view: Callable[[], Snapshot]
-    reign: DaemonEpoch = UNNAMED
+    epoch: DaemonEpoch = UNNAMED
     ready: Callable[[Launch], bool] = lambda launch: True

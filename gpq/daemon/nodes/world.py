@@ -49,7 +49,7 @@ class LiveWorld:
         home: str,
         clock: Clock | None = None,
         attributes: Attributes | None = None,
-        reign: DaemonEpoch = UNNAMED,
+        epoch: DaemonEpoch = UNNAMED,
         log_limit: int = 0,
         standby_after: Seconds | None = None,
         setup_limit: Seconds = 600.0,
@@ -60,7 +60,7 @@ class LiveWorld:
         self._queue: SimpleQueue[Sequence[Event] | None] = SimpleQueue()
         self._agents = SshAgents()
         self._agents.note(os.environ.get(VARIABLE, ""))
-        self._reign = reign
+        self._epoch = epoch
         self._log_limit = log_limit  # bytes of each attempt's log on its server. 0: no limit
         self._standby_after = standby_after
         self._snapshot = Snapshot()
@@ -79,7 +79,7 @@ class LiveWorld:
             self._clock,
             self._queue.put,
             view=lambda: self._snapshot,
-            reign=self._reign,
+            epoch=self._epoch,
             ready=self.stager.ready,
         )
         # Replaced as a whole and never changed, because other threads read it.

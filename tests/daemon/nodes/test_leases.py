@@ -204,8 +204,8 @@ def test_a_store_knows_whether_it_is_still_the_latest_and_keeps_its_id(tmp_path:
 
 def test_a_replaced_daemon_neither_renews_nor_starts(tmp_path: Path) -> None:
     holds = [True]
-    reign = DaemonEpoch("a1b2", 3, lambda: holds[0])
-    world = LiveWorld({str(A): NodeConfig(slots=2)}, str(tmp_path / "home"), reign=reign)
+    epoch = DaemonEpoch("a1b2", 3, lambda: holds[0])
+    world = LiveWorld({str(A): NodeConfig(slots=2)}, str(tmp_path / "home"), epoch=epoch)
     world.start()
     try:
         loop = Loop(world)
@@ -229,7 +229,7 @@ def test_a_replaced_daemon_neither_renews_nor_starts(tmp_path: Path) -> None:
 
 def test_a_server_of_a_newer_daemon_refuses_an_older_one_with_a_reason(tmp_path: Path) -> None:
     worlds = [
-        LiveWorld({str(A): NodeConfig(slots=1)}, str(tmp_path / "home"), reign=DaemonEpoch("a1b2", epoch, lambda: True))
+        LiveWorld({str(A): NodeConfig(slots=1)}, str(tmp_path / "home"), epoch=DaemonEpoch("a1b2", epoch, lambda: True))
         for epoch in (2, 1)
     ]
     new, old = Loop(worlds[0]), Loop(worlds[1])
