@@ -39,8 +39,7 @@ from gpq.core.model.profile import Noise, Profile
 from gpq.core.model.snapshot import Snapshot
 from gpq.core.model.units import JobId
 from gpq.core.rounds.rounds import decide
-from gpq.core.state.learn_profile import refresh
-from gpq.core.state.measurements import merge
+from gpq.core.state.learn_profile import merge, refresh
 from gpq.policies.goodput import candidates
 from gpq.policies.goodput.policy import choose_shapes
 from gpq.policies.goodput.valuation import Valuation

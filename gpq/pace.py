@@ -1,5 +1,5 @@
 """The daemon's patience with servers: how long it waits for them, and how long between two tries to
-reach them. All in seconds.
+reach them, and points in time until which a thread waits. All in seconds.
 
 GPQ_TEST_PACE, a factor above 0 and at most 10, scales all of them, so that tests of silence need
 not wait as long as users do. Only tests set it, and gpq reads it once. ssh counts in whole seconds,
@@ -7,6 +7,8 @@ and a login takes its time on a busy machine, so these durations have a minimum.
 """
 
 import os
+import threading
+import time
 
 VARIABLE = "GPQ_TEST_PACE"
 
@@ -58,3 +60,13 @@ SHELL_PATIENCE = 30.0 * FACTOR  # without a byte after that
 FIRST_NEWS = 10.0 * FACTOR
 # after an absence of the daemon, it waits this long for the servers' own news
 LISTENING = 15.0 * FACTOR
+
+
+def deadline(seconds: float) -> float:
+    """A point that `left` reads."""
+    return time.monotonic() + seconds
+
+
+def left(until: float) -> float:
+    """Seconds until then, at least 0 and at most what a lock can wait."""
+    return min(max(until - time.monotonic(), 0.0), threading.TIMEOUT_MAX)

@@ -7,7 +7,7 @@ only os.
 import os
 
 GONE = "the current directory no longer exists", "change to one that exists"
-MARKS = "marks.json"  # data that must not go back with the database, see store/high_water_marks.py
+MARKS = "marks.json"  # data that must not go back with the database, see store/takeover.py
 
 
 def home() -> str:

@@ -1,17 +1,18 @@
-"""What the loop needs from outside: a world (time and machines) and a store. Only protocols."""
+"""What the loop and its requests need from outside: a world (time and machines), a store, its
+history, and who asks."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 from gpq.core.accounting.usage import Record
 from gpq.core.model.actions import Action
 from gpq.core.model.events import Event
 from gpq.core.model.jobs import Job
 from gpq.core.model.snapshot import Snapshot
-from gpq.core.model.units import JobId, Seconds
+from gpq.core.model.units import JobId, NodeId, Seconds
 
 
 class World(Protocol):
@@ -96,3 +97,19 @@ class History(Protocol):
 
     def ended_count(self) -> int:
         """How many jobs have ended."""
+
+
+@dataclass(frozen=True)
+class Peer:
+    """Who is at the other end, as the kernel says. `crowded` tells whether others of the same user
+    wait for a turn."""
+
+    uid: int
+    pid: int
+    user: str
+    crowded: Callable[[], bool]
+
+
+# (node, job, attempt, offset, limit) -> {"data": base64, "offset", "size"}. Raises NodeSilent when
+# the node is
+Tail = Callable[[NodeId, JobId, int, int, int], Mapping[str, Any]]

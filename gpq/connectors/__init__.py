@@ -3,5 +3,5 @@
 A connector brings the agent's code to a server and starts the agent. If ssh fails, `ssh_errors.py`
 turns its complaint into one line with a hint.
 
-Open `base.py` first, then `ssh.py`.
+Open `local.py` first, then `ssh.py`.
 """

@@ -1,21 +1,66 @@
-"""The daemon's own machine as a server: the agent is a child process in its own session."""
+"""What every connector offers, a byte pipe to a server, and the daemon's own machine as a server:
+the agent is a child process in its own session. It may complain without end, so gpq keeps the last
+of what it writes to stderr."""
 
 from __future__ import annotations
 
 import contextlib
 import os
 import subprocess
+import threading
+import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, Protocol
 
 from gpq.connectors import environment
-from gpq.connectors.base import Channel
-from gpq.connectors.complaints import Complaints, make_file
 from gpq.errors import GpqError
 
+MOST_WORDS = 4096  # bytes to look at for the last words
+RING = 64 << 10  # bytes of the file that remain when it is cut, at twice this size
+PAUSE = 0.02  # seconds after so many bytes at once: a flood slows its own server
+LAST_PATIENCE = 0.5  # seconds for the last words to come, if something else holds the pipe
 LONGEST_LINE = 300  # characters of the last complaint
 CLOSE_PATIENCE = 5.0  # seconds that a process has to end after its input was closed
+
+
+class Channel(Protocol):
+    """Two byte streams to one process on a server. Reading gives b"" when that process or the
+    connection is gone."""
+
+    @property
+    def reader(self) -> BinaryIO:
+        """The output of the process."""
+
+    @property
+    def writer(self) -> BinaryIO:
+        """The input of the process, unbuffered. Raises BrokenPipeError when the process is gone."""
+
+    def last_words(self) -> str:
+        """The last line that the process complained of, or "". For when it has ended."""
+
+    def close(self) -> None:
+        """End the process: closes its input, which the process takes as the end, and does not wait
+        for ever. May be repeated."""
+
+
+class Connector(Protocol):
+    """A way to one server."""
+
+    def put(self, content: bytes, path: str) -> None:
+        """Write a file on the server, as a whole or not at all. Raises GpqError."""
+
+    def spawn(self, argv: Sequence[str], waiting: Callable[[], None] = lambda: None) -> Channel:
+        """Run a command on the server. It outlives us only if it wants to. Raises GpqError.
+
+        If connecting takes a while, it calls `waiting` now and then. If `waiting` raises, the
+        attempt ends. Raises Refused if trying again soon is useless.
+        """
+
+    def agent(
+        self, arguments: Sequence[str], waiting: Callable[[], None] = lambda: None
+    ) -> Channel:
+        """Like `spawn`, for the agent of this gpq with these arguments."""
 
 
 class LocalChannel:
@@ -104,3 +149,50 @@ class LocalConnector:
                 f"cannot start {argv[0]}: {error.strerror}", "check the Python installation"
             ) from error
         return LocalChannel(process, self.errors)
+
+
+def make_file(file: Path) -> None:
+    """Before a process is started whose complaints go there. Raises OSError if its folder is gone,
+    so that nothing starts for a daemon that has lost its state directory."""
+    os.close(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW, 0o600))
+
+
+class Complaints:
+    """Reads `stream` to its end in a thread. The last part goes to `file`, after those of earlier
+    connections. None: it is dropped."""
+
+    def __init__(self, stream: BinaryIO, file: Path | None) -> None:
+        self._stream = stream
+        self._file = file
+        self._last = b""
+        self._thread = threading.Thread(target=self._read, name="complaints", daemon=True)
+        self._thread.start()
+
+    def last(self) -> str:
+        """The last MOST_WORDS bytes. For when the process has ended."""
+        self._thread.join(LAST_PATIENCE)
+        return self._last.decode("utf-8", "replace")
+
+    def _read(self) -> None:
+        with self._stream:
+            while chunk := os.read(self._stream.fileno(), RING):
+                self._last = (self._last + chunk)[-MOST_WORDS:]
+                if self._file is not None:
+                    with contextlib.suppress(OSError):  # a full disk must not stop the server
+                        _append(self._file, chunk)
+                if len(chunk) == RING:
+                    time.sleep(PAUSE)
+
+
+def _append(file: Path, chunk: bytes) -> None:
+    with open(file, "ab+", opener=_private) as stream:
+        stream.write(chunk)
+        if stream.tell() > 2 * RING:
+            stream.seek(-RING, os.SEEK_END)
+            rest = stream.read()
+            stream.truncate(0)
+            stream.write(rest)
+
+
+def _private(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_NOFOLLOW, 0o600)

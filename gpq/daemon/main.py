@@ -20,16 +20,16 @@ from gpq.control.controller import Controller
 from gpq.core.model.jobs import Attributes
 from gpq.core.model.snapshot import Config
 from gpq.daemon import process
-from gpq.daemon.clock.epoch import DaemonEpoch
+from gpq.daemon.clock import DaemonEpoch
 from gpq.daemon.files.backups import Backups
 from gpq.daemon.files.garbage_collection import GarbageCollector
 from gpq.daemon.nodes.registry import NodeRegistry
 from gpq.daemon.nodes.world import LiveWorld
-from gpq.daemon.notifications.notifier import Notifier
-from gpq.daemon.service.server import Server
-from gpq.daemon.service.service import DaemonFacts, Service
+from gpq.daemon.server import Server
+from gpq.daemon.service import Service
 from gpq.errors import GpqError
 from gpq.folders import make_private
+from gpq.notify.notifier import Notifier
 from gpq.policies.registry import POLICIES, policy
 from gpq.store import disk
 from gpq.store.lock import DaemonLock
@@ -118,40 +118,41 @@ def _serve(ready: process.Ready, default: Attributes, lock: DaemonLock, metrics:
         database = SqliteStore(paths.database(), first_id=_first_id(), marks=paths.marks())
         store = stack.enter_context(contextlib.closing(database))
         may_order = lambda: lock.is_held() and store.holds()  # noqa: E731
-        reign = DaemonEpoch(store.id, store.epoch, may_order, store.secret)
-        core = _core_config(settings, port_salt=int(reign.secret_of("ports"), 16))
+        epoch = DaemonEpoch(store.id, store.epoch, may_order, store.secret)
+        core = _core_config(settings, port_salt=int(epoch.secret_of("ports"), 16))
         world = LiveWorld(
             settings.nodes,
             paths.home(),
             attributes=default,
-            reign=reign,
+            epoch=epoch,
             log_limit=int(settings.log_limit * (1 << 20)),
             standby_after=settings.settle_seconds if settings.standby else None,
             setup_limit=settings.setup_limit,
         )
         stack.callback(world.close)
         controller = Controller(world, store, scheduling_policy, core)
-        notify = outward.notify(settings.notify)
-        about = DaemonFacts(
-            core,
-            world.now(),
-            store.epoch,
-            settings.grace,
-            settings.requeue_on_lost,
-            notify,
-            settings.accept,
+        registry = NodeRegistry(world, controller, settings, fingerprint)
+        view = lambda: controller.snapshot  # noqa: E731
+        notifier = Notifier(
+            store,
+            view,
+            controller.changed,
+            world.tail,
+            world.now,
+            paths.notifications(),
+            outward.notify(settings.notify).lines,
         )
-        fleet = NodeRegistry(world, controller, settings, fingerprint)
+        stack.callback(notifier.close)
+        backups = Backups(store)
         service = Service(
             controller,
             store,
-            world.tail,
-            about,
-            fleet,
+            world,
+            registry,
+            settings,
             ending.set,
-            world.errand,
-            world.stager.progress,
-            world.on_peer,
+            unsent=notifier.notes,
+            warnings=backups.warnings,
         )
         server = Server(paths.socket(), service.handle, paths.signpost())
         stack.callback(server.close)
@@ -160,16 +161,8 @@ def _serve(ready: process.Ready, default: Attributes, lock: DaemonLock, metrics:
         log.info(
             "gpq %s, pid %d, epoch %d, %s", gpq.__version__, os.getpid(), store.epoch, paths.home()
         )
-        keeper = GarbageCollector(world.ask, lambda: controller.snapshot, store, paths.snapshots())
+        keeper = GarbageCollector(world.ask, view, store, paths.snapshots())
         stack.callback(keeper.close)
-        view, path = (lambda: controller.snapshot), paths.notifications()
-        notifier = Notifier(
-            store, view, controller.changed, world.tail, world.now, path, notify.lines
-        )
-        stack.callback(notifier.close)
-        service.readings.unsent = notifier.notes
-        backups = Backups(store)
-        service.readings.warnings = backups.warnings
         _serve_metrics(metrics or settings.metrics, service, core.policy, stack)
         loop = _Loop(controller, ending)
         world.start()
@@ -206,7 +199,7 @@ def _serve_metrics(
     continues."""
     if not address:
         return
-    from gpq.daemon.metrics import exporter, metrics  # only these import prometheus-client
+    from gpq.daemon import exporter, metrics  # only these import prometheus-client
 
     look = lambda: metrics.Scrape(*service.readings.look())  # noqa: E731
     endpoint = exporter.Exporter(outward.address(address), metrics.registry(look, policy))

@@ -1,4 +1,5 @@
-"""Sends one message to one target, in a separate process. Only this room sees the URL of a target.
+"""Turns new facts of the journal into notifications, without secrets, and sends each in a process
+of its own. Only this room sees the URL of a target.
 
-Open `worker_pool.py` first.
+Open `notifier.py` first, then `worker_pool.py`.
 """

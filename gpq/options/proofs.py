@@ -10,8 +10,7 @@ from gpq.check import keeping
 from gpq.check.hints import hints
 from gpq.options import job_spec
 from gpq.options.submit_texts import SubmitTexts
-from gpq.rpc.placeholders import fill
-from gpq.rpc.requests import ArrayMessage, ProofMessage, SpecMessage
+from gpq.rpc.requests import ArrayMessage, ProofMessage, SpecMessage, fill_placeholders
 from gpq.source import Script, text_of
 
 
@@ -65,4 +64,4 @@ def first_arguments(texts: SubmitTexts, array: ArrayMessage | None) -> list[str]
     values = {}
     if array is not None:
         values = {"index": str(array.indices[0]), **(array.params or [{}])[0]}
-    return [fill(word, values) for word in texts.words[1:]]
+    return [fill_placeholders(word, values) for word in texts.words[1:]]

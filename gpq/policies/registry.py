@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from importlib import import_module
 
-from gpq.core.model.policy import Policy
+from gpq.core.model.snapshot import Policy
 from gpq.errors import UsageError
 
 

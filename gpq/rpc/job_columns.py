@@ -2,7 +2,7 @@
 
 The table feeds
 - `gpq status` and `gpq top` (`gpq.views.queue`, `gpq.views.top.job_columns`),
-- the conditions of queries and their order (`gpq.control.answers.query_language`),
+- the conditions of queries and their order (`gpq.control.query_language`),
 - the tables in docs/jobs.md and docs/many-jobs.md, and the help of `gpq status`.
 
 `gpq status` reads it in a moment, so it imports nothing.

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Mapping
+
 import msgspec
 
 
@@ -105,7 +108,7 @@ class Status(Request, frozen=True):
     recent: int = 20
     user: str = ""
     states: list[str] = []
-    # such as `user=ana`, `tag~cifar`, `sort=-goodput` (gpq.control.answers.query_language)
+    # such as `user=ana`, `tag~cifar`, `sort=-goodput` (gpq.control.query_language)
     query: list[str] = []
     waiting: int = 0
 
@@ -274,3 +277,18 @@ class Reload(Request, frozen=True):
 
 class Shutdown(Request, frozen=True):
     """Stop the daemon. Jobs keep running."""
+
+
+PLACEHOLDER = re.compile(r"(?<!\$)\{([A-Za-z_][A-Za-z0-9_]*)\}")
+
+
+def fill_placeholders(text: str, words: Mapping[str, str]) -> str:
+    """`text` with each `{name}` of `words` replaced. Other braces stay as they are."""
+    if "{" not in text:
+        return text
+    return PLACEHOLDER.sub(lambda match: words.get(match[1], match[0]), text)
+
+
+def placeholders(text: str) -> set[str]:
+    """The names of all placeholders in `text`."""
+    return set(PLACEHOLDER.findall(text))

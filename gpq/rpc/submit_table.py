@@ -6,7 +6,7 @@ The table feeds
 - the options as typed (`gpq.options.submit_texts`, generated),
 - their values (`gpq.options.submit_values`),
 - the keywords of `gpq.submit` (`gpq.api.option_types`, generated),
-- and the fields that `gpq edit` may change (`gpq.control.requests.edit`).
+- and the fields that `gpq edit` may change (`gpq.control.edit`).
 
 To add an option, add a row here and a field to SpecMessage and JobSpec, and run `make completions`.
 """

@@ -19,7 +19,7 @@ from gpq_agent import wire
 from gpq import paths
 from gpq.config import NodeConfig
 from gpq.connectors import from_config
-from gpq.connectors.base import Channel
+from gpq.connectors.local import Channel
 from gpq.errors import GpqError
 from gpq.servers.host_keys import Talk
 

@@ -1,11 +1,13 @@
-"""Stored rows: jobs, events, and the part of the state that is in table meta. JSON with a checksum
-that detects a flipped byte. Knows no SQL."""
+"""Stored rows: jobs, events, the part of the state that is in table meta, and what earlier jobs of
+a program measured. JSON with a checksum that detects a flipped byte. A damaged row of such priors
+costs only its own content, and gpq starts without it."""
 
 from __future__ import annotations
 
 import contextlib
 import json
 import logging
+import sqlite3
 import zlib
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar, get_args
@@ -19,17 +21,25 @@ from gpq.core.model.jobs import TERMINAL, Job
 from gpq.core.model.nodes import Link, Reservation
 from gpq.core.model.profile import Prior, Profile
 from gpq.core.model.snapshot import Snapshot
-from gpq.core.model.units import JobId, NodeId
+from gpq.core.model.units import JobId, NodeId, Seconds
 
 log = logging.getLogger(__name__)
-
 T = TypeVar("T")
 Row = tuple[object, ...]
-
 _QUICK = msgspec.json.Encoder()
 _UNMEASURED = Profile()
-
 EVENT_KINDS: dict[str, type[Any]] = {kind.__name__: kind for kind in get_args(Event)}
+PUT_PRIOR = (
+    "INSERT INTO priors (key, checksum, body, updated_at) VALUES (?, ?, ?, ?) ON CONFLICT (key) DO"
+    " UPDATE SET checksum = excluded.checksum, body = excluded.body, updated_at ="
+    " excluded.updated_at"
+)
+DROP_PRIOR = "DELETE FROM priors WHERE key = ?"
+# As bytes: otherwise a damaged text would be an error of the whole query.
+_PRIORS = (
+    "SELECT rowid, CAST(key AS BLOB), checksum, CAST(body AS BLOB), updated_at FROM priors ORDER BY"
+    " updated_at, rowid"
+)
 
 
 class Damaged(ValueError):
@@ -220,3 +230,56 @@ def decode_shares(text: str) -> dict[JobId, MeanShare]:
         log.warning("gpq cannot read the past fair shares of jobs and counts them again: %s", error)
         return {}
     return {JobId(job): MeanShare(*mean) for job, mean in sums.items()}
+
+
+def prior_changes(
+    before: Mapping[str, Prior], after: Mapping[str, Prior], now: Seconds
+) -> tuple[list[Row], list[Row]]:
+    """Rows for PUT_PRIOR and for DROP_PRIOR that turn the first into the second."""
+    if before is after:
+        return [], []
+    put = [
+        _prior_row(key, prior, now) for key, prior in after.items() if before.get(key) is not prior
+    ]
+    return put, [(key,) for key in before if key not in after]
+
+
+def _prior_row(key: str, prior: Prior, now: Seconds) -> Row:
+    body, at = encode(prior), float(now)
+    return key, checksum(key, at, body), body, at
+
+
+def read_priors(reader: sqlite3.Connection, writer: sqlite3.Connection) -> dict[str, Prior]:
+    """All sound priors, oldest first. The others are removed, with a line in the log."""
+    priors: dict[str, Prior] = {}
+    damaged: list[Row] = []
+    for number, *columns in reader.execute(_PRIORS).fetchall():
+        entry = _sound_prior(*columns)
+        if entry is None:
+            damaged.append((number,))
+        else:
+            priors[entry[0]] = entry[1]
+    with contextlib.suppress(sqlite3.Error):  # they can wait for the next start
+        writer.executemany("DELETE FROM priors WHERE rowid = ?", damaged)
+    return priors
+
+
+def _sound_prior(*columns: object) -> tuple[str, Prior] | None:
+    try:
+        return _decode_prior(*columns)
+    except Damaged as error:
+        log.warning("dropped damaged data that earlier jobs of a program measured: %s", error)
+        return None
+
+
+def _decode_prior(key: object, stored: object, body: object, at: object) -> tuple[str, Prior]:
+    """Key and prior. Raises Damaged."""
+    if not isinstance(key, bytes) or not isinstance(body, bytes):
+        raise Damaged("a row has no text")
+    try:
+        name, text = key.decode(), body.decode()
+    except UnicodeDecodeError as error:
+        raise Damaged(str(error)) from None
+    if checksum(name, at, text) != stored:
+        raise Damaged(f"{name!r} has a wrong checksum")
+    return name, decode(text, Prior)

@@ -12,21 +12,16 @@ import os
 import sqlite3
 from collections.abc import Iterator, Sequence
 
-from gpq.core.accounting.usage import Record
 from gpq.core.model.events import EPHEMERAL, Event, Submitted
 from gpq.core.model.jobs import Job
 from gpq.core.model.snapshot import Snapshot
-from gpq.core.model.units import JobId, Seconds
 from gpq.errors import GpqError, Refused, StoreFailed
 from gpq.folders import make_private
-from gpq.ports import Wanted
-from gpq.store import backups, disk, priors, rows, takeover
-from gpq.store import high_water_marks as beside
-from gpq.store.high_water_marks import Marks
-from gpq.store.migrations import migrate
-from gpq.store.opening import PUT_META, check_mark, check_pages, connect, create, explain
+from gpq.store import backups, disk, rows, takeover
+from gpq.store.opening import PUT_META, check_mark, check_pages, connect, create, explain, migrate
 from gpq.store.past import Past
 from gpq.store.rows import Row
+from gpq.store.takeover import Marks
 
 _PUT_JOB = (
     "INSERT INTO jobs (id, state, user, name, ended_at, checksum, body) VALUES (?, ?, ?, ?, ?, ?,"
@@ -37,7 +32,7 @@ _PUT_EVENT = "INSERT INTO events (at, kind, job, version, checksum, body) VALUES
 Writes = Sequence[tuple[str, Sequence[Row]]]  # statements with their rows
 
 
-class SqliteStore:
+class SqliteStore(Past):
     """`SqliteStore(path)` opens or creates the database and raises its epoch, so that an earlier
     writer can write no more.
 
@@ -70,7 +65,7 @@ class SqliteStore:
                 self._reader = connect(path)
                 undo.callback(self._reader.close)
                 self._reader.execute("PRAGMA query_only = 1")
-                self._past = Past(self._reader, path)
+                super().__init__(self._reader, path)
                 self._take_over(first_id, marks, is_new)
                 (self.id,) = self._reader.execute(
                     "SELECT value FROM meta WHERE key = 'id'"
@@ -99,13 +94,13 @@ class SqliteStore:
         changed_jobs = _changed_jobs(before, snapshot)
         self._mark(snapshot.next_id - 1, max((job.attempt for job in changed_jobs), default=0))
         journal = [event for event in events if not isinstance(event, EPHEMERAL)]
-        prior_rows, prior_keys = priors.changes(before.priors, snapshot.priors, snapshot.now)
+        prior_rows, prior_keys = rows.prior_changes(before.priors, snapshot.priors, snapshot.now)
         writes: Writes = [
             (_PUT_JOB, [rows.job_row(job, snapshot.now) for job in (*changed_jobs, *ended)]),
             (_PUT_EVENT, [rows.event_row(event) for event in journal]),
             (PUT_META, rows.meta_rows(before, snapshot)),
-            (priors.PUT, prior_rows),
-            (priors.DROP, prior_keys),
+            (rows.PUT_PRIOR, prior_rows),
+            (rows.DROP_PRIOR, prior_keys),
         ]
         if any(table_rows for _, table_rows in writes):
             self._write(writes, adds=any(isinstance(event, Submitted) for event in journal))
@@ -182,7 +177,7 @@ class SqliteStore:
     def _take_over(self, first_id: int, path: str, is_new: bool) -> None:
         """Raise the epoch, first in the database and then in its marks."""
         self._marks_path = path
-        old_marks, problem = beside.read(path) if path else (None, "")
+        old_marks, problem = takeover.read_marks(path) if path else (None, "")
         if problem and not is_new:
             self.notes.append(
                 f"{path} {problem}, so gpq writes it again. It cannot tell whether the database is"
@@ -204,19 +199,19 @@ class SqliteStore:
         marks = self._marks
         if not self._marks_path or marks.covers(ids=ids, attempts=attempts):
             return
-        later, _ = beside.read(self._marks_path)
+        later, _ = takeover.read_marks(self._marks_path)
         if later is not None and later.store == marks.store and later.epoch > marks.epoch:
             return  # a newer daemon's, so the commit that follows fails
-        ids = beside.next_ceiling(marks.ids, ids, beside.IDS)
-        attempts = beside.next_ceiling(marks.attempts, attempts, beside.ATTEMPTS)
+        ids = takeover.next_ceiling(marks.ids, ids, takeover.ID_BLOCK)
+        attempts = takeover.next_ceiling(marks.attempts, attempts, takeover.ATTEMPT_BLOCK)
         self._write_marks(Marks(marks.store, marks.epoch, ids, attempts))
 
     def _write_marks(self, marks: Marks) -> None:
         """Nothing changes if this fails."""
         try:
-            beside.write(self._marks_path, marks)
+            takeover.write_marks(self._marks_path, marks)
         except OSError as error:
-            if error.errno in beside.FULL:
+            if error.errno in takeover.FULL:
                 raise disk.full(self.path) from error
             message = f"cannot write {self._marks_path}: {error.strerror}. gpq changed nothing"
             raise Refused(message, "make it writable, or remove it") from error
@@ -225,52 +220,21 @@ class SqliteStore:
     def _read_state(self) -> Snapshot:
         meta = dict(self._reader.execute("SELECT key, value FROM meta").fetchall())
         try:
-            jobs = {job.id: job for job in self._past.live_jobs()}
+            jobs = {job.id: job for job in self.live_jobs()}
         except rows.Damaged as error:
             raise disk.damage_error(self.path, str(error)) from None
         try:
-            return rows.state_of(meta, jobs, priors.read(self._reader, self._writer))
+            return rows.state_of(meta, jobs, rows.read_priors(self._reader, self._writer))
         except (KeyError, ValueError, TypeError, AttributeError) as error:
             raise disk.damage_error(self.path, f"table meta: {error}") from None
 
     # -- reading -----------------------------------------------------------------------------------
 
-    def history(
-        self,
-        *,
-        ids: Sequence[JobId] | None = None,
-        names: Sequence[str] | None = None,
-        user: str = "",
-        states: Sequence[str] = (),
-        limit: int | None = None,
-    ) -> list[Job]:
-        return self._past.history(ids=ids, names=names, user=user, states=states, limit=limit)
-
-    def events(
-        self, *, job: JobId | None = None, kinds: Sequence[type] = (), limit: int | None = None
-    ) -> list[Event]:
-        return self._past.events(job=job, kinds=kinds, limit=limit)
-
-    def news(
-        self, after: int, kinds: Sequence[type], limit: int
-    ) -> tuple[int, list[tuple[int, Event]]]:
-        """As `Past.news`."""
-        return self._past.news(after, kinds, limit)
-
-    def records(self, criteria: Wanted) -> list[Record]:
-        return self._past.records(criteria)
-
-    def count(self, criteria: Wanted) -> int:
-        return self._past.count(criteria)
-
-    def journal(self, kinds: Sequence[type], since: Seconds = 0.0) -> Iterator[Event]:
-        return self._past.journal(kinds, since)
-
     def holds(self) -> bool:
         """Is this still the latest daemon to have opened the database? From any thread. False if
         that cannot be read."""
         try:
-            [(epoch,)] = self._past.read("SELECT value FROM meta WHERE key = 'epoch'", ())
+            [(epoch,)] = self.read("SELECT value FROM meta WHERE key = 'epoch'", ())
         except (GpqError, ValueError):
             return False
         return int(str(epoch)) == self.epoch and not self._failed

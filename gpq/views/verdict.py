@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 
 from gpq.check.verdict import DIFFERS, FAILED, SAME, TOLD, FoundHabit, ShapeView, Verdict
-from gpq.core.freedoms.habits import MEANING
+from gpq.core.freedoms import MEANING
 from gpq.views.plain import safe, wrapped
 
 JUDGEMENTS = {

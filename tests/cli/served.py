@@ -13,10 +13,11 @@ from pathlib import Path
 
 import msgspec
 
-from gpq.control.answers import query_language
+from gpq.control import query_language
 from gpq.core.model.accounts import UserShare
-from gpq.daemon.service.server import Peer, Server
+from gpq.daemon.server import Server
 from gpq.errors import NotFound
+from gpq.ports import Peer
 from gpq.rpc import account_answers, daemon_answers, job_answers, node_answers, requests
 from gpq.views.queue import ENDED
 

@@ -11,10 +11,8 @@ from pathlib import Path
 import pytest
 from gpq_agent import wire
 
-from gpq.connectors.base import Channel, Connector
 from gpq.connectors.bundle import bundle
-from gpq.connectors.complaints import RING
-from gpq.connectors.local import LocalConnector
+from gpq.connectors.local import RING, Channel, Connector, LocalConnector
 from gpq.connectors.ssh import SshConnector, Target
 from gpq.errors import GpqError
 from tests.support.sshd import Sshd

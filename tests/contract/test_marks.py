@@ -14,7 +14,7 @@ import pytest
 from gpq.core.model.jobs import Job, JobState
 from gpq.core.model.units import JobId
 from gpq.errors import Refused, StoreFailed
-from gpq.store import high_water_marks, takeover
+from gpq.store import takeover
 from gpq.store.sqlite import SqliteStore
 from tests.contract.test_sqlite_store import fill, mounted, needs_root
 from tests.contract.test_stores import spec, submit
@@ -55,7 +55,7 @@ def test_a_restarted_daemon_leaves_no_gap(path: str) -> None:
             assert (job.id, launch(store, job).attempt) == (number, 1)
 
 
-@pytest.mark.parametrize("later", [1, 3 * high_water_marks.IDS])
+@pytest.mark.parametrize("later", [1, 3 * takeover.ID_BLOCK])
 @pytest.mark.parametrize("reigns", [0, 2])
 def test_after_a_restore_no_number_is_used_twice(path: str, later: int, reigns: int) -> None:
     with closing(opened(path)) as store:
@@ -141,7 +141,7 @@ def test_a_daemon_killed_before_it_wrote_the_marks_loses_nothing(path: str, monk
         lost = submit(store, spec())[0].id
     restore(path, path + ".backup")
     with monkeypatch.context() as patch:
-        patch.setattr(high_water_marks, "write", lambda *_: 1 / 0)
+        patch.setattr(takeover, "write_marks", lambda *_: 1 / 0)
         with pytest.raises(ZeroDivisionError):
             opened(path)
     with closing(opened(path)) as store:
@@ -151,18 +151,18 @@ def test_a_daemon_killed_before_it_wrote_the_marks_loses_nothing(path: str, monk
 
 
 def test_no_stored_number_is_above_the_marks(path: str) -> None:
-    written: list[high_water_marks.Marks] = []
+    written: list[takeover.Marks] = []
     with closing(opened(path)) as store:
-        for _ in range(high_water_marks.IDS + 50):
+        for _ in range(takeover.ID_BLOCK + 50):
             [job] = submit(store, spec())
-            found, _ = high_water_marks.read(beside(path))
+            found, _ = takeover.read_marks(beside(path))
             assert found is not None
             assert found.ids >= job.id
             written += [found] if found not in written else []
         assert len(written) == 2, "one write for a block of ids"
-        for _ in range(2 * high_water_marks.ATTEMPTS):
+        for _ in range(2 * takeover.ATTEMPT_BLOCK):
             done = launch(store, job)
-            found, _ = high_water_marks.read(beside(path))
+            found, _ = takeover.read_marks(beside(path))
             assert found is not None
             assert found.attempts >= done.attempt
 
@@ -173,17 +173,17 @@ def test_nothing_is_acknowledged_if_the_marks_cannot_be_written(path: str, monke
 
     with closing(opened(path)) as store:
         before = store.load()
-        monkeypatch.setattr(high_water_marks, "write", broken)
+        monkeypatch.setattr(takeover, "write_marks", broken)
         with pytest.raises(Refused, match=r"cannot write .*: Input/output error\. gpq changed nothing"):
-            submit(store, *[spec() for _ in range(high_water_marks.IDS + 2)])
+            submit(store, *[spec() for _ in range(takeover.ID_BLOCK + 2)])
         assert store.load() is before
 
 
 def test_an_earlier_writer_does_not_overwrite_later_marks(path: str) -> None:
     with closing(opened(path)) as old, closing(opened(path)):
         with pytest.raises(StoreFailed, match="another daemon"):
-            submit(old, *[spec() for _ in range(high_water_marks.IDS + 2)])
-        found, _ = high_water_marks.read(beside(path))
+            submit(old, *[spec() for _ in range(takeover.ID_BLOCK + 2)])
+        found, _ = takeover.read_marks(beside(path))
         assert found is not None
         assert found.epoch == 2
 
@@ -192,12 +192,12 @@ def test_an_earlier_writer_does_not_overwrite_later_marks(path: str) -> None:
 def test_on_a_full_disk_the_marks_are_overwritten_in_place(tmp_path: Path) -> None:
     with mounted(tmp_path / "small", "1m") as small:
         path = str(small / "marks.json")
-        high_water_marks.write(path, high_water_marks.Marks("a", 1, 2, 3))
+        takeover.write_marks(path, takeover.Marks("a", 1, 2, 3))
         fill(small)
-        high_water_marks.write(path, high_water_marks.Marks("a", 2, 300, 4000))
-        assert high_water_marks.read(path) == (high_water_marks.Marks("a", 2, 300, 4000), "")
+        takeover.write_marks(path, takeover.Marks("a", 2, 300, 4000))
+        assert takeover.read_marks(path) == (takeover.Marks("a", 2, 300, 4000), "")
         with pytest.raises(OSError, match="No space"):
-            high_water_marks.write(str(small / "other.json"), high_water_marks.Marks("a", 1, 2, 3))
+            takeover.write_marks(str(small / "other.json"), takeover.Marks("a", 1, 2, 3))
 
 
 def test_a_backup_says_that_it_is_one_and_is_a_single_file(path: str) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from gpq.errors import NotFound, Refused
-from gpq.store.reader import read_jobs
+from gpq.store.past import read_jobs
 from gpq.store.sqlite import SqliteStore
 from tests.contract.test_stores import end, spec, submit
 

@@ -18,7 +18,7 @@ from pathlib import Path
 
 import pytest
 
-from gpq.core.freedoms.habits import with_habits
+from gpq.core.freedoms import with_habits
 from gpq.core.model.accounts import MeanShare
 from gpq.core.model.events import Succeeded
 from gpq.core.model.profile import Declared, Habit, Noise, Prior, Profile, ProfileRow
@@ -26,7 +26,7 @@ from gpq.core.model.units import JobId
 from gpq.errors import GpqError, Refused, StoreFailed
 from gpq.ports import Wanted
 from gpq.store import disk, rows
-from gpq.store.migrations import MIGRATIONS, migrate
+from gpq.store.opening import MIGRATIONS, migrate
 from gpq.store.sqlite import SqliteStore
 from tests.contract.test_stores import end, spec, submit
 from tests.support.figures import Figures
@@ -283,7 +283,7 @@ def test_a_migration_that_fails_leaves_no_trace(path: str, monkeypatch: pytest.M
 
     with closing(SqliteStore(path)) as store:
         submit(store, spec("kept"))
-    monkeypatch.setattr("gpq.store.migrations.MIGRATIONS", (*MIGRATIONS, m999_breaks))
+    monkeypatch.setattr("gpq.store.opening.MIGRATIONS", (*MIGRATIONS, m999_breaks))
     with closing(sqlite3.connect(path, isolation_level=None)) as connection:
         with pytest.raises(RuntimeError):
             migrate(connection, upto=len(MIGRATIONS) + 1)

@@ -17,7 +17,7 @@ from unittest import mock
 from gpq_agent.train.habits.table import HABITS
 
 from gpq.cli import fast_path
-from gpq.control.answers.sentences import SENTENCES
+from gpq.control.sentences import SENTENCES
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "internals" / "messages.md"
 FILES = Path(__file__).parent / "files"

@@ -1,4 +1,4 @@
-"""One run of the daemon: the real controller, a real conversation with each node, and the inbox between them. The
+"""One run of the daemon: the real controller, a real session with each node, and the inbox between them. The
 schedule does the work of a real daemon's threads and sockets."""
 
 from __future__ import annotations
@@ -10,11 +10,9 @@ from typing import Any
 from gpq.control.controller import Build, Controller
 from gpq.core.model.actions import Action, Launch, Prepare, Retune
 from gpq.core.model.events import Event
-from gpq.core.model.policy import Policy
-from gpq.core.model.snapshot import Config, Snapshot
+from gpq.core.model.snapshot import Config, Policy, Snapshot
 from gpq.core.model.units import NodeId, Seconds
-from gpq.daemon.clock.clock import Clock
-from gpq.daemon.clock.epoch import DaemonEpoch
+from gpq.daemon.clock import Clock, DaemonEpoch
 from gpq.daemon.nodes.leases import LOOK, LeaseWatch
 from gpq.daemon.nodes.session import NodeSession
 from gpq.daemon.nodes.settings import NodePorts, NodeSettings
@@ -47,25 +45,25 @@ class Client:
         self._daemon = daemon
         self._node = node
         self.pipe: Pipe | None = None
-        ports = NodePorts(daemon.clock, daemon.put, lambda: daemon.published, daemon.reign)
-        self.conversation = kind(NodeSettings(NodeId(node.name), library="/lib"), ports)
+        ports = NodePorts(daemon.clock, daemon.put, lambda: daemon.published, daemon.epoch)
+        self.session = kind(NodeSettings(NodeId(node.name), library="/lib"), ports)
 
     def start(self) -> None:
-        self.conversation.start()
+        self.session.start()
         self._connect()
 
     def _connect(self) -> None:
-        self.conversation.attempt()
+        self.session.attempt()
         pipe = self.pipe = Pipe(self._node, self._daemon.deliver, lambda reason: self._lost(pipe, reason))
-        self.conversation.begin(pipe.send)
+        self.session.begin(pipe.send)
 
     def _lost(self, pipe: Pipe, reason: str) -> None:
         if pipe.closed:
             return
-        self.conversation.cut()
+        self.session.cut()
         for done in pipe.close():
             done({"ok": False, "lost": True, "error": reason})
-        wait = self.conversation.over(reason) * (0.7 + 0.6 * self._daemon.schedule.dice.random())
+        wait = self.session.over(reason) * (0.7 + 0.6 * self._daemon.schedule.dice.random())
         self._daemon.after(wait, self._connect)
 
 
@@ -80,7 +78,7 @@ class Daemon:
         policy: Policy,
         config: Config,
         *,
-        conversation: type[NodeSession] = NodeSession,
+        session: type[NodeSession] = NodeSession,
         controller: type[Controller] = Controller,
         store: type[DiskStore] = DiskStore,
     ) -> None:
@@ -92,7 +90,7 @@ class Daemon:
         self.orders_until_death: int | None = None
         self.published = Snapshot()
         self.store = store(disk)
-        self.reign = DaemonEpoch("disk", self.store.epoch, self.store.holds)
+        self.epoch = DaemonEpoch("disk", self.store.epoch, self.store.holds)
         self._inbox: list[Event] = []
         self._backlog: list[Run] = []  # events that arrive while it is stopped
         self._stirred = self._busy = False
@@ -101,17 +99,17 @@ class Daemon:
         self._asked: list[tuple[Future[Any], Callable[[Any], None]]] = []
         schedule.say("daemon with epoch {} starts", self.store.epoch)
         self.controller = controller(self, self.store, policy, config)
-        self.clients = {node.name: Client(self, node, conversation) for node in nodes}
+        self.clients = {node.name: Client(self, node, session) for node in nodes}
         for client in self.clients.values():
             client.start()
         self.leases = LeaseWatch(
-            lambda: {NodeId(name): client.conversation.heard_at for name, client in self.clients.items()},
+            lambda: {NodeId(name): client.session.heard_at for name, client in self.clients.items()},
             lambda: self.published,
             self.clock.now,
             self.put,
             self.clock.elapsed,
-            forgo=lambda node, keys: self.clients[node].conversation.forgo(keys),
-            resume=lambda node, keys: self.clients[node].conversation.resume(keys),
+            forgo=lambda node, keys: self.clients[node].session.forgo(keys),
+            resume=lambda node, keys: self.clients[node].session.resume(keys),
         )
         self.after(LOOK, self._look)
 
@@ -259,4 +257,4 @@ class Daemon:
         else:
             nodes = [action.node] if isinstance(action, Retune | Prepare) else list(action.nodes)
         for node in nodes:
-            self.clients[node].conversation.order(action)
+            self.clients[node].session.order(action)

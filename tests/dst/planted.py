@@ -71,7 +71,7 @@ class ActsThenRemembers(Controller):
         super()._commit(decision)
 
 
-# -- the conversation --------------------------------------------------------------------------------------------------
+# -- the session --------------------------------------------------------------------------------------------------
 
 
 class SilenceIsDeath(NodeSession):
@@ -201,20 +201,18 @@ PLANTED: tuple[Build, ...] = (
     Build("acknowledged before the commit", store=SavesLater),
     Build("orders before the commit", controller=ActsThenRemembers),
     Build("ids counted from live jobs", store=CountsTheLiving),
-    Build("requeue on silence", conversation=SilenceIsDeath),
-    Build("a missing attempt counts as lost during a start", conversation=MissingIsLost),
-    Build("orders given only once", conversation=OrdersOnce),
+    Build("requeue on silence", session=SilenceIsDeath),
+    Build("a missing attempt counts as lost during a start", session=MissingIsLost),
+    Build("orders given only once", session=OrdersOnce),
     Build("no boot id", node=NoBootId),
     Build("a start without expiry", node=NoExpiry),
     Build("no epoch in the store: only agents fence a daemon that wakes", store=NoEpoch),
     Build("orphans counted as lost", node=OrphansAreGone),
     Build("orphans that nobody ends", node=OrphansStay),
-    Build(
-        "a new attempt when the reply is lost, and no check of devices", conversation=LostReplyIsRefusal, node=NoLease
-    ),
+    Build("a new attempt when the reply is lost, and no check of devices", session=LostReplyIsRefusal, node=NoLease),
     Build("starts that are not idempotent, and no check of devices", node=StartsAgainNoLease),
     Build("a lease without self-fencing", node=NoSelfFence),
-    Build("a lost attempt is started again before its end is written", conversation=StartsWhatItGaveUp),
-    Build("a refused attempt is started again before that is written", conversation=StartsWhatWasRefused),
+    Build("a lost attempt is started again before its end is written", session=StartsWhatItGaveUp),
+    Build("a refused attempt is started again before that is written", session=StartsWhatWasRefused),
     Build("no epoch anywhere", store=NoEpoch, node=NoFence),
 )

@@ -7,8 +7,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from gpq.control import job_requests, submission
 from gpq.control.controller import Controller
-from gpq.control.requests import job_requests, submission
 from gpq.core.model.jobs import DesiredState, JobState
 from gpq.core.model.snapshot import Config, Snapshot
 from gpq.core.model.units import JobId
@@ -37,7 +37,7 @@ class Build:
     disk: type[Disk] = Disk
     store: type[DiskStore] = DiskStore
     controller: type[Controller] = Controller
-    conversation: type[NodeSession] = NodeSession
+    session: type[NodeSession] = NodeSession
 
 
 @dataclass(frozen=True)
@@ -156,7 +156,7 @@ class Simulation:
             self.nodes,
             Restless(EPOCH + self.plan.end) if name == "restless" else policy(name),
             Config(interval=self.plan.interval, policy=name),
-            conversation=build.conversation,
+            session=build.session,
             controller=build.controller,
             store=build.store,
         )

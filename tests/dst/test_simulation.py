@@ -1,4 +1,4 @@
-"""The loop, the conversations and the recovery under faults, in simulated time, and the bugs that this must find."""
+"""The loop, the sessions and the recovery under faults, in simulated time, and the bugs that this must find."""
 
 from __future__ import annotations
 

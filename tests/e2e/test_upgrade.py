@@ -22,7 +22,7 @@ import pytest
 
 from gpq.rpc.job_answers import CancelResult
 from gpq.rpc.requests import Cancel
-from gpq.store.migrations import MIGRATIONS
+from gpq.store.opening import MIGRATIONS
 from tests.e2e.harness import ROOT, Daemon
 from tests.support.figures import Figures
 from tests.support.waiting import PATIENCE, wait_until

@@ -8,8 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpq.core.freedoms.freedoms import gpus_kept, least_at_once
-from gpq.core.freedoms.habits import with_habits
+from gpq.core.freedoms import gpus_kept, least_at_once, with_habits
 from gpq.core.model.actions import Action, Launch, Retune, Stop
 from gpq.core.model.jobs import Job, Level, StopReason
 from gpq.core.model.placements import BatchOrder, Placement, Shape

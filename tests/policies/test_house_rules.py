@@ -16,11 +16,10 @@ from gpq.core.goodput import goodput as gp
 from gpq.core.model.jobs import HOLDS_DEVICES, DesiredState, Job, JobState, Level, StopReason
 from gpq.core.model.nodes import DeviceState, Node, NodeState
 from gpq.core.model.placements import Placement, Shape
-from gpq.core.model.policy import shape_of
 from gpq.core.model.profile import Declared, LossPoint, Noise, Profile, ProfileRow, Progress
-from gpq.core.model.snapshot import Config, Oracle, Snapshot
+from gpq.core.model.snapshot import Config, Oracle, Snapshot, shape_of
 from gpq.core.model.units import DeviceId, JobId, NodeId
-from gpq.core.placement.placement import place
+from gpq.core.placement import place
 from gpq.policies.registry import POLICIES, policy
 from tests.support.builders import DECLARED, PARAMS, brief, job, node, snapshot, spec
 from tests.support.examples import examples

@@ -8,9 +8,8 @@ from dataclasses import dataclass, replace
 import pytest
 
 from gpq.core.model.placements import Layout, Shape
-from gpq.core.model.policy import shape_of
 from gpq.core.model.profile import LossPoint, Profile, ProfileRow, Progress
-from gpq.core.model.snapshot import Snapshot
+from gpq.core.model.snapshot import Snapshot, shape_of
 from gpq.core.model.units import JobId, Seconds
 from gpq.policies.optimus import Optimus
 from gpq.policies.shared.sizing import entrants

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from gpq.control.answers.reason_text import Texts, texts
+from gpq.control.sentences import Texts, texts
 from gpq.core.explain import explain as reasons
 from gpq.core.model.jobs import Job
 from gpq.core.model.placements import Shape

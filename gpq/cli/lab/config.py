@@ -126,7 +126,7 @@ def library(json: Json = False) -> None:
       PYTHONPATH="$(gpq config library)" python train.py
       gpq config library > "$(python -c 'import site; print(site.getsitepackages()[0])')/gpq.pth"
     """
-    from gpq.connectors.library import library as library_folder
+    from gpq.connectors.bundle import library as library_folder
 
     folder = library_folder(paths.home(), renew=False)
     output.result(json_answers.LibraryPath(folder), folder, as_json=json)

@@ -24,7 +24,7 @@ from gpq.sim.measurements.sources import OSDI21, SIA, Published, Source
 from gpq.sim.replay import cluster as clusters
 from gpq.sim.replay.history import History, history, nodes_of
 from gpq.sim.replay.rules import Rules
-from gpq.store.reader import read_jobs, read_told
+from gpq.store.past import read_jobs, read_told
 
 DEFAULT_NODES = "16x4"
 MOST_NAMED = 5  # jobs that a note lists

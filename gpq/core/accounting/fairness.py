@@ -145,8 +145,8 @@ def count_shares(snapshot: Snapshot) -> Snapshot:
 
 
 def known_fairness(snapshot: Snapshot) -> dict[JobId, JobFairness]:
-    """As `fairness_by_job`, but only for active jobs that have reported something. There may be
-    thousands of others, and only their share is known."""
+    """Fairness of the active jobs that have reported something. There may be thousands of others,
+    and only their share is known. A job whose share was not counted yet gets the present one."""
     if all(job.profile.declared is None for job in snapshot.jobs.values()):
         return {}
     means = snapshot.means
@@ -154,15 +154,6 @@ def known_fairness(snapshot: Snapshot) -> dict[JobId, JobFairness]:
         name: _of(snapshot, snapshot.jobs[name], share, means.get(name, MeanShare()).mean(share))
         for name, share in shares_now(snapshot).items()
         if snapshot.jobs[name].profile.declared is not None
-    }
-
-
-def fairness_by_job(snapshot: Snapshot) -> dict[JobId, JobFairness]:
-    """Fairness of each active job. A job whose share was not counted yet gets the present one."""
-    means = snapshot.means
-    return {
-        job: _of(snapshot, snapshot.jobs[job], share, means.get(job, MeanShare()).mean(share))
-        for job, share in shares_now(snapshot).items()
     }
 
 

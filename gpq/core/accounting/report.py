@@ -2,56 +2,76 @@
 worth, and how fair it was.
 
 Pure. What is only partly in the window counts by that part: the worth of an attempt is spread
-evenly over it.
-"""
+evenly over it. At every moment all held GPUs count in equal parts for the owners whose jobs run or
+wait: the fair share."""
 
 from __future__ import annotations
 
 from bisect import bisect_right
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
 
-from gpq.core.accounting.fair_credits import fair_credits
-from gpq.core.accounting.sums import RHO_EDGES, Figures, Report, Slice, Sum
 from gpq.core.accounting.usage import Journal, Record, Spell
-from gpq.core.model.jobs import TERMINAL
+from gpq.core.model.accounts import Saving, Span
+from gpq.core.model.jobs import TERMINAL, JobState
 from gpq.core.model.units import JobId, Seconds
 
+RHO_EDGES = (0.5, 0.8, 1.0, 1.25, 2.0)  # between the bars of a histogram
 BY = ("user", "job", "server", "day")
 # whose part of a spell, which part of its devices, from when to when
 Cut = tuple[str, float, Seconds, Seconds]
+# when, kind, owner, by how much
+Change = tuple[Seconds, int, str, int]
+GPUS, JOBS, EDGE = 0, 1, 2  # kinds: GPUs held, an owner's jobs, the end of a piece
 
 
-def _cuts(
-    by: str, record: Record, spell: Spell, start: Seconds, end: Seconds, edges: Sequence[Seconds]
-) -> list[Cut]:
-    """The parts of a spell from `start` to `end`, by the key they belong to."""
-    if by == "server":
-        return [(str(node), count / spell.gpus, start, end) for node, count in spell.parts if count]
-    if by != "day":
-        return [(_key(by, record, start, edges), 1.0, start, end)]
-    first, last = _piece(edges, start), _piece(edges, max(end, start))
-    return [
-        (str(index), 1.0, max(start, edges[index]), min(end, edges[index + 1]))
-        for index in range(first, last + 1)
-        if index == first or edges[index] < end
-    ]
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """Figures of one user, job, server or day. GPU-seconds, unless noted otherwise. None if nothing
+    is known."""
+
+    jobs: int  # that held GPUs, or ended
+    ended: Mapping[JobState, int]
+    held: float
+    worth: float | None
+    known: float  # of `held`: by attempts whose worth is known
+    waits: int  # jobs that were launched for the first time
+    wait_median: Seconds | None
+    wait_p95: Seconds | None
+    restarts: int
+    warm: int  # of these, by a standby
+    growths: Saving
+    restarting: float
+    failed: float  # held by attempts that failed or were lost
+    rhos: int  # completed jobs whose finish-time fairness is known
+    rho_median: float | None
+    rho_max: float | None
+    # GPU-seconds of a fair share of everything held. Only for users
+    fair: float | None = None
+
+    @property
+    def efficiency(self) -> float | None:
+        return self.worth / self.known if self.worth is not None and self.known > 0 else None
 
 
-def _key(by: str, record: Record, at: Seconds, edges: Sequence[Seconds]) -> str:
-    """The key for what happens to a job as a whole. "" in a report by server."""
-    match by:
-        case "user":
-            return record.spec.user
-        case "job":
-            return str(record.id)
-        case "day":
-            return str(_piece(edges, at))
-    return ""
+@dataclass(frozen=True, slots=True)
+class Slice:
+    """One user's part of a piece of the window, in GPU-seconds."""
+
+    held: float
+    worth: float
+    fair: float
 
 
-def _piece(edges: Sequence[Seconds], at: Seconds) -> int:
-    return min(max(bisect_right(edges, at) - 1, 0), len(edges) - 2)
+@dataclass(frozen=True, slots=True)
+class Report:
+    rows: Mapping[str, Figures]
+    total: Figures
+    pieces: tuple[Mapping[str, Slice], ...]  # by user, one for each piece between two `edges`
+    # jobs below the first of RHO_EDGES, between each two, and above the last
+    rho_counts: tuple[int, ...]
 
 
 def report(
@@ -135,6 +155,107 @@ def _end(subtotal: Sum, record: Record) -> None:
         subtotal.rhos.append(record.account.rho)
 
 
+@dataclass(slots=True)
+class Sum:
+    jobs: set[JobId] = field(default_factory=set)
+    ended: Counter[JobState] = field(default_factory=Counter)
+    held: float = 0.0
+    worth: float | None = None
+    known: float = 0.0
+    waits: list[Seconds] = field(default_factory=list)
+    restarts: int = 0
+    warm: int = 0
+    growths: Saving = field(default_factory=Saving)
+    restarting: float = 0.0
+    failed: float = 0.0
+    rhos: list[float] = field(default_factory=list)
+
+    def add(self, spell: Spell, start: Seconds, end: Seconds, part: float) -> None:
+        """The part of `spell` from `start` to `end`, for a `part` of its devices."""
+        gpus = spell.gpus * part
+        self.jobs.add(spell.job)
+        self.held += gpus * (end - start)
+        if spell.worth is not None:
+            whole = spell.ended - spell.began
+            self.worth = (self.worth or 0.0) + spell.worth * part * (
+                (end - start) / whole if whole > 0 else 1.0
+            )
+            self.known += gpus * (end - start)
+        is_restart = spell.again and start <= spell.began
+        self.restarts += is_restart
+        self.warm += is_restart and spell.tally.warm
+        self.growths += spell.tally.saving(part * (end - start))
+        if spell.restarting:
+            self.restarting += gpus * sum(
+                max(min(b, end) - max(a, start), 0.0) for a, b in spell.restarting
+            )
+        self.failed += gpus * (end - start) if spell.failed else 0.0
+
+    def figures(self, fair: float | None = None) -> Figures:
+        return Figures(
+            jobs=len(self.jobs),
+            ended=dict(self.ended),
+            held=self.held,
+            worth=self.worth,
+            known=self.known,
+            waits=len(self.waits),
+            wait_median=quantile(self.waits, 0.5),
+            wait_p95=quantile(self.waits, 0.95),
+            restarts=self.restarts,
+            warm=self.warm,
+            growths=self.growths,
+            restarting=self.restarting,
+            failed=self.failed,
+            rhos=len(self.rhos),
+            rho_median=quantile(self.rhos, 0.5),
+            rho_max=max(self.rhos, default=None),
+            fair=fair,
+        )
+
+
+def quantile(values: Sequence[float], share: float) -> float | None:
+    """Interpolated between the two nearest values. None without values."""
+    if not values:
+        return None
+    ordered = sorted(values)
+    place = share * (len(ordered) - 1)
+    low = int(place)
+    high = min(low + 1, len(ordered) - 1)
+    return ordered[low] + (ordered[high] - ordered[low]) * (place - low)
+
+
+def _cuts(
+    by: str, record: Record, spell: Spell, start: Seconds, end: Seconds, edges: Sequence[Seconds]
+) -> list[Cut]:
+    """The parts of a spell from `start` to `end`, by the key they belong to."""
+    if by == "server":
+        return [(str(node), count / spell.gpus, start, end) for node, count in spell.parts if count]
+    if by != "day":
+        return [(_key(by, record, start, edges), 1.0, start, end)]
+    first, last = _piece(edges, start), _piece(edges, max(end, start))
+    return [
+        (str(index), 1.0, max(start, edges[index]), min(end, edges[index + 1]))
+        for index in range(first, last + 1)
+        if index == first or edges[index] < end
+    ]
+
+
+def _key(by: str, record: Record, at: Seconds, edges: Sequence[Seconds]) -> str:
+    """The key for what happens to a job as a whole. "" in a report by server."""
+    match by:
+        case "user":
+            return record.spec.user
+        case "job":
+            return str(record.id)
+        case "day":
+            return str(_piece(edges, at))
+    return ""
+
+
+def _piece(edges: Sequence[Seconds], at: Seconds) -> int:
+    return min(max(bisect_right(edges, at) - 1, 0), len(edges) - 2)
+
+
 def over_time(
     records: Mapping[JobId, Record],
     journal: Journal,
@@ -171,3 +292,102 @@ def _slices(
         for user in sorted({*gpu_seconds, *fair})
         if gpu_seconds.get(user) or fair.get(user)
     }
+
+
+def fair_credits(
+    records: Mapping[JobId, Record],
+    journal: Journal,
+    edges: Sequence[Seconds],
+    now: Seconds,
+    *,
+    by_user: bool,
+) -> list[dict[str, float]]:
+    """GPU-seconds by user for each piece between two edges. It passes once over the moments at
+    which something changes."""
+    changes: list[Change] = [(edge, EDGE, "", 0) for edge in edges]
+    changes += _gpu_changes(records, journal)
+    changes += _job_changes(records, journal, now, by_user=by_user)
+    changes.sort(key=lambda change: change[0])
+    ledger = _Ledger(edges[0])
+    for at, kind, owner, change in changes:
+        ledger.advance(at)
+        if kind == GPUS:
+            ledger.gpus += change
+        elif kind == JOBS:
+            ledger.count_jobs(owner, change)
+        else:
+            ledger.close_piece()
+    return ledger.credits[1:]
+
+
+def _gpu_changes(records: Mapping[JobId, Record], journal: Journal) -> Iterator[Change]:
+    for spell in journal.spells:
+        if spell.job in records:
+            yield spell.began, GPUS, "", spell.gpus
+            yield spell.ended, GPUS, "", -spell.gpus
+
+
+def _job_changes(
+    records: Mapping[JobId, Record], journal: Journal, now: Seconds, *, by_user: bool
+) -> Iterator[Change]:
+    first = {spell.job: spell.began for spell in journal.spells if not spell.again}
+    for record in records.values():
+        owner = record.spec.user if by_user else f"{record.spec.user}\0{record.id}"
+        holds = journal.holds.get(record.id, ())
+        for start, end in _stays(record, holds, first.get(record.id), now):
+            yield start, JOBS, owner, 1
+            yield end, JOBS, owner, -1
+
+
+class _Ledger:
+    """The credits of owners until now. `_level` grows as a single part does, so an owner's credit
+    is a difference of two levels."""
+
+    def __init__(self, begin: Seconds) -> None:
+        self.gpus = 0  # held by all
+        self.credits: list[dict[str, float]] = []  # by user, one for each piece
+        self._credit: dict[str, float] = defaultdict(float)
+        self._jobs: Counter[str] = Counter()
+        # present owners, with the level up to which they have their credit
+        self._since: dict[str, float] = {}
+        self._level = 0.0
+        self._at = begin
+
+    def advance(self, at: Seconds) -> None:
+        if at > self._at and self._since:
+            self._level += self.gpus * (at - self._at) / len(self._since)
+        self._at = max(at, self._at)
+
+    def count_jobs(self, owner: str, change: int) -> None:
+        self._jobs[owner] += change
+        present = owner in self._since
+        if self._jobs[owner] and not present:
+            self._since[owner] = self._level
+        elif not self._jobs[owner] and present:
+            self._pay(owner, self._since.pop(owner))
+
+    def close_piece(self) -> None:
+        for owner, start in self._since.items():
+            self._pay(owner, start)
+            self._since[owner] = self._level
+        self.credits.append(self._credit)
+        self._credit = defaultdict(float)
+
+    def _pay(self, owner: str, start: float) -> None:
+        self._credit[owner.partition("\0")[0]] += self._level - start
+
+
+def _stays(
+    record: Record, holds: Sequence[Span], first: Seconds | None, now: Seconds
+) -> list[Span]:
+    """When the job competed for GPUs: until its end, but not while it was held. Time before its
+    first launch (`first`) counts only as its account says, because it may have waited for something
+    else."""
+    end = record.ended_at if record.ended_at is not None else max(now, record.submitted_at)
+    began = record.submitted_at
+    if record.account.waited is not None:
+        anchor = end if first is None else first
+        hold_seconds = sum(min(stop, anchor) - start for start, stop in holds if start < anchor)
+        began = max(began, anchor - record.account.waited - hold_seconds)
+    cuts = [began, *(max(moment, began) for span in holds for moment in span), end]
+    return [(start, stop) for start, stop in list(pairwise(cuts))[::2] if stop > start]

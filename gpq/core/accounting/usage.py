@@ -124,7 +124,13 @@ def read(
                     jobs_with_spells.add(event.job)
     for name, start in launches.items():
         spells.append(
-            _running(start, now, live.get((name, start.attempt)), name in jobs_with_spells)
+            _spell(
+                start,
+                live.get((name, start.attempt)),
+                name in jobs_with_spells,
+                None,
+                max(now, start.at),
+            )
         )
     for name in [*hold_starts]:
         _end_hold(holds, hold_starts, name, now)
@@ -144,10 +150,6 @@ def _over(start: Launched, event: End, stop: Seconds | None, again: bool) -> Spe
     stopping_at = stop if isinstance(event, Stopped) else None
     spell = _spell(start, event.tally, again, stopping_at, ended)
     return replace(spell, failed=is_failure(event))
-
-
-def _running(start: Launched, now: Seconds, tally: AttemptAccount | None, again: bool) -> Spell:
-    return _spell(start, tally, again, None, max(now, start.at))
 
 
 def _spell(

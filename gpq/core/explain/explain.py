@@ -5,9 +5,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from gpq.core.explain.obstacles import node_silence
+from gpq.core.explain.obstacles import JobReasons, Reason, node_silence, reason
 from gpq.core.explain.pending import why_pending
-from gpq.core.explain.reasons import JobReasons, Reason, reason
 from gpq.core.explain.running_job import why_running
 from gpq.core.feasibility.leases import Silence, silence
 from gpq.core.model.jobs import DesiredState, Job, JobState, StopReason

@@ -1,26 +1,35 @@
-"""Why gpq does not start a waiting job: the first obstacle, or which GPUs there are and who has
-them."""
+"""Why a job waits, what would change it, and when it may start: an interval that is honest rather
+than narrow.
+
+The earliest start assumes that everything goes well and no other job comes. The latest assumes that
+everything with a limit takes as long as it may. Movable jobs count as able to give up their GPUs in
+the next round, and also as keeping them until their own end.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from itertools import chain
 
+from gpq.core import freedoms
 from gpq.core.explain.obstacles import (
+    JobReasons,
+    Reason,
     drains,
+    lines,
     never_elsewhere,
+    never_fits,
     never_while_drained,
     never_while_reserved,
     no_environment,
     no_server,
     others_servers,
+    reason,
     reservations,
     tied_checkpoint,
     total_gpus,
 )
-from gpq.core.explain.reasons import JobReasons, Reason, lines, reason
-from gpq.core.explain.size_obstacles import never_fits
-from gpq.core.explain.start_window import window
 from gpq.core.feasibility import environments
 from gpq.core.feasibility.checkpoints import out_of_reach
 from gpq.core.feasibility.device_status import out_of_use
@@ -31,24 +40,29 @@ from gpq.core.feasibility.gates import (
     halted_jobs,
     may_be_gated,
 )
+from gpq.core.feasibility.leases import at_large, must_wait
 from gpq.core.feasibility.mobility import held_by
-from gpq.core.feasibility.orphans import at_large, must_wait
 from gpq.core.feasibility.reservations import barred_devices
 from gpq.core.feasibility.shapes import gpu_range, nodes_up, usable
-from gpq.core.freedoms import words
-from gpq.core.freedoms.freedoms import bind
+from gpq.core.freedoms import bind
+from gpq.core.goodput import estimates
 from gpq.core.model.jobs import HOLDS_DEVICES, Dependency, Job, JobState, Level, On
+from gpq.core.model.nodes import NodeState
 from gpq.core.model.placements import Shape
 from gpq.core.model.snapshot import Snapshot
-from gpq.core.model.units import JobId, NodeId
+from gpq.core.model.units import JobId, NodeId, Seconds
+from gpq.core.rounds.planning import time_left
 
 _CODES = {
     On.OK: "waits-for-success",
     On.NOTOK: "waits-for-failure",
     On.ANY: "waits-for-end",
 }
-
 KEEPS_IDLE = ("fifo", "backfill")  # policies that keep GPUs idle for a job that needs several
+SOON: Seconds = 2.0  # less than this is "at once"
+# How far an estimated end may be off, as a factor: throughput changes with the number of GPUs.
+FASTER, SLOWER = 0.7, 1.5
+NEVER = float("inf")
 
 
 def why_pending(
@@ -59,7 +73,7 @@ def why_pending(
         obstacle = check(snapshot, job)
         if obstacle is not None:
             return obstacle
-    sizes = lines("fixed-size", words.of_size(snapshot, job))
+    sizes = lines("fixed-size", freedoms.of_size(snapshot, job))
     job = bind(job, snapshot)
     for check in (never_while_drained, never_while_reserved, never_elsewhere):
         obstacle = check(snapshot, job)
@@ -74,7 +88,7 @@ def why_pending(
     fewest, _ = gpu_range(job, max(len(node.devices) for node in up))
     obstacle = never_fits(snapshot, job, fewest)
     if obstacle is not None and sizes:
-        remedies = tuple(lines("habit-remedy", words.remedies(job)))
+        remedies = tuple(lines("habit-remedy", freedoms.remedies(job)))
         return replace(obstacle, reasons=(*obstacle.reasons, *sizes), remedies=remedies)
     return obstacle or _waits_for_gpus(snapshot, allocation, job, fewest, sizes)
 
@@ -155,7 +169,7 @@ def _waits_for_gpus(
         reasons.append(reason("smaller-first"))
     remedies = _fixed_holders(snapshot, holders)
     if sizes:
-        remedies += lines("habit-remedy", words.remedies(job))
+        remedies += lines("habit-remedy", freedoms.remedies(job))
     elif not ahead:
         remedies += _would_fit_now(job, fewest, free)
     if not job.spec.background:
@@ -207,7 +221,7 @@ def _ahead(snapshot: Snapshot, job: Job) -> list[JobId]:
         if rival.state is JobState.PENDING
         and rival.id != job.id
         and rival.id not in gated
-        and _before(rival, job)
+        and (-rival.spec.priority, rival.id) < (-job.spec.priority, job.id)
     ]
 
 
@@ -222,10 +236,6 @@ def _would_fit_now(job: Job, fewest: int, free: Mapping[NodeId, int]) -> list[Re
     most = together if job.spec.level is Level.SCRIPT else max(free.values(), default=0)
     count = min(most, fewest - 1)
     return [reason("edit-to-fit", job=job.id, gpus=count)] if count else []
-
-
-def _before(rival: Job, job: Job) -> bool:
-    return (-rival.spec.priority, rival.id) < (-job.spec.priority, job.id)
 
 
 def behind_gate(snapshot: Snapshot, job: Job) -> JobReasons | None:
@@ -277,3 +287,104 @@ def _full_array(snapshot: Snapshot, job: Job) -> Reason:
         for sibling in snapshot.jobs.values()
     )
     return reason("array-full", count=count, array=array, limit=array_limit(job))
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """Seconds from now. An infinite `latest` has no limit. `because` says what it depends on.
+    `open`: the earliest time also depends on an unknown end."""
+
+    earliest: Seconds
+    latest: Seconds
+    because: tuple[Reason, ...]
+    open: bool = False
+
+
+def window(snapshot: Snapshot, job: Job, fewest: int, ahead: Mapping[JobId, int]) -> Window | None:
+    """When `fewest` GPUs may be free for a job that waits for nothing else. None if they never are.
+    `ahead` has the GPUs that earlier jobs wait for."""
+    owners, closed = held_by(snapshot), barred_devices(snapshot, job)
+    ends = {name: _end(snapshot, snapshot.jobs[name]) for name in sorted(set(owners.values()))}
+    nodes: list[list[tuple[Seconds, Seconds, JobId | None]]] = []
+    for _, node in sorted(snapshot.nodes.items()):
+        if node.state is not NodeState.UP or node.id in snapshot.drained:
+            continue
+        mine = [d for d in node.devices if usable(d, job.spec) and (node.id, d.id) not in closed]
+        holders = [owners.get((node.id, device.id)) for device in mine]
+        nodes.append(
+            [(*ends[name], name) if name is not None else (0.0, 0.0, None) for name in holders]
+        )
+    pools = [list(chain(*nodes))] if job.spec.level is Level.SCRIPT else nodes
+    pools = [pool for pool in pools if len(pool) >= fewest]
+    if not pools:
+        return None
+    earliest = min(sorted(first for first, _, _ in pool)[fewest - 1] for pool in pools)
+    more = sum(ahead.values())
+    last = [
+        sorted(pool, key=lambda device: device[1])[min(fewest + more, len(pool)) - 1]
+        for pool in pools
+    ]
+    latest, holder = min(((late, name) for _, late, name in last), key=lambda pair: pair[0])
+    dark = _dark(snapshot, ends)
+    opens = earliest < SOON and all(_idle_count(pool, dark) < fewest for pool in pools)
+    if fewest + more > max(map(len, pools)):
+        return Window(earliest, NEVER, (reason("ahead-too-large", jobs=sorted(ahead)),), opens)
+    return Window(earliest, latest, _because(snapshot, latest, holder, ahead, dark), opens)
+
+
+def _dark(snapshot: Snapshot, ends: Mapping[JobId, tuple[Seconds, Seconds]]) -> list[JobId]:
+    """The jobs whose end is unknown and that gpq cannot move before it."""
+    jobs = [snapshot.jobs[name] for name, (_, latest) in ends.items() if latest == NEVER]
+    return [
+        job.id
+        for job in jobs
+        if estimates.remaining_seconds(job, snapshot.now) is None and not _gives_way(job)
+    ]
+
+
+def _idle_count(
+    pool: Sequence[tuple[Seconds, Seconds, JobId | None]], dark: Sequence[JobId]
+) -> int:
+    """GPUs of a pool that are available at once without the end of a job in `dark`."""
+    return sum(first < SOON and name not in dark for first, _, name in pool)
+
+
+def _gives_way(job: Job) -> bool:
+    return job.movable or job.spec.background
+
+
+def _end(snapshot: Snapshot, job: Job) -> tuple[Seconds, Seconds]:
+    """(earliest, latest) time at which its GPUs are free."""
+    remaining = estimates.remaining_seconds(job, snapshot.now)
+    latest = min(
+        NEVER if remaining is None else remaining * SLOWER,
+        max(time_left(job, snapshot.now), 0.0) + job.spec.grace,
+    )
+    if _gives_way(job):
+        return 0.0, latest
+    return (0.0 if remaining is None else remaining * FASTER), latest
+
+
+def _because(
+    snapshot: Snapshot,
+    latest: Seconds,
+    holder: JobId | None,
+    ahead: Mapping[JobId, int],
+    dark: Sequence[JobId],
+) -> tuple[Reason, ...]:
+    if holder is None:
+        return (reason("gpus-free"),)
+    bound = _end_reason(snapshot, latest, holder, dark)
+    return (reason("jobs-ahead", jobs=sorted(ahead)), bound) if ahead else (bound,)
+
+
+def _end_reason(
+    snapshot: Snapshot, latest: Seconds, holder: JobId, dark: Sequence[JobId]
+) -> Reason:
+    """What the end of `holder` depends on."""
+    if latest == NEVER:
+        return reason("end-unknown", jobs=dark if holder in dark else [holder])
+    remaining = estimates.remaining_seconds(snapshot.jobs[holder], snapshot.now)
+    if remaining is not None and remaining * SLOWER <= latest:
+        return reason("end-by-progress", job=holder, seconds=remaining)
+    return reason("end-by-limit", job=holder)

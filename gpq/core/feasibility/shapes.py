@@ -8,7 +8,7 @@ from functools import lru_cache
 
 from gpq.core.feasibility.mobility import held_by, is_leaving
 from gpq.core.feasibility.reservations import Barred, barred_devices
-from gpq.core.freedoms.freedoms import bind
+from gpq.core.freedoms import bind
 from gpq.core.model.jobs import Job, JobSpec, Level
 from gpq.core.model.nodes import Device, DeviceState, Fitness, Node, NodeState, is_slice
 from gpq.core.model.placements import Placement, Shape

@@ -20,7 +20,6 @@ from gpq.core.goodput.batches import (
     columns_of,
     goodput_tables,
 )
-from gpq.core.goodput.cache import Memo
 from gpq.core.goodput.goodput import (
     GradientStats,
     efficiency,
@@ -28,7 +27,7 @@ from gpq.core.goodput.goodput import (
     stack,
     throughput,
 )
-from gpq.core.goodput.models import Model, model_of, models_of
+from gpq.core.goodput.models import Memo, Model, model_of, models_of
 from gpq.core.model.jobs import Job
 from gpq.core.model.placements import Shape
 

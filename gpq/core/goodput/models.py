@@ -1,19 +1,22 @@
 """The model of a job: what is fitted to its profile, and what the fit leaves over. The same
-question gets the same object. Models are fitted together and remembered.
+question gets the same object. Models are fitted together and remembered. `foreseen` says whether
+new measurements need a new fit: only surprises teach.
 
 Reads a job's profile. None always means "not known yet".
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import math
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import astuple, dataclass
 from functools import lru_cache
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 
 from gpq.core.goodput.batches import BatchLimits, limits_of
-from gpq.core.goodput.cache import Memo
 from gpq.core.goodput.fitting import fit_many
 from gpq.core.goodput.goodput import (
     GradientStats,
@@ -25,6 +28,15 @@ from gpq.core.goodput.goodput import (
 from gpq.core.goodput.observations import is_usable
 from gpq.core.goodput.residuals import Correction, corrections
 from gpq.core.model.profile import Declared, Noise, Profile, ProfileRow
+
+K = TypeVar("K", bound=Hashable)
+V = TypeVar("V")
+_NOTHING: Any = object()
+LEAST_REMEMBERED = 4096  # models
+TOLERANCE = 0.05  # relative error of step and gradient times, as of a model with much data
+FEW = 4  # a model based on this many rows is fitted again after every other row
+# predicted rows, relative to the rows of the fit, beyond which a new fit is worth it anyway
+SHARE = 0.5
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -59,9 +71,6 @@ class _Asked:
             and self.noise is question.noise
             and self.gpu_type == question.gpu_type
         )
-
-
-LEAST_REMEMBERED = 4096  # models
 
 
 def expect(jobs: int) -> None:
@@ -118,14 +127,6 @@ def _fit(
     return answers
 
 
-_fits: Memo[tuple[ProfileRow, ...], tuple[ThroughputParams, Correction] | None] = Memo(
-    _fit, LEAST_REMEMBERED, failed=None
-)
-
-
-_models: Memo[_Asked, Model | None] = Memo(_make, LEAST_REMEMBERED, failed=None)
-
-
 def is_beyond(profile: Profile) -> bool:
     """Was it measured, and yet no model fits what was measured?"""
     question = _question(profile, "")
@@ -165,3 +166,94 @@ def rows_on(rows: tuple[ProfileRow, ...], gpu_type: str) -> tuple[ProfileRow, ..
         gpu_type if gpu_type in weights else max(sorted(weights), key=lambda name: weights[name])
     )
     return tuple(row for row in rows if row.gpu_type == source_type)
+
+
+def foreseen(basis: Sequence[ProfileRow], rows: Sequence[ProfileRow]) -> bool:
+    """Does the model of `basis` give the times of `rows`, each within TOLERANCE, if it has seen
+    similar ones: the type of GPU, several replicas, several servers?"""
+    if len(basis) < FEW or len(rows) > SHARE * len(basis):
+        return False
+    return all(_is_foreseen(tuple(basis), row) for row in rows)
+
+
+def _is_foreseen(basis: tuple[ProfileRow, ...], row: ProfileRow) -> bool:
+    type_rows = [basis_row for basis_row in basis if basis_row.gpu_type == row.gpu_type]
+    if not any(_alike(basis_row, row) for basis_row in type_rows):
+        return False
+    predicted = times_at(basis, row)
+    if predicted is None:
+        return False
+    grad, step = predicted
+    return _near(step, row.step_time) and (row.grad_time <= 0 or _near(grad, row.grad_time))
+
+
+def _alike(basis_row: ProfileRow, row: ProfileRow) -> bool:
+    """What no row shows is optimistic (`fitting`), so neither that nor anything beyond it is
+    predicted."""
+    return (basis_row.nodes > 1) == (row.nodes > 1) and (basis_row.replicas > 1) == (
+        row.replicas > 1
+    )
+
+
+def _near(predicted: float, measured: float) -> bool:
+    return min(predicted, measured) > 0 and abs(math.log(predicted / measured)) <= TOLERANCE
+
+
+class Memo(Generic[K, V]):
+    """`compute` answers a list of different questions in their order. Beyond `room` the oldest
+    answers are forgotten.
+
+    Several threads may ask. At worst an answer is computed twice.
+    """
+
+    def __init__(
+        self, compute: Callable[[Sequence[K]], Sequence[V]], room: int, failed: Any = _NOTHING
+    ) -> None:
+        """`failed`: the answer to a question that `compute` cannot answer. The others are answered
+        without it. By default the error is raised."""
+        self._compute, self._failed = compute, failed
+        self._answers: dict[K, V] = {}
+        self.room = room
+
+    def one(self, question: K) -> V:
+        try:
+            return self._answers[question]
+        except KeyError:
+            return self.many([question])[0]
+
+    def many(self, questions: Sequence[K]) -> list[V]:
+        answers: list[V] = [self._answers.get(question, _NOTHING) for question in questions]
+        places: dict[K, list[int]] = {}
+        for place, answer in enumerate(answers):
+            if answer is _NOTHING:
+                places.setdefault(questions[place], []).append(place)
+        if places:
+            for (question, same), answer in zip(
+                places.items(), self._computed(list(places)), strict=True
+            ):
+                self._answers[question] = answer
+                for place in same:
+                    answers[place] = answer
+        while len(self._answers) > self.room:
+            with suppress(KeyError, StopIteration, RuntimeError):
+                del self._answers[next(iter(self._answers))]
+        return answers
+
+    def _computed(self, questions: Sequence[K]) -> Sequence[V]:
+        try:
+            return self._compute(questions)
+        except Exception:
+            if self._failed is _NOTHING:
+                raise
+            if len(questions) == 1:
+                return [self._failed]
+            return [self._computed([question])[0] for question in questions]
+
+    def clear(self) -> None:
+        self._answers.clear()
+
+
+_fits: Memo[tuple[ProfileRow, ...], tuple[ThroughputParams, Correction] | None] = Memo(
+    _fit, LEAST_REMEMBERED, failed=None
+)
+_models: Memo[_Asked, Model | None] = Memo(_make, LEAST_REMEMBERED, failed=None)

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from posixpath import join, normpath
 
-from gpq.core.freedoms.habits import PROVEN, lend, merge_habits
+from gpq.core.freedoms import PROVEN, lend, merge_habits
 from gpq.core.goodput.noise_curve import merge
 from gpq.core.model.jobs import Job, Level
 from gpq.core.model.profile import Habit, Noise, Prior, ProfileRow

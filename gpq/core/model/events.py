@@ -1,45 +1,157 @@
 """Facts in the past tense: what users asked, what rounds ordered, what servers reported. Frozen
 data that decides nothing.
 
-Facts about servers are in `node_events`, and ends of attempts in `ends`. All of them can be
-imported from here.
-
 The journal is the sequence of these, except the `EPHEMERAL` ones, whose effect is only in the
 current state. If a field changes its meaning, raise `JOURNAL_VERSION` and write a migration.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
-from gpq.core.model.accounts import Promise
-from gpq.core.model.ends import Cancelled, End, Failed, Stopped, Succeeded, TimeLimitReached
+from gpq.core.model.accounts import AttemptAccount, Promise
 from gpq.core.model.jobs import Dependency, Job, JobSpec, StopReason
-from gpq.core.model.node_events import (
-    EnvironmentSeen,
-    LinkMeasured,
-    NodeDrained,
-    NodeRemoved,
-    NodeReserved,
-    NodeSeen,
-    NodeSilent,
-    NodeUndrained,
-    NodeUnreserved,
-)
+from gpq.core.model.nodes import Node, Reservation
 from gpq.core.model.placements import BatchOrder, Exit, Placement, Shape
 from gpq.core.model.profile import Declared, Habit, LossPoint, Noise, Progress, RankPulse, RankTime
 from gpq.core.model.units import JobId, NodeId, Seconds
 
-__all__ = (
-    "EPHEMERAL", "JOURNAL_VERSION", "TRIGGERS", "CancelAsked", "Cancelled", "Edited", "End",
-    "EnvironmentSeen", "Event", "Exited", "Failed", "Held", "HoldAsked", "Idled", "Launched",
-    "LinkMeasured", "NodeDrained", "NodeRemoved", "NodeReserved", "NodeSeen", "NodeSilent",
-    "NodeUndrained", "NodeUnreserved", "Profiled", "Pulsed", "ReleaseAsked", "Released",
-    "RequeueAsked", "Retuned", "Staged", "StartRefused", "Started", "StopSent", "Stopped",
-    "Submitted", "Succeeded", "TimeLimitReached", "TimingSums",
-)  # fmt: skip
-
 JOURNAL_VERSION = 1
+
+# -- about servers ---------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class NodeDrained:
+    """gpq starts nothing new there. A second request changes the reason."""
+
+    at: Seconds
+    node: NodeId
+    reason: str = ""
+    by: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class NodeUndrained:
+    at: Seconds
+    node: NodeId
+    by: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class NodeReserved:
+    at: Seconds
+    reservation: Reservation
+
+
+@dataclass(frozen=True, slots=True)
+class NodeUnreserved:
+    at: Seconds
+    id: int
+    by: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class NodeSeen:
+    at: Seconds
+    node: Node
+
+
+@dataclass(frozen=True, slots=True)
+class NodeSilent:
+    at: Seconds
+    node: NodeId
+    reason: str
+    since: Seconds = 0.0  # last heard of. 0 means `at`
+
+
+@dataclass(frozen=True, slots=True)
+class NodeRemoved:
+    at: Seconds
+    node: NodeId
+
+
+@dataclass(frozen=True, slots=True)
+class LinkMeasured:
+    """Somebody timed an all-reduce between two servers. `nodes` are sorted."""
+
+    at: Seconds
+    nodes: tuple[NodeId, NodeId]
+    latency: Seconds
+    bandwidth: float  # bytes per second
+    backend: str = "gloo"
+
+
+@dataclass(frozen=True, slots=True)
+class EnvironmentSeen:
+    """A server checked for what jobs need there."""
+
+    at: Seconds
+    node: NodeId
+    environment: str
+    fit: bool
+    reason: str = ""
+    fix: str = ""
+
+
+# -- the end of an attempt or of a job, concluded from reports (`attempt_end.conclude`) ------------
+
+
+@dataclass(frozen=True, slots=True)
+class Succeeded:
+    at: Seconds
+    job: JobId
+    exit: Exit
+    # of the ended attempt. None: there was none, or gpq did not keep it yet
+    tally: AttemptAccount | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    at: Seconds
+    job: JobId
+    exit: Exit
+    # of the ended attempt. None: there was none, or gpq did not keep it yet
+    tally: AttemptAccount | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Stopped:
+    """The attempt is over but the job is not: it was asked to stop, or it failed and has another
+    try."""
+
+    at: Seconds
+    job: JobId
+    exit: Exit
+    failed: bool = False
+    quick: bool = False  # it failed within Config.quick_failure_seconds
+    crashed: bool = False  # it was lost within Config.crash_seconds
+    not_before: Seconds = 0.0
+    soon: bool = False  # it ended within Config.quick_failure_seconds, and nobody had asked it to
+    # of the ended attempt. None: there was none, or gpq did not keep it yet
+    tally: AttemptAccount | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Cancelled:
+    at: Seconds
+    job: JobId
+    exit: Exit = field(default_factory=lambda: Exit(code=None))
+    # of the ended attempt. None: there was none, or gpq did not keep it yet
+    tally: AttemptAccount | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TimeLimitReached:
+    at: Seconds
+    job: JobId
+    exit: Exit = field(default_factory=lambda: Exit(code=None))
+    # of the ended attempt. None: there was none, or gpq did not keep it yet
+    tally: AttemptAccount | None = None
+
+
+End = Succeeded | Failed | Stopped | Cancelled | TimeLimitReached
+
 
 # -- from requests ---------------------------------------------------------------------------------
 
@@ -295,9 +407,7 @@ Event = (
     | Pulsed
     | End
 )
-
 EPHEMERAL: tuple[type, ...] = (NodeSeen, NodeSilent, EnvironmentSeen, Profiled, Pulsed)
-
 # These need an allocation at once. Everything else waits for the timer.
 TRIGGERS: tuple[type, ...] = (
     Submitted, CancelAsked, HoldAsked, ReleaseAsked, RequeueAsked, Edited, NodeDrained,

@@ -9,8 +9,7 @@ from dataclasses import dataclass
 from gpq.core.feasibility.device_status import condition, drain_line, gpus, reservation_line
 from gpq.core.feasibility.mobility import drained_under, is_fixed
 from gpq.core.feasibility.reservations import reserved_under
-from gpq.core.freedoms.freedoms import is_cramped
-from gpq.core.freedoms.habits import blame
+from gpq.core.freedoms import blame, is_cramped
 from gpq.core.goodput import estimates
 from gpq.core.model.jobs import Job, JobSpec, JobState, StopReason
 from gpq.core.model.nodes import DeviceState

@@ -1,31 +1,44 @@
 """plan(): what should be, minus what is, gives actions. Level-based: the plan of a fulfilled wish
-is empty, and a repeated call gives the same plan."""
+is empty, and a repeated call gives the same plan. A launch leases the port on which its replicas
+meet."""
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping, Set
 from dataclasses import replace
 
-from gpq.core.feasibility.mobility import held_by, is_fixed
-from gpq.core.feasibility.orphans import must_wait
-from gpq.core.feasibility.shapes import shape_on
-from gpq.core.freedoms.habits import blame
+from gpq.core.feasibility.leases import must_wait
+from gpq.core.feasibility.mobility import held_by, is_fixed, settled_at
+from gpq.core.feasibility.shapes import is_fit, nodes_up, shape_on, usable
+from gpq.core.freedoms import blame
 from gpq.core.goodput.priors import with_times
 from gpq.core.model.accounts import Promise
-from gpq.core.model.actions import Action, Launch, OfAttempt, Retune, Stop
+from gpq.core.model.actions import Action, Launch, OfAttempt, Retune, Stop, Warm
 from gpq.core.model.events import Event, Launched, Retuned, StopSent
-from gpq.core.model.jobs import HOLDS_DEVICES, DesiredState, Job, JobState, Level, StopReason
+from gpq.core.model.jobs import (
+    HOLDS_DEVICES,
+    TERMINAL,
+    DesiredState,
+    Job,
+    JobState,
+    Level,
+    StopReason,
+)
+from gpq.core.model.nodes import Node
 from gpq.core.model.placements import BatchOrder, Placement
 from gpq.core.model.snapshot import Snapshot
 from gpq.core.model.units import DeviceId, JobId, NodeId, Seconds
 from gpq.core.rounds.batch_orders import first_order, needs_lost, retunes
 from gpq.core.rounds.motives import goodput_ratio
-from gpq.core.rounds.rendezvous_ports import lease, leased_ports
 
+FIRST_PORT, LAST_PORT = 20_000, 65_536
+# defaults of torchrun and databases
+WELL_KNOWN_PORTS = frozenset({25_000, 27_017, 29_400, 29_500, 29_501, 29_502, 62_078})
+ENOUGH_PORTS = 1_000  # ports, so that a returned one is not leased again at once
 CANCEL_GRACE: Seconds = 10.0  # between TERM and KILL of a cancelled job
 # of sums of times: a limit may be reached this much too early
 ROUNDING: Seconds = 1e-6
-
 _STOP_OF_WISH = {
     DesiredState.CANCEL: StopReason.CANCEL,
     DesiredState.HOLD: StopReason.HOLD,
@@ -67,7 +80,7 @@ def plan(
         elif placement is not None and _can_start(job, placement, busy_devices, snapshot):
             busy_devices |= placement.devices
             order, attempt = first_order(with_times(job, snapshot), placement), job.next_attempt
-            port = lease(snapshot, name, attempt, placement, ports)
+            port = lease_port(snapshot, name, attempt, placement, ports)
             launches.append(
                 Launch(
                     name,
@@ -236,3 +249,74 @@ def _entangled_jobs(name: JobId, blockers: Mapping[JobId, set[JobId]]) -> set[Jo
             reached.add(blocker)
             queue += blockers.get(blocker, ())
     return reached
+
+
+def standbys_due(snapshot: Snapshot, name: NodeId) -> list[Warm]:
+    """Orders for this server to keep an interpreter ready: one for each job that may be resized and
+    could use one of its GPUs. The servers where a job runs know that themselves."""
+    node = next((node for node in nodes_up(snapshot) if node.id == name), None)
+    if node is None:
+        return []
+    orders = (_standby(job, node, snapshot) for job in snapshot.jobs.values())
+    return [order for order in orders if order is not None]
+
+
+def _standby(job: Job, node: Node, snapshot: Snapshot) -> Warm | None:
+    if job.state in TERMINAL or job.wish is not DesiredState.RUN or not job.elastic:
+        return None
+    if node.id in job.nodes or job.spec.launcher:
+        return None
+    if job.placement is not None and snapshot.now < settled_at(job, snapshot.config):
+        return None
+    if not is_fit(snapshot.checks, node.id, job.spec.environment):
+        return None
+    device = next((device.id for device in node.devices if usable(device, job.spec)), None)
+    if device is None:
+        return None
+    placement = Placement(((node.id, (device,)),))
+    attempt = job.next_attempt
+    return Warm(job.id, attempt, Launch(job.id, attempt, job.spec, placement, BatchOrder()))
+
+
+def leased_ports(snapshot: Snapshot) -> set[tuple[NodeId, int]]:
+    """(server, port) of all attempts that are not over."""
+    return {
+        (job.placement.parts[0][0], job.port)
+        for job in snapshot.jobs.values()
+        if job.state in HOLDS_DEVICES and job.placement is not None and job.port
+    }
+
+
+def lease_port(
+    snapshot: Snapshot,
+    job: JobId,
+    attempt: int,
+    placement: Placement,
+    leases: set[tuple[NodeId, int]],
+) -> int:
+    """A port for this attempt, entered in `leases`. Only who knows the salt can foresee it, so
+    nobody else can take it first."""
+    node = placement.parts[0][0]
+    server = snapshot.nodes.get(node)
+    span = usable_ports(*server.ephemeral) if server is not None else usable_ports()
+    words = f"{snapshot.config.port_salt}:{job}:{attempt}"
+    begin = int.from_bytes(hashlib.sha256(words.encode()).digest(), "big")
+    for offset in range(len(span)):
+        port = span[(begin + offset) % len(span)]
+        if port not in WELL_KNOWN_PORTS and (node, port) not in leases:
+            break
+    leases.add((node, port))
+    return port
+
+
+def usable_ports(first: int = 32_768, last: int = 60_999) -> range:
+    """Ports that the kernel does not give to outgoing connections, which use `first` to `last`. If
+    too few are left, those of Linux's default. The server must then find out which is free."""
+    for span in (
+        range(FIRST_PORT, max(first, FIRST_PORT)),
+        range(max(last + 1, FIRST_PORT), LAST_PORT),
+        range(10_000, max(first, 10_000)),
+    ):
+        if len(span) >= ENOUGH_PORTS:
+            return span
+    return range(FIRST_PORT, 32_768)

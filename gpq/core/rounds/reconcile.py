@@ -20,16 +20,16 @@ class AttemptVerdict(Word):
     STRANGER = "stranger"  # of another daemon or a newer database: gpq leaves it alone
 
 
-def fate(snapshot: Snapshot, node: NodeId, job_id: JobId, attempt: int) -> AttemptVerdict:
+def verdict_on(snapshot: Snapshot, node: NodeId, job_id: JobId, attempt: int) -> AttemptVerdict:
     """For one attempt that `node` has. Numbers grow and are never reused, so larger numbers are not
     ours."""
     if job_id >= snapshot.next_id:
         return AttemptVerdict.STRANGER
     job = snapshot.jobs.get(job_id)
     if job is None:
-        return _fate_of_old(job_id, snapshot.lost_ids)
+        return _verdict_on_old(job_id, snapshot.lost_ids)
     if attempt < job.attempt:
-        return _fate_of_old(attempt, [job.lost_attempts])
+        return _verdict_on_old(attempt, [job.lost_attempts])
     if attempt > job.attempt:
         return AttemptVerdict.STRANGER
     if job.state not in HOLDS_DEVICES:
@@ -39,7 +39,7 @@ def fate(snapshot: Snapshot, node: NodeId, job_id: JobId, attempt: int) -> Attem
     return AttemptVerdict.STRANGER
 
 
-def _fate_of_old(number: int, lost_numbers: Iterable[tuple[int, int]]) -> AttemptVerdict:
+def _verdict_on_old(number: int, lost_numbers: Iterable[tuple[int, int]]) -> AttemptVerdict:
     """For an attempt that is not in the database: over, unless the database that assigned its
     number was lost."""
     if any(first <= number <= last for first, last in lost_numbers):

@@ -30,13 +30,12 @@ from gpq.core.model.events import (
     StartRefused,
     Submitted,
 )
-from gpq.core.model.jobs import TERMINAL, Job
+from gpq.core.model.jobs import TERMINAL, Job, note_for_waiters, with_notices
 from gpq.core.model.nodes import Link, Node, NodeState, Reservation
 from gpq.core.model.snapshot import Snapshot
 from gpq.core.model.units import JobId, NodeId, Seconds
 from gpq.core.state.attempt_end import conclude
 from gpq.core.state.job_events import apply, reopen
-from gpq.core.state.notices import note_for_waiters, with_notices
 
 
 @dataclass(frozen=True, slots=True)

@@ -66,7 +66,7 @@ def _end_unfinished(job: Job, end: Exit, now: Seconds, config: Config) -> Event:
             # nobody asked: a job that always does this would start without end
             return Stopped(now, job.id, end, quick=True, not_before=again_at)
         return Stopped(now, job.id, end)
-    if end.fenced or (end.lost and _goes_on_elsewhere(job)):
+    if end.fenced or (end.lost and (not _ran_everywhere(job) or _survives(job))):
         return _end_lost(job, end, now, config)
     if job.stop is not None or job.failures < job.spec.retries:
         return Stopped(now, job.id, end, failed=True, quick=quick, not_before=again_at)
@@ -136,10 +136,6 @@ def _ended_at(job: Job, now: Seconds) -> Seconds:
     does not say."""
     last = max(end.ended_at or now for _, end in job.exits)
     return min(max(last, job.started_at or job.launched_at or last), now)
-
-
-def _goes_on_elsewhere(job: Job) -> bool:
-    return not _ran_everywhere(job) or _survives(job)
 
 
 def _survives(job: Job) -> bool:

@@ -5,9 +5,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from gpq.core import freedoms
 from gpq.core.accounting import accrual
-from gpq.core.freedoms import habits
-from gpq.core.goodput import gains
 from gpq.core.model.events import (
     CancelAsked,
     Cancelled,
@@ -33,13 +32,20 @@ from gpq.core.model.events import (
     Succeeded,
     TimeLimitReached,
 )
-from gpq.core.model.jobs import HOLDS_DEVICES, DesiredState, Job, JobState, StopReason
+from gpq.core.model.jobs import (
+    HOLDS_DEVICES,
+    DesiredState,
+    Job,
+    JobState,
+    StopReason,
+    with_notices,
+    without_hold,
+)
 from gpq.core.model.placements import Exit, FilesAt
 from gpq.core.model.units import NodeId
 from gpq.core.state import learn_profile
 from gpq.core.state.attempt_end import is_preempted
 from gpq.core.state.lifecycle import advance
-from gpq.core.state.notices import with_notices, without_hold
 
 
 def apply(job: Job, event: Event) -> Job:
@@ -100,7 +106,7 @@ def reopen(job: Job, event: RequeueAsked) -> Job:
 
 
 def _edit(job: Job, event: Edited) -> Job:
-    remaining_habits = habits.without_accepted(job.profile.habits, event.spec.accept)
+    remaining_habits = freedoms.without_accepted(job.profile.habits, event.spec.accept)
     return replace(
         job,
         spec=event.spec,
@@ -108,7 +114,7 @@ def _edit(job: Job, event: Edited) -> Job:
         unmet=job.unmet if event.spec.after == job.spec.after else "",
         unmet_by=job.unmet_by if event.spec.after == job.spec.after else (),
         account=accrual.edit(job, event.at),
-        profile=habits.with_habits(job.profile, remaining_habits),
+        profile=freedoms.with_habits(job.profile, remaining_habits),
     )
 
 
@@ -149,7 +155,7 @@ def _launch(job: Job, event: Launched) -> Job:
         target=None,
         stop_forced=False,
         marks=(),
-        gains=gains.begin_gain(job, event),
+        gains=learn_profile.begin_gain(job, event),
         report_offset=0,
         staged_seconds=0.0,
         restarts=job.restarts + again,
@@ -217,7 +223,7 @@ def _stop_sent(job: Job, event: StopSent) -> Job:
         stop_forced=event.reason is StopReason.CANCEL,
     )
     if job.resumable and event.reason not in (StopReason.CANCEL, StopReason.TIME):
-        return with_notices(after, habits.warning(job))
+        return with_notices(after, freedoms.warning(job))
     return after
 
 

@@ -1,23 +1,24 @@
-"""Reports of the training process -> the job's profile: measurements, of which the newest weigh
-most."""
+"""Reports of the training process -> the job's profile, of which the newest measurements weigh
+most, and what resizes bring: the speed of its progress before and after, next to what was promised.
+
+The speed is measured between two marks, WINDOW to twice WINDOW apart. Progress counts steps at the
+base batch size, so its speed is goodput.
+"""
 
 from __future__ import annotations
 
 import math
 from dataclasses import replace
 
-from gpq.core.freedoms.habits import merge_habits, with_habits, without_accepted, without_mended
-from gpq.core.goodput import gains
+from gpq.core.freedoms import merge_habits, with_habits, without_accepted, without_mended
+from gpq.core.goodput.models import foreseen
 from gpq.core.goodput.noise_curve import record
-from gpq.core.goodput.refit import foreseen
-from gpq.core.model.accounts import Account, RestartTimes
-from gpq.core.model.events import Profiled
-from gpq.core.model.jobs import Job, JobSpec
+from gpq.core.model.accounts import Account, Gain, Mark, RestartTimes
+from gpq.core.model.events import Launched, Profiled, TimingSums
+from gpq.core.model.jobs import Job, JobSpec, with_notices
 from gpq.core.model.placements import BatchOrder
-from gpq.core.model.profile import Declared, Noise, NoisePoint, Profile, ProfileRow
+from gpq.core.model.profile import Declared, LossPoint, Noise, NoisePoint, Profile, ProfileRow
 from gpq.core.model.units import Seconds
-from gpq.core.state.measurements import merge, throughput, with_losses
-from gpq.core.state.notices import with_notices
 from gpq.core.state.stragglers import describe, judge, stragglers
 
 MOST_RESTARTS = 12  # whose times are kept
@@ -26,17 +27,25 @@ TIME_TOLERANCE = 0.03
 NOISE_TOLERANCE = 0.05  # relative change of the noise scale
 WEIGHT_TOLERANCE = 2.0  # times as many steps
 WELL_KNOWN = 30.0  # steps from which a weight says no more
+# Steps beyond this many count for no more, so that a row follows a machine that changed (pollux.md
+# 1.15.9).
+MAX_WEIGHT = 500.0
+MAX_LOSSES = 64  # points kept of a loss curve. They are written with every report of the job
+WINDOW: Seconds = 30.0
+SETTLING: Seconds = 120.0
+LEAST_WINDOW: Seconds = 3.0  # a shorter one says nothing
+MOST_GAINS = 12  # kept
 
 
 def learn(job: Job, event: Profiled) -> Job:
     """The job with one report taken in. The caller has checked attempt and offset."""
     profile, account = refresh(_profile_after(job, event)), bookkept(job, event)
-    marks = gains.mark(job.marks, event, working=account.working_at is not None)
+    marks = add_mark(job.marks, event, working=account.working_at is not None)
     return replace(
         job,
         profile=profile,
         marks=marks,
-        gains=gains.measure(replace(job, marks=marks), event.at),
+        gains=measure_gain(replace(job, marks=marks), event.at),
         report_offset=event.offset,
         account=account,
         restart_seconds=_mean_restart(job, event),
@@ -259,3 +268,111 @@ def with_overrides(declared: Declared, spec: JobSpec) -> Declared:
         min_atomic_batch=spec.min_atomic_batch or declared.min_atomic_batch,
         max_atomic_batch=spec.max_atomic_batch or declared.max_atomic_batch,
     )
+
+
+def with_losses(curve: tuple[LossPoint, ...], new: tuple[LossPoint, ...]) -> tuple[LossPoint, ...]:
+    """The curve with `new` at its end, at most MAX_LOSSES points. If it is full, the two neighbours
+    with the fewest reports become one, so that all points have about equally many.
+
+    If progress went back (an attempt resumed from an earlier checkpoint), the points after it are
+    removed.
+    """
+    if not new:
+        return curve
+    points = list(curve)
+    for point in new:
+        while points and points[-1].base_steps >= point.base_steps:
+            points.pop()
+        points.append(point)
+        if len(points) > MAX_LOSSES:
+            at = min(range(len(points) - 1), key=lambda i: points[i].weight + points[i + 1].weight)
+            points[at : at + 2] = [_join(points[at], points[at + 1])]
+    return tuple(points)
+
+
+def _join(first: LossPoint, second: LossPoint) -> LossPoint:
+    weight = first.weight + second.weight
+    at = (first.base_steps * first.weight + second.base_steps * second.weight) / weight
+    loss = (first.loss * first.weight + second.loss * second.weight) / weight
+    # short numbers, because they are written with every report
+    return LossPoint(round(at, 1), float(f"{loss:.6g}"), weight)
+
+
+def merge(
+    rows: tuple[ProfileRow, ...], timings: tuple[TimingSums, ...], gpu_type: str = ""
+) -> tuple[ProfileRow, ...]:
+    """Rows with new sums mixed in, sorted by (type, servers, replicas, micro-batch). `grad_time` is
+    0 while none was measured (a GPU without accumulation, a model with its own communication hook).
+    The step times count anyway."""
+    table = {(row.gpu_type, row.nodes, row.replicas, row.atomic_batch): row for row in rows}
+    for sums in timings:
+        if sums.step_count <= 0:
+            continue
+        key = (gpu_type, sums.nodes, sums.replicas, sums.atomic_batch)
+        old = table.get(key)
+        weight = float(sums.step_count)
+        grad = sums.accum_sum / sums.accum_count if sums.accum_count > 0 else 0.0
+        step = sums.step_sum / sums.step_count
+        if old is not None:
+            past = min(old.weight, MAX_WEIGHT)
+            if grad > 0 and old.grad_time > 0:
+                grad = (past * old.grad_time + weight * grad) / (past + weight)
+            else:
+                grad = grad or old.grad_time
+            step = (past * old.step_time + weight * step) / (past + weight)
+            weight += past
+        table[key] = ProfileRow(*key[1:], grad, step, weight, gpu_type)
+    return tuple(table[key] for key in sorted(table))
+
+
+def throughput(sums: TimingSums) -> float:
+    """Examples per second of one window. Without accumulation `accum_sum` is part of `step_sum`."""
+    spent = sums.step_sum + (sums.accum_sum if sums.accum_steps > 0 else 0.0)
+    examples = sums.step_count * sums.replicas * sums.atomic_batch * (sums.accum_steps + 1)
+    return examples / spent if spent > 0 else 0.0
+
+
+def add_mark(marks: tuple[Mark, ...], event: Profiled, *, working: bool) -> tuple[Mark, ...]:
+    """The marks with the progress of a report. `working`: the attempt has done its first step. All
+    but the newest are at least WINDOW apart."""
+    if event.progress is None or not working:
+        return marks
+    mark = Mark(event.at, event.progress.base_steps)
+    if len(marks) > 1 and marks[-1].at - marks[-2].at < WINDOW:
+        marks = marks[:-1]
+    return (*marks, mark)[-3:]
+
+
+def progress_speed(marks: tuple[Mark, ...]) -> float | None:
+    """Steps at the base batch size per second. None: not measured for long enough."""
+    if len(marks) < 2:
+        return None
+    seconds = marks[-1].at - marks[0].at
+    if seconds < LEAST_WINDOW:
+        return None
+    return max(marks[-1].base_steps - marks[0].base_steps, 0.0) / seconds
+
+
+def begin_gain(job: Job, event: Launched) -> tuple[Gain, ...]:
+    """The gains of `job` with the resize that this launch begins, if it is one whose goodput was
+    promised. `job` is as it was before the launch."""
+    if event.promise is None:
+        return job.gains
+    gain = Gain(
+        event.at,
+        event.attempt,
+        job.last_replicas,
+        event.placement.replicas,
+        event.promise,
+        progress_speed(job.marks),
+    )
+    return (*job.gains, gain)[-MOST_GAINS:]
+
+
+def measure_gain(job: Job, now: Seconds) -> tuple[Gain, ...]:
+    """The gains with the speed of this attempt, up to SETTLING after its launch: the batch size
+    follows a resize in steps."""
+    latest = job.gains[-1] if job.gains else None
+    if latest is None or latest.attempt != job.attempt or now - latest.at > SETTLING:
+        return job.gains
+    return (*job.gains[:-1], replace(job.gains[-1], speed_after=progress_speed(job.marks)))

@@ -24,7 +24,7 @@ from gpq.core.model.jobs import Job, JobState
 from gpq.core.model.placements import Placement
 from gpq.core.model.snapshot import Snapshot
 from gpq.core.model.units import JobId, NodeId, Seconds
-from gpq.daemon.clock.clock import Clock
+from gpq.daemon.clock import Clock
 from gpq.daemon.files.checkpoint_search import CheckpointSearch, Stays
 from gpq.daemon.files.task import Task
 from gpq.daemon.files.transfer import (

@@ -12,7 +12,7 @@ from gpq.core.model.events import Event, NodeSilent
 from gpq.core.model.nodes import NodeState
 from gpq.core.model.snapshot import Snapshot
 from gpq.core.model.units import NodeId, Seconds
-from gpq.daemon.clock.clock import steady_seconds
+from gpq.daemon.clock import steady_seconds
 from gpq.daemon.nodes.decode import Key
 from gpq.daemon.nodes.link import NO_ANSWER
 

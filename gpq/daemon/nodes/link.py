@@ -18,7 +18,7 @@ from typing import Any, NoReturn
 from gpq_agent import wire
 
 from gpq import pace
-from gpq.connectors.base import Channel
+from gpq.connectors.local import Channel
 from gpq.core.model.units import Seconds
 
 log = logging.getLogger(__name__)

@@ -1,7 +1,7 @@
 """The daemon's end of one server: a thread that keeps a link to its agent and lends it to the
-conversation.
+session.
 
-Decides nothing: `conversation` knows what to say, and when.
+Decides nothing: `session` knows what to say, and when.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from concurrent.futures import TimeoutError as FutureTimeout
 from typing import Any, NoReturn
 
 from gpq import pace
-from gpq.connectors.base import Connector
+from gpq.connectors.local import Connector
 from gpq.core.model.nodes import FIRST_CONTACT
 from gpq.core.model.units import Seconds
 from gpq.daemon.nodes.link import Link, LinkLost, Reply, Send
@@ -29,7 +29,7 @@ log = logging.getLogger(__name__)
 
 
 class NodeClient:
-    """`start`, then `conversation.order` from the controller's thread and `request` from any.
+    """`start`, then `session.order` from the controller's thread and `request` from any.
     `close` ends its threads. `arguments` are the agent's."""
 
     def __init__(
@@ -40,7 +40,7 @@ class NodeClient:
         ports: NodePorts,
     ) -> None:
         self.node = settings.node
-        self.conversation = NodeSession(settings, ports)
+        self.session = NodeSession(settings, ports)
         self._connector = connector
         self._arguments = list(arguments)
         self._connecting: Link | None = None
@@ -50,7 +50,7 @@ class NodeClient:
         self._thread = threading.Thread(target=self._run, name=f"node-{settings.node}", daemon=True)
 
     def start(self) -> None:
-        self.conversation.start()
+        self.session.start()
         self._thread.start()
 
     def hurry(self) -> None:
@@ -99,7 +99,7 @@ class NodeClient:
         contact, because nobody knows yet."""
         until = self._began + FIRST_CONTACT
         while (
-            (line := self.conversation.line) is None
+            (line := self.session.line) is None
             and not self._failed
             and self._clock.elapsed() < until
         ):
@@ -110,7 +110,7 @@ class NodeClient:
 
     def _run(self) -> None:
         while not self._closing.is_set():
-            self.conversation.attempt()
+            self.session.attempt()
             refused = False
             try:
                 self._converse()
@@ -125,7 +125,7 @@ class NodeClient:
             self._failed = True
             if self._closing.is_set():
                 return
-            wait = self.conversation.over(reason, refused=refused)
+            wait = self.session.over(reason, refused=refused)
             self._hurry.wait(wait * random.uniform(0.5, 1.0))
             self._hurry.clear()
 
@@ -136,10 +136,10 @@ class NodeClient:
         if self._closing.is_set():
             link.end("the daemon is stopping")
         try:
-            self.conversation.begin(link.send)
+            self.session.begin(link.send)
             link.serve(pace.SILENCE)
         except BaseException as error:
-            self.conversation.cut()
+            self.session.cut()
             link.close(str(error))
             raise
 
@@ -147,4 +147,4 @@ class NodeClient:
         """A server that gpq is trying to reach counts as silent, however long the try takes."""
         if self._closing.is_set():
             raise LinkLost("the daemon is stopping")
-        self.conversation.waiting()
+        self.session.waiting()

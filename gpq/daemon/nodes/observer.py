@@ -1,5 +1,5 @@
-"""Compares what a server says with the snapshot -> events. Remembers what it has already reported.
-Sends nothing."""
+"""Compares what a server says with the snapshot -> events, and describes the server in the core's
+terms. Remembers what it has already reported. Sends nothing."""
 
 from __future__ import annotations
 
@@ -12,25 +12,24 @@ from gpq_agent import wire
 from gpq.core.model.actions import Forget, Stop
 from gpq.core.model.events import Event, Exited, NodeSeen, NodeSilent, Profiled, Pulsed, Started
 from gpq.core.model.jobs import Job, StopReason
-from gpq.core.model.nodes import Node
+from gpq.core.model.nodes import Node, NodeState, Orphan
 from gpq.core.model.profile import RankPulse
 from gpq.core.model.snapshot import Snapshot
 from gpq.core.model.units import JobId, Seconds
 from gpq.core.rounds.planning import CANCEL_GRACE
-from gpq.core.rounds.reconcile import AttemptVerdict, fate, is_lost
-from gpq.daemon.clock.clock import Clock
+from gpq.core.rounds.reconcile import AttemptVerdict, is_lost, verdict_on
+from gpq.daemon.clock import Clock
 from gpq.daemon.nodes import decode
 from gpq.daemon.nodes.decode import ALIVE, ENDED, Info, Key
-from gpq.daemon.nodes.description import description, storage_of
 from gpq.daemon.nodes.reports import profiled_event
 from gpq.daemon.nodes.settings import NodeSettings
-
-log = logging.getLogger(__name__)
 
 SEEN: Seconds = 5.0  # news of a server without a difference, at most this often
 KEEPING: Seconds = 10.0  # until a report is in the database
 STILL: Seconds = 30.0  # without a step before the places of the replicas are reported
 RETELL: Seconds = 30.0  # an event that changed nothing is reported again after this long
+MOST_YIELDS = 64  # users who want the server back
+log = logging.getLogger(__name__)
 
 
 class Observer:
@@ -126,7 +125,7 @@ class Observer:
         (`drained`)."""
         job_id, attempt, state = JobId(info["job"]), int(info["attempt"]), info["state"]
         key, now = (job_id, attempt), self._clock.now()
-        if fate(snapshot, self.node, *key) is not AttemptVerdict.LIVE:
+        if verdict_on(snapshot, self.node, *key) is not AttemptVerdict.LIVE:
             return []
         job = snapshot.jobs[job_id]
         events: list[Event] = []
@@ -188,7 +187,7 @@ class Observer:
         """The end of an attempt whose lease ended it: only for the journal."""
         if not info.get("lease") or info["state"] not in ENDED or key in self._ends:
             return []
-        if fate(snapshot, self.node, *key) is not AttemptVerdict.OVER:
+        if verdict_on(snapshot, self.node, *key) is not AttemptVerdict.OVER:
             return []
         return [self._end(key, info, stamp)]
 
@@ -207,7 +206,7 @@ class Observer:
     def end_of(self, key: Key, info: Info, snapshot: Snapshot) -> Stop | Forget | None:
         """The order that releases an attempt that is over."""
         name = f"{key[0]}.{key[1]}"
-        match fate(snapshot, self.node, *key):
+        match verdict_on(snapshot, self.node, *key):
             case AttemptVerdict.STRANGER:
                 self.note(f"attempt {name} is not in this daemon's database. gpq leaves it alone")
             case AttemptVerdict.OVER if info["state"] in ALIVE:
@@ -271,3 +270,85 @@ class Observer:
 
 def _outline(pulses: Sequence[RankPulse]) -> tuple[tuple[int, int, str], ...]:
     return tuple((pulse.rank, pulse.step, pulse.phase) for pulse in pulses)
+
+
+def description(
+    settings: NodeSettings,
+    hello: Mapping[str, Any],
+    devices: Sequence[Info],
+    attempts: Mapping[Key, Info],
+    snapshot: Snapshot,
+    yields: Sequence[str],
+    now: Seconds,
+) -> Node:
+    """`attempts` are those that the server has. `yields` are users who want it back."""
+    living_attempts = {key: info for key, info in attempts.items() if info["state"] in ALIVE}
+    verdicts = {key: verdict_on(snapshot, settings.node, *key) for key in living_attempts}
+    addresses = decode.addresses_of(hello, settings.address, settings.interface)
+    return Node(
+        id=settings.node,
+        state=NodeState.UP,
+        devices=decode.devices_of(
+            devices, _foreign_reasons(living_attempts, verdicts), tuple(settings.gpus), now
+        ),
+        cores=decode.whole(hello.get("cores", 0)),
+        memory_mib=decode.whole(hello.get("memory_mib", 0)),
+        boot_id=str(hello.get("boot_id", "")),
+        seen_at=now,
+        address=addresses[0] if addresses else "127.0.0.1",
+        addresses=addresses,
+        interface=settings.interface,
+        ephemeral=decode.ephemeral_of(hello),
+        stuck=decode.living_notes(attempts),
+        storage=storage_of(hello),
+        strangers=_strangers(living_attempts, verdicts, f"{hello.get('path', '')}/attempts"),
+        damage=decode.damage(hello, attempts),
+        owner=settings.owner,
+        yields=tuple(sorted(map(str, yields)))[:MOST_YIELDS],
+    )
+
+
+def storage_of(hello: Mapping[str, Any]) -> str:
+    """The identity of its checkpoint folder."""
+    return str(hello.get("storage") or "")
+
+
+def _foreign_reasons(
+    attempts: Mapping[Key, Info], verdicts: Mapping[Key, AttemptVerdict]
+) -> dict[str, str]:
+    """Why gpq cannot have a device, by device."""
+    reasons: dict[str, str] = {}
+    for key, info in attempts.items():
+        reason = _reason(key, verdicts[key])
+        if reason:
+            reasons |= dict.fromkeys(info.get("devices", ()), reason)
+    return reasons
+
+
+def _reason(key: Key, verdict: AttemptVerdict) -> str:
+    """Why nobody else gets the devices of a living attempt. "" if that is known anyway."""
+    name = wire.attempt_key(*key)
+    match verdict:
+        case AttemptVerdict.STRANGER:
+            return f"used by attempt {name}, which is not in this daemon's database"
+        case AttemptVerdict.OVER:
+            return f"used by attempt {name}, which gpq is ending"
+        case _:
+            return ""
+
+
+def _strangers(
+    attempts: Mapping[Key, Info], verdicts: Mapping[Key, AttemptVerdict], folder: str
+) -> tuple[Orphan, ...]:
+    """An attempt that is committed a moment later is not a stranger: no job starts before its
+    commit."""
+    return tuple(
+        Orphan(
+            *key,
+            since=info.get("started_at") or 0.0,
+            pid=info.get("pid") or 0,
+            folder=f"{folder}/{wire.attempt_key(*key)}",
+        )
+        for key, info in sorted(attempts.items())
+        if verdicts[key] is AttemptVerdict.STRANGER
+    )

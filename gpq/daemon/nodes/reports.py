@@ -9,7 +9,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from gpq.core.freedoms.habits import merge_habits
+from gpq.core.freedoms import merge_habits
 from gpq.core.model.events import Profiled, TimingSums
 from gpq.core.model.placements import BatchOrder
 from gpq.core.model.profile import FREEDOMS, Declared, Habit, LossPoint, Noise, Progress, RankTime

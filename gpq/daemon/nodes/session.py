@@ -5,35 +5,35 @@ changes the state and only reads the newest committed snapshot."""
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from gpq_agent import wire
 
 from gpq import pace
-from gpq.core.feasibility import environments, standbys
+from gpq.core.feasibility import environments
 from gpq.core.model.actions import Action, Launch, OfAttempt, Prepare, Warm
-from gpq.core.model.events import Event, NodeSeen, StartRefused
+from gpq.core.model.events import EnvironmentSeen, Event, NodeSeen, StartRefused
 from gpq.core.model.nodes import NOT_YET, Node
 from gpq.core.model.snapshot import Snapshot
-from gpq.core.model.units import Seconds
+from gpq.core.model.units import NodeId, Seconds
+from gpq.core.rounds import planning
 from gpq.core.rounds.reconcile import standing
+from gpq.daemon import orders
+from gpq.daemon.clock import Clock
 from gpq.daemon.nodes import decode
 from gpq.daemon.nodes.decode import ALIVE, Info, Key
-from gpq.daemon.nodes.environment_looks import EnvironmentLooks
 from gpq.daemon.nodes.link import NO_ANSWER, LinkLost, Reply, Send
 from gpq.daemon.nodes.observer import Observer
-from gpq.daemon.nodes.outage import Outage
-from gpq.daemon.nodes.refusals import Refusals
+from gpq.daemon.nodes.sent_orders import REMEMBER, Refusals, Repetition
 from gpq.daemon.nodes.settings import NodePorts, NodeSettings
-from gpq.daemon.orders import start_orders
-from gpq.daemon.orders.repetition import REMEMBER, Repetition
-
-log = logging.getLogger(__name__)
 
 OWNER_LOOK: Seconds = 2.0  # between two checks of the GPUs of a server with an owner
 LEASE_SHARE = 0.25  # part of the shortest lease after which a watch answers at the latest
+FIRST_TRIES = 3  # tries of an outage that get a line each
+MOST_REASONS = 8  # reasons that get a line at once. More are of a kind that never ends
+log = logging.getLogger(__name__)
 
 
 class NodeSession:
@@ -51,7 +51,7 @@ class NodeSession:
         self._library = settings.library  # until the agent says where it is
         self._keeps_standbys = False
         self._clock, self._inbox, self._view = ports.clock, ports.inbox, ports.view
-        self._reign, self._ready = ports.reign, ports.ready
+        self._epoch, self._ready = ports.epoch, ports.ready
         self._looks = EnvironmentLooks(settings, ports.clock, ports.inbox)
         self._repetition = Repetition(ports.clock)
         self._refusals = Refusals(settings.node, ports.clock)
@@ -79,7 +79,7 @@ class NodeSession:
         self._repetition.clear()
         self._looks.clear()
         self._connected_at = self._clock.elapsed()
-        hello = {"store": self._reign.store, "epoch": self._reign.epoch}
+        hello = {"store": self._epoch.store, "epoch": self._epoch.number}
         send("hello", hello, lambda reply: self._on_hello(send, reply))
 
     def cut(self) -> None:
@@ -149,22 +149,22 @@ class NodeSession:
             self._say_start(send, action)
             return
         if isinstance(action, Warm):
-            order = self._start_order(start_orders.as_expected(action.launch))
+            order = self._start_order(orders.as_expected(action.launch))
             operation, fields = "warm", {"order": order._asdict()}
         else:
-            operation, fields = start_orders.message(action)
+            operation, fields = orders.message(action)
         key = wire.attempt_key(action.job, action.attempt)
         send(operation, fields, lambda reply: self._log_refusal(operation, key, reply))
 
     def _say_start(self, send: Send, launch: Launch) -> None:
-        if not start_orders.can_meet(launch, self._view().nodes):
+        if not orders.can_meet(launch, self._view().nodes):
             return  # repeated after the others have been heard of
         order = self._start_order(launch)
         key, said_at = (launch.job, launch.attempt), self._clock.elapsed()
         if key in self._forgone or self._refusals.is_over(key):
             return
         # asked after the report was read, because a start acknowledges it
-        if not self._reign.holds():
+        if not self._epoch.holds():
             return
         if order.lease > 0 and not (order.stamp and order.store):
             now = self._clock.now()
@@ -173,20 +173,20 @@ class NodeSession:
             return
         self._refusals.expect_answer(key, said_at)
         if order.masters:
-            secret = self._reign.secret_of(wire.attempt_key(*key))
+            secret = self._epoch.secret_of(wire.attempt_key(*key))
             order = order._replace(secret=secret)
         fields = {"order": order._asdict()}
         send("start", fields, lambda reply: self._on_start(launch, said_at, reply))
 
     def _start_order(self, launch: Launch) -> wire.StartOrder:
-        order = start_orders.start_order(
+        order = orders.start_order(
             launch, self.node, nodes=self._view().nodes, library=self._library,
             python=self._settings.python, variables=self._settings.variables,
             local=self._settings.attributes,
         )  # fmt: skip
         return order._replace(
             **self._report,
-            store=self._reign.store,
+            store=self._epoch.store,
             log_limit=self._settings.log_limit,
             standby_after=self._settings.standby_after if order.standby_after == 0.0 else None,
         )
@@ -246,7 +246,7 @@ class NodeSession:
         if not reply.get("ok"):
             raise LinkLost(f"the agent refuses: {reply.get('error')}")
         self._take_in(reply, self._report.get("boot_id", ""))
-        holds = self._reign.holds()
+        holds = self._epoch.holds()
         snapshot = self._view()
         attempts = decode.attempts_of(reply["attempts"])
         events, more = self._observer.news(
@@ -285,7 +285,7 @@ class NodeSession:
             if state in expected_states and self._repetition.is_time(action):
                 self._say(send, action)
         snapshot = replace(snapshot, now=self._clock.now())
-        for warm in standbys.standbys_due(snapshot, self.node) if self._keeps_standbys else ():
+        for warm in planning.standbys_due(snapshot, self.node) if self._keeps_standbys else ():
             if self._repetition.is_time(warm):
                 self._say(send, warm)
         for look in environments.checks_due(snapshot, self.node):
@@ -300,3 +300,88 @@ class NodeSession:
     def _tell(self, events: Sequence[Event]) -> None:
         if events:
             self._inbox(events)
+
+
+class EnvironmentLooks:
+    """For one server. What it finds goes to `inbox`."""
+
+    def __init__(
+        self, settings: NodeSettings, clock: Clock, inbox: Callable[[Sequence[Event]], None]
+    ) -> None:
+        self._settings = settings
+        self._clock = clock
+        self._inbox = inbox
+        self._under_way: set[str] = set()  # environments
+
+    def clear(self) -> None:
+        """There is a new line: requests over the old one get no answer."""
+        self._under_way.clear()
+
+    def ask(self, send: Send, look: Prepare) -> None:
+        """Once. The answer may take as long as a setup."""
+        if look.environment in self._under_way:
+            return
+        self._under_way.add(look.environment)
+        order = orders.prepare_order(
+            look,
+            self._settings.python,
+            self._settings.setup_limit,
+            self._settings.variables,
+            self._settings.attributes,
+        )
+        send("prepare", {"prepare": order._asdict()}, lambda reply: self._on_reply(look, reply))
+
+    def _on_reply(self, look: Prepare, reply: Reply) -> None:
+        if reply.get("lost"):
+            return
+        self._under_way.discard(look.environment)
+        if not reply.get("ok") and reply.get("kind") in ("busy", "stale"):
+            return  # it is requested again
+        # An agent that refuses the request itself has no checks: it is older than 0.2. Missing
+        # things then show at the start.
+        fit = bool(reply.get("fit", True))
+        reason, fix = str(reply.get("reason", "")), str(reply.get("fix", ""))
+        now, node = self._clock.now(), self._settings.node
+        self._inbox([EnvironmentSeen(now, node, look.environment, fit, reason, fix)])
+
+
+class Outage:
+    """The tries to reach `node` since it last answered."""
+
+    def __init__(self, node: NodeId) -> None:
+        self.node = node
+        self._tries = 0
+        self._reasons: set[str] = set()
+        self._backoff = pace.FIRST_BACKOFF
+
+    def begin(self) -> None:
+        """The server answered for a while: tries are close together again."""
+        self._backoff = pace.FIRST_BACKOFF
+
+    def failed(self, reason: str, *, is_hopeful: bool) -> Seconds:
+        """A connection, or a try to make one, ended. Returns the most seconds to wait before the
+        next one. They grow further if there is little hope."""
+        wait = self._backoff
+        longest = pace.HOPEFUL_BACKOFF if is_hopeful else pace.LAST_BACKOFF
+        self._backoff = min(wait * 2, longest)
+        self._log(reason, wait)
+        return wait
+
+    def _log(self, reason: str, wait: Seconds) -> None:
+        self._tries += 1
+        is_new = reason not in self._reasons and len(self._reasons) < MOST_REASONS
+        if is_new:
+            self._reasons.add(reason)
+        if self._tries <= FIRST_TRIES:
+            log.info("%s: %s. Next try in %.1f s", self.node, reason, wait)
+        elif is_new or self._tries & (self._tries - 1) == 0:
+            log.info(
+                "%s: %s. That was try %d, next try in %.1f s", self.node, reason, self._tries, wait
+            )
+
+    def over(self) -> None:
+        """It answers."""
+        if self._tries > FIRST_TRIES:
+            log.info("%s: answers again after %d tries", self.node, self._tries)
+        self._tries = 0
+        self._reasons.clear()

@@ -10,8 +10,7 @@ from gpq.core.model.events import Event
 from gpq.core.model.jobs import Attributes
 from gpq.core.model.snapshot import Snapshot
 from gpq.core.model.units import NodeId, Seconds
-from gpq.daemon.clock.clock import Clock
-from gpq.daemon.clock.epoch import UNNAMED, DaemonEpoch
+from gpq.daemon.clock import UNNAMED, Clock, DaemonEpoch
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,5 +41,5 @@ class NodePorts:
     clock: Clock
     inbox: Callable[[Sequence[Event]], None]
     view: Callable[[], Snapshot]
-    reign: DaemonEpoch = UNNAMED
+    epoch: DaemonEpoch = UNNAMED
     ready: Callable[[Launch], bool] = lambda launch: True

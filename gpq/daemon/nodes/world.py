@@ -15,7 +15,7 @@ from gpq_agent import wire
 from gpq import paths
 from gpq.config import NodeConfig
 from gpq.connectors import from_config
-from gpq.connectors.library import library
+from gpq.connectors.bundle import library
 from gpq.connectors.local import LocalConnector
 from gpq.connectors.ssh_agents import VARIABLE, SshAgents, of_process
 from gpq.core.model.actions import Action, Forget, Launch, Prepare, Retune, Stop
@@ -24,8 +24,7 @@ from gpq.core.model.jobs import Attributes, StopReason
 from gpq.core.model.placements import Exit
 from gpq.core.model.snapshot import Snapshot
 from gpq.core.model.units import JobId, NodeId, Seconds
-from gpq.daemon.clock.clock import Clock
-from gpq.daemon.clock.epoch import UNNAMED, DaemonEpoch
+from gpq.daemon.clock import UNNAMED, Clock, DaemonEpoch
 from gpq.daemon.files.staging import Stager
 from gpq.daemon.nodes.decode import Key
 from gpq.daemon.nodes.leases import LeaseWatch
@@ -50,7 +49,7 @@ class LiveWorld:
         home: str,
         clock: Clock | None = None,
         attributes: Attributes | None = None,
-        reign: DaemonEpoch = UNNAMED,
+        epoch: DaemonEpoch = UNNAMED,
         log_limit: int = 0,
         standby_after: Seconds | None = None,
         setup_limit: Seconds = 600.0,
@@ -61,7 +60,7 @@ class LiveWorld:
         self._queue: SimpleQueue[Sequence[Event] | None] = SimpleQueue()
         self._agents = SshAgents()
         self._agents.note(os.environ.get(VARIABLE, ""))
-        self._reign = reign
+        self._epoch = epoch
         self._log_limit = log_limit  # bytes of each attempt's log on its server. 0: no limit
         self._standby_after = standby_after
         self._snapshot = Snapshot()
@@ -80,7 +79,7 @@ class LiveWorld:
             self._clock,
             self._queue.put,
             view=lambda: self._snapshot,
-            reign=self._reign,
+            epoch=self._epoch,
             ready=self.stager.ready,
         )
         # Replaced as a whole and never changed, because other threads read it.
@@ -139,18 +138,18 @@ class LiveWorld:
 
     def _nudge(self, node: NodeId) -> None:
         if node in self._clients:
-            self._clients[node].conversation.nudge()
+            self._clients[node].session.nudge()
 
     def _heard(self) -> Mapping[NodeId, Seconds]:
-        return {node: client.conversation.heard_at for node, client in self._clients.items()}
+        return {node: client.session.heard_at for node, client in self._clients.items()}
 
     def _forgo(self, node: NodeId, keys: frozenset[Key]) -> None:
         if node in self._clients:
-            self._clients[node].conversation.forgo(keys)
+            self._clients[node].session.forgo(keys)
 
     def _resume(self, node: NodeId, keys: frozenset[Key]) -> None:
         if node in self._clients:
-            self._clients[node].conversation.resume(keys)
+            self._clients[node].session.resume(keys)
 
     def start(self) -> None:
         for client in self._clients.values():
@@ -236,7 +235,7 @@ class LiveWorld:
                 nodes = [action.node]
         for node in nodes:
             if (client := self._clients.get(node)) is not None:
-                client.conversation.order(action)
+                client.session.order(action)
             elif isinstance(action, Stop) and action.reason is StopReason.CANCEL:
                 self._give_up(node, action.job, action.attempt)
 

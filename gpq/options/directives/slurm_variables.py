@@ -1,6 +1,6 @@
 """The variables of Slurm that a script may read, as far as its submission knows them: those that
 sbatch sets for its options, with its values (as sbatch 22.05 does). The daemon adds the others
-(gpq.daemon.orders.slurm_env)."""
+(gpq.daemon.orders.slurm_variables)."""
 
 from __future__ import annotations
 

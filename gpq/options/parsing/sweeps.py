@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from gpq.errors import UsageError
 from gpq.options.parsing import sweep_values
 from gpq.options.parsing.sweep_values import MOST
-from gpq.rpc import placeholders
+from gpq.rpc import requests
 from gpq.rpc.requests import ArrayMessage, SpecMessage
 
 EXAMPLE = "for example --array 0-99, --array 0-99%4 (4 at once) or --array 1,3,8-20:4"
@@ -43,7 +43,7 @@ def unused_lines(array: ArrayMessage, spec: SpecMessage) -> list[str]:
     Also one if something swept is in no argument, because the job then has it only in its
     environment."""
     texts = [*spec.argv, *spec.resume_argv, spec.done_file, *spec.env.values()]
-    written = {name for text in texts for name in placeholders.names(text)}
+    written = {name for text in texts for name in requests.placeholders(text)}
     swept = list((array.params or [{}])[0])
     variables = {"index": "GPQ_ARRAY_INDEX", **{name: f"GPQ_SWEEP_{name}" for name in swept}}
     # no shell reads the done file
@@ -76,7 +76,7 @@ def plain_indices(text: str, spec: SpecMessage) -> list[str]:
     """A line if the substituted values lose leading zeros of an index."""
     texts = [*spec.argv, *spec.resume_argv, spec.done_file, *spec.env.values()]
     zeros = re.search(r"(?<!\d)0\d+", text.partition("%")[0])
-    if not zeros or not any("index" in placeholders.names(word) for word in texts):
+    if not zeros or not any("index" in requests.placeholders(word) for word in texts):
         return []
     return [
         f"--array {text}: an index is a number, so {{index}} has no leading zeros."

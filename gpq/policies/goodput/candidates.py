@@ -11,8 +11,8 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
+from gpq.core.feasibility.leases import must_wait
 from gpq.core.feasibility.mobility import is_fixed, is_leaving
-from gpq.core.feasibility.orphans import must_wait
 from gpq.core.feasibility.shapes import (
     DeviceKind,
     Supply,

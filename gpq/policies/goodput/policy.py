@@ -17,7 +17,7 @@ from gpq.core.model.placements import Shape
 from gpq.core.model.profile import Prior
 from gpq.core.model.snapshot import Snapshot
 from gpq.core.model.units import JobId
-from gpq.core.placement.placement import place
+from gpq.core.placement import place
 from gpq.policies.goodput.buddy_blocks import Blocks, blocks_of, choose, programme
 from gpq.policies.goodput.candidates import Candidate, Contest, field_of, menu_of
 from gpq.policies.goodput.forecast import Forecast

@@ -13,7 +13,7 @@ from gpq.core.model.jobs import Allotment, Job
 from gpq.core.model.placements import Layout, Shape
 from gpq.core.model.snapshot import Snapshot
 from gpq.core.model.units import JobId
-from gpq.core.placement.placement import placeable
+from gpq.core.placement import placeable
 from gpq.policies.pollux.problem import Front, Share, problem_of, shares
 from gpq.policies.shared.sizing import Contender, entrants
 from gpq.policies.solvers.genetic_search import GENERATIONS, search

@@ -16,8 +16,7 @@ from gpq.core.goodput.goodput import GradientStats, stats_of
 from gpq.core.goodput.models import rows_on
 from gpq.core.model.jobs import Allotment, Job
 from gpq.core.model.placements import Layout, Shape
-from gpq.core.model.policy import shape_of
-from gpq.core.model.snapshot import Config, Snapshot
+from gpq.core.model.snapshot import Config, Snapshot, shape_of
 from gpq.core.model.units import JobId, NodeId
 from gpq.policies.pollux.model import PolluxParams, best_batches, fit
 from gpq.policies.shared.sizing import Contender, Entrants, entrants

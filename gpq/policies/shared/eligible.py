@@ -6,8 +6,8 @@ from __future__ import annotations
 from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from gpq.core.feasibility.leases import must_wait
 from gpq.core.feasibility.mobility import held_by, is_fixed
-from gpq.core.feasibility.orphans import must_wait
 from gpq.core.feasibility.shapes import (
     Supply,
     by_type,

@@ -16,8 +16,7 @@ from gpq.core.model.jobs import Allotment, Job, Level
 from gpq.core.model.placements import Layout, Placement
 from gpq.core.model.snapshot import Snapshot
 from gpq.core.model.units import DeviceId, JobId, NodeId
-from gpq.core.placement.free_devices import Counts, FreeDevices, emptiest
-from gpq.core.placement.placement import placeable
+from gpq.core.placement import Counts, FreeDevices, emptiest, placeable
 from gpq.policies.shared.eligible import eligible
 
 

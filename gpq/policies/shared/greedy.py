@@ -10,7 +10,7 @@ from gpq.core.model.jobs import Allotment
 from gpq.core.model.placements import Layout, Shape
 from gpq.core.model.snapshot import Snapshot
 from gpq.core.model.units import JobId, NodeId
-from gpq.core.placement.free_devices import FreeDevices, emptiest
+from gpq.core.placement import FreeDevices, emptiest
 from gpq.policies.shared.sizing import Contender
 
 Gain = Callable[[int], float]  # of k + 1 GPUs over k, in the unit of the policy

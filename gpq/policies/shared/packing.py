@@ -13,8 +13,7 @@ from gpq.core.model.jobs import Allotment, Job, Level
 from gpq.core.model.placements import Layout, Shape
 from gpq.core.model.snapshot import Snapshot
 from gpq.core.model.units import JobId
-from gpq.core.placement.free_devices import Counts, FreeDevices
-from gpq.core.placement.placement import placeable
+from gpq.core.placement import Counts, FreeDevices, placeable
 from gpq.policies.shared.eligible import Contest
 
 

@@ -18,12 +18,11 @@ from numpy.typing import NDArray
 from gpq.core.goodput.priors import remember, with_times
 from gpq.core.model.jobs import Job, JobState
 from gpq.core.model.nodes import Node
-from gpq.core.model.policy import Policy
 from gpq.core.model.profile import Prior
-from gpq.core.model.snapshot import Config, Snapshot
+from gpq.core.model.snapshot import Config, Policy, Snapshot
 from gpq.core.model.units import JobId, NodeId, Seconds
-from gpq.core.placement.placement import place
-from gpq.core.rounds.offering import make_offer
+from gpq.core.placement import place
+from gpq.core.rounds.rounds import make_offer
 from gpq.errors import Refused
 from gpq.policies.registry import Entry, entry, policy
 from gpq.sim.measurements.ground_truth import Task

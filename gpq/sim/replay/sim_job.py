@@ -7,9 +7,8 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from gpq.core.freedoms.habits import with_habits
+from gpq.core.freedoms import with_habits
 from gpq.core.goodput import estimates
-from gpq.core.goodput.gains import MOST_GAINS
 from gpq.core.model.accounts import AttemptAccount, Gain, Promise, Saving
 from gpq.core.model.jobs import Job, JobSpec, JobState, Level
 from gpq.core.model.placements import BatchOrder, Placement
@@ -25,7 +24,7 @@ from gpq.core.model.profile import (
 from gpq.core.model.units import JobId, Seconds
 from gpq.core.rounds.batch_orders import typed_shape
 from gpq.core.rounds.motives import goodput_ratio
-from gpq.core.state.measurements import with_losses
+from gpq.core.state.learn_profile import MOST_GAINS, with_losses
 from gpq.policies.registry import Entry
 from gpq.sim.measurements.ground_truth import Task
 from gpq.sim.replay.physics import Batch, Running, geometric_batches

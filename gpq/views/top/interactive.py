@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from gpq.control.answers import query_language
+from gpq.control import query_language
 from gpq.rpc.daemon_answers import TopView
 from gpq.rpc.job_answers import JobView
 from gpq.rpc.job_columns import COLUMNS

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import msgspec
 from rich.text import Text
 
-from gpq.control.answers.query_language import known
+from gpq.control.query_language import known
 from gpq.rpc.job_answers import JobView
 from gpq.rpc.job_columns import JobColumn, shown_on
 from gpq.views import plain, queue

@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import pytest
 
-from gpq.control.answers.completion import MOST_WORDS, some, words
-from gpq.control.answers.reader import Reader
+from gpq.control.completion import MOST_WORDS, some, words
+from gpq.control.reader import Reader
 from gpq.core.model.jobs import DesiredState, Job, JobState, Level
 from gpq.rpc.requests import Complete
 from tests.support.builders import job, node, on, running, snapshot

@@ -6,9 +6,9 @@ import math
 import re
 from dataclasses import replace
 
-from gpq.control.answers.detail import detail, explanation
-from gpq.control.answers.reader import Reader
-from gpq.core.accounting.fairness import fairness_by_job
+from gpq.control.detail import detail, explanation
+from gpq.control.reader import Reader
+from gpq.core.accounting.fairness import known_fairness
 from gpq.core.model.jobs import JobState
 from gpq.core.model.nodes import NOT_YET, NodeState
 from gpq.core.model.placements import Exit, FilesAt
@@ -54,7 +54,7 @@ def test_a_share_below_one_gpu_is_shown_but_gives_no_speedup() -> None:
     rows = tuple(ProfileRow(1, k, 64, 0.08, 0.08 + 0.01 * k, 100.0) for k in (1, 2))
     profile = Profile(declared=DECLARED, rows=rows, atomic_batch=64)
     here = snapshot(node("a", 1), running(1, on("a", 0), profile=profile), *(job(number) for number in (2, 3, 4)))
-    told = detail(Reader(here, None, 0.0, fairness_by_job(here)), here.jobs[JobId(1)], [])
+    told = detail(Reader(here, None, 0.0, known_fairness(here)), here.jobs[JobId(1)], [])
     assert told.fair_share == 0.25
     assert told.job.speedup is not None
     assert abs(told.job.speedup - 1.0) < 0.02

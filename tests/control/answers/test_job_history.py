@@ -14,8 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from gpq.control import event_text
-from gpq.control.answers import job_history, usage_report
+from gpq.control import event_text, usage_report
 from gpq.control.controller import Controller
 from gpq.core.accounting import accrual
 from gpq.core.model.jobs import JobState
@@ -99,7 +98,7 @@ def test_the_report_matches_the_jobs(life: tuple[MemoryStore, Snapshot, float]) 
     assert sum(row.share or 0.0 for row in answer.rows) == pytest.approx(1.0)
     assert sum(row.fair_share or 0.0 for row in answer.rows) == pytest.approx(1.0)
     assert sum(bar.jobs for bar in answer.rho_bars) == 2
-    history = job_history.history(requests.History(), state, store, now)
+    history = usage_report.history(requests.History(), state, store, now)
     assert sum(row.gpu_hours for row in history.jobs) == pytest.approx(answer.total.gpu_hours)
     assert [row.ended_at for row in history.jobs] == sorted(row.ended_at for row in history.jobs)
 
@@ -132,7 +131,7 @@ def test_a_name_selects_all_its_jobs_and_errors_are_named(life: tuple[MemoryStor
     store, state, now = life
 
     def told(**asked: object) -> list[int]:
-        return [row.id for row in job_history.history(requests.History(**asked), state, store, now).jobs]  # type: ignore[arg-type]
+        return [row.id for row in usage_report.history(requests.History(**asked), state, store, now).jobs]  # type: ignore[arg-type]
 
     assert told(jobs=["first"]) == [1]
     assert sorted(told(jobs=["first", "2-3"])) == [1, 2, 3]
@@ -140,7 +139,7 @@ def test_a_name_selects_all_its_jobs_and_errors_are_named(life: tuple[MemoryStor
     assert sorted(told(states=["completed"])) == [1, 2, 3]
     assert told(since=now + 1) == []
     assert len(told(limit=1)) == 1
-    assert job_history.history(requests.History(limit=1), state, store, now).hidden == 2
+    assert usage_report.history(requests.History(limit=1), state, store, now).hidden == 2
     with pytest.raises(UsageError, match="no job ends as `running`"):
         told(states=["running"])
     with pytest.raises(NotFound):
@@ -155,7 +154,7 @@ def test_invalid_times_are_refused(moment: float) -> None:
         with pytest.raises(UsageError):
             usage_report.report(asked, Snapshot(), MemoryStore(), 1000.0)
     with pytest.raises(UsageError):
-        job_history.history(requests.History(since=moment), Snapshot(), MemoryStore(), 1000.0)
+        usage_report.history(requests.History(since=moment), Snapshot(), MemoryStore(), 1000.0)
 
 
 def test_a_report_begins_no_earlier_than_there_is_something_to_report(
@@ -182,7 +181,7 @@ def test_the_database_of_the_first_release_has_times_and_no_costs(tmp_path: Path
     shutil.copy(FIXTURES / "v0.1.0.db", path)
     with closing(SqliteStore(str(path))) as store:
         state = replace(store.load(), now=time.time())
-        rows = job_history.history(requests.History(limit=0), state, store, state.now).jobs
+        rows = usage_report.history(requests.History(limit=0), state, store, state.now).jobs
         assert len(rows) == store.ended_count() > 0
         assert all((row.goodput_hours, row.restart_gpu_hours, row.rho) == (None, None, None) for row in rows)
         for by in ("user", "job", "server", "day"):

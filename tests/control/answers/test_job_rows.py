@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import msgspec
 
-from gpq.control.answers.job_rows import screen
-from gpq.control.answers.reader import Reader
+from gpq.control.reader import Reader
+from gpq.control.readings import screen
 from gpq.core.model.jobs import Job, Seat
 from gpq.core.model.snapshot import Snapshot
 from gpq.core.model.units import JobId

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gpq.control.answers.query_language import parse
+from gpq.control.query_language import parse
 from gpq.errors import UsageError
 from gpq.rpc.job_answers import JobView
 from gpq.rpc.job_columns import COLUMNS

@@ -8,9 +8,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import gpq.core.explain
-from gpq.control.answers import detail
-from gpq.control.answers.reason_text import FORMATS
-from gpq.control.answers.sentences import SENTENCES
+from gpq.control import detail
+from gpq.control.sentences import FORMATS, SENTENCES
 
 SOURCES = [*sorted(Path(gpq.core.explain.__file__).parent.glob("*.py")), Path(detail.__file__)]
 DYNAMIC = {  # codes that a function chooses before it calls `reason`

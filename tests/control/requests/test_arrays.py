@@ -6,16 +6,15 @@ from dataclasses import replace
 
 import pytest
 
-from gpq.control.requests.arrays import elements
-from gpq.control.requests.submission import submission_events
 from gpq.control.selectors import is_selector, resolve, single
+from gpq.control.submission import submission_events
+from gpq.control.submit import elements
 from gpq.core.model.jobs import JobSpec, JobState
 from gpq.core.model.snapshot import Snapshot
 from gpq.core.model.units import JobId
 from gpq.core.state.apply_events import fold
 from gpq.errors import NotFound, UsageError
-from gpq.rpc.placeholders import fill
-from gpq.rpc.requests import ArrayMessage
+from gpq.rpc.requests import ArrayMessage, fill_placeholders
 from tests.support import builders
 from tests.support.builders import black_box
 from tests.support.memory_store import MemoryStore
@@ -58,7 +57,7 @@ def test_each_job_of_an_array_has_its_own_done_file() -> None:
 
 
 def test_a_value_is_put_in_once_and_never_read_as_a_name() -> None:
-    assert fill("{a}{b} {c} {{a}}", {"a": "{b}", "b": "x"}) == "{b}x {c} {{b}}"
+    assert fill_placeholders("{a}{b} {c} {{a}}", {"a": "{b}", "b": "x"}) == "{b}x {c} {{b}}"
 
 
 def test_variables_of_the_shell_stay_as_they_are() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gpq.control.requests.dependencies import StillEnding, dependencies, open_dependencies, refuse_circle
+from gpq.control.dependencies import StillEnding, dependencies, open_dependencies, refuse_circle
 from gpq.core.model.jobs import Dependency, Job, JobState, On
 from gpq.core.model.snapshot import Snapshot
 from gpq.core.model.units import JobId

@@ -6,16 +6,27 @@ from dataclasses import replace
 
 import pytest
 
-from gpq.control.answers.reader import Reader
-from gpq.control.requests.drain import drain, undrain
-from gpq.core.model.events import NodeDrained, NodeUndrained
+from gpq.control import node_requests
+from gpq.control.reader import Reader
+from gpq.core.model.events import Event, NodeDrained, NodeUndrained
 from gpq.core.model.nodes import NodeState
+from gpq.core.model.snapshot import Snapshot
 from gpq.core.model.units import NodeId
 from gpq.errors import NotFound, UsageError
+from gpq.rpc import requests
+from gpq.rpc.node_answers import Drained
 from tests.support.builders import black_box, node, on, running, snapshot
 
 HERE = snapshot(node("a"), node("b"), running(1, on("a", 0)), running(2, on("a", 1), spec_=black_box()))
 A = NodeId("a")
+
+
+def drain(state: Snapshot, name: str, reason: str, now: float, by: str) -> tuple[list[Event], Drained]:
+    return node_requests.drain(state, requests.Drain(name, reason), now, by)
+
+
+def undrain(state: Snapshot, name: str, now: float, by: str) -> tuple[list[Event], Drained]:
+    return node_requests.undrain(state, requests.Undrain(name), now, by)
 
 
 def test_a_drain_names_the_jobs_that_leave_and_stay() -> None:

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from gpq.control.requests import job_requests
-from gpq.control.requests.edit import check, judge
-from gpq.core.freedoms.habits import with_habits
+from gpq.control import job_requests
+from gpq.control.edit import check, judge
+from gpq.core.freedoms import with_habits
 from gpq.core.model.events import Edited, HoldAsked, RequeueAsked
 from gpq.core.model.jobs import Dependency, DesiredState, Job, JobState, Level, Seat
 from gpq.core.model.profile import Habit

@@ -8,11 +8,11 @@ from dataclasses import replace
 import pytest
 from msgspec import structs
 
-from gpq.control.requests import dependencies, job_requests, submission
-from gpq.control.requests.dependencies import StillEnding
-from gpq.control.requests.job_requests import changes, hold, release, requeue, requeue_ended
-from gpq.control.requests.submission import fits
+from gpq.control import dependencies, job_requests, submission
+from gpq.control.dependencies import StillEnding
+from gpq.control.job_requests import changes, hold, release, requeue, requeue_ended
 from gpq.control.selectors import is_selector, resolve, single
+from gpq.control.submission import fits
 from gpq.core.model.events import CancelAsked, HoldAsked, ReleaseAsked, RequeueAsked
 from gpq.core.model.jobs import Dependency, DesiredState, Job, JobSpec, JobState, Level, Proof
 from gpq.core.model.nodes import NodeState

@@ -6,12 +6,14 @@ from dataclasses import replace
 
 import pytest
 
-from gpq.control.requests.reserve import reserve, unreserve
-from gpq.core.model.events import NodeReserved, NodeUnreserved
+from gpq.control import node_requests
+from gpq.core.model.events import Event, NodeReserved, NodeUnreserved
 from gpq.core.model.nodes import Reservation
+from gpq.core.model.snapshot import Snapshot
 from gpq.core.model.units import DeviceId, NodeId
 from gpq.core.state.apply_events import fold
 from gpq.errors import NotFound, Refused, UsageError
+from gpq.rpc import node_answers, requests
 from tests.support.builders import black_box, node, on, running, snapshot
 
 HERE = snapshot(
@@ -22,6 +24,12 @@ HERE = snapshot(
     running(3, on("a", 2), spec_=black_box(user="bo")),
 )
 A = NodeId("a")
+
+
+def reserve(
+    state: Snapshot, name: str, gpus: list[str], user: str, start: float, end: float, now: float, by: str
+) -> tuple[list[Event], node_answers.Reserved]:
+    return node_requests.reserve(state, requests.Reserve(name, start, end, gpus, user), now, by)
 
 
 def test_a_reservation_names_its_gpus_and_the_jobs_that_leave_and_stay() -> None:
@@ -76,7 +84,7 @@ def test_an_invalid_reservation_is_refused(
 def test_only_existing_reservations_can_be_removed() -> None:
     [event], _ = reserve(HERE, "a", ["0"], "bo", 50.0, 100.0, 7.0, "ada")
     here = fold(HERE, [event]).snapshot
-    assert unreserve(here, 1, 8.0, "ada")[0] == [NodeUnreserved(8.0, 1, "ada")]
+    assert node_requests.unreserve(here, requests.Unreserve(1), 8.0, "ada")[0] == [NodeUnreserved(8.0, 1, "ada")]
     for number, now in ((2, 8.0), (1, 100.0)):
         with pytest.raises(NotFound, match=f"no reservation {number}"):
-            unreserve(here, number, now, "ada")
+            node_requests.unreserve(here, requests.Unreserve(number), now, "ada")

@@ -97,7 +97,7 @@ def test_a_job_at_its_fair_share_has_speedup_one_and_is_finished_as_if_alone(pas
     half = 0.5 * DECLARED.dataset_size * 10 / (choice.throughput if passes else choice.goodput)
     mine = running(1, on("a", 0, 1, 2, 3), profile=known, at=-half)
     other = running(2, on("a", 4, 5, 6, 7), spec_=spec(user="bo"), at=-half)
-    found = fairness.fairness_by_job(snapshot(node("a", 8), mine, other))
+    found = fairness.known_fairness(snapshot(node("a", 8), mine, other))
     assert found[JobId(1)].share == 4
     assert found[JobId(1)].speedup == pytest.approx(1.0)
     assert found[JobId(1)].rho == pytest.approx(1.0)
@@ -120,14 +120,14 @@ def test_a_share_that_spans_nodes_is_measured_on_as_many_nodes() -> None:
     known = replace(known, atomic_batch=choice.atomic_batch, accum_steps=choice.accum_steps)
     everywhere = Placement(on("a", 0, 1, 2, 3).parts + on("b", 0, 1, 2, 3).parts)
     mine = running(1, everywhere, profile=known, at=0.0)
-    [value] = fairness.fairness_by_job(snapshot(node("a", 4), node("b", 4), mine)).values()
+    [value] = fairness.known_fairness(snapshot(node("a", 4), node("b", 4), mine)).values()
     assert value.share == 8
     assert value.speedup == pytest.approx(1.0)
 
 
 def test_a_waiting_job_has_speedup_zero_and_one_without_an_end_no_rho() -> None:
     endless = job(1, profile=profile(epochs=0))
-    [value] = fairness.fairness_by_job(snapshot(node("a", 4), endless)).values()
+    [value] = fairness.known_fairness(snapshot(node("a", 4), endless)).values()
     assert value.speedup == 0
     assert value.rho is None
 
@@ -163,7 +163,7 @@ def crowds(draw: st.DrawFn) -> Snapshot:
 @settings(max_examples=examples(300), deadline=None)
 def test_a_speedup_needs_measurements_and_more_than_the_fair_share(here: Snapshot) -> None:
     mine = here.jobs[JobId(1)]
-    found = fairness.fairness_by_job(here)[JobId(1)]
+    found = fairness.known_fairness(here)[JobId(1)]
     most = max(row.replicas for row in mine.profile.rows)
     if found.speedup is None:
         assert found.share > most
@@ -176,7 +176,7 @@ def test_a_speedup_needs_measurements_and_more_than_the_fair_share(here: Snapsho
     curve = estimates.curve(mine, [Shape(mine.spec.min_gpus), Shape(mine.replicas)])
     assert found.speedup <= curve[-1].goodput / curve[0].goodput * (1 + 1e-6), "no more than it gains over its fewest"
     slow = replace(mine, profile=replace(mine.profile, samples_per_second=7.0))
-    again = fairness.fairness_by_job(replace(here, jobs={**here.jobs, JobId(1): slow}))[JobId(1)]
+    again = fairness.known_fairness(replace(here, jobs={**here.jobs, JobId(1): slow}))[JobId(1)]
     assert again.speedup == found.speedup, "a slow minute changes the throughput, not how it scales"
 
 
@@ -189,7 +189,7 @@ def test_more_waiting_jobs_do_not_speed_up_a_job_on_one_gpu() -> None:
     for waiting in (0, 3, 15):
         mine = running(1, on("a", 0), profile=known)
         here = snapshot(node("a", 4), mine, *(job(number) for number in range(2, 2 + waiting)))
-        told.append(fairness.fairness_by_job(here)[JobId(1)].speedup)
+        told.append(fairness.known_fairness(here)[JobId(1)].speedup)
     assert told[0] is not None
     assert told[0] < 1.0, "its share were four GPUs"
     assert told[1:] == pytest.approx([1.0, 1.0])
@@ -198,9 +198,9 @@ def test_more_waiting_jobs_do_not_speed_up_a_job_on_one_gpu() -> None:
 def test_unmeasured_shapes_are_not_compared() -> None:
     once = replace(profile(), rows=tuple(row for row in profile().rows if row.replicas == 1), atomic_batch=64)
     elastic = running(1, on("a", 0), profile=once)
-    assert fairness.fairness_by_job(snapshot(node("a", 4), elastic))[JobId(1)].speedup is None
+    assert fairness.known_fairness(snapshot(node("a", 4), elastic))[JobId(1)].speedup is None
     alone = replace(elastic, spec=spec(gpus=1, up_to=1))
-    [value] = fairness.fairness_by_job(snapshot(node("a", 4), alone)).values()
+    [value] = fairness.known_fairness(snapshot(node("a", 4), alone)).values()
     assert value.speedup == pytest.approx(1.0, abs=0.05)
 
 

@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpq.core.accounting.report import BY, over_time, report
-from gpq.core.accounting.sums import Figures, Report, quantile
+from gpq.core.accounting.report import BY, Figures, Report, over_time, quantile, report
 from gpq.core.accounting.usage import KINDS, Journal, Record, RecordSpec, Spell, read, record_of
 from gpq.core.model import events as facts
 from gpq.core.model.accounts import Account, AttemptAccount, Saving

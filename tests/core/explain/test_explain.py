@@ -6,16 +6,18 @@ from dataclasses import replace
 
 import pytest
 
-from gpq.control.answers.reason_text import Texts
+from gpq.control.sentences import Texts
 from gpq.core.model.accounts import RestartTimes
 from gpq.core.model.jobs import DesiredState, Job, JobSpec, JobState, StopReason
 from gpq.core.model.nodes import DeviceState, NodeState
 from gpq.core.model.placements import Exit, Placement, Shape
-from gpq.core.model.policy import GANG
 from gpq.core.model.profile import Noise, Profile, ProfileRow
-from gpq.core.model.snapshot import Snapshot  # fmt: skip
+from gpq.core.model.snapshot import (
+    GANG,
+    Snapshot,  # fmt: skip
+)
 from gpq.core.model.units import JobId, NodeId
-from gpq.core.placement.placement import place
+from gpq.core.placement import place
 from gpq.core.rounds.motives import motives
 from gpq.policies.registry import POLICIES
 from tests.support.builders import DECLARED, black_box, job, node, on, running, snapshot, spec

@@ -7,9 +7,9 @@ from random import Random
 
 import pytest
 
-from gpq.control.answers.reason_text import text
-from gpq.core.explain.reasons import reason
-from gpq.core.explain.start_window import NEVER, Window, window
+from gpq.control.sentences import text
+from gpq.core.explain.obstacles import reason
+from gpq.core.explain.pending import NEVER, Window, window
 from gpq.core.model.jobs import Job, JobState
 from gpq.core.model.profile import Profile, Progress
 from gpq.core.model.snapshot import Snapshot

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 
-from gpq.control.answers.reason_text import text
-from gpq.core.explain import what_if
+from gpq.control.sentences import text
+from gpq.core.explain import running_job
 from gpq.core.model.jobs import Job
 from gpq.core.model.profile import Noise, Profile, ProfileRow
 from gpq.core.model.snapshot import Snapshot
@@ -40,19 +40,19 @@ def of(state: Snapshot, number: int) -> Job:
 
 def test_more_gpus_are_worth_more_to_a_job_that_scales_better() -> None:
     state = two()
-    well, badly = what_if.more(state, of(state, 1)), what_if.more(state, of(state, 2))
+    well, badly = running_job.more(state, of(state, 1)), running_job.more(state, of(state, 2))
     assert well is not None
     assert badly is not None
     assert (well.gpus, badly.gpus) == (3, 3)
     assert well.ratio > badly.ratio
-    [giver] = what_if.givers(state, of(state, 1))
+    [giver] = running_job.givers(state, of(state, 1))
     assert (giver.job, giver.gpus) == (2, 1)
     assert giver.ratio < 1.0
 
 
 def test_jobs_that_could_give_gpus_are_named_with_their_loss() -> None:
     state = two()
-    more, who = map(text, what_if.reasons(state, of(state, 1)))
+    more, who = map(text, running_job.gain_reasons(state, of(state, 1)))
     assert more.startswith("3 GPUs would change its goodput by +")
     assert re.fullmatch(r"jobs that could give GPUs: job 2 would lose [1-9]\d?% with 1 GPU", who)
     assert more in explain(state, {}, of(state, 1)).reasons
@@ -60,23 +60,23 @@ def test_jobs_that_could_give_gpus_are_named_with_their_loss() -> None:
 
 def test_free_gpus_that_were_not_worth_it_are_named() -> None:
     state = snapshot(NODE, running(1, on("a", 0, 1), spec_=spec(up_to=4), profile=profile(0.0)), now=1000.0)
-    [said] = map(text, what_if.reasons(state, of(state, 1)))
+    [said] = map(text, running_job.gain_reasons(state, of(state, 1)))
     assert "2 are free, but that was not worth a restart" in said
 
 
 def test_slower_with_more_gpus_is_not_blamed_on_restarts() -> None:
     state = snapshot(NODE, running(1, on("a", 0), spec_=spec(up_to=4), profile=profile(-3.0)), now=1000.0)
-    [said] = map(text, what_if.reasons(state, of(state, 1)))
+    [said] = map(text, running_job.gain_reasons(state, of(state, 1)))
     assert re.fullmatch(r"2 GPUs would not make it faster: its goodput would change by -\d+%", said)
 
 
 def test_a_job_that_cannot_be_resized_gives_and_takes_nothing() -> None:
     state = snapshot(NODE, running(1, on("a", 0), spec_=black_box()), now=1000.0)
-    assert what_if.reasons(state, of(state, 1)) == []
-    assert what_if.more(state, job(5)) is None
+    assert running_job.gain_reasons(state, of(state, 1)) == []
+    assert running_job.more(state, job(5)) is None
     full = snapshot(NODE, running(1, on("a", 0, 1), spec_=spec(gpus=2, up_to=2), profile=profile(0.9)), now=1000.0)
-    assert what_if.more(full, of(full, 1)) is None
-    assert what_if.fewer(full, of(full, 1)) is None
+    assert running_job.more(full, of(full, 1)) is None
+    assert running_job.fewer(full, of(full, 1)) is None
 
 
 def test_the_batch_is_compared_with_the_declared_one() -> None:

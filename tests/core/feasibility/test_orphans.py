@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from gpq.cli.doctor.server_lines import unknown_attempts
-from gpq.control.answers.reader import Reader
+from gpq.control.reader import Reader
 from gpq.core.model.actions import Launch
 from gpq.core.model.nodes import Orphan
 from gpq.core.model.snapshot import Snapshot

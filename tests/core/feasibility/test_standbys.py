@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import pytest
 
-from gpq.core.feasibility import standbys
 from gpq.core.model.jobs import DesiredState, Job, JobState
 from gpq.core.model.nodes import Fitness, NodeState
 from gpq.core.model.units import JobId, NodeId
+from gpq.core.rounds import planning
 from tests.support.builders import black_box, node, on, running, snapshot, spec
 
 A, B = NodeId("a"), NodeId("b")
@@ -18,8 +18,8 @@ JOB = running(1, on("a", 0))
 
 def test_each_other_server_is_told_of_the_job_and_of_a_gpu_that_it_could_have() -> None:
     here = snapshot(node("a"), node("b"), JOB)
-    assert standbys.standbys_due(here, A) == []
-    [order] = standbys.standbys_due(here, B)
+    assert planning.standbys_due(here, A) == []
+    [order] = planning.standbys_due(here, B)
     assert (order.job, order.attempt, order.launch.placement) == (JobId(1), 2, on("b", 0))
 
 
@@ -38,13 +38,13 @@ def test_each_other_server_is_told_of_the_job_and_of_a_gpu_that_it_could_have() 
     ids=["rigid", "torchrun", "black box", "not declared", "just started", "cancelled", "completed", "other GPUs"],
 )
 def test_no_interpreter_waits_for_a_job_that_cannot_come(job: Job) -> None:
-    assert standbys.standbys_due(snapshot(node("a"), node("b"), job), B) == []
+    assert planning.standbys_due(snapshot(node("a"), node("b"), job), B) == []
 
 
 def test_a_server_that_is_down_drained_or_unfit_is_not_told() -> None:
-    assert standbys.standbys_due(snapshot(node("a"), node("b", state=NodeState.UNREACHABLE), JOB), B) == []
-    assert standbys.standbys_due(replace(snapshot(node("a"), node("b"), JOB), drained={B: "reboot"}), B) == []
+    assert planning.standbys_due(snapshot(node("a"), node("b", state=NodeState.UNREACHABLE), JOB), B) == []
+    assert planning.standbys_due(replace(snapshot(node("a"), node("b"), JOB), drained={B: "reboot"}), B) == []
     needs = running(1, on("a", 0), spec_=spec(environment="e1"))
     here = snapshot(node("a"), node("b"), needs)
-    assert standbys.standbys_due(here, B) == []
-    assert standbys.standbys_due(replace(here, checks={(B, "e1"): Fitness(True, 0.0)}), B)
+    assert planning.standbys_due(here, B) == []
+    assert planning.standbys_due(replace(here, checks={(B, "e1"): Fitness(True, 0.0)}), B)

@@ -9,8 +9,18 @@ import pytest
 from gpq_agent import wire
 
 from gpq.core.feasibility import owners
-from gpq.core.freedoms.freedoms import bind, gpus_kept
-from gpq.core.freedoms.habits import MAX_HABITS, MEANING, MENDED_AFTER, blame, cures, lend, merge_habits, with_habits
+from gpq.core.freedoms import (
+    MAX_HABITS,
+    MEANING,
+    MENDED_AFTER,
+    bind,
+    blame,
+    cures,
+    gpus_kept,
+    lend,
+    merge_habits,
+    with_habits,
+)
 from gpq.core.goodput.priors import program_of
 from gpq.core.model import events as facts
 from gpq.core.model.events import Event

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from gpq.core.goodput.cache import Memo
+from gpq.core.goodput.models import Memo
 
 
 def test_known_answers_are_reused_and_unknown_ones_computed_together() -> None:

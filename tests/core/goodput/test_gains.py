@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from gpq.core.goodput.gains import SETTLING, WINDOW, mark, speed
 from gpq.core.model import events as facts
 from gpq.core.model.accounts import Mark, Promise
 from gpq.core.model.placements import BatchOrder, Exit
 from gpq.core.model.profile import Progress
 from gpq.core.model.units import JobId
 from gpq.core.state.job_events import apply
+from gpq.core.state.learn_profile import SETTLING, WINDOW, add_mark, progress_speed
 from tests.support.builders import on, running
 
 
@@ -26,15 +26,15 @@ def test_a_speed_is_measured_over_one_window_or_two_at_any_rate_of_reports() -> 
             at = period * number
             rate = 2.0 if at < 900.0 else 5.0
             steps = 2.0 * min(at, 900.0) + rate * max(at - 900.0, 0.0)
-            marks = mark(marks, report(at, steps, offset=1), working=True)
+            marks = add_mark(marks, report(at, steps, offset=1), working=True)
             assert len(marks) <= 3
             span = marks[-1].at - marks[0].at
             assert span <= 2 * max(WINDOW + period, period)
             assert at < WINDOW + period or span >= WINDOW
             if at >= 10.0:
-                assert 2.0 - 1e-9 <= (speed(marks) or 0.0) <= 5.0 + 1e-9
-    assert mark((), report(1.0, 1.0), working=False) == ()
-    assert speed((Mark(0.0, 0.0), Mark(1.0, 9.0))) is None
+                assert 2.0 - 1e-9 <= (progress_speed(marks) or 0.0) <= 5.0 + 1e-9
+    assert add_mark((), report(1.0, 1.0), working=False) == ()
+    assert progress_speed((Mark(0.0, 0.0), Mark(1.0, 9.0))) is None
 
 
 def test_a_resize_keeps_what_it_promised_and_what_came() -> None:

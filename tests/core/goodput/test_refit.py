@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from gpq.core.goodput import goodput as gp
-from gpq.core.goodput.refit import FEW, TOLERANCE, foreseen
+from gpq.core.goodput.models import FEW, TOLERANCE, foreseen
 from gpq.core.model.profile import Noise, Profile, ProfileRow
 from gpq.core.state.learn_profile import refresh
 

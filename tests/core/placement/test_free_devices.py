@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from gpq.core.model.placements import Layout, Placement, Shape
 from gpq.core.model.units import NodeId
-from gpq.core.placement.free_devices import FreeDevices
+from gpq.core.placement import FreeDevices
 from tests.support.builders import job, node, on, running, snapshot, spec
 
 

@@ -16,7 +16,7 @@ from gpq.core.model.placements import Layout, Placement, Shape
 from gpq.core.model.profile import Profile
 from gpq.core.model.snapshot import Snapshot
 from gpq.core.model.units import DeviceId, JobId, NodeId
-from gpq.core.placement.placement import place
+from gpq.core.placement import place
 from tests.support.builders import DECLARED, black_box, job, node, on, running, snapshot
 
 

@@ -12,8 +12,7 @@ from gpq.core.model.events import Launched
 from gpq.core.model.placements import BatchOrder
 from gpq.core.model.snapshot import Snapshot
 from gpq.core.model.units import JobId, NodeId
-from gpq.core.rounds.planning import plan, repeat
-from gpq.core.rounds.rendezvous_ports import FIRST, WELL_KNOWN, lease, leased_ports, usable
+from gpq.core.rounds.planning import FIRST_PORT, WELL_KNOWN_PORTS, lease_port, leased_ports, plan, repeat, usable_ports
 from gpq.core.state.apply_events import fold
 from tests.support.builders import job, node, on, snapshot
 
@@ -21,14 +20,14 @@ HERE = on("a", 0)
 
 
 def port(number: int, attempt: int, given: Snapshot | None = None) -> int:
-    return lease(given or snapshot(node("a")), JobId(number), attempt, HERE, set())
+    return lease_port(given or snapshot(node("a")), JobId(number), attempt, HERE, set())
 
 
 def test_the_ports_of_earlier_attempts_do_not_tell_the_next_one() -> None:
     ports = [port(number, attempt) for number in range(1, 100) for attempt in range(1, 9)]
     steps = [later - earlier for earlier, later in pairwise(ports)]
     assert max(map(steps.count, steps)) <= 3
-    assert all(FIRST <= number < 32_768 and number not in WELL_KNOWN for number in ports)
+    assert all(FIRST_PORT <= number < 32_768 and number not in WELL_KNOWN_PORTS for number in ports)
 
 
 def test_two_daemons_on_one_machine_give_the_same_job_other_ports() -> None:
@@ -51,7 +50,7 @@ def test_two_daemons_on_one_machine_give_the_same_job_other_ports() -> None:
     ],
 )
 def test_ports_are_outside_the_servers_ephemeral_range(ephemeral: tuple[int, int], first: int, last: int) -> None:
-    span = usable(*ephemeral)
+    span = usable_ports(*ephemeral)
     assert (span[0], span[-1]) == (first, last)
     assert first <= port(1, 1, snapshot(replace(node("a"), ephemeral=ephemeral))) <= last
 
@@ -60,8 +59,8 @@ def test_a_port_that_a_living_attempt_has_is_not_leased_again_on_that_server() -
     here = snapshot(node("a"), node("b"))
     mine = port(1, 1)
     taken = {(NodeId("a"), mine)}
-    assert lease(here, JobId(1), 1, HERE, taken) == mine + 1
-    assert lease(here, JobId(1), 1, on("b", 0), taken) == mine
+    assert lease_port(here, JobId(1), 1, HERE, taken) == mine + 1
+    assert lease_port(here, JobId(1), 1, on("b", 0), taken) == mine
     assert taken == {(NodeId("a"), mine), (NodeId("a"), mine + 1), (NodeId("b"), mine)}
 
 

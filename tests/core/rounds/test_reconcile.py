@@ -9,7 +9,15 @@ from gpq.core.model.jobs import Job, JobState, StopReason
 from gpq.core.model.placements import Exit, Placement
 from gpq.core.model.snapshot import Snapshot
 from gpq.core.model.units import JobId, NodeId
-from gpq.core.rounds.reconcile import AttemptVerdict, fate, is_doomed, is_lost, leftovers, not_from_the_future, standing
+from gpq.core.rounds.reconcile import (
+    AttemptVerdict,
+    is_doomed,
+    is_lost,
+    leftovers,
+    not_from_the_future,
+    standing,
+    verdict_on,
+)
 from tests.support.builders import job, on, snapshot
 
 A, B = NodeId("a"), NodeId("b")
@@ -24,35 +32,35 @@ def state(*jobs: Job) -> Snapshot:
 
 
 def test_the_present_attempt_on_its_node_is_live() -> None:
-    assert fate(state(running()), A, JobId(3), 2) is AttemptVerdict.LIVE
+    assert verdict_on(state(running()), A, JobId(3), 2) is AttemptVerdict.LIVE
 
 
 def test_an_older_attempt_or_one_of_a_job_that_ended_is_over() -> None:
-    assert fate(state(running()), A, JobId(3), 1) is AttemptVerdict.OVER
-    assert fate(state(), A, JobId(3), 1) is AttemptVerdict.OVER
-    assert fate(state(job(3, attempt=1)), A, JobId(3), 1) is AttemptVerdict.OVER
+    assert verdict_on(state(running()), A, JobId(3), 1) is AttemptVerdict.OVER
+    assert verdict_on(state(), A, JobId(3), 1) is AttemptVerdict.OVER
+    assert verdict_on(state(job(3, attempt=1)), A, JobId(3), 1) is AttemptVerdict.OVER
 
 
 def test_an_attempt_that_the_database_cannot_know_is_a_stranger() -> None:
-    assert fate(state(running()), A, JobId(10), 1) is AttemptVerdict.STRANGER
-    assert fate(state(running()), A, JobId(3), 3) is AttemptVerdict.STRANGER
-    assert fate(state(running()), B, JobId(3), 2) is AttemptVerdict.STRANGER
+    assert verdict_on(state(running()), A, JobId(10), 1) is AttemptVerdict.STRANGER
+    assert verdict_on(state(running()), A, JobId(3), 3) is AttemptVerdict.STRANGER
+    assert verdict_on(state(running()), B, JobId(3), 2) is AttemptVerdict.STRANGER
 
 
 def test_an_attempt_of_a_lost_database_is_a_stranger_and_no_more() -> None:
     held = replace(running(attempt=17), lost_attempts=(2, 16))
     lost = replace(state(held), next_id=50, lost_ids=((10, 19), (30, 39)))
-    ids = [name for name in range(4, 50) if fate(lost, A, JobId(name), 1) is AttemptVerdict.STRANGER]
+    ids = [name for name in range(4, 50) if verdict_on(lost, A, JobId(name), 1) is AttemptVerdict.STRANGER]
     assert ids == [*range(10, 20), *range(30, 40)]
-    fates = [fate(lost, A, JobId(3), attempt) for attempt in (1, 2, 16, 17, 18)]
-    assert fates == [
+    verdicts = [verdict_on(lost, A, JobId(3), attempt) for attempt in (1, 2, 16, 17, 18)]
+    assert verdicts == [
         AttemptVerdict.OVER,
         AttemptVerdict.STRANGER,
         AttemptVerdict.STRANGER,
         AttemptVerdict.LIVE,
         AttemptVerdict.STRANGER,
     ]
-    assert fate(replace(lost, jobs={}), A, JobId(3), 5) is AttemptVerdict.OVER, "its job is over"
+    assert verdict_on(replace(lost, jobs={}), A, JobId(3), 5) is AttemptVerdict.OVER, "its job is over"
 
 
 def test_an_attempt_is_expected_until_its_end_on_the_node_is_known() -> None:

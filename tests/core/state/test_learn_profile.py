@@ -10,8 +10,7 @@ import pytest
 from gpq.core.model import events as facts
 from gpq.core.model.profile import LossPoint, Noise, NoisePoint, Profile, ProfileRow, Progress
 from gpq.core.state.job_events import apply
-from gpq.core.state.learn_profile import refresh
-from gpq.core.state.measurements import MAX_LOSSES, with_losses
+from gpq.core.state.learn_profile import MAX_LOSSES, refresh, with_losses
 from tests.support.builders import on, running
 
 

@@ -26,6 +26,7 @@ from gpq_agent.node.spool import shapes
 from gpq_agent.node.spool.spool import Spool
 
 from gpq.control.controller import Controller
+from gpq.control.readings import Readings
 from gpq.core.goodput.models import model_of
 from gpq.core.model.actions import Action, Launch, Stop
 from gpq.core.model.events import (
@@ -42,13 +43,12 @@ from gpq.core.model.jobs import Job, JobState
 from gpq.core.model.placements import Exit
 from gpq.core.model.snapshot import Config, Snapshot
 from gpq.core.model.units import JobId, NodeId
-from gpq.daemon.clock.clock import Clock
+from gpq.daemon.clock import Clock
 from gpq.daemon.nodes.link import _decode
 from gpq.daemon.nodes.session import NodeSession
 from gpq.daemon.nodes.settings import NodePorts, NodeSettings
-from gpq.daemon.service.readings import Readings
-from gpq.daemon.service.server import Peer
 from gpq.policies.registry import policy
+from gpq.ports import Peer
 from gpq.rpc import requests
 from gpq.store.sqlite import SqliteStore
 from tests.support.builders import black_box, node, spec
@@ -162,7 +162,7 @@ class Desk:
     def __init__(self, store: SqliteStore, liar: Liar) -> None:
         self.liar, self.world = liar, World()
         self.controller = Controller(self.world, store, policy("goodput"), Config())
-        self.readings = Readings(self.controller, store, "goodput", lambda *_: {}, lambda job: None)
+        self.readings = Readings(self.controller, store, lambda *_: {}, lambda job: None)
         self.next, self.offset = 1, 0
         self.liar_id = self.new_id()
         self.settle([NodeSeen(1.0, node("other", 2, type="H100"))])

@@ -12,8 +12,8 @@ from gpq.core.model.actions import Launch, Prepare
 from gpq.core.model.jobs import Attributes, JobSpec, Level, Proof
 from gpq.core.model.placements import BatchOrder, Placement
 from gpq.core.model.units import DeviceId, JobId, NodeId
-from gpq.daemon.orders import slurm_env
-from gpq.daemon.orders.start_orders import as_expected, can_meet, masters, prepare_order, start_order
+from gpq.daemon import orders
+from gpq.daemon.orders import as_expected, can_meet, masters, prepare_order, start_order
 from gpq.options.directives import slurm_variables
 from gpq.rpc.protocol import LIKE_SLURM
 from tests.support.builders import node, spec
@@ -183,7 +183,7 @@ def test_the_first_batch_is_passed_on() -> None:
 def test_slurm_variables_match_what_the_submission_counts_on() -> None:
     def made(part: str, attempt: int = 1, **env: str) -> dict[str, str]:
         wanted = spec(env=tuple({LIKE_SLURM: "1", **env}.items()))
-        return slurm_env.variables(
+        return orders.slurm_variables(
             Launch(JobId(42), attempt, wanted, place(a=2, b=1), BatchOrder()), NodeId(part), NODES
         )
 

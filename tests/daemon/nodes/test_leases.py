@@ -21,13 +21,12 @@ from gpq.core.model.placements import Exit
 from gpq.core.model.snapshot import Snapshot
 from gpq.core.model.units import DeviceId, JobId, NodeId
 from gpq.core.state.apply_events import fold
-from gpq.daemon.clock.clock import Clock, steady_seconds
-from gpq.daemon.clock.epoch import DaemonEpoch
+from gpq.daemon.clock import Clock, DaemonEpoch, steady_seconds
 from gpq.daemon.nodes.leases import ABSENCE, LeaseWatch
 from gpq.daemon.nodes.observer import Observer
 from gpq.daemon.nodes.settings import NodeSettings
 from gpq.daemon.nodes.world import LiveWorld
-from gpq.daemon.orders.start_orders import start_order
+from gpq.daemon.orders import start_order
 from gpq.store.sqlite import SqliteStore
 from tests.agent.node.harness import sweep
 from tests.contract.test_worlds import Loop, shell
@@ -205,8 +204,8 @@ def test_a_store_knows_whether_it_is_still_the_latest_and_keeps_its_id(tmp_path:
 
 def test_a_replaced_daemon_neither_renews_nor_starts(tmp_path: Path) -> None:
     holds = [True]
-    reign = DaemonEpoch("a1b2", 3, lambda: holds[0])
-    world = LiveWorld({str(A): NodeConfig(slots=2)}, str(tmp_path / "home"), reign=reign)
+    epoch = DaemonEpoch("a1b2", 3, lambda: holds[0])
+    world = LiveWorld({str(A): NodeConfig(slots=2)}, str(tmp_path / "home"), epoch=epoch)
     world.start()
     try:
         loop = Loop(world)
@@ -230,7 +229,7 @@ def test_a_replaced_daemon_neither_renews_nor_starts(tmp_path: Path) -> None:
 
 def test_a_server_of_a_newer_daemon_refuses_an_older_one_with_a_reason(tmp_path: Path) -> None:
     worlds = [
-        LiveWorld({str(A): NodeConfig(slots=1)}, str(tmp_path / "home"), reign=DaemonEpoch("a1b2", epoch, lambda: True))
+        LiveWorld({str(A): NodeConfig(slots=1)}, str(tmp_path / "home"), epoch=DaemonEpoch("a1b2", epoch, lambda: True))
         for epoch in (2, 1)
     ]
     new, old = Loop(worlds[0]), Loop(worlds[1])

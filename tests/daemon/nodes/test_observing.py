@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 from gpq_agent import wire
 
-from gpq.control.answers.node_rows import nodes
+from gpq.control.reader import Reader
 from gpq.core.model.events import Event, Exited, NodeSeen, Pulsed, Started
 from gpq.core.model.jobs import Job, JobState
 from gpq.core.model.nodes import Node
 from gpq.core.model.units import JobId, NodeId
 from gpq.core.state.job_events import apply
-from gpq.daemon.clock.clock import Clock
+from gpq.daemon.clock import Clock
 from gpq.daemon.nodes.observer import STILL, Observer
 from gpq.daemon.nodes.session import NodeSession
 from gpq.daemon.nodes.settings import NodePorts, NodeSettings
@@ -183,7 +183,7 @@ def test_what_is_invalid_about_one_attempt_leaves_the_others_and_never_makes_it_
 def test_what_is_invalid_about_one_device_leaves_the_others_and_gpq_nodes(lie: dict[str, Any], named: str) -> None:
     events = answered({}, {"devices": [gpu(0, **lie), gpu(1)], "attempts": []})
     [seen] = [event for event in events if isinstance(event, NodeSeen)]
-    [row] = nodes(snapshot(seen.node), seen.at)
+    [row] = Reader(snapshot(seen.node), None, seen.at).nodes()
     assert row.devices[1].state == "ok"
     assert (row.devices[0].state, row.devices[0].reason) == (
         ("degraded", f"its server sent an invalid {named}") if named else ("ok", "")

@@ -8,10 +8,10 @@ from collections.abc import Callable, Sequence
 import pytest
 
 from gpq import pace
-from gpq.connectors.base import Channel
+from gpq.connectors.local import Channel
 from gpq.core.model.events import Event, NodeSilent
 from gpq.core.model.units import NodeId, Seconds
-from gpq.daemon.clock.clock import Clock
+from gpq.daemon.clock import Clock
 from gpq.daemon.nodes.link import NO_ANSWER, Callback, Reply
 from gpq.daemon.nodes.node_client import NodeClient
 from gpq.daemon.nodes.session import NodeSession

@@ -9,7 +9,7 @@ from gpq_agent import wire
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpq.core.freedoms.habits import MAX_HABITS
+from gpq.core.freedoms import MAX_HABITS
 from gpq.core.model.events import TimingSums
 from gpq.core.model.placements import BatchOrder
 from gpq.core.model.profile import Declared, Habit, LossPoint, Noise, Progress, RankTime

@@ -10,7 +10,7 @@ from gpq.core.model.events import Cancelled, Failed, Held, Started, Stopped, Suc
 from gpq.core.model.jobs import Job, JobState
 from gpq.core.model.placements import Exit
 from gpq.core.model.units import JobId, NodeId
-from gpq.daemon.notifications.announcement import digest, headline, is_wanted, letter, word_of
+from gpq.notify.announcement import digest, headline, is_wanted, letter, word_of
 from tests.support.builders import job, on, running, spec
 
 ONE = JobId(1)

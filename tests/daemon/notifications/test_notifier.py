@@ -18,8 +18,8 @@ from gpq.core.model.jobs import Job, JobState
 from gpq.core.model.placements import BatchOrder, Exit
 from gpq.core.model.snapshot import Snapshot
 from gpq.core.model.units import JobId
-from gpq.daemon.notifications.notifier import Notifier
 from gpq.errors import NodeSilent, UsageError
+from gpq.notify.notifier import Notifier
 from gpq.notify.worker_pool import Courier
 from gpq.rpc.job_answers import CancelResult, JobDetail, JobList
 from gpq.rpc.requests import Cancel, Show, Status, Wait

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpq.daemon.notifications.redaction import LEFT_OUT, last_lines, looks_secret, plain
+from gpq.notify.announcement import LEFT_OUT, last_lines, looks_secret, plain
 
 AWS = "AKIA" + "IOSFODNN7EXAMPLE"
 GIVEN_AWAY = [

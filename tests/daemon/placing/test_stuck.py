@@ -5,12 +5,12 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from gpq.control.answers.reader import Reader
+from gpq.control.reader import Reader
 from gpq.core.model.nodes import DeviceState
 from gpq.core.model.units import JobId, NodeId
 from gpq.core.rounds.reconcile import stuck_reason
 from gpq.core.state.apply_events import fold
-from gpq.daemon.clock.clock import Clock
+from gpq.daemon.clock import Clock
 from gpq.daemon.nodes.observer import Observer
 from gpq.daemon.nodes.settings import NodeSettings
 from tests.support.builders import black_box, on, running, snapshot

@@ -14,8 +14,9 @@ import msgspec
 import pytest
 
 from gpq.client.connection import Connection
-from gpq.daemon.service import server
-from gpq.daemon.service.server import MAX_PER_USER, Peer, Server
+from gpq.daemon import server
+from gpq.daemon.server import MAX_PER_USER, Server
+from gpq.ports import Peer
 from gpq.rpc import codec
 from gpq.rpc.daemon_answers import Words
 from gpq.rpc.job_answers import JobList

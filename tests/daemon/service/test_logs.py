@@ -11,12 +11,12 @@ import pytest
 
 from gpq.cli.jobs import logs
 from gpq.control.controller import Controller
+from gpq.control.logs import FIRST_PIECE, LogReader
 from gpq.core.model.events import Launched
 from gpq.core.model.jobs import Job, JobState
 from gpq.core.model.placements import BatchOrder
 from gpq.core.model.snapshot import Config
 from gpq.core.model.units import JobId, NodeId
-from gpq.daemon.service.logs import FIRST_PIECE, LogReader
 from gpq.errors import GpqError, NodeSilent, UsageError
 from gpq.policies.fifo import Fifo
 from gpq.rpc.job_answers import LogChunk

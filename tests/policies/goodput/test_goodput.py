@@ -19,7 +19,7 @@ from gpq.core.model.placements import Shape
 from gpq.core.model.profile import Noise, Profile, ProfileRow, Progress
 from gpq.core.model.snapshot import Snapshot
 from gpq.core.model.units import JobId
-from gpq.core.placement.placement import place
+from gpq.core.placement import place
 from gpq.policies.goodput.policy import Goodput
 from gpq.policies.registry import policy
 from tests.support.builders import DECLARED, PARAMS, black_box, job, node, on, running, snapshot, spec

@@ -8,7 +8,7 @@ from gpq.core.model.jobs import Allotment, DesiredState, JobState, Level, StopRe
 from gpq.core.model.placements import Layout, Placement, Shape
 from gpq.core.model.snapshot import Snapshot
 from gpq.core.model.units import JobId, NodeId
-from gpq.core.placement.placement import place
+from gpq.core.placement import place
 from gpq.policies.shared.eligible import eligible, waiting
 from gpq.policies.shared.gangs import Seats, seat_all
 from tests.support.builders import black_box, job, node, on, running, snapshot, spec

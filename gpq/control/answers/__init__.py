@@ -1,4 +1,0 @@
-"""The read side turns a snapshot and its history into rows. It changes nothing.
-
-Open `reader.py` first.
-"""

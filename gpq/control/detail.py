@@ -1,0 +1,284 @@
+"""Snapshot and history -> the longer answers: one job in full, `why`, and the live view."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import asdict, replace
+
+import msgspec
+
+from gpq.control import event_text, sentences
+from gpq.control.reader import Reader
+from gpq.control.submission import message_of
+from gpq.core.explain.explain import explain
+from gpq.core.explain.obstacles import JobReasons, reason
+from gpq.core.feasibility.checkpoints import has_checkpoint
+from gpq.core.feasibility.shapes import feasible
+from gpq.core.goodput import estimates
+from gpq.core.goodput.models import Model, model_of
+from gpq.core.model import events as facts
+from gpq.core.model.jobs import TERMINAL, Job, JobState
+from gpq.core.model.placements import Shape
+from gpq.core.model.profile import RankPulse, RankTime
+from gpq.core.rounds.rounds import Round
+from gpq.core.state.attempt_end import is_doubtful
+from gpq.core.state.stragglers import describe, seats, stragglers
+from gpq.rpc.job_answers import (
+    AttemptView,
+    CurvePoint,
+    Explanation,
+    HabitView,
+    JobDetail,
+    LossView,
+    RankView,
+    ReallocationView,
+    RestartView,
+)
+
+CHANGES = (facts.Launched, facts.StopSent, facts.Retuned, facts.Held, facts.Stopped)
+ENDS = (
+    facts.Stopped, facts.Succeeded, facts.Failed, facts.Cancelled, facts.TimeLimitReached,
+)  # fmt: skip
+HISTORY_LINES = 200
+
+
+def detail(reader: Reader, job: Job, journal: Sequence[facts.Event]) -> JobDetail:
+    """Everything about one job. `journal` holds its own events, oldest first."""
+    profile = job.profile
+    model = model_of(profile)
+    return JobDetail(
+        job=reader.job(job),
+        spec=message_of(job.spec),
+        attempts=attempts(reader, journal),
+        curve=curve(reader, job),
+        noise_scale=_noise_scale(model),
+        model=_parameters(model),
+        rows=len(profile.rows),
+        metrics={name: _finite(value) for name, value in profile.metrics},
+        checkpoints=profile.checkpoints,
+        restart_seconds=job.restart_seconds,
+        gpu_seconds=job.service_at(reader.now),
+        notices=reader.notes(job),
+        history=[event_text.event_view(event) for event in journal[-HISTORY_LINES:]],
+        learning_rate_rule=profile.declared.rule if profile.declared else "",
+        fair_share=reader.fairness[job.id].share if job.id in reader.fairness else None,
+        ranks=ranks(reader, job),
+        losses=[LossView(point.base_steps, point.loss) for point in profile.losses],
+        habits=habits(job),
+        restart_times=_restarts(job),
+    )
+
+
+def _restarts(job: Job) -> list[RestartView]:
+    gains = {gain.attempt: gain for gain in job.gains}
+    views = []
+    for times in job.restart_times:
+        view = RestartView(
+            times.attempt, times.warm, times.start, times.restore, times.stop, times.save
+        )
+        gain = gains.get(times.attempt)
+        if gain is not None:
+            view = msgspec.structs.replace(
+                view,
+                before=gain.before,
+                after=gain.after,
+                promised=gain.promise.ratio,
+                measured=gain.measured,
+            )
+        views.append(view)
+    return views
+
+
+def _noise_scale(model: Model | None) -> float | None:
+    stats = model.stats if model is not None else None
+    if stats is None or stats.sqr <= 0:
+        return None
+    return _finite(stats.var / stats.sqr)
+
+
+def _parameters(model: Model | None) -> dict[str, float]:
+    """The finite metrics, by name."""
+    if model is None:
+        return {}
+    parameters = {name: float(value) for name, value in asdict(model.params).items()}
+    return {name: value for name, value in parameters.items() if math.isfinite(value)}
+
+
+def habits(job: Job) -> list[HabitView]:
+    return [
+        HabitView(
+            habit.code,
+            list(habit.freedoms),
+            habit.message,
+            habit.cure,
+            habit.until > 0,
+            habit.suspected,
+        )
+        for habit in job.profile.habits
+    ]
+
+
+def _finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None
+
+
+def attempts(reader: Reader, journal: Sequence[facts.Event]) -> list[AttemptView]:
+    """The launches of one job, oldest first, with how each attempt ended."""
+    views: list[AttemptView] = []
+    stop = ""
+    for event in journal:
+        if isinstance(event, facts.Launched):
+            stop = ""
+            parts = reader.parts(event.placement)
+            views.append(
+                AttemptView(event.attempt, parts, event_text.stamp(event.at), None, "", event.why)
+            )
+        elif isinstance(event, facts.StopSent):
+            stop = str(event.reason)
+        elif isinstance(event, ENDS) and views and views[-1].ended_at is None:
+            views[-1] = msgspec.structs.replace(
+                views[-1],
+                ended_at=event_text.stamp(min(event.exit.ended_at or event.at, event.at)),
+                outcome=f"{_end_word(event)} ({stop})" if stop else _end_word(event),
+            )
+    return views
+
+
+def _end_word(event: facts.Event) -> str:
+    """How an attempt ended, in the words of the event that says so."""
+    if isinstance(event, facts.Stopped) and is_doubtful(event.exit):
+        return "exit 0, queued again"
+    if isinstance(event, facts.Stopped) and event.failed:
+        return "failed, queued again"
+    return type(event).__name__.lower()
+
+
+def curve(reader: Reader, job: Job) -> list[CurvePoint]:
+    """The goodput model over the shapes that the job could have here. For an ended job, over the
+    shapes that it used."""
+    shapes: Sequence[Shape]
+    if job.state in TERMINAL:
+        shapes = [Shape(count) for count in range(1, max(job.profile.max_replicas, 1) + 1)]
+    else:
+        shapes = feasible(job, reader.snapshot)
+    return [
+        CurvePoint(
+            point.gpus, point.goodput, point.total_batch, point.speedup, point.gpus == job.replicas
+        )
+        for point in estimates.curve(job, shapes)
+    ]
+
+
+def ranks(reader: Reader, job: Job) -> list[RankView]:
+    """The replicas of a job that has several, by rank."""
+    if job.replicas <= 1:
+        return []
+    timings = {timing.rank: timing for timing in job.profile.ranks}
+    pulses = {pulse.rank: pulse for pulse in job.pulses}
+    slow = stragglers(job)
+    views = []
+    for rank, (node, device) in seats(job).items():
+        view = RankView(
+            rank,
+            str(node),
+            str(device),
+            reader.index_of(node, device),
+            None,
+            None,
+            None,
+            None,
+            None,
+        )
+        if rank in slow:
+            view = msgspec.structs.replace(view, straggler=True, note=describe(job, rank))
+        views.append(_with_pulse(_with_times(view, timings.get(rank)), pulses.get(rank)))
+    return views
+
+
+def _with_times(view: RankView, timing: RankTime | None) -> RankView:
+    if timing is None:
+        return view
+    view = msgspec.structs.replace(
+        view,
+        compute_seconds=timing.compute,
+        compute_p95_seconds=timing.p95,
+        step_seconds=timing.whole,
+    )
+    if timing.whole <= 0:
+        return view
+    return msgspec.structs.replace(
+        view, wait_share=timing.wait / timing.whole, fetch_share=timing.fetch / timing.whole
+    )
+
+
+def _with_pulse(view: RankView, pulse: RankPulse | None) -> RankView:
+    if pulse is None:
+        return view
+    return msgspec.structs.replace(view, step=pulse.step, phase=pulse.phase)
+
+
+def explanation(reader: Reader, job: Job) -> Explanation:
+    """The answer of `gpq why`."""
+    if job.state in TERMINAL:
+        return _outcome(reader, job)
+    answer = explain(replace(reader.snapshot, now=reader.now), reader.allocation, job)
+    staging = reader.staging_of(job)
+    if staging is not None:
+        start = reason("starts-once-brought", placement=job.placement)
+        answer = JobReasons(reason("bringing", line=str(staging)), (start, *answer.reasons[1:]))
+    words = sentences.texts(answer)
+    return Explanation(
+        int(job.id), str(job.state), words.headline, list(words.reasons), list(words.remedies),
+        _moment(reader.round), curve(reader, job), _moment(reader.changed), changes(reader),
+        habits(job), answer.headline.code, [reason.code for reason in answer.reasons],
+        reader.notes(job),
+    )  # fmt: skip
+
+
+def _moment(last_round: Round | None) -> str | None:
+    return event_text.stamp(last_round.at) if last_round is not None else None
+
+
+def _outcome(reader: Reader, job: Job) -> Explanation:
+    """The answer of `gpq why` for a job that has ended."""
+    line, outcome = str(job.state), event_text.ended_line(job)
+    if outcome:
+        line = f"{line}: {outcome}"
+    return Explanation(
+        int(job.id), str(job.state), line, [], _after(job), None, code="ended",
+        notes=reader.notes(job),
+    )  # fmt: skip
+
+
+def changes(reader: Reader) -> list[ReallocationView]:
+    """What the last reallocation changed. It does not look up the names of jobs that have ended
+    since."""
+    if reader.changed is None:
+        return []
+    live = reader.snapshot.jobs
+    return [
+        ReallocationView(
+            int(change.job),
+            live[change.job].name if change.job in live else "",
+            change.before,
+            change.after,
+            change.ratio,
+            change.why,
+        )
+        for change in reader.changed.changes
+    ]
+
+
+def _after(job: Job) -> list[str]:
+    """What to do about a job that did not end as intended."""
+    if job.state not in (JobState.FAILED, JobState.TIMEOUT):
+        return []
+    cure = f"`gpq requeue {job.id}` runs it again after you have fixed that"
+    if job.state is JobState.TIMEOUT:
+        cure = f"`gpq edit {job.id} --time 12h`, then `gpq requeue {job.id}`"
+    if has_checkpoint(job):
+        cure += ". It resumes from its newest checkpoint"
+    if job.first_started_at is None:
+        return [cure]
+    return [f"`gpq logs {job.id}` shows its last output", cure]

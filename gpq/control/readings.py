@@ -1,0 +1,340 @@
+"""Requests that change nothing: answered from the newest snapshot and the past. A screen has rows
+for the jobs that have GPUs, and for as many waiting jobs as a person reads."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from typing import TypeVar
+
+import msgspec
+
+from gpq.control import detail, event_text, node_requests, query_language, usage_report
+from gpq.control.changes import Handlers
+from gpq.control.completion import words
+from gpq.control.controller import Controller
+from gpq.control.counters import Counters
+from gpq.control.logs import LogReader
+from gpq.control.reader import Reader
+from gpq.control.selectors import resolve, single
+from gpq.control.usage_report import HOUR
+from gpq.core.accounting import accrual
+from gpq.core.accounting.fairness import JobFairness, known_fairness
+from gpq.core.feasibility.checkpoints import Staging
+from gpq.core.feasibility.reservations import current
+from gpq.core.goodput import estimates
+from gpq.core.model.accounts import Saving
+from gpq.core.model.jobs import TERMINAL, Job
+from gpq.core.model.snapshot import Snapshot
+from gpq.core.model.units import JobId
+from gpq.errors import NotFound
+from gpq.ports import History, Peer, Tail
+from gpq.rpc import daemon_answers, job_answers, node_answers, requests
+from gpq.rpc.job_answers import JobView
+
+T = TypeVar("T")
+
+RECENT_IN_TOP = 5
+ENDED_IN_TOP = 100  # if the query names a state of ended jobs
+CHANGES_IN_TOP = 12
+SEARCHED = 1000  # ended jobs in a query without --all
+FOLDED = 4  # this many elements in a row that wait for the same thing become one row
+
+
+class Readings:
+    """Answers from any thread. `unsent` looks up notifications about a job that could not be sent,
+    and `warnings` are lines for the head of a listing."""
+
+    def __init__(
+        self,
+        controller: Controller,
+        past: History,
+        tail: Tail,
+        staging: Callable[[JobId], Staging | None],
+        unsent: Callable[[JobId], list[str]] = lambda job: [],
+        warnings: Callable[[], list[str]] = list,
+    ) -> None:
+        self._controller = controller
+        self._past = past
+        self._staging = staging
+        self._logs = LogReader(controller, past, tail)
+        self._unsent, self._warnings = unsent, warnings
+        self._fairness: tuple[Snapshot, Mapping[JobId, JobFairness]] = (Snapshot(), {})
+        self.handlers: Handlers = {
+            requests.Status: self._status,
+            requests.History: partial(self._of_past, usage_report.history),
+            requests.Report: partial(self._of_past, usage_report.report),
+            requests.Show: self._show,
+            requests.Why: lambda request, peer: detail.explanation(*self._find(request.job)),
+            requests.Logs: self._read_log,
+            requests.Nodes: self._nodes,
+            requests.Top: self._top,
+            requests.Complete: lambda request, peer: words(self._reader(), past, request),
+        }
+
+    def look(self) -> tuple[Reader, Counters]:
+        """The newest snapshot, and the counters up to it. From any thread."""
+        with self._controller.changed:
+            snapshot, tally = self._controller.snapshot, self._controller.tally
+        return self._reader(snapshot), tally
+
+    def _reader(self, newest: Snapshot | None = None) -> Reader:
+        controller = self._controller
+        newest = newest or controller.snapshot
+        snapshot, fairness = self._fairness
+        if snapshot is not newest:  # it only changes with the snapshot, and many look at each
+            snapshot = newest
+            self._fairness = snapshot, fairness = snapshot, known_fairness(snapshot)
+        return Reader(
+            snapshot,
+            controller.last_round,
+            controller.world.now(),
+            fairness,
+            self._staging,
+            controller.last_change,
+            self._unsent,
+        )
+
+    def _status(self, request: requests.Status, peer: Peer) -> job_answers.JobList:
+        query_language.check_states(request.states)
+        query = query_language.parse(request.query)
+        if not request.jobs:
+            return self._queue(request, query)
+        answer = self.rows(resolve(request.jobs, self._controller.snapshot, self._past))
+        if not request.query:
+            return answer
+        return msgspec.structs.replace(answer, jobs=query.answer(answer.jobs))
+
+    def _queue(self, request: requests.Status, query: query_language.Query) -> job_answers.JobList:
+        """Live jobs and the newest ended ones, as far as they match."""
+        reader = self._reader()
+        users = [request.user] if request.user else query.exactly("user")
+        states = request.states or query.exactly("state")
+        limit = request.recent
+        if request.query and request.recent > 0:
+            limit = max(request.recent, SEARCHED)
+        live = _live_jobs(reader.snapshot, users, states)
+        recent_jobs = self._recent_jobs(reader.snapshot, users, states, limit)
+        ended_count = self._past.ended_count()
+        unseen_count = max(ended_count - len(recent_jobs), 0)
+        hidden_waiting = 0
+        warnings = [*reader.warnings(), *self._warnings()]
+        if request.query:
+            rows = query.answer(reader.jobs([*recent_jobs, *live]))
+            if 0 < limit == len(recent_jobs):
+                warnings = [*warnings, *_unsearched_note(unseen_count)]
+        else:
+            live_rows, hidden_waiting = screen(reader, live, request.waiting)
+            rows = [*reader.jobs(recent_jobs), *live_rows]
+        is_filtered = bool(users or states or request.query)
+        return job_answers.JobList(
+            rows,
+            total=len(reader.snapshot.jobs) + ended_count,
+            hidden=0 if is_filtered else unseen_count,
+            hidden_waiting=hidden_waiting,
+            now=event_text.stamp(reader.now),
+            warnings=warnings,
+        )
+
+    def _recent_jobs(
+        self, snapshot: Snapshot, users: Sequence[str], states: Sequence[str], limit: int
+    ) -> list[Job]:
+        """The newest ended jobs, by id."""
+        finals = [state for state in states if state in TERMINAL]
+        if limit <= 0 or (states and not finals):
+            return []
+        ended_jobs = self._past.history(user=_single(users), states=finals, limit=limit)
+        return sorted(
+            (job for job in ended_jobs if job.id not in snapshot.jobs), key=lambda job: job.id
+        )
+
+    def rows(self, names: Sequence[JobId]) -> job_answers.JobList:
+        """Exactly these jobs, in this order."""
+        reader = self._reader()
+        live = reader.snapshot.jobs
+        jobs = {name: live[name] for name in names if name in live}
+        past = [name for name in names if name not in live]
+        if past:
+            jobs |= {job.id: job for job in self._past.history(ids=past)}
+        return job_answers.JobList(
+            reader.jobs(jobs[name] for name in names if name in jobs),
+            total=len(live) + self._past.ended_count(),
+            now=event_text.stamp(reader.now),
+            warnings=reader.warnings(),
+        )
+
+    def _find(self, selector: str) -> tuple[Reader, Job]:
+        reader = self._reader()
+        name = single(selector, reader.snapshot, self._past)
+        job = reader.snapshot.jobs.get(name)
+        if job is None:
+            ended_jobs = self._past.history(ids=[name])
+            if not ended_jobs:
+                raise NotFound(f"there is no job {selector}", "`gpq status` lists the jobs")
+            job = ended_jobs[0]
+        return reader, job
+
+    def _show(self, request: requests.Show, peer: Peer) -> job_answers.JobDetail:
+        reader, job = self._find(request.job)
+        return detail.detail(reader, job, self._past.events(job=job.id))
+
+    def _of_past(self, answer: Callable[..., T], request: requests.Request, peer: Peer) -> T:
+        controller = self._controller
+        return answer(request, controller.snapshot, self._past, controller.world.now())
+
+    def _read_log(self, request: requests.Logs, peer: Peer) -> job_answers.LogChunk:
+        name = single(request.job, self._controller.snapshot, self._past)
+        chunk = self._logs.read(name, request, peer.crowded)
+        if chunk.data:
+            return chunk
+        reader, job = self._find(str(name))
+        return msgspec.structs.replace(chunk, notes=reader.notes(job))
+
+    def _nodes(self, request: requests.Nodes, peer: Peer) -> node_answers.NodeList:
+        reader = self._reader()
+        for name in request.names:
+            node_requests.find_node(reader.snapshot, name)
+        snapshot, now = reader.snapshot, reader.now
+        names = set(request.names) or set(map(str, snapshot.nodes))
+        reservations = [
+            node_requests.reservation_view(snapshot, reservation, now)
+            for reservation in current(snapshot, now)
+            if reservation.node in names
+        ]
+        return node_answers.NodeList(reader.nodes(request.names), reservations)
+
+    def _top(self, request: requests.Top, peer: Peer) -> daemon_answers.TopLook:
+        reader = self._reader()
+        live = [job for _, job in sorted(reader.snapshot.jobs.items())]
+        jobs = self._looked_at(reader, live, request)
+        journal = self._past.events(kinds=detail.CHANGES, limit=CHANGES_IN_TOP)
+        durations = list(self._controller.round_seconds)
+        growths = sum((accrual.growths(job, reader.now) for job in live), Saving())
+        return daemon_answers.TopLook(
+            nodes=reader.nodes(),
+            jobs=jobs,
+            users=reader.users(),
+            changes=[event_text.event_view(event) for event in reversed(journal)],
+            policy=reader.snapshot.config.policy,
+            round_seconds=durations[-1] if durations else None,
+            round_age=_age(reader),
+            cluster_goodput=sum(
+                estimate.goodput
+                for job in live
+                if job.replicas and (estimate := estimates.now_of(job))
+            ),
+            now=event_text.stamp(reader.now),
+            promised_hours=growths.promised / HOUR,
+            gained_hours=growths.measured / HOUR,
+            states=Counter(str(job.state) for job in live),
+        )
+
+    def _looked_at(
+        self, reader: Reader, live: list[Job], request: requests.Top
+    ) -> list[job_answers.JobView]:
+        """Callers ask for it every second, so it searches only a few ended jobs."""
+        query = query_language.parse(request.query)
+        if request.jobs:
+            return query.answer(self.rows(resolve(request.jobs, reader.snapshot, self._past)).jobs)
+        finals = [state for state in query.exactly("state") if state in TERMINAL]
+        users = query.exactly("user")
+        limit = ENDED_IN_TOP if finals else RECENT_IN_TOP
+        ended_jobs = self._past.history(user=_single(users), states=finals, limit=limit)
+        return query.answer(
+            reader.jobs([*live, *(job for job in ended_jobs if job.id not in reader.snapshot.jobs)])
+        )
+
+
+def _live_jobs(snapshot: Snapshot, users: Sequence[str], states: Sequence[str]) -> list[Job]:
+    """By id. All users if `users` is empty, and all states if `states` is."""
+    jobs = [snapshot.jobs[name] for name in sorted(snapshot.jobs)]
+    if users:
+        jobs = [job for job in jobs if job.spec.user in users]
+    if states:
+        jobs = [job for job in jobs if job.state in states]
+    return jobs
+
+
+def _age(reader: Reader) -> float | None:
+    """Seconds since the newest round."""
+    if reader.round is None:
+        return None
+    return max(reader.now - reader.round.at, 0.0)
+
+
+def _single(users: Sequence[str]) -> str:
+    """The only user whose history is asked for, "" for all."""
+    return users[0] if len(users) == 1 else ""
+
+
+def _unsearched_note(count: int) -> list[str]:
+    if count == 0:
+        return []
+    return [
+        f"{count} jobs that ended earlier were not searched: `gpq status --all` searches them too"
+    ]
+
+
+def screen(reader: Reader, live: Sequence[Job], most: int) -> tuple[list[JobView], int]:
+    """The rows of `live` in its order, and how many waiting jobs get no row. `most` limits the rows
+    of waiting jobs, unless it is 0. Consecutive elements of an array that wait for the same thing
+    are one row (`JobView.alike`)."""
+    if most <= 0:
+        return reader.jobs(live), 0
+    rows: list[JobView] = []
+    room, hidden = most, 0
+    for run in _runs(reader, live):
+        if run[0].placement is not None:
+            rows += reader.jobs(run)
+            continue
+        if room <= 0:
+            hidden += len(run)
+            continue
+        run_rows = _folded(reader, run, room)
+        rows += run_rows
+        room -= len(run_rows)
+        hidden += len(run) - sum(row.alike for row in run_rows)
+    return rows, hidden
+
+
+def _runs(reader: Reader, live: Sequence[Job]) -> Iterator[list[Job]]:
+    """Each job alone, except that elements of an array that wait for the same thing stay
+    together."""
+    run: list[Job] = []
+    run_reason = ""
+    for job in live:
+        is_alike = job.spec.seat is not None and job.placement is None and not job.notices
+        reason = reader.reason(job) if is_alike else ""
+        if run and reason and reason == run_reason and _follows(run[-1], job):
+            run.append(job)
+            continue
+        if run:
+            yield run
+        run, run_reason = [job], reason
+    if run:
+        yield run
+
+
+def _follows(job: Job, next_job: Job) -> bool:
+    seat, next_seat = job.spec.seat, next_job.spec.seat
+    return (
+        seat is not None
+        and next_seat is not None
+        and (seat.array, seat.index + 1) == (next_seat.array, next_seat.index)
+        and job.state is next_job.state
+        and job.spec.user == next_job.spec.user
+    )
+
+
+def _folded(reader: Reader, run: Sequence[Job], room: int) -> list[JobView]:
+    """At most `room` rows of jobs that wait for the same thing."""
+    if len(run) < FOLDED:
+        return reader.jobs(run[:room])
+    last = run[-1].spec.seat
+    first = reader.job(run[0])
+    return [
+        msgspec.structs.replace(
+            first, alike=len(run), last=int(run[-1].id), last_index=last.index if last else None
+        )
+    ]

@@ -1,0 +1,364 @@
+"""The newest committed snapshot as Prometheus metrics. Imported only if metrics are served.
+
+The number of series is bounded: by state, user, server and device. Jobs have series only while
+they hold GPUs. A job's label is `job_id`, because Prometheus adds its own label `job`.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import NamedTuple
+
+from prometheus_client import CollectorRegistry, ProcessCollector
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+    Metric,
+)
+from prometheus_client.registry import Collector
+
+import gpq
+from gpq.control import counters as counting
+from gpq.control.counters import Counters
+from gpq.control.reader import Reader
+from gpq.core.feasibility.reservations import current, devices_of
+from gpq.core.model.jobs import HOLDS_DEVICES, TERMINAL, JobState
+from gpq.core.model.nodes import DeviceState
+from gpq.rpc.job_answers import JobView
+from gpq.rpc.node_answers import DeviceView, NodeView
+
+LIVE = [state for state in JobState if state not in TERMINAL]
+LONGEST_LABEL = 128  # characters
+CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff\u202a-\u202e\u2066-\u2069]")
+MIB = float(1 << 20)
+ILL = tuple(str(state) for state in DeviceState if state is not DeviceState.OK)
+STANDINGS = ("held", "free", *ILL, "drained", "reserved", "unknown")
+# values of the labels, and the figure. Leaves out None, which means unknown
+Row = tuple[tuple[str, ...], float | None]
+
+
+class Scrape(NamedTuple):
+    """The data of one scrape: the snapshot, and the counters up to it."""
+
+    reader: Reader
+    tally: Counters
+
+
+def registry(look: Callable[[], Scrape], policy: str) -> CollectorRegistry:
+    """All metrics of the daemon, including those of its own process."""
+    collectors = CollectorRegistry(auto_describe=False)
+    collectors.register(Cluster(look, policy))
+    ProcessCollector(namespace="gpq", registry=collectors)
+    return collectors
+
+
+class Cluster(Collector):
+    """Collected by one thread at a time."""
+
+    def __init__(self, look: Callable[[], Scrape], policy: str) -> None:
+        self._look = look
+        self._policy = policy
+        # as last served: a counter must never fall, even if the end of a job arrives late
+        self._gpu_seconds: dict[str, float] = {}
+
+    def collect(self) -> Iterable[Metric]:
+        look = self._look()
+        nodes = look.reader.nodes()
+        yield from _jobs(look)
+        yield from _running(look.reader)
+        yield from _users(look.reader)
+        yield from gpus(look.reader, nodes)
+        yield from availability(nodes)
+        yield from self._counted(look)
+        yield gauge(
+            "gpq_build_info",
+            "Always 1. The labels give the version and the policy.",
+            ["version", "policy", "python"],
+            [((gpq.__version__, self._policy, ".".join(map(str, sys.version_info[:3]))), 1.0)],
+        )
+
+    def _counted(self, look: Scrape) -> Iterator[Metric]:
+        tally, reader, users = look.tally, look.reader, _known_users(look)
+        yield histogram("gpq_round_duration_seconds", "Time to decide a round.", tally.rounds)
+        yield histogram(
+            "gpq_commit_duration_seconds", "Time to write to the database.", tally.commits
+        )
+        yield histogram(
+            "gpq_job_wait_seconds", "Time from submission to the first launch.", tally.waits
+        )
+        if reader.round is not None:
+            yield gauge(
+                "gpq_last_round_timestamp_seconds",
+                "Time of the last round.",
+                [],
+                [((), reader.round.at)],
+            )
+        ended_rows: list[Row] = [
+            ((user, state), tally.ended.get((user, state), 0))
+            for user in users
+            for state in sorted(map(str, TERMINAL))
+        ]
+        yield counter(
+            "gpq_jobs_ended",
+            "Jobs that have ended since the daemon started.",
+            ["user", "state"],
+            ended_rows,
+        )
+        for name, documentation, counts in (
+            ("gpq_restarts", "Launches of jobs after the first.", tally.restarts),
+            (
+                "gpq_restart_seconds",
+                "Time from the order to stop to the first step after it.",
+                tally.restart_seconds,
+            ),
+            (
+                "gpq_gpu_seconds",
+                "GPU time of live and ended jobs.",
+                self._attained(look),
+            ),
+        ):
+            rows: list[Row] = [((user,), counts.get(user, 0)) for user in users]
+            yield counter(name, documentation, ["user"], rows)
+
+    def _attained(self, look: Scrape) -> Mapping[str, float]:
+        totals = dict(look.tally.gpu_seconds)
+        for job in look.reader.snapshot.jobs.values():
+            totals[job.spec.user] = totals.get(job.spec.user, 0.0) + job.service_at(look.reader.now)
+        for user, seconds in totals.items():
+            self._gpu_seconds[user] = max(seconds, self._gpu_seconds.get(user, 0.0))
+        return self._gpu_seconds
+
+
+def _known_users(look: Scrape) -> list[str]:
+    """Users who have had a live job since the daemon started. Their series begin at 0 and stay."""
+    live = {job.spec.user for job in look.reader.snapshot.jobs.values()}
+    return sorted(live | {user for user, _ in look.tally.ended})
+
+
+def _jobs(look: Scrape) -> Iterator[Metric]:
+    """The queue by state and user, including zeros."""
+    jobs = look.reader.snapshot.jobs.values()
+    counts = Counter((str(job.state), job.spec.user) for job in jobs)
+    users = _known_users(look)
+    yield gauge("gpq_jobs", "Live jobs.", ["state", "user"], [
+        ((str(state), user), counts[str(state), user]) for state in LIVE for user in users
+    ])  # fmt: skip
+    oldest = dict.fromkeys(users, look.reader.now)
+    for job in jobs:
+        if job.state is JobState.PENDING and job.submitted_at < oldest[job.spec.user]:
+            oldest[job.spec.user] = job.submitted_at
+    yield gauge(
+        "gpq_oldest_pending_job_age_seconds",
+        "Age of the oldest pending job, or 0 if there is none.",
+        ["user"],
+        [((user,), max(look.reader.now - since, 0.0)) for user, since in oldest.items()],
+    )
+
+
+class _Figure(NamedTuple):
+    name: str
+    documentation: str
+    value_of: Callable[[JobView], float | None]
+
+
+FIGURES = (
+    _Figure(
+        "goodput_examples_per_second",
+        "Throughput times statistical efficiency.",
+        lambda job: job.goodput,
+    ),
+    _Figure("throughput_examples_per_second", "Examples per second.", lambda job: job.throughput),
+    _Figure(
+        "efficiency_ratio",
+        "Statistical efficiency: goodput over throughput.",
+        lambda job: job.efficiency,
+    ),
+    _Figure(
+        "speedup_ratio",
+        "Goodput relative to that on the fair share, or on its fewest GPUs if more.",
+        lambda job: job.speedup,
+    ),
+    _Figure("finish_time_fairness_ratio", "Rho. At most 1 is fair.", lambda job: job.rho),
+    _Figure("progress_ratio", "Progress over its declared length.", lambda job: job.progress),
+    _Figure("remaining_seconds", "Expected time to its end.", lambda job: job.eta_seconds),
+    _Figure("batch_examples", "Batch size in use.", lambda job: job.total_batch or None),
+    _Figure(
+        "silent_seconds",
+        "Time since its servers last answered.",
+        lambda job: job.unknown_seconds or 0.0,
+    ),
+    _Figure(
+        "hung_seconds",
+        "Time without a step.",
+        lambda job: job.hung_seconds or 0.0,
+    ),
+)  # fmt: skip
+
+
+def _running(reader: Reader) -> Iterator[Metric]:
+    """Metrics of jobs that hold GPUs, so there are never more than GPUs."""
+    jobs = [job for _, job in sorted(reader.snapshot.jobs.items()) if job.state in HOLDS_DEVICES]
+    rows = reader.jobs(jobs)
+    yield gauge(
+        "gpq_job_info",
+        "Always 1. The labels describe a job that holds GPUs.",
+        ["job_id", "name", "user", "level"],
+        [((str(job.id), job.name, job.user, job.level), 1.0) for job in rows],
+    )
+    yield gauge("gpq_job_gpus", "GPUs that the job holds on a server.", ["job_id", "node"], [
+        ((str(job.id), part.node), len(part.devices)) for job in rows for part in job.placement
+    ])  # fmt: skip
+    for figure in FIGURES:
+        yield gauge(f"gpq_job_{figure.name}", figure.documentation, ["job_id"], [
+            ((str(job.id),), figure.value_of(job)) for job in rows
+        ])  # fmt: skip
+
+
+def _users(reader: Reader) -> Iterator[Metric]:
+    users = reader.users()
+    for name, documentation, values in (
+        ("gpus", "GPUs that the user's jobs hold.", [float(row.gpus) for row in users]),
+        ("share_ratio", "The user's part of the GPUs in use.", [row.share for row in users]),
+        (
+            "fair_share_ratio",
+            "The user's fair share, as a part of all GPUs.",
+            [row.fair_share for row in users],
+        ),
+        (
+            "speedup_ratio",
+            "Mean speedup of the user's jobs.",
+            [row.speedup for row in users],
+        ),
+        (
+            "finish_time_fairness_ratio",
+            "Worst finish-time fairness (rho) of the user's jobs.",
+            [row.rho for row in users],
+        ),
+    ):
+        yield gauge(f"gpq_user_{name}", documentation, ["user"], [
+            ((row.user,), value) for row, value in zip(users, values, strict=True)
+        ])  # fmt: skip
+
+
+def gpus(reader: Reader, nodes: list[NodeView]) -> Iterator[Metric]:
+    devices = [(node, device) for node in nodes for device in node.devices]
+    yield _states(reader, nodes)
+    yield gauge("gpq_gpu_info", "Always 1, about a GPU.", ["node", "gpu", "uuid", "type"], [
+        ((node.name, str(device.index), device.id, device.type), 1.0) for node, device in devices
+    ])  # fmt: skip
+    answering_devices = [(node, device) for node, device in devices if node.answers]
+    for name, documentation, value_of in (
+        ("utilisation_ratio", "Part of the time in which the GPU was busy.", _utilisation),
+        ("memory_bytes", "Memory of the GPU.", _memory),
+        ("memory_used_bytes", "Memory in use by any process.", _used),
+    ):
+        yield gauge(f"gpq_gpu_{name}", documentation, ["node", "gpu"], [
+            ((node.name, str(device.index)), value_of(device)) for node, device in answering_devices
+        ])  # fmt: skip
+
+
+def _states(reader: Reader, nodes: list[NodeView]) -> Metric:
+    reserved_gpus = _reserved(reader)
+    counts = Counter(
+        (node.name, standing(node, device, reserved_gpus))
+        for node in nodes
+        for device in node.devices
+    )
+    return gauge(
+        "gpq_gpus",
+        "GPUs or CPU slots of a server by state.",
+        ["node", "state"],
+        [((node.name, state), counts[node.name, state]) for node in nodes for state in STANDINGS],
+    )
+
+
+def _reserved(reader: Reader) -> set[tuple[str, str]]:
+    """(node, device) of everything that is reserved now."""
+    return {
+        (str(reservation.node), str(device))
+        for reservation in current(reader.snapshot, reader.now)
+        if reservation.start <= reader.now
+        for device in devices_of(reservation, reader.snapshot.nodes.get(reservation.node))
+    }
+
+
+def _utilisation(device: DeviceView) -> float | None:
+    if device.utilisation is None:
+        return None
+    return device.utilisation / 100.0
+
+
+def _memory(device: DeviceView) -> float | None:
+    return device.memory_mib * MIB or None
+
+
+def _used(device: DeviceView) -> float | None:
+    if not device.memory_mib:
+        return None
+    return device.used_mib * MIB
+
+
+def standing(node: NodeView, device: DeviceView, reserved_gpus: set[tuple[str, str]]) -> str:
+    """One word for the state of a GPU. The strongest obstacle wins."""
+    if device.job is not None:
+        return "held"
+    if not node.answers:
+        return "unknown"
+    if device.state != "ok":
+        return device.state
+    if node.drained:
+        return "drained"
+    return "reserved" if (node.name, device.id) in reserved_gpus else "free"
+
+
+def availability(nodes: list[NodeView]) -> Iterator[Metric]:
+    for name, documentation, value_of in (
+        ("up", "1 while the server answers.", lambda node: float(node.answers)),
+        ("drained", "1 while gpq starts nothing new there.", lambda node: float(node.drained)),
+        (
+            "knowledge_age_seconds",
+            "Time since the daemon last heard from the server.",
+            lambda node: node.seen_seconds,
+        ),
+    ):
+        yield gauge(
+            f"gpq_node_{name}",
+            documentation,
+            ["node"],
+            [((node.name,), value_of(node)) for node in nodes],
+        )
+
+
+def gauge(name: str, documentation: str, labels: list[str], rows: Iterable[Row]) -> Metric:
+    return _filled(GaugeMetricFamily(name, documentation, labels=labels), rows)
+
+
+def counter(name: str, documentation: str, labels: list[str], rows: Iterable[Row]) -> Metric:
+    """`name`: without `_total`, which is added."""
+    return _filled(CounterMetricFamily(name, documentation, labels=labels), rows)
+
+
+def _filled(family: GaugeMetricFamily | CounterMetricFamily, rows: Iterable[Row]) -> Metric:
+    for values, figure in rows:
+        if figure is not None and math.isfinite(figure):
+            family.add_metric([label(value) for value in values], figure)
+    return family
+
+
+def histogram(name: str, documentation: str, figures: counting.Histogram) -> Metric:
+    buckets = [(_bound(bound), float(count)) for bound, count in figures.cumulated]
+    return HistogramMetricFamily(name, documentation, buckets=buckets, sum_value=figures.total)
+
+
+def label(text: str) -> str:
+    """A text from jobs or servers as a label: without control characters, and not too long."""
+    return CONTROL.sub("\N{REPLACEMENT CHARACTER}", text)[:LONGEST_LABEL]
+
+
+def _bound(bound: float) -> str:
+    return "+Inf" if math.isinf(bound) else repr(bound)

@@ -1,4 +1,0 @@
-"""Turns new facts of the journal into notifications, without secrets.
-
-Open `notifier.py` first.
-"""

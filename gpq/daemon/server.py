@@ -1,0 +1,355 @@
+"""The Unix socket: who may speak, how much, how long. It only turns lines into requests and results
+into lines.
+
+Only the daemon's own user and root may connect, as the kernel reports (SO_PEERCRED). A user's
+connections beyond `MAX_PER_USER` wait for their turn.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import pwd
+import socket
+import struct
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable
+from functools import lru_cache
+
+import msgspec
+
+from gpq.errors import GpqError, Refused, UsageError
+from gpq.folders import make_private
+from gpq.pace import deadline, left
+from gpq.ports import Peer
+from gpq.rpc import codec
+from gpq.rpc.protocol import MAX_LINE
+from gpq.rpc.requests import Request
+
+MAX_PER_USER = 64  # connections served at once. Each is a thread, so more cost more than they gain
+# beyond those, for commands that only look and wait for no commit. They need no turn
+MAX_LOOKS = 16
+MAX_PARKED = 512  # connections that wait for their turn. More are refused
+LOOKS = (b"status", b"complete")
+IDLE_SECONDS = 300.0  # between two requests
+LINE_SECONDS = 10.0  # from a request's first byte to its last
+SEND_SECONDS = 30.0  # a reader that takes no answer for this long is disconnected
+LAST_WORDS_SECONDS = 2.0  # at the end of the daemon
+MAX_SOCKET_PATH = 107  # bytes, sockaddr_un
+log = logging.getLogger(__name__)
+
+
+Handler = Callable[[Request, Peer], msgspec.Struct]
+Turn = tuple[socket.socket, int, int]  # a connection, its user, its process
+
+
+class Server:
+    """Serves `handle` on `path` from `start` to `close`. `handle` raises GpqError for the user to
+    read. `signpost` is a link to the socket, if the socket has another path."""
+
+    def __init__(self, path: str, handle: Handler, signpost: str = "") -> None:
+        self._handle = handle
+        self._lock = threading.Lock()
+        self._departures = threading.Condition(self._lock)
+        self._open: dict[socket.socket, int] = {}  # served now, with their user
+        self._parked: dict[int, deque[tuple[socket.socket, int]]] = {}
+        self._closing = False
+        self._listener = Listener(path, signpost)
+        self._thread = threading.Thread(target=self._accept, name="accept", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def close(self) -> None:
+        """Accept nothing more, remove the socket, let current answers go out for a moment, and hang
+        up."""
+        with self._lock:
+            first = not self._closing
+            self._closing = True
+            parked_connections = [
+                connection for queue in self._parked.values() for connection, _ in queue
+            ]
+            self._parked.clear()
+        if not first:
+            return
+        self._listener.leave()
+        _shut_down(parked_connections, socket.SHUT_RDWR)
+        self._listener.close()
+        with self._departures:
+            _shut_down(self._open, socket.SHUT_RD)
+            self._departures.wait_for(lambda: not self._open, timeout=LAST_WORDS_SECONDS)
+            _shut_down(self._open, socket.SHUT_RDWR)
+
+    # -- connections -------------------------------------------------------------------------------
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                connection = self._listener.accept()
+            except OSError as error:
+                if self._closing:
+                    return
+                # no descriptor left: open connections continue and will free some
+                log.warning("accept: %s", error)
+                threading.Event().wait(0.1)
+                continue
+            credentials = connection.getsockopt(
+                socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("iII")
+            )
+            pid, uid, _ = struct.unpack("iII", credentials)
+            if uid not in (os.getuid(), 0):
+                log.warning("refused uid %d (pid %d)", uid, pid)
+                _hang_up(
+                    connection,
+                    Refused("this daemon serves another user", "run gpq with your own GPQ_HOME"),
+                )
+                continue
+            self._admit(connection, uid, pid)
+
+    def _admit(self, connection: socket.socket, uid: int, pid: int) -> None:
+        with self._lock:
+            if self._closing:
+                connection.close()
+                return
+            if self._served(uid) >= _most_served(connection):
+                queue = self._parked.setdefault(uid, deque())
+                if len(queue) < MAX_PARKED:
+                    queue.append((connection, pid))
+                    return
+                crowded = True
+            else:
+                self._open[connection] = uid
+                crowded = False
+        if crowded:
+            _hang_up(
+                connection,
+                Refused("too many commands wait for the daemon", "end some, or try again later"),
+            )
+            return
+        self._spawn(connection, uid, pid)
+
+    def _spawn(self, connection: socket.socket, uid: int, pid: int) -> None:
+        try:
+            threading.Thread(
+                target=self._serve, args=(connection, uid, pid), name="client", daemon=True
+            ).start()
+        except RuntimeError:  # no thread available
+            log.warning("cannot start a thread for another connection")
+            _hang_up(connection, Refused("the daemon is overloaded", "try again later"))
+            next_turn = self._leave(connection, uid)
+            if next_turn is not None:
+                self._spawn(*next_turn)
+
+    def _served(self, uid: int) -> int:
+        return list(self._open.values()).count(uid)
+
+    def _is_crowded(self, uid: int) -> bool:
+        return self._closing or bool(self._parked.get(uid))
+
+    def _serve(self, connection: socket.socket, uid: int, pid: int) -> None:
+        """This one, and then those that wait for their turn. In a crowd, a thread for each would
+        cost more than the work."""
+        turn: Turn | None = (connection, uid, pid)
+        while turn is not None:
+            self._serve_one(*turn)
+            turn = self._leave(turn[0], uid)
+
+    def _serve_one(self, connection: socket.socket, uid: int, pid: int) -> None:
+        peer = Peer(uid, pid, user_name(uid), lambda: self._is_crowded(uid))
+        try:
+            with connection:
+                self._converse(connection, peer)
+        except OSError:
+            pass  # it hung up, or was too slow
+        except Exception:
+            log.exception("a connection of uid %d failed", uid)
+
+    def _leave(self, connection: socket.socket, uid: int) -> Turn | None:
+        """A connection has ended: whose turn is it? The place of a look beyond `MAX_PER_USER` goes
+        to nobody. Otherwise waiting connections would take all places of looks."""
+        with self._lock:
+            self._open.pop(connection, None)
+            self._departures.notify_all()
+            queue = self._parked.get(uid)
+            if not queue or self._closing:
+                self._parked.pop(uid, None)
+                return None
+            if self._served(uid) >= MAX_PER_USER:
+                return None
+            next_connection, pid = queue.popleft()
+            self._open[next_connection] = uid
+            return next_connection, uid, pid
+
+    def _converse(self, connection: socket.socket, peer: Peer) -> None:
+        surplus = b""
+        while not self._closing:
+            line, surplus = _read_line(connection, surplus)
+            if line is None:
+                return
+            connection.settimeout(SEND_SECONDS)
+            connection.sendall(self._answer(line, peer))
+            if len(line) > MAX_LINE:
+                return  # where the next line would begin is not known
+
+    def _answer(self, line: bytes, peer: Peer) -> bytes:
+        try:
+            if len(line) > MAX_LINE:
+                raise UsageError(f"the request is longer than {MAX_LINE} bytes", "make it shorter")
+            return codec.encode_result(self._handle(codec.decode_request(line), peer))
+        except GpqError as error:
+            return codec.encode_error(error)
+        except Exception as error:
+            log.exception("a request of uid %d (pid %d) failed", peer.uid, peer.pid)
+            return codec.encode_error(
+                GpqError(
+                    f"this request failed in the daemon: {error!r:.200}",
+                    "this is a bug in gpq: see `gpq daemon logs`",
+                )
+            )
+
+
+def _read_line(connection: socket.socket, surplus: bytes) -> tuple[bytes | None, bytes]:
+    """(line, what follows it). (None, b"") at the end. A line that never ends is returned when it
+    is too long."""
+    buffer = bytearray(surplus)
+    until = deadline(LINE_SECONDS if surplus else IDLE_SECONDS)
+    scan_start = 0
+    while True:
+        end = buffer.find(b"\n", scan_start)
+        if end >= 0:
+            return bytes(buffer[:end]), bytes(buffer[end + 1 :])
+        if len(buffer) > MAX_LINE:
+            return bytes(buffer), b""
+        scan_start = len(buffer)
+        # Even if it is late, what is in the socket still counts: this process may have been
+        # stopped.
+        connection.settimeout(left(until))
+        piece = connection.recv(65536)
+        if not piece:
+            return None, b""
+        if not buffer:
+            until = deadline(LINE_SECONDS)
+        buffer += piece
+
+
+def _most_served(connection: socket.socket) -> int:
+    """The most connections of a user that are served if this is one of them."""
+    if _is_look(connection):
+        return MAX_PER_USER + MAX_LOOKS
+    return MAX_PER_USER
+
+
+def _is_look(connection: socket.socket) -> bool:
+    """Does its first request only look, as far as it has arrived by now? Takes nothing out of the
+    socket."""
+    try:
+        begin = connection.recv(64, socket.MSG_PEEK | socket.MSG_DONTWAIT)
+    except OSError:
+        return False
+    return any(b'"op":"%s"' % look in begin for look in LOOKS)
+
+
+def _shut_down(connections: Iterable[socket.socket], how: int) -> None:
+    for connection in connections:
+        with contextlib.suppress(OSError):
+            connection.shutdown(how)
+
+
+def _hang_up(connection: socket.socket, error: GpqError) -> None:
+    """Say why, and leave. What the other end still writes is read for a moment, because otherwise
+    the kernel would drop our answer."""
+    with connection, contextlib.suppress(OSError):
+        connection.settimeout(0.2)
+        connection.sendall(codec.encode_error(error))
+        connection.shutdown(socket.SHUT_WR)
+        connection.recv(65536)
+
+
+@lru_cache(maxsize=64)
+def user_name(uid: int) -> str:
+    """The name of a user, or the number if it has no name. As it was when first asked for."""
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return str(uid)
+
+
+class Listener:
+    """Listens on `path` from now on, until `leave` and `close`. `signpost` is a link to the socket,
+    if the socket has another path."""
+
+    def __init__(self, path: str, signpost: str = "") -> None:
+        self._path = path
+        self._signpost = signpost if signpost != path else ""
+        self._socket = self._bind()
+        self._inode = os.stat(path).st_ino
+        self._point()
+
+    def accept(self) -> socket.socket:
+        """The next connection. Raises OSError."""
+        connection, _ = self._socket.accept()
+        return connection
+
+    def leave(self) -> None:
+        """Remove the socket, and accept nothing more."""
+        with contextlib.suppress(OSError):
+            if os.stat(self._path).st_ino == self._inode:  # not a successor's
+                os.unlink(self._path)
+                if self._signpost and os.readlink(self._signpost) == self._path:
+                    os.unlink(self._signpost)
+        with contextlib.suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)
+
+    def close(self) -> None:
+        self._socket.close()
+
+    def _bind(self) -> socket.socket:
+        if len(os.fsencode(self._path)) > MAX_SOCKET_PATH:
+            raise Refused(
+                f"the socket path {self._path} is longer than {MAX_SOCKET_PATH} bytes",
+                "set GPQ_HOME to a folder with a shorter path",
+            )
+        make_private(os.path.dirname(self._path))
+        listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            self._refuse_neighbour()
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(self._path)
+            listener.bind(self._path)
+            os.chmod(self._path, 0o600)
+            listener.listen(512)
+        except OSError as error:
+            listener.close()
+            raise Refused(
+                f"cannot listen on {self._path}: {error.strerror}",
+                "set GPQ_HOME to a folder that you can write to",
+            ) from None
+        except BaseException:
+            listener.close()
+            raise
+        return listener
+
+    def _point(self) -> None:
+        if not self._signpost:
+            return
+        temporary_link = f"{self._signpost}.{os.getpid()}"
+        with contextlib.suppress(OSError):
+            # a file system without links: then jobs do not find the socket
+            os.symlink(self._path, temporary_link)
+            os.replace(temporary_link, self._signpost)
+
+    def _refuse_neighbour(self) -> None:
+        """Another state's daemon may listen here. A daemon that answers keeps its socket, and one
+        that hangs loses it."""
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+            probe.settimeout(2.0)
+            try:
+                probe.connect(self._path)
+                probe.sendall(b"\n")
+                answers = bool(probe.recv(1))
+            except OSError:
+                return
+        if answers:
+            raise Refused(f"another daemon answers on {self._path}", "`gpq daemon stop` stops it")
