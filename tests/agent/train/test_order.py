@@ -11,8 +11,8 @@ import torch
 from gpq_agent.train.data.batches import Limits, ordered_configuration, starting
 from gpq_agent.train.data.order import OwnOrder, hold_together
 from gpq_agent.train.data.sampler import GlobalSampler
-from gpq_agent.train.engine.boundary import Ledger
 from gpq_agent.train.errors import GpqTrainError
+from gpq_agent.train.loop.boundary import Ledger
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.utils.data import (

@@ -20,8 +20,8 @@ import torch
 from torch.utils.data import DataLoader, Subset
 
 from gpq_agent.train.errors import GpqTrainError
-from gpq_agent.train.runtime.agreement import Agreement
-from gpq_agent.train.runtime.rng import (
+from gpq_agent.train.process.agreement import Agreement
+from gpq_agent.train.process.rng import (
     generator_states,
     is_unseeded,
     seed_host,

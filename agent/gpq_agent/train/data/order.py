@@ -17,7 +17,7 @@ import torch
 from torch.utils.data.distributed import DistributedSampler
 
 from gpq_agent.train.errors import GpqTrainError
-from gpq_agent.train.runtime.rng import stable_seed
+from gpq_agent.train.process.rng import stable_seed
 
 SLACK = 1 << 20  # a sampler may yield this many indices,
 PASSES = 16  # and this many times the data set, before it counts as endless

@@ -19,17 +19,16 @@ import torch
 
 from gpq_agent.train.data.batches import Micro
 from gpq_agent.train.errors import GpqTrainError
+from gpq_agent.train.gradients.ddp_buckets import Parameter, Share
+from gpq_agent.train.gradients.probe import GradientProbe
+from gpq_agent.train.gradients.reducer import Marks, Reducer, is_marked, mark
 from gpq_agent.train.internals import (
     base_of,
     foreach_add_,
     foreach_mul_,
     foreach_zero_,
 )
-from gpq_agent.train.noise.probe import GradientProbe
-from gpq_agent.train.runtime.agreement import Agreement
-
-from .ddp_buckets import Parameter, Share
-from .reducer import Marks, Reducer, is_marked, mark
+from gpq_agent.train.process.agreement import Agreement
 
 NOT_IN_ALL = "job.weigh() was called in only some micro-batches of a step"
 

@@ -17,7 +17,7 @@ from torch.nn import functional
 from torch.utils.data import Dataset
 
 from gpq_agent.train.data.sampler import GlobalSampler
-from gpq_agent.train.runtime.rng import stable_seed
+from gpq_agent.train.process.rng import stable_seed
 
 DROPOUTS = (
     "dropout",

@@ -9,7 +9,7 @@ from _io import open as plain_open
 from typing import Any, Callable, Dict, Iterator, List, Optional
 from urllib.parse import quote, unquote
 
-from .layers import Layers
+from gpq_agent.train.prove.layers import Layers
 
 WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC
 Folder = Optional[int]  # a descriptor that a path is relative to

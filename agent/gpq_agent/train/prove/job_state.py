@@ -4,10 +4,15 @@ from typing import Any, Dict, List, Mapping
 
 import torch
 
-from gpq_agent.train.optim.step_gate import inner_optimizers
-
-from .determinism import copies
-from .sketch import Fingerprint, Sketcher, flatten, named_optimizer, named_parameters
+from gpq_agent.train.gradients.step_gate import inner_optimizers
+from gpq_agent.train.prove.determinism import copies
+from gpq_agent.train.prove.sketch import (
+    Fingerprint,
+    Sketcher,
+    flatten,
+    named_optimizer,
+    named_parameters,
+)
 
 # gpq's own parts of a checkpoint.
 INTERNAL = ("cursor", "data", "progress", "ledger", "noise", "trained")

@@ -11,9 +11,8 @@ from typing import Any, Dict, List, Optional, Sequence, Tuple
 import torch
 
 from gpq_agent.train import internals
-from gpq_agent.train.runtime.rng import stable_seed
-
-from .determinism import (
+from gpq_agent.train.process.rng import stable_seed
+from gpq_agent.train.prove.determinism import (
     States,
     generators,
     has_moved,

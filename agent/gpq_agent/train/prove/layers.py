@@ -14,8 +14,16 @@ from typing import Any, Dict, List, NamedTuple
 
 from gpq_agent import wire
 from gpq_agent.train.errors import GpqTrainError
-
-from .plain_files import copy, failure, is_folder, link_target, make_folders, mode_of, need, scan
+from gpq_agent.train.prove.plain_files import (
+    copy,
+    failure,
+    is_folder,
+    link_target,
+    make_folders,
+    mode_of,
+    need,
+    scan,
+)
 
 KERNEL = ("/dev", "/proc", "/sys")
 MOST_LINKS = 40

@@ -19,12 +19,10 @@ from gpq_agent import wire
 from gpq_agent.train.data.batches import Limits, Micro, Step, ceil_div
 from gpq_agent.train.data.sampler import GlobalSampler
 from gpq_agent.train.internals import is_compiled
-from gpq_agent.train.prove.program import Program, program
-from gpq_agent.train.runtime.agreement import Proposal
-from gpq_agent.train.runtime.environment import Environment
-from gpq_agent.train.runtime.shutdown import STOP_ORDERED, end_at_once
-
-from .determinism import (
+from gpq_agent.train.process.agreement import Proposal
+from gpq_agent.train.process.environment import Environment
+from gpq_agent.train.process.shutdown import STOP_ORDERED, end_at_once
+from gpq_agent.train.prove.determinism import (
     Dropout,
     EpochIndexSampler,
     SeededData,
@@ -32,13 +30,14 @@ from .determinism import (
     plain_attention,
     still,
 )
-from .full_precision import HALF, FullPrecision
-from .job_state import JobState
-from .keyed import Keyed
-from .sketch import MOST, Fingerprint
+from gpq_agent.train.prove.full_precision import HALF, FullPrecision
+from gpq_agent.train.prove.job_state import JobState
+from gpq_agent.train.prove.keyed import Keyed
+from gpq_agent.train.prove.program import Program, program
+from gpq_agent.train.prove.sketch import MOST, Fingerprint
 
 if TYPE_CHECKING:
-    from gpq_agent.train.engine.engine import Engine
+    from gpq_agent.train.loop.engine import Engine
 
 UNASKED = 4  # times the steps of the order, then end a loop that never asks gpq
 

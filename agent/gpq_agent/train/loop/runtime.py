@@ -1,0 +1,178 @@
+"""What every part of the engine uses: this process, its replicas, channels, checkpoints and end."""
+
+import contextlib
+import os
+import sys
+import time
+from typing import TYPE_CHECKING, Mapping, NoReturn, Optional, Set
+
+import torch
+import torch.distributed as dist
+
+from gpq_agent import wire
+from gpq_agent.train.checkpoints.state_parts import Parts
+from gpq_agent.train.checkpoints.store import CheckpointStore
+from gpq_agent.train.gradients.progress import ProgressMeter
+from gpq_agent.train.internals import group_timeouts
+from gpq_agent.train.process.agreement import Agreement, Proposal
+from gpq_agent.train.process.channels import Heartbeat
+from gpq_agent.train.process.environment import Environment
+from gpq_agent.train.process.process_group import GROUP_TIMEOUT
+from gpq_agent.train.process.report import Reporter
+from gpq_agent.train.process.shutdown import (
+    EXIT_CODES,
+    SigtermHandler,
+    leave,
+    part_company,
+    raise_if_stopping,
+)
+
+if TYPE_CHECKING:
+    from gpq_agent.train.prove.recorder import Recorder
+
+
+class Runtime:
+    """One per process.
+
+    recorder: the recorder of `gpq check` if it runs this script.
+    evaluating: how many `job.eval()` the script is in.
+    epoch: the newest of `job.epochs()`, None before the first.
+    finished: the script has said so, or the epochs are over.
+    """
+
+    def __init__(
+        self,
+        environment: Environment,
+        device: torch.device,
+        environ: Mapping[str, str],
+        recorder: "Optional[Recorder]",
+    ) -> None:
+        self.environment, self.device, self.environ = environment, device, environ
+        self.replicas = environment.replicas
+        self.recorder = recorder
+        run_dir = environment.run_dir
+        path = os.path.join(run_dir, wire.REPORT) if run_dir and self.is_lead else ""
+        self.report = Reporter(path, environ)
+        self.pulse = Heartbeat(run_dir, environment.rank)
+        # Orders use a group of their own, so that no collective of the script can meet them.
+        self.group: Optional[dist.ProcessGroup] = None
+        if environment.replicas > 1:  # it waits as long as the script's own, for a long evaluation
+            timeout = max([GROUP_TIMEOUT, *group_timeouts()])
+            self.group = dist.new_group(backend="gloo", timeout=timeout)
+        self.agreement = Agreement(self.group, environment.rank, Proposal, self.pulse.others_reduce)
+        self.meter = ProgressMeter()
+        self.evaluating = 0
+        self.epoch: Optional[int] = None
+        self.finished = False
+        self.evaluation_failed = False  # since the current micro-batch began
+
+    @property
+    def is_lead(self) -> bool:
+        """Does this replica speak for all?"""
+        return self.environment.rank == 0
+
+    def notice(self, message: str) -> None:
+        """Print a line for the user, and report it."""
+        if self.is_lead:
+            self.say(message)
+
+    def say(self, message: str) -> None:
+        """As `notice`, on any replica."""
+        sys.stderr.write("gpq: {}\n".format(message))
+        self.report.notice(message)
+
+    def reopen(self) -> None:
+        """The script trains on after the end that it announced."""
+        environment = self.environment
+        if environment.run_dir and environment.local_rank == 0:
+            with contextlib.suppress(OSError):
+                os.unlink(os.path.join(environment.run_dir, wire.FINISHED))
+        self.finished = False
+
+    def mark(self, name: str) -> None:
+        """Make one of wire's statements to the agent, once per server. Without it only the exit
+        code of the attempt counts."""
+        run_dir = self.environment.run_dir
+        if not run_dir or self.environment.local_rank:
+            return
+        content = {"step": self.meter.steps, "time": time.time()}
+        try:
+            wire.write_json(os.path.join(run_dir, name), content)
+        except OSError as error:
+            self.notice("cannot write {}: {}".format(name, error))
+
+
+class Checkpointer:
+    """Writes checkpoints of everything that was registered. Others decide when. `store`: None if
+    there is no folder for checkpoints. `is_ready`: there is something to save, because the script
+    has prepared its training."""
+
+    def __init__(self, runtime: Runtime) -> None:
+        folder = runtime.environment.checkpoint_dir
+        self.store = CheckpointStore(folder) if folder else None
+        self.parts = Parts()
+        self.is_ready = False
+        self._runtime = runtime
+        self._refusals: Set[str] = set()  # refusals that were already reported
+
+    def is_due(self) -> bool:
+        """Must rank 0 write a checkpoint now, without another reason?"""
+        return (
+            self.store is not None and self._runtime.is_lead and self.is_ready and self.store.due()
+        )
+
+    def save(self, why: str) -> bool:
+        """Rank 0 writes one: "periodic", "stop" or "end". Returns False, with a notice, if that
+        fails."""
+        store, runtime = self.store, self._runtime
+        if store is None or not runtime.is_lead:
+            return False
+        step = runtime.meter.steps
+        runtime.pulse.phase("saving")
+        try:
+            saved = store.save(self.parts.state(), step, runtime.environment.attempt, why)
+        except (
+            Exception
+        ) as error:  # a full disk or a part's own error: others must not wait for rank 0
+            store.postpone()
+            text = " ".join((str(error) or repr(error)).split())
+            runtime.notice("cannot write a checkpoint: {}".format(text))
+            return False
+        if saved.refusal and saved.refusal not in self._refusals:
+            self._refusals.add(saved.refusal)
+            runtime.notice(
+                "the next attempt cannot resume from this checkpoint: {}".format(saved.refusal)
+            )
+        content = {
+            "step": step,
+            "seconds": round(saved.seconds, 4),
+            "bytes": saved.size,
+            "why": why,
+        }
+        runtime.report.send("checkpoint", content)
+        return True
+
+
+class Ending:
+    """The end of an attempt: on request, or because training is over. One per job. `terminator`:
+    from a boundary to the end, SIGTERM asks for a checkpoint."""
+
+    def __init__(self, runtime: Runtime) -> None:
+        self._runtime = runtime
+        self.terminator = SigtermHandler()
+
+    def leave(self, kind: int) -> NoReturn:
+        """Everything is saved. Say so on every server, and exit."""
+        raise_if_stopping()
+        self._runtime.mark(wire.STOPPED)
+        self._runtime.pulse.phase("ended")
+        self.terminator.disarm()  # a replica that must hurry now has nothing left to save
+        leave(EXIT_CODES[kind], self._runtime.say)
+
+    def done(self) -> None:
+        """Training is over. Say so on every server, so that exit code 0 ends the job."""
+        part_company()
+        self.terminator.disarm()
+        self._runtime.pulse.phase("ended")
+        self._runtime.finished = True
+        self._runtime.mark(wire.FINISHED)
