@@ -365,7 +365,7 @@ def test_an_epoch_that_cannot_be_drawn_again_keeps_its_order_with_a_notice(monke
     list(restarted)
     assert len(told) == 1, "the same order needs no notice"
 
-    monkeypatch.setattr("gpq_agent.train.data.epoch_orders.MOST_KEPT", 10)
+    monkeypatch.setattr("gpq_agent.train.data.sampler.MOST_KEPT", 10)
     bare = first.state_dict()
     assert bare["order"]["indices"] is None
     refused = sampler_of(Counting(20))

@@ -11,7 +11,7 @@ import torch
 from gpq_agent import wire
 from gpq_agent.train.checkpoints.store import CheckpointStore, MemoryRecord
 from gpq_agent.train.data.batches import Configuration, Limits, Micro, Step
-from gpq_agent.train.loop.failures import lessen
+from gpq_agent.train.loop.engine import lessen
 from gpq_agent.train.loop.job import Job
 from gpq_agent.train.process.environment import Environment
 from gpq_agent.train.process.shutdown import is_out_of_memory

@@ -10,8 +10,7 @@ from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Se
 import torch
 
 from gpq_agent.train.data.batches import Limits
-from gpq_agent.train.gradients.noise_scale import NoiseScale
-from gpq_agent.train.gradients.norms import is_adam
+from gpq_agent.train.gradients.noise_scale import NoiseScale, is_adam
 from gpq_agent.train.gradients.progress import ProgressMeter
 
 # The factor for a batch that is `scale` times the base batch and worth `gain` steps of it.

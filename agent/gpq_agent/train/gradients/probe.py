@@ -6,8 +6,8 @@ from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tu
 
 import torch
 
-from gpq_agent.train.gradients.noise_scale import NoiseScale
-from gpq_agent.train.gradients.norms import (
+from gpq_agent.train.gradients.noise_scale import (
+    NoiseScale,
     NormSums,
     Preconditioner,
     chunks,

@@ -13,9 +13,14 @@ from gpq_agent.train.loop import loops
 from gpq_agent.train.loop.engine import Engine
 from gpq_agent.train.loop.loader import Loader
 from gpq_agent.train.loop.loop import TrainingLoop
-from gpq_agent.train.loop.preparation import attach_training, make_rules, make_training, wrap_model
 from gpq_agent.train.loop.resumption import Resumption
-from gpq_agent.train.loop.setup import Training
+from gpq_agent.train.loop.setup import (
+    Training,
+    attach_training,
+    make_rules,
+    make_training,
+    wrap_model,
+)
 from gpq_agent.train.loop.training_data import LoaderArguments, TrainingData, make_training_data
 from gpq_agent.train.process.environment import Environment
 from gpq_agent.train.process.rng import reseed, seed_all

@@ -7,7 +7,7 @@
     from torch.utils.data import TensorDataset, default_collate
 
     import gpq_agent.train as gpq
-    from gpq_agent.train.loop.preparation import make_training
+    from gpq_agent.train.loop.setup import make_training
 
     job = gpq.init(seed=0)
     inputs = torch.randn(150, 4)

@@ -8,7 +8,7 @@ from gpq_agent.train.gradients.noise_scale import NoiseScale
 from gpq_agent.train.habits.freedoms import Freedoms
 from gpq_agent.train.habits.table import ACCUMULATE, SPLIT
 from gpq_agent.train.process.agreement import Proposal
-from gpq_agent.train.process.report import Reporter
+from gpq_agent.train.process.channels import Reporter
 
 
 class BatchSource(NamedTuple):

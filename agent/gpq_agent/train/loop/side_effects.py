@@ -19,7 +19,7 @@ from gpq_agent import records, wire
 from gpq_agent.train.checkpoints.script_checkpoints import ScriptCheckpoints
 from gpq_agent.train.checkpoints.store import CheckpointStore
 from gpq_agent.train.loop.runtime import Runtime
-from gpq_agent.train.process.report import Reporter
+from gpq_agent.train.process.channels import Reporter
 
 RECORD = os.path.join("gpq", "side-effects.json")  # in the job's folder
 CLAIMS = "written"  # in the attempt's folder: a folder for each file that a replica writes
