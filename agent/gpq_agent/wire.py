@@ -67,7 +67,7 @@ each start). The agent keeps the highest epoch of each store durably in
 renews anything. A start checks again under the spool's lock.
 
 Meetings. If `order.masters` is not empty, the processes that the shims start meet before they
-become the user's program (node/replicas/rendezvous.py). The process of rank 0 listens on
+become the user's program (node/shim/rendezvous.py). The process of rank 0 listens on
 `order.port`, and each other process tries the addresses. All take the first address that everyone
 reaches, and each exports the interface that leads there. If they do not meet, UNLAUNCHED says why,
 and nothing of the user's program has run. They talk in this encoding: {"number"} and back, then
@@ -90,8 +90,6 @@ daemon that does not know them misses nothing.
 from gpq_agent.folders import *  # noqa: F403
 from gpq_agent.messages.attempt_files import *  # noqa: F403
 from gpq_agent.messages.checks import *  # noqa: F403
-from gpq_agent.messages.gpu_checks import *  # noqa: F403
-from gpq_agent.messages.job_environment import *  # noqa: F403
 from gpq_agent.messages.json_lines import *  # noqa: F403
 from gpq_agent.messages.operations import *  # noqa: F403
 from gpq_agent.messages.orders import *  # noqa: F403

@@ -13,7 +13,7 @@ import gpq_agent
 import pytest
 from gpq_agent import wire
 from gpq_agent.node.devices import gpu_locks
-from gpq_agent.node.devices import gpus as devices
+from gpq_agent.node.devices import looking as devices
 from gpq_agent.node.doctor import gpu_lines, gpu_report
 
 from .checks import Outcome

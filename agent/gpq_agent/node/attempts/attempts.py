@@ -11,12 +11,9 @@ import time
 from typing import Any, Callable, Dict, List, Optional, Set, Tuple
 
 from gpq_agent import records, wire
-from gpq_agent.node.attempts import environment_setup, folders
-from gpq_agent.node.attempts.files import AttemptFiles
-from gpq_agent.node.attempts.heartbeats import pulses
-from gpq_agent.node.attempts.processes import AttemptProcesses
-from gpq_agent.node.attempts.states import LIVE, AttemptStates
-from gpq_agent.node.devices import gpu_names
+from gpq_agent.node.attempts import environment_setup, files
+from gpq_agent.node.attempts.files import AttemptFiles, pulses
+from gpq_agent.node.attempts.states import LIVE, AttemptProcesses, AttemptStates
 from gpq_agent.node.devices.gpu_locks import Locks, close
 from gpq_agent.node.host import procs, with_timeout
 from gpq_agent.node.host.errors import SpoolError
@@ -110,7 +107,7 @@ class Attempts:
         devices: List[wire.DeviceInfo],
         base: Dict[str, str],
         admit: Callable[[], None] = lambda: None,
-        visible: str = gpu_names.UUIDS,
+        visible: str = launch.UUIDS,
     ) -> Tuple[str, wire.AttemptInfo]:
         """("started" or "already", attempt). Raises SpoolError if the attempt may not start, and
         leaves nothing behind. Asks `admit` under the spool's lock. `visible`: see gpu_names."""
@@ -132,13 +129,13 @@ class Attempts:
                 [device.id for device in devices if device.kind == "cuda"], order.job, order.attempt
             )
             try:
-                locks.append(folders.create(folder, order))
+                locks.append(files.create(folder, order))
                 if order.lease > 0:
                     guard.spawn(self.spool, order)
                 if not self.standbys.take(order, env, cores, [locks[-1], *locks[:-1]]):
                     shim.spawn(self.spool, order, env, cores, locks[-1], locks[:-1])
             except OSError as error:  # the very first fork failed, so nothing has started
-                folders.remove_unborn(folder)
+                files.remove_unborn(folder)
                 raise with_timeout.no_process(error) from error
             finally:
                 close(locks)

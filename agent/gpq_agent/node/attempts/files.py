@@ -1,17 +1,24 @@
-"""The files of attempts in the spool. Damaged files are set aside."""
+"""The folders and files of attempts in the spool, and what their training processes wrote there.
+Damaged files are set aside."""
 
 import contextlib
+import fcntl
+import itertools
 import os
+import struct
+import time
 from typing import Any, Dict, List, Optional
 
 from gpq_agent import records, wire
 from gpq_agent.node.host.errors import SpoolError
 from gpq_agent.node.shim import start_order
-from gpq_agent.node.spool import run_folder
+from gpq_agent.node.spool import shapes, spool
 from gpq_agent.node.spool.shapes import MOST_BYTES, SHAPES
 from gpq_agent.node.spool.spool import Spool
 
 MOST_DAMAGE = 20  # lines of one attempt
+
+MOST_ENTRIES = 4096  # looked at in the folder, where a job may put any number
 
 
 class AttemptFiles:
@@ -65,7 +72,7 @@ class AttemptFiles:
     def mend(self, key: str) -> None:
         """Make its folder usable again if the job, or somebody else, made something else of it.
         Raises OSError."""
-        words = run_folder.mend(self.spool.folder(key))
+        words = shapes.mend_folder(self.spool.folder(key))
         if words:
             self._restore(key, words)
 
@@ -101,3 +108,62 @@ class AttemptFiles:
         """Forget everything about the attempt."""
         self._orders.pop(key, None)
         self._damage.pop(key, None)
+
+
+def create(folder: str, order: wire.StartOrder) -> int:
+    """Make the attempt's directory with everything that a shim needs. Return its lock, held.
+    order.json comes last, because it makes the attempt real."""
+    lock = -1
+    try:
+        with contextlib.suppress(FileExistsError):
+            # an agent left it when it ended before it wrote the order
+            os.mkdir(folder, 0o700)
+        spool.reserve(os.path.join(folder, wire.EXIT))
+        spool.reserve(os.path.join(folder, wire.STOP), count=2)
+        spool.reserve(os.path.join(folder, wire.CONTROL))
+        if order.control is not None:
+            wire.write_json(os.path.join(folder, wire.CONTROL), order.control)
+        lock = os.open(os.path.join(folder, spool.LOCK), os.O_RDWR | os.O_CREAT, 0o600)
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        wire.write_json(os.path.join(folder, wire.ORDER), order._asdict())
+        return lock
+    except OSError as error:
+        if lock >= 0:
+            os.close(lock)
+        remove_unborn(folder)
+        raise start_order.unwritable(error) from error
+
+
+def remove_unborn(folder: str) -> None:
+    """Undo `create` for an attempt that has no order yet."""
+    try:
+        for name in os.listdir(folder):
+            os.unlink(os.path.join(folder, name))
+        os.rmdir(folder)
+    except OSError:
+        pass  # without an order the directory means nothing
+
+
+def pulses(folder: str) -> List[wire.Pulse]:
+    """Pulses by rank. Leaves out processes without gpq's library, and invalid values."""
+    layout = struct.Struct(wire.PULSE)
+    now = time.clock_gettime(time.CLOCK_BOOTTIME)
+    heartbeats = []
+    try:
+        with os.scandir(folder) as entries:
+            some = itertools.islice(entries, MOST_ENTRIES)
+            names = [entry.name for entry in some if entry.name.startswith(wire.RANK)]
+    except OSError:
+        return []
+    for name in names:
+        rank = name[len(wire.RANK) :]
+        try:
+            with os.fdopen(records.open_plain(os.path.join(folder, name)), "rb") as stream:
+                _, step, phase, since = layout.unpack(stream.read(layout.size))
+            if 0 <= phase < len(wire.PHASES) and 0 <= since <= now:
+                pulse = wire.Pulse(int(rank), step, wire.PHASES[phase], round(now - since, 1))
+                if not wire.misfits(wire.Pulse, pulse._asdict()):
+                    heartbeats.append(pulse)
+        except (OSError, ValueError, struct.error):
+            continue
+    return sorted(heartbeats)

@@ -15,7 +15,7 @@ from typing import Any, Dict, List, Tuple
 
 from gpq_agent.node.devices import cuda_trial, gpu_locks
 from gpq_agent.node.devices.gpu_probe import LOST
-from gpq_agent.node.doctor import errand_process, gpu_facts, gpu_lines, gpu_looks
+from gpq_agent.node.doctor import errand_process, gpu_facts, gpu_lines
 from gpq_agent.node.host.errors import SpoolError
 from gpq_agent.wire import GpuLine
 
@@ -40,16 +40,18 @@ print("gpq:" + json.dumps({"python": platform.python_version(), "torch": str(tor
 
 def lines(python: str, env: Dict[str, str]) -> List[GpuLine]:
     """`python`: interpreter of scripts. `env`: variables of the jobs."""
-    facts = _reply(gpu_facts.__name__, FACTS_LIMIT)
+    facts = _reply(FACTS_LIMIT)
     torch = errand_process.run(
         [python, "-c", LOOK_AT_TORCH], {**env, "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}, TORCH_LIMIT
     )
     return [*gpu_lines.of_facts(facts, torch, mps_servers()), trial()]
 
 
-def _reply(module: str, limit: float) -> Dict[str, Any]:
-    """What this module prints, in its own process, because a faulty driver may never answer."""
-    return errand_process.run([sys.executable, "-m", module], dict(os.environ), limit)
+def _reply(limit: float, *arguments: str) -> Dict[str, Any]:
+    """What `gpu_facts` prints, in its own process, because a faulty driver may never answer."""
+    return errand_process.run(
+        [sys.executable, "-m", gpu_facts.__name__, *arguments], dict(os.environ), limit
+    )
 
 
 def mps_servers() -> List[int]:
@@ -67,7 +69,7 @@ def mps_servers() -> List[int]:
 
 def trial() -> GpuLine:
     """CUDA writes to the memory of each GPU that nobody uses, of all at the same time."""
-    look = _reply(gpu_looks.__name__, LOOK_LIMIT)
+    look = _reply(LOOK_LIMIT, "look")
     if look.get("error"):
         return GpuLine("trial", "FAIL", look["error"], fix=gpu_lines.DRIVER_FIX)
     rows = [(str(number), {"error": LOST}) for number in look["lost"]]

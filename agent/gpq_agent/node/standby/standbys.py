@@ -8,11 +8,10 @@ import time
 from typing import Callable, Dict, List, Optional, Set, Tuple
 
 from gpq_agent import wire
-from gpq_agent.node.host import passing
 from gpq_agent.node.shim import shim
 from gpq_agent.node.spool.spool import Spool
-from gpq_agent.node.standby import waiting_shim
-from gpq_agent.node.standby.recipe import Recipe, recipes
+from gpq_agent.node.standby import passing, waiting_shim
+from gpq_agent.node.standby.waiting_shim import Recipe, recipes
 
 MOST = 4  # on one server
 MOST_MIB = 256  # of memory, each

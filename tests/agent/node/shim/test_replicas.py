@@ -11,7 +11,7 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from gpq_agent.node.replicas import replicas
+from gpq_agent.node.shim import replicas
 
 from tests.support.waiting import wait_until
 
@@ -23,7 +23,9 @@ def command(note: Path, ranks: str, script: str, *, before: str = "") -> list[st
     if not before:
         first = [sys.executable, "-I", "-S", replicas.__file__]
     else:
-        lines = f"import sys\nfrom gpq_agent.node.replicas import replicas\n{before}\nsys.exit(replicas.main(*sys.argv[1:]))"
+        lines = (
+            f"import sys\nfrom gpq_agent.node.shim import replicas\n{before}\nsys.exit(replicas.main(*sys.argv[1:]))"
+        )
         first = [sys.executable, "-c", lines]
     return [*first, str(note), ranks, sys.executable, "-c", script]
 

@@ -2,7 +2,8 @@
 
 A standby has imported what reads variables while it is imported. If the script sets such a variable
 before `gpq.init`, it starts again in a new interpreter, and the agent makes no more standbys for
-it.
+it. Nor does it run a script if the imported modules are not those that a new interpreter would
+import.
 """
 
 import builtins
@@ -13,7 +14,7 @@ import os
 import signal
 import sys
 import types
-from typing import Dict, List, NoReturn
+from typing import Dict, List, NoReturn, Tuple
 
 from gpq_agent import wire
 
@@ -24,6 +25,9 @@ STARTS_AGAIN = (
 )
 
 ENV_START, ENV_END = 47, 48  # fields 50 and 51 of /proc/PID/stat, counted after the name
+
+Facts = Tuple[int, int, int]
+Imported = Dict[str, Facts]
 
 
 def adopt(env: Dict[str, str]) -> None:
@@ -116,3 +120,40 @@ def _start_again(name: str, argv: List[str], env: "dict[str, str]") -> NoReturn:
     for number in (signal.SIGPIPE, signal.SIGXFSZ):
         signal.signal(number, signal.SIG_DFL)
     os.execvpe(argv[0], argv, env)
+
+
+def imported_files() -> Imported:
+    """The files and search folders behind the imported modules, as they are now."""
+    files = [getattr(module, "__file__", None) for module in list(sys.modules.values())]
+    paths = [path for path in files if isinstance(path, str)]
+    return {path: _facts(path) for path in [sys.executable, *_folders(), *paths]}
+
+
+def changed_file(before: Imported) -> str:
+    """What was changed, installed or removed since, or ""."""
+    for path, facts in before.items():
+        if _facts(path) != facts:
+            return "{} has changed".format(path)
+    return ""
+
+
+def hidden_by(folder: str) -> str:
+    """A file of the script's folder that a new interpreter would import instead, or ""."""
+    try:
+        names = {entry.name.partition(".")[0] for entry in os.scandir(folder)}
+    except OSError:
+        return "{} cannot be read".format(folder)
+    hidden = sorted((names & sys.modules.keys()) - {"__main__", *sys.builtin_module_names})
+    return "{} is in the folder of the script".format(hidden[0]) if hidden else ""
+
+
+def _folders() -> List[str]:
+    return [path for path in sys.path if os.path.isdir(path)]
+
+
+def _facts(path: str) -> Facts:
+    try:
+        facts = os.stat(path)
+    except OSError:
+        return (0, 0, 0)
+    return (facts.st_ino, facts.st_size, facts.st_mtime_ns)

@@ -23,10 +23,8 @@ import torch.utils.data  # noqa: E402
 
 import gpq_agent.train  # noqa: E402, F401
 from gpq_agent import wire  # noqa: E402
-from gpq_agent.node.host import passing  # noqa: E402
-from gpq_agent.node.replicas import replicas  # noqa: E402
-from gpq_agent.node.shim import launch  # noqa: E402
-from gpq_agent.standby import modules, script  # noqa: E402
+from gpq_agent.node.shim import launch, replicas  # noqa: E402
+from gpq_agent.node.standby import passing, script  # noqa: E402
 
 
 class Replica(Exception):
@@ -35,7 +33,7 @@ class Replica(Exception):
 
 def main() -> None:
     channel = socket.socket(fileno=int(sys.argv[1]))
-    imported = modules.imported_files()
+    imported = script.imported_files()
     gc.collect()
     gc.freeze()  # a collection in a replica would copy the memory of all modules
     passing.send(channel, {"ready": os.getpid()})
@@ -47,7 +45,7 @@ def main() -> None:
         argv, env = launch.prepare(order, env, cores, output)
     except launch.NotLaunched as end:
         os._exit(end.code)
-    problem = modules.hidden_by(os.path.dirname(os.path.realpath(argv[1])))
+    problem = script.hidden_by(os.path.dirname(os.path.realpath(argv[1])))
     if problem or (order.ranks and len(os.listdir("/proc/self/task")) > 1):
         # A fork would have none of the threads.
         os._exit(launch.execute(argv, env, order.ranks, output))
@@ -61,7 +59,7 @@ def main() -> None:
 
 
 def _wait(
-    channel: socket.socket, imported: modules.Imported
+    channel: socket.socket, imported: script.Imported
 ) -> Tuple[wire.StartOrder, Dict[str, str], List[int], List[int]]:
     """(order, environment, cores, descriptors of GPU locks) of the attempt that it is to be. Ends
     the process if there will be none."""
@@ -82,11 +80,11 @@ def _wait(
         return wire.StartOrder(**request["order"]), request["env"], request["cores"], gpus
 
 
-def _problem(imported: modules.Imported) -> str:
+def _problem(imported: script.Imported) -> str:
     """Why it no longer equals a new interpreter, or ""."""
     if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
         return "a GPU is in use"
-    return modules.changed_file(imported)
+    return script.changed_file(imported)
 
 
 def _interpreter_signals() -> None:

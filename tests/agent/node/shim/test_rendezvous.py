@@ -13,10 +13,10 @@ from pathlib import Path
 import pytest
 from gpq_agent import wire
 from gpq_agent.node.host import network
-from gpq_agent.node.replicas import rendezvous
-from gpq_agent.node.replicas.rendezvous import Rendezvous, RendezvousFailed
-from gpq_agent.node.shim.failure_cause import Verdict, verdict
+from gpq_agent.node.shim import rendezvous
+from gpq_agent.node.shim.exit_record import Verdict, verdict
 from gpq_agent.node.shim.launch import with_address
+from gpq_agent.node.shim.rendezvous import Rendezvous, RendezvousFailed
 
 from tests.agent.node.harness import NodeAgent, sweep
 from tests.support.ports import free_port

@@ -5,13 +5,13 @@ import time
 from typing import Dict, List, NamedTuple, Tuple
 
 from gpq_agent import wire
-from gpq_agent.node.attempts.heartbeats import pulses
+from gpq_agent.node.attempts.files import pulses
 from gpq_agent.node.attempts.states import LIVE
 from gpq_agent.node.host import logs
 from gpq_agent.node.host.errors import SpoolError
-from gpq_agent.node.requests.replies import Handler, Message, Replies, refusal
-from gpq_agent.node.requests.survey import Survey
+from gpq_agent.node.operations import Handler, Message, Replies, refusal
 from gpq_agent.node.spool.spool import Spool
+from gpq_agent.node.survey import Survey
 
 BUSY_POLL, CALM_POLL = 0.05, 0.25  # seconds between two looks while a watch is pending
 BUSY_FOR = 5.0  # seconds after a change during which the next one is likely
