@@ -39,7 +39,7 @@ b. The agent keeps the highest acknowledged stamp of each store in `<spool>/leas
    order.lease_margin / 3 seconds after that end (at once if it slept through both). It records the
    end with `fenced`. A lease that is renewed too late stays over: the shim does not take TERM back.
    If the shim is gone or hangs, a second process does the same within the rest of the margin
-   (node/shim/guard.py).
+   (node/shim/shim.py).
 c. The daemon gives up a part of an attempt lease + lease_margin seconds after it took in the
    server's last report, by its own CLOCK_BOOTTIME. A new daemon counts from its own start, because
    by a2 the one before it can acknowledge nothing that was made later. Once every part is over,
@@ -94,7 +94,6 @@ from gpq_agent.messages.json_lines import *  # noqa: F403
 from gpq_agent.messages.operations import *  # noqa: F403
 from gpq_agent.messages.orders import *  # noqa: F403
 from gpq_agent.messages.reports import *  # noqa: F403
-from gpq_agent.messages.states import *  # noqa: F403
 
 VERSION = 1
 # Variables, by how their names begin, that torch and the libraries below it read while they are

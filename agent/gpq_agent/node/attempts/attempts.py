@@ -17,7 +17,7 @@ from gpq_agent.node.attempts.states import LIVE, AttemptProcesses, AttemptStates
 from gpq_agent.node.devices.gpu_locks import Locks, close
 from gpq_agent.node.host import procs, with_timeout
 from gpq_agent.node.host.errors import SpoolError
-from gpq_agent.node.shim import guard, launch, shim, start_order
+from gpq_agent.node.shim import launch, shim, start_order
 from gpq_agent.node.spool import spool
 from gpq_agent.node.spool.shapes import STOP_RANK, beyond
 from gpq_agent.node.standby.standbys import Standbys
@@ -131,7 +131,7 @@ class Attempts:
             try:
                 locks.append(files.create(folder, order))
                 if order.lease > 0:
-                    guard.spawn(self.spool, order)
+                    shim.spawn_guard(self.spool, order)
                 if not self.standbys.take(order, env, cores, [locks[-1], *locks[:-1]]):
                     shim.spawn(self.spool, order, env, cores, locks[-1], locks[:-1])
             except OSError as error:  # the very first fork failed, so nothing has started

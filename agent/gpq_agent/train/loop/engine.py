@@ -24,9 +24,8 @@ from gpq_agent.train.habits.watch import LoopWatch
 from gpq_agent.train.loop.boundary import StepBoundary, StepRecord
 from gpq_agent.train.loop.first_part import RUINED, RuinedWeights
 from gpq_agent.train.loop.loop import TrainingLoop
-from gpq_agent.train.loop.runtime import Checkpointer, Runtime, Statistics
+from gpq_agent.train.loop.runtime import BatchShape, BatchSource, Checkpointer, Runtime, Statistics
 from gpq_agent.train.loop.setup import OwnBatches, Training, set_up, share_outside
-from gpq_agent.train.loop.shape import BatchShape, BatchSource
 from gpq_agent.train.loop.side_effects import SideEffects
 from gpq_agent.train.process.environment import Environment
 from gpq_agent.train.process.shutdown import is_out_of_memory, note_error

@@ -9,8 +9,8 @@ from torch.nn.parameter import is_lazy
 from gpq_agent.train.checkpoints.state_parts import Parts
 from gpq_agent.train.data.batches import Step
 from gpq_agent.train.errors import GpqTrainError
+from gpq_agent.train.loop.runtime import BatchShape
 from gpq_agent.train.loop.setup import TrainingSetup
-from gpq_agent.train.loop.shape import BatchShape
 
 
 class State(NamedTuple):

@@ -23,8 +23,7 @@ from gpq_agent.train.gradients.noise_scale import NoiseScale
 from gpq_agent.train.gradients.probe import GradientProbe
 from gpq_agent.train.gradients.reducer import Reducer
 from gpq_agent.train.gradients.step_gate import wrap_scaler, wrap_scheduler
-from gpq_agent.train.loop.runtime import Runtime
-from gpq_agent.train.loop.shape import BatchSource
+from gpq_agent.train.loop.runtime import BatchSource, Runtime
 from gpq_agent.train.process.environment import Environment
 from gpq_agent.train.process.process_group import finish
 
