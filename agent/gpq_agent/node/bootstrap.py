@@ -186,8 +186,7 @@ def install(store: str, target: str, digest: str, archive: bytes) -> None:
     files = json.loads(content.decode("ascii"))
     if any(PATH.fullmatch(path) is None for path in files):
         raise Refusal(
-            "the agent contains unexpected files",
-            "reinstall gpq on the daemon's machine",
+            "the agent contains unexpected files", "reinstall gpq on the daemon's machine"
         )
     temporary = tempfile.mkdtemp(prefix=".new-", dir=store)
     try:

@@ -50,9 +50,7 @@ def prepare(
     result = latest(environment_folder(place, order.environment))
     if result is None or not result["ok"]:
         raise SpoolError(
-            "the setup has not run on this server",
-            "gpq runs it when it checks the server",
-            "unfit",
+            "the setup has not run on this server", "gpq runs it when it checks the server", "unfit"
         )
     if order.any_python and result["python"]:
         order = order._replace(argv=[str(result["python"]), *order.argv[1:]])

@@ -341,9 +341,7 @@ def _fact(process: "subprocess.Popen[bytes]", limit: float) -> gpu_facts.Fact:
     return {"value": (False, words or "exit {}".format(process.returncode))}
 
 
-def free_gpus(
-    gpus: List[Dict[str, Any]],
-) -> Tuple[Dict[str, List[int]], Dict[str, gpu_facts.Fact]]:
+def free_gpus(gpus: List[Dict[str, Any]]) -> Tuple[Dict[str, List[int]], Dict[str, gpu_facts.Fact]]:
     """The GPUs that nobody uses, by UUID, with their locks, so that no gpq starts a job there in
     the meantime. For each of the others, why not."""
     free: Dict[str, List[int]] = {}

@@ -73,11 +73,7 @@ def _answer(writing: int, question: Callable[[], None]) -> None:
     except SpoolError as error:
         answer = {"message": error.message[:1000], "hint": error.hint[:1000], "kind": error.kind}
     except OSError as error:
-        answer = {
-            "message": str(error)[:1000],
-            "hint": "check its file system",
-            "kind": "busy",
-        }
+        answer = {"message": str(error)[:1000], "hint": "check its file system", "kind": "busy"}
     finally:
         os.write(writing, json.dumps(answer).encode("utf-8"))
         os._exit(0)

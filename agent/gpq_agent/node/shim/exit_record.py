@@ -25,7 +25,7 @@ FAILURE = re.compile(r"\n *rank *: *(\d+).{0,300}?\n *exitcode *: *(-?\d+)", re.
 PEER_GONE = re.compile(
     r"Connection closed by peer|Connection reset by peer|Broken pipe|ncclRemoteError|remote process"
     r" exited"
-    r"|Socket Timeout|Connection timed out|Timed out waiting \d+ms",
+    r"|Socket Timeout|Connection timed out|Timed out waiting \d+ms"
 )
 
 

@@ -79,8 +79,7 @@ class DaemonEpoch:
             or epoch < 1
         ):
             raise SpoolError(
-                "hello: invalid store {!r} or epoch {!r}".format(store, epoch),
-                "see wire.py",
+                "hello: invalid store {!r} or epoch {!r}".format(store, epoch), "see wire.py"
             )
         with self.spool.lock():
             self.store, self.epoch = store, epoch

@@ -217,11 +217,7 @@ class Standbys:
         self._unfit: Set[str] = set()  # keys whose standby failed or was too large
 
     def take(
-        self,
-        order: wire.StartOrder,
-        env: Dict[str, str],
-        cores: List[int],
-        locks: List[int],
+        self, order: wire.StartOrder, env: Dict[str, str], cores: List[int], locks: List[int]
     ) -> bool:
         """Give the attempt to a standby. False if none fits, and then nothing has started.
 
@@ -302,11 +298,7 @@ class Standbys:
 
     def _make(self, made_of: Recipe) -> None:
         ours, theirs = socket.socketpair()
-        shim.detach(
-            self._spool.path,
-            {theirs.fileno()},
-            lambda: wait(self._spool, made_of, theirs),
-        )
+        shim.detach(self._spool.path, {theirs.fileno()}, lambda: wait(self._spool, made_of, theirs))
         theirs.close()
         ours.setblocking(False)
         self._standbys[made_of.key] = Standby(ours)

@@ -22,12 +22,7 @@ from gpq_agent.train.errors import GpqTrainError
 from gpq_agent.train.gradients.ddp_buckets import Parameter, Share
 from gpq_agent.train.gradients.probe import GradientProbe
 from gpq_agent.train.gradients.reducer import Marks, Reducer, is_marked, mark
-from gpq_agent.train.internals import (
-    base_of,
-    foreach_add_,
-    foreach_mul_,
-    foreach_zero_,
-)
+from gpq_agent.train.internals import base_of, foreach_add_, foreach_mul_, foreach_zero_
 from gpq_agent.train.process.agreement import Agreement
 
 NOT_IN_ALL = "job.weigh() was called in only some micro-batches of a step"
@@ -44,10 +39,7 @@ class Accumulator:
     """
 
     def __init__(
-        self,
-        optimizers: Sequence[Any],
-        probe: GradientProbe,
-        reducer: Optional[Reducer],
+        self, optimizers: Sequence[Any], probe: GradientProbe, reducer: Optional[Reducer]
     ) -> None:
         self.passes = 0  # backward calls in this micro-batch
         self.repeats = False  # did two calls of one micro-batch ever reach the parameters?

@@ -11,12 +11,7 @@ from gpq_agent.train.habits.watch import LoopWatch
 from gpq_agent.train.loop.runtime import Ending
 from gpq_agent.train.process.agreement import END, EPOCH, STEP, Proposal
 from gpq_agent.train.process.channels import ControlReader
-from gpq_agent.train.process.shutdown import (
-    STOP_ORDERED,
-    STOP_SIGNAL,
-    departure,
-    raise_if_stopping,
-)
+from gpq_agent.train.process.shutdown import STOP_ORDERED, STOP_SIGNAL, departure, raise_if_stopping
 
 if TYPE_CHECKING:
     from gpq_agent.train.loop.engine import Engine

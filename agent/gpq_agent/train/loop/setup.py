@@ -153,11 +153,7 @@ class OwnBatches:
 
 
 def wrap_model(
-    model: torch.nn.Module,
-    device: torch.device,
-    environment: Environment,
-    *,
-    sync_batch_norm: bool,
+    model: torch.nn.Module, device: torch.device, environment: Environment, *, sync_batch_norm: bool
 ) -> torch.nn.Module:
     """The model on `device`, in DistributedDataParallel if there are several replicas.
     `sync_batch_norm`: batch norm uses the statistics of all replicas. Raises GpqTrainError for that
@@ -169,8 +165,7 @@ def wrap_model(
         # Under gpq raise at once, not at the first restart on several CPU slots.
         if not on_gpu and (environment.replicas > 1 or environment.run_dir):
             raise GpqTrainError(
-                "sync_batch_norm=True needs GPUs",
-                "leave it out, or use layer or group norm",
+                "sync_batch_norm=True needs GPUs", "leave it out, or use layer or group norm"
             )
         convert = torch.nn.SyncBatchNorm.convert_sync_batchnorm
         model = convert(model)  # type: ignore[no-untyped-call]
@@ -200,7 +195,7 @@ def make_training(
     own_ids = {id(item) for item in optimizers}
     if not optimizers or not all(id(item) in own_ids for item in measured):
         raise GpqTrainError(
-            "job.prepare() needs an optimizer, and measure= must be one of its optimizers",
+            "job.prepare() needs an optimizer, and measure= must be one of its optimizers"
         )
     return Training(wrappers, optimizers, _as_list(scheduler), (), scaler, measured, False)
 
