@@ -104,9 +104,8 @@ def read_bytes(path: str, limit: int = MOST_BYTES) -> Optional[bytes]:
                 raise
             raise Damaged(path, os.strerror(error.errno or 0)) from error
     if size > limit or len(content) > limit:
-        raise Damaged(
-            path, "it has {} bytes, and the limit is {}".format(max(size, len(content)), limit)
-        )
+        hint = "it has {} bytes, and the limit is {}".format(max(size, len(content)), limit)
+        raise Damaged(path, hint)
     return content
 
 

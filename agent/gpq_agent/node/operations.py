@@ -75,12 +75,8 @@ class Replies:
         except wire.NotPrivate as error:
             return refusal(number, str(error), error.hint, "busy")
         except OSError as error:
-            return refusal(
-                number,
-                "cannot use the spool: {}".format(error),
-                "check {}".format(self.spool.path),
-                "busy",
-            )
+            words = "cannot use the spool: {}".format(error)
+            return refusal(number, words, "check {}".format(self.spool.path), "busy")
         except (KeyError, TypeError, ValueError) as error:
             problem = "request {!r} is incomplete or invalid: {!r}".format(message.get("op"), error)
             return refusal(number, problem, "see wire.OPS")
@@ -236,11 +232,8 @@ class Operations:
         devices_by_id = {device.id: device for device in self.devices.current()}
         for name in order.devices:
             if name not in devices_by_id:
-                raise SpoolError(
-                    "no device {} on this server".format(name),
-                    "it has {}".format(", ".join(sorted(devices_by_id)) or "none"),
-                    "busy",
-                )
+                hint = "it has {}".format(", ".join(sorted(devices_by_id)) or "none")
+                raise SpoolError("no device {} on this server".format(name), hint, "busy")
             if devices_by_id[name].state != "ok":
                 raise SpoolError(
                     "{} is {}: {}".format(
@@ -250,17 +243,11 @@ class Operations:
                     TAKEN,
                 )
             if self.devices.unsettled_user(name):  # it may be gone in a moment
-                raise SpoolError(
-                    "{} is {}".format(name, self.devices.unsettled_user(name)),
-                    "try again in a moment",
-                    "busy",
-                )
+                words = "{} is {}".format(name, self.devices.unsettled_user(name))
+                raise SpoolError(words, "try again in a moment", "busy")
             if self.survey.holders.get(name, key) != key:
-                raise SpoolError(
-                    "attempt {} still uses {}".format(self.survey.holders[name], name),
-                    "wait until it ends",
-                    "busy",
-                )
+                problem = "attempt {} still uses {}".format(self.survey.holders[name], name)
+                raise SpoolError(problem, "wait until it ends", "busy")
         return [devices_by_id[name] for name in order.devices]
 
     def _stop(self, message: Message) -> Message:
@@ -293,10 +280,8 @@ class Operations:
     def _forget(self, message: Message) -> Message:
         key = _key(message)
         if self.release.holding(key):
-            raise SpoolError(
-                "the GPUs of attempt {} are not free yet".format(key),
-                "wait until it is reported as exited",
-            )
+            problem = "the GPUs of attempt {} are not free yet".format(key)
+            raise SpoolError(problem, "wait until it is reported as exited")
         self.attempts.forget(key)
         return {}
 
@@ -315,9 +300,8 @@ class Operations:
             ]
             places = [order.cwd + order.stdin for order in orders if order is not None]
             if any(str(message["code"]) in place for place in places):
-                raise SpoolError(
-                    "the code {} is in use here".format(message["code"]), "wait for its jobs to end"
-                )
+                problem = "the code {} is in use here".format(message["code"])
+                raise SpoolError(problem, "wait for its jobs to end")
         return self.staging.operations["drop"](message)
 
     def _quit(self, _: Message) -> Message:

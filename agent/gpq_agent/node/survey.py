@@ -53,11 +53,9 @@ class Release:
             return self._blame(info, devices)
         end_time = self._ended.setdefault(key, time.monotonic())
         seconds = time.monotonic() - end_time
-        use = (
-            self.devices.still_used_by(key, devices)
-            if self.devices.probed_from >= end_time
-            else "its GPUs have not been checked yet"
-        )
+        use = "its GPUs have not been checked yet"
+        if self.devices.probed_from >= end_time:
+            use = self.devices.still_used_by(key, devices)
         # no job gets the GPUs while there is such an error
         is_free = bool(self.devices.error) or not use
         if is_free or seconds > RELEASE_AFTER:

@@ -151,18 +151,14 @@ class Attempts:
                 continue
             both = sorted(set(rival.devices) & set(order.devices))
             if both:
-                raise SpoolError(
-                    "attempt {} still uses {}".format(rival_key, ", ".join(both)),
-                    "wait until it ends, or stop it",
-                    "busy",
-                )
+                problem = "attempt {} still uses {}".format(rival_key, ", ".join(both))
+                raise SpoolError(problem, "wait until it ends, or stop it", "busy")
 
     def stop(self, key: str, mode: str, grace: float) -> wire.AttemptInfo:
         """Stop an attempt. A request that is softer than an earlier one changes nothing."""
         if mode not in STOP_RANK:
-            raise SpoolError(
-                "unknown stop mode {!r}".format(mode), "use one of {}".format(", ".join(STOP_RANK))
-            )
+            problem = "unknown stop mode {!r}".format(mode)
+            raise SpoolError(problem, "use one of {}".format(", ".join(STOP_RANK)))
         info = self._must(key)
         if info.state not in LIVE:
             return info
@@ -235,11 +231,8 @@ class Attempts:
         if not isinstance(control, dict) or not isinstance(control.get("seq"), int):
             raise SpoolError("a control needs an integer `seq`")
         if control.get("attempt") != info.attempt:
-            raise SpoolError(
-                "this control is for attempt {}, not {}".format(
-                    control.get("attempt"), info.attempt
-                )
-            )
+            words = "this control is for attempt {}, not {}"
+            raise SpoolError(words.format(control.get("attempt"), info.attempt))
         path = self.files.path(key, wire.CONTROL)
         with self.spool.lock():
             previous = self.files.read(key, wire.CONTROL)

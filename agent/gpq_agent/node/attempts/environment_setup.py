@@ -49,9 +49,8 @@ def prepare(
         return order, env
     result = latest(environment_folder(place, order.environment))
     if result is None or not result["ok"]:
-        raise SpoolError(
-            "the setup has not run on this server", "gpq runs it when it checks the server", "unfit"
-        )
+        problem = "the setup has not run on this server"
+        raise SpoolError(problem, "gpq runs it when it checks the server", "unfit")
     if order.any_python and result["python"]:
         order = order._replace(argv=[str(result["python"]), *order.argv[1:]])
     return order, with_exports(env, result)

@@ -95,11 +95,9 @@ def _interpreter_problem(python: str, cwd: str, env: Dict[str, str]) -> Optional
     try:
         start_order.check_command(python, cwd, env.get("PATH", os.defpath))
     except SpoolError as error:
-        problem = (
-            "no interpreter {}"
-            if error.kind == "not-found"
-            else "the interpreter {} is not executable"
-        )
+        problem = "the interpreter {} is not executable"
+        if error.kind == "not-found":
+            problem = "no interpreter {}"
         return problem.format(python), MENDS_PYTHON
     return None
 

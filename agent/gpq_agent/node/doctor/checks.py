@@ -218,10 +218,8 @@ class Errands:
         errand = ERRANDS.get(str(message.get("errand")))
         fields, limit = message.get("fields", {}), float(message.get("limit", 30.0))
         if errand is None or not isinstance(fields, dict) or not 0 < limit <= LONGEST:
-            raise SpoolError(
-                "unknown errand {!r}".format(message.get("errand")),
-                "use one of {}".format(", ".join(ERRANDS)),
-            )
+            problem = "unknown errand {!r}".format(message.get("errand"))
+            raise SpoolError(problem, "use one of {}".format(", ".join(ERRANDS)))
         if len(self._under_way) >= MOST:
             raise SpoolError("{} errands are running".format(MOST), "wait until one ends", "busy")
         read_end, write_end = os.pipe()

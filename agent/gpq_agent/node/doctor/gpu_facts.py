@@ -49,11 +49,9 @@ def of_gpu(binding: Any, index: int) -> Dict[str, Fact]:
 
     def slices() -> Any:
         handles = nvml.slices_of(binding, handle)
-        return (
-            None
-            if handles is None
-            else [nvml.text(binding.nvmlDeviceGetUUID(part)) for part in handles]
-        )
+        if handles is None:
+            return None
+        return [nvml.text(binding.nvmlDeviceGetUUID(part)) for part in handles]
 
     questions: Dict[str, Callable[[], Any]] = {
         "uuid": lambda: nvml.text(binding.nvmlDeviceGetUUID(handle)),

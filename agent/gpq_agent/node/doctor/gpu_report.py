@@ -210,11 +210,9 @@ def versions(facts: Facts, torch: Facts) -> GpuLine:
     driver, cuda = facts["driver"], facts["cuda"]
     if "value" not in driver:
         return GpuLine("versions", "FAIL", str(next(iter(driver.values()))), fix=DRIVER_FIX)
-    driver_cuda = (
-        "{}.{}".format(cuda["value"] // 1000, cuda["value"] % 1000 // 10)
-        if "value" in cuda
-        else "unknown"
-    )
+    driver_cuda = "unknown"
+    if "value" in cuda:
+        driver_cuda = "{}.{}".format(cuda["value"] // 1000, cuda["value"] % 1000 // 10)
     text = "driver {} for CUDA {}, nvidia-ml-py {}".format(
         driver["value"], driver_cuda, facts["nvml"]
     )

@@ -48,11 +48,9 @@ def _edge(path: str, offset: int, direction: int) -> int:
                 return os.lseek(stream.fileno(), offset, direction)
             except OSError as error:
                 if error.errno != errno.ENXIO:  # the file system does not support holes
-                    return (
-                        offset
-                        if direction == os.SEEK_DATA
-                        else max(offset, os.fstat(stream.fileno()).st_size)
-                    )
+                    if direction == os.SEEK_DATA:
+                        return offset
+                    return max(offset, os.fstat(stream.fileno()).st_size)
                 # beyond the end, or only a hole
                 return max(offset, os.fstat(stream.fileno()).st_size)
     except (FileNotFoundError, records.Damaged):

@@ -83,9 +83,8 @@ def _conclude(line: bytes, place: str) -> None:
     try:
         answer = json.loads(line.decode("utf-8"))
     except ValueError:
-        raise SpoolError(
-            "the process that checked {} ended too soon".format(place), "", "busy"
-        ) from None
+        problem = "the process that checked {} ended too soon".format(place)
+        raise SpoolError(problem, "", "busy") from None
     if answer:
         raise SpoolError(answer["message"], answer["hint"], answer["kind"])
 

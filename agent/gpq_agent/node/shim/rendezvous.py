@@ -185,9 +185,8 @@ def _listen(port: int) -> socket.socket:
             return socket.create_server(("", port), family=socket.AF_INET6, dualstack_ipv6=True)
         return socket.create_server(("", port))
     except OSError as error:
-        raise RendezvousFailed(
-            "port", "port {} was taken: {}".format(port, error.strerror)
-        ) from error
+        hint = "port {} was taken: {}".format(port, error.strerror)
+        raise RendezvousFailed("port", hint) from error
 
 
 def _open_door(
@@ -314,9 +313,8 @@ def _visit(order: wire.StartOrder, deadline: float) -> Tuple[str, str]:
                 or "it closed the connection"
             )
             host = _name(order, 0)
-            raise RendezvousFailed(
-                "network", "{} is not reachable at port {}: {}".format(host, order.port, attempts)
-            )
+            hint = "{} is not reachable at port {}: {}".format(host, order.port, attempts)
+            raise RendezvousFailed("network", hint)
         time.sleep(AGAIN)
 
 

@@ -255,20 +255,14 @@ def check_command(command: str, cwd: str, path: str) -> None:
     if "/" in command:
         full_path = os.path.join(cwd, command)
         if not os.path.exists(full_path):
-            raise SpoolError(
-                "no command {} on this server".format(full_path),
-                "check the path, or give the full path",
-                "not-found",
-            )
+            words = "no command {} on this server".format(full_path)
+            raise SpoolError(words, "check the path, or give the full path", "not-found")
         if os.path.isdir(full_path) or not os.access(full_path, os.X_OK):
             hint = "run chmod +x on it, or put its interpreter first"
             raise SpoolError("{} is not executable".format(full_path), hint, "not-executable")
     elif shutil.which(command, path=path) is None:
-        raise SpoolError(
-            "no command {} in PATH on this server".format(command),
-            "give its full path",
-            "not-found",
-        )
+        problem = "no command {} in PATH on this server".format(command)
+        raise SpoolError(problem, "give its full path", "not-found")
 
 
 def _check_interface(name: str) -> None:

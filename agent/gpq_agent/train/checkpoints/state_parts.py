@@ -146,10 +146,9 @@ class Parts:
         """Add a part with state_dict() and load_state_dict(). `at_once`: restore it even before the
         others. Raises GpqTrainError if it lacks them, or if the name is in use."""
         if not (hasattr(part, "state_dict") and hasattr(part, "load_state_dict")):
-            raise GpqTrainError(
-                "{} has no state_dict() and load_state_dict()".format(type(part).__name__),
-                "job.state() keeps objects with state_dict() and load_state_dict()",
-            )
+            problem = "{} has no state_dict() and load_state_dict()".format(type(part).__name__)
+            hint = "job.state() keeps objects with state_dict() and load_state_dict()"
+            raise GpqTrainError(problem, hint)
         if name in self._parts:
             raise GpqTrainError("the checkpoint already has a part named {!r}".format(name))
         if name.startswith(USER):

@@ -244,10 +244,8 @@ class Fingerprint:
         """Raises GpqTrainError if the checkpoint was trained on other data."""
         difference = self.difference(state)
         if difference:
-            raise GpqTrainError(
-                "the training data has changed since the previous attempt: {}".format(difference),
-                HINT,
-            )
+            words = "the training data has changed since the previous attempt: {}"
+            raise GpqTrainError(words.format(difference), HINT)
 
     def _read(self, notice: Callable[[str], None]) -> None:
         """Keep the examples that were read the same twice, and say why the rest was not."""

@@ -117,12 +117,9 @@ class EpochOrders:
         assert length is not None
         steps = self.base_steps(length, base)
         if steps == 0:
-            raise GpqTrainError(
-                "drop_last=True leaves nothing: an epoch has {} examples and a batch {}".format(
-                    length, base
-                ),
-                "use a smaller batch, or leave out drop_last",
-            )
+            words = "drop_last=True leaves nothing: an epoch has {} examples and a batch {}"
+            hint = "use a smaller batch, or leave out drop_last"
+            raise GpqTrainError(words.format(length, base), hint)
         return steps
 
     def base_steps(self, length: int, base: int) -> int:
@@ -153,19 +150,14 @@ class EpochOrders:
     def load_state_dict(self, state: Dict[str, Any]) -> None:
         """Raises GpqTrainError if the data set or its order differs from the checkpoint."""
         if state["size"] != self.examples:
-            raise GpqTrainError(
-                "the data set has {} examples, but it had {} when the checkpoint was "
-                "written".format(self.examples, state["size"]),
-                "restore the data set, or submit a new job",
-            )
+            text = "the data set has {} examples, but it had {} when the checkpoint was written"
+            fix = "restore the data set, or submit a new job"
+            raise GpqTrainError(text.format(self.examples, state["size"]), fix)
         order = state.get("order")
         if bool(order) != (self.own is not None) and state["consumed"]:
-            raise GpqTrainError(
-                "the checkpoint was written in the middle of an epoch {} a sampler".format(
-                    "with" if order else "without"
-                ),
-                "use the sampler that the job started with, or submit a new job",
-            )
+            words = "the checkpoint was written in the middle of an epoch {} a sampler"
+            hint = "use the sampler that the job started with, or submit a new job"
+            raise GpqTrainError(words.format("with" if order else "without"), hint)
         self.seed = state["seed"]
         self._newest = self._saved = NO_ORDER
         self._shared_epoch = -1

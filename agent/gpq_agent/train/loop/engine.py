@@ -104,10 +104,8 @@ class Engine:
     def training_loop(self) -> TrainingLoop:
         """Raises GpqTrainError before `job.prepare()`."""
         if self.loop is None:
-            raise GpqTrainError(
-                "the loader was used before job.prepare()",
-                "call job.prepare(model, optimizer) first",
-            )
+            problem = "the loader was used before job.prepare()"
+            raise GpqTrainError(problem, "call job.prepare(model, optimizer) first")
         return self.loop
 
     def lose(self, code: str, detail: str = "") -> None:

@@ -38,10 +38,8 @@ def init(*, seed: Optional[int] = None, checkpoint_dir: Optional[str] = None) ->
     """
     sys.audit(wire.AUDIT_INIT)
     if _current and _current[0]() is not None:
-        raise GpqTrainError(
-            "gpq.init() was called twice in one process",
-            "keep the job that the first call returned",
-        )
+        hint = "keep the job that the first call returned"
+        raise GpqTrainError("gpq.init() was called twice in one process", hint)
     environment = read_environment(os.environ)
     if environment.checkpoint_dir is None and checkpoint_dir is not None:
         environment = environment._replace(checkpoint_dir=os.path.abspath(checkpoint_dir))

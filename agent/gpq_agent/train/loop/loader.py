@@ -60,10 +60,8 @@ class Loader:
         self._seed = 0 if generator is None else generator.initial_seed()
         unknown_options = sorted(set(options) - set(OPTIONS))
         if unknown_options:
-            raise GpqTrainError(
-                "job.loader() has no option {}".format(", ".join(unknown_options)),
-                "it has " + ", ".join(("generator", *OPTIONS)),
-            )
+            problem = "job.loader() has no option {}".format(", ".join(unknown_options))
+            raise GpqTrainError(problem, "it has " + ", ".join(("generator", *OPTIONS)))
         if options.pop("in_order", True) is False:
             engine.runtime.notice("in_order=False has no effect: gpq needs the batches in order")
         self._trial = Trial(engine, dataset, options)
@@ -231,9 +229,6 @@ def dataset_size(dataset: Any) -> int:
     try:
         return len(dataset)
     except TypeError:
-        raise GpqTrainError(
-            "job.loader() needs a data set with a length, but {} has none".format(
-                type(dataset).__name__
-            ),
-            "give it __len__ and __getitem__",
-        ) from None
+        words = "job.loader() needs a data set with a length, but {} has none"
+        hint = "give it __len__ and __getitem__"
+        raise GpqTrainError(words.format(type(dataset).__name__), hint) from None

@@ -389,12 +389,9 @@ class TrainingLoop:
             self._engine.lose(code)
             return
         habit = HABITS[code]
-        raise GpqTrainError(
-            "{}, which gpq can do only on one GPU with the whole batch at once".format(
-                habit.message
-            ),
-            "{}. Or use gpq submit --gpus 1, and leave out max_local_batch".format(habit.cure),
-        )
+        words = "{}, which gpq can do only on one GPU with the whole batch at once"
+        hint = "{}. Or use gpq submit --gpus 1, and leave out max_local_batch".format(habit.cure)
+        raise GpqTrainError(words.format(habit.message), hint)
 
     # -- inside ------------------------------------------------------------------------------------
 

@@ -105,10 +105,9 @@ class Resumption:
             raise
         except (RuntimeError, ValueError, KeyError, TypeError) as error:
             words = " ".join(str(error).split())
-            raise GpqTrainError(
-                "the checkpoint does not fit this script: {}".format(words),
-                "use the script that wrote it, or submit a new job",
-            ) from error
+            problem = "the checkpoint does not fit this script: {}".format(words)
+            hint = "use the script that wrote it, or submit a new job"
+            raise GpqTrainError(problem, hint) from error
         engine.statistics.restore_seconds = self._seconds + time.perf_counter() - begin
 
 
@@ -195,8 +194,7 @@ def choose_state(
     has_file = torch.tensor([int(store.manifest(name) == manifest)])
     finish(dist.all_reduce(has_file, dist.ReduceOp.MIN, group=group, async_op=True))
     if not has_file:
-        raise GpqTrainError(
-            "a server of the job lacks the checkpoint {} that rank 0 resumes from".format(name),
-            "submit the job to gpq, which copies checkpoints, or share their folder",
-        )
+        words = "a server of the job lacks the checkpoint {} that rank 0 resumes from"
+        hint = "submit the job to gpq, which copies checkpoints, or share their folder"
+        raise GpqTrainError(words.format(name), hint)
     return store.read(name)

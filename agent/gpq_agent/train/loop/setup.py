@@ -164,9 +164,8 @@ def wrap_model(
     if sync_batch_norm:
         # Under gpq raise at once, not at the first restart on several CPU slots.
         if not on_gpu and (environment.replicas > 1 or environment.run_dir):
-            raise GpqTrainError(
-                "sync_batch_norm=True needs GPUs", "leave it out, or use layer or group norm"
-            )
+            problem = "sync_batch_norm=True needs GPUs"
+            raise GpqTrainError(problem, "leave it out, or use layer or group norm")
         convert = torch.nn.SyncBatchNorm.convert_sync_batchnorm
         model = convert(model)  # type: ignore[no-untyped-call]
     if environment.replicas == 1:
@@ -187,16 +186,13 @@ def make_training(
     refuse_sharded(models, optimizers)
     wrappers = [unwrap(item).wrapper for item in models]
     if replicas > 1 and not all(isinstance(item, DistributedDataParallel) for item in wrappers):
-        raise GpqTrainError(
-            "the model is not wrapped, but there are {} replicas".format(replicas),
-            "use job.wrap(model)",
-        )
+        words = "the model is not wrapped, but there are {} replicas".format(replicas)
+        raise GpqTrainError(words, "use job.wrap(model)")
     measured = optimizers if measure is None else [measure]
     own_ids = {id(item) for item in optimizers}
     if not optimizers or not all(id(item) in own_ids for item in measured):
-        raise GpqTrainError(
-            "job.prepare() needs an optimizer, and measure= must be one of its optimizers"
-        )
+        problem = "job.prepare() needs an optimizer, and measure= must be one of its optimizers"
+        raise GpqTrainError(problem)
     return Training(wrappers, optimizers, _as_list(scheduler), (), scaler, measured, False)
 
 

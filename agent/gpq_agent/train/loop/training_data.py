@@ -71,10 +71,8 @@ class LoaderArguments(NamedTuple):
         if batches is not None:
             batch = self._batch_of_sampler(batches.batch_size())
         if batch is None:
-            raise GpqTrainError(
-                "job.loader() needs batch_size",
-                "the total over all replicas that your learning rate is for",
-            )
+            hint = "the total over all replicas that your learning rate is for"
+            raise GpqTrainError("job.loader() needs batch_size", hint)
         if max_batch is not None and max_batch < batch:
             raise GpqTrainError(
                 "max_batch_size {} is below batch_size {}".format(max_batch, batch),

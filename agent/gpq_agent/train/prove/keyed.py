@@ -172,11 +172,9 @@ class Keyed(internals.TorchDispatchMode):
             for name in written_names:
                 parts[name].copy_(copies[name])
         if any(output.alias_info is not None for output in schema.returns):
-            return (
-                arguments[written_names[0]]
-                if len(written_names) == 1
-                else tuple(arguments[name] for name in written_names)
-            )
+            if len(written_names) == 1:
+                return arguments[written_names[0]]
+            return tuple(arguments[name] for name in written_names)
         return _join(results, place[1])
 
 
