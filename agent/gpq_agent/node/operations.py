@@ -27,33 +27,17 @@ Message = Dict[str, Any]
 Handler = Callable[[Message], Message]
 # Refused if a newer daemon has taken over:
 REIGNING = (
-    "watch",
-    "prepare",
-    "start",
-    "warm",
-    "stop",
-    "control",
-    "forget",
-    "purge",
-    "stage",
-    "put",
+    "watch", "prepare", "start", "warm", "stop", "control", "forget", "purge", "stage", "put",
     "drop",
-)
+)  # fmt: skip
 
 TAIL_LIMIT = 1 << 20
 
 
 def refusal(number: Any, error: str, hint: str = "", kind: str = "wrong") -> Message:
     """The reply that refuses. `kind`: one of wire.REFUSALS, or TAKEN."""
-    reply = {
-        "v": wire.VERSION,
-        "id": number,
-        "ok": False,
-        "error": error,
-        "hint": hint,
-        "kind": kind,
-    }
-    return dict(reply, kind="busy", taken=True) if kind == TAKEN else reply
+    reply = {"v": wire.VERSION, "id": number, "ok": False, "error": error, "hint": hint}
+    return dict(reply, kind="busy", taken=True) if kind == TAKEN else dict(reply, kind=kind)
 
 
 class Replies:
@@ -231,22 +215,19 @@ class Operations:
         """The devices of an order. Raises SpoolError if one is missing or not available."""
         devices_by_id = {device.id: device for device in self.devices.current()}
         for name in order.devices:
-            if name not in devices_by_id:
+            device = devices_by_id.get(name)
+            if device is None:
                 hint = "it has {}".format(", ".join(sorted(devices_by_id)) or "none")
                 raise SpoolError("no device {} on this server".format(name), hint, "busy")
-            if devices_by_id[name].state != "ok":
-                raise SpoolError(
-                    "{} is {}: {}".format(
-                        name, devices_by_id[name].state, devices_by_id[name].reason
-                    ),
-                    "choose another one",
-                    TAKEN,
-                )
-            if self.devices.unsettled_user(name):  # it may be gone in a moment
-                words = "{} is {}".format(name, self.devices.unsettled_user(name))
-                raise SpoolError(words, "try again in a moment", "busy")
-            if self.survey.holders.get(name, key) != key:
-                problem = "attempt {} still uses {}".format(self.survey.holders[name], name)
+            if device.state != "ok":
+                problem = "{} is {}: {}".format(name, device.state, device.reason)
+                raise SpoolError(problem, "choose another one", TAKEN)
+            user = self.devices.unsettled_user(name)
+            if user:  # it may be gone in a moment
+                raise SpoolError("{} is {}".format(name, user), "try again in a moment", "busy")
+            holder = self.survey.holders.get(name, key)
+            if holder != key:
+                problem = "attempt {} still uses {}".format(holder, name)
                 raise SpoolError(problem, "wait until it ends", "busy")
         return [devices_by_id[name] for name in order.devices]
 

@@ -47,7 +47,8 @@ class Release:
 
     def filter(self, key: str, info: wire.AttemptInfo, devices: List[str]) -> wire.AttemptInfo:
         """The attempt as the agent may report it: "running" while it is held back."""
-        if info.state != "exited" or not self.devices.with_gpus or _only_slots(devices):
+        gpus = [device for device in devices if not device.startswith("slot-")]
+        if info.state != "exited" or not self.devices.with_gpus or not gpus:
             return info
         if key in self._released:
             return self._blame(info, devices)
@@ -84,10 +85,6 @@ class Release:
             return info
         note = "; ".join(part for part in (self._lost[key], record.get("note")) if part)
         return info._replace(exit=dict(record, note=note))
-
-
-def _only_slots(devices: List[str]) -> bool:
-    return all(device.startswith("slot-") for device in devices)
 
 
 class Survey:

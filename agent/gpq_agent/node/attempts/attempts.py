@@ -175,8 +175,11 @@ class Attempts:
         path = self.files.path(key, wire.STOP)
         is_known = os.path.lexists(path)
         previous = self.files.read(key, wire.STOP)
-        if previous is not None and not _is_harder(previous, mode, grace):
-            return
+        if previous is not None:
+            # the harder mode counts, then the shorter time
+            order = (STOP_RANK[mode], -grace)
+            if order < (STOP_RANK.get(str(previous["mode"]), 0), -float(previous["grace"])):
+                return
         first = beyond() if is_known else 1
         seq = int(previous["seq"]) % records.MOST + 1 if previous else first
         spool.write_reserved(path, {"mode": mode, "grace": grace, "seq": seq})
@@ -293,11 +296,6 @@ class Attempts:
         if info is None:
             raise SpoolError("no attempt {} on this server".format(key))
         return info
-
-
-def _is_harder(previous: Dict[str, Any], mode: str, grace: float) -> bool:
-    rank, previous_rank = STOP_RANK[mode], STOP_RANK.get(str(previous["mode"]), 0)
-    return rank > previous_rank or (rank == previous_rank and grace <= float(previous["grace"]))
 
 
 def _wake(shim_record: Dict[str, Any]) -> None:

@@ -136,11 +136,10 @@ def _failure(order: wire.PrepareOrder, log: str, code: Optional[int]) -> Message
         ending = "failed (signal {})".format(-code)
     else:
         ending = "failed (exit {})".format(code)
+    words = "its output is in {} there, and gpq runs it again {:.0f} s after it failed"
     return {
         "reason": "the setup {}: {}".format(ending, last_line(output) or "no output"),
-        "fix": "its output is in {} there, and gpq runs it again {:.0f} s after it failed".format(
-            log, SETUP_AGAIN
-        ),
+        "fix": words.format(log, SETUP_AGAIN),
     }
 
 

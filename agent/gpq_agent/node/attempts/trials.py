@@ -91,11 +91,8 @@ class Trials:
             return
         self._running = None
         trial.process.kill()
-        words = (
-            "CUDA did not answer within {:.0f} s".format(LIMIT)
-            if is_late
-            else _refusal(trial.process)
-        )
+        text = "CUDA did not answer within {:.0f} s"
+        words = text.format(LIMIT) if is_late else _refusal(trial.process)
         gpu_locks.release(trial.lock)
         self._locks.forget(trial.suspicion.gpu)
         jobs = self._refused.setdefault(trial.suspicion.gpu, set())

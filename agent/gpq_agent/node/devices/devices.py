@@ -74,11 +74,9 @@ class Devices:
         """All devices. A server that falls back to slots has them once it is known that there is no
         GPU."""
         if self.slots_if_none:
-            devices = (
-                self._gpus
-                if self._gpus or self.error or self._last.lost or not self.known
-                else self.slots
-            )
+            devices = self.slots
+            if self._gpus or self.error or self._last.lost or not self.known:
+                devices = self._gpus
         else:
             devices = self.slots + self._gpus
         return [self._info(device) for device in devices]

@@ -45,6 +45,10 @@ print("gpq:" + json.dumps(found))
 Message = Dict[str, Any]
 LONGEST = 120.0  # seconds
 MOST = 16  # at once
+LIMITS = (
+    ("nofile", resource.RLIMIT_NOFILE), ("memlock", resource.RLIMIT_MEMLOCK),
+    ("nproc", resource.RLIMIT_NPROC),
+)  # fmt: skip
 
 
 def examine(place: Place, fields: Fields, pipe: int) -> None:
@@ -62,7 +66,7 @@ def examine(place: Place, fields: Fields, pipe: int) -> None:
         "disks": [_disk("spool", place.spool), _disk("checkpoints", place.checkpoints)],
         "limits": {
             name: place.limits.get(name, list(resource.getrlimit(number)))
-            for name, number in _LIMITS
+            for name, number in LIMITS
         },
         "shm_mib": _size_mib("/dev/shm"),
         "interfaces": [interface._asdict() for interface in interfaces],
@@ -77,13 +81,6 @@ def examine(place: Place, fields: Fields, pipe: int) -> None:
         env = {**place.base, **fields.get("env", {}), "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
         facts["torch"] = run([str(fields["python"]), "-c", LOOK_AT_TORCH], env, TORCH_LIMIT)
     tell(pipe, facts)
-
-
-_LIMITS = (
-    ("nofile", resource.RLIMIT_NOFILE),
-    ("memlock", resource.RLIMIT_MEMLOCK),
-    ("nproc", resource.RLIMIT_NPROC),
-)
 
 
 def driver(_: Place, fields: Fields, pipe: int) -> None:
@@ -188,11 +185,6 @@ ERRANDS: Dict[str, Callable[[Place, Fields, int], None]] = {
 }
 
 
-def _end_all(*_: Any) -> None:
-    """Kill the errand and everything that it started, because it has its own process group."""
-    os.killpg(0, signal.SIGKILL)
-
-
 class _Errand(NamedTuple):
     message: Message
     pipe: int
@@ -225,7 +217,8 @@ class Errands:
         read_end, write_end = os.pipe()
 
         def run() -> None:
-            signal.signal(signal.SIGALRM, _end_all)
+            # Its process group has everything that the errand started.
+            signal.signal(signal.SIGALRM, lambda *_: os.killpg(0, signal.SIGKILL))
             signal.setitimer(signal.ITIMER_REAL, limit)
             try:
                 errand(self.place, fields, write_end)

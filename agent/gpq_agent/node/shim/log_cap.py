@@ -54,7 +54,7 @@ class Cap:
         status = os.fstat(descriptor)
         used_bytes = status.st_blocks * 512
         if used_bytes > self.limit:
-            begin = _up(self.limit // HEAD_SHARE)
+            begin = (self.limit // HEAD_SHARE + ALIGN - 1) // ALIGN * ALIGN
             end = (status.st_size - self.limit // END_SHARE) // ALIGN * ALIGN
             try:
                 if end > begin:
@@ -92,7 +92,3 @@ def punch(descriptor: int, offset: int, length: int) -> None:
         number = ctypes.get_errno()
         if number != errno.EINTR:
             raise OSError(number, os.strerror(number))
-
-
-def _up(number: int) -> int:
-    return (number + ALIGN - 1) // ALIGN * ALIGN

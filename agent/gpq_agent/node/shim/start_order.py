@@ -35,8 +35,9 @@ def parse_order(message: Any) -> wire.StartOrder:
     return order
 
 
-def _checks(order: Any) -> List[Tuple[str, bool]]:
+def _checks(order: Any) -> List[Tuple[str, Any]]:
     """(field, is it valid?), in the order of reporting."""
+    store = order.store
     return [
         ("job", is_number(order.job) and order.job >= 0),
         ("attempt", is_number(order.attempt) and order.attempt >= 1),
@@ -54,15 +55,15 @@ def _checks(order: Any) -> List[Tuple[str, bool]]:
         ("attributes", attributes.is_right(order.attributes)),
         ("shortfall", is_text(order.shortfall)),
         ("fresh", isinstance(order.fresh, bool)),
-        ("store", isinstance(order.store, str) and _is_store(order.store, bool(order.lease))),
+        ("store", isinstance(store, str) and (not order.lease or STORE.fullmatch(store))),
     ]
 
 
-def _command_checks(order: Any) -> List[Tuple[str, bool]]:
+def _command_checks(order: Any) -> List[Tuple[str, Any]]:
     argv = order.argv
     return [
         ("argv", are_texts(argv) and bool(argv) and argv[0] != ""),
-        ("code", isinstance(order.code, str) and _is_code(order.code)),
+        ("code", isinstance(order.code, str) and (not order.code or HASH.fullmatch(order.code))),
         ("cwd", is_text(order.cwd) and _is_place(order.cwd, bool(order.code))),
         ("env", is_env(order.env)),
         ("paths", are_texts(order.paths)),
@@ -70,7 +71,7 @@ def _command_checks(order: Any) -> List[Tuple[str, bool]]:
     ]
 
 
-def _setup_checks(order: Any) -> List[Tuple[str, bool]]:
+def _setup_checks(order: Any) -> List[Tuple[str, Any]]:
     environment = order.environment
     return [
         ("environment", isinstance(environment, str) and bool(NAME.fullmatch(environment))),
@@ -79,7 +80,7 @@ def _setup_checks(order: Any) -> List[Tuple[str, bool]]:
     ]
 
 
-def _server_checks(order: Any) -> List[Tuple[str, bool]]:
+def _server_checks(order: Any) -> List[Tuple[str, Any]]:
     return [
         ("port", is_number(order.port) and 0 <= order.port < 65536),
         ("node_rank", is_number(order.node_rank) and order.node_rank >= 0),
@@ -102,7 +103,7 @@ def _are_ranks(ranks: Any, devices: int) -> bool:
     )
 
 
-def _lease_checks(order: Any) -> List[Tuple[str, bool]]:
+def _lease_checks(order: Any) -> List[Tuple[str, Any]]:
     lease, margin, stamp = order.lease, order.lease_margin, order.stamp
     return [
         ("expires_at", order.expires_at is None or isinstance(order.expires_at, (int, float))),
@@ -130,31 +131,20 @@ def is_number(value: Any) -> bool:
 
 def is_env(value: Any) -> bool:
     """Is it a dictionary of variables?"""
-    return isinstance(value, dict) and all(map(_is_variable, value, value.values()))
-
-
-def _is_variable(name: Any, value: Any) -> bool:
-    return is_text(name) and is_text(value) and name != "" and "=" not in name
+    return isinstance(value, dict) and all(
+        is_text(name) and is_text(text) and name != "" and "=" not in name
+        for name, text in value.items()
+    )
 
 
 def _is_seconds(value: Any) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value < 1e9
 
 
-def _is_code(code: str) -> bool:
-    return not code or bool(HASH.fullmatch(code))
-
-
-def _is_store(store: str, has_lease: bool) -> bool:
-    return not has_lease or bool(STORE.fullmatch(store))
-
-
 def _is_place(cwd: str, is_in_code: bool) -> bool:
-    return _stays_inside(cwd) if is_in_code else os.path.isabs(cwd)
-
-
-def _stays_inside(path: str) -> bool:
-    return not os.path.isabs(path) and ".." not in path.split("/")
+    """Is it inside its code, or else a full path?"""
+    is_inside = not os.path.isabs(cwd) and ".." not in cwd.split("/")
+    return is_inside if is_in_code else os.path.isabs(cwd)
 
 
 def signal_number(name: Any) -> Optional[int]:

@@ -293,11 +293,8 @@ class Supervisor:
             self.notes.add("the kernel killed it because memory ran out ({})".format(evidence))
             return True
         if evidence and code != 0:
-            self.notes.add(
-                "the kernel killed a process next to it because memory ran out ({})".format(
-                    evidence
-                )
-            )
+            words = "the kernel killed a process next to it because memory ran out ({})"
+            self.notes.add(words.format(evidence))
         elif killer == signal.SIGKILL and self.stops.mode is None and not self.terminated:
             self.notes.add("killed by SIGKILL, not by gpq")
         return False

@@ -9,7 +9,6 @@ read during an import. Then the agent makes no more standbys for that script.
 
 import builtins
 import ctypes
-import functools
 import gc
 import importlib.machinery
 import io
@@ -68,7 +67,9 @@ def main() -> None:
         # A fork would have none of the threads.
         os._exit(launch.execute(argv, env, order.ranks, output))
     os.close(output)
-    _interpreter_signals()
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # as Python starts
+    for number in (signal.SIGPIPE, signal.SIGXFSZ):
+        signal.signal(number, signal.SIG_IGN)
     adopt(env)
     if order.ranks:
         _replicas(order.ranks)
@@ -105,22 +106,17 @@ def _problem(imported: Imported) -> str:
     return changed_file(imported)
 
 
-def _interpreter_signals() -> None:
-    """As Python sets them when it starts."""
-    signal.signal(signal.SIGINT, signal.default_int_handler)
-    for number in (signal.SIGPIPE, signal.SIGXFSZ):
-        signal.signal(number, signal.SIG_IGN)
-
-
 def _replicas(ranks: List[int]) -> None:
     """Fork one replica for each rank. Returns in each of them. The first process waits for them and
     ends."""
     failures = os.path.join(os.environ[wire.ENV_RUN_DIR], wire.FAILURES)
     try:
-        code = replicas.supervise(failures, ranks, functools.partial(_fork))
+        code = replicas.supervise(failures, ranks, _fork)
     except Replica:
         return
-    _end(code)
+    for stream in (sys.stdout, sys.stderr):
+        stream.flush()
+    os._exit(code)
 
 
 def _fork(rank: int, local_rank: int) -> int:
@@ -133,12 +129,6 @@ def _fork(rank: int, local_rank: int) -> int:
     if numpy is not None:  # `random` does this itself, and torch has a fixed seed
         numpy.random.seed()
     raise Replica
-
-
-def _end(code: int) -> NoReturn:
-    for stream in (sys.stdout, sys.stderr):
-        stream.flush()
-    os._exit(code)
 
 
 if __name__ == "__main__":
@@ -241,7 +231,8 @@ def imported_files() -> Imported:
     """The files and search folders behind the imported modules, as they are now."""
     files = [getattr(module, "__file__", None) for module in list(sys.modules.values())]
     paths = [path for path in files if isinstance(path, str)]
-    return {path: _facts(path) for path in [sys.executable, *_folders(), *paths]}
+    folders = [path for path in sys.path if os.path.isdir(path)]
+    return {path: _facts(path) for path in [sys.executable, *folders, *paths]}
 
 
 def changed_file(before: Imported) -> str:
@@ -260,10 +251,6 @@ def hidden_by(folder: str) -> str:
         return "{} cannot be read".format(folder)
     hidden = sorted((names & sys.modules.keys()) - {"__main__", *sys.builtin_module_names})
     return "{} is in the folder of the script".format(hidden[0]) if hidden else ""
-
-
-def _folders() -> List[str]:
-    return [path for path in sys.path if os.path.isdir(path)]
 
 
 def _facts(path: str) -> Facts:

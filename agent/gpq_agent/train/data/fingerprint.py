@@ -260,12 +260,11 @@ class Fingerprint:
             reason = "they are random even under the same seed"
             if not self._options.get("num_workers"):
                 reason += ", so gpq's reading has moved their own generator on"
-        notice(
+        words = (
             "gpq cannot compare {} of {} examples with those of the next attempt ({}). Make sure "
-            "that the script trains on the same data every time".format(
-                missing, len(self._places), reason
-            )
+            "that the script trains on the same data every time"
         )
+        notice(words.format(missing, len(self._places), reason))
 
 
 def _subsets(dataset: Any) -> List[List[Any]]:
