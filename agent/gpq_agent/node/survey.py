@@ -74,16 +74,13 @@ class Release:
         request."""
         key = wire.attempt_key(info.job, info.attempt)
         if key not in self._lost:
-            lost_gpus = [
-                gpu for gpu in self.devices.current() if gpu.id in devices and gpu.state == "lost"
-            ]
-            self._lost[key] = (
-                "GPU lost: {}".format(", ".join(gpu.id for gpu in lost_gpus)) if lost_gpus else ""
-            )
+            lost = {gpu.id for gpu in self.devices.current() if gpu.state == "lost"}
+            names = ", ".join(name for name in devices if name in lost)
+            self._lost[key] = "GPU lost: {}".format(names) if names else ""
         record = info.exit or {}
         if not self._lost[key] or record.get("code") == 0 or record.get("stopped"):
             return info
-        note = "; ".join(part for part in (self._lost[key], record.get("note")) if part)
+        note = "; ".join(filter(None, (self._lost[key], record.get("note"))))
         return info._replace(exit=dict(record, note=note))
 
 

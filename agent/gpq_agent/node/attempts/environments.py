@@ -151,34 +151,18 @@ def parse(message: Any) -> wire.PrepareOrder:
     """Parse a PrepareOrder from the wire. Raises SpoolError."""
     if not isinstance(message, dict):
         raise SpoolError("`prepare` needs an order", 'send {"prepare": {...}}')
-    try:
-        order = wire.PrepareOrder(
-            **{k: v for k, v in message.items() if k in wire.PrepareOrder._fields}
-        )
-    except TypeError as error:
-        raise SpoolError("the order is incomplete: {}".format(error)) from error
-
+    order: wire.PrepareOrder = start_order.parse(wire.PrepareOrder, message)
     if order.cwd == "~":
         order = order._replace(cwd=os.path.expanduser("~"))
-
-    checks = {
-        "environment": (
-            start_order.is_text(order.environment)
-            and order.environment != ""
-            and start_order.NAME.fullmatch(order.environment) is not None
-        ),
-        "cwd": start_order.is_text(order.cwd) and os.path.isabs(order.cwd),
-        "python": start_order.is_text(order.python),
-        "any_python": isinstance(order.any_python, bool),
-        "setup": start_order.is_text(order.setup),
-        "modules": start_order.are_texts(order.modules),
-        "env": start_order.is_env(order.env),
-        "limit": isinstance(order.limit, (int, float)) and 0 < order.limit < 1e6,
-        "attributes": attributes.is_right(order.attributes),
-    }
-    for name, is_good in checks.items():
-        if not is_good:
-            raise SpoolError("invalid {} in the order: {!r}".format(name, getattr(order, name)))
+    name = order.environment
+    checks = [
+        ("environment", name and start_order.NAME.fullmatch(name)),
+        ("cwd", os.path.isabs(order.cwd)),
+        ("env", start_order.is_env(order.env)),
+        ("limit", 0 < order.limit < 1e6),
+        ("attributes", attributes.is_right(order.attributes)),
+    ]
+    start_order.require(order, checks)
     return order
 
 
