@@ -7,14 +7,13 @@ import traceback
 from typing import Dict, Iterator, List, Optional, Set
 
 from gpq_agent import wire
-from gpq_agent.node.attempts.attempts import Attempts
-from gpq_agent.node.attempts.environments import Environments
-from gpq_agent.node.attempts.trials import Trials
+from gpq_agent.node.attempts import Attempts
 from gpq_agent.node.devices import slots as cpu_slots
 from gpq_agent.node.devices.devices import Devices
 from gpq_agent.node.devices.gpu_locks import Locks
 from gpq_agent.node.devices.yield_files import Yielding
 from gpq_agent.node.doctor.checks import Errands
+from gpq_agent.node.environments import Environments
 from gpq_agent.node.files.staging import PARALLEL, Staging
 from gpq_agent.node.host import procs
 from gpq_agent.node.operations import Message, Operations, Replies, refusal
@@ -22,6 +21,7 @@ from gpq_agent.node.shim import launch, shim
 from gpq_agent.node.shim.leases import DaemonEpoch
 from gpq_agent.node.spool.spool import Spool
 from gpq_agent.node.survey import Release, Survey
+from gpq_agent.node.trials import Trials
 from gpq_agent.node.watches import CALM_POLL, Watches
 
 # answered only after the first look at the GPUs

@@ -11,8 +11,7 @@ import traceback
 from typing import Any, Callable, Dict, List
 
 from gpq_agent import wire
-from gpq_agent.node.attempts import environment_setup
-from gpq_agent.node.attempts.states import LIVE
+from gpq_agent.node import environment_setup
 from gpq_agent.node.devices import slots
 from gpq_agent.node.devices.gpu_locks import TAKEN
 from gpq_agent.node.files.staging import Staging
@@ -21,6 +20,7 @@ from gpq_agent.node.host.errors import SpoolError
 from gpq_agent.node.shim import launch, start_order
 from gpq_agent.node.shim.leases import DaemonEpoch
 from gpq_agent.node.spool.spool import Spool
+from gpq_agent.node.states import LIVE
 from gpq_agent.node.survey import Survey
 
 Message = Dict[str, Any]

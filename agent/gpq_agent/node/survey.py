@@ -8,13 +8,13 @@ import time
 from typing import Any, Dict, List, Optional
 
 from gpq_agent import wire
-from gpq_agent.node.attempts.attempts import Attempts
-from gpq_agent.node.attempts.states import LIVE
-from gpq_agent.node.attempts.trials import Trials
+from gpq_agent.node.attempts import Attempts
 from gpq_agent.node.devices.devices import Devices
 from gpq_agent.node.devices.yield_files import Yielding
 from gpq_agent.node.host.errors import SpoolError
 from gpq_agent.node.spool.shapes import statement
+from gpq_agent.node.states import LIVE
+from gpq_agent.node.trials import Trials
 
 NOTE_AFTER, RELEASE_AFTER = 30.0, 60.0  # seconds that an ended attempt may still show on its GPU
 

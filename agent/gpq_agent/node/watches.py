@@ -5,12 +5,12 @@ import time
 from typing import Dict, List, NamedTuple, Tuple
 
 from gpq_agent import wire
-from gpq_agent.node.attempts.files import pulses
-from gpq_agent.node.attempts.states import LIVE
+from gpq_agent.node.attempt_files import pulses
 from gpq_agent.node.host import logs
 from gpq_agent.node.host.errors import SpoolError
 from gpq_agent.node.operations import Handler, Message, Replies, refusal
 from gpq_agent.node.spool.spool import Spool
+from gpq_agent.node.states import LIVE
 from gpq_agent.node.survey import Survey
 
 BUSY_POLL, CALM_POLL = 0.05, 0.25  # seconds between two looks while a watch is pending

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 from gpq_agent import wire
-from gpq_agent.node.attempts.files import pulses
+from gpq_agent.node.attempt_files import pulses
 from gpq_agent.train.data.batches import Configuration
 from gpq_agent.train.process.channels import Heartbeat
 from gpq_agent.train.process.timing import WARM_UP, StepClock, StepTimes

@@ -18,8 +18,8 @@ from typing import Any
 import msgspec
 import pytest
 from gpq_agent import wire
-from gpq_agent.node.attempts.attempts import Attempts
-from gpq_agent.node.attempts.files import pulses
+from gpq_agent.node.attempt_files import pulses
+from gpq_agent.node.attempts import Attempts
 from gpq_agent.node.devices.gpu_locks import Locks
 from gpq_agent.node.spool import shapes
 from gpq_agent.node.spool.spool import Spool

@@ -9,11 +9,11 @@ from typing import Any, Dict, Optional, Sequence
 from gpq_agent import wire
 from gpq_agent.node.devices import gpu_locks
 from gpq_agent.node.host import cgroups, procs
+from gpq_agent.node.host.logs import Cap
 from gpq_agent.node.shim import stops
 from gpq_agent.node.shim.completion_evidence import CompletionEvidence
 from gpq_agent.node.shim.exit_record import JobProcess, Notes, Verdict, verdict, write_exit
 from gpq_agent.node.shim.leases import Lease, boottime
-from gpq_agent.node.shim.log_cap import Cap
 from gpq_agent.node.shim.process_tree import Tree, names, summary
 from gpq_agent.node.spool import spool
 

@@ -40,7 +40,7 @@ ENV_REPORT_SECONDS = "GPQ_REPORT_SECONDS"
 class Heartbeat:
     """Where this replica is, readable while it hangs: a few numbers in a small mapped file in the
     attempt's folder. A step writes them in about a microsecond, without a system call or a thread.
-    Without a folder (no gpq), or on a full disk, nothing is written. node/attempts/files.py
+    Without a folder (no gpq), or on a full disk, nothing is written. node/attempt_files.py
     reads them."""
 
     def __init__(self, folder: Optional[str], rank: int) -> None:

@@ -15,8 +15,8 @@ import time
 from typing import Any, Dict, List, NamedTuple, Optional, Tuple
 
 from gpq_agent import records, wire
-from gpq_agent.node.attempts import environment_setup
-from gpq_agent.node.attempts.environment_setup import Message, environment_folder
+from gpq_agent.node import environment_setup
+from gpq_agent.node.environment_setup import Message, environment_folder
 from gpq_agent.node.host import attributes, with_timeout
 from gpq_agent.node.host.errors import SpoolError
 from gpq_agent.node.shim import shim, start_order

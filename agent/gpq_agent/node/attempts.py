@@ -11,9 +11,8 @@ import time
 from typing import Any, Callable, Dict, List, Optional, Set, Tuple
 
 from gpq_agent import records, wire
-from gpq_agent.node.attempts import environment_setup, files
-from gpq_agent.node.attempts.files import AttemptFiles, pulses
-from gpq_agent.node.attempts.states import LIVE, AttemptProcesses, AttemptStates
+from gpq_agent.node import attempt_files, environment_setup
+from gpq_agent.node.attempt_files import AttemptFiles, pulses
 from gpq_agent.node.devices.gpu_locks import Locks, close
 from gpq_agent.node.host import procs, with_timeout
 from gpq_agent.node.host.errors import SpoolError
@@ -21,6 +20,7 @@ from gpq_agent.node.shim import launch, shim, start_order
 from gpq_agent.node.spool import spool
 from gpq_agent.node.spool.shapes import STOP_RANK, beyond
 from gpq_agent.node.standby.standbys import Standbys
+from gpq_agent.node.states import LIVE, AttemptProcesses, AttemptStates
 
 
 class Attempts:
@@ -129,13 +129,13 @@ class Attempts:
                 [device.id for device in devices if device.kind == "cuda"], order.job, order.attempt
             )
             try:
-                locks.append(files.create(folder, order))
+                locks.append(attempt_files.create(folder, order))
                 if order.lease > 0:
                     shim.spawn_guard(self.spool, order)
                 if not self.standbys.take(order, env, cores, [locks[-1], *locks[:-1]]):
                     shim.spawn(self.spool, order, env, cores, locks[-1], locks[:-1])
             except OSError as error:  # the very first fork failed, so nothing has started
-                files.remove_unborn(folder)
+                attempt_files.remove_unborn(folder)
                 raise with_timeout.no_process(error) from error
             finally:
                 close(locks)

@@ -9,7 +9,7 @@ import traceback
 from typing import Any, Dict, Iterable, List, Optional, Tuple
 
 from gpq_agent import records, wire
-from gpq_agent.node.attempts.files import AttemptFiles
+from gpq_agent.node.attempt_files import AttemptFiles
 from gpq_agent.node.host import procs
 from gpq_agent.node.shim import shim
 from gpq_agent.node.shim.leases import boottime
