@@ -82,7 +82,7 @@ class Attempts:
 
     def all(self) -> List[wire.AttemptInfo]:
         """The attempts that are not forgotten, as they are now."""
-        return [info for info in map(self.states.survey, self.keys()) if info is not None]
+        return list(filter(None, map(self.states.survey, self.keys())))
 
     def look(self, key: str) -> Optional[wire.AttemptInfo]:
         """One attempt as it is now, None if there is none. Leaves `processes` at 0, see `count`."""

@@ -175,7 +175,7 @@ def _first_python(path: Optional[str]) -> str:
 
 
 def last_line(data: bytes) -> str:
-    lines = [line.strip() for line in data.decode("utf-8", "replace").splitlines() if line.strip()]
+    lines = list(filter(None, map(str.strip, data.decode("utf-8", "replace").splitlines())))
     final_line = lines[-1][:LONGEST_LINE] if lines else ""
     return "".join(sign if sign.isprintable() else "?" for sign in final_line)
 

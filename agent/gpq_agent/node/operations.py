@@ -279,7 +279,7 @@ class Operations:
                 self.attempts.order(wire.attempt_key(info.job, info.attempt))
                 for info in live_attempts
             ]
-            places = [order.cwd + order.stdin for order in orders if order is not None]
+            places = [order.cwd + order.stdin for order in filter(None, orders)]
             if any(str(message["code"]) in place for place in places):
                 problem = "the code {} is in use here".format(message["code"])
                 raise SpoolError(problem, "wait for its jobs to end")

@@ -107,9 +107,7 @@ class Watches:
         return logs.lines_after(path, offset, budget, self._sizes[key])
 
     def _teller(self, infos: List[wire.AttemptInfo], recalled_keys: List[str]) -> Handler:
-        recalled_attempts = [
-            info for info in map(self.attempts.look, recalled_keys) if info is not None
-        ]
+        recalled_attempts = list(filter(None, map(self.attempts.look, recalled_keys)))
         return lambda message: self._news(message, infos + recalled_attempts)
 
     def _news(self, message: Message, infos: List[wire.AttemptInfo]) -> Message:

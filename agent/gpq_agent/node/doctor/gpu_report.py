@@ -255,7 +255,7 @@ def runs_on(architectures: List[str], major: int, minor: int) -> bool:
     it to one generation."""
     for architecture in architectures:
         kind, _, text = architecture.partition("_")
-        digits = "".join(sign for sign in text if sign.isdigit())
+        digits = "".join(filter(str.isdigit, text))
         if not digits:
             continue
         number = (int(digits[:-1]), int(digits[-1]))

@@ -277,7 +277,7 @@ def write_reserved(path: str, content: Dict[str, Any]) -> None:
         if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
             raise
         reserves = [path + RESERVE + str(number) for number in range(9)]
-        reserve_paths = [name for name in reserves if os.path.exists(name)]
+        reserve_paths = list(filter(os.path.exists, reserves))
         if not reserve_paths:
             raise
     line = wire.encode(content)

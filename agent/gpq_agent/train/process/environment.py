@@ -35,26 +35,27 @@ class Environment(NamedTuple):
 
 def read_environment(environ: Mapping[str, str]) -> Environment:
     """The Environment that these variables describe. Absent variables mean "not managed"."""
-    launched = "RANK" in environ and "WORLD_SIZE" in environ and "MASTER_ADDR" in environ
-    local_rank = int(environ.get("LOCAL_RANK", "0")) if launched else 0
+    launched = environ.keys() >= {"RANK", "WORLD_SIZE", "MASTER_ADDR"}
+    launch = environ if launched else {}
+    local_rank = int(launch.get("LOCAL_RANK", "0"))
     cores = None
-    groups = [group for group in environ.get(wire.ENV_CORES, "").split(";") if group]
+    groups = list(filter(None, environ.get(wire.ENV_CORES, "").split(";")))
     if local_rank < len(groups):
-        cores = [int(core) for core in groups[local_rank].split(",") if core]
+        cores = list(map(int, filter(None, groups[local_rank].split(","))))
     devices = () if wire.ENV_CORES in environ else environ.get(wire.ENV_DEVICES, "").split(",")
     return Environment(
-        rank=int(environ["RANK"]) if launched else 0,
-        replicas=int(environ["WORLD_SIZE"]) if launched else 1,
+        rank=int(launch.get("RANK", "0")),
+        replicas=int(launch.get("WORLD_SIZE", "1")),
         local_rank=local_rank,
-        local_replicas=int(environ.get("LOCAL_WORLD_SIZE", local_rank + 1)) if launched else 1,
-        nodes=max(int(environ.get("GROUP_WORLD_SIZE", "1")), 1) if launched else 1,
+        local_replicas=int(launch.get("LOCAL_WORLD_SIZE", local_rank + 1)),
+        nodes=max(int(launch.get("GROUP_WORLD_SIZE", "1")), 1),
         launched=launched,
         attempt=int(environ.get(wire.ENV_ATTEMPT, "0")),
         run_dir=environ.get(wire.ENV_RUN_DIR) or None,
         checkpoint_dir=environ.get(wire.ENV_CHECKPOINT_DIR) or None,
         resumed=environ.get(wire.ENV_RESUME) == "1",
         cores=cores,
-        gpus=tuple(device for device in devices if device),
+        gpus=tuple(filter(None, devices)),
     )
 
 
