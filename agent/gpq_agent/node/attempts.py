@@ -110,7 +110,8 @@ class Attempts:
         visible: str = launch.UUIDS,
     ) -> Tuple[str, wire.AttemptInfo]:
         """("started" or "already", attempt). Raises SpoolError if the attempt may not start, and
-        leaves nothing behind. Asks `admit` under the spool's lock. `visible`: see gpu_names."""
+        leaves nothing behind. Asks `admit` under the spool's lock. `visible`: see
+        `launch.list_names`."""
         key = wire.attempt_key(order.job, order.attempt)
         with self.spool.lock():
             folder = self.spool.folder(key)

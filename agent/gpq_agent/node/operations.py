@@ -71,7 +71,7 @@ class Replies:
 
 class Operations:
     """The operations of one agent. `base`: the environment of a login, which all jobs have.
-    `default`: what the agent had when it started. `visible`: see gpu_names."""
+    `default`: what the agent had when it started. `visible`: see `launch.list_names`."""
 
     def __init__(
         self,

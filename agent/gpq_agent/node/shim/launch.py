@@ -15,16 +15,13 @@ from gpq_agent.node.spool.spool import Spool
 
 OF_TORCHRUN = {"OMP_NUM_THREADS": "1", "TORCH_NCCL_ASYNC_ERROR_HANDLING": "1"}  # its defaults
 THREAD_LIMITS = (
-    "OMP_NUM_THREADS",
-    "OPENBLAS_NUM_THREADS",
-    "MKL_NUM_THREADS",
-    "NUMEXPR_NUM_THREADS",
-)
+    "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR_NUM_THREADS",
+)  # fmt: skip
 # below the spool: code that torch.compile has made. Its own place in /tmp could belong to somebody
 COMPILED = "torchinductor"
 UNUSED = 30 * 86400.0  # seconds after which it is removed
 MASTER = "--master-addr="  # an option of torchrun
-
+# how CUDA_VISIBLE_DEVICES names the GPUs of a job. Some programs read only integers
 UUIDS, INDEXES = "uuid", "index"
 
 
@@ -36,7 +33,7 @@ def environment(
     visible: str = UUIDS,
 ) -> Dict[str, str]:
     """The job's whole environment: that of a login, the order's, and variables that say where and
-    on what it runs. `visible`: how to name GPUs, see gpu_names."""
+    on what it runs. `visible`: how to name GPUs, see `list_names`."""
     key = wire.attempt_key(order.job, order.attempt)
     env = dict(base)
     env.setdefault(wire.ENV_CHECKPOINT_DIR, os.path.join(spool.checkpoints, str(order.job)))
