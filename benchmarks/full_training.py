@@ -148,7 +148,7 @@ def train_alone(case: Case) -> Result:
 def train_with_gpq(case: Case, orders: Sequence[Order], out: Path) -> None:
     """The same script with gpq, in one replica of one attempt."""
     import gpq_agent.train as gpq
-    from gpq_agent.train.engine import boundary
+    from gpq_agent.train.loop import boundary
 
     boundary.AGREE_SECONDS = 0.0
     torch.set_num_threads(1)

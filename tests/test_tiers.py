@@ -147,7 +147,7 @@ SYSTEM = {"daemon", "faults", "servers", "store", "trainings"}
 @pytest.mark.parametrize(
     ("changed", "names"),
     [
-        ("agent/gpq_agent/train/engine/loop.py", {"habits", "library", "gpu", "checks", "trainings"}),
+        ("agent/gpq_agent/train/loop/loop.py", {"habits", "library", "gpu", "checks", "trainings"}),
         ("agent/gpq_agent/node/shim/shim.py", {"agent", "simulation", *SYSTEM}),
         ("gpq/cli/jobs/status.py", set()),
         ("gpq/core/goodput/goodput.py", {"simulation", "policies", *SYSTEM}),

@@ -72,10 +72,9 @@ def _check_owner(path: str, below: str) -> os.stat_result:
     """The status of a folder or link above `below`."""
     status = os.lstat(path)
     if status.st_uid not in (os.geteuid(), 0) and not _is_nameless(status.st_uid):
-        raise NotPrivate(
-            "{} belongs to {}, who could replace {}".format(path, user_name(status.st_uid), below),
-            "choose a folder that is not below it, or ask root to become its owner",
-        )
+        words = "{} belongs to {}, who could replace {}"
+        hint = "choose a folder that is not below it, or ask root to become its owner"
+        raise NotPrivate(words.format(path, user_name(status.st_uid), below), hint)
     return status
 
 

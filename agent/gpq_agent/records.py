@@ -104,9 +104,8 @@ def read_bytes(path: str, limit: int = MOST_BYTES) -> Optional[bytes]:
                 raise
             raise Damaged(path, os.strerror(error.errno or 0)) from error
     if size > limit or len(content) > limit:
-        raise Damaged(
-            path, "it has {} bytes, and the limit is {}".format(max(size, len(content)), limit)
-        )
+        hint = "it has {} bytes, and the limit is {}".format(max(size, len(content)), limit)
+        raise Damaged(path, hint)
     return content
 
 
@@ -163,15 +162,12 @@ def _is_deep(value: Any) -> bool:
     for _ in range(MOST_DEPTH):
         next_level: List[Any] = []
         for item in level:
-            next_level += [child for child in _below(item) if isinstance(child, (dict, list))]
+            children = item.values() if isinstance(item, dict) else item
+            next_level += [child for child in children if isinstance(child, (dict, list))]
         if not next_level:
             return False
         level = next_level
     return True
-
-
-def _below(item: Any) -> Any:
-    return item.values() if isinstance(item, dict) else item
 
 
 def set_aside(path: str) -> str:

@@ -39,7 +39,7 @@ b. The agent keeps the highest acknowledged stamp of each store in `<spool>/leas
    order.lease_margin / 3 seconds after that end (at once if it slept through both). It records the
    end with `fenced`. A lease that is renewed too late stays over: the shim does not take TERM back.
    If the shim is gone or hangs, a second process does the same within the rest of the margin
-   (node/shim/guard.py).
+   (node/shim/shim.py).
 c. The daemon gives up a part of an attempt lease + lease_margin seconds after it took in the
    server's last report, by its own CLOCK_BOOTTIME. A new daemon counts from its own start, because
    by a2 the one before it can acknowledge nothing that was made later. Once every part is over,
@@ -67,7 +67,7 @@ each start). The agent keeps the highest epoch of each store durably in
 renews anything. A start checks again under the spool's lock.
 
 Meetings. If `order.masters` is not empty, the processes that the shims start meet before they
-become the user's program (node/replicas/rendezvous.py). The process of rank 0 listens on
+become the user's program (node/shim/rendezvous.py). The process of rank 0 listens on
 `order.port`, and each other process tries the addresses. All take the first address that everyone
 reaches, and each exports the interface that leads there. If they do not meet, UNLAUNCHED says why,
 and nothing of the user's program has run. They talk in this encoding: {"number"} and back, then
@@ -90,13 +90,10 @@ daemon that does not know them misses nothing.
 from gpq_agent.folders import *  # noqa: F403
 from gpq_agent.messages.attempt_files import *  # noqa: F403
 from gpq_agent.messages.checks import *  # noqa: F403
-from gpq_agent.messages.gpu_checks import *  # noqa: F403
-from gpq_agent.messages.job_environment import *  # noqa: F403
 from gpq_agent.messages.json_lines import *  # noqa: F403
 from gpq_agent.messages.operations import *  # noqa: F403
 from gpq_agent.messages.orders import *  # noqa: F403
 from gpq_agent.messages.reports import *  # noqa: F403
-from gpq_agent.messages.states import *  # noqa: F403
 
 VERSION = 1
 # Variables, by how their names begin, that torch and the libraries below it read while they are

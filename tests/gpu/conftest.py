@@ -13,8 +13,8 @@ import gpq_agent
 import pytest
 from gpq_agent import wire
 from gpq_agent.node.devices import gpu_locks
-from gpq_agent.node.devices import gpus as devices
-from gpq_agent.node.doctor import gpu_lines, gpu_report
+from gpq_agent.node.devices import looking as devices
+from gpq_agent.node.doctor import gpu_report
 
 from .checks import Outcome
 
@@ -56,6 +56,6 @@ def gpus() -> Iterator[list[str]]:
         pytest.skip(probe.error or probe.notice or "no NVIDIA GPU here")
     free, facts = gpu_report.free_gpus([gpu._asdict() for gpu in probe.gpus])
     if not free:
-        pytest.skip(gpu_lines.over_gpus("trial", list(facts.items()), lambda judgement: judgement).figure)
+        pytest.skip(gpu_report.over_gpus("trial", list(facts.items()), lambda judgement: judgement).figure)
     yield list(free)
     gpu_locks.close([lock for locks in free.values() for lock in locks])

@@ -7,7 +7,7 @@ from typing import Any
 
 import gpq_agent.train as gpq
 import torch
-from gpq_agent.train.telemetry.timing import StepClock
+from gpq_agent.train.process.timing import StepClock
 
 from .processes import CPU, CheckFailed, Child, device_environ
 from .trainings import enter

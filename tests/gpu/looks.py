@@ -7,7 +7,7 @@ import time
 from typing import Any
 
 import torch
-from gpq_agent.node.devices import gpus, nvml, smi
+from gpq_agent.node.devices import looking, nvml, smi
 
 from .processes import CPU, CheckFailed, CheckSkipped, Child, wait_for_word
 from .trainings import enter
@@ -21,7 +21,7 @@ GONE = 10.0  # seconds in which it must be gone after its kill
 def agreement(tell: Any, devices: list[str]) -> str:
     """Compare a look by NVML with one by nvidia-smi."""
     _need_gpu(devices)
-    binding = gpus.binding()
+    binding = looking.binding()
     if binding is None or shutil.which("nvidia-smi") is None:
         raise CheckSkipped("needs nvidia-ml-py and nvidia-smi")
     by_nvml, by_smi = ({gpu.uuid: gpu for gpu in probe.gpus} for probe in (nvml.look(binding), smi.look()))
@@ -64,7 +64,7 @@ def hold(tell: Any, device: str) -> None:
 
 def _memory(pid: int, device: str) -> int:
     """MiB of the process on this GPU, -1 if the look does not show it."""
-    probe = gpus.probe(gpus.binding())
+    probe = looking.probe(looking.binding())
     return max((dict(gpu.processes).get(pid, -1) for gpu in probe.gpus if gpu.uuid == device), default=-1)
 
 

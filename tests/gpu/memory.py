@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 from gpq_agent.train.checkpoints.store import MemoryRecord
-from gpq_agent.train.runtime.shutdown import is_out_of_memory
+from gpq_agent.train.process.shutdown import is_out_of_memory
 
 from .processes import CheckFailed, CheckSkipped, Child
 from .trainings import Pass, Plan, Training, enter

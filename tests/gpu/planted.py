@@ -21,11 +21,11 @@ import gpq_agent.train as gpq
 import torch
 from gpq_agent.train.checkpoints import store as checkpoint
 from gpq_agent.train.data import sampler
-from gpq_agent.train.engine.boundary import StepBoundary
-from gpq_agent.train.noise import noise_scale
-from gpq_agent.train.optim.step_gate import StepGate
-from gpq_agent.train.runtime import shutdown as stopping
-from gpq_agent.train.telemetry.timing import StepClock
+from gpq_agent.train.gradients import noise_scale
+from gpq_agent.train.gradients.step_gate import StepGate
+from gpq_agent.train.loop.boundary import StepBoundary
+from gpq_agent.train.process import shutdown as stopping
+from gpq_agent.train.process.timing import StepClock
 
 from . import kernels, looks, memory, replicas, restart, speed, steps
 from .checks import Check
@@ -42,7 +42,7 @@ def products_off() -> None:
 
 
 def nothing_refused() -> None:
-    module = importlib.import_module("gpq_agent.train.job.init")  # gpq.init is the function
+    module = importlib.import_module("gpq_agent.train.loop.init")  # gpq.init is the function
     module.open_device = lambda environment: torch.device("cpu")  # type: ignore[attr-defined]
 
 

@@ -14,8 +14,8 @@ from typing import Any, NoReturn
 
 import torch.distributed as dist
 from gpq_agent import wire
-from gpq_agent.train.runtime.agreement import broadcast_value
-from gpq_agent.train.runtime.process_group import LOOPBACK
+from gpq_agent.train.process.agreement import broadcast_value
+from gpq_agent.train.process.process_group import LOOPBACK
 
 from .processes import CPU, CheckFailed, CheckSkipped, Child, device_environ
 from .steps import GRADIENTS, Recorded, difference

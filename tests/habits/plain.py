@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from gpq_agent import wire
 from gpq_agent.train.data.order import permutation
-from gpq_agent.train.runtime.rng import script_seed, seed_all
+from gpq_agent.train.process.rng import script_seed, seed_all
 from torch.utils.data import DataLoader
 
 

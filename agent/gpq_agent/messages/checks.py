@@ -1,4 +1,5 @@
-"""Messages between `gpq check` and the training processes that it starts."""
+"""Messages between `gpq check` and the training processes that it starts, and the lines of `gpq
+doctor --gpu`."""
 
 from typing import Any, Dict, List, NamedTuple, Optional
 
@@ -14,6 +15,8 @@ HABIT_WORDS = {
         "update it only when job.at_step is true",
     ),
 }
+
+GPU_LIMIT = 110.0  # seconds for all lines about one server
 
 
 class CheckOrder(NamedTuple):
@@ -50,3 +53,13 @@ class CheckStep(NamedTuple):
     rates: List[List[float]]  # for each optimizer.step(): the learning rates of its groups
     tensors: Dict[str, List[Optional[float]]]  # each a Fingerprint, see train/prove/sketch.py
     numbers: Dict[str, Optional[float]]
+
+
+class GpuLine(NamedTuple):
+    """One check."""
+
+    name: str
+    verdict: str  # "PASS" | "FAIL" | "SKIP"
+    figure: str  # the measurement, or why there is none
+    seconds: float = 0.0  # duration of the check
+    fix: str = ""  # what to do about a FAIL

@@ -4,19 +4,18 @@ import contextlib
 import json
 import os
 import time
-from typing import Any, Dict, List, Optional, Type
+from typing import Any, Dict
 
 from gpq_agent import records
+
+decode = records.parse  # the object on one line
+read_json = records.read_object
+misfits = records.misfits
 
 
 def encode(message: Dict[str, Any]) -> bytes:
     """Return one line of UTF-8 JSON, newline included."""
     return json.dumps(message, separators=(",", ":"), allow_nan=False).encode("utf-8") + b"\n"
-
-
-def decode(line: bytes) -> Dict[str, Any]:
-    """Return the object on one line. Raises ValueError for anything that is not a JSON object."""
-    return records.parse(line)
 
 
 def write_json(path: str, content: Dict[str, Any]) -> None:
@@ -39,16 +38,3 @@ def write_json(path: str, content: Dict[str, Any]) -> None:
         os.fsync(folder)
     finally:
         os.close(folder)
-
-
-def read_json(path: str) -> Optional[Dict[str, Any]]:
-    """Return the object in `path`, None if there is no such file. Raises records.Damaged, a
-    ValueError, unless the file is regular and holds one JSON object of a sensible size. Raises
-    OSError if this process lacks a resource."""
-    return records.read_object(path)
-
-
-def misfits(kind: Type[Any], content: Dict[str, Any]) -> List[str]:
-    """Return the names of the fields of `content` that are not valid for the message `kind`. The
-    bounds of numbers are in `records`."""
-    return records.misfits(kind, content)

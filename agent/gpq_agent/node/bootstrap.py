@@ -101,9 +101,8 @@ def answer(word: str, fields: Dict[str, object]) -> None:
 
 def become_agent(word: str, digest: str, arguments: List[str]) -> None:
     if not re.fullmatch("[0-9a-f]{64}", digest):
-        raise Refusal(
-            "the daemon named no bundle", "gpq on the daemon's machine is damaged: reinstall it"
-        )
+        problem = "the daemon named no bundle"
+        raise Refusal(problem, "gpq on the daemon's machine is damaged: reinstall it")
     home = os.path.expanduser("~")
     store = home
     for name in (".gpq", "agent"):
@@ -179,16 +178,12 @@ def install(store: str, target: str, digest: str, archive: bytes) -> None:
     except zlib.error:
         content = b""
     if unpacker.unconsumed_tail or hashlib.sha256(content).hexdigest() != digest:
-        raise Refusal(
-            "the agent arrived damaged",
-            "try again. If it happens every time, the connection alters data",
-        )
+        hint = "try again. If it happens every time, the connection alters data"
+        raise Refusal("the agent arrived damaged", hint)
     files = json.loads(content.decode("ascii"))
     if any(PATH.fullmatch(path) is None for path in files):
-        raise Refusal(
-            "the agent contains unexpected files",
-            "reinstall gpq on the daemon's machine",
-        )
+        words = "the agent contains unexpected files"
+        raise Refusal(words, "reinstall gpq on the daemon's machine")
     temporary = tempfile.mkdtemp(prefix=".new-", dir=store)
     try:
         for path, text in sorted(files.items()):
@@ -205,9 +200,8 @@ def install(store: str, target: str, digest: str, archive: bytes) -> None:
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
     if digest_of(target) != digest:
-        raise Refusal(
-            "{} differs from what gpq wrote there".format(target), "check the server's disk"
-        )
+        problem = "{} differs from what gpq wrote there".format(target)
+        raise Refusal(problem, "check the server's disk")
 
 
 def discard(target: str) -> None:
@@ -224,9 +218,8 @@ def discard(target: str) -> None:
 def become(word: str, argv: List[str]) -> None:
     program = shutil.which(argv[0])
     if program is None:
-        raise Refusal(
-            "cannot start {}: no such command".format(argv[0]), "is it installed on the server?"
-        )
+        problem = "cannot start {}: no such command".format(argv[0])
+        raise Refusal(problem, "is it installed on the server?")
     os.chdir("/")
     answer(word, {"ok": True})
     os.execv(program, argv)
@@ -247,10 +240,8 @@ def put(path: str, content: bytes) -> None:
             error.filename = path
         with contextlib.suppress(OSError):
             os.unlink(temporary)
-        raise Refusal(
-            "cannot write {}: {}".format(path, error.strerror),
-            "check that the folder exists and has space",
-        ) from error
+        problem = "cannot write {}: {}".format(path, error.strerror)
+        raise Refusal(problem, "check that the folder exists and has space") from error
     sync(os.path.dirname(path))
 
 

@@ -50,15 +50,14 @@ Their batch size is fixed. docs/training.md has an example of each.
 import os
 import sys
 
-from gpq_agent.train.engine.side_effects import hear_early
-from gpq_agent.train.job.init import init
-from gpq_agent.train.job.job import Job
-from gpq_agent.train.runtime.shutdown import StopTraining
-
-from .errors import GpqTrainError
-from .prove.redirect import guard
-from .runtime.process_group import meet_in_files
-from .runtime.rng import seed_unseeded
+from gpq_agent.train.errors import GpqTrainError
+from gpq_agent.train.loop.init import init
+from gpq_agent.train.loop.job import Job
+from gpq_agent.train.loop.side_effects import hear_early
+from gpq_agent.train.process.process_group import meet_in_files
+from gpq_agent.train.process.rng import seed_unseeded
+from gpq_agent.train.process.shutdown import StopTraining
+from gpq_agent.train.prove.redirect import guard
 
 guard(os.environ, sys.addaudithook)  # before the script opens a file
 hear_early()  # as well

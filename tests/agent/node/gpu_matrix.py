@@ -11,14 +11,14 @@ import os
 import sys
 from types import ModuleType
 
-from gpq_agent.node.devices import gpus
+from gpq_agent.node.devices import looking
 
 
 def look(binding: ModuleType | None, condition: dict[str, str]) -> dict[str, object]:
     reading, writing = os.pipe()
     if os.fork() == 0:
         os.environ.update(condition)
-        os.write(writing, json.dumps(gpus.probe(binding)._asdict()).encode())
+        os.write(writing, json.dumps(looking.probe(binding)._asdict()).encode())
         os._exit(0)
     os.close(writing)
     with os.fdopen(reading, "rb") as stream:
@@ -28,6 +28,6 @@ def look(binding: ModuleType | None, condition: dict[str, str]) -> dict[str, obj
 
 
 if __name__ == "__main__":
-    binding = gpus.binding()
+    binding = looking.binding()
     conditions = json.load(sys.stdin)
     json.dump({name: look(binding, condition) for name, condition in conditions.items()}, sys.stdout)

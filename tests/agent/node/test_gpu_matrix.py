@@ -169,7 +169,7 @@ def test_the_binding_travels_with_the_agent(python: str, tmp_path: Path) -> None
     for path, text in json.loads(zlib.decompress(bundle().archive)).items():
         (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / path).write_text(text, encoding="utf-8")
-    program = "from gpq_agent.node.devices import gpus; b = gpus.binding(); print(b.__name__, len(gpus.probe(b).gpus))"
+    program = "from gpq_agent.node.devices import looking; b = looking.binding(); print(b.__name__, len(looking.probe(b).gpus))"
     env = {"PYTHONPATH": str(tmp_path), "LD_LIBRARY_PATH": str(library_of(580, tmp_path))}
     done = subprocess.run([python, "-S", "-B", "-c", program], env=env, capture_output=True, text=True, timeout=120)
     assert (done.stdout, done.stderr) == ("gpq_agent.node.pynvml 2\n", "")

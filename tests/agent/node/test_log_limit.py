@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from gpq_agent.node.shim import log_cap
+from gpq_agent.node.host import logs
 
 from tests.agent.node.harness import NodeAgent, wait_until
 
@@ -82,12 +82,12 @@ def test_without_a_limit_everything_stays(node: NodeAgent) -> None:
 def test_a_limit_that_cannot_be_kept_is_reported_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     log = tmp_path / "log"
     log.write_bytes(b"x" * (2 * LIMIT))
-    cap = log_cap.Cap(str(log), LIMIT)
+    cap = logs.Cap(str(log), LIMIT)
 
     def refuses(*_: int) -> None:
         raise OSError(95, "Operation not supported")
 
-    monkeypatch.setattr(log_cap, "punch", refuses)
+    monkeypatch.setattr(logs, "punch", refuses)
     assert cap.look() == "its log is over its limit and cannot be shortened here: Operation not supported"
     assert cap.look(at_once=True) == ""
     assert cap.patience() == float("inf")

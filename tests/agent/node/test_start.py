@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 from gpq_agent import wire
-from gpq_agent.node.attempts.attempts import Attempts
+from gpq_agent.node.attempts import Attempts
 from gpq_agent.node.spool.spool import Spool
 
 from tests.agent.node.harness import NodeAgent, wait_until

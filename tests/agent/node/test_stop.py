@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from gpq_agent import wire
 from gpq_agent.node.host import procs
-from gpq_agent.node.shim import addressees
+from gpq_agent.node.shim import stops
 
 from tests.agent.node.harness import NodeAgent, survivors, wait_until
 
@@ -288,4 +288,4 @@ def test_the_first_process_gets_the_signal_even_before_it_has_its_own_group(byst
     process = procs.read(bystander.pid)
     assert process is not None
     assert process.group != process.pid
-    assert addressees.addressees([process], process.pid, signal.SIGTERM).recipients == [process]
+    assert stops.addressees([process], process.pid, signal.SIGTERM).recipients == [process]

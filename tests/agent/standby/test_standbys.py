@@ -15,7 +15,7 @@ from gpq_agent.node.host import procs
 from gpq_agent.node.shim import launch, start_order
 from gpq_agent.node.spool.spool import Spool
 from gpq_agent.node.standby import standbys
-from gpq_agent.node.standby.recipe import recipes
+from gpq_agent.node.standby.standbys import recipes
 
 from tests.agent.node.harness import NodeAgent, survivors, wait_until
 from tests.agent.standby.harness import IMPORTS, LIBRARY, TRAINS, Scripts, waiting

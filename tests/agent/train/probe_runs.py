@@ -13,13 +13,13 @@ import torch.distributed as dist
 from gpq_agent.train.data.batches import Configuration, Limits, Micro, Step, shape_step, starting
 from gpq_agent.train.errors import GpqTrainError
 from gpq_agent.train.gradients.accumulator import Accumulator, listen
+from gpq_agent.train.gradients.lr_rules import Adjustment
+from gpq_agent.train.gradients.noise_scale import NoiseScale
+from gpq_agent.train.gradients.probe import GradientProbe
 from gpq_agent.train.gradients.reducer import Reducer
-from gpq_agent.train.job.job import Job
-from gpq_agent.train.noise.noise_scale import NoiseScale
-from gpq_agent.train.noise.probe import GradientProbe
-from gpq_agent.train.optim.lr_rules import Adjustment
-from gpq_agent.train.optim.step_gate import StepGate, wrap_scaler
-from gpq_agent.train.runtime.environment import Environment
+from gpq_agent.train.gradients.step_gate import StepGate, wrap_scaler
+from gpq_agent.train.loop.job import Job
+from gpq_agent.train.process.environment import Environment
 from torch import nn
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
 from torch.nn.parallel import DistributedDataParallel

@@ -10,7 +10,7 @@ import torch
 from gpq_agent import wire
 from gpq_agent.train.data.order import permutation
 from gpq_agent.train.errors import GpqTrainError
-from gpq_agent.train.job.job import Job
+from gpq_agent.train.loop.job import Job
 
 from .driver import DEADLINE
 from .scripts.ahead import LOADERS

@@ -11,9 +11,9 @@ import torch
 from gpq_agent import wire
 from gpq_agent.train.data.batches import Limits, starting
 from gpq_agent.train.data.sampler import GlobalSampler
+from gpq_agent.train.process.environment import Environment
 from gpq_agent.train.prove.determinism import EpochIndexSampler, SeededData, generators, has_moved
 from gpq_agent.train.prove.recorder import Recorder
-from gpq_agent.train.runtime.environment import Environment
 from torch.utils.data import DataLoader, Dataset
 
 

@@ -14,8 +14,8 @@ from gpq_agent.train.checkpoints.script_checkpoints import ScriptCheckpoints
 from gpq_agent.train.checkpoints.state_parts import Parts
 from gpq_agent.train.checkpoints.store import LARGE, CheckpointStore, DigestedFile, MemoryRecord, digest, stamp
 from gpq_agent.train.errors import GpqTrainError
-from gpq_agent.train.job.resumption import choose_state
-from gpq_agent.train.runtime.environment import Environment
+from gpq_agent.train.loop.resumption import choose_state
+from gpq_agent.train.process.environment import Environment
 
 from tests.agent.harm import HARM
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch.distributed as dist
-from gpq_agent.train.runtime.agreement import Agreement, Proposal
+from gpq_agent.train.process.agreement import Agreement, Proposal
 
 from .driver import DEADLINE, FORKSERVER
 

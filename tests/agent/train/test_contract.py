@@ -1,4 +1,4 @@
-"""The loop in the docstring of `engine/loop.py`, which an adapter's author copies."""
+"""The loop in the docstring of `loop/loop.py`, which an adapter's author copies."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from gpq_agent.train.engine import loop
+from gpq_agent.train.loop import loop
 
 from .test_scripts import Run, assert_same
 
 # Writes the examples of each step that is committed.
 PROLOGUE = """
 import json, os, sys
-from gpq_agent.train.engine.loop import TrainingLoop
+from gpq_agent.train.loop.loop import TrainingLoop
 
 commit = TrainingLoop.end_step
 

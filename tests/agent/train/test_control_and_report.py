@@ -8,11 +8,10 @@ import torch
 from gpq_agent import wire
 from gpq_agent.train.data.batches import Configuration
 from gpq_agent.train.gradients.ddp_buckets import averages
-from gpq_agent.train.runtime.agreement import Agreement, Proposal
-from gpq_agent.train.runtime.channels import ControlReader
-from gpq_agent.train.runtime.environment import read_environment
-from gpq_agent.train.telemetry.report import Reporter
-from gpq_agent.train.telemetry.timing import WARM_UP, StepClock, StepTimes, sums, trim
+from gpq_agent.train.process.agreement import Agreement, Proposal
+from gpq_agent.train.process.channels import ControlReader, Reporter
+from gpq_agent.train.process.environment import read_environment
+from gpq_agent.train.process.timing import WARM_UP, StepClock, StepTimes, sums, trim
 
 
 def write(folder: Path, **content: object) -> None:

@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 import torch
 from gpq_agent.train.errors import GpqTrainError
-from gpq_agent.train.job.job import Job
-from gpq_agent.train.optim.progress import ROUNDING
-from gpq_agent.train.runtime.environment import Environment
+from gpq_agent.train.gradients.progress import ROUNDING
+from gpq_agent.train.loop.job import Job
+from gpq_agent.train.process.environment import Environment
 
 SIZE, BATCH, EPOCHS = 100, 10, 4
 

@@ -13,8 +13,8 @@ import pytest
 import torch
 from gpq_agent.train.data.fingerprint import Fingerprint, likeness
 from gpq_agent.train.errors import GpqTrainError
-from gpq_agent.train.runtime.agreement import Agreement, Proposal
-from gpq_agent.train.runtime.rng import script_seed, seed_all
+from gpq_agent.train.process.agreement import Agreement, Proposal
+from gpq_agent.train.process.rng import script_seed, seed_all
 
 from .driver import DEADLINE, TrainingJob
 from .test_launch import environment

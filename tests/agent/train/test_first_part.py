@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 import torch
 from gpq_agent import wire
-from gpq_agent.train.engine.first_part import RUINED, RuinedWeights
-from gpq_agent.train.job.job import Job
-from gpq_agent.train.runtime.environment import Environment
+from gpq_agent.train.loop.first_part import RUINED, RuinedWeights
+from gpq_agent.train.loop.job import Job
+from gpq_agent.train.process.environment import Environment
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from .test_stepping import Examples, job, prepared

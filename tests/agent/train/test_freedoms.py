@@ -13,10 +13,10 @@ import torch.distributed as dist
 from gpq_agent import wire
 from gpq_agent.train.habits.freedoms import Freedoms
 from gpq_agent.train.habits.table import HABITS, Habit
-from gpq_agent.train.job.job import Job
+from gpq_agent.train.loop.job import Job
+from gpq_agent.train.process.agreement import Agreement, Proposal
+from gpq_agent.train.process.environment import Environment
 from gpq_agent.train.prove.program import program
-from gpq_agent.train.runtime.agreement import Agreement, Proposal
-from gpq_agent.train.runtime.environment import Environment
 
 from .driver import DEADLINE, FORKSERVER, free_port
 from .test_stepping import Examples, job, prepared

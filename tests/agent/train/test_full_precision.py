@@ -14,7 +14,7 @@ BEGIN = """
 import warnings
 warnings.simplefilter("error")
 import torch
-from gpq_agent.train.prove.full_precision import FullPrecision
+from gpq_agent.train.prove.determinism import FullPrecision
 precision = FullPrecision({exact})
 x = torch.ones(2, 2)
 """

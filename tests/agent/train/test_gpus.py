@@ -10,7 +10,7 @@ import pytest
 import torch
 from gpq_agent import wire
 from gpq_agent.train.errors import GpqTrainError
-from gpq_agent.train.runtime.environment import open_device, read_environment
+from gpq_agent.train.process.environment import open_device, read_environment
 
 from tests.support.figures import Figures
 from tests.support.ports import free_port

@@ -11,8 +11,8 @@ import pytest
 import torch
 import torch.distributed as dist
 from gpq_agent.train.gradients import reducer
-from gpq_agent.train.job.job import Job
-from gpq_agent.train.runtime.environment import Environment
+from gpq_agent.train.loop.job import Job
+from gpq_agent.train.process.environment import Environment
 from torch import nn
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.nn.parallel import DistributedDataParallel

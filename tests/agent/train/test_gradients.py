@@ -14,8 +14,8 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from gpq_agent.train.data.order import permutation
-from gpq_agent.train.job.job import Job
-from gpq_agent.train.runtime.environment import Environment
+from gpq_agent.train.loop.job import Job
+from gpq_agent.train.process.environment import Environment
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 

@@ -103,9 +103,9 @@ TIMEOUT = """
 import sys
 from datetime import timedelta
 import torch, torch.distributed as dist
-from gpq_agent.train.engine.runtime import Runtime
+from gpq_agent.train.loop.runtime import Runtime
 from gpq_agent.train.internals import group_timeouts
-from gpq_agent.train.runtime.environment import Environment
+from gpq_agent.train.process.environment import Environment
 store = dist.FileStore(sys.argv[1], 1)
 dist.init_process_group("gloo", store=store, rank=0, world_size=1, timeout=timedelta(minutes=int(sys.argv[2])))
 assert set(group_timeouts()) == {timedelta(minutes=int(sys.argv[2]))}

@@ -80,7 +80,7 @@ def reported(run_dir: Path) -> str:
 CLOSING = """
 import atexit, os, sys
 import torch.distributed as dist
-from gpq_agent.train.runtime.process_group import close_group
+from gpq_agent.train.process.process_group import close_group
 
 dist.init_process_group("gloo", init_method="file://" + sys.argv[1], rank=0, world_size=1)
 atexit.register(lambda: print("open" if dist.is_initialized() else "closed"))
@@ -103,7 +103,7 @@ BUSY = """
 import atexit, hashlib, os, sys, time
 import torch
 import torch.distributed as dist
-from gpq_agent.train.runtime.process_group import let_threads_rest
+from gpq_agent.train.process.process_group import let_threads_rest
 
 if sys.argv[2] == "rests":
     atexit.register(let_threads_rest)
@@ -144,7 +144,7 @@ import glob, os, pickle, socket, sys
 import gpq_agent.train as gpq
 import torch
 import torch.distributed as dist
-from gpq_agent.train.runtime.agreement import broadcast_value
+from gpq_agent.train.process.agreement import broadcast_value
 
 class Foreign:
     def __reduce__(self):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import tracemalloc
 
 import torch
-from gpq_agent.train.engine.boundary import Ledger
+from gpq_agent.train.loop.boundary import Ledger
 from hypothesis import given
 from hypothesis import strategies as st
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 from gpq_agent.train.data.order import OwnOrder, permutation
 from gpq_agent.train.errors import GpqTrainError
-from gpq_agent.train.job.job import Job
+from gpq_agent.train.loop.job import Job
 from torch.utils.data import BatchSampler, RandomSampler, SequentialSampler
 from torch.utils.data.distributed import DistributedSampler
 

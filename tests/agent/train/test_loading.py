@@ -15,8 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from gpq_agent.train.checkpoints.loading import read_state
-from gpq_agent.train.checkpoints.state_parts import USER, Parts
+from gpq_agent.train.checkpoints.state_parts import USER, Parts, read_state
 from gpq_agent.train.checkpoints.store import CheckpointStore
 from gpq_agent.train.errors import GpqTrainError
 

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import torch
 from gpq_agent.train.errors import GpqTrainError
-from gpq_agent.train.job.job import Job
+from gpq_agent.train.loop.job import Job
 
 from .test_stepping import Examples, adam, clear_first, job, network, plain, same
 

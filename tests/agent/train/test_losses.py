@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 import torch
 from gpq_agent import wire
-from gpq_agent.train.runtime.agreement import Agreement, Proposal
-from gpq_agent.train.telemetry.report import LossWindow, Publisher, Reporter
+from gpq_agent.train.process.agreement import Agreement, Proposal
+from gpq_agent.train.process.channels import LossWindow, Publisher, Reporter
 
 
 def test_a_window_gives_the_mean_loss_at_the_mean_progress() -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 import torch.multiprocessing
-from gpq_agent.train.noise.noise_scale import NoiseScale
+from gpq_agent.train.gradients.noise_scale import NoiseScale
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn

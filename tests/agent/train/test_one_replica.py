@@ -13,7 +13,7 @@ import gpq_agent.train as gpq
 import pytest
 import torch
 from gpq_agent import wire
-from gpq_agent.train.runtime import agreement
+from gpq_agent.train.process import agreement
 
 from tests.support.ports import free_port
 

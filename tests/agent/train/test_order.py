@@ -11,8 +11,8 @@ import torch
 from gpq_agent.train.data.batches import Limits, ordered_configuration, starting
 from gpq_agent.train.data.order import OwnOrder, hold_together
 from gpq_agent.train.data.sampler import GlobalSampler
-from gpq_agent.train.engine.boundary import Ledger
 from gpq_agent.train.errors import GpqTrainError
+from gpq_agent.train.loop.boundary import Ledger
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.utils.data import (
@@ -365,7 +365,7 @@ def test_an_epoch_that_cannot_be_drawn_again_keeps_its_order_with_a_notice(monke
     list(restarted)
     assert len(told) == 1, "the same order needs no notice"
 
-    monkeypatch.setattr("gpq_agent.train.data.epoch_orders.MOST_KEPT", 10)
+    monkeypatch.setattr("gpq_agent.train.data.sampler.MOST_KEPT", 10)
     bare = first.state_dict()
     assert bare["order"]["indices"] is None
     refused = sampler_of(Counting(20))

@@ -9,8 +9,8 @@ import pytest
 import torch
 from gpq_agent.train.checkpoints.state_parts import Parts
 from gpq_agent.train.errors import GpqTrainError
-from gpq_agent.train.job.job import Job
-from gpq_agent.train.runtime.environment import Environment
+from gpq_agent.train.loop.job import Job
+from gpq_agent.train.process.environment import Environment
 
 from .test_stepping import Examples, adam, clear_first, network
 

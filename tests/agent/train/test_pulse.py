@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 import torch
 from gpq_agent import wire
-from gpq_agent.node.attempts.heartbeats import pulses
+from gpq_agent.node.attempt_files import pulses
 from gpq_agent.train.data.batches import Configuration
-from gpq_agent.train.runtime.channels import Heartbeat
-from gpq_agent.train.telemetry.timing import WARM_UP, StepClock, StepTimes
+from gpq_agent.train.process.channels import Heartbeat
+from gpq_agent.train.process.timing import WARM_UP, StepClock, StepTimes
 
 from tests.support.figures import Figures
 

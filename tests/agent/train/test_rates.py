@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from gpq_agent.train.optim.step_gate import StepGate
+from gpq_agent.train.gradients.step_gate import StepGate
 
 
 def adam(**settings: Any) -> torch.optim.Optimizer:

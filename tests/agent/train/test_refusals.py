@@ -13,9 +13,9 @@ import pytest
 import torch
 import torch.distributed as dist
 from gpq_agent.train.errors import GpqTrainError
-from gpq_agent.train.job.job import Job
-from gpq_agent.train.job.preparation import refuse_sharded
-from gpq_agent.train.runtime.environment import Environment
+from gpq_agent.train.loop.job import Job
+from gpq_agent.train.loop.setup import refuse_sharded
+from gpq_agent.train.process.environment import Environment
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
@@ -115,7 +115,7 @@ COMPILED = """
 import sys, torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import init_device_mesh
-from gpq_agent.train.job.preparation import refuse_sharded
+from gpq_agent.train.loop.setup import refuse_sharded
 from tests.agent.train.test_refusals import fully_sharded
 dist.init_process_group("gloo", store=dist.FileStore(sys.argv[1], 1), rank=0, world_size=1)
 refuse_sharded([torch.compile(fully_sharded(init_device_mesh("cpu", (1,))))])

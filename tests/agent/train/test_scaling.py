@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from gpq_agent.train.optim.lr_rules import NAMES, make_rule
+from gpq_agent.train.gradients.lr_rules import NAMES, make_rule
 from hypothesis import given
 from hypothesis import strategies as st
 

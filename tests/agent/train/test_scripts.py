@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import torch
 from gpq_agent import wire
-from gpq_agent.train.engine import boundary
+from gpq_agent.train.loop import boundary
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from tests.support.ports import free_port

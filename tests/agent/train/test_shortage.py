@@ -11,10 +11,10 @@ import torch
 from gpq_agent import wire
 from gpq_agent.train.checkpoints.store import CheckpointStore, MemoryRecord
 from gpq_agent.train.data.batches import Configuration, Limits, Micro, Step
-from gpq_agent.train.engine.failures import lessen
-from gpq_agent.train.job.job import Job
-from gpq_agent.train.runtime.environment import Environment
-from gpq_agent.train.runtime.shutdown import is_out_of_memory
+from gpq_agent.train.loop.engine import lessen
+from gpq_agent.train.loop.job import Job
+from gpq_agent.train.process.environment import Environment
+from gpq_agent.train.process.shutdown import is_out_of_memory
 
 SIXTEEN = Limits(base_batch=16, max_batch=64, max_local=64, replicas=1)
 

@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 from gpq_agent import wire
 from gpq_agent.node.spool.checkpoint_folder import ALONGSIDE
-from gpq_agent.train.engine.side_effects import RECORD
+from gpq_agent.train.loop.side_effects import RECORD
 
 from tests.support.ports import free_port
 

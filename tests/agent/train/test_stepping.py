@@ -12,8 +12,8 @@ import torch
 from gpq_agent import wire
 from gpq_agent.train.data.order import permutation
 from gpq_agent.train.errors import GpqTrainError
-from gpq_agent.train.job.job import Job
-from gpq_agent.train.runtime.environment import Environment
+from gpq_agent.train.loop.job import Job
+from gpq_agent.train.process.environment import Environment
 
 Model = torch.nn.Module
 

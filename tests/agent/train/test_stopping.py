@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 from gpq_agent import wire
-from gpq_agent.train.runtime.shutdown import SigtermHandler
+from gpq_agent.train.process.shutdown import SigtermHandler
 
 from .driver import DEADLINE, FORKSERVER, TrainingJob, wait_until
 

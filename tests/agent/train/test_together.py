@@ -76,7 +76,7 @@ def test_a_skipped_step_does_not_end_the_training(tmp_path: Path, skip: str, ste
     script = SCRIPT.replace("job.rank == 1 and number == 3", f"number == {step} and ({late} or job.rank == 1)")
     script = script.replace("FAULT", f"time.sleep(0.5 * ({late} and job.rank == 0)); {SKIPS[skip]}")
     # A slow replica must not count as lost just because time passes.
-    patience = "import time\nfrom gpq_agent.train.runtime import agreement\nagreement.MEET_SECONDS = 0.01\n"
+    patience = "import time\nfrom gpq_agent.train.process import agreement\nagreement.MEET_SECONDS = 0.01\n"
     (tmp_path / "train.py").write_text(patience + script)
     gpq = {wire.ENV_RUN_DIR: str(tmp_path), wire.ENV_ATTEMPT: "1", wire.ENV_CORES: "0;0"}
     run = subprocess.run(

@@ -14,9 +14,9 @@ import pytest
 import torch
 import torch.distributed as dist
 from gpq_agent import wire
-from gpq_agent.train.job.job import Job
-from gpq_agent.train.job.trial import FEW, dealings
-from gpq_agent.train.runtime.environment import Environment
+from gpq_agent.train.loop.job import Job
+from gpq_agent.train.loop.trial import FEW, dealings
+from gpq_agent.train.process.environment import Environment
 from torch.nn import functional
 
 from .test_gradients import replicas_of

@@ -18,12 +18,12 @@ from typing import Any
 import msgspec
 import pytest
 from gpq_agent import wire
-from gpq_agent.node.attempts.attempts import Attempts
-from gpq_agent.node.attempts.heartbeats import pulses
+from gpq_agent.node.attempt_files import pulses
+from gpq_agent.node.attempts import Attempts
 from gpq_agent.node.devices.gpu_locks import Locks
-from gpq_agent.node.requests.survey import _digest
 from gpq_agent.node.spool import shapes
 from gpq_agent.node.spool.spool import Spool
+from gpq_agent.node.survey import _digest
 
 from gpq.control.controller import Controller
 from gpq.control.readings import Readings

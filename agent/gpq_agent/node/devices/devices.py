@@ -74,11 +74,9 @@ class Devices:
         """All devices. A server that falls back to slots has them once it is known that there is no
         GPU."""
         if self.slots_if_none:
-            devices = (
-                self._gpus
-                if self._gpus or self.error or self._last.lost or not self.known
-                else self.slots
-            )
+            devices = self.slots
+            if self._gpus or self.error or self._last.lost or not self.known:
+                devices = self._gpus
         else:
             devices = self.slots + self._gpus
         return [self._info(device) for device in devices]
@@ -235,16 +233,19 @@ class Devices:
         process = procs.read(pid)
         # a kernel thread has no command line, so the pid belongs to another namespace
         command = procs.command_of(pid)
-        visible = process is not None and process.alive and bool(command)
+        if process is None or not process.alive or not command:
+            owner = self.holder_of(device)
+            unknown = dict.fromkeys(("user", "name", "command", "role"), "")
+            return {**unknown, "pid": pid, "since": 0.0, "memory_mib": memory_mib, "attempt": owner}
         return {
             "pid": pid,
-            "user": user_names.user_of(pid) if visible else "",
-            "name": process.name if process is not None and visible else "",
-            "command": command if visible else "",
-            "since": procs.started_at(process) if process is not None and visible else 0.0,
+            "user": user_names.user_of(pid),
+            "name": process.name,
+            "command": command,
+            "since": procs.started_at(process),
             "memory_mib": memory_mib,
-            "attempt": self.owner_of(pid) if visible else self.holder_of(device),
-            "role": _role(process) if visible and process is not None else "",
+            "attempt": self.owner_of(pid),
+            "role": _role(process),
         }
 
     def still_used_by(self, key: str, devices: List[str]) -> str:

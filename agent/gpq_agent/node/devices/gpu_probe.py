@@ -92,12 +92,11 @@ def unused_hardware() -> str:
     cards = _cards()
     nvidia = sum(1 for vendor, kind in cards if vendor == NVIDIA and kind in DISPLAYS)
     if nvidia:
-        return (
+        words = (
             "{} NVIDIA GPU{} in this server, but no driver answers: it is not loaded, or not"
-            " passed on to this container (nvidia-smi says more)".format(
-                nvidia, "s are" if nvidia > 1 else " is"
-            )
+            " passed on to this container (nvidia-smi says more)"
         )
+        return words.format(nvidia, "s are" if nvidia > 1 else " is")
     if os.path.exists("/dev/kfd"):
         return (
             "gpq does not support AMD GPUs (ROCm) yet: it leaves them alone and sets no"

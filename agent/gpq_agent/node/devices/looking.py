@@ -3,16 +3,21 @@ and never the agent.
 
 A slow driver is not always faulty: without persistence mode it initialises each GPU again for each
 look. So a long look is first reported as late, and given up much later.
+
+It asks NVML first. If NVML reports nothing or fails, it asks `nvidia-smi`. devices.py attributes
+processes to attempts and gives the verdict on each GPU.
 """
 
 import contextlib
 import json
 import os
+import shutil
 import signal
 import time
+from types import ModuleType
 from typing import Any, List, Optional, Sequence
 
-from gpq_agent.node.devices import gpus
+from gpq_agent.node.devices import gpu_probe, nvml, smi
 from gpq_agent.node.devices.gpu_probe import Probe, RawGpu
 from gpq_agent.node.host import procs
 
@@ -28,7 +33,7 @@ class Looking:
         self.begun = float("-inf")
         self.lasted = 0.0  # seconds of the last look that was answered
         self.pipe = -1  # becomes readable when the child answers
-        self._binding = gpus.binding() if with_gpus else None
+        self._binding = binding() if with_gpus else None
         self._child = 0
         self._answer = b""
         self._is_late = False
@@ -130,7 +135,7 @@ def _look_and_exit(writing: int, agent: int, binding: Any, skip: Sequence[str]) 
         os.setpgid(0, 0)
         procs.keep_only({writing})
         procs.die_with_parent(agent)
-        data = json.dumps(gpus.probe(binding, skip)._asdict()).encode("utf-8")
+        data = json.dumps(probe(binding, skip)._asdict()).encode("utf-8")
         while data:
             data = data[os.write(writing, data) :]
     except BaseException as error:
@@ -138,3 +143,29 @@ def _look_and_exit(writing: int, agent: int, binding: Any, skip: Sequence[str]) 
         os.write(writing, text.encode("utf-8"))
     finally:
         os._exit(0)
+
+
+def binding() -> Optional[ModuleType]:
+    """The binding with which `probe` asks NVML, None if there is none."""
+    return nvml.load()
+
+
+def probe(binding: Optional[ModuleType], skip: Sequence[str] = ()) -> Probe:
+    """All GPUs of this server. Without a driver the answer is empty and has no error. For GPUs in
+    `skip` (by UUID) NVML is asked only for their names."""
+    answer = Probe([])
+    if binding is not None:
+        try:
+            answer = nvml.look(binding, skip)
+        except nvml.Unfit as reason:
+            answer = Probe([], error="NVML: {}".format(reason))
+    if not _says_something(answer) and shutil.which("nvidia-smi"):
+        smi_answer = smi.look()
+        answer = smi_answer if _says_something(smi_answer) or not answer.error else answer
+    if answer.gpus or answer.error or answer.notice:
+        return answer
+    return answer._replace(notice=gpu_probe.unused_hardware())
+
+
+def _says_something(answer: Probe) -> bool:
+    return bool(answer.gpus or answer.lost or answer.hidden or answer.partitioned)

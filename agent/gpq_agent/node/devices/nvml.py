@@ -270,11 +270,9 @@ def _ban(nvml: Any, handle: Any) -> str:
     if answer_or(nvml, lambda: nvml.nvmlDeviceGetComputeMode(handle), 0) == PROHIBITED:
         return gpu_probe.BANNED
     action = recovery(nvml, handle)
-    return (
-        RECOVERIES.get(action, "the driver asks for recovery action {}".format(action))
-        if action
-        else ""
-    )
+    if action:
+        return RECOVERIES.get(action, "the driver asks for recovery action {}".format(action))
+    return ""
 
 
 def recovery(nvml: Any, handle: Any) -> int:

@@ -26,7 +26,8 @@ def look() -> Probe:
     code, first_output = _query(GPUS, names)
     output = first_output
     if code != 0:
-        names = _names()
+        # UUIDs of the GPUs that have a name, although another has none
+        names = re.findall(r"^GPU \d+: .*\(UUID: (\S+)\)", _run("-L")[1], re.MULTILINE)
         code, output = _query(GPUS, names) if names else (code, first_output)
         if code != 0:
             return _failure(first_output)
@@ -111,12 +112,6 @@ def _slices(parent: str, index: int, processes: Processes) -> List[RawGpu]:
                 )
             )
     return slices
-
-
-def _names() -> List[str]:
-    """UUIDs of the GPUs that have a name, although another has none."""
-    _, listing = _run("-L")
-    return re.findall(r"^GPU \d+: .*\(UUID: (\S+)\)", listing, re.MULTILINE)
 
 
 def _run(*arguments: str) -> Tuple[int, str]:

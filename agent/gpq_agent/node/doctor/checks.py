@@ -1,23 +1,31 @@
-"""What a server checks, measures and tries for `gpq doctor`. Each function here runs in its own
-process (`runner`) and reports one JSON object. They change nothing but a mark in the checkpoint
-folder, which `unmark` removes."""
+"""What a server checks, measures and tries for `gpq doctor`: its errands.
 
+An errand may take long, or hang. So each runs in its own process with a time limit, and reports one
+JSON object. If a process ends before it reports anything, that is an answer too. Errands change
+nothing but a mark in the checkpoint folder, which `unmark` removes.
+"""
+
+import contextlib
 import os
 import resource
 import shutil
+import signal
 import socket
 import sys
 import time
-from typing import Callable, Dict, Optional
+from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple
 
 from gpq_agent import wire
-from gpq_agent.node.devices import gpus, yield_files
+from gpq_agent.node.devices import looking, yield_files
+from gpq_agent.node.doctor import errand_process, gpu_report
 from gpq_agent.node.doctor.errand_process import Fields, Place, run, tell
 from gpq_agent.node.doctor.network_checks import all_reduce, listen, reach
 from gpq_agent.node.host import network, procs
+from gpq_agent.node.host.errors import SpoolError
+from gpq_agent.node.shim import shim
+from gpq_agent.node.spool.spool import Spool
 
 MARK = ".gpq-doctor-"
-
 TORCH_LIMIT = 60.0  # seconds that importing torch may take
 
 LOOK_AT_TORCH = """
@@ -33,6 +41,14 @@ except Exception as error:
     found["error"] = "{}: {}".format(type(error).__name__, error)
 print("gpq:" + json.dumps(found))
 """
+
+Message = Dict[str, Any]
+LONGEST = 120.0  # seconds
+MOST = 16  # at once
+LIMITS = (
+    ("nofile", resource.RLIMIT_NOFILE), ("memlock", resource.RLIMIT_MEMLOCK),
+    ("nproc", resource.RLIMIT_NPROC),
+)  # fmt: skip
 
 
 def examine(place: Place, fields: Fields, pipe: int) -> None:
@@ -50,7 +66,7 @@ def examine(place: Place, fields: Fields, pipe: int) -> None:
         "disks": [_disk("spool", place.spool), _disk("checkpoints", place.checkpoints)],
         "limits": {
             name: place.limits.get(name, list(resource.getrlimit(number)))
-            for name, number in _LIMITS
+            for name, number in LIMITS
         },
         "shm_mib": _size_mib("/dev/shm"),
         "interfaces": [interface._asdict() for interface in interfaces],
@@ -67,17 +83,10 @@ def examine(place: Place, fields: Fields, pipe: int) -> None:
     tell(pipe, facts)
 
 
-_LIMITS = (
-    ("nofile", resource.RLIMIT_NOFILE),
-    ("memlock", resource.RLIMIT_MEMLOCK),
-    ("nproc", resource.RLIMIT_NPROC),
-)
-
-
 def driver(_: Place, fields: Fields, pipe: int) -> None:
     """NVML may hang, so it is a separate errand."""
     begin = time.monotonic()
-    probe = gpus.probe(gpus.binding())
+    probe = looking.probe(looking.binding())
     notice = probe.describe(time.monotonic() - begin)
     tell(pipe, {"driver": probe.driver, "error": probe.error, "notice": notice})
 
@@ -172,4 +181,79 @@ ERRANDS: Dict[str, Callable[[Place, Fields, int], None]] = {
     "seen": report_marks,
     "unmark": unmark,
     "yield": ask_back,
+    "gpu": gpu_report.errand,
 }
+
+
+class _Errand(NamedTuple):
+    message: Message
+    pipe: int
+    heard: List[bytes]
+    limit: float
+
+
+class Errands:
+    """The errands of one agent. `base` and `limits`: those of a login."""
+
+    def __init__(
+        self, place: Spool, base: Dict[str, str], common: str, limits: Dict[str, List[int]]
+    ) -> None:
+        self.place = errand_process.Place(place.path, place.checkpoints, base, common, limits)
+        self._under_way: List[_Errand] = []
+
+    @property
+    def is_waited_for(self) -> bool:
+        return bool(self._under_way)
+
+    def begin(self, message: Message) -> None:
+        """The answer comes with a later `ended`. Raises SpoolError and OSError."""
+        errand = ERRANDS.get(str(message.get("errand")))
+        fields, limit = message.get("fields", {}), float(message.get("limit", 30.0))
+        if errand is None or not isinstance(fields, dict) or not 0 < limit <= LONGEST:
+            problem = "unknown errand {!r}".format(message.get("errand"))
+            raise SpoolError(problem, "use one of {}".format(", ".join(ERRANDS)))
+        if len(self._under_way) >= MOST:
+            raise SpoolError("{} errands are running".format(MOST), "wait until one ends", "busy")
+        read_end, write_end = os.pipe()
+
+        def run() -> None:
+            # Its process group has everything that the errand started.
+            signal.signal(signal.SIGALRM, lambda *_: os.killpg(0, signal.SIGKILL))
+            signal.setitimer(signal.ITIMER_REAL, limit)
+            try:
+                errand(self.place, fields, write_end)
+            except Exception as error:
+                errand_process.tell(
+                    write_end, {"error": "{}: {}".format(type(error).__name__, error)}
+                )
+
+        try:
+            shim.detach(self.place.spool, {write_end}, run)
+        finally:
+            os.close(write_end)
+        os.set_blocking(read_end, False)
+        self._under_way.append(_Errand(message, read_end, [], limit))
+
+    def ended(self) -> List[Tuple[Message, Message]]:
+        """(message, answer) of the errands that have reported since the last call."""
+        over: List[Tuple[Message, Message]] = []
+        for errand in list(self._under_way):
+            answer = self._look(errand)
+            if answer is not None:
+                self._under_way.remove(errand)
+                os.close(errand.pipe)
+                over.append((errand.message, {"answer": answer}))
+        return over
+
+    @staticmethod
+    def _look(errand: _Errand) -> Optional[Message]:
+        with contextlib.suppress(BlockingIOError):
+            while True:
+                chunk = os.read(errand.pipe, 1 << 16)
+                if not chunk:
+                    break
+                errand.heard.append(chunk)
+            with contextlib.suppress(ValueError):
+                return wire.decode(b"".join(errand.heard))
+            return {"error": "no answer within {:g} s".format(errand.limit)}
+        return None

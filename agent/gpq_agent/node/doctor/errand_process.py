@@ -46,11 +46,8 @@ def run(command: List[str], env: Dict[str, str], limit: float) -> Fields:
         if line.startswith("gpq:"):
             answer: Fields = json.loads(line[4:])
             return answer
-    lines = [
-        line.strip()
-        for line in process.stderr.decode("utf-8", "replace").splitlines()
-        if line.strip()
-    ]
+    output = process.stderr.decode("utf-8", "replace").splitlines()
+    lines = list(filter(None, map(str.strip, output)))
     return {
         "error": "exit {}: {}".format(
             process.returncode, lines[-1][:LAST_LINE] if lines else "no output"

@@ -1,15 +1,16 @@
 """What NVML reports about each GPU for `gpq doctor --gpu`, in addition to the agent's own looks.
 
-`python -m gpq_agent.node.doctor.gpu_facts` prints it, in its own process, because a faulty driver
-may never answer.
+`python -m gpq_agent.node.doctor.gpu_facts` prints it, and with the argument `look` it prints one
+look of the agent. It has its own process, because a faulty driver may never answer.
 """
 
 import functools
 import json
 import sys
+import time
 from typing import Any, Callable, Dict, List
 
-from gpq_agent.node.devices import nvml
+from gpq_agent.node.devices import looking, nvml
 from gpq_agent.node.devices.gpu_probe import MIB
 
 Fact = Dict[str, Any]  # {"value"}, {"unsupported": why} or {"error": why}
@@ -48,11 +49,9 @@ def of_gpu(binding: Any, index: int) -> Dict[str, Fact]:
 
     def slices() -> Any:
         handles = nvml.slices_of(binding, handle)
-        return (
-            None
-            if handles is None
-            else [nvml.text(binding.nvmlDeviceGetUUID(part)) for part in handles]
-        )
+        if handles is None:
+            return None
+        return [nvml.text(binding.nvmlDeviceGetUUID(part)) for part in handles]
 
     questions: Dict[str, Callable[[], Any]] = {
         "uuid": lambda: nvml.text(binding.nvmlDeviceGetUUID(handle)),
@@ -112,9 +111,17 @@ def _version() -> str:
         return "unknown"
 
 
+def look() -> Dict[str, Any]:
+    """One look at the GPUs like those of the agent."""
+    begin = time.monotonic()
+    probe = looking.probe(looking.binding())
+    notice = probe.describe(round(time.monotonic() - begin, 1))
+    return dict(probe._asdict(), notice=notice, gpus=[gpu._asdict() for gpu in probe.gpus])
+
+
 if __name__ == "__main__":
     try:
-        facts = everything()
+        facts = look() if sys.argv[1:] == ["look"] else everything()
     except Exception as error:
         facts = {"error": "{}: {}".format(type(error).__name__, error)}
     sys.stdout.write("gpq:" + json.dumps(facts) + "\n")

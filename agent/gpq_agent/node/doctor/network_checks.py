@@ -76,11 +76,9 @@ def listen(_: Place, fields: Fields, pipe: int) -> None:
 
 
 def _listener(port: int) -> socket.socket:
-    family = (
-        socket.AF_INET6
-        if socket.has_ipv6 and os.path.exists("/proc/net/if_inet6")
-        else socket.AF_INET
-    )
+    family = socket.AF_INET
+    if socket.has_ipv6 and os.path.exists("/proc/net/if_inet6"):
+        family = socket.AF_INET6
     listener = socket.socket(family, socket.SOCK_STREAM)
     try:
         if family == socket.AF_INET6:

@@ -35,11 +35,9 @@ class Memory:
         if nothing does."""
         earlier_count = next((count for _, path, count in self._seen if path == self._path), 0)
         count_now = _count(self._path)
-        return (
-            "oom_kill rose from {} to {} in {}".format(earlier_count, count_now, self._path)
-            if count_now > earlier_count
-            else ""
-        )
+        if count_now > earlier_count:
+            return "oom_kill rose from {} to {} in {}".format(earlier_count, count_now, self._path)
+        return ""
 
 
 def _count(path: str) -> int:

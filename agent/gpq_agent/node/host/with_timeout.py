@@ -73,11 +73,7 @@ def _answer(writing: int, question: Callable[[], None]) -> None:
     except SpoolError as error:
         answer = {"message": error.message[:1000], "hint": error.hint[:1000], "kind": error.kind}
     except OSError as error:
-        answer = {
-            "message": str(error)[:1000],
-            "hint": "check its file system",
-            "kind": "busy",
-        }
+        answer = {"message": str(error)[:1000], "hint": "check its file system", "kind": "busy"}
     finally:
         os.write(writing, json.dumps(answer).encode("utf-8"))
         os._exit(0)
@@ -87,9 +83,8 @@ def _conclude(line: bytes, place: str) -> None:
     try:
         answer = json.loads(line.decode("utf-8"))
     except ValueError:
-        raise SpoolError(
-            "the process that checked {} ended too soon".format(place), "", "busy"
-        ) from None
+        problem = "the process that checked {} ended too soon".format(place)
+        raise SpoolError(problem, "", "busy") from None
     if answer:
         raise SpoolError(answer["message"], answer["hint"], answer["kind"])
 

@@ -57,10 +57,10 @@ class CompletionEvidence:
         signs_now = self._look() if self._before is not None else None
         if signs_now is None or self._before is None:
             return ""
-        fresh_kinds = [
-            kind for kind in SAID if kind in signs_now and signs_now[kind] != self._before.get(kind)
-        ]
-        return SAID[fresh_kinds[0]] if fresh_kinds else ""
+        for kind, phrase in SAID.items():
+            if signs_now.get(kind) not in (None, self._before.get(kind)):
+                return phrase
+        return ""
 
     def _look(self) -> Optional[Signs]:
         return _in_child(lambda: signs(self._done, self._checkpoints))

@@ -1,5 +1,5 @@
-"""How an attempt's job becomes a process: its environment, and the last steps before exec in the
-child."""
+"""How an attempt's job becomes a process: its environment with the names of its GPUs, and the last
+steps before exec in the child."""
 
 import contextlib
 import os
@@ -8,24 +8,21 @@ import time
 from typing import Dict, List, NoReturn, Tuple
 
 from gpq_agent import wire
-from gpq_agent.node.devices import gpu_names
 from gpq_agent.node.host import attributes, login, network
-from gpq_agent.node.replicas import rendezvous, replicas
-from gpq_agent.node.shim import completion_evidence
+from gpq_agent.node.shim import completion_evidence, rendezvous, replicas
 from gpq_agent.node.shim.start_order import NOT_EXECUTABLE, NOT_FOUND
 from gpq_agent.node.spool.spool import Spool
 
 OF_TORCHRUN = {"OMP_NUM_THREADS": "1", "TORCH_NCCL_ASYNC_ERROR_HANDLING": "1"}  # its defaults
 THREAD_LIMITS = (
-    "OMP_NUM_THREADS",
-    "OPENBLAS_NUM_THREADS",
-    "MKL_NUM_THREADS",
-    "NUMEXPR_NUM_THREADS",
-)
+    "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR_NUM_THREADS",
+)  # fmt: skip
 # below the spool: code that torch.compile has made. Its own place in /tmp could belong to somebody
 COMPILED = "torchinductor"
 UNUSED = 30 * 86400.0  # seconds after which it is removed
 MASTER = "--master-addr="  # an option of torchrun
+# how CUDA_VISIBLE_DEVICES names the GPUs of a job. Some programs read only integers
+UUIDS, INDEXES = "uuid", "index"
 
 
 def environment(
@@ -33,10 +30,10 @@ def environment(
     order: wire.StartOrder,
     base: Dict[str, str],
     devices: List[wire.DeviceInfo],
-    visible: str = gpu_names.UUIDS,
+    visible: str = UUIDS,
 ) -> Dict[str, str]:
     """The job's whole environment: that of a login, the order's, and variables that say where and
-    on what it runs. `visible`: how to name GPUs, see gpu_names."""
+    on what it runs. `visible`: how to name GPUs, see `list_names`."""
     key = wire.attempt_key(order.job, order.attempt)
     env = dict(base)
     env.setdefault(wire.ENV_CHECKPOINT_DIR, os.path.join(spool.checkpoints, str(order.job)))
@@ -57,7 +54,7 @@ def environment(
         env[wire.ENV_DONE_FILE] = completion_evidence.done_path(order, env)
     if all(device.kind == "cuda" for device in devices):
         env["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"
-        env["CUDA_VISIBLE_DEVICES"] = gpu_names.list_names(devices, visible)
+        env["CUDA_VISIBLE_DEVICES"] = list_names(devices, visible)
     else:
         env["CUDA_VISIBLE_DEVICES"] = ""
         env[wire.ENV_CORES] = ";".join(",".join(map(str, device.cores)) for device in devices)
@@ -196,3 +193,11 @@ def execute(argv: List[str], env: Dict[str, str], ranks: List[int], output: int)
     except OSError as error:
         _say(output, "cannot run {}: {}".format(argv[0], error.strerror))
         return NOT_EXECUTABLE
+
+
+def list_names(devices: List[wire.DeviceInfo], names: str) -> str:
+    """`names`: UUIDS or INDEXES. A MIG device has no index, so it keeps its UUID."""
+    return ",".join(
+        str(device.index) if names == INDEXES and not device.id.startswith("MIG") else device.id
+        for device in devices
+    )

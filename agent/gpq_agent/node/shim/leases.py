@@ -78,10 +78,8 @@ class DaemonEpoch:
             or not isinstance(epoch, int)
             or epoch < 1
         ):
-            raise SpoolError(
-                "hello: invalid store {!r} or epoch {!r}".format(store, epoch),
-                "see wire.py",
-            )
+            problem = "hello: invalid store {!r} or epoch {!r}".format(store, epoch)
+            raise SpoolError(problem, "see wire.py")
         with self.spool.lock():
             self.store, self.epoch = store, epoch
             self.admit()
@@ -93,15 +91,11 @@ class DaemonEpoch:
         """Raises SpoolError once a newer daemon of the same store has said hello to any agent of
         this spool."""
         if self.store and self._highest() > self.epoch:
-            raise SpoolError(
-                "a newer daemon has taken over: epoch {}, this one has {}".format(
-                    self._highest(), self.epoch
-                ),
-                "if its database was restored from a copy, remove {}*".format(
-                    os.path.join(self.spool.path, _epoch_name(self.store))
-                ),
-                "stale",
+            words = "a newer daemon has taken over: epoch {}, this one has {}"
+            hint = "if its database was restored from a copy, remove {}*".format(
+                os.path.join(self.spool.path, _epoch_name(self.store))
             )
+            raise SpoolError(words.format(self._highest(), self.epoch), hint, "stale")
 
     def _recorded_epochs(self) -> List[int]:
         """The epochs in the file and its copy, as far as they exist and are valid."""
@@ -133,10 +127,8 @@ class DaemonEpoch:
     def ready(self, store: str) -> None:
         """Make sure that there is a file with room for renewals. Raises SpoolError or OSError."""
         if store != self.store:
-            raise SpoolError(
-                "a lease needs a daemon that has said hello: {!r}".format(store),
-                "send `hello` first",
-            )
+            problem = "a lease needs a daemon that has said hello: {!r}".format(store)
+            raise SpoolError(problem, "send `hello` first")
         path = _lease_path(self.spool, store)
         if self._descriptor >= 0 and _is_at(path, self._descriptor):
             return
@@ -189,11 +181,9 @@ class Lease:
 
     def patience(self) -> float:
         """Seconds until the next look, infinite without a lease."""
-        return (
-            min(LONGEST_LOOK, max(0.02, self.margin * LOOK_SHARE))
-            if self.seconds > 0
-            else float("inf")
-        )
+        if self.seconds > 0:
+            return min(LONGEST_LOOK, max(0.02, self.margin * LOOK_SHARE))
+        return float("inf")
 
     def is_over(self) -> bool:
         """Has nobody acknowledged a report for `seconds`?"""

@@ -7,7 +7,7 @@ import shutil
 import signal
 import stat
 import time
-from typing import Any, Dict, List, Optional, Tuple
+from typing import Any, Dict, Iterable, List, Optional, Tuple, Type
 
 from gpq_agent import wire
 from gpq_agent.node.host import attributes, network, with_timeout
@@ -24,143 +24,86 @@ def parse_order(message: Any) -> wire.StartOrder:
     """Parse a StartOrder from the wire. Raises SpoolError that names the first invalid field."""
     if not isinstance(message, dict):
         raise SpoolError("a start needs an order", 'send {"order": {...}}')
-    fields = {name: value for name, value in message.items() if name in wire.StartOrder._fields}
-    try:
-        order = wire.StartOrder(**fields)
-    except TypeError as error:
-        raise SpoolError("the order is incomplete: {}".format(error)) from error
-    for name, is_right in _checks(order):
-        if not is_right:
-            raise SpoolError("invalid {} in the order: {!r}".format(name, getattr(order, name)))
+    order: wire.StartOrder = parse(wire.StartOrder, message)
+    require(order, _checks(order))
     return order
 
 
-def _checks(order: Any) -> List[Tuple[str, bool]]:
-    """(field, is it valid?), in the order of reporting."""
-    return [
-        ("job", is_number(order.job) and order.job >= 0),
-        ("attempt", is_number(order.attempt) and order.attempt >= 1),
-        *_command_checks(order),
-        ("devices", are_texts(order.devices) and bool(order.devices)),
-        ("devices", len(set(order.devices)) == len(order.devices)),
-        ("level", order.level in LEVELS),
-        *_setup_checks(order),
-        ("signal", signal_number(order.signal) is not None),
-        *_server_checks(order),
-        ("control", order.control is None or isinstance(order.control, dict)),
-        *_lease_checks(order),
-        ("log_limit", is_number(order.log_limit) and order.log_limit >= 0),
-        ("done_file", is_text(order.done_file)),
-        ("attributes", attributes.is_right(order.attributes)),
-        ("shortfall", is_text(order.shortfall)),
-        ("fresh", isinstance(order.fresh, bool)),
-        ("store", isinstance(order.store, str) and _is_store(order.store, bool(order.lease))),
-    ]
-
-
-def _command_checks(order: Any) -> List[Tuple[str, bool]]:
-    argv = order.argv
-    return [
-        ("argv", are_texts(argv) and bool(argv) and argv[0] != ""),
-        ("code", isinstance(order.code, str) and _is_code(order.code)),
-        ("cwd", is_text(order.cwd) and _is_place(order.cwd, bool(order.code))),
-        ("env", is_env(order.env)),
-        ("paths", are_texts(order.paths)),
-        ("stdin", is_text(order.stdin)),
-    ]
-
-
-def _setup_checks(order: Any) -> List[Tuple[str, bool]]:
-    environment = order.environment
-    return [
-        ("environment", isinstance(environment, str) and bool(NAME.fullmatch(environment))),
-        ("setup", isinstance(order.setup, bool) and (bool(environment) or not order.setup)),
-        ("any_python", isinstance(order.any_python, bool)),
-    ]
-
-
-def _server_checks(order: Any) -> List[Tuple[str, bool]]:
-    return [
-        ("port", is_number(order.port) and 0 <= order.port < 65536),
-        ("node_rank", is_number(order.node_rank) and order.node_rank >= 0),
-        ("node_count", is_number(order.node_count) and 0 <= order.node_count <= 1024),
-        ("masters", are_texts(order.masters) and bool(order.port or not order.masters)),
-        ("secret", is_text(order.secret) and bool(order.secret or not order.masters)),
-        ("servers", are_texts(order.servers)),
-        ("standby_after", order.standby_after is None or _is_seconds(order.standby_after)),
-        ("ranks", _are_ranks(order.ranks, len(order.devices))),
-        ("interface", is_text(order.interface)),
-    ]
-
-
-def _are_ranks(ranks: Any, devices: int) -> bool:
-    """Is it one rank for each device, or none at all?"""
-    return (
-        isinstance(ranks, list)
-        and all(is_number(rank) and rank >= 0 for rank in ranks)
-        and len(set(ranks)) == len(ranks) in (0, devices)
+def parse(kind: Type[Any], message: Dict[str, Any]) -> Any:
+    """Make the NamedTuple `kind` of a message. Raises SpoolError if a field is missing, or is not
+    of its type or one that a system call accepts."""
+    try:
+        order = kind(**{name: value for name, value in message.items() if name in kind._fields})
+    except TypeError as error:
+        raise SpoolError("the order is incomplete: {}".format(error)) from error
+    content = order._asdict()
+    misfits = wire.misfits(kind, content)
+    require(
+        order,
+        [(name, name not in misfits and not _has_nul(value)) for name, value in content.items()],
     )
+    return order
 
 
-def _lease_checks(order: Any) -> List[Tuple[str, bool]]:
-    lease, margin, stamp = order.lease, order.lease_margin, order.stamp
+def require(order: Any, checks: Iterable[Tuple[str, Any]]) -> None:
+    """Raises SpoolError that names the first field that is not valid."""
+    for name, is_right in checks:
+        if not is_right:
+            raise SpoolError("invalid {} in the order: {!r}".format(name, getattr(order, name)))
+
+
+def _has_nul(value: Any) -> bool:
+    """Has any text in it a character that no system call accepts?"""
+    if isinstance(value, str):
+        return "\0" in value
+    items = [*value, *value.values()] if isinstance(value, dict) else value
+    return isinstance(items, list) and any(map(_has_nul, items))
+
+
+def _checks(order: wire.StartOrder) -> List[Tuple[str, Any]]:
+    """(field, is its value valid?), in the order of reporting."""
+    ranks, devices, margin = order.ranks, order.devices, order.lease_margin
     return [
-        ("expires_at", order.expires_at is None or isinstance(order.expires_at, (int, float))),
-        ("stamp", stamp is None or isinstance(stamp, (int, float))),
-        ("boot_id", is_text(order.boot_id)),
-        ("lease", _is_seconds(lease) and (not lease or stamp is not None)),
-        ("lease_margin", _is_seconds(margin) and (not lease or margin > 0)),
+        ("job", order.job >= 0),
+        ("attempt", order.attempt >= 1),
+        ("argv", order.argv and order.argv[0] != ""),
+        ("code", not order.code or HASH.fullmatch(order.code)),
+        ("cwd", _is_place(order.cwd, bool(order.code))),
+        ("env", is_env(order.env)),
+        ("devices", devices and len(set(devices)) == len(devices)),
+        ("level", order.level in LEVELS),
+        ("environment", NAME.fullmatch(order.environment)),
+        ("setup", order.environment or not order.setup),
+        ("signal", signal_number(order.signal) is not None),
+        ("port", 0 <= order.port < 65536),
+        ("node_rank", order.node_rank >= 0),
+        ("node_count", 0 <= order.node_count <= 1024),
+        ("masters", order.port or not order.masters),
+        ("secret", order.secret or not order.masters),
+        ("standby_after", 0 <= (order.standby_after or 0) < 1e9),
+        ("ranks", len(set(ranks)) == len(ranks) in (0, len(devices))),
+        ("ranks", min(ranks, default=0) >= 0),
+        ("lease", 0 <= order.lease < 1e9 and (not order.lease or order.stamp is not None)),
+        ("lease_margin", 0 <= margin < 1e9 and (margin > 0 or not order.lease)),
+        ("log_limit", order.log_limit >= 0),
+        ("attributes", attributes.is_right(order.attributes)),
+        ("store", not order.lease or STORE.fullmatch(order.store)),
     ]
 
 
-def is_text(value: Any) -> bool:
-    """Is it a string that a system call accepts?"""
-    return isinstance(value, str) and "\0" not in value
-
-
-def are_texts(value: Any) -> bool:
-    """Is it a list of such strings?"""
-    return isinstance(value, list) and all(map(is_text, value))
-
-
-def is_number(value: Any) -> bool:
-    """Is it an integer, and not a bool?"""
-    return isinstance(value, int) and not isinstance(value, bool)
-
-
-def is_env(value: Any) -> bool:
-    """Is it a dictionary of variables?"""
-    return isinstance(value, dict) and all(map(_is_variable, value, value.values()))
-
-
-def _is_variable(name: Any, value: Any) -> bool:
-    return is_text(name) and is_text(value) and name != "" and "=" not in name
-
-
-def _is_seconds(value: Any) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value < 1e9
-
-
-def _is_code(code: str) -> bool:
-    return not code or bool(HASH.fullmatch(code))
-
-
-def _is_store(store: str, has_lease: bool) -> bool:
-    return not has_lease or bool(STORE.fullmatch(store))
+def is_env(env: Dict[str, str]) -> bool:
+    """Can these be the variables of a process?"""
+    return not any(name == "" or "=" in name for name in env)
 
 
 def _is_place(cwd: str, is_in_code: bool) -> bool:
-    return _stays_inside(cwd) if is_in_code else os.path.isabs(cwd)
+    """Is it inside its code, or else a full path?"""
+    is_inside = not os.path.isabs(cwd) and ".." not in cwd.split("/")
+    return is_inside if is_in_code else os.path.isabs(cwd)
 
 
-def _stays_inside(path: str) -> bool:
-    return not os.path.isabs(path) and ".." not in path.split("/")
-
-
-def signal_number(name: Any) -> Optional[int]:
+def signal_number(name: str) -> Optional[int]:
     """10 for "USR1" or "SIGUSR1", None if it is not a signal."""
-    if not isinstance(name, str):
-        return None
     name = name if name.startswith("SIG") else "SIG" + name
     try:
         return int(signal.Signals[name])
@@ -255,20 +198,14 @@ def check_command(command: str, cwd: str, path: str) -> None:
     if "/" in command:
         full_path = os.path.join(cwd, command)
         if not os.path.exists(full_path):
-            raise SpoolError(
-                "no command {} on this server".format(full_path),
-                "check the path, or give the full path",
-                "not-found",
-            )
+            words = "no command {} on this server".format(full_path)
+            raise SpoolError(words, "check the path, or give the full path", "not-found")
         if os.path.isdir(full_path) or not os.access(full_path, os.X_OK):
             hint = "run chmod +x on it, or put its interpreter first"
             raise SpoolError("{} is not executable".format(full_path), hint, "not-executable")
     elif shutil.which(command, path=path) is None:
-        raise SpoolError(
-            "no command {} in PATH on this server".format(command),
-            "give its full path",
-            "not-found",
-        )
+        problem = "no command {} in PATH on this server".format(command)
+        raise SpoolError(problem, "give its full path", "not-found")
 
 
 def _check_interface(name: str) -> None:

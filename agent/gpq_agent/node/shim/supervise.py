@@ -9,12 +9,11 @@ from typing import Any, Dict, Optional, Sequence
 from gpq_agent import wire
 from gpq_agent.node.devices import gpu_locks
 from gpq_agent.node.host import cgroups, procs
+from gpq_agent.node.host.logs import Cap
 from gpq_agent.node.shim import stops
 from gpq_agent.node.shim.completion_evidence import CompletionEvidence
-from gpq_agent.node.shim.exit_record import JobProcess, Notes, write_exit
-from gpq_agent.node.shim.failure_cause import Verdict, verdict
+from gpq_agent.node.shim.exit_record import JobProcess, Notes, Verdict, verdict, write_exit
 from gpq_agent.node.shim.leases import Lease, boottime
-from gpq_agent.node.shim.log_cap import Cap
 from gpq_agent.node.shim.process_tree import Tree, names, summary
 from gpq_agent.node.spool import spool
 
@@ -294,11 +293,8 @@ class Supervisor:
             self.notes.add("the kernel killed it because memory ran out ({})".format(evidence))
             return True
         if evidence and code != 0:
-            self.notes.add(
-                "the kernel killed a process next to it because memory ran out ({})".format(
-                    evidence
-                )
-            )
+            words = "the kernel killed a process next to it because memory ran out ({})"
+            self.notes.add(words.format(evidence))
         elif killer == signal.SIGKILL and self.stops.mode is None and not self.terminated:
             self.notes.add("killed by SIGKILL, not by gpq")
         return False

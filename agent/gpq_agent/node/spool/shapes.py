@@ -1,7 +1,12 @@
 """The fields that files of an attempt must have to be valid, by name of the file. The others are in
-`wire`."""
+`wire`.
+
+Its job may write to the folder of an attempt. Whatever the job makes of it, gpq needs a folder
+there.
+"""
 
 import os
+import stat
 import time
 from typing import Any, Dict, List, NamedTuple, Optional, Type
 
@@ -98,3 +103,23 @@ def beyond() -> int:
     """A number for an order that must count more than all earlier ones, if those cannot be read.
     They count from 1."""
     return int(time.clock_gettime(time.CLOCK_BOOTTIME) * 1000)
+
+
+def mend_folder(folder: str) -> str:
+    """Make it a folder that gpq can use again. Return what was wrong, "" if nothing was or if it is
+    not there. Raises OSError."""
+    try:
+        mode = os.lstat(folder).st_mode
+    except FileNotFoundError:
+        return ""
+    if not stat.S_ISDIR(mode):
+        what = "it is a file" if stat.S_ISREG(mode) else records.kind(mode)
+        words = records.put_away(records.Damaged(folder, what))
+        if os.path.lexists(folder):
+            os.unlink(folder)
+        os.mkdir(folder, 0o700)
+        return words
+    if mode & stat.S_IRWXU == stat.S_IRWXU:
+        return ""
+    os.chmod(folder, 0o700)
+    return "its folder {} had mode {:03o}".format(folder, mode & 0o777)

@@ -55,11 +55,8 @@ class Lock:
         while not try_lock(self.descriptor):
             if time.monotonic() > deadline:
                 os.close(self.descriptor)
-                raise SpoolError(
-                    "{} has been locked for {:.0f} s".format(self.path, self.patience),
-                    "another agent on this spool hangs: end it",
-                    "busy",
-                )
+                problem = "{} has been locked for {:.0f} s".format(self.path, self.patience)
+                raise SpoolError(problem, "another agent on this spool hangs: end it", "busy")
             time.sleep(0.005)
         return self
 
@@ -125,9 +122,8 @@ class Spool:
                 problem = "{}, so gpq cannot tell which attempts are this spool's".format(
                     self.damage[0]
                 )
-                raise SpoolError(
-                    problem, "end the jobs there, then remove {}".format(self.attempts)
-                )
+                hint = "end the jobs there, then remove {}".format(self.attempts)
+                raise SpoolError(problem, hint)
             record = (
                 identities[0]
                 if identities
@@ -281,7 +277,7 @@ def write_reserved(path: str, content: Dict[str, Any]) -> None:
         if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
             raise
         reserves = [path + RESERVE + str(number) for number in range(9)]
-        reserve_paths = [name for name in reserves if os.path.exists(name)]
+        reserve_paths = list(filter(os.path.exists, reserves))
         if not reserve_paths:
             raise
     line = wire.encode(content)

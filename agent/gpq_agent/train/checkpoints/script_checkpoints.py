@@ -57,10 +57,8 @@ class ScriptCheckpoints:
         """The folder for the next save. It exists. Raises GpqTrainError without a checkpoint
         directory."""
         if self._folder is None:
-            raise GpqTrainError(
-                "there is no checkpoint directory",
-                "run the script under gpq, or call gpq.init(checkpoint_dir=...)",
-            )
+            hint = "run the script under gpq, or call gpq.init(checkpoint_dir=...)"
+            raise GpqTrainError("there is no checkpoint directory", hint)
         path = os.path.join(self._folder, self._name())
         os.makedirs(path, exist_ok=True)
         return path

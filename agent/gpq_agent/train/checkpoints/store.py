@@ -18,7 +18,7 @@ from typing import Any, BinaryIO, Callable, Dict, List, NamedTuple, Optional, Se
 import torch
 
 from gpq_agent import records, wire
-from gpq_agent.train.checkpoints.loading import read_state, refusal
+from gpq_agent.train.checkpoints.state_parts import read_state, refusal
 
 FORMAT = 1
 KEEP = 2

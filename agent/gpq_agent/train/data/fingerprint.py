@@ -20,8 +20,8 @@ import torch
 from torch.utils.data import DataLoader, Subset
 
 from gpq_agent.train.errors import GpqTrainError
-from gpq_agent.train.runtime.agreement import Agreement
-from gpq_agent.train.runtime.rng import (
+from gpq_agent.train.process.agreement import Agreement
+from gpq_agent.train.process.rng import (
     generator_states,
     is_unseeded,
     seed_host,
@@ -244,10 +244,8 @@ class Fingerprint:
         """Raises GpqTrainError if the checkpoint was trained on other data."""
         difference = self.difference(state)
         if difference:
-            raise GpqTrainError(
-                "the training data has changed since the previous attempt: {}".format(difference),
-                HINT,
-            )
+            words = "the training data has changed since the previous attempt: {}"
+            raise GpqTrainError(words.format(difference), HINT)
 
     def _read(self, notice: Callable[[str], None]) -> None:
         """Keep the examples that were read the same twice, and say why the rest was not."""
@@ -262,12 +260,11 @@ class Fingerprint:
             reason = "they are random even under the same seed"
             if not self._options.get("num_workers"):
                 reason += ", so gpq's reading has moved their own generator on"
-        notice(
+        words = (
             "gpq cannot compare {} of {} examples with those of the next attempt ({}). Make sure "
-            "that the script trains on the same data every time".format(
-                missing, len(self._places), reason
-            )
+            "that the script trains on the same data every time"
         )
+        notice(words.format(missing, len(self._places), reason))
 
 
 def _subsets(dataset: Any) -> List[List[Any]]:

@@ -17,7 +17,7 @@ import torch
 from torch.utils.data.distributed import DistributedSampler
 
 from gpq_agent.train.errors import GpqTrainError
-from gpq_agent.train.runtime.rng import stable_seed
+from gpq_agent.train.process.rng import stable_seed
 
 SLACK = 1 << 20  # a sampler may yield this many indices,
 PASSES = 16  # and this many times the data set, before it counts as endless
@@ -64,10 +64,9 @@ class OwnOrder:
         self._latest: Tuple[int, int, Optional[Order]] = (0, -1, None)
         for member in self._chain:
             if isinstance(member, DistributedSampler) or getattr(member, "num_replicas", 1) != 1:
+                words = "{} splits the data over replicas, which job.loader() does itself"
                 raise GpqTrainError(
-                    "{} splits the data over replicas, which job.loader() does itself".format(
-                        type(member).__name__
-                    ),
+                    words.format(type(member).__name__),
                     "leave it out (job.loader() takes shuffle= and drop_last=), or pass the "
                     "sampler that it wraps",
                 )
@@ -97,9 +96,8 @@ class OwnOrder:
         with _seed_generators(stable_seed(seed, epoch), self._chain):
             indices, ends = self._batches() if self.batched else (self._indices(), None)
         if not indices:
-            raise GpqTrainError(
-                "the sampler {} yields nothing in epoch {}".format(self.name, epoch)
-            )
+            problem = "the sampler {} yields nothing in epoch {}".format(self.name, epoch)
+            raise GpqTrainError(problem)
         content = hashlib.blake2b(indices.tobytes(), digest_size=6)
         content.update(array("q", ends or []).tobytes())
         digest = int.from_bytes(content.digest(), "big")
@@ -123,12 +121,9 @@ class OwnOrder:
             try:
                 result.extend([self._index(item) for item in batch])
             except TypeError:
-                raise GpqTrainError(
-                    "batch_sampler= needs lists of indices, but {} yields a {}".format(
-                        self.name, type(batch).__name__
-                    ),
-                    "pass a sampler of single indices as sampler=",
-                ) from None
+                words = "batch_sampler= needs lists of indices, but {} yields a {}"
+                hint = "pass a sampler of single indices as sampler="
+                raise GpqTrainError(words.format(self.name, type(batch).__name__), hint) from None
             if len(result) == (ends[-1] if ends else 0):
                 raise GpqTrainError("the batch sampler {} yields an empty batch".format(self.name))
             ends.append(len(result))
@@ -139,20 +134,15 @@ class OwnOrder:
         try:
             return operator.index(item)
         except TypeError:
-            raise GpqTrainError(
-                "job.loader() needs integer indices, but {} yields a {}".format(
-                    self.name, type(item).__name__
-                ),
-                "" if self.batched else "pass a sampler of lists of indices as batch_sampler=",
-            ) from None
+            words = "job.loader() needs integer indices, but {} yields a {}"
+            hint = "" if self.batched else "pass a sampler of lists of indices as batch_sampler="
+            raise GpqTrainError(words.format(self.name, type(item).__name__), hint) from None
 
     def _refuse_endless(self, count: int, limit: int) -> None:
         if count > limit:
-            raise GpqTrainError(
-                "the sampler {} does not end: it yielded more than {} indices for {} "
-                "examples".format(self.name, limit, self._examples),
-                "an epoch is one pass over the sampler, so let it stop after one",
-            )
+            words = "the sampler {} does not end: it yielded more than {} indices for {} examples"
+            hint = "an epoch is one pass over the sampler, so let it stop after one"
+            raise GpqTrainError(words.format(self.name, limit, self._examples), hint)
 
 
 def hold_together(
@@ -161,10 +151,9 @@ def hold_together(
     """Raises GpqTrainError on every replica if replicas drew different orders. Collective."""
     rows = gather([float(order.digest), float(len(order.indices))])  # 48 bits fit a double
     if any(row != rows[0] for row in rows):
+        words = "the sampler {} yields a different order on each replica (epoch {})"
         raise GpqTrainError(
-            "the sampler {} yields a different order on each replica (epoch {})".format(
-                name, epoch
-            ),
+            words.format(name, epoch),
             "make it depend on set_epoch(epoch) or the generators of torch, numpy and random, "
             "not on the rank or the clock",
         )

@@ -19,17 +19,11 @@ import torch
 
 from gpq_agent.train.data.batches import Micro
 from gpq_agent.train.errors import GpqTrainError
-from gpq_agent.train.internals import (
-    base_of,
-    foreach_add_,
-    foreach_mul_,
-    foreach_zero_,
-)
-from gpq_agent.train.noise.probe import GradientProbe
-from gpq_agent.train.runtime.agreement import Agreement
-
-from .ddp_buckets import Parameter, Share
-from .reducer import Marks, Reducer, is_marked, mark
+from gpq_agent.train.gradients.ddp_buckets import Parameter, Share
+from gpq_agent.train.gradients.probe import GradientProbe
+from gpq_agent.train.gradients.reducer import Marks, Reducer, is_marked, mark
+from gpq_agent.train.internals import base_of, foreach_add_, foreach_mul_, foreach_zero_
+from gpq_agent.train.process.agreement import Agreement
 
 NOT_IN_ALL = "job.weigh() was called in only some micro-batches of a step"
 
@@ -45,10 +39,7 @@ class Accumulator:
     """
 
     def __init__(
-        self,
-        optimizers: Sequence[Any],
-        probe: GradientProbe,
-        reducer: Optional[Reducer],
+        self, optimizers: Sequence[Any], probe: GradientProbe, reducer: Optional[Reducer]
     ) -> None:
         self.passes = 0  # backward calls in this micro-batch
         self.repeats = False  # did two calls of one micro-batch ever reach the parameters?
@@ -267,16 +258,14 @@ class Weighing:
         GpqTrainError."""
         gradients, replicas = self._gradients, self._replicas
         if gradients.passes:
-            raise GpqTrainError(
-                "job.weigh() was called after backward()", "call it before backward()"
-            )
+            hint = "call it before backward()"
+            raise GpqTrainError("job.weigh() was called after backward()", hint)
         if micro.place > 0 and not self.is_used:
             raise GpqTrainError(NOT_IN_ALL, "call it in each")
         amount = float(amount) if micro.indices else 0.0
         if not 0.0 <= amount < float("inf"):
-            raise GpqTrainError(
-                "job.weigh() needs a number that is at least 0, not {}".format(amount)
-            )
+            words = "job.weigh() needs a number that is at least 0, not {}".format(amount)
+            raise GpqTrainError(words)
         if micro.place == 0:
             self.is_used, self._unit, self._amount = True, amount or 1.0, 0.0
         self._amount += amount
@@ -287,9 +276,8 @@ class Weighing:
         self._agreement.call = "job.weigh()"
         whole = self._agreement.all_reduce_sum([self._amount])[0]
         if whole <= 0.0:
-            raise GpqTrainError(
-                "job.weigh() was given 0 in every micro-batch of a step", "leave such batches out"
-            )
+            problem = "job.weigh() was given 0 in every micro-batch of a step"
+            raise GpqTrainError(problem, "leave such batches out")
         gradients.scale(replicas * self._unit / whole)
         gradients.weigh(replicas * amount / whole)
 

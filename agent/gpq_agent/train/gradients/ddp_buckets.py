@@ -12,7 +12,7 @@ from torch.nn.parallel.scatter_gather import scatter_kwargs
 
 from gpq_agent.train import internals
 from gpq_agent.train.errors import GpqTrainError
-from gpq_agent.train.noise.probe import GradientProbe
+from gpq_agent.train.gradients.probe import GradientProbe
 
 Parameter = torch.nn.Parameter
 OWN_HOOK = "the model has a communication hook of its own, which averages unequal shares as equal"

@@ -12,11 +12,10 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 from gpq_agent.train.data.batches import Micro
+from gpq_agent.train.gradients.ddp_buckets import DdpBuckets, Parameter, Share
+from gpq_agent.train.gradients.probe import GradientProbe
 from gpq_agent.train.internals import version_of
-from gpq_agent.train.noise.probe import GradientProbe
-from gpq_agent.train.runtime.process_group import finish
-
-from .ddp_buckets import DdpBuckets, Parameter, Share
+from gpq_agent.train.process.process_group import finish
 
 CHUNK = 1 << 22  # elements to reduce at once
 Mark = Tuple[Optional[torch.Tensor], int]  # a gradient and its version, (None, -1) without one

@@ -11,9 +11,7 @@ from typing import Any, Callable, Collection, Dict, Mapping, Optional, Set
 
 from gpq_agent import records, wire
 from gpq_agent.train.data.batches import Configuration, Limits, ceil_div
-from gpq_agent.train.runtime.agreement import Agreement
-
-from .table import (
+from gpq_agent.train.habits.table import (
     ACCEPTABLE,
     ACCUMULATE,
     HABITS,
@@ -24,6 +22,7 @@ from .table import (
     Habit,
     describe,
 )
+from gpq_agent.train.process.agreement import Agreement
 
 PROVEN = "proven"  # the code of a habit that gpq check found, and its evidence
 CURE = "fix the loop (gpq check --last shows where it differs), check it again and resubmit it"

@@ -13,12 +13,12 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from gpq_agent.train.checkpoints.state_parts import unwrap
 from gpq_agent.train.data.batches import Micro
+from gpq_agent.train.gradients.step_gate import BodyFacts, inner_optimizers
 from gpq_agent.train.internals import BatchNorm, foreach_norm, gradient_hooks, has_scheduler
-from gpq_agent.train.optim.step_gate import BodyFacts, inner_optimizers
 
 if TYPE_CHECKING:
-    from gpq_agent.train.engine.engine import Engine
-    from gpq_agent.train.engine.setup import TrainingSetup
+    from gpq_agent.train.loop.engine import Engine
+    from gpq_agent.train.loop.setup import TrainingSetup
 
 Method = TypeVar("Method", bound=Callable[..., None])
 

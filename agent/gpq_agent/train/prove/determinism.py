@@ -1,23 +1,30 @@
 """Only for `gpq check`: removes from a run what may depend on its shape, namely the luck of
-augmentation and dropout inside kernels.
+augmentation and dropout inside kernels. Computes everything in full precision.
 
 Both are right under gpq, as they are under DistributedDataParallel, but no two shapes draw the
 same. keyed.py handles what a loop body draws.
+
+In half precision and in TF32, the parts of a batch are rounded differently from the whole, by more
+than an error of the loop may cause. A script that fails in full precision runs as it is.
 """
 
 import contextlib
 import functools
 import math
+import os
 import random
 import sys
+import warnings
+from operator import attrgetter
 from typing import Any, Callable, Dict, Iterator, List, Optional, Sequence, Tuple, TypeVar
 
 import torch
 from torch.nn import functional
 from torch.utils.data import Dataset
 
+from gpq_agent.train import internals
 from gpq_agent.train.data.sampler import GlobalSampler
-from gpq_agent.train.runtime.rng import stable_seed
+from gpq_agent.train.process.rng import stable_seed
 
 DROPOUTS = (
     "dropout",
@@ -30,6 +37,16 @@ DROPOUTS = (
 ATTENTION = "scaled_dot_product_attention"
 Item = TypeVar("Item")
 States = Tuple[List[torch.Tensor], Any, Any]  # states of the generators of torch, random and numpy
+
+# The settings in torch.backends with which a script chooses the precision of single precision, by
+# version.
+PLACES = ("cuda.matmul", "cudnn.conv", "cudnn.rnn", "mkldnn.matmul", "mkldnn.conv", "mkldnn.rnn")
+FULL = ("ieee", "none")
+HALF = (torch.bfloat16, torch.float16)
+WARNINGS = (
+    ".*does not have a deterministic implementation",
+    ".*not deterministic because it uses CuBLAS",
+)
 
 
 def plain_attention() -> None:
@@ -261,3 +278,76 @@ def copies(model: torch.nn.Module, registered: Dict[int, Any]) -> List[torch.nn.
     pairs = [(outer, module) for outer in candidates for module in outer.modules()]
     inner = {id(module) for outer, module in pairs if module is not outer}
     return [item for item in candidates if id(item) not in inner]
+
+
+class FullPrecision:
+    """One per process, permanent. `epsilon`: of the coarsest half type that autocast used."""
+
+    def __init__(self, exact: bool = True) -> None:
+        """Without `exact`, autocast and TF32 stay as the script sets them."""
+        self._exact = exact
+        self._autocast = not exact  # as the script sets it
+        self.epsilon = 0.0
+        os.environ.setdefault(
+            "CUBLAS_WORKSPACE_CONFIG", ":4096:8"
+        )  # otherwise cuBLAS is not reproducible
+        torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
+        for message in WARNINGS:
+            warnings.filterwarnings("ignore", message=message)
+        self._around_autocast()
+        self.renew()
+
+    def renew(self) -> None:
+        """Whatever the script has set since."""
+        if self._exact and _is_reduced():
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # names that some versions no longer accept
+                torch.set_float32_matmul_precision("highest")
+                torch.backends.cuda.matmul.allow_tf32 = False
+                torch.backends.cudnn.allow_tf32 = False
+                for place in _places():
+                    place.fp32_precision = "ieee"
+        torch.backends.cudnn.benchmark = False
+        torch.set_deterministic_debug_mode("warn")
+
+    def give_up(self) -> None:
+        """Weights are in half precision, so autocast stays as the script sets it. Without it the
+        types would not match."""
+        self._autocast = True
+
+    def _around_autocast(self) -> None:
+        plain: Callable[[Any], Any] = torch.amp.autocast_mode.autocast.__enter__
+
+        @functools.wraps(plain)
+        def enter(region: Any) -> Any:
+            if not self._autocast:
+                return internals.enter_without_effect(region, plain)
+            result = plain(region)
+            self._note(region.device)
+            return result
+
+        torch.amp.autocast_mode.autocast.__enter__ = enter  # type: ignore[method-assign]
+
+    def _note(self, device: str) -> None:
+        dtype = torch.get_autocast_dtype(device)
+        if torch.is_autocast_enabled(device) and dtype in HALF:
+            self.epsilon = max(self.epsilon, torch.finfo(dtype).eps)
+
+
+def _is_reduced() -> bool:
+    places = _places()
+    if places:
+        return any(place.fp32_precision not in FULL for place in places)
+    return bool(torch.backends.cuda.matmul.allow_tf32 or torch.backends.cudnn.allow_tf32)
+
+
+def _places() -> List[Any]:
+    places = []
+    for name in PLACES:
+        try:
+            place = attrgetter(name)(torch.backends)
+        except AttributeError:  # an older torch
+            continue
+        if hasattr(place, "fp32_precision"):
+            places.append(place)
+    return places

@@ -9,7 +9,7 @@ from _io import open as plain_open
 from typing import Any, Callable, Dict, Iterator, List, Optional
 from urllib.parse import quote, unquote
 
-from .layers import Layers
+from gpq_agent.train.prove.layers import Layers
 
 WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC
 Folder = Optional[int]  # a descriptor that a path is relative to
@@ -155,12 +155,7 @@ class FileCalls:
         self._layers.link(_absolute(src, src_dir_fd), _absolute(dst, dst_dir_fd))
 
     def rename(
-        self,
-        src: Any,
-        dst: Any,
-        *,
-        src_dir_fd: Folder = None,
-        dst_dir_fd: Folder = None,
+        self, src: Any, dst: Any, *, src_dir_fd: Folder = None, dst_dir_fd: Folder = None
     ) -> None:
         self._layers.rename(_absolute(src, src_dir_fd), _absolute(dst, dst_dir_fd))
 
@@ -250,11 +245,7 @@ def _on(place: Callable[[Any, bool], str], plain: Any, follows: bool) -> Callabl
     """A function of os on the real place of its path."""
 
     def call(
-        path: Any,
-        *args: Any,
-        dir_fd: Folder = None,
-        follow_symlinks: bool = True,
-        **kwargs: Any,
+        path: Any, *args: Any, dir_fd: Folder = None, follow_symlinks: bool = True, **kwargs: Any
     ) -> Any:
         if not follow_symlinks:
             kwargs["follow_symlinks"] = False

@@ -24,7 +24,7 @@ from typing import Any, Dict, List, NoReturn
 import torch
 import torch._dynamo  # the script's first optimizer would import it
 
-from .redirect import guard
+from gpq_agent.train.prove.redirect import guard
 
 POLL_SECONDS = 0.02  # seconds between two looks for a replica that has ended
 GPUS = ("/dev/nvidia", "/dev/kfd", "/dev/dxg")

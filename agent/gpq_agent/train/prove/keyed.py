@@ -11,9 +11,8 @@ from typing import Any, Dict, List, Optional, Sequence, Tuple
 import torch
 
 from gpq_agent.train import internals
-from gpq_agent.train.runtime.rng import stable_seed
-
-from .determinism import (
+from gpq_agent.train.process.rng import stable_seed
+from gpq_agent.train.prove.determinism import (
     States,
     generators,
     has_moved,
@@ -173,11 +172,9 @@ class Keyed(internals.TorchDispatchMode):
             for name in written_names:
                 parts[name].copy_(copies[name])
         if any(output.alias_info is not None for output in schema.returns):
-            return (
-                arguments[written_names[0]]
-                if len(written_names) == 1
-                else tuple(arguments[name] for name in written_names)
-            )
+            if len(written_names) == 1:
+                return arguments[written_names[0]]
+            return tuple(arguments[name] for name in written_names)
         return _join(results, place[1])
 
 

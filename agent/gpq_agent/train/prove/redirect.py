@@ -18,10 +18,8 @@ from typing import Any, Callable, Dict, Mapping, Tuple
 
 from gpq_agent import wire
 from gpq_agent.train.errors import GpqTrainError
-
-from .file_calls import DESCRIPTOR, WRITING, FileCalls, is_no_path
-from .layers import Layers
-from .plain_files import mode_of
+from gpq_agent.train.prove.file_calls import DESCRIPTOR, WRITING, FileCalls, is_no_path
+from gpq_agent.train.prove.layers import Layers, mode_of
 
 # Functions of torch that open a file past Python. Their argument `f` is its name.
 OF_TORCH = {

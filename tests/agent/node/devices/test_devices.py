@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from gpq_agent import wire
-from gpq_agent.node.attempts import device_release
+from gpq_agent.node import survey
 from gpq_agent.node.devices import gpu_probe
 from gpq_agent.node.devices.devices import Devices
 from gpq_agent.node.devices.gpu_probe import Probe, RawGpu
@@ -55,13 +55,13 @@ def named(tmp_path: Path) -> Iterator[Named]:
 
 def test_memory_that_our_own_job_leaves_quarantines_the_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     judged = devices()
-    held = device_release.Release(judged)
+    held = survey.Release(judged)
     ghost = Probe([gpu(A, used_mib=9000)])
     judged.looking.begun = float("inf")
     ended = wire.AttemptInfo(1, 1, "exited", exit={"code": 0})
     assert held.filter("1.1", ended, [A]).state == "running"
     judged._take(ghost)
-    monkeypatch.setattr(device_release, "RELEASE_AFTER", -1.0)
+    monkeypatch.setattr(survey, "RELEASE_AFTER", -1.0)
     assert held.filter("1.1", ended, [A]).state == "exited"  # not indefinitely
     judged._take(ghost)
     [told] = judged.current()
@@ -71,7 +71,7 @@ def test_memory_that_our_own_job_leaves_quarantines_the_gpu(monkeypatch: pytest.
 
 def test_the_end_of_a_job_waits_for_its_own_gpu_when_another_is_lost() -> None:
     judged = devices(owner="1.1")
-    held = device_release.Release(judged)
+    held = survey.Release(judged)
     judged.looking.begun = float("inf")
     ended = wire.AttemptInfo(1, 1, "exited", exit={"code": 0})
     assert held.filter("1.1", ended, [A]).state == "running"

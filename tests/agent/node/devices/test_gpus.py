@@ -428,7 +428,7 @@ def test_the_fake_nvml_has_the_structs_and_errors_of_the_real_one() -> None:
 
 def test_the_real_library_without_a_driver_means_no_gpus() -> None:
     """In a separate process, like the agent. On a machine with a GPU it must find that GPU."""
-    code = "import json, pynvml; from gpq_agent.node.devices import gpus; print(json.dumps(gpus.probe(pynvml)))"
+    code = "import json, pynvml; from gpq_agent.node.devices import looking; print(json.dumps(looking.probe(pynvml)))"
     home = str(Path(wire.__file__).resolve().parent.parent)
     done = subprocess.run(
         [sys.executable, "-c", code],

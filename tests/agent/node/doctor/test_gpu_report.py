@@ -13,7 +13,7 @@ import pytest
 from gpq_agent import wire
 from gpq_agent.node.devices import gpu_locks
 from gpq_agent.node.devices.gpu_probe import RawGpu
-from gpq_agent.node.doctor import errand_process, gpu_facts, gpu_lines, gpu_report
+from gpq_agent.node.doctor import errand_process, gpu_facts, gpu_report
 
 from tests.agent.node.harness import wait_until
 
@@ -48,7 +48,7 @@ def facts() -> dict[str, object]:
 
 
 def verdicts(mps: list[int] | None = None, torch: dict[str, object] | None = None) -> dict[str, wire.GpuLine]:
-    made = gpu_lines.of_facts(facts(), torch or TORCH, mps or [])
+    made = gpu_report.of_facts(facts(), torch or TORCH, mps or [])
     return {line.name: line for line in made}
 
 
@@ -119,7 +119,7 @@ def test_what_a_gpu_does_not_know_is_skipped(plant: Plant) -> None:
     [("sm_80", True), ("sm_89", False), ("sm_90", False), ("compute_80", True), ("sm_90a", False), ("", False)],
 )
 def test_which_kernels_run_on_which_gpu(architecture: str, able: bool) -> None:
-    assert gpu_lines.runs_on([architecture], 8, 6) is able
+    assert gpu_report.runs_on([architecture], 8, 6) is able
 
 
 @pytest.fixture
@@ -166,7 +166,7 @@ def test_a_cuda_that_hangs_is_a_fail(trial: Trial, monkeypatch: pytest.MonkeyPat
 def test_a_missing_library_of_cuda_is_a_fail(plant: Plant, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gpu_locks, "FOLDERS", (str(tmp_path),))
     line = gpu_report.trial()
-    assert (line.verdict, "GPU 0, 1: libcuda.so.1" in line.figure, line.fix) == ("FAIL", True, gpu_lines.LIBRARY_FIX)
+    assert (line.verdict, "GPU 0, 1: libcuda.so.1" in line.figure, line.fix) == ("FAIL", True, gpu_report.LIBRARY_FIX)
 
 
 def test_a_lost_gpu_is_a_fail_and_the_other_is_tried(trial: Trial) -> None:

@@ -1,1 +1,0 @@
-"""Everything that a script can do with its job, and what its calls assemble. Decides nothing."""

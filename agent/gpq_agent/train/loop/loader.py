@@ -1,0 +1,234 @@
+"""The loader that a script iterates over: a DataLoader fed by the steps of the training loop."""
+
+import dis
+import inspect
+import sys
+from typing import Any, Callable, Iterator, List, Optional
+
+import torch
+from torch.utils.data import DataLoader, IterableDataset
+
+from gpq_agent.train import internals
+from gpq_agent.train.data.sampler import GlobalSampler
+from gpq_agent.train.errors import GpqTrainError
+from gpq_agent.train.loop.engine import Engine
+from gpq_agent.train.loop.loop import TrainingLoop
+from gpq_agent.train.loop.trial import Trial
+from gpq_agent.train.process.rng import stable_seed
+
+# Options of torch's DataLoader, with the same meaning.
+OPTIONS = (
+    "num_workers", "collate_fn", "pin_memory", "pin_memory_device", "persistent_workers",
+    "prefetch_factor", "timeout", "worker_init_fn", "multiprocessing_context", "in_order",
+)  # fmt: skip
+DEEPEST = 8  # data sets within data sets
+
+
+class Loader:
+    """Iterating yields the micro-batches of the rest of an epoch.
+
+    counted: how many examples of the current micro-batch count. It is the length of the batch, or 0
+    if the batch only keeps this replica in step with the others at the end of an epoch, or is part
+    of a trial.
+
+    `len(loader)` is `steps_per_epoch`.
+    """
+
+    def __init__(
+        self,
+        dataset: Any,
+        sampler: GlobalSampler,
+        engine: Engine,
+        *,
+        generator: Optional[torch.Generator] = None,
+        **options: Any,
+    ) -> None:
+        """`generator` seeds the worker processes, `options` are those of OPTIONS.
+
+        Raises GpqTrainError.
+        """
+        self.dataset = dataset
+        self.sampler = sampler
+        self.counted = 0
+        self._early_exit = False  # the script left a loop early in which a batch was used up
+        self._engine = engine
+        self._has_renewed = False
+        self._copied: List[Any] = []  # values of the data set that the workers have
+        # Not the script's own generator: numbers drawn from that must not depend on the number of
+        # stops.
+        self._workers = None if generator is None else torch.Generator()
+        self._seed = 0 if generator is None else generator.initial_seed()
+        unknown_options = sorted(set(options) - set(OPTIONS))
+        if unknown_options:
+            problem = "job.loader() has no option {}".format(", ".join(unknown_options))
+            raise GpqTrainError(problem, "it has " + ", ".join(("generator", *OPTIONS)))
+        if options.pop("in_order", True) is False:
+            engine.runtime.notice("in_order=False has no effect: gpq needs the batches in order")
+        self._trial = Trial(engine, dataset, options)
+        recorder = engine.runtime.recorder
+        data: Any = dataset
+        batches: Any = sampler
+        if recorder is not None:
+            data, batches = recorder.sampler(dataset, sampler)
+        try:
+            self._data: Any = DataLoader(
+                data, batch_sampler=batches, generator=self._workers, **options
+            )
+        except (ValueError, TypeError) as error:
+            raise GpqTrainError("job.loader(): {}".format(" ".join(str(error).split()))) from None
+
+    def share_workers(self, gather: Callable[[List[float]], List[List[float]]]) -> None:
+        """Prefetch equally far on every replica: with the fewest workers of any that has some.
+        Collective.
+
+        An order takes effect after what is prefetched, so it must find the same on every replica.
+        """
+        data = self._data
+        rows = gather([data.num_workers, data.prefetch_factor or 0])
+        with_workers = [row for row in rows if row[0] > 0]
+        if all(row == rows[0] for row in rows):
+            return
+        data.num_workers, data.prefetch_factor = (int(min(row)) for row in zip(*with_workers))
+        self._engine.runtime.notice(
+            "num_workers or prefetch_factor differ between the replicas, so each uses {} workers, "
+            "which prefetch {} batches each".format(data.num_workers, data.prefetch_factor)
+        )
+
+    @property
+    def steps_per_epoch(self) -> int:
+        """Optimizer steps of an epoch at the base batch size. Build schedules from it.
+
+        Replicas, accumulation, another batch size or a restart never change it, and schedulers
+        advance in the same unit. A loop over the loader runs more often if steps accumulate.
+        """
+        return self.sampler.steps_per_epoch
+
+    def __len__(self) -> int:
+        return self.steps_per_epoch
+
+    def __iter__(self) -> Iterator[Any]:
+        return self._after_the_end() if self._engine.runtime.finished else self._batches()
+
+    def _batches(self) -> Iterator[Any]:
+        sampler, loop = self.sampler, self._engine.training_loop()
+        epoch = loop.begin_loop(by_next=_is_called_by_next(sys._getframe(1)))
+        self._seek(loop, epoch)
+        is_begun = False
+        batches: Any = None
+        seeks = -1  # when the data loader started
+        step = loop.next_step()
+        while step is not None:
+            if seeks != sampler.seeks:
+                del batches  # its workers end before others start
+                batches, seeks = self._start(), sampler.seeks
+            for micro in step.micros:
+                batch = next(batches)
+                self.counted = len(micro.indices)
+                loop.begin_micro(micro)
+                left_early = True  # the script breaks out of the loop, or fails in it
+                try:
+                    yield batch
+                    left_early = False
+                finally:
+                    is_used = loop.end_micro(left_early=left_early)
+                    is_begun = is_begun or is_used
+                    self._early_exit = left_early and is_begun
+                    if is_used and micro.last:
+                        loop.end_step(applied=loop.applied)
+            if is_begun and not self._trial.is_over and self._trial.is_due():
+                self.counted = 0
+                yield from self._trial.batches()
+            step = loop.next_step()
+
+    def _seek(self, loop: TrainingLoop, epoch: Optional[int]) -> None:
+        """Go to where a new loop starts. `epoch`: of job.epochs(). Raises GpqTrainError."""
+        sampler = self.sampler
+        if epoch is not None and loop.is_over:
+            raise GpqTrainError(
+                "the script started a second loop over the loader in one epoch of job.epochs()",
+                "loop once per epoch with job.epochs(2 * count), or use a separate DataLoader "
+                "if the second loop does not train",
+            )
+        # A loop without job.epochs() starts the next epoch, even after it left the last one early.
+        if epoch is None and (sampler.is_over or self._early_exit):
+            sampler.next_pass()
+            self._engine.runtime.meter.end_epoch(0.0)
+        else:
+            sampler.seek(*sampler.cursor)  # forgets what was prefetched
+        self._early_exit = False
+
+    def _start(self) -> Iterator[Any]:
+        """Fetch from the current place on."""
+        if self._workers is not None:
+            epoch, consumed = self.sampler.cursor
+            self._workers.manual_seed(stable_seed(self._seed, epoch, consumed, self.sampler.rank))
+        self._renew_workers()
+        return iter(self._data)
+
+    def _after_the_end(self) -> Iterator[Any]:
+        """Training is over. A loop that trains nothing leaves the place in the data as it was."""
+        place = self.sampler.cursor
+        try:
+            yield from self._batches()
+        finally:
+            if self._engine.runtime.finished:
+                self.sampler.seek(*place)
+
+    def _renew_workers(self) -> None:
+        """Persistent workers keep their copy of the data set. If the script has changed it since,
+        as with set_epoch(), they start again, as they would after a restart."""
+        if not self._data.persistent_workers:
+            return
+        copied, self._copied = self._copied, _values(self.dataset)
+        if copied and list(map(id, copied)) != list(map(id, self._copied)):
+            if not self._has_renewed:
+                self._has_renewed = True
+                self._engine.runtime.notice(
+                    "the data set has changed since its persistent workers started, so gpq starts "
+                    "new ones for each such epoch"
+                )
+            internals.end_workers(self._data)
+
+
+def _is_called_by_next(frame: Any) -> bool:
+    """Does the script call next() itself?
+
+    A for loop asks for all batches, also through enumerate(), tqdm() and similar.
+    """
+    while frame is not None:
+        code = frame.f_code
+        passes_on = code.co_flags & inspect.CO_GENERATOR and "backward" not in code.co_names
+        if not passes_on and code.co_name != "__next__":
+            # Python 3.11 calls in CALL at first, and in PRECALL once the function is warm.
+            return "CALL" in dis.opname[code.co_code[frame.f_lasti]]
+        frame = frame.f_back  # it only passes batches on, so look at its caller
+    return False
+
+
+def _values(dataset: Any) -> List[Any]:
+    """What the attributes of a data set are, and of the data sets in it."""
+    values: List[Any] = []
+    for _ in range(DEEPEST):
+        values += getattr(dataset, "__dict__", {}).values()
+        dataset = getattr(dataset, "dataset", None)
+    return values
+
+
+def dataset_size(dataset: Any) -> int:
+    """The number of examples.
+
+    Raises GpqTrainError for a stream, because its examples cannot be visited exactly once.
+    """
+    if isinstance(dataset, IterableDataset):
+        raise GpqTrainError(
+            "job.loader() needs a data set with a length and an index, but {} is an "
+            "IterableDataset".format(type(dataset).__name__),
+            "give it a Dataset with __len__ and __getitem__, or keep your own loader and use "
+            "job.should_stop()",
+        )
+    try:
+        return len(dataset)
+    except TypeError:
+        words = "job.loader() needs a data set with a length, but {} has none"
+        hint = "give it __len__ and __getitem__"
+        raise GpqTrainError(words.format(type(dataset).__name__), hint) from None

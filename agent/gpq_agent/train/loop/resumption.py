@@ -1,0 +1,200 @@
+"""What the job keeps in checkpoints by itself: the parts, their names, and how they return in the
+next attempt."""
+
+import time
+from typing import Any, Callable, Dict, List, Optional, Sequence
+
+import torch
+import torch.distributed as dist
+
+from gpq_agent.train.checkpoints.state_parts import unwrap
+from gpq_agent.train.checkpoints.store import CheckpointStore
+from gpq_agent.train.errors import GpqTrainError
+from gpq_agent.train.gradients.progress import ScheduleClock
+from gpq_agent.train.gradients.step_gate import inner_optimizers
+from gpq_agent.train.loop.engine import Engine
+from gpq_agent.train.loop.setup import Training
+from gpq_agent.train.loop.training_data import TrainingData
+from gpq_agent.train.process.agreement import broadcast_value
+from gpq_agent.train.process.environment import Environment
+from gpq_agent.train.process.process_group import finish
+
+
+class Resumption:
+    """Reads the newest checkpoint once, and restores from it what the job trains."""
+
+    def __init__(self, engine: Engine) -> None:
+        """Offers the newest checkpoint to the parts of the job. Collective. The script may register
+        a part on one replica alone, which must then wait for no other."""
+        self._engine = engine
+        begin = time.perf_counter()
+        runtime = engine.runtime
+        # Until it is restored.
+        self._state: Optional[Dict[str, Any]] = choose_state(
+            engine.checkpointer.store, runtime.group, runtime.environment, engine.runtime.notice
+        )
+        if self._state is not None:
+            engine.checkpointer.parts.offer(self._state)
+        self._seconds = time.perf_counter() - begin
+
+    def resume(self, training: Training, data: Optional[TrainingData]) -> None:
+        """Register what trains as parts of checkpoints, and restore it. Collective. `data`: from
+        job.loader(), or None. Raises GpqTrainError for data that differ between replicas or from
+        the previous attempt, for a part that cannot be saved, and for a checkpoint that does not
+        fit the script."""
+        engine = self._engine
+        if engine.runtime.agreement.unlike(engine.checkpointer.parts.kinds()) is not None:
+            raise GpqTrainError(
+                "job.state() keeps other objects on one replica than on replica 0",
+                'call it in the same order on every replica, or give names: job.state(part, "ema")',
+            )
+        self._register_progress(training, data)
+        self._register_training(training)
+        self._restore(data)
+
+    def _register_progress(self, training: Training, data: Optional[TrainingData]) -> None:
+        engine, parts = self._engine, self._engine.checkpointer.parts
+        engine.runtime.meter.schedules = [ScheduleClock() for _ in training.schedulers]
+        parts.add("progress", engine.runtime.meter)
+        if data is None:
+            return
+        parts.add("cursor", data.loader.sampler)
+        parts.add("ledger", engine.boundaries.ledger)
+        parts.add("noise", data.noise)
+        if data.fingerprint is not None:
+            data.fingerprint.compare(engine.runtime.agreement, engine.runtime.notice)
+            parts.add("data", data.fingerprint)
+
+    def _register_training(self, training: Training) -> None:
+        parts = self._engine.checkpointer.parts
+        optimizers = training.optimizers
+        models = [unwrap(model).inner for model in training.models]
+        for name, items in (("model", models), ("optimizer", optimizers)):
+            for index, item in enumerate(items):
+                parts.add("{}:{}".format(name, index) if index else name, item)
+        parts.add("trained", Trained(optimizers))
+        outside = Outside(models, optimizers)
+        if outside.parameters:
+            parts.add("outside", outside)
+        for index, optimizer in enumerate(optimizers):
+            for place, inner in enumerate(inner_optimizers(optimizer)):
+                name = "optimizer:{}.{}".format(index, place)
+                parts.add(name, InnerOptimizer(optimizer, inner))
+        for index, scheduler in enumerate(training.schedulers):
+            parts.add("scheduler:{}".format(index), scheduler)
+        if training.scaler is not None:
+            parts.add("scaler", training.scaler)
+
+    def _restore(self, data: Optional[TrainingData]) -> None:
+        begin = time.perf_counter()
+        engine = self._engine
+        if engine.runtime.environment.checkpoint_dir:
+            engine.checkpointer.parts.refuse_unsavable()
+        state, self._state = self._state, None
+        if state is None:
+            return
+        try:
+            engine.checkpointer.parts.restore(state)
+            if data is not None:
+                cursor, meter = data.loader.sampler.cursor, engine.runtime.meter
+                engine.boundaries.ledger.resume(cursor.consumed)
+                if meter.epoch < 0:  # written when an epoch was a pass
+                    meter.epoch, meter.samples = cursor
+                    meter.position = cursor.consumed / data.limits.base_batch
+        except GpqTrainError:
+            raise
+        except (RuntimeError, ValueError, KeyError, TypeError) as error:
+            words = " ".join(str(error).split())
+            problem = "the checkpoint does not fit this script: {}".format(words)
+            hint = "use the script that wrote it, or submit a new job"
+            raise GpqTrainError(problem, hint) from error
+        engine.statistics.restore_seconds = self._seconds + time.perf_counter() - begin
+
+
+class Trained:
+    """A part of checkpoints: which parameters of the optimizers are trained. A loop that unfreezes
+    some in one epoch does not do so again in the next attempt."""
+
+    def __init__(self, optimizers: Sequence[Any]) -> None:
+        self._optimizers = optimizers
+
+    def state_dict(self) -> Dict[str, Any]:
+        return {"trained": [item.requires_grad for item in _parameters(self._optimizers)]}
+
+    def load_state_dict(self, state: Dict[str, Any]) -> None:
+        for item, is_trained in zip(_parameters(self._optimizers), state["trained"]):
+            item.requires_grad_(bool(is_trained))
+
+
+class Outside:
+    """A part of checkpoints: parameters of optimizers that no model holds, such as those of a
+    criterion. They are in the order of the groups."""
+
+    def __init__(self, models: Sequence[torch.nn.Module], optimizers: Sequence[Any]) -> None:
+        inside = {item for model in models for item in model.parameters()}
+        outsiders = (item for item in _parameters(optimizers) if item not in inside)
+        self.parameters = list(dict.fromkeys(outsiders))
+
+    def state_dict(self) -> Dict[str, Any]:
+        return {"parameters": [item.detach() for item in self.parameters]}
+
+    def load_state_dict(self, state: Dict[str, Any]) -> None:
+        saved_parameters = state["parameters"]
+        if [item.shape for item in saved_parameters] != [item.shape for item in self.parameters]:
+            raise ValueError(
+                "the parameters that an optimizer has outside the model differ from those in "
+                "the checkpoint"
+            )
+        with torch.no_grad():
+            for item, value in zip(self.parameters, saved_parameters):
+                item.copy_(value)
+
+
+class InnerOptimizer:
+    """A part of checkpoints: the state of an inner optimizer. Groups that it shares with the outer
+    optimizer stay shared after a restore."""
+
+    def __init__(self, outer: Any, inner: Any) -> None:
+        self._outer, self._inner = outer, inner
+        self._shares_groups = outer.param_groups is inner.param_groups
+
+    def state_dict(self) -> Any:
+        return self._inner.state_dict()
+
+    def load_state_dict(self, state: Any) -> None:
+        self._inner.load_state_dict(state)
+        if self._shares_groups:
+            self._inner.param_groups = self._outer.param_groups
+
+
+def _parameters(optimizers: Sequence[Any]) -> List[torch.nn.Parameter]:
+    groups = [group for optimizer in optimizers for group in optimizer.param_groups]
+    return [item for group in groups for item in group["params"]]
+
+
+def choose_state(
+    store: Optional[CheckpointStore],
+    group: Optional[dist.ProcessGroup],
+    environment: Environment,
+    notice: Callable[[str], None],
+) -> Optional[Dict[str, Any]]:
+    """The newest whole checkpoint that rank 0 can see, the same on every replica, or None. Every
+    replica maps its file, so none holds a checkpoint in memory. Collective. Raises GpqTrainError if
+    a server lacks it: gpq starts an attempt once all of its servers have it."""
+    if store is None:
+        return None
+    name = (store.newest(notice) or "") if environment.rank == 0 else ""
+    if group is None:
+        return store.read(name) if name else None
+    name, manifest = broadcast_value([name, store.manifest(name) if name else {}], group)
+    if not name:
+        return None
+    # The manifest has the digest, because another server may have a checkpoint of the same step
+    # from another attempt.
+    has_file = torch.tensor([int(store.manifest(name) == manifest)])
+    finish(dist.all_reduce(has_file, dist.ReduceOp.MIN, group=group, async_op=True))
+    if not has_file:
+        words = "a server of the job lacks the checkpoint {} that rank 0 resumes from"
+        hint = "submit the job to gpq, which copies checkpoints, or share their folder"
+        raise GpqTrainError(words.format(name), hint)
+    return store.read(name)

@@ -1,1 +1,0 @@
-"""Turns squared norms into noise scale and gain."""

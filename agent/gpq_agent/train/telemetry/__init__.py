@@ -1,1 +1,0 @@
-"""Reports to the agent, without ever delaying a step."""
