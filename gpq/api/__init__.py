@@ -23,7 +23,7 @@ from gpq.api.surroundings import (
     top,
 )
 from gpq.errors import UsageError
-from gpq.options.parsing import datetimes
+from gpq.options import datetimes
 from gpq.options.query import is_query
 from gpq.rpc import requests
 from gpq.rpc.account_answers import HistoryList, ReportView

@@ -16,8 +16,7 @@ from gpq.api import options
 from gpq.client import following, job_logs
 from gpq.client.connection import Lasting, call
 from gpq.errors import NotFound, Refused, UsageError
-from gpq.options import edit_request
-from gpq.options.parsing import values
+from gpq.options import edit_request, values
 from gpq.rpc import job_answers, requests
 from gpq.views import queue
 

@@ -12,8 +12,7 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from gpq.errors import UsageError
-from gpq.options import submit_request, submit_words
-from gpq.options.parsing import sweep_values
+from gpq.options import submit_request, submit_words, sweep_values
 from gpq.rpc.submit_table import BY_NAME, OPTIONS
 
 if TYPE_CHECKING:

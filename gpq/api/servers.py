@@ -118,7 +118,7 @@ def yield_node(node: str = "local", duration: Duration = "8h", *, end: bool = Fa
     Raises gpq.errors.GpqError if the server cannot be asked, and gpq.errors.NotFound if there is no
     such server.
     """
-    from gpq.options.parsing import values
+    from gpq.options import values
     from gpq.servers import changes
 
     length = 0.0 if end else values.seconds(seconds(duration, "--for"), "--for")

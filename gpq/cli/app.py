@@ -8,7 +8,7 @@ import sys
 from typing import Any
 
 import gpq
-from gpq.cli.shared.commands import COMMANDS
+from gpq.cli.commands import COMMANDS
 from gpq.errors import UsageError
 
 

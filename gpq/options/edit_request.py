@@ -7,8 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from gpq.errors import UsageError
-from gpq.options import submit_values
-from gpq.options.parsing import values
+from gpq.options import submit_values, values
 from gpq.rpc import requests
 from gpq.rpc.submit_table import BY_NAME
 

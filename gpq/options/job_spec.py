@@ -11,8 +11,7 @@ from typing import Any
 
 from gpq import paths
 from gpq.errors import UsageError
-from gpq.options import environment, submit_values
-from gpq.options.parsing import standard_input, values
+from gpq.options import environment, standard_input, submit_values, values
 from gpq.options.submit_texts import SubmitTexts
 from gpq.rpc.requests import SpecMessage
 from gpq.rpc.submit_table import OPTIONS

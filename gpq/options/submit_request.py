@@ -14,15 +14,14 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from gpq.errors import UsageError
-from gpq.options import job_spec, left_behind
-from gpq.options.parsing import standard_input, values
+from gpq.options import job_spec, left_behind, standard_input, values
 from gpq.options.submit_texts import SubmitTexts
 from gpq.options.submit_words import HERE, Parsed, parse
 from gpq.rpc import requests
 from gpq.rpc.submit_table import BY_NAME, OPTIONS
 
 if TYPE_CHECKING:  # a plain command needs neither
-    from gpq.options.directives import sbatch, script_directives
+    from gpq.options import sbatch, script_directives
 
 JOINED = ("tag", "env")  # joined over all places
 # of a command that gpq looks at: a glob may give it thousands of files
@@ -46,7 +45,7 @@ def settle(parsed: Parsed) -> ResolvedOptions:
     shell = parsed.black_box or (script is not None and not script.python)
     fields, notes = parsed.fields, []
     if parsed.pairs:
-        from gpq.options.directives import sbatch
+        from gpq.options import sbatch
 
         translated = sbatch.translate(
             parsed.pairs, HERE, explicit_fields=parsed.fields, shell=shell
@@ -69,7 +68,7 @@ def settle(parsed: Parsed) -> ResolvedOptions:
         else parsed.words
     )
     if shell:
-        from gpq.options.directives import script_directives
+        from gpq.options import script_directives
 
         cwd = job_spec.directory(fields.get("cwd", ""))
         words = [
@@ -122,7 +121,7 @@ def _wrap(parsed: Parsed) -> Parsed:
 def _of_command(parsed: Parsed) -> Iterator[str]:
     """Remarks about scripts that a command runs, such as `bash -e job.sh`. gpq reads no options in
     them."""
-    from gpq.options.directives import script_directives
+    from gpq.options import script_directives
 
     for word in parsed.words[:SCRIPT_WORDS]:
         path = os.path.join(job_spec.directory(parsed.fields.get("cwd", "")), word)
@@ -136,7 +135,7 @@ def _of_command(parsed: Parsed) -> Iterator[str]:
 
 def _script(parsed: Parsed) -> script_directives.Script | None:
     """The named file. With --cwd, one in that folder comes first."""
-    from gpq.options.directives import script_directives
+    from gpq.options import script_directives
 
     word = os.path.expanduser(parsed.words[0])
     if standard_input.is_stream(word):
@@ -180,7 +179,7 @@ def _with_lines(
     """`fields` with the options in the script's lines, and remarks."""
     if not (script.slurm or script.own or script.calls_srun):
         return fields, []
-    from gpq.options.directives import sbatch
+    from gpq.options import sbatch
 
     notes: list[str] = []
     asked = fields.get("env", [])
@@ -199,7 +198,7 @@ def _with_lines(
     notes += _notes(translated, where)
     fields = _join(translated.fields, fields)
     if script.slurm:
-        from gpq.options.directives import slurm_variables
+        from gpq.options import slurm_variables
 
         options = slurm_variables.overlay(dict(slurm), pairs, own)
         options = slurm_variables.overlay(options, parsed.pairs, parsed.fields)
@@ -260,7 +259,7 @@ def make_request(
     notes = [*settled.notes, *job_spec.missing(built)]
     array = None
     if texts.array or texts.sweep or texts.sweep_file:
-        from gpq.options.parsing import sweeps
+        from gpq.options import sweeps
 
         array = sweeps.array_of(texts.array, texts.sweep, texts.sweep_file)
         assert array is not None

@@ -10,7 +10,7 @@ from typing import Any
 
 from gpq import outward
 from gpq.errors import UsageError
-from gpq.options.parsing import values
+from gpq.options import values
 from gpq.rpc.submit_table import BY_NAME
 
 LEAST_LEASE, MOST_LEASE = 60.0, 30 * 86400.0  # seconds
@@ -31,7 +31,7 @@ def begin(text: str, option: str) -> float:
     """Seconds since the epoch. 0 for `now`."""
     from datetime import datetime
 
-    from gpq.options.parsing.datetimes import moment
+    from gpq.options.datetimes import moment
 
     if text.strip().lower() == "now":
         return 0.0

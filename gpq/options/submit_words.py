@@ -10,7 +10,7 @@ import msgspec
 from gpq.rpc.submit_table import BY_WORD, Option
 
 if TYPE_CHECKING:  # a plain command does not need it
-    from gpq.options.directives import sbatch
+    from gpq.options import sbatch
 
 HERE = "the command line"
 
@@ -78,7 +78,7 @@ def _own(fields: dict[str, Any], words: list[str]) -> int | None:
 
 def _foreign(pairs: list[sbatch.Pair], words: list[str]) -> int:
     """How many of the words were a flag of sbatch, written in full."""
-    from gpq.options.directives import sbatch
+    from gpq.options import sbatch
 
     name = sbatch.name_of(words[0])
     if not name or (words[0].startswith("--") and words[0][2:].partition("=")[0] != name):

@@ -14,7 +14,7 @@ from gpq.config import NodeConfig
 from gpq.config_rules import HOST, NODE_NAME
 from gpq.connectors.ssh import Target
 from gpq.errors import NotFound, Refused, UsageError
-from gpq.options.parsing import values
+from gpq.options import values
 from gpq.servers import config_file, first_contact, host_keys, ssh_hosts
 from gpq.views import plain
 

@@ -9,7 +9,7 @@ from datetime import datetime
 from gpq.client import daemon_control
 from gpq.client.connection import call, connect
 from gpq.errors import DaemonUnreachable, GpqError, UsageError
-from gpq.options.parsing import datetimes, values
+from gpq.options import datetimes, values
 from gpq.rpc import daemon_answers, node_answers, requests
 
 Note = Callable[[str, str], None]  # a remark, and what to do

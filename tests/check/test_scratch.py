@@ -6,7 +6,7 @@ import os
 import socket
 from pathlib import Path
 
-from gpq.check.replicas import scratch
+from gpq.check import scratch
 
 
 def test_socket_paths_fit_in_any_folder(tmp_path: Path) -> None:

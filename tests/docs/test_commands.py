@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from gpq.cli import fast_path
-from gpq.cli.completion.shell_scripts import SCRIPTS
+from gpq.cli.commands import COMMANDS
 from gpq.cli.generated import command_page, reference, schemas, submit_modules
-from gpq.cli.shared.commands import COMMANDS
+from gpq.cli.shell_scripts import SCRIPTS
 from tests.cli.conftest import ROOT
 
 LEAVES = [path for path, _ in reference.leaves()]

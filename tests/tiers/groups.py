@@ -82,8 +82,8 @@ GROUPS = (
             "gpq/check",
             "gpq/source.py",
             "gpq/cli/jobs/check.py",
-            "gpq/cli/shared/check_run.py",
-            "gpq/cli/submit/check_first.py",
+            "gpq/cli/check_run.py",
+            "gpq/cli/jobs/check_first.py",
         ),
     ),
     Group(

@@ -16,8 +16,7 @@ import pytest
 
 from gpq.errors import UsageError
 from gpq.rpc import account_answers
-from gpq.views import accounts
-from gpq.views.pictures import csv_text, html_report, svg
+from gpq.views import accounts, csv_text, html_report, svg
 from tests.cli import served
 
 VOID = {"meta", "br"}

@@ -18,10 +18,24 @@ from rich.console import Console, RenderableType
 from gpq.cli.doctor.verdicts import Check
 from gpq.core.model.accounts import UserShare
 from gpq.rpc import daemon_answers, job_answers, node_answers
-from gpq.views import accounts, checkup, detail, explanation, goodput_curve, loss_curve, nodes, queue
+from gpq.views import (
+    accounts,
+    checkup,
+    detail,
+    explanation,
+    goodput_curve,
+    interactive,
+    job_columns,
+    job_page,
+    loss_curve,
+    nodes,
+    once,
+    processes,
+    queue,
+    status_bar,
+)
 from gpq.views.plain import moment, width
-from gpq.views.top import interactive, job_columns, job_page, once, processes, status_bar
-from gpq.views.top.utilisation import Past
+from gpq.views.utilisation import Past
 from tests.cli import served
 
 GOLDEN = Path(__file__).parent / "golden"

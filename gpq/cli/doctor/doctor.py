@@ -7,8 +7,8 @@ from typing import Annotated
 
 import typer
 
-from gpq.cli.shared import output
-from gpq.cli.shared.typer_app import Color, ColorChoice, Json, frame
+from gpq.cli import output
+from gpq.cli.typer_app import Color, ColorChoice, Json, frame
 from gpq.options import json_answers
 
 app = frame()

@@ -14,10 +14,10 @@ from collections.abc import Iterator
 from typing import Any
 
 from gpq.cli.app import command
-from gpq.cli.completion.shell_scripts import SCRIPTS
+from gpq.cli.commands import COMMANDS
 from gpq.cli.generated import command_page, page_tables, schemas, submit_modules
 from gpq.cli.generated.man_pages import pages
-from gpq.cli.shared.commands import COMMANDS
+from gpq.cli.shell_scripts import SCRIPTS
 from gpq.core.model.jobs import JobState
 from gpq.outward import WORDS
 from gpq.policies.registry import POLICIES

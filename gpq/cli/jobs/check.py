@@ -10,15 +10,14 @@ import msgspec
 import typer
 
 from gpq.check import keeping
-from gpq.check.pipeline.proving import CheckRequest
+from gpq.check.proving import CheckRequest
 from gpq.check.shapes import LEAST_STEPS
 from gpq.check.verdict import DIFFERS, FAILED, Verdict
-from gpq.cli.shared import output
-from gpq.cli.shared.check_run import DEFAULT_STEPS, DEFAULT_TIMEOUT, run_check
-from gpq.cli.shared.typer_app import HELP, Color, ColorChoice, frame
+from gpq.cli import output
+from gpq.cli.check_run import DEFAULT_STEPS, DEFAULT_TIMEOUT, run_check
+from gpq.cli.typer_app import HELP, Color, ColorChoice, frame
 from gpq.errors import NotFound, UsageError
-from gpq.options import environment
-from gpq.options.parsing import values
+from gpq.options import environment, values
 from gpq.views.verdict import lines
 
 MOST_STEPS = 1000

@@ -7,9 +7,9 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from gpq.cli import submit_options
 from gpq.cli.jobs import hold_release_requeue
-from gpq.cli.shared import submit_options
-from gpq.cli.shared.typer_app import Jobs, Json, frame
+from gpq.cli.typer_app import Jobs, Json, frame
 from gpq.client.connection import call
 from gpq.options import edit_request
 from gpq.rpc import job_answers

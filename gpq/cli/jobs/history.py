@@ -7,11 +7,11 @@ from typing import Annotated
 
 import typer
 
-from gpq.cli.shared import output
-from gpq.cli.shared.typer_app import Color, ColorChoice, Json, frame
+from gpq.cli import output
+from gpq.cli.typer_app import Color, ColorChoice, Json, frame
 from gpq.client.connection import call
 from gpq.errors import UsageError
-from gpq.options.parsing.datetimes import window
+from gpq.options.datetimes import window
 from gpq.rpc import account_answers, requests
 
 app = frame()
@@ -79,7 +79,7 @@ def history(
         return
     output.note(*answer.notes)
     if csv:
-        from gpq.views.pictures import csv_text
+        from gpq.views import csv_text
 
         sys.stdout.write(csv_text.text(answer.jobs, account_answers.EndedView))
     else:

@@ -7,9 +7,9 @@ from typing import Annotated
 
 import typer
 
+from gpq.cli import output
 from gpq.cli.jobs import status, status_fast
-from gpq.cli.shared import output
-from gpq.cli.shared.typer_app import Jobs, Json, frame
+from gpq.cli.typer_app import Jobs, Json, frame
 from gpq.client.connection import call
 from gpq.core.model.jobs import JobState
 from gpq.errors import NotFound, UsageError

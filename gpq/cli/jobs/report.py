@@ -8,11 +8,11 @@ from typing import Annotated
 
 import typer
 
-from gpq.cli.shared import output
-from gpq.cli.shared.typer_app import Color, ColorChoice, Json, frame
+from gpq.cli import output
+from gpq.cli.typer_app import Color, ColorChoice, Json, frame
 from gpq.client.connection import call
 from gpq.errors import UsageError
-from gpq.options.parsing.datetimes import window
+from gpq.options.datetimes import window
 from gpq.rpc import account_answers, requests
 
 app = frame()
@@ -62,7 +62,7 @@ def report(
         raise UsageError("--csv and --json cannot be combined", "use one of them")
     begin, end = window(since, until)
     if html:
-        from gpq.views.pictures import html_report
+        from gpq.views import html_report
 
         html_report.check(html)
     answer = call(requests.Report(begin, end, by.value), account_answers.ReportView)
@@ -76,7 +76,7 @@ def report(
     if json:
         output.emit(answer)
     elif csv:
-        from gpq.views.pictures import csv_text
+        from gpq.views import csv_text
 
         sys.stdout.write(csv_text.text(answer.rows, account_answers.ReportRow))
     elif html:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from gpq.cli.shared import output
-from gpq.cli.shared.typer_app import Color, ColorChoice, Job, Json, frame
+from gpq.cli import output
+from gpq.cli.typer_app import Color, ColorChoice, Job, Json, frame
 from gpq.client.connection import call
 from gpq.rpc import job_answers, requests
 from gpq.views import detail

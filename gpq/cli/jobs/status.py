@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from gpq.cli.jobs import status_fast
-from gpq.cli.shared.typer_app import Color, ColorChoice, Json, frame
+from gpq.cli.typer_app import Color, ColorChoice, Json, frame
 from gpq.rpc.job_columns import FIELDS
 
 app = frame()

@@ -10,8 +10,8 @@ import typer
 
 from gpq import config as configuration
 from gpq import outward, paths
-from gpq.cli.shared import output
-from gpq.cli.shared.typer_app import Json, default_to, frame
+from gpq.cli import output
+from gpq.cli.typer_app import Json, default_to, frame
 from gpq.errors import UsageError
 from gpq.options import json_answers
 from gpq.policies.registry import POLICIES

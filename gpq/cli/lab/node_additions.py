@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from gpq.cli.shared import output
+from gpq.cli import output
 from gpq.errors import GpqError
 from gpq.servers import adding
 

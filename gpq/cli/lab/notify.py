@@ -7,8 +7,8 @@ from typing import Annotated
 import typer
 
 from gpq import config, outward
-from gpq.cli.shared import output
-from gpq.cli.shared.typer_app import Json, default_to, frame
+from gpq.cli import output
+from gpq.cli.typer_app import Json, default_to, frame
 from gpq.options import json_answers, targets
 
 app = frame(default_to("list", alone=True))

@@ -9,8 +9,8 @@ from typing import Annotated
 import typer
 
 import gpq
-from gpq.cli.shared import output
-from gpq.cli.shared.typer_app import frame
+from gpq.cli import output
+from gpq.cli.typer_app import frame
 from gpq.errors import NotFound
 
 app = frame()

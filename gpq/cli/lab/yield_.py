@@ -7,9 +7,9 @@ from typing import Annotated
 
 import typer
 
-from gpq.cli.shared import output
-from gpq.cli.shared.typer_app import Json, frame
-from gpq.options.parsing import values
+from gpq.cli import output
+from gpq.cli.typer_app import Json, frame
+from gpq.options import values
 from gpq.servers import changes
 from gpq.views.plain import duration, safe
 

@@ -18,9 +18,9 @@ from gpq.client.connection import Lasting
 from gpq.errors import GpqError, NotFound, UsageError
 from gpq.rpc.daemon_answers import TopLook, TopView
 from gpq.rpc.job_answers import JobView
+from gpq.views import once, processes, status_bar
 from gpq.views.queue import ENDED
-from gpq.views.top import once, processes, status_bar
-from gpq.views.top.utilisation import Past
+from gpq.views.utilisation import Past
 
 PARTING_SECONDS = 5.0  # seconds to wait for the last action at the end
 LATE_SECONDS = 3.0  # seconds of delay before gpq says that an answer is late

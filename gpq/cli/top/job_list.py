@@ -10,8 +10,8 @@ from rich.console import RenderableType
 
 from gpq.rpc.daemon_answers import TopView
 from gpq.rpc.job_answers import JobView
-from gpq.views.top import interactive, job_columns
-from gpq.views.top.utilisation import Past
+from gpq.views import interactive, job_columns
+from gpq.views.utilisation import Past
 
 
 class JobList:

@@ -15,9 +15,9 @@ from gpq.client.connection import Lasting
 from gpq.errors import DaemonUnreachable, GpqError
 from gpq.rpc import job_answers, requests
 from gpq.rpc.job_answers import JobView
+from gpq.views import job_page, status_bar
+from gpq.views.job_page import PARTS, Page
 from gpq.views.terminal import ERASE, Filter
-from gpq.views.top import job_page, status_bar
-from gpq.views.top.job_page import PARTS, Page
 
 LOG_LINES = 2000  # lines of a log that are kept
 TAIL = 64 << 10  # bytes before the end at which reading begins

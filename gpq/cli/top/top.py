@@ -9,9 +9,9 @@ from typing import Annotated
 
 import typer
 
-from gpq.cli.shared import output
-from gpq.cli.shared.typer_app import Color, ColorChoice, Json, frame
+from gpq.cli import output
 from gpq.cli.top.poller import look
+from gpq.cli.typer_app import Color, ColorChoice, Json, frame
 from gpq.client.connection import Lasting
 from gpq.errors import GpqError, UsageError
 from gpq.rpc.daemon_answers import TopLook, TopView
@@ -67,7 +67,7 @@ def top(
 
 
 def _print(view: TopView, words: str, color: str) -> None:
-    from gpq.views.top.once import frame as picture
+    from gpq.views.once import frame as picture
 
     console = output.console(color)
     console.print(picture(view, console.width, None, words))

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from gpq.cli.importers import task_spooler
+from gpq.cli.jobs import task_spooler
 from gpq.errors import NotFound
 from gpq.rpc import requests
 from tests.cli.conftest import Call, Gpq

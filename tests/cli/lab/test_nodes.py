@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from gpq import pace
-from gpq.cli.shared import output
+from gpq.cli import output
 from gpq.config import parse
 from gpq.errors import GpqError, NotFound, Refused, UsageError
 from gpq.servers import config_file, first_contact, host_keys, ssh_hosts

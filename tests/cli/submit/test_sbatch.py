@@ -14,9 +14,7 @@ from hypothesis import strategies as st
 
 import gpq as api
 from gpq.errors import UsageError
-from gpq.options import submit_request, submit_words
-from gpq.options.directives import sbatch, script_directives
-from gpq.options.parsing import values
+from gpq.options import sbatch, script_directives, submit_request, submit_words, values
 from gpq.rpc import protocol, requests
 from tests.cli.conftest import Call, Gpq
 from tests.cli.served import Made

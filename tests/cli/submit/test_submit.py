@@ -15,7 +15,7 @@ import pytest
 from gpq.api import options as api_options
 from gpq.check import keeping
 from gpq.cli.app import dispatch
-from gpq.cli.submit import submit_fast
+from gpq.cli.jobs import submit_fast
 from gpq.core.rounds.planning import CANCEL_GRACE
 from gpq.errors import UsageError
 from gpq.options import environment, job_spec, submit_request, submit_values, submit_words

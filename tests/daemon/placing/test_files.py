@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 from msgspec.structs import replace as changed
 
-from gpq.cli.shared import transfer_bar
-from gpq.cli.shared.transfer_bar import Bar
+from gpq.cli import transfer_bar
+from gpq.cli.transfer_bar import Bar
 from gpq.core.model.placements import FilesAt
 from gpq.daemon.files import garbage_collection
 from gpq.daemon.files.garbage_collection import GarbageCollector
