@@ -24,12 +24,12 @@ from gpq.api.surroundings import (
 )
 from gpq.errors import UsageError
 from gpq.options import datetimes
-from gpq.options.query import is_query
 from gpq.rpc import requests
 from gpq.rpc.account_answers import HistoryList, ReportView
 from gpq.rpc.daemon_answers import DaemonInfo, TopView
 from gpq.rpc.job_answers import CancelResult, DryRun, Explanation, JobDetail, JobList, JobView
 from gpq.rpc.node_answers import Drained, NodeList, NodeView, Reserved, Yielded
+from gpq.views.queue import is_query
 
 __all__ = [
     "Array", "CancelResult", "DaemonInfo", "Drained", "DryRun", "Duration", "Explanation", "Gpus",

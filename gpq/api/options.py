@@ -12,7 +12,7 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from gpq.errors import UsageError
-from gpq.options import submit_request, submit_words, sweep_values
+from gpq.options import submit_request, submit_words, sweeps
 from gpq.rpc.submit_table import BY_NAME, OPTIONS
 
 if TYPE_CHECKING:
@@ -229,7 +229,7 @@ def _sweeps(name: str, value: Any) -> list[str]:
 
 def _point(key: str, value: object) -> str:
     text = str(value)
-    quote = next((mark for mark in sweep_values.QUOTES if mark not in text), None)
+    quote = next((mark for mark in sweeps.QUOTES if mark not in text), None)
     if quote is None:
         raise UsageError(
             f"--sweep {key}: {_shown(value)} contains both kinds of quotes",

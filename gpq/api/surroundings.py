@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 from gpq.api.handles import ask
 from gpq.api.options import Selector, selector
-from gpq.options.query import is_query
 from gpq.rpc import requests
 from gpq.rpc.daemon_answers import DaemonInfo, TopView
+from gpq.views.queue import is_query
 
 if TYPE_CHECKING:
     from gpq.options.json_answers import Sent, Settings, Targets

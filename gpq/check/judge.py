@@ -23,8 +23,7 @@ from dataclasses import dataclass, field
 from statistics import median
 
 from gpq.check.records import GRADIENT, Run, Sketch, Step
-from gpq.check.rounding import MOVED, NOISE, SIZE, Rounding
-from gpq.check.sketches import ONE_FACTOR, apart, norm, one_factor
+from gpq.check.rounding import MOVED, NOISE, ONE_FACTOR, SIZE, Rounding, apart, norm, one_factor
 
 FEW, AMPLIFIED, CANCELLED = 0.1, 100.0, 10.0  # share of the tensors, and multiples of the allowance
 SIGNS = 2.0  # of the norm: every sign is flipped

@@ -6,9 +6,11 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
+import signal
+import subprocess
 import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
@@ -17,24 +19,24 @@ import gpq_agent
 import msgspec
 from gpq_agent import wire
 
-from gpq.check import gpus, keeping, scratch
+from gpq.check import keeping, runner
 from gpq.check import rows as judgement
-from gpq.check.courses import ShapeRun, last_lines
 from gpq.check.guesses import draws_numbers
 from gpq.check.hints import hints
-from gpq.check.interruption import interruptible
 from gpq.check.judge import Judge
-from gpq.check.notes import notes
 from gpq.check.records import Facts, Run, read
-from gpq.check.runner import Program, Runner
+from gpq.check.rows import notes
+from gpq.check.runner import Program, Runner, ShapeRun, last_lines
 from gpq.check.shapes import AGAIN, REFERENCE, REPLICAS, ROUNDING, Shape, compared_shapes
 from gpq.check.verdict import FAILED, ShapeView, Verdict
-from gpq.errors import GpqError, Refused, TimedOut
+from gpq.errors import GpqError, Interrupted, Refused, TimedOut
 from gpq.source import Script, text_of
 
 THREADS = 4  # cores per thread of a process beyond the first
 SHOWN = 10  # names of files
 PAST_PYTHON = "under gpq check, C code and other programs may only write below TMPDIR. "
+ASK = "import torch; print(torch.cuda.device_count())"
+PATIENCE = 120  # seconds. A first import of torch from a network drive is slow
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +71,7 @@ def prove(request: CheckRequest, on_end: Callable[[str], None]) -> Verdict:
     GpqError if the script fails on its own."""
     start = time.monotonic()
     if request.gpu:
-        gpus.need(REPLICAS, request.python, request.environ, request.cwd)
+        need(REPLICAS, request.python, request.environ, request.cwd)
     home = Path(tempfile.mkdtemp(prefix="gpq-check-"))
     is_home_cited = False
     try:
@@ -205,7 +207,7 @@ def _program(request: CheckRequest, home: Path) -> Program:
     environ.setdefault("PYTHONUNBUFFERED", "1")
     environ.setdefault("PYTHONHASHSEED", wire.HASH_SEED)
     environ.setdefault("OMP_NUM_THREADS", str(max(1, len(os.sched_getaffinity(0)) // THREADS)))
-    environ |= scratch.variables(home)
+    environ |= runner.variables(home)
     return Program(
         request.python,
         request.script,
@@ -280,15 +282,73 @@ def _usable(reference: Run, course: ShapeRun, request: CheckRequest) -> None:
 
 def _tidy(home: Path, *, with_logs: bool) -> None:
     """Remove checkpoints at once, but keep the output that an error or a row refers to."""
-    scratch.tidy(home)
+    runner.tidy(home)
     with contextlib.suppress(OSError):
         if with_logs:
             shutil.rmtree(home)
             return
-        own_folders = (home / "library", home / scratch.NAME)
+        own_folders = (home / "library", home / runner.SCRATCH)
         for folder in (
             *home.glob("*/checkpoints"),
             *home.glob(f"*/{wire.CHECK_FILES}"),
             *own_folders,
         ):
             shutil.rmtree(folder, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def interruptible() -> Iterator[None]:
+    """Within, SIGTERM and a closed terminal raise an error, as Ctrl-C does: contexts close, and
+    their processes end."""
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGHUP)}
+
+    def leave(number: int, _: object) -> None:
+        raise Interrupted(number, "the check was interrupted, and all of its processes have ended")
+
+    for number in handlers:
+        signal.signal(number, leave)
+    try:
+        yield
+    finally:
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+
+
+def need(count: int, python: str, environ: Mapping[str, str], cwd: str) -> None:
+    """Raises Refused if torch sees fewer GPUs, because it would silently train on the CPU. Starts a
+    process."""
+    devices = _device_count(python, environ, cwd)
+    if devices < count:
+        plural = "" if devices == 1 else "s"
+        raise Refused(
+            f"--gpu needs {count} GPUs, but torch sees {devices} GPU{plural} here",
+            "without --gpu the check runs on the CPUs",
+        )
+
+
+def _device_count(python: str, environ: Mapping[str, str], cwd: str) -> int:
+    try:
+        answer = subprocess.run(
+            [python, "-c", ASK],
+            env=environ,
+            cwd=cwd,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=PATIENCE,
+        )
+    except OSError as error:
+        problem = f"cannot start {python} here: {error.strerror}"
+        raise GpqError(problem, "use --python PATH with an interpreter of this machine") from None
+    except subprocess.TimeoutExpired:
+        raise GpqError(
+            f"torch did not say within {PATIENCE} s how many GPUs there are",
+            "check the driver with nvidia-smi",
+        ) from None
+    last_line = answer.stdout.decode("utf-8", "replace").strip().rpartition("\n")[2]
+    if answer.returncode or not last_line.isdecimal():
+        error_line = answer.stderr.decode("utf-8", "replace").strip().rpartition("\n")[2]
+        problem = (
+            f"{python} cannot count the GPUs: {error_line or f'exit code {answer.returncode}'}"
+        )
+        raise GpqError(problem[:500], "use --python PATH with an interpreter that has torch")
+    return int(last_line)

@@ -1,5 +1,5 @@
 """Runs the script in its shapes, side by side if there are enough cores. No process outlives the
-command.
+command, and all write to one scratch folder.
 
 Each replica has a session of its own that ends as a whole. It holds a pipe to this process, and
 ends itself when the pipe closes. The reference runs in an interpreter of its own, and the others
@@ -9,28 +9,56 @@ reference, as between two attempts of a job.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import random
+import secrets
 import shutil
+import signal
 import socket
 import subprocess
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
+import gpq_agent
 from gpq_agent import wire
 
-from gpq.check.courses import Process, ShapeRun
-from gpq.check.fork_server import Fork, ForkServer, ServerLost
-from gpq.check.scratch import confinement
+from gpq.check.fork_server import Fork, ForkServer, ServerLost, ending
 from gpq.check.shapes import REFERENCE, Attempt, Shape
 from gpq.errors import GpqError
 
 LOOPBACK = "127.0.0.1"
 PORTS = range(20_000, 32_000)
 POLL_SECONDS = 0.02
+TRIES = 3  # of an attempt whose port was taken
+LAST_LINES = 12
+MOST_OF_A_LOG = 1 << 16  # bytes to read at the end of a log
+Process = subprocess.Popen[bytes] | Fork
+LANDLOCK = Path(gpq_agent.__file__).parent / "train" / "prove" / "landlock.py"
+SCRATCH = "tmp"  # below the folder of the check
+# Sockets with names of 36 characters are made there, and their path may have 107 characters.
+LONGEST = 70
+LINKS = Path("/tmp")  # used if the path is short
+LINK = "link"  # next to it, for the link
+FOLDERS = {
+    "TMPDIR": "",
+    "TORCHINDUCTOR_CACHE_DIR": "inductor",
+    "TORCH_EXTENSIONS_DIR": "extensions",
+    "TRITON_CACHE_DIR": "triton",
+    "CUDA_CACHE_PATH": "cuda",
+    "MPLCONFIGDIR": "matplotlib",
+}
+# A check is not an experiment. Xet is a program of Huggingface that writes past Python.
+FIXED = {
+    "WANDB_MODE": "disabled",
+    "COMET_MODE": "disabled",
+    "NEPTUNE_MODE": "debug",
+    "HF_HUB_DISABLE_XET": "1",
+    "PYTHONDONTWRITEBYTECODE": "1",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -237,3 +265,103 @@ def _free_port() -> int:
             except OSError:
                 continue
         return port
+
+
+@dataclass
+class ShapeRun:
+    """One shape on its way. `attempt` is the index of the current one, -1 before the first."""
+
+    shape: Shape
+    folder: Path
+    attempt: int = -1
+    processes: list[Process] = field(default_factory=list)
+    failed: str = ""  # why it did not finish
+    log: str = ""  # the log of the process that failed
+    over: bool = False
+    tries: int = 1
+
+    def log_of(self, rank: int) -> Path:
+        """The log of a replica of the current or last attempt."""
+        return self.folder / f"{self.attempt + 1}.{rank}.log"
+
+    def error(self) -> str:
+        """The last line of the process that failed."""
+        line = " ".join(last_lines(self.log)[-1:])
+        return line.removeprefix("[rank0]: ") or self.failed
+
+    def look(self) -> None:
+        """Has its attempt ended? If one replica fails, the others would wait for it."""
+        codes = [process.poll() for process in self.processes]
+        failures = [(rank, code) for rank, code in enumerate(codes) if code]
+        if failures:
+            self._fail(*failures[0])
+        elif None not in codes:
+            self.close()
+            self.over = self.attempt + 1 == len(self.shape.attempts)
+
+    def close(self) -> None:
+        """End its remaining processes."""
+        for process in self.processes:
+            _end(process)
+        self.processes.clear()
+
+    def _fail(self, rank: int, code: int) -> None:
+        """Try the attempt again if its port was taken."""
+        if self.tries < TRIES and self._is_port_taken(rank):
+            self.close()
+            self.tries += 1
+            self.attempt -= 1
+            return
+        self.failed, self.log, self.over = ending(code), str(self.log_of(rank)), True
+        self.close()
+
+    def _is_port_taken(self, rank: int) -> bool:
+        """Did another process have the port by then?"""
+        return any("EADDRINUSE" in line for line in last_lines(str(self.log_of(rank))))
+
+
+def last_lines(path: str) -> list[str]:
+    """The end of a process's output."""
+    try:
+        with open(path, "rb") as stream:
+            stream.seek(max(0, os.fstat(stream.fileno()).st_size - MOST_OF_A_LOG))
+            text = stream.read().decode("utf-8", "replace")
+    except OSError:
+        return []
+    return [line for line in text.splitlines() if line.strip()][-LAST_LINES:]
+
+
+def _end(process: Process) -> None:
+    """End its whole session: loader workers, and everything that the script started."""
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+
+
+def variables(home: Path) -> dict[str, str]:
+    """Variables that override the shell's. Creates the folder."""
+    folder = home / SCRATCH
+    folder.mkdir(exist_ok=True)
+    if len(os.fsencode(folder)) > LONGEST:
+        folder = _short_path(folder)
+    paths = {name: str(folder / subfolder) for name, subfolder in FOLDERS.items()}
+    return {**FIXED, **paths, "MLFLOW_TRACKING_URI": f"file:{folder / 'mlruns'}"}
+
+
+def _short_path(folder: Path) -> Path:
+    """The same folder by a short path."""
+    link = LINKS / f"gpq-{secrets.token_hex(8)}"
+    (folder.parent / LINK).symlink_to(link)  # first, so that tidying up finds it
+    link.symlink_to(folder)
+    return link
+
+
+def tidy(home: Path) -> None:
+    """Remove what is outside of `home`."""
+    with contextlib.suppress(OSError):
+        os.unlink(os.readlink(home / LINK))
+
+
+def confinement(python: str, home: Path) -> list[str]:
+    """The start of a command that can only write below `home`, if this Linux can enforce that."""
+    return [python, "-I", str(LANDLOCK), str(home)]

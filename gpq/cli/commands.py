@@ -7,8 +7,8 @@ COMMANDS = {
         "gpq.cli.jobs.status",
         "show the queue: which job has which GPUs, and why others wait",
     ),
-    "show": ("gpq.cli.jobs.show", "show everything about one job"),
-    "why": ("gpq.cli.jobs.why", "explain why a job waits, or why it has these GPUs"),
+    "show": ("gpq.cli.jobs.show:show", "show everything about one job"),
+    "why": ("gpq.cli.jobs.show:why", "explain why a job waits, or why it has these GPUs"),
     "logs": ("gpq.cli.jobs.logs", "show what a job printed"),
     "cancel": (
         "gpq.cli.jobs.cancel",
@@ -23,7 +23,7 @@ COMMANDS = {
     "edit": ("gpq.cli.jobs.edit", "change jobs"),
     "wait": ("gpq.cli.jobs.wait", "wait until jobs have ended, and exit with the job's code"),
     "nodes": ("gpq.cli.lab.nodes", "show and manage the servers and their GPUs"),
-    "yield": ("gpq.cli.lab.yield_", "get your own server back from gpq"),
+    "yield": ("gpq.cli.lab.nodes:yield_", "get your own server back from gpq"),
     "top": ("gpq.cli.top.top", "live view of GPUs, jobs, goodput, fairness and changes"),
     "notify": ("gpq.cli.lab.notify", "list and test the targets of notifications"),
     "history": (

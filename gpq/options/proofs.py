@@ -42,7 +42,7 @@ def of(
         name = os.path.relpath(changed, os.path.dirname(os.path.realpath(_path(texts))))
         remark = f"{name} has changed since the last check of this script"
         return None, [*remarks, f"{remark}: run `gpq check {line}` again"]
-    from gpq.check.proofs import proof
+    from gpq.check.keeping import proof
 
     result = proof(verdict)
     if result is None or not result.lost:

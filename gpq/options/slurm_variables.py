@@ -10,7 +10,7 @@ import socket
 from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from gpq.options import sbatch_sizes, sweeps
+from gpq.options import sbatch, sweeps
 from gpq.rpc.protocol import LIKE_SLURM
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ OPTIONAL = frozenset({
     "SLURM_ARRAY_JOB_ID", "SLURM_ARRAY_TASK_ID", "SLURM_ARRAY_TASK_COUNT", "SLURM_RESTART_COUNT",
 })  # fmt: skip
 # Options of gpq, and those of sbatch that they replace.
-INSTEAD = {"name": ("job-name",), "gpus": sbatch_sizes.GPUS, "after": ("dependency",)}
+INSTEAD = {"name": ("job-name",), "gpus": sbatch.GPUS, "after": ("dependency",)}
 COMMENT = re.compile(r"(?m)^\s*#.*$")
 NAME = r"SLURMD?_[A-Z0-9_]+"
 ANY = re.compile(rf"\b{NAME}\b")
@@ -114,13 +114,13 @@ def _variables(options: Options, fields: Mapping[str, Any], script: str) -> dict
     if "," in variables.get("SLURM_JOB_PARTITION", ""):
         del variables["SLURM_JOB_PARTITION"]  # Slurm sets it to the one that it chose
     sizes = {
-        name: sbatch_sizes.mebibytes(options[option])
+        name: sbatch.mebibytes(options[option])
         for option, name in IN_MIB.items()
         if option in options
     }
     variables |= {name: str(size) for name, size in sizes.items() if size}
-    if any(option in options for option in sbatch_sizes.TASKS):
-        tasks = sbatch_sizes.tasks(options, script, fields.get("gpus") or "1")
+    if any(option in options for option in sbatch.TASKS):
+        tasks = sbatch.tasks(options, script, fields.get("gpus") or "1")
         variables |= dict.fromkeys(TASKS, str(tasks))
     return variables | _of_array(fields)
 

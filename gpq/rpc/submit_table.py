@@ -1,7 +1,7 @@
 """The options of `gpq submit`, one row each. This is the only place that declares an option.
 
 The table feeds
-- the signature of the command (`gpq.cli.submit_options`), and so help, man page, completion,
+- the signature of the command (`gpq.cli.jobs.submit`), and so help, man page, completion,
 - the fast reader without typer (`gpq.options.submit_words`),
 - the options as typed (`gpq.options.submit_texts`, generated),
 - their values (`gpq.options.submit_values`),

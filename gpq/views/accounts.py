@@ -1,8 +1,12 @@
-"""The tables of `gpq history` and `gpq report`."""
+"""The tables of `gpq history` and `gpq report`, and their CSV."""
 
 from __future__ import annotations
 
+import csv
+import io
 from collections.abc import Sequence
+
+import msgspec
 
 from gpq.rpc.account_answers import EndedView, HistoryList, ReportRow, ReportView
 from gpq.views.plain import Column, duration, ellipsis, moment, number, safe, table, wrapped
@@ -120,3 +124,24 @@ def _restarts(row: ReportRow) -> str:
     if row.warm_restarts:
         return f"{row.restarts}, {row.warm_restarts} warm"
     return str(row.restarts or "-")
+
+
+def csv_text(rows: Sequence[msgspec.Struct], kind: type[msgspec.Struct]) -> str:
+    """A line of names, and one for each row, with the names and units of the JSON. Unknown values
+    are empty cells."""
+    stream = io.StringIO()
+    writer = csv.writer(stream, lineterminator="\n")
+    names = kind.__struct_fields__
+    writer.writerow(names)
+    writer.writerows([_csv_cell(getattr(row, name)) for name in names] for row in rows)
+    return stream.getvalue()
+
+
+def _csv_cell(value: object) -> object:
+    if isinstance(value, float):
+        if abs(value) < 1e6:
+            return f"{value:.6g}"
+        return f"{value:.1f}"
+    if isinstance(value, str):
+        return safe(value)
+    return value

@@ -12,9 +12,9 @@ from rich.text import Text
 
 from gpq.rpc.job_answers import EventView, Explanation, JobDetail, JobView
 from gpq.rpc.job_columns import COLUMNS
-from gpq.views import detail, explanation, goodput_curve, loss_curve, plain, queue, status_bar
-from gpq.views.job_columns import state_of
+from gpq.views import detail, plain, queue, top
 from gpq.views.plain import safe, wrapped
+from gpq.views.top_tables import state_of
 
 PARTS = ("all", "log", "text")
 LEAST = 3  # minimum lines of a log
@@ -45,16 +45,16 @@ def picture(
     end."""
     text = lines(page, width)
     if part == "text":
-        return status_bar.window(text, scroll, height)
+        return top.window(text, scroll, height)
     rule = Text(
         plain.cut(f"-- log of {safe(page.log_of)} ".ljust(width, "-"), width, ""), style="dim"
     )
     if part == "log":
         scroll = max(min(scroll, len(page.log) - height + 1), 0)
-        return status_bar.stacked([rule, *tail(page.log, width, height - 1, scroll)]), scroll
+        return top.stacked([rule, *tail(page.log, width, height - 1, scroll)]), scroll
     log_height = max(height - 1 - len(text), min(height // 2, max(len(page.log), LEAST)))
-    upper, scroll = status_bar.window(text, scroll, height - 1 - log_height)
-    return Group(upper, rule, status_bar.stacked(tail(page.log, width, log_height))), scroll
+    upper, scroll = top.window(text, scroll, height - 1 - log_height)
+    return Group(upper, rule, top.stacked(tail(page.log, width, log_height))), scroll
 
 
 def head(job: JobView, width: int) -> Text:
@@ -72,8 +72,8 @@ def lines(page: Page, width: int) -> list[Text]:
     answer, job = page.detail, page.detail.job
     bar = plain.drawable("█", "#")
     reasons = msgspec.structs.replace(page.why, curve=[])
-    losses = loss_curve.lines(answer.losses, width, bar, answer.metrics.get("loss"))
-    curve = goodput_curve.lines(answer.curve or page.why.curve, width, bar)
+    losses = detail.loss_curve(answer.losses, width, bar, answer.metrics.get("loss"))
+    curve = detail.goodput_curve(answer.curve or page.why.curve, width, bar)
     text = wrapped(_now(job), width)
     for trouble in filter(None, (job.hung, job.unknown)):
         text += wrapped(safe(trouble), width)
@@ -81,7 +81,7 @@ def lines(page: Page, width: int) -> list[Text]:
     text += detail.paragraph("goodput by number of GPUs, 1x = fewest", curve)
     text += detail.paragraph("replicas", detail.replicas(answer, width))
     text += detail.paragraph(detail.LOST, detail.habits(answer.habits, width, job.id))
-    text += detail.paragraph("why", explanation.lines(reasons, width, bar))
+    text += detail.paragraph("why", detail.why(reasons, width, bar))
     text += detail.paragraph("latest events", _events(answer.history[-EVENTS:], width))
     text += detail.paragraph("command", wrapped(safe(job.command), width, "  ", "    "))
     return [

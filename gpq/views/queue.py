@@ -233,3 +233,9 @@ def _where_failures_are_told(rows: list[Row]) -> str:
     if failed_jobs:
         return f"why job {failed_jobs[0]} failed: gpq logs {failed_jobs[0]}"
     return ""
+
+
+def is_query(word: str) -> bool:
+    """Whether a word is a condition, such as `user=ana` or `age>2h`. Names and selectors of jobs
+    have no such signs."""
+    return any(sign in word.replace("@~", "") for sign in "=~<>")

@@ -12,8 +12,8 @@ from gpq_agent.train.prove.sketch import COUNT, ROWS, WIDTH, Sketcher
 from gpq.check.guesses import Case, guess
 from gpq.check.judge import Judge
 from gpq.check.records import GRADIENT, Facts, Run, Step
+from gpq.check.rounding import apart
 from gpq.check.shapes import Shape
-from gpq.check.sketches import apart
 from gpq.source import Script
 
 STEPS = 6

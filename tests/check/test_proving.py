@@ -10,8 +10,7 @@ from typing import cast
 import pytest
 
 from gpq.check import proving
-from gpq.check.courses import ShapeRun
-from gpq.check.runner import Runner
+from gpq.check.runner import Runner, ShapeRun
 from gpq.check.shapes import REFERENCE, Shape, compared_shapes
 from gpq.errors import TimedOut
 

@@ -1,25 +1,82 @@
-"""Turns answers of servers into lines of `gpq doctor`, each with a verdict and a fix."""
+"""What `gpq doctor` asks servers through the daemon, all at once and each with a time limit, and
+the lines that it makes of their answers, each with a verdict and a fix."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+import os
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass
+from typing import Any, TypeVar
 
-from gpq.cli.doctor.state_checks import NETWORK
-from gpq.cli.doctor.verdicts import Check
-from gpq.rpc.node_answers import NodeView
+from gpq.client.connection import call
+from gpq.errors import GpqError
+from gpq.options import environment
+from gpq.rpc import node_answers, requests
+from gpq.rpc.node_answers import DeviceView, NodeView
 
 Told = Mapping[str, Any]
-
-LEAST_DISK_MIB, LOW_DISK_MIB = 200, 5 << 10
+K = TypeVar("K")
+T = TypeVar("T")
+MOST_AT_ONCE = 8
 LEAST_INODES = 1000
 LEAST_FILES = 4096
 LEAST_LOCKED = 64 << 20  # bytes
 LEAST_SHM_MIB = 1024
 MOST_OFFSET = 2.0  # seconds
-FIRST_PORT, LAST_PORT = 20_000, 32_700  # gpq's master ports
 UNLIMITED = -1  # servers report it like this too
+NETWORK = (
+    "nfs",
+    "nfs4",
+    "cifs",
+    "smb3",
+    "fuse.sshfs",
+    "lustre",
+    "beegfs",
+    "glusterfs",
+    "ceph",
+    "gpfs",
+    "afs",
+    "9p",
+)
 CONF = "`{}` in /etc/security/limits.conf, then log in again"
+
+
+@dataclass(frozen=True)
+class Check:
+    """One line of `gpq doctor`."""
+
+    name: str
+    verdict: str  # "ok" | "warn" | "fail"
+    message: str
+    fix: str = ""
+    node: str = ""  # the server, "" for this machine or for several servers
+
+    def row(self) -> dict[str, str]:
+        return asdict(self)
+
+
+LEAST_DISK_MIB, LOW_DISK_MIB = 200, 5 << 10
+FIRST_PORT, LAST_PORT = 20_000, 32_700  # gpq's master ports
+
+
+def errand(node: str, name: str, limit: float, **fields: Any) -> Told:
+    """What the server answered, or {"error"} if that failed."""
+    request = requests.Errand(node, name, fields, limit)
+    try:
+        return call(request, node_answers.ErrandResult, start=False).answer
+    except GpqError as error:
+        return {"error": error.message}
+
+
+def side_by_side(work: Callable[[K], T], keys: Sequence[K]) -> dict[K, T]:
+    with ThreadPoolExecutor(MOST_AT_ONCE) as pool:
+        return dict(zip(keys, pool.map(work, keys), strict=True))
+
+
+def job_environment() -> dict[str, str]:
+    """The variables of a job that is submitted here."""
+    return environment.job_variables(dict(os.environ), {})
 
 
 def reachability(node: NodeView) -> Check:
@@ -232,3 +289,77 @@ def _ports(name: str, ephemeral: Sequence[int]) -> Check:
             name,
         )
     return Check("ports", "ok", finding, "", name)
+
+
+def gpus(node: NodeView, answer: Told) -> Check:
+    """Driver, GPUs, and who uses them."""
+    name = node.name
+    if answer.get("error"):
+        return Check(
+            "gpus",
+            "fail",
+            str(answer["error"]),
+            "there, try nvidia-smi and sudo dmesg | grep -i nvrm, and reboot if nothing else helps",
+            name,
+        )
+    cards = [device for device in node.devices if device.kind == "cuda"]
+    notice = str(answer.get("notice") or "")
+    if not cards:
+        return _without_gpus(node, notice)
+    finding = f"{len(cards)} x {cards[0].type}, driver {answer.get('driver') or 'unknown'}"
+    faults = [
+        f"GPU {card.index} {card.state}: {card.reason}"
+        for card in cards
+        if card.state not in ("ok", "foreign")
+    ]
+    if faults:
+        fix = "sudo dmesg | grep -i xid there says more. A lost GPU needs a reboot"
+        return Check("gpus", "fail", ", ".join([finding, *faults]), fix, name)
+    foreign_processes = _foreign_processes(cards)
+    if foreign_processes:
+        finding = ", ".join([finding, *foreign_processes[:6]])
+        fix = "gpq leaves those GPUs alone until they are free"
+        return Check("gpus", "warn", finding, fix, name)
+    if notice:
+        fix = "jobs run on the other GPUs"
+        return Check("gpus", "warn", f"{finding}, but {notice}", fix, name)
+    return Check("gpus", "ok", finding, "", name)
+
+
+def _without_gpus(node: NodeView, notice: str) -> Check:
+    finding = "no NVIDIA GPU"
+    if node.devices:
+        finding += f", {len(node.devices)} CPU slots"
+    if notice:
+        finding += f", but {notice}"
+        return Check("gpus", "warn", finding, "nvidia-smi there says more", node.name)
+    return Check("gpus", "ok", finding, "", node.name)
+
+
+def _foreign_processes(cards: Sequence[DeviceView]) -> list[str]:
+    """Processes that gpq did not start."""
+    return [
+        f"GPU {card.index}: {process.user} (pid {process.pid}, {process.name})"
+        for card in cards
+        for process in card.processes
+        if process.job is None
+    ]
+
+
+def torch(name: str, python: str, answer: Told) -> Check:
+    if "torch" in answer:
+        finding = (
+            f"{answer['torch']} in Python {answer['python']} at {python} sees {answer['gpus']} CUDA"
+            f" GPUs{nccl(answer)}"
+        )
+        return Check("torch", "ok", finding, "", name)
+    fix = (
+        f"create the environment there, or set script_python in [nodes.{name}] (only training"
+        " scripts need it)"
+    )
+    return Check("torch", "warn", f"{python}: {answer.get('error', 'no answer')}", fix, name)
+
+
+def nccl(answer: Told) -> str:
+    """`, NCCL 2.27`, "" if torch has none."""
+    return f", NCCL {answer['nccl']}" if answer.get("nccl") else ""

@@ -15,15 +15,15 @@ from typing import Any
 
 from gpq.cli.app import command
 from gpq.cli.commands import COMMANDS
-from gpq.cli.generated import command_page, page_tables, schemas, submit_modules
-from gpq.cli.generated.man_pages import pages
+from gpq.cli.generated import man_pages, pages, schemas
 from gpq.cli.shell_scripts import SCRIPTS
 from gpq.core.model.jobs import JobState
 from gpq.outward import WORDS
 from gpq.policies.registry import POLICIES
+from gpq.rpc.submit_table import KINDS, OPTIONS
 from gpq.views.queue import ENDED
 
-KINDS = {
+COMPLETED = {
     "JOB": "jobs",
     "JOB[:ok|any|notok": "jobs",
     "NODE": "nodes",
@@ -39,6 +39,43 @@ CHOICES = {
     "POLICY": tuple(POLICIES),
     "WORD,...": tuple(WORDS),
 }
+DEFAULTS = {"str": '""', "bool": "False", "int": "0", "int | None": "None", "list[str]": "[]"}
+
+TEXTS = '''\
+"""The options of `gpq submit` as typed. Made from gpq/rpc/submit_table.py by `make completions`, so
+edit that instead."""
+
+from __future__ import annotations
+
+import msgspec
+
+
+class SubmitTexts(msgspec.Struct, frozen=True):
+    """The options as typed. Not a dataclass, because importing those takes half as long as
+    msgspec."""
+
+    words: list[str]
+    black_box: bool  # the words came after `--`
+'''
+
+OPTION_TYPES = '''\
+"""The options of `gpq.submit` and their types. Made from gpq/rpc/submit_table.py by `make
+completions`, so edit that instead."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from typing import TypedDict
+
+from gpq.api.options import Duration, Gpus, Moment, Selector, Word
+
+
+class Options(TypedDict, total=False):
+    """The options of `gpq.submit`, with the names of the command line. `gpq submit --help` explains
+    them."""
+
+'''
 
 
 def leaves() -> Iterator[tuple[str, Any]]:
@@ -114,7 +151,7 @@ def _kind(parameter: Any) -> str:
         return word
     if word.startswith("SCRIPT"):
         return "files"
-    kind = KINDS.get(word, "any")
+    kind = COMPLETED.get(word, "any")
     if kind in ("jobs", "nodes") and _is_single_argument(parameter):
         return kind.removesuffix("s")
     return kind
@@ -130,23 +167,41 @@ def _quote(text: str) -> str:
     return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
 
 
+def submit_modules() -> dict[str, str]:
+    """Path in the repository -> contents."""
+    texts = [
+        f"    {option.name}: {option.typed} = {DEFAULTS[option.typed]}\n"
+        for option in OPTIONS
+        if option.part != "call"
+    ]
+    types = [
+        f"    {option.name}: {KINDS[option.kind][1]}\n"
+        for option in OPTIONS
+        if option.part == "job"
+    ]
+    return {
+        "gpq/options/submit_texts.py": TEXTS + "".join(texts),
+        "gpq/api/option_types.py": OPTION_TYPES + "".join(types),
+    }
+
+
 def documents() -> dict[str, str]:
     """Path in the repository -> its contents, for everything that is made from the commands."""
     texts = {f"completions/gpq.{shell}": script for shell, script in SCRIPTS.items()}
-    texts |= {f"gpq/man/{name}": text for name, text in pages().items()}
+    texts |= {f"gpq/man/{name}": text for name, text in man_pages.pages().items()}
     return {
         **texts,
         **schemas.files(),
-        **submit_modules.modules(),
-        **page_tables.pages(),
+        **submit_modules(),
+        **pages.tables(),
         "gpq/options/completion_data.py": grammar(),
-        "docs/commands.md": command_page.page(list(leaves())),
+        "docs/commands.md": pages.page(list(leaves())),
     }
 
 
 def main(argv: list[str]) -> int:
     if argv != ["--write"]:
-        sys.stdout.write(command_page.table(list(leaves())))
+        sys.stdout.write(pages.table(list(leaves())))
         return 0
     for path, text in documents().items():
         os.makedirs(os.path.dirname(path) or ".", exist_ok=True)

@@ -18,7 +18,7 @@ import msgspec
 from gpq import config
 from gpq.check.verdict import Verdict
 from gpq.cli.lab.schema import name_of
-from gpq.demo.judge import DemoResult
+from gpq.demo import DemoResult
 from gpq.options import json_answers as own
 from gpq.rpc import account_answers, daemon_answers, job_answers, node_answers
 from gpq.views.comparison import Comparison

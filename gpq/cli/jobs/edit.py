@@ -7,8 +7,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from gpq.cli import submit_options
-from gpq.cli.jobs import hold_release_requeue
+from gpq.cli.jobs import hold_release_requeue, submit
 from gpq.cli.typer_app import Jobs, Json, frame
 from gpq.client.connection import call
 from gpq.options import edit_request
@@ -49,16 +48,16 @@ def _parameter(name: str) -> Parameter:
     row = replace(ROWS[name], help=HELP[name])
     if row.kind == "flag":
         flags = f"{row.flag}/--no-{row.name}"
-        return submit_options.parameter(row, bool | None, None, flags)
+        return submit.parameter(row, bool | None, None, flags)
     typed = "int | None" if row.typed == "int" else row.typed
-    return submit_options.parameter(row, *submit_options.TYPES[typed])
+    return submit.parameter(row, *submit.TYPES[typed])
 
 
-def _with_options(command: submit_options.F) -> submit_options.F:
-    keyword = submit_options.KEYWORD
+def _with_options(command: submit.F) -> submit.F:
+    keyword = submit.KEYWORD
     jobs = Parameter("jobs", keyword, annotation=Jobs)
     json = Parameter("json", keyword, default=False, annotation=Json)
-    return submit_options.declared(command, [jobs, *map(_parameter, HELP), json])
+    return submit.declared(command, [jobs, *map(_parameter, HELP), json])
 
 
 @app.command()

@@ -79,9 +79,9 @@ def history(
         return
     output.note(*answer.notes)
     if csv:
-        from gpq.views import csv_text
+        from gpq.views.accounts import csv_text
 
-        sys.stdout.write(csv_text.text(answer.jobs, account_answers.EndedView))
+        sys.stdout.write(csv_text(answer.jobs, account_answers.EndedView))
     else:
         from gpq.views import accounts
 

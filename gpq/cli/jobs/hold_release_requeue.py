@@ -13,8 +13,8 @@ from gpq.cli.typer_app import Jobs, Json, frame
 from gpq.client.connection import call
 from gpq.core.model.jobs import JobState
 from gpq.errors import NotFound, UsageError
-from gpq.options.query import is_query
 from gpq.rpc import job_answers, requests
+from gpq.views.queue import is_query
 
 hold = frame()
 release = frame()

@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from gpq.cli import output
-from gpq.cli.transfer_bar import Bar
+from gpq.cli.jobs.wait import Bar
 from gpq.cli.typer_app import Job, Json, frame
 from gpq.client import job_logs
 from gpq.client.connection import Lasting

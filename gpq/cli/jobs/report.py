@@ -76,9 +76,9 @@ def report(
     if json:
         output.emit(answer)
     elif csv:
-        from gpq.views import csv_text
+        from gpq.views.accounts import csv_text
 
-        sys.stdout.write(csv_text.text(answer.rows, account_answers.ReportRow))
+        sys.stdout.write(csv_text(answer.rows, account_answers.ReportRow))
     elif html:
         output.say(f"wrote {html}")
     else:

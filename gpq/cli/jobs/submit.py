@@ -1,17 +1,57 @@
-"""`gpq submit` with its help. `gpq.cli.jobs.submit_fast` answers plain calls without typer."""
+"""`gpq submit` with its help, and the options of it and of `gpq edit` for typer, from their table.
+`gpq.cli.jobs.submit_fast` answers plain calls without typer."""
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable, Sequence
+from inspect import Parameter, Signature
+from typing import Annotated, Any, TypeVar
 
 import typer
 
-from gpq.cli import submit_options
 from gpq.cli.jobs import submit_fast
 from gpq.cli.typer_app import HELP, Command, frame
 from gpq.options import sbatch, submit_words
+from gpq.rpc.submit_table import OPTIONS, Option
 
 app = frame()
+KEYWORD = Parameter.POSITIONAL_OR_KEYWORD
+F = TypeVar("F", bound=Callable[..., int])
+
+# type on the command line: the type for typer, and the default
+TYPES: dict[str, tuple[Any, Any]] = {
+    "str": (str, ""),
+    "bool": (bool, False),
+    "int": (int, 0),
+    "int | None": (int | None, None),
+    "list[str]": (list[str] | None, None),
+}
+Words = Annotated[list[str] | None, typer.Argument(metavar="SCRIPT [ARG]... | -- COMMAND [ARG]...")]
+
+
+def parameter(row: Option, kind: Any, default: Any, *words: str) -> Parameter:
+    """`words` take the place of the flag in the table."""
+    flags = words or tuple(word for word in (row.flag, row.short) if word)
+    option = typer.Option(*flags, help=row.help, metavar=row.metavar, show_default=False)
+    annotation = Annotated[kind, option]
+    return Parameter(row.name, KEYWORD, default=default, annotation=annotation)
+
+
+def with_all(command: F) -> F:
+    """Give the command, which takes the context and keywords, a parameter for the words and for
+    each option."""
+    parameters = [
+        Parameter("ctx", KEYWORD, annotation=typer.Context),
+        Parameter("words", KEYWORD, default=None, annotation=Words),
+    ]
+    return declared(command, [*parameters, *(parameter(row, *TYPES[row.typed]) for row in OPTIONS)])
+
+
+def declared(command: F, parameters: Sequence[Parameter]) -> F:
+    """The command with these parameters. typer reads the signature."""
+    command.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+    command.__signature__ = Signature(parameters)  # type: ignore[attr-defined]
+    return command
 
 
 class Submission(Command):
@@ -31,7 +71,7 @@ class Submission(Command):
 
 
 @app.command(cls=Submission, context_settings={**HELP, "allow_interspersed_args": False})
-@submit_options.with_all
+@with_all
 def submit(ctx: typer.Context, words: list[str] | None = None, **_: Any) -> int:
     """Queue a training script, or any command after `--`.
 

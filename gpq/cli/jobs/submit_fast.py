@@ -30,7 +30,7 @@ def run(parsed: submit_words.Parsed) -> int:
         settled = msgspec.structs.replace(settled, texts=texts, notes=[*unused, *settled.notes])
     hold, wait, dry_run, json = (settled.how[key] for key in ("hold", "wait", "dry_run", "json"))
     if settled.how["check"] or _is_check_configured(settled):
-        from gpq.cli.jobs.check_first import check_first
+        from gpq.cli.jobs.check import check_first
 
         misplaced += check_first(texts, quiet=json)
     request, notes = submit_request.make_request(settled)

@@ -11,9 +11,7 @@ import typer
 
 from gpq.cli import output
 from gpq.cli.typer_app import Color, ColorChoice, Json, frame
-from gpq.demo.judge import DemoResult, JobResult
-from gpq.demo.script import play
-from gpq.demo.stage import stage
+from gpq.demo import DemoResult, JobResult, play, stage
 from gpq.options import values
 from gpq.rpc.daemon_answers import TopView
 from gpq.views.plain import moment, safe
@@ -70,7 +68,7 @@ def _picture(color: str) -> Iterator[Draw]:
     from rich.live import Live
     from rich.text import Text
 
-    from gpq.views.once import frame as picture
+    from gpq.views.top import frame as picture
 
     console = output.screen(color)
     with Live(console=console, screen=True, auto_refresh=False) as live:

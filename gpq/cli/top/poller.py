@@ -12,8 +12,8 @@ from typing import Generic, TypeVar
 
 from gpq.client.connection import Lasting
 from gpq.errors import GpqError, UsageError
-from gpq.options.query import is_query
 from gpq.rpc import daemon_answers, requests
+from gpq.views.queue import is_query
 
 T = TypeVar("T")
 V = TypeVar("V", bound=daemon_answers.TopView)

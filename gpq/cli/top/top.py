@@ -67,7 +67,7 @@ def top(
 
 
 def _print(view: TopView, words: str, color: str) -> None:
-    from gpq.views.once import frame as picture
+    from gpq.views.top import frame as picture
 
     console = output.console(color)
     console.print(picture(view, console.width, None, words))

@@ -16,7 +16,7 @@ from gpq import pace
 from gpq.cli import output
 from gpq.config import parse
 from gpq.errors import GpqError, NotFound, Refused, UsageError
-from gpq.servers import config_file, first_contact, host_keys, ssh_hosts
+from gpq.servers import adding, config_file, first_contact, host_keys
 from gpq.servers.adding import Wanted, add, check, choice
 from gpq.servers.first_contact import Findings
 from tests.cli.conftest import Call, Gpq
@@ -117,8 +117,8 @@ def test_an_ssh_config_offers_its_concrete_hosts_including_those_in_included_fil
         f'# Host no\nHost gpu1 gpu2 *.lab\n  User me\nhost="gpu 4"\nHOST=gpu5\nHost !gpu6 gpu7\nMatch host gpu8\n'
         f"Host -oProxyCommand=x gpu?\nInclude {tmp_path}/mor*\nInclude /no/such\nHost gpu1\n"
     )
-    assert ssh_hosts.hosts(str(tmp_path / "main")) == ["gpu1", "gpu2", "gpu5", "gpu3"]
-    assert ssh_hosts.hosts(str(tmp_path / "none")) == []
+    assert adding.ssh_hosts(str(tmp_path / "main")) == ["gpu1", "gpu2", "gpu5", "gpu3"]
+    assert adding.ssh_hosts(str(tmp_path / "none")) == []
 
 
 def test_hosts_of_the_ssh_config_are_added_and_failed_ones_are_named(gpq: Gpq, home: Path, server: Sshd) -> None:

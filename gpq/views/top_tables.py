@@ -1,34 +1,103 @@
-"""The tables of `gpq top`: GPUs, jobs, fairness, changes."""
+"""The tables of `gpq top`: GPUs, jobs with the columns that fit, fairness, changes, and the page of
+servers with every process."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Literal
 
+import msgspec
 from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from gpq.control.answers.query_language import known
 from gpq.core.model.accounts import UserShare
 from gpq.rpc.daemon_answers import TopView
 from gpq.rpc.job_answers import EventView, JobView
-from gpq.rpc.job_columns import COLUMNS, JobColumn
-from gpq.rpc.node_answers import DeviceView, NodeView
-from gpq.views import job_columns, plain
-from gpq.views.job_columns import ListView
+from gpq.rpc.job_columns import COLUMNS, JobColumn, shown_on
+from gpq.rpc.node_answers import DeviceView, NodeView, ProcessView
+from gpq.views import plain, queue
 from gpq.views.job_facts import if_known
-from gpq.views.nodes import memory, occupant, utilisation
-from gpq.views.plain import number, safe
+from gpq.views.nodes import gib, memory, occupant, seen, utilisation
+from gpq.views.plain import Column, duration, moment, number, safe
 from gpq.views.queue import ENDED, percent, ranges
-from gpq.views.utilisation import Past
+from gpq.views.utilisation import PIECES, Past
 
+FRAME = 6  # width of a panel's frame and of the cursor
+WISHED = {"name": 24, "reason": 32}  # widths for which other columns make room
+# `keep` of a user that is the same for all, of the reason, and of the sorted column
+USER, REASON, SORTED = 30, 44, 97
 # from this width on the goodput table is only as wide as its cells, so that rows are easy to read
 WIDE = 140
 IDLE = ("pending", "held")  # states without GPUs
 SLIM = 64  # below this width the two lower panels are below each other
-CELLS, SLIM_CELLS = (0, 1, 2, 3, 4, 5), (0, 3, 5)  # cells of a line of GPUs that are shown
 RATIOS = {5: 1}  # the cell that takes the remaining room
 Cells = tuple[str | Text, ...]
+NARROW = 110  # below this width only half of the past is shown
+
+
+@dataclass(frozen=True, slots=True)
+class ListView:
+    """The view of the list."""
+
+    selected: int | None = None  # the job under the cursor
+    first: int = 0  # row at the top
+    sort: str = ""  # name of a column. "": running jobs first, or as in the query
+    descending: bool = False
+    filter: str = ""
+
+
+def heads(jobs: Sequence[JobView], screen: str, sort: str = "") -> list[JobColumn]:
+    """The columns that are not empty for all jobs. `sort` always stays."""
+    return [
+        head
+        for head in shown_on(screen)
+        if head.kind == "text" or head.name == sort or any(known(head.name, job) for job in jobs)
+    ]
+
+
+def fitted(
+    jobs: Sequence[JobView], heads: Sequence[JobColumn], width: int, look: ListView
+) -> list[Column]:
+    """The columns of these jobs that fit. Long names and reasons get the room that is left."""
+    rows = [{**msgspec.to_builtins(job), "state": state_of(job).plain} for job in jobs]
+    room = width - FRAME
+    columns = queue.columns(rows, heads, {"reason": 18}, USER)
+    for head, column in zip(heads, columns, strict=True):
+        column.size = min(column.size, WISHED.get(head.name, column.size))
+        if head.name == "reason":
+            column.keep = REASON
+        if head.name == look.sort:
+            column.size, column.keep = max(column.size, len(head.title) + 1), SORTED  # an arrow
+    with_text = [column for column in columns if any(column.cells)]
+    fitting = plain.squeeze(with_text, room, gap=1, spare=REASON)
+    room = max(room - sum(column.size + 1 for column in fitting) + 1, 0)
+    for column in reversed(fitting):
+        missing = max(map(plain.width, column.cells)) - column.size
+        if missing > 0:
+            column.size += min(missing, room)
+            room -= min(missing, room)
+    return fitting
+
+
+def state_of(job: JobView) -> Text:
+    """The state. `unknown 40s`: the server is silent. `hung 90s`: no replica makes progress.
+    `running nan`: a metric is not finite. `running !3`: the others wait for replica 3."""
+    if job.unknown_seconds is not None:
+        return Text(f"unknown {duration(job.unknown_seconds)}", style="red")
+    if job.hung_seconds is not None:
+        return Text(f"hung {duration(job.hung_seconds)}", style="red")
+    if job.diverged and job.ended_at is None:
+        return Text(f"{safe(job.state)} {safe(job.diverged[0].value)}", style="red")
+    if job.stragglers:  # the first to look at
+        return Text(f"{safe(job.state)} !{job.stragglers[0]}", style="yellow")
+    colour = plain.COLOURS.get(job.state, 2)
+    return Text(safe(job.state), style="dim" if colour == 2 else f"color({colour - 30})")
+
+
+CELLS, SLIM_CELLS = (0, 1, 2, 3, 4, 5), (0, 3, 5)  # cells of a line of GPUs that are shown
 
 
 def grid(*titles: str, right: str, give: str, expand: bool = True) -> Table:
@@ -173,7 +242,7 @@ def job_table(
     jobs: Sequence[JobView], heads: Sequence[JobColumn], width: int, look: ListView | None = None
 ) -> Table:
     """A row for each of these jobs. With a `look`, a cursor and an arrow at the sorted column."""
-    columns = job_columns.fitted(jobs, heads, width, look or ListView())
+    columns = fitted(jobs, heads, width, look or ListView())
     titles = [column.title for column in columns]
     table = grid(
         *([] if look is None else [""]),
@@ -186,7 +255,7 @@ def job_table(
     for index, job in enumerate(jobs):
         cells = [Text(plain.cut(column.cells[index], column.size, mark)) for column in columns]
         if "STATE" in titles:
-            cells[titles.index("STATE")].stylize(job_columns.state_of(job).style)
+            cells[titles.index("STATE")].stylize(state_of(job).style)
         if look is not None:
             cells.insert(0, Text(">" if job.id == look.selected else ""))
         table.add_row(*cells, style=_style(job, look))
@@ -218,7 +287,7 @@ def goodput_table(
         return Text(_why_empty(filter))
     sorted_jobs = sorted(jobs, key=lambda job: (job.gpus == 0, job.id))
     shown_jobs = sorted_jobs[: _row_count(len(jobs), lines)]
-    table = job_table(shown_jobs, job_columns.heads(jobs, "once"), width)
+    table = job_table(shown_jobs, heads(jobs, "once"), width)
     if len(shown_jobs) < len(sorted_jobs):
         table.add_row("", f"+{len(sorted_jobs) - len(shown_jobs)} more")
     return table
@@ -292,3 +361,51 @@ def change_lines(changes: list[EventView], width: int, lines: int | None) -> Ren
         if lines is not None and len(text) >= lines:
             break
     return Text("\n".join(text[:lines]), no_wrap=True, overflow="ellipsis")
+
+
+def process_lines(nodes: list[NodeView], past: Past, width: int) -> list[Text]:
+    """The lines of the page. The terminal cuts what is wider."""
+    text: list[Text] = []
+    room = PIECES if width >= NARROW else PIECES // 2
+    for node in nodes:
+        style = "bold" if node.state == "up" else "bold red"
+        head = f"{safe(node.name)}  {safe(node.state)}  {node.cores} cores  {gib(node.memory_mib)}"
+        text.append(Text(f"{head}  seen {seen(node)}  {safe(node.reason)}".rstrip(), style=style))
+        text += [
+            Text(f"  not in the database of gpq: {safe(line)}", style="red")
+            for line in node.strangers
+        ]
+        text += [Text(f"  {safe(line)}", style="yellow") for line in node.damage]
+        for device in node.devices:
+            text += _gpu_block(node, device, past, room)
+        text.append(Text(""))
+    return text[:-1] or [Text("no servers")]
+
+
+def _gpu_block(node: NodeView, device: DeviceView, past: Past, room: int) -> list[Text]:
+    kind = safe(device.type).removeprefix("NVIDIA ")
+    load = memory_curve = ""
+    if device.utilisation is not None:
+        load = f"{past.utilisation(node.name, device.id, room)} {utilisation(device):>4}"
+    if device.used_mib:
+        memory_curve = f"{past.memory(node.name, device.id, room // 2)} "
+    line = Text(f"  {device.index} {kind}  {load}  {memory_curve}{memory(device)}  ")
+    line.append_text(_owner(device, past))
+    return [line, *(Text(_process(process)) for process in device.processes)]
+
+
+def _owner(device: DeviceView, past: Past) -> Text:
+    text = owned(device, past.owners)
+    if device.state != "ok":
+        return Text(f"{safe(device.state)} {text}", style="red")
+    return Text(text, style="green" if device.job is not None else "dim")
+
+
+def _process(process: ProcessView) -> str:
+    since = ""
+    if process.since:
+        since = f"  since {moment(process.since)[5:16]}"
+    job = "not gpq's" if process.job is None else f"job {process.job}"
+    command = safe(process.command or process.name)
+    owner = f"      pid {process.pid}  {safe(process.user)}"
+    return f"{owner}  {gib(process.memory_mib)}  {job}{since}  {command}"

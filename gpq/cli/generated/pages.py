@@ -1,12 +1,13 @@
-"""Tables in the pages of docs/ that come from the program: the keys of config.toml, the policies,
-the columns of a job.
+"""Pages of docs/ from the program: the whole of `docs/commands.md`, from the same help as the
+manual pages, and tables of other pages, such as the keys of config.toml.
 
-Each is between two markers. `reference.py` writes them, and a test keeps them fresh.
+Each table is between two markers. `reference.py` writes them, and a test keeps them fresh.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Iterator
 from dataclasses import MISSING, fields
 from typing import Any
 
@@ -15,6 +16,15 @@ from gpq.config import FileConfig, NodeConfig
 from gpq.policies.registry import POLICIES
 from gpq.rpc.job_columns import COLUMNS, FIELDS, KINDS, shown_on
 
+HEAD = """\
+# Commands
+
+<!-- Made from the commands by make completions: edit their help instead. -->
+
+Every command has `--help`, a man page (`man gpq-submit`) and [completion](install.md). For `gpq
+submit`, options of gpq come before the script or before `--`. Everything after that belongs to your
+job. For all other commands, options may come anywhere.
+"""
 MARKER = "<!-- {}: python -m gpq.cli.generated.reference --write -->"
 END = "<!-- /{} -->"
 TYPES = {
@@ -28,6 +38,68 @@ TYPES = {
     "dict[str, object]": "table",
     "dict[str, list[str]]": "table of lists",
 }
+
+
+def page(commands: list[tuple[str, Any]]) -> str:
+    """The whole page, of (path, typer command) such as `daemon start`."""
+    parts = [HEAD, table(commands)]
+    parts += ["\n".join(_section(path, command)) for path, command in commands]
+    return "\n".join(parts)
+
+
+def table(commands: list[tuple[str, Any]]) -> str:
+    """The commands in Markdown: usage and first line of the help."""
+    rows = ["| command | what it does |", "|---|---|"]
+    for path, command in commands:
+        paragraph = (command.help or "").strip().partition("\n\n")[0]
+        line = " ".join(paragraph.split()).rstrip(".").replace("|", "\\|")
+        rows.append(f"| [`gpq {path}`](#gpq-{path.replace(' ', '-')}) | {line} |")
+    return "\n".join(rows) + "\n"
+
+
+def _section(path: str, command: Any) -> Iterator[str]:
+    text, _, examples = (command.help or "").partition("\b")
+    yield f"## gpq {path}\n"
+    yield f"```text\ngpq {path} {usage(command)}\n```\n"
+    for paragraph in re.split(r"\n\s*\n", text.strip()):
+        yield " ".join(paragraph.split()) + "\n"
+    options = [part for part in command.params if part.param_type_name == "option"]
+    yield "| option | meaning |\n|---|---|"
+    for option in options:
+        yield f"| {_names(option)} | {_meaning(option)} |"
+    yield f"\n```console\n{_prompts(examples)}\n```\n"
+
+
+def usage(command: Any) -> str:
+    """The arguments as the first line of the help has them: `[OPTIONS] SCRIPT [ARGS]...`."""
+    arguments = [
+        str(part.metavar or part.name)
+        for part in command.params
+        if part.param_type_name == "argument"
+    ]
+    return " ".join(["[OPTIONS]", *arguments])
+
+
+def _names(option: Any) -> str:
+    metavar = "" if option.is_flag else f" {option.metavar or option.type.name.upper()}"
+    names = ", ".join(f"`{name}`" for name in sorted(option.opts, key=len))
+    return f"{names}{_escaped(metavar)}"
+
+
+def _meaning(option: Any) -> str:
+    return _escaped(" ".join((option.help or "").split()))
+
+
+def _escaped(text: str) -> str:
+    """What would end a cell is escaped, and outside code what would begin emphasis or HTML."""
+    pieces = text.split("`")
+    pieces[::2] = [re.sub(r"([*<{_])", r"\\\1", piece) for piece in pieces[::2]]
+    return "`".join(pieces).replace("|", "\\|")
+
+
+def _prompts(examples: str) -> str:
+    lines = [line.strip() for line in examples.splitlines()]
+    return "\n".join(f"$ {line}" for line in lines if line not in ("", "Example:"))
 
 
 def keys(kind: type) -> str:
@@ -102,14 +174,14 @@ TABLES: dict[str, dict[str, Callable[[], str]]] = {
 }
 
 
-def pages() -> dict[str, str]:
+def tables() -> dict[str, str]:
     """Path in the repository -> text of the page with its tables. Reads the pages."""
     texts = {}
-    for path, tables in TABLES.items():
+    for path, makers in TABLES.items():
         with open(path, encoding="utf-8") as stream:
             text = stream.read()
-        for name, table in tables.items():
-            text = _with_table(text, name, table())
+        for name, maker in makers.items():
+            text = _with_table(text, name, maker())
         texts[path] = text
     return texts
 
