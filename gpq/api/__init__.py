@@ -10,18 +10,24 @@ from typing import Literal
 from gpq.api.handles import Array, Job, LogPiece, ask, cancelled, waited
 from gpq.api.option_types import Options
 from gpq.api.options import Duration, Gpus, Moment, Selector, Word, past, selector
-from gpq.api.servers import add_node, drain, remove_node, reserve, undrain, unreserve, yield_node
-from gpq.api.submitting import submit, submit_array
-from gpq.api.surroundings import (
+from gpq.api.servers import (
+    add_node,
     daemon_log,
     daemon_status,
+    drain,
     notify_targets,
     notify_test,
+    remove_node,
+    reserve,
     settings,
     start_daemon,
     stop_daemon,
     top,
+    undrain,
+    unreserve,
+    yield_node,
 )
+from gpq.api.submitting import submit, submit_array
 from gpq.errors import UsageError
 from gpq.options import datetimes
 from gpq.rpc import requests

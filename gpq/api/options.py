@@ -12,7 +12,7 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from gpq.errors import UsageError
-from gpq.options import submit_request, submit_words, sweeps
+from gpq.options import submit_request, sweeps
 from gpq.rpc.submit_table import BY_NAME, OPTIONS
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ def asked(
         if value or BY_NAME[name].kind == "size"
     }
     words = [word(argument) for argument in (script if command is None else command)]
-    return submit_request.settle(submit_words.Parsed(texts, words, command is not None))
+    return submit_request.settle(submit_request.Parsed(texts, words, command is not None))
 
 
 def read(values_by_option: Mapping[str, Any]) -> dict[str, Any]:

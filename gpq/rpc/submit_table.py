@@ -2,7 +2,7 @@
 
 The table feeds
 - the signature of the command (`gpq.cli.jobs.submit`), and so help, man page, completion,
-- the fast reader without typer (`gpq.options.submit_words`),
+- the fast reader without typer (`gpq.options.submit_request`),
 - the options as typed (`gpq.options.submit_texts`, generated),
 - their values (`gpq.options.submit_values`),
 - the keywords of `gpq.submit` (`gpq.api.option_types`, generated),

@@ -18,7 +18,7 @@ from gpq.config_rules import HOST, NODE_NAME
 from gpq.connectors.ssh import Target
 from gpq.errors import NotFound, Refused, UsageError
 from gpq.options import values
-from gpq.servers import config_file, first_contact, host_keys
+from gpq.servers import config_file, first_contact
 from gpq.views import plain
 
 DEEPEST = 16  # levels of includes, as in ssh
@@ -70,7 +70,7 @@ class Wanted:
 
 
 def add(
-    request: Wanted, talk: host_keys.Talk, *, yes: bool, quiet: bool, asks: bool = True
+    request: Wanted, talk: first_contact.Talk, *, yes: bool, quiet: bool, asks: bool = True
 ) -> dict[str, Any]:
     """Returns what --json shows of the server. If it raises GpqError, nothing was written. `yes`
     and `asks` are about its host key, as in `host_keys.settle`."""
@@ -87,7 +87,7 @@ def add(
     before = config_file.read()
     after = config_file.with_node(before, name, fields)
     target = Target(node.host, node.port, command=tuple(node.ssh or ["ssh"]))
-    key = host_keys.settle(target, talk, yes=yes, quiet=quiet, asks=asks)
+    key = first_contact.settle(target, talk, yes=yes, quiet=quiet, asks=asks)
     findings, place = first_contact.meet(name, node, talk)
     if other_name := first_contact.other_name(name, place, config.load().nodes, talk):
         raise Refused(

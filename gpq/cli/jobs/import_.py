@@ -17,7 +17,7 @@ from gpq.cli.jobs import submit_fast, task_spooler
 from gpq.cli.typer_app import Json, frame
 from gpq.client.connection import call
 from gpq.errors import GpqError
-from gpq.options import environment, json_answers, submit_request, submit_words, values
+from gpq.options import environment, json_answers, submit_request, values
 from gpq.rpc import job_answers
 
 app = frame()
@@ -122,7 +122,7 @@ def _readable(file: str) -> None:
 
 def _of_script(file: str, *, hold: bool) -> ImportedJob:
     candidate = ImportedJob(file)
-    _settle(candidate, submit_words.Parsed({}, [os.path.abspath(file)]), hold=hold)
+    _settle(candidate, submit_request.Parsed({}, [os.path.abspath(file)]), hold=hold)
     if candidate.submission is None:
         return candidate
     if candidate.submission.how["dry_run"]:
@@ -133,7 +133,7 @@ def _of_script(file: str, *, hold: bool) -> ImportedJob:
     return candidate
 
 
-def _settle(candidate: ImportedJob, parsed: submit_words.Parsed, *, hold: bool) -> None:
+def _settle(candidate: ImportedJob, parsed: submit_request.Parsed, *, hold: bool) -> None:
     """Make `candidate.submission`, from which both the job and the shown line are made."""
     try:
         submission = submit_request.settle(parsed)
@@ -168,7 +168,7 @@ def _of_spooler(
         return candidate
     candidate.notes += _losses(job)
     argv = job.text.split(" ") if job.argv is None else job.argv
-    _settle(candidate, submit_words.Parsed(_fields(job), argv, True), hold=hold)
+    _settle(candidate, submit_request.Parsed(_fields(job), argv, True), hold=hold)
     return candidate
 
 

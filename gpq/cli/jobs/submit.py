@@ -11,7 +11,7 @@ import typer
 
 from gpq.cli.jobs import submit_fast
 from gpq.cli.typer_app import HELP, Command, frame
-from gpq.options import sbatch, submit_words
+from gpq.options import sbatch, submit_request
 from gpq.rpc.submit_table import OPTIONS, Option
 
 app = frame()
@@ -60,7 +60,7 @@ class Submission(Command):
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         pairs: list[sbatch.Pair] = []
-        gpq_args = submit_words.plain(args, pairs)
+        gpq_args = submit_request.plain(args, pairs)
         unparsed = super().parse_args(ctx, list(gpq_args))
         words = ctx.params.get("words") or []
         ctx.obj = (
@@ -101,4 +101,4 @@ def submit(ctx: typer.Context, words: list[str] | None = None, **_: Any) -> int:
         for name, value in ctx.params.items()
         if name != "words" and getattr(ctx.get_parameter_source(name), "name", "") == "COMMANDLINE"
     }
-    return submit_fast.run(submit_words.Parsed(fields, list(words or []), *ctx.obj))
+    return submit_fast.run(submit_request.Parsed(fields, list(words or []), *ctx.obj))

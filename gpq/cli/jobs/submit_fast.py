@@ -6,18 +6,18 @@ import msgspec
 
 from gpq.client.connection import call
 from gpq.errors import UsageError
-from gpq.options import job_spec, standard_input, submit_request, submit_words
+from gpq.options import job_spec, standard_input, submit_request
 from gpq.rpc import job_answers, requests
 from gpq.rpc.submit_table import BY_WORD
 
 
 def quick(argv: list[str]) -> int | None:
     """Exit status, or None if typer must read the options (help, mistakes)."""
-    parsed = submit_words.parse(argv)
+    parsed = submit_request.parse(argv)
     return None if parsed is None else run(parsed)
 
 
-def run(parsed: submit_words.Parsed) -> int:
+def run(parsed: submit_request.Parsed) -> int:
     """Submit, and print the result."""
     misplaced = late(parsed)
     if not parsed.words and "wrap" not in dict(parsed.pairs) and standard_input.has_script():
@@ -71,7 +71,7 @@ def _is_check_configured(settled: submit_request.ResolvedOptions) -> bool:
     return proofs.script_of(texts).uses_library() and config.load().check == "first"
 
 
-def late(parsed: submit_words.Parsed) -> list[str]:
+def late(parsed: submit_request.Parsed) -> list[str]:
     """A note about options of gpq that are placed after the script or command. Raises UsageError if
     a command begins with one. Options that gpq would refuse for a command belong to the command."""
     words = [word.partition("=")[0] for word in parsed.words]

@@ -10,9 +10,8 @@ from dataclasses import replace
 from rich.console import RenderableType
 from rich.text import Text
 
-from gpq.cli.top.actions import Deeds, sentence
 from gpq.cli.top.open_job import OpenJob
-from gpq.cli.top.poller import Feed, look, parse_filter
+from gpq.cli.top.poller import Deeds, Feed, look, parse_filter, sentence
 from gpq.cli.top.screen import Screen
 from gpq.client.connection import Lasting
 from gpq.errors import GpqError, NotFound, UsageError

@@ -16,7 +16,7 @@ from gpq import pace
 from gpq.cli import output
 from gpq.config import parse
 from gpq.errors import GpqError, NotFound, Refused, UsageError
-from gpq.servers import adding, config_file, first_contact, host_keys
+from gpq.servers import adding, config_file, first_contact
 from gpq.servers.adding import Wanted, add, check, choice
 from gpq.servers.first_contact import Findings
 from tests.cli.conftest import Call, Gpq
@@ -211,7 +211,7 @@ def test_a_login_that_hangs_is_tried_once_and_reported(
 ) -> None:
     monkeypatch.setenv("GPQ_CONFIG", str(tmp_path / "config.toml"))
     monkeypatch.setenv("GPQ_HOME", str(tmp_path / "gpq"))
-    monkeypatch.setattr(host_keys, "PATIENCE", 30.0)
+    monkeypatch.setattr(first_contact, "PATIENCE", 30.0)
     monkeypatch.setattr(pace, "LOGIN_PATIENCE", 1.0)
     monkeypatch.setattr(first_contact, "REMARK_AFTER", 0.1)
     with Sshd(tmp_path / "sshd", directives=["ForceCommand sleep 60"]) as hung:

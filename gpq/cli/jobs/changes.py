@@ -1,24 +1,55 @@
-"""`gpq hold`, `release` and `requeue`. They change what the queue does with a job, and return at
-once."""
+"""`gpq hold`, `release`, `requeue` and `edit`. They change what the queue does with a job, and
+return at once."""
 
 from __future__ import annotations
 
-from typing import Annotated
+from inspect import Parameter
+from typing import Annotated, Any
 
 import typer
+from msgspec.structs import replace
 
 from gpq.cli import output
-from gpq.cli.jobs import status, status_fast
+from gpq.cli.jobs import status, status_fast, submit
 from gpq.cli.typer_app import Jobs, Json, frame
 from gpq.client.connection import call
 from gpq.core.model.jobs import JobState
 from gpq.errors import NotFound, UsageError
+from gpq.options import submit_values
 from gpq.rpc import job_answers, requests
+from gpq.rpc.submit_table import BY_NAME, Option
 from gpq.views.queue import is_query
 
 hold = frame()
 release = frame()
 requeue = frame()
+edit = frame()
+
+# the help of each option. The rest is as in `gpq submit`
+HELP = {
+    "name": "New name.",
+    "priority": "Higher priority starts first.",
+    "gpus": "Only for jobs that wait or can be resized.",
+    "time": "Limit of the run time, or none.",
+    "retries": "Restarts after a failure, in total.",
+    "tag": "Add a label. Can be repeated.",
+    "untag": "Remove a label. Can be repeated.",
+    "after": "Wait for these jobs instead, or none.",
+    "begin": "Do not start before this time, or now.",
+    "gpu_type": "Part of the GPU's name, or none.",
+    "min_gpu_memory": "Minimum memory of each GPU, or none.",
+    "max_batch_size": "Largest batch size.",
+    "background": "Use only GPUs that nobody else wants, or not.",
+    "array_limit": "How many jobs of the array may run at once, or none for no limit.",
+    "notify": "Where to send notifications from now on, as in `gpq submit`, or none.",
+    "notify_on": "When to notify: start, restart, retry, fail, end.",
+    "accept": "Ignore a habit that gpq suspects, or none to ignore none. Can be repeated.",
+}
+ROWS = {
+    **BY_NAME,
+    "untag": Option("untag", "tags", "", "NAME"),
+    "array_limit": Option("array_limit", "text", "", "N"),
+}
 
 
 @hold.command("hold")
@@ -95,6 +126,45 @@ def _select(words: list[str], states: list[str]) -> list[str]:
     if not rows:
         raise NotFound("no job matches", "`gpq status` takes the same words and shows what matches")
     return [str(row.id) for row in rows]
+
+
+def _parameter(name: str) -> Parameter:
+    """An option that changes nothing if it is left out."""
+    row = replace(ROWS[name], help=HELP[name])
+    if row.kind == "flag":
+        flags = f"{row.flag}/--no-{row.name}"
+        return submit.parameter(row, bool | None, None, flags)
+    typed = "int | None" if row.typed == "int" else row.typed
+    return submit.parameter(row, *submit.TYPES[typed])
+
+
+def _with_options(command: submit.F) -> submit.F:
+    keyword = submit.KEYWORD
+    jobs = Parameter("jobs", keyword, annotation=Jobs)
+    json = Parameter("json", keyword, default=False, annotation=Json)
+    return submit.declared(command, [jobs, *map(_parameter, HELP), json])
+
+
+@edit.command("edit")
+@_with_options
+def _edit(jobs: list[str], *, json: bool, **texts: Any) -> int:
+    """Change jobs.
+
+    While a job waits, all of these can change, and for a job that has ended, for its next start.
+    While it runs, you can change its name, priority, limits and notifications, and its GPUs if gpq
+    can resize it.
+
+    \b
+    Example:
+      gpq edit 42 --priority 10 --time 12h
+      gpq edit 42 --gpus 2-8
+      gpq edit 42-49 --after none --begin now
+      gpq edit 42 --notify desktop --notify-on fail,end
+      gpq edit 42 --accept own-next
+    """
+    options = {name: text for name, text in texts.items() if text is not None}
+    answer = call(submit_values.edit_request(jobs, **options), job_answers.Changed)
+    return tell(answer, "changed", as_json=json)
 
 
 def tell(answer: job_answers.Changed, outcome: str, *, as_json: bool) -> int:
