@@ -9,17 +9,38 @@ import re
 import shlex
 from typing import Any
 
+import msgspec
+
 from gpq import paths
 from gpq.errors import UsageError
 from gpq.options import environment, standard_input, submit_values, values
-from gpq.options.submit_texts import SubmitTexts
 from gpq.rpc.requests import SpecMessage
-from gpq.rpc.submit_table import OPTIONS
+from gpq.rpc.submit_table import BY_NAME, DEFAULTS, OPTIONS
 
 PYTHON_LINE = re.compile(rb"#!.*\bpython")
 # mean nothing to a command
 OF_SCRIPTS = (*(option.flag for option in OPTIONS if option.scripts_only), "--python")
 AS_COMMAND = "to run it as a command, on a fixed number of GPUs: gpq submit -- {}"
+
+
+class SubmitTexts(msgspec.Struct, frozen=True):
+    """What `gpq submit` was given, as typed. An option is an attribute, also if it was not given.
+
+    Not a dataclass, because importing those takes half as long as msgspec.
+    """
+
+    words: list[str]
+    black_box: bool  # the words came after `--`
+    options: dict[str, Any] = {}  # those that were given
+
+    def __getattr__(self, name: str) -> Any:
+        if name not in BY_NAME:
+            raise AttributeError(name)
+        return self.options.get(name, DEFAULTS[BY_NAME[name].typed])
+
+    def having(self, **options: Any) -> SubmitTexts:
+        """The same with other options."""
+        return SubmitTexts(self.words, self.black_box, {**self.options, **options})
 
 
 def missing(built: SpecMessage) -> list[str]:
@@ -182,7 +203,7 @@ def _refuse_signals(texts: SubmitTexts) -> None:
 
 def _refuse_options_of_scripts(texts: SubmitTexts) -> None:
     for option in OPTIONS:
-        if option.scripts_only and getattr(texts, option.name, None):
+        if option.scripts_only and getattr(texts, option.name):
             raise refused_option(option.flag)
 
 

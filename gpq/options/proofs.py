@@ -9,7 +9,7 @@ import shlex
 from gpq.check import keeping
 from gpq.check.hints import hints
 from gpq.options import job_spec
-from gpq.options.submit_texts import SubmitTexts
+from gpq.options.job_spec import SubmitTexts
 from gpq.rpc.placeholders import fill
 from gpq.rpc.requests import ArrayMessage, ProofMessage, SpecMessage
 from gpq.source import Script, text_of

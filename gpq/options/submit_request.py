@@ -15,7 +15,7 @@ import msgspec
 
 from gpq.errors import UsageError
 from gpq.options import job_spec, left_behind, standard_input, values
-from gpq.options.submit_texts import SubmitTexts
+from gpq.options.job_spec import SubmitTexts
 from gpq.rpc import requests
 from gpq.rpc.submit_table import BY_NAME, BY_WORD, OPTIONS, Option
 
@@ -186,7 +186,7 @@ def _settle(
         raise UsageError(f"{' and '.join(checks)} exclude each other", "use one of them")
     if fields.get("setup") and fields.get("env"):
         notes += _not_in_setup(fields["env"])
-    return ResolvedOptions(SubmitTexts(words=words, black_box=black_box, **fields), how, notes)
+    return ResolvedOptions(SubmitTexts(words, black_box, fields), how, notes)
 
 
 def _not_in_setup(env: list[str]) -> list[str]:
@@ -371,7 +371,7 @@ def words_of(settled: ResolvedOptions) -> list[str]:
     texts = settled.texts
     line = ["gpq", "submit"]
     for option in sorted(OPTIONS, key=lambda option: option.name in LAST):
-        value = getattr(texts, option.name, None)
+        value = getattr(texts, option.name)
         if value is True:
             line.append(option.flag)
         elif isinstance(value, list):

@@ -73,7 +73,7 @@ def add(
     request: Wanted, talk: first_contact.Talk, *, yes: bool, quiet: bool, asks: bool = True
 ) -> dict[str, Any]:
     """Returns what --json shows of the server. If it raises GpqError, nothing was written. `yes`
-    and `asks` are about its host key, as in `host_keys.settle`."""
+    and `asks` are about its host key, as in `first_contact.settle`."""
     if not HOST.fullmatch(request.host):
         raise UsageError(
             f"invalid host {request.host!r}", "use user@host, or a name from ~/.ssh/config"

@@ -16,7 +16,7 @@ LEAVES = [path for path, _ in reference.leaves()]
 MADE = [
     "docs/commands.md",
     "gpq/options/completion_data.py",
-    *reference.submit_modules(),
+    "gpq/api/option_types.py",
     *(f"completions/gpq.{each}" for each in SCRIPTS),
     *schemas.files(),
 ]

@@ -2,8 +2,7 @@
 
 `python -m gpq.cli.generated.reference` prints the table of commands. With `--write`, in the root of
 the repository, it writes all files that are made from the commands: docs/commands.md, completions/,
-gpq/man/, gpq/options/completion_data.py, gpq/schemas/ and the modules of the options of `gpq
-submit`.
+gpq/man/, gpq/options/completion_data.py, gpq/schemas/ and gpq/api/option_types.py.
 """
 
 from __future__ import annotations
@@ -39,25 +38,6 @@ CHOICES = {
     "POLICY": tuple(POLICIES),
     "WORD,...": tuple(WORDS),
 }
-DEFAULTS = {"str": '""', "bool": "False", "int": "0", "int | None": "None", "list[str]": "[]"}
-
-TEXTS = '''\
-"""The options of `gpq submit` as typed. Made from gpq/rpc/submit_table.py by `make completions`, so
-edit that instead."""
-
-from __future__ import annotations
-
-import msgspec
-
-
-class SubmitTexts(msgspec.Struct, frozen=True):
-    """The options as typed. Not a dataclass, because importing those takes half as long as
-    msgspec."""
-
-    words: list[str]
-    black_box: bool  # the words came after `--`
-'''
-
 OPTION_TYPES = '''\
 """The options of `gpq.submit` and their types. Made from gpq/rpc/submit_table.py by `make
 completions`, so edit that instead."""
@@ -167,22 +147,14 @@ def _quote(text: str) -> str:
     return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
 
 
-def submit_modules() -> dict[str, str]:
-    """Path in the repository -> contents."""
-    texts = [
-        f"    {option.name}: {option.typed} = {DEFAULTS[option.typed]}\n"
-        for option in OPTIONS
-        if option.part != "call"
-    ]
-    types = [
+def option_types() -> str:
+    """The module gpq/api/option_types.py."""
+    lines = [
         f"    {option.name}: {KINDS[option.kind][1]}\n"
         for option in OPTIONS
         if option.part == "job"
     ]
-    return {
-        "gpq/options/submit_texts.py": TEXTS + "".join(texts),
-        "gpq/api/option_types.py": OPTION_TYPES + "".join(types),
-    }
+    return OPTION_TYPES + "".join(lines)
 
 
 def documents() -> dict[str, str]:
@@ -192,8 +164,8 @@ def documents() -> dict[str, str]:
     return {
         **texts,
         **schemas.files(),
-        **submit_modules(),
         **pages.tables(),
+        "gpq/api/option_types.py": option_types(),
         "gpq/options/completion_data.py": grammar(),
         "docs/commands.md": pages.page(list(leaves())),
     }

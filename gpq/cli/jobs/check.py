@@ -23,7 +23,7 @@ from gpq.cli.output import Progress
 from gpq.cli.typer_app import HELP, Color, ColorChoice, frame
 from gpq.errors import GpqError, NotFound, UsageError
 from gpq.options import environment, job_spec, proofs, sweeps, values
-from gpq.options.submit_texts import SubmitTexts
+from gpq.options.job_spec import SubmitTexts
 from gpq.views.verdict import JUDGEMENTS, lines
 
 MOST_STEPS = 1000
@@ -150,7 +150,7 @@ def check_first(texts: SubmitTexts, *, quiet: bool) -> list[str]:
     Of an array, the first job is checked. The check runs here, in the job's environment but without
     its --setup. Raises GpqError if the script fails on its own.
     """
-    built = job_spec.build(msgspec.structs.replace(texts, snapshot=False, stdin=""))
+    built = job_spec.build(texts.having(snapshot=False, stdin=""))
     array = sweeps.array_of(texts.array, texts.sweep, texts.sweep_file)
     script, arguments = built.argv[0], proofs.first_arguments(texts, array)
     if keeping.current(script, arguments) is not None:

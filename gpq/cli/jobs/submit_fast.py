@@ -26,7 +26,7 @@ def run(parsed: submit_request.Parsed) -> int:
     texts = settled.texts
     if texts.words and not texts.stdin:
         stdin, unused = standard_input.implied_stdin(texts.words, black_box=texts.black_box)
-        texts = msgspec.structs.replace(texts, stdin=stdin)
+        texts = texts.having(stdin=stdin)
         settled = msgspec.structs.replace(settled, texts=texts, notes=[*unused, *settled.notes])
     hold, wait, dry_run, json = (settled.how[key] for key in ("hold", "wait", "dry_run", "json"))
     if settled.how["check"] or _is_check_configured(settled):
