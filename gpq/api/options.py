@@ -87,10 +87,6 @@ def seconds(value: Duration, option: str) -> str:
     return f"{value:.6f}".rstrip("0").rstrip(".") + "s"
 
 
-def _duration(name: str, value: Any) -> str:
-    return seconds(value, _option(name))
-
-
 def _text(name: str, value: Any) -> str:
     if not isinstance(value, str):
         raise _not(_option(name), value, "a string", '"..."')
@@ -187,10 +183,6 @@ def moment(value: Moment, option: str) -> str:
     return f"+{seconds(value, option)}" if isinstance(value, timedelta) else _text(option, value)
 
 
-def _moment(name: str, value: Any) -> str:
-    return moment(value, _option(name))
-
-
 def past(value: Moment, option: str) -> str:
     """A moment in the past, as one would type it. A timedelta counts back from now."""
     if isinstance(value, datetime):
@@ -238,22 +230,19 @@ def _point(key: str, value: object) -> str:
     return f"{quote}{text}{quote}"
 
 
-def _events(name: str, value: Any) -> str:
-    """`fail,end` of ["fail", "end"]."""
-    return ",".join(_tags(name, value))
-
-
 KINDS: dict[str, Any] = {
     **dict.fromkeys(("line", "memory", "name", "text"), _text),
-    **dict.fromkeys(("duration", "lease", "limit"), _duration),
+    **dict.fromkeys(
+        ("duration", "lease", "limit"), lambda name, value: seconds(value, _option(name))
+    ),
     **dict.fromkeys(("count", "size"), _count),
     **dict.fromkeys(("gpus", "span"), _range),
     **dict.fromkeys(("codes", "tags", "targets"), _tags),
-    "events": _events,
+    "events": lambda name, value: ",".join(_tags(name, value)),
     "flag": _flag,
     "indices": _indices,
     "jobs": _jobs,
-    "moment": _moment,
+    "moment": lambda name, value: moment(value, _option(name)),
     "path": _path,
     "signal": _signal,
     "sweeps": _sweeps,

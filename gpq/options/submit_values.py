@@ -95,12 +95,8 @@ def gpu_bounds(text: str, option: str) -> tuple[int, int]:
     return low, low if high is None else high
 
 
-def _as_typed(value: Any, option: str) -> Any:
-    return value
-
-
 READERS: dict[str, Callable[[Any, str], Any]] = {
-    **dict.fromkeys(("count", "flag", "jobs", "path", "size", "text"), _as_typed),
+    **dict.fromkeys(("count", "flag", "jobs", "path", "size", "text"), lambda text, option: text),
     "codes": lambda codes, option: list(dict.fromkeys(codes)),
     "duration": values.seconds,
     "events": lambda text, option: list(outward.events(text.split(","))),

@@ -39,7 +39,7 @@ def history_columns(rows: Sequence[EndedView]) -> list[Column]:
         Column("ENDED", [moment(row.ended_at)[:16] for row in rows], 55),
         Column("WAIT", [duration(row.wait_seconds) for row in rows], 65, right=True),
         Column("RAN", [duration(row.run_seconds) for row in rows], 75, right=True),
-        Column("GPUS", [_count(row.gpus) for row in rows], 62, right=True),
+        Column("GPUS", [f"{row.gpus:.1f}".removesuffix(".0") for row in rows], 62, right=True),
         Column("GPU H", [hours(row.gpu_hours) for row in rows], 85, right=True),
         Column("GOODPUT H", [hours(row.goodput_hours) for row in rows], 70, right=True),
         Column("RESTARTS", [str(row.restarts or "-") for row in rows], 30, right=True),
@@ -54,10 +54,6 @@ def _exit(row: EndedView) -> str:
     if row.exit_status is None or row.state == "cancelled":
         return "-"
     return str(row.exit_status)
-
-
-def _count(gpus: float) -> str:
-    return f"{gpus:.1f}".removesuffix(".0")
 
 
 def hours(value: float | None) -> str:

@@ -38,13 +38,7 @@ def ranges(indices: list[int]) -> str:
             runs[-1][1] = index
         else:
             runs.append([index, index])
-    return ",".join(_range(low, high) for low, high in runs)
-
-
-def _range(low: int, high: int) -> str:
-    if low == high:
-        return str(low)
-    return f"{low}-{high}"
+    return ",".join(str(low) if low == high else f"{low}-{high}" for low, high in runs)
 
 
 def remark(row: Row) -> str:

@@ -127,7 +127,7 @@ def device_table(
         return Text("no servers")
     is_measured = any(device.utilisation is not None for node in nodes for device in node.devices)
     shown_nodes, rows = nodes, []
-    if lines is None or _device_lines(nodes) <= lines:
+    if lines is None or sum(max(len(node.devices), 1) for node in nodes) <= lines:
         for node in nodes:
             rows += _device_rows(node, past, is_measured=is_measured)
     else:
@@ -148,10 +148,6 @@ def _device_grid(rows: Sequence[Cells], width: int) -> Table:
     for row in rows:
         table.add_row(*(row[cell] for cell in cells))
     return table
-
-
-def _device_lines(nodes: list[NodeView]) -> int:
-    return sum(max(len(node.devices), 1) for node in nodes)
 
 
 def _device_rows(node: NodeView, past: Past | None, *, is_measured: bool) -> list[Cells]:

@@ -28,7 +28,9 @@ def report(names: Sequence[str], python: str, show: Callable[[str], None]) -> Li
     show("testing the GPUs")
     try:
         if not names:
-            return {"": _here(environment.interpreter(python, dict(os.environ)))}
+            interpreter = environment.interpreter(python, dict(os.environ))
+            order = json.dumps({"python": interpreter, "env": absolute(dict(os.environ))})
+            return {"": _lines(reply("gpu_report", wire.GPU_LIMIT, order))}
         nodes = call(requests.Nodes(list(names)), node_answers.NodeList).nodes
         configs = config.load().nodes
 
@@ -41,11 +43,6 @@ def report(names: Sequence[str], python: str, show: Callable[[str], None]) -> Li
         return side_by_side(there, [node.name for node in nodes])
     finally:
         show("")
-
-
-def _here(python: str) -> list[wire.GpuLine]:
-    order = json.dumps({"python": python, "env": absolute(dict(os.environ))})
-    return _lines(reply("gpu_report", wire.GPU_LIMIT, order))
 
 
 def absolute(env: dict[str, str]) -> dict[str, str]:
@@ -111,7 +108,8 @@ def verdict_of(look: Mapping[str, Any]) -> Check:
     finding = _equipment(look)
     if look["notice"]:
         return _notice(look, finding)
-    foreign_pids = _foreign_pids(gpus)
+    pids = {pid for gpu in gpus for pid, _ in gpu["processes"]}
+    foreign_pids = sorted(pid for pid in pids if not _is_ours(pid))
     if foreign_pids:
         processes = ", ".join(f"{pid} ({_program(pid)})" for pid in foreign_pids[:5])
         finding += f", in use by others: pid {processes}"
@@ -133,10 +131,6 @@ def _notice(look: Mapping[str, Any], finding: str) -> Check:
     if look["lost"]:
         return Check("gpus", "fail", finding, "nvidia-smi says more")
     return Check("gpus", "warn", finding, "" if look["gpus"] else "nvidia-smi says more")
-
-
-def _foreign_pids(gpus: Sequence[Mapping[str, Any]]) -> list[int]:
-    return sorted({pid for gpu in gpus for pid, _ in gpu["processes"] if not _is_ours(pid)})
 
 
 def _is_ours(pid: int) -> bool:

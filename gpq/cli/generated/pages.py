@@ -66,7 +66,8 @@ def _section(path: str, command: Any) -> Iterator[str]:
     options = [part for part in command.params if part.param_type_name == "option"]
     yield "| option | meaning |\n|---|---|"
     for option in options:
-        yield f"| {_names(option)} | {_meaning(option)} |"
+        meaning = " ".join((option.help or "").split())
+        yield f"| {_names(option)} | {_escaped(meaning)} |"
     yield f"\n```console\n{_prompts(examples)}\n```\n"
 
 
@@ -86,10 +87,6 @@ def _names(option: Any) -> str:
     return f"{names}{_escaped(metavar)}"
 
 
-def _meaning(option: Any) -> str:
-    return _escaped(" ".join((option.help or "").split()))
-
-
 def _escaped(text: str) -> str:
     """What would end a cell is escaped, and outside code what would begin emphasis or HTML."""
     pieces = text.split("`")
@@ -106,15 +103,11 @@ def keys(kind: type) -> str:
     """The keys of one class of gpq/config.py, with the comments of its fields as their meaning."""
     meanings = comments(kind)
     rows = ["| key | type | default | meaning |", "|---|---|---|---|"]
-    rows += [
-        f"| `{each.name}` | {_type(each.type)} | {_default(each)} | {_cell(meanings[each.name])} |"
-        for each in fields(kind)
-    ]
+    for key in fields(kind):
+        kind_of_value = TYPES[str(key.type).removesuffix(" | None")]
+        meaning = meanings[key.name].rstrip(".").replace("|", "\\|")
+        rows.append(f"| `{key.name}` | {kind_of_value} | {_default(key)} | {meaning} |")
     return "\n".join(rows) + "\n"
-
-
-def _type(annotation: object) -> str:
-    return TYPES[str(annotation).removesuffix(" | None")]
 
 
 def _default(each: Any) -> str:
@@ -130,10 +123,6 @@ def _default(each: Any) -> str:
             return f'`"{value}"`'
         case _:
             return f"`{value:g}`"
-
-
-def _cell(text: str) -> str:
-    return text.rstrip(".").replace("|", "\\|")
 
 
 def policies() -> str:

@@ -132,13 +132,9 @@ def _kind(parameter: Any) -> str:
     if word.startswith("SCRIPT"):
         return "files"
     kind = COMPLETED.get(word, "any")
-    if kind in ("jobs", "nodes") and _is_single_argument(parameter):
-        return kind.removesuffix("s")
+    if parameter.param_type_name == "argument" and parameter.nargs == 1:
+        return {"jobs": "job", "nodes": "node"}.get(kind, kind)
     return kind
-
-
-def _is_single_argument(parameter: Any) -> bool:
-    return bool(parameter.param_type_name == "argument" and parameter.nargs == 1)
 
 
 def _quote(text: str) -> str:

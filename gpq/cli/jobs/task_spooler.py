@@ -53,7 +53,7 @@ def queue(program: str = "") -> Queue:
     """The waiting jobs, by number. Raises NotFound if task-spooler is not installed or not running,
     and GpqError if it does not answer."""
     executable = program or _program()
-    path = _socket()
+    path = _socket_of(os.environ)
     _alive(path)
     states = _states(_ask(executable, "-l"))
     waiting = [
@@ -80,10 +80,6 @@ def _program() -> str:
         "task-spooler is not installed here",
         "run this on the machine with its queue, with tsp or ts in PATH",
     )
-
-
-def _socket() -> str:
-    return _socket_of(os.environ)
 
 
 def _socket_of(env: Mapping[str, str]) -> str:
