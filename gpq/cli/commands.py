@@ -4,11 +4,11 @@ Imports nothing, because completion reads it."""
 COMMANDS = {
     "submit": ("gpq.cli.jobs.submit", "queue a job"),
     "status": (
-        "gpq.cli.jobs.status",
+        "gpq.cli.jobs.status:status",
         "show the queue: which job has which GPUs, and why others wait",
     ),
-    "show": ("gpq.cli.jobs.show:show", "show everything about one job"),
-    "why": ("gpq.cli.jobs.show:why", "explain why a job waits, or why it has these GPUs"),
+    "show": ("gpq.cli.jobs.status:show", "show everything about one job"),
+    "why": ("gpq.cli.jobs.status:why", "explain why a job waits, or why it has these GPUs"),
     "logs": ("gpq.cli.jobs.logs", "show what a job printed"),
     "cancel": (
         "gpq.cli.jobs.cancel",
