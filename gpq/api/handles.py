@@ -111,7 +111,7 @@ class Job:
         seconds). The job runs on. Raises gpq.errors.NeverStarts if the job does not start on its
         own, because one that it waits for did not end as required.
         """
-        return waited([str(self.id)], timeout)
+        return wait_for_jobs([str(self.id)], timeout)
 
     def log_pieces(
         self,
@@ -184,7 +184,7 @@ class Job:
         If processes are left after `timeout`, its id is in `remaining`. If its server does not
         answer, its id is also in `waiting`, with the reason.
         """
-        return cancelled([str(self.id)], timeout)
+        return cancel_jobs([str(self.id)], timeout)
 
     def hold(self) -> None:
         """Keep the job from starting until `release`. If it runs and can checkpoint, gpq stops it
@@ -287,14 +287,14 @@ class Array:
 
         Raises the same errors as `Job.wait`.
         """
-        return waited([str(self.id)], timeout)
+        return wait_for_jobs([str(self.id)], timeout)
 
     def cancel(self, timeout: options.Duration = "3m") -> job_answers.CancelResult:
         """Stop all of its jobs permanently, as `Job.cancel` does."""
-        return cancelled([str(self.id)], timeout)
+        return cancel_jobs([str(self.id)], timeout)
 
 
-def waited(jobs: list[str], timeout: options.Duration | None) -> int:
+def wait_for_jobs(jobs: list[str], timeout: options.Duration | None) -> int:
     """Wait for the end of all, then return the first exit code that is not 0. Raises TimedOut and
     NotFound."""
     onlooker = Onlooker()
@@ -303,7 +303,7 @@ def waited(jobs: list[str], timeout: options.Duration | None) -> int:
     return next((code for row in rows if (code := following.exit_status(row))), 0)
 
 
-def cancelled(jobs: list[str], timeout: options.Duration) -> job_answers.CancelResult:
+def cancel_jobs(jobs: list[str], timeout: options.Duration) -> job_answers.CancelResult:
     with Lasting(Onlooker().note) as daemon:
         return following.cancel_and_wait(daemon, jobs, limit(timeout))
 

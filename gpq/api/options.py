@@ -30,7 +30,7 @@ Moment = str | datetime | timedelta
 Selector: TypeAlias = "Job | Array | int | str"
 
 
-def asked(
+def resolve(
     script: Sequence[Word], command: Sequence[Word] | None, values_by_option: Mapping[str, Any]
 ) -> submit_request.ResolvedOptions:
     """What the command line would have read, with the options in the lines of a script. Raises
@@ -71,7 +71,7 @@ def word(value: Word) -> str:
     """One word of a command. Raises UsageError if it is neither a string, a path nor a number."""
     if isinstance(value, bool) or not isinstance(value, (str, os.PathLike, int, float)):
         raise UsageError(
-            f"invalid word {_shown(value)} in a command", "use strings, paths and numbers"
+            f"invalid word {_cut(value)} in a command", "use strings, paths and numbers"
         )
     return os.fspath(value) if isinstance(value, (str, os.PathLike)) else str(value)
 
@@ -164,7 +164,7 @@ def selector(value: Selector) -> str:
     number = getattr(value, "id", value)
     if isinstance(number, bool) or not isinstance(number, (str, int)):
         raise UsageError(
-            f"invalid job {_shown(value)}",
+            f"invalid job {_cut(value)}",
             'give 42, a Job, or text as on the command line: "3-7", "train", "@"',
         )
     return str(number)
@@ -224,7 +224,7 @@ def _point(key: str, value: object) -> str:
     quote = next((mark for mark in sweeps.QUOTES if mark not in text), None)
     if quote is None:
         raise UsageError(
-            f"--sweep {key}: {_shown(value)} contains both kinds of quotes",
+            f"--sweep {key}: {_cut(value)} contains both kinds of quotes",
             "put the values into a CSV file and pass sweep_file=...",
         )
     return f"{quote}{text}{quote}"
@@ -258,8 +258,8 @@ def _option(name: str) -> str:
 
 
 def _not(option: str, value: object, what: str, example: str) -> UsageError:
-    return UsageError(f"invalid {option} {_shown(value)}: expected {what}", f"give {example}")
+    return UsageError(f"invalid {option} {_cut(value)}: expected {what}", f"give {example}")
 
 
-def _shown(value: object) -> str:
+def _cut(value: object) -> str:
     return f"{value!r}"[:80]

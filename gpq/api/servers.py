@@ -70,7 +70,7 @@ def remove_node(node: str, *, force: bool = False) -> NodeRemoved:
     from gpq.options import json_answers
     from gpq.servers import changes
 
-    return json_answers.NodeRemoved(node, changes.removed(node, _note, force=force))
+    return json_answers.NodeRemoved(node, changes.remove(node, _note, force=force))
 
 
 def drain(node: str, reason: str = "") -> Drained:
@@ -126,7 +126,7 @@ def yield_node(node: str = "local", duration: Duration = "8h", *, end: bool = Fa
     from gpq.servers import changes
 
     length = 0.0 if end else values.seconds(seconds(duration, "--for"), "--for")
-    return changes.yielded(node, length)
+    return changes.yield_server(node, length)
 
 
 def _note(what: str, hint: str) -> None:

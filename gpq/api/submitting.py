@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Literal, TypeVar, overload
 
 from gpq.api.handles import LOG, Array, Job
 from gpq.api.option_types import Options
-from gpq.api.options import Word, asked
+from gpq.api.options import Word, resolve
 from gpq.client.connection import call
 from gpq.errors import UsageError
 from gpq.options import submit_request
@@ -86,7 +86,7 @@ def submit(
     unknown = next((name for name in options if name not in Options.__annotations__), None)
     if unknown is not None:
         raise TypeError(f"submit() got an unexpected keyword argument {unknown!r}")
-    settled = asked(script, command, options)
+    settled = resolve(script, command, options)
     texts = settled.texts
     if texts.array or texts.sweep or texts.sweep_file:
         raise UsageError(
@@ -123,7 +123,7 @@ def submit_array(
             "submit_array needs array, sweep or sweep_file", "use gpq.submit for a single job"
         )
     answer = _submit(
-        asked(
+        resolve(
             script, command, {**options, "array": array, "sweep": sweep, "sweep_file": sweep_file}
         ),
         hold,

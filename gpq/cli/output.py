@@ -101,7 +101,7 @@ def text(
     limit = plain.terminal_width()
     lines = map(plain.safe, view(answer, limit, "█" if plain.ellipsis() == "…" else "#"))
     if plain.wants_colour(color):
-        lines = map(plain.tinted, lines)
+        lines = map(plain.tint, lines)
     sys.stdout.write("".join(line + "\n" for line in lines))
     sys.stdout.flush()
 

@@ -55,7 +55,7 @@ class Wanted:
             return []
         return ["ssh", "-F", os.path.abspath(os.path.expanduser(self.ssh_config))]
 
-    def called(self) -> str:
+    def node_name(self) -> str:
         """The name of the server. Raises UsageError for an invalid one."""
         name = (
             self.name
@@ -80,7 +80,7 @@ def add(
         )
     if request.ssh_config:
         configuration(request.ssh_config)
-    node, name = request.node(), request.called()
+    node, name = request.node(), request.node_name()
     fields = {key: value for key, value in asdict(node).items() if value not in ("", 0, None, [])}
     if request.slots == 0:
         fields["slots"] = 0
@@ -131,7 +131,7 @@ def configuration(file: str) -> str:
     return path
 
 
-def offered(ssh_config: str, *, every: bool) -> list[str]:
+def offer(ssh_config: str, *, every: bool) -> list[str]:
     """The hosts of ~/.ssh/config that the user picks from those that are not servers yet. Raises
     NotFound and Refused."""
     path = configuration(ssh_config) if ssh_config else ssh_config_path()
@@ -201,11 +201,11 @@ def _hosts(path: str, depth: int) -> Iterator[str]:
         if keyword.lower() == "host" and not is_negated:
             yield from (word for word in words if not set(word) & set("*?"))
         elif keyword.lower() == "include" and depth < DEEPEST:
-            for file in _included(words):
+            for file in _files(words):
                 yield from _hosts(file, depth + 1)
 
 
-def _included(patterns: Iterable[str]) -> Iterator[str]:
+def _files(patterns: Iterable[str]) -> Iterator[str]:
     """The files that match the patterns of an Include."""
     for pattern in patterns:
         full_pattern = os.path.join(os.path.dirname(ssh_config_path()), os.path.expanduser(pattern))

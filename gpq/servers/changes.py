@@ -17,7 +17,7 @@ ONE_END = "gpq nodes reserve needs either --until or --for-duration"
 PATIENCE = 30.0  # seconds for a server's answer
 
 
-def removed(node: str, note: Note, *, force: bool) -> bool:
+def remove(node: str, note: Note, *, force: bool) -> bool:
     """Take the server out of config.toml. True if a daemon took notice. If it raises GpqError, the
     file is unchanged."""
     from gpq.servers import config_file
@@ -84,7 +84,7 @@ def reserve(target: str, user: str, start: str, until: str, duration: str) -> re
     return requests.Reserve(node, begin, end, values.gpu_list(gpus, target) if colon else [], user)
 
 
-def yielded(node: str, seconds: float) -> node_answers.Yielded:
+def yield_server(node: str, seconds: float) -> node_answers.Yielded:
     """Give `node` back to its owner for `seconds`, or with 0 to gpq. Raises GpqError if the server
     cannot be asked."""
     request = requests.Errand(node, "yield", {"seconds": seconds}, PATIENCE)

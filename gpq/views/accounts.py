@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import msgspec
 
 from gpq.rpc.account_answers import EndedView, HistoryList, ReportRow, ReportView
-from gpq.views.plain import Column, duration, ellipsis, moment, number, safe, table, wrapped
+from gpq.views.plain import Column, duration, ellipsis, moment, number, safe, table, wrap
 from gpq.views.queue import percent
 
 TITLES = {"user": "USER", "job": "JOB", "server": "SERVER", "day": "DAY"}
@@ -24,7 +24,7 @@ def history(answer: HistoryList, limit: int, bar: str = "") -> list[str]:
         remark = (
             f"{answer.hidden} more ended earlier: gpq history -n {answer.hidden + len(answer.jobs)}"
         )
-        text += wrapped(remark, limit)
+        text += wrap(remark, limit)
     return text
 
 
@@ -65,9 +65,9 @@ def hours(value: float | None) -> str:
 
 def report(answer: ReportView, limit: int, bar: str = "") -> list[str]:
     """One row each, and the total."""
-    head = wrapped(f"{moment(answer.since)[:16]} to {moment(answer.until)[:16]}", limit)
+    head = wrap(f"{moment(answer.since)[:16]} to {moment(answer.until)[:16]}", limit)
     if not answer.rows:
-        return [*head, *wrapped("no job used a GPU, waited or ended in this time", limit)]
+        return [*head, *wrap("no job used a GPU, waited or ended in this time", limit)]
     rows = [*answer.rows, answer.total] if len(answer.rows) > 1 else answer.rows
     return [*head, "", *table(report_columns(rows, answer.by), limit, mark=ellipsis())]
 

@@ -23,7 +23,7 @@ from gpq.rpc.job_answers import (
     RestartView,
 )
 from gpq.views import job_facts
-from gpq.views.plain import Column, moment, number, safe, table, wrapped
+from gpq.views.plain import Column, moment, number, safe, table, wrap
 from gpq.views.queue import ENDED, percent, remark, where
 
 EVENTS = 12  # the latest events that are shown
@@ -40,7 +40,7 @@ def lines(answer: JobDetail, limit: int, bar: str = "█") -> list[str]:
     job = answer.job
     curve = goodput_curve(answer.curve, limit, bar)
     losses = loss_curve(answer.losses, limit, bar, answer.metrics.get("loss"))
-    text = wrapped(head(job), limit)
+    text = wrap(head(job), limit)
     text += _pairs(job_facts.demands(answer.spec, job), limit)
     text += paragraph("now", _pairs(job_facts.progress(answer), limit))
     text += paragraph(LOST, habits(answer.habits, limit, job.id))
@@ -54,7 +54,7 @@ def lines(answer: JobDetail, limit: int, bar: str = "█") -> list[str]:
     text += paragraph("latest events", _events(answer.history[-EVENTS:], limit))
     text += paragraph("notes", _bullets(answer.notices, limit))
     if job.state == "failed" and job.started_at:
-        text += ["", *wrapped(f"why it failed: gpq logs {job.id}", limit)]
+        text += ["", *wrap(f"why it failed: gpq logs {job.id}", limit)]
     return text
 
 
@@ -81,14 +81,14 @@ def places(parts: list[PartView]) -> str:
 def _pairs(pairs: dict[str, str], limit: int) -> list[str]:
     if 0 < limit < NARROW:  # names on lines of their own
         blocks = [
-            [*wrapped(key, limit, "  ", "  "), *wrapped(value, limit, "    ", "    ")]
+            [*wrap(key, limit, "  ", "  "), *wrap(value, limit, "    ", "    ")]
             for key, value in pairs.items()
         ]
         return [line for lines in blocks for line in lines]
     return [
         line
         for key, value in pairs.items()
-        for line in wrapped(value, limit, f"  {key:{KEY - 2}}", " " * KEY)
+        for line in wrap(value, limit, f"  {key:{KEY - 2}}", " " * KEY)
     ]
 
 
@@ -98,9 +98,9 @@ def habits(views: Sequence[HabitView], limit: int, job: int) -> list[str]:
     for habit in views:
         message = habit.message or "a habit of the loop"
         freedoms = f"{', '.join(habit.freedoms)}: {message} ({habit.code})"
-        text += wrapped(safe(freedoms), limit, "  - ", "    ")
+        text += wrap(safe(freedoms), limit, "  - ", "    ")
         for line in _habit_remarks(habit, job):
-            text += wrapped(safe(line), limit, "    ", "    ")
+            text += wrap(safe(line), limit, "    ", "    ")
     return text
 
 
@@ -201,16 +201,16 @@ def _seconds(seconds: float | None) -> str:
 
 def _events(events: Sequence[EventView], limit: int) -> list[str]:
     texts = [f"{moment(event.at)} {safe(event.kind)}: {safe(event.text)}" for event in events]
-    return [line for text in texts for line in wrapped(text, limit, "  ", "      ")]
+    return [line for text in texts for line in wrap(text, limit, "  ", "      ")]
 
 
 def _bullets(texts: Sequence[str], limit: int) -> list[str]:
-    return [line for text in texts for line in wrapped(safe(text), limit, "  - ", "    ")]
+    return [line for text in texts for line in wrap(safe(text), limit, "  - ", "    ")]
 
 
 def goodput_curve(points: Sequence[CurvePoint], limit: int, bar: str = "█") -> list[str]:
     """`2 |██████ 241 (1.62x, batch 256) <- now`: bars as long as `limit` allows."""
-    shown_points = thinned(points)
+    shown_points = thin(points)
     if not shown_points:
         return []
     digits = max(len(str(point.gpus)) for point in shown_points)
@@ -230,7 +230,7 @@ def _point(point: CurvePoint) -> str:
     return text
 
 
-def thinned(points: Sequence[CurvePoint]) -> list[CurvePoint]:
+def thin(points: Sequence[CurvePoint]) -> list[CurvePoint]:
     """At most `MOST_POINTS` of them: the first, the last, the current one, and evenly between."""
     if len(points) <= MOST_POINTS:
         return list(points)
@@ -256,13 +256,13 @@ def loss_curve(
     if last is not None:
         latest = f", last {last:.3g}"
     if len(points) == 1:
-        return wrapped(
+        return wrap(
             f"{first.loss:.3g} after {first.base_steps:,.0f} base steps{latest}", limit, "  ", "  "
         )
     summary = (
         f"{first.loss:.3g} -> {newest.loss:.3g} over {newest.base_steps:,.0f} base steps{latest}"
     )
-    text = wrapped(summary, limit, "  ", "  ")
+    text = wrap(summary, limit, "  ", "  ")
     if bar == "█":
         text.append(
             "  " + spark([point.loss for point in points], min(limit or WIDEST, WIDEST) - 2, last)
@@ -285,19 +285,19 @@ def spark(values: Sequence[float], room: int, last: float | None = None) -> str:
 
 def why(answer: Explanation, limit: int, bar: str = "█") -> list[str]:
     """Headline, reasons, remedies, and the goodput that decided it."""
-    text = wrapped(f"job {answer.id} ({safe(answer.state)}): {safe(answer.headline)}", limit)
+    text = wrap(f"job {answer.id} ({safe(answer.state)}): {safe(answer.headline)}", limit)
     for reason in answer.reasons:
         if reason != answer.headline:  # the headline is the whole reason
-            text += wrapped(safe(reason), limit, "  - ", "    ")
+            text += wrap(safe(reason), limit, "  - ", "    ")
     if answer.remedies:
         text += ["", "what to do:" if answer.state in ENDED else "what would change that:"]
         for remedy in answer.remedies:
-            text += wrapped(safe(remedy), limit, "  - ", "    ")
+            text += wrap(safe(remedy), limit, "  - ", "    ")
     reasons = " ".join([answer.headline, *answer.reasons])
     notes = [note for note in answer.notes if note not in reasons]
     if notes:
         text += ["", "notes:"]
-        text += [line for note in notes for line in wrapped(safe(note), limit, "  - ", "    ")]
+        text += [line for note in notes for line in wrap(safe(note), limit, "  - ", "    ")]
     if answer.curve:
         text += [
             "",
@@ -309,7 +309,7 @@ def why(answer: Explanation, limit: int, bar: str = "█") -> list[str]:
         text += [
             line
             for change in answer.changes
-            for line in wrapped(_change(change), limit, "  - ", "    ")
+            for line in wrap(_change(change), limit, "  - ", "    ")
         ]
     if answer.round_at:
         text += ["", f"decided at {moment(answer.round_at)}, in the last round"]

@@ -13,7 +13,7 @@ from rich.text import Text
 from gpq.rpc.job_answers import EventView, Explanation, JobDetail, JobView
 from gpq.rpc.job_columns import COLUMNS
 from gpq.views import detail, plain, queue, top
-from gpq.views.plain import safe, wrapped
+from gpq.views.plain import safe, wrap
 from gpq.views.top_tables import state_of
 
 PARTS = ("all", "log", "text")
@@ -51,10 +51,10 @@ def picture(
     )
     if part == "log":
         scroll = max(min(scroll, len(page.log) - height + 1), 0)
-        return top.stacked([rule, *tail(page.log, width, height - 1, scroll)]), scroll
+        return top.stack([rule, *tail(page.log, width, height - 1, scroll)]), scroll
     log_height = max(height - 1 - len(text), min(height // 2, max(len(page.log), LEAST)))
     upper, scroll = top.window(text, scroll, height - 1 - log_height)
-    return Group(upper, rule, top.stacked(tail(page.log, width, log_height))), scroll
+    return Group(upper, rule, top.stack(tail(page.log, width, log_height))), scroll
 
 
 def head(job: JobView, width: int) -> Text:
@@ -74,16 +74,16 @@ def lines(page: Page, width: int) -> list[Text]:
     reasons = msgspec.structs.replace(page.why, curve=[])
     losses = detail.loss_curve(answer.losses, width, bar, answer.metrics.get("loss"))
     curve = detail.goodput_curve(answer.curve or page.why.curve, width, bar)
-    text = wrapped(_now(job), width)
+    text = wrap(_now(job), width)
     for trouble in filter(None, (job.hung, job.unknown)):
-        text += wrapped(safe(trouble), width)
+        text += wrap(safe(trouble), width)
     text += detail.paragraph("loss", losses)
     text += detail.paragraph("goodput by number of GPUs, 1x = fewest", curve)
     text += detail.paragraph("replicas", detail.replicas(answer, width))
     text += detail.paragraph(detail.LOST, detail.habits(answer.habits, width, job.id))
     text += detail.paragraph("why", detail.why(reasons, width, bar))
     text += detail.paragraph("latest events", _events(answer.history[-EVENTS:], width))
-    text += detail.paragraph("command", wrapped(safe(job.command), width, "  ", "    "))
+    text += detail.paragraph("command", wrap(safe(job.command), width, "  ", "    "))
     return [
         Text(line, style="bold" if index > 0 and text[index - 1] == "" else "")
         for index, line in enumerate(text)
@@ -92,7 +92,7 @@ def lines(page: Page, width: int) -> list[Text]:
 
 def _events(events: Sequence[EventView], width: int) -> list[str]:
     texts = [f"{plain.moment(event.at)[5:]} {safe(event.text)}" for event in events]
-    return [line for text in texts for line in wrapped(text, width, "  ", "    ")]
+    return [line for text in texts for line in wrap(text, width, "  ", "    ")]
 
 
 def _now(job: JobView) -> str:

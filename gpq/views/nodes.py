@@ -19,7 +19,7 @@ def lines(answer: NodeList, limit: int, bar: str = "█") -> list[str]:
     return text
 
 
-def seen(node: NodeView) -> str:
+def last_seen(node: NodeView) -> str:
     """`5s ago`, or `never` if the server has not answered since the daemon started."""
     if not node.answers and not node.seen_seconds:
         return "never"
@@ -107,7 +107,7 @@ def _nodes(nodes: list[NodeView]) -> list[Column]:
         Column("IN USE", in_use, 69, right=True),
         Column("CORES", [str(node.cores) for node in nodes], 50, right=True),
         Column("MEMORY", [gib(node.memory_mib) for node in nodes], 49, right=True),
-        Column("SEEN", [seen(node) for node in nodes], 60),
+        Column("SEEN", [last_seen(node) for node in nodes], 60),
         Column("REASON", [_reason(node) for node in nodes], 65, least=12),
     ]
 

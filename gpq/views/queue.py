@@ -2,7 +2,7 @@
 lines of text."""
 
 from gpq.rpc.job_columns import JobColumn, shown_on
-from gpq.views.plain import Column, duration, number, safe, table, wrapped
+from gpq.views.plain import Column, duration, number, safe, table, wrap
 
 TYPE_CHECKING = False  # typing's own would have to be imported
 if TYPE_CHECKING:
@@ -90,7 +90,7 @@ def named(row: Row) -> str:
     return f"{name}[{safe(difference)}]"
 
 
-def folded(rows: list[Row]) -> list[Row]:
+def fold_arrays(rows: list[Row]) -> list[Row]:
     """The rows, with waiting jobs of an array that have the same reason in one row."""
     rows_to_show: list[Row] = []
     run: list[Row] = []
@@ -201,7 +201,7 @@ def lines(
 ) -> list[str]:
     """The whole answer (rpc JobList) as lines of at most `limit` columns. `fold`: combine waiting
     jobs of an array."""
-    rows = folded(answer["jobs"]) if fold else answer["jobs"]
+    rows = fold_arrays(answer["jobs"]) if fold else answer["jobs"]
     text = ["no jobs"]
     if rows:
         least = {"reason": max(12, 2 * limit // 5)}
@@ -213,7 +213,7 @@ def lines(
     if hidden_count:
         text.append(f"and {hidden_count} more that ended: gpq status --all")
     for note in notes(rows):
-        text += wrapped(note, limit, "note: ", "      ")
+        text += wrap(note, limit, "note: ", "      ")
     hint = _where_failures_are_told(rows)
     if hint and (not limit or len(hint) <= limit):
         text.append(hint)

@@ -135,7 +135,7 @@ def header(view: TopView, rows: Sequence[JobView], width: int, filter: str = "")
         states = view.states
     job_counts = [_by_state(states)]
     if filter:
-        job_counts.append(_shown(len(live_jobs), len(rows), sum(states.values())))
+        job_counts.append(_job_count(len(live_jobs), len(rows), sum(states.values())))
     gpus = _busy_gpus(view)
     parts = [
         f"gpq {plain.moment(view.now)[11:]}",
@@ -165,7 +165,7 @@ def _by_state(states: Mapping[str, int]) -> str:
     return text
 
 
-def _shown(live: int, rows: int, total: int) -> str:
+def _job_count(live: int, rows: int, total: int) -> str:
     """`3 of 7 jobs and 2 that ended shown`."""
     remark = f" and {rows - live} that ended" if rows > live else ""
     return f"{live} of {total} jobs{remark} shown"
@@ -180,7 +180,7 @@ def _is_too_wide(parts: Sequence[str], width: int) -> bool:
     return len("  ".join(parts)) > width
 
 
-def ordered(jobs: Sequence[JobView], look: ListView) -> list[JobView]:
+def in_order(jobs: Sequence[JobView], look: ListView) -> list[JobView]:
     if not look.sort:
         if "sort=" in look.filter:
             return list(jobs)
@@ -267,8 +267,7 @@ def _why_empty(look: ListView) -> str:
 def keys(width: int) -> list[Text]:
     """The page of help."""
     pairs = [
-        plain.wrapped(effect, width, f"{key:{INDENT}}", " " * INDENT)
-        for key, effect in KEYS.items()
+        plain.wrap(effect, width, f"{key:{INDENT}}", " " * INDENT) for key, effect in KEYS.items()
     ]
     return [Text(line) for lines in pairs for line in lines]
 
@@ -293,7 +292,7 @@ def question(job: JobView, width: int) -> Text:
     )
 
 
-def told(text: str, width: int) -> Text:
+def message(text: str, width: int) -> Text:
     return Text(plain.cut(safe(text), width - 1, plain.ellipsis()), style="bold")
 
 
@@ -306,7 +305,7 @@ def hints(keys: str, width: int) -> Text:
     return Text(plain.cut(keys + end, width - 1, ""), style="dim")
 
 
-def stacked(lines: Sequence[Text]) -> RenderableType:
+def stack(lines: Sequence[Text]) -> RenderableType:
     """One line each, cut at the width of the screen."""
     for line in lines:
         line.no_wrap, line.overflow = True, "crop"
@@ -317,4 +316,4 @@ def window(lines: Sequence[Text], scroll: int, height: int) -> tuple[RenderableT
     """`height` of the lines from `scroll` on, or from the last position that fills the window, and
     that position."""
     top = max(min(scroll, len(lines) - height), 0)
-    return stacked(lines[top : top + max(height, 0)]), top
+    return stack(lines[top : top + max(height, 0)]), top

@@ -20,7 +20,7 @@ from gpq.rpc.job_columns import COLUMNS, JobColumn, shown_on
 from gpq.rpc.node_answers import DeviceView, NodeView, ProcessView
 from gpq.views import plain, queue
 from gpq.views.job_facts import if_known
-from gpq.views.nodes import gib, memory, occupant, seen, utilisation
+from gpq.views.nodes import gib, last_seen, memory, occupant, utilisation
 from gpq.views.plain import Column, duration, moment, number, safe
 from gpq.views.queue import ENDED, percent, ranges
 from gpq.views.utilisation import PIECES, Past
@@ -58,7 +58,7 @@ def heads(jobs: Sequence[JobView], screen: str, sort: str = "") -> list[JobColum
     ]
 
 
-def fitted(
+def fit_columns(
     jobs: Sequence[JobView], heads: Sequence[JobColumn], width: int, look: ListView
 ) -> list[Column]:
     """The columns of these jobs that fit. Long names and reasons get the room that is left."""
@@ -182,14 +182,14 @@ def _memory(node: NodeView, device: DeviceView, past: Past | None) -> str:
 
 def _occupancy(node: NodeView, device: DeviceView, past: Past | None) -> Text:
     """What uses it. Problems of the GPU or its server are red."""
-    text = owned(device, past.owners) if past is not None else occupant(device)
+    text = owner_of(device, past.owners) if past is not None else occupant(device)
     state = device.state if node.state == "up" else node.state
     if state != "ok":
         return Text(f"{safe(state)} {text}", style="red")
     return Text(text, style="green" if device.job is not None else "dim")
 
 
-def owned(device: DeviceView, owners: Mapping[int, str]) -> str:
+def owner_of(device: DeviceView, owners: Mapping[int, str]) -> str:
     """Like `occupant`, with the user of the job: `job 3 of ana`."""
     if device.job is None or not owners.get(device.job):
         return occupant(device)
@@ -238,7 +238,7 @@ def job_table(
     jobs: Sequence[JobView], heads: Sequence[JobColumn], width: int, look: ListView | None = None
 ) -> Table:
     """A row for each of these jobs. With a `look`, a cursor and an arrow at the sorted column."""
-    columns = fitted(jobs, heads, width, look or ListView())
+    columns = fit_columns(jobs, heads, width, look or ListView())
     titles = [column.title for column in columns]
     table = grid(
         *([] if look is None else [""]),
@@ -351,7 +351,7 @@ def change_lines(changes: list[EventView], width: int, lines: int | None) -> Ren
     text: list[str] = []
     for change in changes:
         job = f"job {change.job} " if change.job is not None else ""
-        text += plain.wrapped(
+        text += plain.wrap(
             job + safe(change.text), max(width, 20), f"{plain.moment(change.at)[11:]} ", "  "
         )
         if lines is not None and len(text) >= lines:
@@ -366,7 +366,9 @@ def process_lines(nodes: list[NodeView], past: Past, width: int) -> list[Text]:
     for node in nodes:
         style = "bold" if node.state == "up" else "bold red"
         head = f"{safe(node.name)}  {safe(node.state)}  {node.cores} cores  {gib(node.memory_mib)}"
-        text.append(Text(f"{head}  seen {seen(node)}  {safe(node.reason)}".rstrip(), style=style))
+        text.append(
+            Text(f"{head}  seen {last_seen(node)}  {safe(node.reason)}".rstrip(), style=style)
+        )
         text += [
             Text(f"  not in the database of gpq: {safe(line)}", style="red")
             for line in node.strangers
@@ -391,7 +393,7 @@ def _gpu_block(node: NodeView, device: DeviceView, past: Past, room: int) -> lis
 
 
 def _owner(device: DeviceView, past: Past) -> Text:
-    text = owned(device, past.owners)
+    text = owner_of(device, past.owners)
     if device.state != "ok":
         return Text(f"{safe(device.state)} {text}", style="red")
     return Text(text, style="green" if device.job is not None else "dim")

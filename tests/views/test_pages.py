@@ -102,7 +102,7 @@ def listed(columns: int, height: int) -> list[str]:
     for piece in range(12):
         past.note(view.nodes, view.jobs, 20.0 * piece)
     look = top_tables.ListView(selected=2, sort="gpus", descending=True)
-    return rendered(top.picture(view, top.ordered(view.jobs, look), look, past, columns, height), columns, height)
+    return rendered(top.picture(view, top.in_order(view.jobs, look), look, past, columns, height), columns, height)
 
 
 def opened(columns: int, height: int, part: str = "all", scroll: int = 0) -> list[str]:
@@ -185,7 +185,7 @@ def test_the_live_view_fits_its_screen(columns: int, height: int) -> None:
         past = Past()
         past.note(view.nodes, view.jobs, 0.0)
         for look in (top_tables.ListView(), top.ListView(59, 3, "goodput", True, "user=ana [red]" * 9)):
-            rows = top.ordered(view.jobs, look)
+            rows = top.in_order(view.jobs, look)
             found = rendered(top.picture(view, rows, look, past, columns, height), columns, height)
             assert len(found) <= height
             assert max(map(width, found)) <= columns
@@ -238,7 +238,7 @@ def test_times_are_local_and_in_one_style() -> None:
 
 def test_a_long_curve_is_thinned_but_keeps_its_ends_and_the_present() -> None:
     points = [job_answers.CurvePoint(gpus, float(gpus), 64 * gpus, float(gpus), gpus == 37) for gpus in range(1, 65)]
-    kept = [point.gpus for point in detail.thinned(points)]
+    kept = [point.gpus for point in detail.thin(points)]
     assert {1, 37, 64} <= set(kept)
     assert len(kept) <= detail.MOST_POINTS
 

@@ -12,7 +12,7 @@ from gpq.cli import output
 from gpq.cli.doctor.server_lines import Check
 from gpq.cli.typer_app import Color, ColorChoice, Json, frame
 from gpq.options import json_answers
-from gpq.views.plain import safe, wrapped
+from gpq.views.plain import safe, wrap
 
 app = frame()
 NODES = typer.Argument(
@@ -106,13 +106,13 @@ def lines(
     size = max(map(len, names), default=0)
     text: list[str] = []
     for name, check in zip(names, checks, strict=True):
-        text += wrapped(
+        text += wrap(
             safe(check.message),
             limit,
             f"{check.verdict:4}  {safe(name):{size}}  ",
             " " * (size + 8),
         )
         if check.fix and check.verdict != "ok":
-            text += wrapped(safe(check.fix), limit, " " * (size + 8) + "fix: ", " " * (size + 13))
+            text += wrap(safe(check.fix), limit, " " * (size + 8) + "fix: ", " " * (size + 13))
     count = {verdict: sum(check.verdict == verdict for check in checks) for verdict in verdicts}
     return [*text, "", ", ".join(f"{number} {verdict}" for verdict, number in count.items())]

@@ -61,7 +61,7 @@ class _Links:
         return [
             versions({name: self.servers[name].torch for name in self.names}),
             host_names({name: self.servers[name].facts for name in self.names}),
-            shared(self._shared_folders()),
+            shared_files(self._shared_folders()),
             *self._connections(),
             *self._all_reduces(),
         ]
@@ -127,7 +127,7 @@ class _Links:
 
     def _connection(self, source: str, target: str, problems: Problems) -> Check:
         ways = self._ways(source, target)
-        check = reached(source, target, ways, problems)
+        check = tcp_line(source, target, ways, problems)
         if check.verdict == "ok":
             self.routes[source, target] = next(
                 address for address in ways if is_open(address, problems)
@@ -279,7 +279,7 @@ def host_names(answers: Mapping[str, Told]) -> Check:
     return Check("hostnames", "ok", ", ".join(sorted(hosts)))
 
 
-def shared(groups: Sequence[Sequence[str]]) -> Check:
+def shared_files(groups: Sequence[Sequence[str]]) -> Check:
     """Which servers share a checkpoint folder. `groups`: names of servers."""
     finding = ", ".join(
         f"{' and '.join(names)} share one" if len(names) > 1 else f"{names[0]} has its own"
@@ -293,7 +293,7 @@ def is_open(address: str, problems: Problems) -> bool:
     return not any(problem for (tried, _), problem in problems.items() if tried == address)
 
 
-def reached(source: str, target: str, addresses: Sequence[str], problems: Problems) -> Check:
+def tcp_line(source: str, target: str, addresses: Sequence[str], problems: Problems) -> Check:
     """One address is enough, but all of its ports must work."""
     for address in addresses:
         if is_open(address, problems):

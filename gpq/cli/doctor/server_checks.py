@@ -63,7 +63,7 @@ class _Checkup:
             checks += self._before_examination(name)
             if name in examinations:
                 checks += self._after_examination(name, examinations[name])
-        servers = list(self._linked(examinations))
+        servers = list(self._linked_servers(examinations))
         if len(servers) > 1:
             checks += link_checks.between(servers, self.show)
         return checks
@@ -109,7 +109,9 @@ class _Checkup:
         yield server_lines.gpus(self.nodes[name], examination.driver)
         yield server_lines.torch(name, self._python(name), examination.torch)
 
-    def _linked(self, examinations: Mapping[str, _Examination]) -> Iterator[link_checks.Server]:
+    def _linked_servers(
+        self, examinations: Mapping[str, _Examination]
+    ) -> Iterator[link_checks.Server]:
         """Servers that answered, so gpq can test the connections between them."""
         for name, examination in examinations.items():
             if "error" not in examination.facts:

@@ -144,7 +144,7 @@ def of_itself(
     checks += [_disk(name, disk) for disk in answer["disks"]]
     checks += [
         _files(name, files, answer["limits"]["nofile"][1]),
-        _locked(name, answer),
+        _locked_memory(name, answer),
         shared_memory(name, answer["shm_mib"]),
         _interfaces(name, answer),
         _ports(name, answer["ephemeral"]),
@@ -216,7 +216,7 @@ def _files(name: str, shell_limit: int, hard_limit: int) -> Check:
     return Check("nofile", "ok", line, "", name)
 
 
-def _locked(name: str, answer: Told) -> Check:
+def _locked_memory(name: str, answer: Told) -> Check:
     """InfiniBand locks the memory that it sends from."""
     soft, hard = answer["limits"]["memlock"]
     line = f"locked memory: {_size(soft)}, at most {_size(hard)}"

@@ -67,7 +67,7 @@ def _section(path: str, command: Any) -> Iterator[str]:
     yield "| option | meaning |\n|---|---|"
     for option in options:
         meaning = " ".join((option.help or "").split())
-        yield f"| {_names(option)} | {_escaped(meaning)} |"
+        yield f"| {_names(option)} | {_escape(meaning)} |"
     yield f"\n```console\n{_prompts(examples)}\n```\n"
 
 
@@ -84,10 +84,10 @@ def usage(command: Any) -> str:
 def _names(option: Any) -> str:
     metavar = "" if option.is_flag else f" {option.metavar or option.type.name.upper()}"
     names = ", ".join(f"`{name}`" for name in sorted(option.opts, key=len))
-    return f"{names}{_escaped(metavar)}"
+    return f"{names}{_escape(metavar)}"
 
 
-def _escaped(text: str) -> str:
+def _escape(text: str) -> str:
     """What would end a cell is escaped, and outside code what would begin emphasis or HTML."""
     pieces = text.split("`")
     pieces[::2] = [re.sub(r"([*<{_])", r"\\\1", piece) for piece in pieces[::2]]

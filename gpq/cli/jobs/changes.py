@@ -142,7 +142,7 @@ def _with_options(command: submit.F) -> submit.F:
     keyword = submit.KEYWORD
     jobs = Parameter("jobs", keyword, annotation=Jobs)
     json = Parameter("json", keyword, default=False, annotation=Json)
-    return submit.declared(command, [jobs, *map(_parameter, HELP), json])
+    return submit.declare(command, [jobs, *map(_parameter, HELP), json])
 
 
 @edit.command("edit")

@@ -44,10 +44,10 @@ def with_all(command: F) -> F:
         Parameter("ctx", KEYWORD, annotation=typer.Context),
         Parameter("words", KEYWORD, default=None, annotation=Words),
     ]
-    return declared(command, [*parameters, *(parameter(row, *TYPES[row.typed]) for row in OPTIONS)])
+    return declare(command, [*parameters, *(parameter(row, *TYPES[row.typed]) for row in OPTIONS)])
 
 
-def declared(command: F, parameters: Sequence[Parameter]) -> F:
+def declare(command: F, parameters: Sequence[Parameter]) -> F:
     """The command with these parameters. typer reads the signature."""
     command.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
     command.__signature__ = Signature(parameters)  # type: ignore[attr-defined]

@@ -151,9 +151,7 @@ def policies(json: Json = False) -> None:
     room, limit = max(map(len, POLICIES)), plain.terminal_width()
     for name, policy in POLICIES.items():
         mark = "*" if name == policy_name else " "
-        output.say(
-            *plain.wrapped(policy.sentence, limit, f"{mark} {name:{room}}  ", " " * (room + 4))
-        )
+        output.say(*plain.wrap(policy.sentence, limit, f"{mark} {name:{room}}  ", " " * (room + 4)))
 
 
 def _configured_policy() -> str:

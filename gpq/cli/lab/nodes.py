@@ -148,7 +148,7 @@ def add(
             "--name, --address and --port cannot be combined with --from-ssh-config",
             "add that server on its own: gpq nodes add HOST",
         )
-    hosts = adding.offered(ssh_config, every=yes) if from_ssh_config else [host]
+    hosts = adding.offer(ssh_config, every=yes) if from_ssh_config else [host]
     indices = [word.strip() for word in gpus.split(",") if word.strip()]
     servers = [
         adding.Wanted(
@@ -178,7 +178,7 @@ def remove(
     Example:
       gpq nodes remove gpu2
     """
-    live = changes.removed(node, _note, force=force)
+    live = changes.remove(node, _note, force=force)
     output.result(json_answers.NodeRemoved(node, live), f"removed   {node}", as_json=json)
 
 
@@ -327,7 +327,7 @@ def _yield(
       gpq yield gpu1 --for 2h
       gpq yield gpu1 --end
     """
-    answer = changes.yielded(node, 0.0 if end else values.seconds(length, "--for"))
+    answer = changes.yield_server(node, 0.0 if end else values.seconds(length, "--for"))
     if json:
         output.emit(answer)
         return 0

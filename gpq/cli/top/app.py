@@ -69,7 +69,7 @@ class Browser:
                 body, keys = self._picture(width, height - 2)
                 self._screen.paint(self._head(width), body, self._foot(keys, width))
                 key = self._screen.key(1.0)
-                if key == "gone" or (key and not self._pressed(key)):
+                if key == "gone" or (key and not self._press(key)):
                     return
         finally:
             self._feed.close()
@@ -117,7 +117,7 @@ class Browser:
 
     # -- keys --------------------------------------------------------------------------------------
 
-    def _pressed(self, key: str) -> bool:
+    def _press(self, key: str) -> bool:
         """False when it is over."""
         if key != "redraw":
             self._deeds.read()
@@ -244,17 +244,17 @@ class Browser:
     def _picture(self, width: int, height: int) -> tuple[RenderableType, str]:
         """The picture between the first and last line, and the keys for the last line."""
         if self._mode == "help":
-            return self._scrolled(top.keys(width), height), top.HELP_KEYS
+            return self._scroll_lines(top.keys(width), height), top.HELP_KEYS
         if self._mode == "servers":
             lines = top_tables.process_lines(self._view.nodes, self._samples, width)
-            return self._scrolled(lines, height), top.PAGE_KEYS
+            return self._scroll_lines(lines, height), top.PAGE_KEYS
         if self._mode == "job" and self._open_job is not None:
             picture, self._scroll = self._open_job.picture(self._scroll, width, height)
             return picture, top.JOB_KEYS
         picture = self._list.picture(self._view, self._samples, width, height)
         return picture, top.LIST_KEYS
 
-    def _scrolled(self, lines: list[Text], height: int) -> RenderableType:
+    def _scroll_lines(self, lines: list[Text], height: int) -> RenderableType:
         picture, self._scroll = top.window(lines, self._scroll, height)
         return picture
 
@@ -273,7 +273,7 @@ class Browser:
         if self._cancel_candidate is not None:
             return top.question(self._cancel_candidate, width)
         remark = self._deeds.remark()
-        return top.told(remark, width) if remark else top.hints(keys, width)
+        return top.message(remark, width) if remark else top.hints(keys, width)
 
 
 def _moves(page: int) -> dict[str, int]:
@@ -307,7 +307,7 @@ class JobList:
         if order_key == self._order_key:
             return
         position, self._order_key = top.place(self.rows, self._look), order_key
-        self.rows = top.ordered(jobs, self._look)
+        self.rows = top.in_order(jobs, self._look)
         if self.rows and all(job.id != self._look.selected for job in self.rows):
             self._select(min(position, len(self.rows) - 1))
 

@@ -53,11 +53,11 @@ class OpenJob:
         """The picture, and how far it is really scrolled."""
         last_look = self.feed.last_look
         if last_look.problem is not None and last_look.problem.message:
-            title = top.told(last_look.problem.message, width)
+            title = top.message(last_look.problem.message, width)
         else:
             title = job_page.head(self.job, width)
         if last_look.answer is None:
-            return top.stacked([title, Text("asking the daemon")]), scroll
+            return top.stack([title, Text("asking the daemon")]), scroll
         body, scroll = job_page.picture(
             last_look.answer, PARTS[self._part], scroll, width, height - 1
         )

@@ -140,7 +140,9 @@ class Deeds:
         threading.Thread(target=self._run, name="deeds", daemon=True).start()
 
     def cancel(self, job: JobView) -> None:
-        self._send(requests.Cancel([str(job.id)], wait=0.0), job_answers.CancelResult, _cancelled)
+        self._send(
+            requests.Cancel([str(job.id)], wait=0.0), job_answers.CancelResult, _cancel_outcome
+        )
         self.say(_being_cancelled(job.id))
 
     def hold(self, job: JobView) -> None:
@@ -149,13 +151,13 @@ class Deeds:
             self._send(
                 requests.Release([str(job.id)]),
                 job_answers.Changed,
-                lambda answer: _changed(answer, "released"),
+                lambda answer: _change_outcome(answer, "released"),
             )
         else:
             self._send(
                 requests.Hold([str(job.id)]),
                 job_answers.Changed,
-                lambda answer: _changed(answer, "will be held"),
+                lambda answer: _change_outcome(answer, "will be held"),
             )
 
     def prioritise(self, job: JobView, step: int) -> None:
@@ -164,7 +166,7 @@ class Deeds:
         self._send(
             request,
             job_answers.Changed,
-            lambda answer: _changed(answer, f"has priority {priority}"),
+            lambda answer: _change_outcome(answer, f"has priority {priority}"),
         )
 
     def note_jobs(self, jobs: Iterable[JobView]) -> None:
@@ -221,7 +223,7 @@ def sentence(error: GpqError) -> str:
     return f"{error.message} ({error.hint})" if error.hint else error.message
 
 
-def _cancelled(answer: job_answers.CancelResult) -> str:
+def _cancel_outcome(answer: job_answers.CancelResult) -> str:
     for job, why in answer.waiting.items():
         return f"job {job} will be cancelled when its server answers ({why})"
     for job, nodes in answer.given_up.items():
@@ -240,7 +242,7 @@ def _being_cancelled(job: int) -> str:
     return f"job {job} is being cancelled"
 
 
-def _changed(answer: job_answers.Changed, outcome: str) -> str:
+def _change_outcome(answer: job_answers.Changed, outcome: str) -> str:
     if answer.messages:
         return answer.messages[0]
     if answer.jobs:

@@ -132,16 +132,16 @@ def test_two_servers_with_one_host_name_get_a_warning_but_one_server_listed_twic
 
 def test_a_connection_is_good_if_one_address_accepts_every_port() -> None:
     tried = {("10.0.0.2", 21000): "", ("10.0.0.2", 40000): "", ("192.168.0.2", 21000): "no route to host"}
-    assert link_checks.reached("a", "b", ["192.168.0.2", "10.0.0.2"], tried | {("192.168.0.2", 40000): "x"}) == Check(
+    assert link_checks.tcp_line("a", "b", ["192.168.0.2", "10.0.0.2"], tried | {("192.168.0.2", 40000): "x"}) == Check(
         "tcp", "ok", "a -> b at 10.0.0.2"
     )
-    some = link_checks.reached("a", "b", ["10.0.0.2"], {("10.0.0.2", 21000): "", ("10.0.0.2", 40000): "no answer"})
+    some = link_checks.tcp_line("a", "b", ["10.0.0.2"], {("10.0.0.2", 21000): "", ("10.0.0.2", 40000): "no answer"})
     assert (some.verdict, "of 2 ports only 10.0.0.2:21000" in some.message, "allow all TCP from a" in some.fix) == (
         "fail",
         True,
         True,
     )
-    none = link_checks.reached("a", "b", ["10.0.0.2"], {("10.0.0.2", 21000): "connection refused"})
+    none = link_checks.tcp_line("a", "b", ["10.0.0.2"], {("10.0.0.2", 21000): "connection refused"})
     assert (none.verdict, "10.0.0.2: connection refused" in none.message) == ("fail", True)
 
 
