@@ -42,9 +42,7 @@ def of(
         name = os.path.relpath(changed, os.path.dirname(os.path.realpath(_path(texts))))
         remark = f"{name} has changed since the last check of this script"
         return None, [*remarks, f"{remark}: run `gpq check {line}` again"]
-    from gpq.check.keeping import proof
-
-    result = proof(verdict)
+    result = keeping.proof(verdict)
     if result is None or not result.lost:
         return result, remarks
     words = f"gpq might change what this script trains ({result.message}), so it does not use"

@@ -226,7 +226,7 @@ def shared_memory() -> Check:
         size = shutil.disk_usage("/dev/shm").total >> 20
     except OSError:
         size = None
-    return server_lines.shared_memory("", size)
+    return server_lines.shared_memory(size)
 
 
 def clock() -> Check:

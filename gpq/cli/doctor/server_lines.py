@@ -6,7 +6,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any, TypeVar
 
 from gpq.client.connection import call
@@ -125,38 +125,25 @@ def of_itself(
     """From the answer to `examine`. `offset`: of its clock from ours in seconds, give or take
     `uncertainty`. `files`: how many this shell, and so its jobs, may open."""
     if "error" in answer:
-        return [
-            Check(
-                "agent",
-                "fail",
-                str(answer["error"]),
-                "see `gpq daemon logs`, and check that server for a hung disk",
-                name,
-            )
-        ]
+        fix = "see `gpq daemon logs`, and check that server for a hung disk"
+        return [Check("agent", "fail", str(answer["error"]), fix, name)]
     agent = f"agent {str(answer['agent'])[:12] or 'as installed'}, protocol {answer['version']}"
-    checks = [
-        Check(
-            "agent", "ok", f"{agent}, Python {answer['python']} at {answer['executable']}", "", name
-        )
-    ]
-    checks.append(_clock(name, offset, uncertainty))
-    checks += [_disk(name, disk) for disk in answer["disks"]]
-    checks += [
-        _files(name, files, answer["limits"]["nofile"][1]),
-        _locked_memory(name, answer),
-        shared_memory(name, answer["shm_mib"]),
-        _interfaces(name, answer),
-        _ports(name, answer["ephemeral"]),
-    ]
     conda = answer["conda"] or "no conda in the PATH of a login without a shell"
-    return [
-        *checks,
-        Check("path", "ok", f"{conda} (scripts run with an absolute interpreter)", "", name),
+    checks = [
+        Check("agent", "ok", f"{agent}, Python {answer['python']} at {answer['executable']}"),
+        _clock(offset, uncertainty),
+        *(_disk(name, disk) for disk in answer["disks"]),
+        _files(files, answer["limits"]["nofile"][1]),
+        _locked_memory(answer),
+        shared_memory(answer["shm_mib"]),
+        _interfaces(name, answer),
+        _ports(answer["ephemeral"]),
+        Check("path", "ok", f"{conda} (scripts run with an absolute interpreter)"),
     ]
+    return [replace(check, node=name) for check in checks]
 
 
-def _clock(name: str, offset: float, uncertainty: float) -> Check:
+def _clock(offset: float, uncertainty: float) -> Check:
     finding = (
         f"{abs(offset):.1f} s {'ahead of' if offset > 0 else 'behind'} this machine (within"
         f" {uncertainty:.1f} s)"
@@ -167,16 +154,15 @@ def _clock(name: str, offset: float, uncertainty: float) -> Check:
             "warn",
             finding,
             "timedatectl set-ntp true, on both. File dates are wrong otherwise. Leases do not mind",
-            name,
         )
-    return Check("clock", "ok", finding, "", name)
+    return Check("clock", "ok", finding)
 
 
 def _disk(name: str, disk: Told) -> Check:
     what, path = f"{disk['what']} disk", disk["path"]
     if "error" in disk:
         return Check(
-            what, "fail", f"{path}: {disk['error']}", "check that its file system is mounted", name
+            what, "fail", f"{path}: {disk['error']}", "check that its file system is mounted"
         )
     free = f"{disk['free_mib'] / 1024:.1f} GiB"
     inodes = disk["inodes"]  # None if the file system does not count them
@@ -186,43 +172,39 @@ def _disk(name: str, disk: Told) -> Check:
     room = f"make room there, or set `spool` in [nodes.{name}] to another disk"
     is_full = disk["free_mib"] < LEAST_DISK_MIB
     if is_full or (inodes is not None and inodes < LEAST_INODES):
-        return Check(what, "fail", finding, room, name)
+        return Check(what, "fail", finding, room)
     if disk["filesystem"] in NETWORK and disk["what"] == "spool":
         fix = (
             f"set `spool` in [nodes.{name}] to a local disk, because the agent hangs when the"
             " network file system does"
         )
-        return Check(what, "warn", finding, fix, name)
+        return Check(what, "warn", finding, fix)
     if disk["free_mib"] < LOW_DISK_MIB:
-        return Check(what, "warn", finding, room, name)
-    return Check(what, "ok", finding, "", name)
+        return Check(what, "warn", finding, room)
+    return Check(what, "ok", finding)
 
 
-def _files(name: str, shell_limit: int, hard_limit: int) -> Check:
+def _files(shell_limit: int, hard_limit: int) -> Check:
     """A job has the limit of the shell that submits it, up to what its server allows."""
     limits = [limit for limit in (shell_limit, hard_limit) if limit != UNLIMITED]
     usual = min(limits, default="unlimited")
     line = f"open files: {usual} from this shell, at most {_amount(hard_limit)}"
     if 0 <= hard_limit < LEAST_FILES:
-        return Check("nofile", "warn", line, CONF.format("* hard nofile 65536"), name)
+        return Check("nofile", "warn", line, CONF.format("* hard nofile 65536"))
     if 0 <= shell_limit < LEAST_FILES:
         return Check(
-            "nofile",
-            "warn",
-            line,
-            "`ulimit -n 65536` in the shell that submits, or in its .bashrc",
-            name,
+            "nofile", "warn", line, "`ulimit -n 65536` in the shell that submits, or in its .bashrc"
         )
-    return Check("nofile", "ok", line, "", name)
+    return Check("nofile", "ok", line)
 
 
-def _locked_memory(name: str, answer: Told) -> Check:
+def _locked_memory(answer: Told) -> Check:
     """InfiniBand locks the memory that it sends from."""
     soft, hard = answer["limits"]["memlock"]
     line = f"locked memory: {_size(soft)}, at most {_size(hard)}"
     if answer["infiniband"] and 0 <= soft < LEAST_LOCKED:
-        return Check("memlock", "fail", line, CONF.format("* - memlock unlimited"), name)
-    return Check("memlock", "ok", line, "", name)
+        return Check("memlock", "fail", line, CONF.format("* - memlock unlimited"))
+    return Check("memlock", "ok", line)
 
 
 def _amount(number: int) -> str:
@@ -237,15 +219,10 @@ def _size(number: int) -> str:
     return f"{number >> 10} KiB"
 
 
-def shared_memory(name: str, mib: int | None) -> Check:
-    """`name`: the server, "" for this machine."""
+def shared_memory(mib: int | None) -> Check:
     if mib is None:
         return Check(
-            "shm",
-            "warn",
-            "no /dev/shm",
-            "DataLoader workers and NCCL need it. Mount a tmpfs there",
-            name,
+            "shm", "warn", "no /dev/shm", "DataLoader workers and NCCL need it. Mount a tmpfs there"
         )
     finding = f"/dev/shm has {mib / 1024:.1f} GiB"
     if mib < LEAST_SHM_MIB:
@@ -253,8 +230,8 @@ def shared_memory(name: str, mib: int | None) -> Check:
             "DataLoader workers may crash. Use --shm-size for a container, or mount -o"
             " remount,size=8G /dev/shm"
         )
-        return Check("shm", "warn", finding, fix, name)
-    return Check("shm", "ok", finding, "", name)
+        return Check("shm", "warn", finding, fix)
+    return Check("shm", "ok", finding)
 
 
 def _interfaces(name: str, answer: Told) -> Check:
@@ -263,19 +240,15 @@ def _interfaces(name: str, answer: Told) -> Check:
     }
     if not answer["addresses"]:
         fix = f"give it an address that others reach, and set `address` in [nodes.{name}]"
-        return Check(
-            "network", "warn", "only the loopback, so no other server can reach it", fix, name
-        )
+        return Check("network", "warn", "only the loopback, so no other server can reach it", fix)
     return Check(
         "network",
         "ok",
         ", ".join(f"{interface_names[address]} {address}" for address in answer["addresses"]),
-        "",
-        name,
     )
 
 
-def _ports(name: str, ephemeral: Sequence[int]) -> Check:
+def _ports(ephemeral: Sequence[int]) -> Check:
     first, last = ephemeral
     finding = (
         f"outgoing connections use {first} to {last}, jobs meet on {FIRST_PORT} to {LAST_PORT}"
@@ -286,9 +259,8 @@ def _ports(name: str, ephemeral: Sequence[int]) -> Check:
             "warn",
             finding,
             "sysctl -w net.ipv4.ip_local_port_range='32768 60999', otherwise ports clash",
-            name,
         )
-    return Check("ports", "ok", finding, "", name)
+    return Check("ports", "ok", finding)
 
 
 def gpus(node: NodeView, answer: Told) -> Check:
