@@ -159,8 +159,7 @@ def stage(home: str = "", policy: str = "goodput") -> Iterator[Stage]:
         if home:
             problem = f"--home {home}: cannot write there"
         raise UsageError(
-            f"{problem}: {error.strerror}",
-            "use --home with a writable folder",
+            f"{problem}: {error.strerror}", "use --home with a writable folder"
         ) from None
     old_environment = {name: os.environ.get(name) for name in ("GPQ_HOME", "GPQ_CONFIG")}
     os.environ.update(GPQ_HOME=str(folder), GPQ_CONFIG=str(config))
@@ -244,8 +243,7 @@ def _timed_out(here: Stage, timeout: float) -> TimedOut:
     if here.temporary:
         logs = "--home DIR keeps its logs"
     return TimedOut(
-        f"the demo did not end within {timeout:.0f} s",
-        f"use a longer --timeout ({logs})",
+        f"the demo did not end within {timeout:.0f} s", f"use a longer --timeout ({logs})"
     )
 
 

@@ -14,10 +14,7 @@ COMMANDS = {
         "gpq.cli.jobs.cancel",
         "stop jobs permanently, and return when every process is gone",
     ),
-    "hold": (
-        "gpq.cli.jobs.changes:hold",
-        "keep jobs from starting until you release them",
-    ),
+    "hold": ("gpq.cli.jobs.changes:hold", "keep jobs from starting until you release them"),
     "release": ("gpq.cli.jobs.changes:release", "let held jobs start"),
     "requeue": ("gpq.cli.jobs.changes:requeue", "queue jobs again"),
     "edit": ("gpq.cli.jobs.changes:edit", "change jobs"),
@@ -30,10 +27,7 @@ COMMANDS = {
         "gpq.cli.jobs.history:history",
         "show jobs that ended: waits, GPU hours, goodput hours, restarts",
     ),
-    "report": (
-        "gpq.cli.jobs.history:report",
-        "report GPU hours, waits, restarts and fairness",
-    ),
+    "report": ("gpq.cli.jobs.history:report", "report GPU hours, waits, restarts and fairness"),
     "daemon": ("gpq.cli.lab.daemon", "start, stop and inspect the daemon"),
     "check": (
         "gpq.cli.jobs.check",
@@ -49,10 +43,7 @@ COMMANDS = {
         "compare policies on a workload or on your own jobs",
     ),
     "demo": ("gpq.cli.lab.demo", "watch three real training jobs on two small CPU servers"),
-    "import": (
-        "gpq.cli.jobs.import_",
-        "import jobs from Slurm scripts or from task-spooler",
-    ),
+    "import": ("gpq.cli.jobs.import_", "import jobs from Slurm scripts or from task-spooler"),
     "schema": ("gpq.cli.lab.schema", "print the JSON Schema of a command's --json output"),
     "completion": ("gpq.cli.lab.completion", "print the completion script of a shell"),
 }

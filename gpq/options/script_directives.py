@@ -62,8 +62,7 @@ def parse(path: str, text: str) -> Script | None:
         return None
     if not python and first.endswith("\r"):
         raise UsageError(
-            f"{path} has DOS line endings, so a shell cannot run it",
-            f"sed -i 's/\\r$//' {file}",
+            f"{path} has DOS line endings, so a shell cannot run it", f"sed -i 's/\\r$//' {file}"
         )
     if not python and marked:
         raise UsageError(

@@ -143,10 +143,7 @@ def settle(parsed: Parsed) -> ResolvedOptions:
         translated = sbatch.translate(
             parsed.pairs, HERE, explicit_fields=parsed.fields, shell=shell
         )
-        fields, notes = (
-            {**translated.fields, **parsed.fields},
-            _notes(translated, HERE),
-        )
+        fields, notes = ({**translated.fields, **parsed.fields}, _notes(translated, HERE))
     if script is None:
         notes += _of_command(parsed) if parsed.black_box else []
         return _settle(fields, parsed.words, parsed.black_box, notes)
@@ -263,11 +260,7 @@ def _srun(script: script_directives.Script) -> list[str]:
 
 
 def _with_lines(
-    script: script_directives.Script,
-    fields: dict[str, Any],
-    parsed: Parsed,
-    *,
-    shell: bool,
+    script: script_directives.Script, fields: dict[str, Any], parsed: Parsed, *, shell: bool
 ) -> tuple[dict[str, Any], list[str]]:
     """`fields` with the options in the script's lines, and remarks."""
     if not (script.slurm or script.own or script.calls_srun):

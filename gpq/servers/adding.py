@@ -143,8 +143,7 @@ def offer(ssh_config: str, *, every: bool) -> list[str]:
     hosts = [host for host in ssh_hosts(path) if host not in node_hosts]
     if not hosts:
         raise NotFound(
-            f"{path} names no new host",
-            "use gpq nodes add user@host, or -F FILE for another file",
+            f"{path} names no new host", "use gpq nodes add user@host, or -F FILE for another file"
         )
     if every:
         return hosts

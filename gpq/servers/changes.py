@@ -42,8 +42,7 @@ def taken_in(names: Sequence[str], note: Note) -> bool:
         return _reload(note, force=False)
     except GpqError as error:
         note(
-            f"the daemon could not add {', '.join(names)}: {error.message}",
-            daemon_control.RESTART,
+            f"the daemon could not add {', '.join(names)}: {error.message}", daemon_control.RESTART
         )
         return False
 

@@ -159,8 +159,7 @@ def _answer(channel: Channel, host: str, number: int) -> dict[str, Any]:
     message = wire.decode(line)
     if not message.get("ok") or message.get("id") != number:
         raise GpqError(
-            f"{host}: the agent refused: {message.get('error', 'unexpected answer')}",
-            "",
+            f"{host}: the agent refused: {message.get('error', 'unexpected answer')}", ""
         )
     return message
 

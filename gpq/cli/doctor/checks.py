@@ -75,10 +75,7 @@ def directory() -> Check:
     mode = os.stat(home).st_mode & 0o777
     if mode & 0o022:
         return Check(
-            "state",
-            "warn",
-            f"others may write to {home} (mode {mode:03o})",
-            f"chmod 700 {home}",
+            "state", "warn", f"others may write to {home} (mode {mode:03o})", f"chmod 700 {home}"
         )
     return Check("state", "ok", f"{home} is writable")
 

@@ -87,11 +87,7 @@ def reachability(node: NodeView) -> Check:
             " gone"
         )
         return Check(
-            "reach",
-            "fail",
-            f"does not answer: {node.reason or 'unknown reason'}",
-            fix,
-            node.name,
+            "reach", "fail", f"does not answer: {node.reason or 'unknown reason'}", fix, node.name
         )
     finding = "answers"
     if node.drained:

@@ -63,8 +63,7 @@ ISOLATED = typer.Option(
     ),
 )
 LAST = typer.Option(
-    "--last",
-    help="Only print the saved verdict for this script and these arguments.",
+    "--last", help="Only print the saved verdict for this script and these arguments."
 )
 
 JSON = typer.Option("--json", help="Print only JSON.")

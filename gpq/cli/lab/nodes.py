@@ -42,11 +42,7 @@ PYTHON = typer.Option(
     "--python", metavar="PATH", help="Python 3.8 or newer there. [default: gpq finds it]"
 )
 PORT = typer.Option(
-    "--port",
-    metavar="N",
-    min=1,
-    max=65535,
-    help="Port of its sshd. [default: as in ~/.ssh/config]",
+    "--port", metavar="N", min=1, max=65535, help="Port of its sshd. [default: as in ~/.ssh/config]"
 )
 ADDRESS = typer.Option(
     "--address", metavar="ADDRESS", help="Where other servers reach it. [default: gpq finds it]"
@@ -55,9 +51,7 @@ SSH_CONFIG = typer.Option(
     "--ssh-config", "-F", metavar="FILE", help="Read this file instead of ~/.ssh/config."
 )
 YES = typer.Option(
-    "--yes",
-    "-y",
-    help="Ask nothing: accept a new host key as shown, and add all hosts found.",
+    "--yes", "-y", help="Ask nothing: accept a new host key as shown, and add all hosts found."
 )
 FORCE = typer.Option(
     "--force", help="Even while jobs are on it. They keep running, but gpq loses track of them."
