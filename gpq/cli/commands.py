@@ -22,7 +22,7 @@ COMMANDS = {
     "nodes": ("gpq.cli.lab.nodes", "show and manage the servers and their GPUs"),
     "yield": ("gpq.cli.lab.nodes:yield_", "get your own server back from gpq"),
     "top": ("gpq.cli.top.top", "live view of GPUs, jobs, goodput, fairness and changes"),
-    "notify": ("gpq.cli.lab.notify", "list and test the targets of notifications"),
+    "notify": ("gpq.cli.lab.config:notify", "list and test the targets of notifications"),
     "history": (
         "gpq.cli.jobs.history:history",
         "show jobs that ended: waits, GPU hours, goodput hours, restarts",
@@ -37,13 +37,13 @@ COMMANDS = {
         "gpq.cli.doctor.doctor",
         "check this machine and the servers, and say how to fix problems",
     ),
-    "config": ("gpq.cli.lab.config", "show and check the configuration"),
+    "config": ("gpq.cli.lab.config:config", "show and check the configuration"),
     "simulate": (
         "gpq.cli.simulate.simulate",
         "compare policies on a workload or on your own jobs",
     ),
     "demo": ("gpq.cli.lab.demo", "watch three real training jobs on two small CPU servers"),
     "import": ("gpq.cli.jobs.import_", "import jobs from Slurm scripts or from task-spooler"),
-    "schema": ("gpq.cli.lab.schema", "print the JSON Schema of a command's --json output"),
-    "completion": ("gpq.cli.lab.completion", "print the completion script of a shell"),
+    "schema": ("gpq.cli.lab.schema:schema", "print the JSON Schema of a command's --json output"),
+    "completion": ("gpq.cli.lab.schema:completion", "print the completion script of a shell"),
 }

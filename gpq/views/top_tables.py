@@ -129,7 +129,9 @@ def device_table(
     shown_nodes, rows = nodes, []
     if lines is None or sum(max(len(node.devices), 1) for node in nodes) <= lines:
         for node in nodes:
-            rows += _device_rows(node, past, is_measured=is_measured)
+            rows += [
+                _device(node, device, past, is_measured=is_measured) for device in node.devices
+            ] or [_summary(node, past, is_measured=is_measured)]
     else:
         if len(nodes) > lines:
             shown_nodes = nodes[: lines - 1]
@@ -148,12 +150,6 @@ def _device_grid(rows: Sequence[Cells], width: int) -> Table:
     for row in rows:
         table.add_row(*(row[cell] for cell in cells))
     return table
-
-
-def _device_rows(node: NodeView, past: Past | None, *, is_measured: bool) -> list[Cells]:
-    if not node.devices:
-        return [_summary(node, past, is_measured=is_measured)]
-    return [_device(node, device, past, is_measured=is_measured) for device in node.devices]
 
 
 def _device(node: NodeView, device: DeviceView, past: Past | None, *, is_measured: bool) -> Cells:
