@@ -181,8 +181,12 @@ def stage(home: str = "", policy: str = "goodput") -> Iterator[Stage]:
 
 def _write_config(config: Path, policy: str) -> None:
     config.parent.mkdir(parents=True, exist_ok=True)
-    servers = "".join(_server(index) for index in range(len(SERVERS)))
-    config.write_text(CONFIG.format(policy=policy) + servers)
+    text = CONFIG.format(policy=policy)
+    cores = sorted(os.sched_getaffinity(0))
+    for index, name in enumerate(SERVERS):
+        share = cores[index :: len(SERVERS)] or cores
+        text += f"\n[nodes.{name}]\nslots = 1\ncores = {share}\n"
+    config.write_text(text)
 
 
 def _restore(environment: Mapping[str, str | None]) -> None:
@@ -192,12 +196,6 @@ def _restore(environment: Mapping[str, str | None]) -> None:
             os.environ.pop(name, None)
         else:
             os.environ[name] = value
-
-
-def _server(index: int) -> str:
-    cores = sorted(os.sched_getaffinity(0))
-    share = cores[index :: len(SERVERS)] or cores
-    return f"\n[nodes.{SERVERS[index]}]\nslots = 1\ncores = {share}\n"
 
 
 def submit(here: Stage, part: Part) -> int:

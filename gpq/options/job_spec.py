@@ -99,7 +99,9 @@ def build(texts: SubmitTexts) -> SpecMessage:
     _refuse_low_counts(texts)
     cwd = directory(texts.cwd)
     environ = dict(os.environ)
-    level = _level(texts)
+    level = "black-box" if texts.black_box else "script"
+    if texts.preemptible:
+        level = "signal"
     refuse_mismatches(texts, level)
     low, high, rigid = gpu_range(texts, level)
     standard_input.refuse_descriptors(texts.words)
@@ -154,12 +156,6 @@ def _refuse_low_counts(texts: SubmitTexts) -> None:
             raise UsageError(f"{flag} {count} is too small", f"use a whole number, {least} or more")
 
 
-def _level(texts: SubmitTexts) -> str:
-    if texts.preemptible:
-        return "signal"
-    return "black-box" if texts.black_box else "script"
-
-
 def _plain_options(texts: SubmitTexts) -> dict[str, Any]:
     """The options that fill fields directly, by name."""
     return {
@@ -179,8 +175,9 @@ def refuse_mismatches(texts: SubmitTexts, level: str) -> None:
         )
     if level != "signal":
         _refuse_signals(texts)
-    if level != "script":
-        _refuse_options_of_scripts(texts)
+    for option in OPTIONS if level != "script" else ():
+        if option.scripts_only and getattr(texts, option.name):
+            raise refused_option(option.flag)
     if texts.stdin and texts.launcher:
         raise UsageError(
             "torchrun's replicas would share one stdin", "let the script read it from a file"
@@ -199,12 +196,6 @@ def _refuse_signals(texts: SubmitTexts) -> None:
                 f"{flag} needs --preemptible",
                 "for example gpq submit --preemptible --signal USR1 -- COMMAND",
             )
-
-
-def _refuse_options_of_scripts(texts: SubmitTexts) -> None:
-    for option in OPTIONS:
-        if option.scripts_only and getattr(texts, option.name):
-            raise refused_option(option.flag)
 
 
 def refused_option(flag: str) -> UsageError:

@@ -68,7 +68,9 @@ def _section(path: str, command: Any) -> Iterator[str]:
     for option in options:
         meaning = " ".join((option.help or "").split())
         yield f"| {_names(option)} | {_escape(meaning)} |"
-    yield f"\n```console\n{_prompts(examples)}\n```\n"
+    lines = [line.strip() for line in examples.splitlines()]
+    prompts = "\n".join(f"$ {line}" for line in lines if line not in ("", "Example:"))
+    yield f"\n```console\n{prompts}\n```\n"
 
 
 def usage(command: Any) -> str:
@@ -92,11 +94,6 @@ def _escape(text: str) -> str:
     pieces = text.split("`")
     pieces[::2] = [re.sub(r"([*<{_])", r"\\\1", piece) for piece in pieces[::2]]
     return "`".join(pieces).replace("|", "\\|")
-
-
-def _prompts(examples: str) -> str:
-    lines = [line.strip() for line in examples.splitlines()]
-    return "\n".join(f"$ {line}" for line in lines if line not in ("", "Example:"))
 
 
 def keys(kind: type) -> str:

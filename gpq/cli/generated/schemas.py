@@ -180,14 +180,11 @@ def _comments_by_row(source: str) -> dict[int, str]:
 
 def _comment_rows(statement: ast.stmt, rows: Collection[int], alone: Collection[int]) -> list[int]:
     """Rows of the comments after it, or else of the comments above it (`alone` in their rows)."""
-    behind = [row for row in range(statement.lineno, _last_row(statement) + 1) if row in rows]
+    last = statement.end_lineno or 0
+    behind = [row for row in range(statement.lineno, last + 1) if row in rows]
     if behind:
         return behind
     above = statement.lineno - 1
     while above in alone:
         above -= 1
     return list(range(above + 1, statement.lineno))
-
-
-def _last_row(statement: ast.stmt) -> int:
-    return statement.end_lineno or 0

@@ -200,28 +200,19 @@ def _fields(job: task_spooler.Waiting) -> dict[str, Any]:
 def _finish(candidates: list[ImportedJob], *, submit: bool, json: bool) -> int:
     """Queue what can be queued if asked to, and print everything. Returns 5 if something cannot be
     queued."""
-    if submit:
-        _queue_each(candidates)
+    job_ids: dict[str, int] = {}
+    for candidate in candidates if submit else ():
+        if candidate.submission is not None and not candidate.refusal:
+            _queue(candidate, job_ids)
     if json:
         views = [_view(candidate) for candidate in candidates]
         output.confirm(result=json_answers.Imported(views))
     else:
-        _say_each(candidates, submit=submit)
+        for candidate in candidates:
+            _say(candidate)
+        if not submit and any(candidate.submission for candidate in candidates):
+            output.say("nothing is queued yet: add --submit")
     return 5 if any(candidate.refusal for candidate in candidates) else 0
-
-
-def _queue_each(candidates: list[ImportedJob]) -> None:
-    job_ids: dict[str, int] = {}
-    for candidate in candidates:
-        if candidate.submission is not None and not candidate.refusal:
-            _queue(candidate, job_ids)
-
-
-def _say_each(candidates: list[ImportedJob], *, submit: bool) -> None:
-    for candidate in candidates:
-        _say(candidate)
-    if not submit and any(candidate.submission for candidate in candidates):
-        output.say("nothing is queued yet: add --submit")
 
 
 def _queue(candidate: ImportedJob, job_ids: dict[str, int]) -> None:
