@@ -8,7 +8,7 @@ often than all other commands together.
 import os
 import sys
 
-from gpq.cli.shared import streams
+from gpq.cli import streams
 
 
 def main() -> int:
@@ -58,7 +58,7 @@ def _not_importable(error: "ImportError | SyntaxError") -> int:
 
 def _through_the_door(argv: list[str]) -> int:
     if argv[:1] == ["__complete"]:
-        from gpq.cli.completion.complete import answer
+        from gpq.cli.complete import answer
 
         try:
             code = answer(argv[1:])

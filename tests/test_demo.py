@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from gpq.demo.judge import JobResult, passes
+from gpq.demo import JobResult, passes
 from gpq.policies.registry import POLICIES
 
 CALM = JobResult("a", 1, "completed", "accuracy", 0.98, 0.97, True, 0, 0, 0, True, 20.0)

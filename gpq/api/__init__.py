@@ -7,29 +7,35 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Literal
 
-from gpq.api.handles import Array, Job, LogPiece, ask, cancelled, waited
+from gpq.api.handles import Array, Job, LogPiece, ask, cancel_jobs, wait_for_jobs
 from gpq.api.option_types import Options
 from gpq.api.options import Duration, Gpus, Moment, Selector, Word, past, selector
-from gpq.api.servers import add_node, drain, remove_node, reserve, undrain, unreserve, yield_node
-from gpq.api.submitting import submit, submit_array
-from gpq.api.surroundings import (
+from gpq.api.servers import (
+    add_node,
     daemon_log,
     daemon_status,
+    drain,
     notify_targets,
     notify_test,
+    remove_node,
+    reserve,
     settings,
     start_daemon,
     stop_daemon,
     top,
+    undrain,
+    unreserve,
+    yield_node,
 )
+from gpq.api.submitting import submit, submit_array
 from gpq.errors import UsageError
-from gpq.options.parsing import datetimes
-from gpq.options.query import is_query
+from gpq.options import datetimes
 from gpq.rpc import requests
 from gpq.rpc.account_answers import HistoryList, ReportView
 from gpq.rpc.daemon_answers import DaemonInfo, TopView
 from gpq.rpc.job_answers import CancelResult, DryRun, Explanation, JobDetail, JobList, JobView
 from gpq.rpc.node_answers import Drained, NodeList, NodeView, Reserved, Yielded
+from gpq.views.queue import is_query
 
 __all__ = [
     "Array", "CancelResult", "DaemonInfo", "Drained", "DryRun", "Duration", "Explanation", "Gpus",
@@ -61,7 +67,7 @@ def status(
     if recent < 0:
         raise UsageError(f"invalid --recent {recent}: below 0", "give a whole number of 0 or more")
     states = [state] if isinstance(state, str) and state else list(state)
-    selectors = _named(jobs)
+    selectors = _selectors(jobs)
     query = [word for word in selectors if is_query(word)]
     selectors = [word for word in selectors if word not in query]
     return ask(requests.Status(selectors, EVERY if all else recent, user, states, query), JobList)
@@ -85,7 +91,7 @@ def job(selector: Selector = "@") -> Job:
 
     Raises gpq.errors.NotFound if there is none.
     """
-    return Job(ask(requests.Show(_named([selector])[0]), JobDetail).job.id)
+    return Job(ask(requests.Show(_selectors([selector])[0]), JobDetail).job.id)
 
 
 def nodes(*names: str) -> NodeList:
@@ -114,7 +120,7 @@ def history(
         raise UsageError(f"invalid --number {number}: below 0", "give a whole number, or 0 for all")
     states = [state] if isinstance(state, str) and state else list(state)
     begin, end = datetimes.window(past(since, "--since"), past(until, "--until"))
-    return ask(requests.History(_named(jobs), user, states, begin, end, number), HistoryList)
+    return ask(requests.History(_selectors(jobs), user, states, begin, end, number), HistoryList)
 
 
 def report(
@@ -139,7 +145,7 @@ def wait(*jobs: Selector, timeout: Duration | None = None) -> int:
         raise UsageError(
             "no job to wait for", 'gpq.wait(42), or gpq.wait("all") for every live job'
         )
-    return waited(_named(jobs), timeout)
+    return wait_for_jobs(_selectors(jobs), timeout)
 
 
 def cancel(*jobs: Selector, timeout: Duration = "3m") -> CancelResult:
@@ -148,8 +154,8 @@ def cancel(*jobs: Selector, timeout: Duration = "3m") -> CancelResult:
         raise UsageError(
             "no job to cancel", 'gpq.cancel(42), or gpq.cancel("all") for every live job'
         )
-    return cancelled(_named(jobs), timeout)
+    return cancel_jobs(_selectors(jobs), timeout)
 
 
-def _named(jobs: Sequence[Selector]) -> list[str]:
+def _selectors(jobs: Sequence[Selector]) -> list[str]:
     return [selector(job) for job in jobs]

@@ -16,8 +16,7 @@ from gpq.api import options
 from gpq.client import following, job_logs
 from gpq.client.connection import Lasting, call
 from gpq.errors import NotFound, Refused, UsageError
-from gpq.options import edit_request
-from gpq.options.parsing import values
+from gpq.options import submit_values, values
 from gpq.rpc import job_answers, requests
 from gpq.views import queue
 
@@ -112,7 +111,7 @@ class Job:
         seconds). The job runs on. Raises gpq.errors.NeverStarts if the job does not start on its
         own, because one that it waits for did not end as required.
         """
-        return waited([str(self.id)], timeout)
+        return wait_for_jobs([str(self.id)], timeout)
 
     def log_pieces(
         self,
@@ -185,7 +184,7 @@ class Job:
         If processes are left after `timeout`, its id is in `remaining`. If its server does not
         answer, its id is also in `waiting`, with the reason.
         """
-        return cancelled([str(self.id)], timeout)
+        return cancel_jobs([str(self.id)], timeout)
 
     def hold(self) -> None:
         """Keep the job from starting until `release`. If it runs and can checkpoint, gpq stops it
@@ -242,7 +241,7 @@ class Job:
             notify=notify, notify_on=notify_on, accept=accept,
         )  # fmt: skip
         answer = call(
-            edit_request.request([str(self.id)], **options.read(values_by_option)),
+            submit_values.edit_request([str(self.id)], **options.read(values_by_option)),
             job_answers.Changed,
         )
         if answer.unchanged and not answer.jobs:
@@ -288,14 +287,14 @@ class Array:
 
         Raises the same errors as `Job.wait`.
         """
-        return waited([str(self.id)], timeout)
+        return wait_for_jobs([str(self.id)], timeout)
 
     def cancel(self, timeout: options.Duration = "3m") -> job_answers.CancelResult:
         """Stop all of its jobs permanently, as `Job.cancel` does."""
-        return cancelled([str(self.id)], timeout)
+        return cancel_jobs([str(self.id)], timeout)
 
 
-def waited(jobs: list[str], timeout: options.Duration | None) -> int:
+def wait_for_jobs(jobs: list[str], timeout: options.Duration | None) -> int:
     """Wait for the end of all, then return the first exit code that is not 0. Raises TimedOut and
     NotFound."""
     onlooker = Onlooker()
@@ -304,7 +303,7 @@ def waited(jobs: list[str], timeout: options.Duration | None) -> int:
     return next((code for row in rows if (code := following.exit_status(row))), 0)
 
 
-def cancelled(jobs: list[str], timeout: options.Duration) -> job_answers.CancelResult:
+def cancel_jobs(jobs: list[str], timeout: options.Duration) -> job_answers.CancelResult:
     with Lasting(Onlooker().note) as daemon:
         return following.cancel_and_wait(daemon, jobs, limit(timeout))
 

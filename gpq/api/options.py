@@ -12,8 +12,7 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from gpq.errors import UsageError
-from gpq.options import submit_request, submit_words
-from gpq.options.parsing import sweep_values
+from gpq.options import submit_request, sweeps
 from gpq.rpc.submit_table import BY_NAME, OPTIONS
 
 if TYPE_CHECKING:
@@ -31,7 +30,7 @@ Moment = str | datetime | timedelta
 Selector: TypeAlias = "Job | Array | int | str"
 
 
-def asked(
+def resolve(
     script: Sequence[Word], command: Sequence[Word] | None, values_by_option: Mapping[str, Any]
 ) -> submit_request.ResolvedOptions:
     """What the command line would have read, with the options in the lines of a script. Raises
@@ -53,7 +52,7 @@ def asked(
         if value or BY_NAME[name].kind == "size"
     }
     words = [word(argument) for argument in (script if command is None else command)]
-    return submit_request.settle(submit_words.Parsed(texts, words, command is not None))
+    return submit_request.settle(submit_request.Parsed(texts, words, command is not None))
 
 
 def read(values_by_option: Mapping[str, Any]) -> dict[str, Any]:
@@ -72,7 +71,7 @@ def word(value: Word) -> str:
     """One word of a command. Raises UsageError if it is neither a string, a path nor a number."""
     if isinstance(value, bool) or not isinstance(value, (str, os.PathLike, int, float)):
         raise UsageError(
-            f"invalid word {_shown(value)} in a command", "use strings, paths and numbers"
+            f"invalid word {_cut(value)} in a command", "use strings, paths and numbers"
         )
     return os.fspath(value) if isinstance(value, (str, os.PathLike)) else str(value)
 
@@ -86,10 +85,6 @@ def seconds(value: Duration, option: str) -> str:
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
         raise _not(option, value, "a duration", '"90m", timedelta(hours=1) or a number of seconds')
     return f"{value:.6f}".rstrip("0").rstrip(".") + "s"
-
-
-def _duration(name: str, value: Any) -> str:
-    return seconds(value, _option(name))
 
 
 def _text(name: str, value: Any) -> str:
@@ -169,7 +164,7 @@ def selector(value: Selector) -> str:
     number = getattr(value, "id", value)
     if isinstance(number, bool) or not isinstance(number, (str, int)):
         raise UsageError(
-            f"invalid job {_shown(value)}",
+            f"invalid job {_cut(value)}",
             'give 42, a Job, or text as on the command line: "3-7", "train", "@"',
         )
     return str(number)
@@ -186,10 +181,6 @@ def moment(value: Moment, option: str) -> str:
     if isinstance(value, datetime):
         return value.isoformat()
     return f"+{seconds(value, option)}" if isinstance(value, timedelta) else _text(option, value)
-
-
-def _moment(name: str, value: Any) -> str:
-    return moment(value, _option(name))
 
 
 def past(value: Moment, option: str) -> str:
@@ -230,31 +221,28 @@ def _sweeps(name: str, value: Any) -> list[str]:
 
 def _point(key: str, value: object) -> str:
     text = str(value)
-    quote = next((mark for mark in sweep_values.QUOTES if mark not in text), None)
+    quote = next((mark for mark in sweeps.QUOTES if mark not in text), None)
     if quote is None:
         raise UsageError(
-            f"--sweep {key}: {_shown(value)} contains both kinds of quotes",
+            f"--sweep {key}: {_cut(value)} contains both kinds of quotes",
             "put the values into a CSV file and pass sweep_file=...",
         )
     return f"{quote}{text}{quote}"
 
 
-def _events(name: str, value: Any) -> str:
-    """`fail,end` of ["fail", "end"]."""
-    return ",".join(_tags(name, value))
-
-
 KINDS: dict[str, Any] = {
     **dict.fromkeys(("line", "memory", "name", "text"), _text),
-    **dict.fromkeys(("duration", "lease", "limit"), _duration),
+    **dict.fromkeys(
+        ("duration", "lease", "limit"), lambda name, value: seconds(value, _option(name))
+    ),
     **dict.fromkeys(("count", "size"), _count),
     **dict.fromkeys(("gpus", "span"), _range),
     **dict.fromkeys(("codes", "tags", "targets"), _tags),
-    "events": _events,
+    "events": lambda name, value: ",".join(_tags(name, value)),
     "flag": _flag,
     "indices": _indices,
     "jobs": _jobs,
-    "moment": _moment,
+    "moment": lambda name, value: moment(value, _option(name)),
     "path": _path,
     "signal": _signal,
     "sweeps": _sweeps,
@@ -270,8 +258,8 @@ def _option(name: str) -> str:
 
 
 def _not(option: str, value: object, what: str, example: str) -> UsageError:
-    return UsageError(f"invalid {option} {_shown(value)}: expected {what}", f"give {example}")
+    return UsageError(f"invalid {option} {_cut(value)}: expected {what}", f"give {example}")
 
 
-def _shown(value: object) -> str:
+def _cut(value: object) -> str:
     return f"{value!r}"[:80]

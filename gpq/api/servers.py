@@ -1,5 +1,7 @@
 """Servers from Python, with the code of `gpq nodes` and `gpq yield`: add, remove, drain and reserve
-them, or give them back to their owner."""
+them, or give them back to their owner. Then the daemon, the settings, the notification targets and
+the live view.
+"""
 
 from __future__ import annotations
 
@@ -7,15 +9,17 @@ import os
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from gpq.api.handles import LOG, Onlooker
-from gpq.api.options import Duration, Moment, moment, seconds
+from gpq.api.handles import LOG, Onlooker, ask
+from gpq.api.options import Duration, Moment, Selector, moment, seconds, selector
 from gpq.client.connection import call
 from gpq.errors import UsageError
 from gpq.rpc import requests
+from gpq.rpc.daemon_answers import DaemonInfo, TopView
 from gpq.rpc.node_answers import Drained, Reserved, Yielded
+from gpq.views.queue import is_query
 
 if TYPE_CHECKING:
-    from gpq.options.json_answers import NodeRemoved, NodesAdded
+    from gpq.options.json_answers import NodeRemoved, NodesAdded, Sent, Settings, Targets
 
 
 def add_node(
@@ -66,7 +70,7 @@ def remove_node(node: str, *, force: bool = False) -> NodeRemoved:
     from gpq.options import json_answers
     from gpq.servers import changes
 
-    return json_answers.NodeRemoved(node, changes.removed(node, _note, force=force))
+    return json_answers.NodeRemoved(node, changes.remove(node, _note, force=force))
 
 
 def drain(node: str, reason: str = "") -> Drained:
@@ -118,12 +122,95 @@ def yield_node(node: str = "local", duration: Duration = "8h", *, end: bool = Fa
     Raises gpq.errors.GpqError if the server cannot be asked, and gpq.errors.NotFound if there is no
     such server.
     """
-    from gpq.options.parsing import values
+    from gpq.options import values
     from gpq.servers import changes
 
     length = 0.0 if end else values.seconds(seconds(duration, "--for"), "--for")
-    return changes.yielded(node, length)
+    return changes.yield_server(node, length)
 
 
 def _note(what: str, hint: str) -> None:
     LOG.warning("%s", f"{what}: {hint}" if hint else what)
+
+
+def top(*jobs: Selector) -> TopView:
+    """Servers, jobs, users and the last re-allocations in one answer, as `gpq top --json` prints
+    them.
+
+    Takes the same selectors and queries as `gpq.status`.
+    """
+    words = [selector(job) for job in jobs]
+    query = [word for word in words if is_query(word)]
+    return ask(requests.Top([word for word in words if word not in query], query), TopView)
+
+
+def daemon_status() -> DaemonInfo:
+    """The daemon's version, policy, rounds and memory, as `gpq daemon status --json` prints them.
+
+    Starts no daemon: raises gpq.errors.DaemonUnreachable if none runs.
+    """
+    from gpq.client import daemon_control
+
+    return daemon_control.status()
+
+
+def start_daemon(metrics: str = "") -> bool:
+    """Start the daemon. Returns False if one runs already.
+
+    You rarely need this, because every call that needs the daemon starts it. `metrics` is
+    "[ADDR:]PORT", where the daemon serves Prometheus metrics. Raises gpq.errors.Refused if a daemon
+    runs that serves them elsewhere or not at all.
+    """
+    from gpq.client import daemon_control
+
+    return daemon_control.start(metrics)
+
+
+def stop_daemon() -> bool:
+    """Stop the daemon. Jobs run on, and the next daemon finds them. Returns False if none ran."""
+    from gpq.client import daemon_control
+
+    return daemon_control.stop()
+
+
+def daemon_log(lines: int = 100) -> list[str]:
+    """The last lines of the daemon's log. Raises gpq.errors.NotFound if there is no log."""
+    from gpq.client import daemon_control
+
+    return daemon_control.logs(lines)
+
+
+def settings() -> Settings:
+    """All settings in effect, defaults included, by their names in config.toml. URLs of
+    notification targets are left out.
+
+    Raises gpq.errors.UsageError if the file is invalid.
+    """
+    from dataclasses import asdict
+
+    from gpq import config, outward
+    from gpq.options import json_answers
+    from gpq.policies.registry import POLICIES
+
+    file_config = config.load(policies=POLICIES)
+    return json_answers.Settings(
+        **{**asdict(file_config), "notify": outward.without_urls(file_config.notify)}
+    )
+
+
+def notify_targets() -> Targets:
+    """The notification targets, as `gpq notify list --json` prints them: names and kinds of
+    services, without URLs."""
+    from gpq.options import targets
+
+    return targets.list_targets()
+
+
+def notify_test(*names: str) -> Sent:
+    """Send a test message to each target now. The answer says which services accepted it.
+
+    Raises gpq.errors.UsageError for an unknown name.
+    """
+    from gpq.options import json_answers, targets
+
+    return json_answers.Sent(list(targets.try_targets(names)))

@@ -10,21 +10,18 @@ from typing import TYPE_CHECKING, Literal, TypeVar, overload
 
 from gpq.api.handles import LOG, Array, Job
 from gpq.api.option_types import Options
-from gpq.api.options import Word, asked
+from gpq.api.options import Word, resolve
 from gpq.client.connection import call
 from gpq.errors import UsageError
 from gpq.options import submit_request
 from gpq.rpc import job_answers, requests
 from gpq.rpc.job_answers import DryRun
-from gpq.rpc.submit_table import BY_NAME
+from gpq.rpc.submit_table import BY_NAME, DEFAULTS
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack  # typing has it from Python 3.11 on
 
 F = TypeVar("F", bound=Callable[..., object])
-
-# By the type of an option on the command line: its value when it is not given.
-DEFAULTS = {"str": "", "bool": False, "int": 0, "int | None": None, "list[str]": ()}
 
 
 def spelled_out(function: F) -> F:
@@ -35,7 +32,7 @@ def spelled_out(function: F) -> F:
         Parameter(
             name,
             Parameter.KEYWORD_ONLY,
-            default=DEFAULTS[BY_NAME[name].typed],
+            default=() if BY_NAME[name].typed == "list[str]" else DEFAULTS[BY_NAME[name].typed],
             annotation=written.__forward_arg__,
         )
         for name, written in Options.__annotations__.items()
@@ -89,8 +86,9 @@ def submit(
     unknown = next((name for name in options if name not in Options.__annotations__), None)
     if unknown is not None:
         raise TypeError(f"submit() got an unexpected keyword argument {unknown!r}")
-    settled = asked(script, command, options)
-    if _several(settled):
+    settled = resolve(script, command, options)
+    texts = settled.texts
+    if texts.array or texts.sweep or texts.sweep_file:
         raise UsageError(
             f"a line at the start of {script[0]} asks for an array", "use gpq.submit_array"
         )
@@ -125,16 +123,12 @@ def submit_array(
             "submit_array needs array, sweep or sweep_file", "use gpq.submit for a single job"
         )
     answer = _submit(
-        asked(
+        resolve(
             script, command, {**options, "array": array, "sweep": sweep, "sweep_file": sweep_file}
         ),
         hold,
     )
     return Array(answer.id, tuple(Job(number) for number in answer.jobs), tuple(answer.warnings))
-
-
-def _several(settled: submit_request.ResolvedOptions) -> bool:
-    return bool(settled.texts.array or settled.texts.sweep or settled.texts.sweep_file)
 
 
 def _request(

@@ -48,12 +48,7 @@ class Shape:
         return max(attempt.replicas for attempt in self.attempts)
 
     def order(
-        self,
-        attempt: Attempt,
-        folder: str,
-        steps: int,
-        lifeline: int,
-        exact: bool = True,
+        self, attempt: Attempt, folder: str, steps: int, lifeline: int, exact: bool = True
     ) -> wire.CheckOrder:
         """The order for a process of this attempt. An epoch is cut to half of the steps, so that it
         ends twice."""

@@ -8,7 +8,7 @@ import sys
 from typing import Any
 
 import gpq
-from gpq.cli.shared.commands import COMMANDS
+from gpq.cli.commands import COMMANDS
 from gpq.errors import UsageError
 
 
@@ -27,7 +27,8 @@ def dispatch(argv: list[str]) -> int:
         sys.stdout.write(f"gpq {gpq.__version__}\n")
         return 0
     if name not in COMMANDS:
-        raise _no_command(name)
+        kind = "option" if name.startswith("-") else "command"
+        raise UsageError(f"gpq has no {kind} {name}", command_hint(name))
     return run(name, argv[1:])
 
 
@@ -81,11 +82,6 @@ def _no_option(error: Any, path: str, name: str) -> UsageError:
     if equivalent := EQUIVALENTS.get((name, option.partition("=")[0])):
         hint = f"`{equivalent}`"
     return UsageError(f"{path} has no option {option}", hint)
-
-
-def _no_command(word: str) -> UsageError:
-    kind = "option" if word.startswith("-") else "command"
-    return UsageError(f"gpq has no {kind} {word}", command_hint(word))
 
 
 SYNONYMS = {  # words from other tools, by gpq's name for the command

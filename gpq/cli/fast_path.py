@@ -6,7 +6,7 @@ import os
 import sys
 
 from gpq import paths
-from gpq.cli.shared import streams
+from gpq.cli import streams
 from gpq.errors import GpqError, UsageError
 
 TYPE_CHECKING = False  # typing's own would have to be imported
@@ -64,7 +64,7 @@ def _is_nowhere() -> bool:
 
 def _answer(argv: list[str]) -> int:
     if argv[:1] == ["submit"]:
-        from gpq.cli.submit.submit_fast import quick
+        from gpq.cli.jobs.submit_fast import quick
 
         code = quick(argv[1:])
         if code is not None:
@@ -76,7 +76,7 @@ def _answer(argv: list[str]) -> int:
 
             return show(**options)
     elif argv[:1] == ["completion"] and len(argv) == 2:  # runs at every start of a shell
-        from gpq.cli.completion.shell_scripts import SCRIPTS
+        from gpq.cli.shell_scripts import SCRIPTS
 
         if argv[1] in SCRIPTS:
             sys.stdout.write(SCRIPTS[argv[1]])

@@ -1,7 +1,6 @@
 """What people type, or pass from Python, becomes one request or a UsageError.
 
-Prints nothing and imports no typer. `parsing` turns words into values, `directives` reads lines in
-scripts. The command line and the Python API share all of it.
+Prints nothing and imports no typer. The command line and the Python API share all of it.
 
 Open `submit_request.py` first.
 """

@@ -9,18 +9,38 @@ import re
 import shlex
 from typing import Any
 
+import msgspec
+
 from gpq import paths
 from gpq.errors import UsageError
-from gpq.options import environment, submit_values
-from gpq.options.parsing import standard_input, values
-from gpq.options.submit_texts import SubmitTexts
+from gpq.options import environment, standard_input, submit_values, values
 from gpq.rpc.requests import SpecMessage
-from gpq.rpc.submit_table import OPTIONS
+from gpq.rpc.submit_table import BY_NAME, DEFAULTS, OPTIONS
 
 PYTHON_LINE = re.compile(rb"#!.*\bpython")
 # mean nothing to a command
 OF_SCRIPTS = (*(option.flag for option in OPTIONS if option.scripts_only), "--python")
 AS_COMMAND = "to run it as a command, on a fixed number of GPUs: gpq submit -- {}"
+
+
+class SubmitTexts(msgspec.Struct, frozen=True):
+    """What `gpq submit` was given, as typed. An option is an attribute, also if it was not given.
+
+    Not a dataclass, because importing those takes half as long as msgspec.
+    """
+
+    words: list[str]
+    black_box: bool  # the words came after `--`
+    options: dict[str, Any] = {}  # those that were given
+
+    def __getattr__(self, name: str) -> Any:
+        if name not in BY_NAME:
+            raise AttributeError(name)
+        return self.options.get(name, DEFAULTS[BY_NAME[name].typed])
+
+    def having(self, **options: Any) -> SubmitTexts:
+        """The same with other options."""
+        return SubmitTexts(self.words, self.black_box, {**self.options, **options})
 
 
 def missing(built: SpecMessage) -> list[str]:
@@ -79,7 +99,9 @@ def build(texts: SubmitTexts) -> SpecMessage:
     _refuse_low_counts(texts)
     cwd = directory(texts.cwd)
     environ = dict(os.environ)
-    level = _level(texts)
+    level = "black-box" if texts.black_box else "script"
+    if texts.preemptible:
+        level = "signal"
     refuse_mismatches(texts, level)
     low, high, rigid = gpu_range(texts, level)
     standard_input.refuse_descriptors(texts.words)
@@ -134,12 +156,6 @@ def _refuse_low_counts(texts: SubmitTexts) -> None:
             raise UsageError(f"{flag} {count} is too small", f"use a whole number, {least} or more")
 
 
-def _level(texts: SubmitTexts) -> str:
-    if texts.preemptible:
-        return "signal"
-    return "black-box" if texts.black_box else "script"
-
-
 def _plain_options(texts: SubmitTexts) -> dict[str, Any]:
     """The options that fill fields directly, by name."""
     return {
@@ -159,8 +175,9 @@ def refuse_mismatches(texts: SubmitTexts, level: str) -> None:
         )
     if level != "signal":
         _refuse_signals(texts)
-    if level != "script":
-        _refuse_options_of_scripts(texts)
+    for option in OPTIONS if level != "script" else ():
+        if option.scripts_only and getattr(texts, option.name):
+            raise refused_option(option.flag)
     if texts.stdin and texts.launcher:
         raise UsageError(
             "torchrun's replicas would share one stdin", "let the script read it from a file"
@@ -179,12 +196,6 @@ def _refuse_signals(texts: SubmitTexts) -> None:
                 f"{flag} needs --preemptible",
                 "for example gpq submit --preemptible --signal USR1 -- COMMAND",
             )
-
-
-def _refuse_options_of_scripts(texts: SubmitTexts) -> None:
-    for option in OPTIONS:
-        if option.scripts_only and getattr(texts, option.name, None):
-            raise refused_option(option.flag)
 
 
 def refused_option(flag: str) -> UsageError:

@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterator, Mapping
 
 from gpq import source
-from gpq.options.parsing import standard_input
+from gpq.options import standard_input
 from gpq.outward import PROXIES, SECRET
 from gpq.rpc.protocol import LIKE_SLURM
 from gpq.rpc.requests import SpecMessage

@@ -9,7 +9,7 @@ import shlex
 from gpq.check import keeping
 from gpq.check.hints import hints
 from gpq.options import job_spec
-from gpq.options.submit_texts import SubmitTexts
+from gpq.options.job_spec import SubmitTexts
 from gpq.rpc.requests import ArrayMessage, ProofMessage, SpecMessage, fill_placeholders
 from gpq.source import Script, text_of
 
@@ -41,9 +41,7 @@ def of(
         name = os.path.relpath(changed, os.path.dirname(os.path.realpath(_path(texts))))
         remark = f"{name} has changed since the last check of this script"
         return None, [*remarks, f"{remark}: run `gpq check {line}` again"]
-    from gpq.check.proofs import proof
-
-    result = proof(verdict)
+    result = keeping.proof(verdict)
     if result is None or not result.lost:
         return result, remarks
     words = f"gpq might change what this script trains ({result.message}), so it does not use"

@@ -57,8 +57,7 @@ def freeze(cwd: str) -> Frozen:
     names = sorted(set(listing if top else _all(root)))
     if not names:
         raise UsageError(
-            f"there are no files for a snapshot in {root}",
-            "choose another directory with --cwd",
+            f"there are no files for a snapshot in {root}", "choose another directory with --cwd"
         )
     if len(names) > MOST_FILES:
         raise UsageError(f"{root} has {len(names)} files, more than {MOST_FILES}", HINT)

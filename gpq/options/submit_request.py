@@ -8,21 +8,19 @@ are joined.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from gpq.errors import UsageError
-from gpq.options import job_spec, left_behind
-from gpq.options.parsing import standard_input, values
-from gpq.options.submit_texts import SubmitTexts
-from gpq.options.submit_words import HERE, Parsed, parse
+from gpq.options import job_spec, left_behind, standard_input, values
+from gpq.options.job_spec import SubmitTexts
 from gpq.rpc import requests
-from gpq.rpc.submit_table import BY_NAME, OPTIONS
+from gpq.rpc.submit_table import BY_NAME, BY_WORD, OPTIONS, Option
 
 if TYPE_CHECKING:  # a plain command needs neither
-    from gpq.options.directives import sbatch, script_directives
+    from gpq.options import sbatch, script_directives
 
 JOINED = ("tag", "env")  # joined over all places
 # of a command that gpq looks at: a glob may give it thousands of files
@@ -31,12 +29,106 @@ SCRIPT_WORDS = 8
 HOW = tuple(option.name for option in OPTIONS if option.part == "call")
 # these come last in a generated `gpq submit` command
 LAST = ("after", "begin", "background", "array", "sweep", "sweep_file")
+HERE = "the command line"
+
+
+class Parsed(msgspec.Struct):
+    """`fields` of SubmitTexts and of HOW that were given, `pairs` of sbatch, and the words after
+    them."""
+
+    fields: dict[str, Any] = {}
+    words: list[str] = []
+    black_box: bool = False  # the words were after `--`
+    pairs: list[tuple[str, str]] = []
 
 
 class ResolvedOptions(msgspec.Struct, frozen=True):
     texts: SubmitTexts
     how: dict[str, bool]
     notes: list[str]
+
+
+def parse(argv: Sequence[str]) -> Parsed | None:
+    """None if typer must handle the options: help, mistakes."""
+    parsed = Parsed()
+    words = list(argv)
+    while words:
+        if words[0] == "--" or not words[0].startswith("-") or words[0] == "-":
+            parsed.black_box = words[0] == "--"
+            parsed.words = words[parsed.black_box :]
+            break
+        count = _own(parsed.fields, words)
+        if count is None:
+            count = _foreign(parsed.pairs, words)
+        if not count:
+            return None
+        del words[:count]
+    return parsed
+
+
+def plain(argv: Sequence[str], pairs: list[sbatch.Pair]) -> list[str]:
+    """The words without flags of sbatch, which go to `pairs`, up to a word that is not an option,
+    or a wrong one."""
+    words, gpq_words = list(argv), []
+    while words and words[0] != "--" and words[0].startswith("-"):
+        count = _own({}, words)
+        if count:
+            gpq_words += words[:count]
+        elif count is not None or not (count := _foreign(pairs, words)):
+            break
+        del words[:count]
+    return [*gpq_words, *words]
+
+
+def _own(fields: dict[str, Any], words: list[str]) -> int | None:
+    """How many of the words were an option of gpq. 0 for a wrong one, None if there is none."""
+    name, assigned, value = words[0].partition("=")
+    attached = not words[0].startswith("--") and len(words[0]) > 2  # -g2
+    if attached:
+        name, assigned, value = words[0][:2], "=", words[0][2:]
+    option = BY_WORD.get(name)
+    if option is None:
+        return None
+    if option.kind == "flag":
+        fields[option.name] = True
+        return 0 if assigned else 1
+    if not assigned and len(words) < 2:
+        return 0
+    if not _store(fields, option, value if assigned else words[1]):
+        return 0
+    return 1 if assigned else 2
+
+
+def _foreign(pairs: list[sbatch.Pair], words: list[str]) -> int:
+    """How many of the words were a flag of sbatch, written in full."""
+    from gpq.options import sbatch
+
+    name = sbatch.name_of(words[0])
+    if not name or (words[0].startswith("--") and words[0][2:].partition("=")[0] != name):
+        return 0
+    alone = (
+        "=" in words[0]
+        or not sbatch.takes_value(name)
+        or (words[0][1] != "-" and len(words[0]) > 2)
+    )
+    if not alone and len(words) < 2:
+        return 0
+    count = 1 if alone else 2
+    pairs += sbatch.pairs(words[:count], HERE)
+    return count
+
+
+def _store(fields: dict[str, Any], option: Option, value: str) -> bool:
+    """False for a value that does not have its option's type."""
+    if option.typed == "list[str]":
+        fields.setdefault(option.name, []).append(value)
+    elif option.typed == "str":
+        fields[option.name] = value
+    elif value.removeprefix("-").isdecimal():
+        fields[option.name] = int(value)
+    else:
+        return False
+    return True
 
 
 def settle(parsed: Parsed) -> ResolvedOptions:
@@ -46,15 +138,12 @@ def settle(parsed: Parsed) -> ResolvedOptions:
     shell = parsed.black_box or (script is not None and not script.python)
     fields, notes = parsed.fields, []
     if parsed.pairs:
-        from gpq.options.directives import sbatch
+        from gpq.options import sbatch
 
         translated = sbatch.translate(
             parsed.pairs, HERE, explicit_fields=parsed.fields, shell=shell
         )
-        fields, notes = (
-            {**translated.fields, **parsed.fields},
-            _notes(translated, HERE),
-        )
+        fields, notes = ({**translated.fields, **parsed.fields}, _notes(translated, HERE))
     if script is None:
         notes += _of_command(parsed) if parsed.black_box else []
         return _settle(fields, parsed.words, parsed.black_box, notes)
@@ -69,7 +158,7 @@ def settle(parsed: Parsed) -> ResolvedOptions:
         else parsed.words
     )
     if shell:
-        from gpq.options.directives import script_directives
+        from gpq.options import script_directives
 
         cwd = job_spec.directory(fields.get("cwd", ""))
         words = [
@@ -94,7 +183,7 @@ def _settle(
         raise UsageError(f"{' and '.join(checks)} exclude each other", "use one of them")
     if fields.get("setup") and fields.get("env"):
         notes += _not_in_setup(fields["env"])
-    return ResolvedOptions(SubmitTexts(words=words, black_box=black_box, **fields), how, notes)
+    return ResolvedOptions(SubmitTexts(words, black_box, fields), how, notes)
 
 
 def _not_in_setup(env: list[str]) -> list[str]:
@@ -122,7 +211,7 @@ def _wrap(parsed: Parsed) -> Parsed:
 def _of_command(parsed: Parsed) -> Iterator[str]:
     """Remarks about scripts that a command runs, such as `bash -e job.sh`. gpq reads no options in
     them."""
-    from gpq.options.directives import script_directives
+    from gpq.options import script_directives
 
     for word in parsed.words[:SCRIPT_WORDS]:
         path = os.path.join(job_spec.directory(parsed.fields.get("cwd", "")), word)
@@ -136,7 +225,7 @@ def _of_command(parsed: Parsed) -> Iterator[str]:
 
 def _script(parsed: Parsed) -> script_directives.Script | None:
     """The named file. With --cwd, one in that folder comes first."""
-    from gpq.options.directives import script_directives
+    from gpq.options import script_directives
 
     word = os.path.expanduser(parsed.words[0])
     if standard_input.is_stream(word):
@@ -171,16 +260,12 @@ def _srun(script: script_directives.Script) -> list[str]:
 
 
 def _with_lines(
-    script: script_directives.Script,
-    fields: dict[str, Any],
-    parsed: Parsed,
-    *,
-    shell: bool,
+    script: script_directives.Script, fields: dict[str, Any], parsed: Parsed, *, shell: bool
 ) -> tuple[dict[str, Any], list[str]]:
     """`fields` with the options in the script's lines, and remarks."""
     if not (script.slurm or script.own or script.calls_srun):
         return fields, []
-    from gpq.options.directives import sbatch
+    from gpq.options import sbatch
 
     notes: list[str] = []
     asked = fields.get("env", [])
@@ -199,7 +284,7 @@ def _with_lines(
     notes += _notes(translated, where)
     fields = _join(translated.fields, fields)
     if script.slurm:
-        from gpq.options.directives import slurm_variables
+        from gpq.options import slurm_variables
 
         options = slurm_variables.overlay(dict(slurm), pairs, own)
         options = slurm_variables.overlay(options, parsed.pairs, parsed.fields)
@@ -260,7 +345,7 @@ def make_request(
     notes = [*settled.notes, *job_spec.missing(built)]
     array = None
     if texts.array or texts.sweep or texts.sweep_file:
-        from gpq.options.parsing import sweeps
+        from gpq.options import sweeps
 
         array = sweeps.array_of(texts.array, texts.sweep, texts.sweep_file)
         assert array is not None
@@ -279,7 +364,7 @@ def words_of(settled: ResolvedOptions) -> list[str]:
     texts = settled.texts
     line = ["gpq", "submit"]
     for option in sorted(OPTIONS, key=lambda option: option.name in LAST):
-        value = getattr(texts, option.name, None)
+        value = getattr(texts, option.name)
         if value is True:
             line.append(option.flag)
         elif isinstance(value, list):

@@ -1,19 +1,31 @@
 """From the text after an option of `gpq submit` or `gpq edit` to the fields of SpecMessage that it
-fills: a reader for each kind of option. Each raises UsageError."""
+fills: a reader for each kind of option. Each raises UsageError. `edit_request` makes the request of
+`gpq edit`.
+"""
 
 from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from gpq import outward
 from gpq.errors import UsageError
-from gpq.options.parsing import values
+from gpq.options import values
+from gpq.rpc import requests
 from gpq.rpc.submit_table import BY_NAME
 
 LEAST_LEASE, MOST_LEASE = 60.0, 30 * 86400.0  # seconds
+NOTHING = ("none", "off")
+# values of options for `none`
+LIFTED: dict[str, Any] = {
+    "time": None,
+    "gpu_type": "",
+    "min_gpu_memory": 0,
+    "after": [],
+    "accept": [],
+}
 
 
 def fields_of(texts: Mapping[str, Any]) -> dict[str, Any]:
@@ -31,7 +43,7 @@ def begin(text: str, option: str) -> float:
     """Seconds since the epoch. 0 for `now`."""
     from datetime import datetime
 
-    from gpq.options.parsing.datetimes import moment
+    from gpq.options.datetimes import moment
 
     if text.strip().lower() == "now":
         return 0.0
@@ -83,12 +95,8 @@ def gpu_bounds(text: str, option: str) -> tuple[int, int]:
     return low, low if high is None else high
 
 
-def _as_typed(value: Any, option: str) -> Any:
-    return value
-
-
 READERS: dict[str, Callable[[Any, str], Any]] = {
-    **dict.fromkeys(("count", "flag", "jobs", "path", "size", "text"), _as_typed),
+    **dict.fromkeys(("count", "flag", "jobs", "path", "size", "text"), lambda text, option: text),
     "codes": lambda codes, option: list(dict.fromkeys(codes)),
     "duration": values.seconds,
     "events": lambda text, option: list(outward.events(text.split(","))),
@@ -105,3 +113,39 @@ READERS: dict[str, Callable[[Any, str], Any]] = {
     "targets": targets,
     "words": resume,
 }
+
+
+def edit_request(
+    jobs: list[str],
+    *,
+    tag: Sequence[str] = (),
+    untag: Sequence[str] = (),
+    array_limit: str = "",
+    **texts: Any,
+) -> requests.Edit:
+    """`texts`: options as typed. Empty ones, and None, change nothing. Raises UsageError."""
+    changes: dict[str, Any] = {}
+    for name, text in texts.items():
+        if not text and not isinstance(text, int):
+            continue
+        if name in LIFTED and text in (*NOTHING, ["none"]):
+            [field] = BY_NAME[name].fields
+            changes[field] = LIFTED[name]
+        else:
+            changes |= fields_of({name: text})
+    new_tags = [values.name(name, "--tag") for name in tag]
+    old_tags = [values.name(name, "--tag") for name in untag]
+    return requests.Edit(jobs, changes, new_tags, old_tags, _array_limit(array_limit))
+
+
+def _array_limit(text: str) -> int | None:
+    if not text:
+        return None
+    if text in NOTHING:
+        return 0
+    if not text.isdecimal() or not 1 <= int(text) <= 10_000:
+        raise UsageError(
+            f"invalid --array-limit {text[:20]!r}: expected a number of jobs",
+            "for example --array-limit 4",
+        )
+    return int(text)

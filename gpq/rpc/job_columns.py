@@ -1,7 +1,7 @@
 """The columns of a job, one row each. This is the only place that declares one.
 
 The table feeds
-- `gpq status` and `gpq top` (`gpq.views.queue`, `gpq.views.top.job_columns`),
+- `gpq status` and `gpq top` (`gpq.views.queue`, `gpq.views.top_tables`),
 - the conditions of queries and their order (`gpq.control.query_language`),
 - the tables in docs/jobs.md and docs/many-jobs.md, and the help of `gpq status`.
 

@@ -1,9 +1,9 @@
 """The options of `gpq submit`, one row each. This is the only place that declares an option.
 
 The table feeds
-- the signature of the command (`gpq.cli.shared.submit_options`), and so help, man page, completion,
-- the fast reader without typer (`gpq.options.submit_words`),
-- the options as typed (`gpq.options.submit_texts`, generated),
+- the signature of the command (`gpq.cli.jobs.submit`), and so help, man page, completion,
+- the fast reader without typer (`gpq.options.submit_request`),
+- the options as typed (`gpq.options.job_spec.SubmitTexts`),
 - their values (`gpq.options.submit_values`),
 - the keywords of `gpq.submit` (`gpq.api.option_types`, generated),
 - and the fields that `gpq edit` may change (`gpq.control.edit`).
@@ -47,6 +47,8 @@ KINDS = {
     "variables": ("list[str]", "Mapping[str, object] | Sequence[str]"),
     "words": ("str", "str | Sequence[Word]"),
 }
+# type on the command line: the value of an option that is not given
+DEFAULTS = {"str": "", "bool": False, "int": 0, "int | None": None, "list[str]": list[str]()}
 SECONDS = ("duration", "lease", "limit")  # kinds whose value is in seconds
 
 

@@ -3,9 +3,12 @@ server, write config.toml."""
 
 from __future__ import annotations
 
+import glob
 import os
 import re
+import shlex
 import sys
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -14,9 +17,11 @@ from gpq.config import NodeConfig
 from gpq.config_rules import HOST, NODE_NAME
 from gpq.connectors.ssh import Target
 from gpq.errors import NotFound, Refused, UsageError
-from gpq.options.parsing import values
-from gpq.servers import config_file, first_contact, host_keys, ssh_hosts
+from gpq.options import values
+from gpq.servers import config_file, first_contact
 from gpq.views import plain
+
+DEEPEST = 16  # levels of includes, as in ssh
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +55,7 @@ class Wanted:
             return []
         return ["ssh", "-F", os.path.abspath(os.path.expanduser(self.ssh_config))]
 
-    def called(self) -> str:
+    def node_name(self) -> str:
         """The name of the server. Raises UsageError for an invalid one."""
         name = (
             self.name
@@ -65,24 +70,24 @@ class Wanted:
 
 
 def add(
-    request: Wanted, talk: host_keys.Talk, *, yes: bool, quiet: bool, asks: bool = True
+    request: Wanted, talk: first_contact.Talk, *, yes: bool, quiet: bool, asks: bool = True
 ) -> dict[str, Any]:
     """Returns what --json shows of the server. If it raises GpqError, nothing was written. `yes`
-    and `asks` are about its host key, as in `host_keys.settle`."""
+    and `asks` are about its host key, as in `first_contact.settle`."""
     if not HOST.fullmatch(request.host):
         raise UsageError(
             f"invalid host {request.host!r}", "use user@host, or a name from ~/.ssh/config"
         )
     if request.ssh_config:
         configuration(request.ssh_config)
-    node, name = request.node(), request.called()
+    node, name = request.node(), request.node_name()
     fields = {key: value for key, value in asdict(node).items() if value not in ("", 0, None, [])}
     if request.slots == 0:
         fields["slots"] = 0
     before = config_file.read()
     after = config_file.with_node(before, name, fields)
     target = Target(node.host, node.port, command=tuple(node.ssh or ["ssh"]))
-    key = host_keys.settle(target, talk, yes=yes, quiet=quiet, asks=asks)
+    key = first_contact.settle(target, talk, yes=yes, quiet=quiet, asks=asks)
     findings, place = first_contact.meet(name, node, talk)
     if other_name := first_contact.other_name(name, place, config.load().nodes, talk):
         raise Refused(
@@ -126,20 +131,19 @@ def configuration(file: str) -> str:
     return path
 
 
-def offered(ssh_config: str, *, every: bool) -> list[str]:
+def offer(ssh_config: str, *, every: bool) -> list[str]:
     """The hosts of ~/.ssh/config that the user picks from those that are not servers yet. Raises
     NotFound and Refused."""
-    path = configuration(ssh_config) if ssh_config else ssh_hosts.default()
+    path = configuration(ssh_config) if ssh_config else ssh_config_path()
     if not os.path.exists(path):
         raise NotFound(
             f"there is no {path}", "use gpq nodes add user@host, or -F FILE for another file"
         )
     node_hosts = {node.host for node in config.load().nodes.values()}
-    hosts = [host for host in ssh_hosts.hosts(path) if host not in node_hosts]
+    hosts = [host for host in ssh_hosts(path) if host not in node_hosts]
     if not hosts:
         raise NotFound(
-            f"{path} names no new host",
-            "use gpq nodes add user@host, or -F FILE for another file",
+            f"{path} names no new host", "use gpq nodes add user@host, or -F FILE for another file"
         )
     if every:
         return hosts
@@ -174,3 +178,55 @@ def _numbers(word: str) -> set[int]:
     if match is None:
         raise UsageError(f"invalid number {word!r}", "type numbers such as 1,3-4, or all")
     return set(range(int(match[1]), int(match[2] or match[1]) + 1))
+
+
+def ssh_hosts(path: str) -> list[str]:
+    """The hosts that a configuration of ssh names, in its order, each once: Host entries without
+    patterns, also those of included files."""
+    return list(dict.fromkeys(name for name in _hosts(path, 0) if HOST.fullmatch(name)))
+
+
+def ssh_config_path() -> str:
+    """The user's ~/.ssh/config. Like ssh, takes the home directory from the password database
+    and not from $HOME."""
+    import pwd
+
+    return os.path.join(pwd.getpwuid(os.getuid()).pw_dir, ".ssh", "config")
+
+
+def _hosts(path: str, depth: int) -> Iterator[str]:
+    for keyword, *words in _entries(path):
+        is_negated = any(word.startswith("!") for word in words)
+        if keyword.lower() == "host" and not is_negated:
+            yield from (word for word in words if not set(word) & set("*?"))
+        elif keyword.lower() == "include" and depth < DEEPEST:
+            for file in _files(words):
+                yield from _hosts(file, depth + 1)
+
+
+def _files(patterns: Iterable[str]) -> Iterator[str]:
+    """The files that match the patterns of an Include."""
+    for pattern in patterns:
+        full_pattern = os.path.join(os.path.dirname(ssh_config_path()), os.path.expanduser(pattern))
+        yield from sorted(glob.glob(full_pattern))
+
+
+def _entries(path: str) -> list[list[str]]:
+    """The words of each line that has any. Empty if the file cannot be read."""
+    try:
+        with open(path, encoding="utf-8", errors="replace") as stream:
+            lines = stream.read().splitlines()
+    except OSError:
+        return []
+    return [words for line in lines if (words := _words(line))]
+
+
+def _words(line: str) -> list[str]:
+    """The words of `Host a b`, `Host=a` or `Host "a b"`. Empty for a comment."""
+    match = re.fullmatch(r"\s*([A-Za-z]+)(?:\s*=\s*|\s+)(.*)", line)
+    if match is None:
+        return []
+    try:
+        return [match[1], *shlex.split(match[2])]
+    except ValueError:
+        return []

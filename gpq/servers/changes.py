@@ -9,7 +9,7 @@ from datetime import datetime
 from gpq.client import daemon_control
 from gpq.client.connection import call, connect
 from gpq.errors import DaemonUnreachable, GpqError, UsageError
-from gpq.options.parsing import datetimes, values
+from gpq.options import datetimes, values
 from gpq.rpc import daemon_answers, node_answers, requests
 
 Note = Callable[[str, str], None]  # a remark, and what to do
@@ -17,7 +17,7 @@ ONE_END = "gpq nodes reserve needs either --until or --for-duration"
 PATIENCE = 30.0  # seconds for a server's answer
 
 
-def removed(node: str, note: Note, *, force: bool) -> bool:
+def remove(node: str, note: Note, *, force: bool) -> bool:
     """Take the server out of config.toml. True if a daemon took notice. If it raises GpqError, the
     file is unchanged."""
     from gpq.servers import config_file
@@ -42,8 +42,7 @@ def taken_in(names: Sequence[str], note: Note) -> bool:
         return _reload(note, force=False)
     except GpqError as error:
         note(
-            f"the daemon could not add {', '.join(names)}: {error.message}",
-            daemon_control.RESTART,
+            f"the daemon could not add {', '.join(names)}: {error.message}", daemon_control.RESTART
         )
         return False
 
@@ -84,7 +83,7 @@ def reserve(target: str, user: str, start: str, until: str, duration: str) -> re
     return requests.Reserve(node, begin, end, values.gpu_list(gpus, target) if colon else [], user)
 
 
-def yielded(node: str, seconds: float) -> node_answers.Yielded:
+def yield_server(node: str, seconds: float) -> node_answers.Yielded:
     """Give `node` back to its owner for `seconds`, or with 0 to gpq. Raises GpqError if the server
     cannot be asked."""
     request = requests.Errand(node, "yield", {"seconds": seconds}, PATIENCE)

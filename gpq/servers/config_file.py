@@ -43,7 +43,7 @@ def with_node(text: str, name: str, fields: Mapping[str, object]) -> str:
     if not nodes:
         nodes["local"] = {"connector": "local"}
     nodes[name] = dict(fields)
-    return _checked(document.as_string(), document.unwrap())
+    return _check(document.as_string(), document.unwrap())
 
 
 def without_node(text: str, name: str) -> str:
@@ -57,7 +57,7 @@ def without_node(text: str, name: str) -> str:
         raise Refused(f"{name} is the only server", "add another one first with `gpq nodes add`")
     expected = document.unwrap()
     del nodes[name], expected["nodes"][name]
-    return _checked(_with_comments(text, document.as_string()), expected)
+    return _check(_with_comments(text, document.as_string()), expected)
 
 
 def _with_comments(before: str, after: str) -> str:
@@ -79,7 +79,7 @@ def _document(text: str) -> tomlkit.TOMLDocument:
     return tomlkit.parse(text)
 
 
-def _checked(text: str, expected: Mapping[str, Any]) -> str:
+def _check(text: str, expected: Mapping[str, Any]) -> str:
     """`text`, if it parses to `expected`. Raises Refused otherwise, and UsageError for an invalid
     server."""
     if tomlkit.parse(text).unwrap() != expected:

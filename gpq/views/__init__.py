@@ -1,6 +1,6 @@
-"""Turns answers into text and tables for a terminal. Asks nobody and changes nothing.
+"""Turns answers into text and tables for a terminal, and into files. Asks nobody, changes nothing.
 
-Each file draws one kind of answer. `pictures` writes files, and `top` draws `gpq top`.
+Each file draws one kind of answer.
 
-Open `terminal.py` first.
+Open `plain.py` first.
 """

@@ -1,11 +1,15 @@
-"""The tables of `gpq history` and `gpq report`."""
+"""The tables of `gpq history` and `gpq report`, and their CSV."""
 
 from __future__ import annotations
 
+import csv
+import io
 from collections.abc import Sequence
 
+import msgspec
+
 from gpq.rpc.account_answers import EndedView, HistoryList, ReportRow, ReportView
-from gpq.views.plain import Column, duration, ellipsis, moment, number, safe, table, wrapped
+from gpq.views.plain import Column, duration, ellipsis, moment, number, safe, table, wrap
 from gpq.views.queue import percent
 
 TITLES = {"user": "USER", "job": "JOB", "server": "SERVER", "day": "DAY"}
@@ -20,7 +24,7 @@ def history(answer: HistoryList, limit: int, bar: str = "") -> list[str]:
         remark = (
             f"{answer.hidden} more ended earlier: gpq history -n {answer.hidden + len(answer.jobs)}"
         )
-        text += wrapped(remark, limit)
+        text += wrap(remark, limit)
     return text
 
 
@@ -35,7 +39,7 @@ def history_columns(rows: Sequence[EndedView]) -> list[Column]:
         Column("ENDED", [moment(row.ended_at)[:16] for row in rows], 55),
         Column("WAIT", [duration(row.wait_seconds) for row in rows], 65, right=True),
         Column("RAN", [duration(row.run_seconds) for row in rows], 75, right=True),
-        Column("GPUS", [_count(row.gpus) for row in rows], 62, right=True),
+        Column("GPUS", [f"{row.gpus:.1f}".removesuffix(".0") for row in rows], 62, right=True),
         Column("GPU H", [hours(row.gpu_hours) for row in rows], 85, right=True),
         Column("GOODPUT H", [hours(row.goodput_hours) for row in rows], 70, right=True),
         Column("RESTARTS", [str(row.restarts or "-") for row in rows], 30, right=True),
@@ -52,10 +56,6 @@ def _exit(row: EndedView) -> str:
     return str(row.exit_status)
 
 
-def _count(gpus: float) -> str:
-    return f"{gpus:.1f}".removesuffix(".0")
-
-
 def hours(value: float | None) -> str:
     """`0.02` and more. Less is `<0.01`."""
     if value is not None and 0 < value < 0.005:
@@ -65,9 +65,9 @@ def hours(value: float | None) -> str:
 
 def report(answer: ReportView, limit: int, bar: str = "") -> list[str]:
     """One row each, and the total."""
-    head = wrapped(f"{moment(answer.since)[:16]} to {moment(answer.until)[:16]}", limit)
+    head = wrap(f"{moment(answer.since)[:16]} to {moment(answer.until)[:16]}", limit)
     if not answer.rows:
-        return [*head, *wrapped("no job used a GPU, waited or ended in this time", limit)]
+        return [*head, *wrap("no job used a GPU, waited or ended in this time", limit)]
     rows = [*answer.rows, answer.total] if len(answer.rows) > 1 else answer.rows
     return [*head, "", *table(report_columns(rows, answer.by), limit, mark=ellipsis())]
 
@@ -120,3 +120,24 @@ def _restarts(row: ReportRow) -> str:
     if row.warm_restarts:
         return f"{row.restarts}, {row.warm_restarts} warm"
     return str(row.restarts or "-")
+
+
+def csv_text(rows: Sequence[msgspec.Struct], kind: type[msgspec.Struct]) -> str:
+    """A line of names, and one for each row, with the names and units of the JSON. Unknown values
+    are empty cells."""
+    stream = io.StringIO()
+    writer = csv.writer(stream, lineterminator="\n")
+    names = kind.__struct_fields__
+    writer.writerow(names)
+    writer.writerows([_csv_cell(getattr(row, name)) for name in names] for row in rows)
+    return stream.getvalue()
+
+
+def _csv_cell(value: object) -> object:
+    if isinstance(value, float):
+        if abs(value) < 1e6:
+            return f"{value:.6g}"
+        return f"{value:.1f}"
+    if isinstance(value, str):
+        return safe(value)
+    return value

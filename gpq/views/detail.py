@@ -1,37 +1,46 @@
-"""The text of `gpq show`."""
+"""The text of `gpq show` and `gpq why`, with bars of the goodput model and the loss curve."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
+from itertools import pairwise
 
 import msgspec
 
 from gpq.rpc.job_answers import (
     AttemptView,
+    CurvePoint,
     EventView,
+    Explanation,
     HabitView,
     JobDetail,
     JobView,
+    LossView,
     PartView,
     RankView,
+    ReallocationView,
     RestartView,
 )
-from gpq.views import goodput_curve, job_facts, loss_curve
-from gpq.views.plain import Column, moment, number, safe, table, wrapped
-from gpq.views.queue import percent, remark, where
+from gpq.views import job_facts
+from gpq.views.plain import Column, moment, number, safe, table, wrap
+from gpq.views.queue import ENDED, percent, remark, where
 
 EVENTS = 12  # the latest events that are shown
 KEY = 17  # width of the names on the left
 LOST = "freedoms lost to habits of the loop"
 NARROW = 40  # below this width the names go on lines of their own
+MOST_POINTS = 16  # lines. Longer curves leave out points
+LEVELS = "▁▂▃▄▅▆▇█"
+WIDEST = 80  # the widest curve in columns
 
 
 def lines(answer: JobDetail, limit: int, bar: str = "█") -> list[str]:
     """Everything, in paragraphs."""
     job = answer.job
-    curve = goodput_curve.lines(answer.curve, limit, bar)
-    losses = loss_curve.lines(answer.losses, limit, bar, answer.metrics.get("loss"))
-    text = wrapped(head(job), limit)
+    curve = goodput_curve(answer.curve, limit, bar)
+    losses = loss_curve(answer.losses, limit, bar, answer.metrics.get("loss"))
+    text = wrap(head(job), limit)
     text += _pairs(job_facts.demands(answer.spec, job), limit)
     text += paragraph("now", _pairs(job_facts.progress(answer), limit))
     text += paragraph(LOST, habits(answer.habits, limit, job.id))
@@ -45,7 +54,7 @@ def lines(answer: JobDetail, limit: int, bar: str = "█") -> list[str]:
     text += paragraph("latest events", _events(answer.history[-EVENTS:], limit))
     text += paragraph("notes", _bullets(answer.notices, limit))
     if job.state == "failed" and job.started_at:
-        text += ["", *wrapped(f"why it failed: gpq logs {job.id}", limit)]
+        text += ["", *wrap(f"why it failed: gpq logs {job.id}", limit)]
     return text
 
 
@@ -72,14 +81,14 @@ def places(parts: list[PartView]) -> str:
 def _pairs(pairs: dict[str, str], limit: int) -> list[str]:
     if 0 < limit < NARROW:  # names on lines of their own
         blocks = [
-            [*wrapped(key, limit, "  ", "  "), *wrapped(value, limit, "    ", "    ")]
+            [*wrap(key, limit, "  ", "  "), *wrap(value, limit, "    ", "    ")]
             for key, value in pairs.items()
         ]
         return [line for lines in blocks for line in lines]
     return [
         line
         for key, value in pairs.items()
-        for line in wrapped(value, limit, f"  {key:{KEY - 2}}", " " * KEY)
+        for line in wrap(value, limit, f"  {key:{KEY - 2}}", " " * KEY)
     ]
 
 
@@ -89,9 +98,9 @@ def habits(views: Sequence[HabitView], limit: int, job: int) -> list[str]:
     for habit in views:
         message = habit.message or "a habit of the loop"
         freedoms = f"{', '.join(habit.freedoms)}: {message} ({habit.code})"
-        text += wrapped(safe(freedoms), limit, "  - ", "    ")
+        text += wrap(safe(freedoms), limit, "  - ", "    ")
         for line in _habit_remarks(habit, job):
-            text += wrapped(safe(line), limit, "    ", "    ")
+            text += wrap(safe(line), limit, "    ", "    ")
     return text
 
 
@@ -192,8 +201,124 @@ def _seconds(seconds: float | None) -> str:
 
 def _events(events: Sequence[EventView], limit: int) -> list[str]:
     texts = [f"{moment(event.at)} {safe(event.kind)}: {safe(event.text)}" for event in events]
-    return [line for text in texts for line in wrapped(text, limit, "  ", "      ")]
+    return [line for text in texts for line in wrap(text, limit, "  ", "      ")]
 
 
 def _bullets(texts: Sequence[str], limit: int) -> list[str]:
-    return [line for text in texts for line in wrapped(safe(text), limit, "  - ", "    ")]
+    return [line for text in texts for line in wrap(safe(text), limit, "  - ", "    ")]
+
+
+def goodput_curve(points: Sequence[CurvePoint], limit: int, bar: str = "█") -> list[str]:
+    """`2 |██████ 241 (1.62x, batch 256) <- now`: bars as long as `limit` allows."""
+    shown_points = thin(points)
+    if not shown_points:
+        return []
+    digits = max(len(str(point.gpus)) for point in shown_points)
+    remarks = list(map(_point, shown_points))
+    room = min(max((limit or 100) - digits - 5 - max(map(len, remarks)), 4), 40)
+    top = max(point.goodput for point in shown_points) or 1.0
+    return [
+        f"  {point.gpus:{digits}} {bar * max(round(room * point.goodput / top), 1):{room}} {remark}"
+        for point, remark in zip(shown_points, remarks, strict=True)
+    ]
+
+
+def _point(point: CurvePoint) -> str:
+    text = f"{number(point.goodput)} ({number(point.speedup)}x, batch {point.total_batch})"
+    if point.current:
+        text += " <- now"
+    return text
+
+
+def thin(points: Sequence[CurvePoint]) -> list[CurvePoint]:
+    """At most `MOST_POINTS` of them: the first, the last, the current one, and evenly between."""
+    if len(points) <= MOST_POINTS:
+        return list(points)
+    step = (len(points) - 1) / (MOST_POINTS - 2)
+    indices = {round(index * step) for index in range(MOST_POINTS - 1)} | {
+        i for i, point in enumerate(points) if point.current
+    }
+    return [points[index] for index in sorted(indices)]
+
+
+def loss_curve(
+    points: Sequence[LossView], limit: int, bar: str = "█", last: float | None = None
+) -> list[str]:
+    """`2.31 -> 0.42 over 12,000 base steps, last 0.40`, and the curve in block characters if `bar`
+    shows that the terminal has them. `last`: the last logged value, because the points are means
+    over reports."""
+    if not points:
+        return []
+    first, newest = points[0], points[-1]
+    if last is not None and math.isclose(last, newest.loss, rel_tol=1e-5):
+        last = None
+    latest = ""
+    if last is not None:
+        latest = f", last {last:.3g}"
+    if len(points) == 1:
+        return wrap(
+            f"{first.loss:.3g} after {first.base_steps:,.0f} base steps{latest}", limit, "  ", "  "
+        )
+    summary = (
+        f"{first.loss:.3g} -> {newest.loss:.3g} over {newest.base_steps:,.0f} base steps{latest}"
+    )
+    text = wrap(summary, limit, "  ", "  ")
+    if bar == "█":
+        text.append(
+            "  " + spark([point.loss for point in points], min(limit or WIDEST, WIDEST) - 2, last)
+        )
+    return text
+
+
+def spark(values: Sequence[float], room: int, last: float | None = None) -> str:
+    """One character per value, and one for `last`. If there are more than `room`, neighbours are
+    averaged. The lowest value is the lowest character."""
+    columns = min(len(values), max(room - (last is not None), 1))
+    edges = [index * len(values) // columns for index in range(columns + 1)]
+    means = [sum(values[a:b]) / (b - a) for a, b in pairwise(edges)]
+    if last is not None:
+        means.append(last)
+    low, high = min(means), max(means)
+    scale = (len(LEVELS) - 1) / (high - low) if high > low else 0.0
+    return "".join(LEVELS[round((mean - low) * scale)] for mean in means)
+
+
+def why(answer: Explanation, limit: int, bar: str = "█") -> list[str]:
+    """Headline, reasons, remedies, and the goodput that decided it."""
+    text = wrap(f"job {answer.id} ({safe(answer.state)}): {safe(answer.headline)}", limit)
+    for reason in answer.reasons:
+        if reason != answer.headline:  # the headline is the whole reason
+            text += wrap(safe(reason), limit, "  - ", "    ")
+    if answer.remedies:
+        text += ["", "what to do:" if answer.state in ENDED else "what would change that:"]
+        for remedy in answer.remedies:
+            text += wrap(safe(remedy), limit, "  - ", "    ")
+    reasons = " ".join([answer.headline, *answer.reasons])
+    notes = [note for note in answer.notes if note not in reasons]
+    if notes:
+        text += ["", "notes:"]
+        text += [line for note in notes for line in wrap(safe(note), limit, "  - ", "    ")]
+    if answer.curve:
+        text += [
+            "",
+            "goodput by number of GPUs, 1x = fewest:",
+            *goodput_curve(answer.curve, limit, bar),
+        ]
+    if answer.changes:
+        text += ["", f"the last change of GPUs, {moment(answer.changed_at or '')}:"]
+        text += [
+            line
+            for change in answer.changes
+            for line in wrap(_change(change), limit, "  - ", "    ")
+        ]
+    if answer.round_at:
+        text += ["", f"decided at {moment(answer.round_at)}, in the last round"]
+    return text
+
+
+def _change(change: ReallocationView) -> str:
+    name = f" {safe(change.name)}" if change.name else ""
+    line = f"job {change.job}{name}: {change.before} -> {change.after} GPUs"
+    if change.ratio is not None:
+        line += f", goodput x{number(change.ratio)}"
+    return f"{line}: {safe(change.why)}"

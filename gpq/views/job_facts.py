@@ -195,14 +195,14 @@ def _fairness(rho: float) -> str:
 
 
 def _profile(rows: int) -> str:
-    return f"{counted(rows, 'configuration', 'configurations')} measured"
+    return f"{count(rows, 'configuration', 'configurations')} measured"
 
 
 def _total_batch(job: JobView) -> str:
     if not job.total_batch:
         return ""
-    gpus = counted(job.gpus or 1, "GPU", "GPUs")
-    parts = counted(job.accum_steps + 1, "micro-batch", "micro-batches")
+    gpus = count(job.gpus or 1, "GPU", "GPUs")
+    parts = count(job.accum_steps + 1, "micro-batch", "micro-batches")
     return f"{job.total_batch} = {job.atomic_batch} x {gpus} x {parts}"
 
 
@@ -230,7 +230,7 @@ def _speedup(answer: JobDetail) -> str:
     if share < fewest:
         return (
             f"{number(answer.job.speedup)}x the goodput on its minimum of"
-            f" {counted(fewest, 'GPU', 'GPUs')} (the fair share is {number(share)} now)"
+            f" {count(fewest, 'GPU', 'GPUs')} (the fair share is {number(share)} now)"
         )
     return f"{number(answer.job.speedup)}x the goodput on a fair share ({number(share)} GPUs now)"
 
@@ -247,7 +247,7 @@ def _restarts(answer: JobDetail) -> str:
     job = answer.job
     if not job.restarts and not job.batch_changes:
         return ""
-    changes = counted(job.batch_changes, "batch change", "batch changes")
+    changes = count(job.batch_changes, "batch change", "batch changes")
     cost = if_known(_cost, answer.restart_seconds) if job.restarts else ""
     return (
         f"{job.restarts} ({job.resizes} on another number of GPUs{cost}), {changes} without a"
@@ -259,5 +259,5 @@ def _cost(seconds: float) -> str:
     return f", {duration(seconds)} each"
 
 
-def counted(number: int, singular: str, plural: str) -> str:
+def count(number: int, singular: str, plural: str) -> str:
     return f"{number} {singular if number == 1 else plural}"

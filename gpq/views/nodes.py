@@ -19,11 +19,7 @@ def lines(answer: NodeList, limit: int, bar: str = "█") -> list[str]:
     return text
 
 
-def _used(node: NodeView) -> str:
-    return str(sum(device.job is not None for device in node.devices))
-
-
-def seen(node: NodeView) -> str:
+def last_seen(node: NodeView) -> str:
     """`5s ago`, or `never` if the server has not answered since the daemon started."""
     if not node.answers and not node.seen_seconds:
         return "never"
@@ -103,14 +99,15 @@ def _strangers(device: DeviceView) -> str:
 
 
 def _nodes(nodes: list[NodeView]) -> list[Column]:
+    in_use = [str(sum(device.job is not None for device in node.devices)) for node in nodes]
     return [
         Column("SERVER", [safe(node.name) for node in nodes], 99, least=6),
         Column("STATE", [safe(node.state) for node in nodes], 98),
         Column("GPUS", [str(len(node.devices)) for node in nodes], 70, right=True),
-        Column("IN USE", [_used(node) for node in nodes], 69, right=True),
+        Column("IN USE", in_use, 69, right=True),
         Column("CORES", [str(node.cores) for node in nodes], 50, right=True),
         Column("MEMORY", [gib(node.memory_mib) for node in nodes], 49, right=True),
-        Column("SEEN", [seen(node) for node in nodes], 60),
+        Column("SEEN", [last_seen(node) for node in nodes], 60),
         Column("REASON", [_reason(node) for node in nodes], 65, least=12),
     ]
 

@@ -65,7 +65,7 @@ def pad(text: str, columns: int, *, right: bool = False) -> str:
     return text + room
 
 
-def wrapped(text: str, limit: int, first: str = "", indent: str = "") -> list[str]:
+def wrap(text: str, limit: int, first: str = "", indent: str = "") -> list[str]:
     """`text` in lines of at most `limit` columns (0: one line). `first` starts the first line, and
     `indent` all others."""
     if not limit or width(first + text) <= limit:
@@ -225,14 +225,14 @@ def table(
     visible_columns = fit(columns, limit)
     parts = []
     for column in visible_columns:
-        lines = _aligned(column, mark, is_last=column is visible_columns[-1])
+        lines = _align(column, mark, is_last=column is visible_columns[-1])
         if colour and column.title == "STATE":
-            lines[1:] = map(_coloured, lines[1:])
+            lines[1:] = map(_colour, lines[1:])
         parts.append(lines)
     return [line.rstrip() for line in map("  ".join, zip(*parts, strict=True))]
 
 
-def _aligned(column: Column, mark: str, *, is_last: bool) -> list[str]:
+def _align(column: Column, mark: str, *, is_last: bool) -> list[str]:
     """Its title and cells, padded to the width of the column. The last column needs no padding."""
     size = column.size
     lines = [column.title, *column.cells]
@@ -246,15 +246,15 @@ def _aligned(column: Column, mark: str, *, is_last: bool) -> list[str]:
     return [line.ljust(size) for line in lines]
 
 
-def tinted(line: str) -> str:
+def tint(line: str) -> str:
     """A line with states in their colours. Only a word in a cell, in brackets or after a colon
     counts, and not "held" in "held by job 3"."""
     import re  # `gpq status` does not need it
 
     state = rf"(?:(?<=  )|(?<=\()|(?<=: ))({'|'.join(COLOURS)})(?=  |$|[),;]| \(| on )"
-    return re.sub(state, lambda match: _coloured(match[1]), line)
+    return re.sub(state, lambda match: _colour(match[1]), line)
 
 
-def _coloured(state: str) -> str:
+def _colour(state: str) -> str:
     code = COLOURS.get(state.rstrip())
     return state if code is None else f"\x1b[{code}m{state}\x1b[0m"

@@ -2,7 +2,7 @@
 lines of text."""
 
 from gpq.rpc.job_columns import JobColumn, shown_on
-from gpq.views.plain import Column, duration, number, safe, table, wrapped
+from gpq.views.plain import Column, duration, number, safe, table, wrap
 
 TYPE_CHECKING = False  # typing's own would have to be imported
 if TYPE_CHECKING:
@@ -38,13 +38,7 @@ def ranges(indices: list[int]) -> str:
             runs[-1][1] = index
         else:
             runs.append([index, index])
-    return ",".join(_range(low, high) for low, high in runs)
-
-
-def _range(low: int, high: int) -> str:
-    if low == high:
-        return str(low)
-    return f"{low}-{high}"
+    return ",".join(str(low) if low == high else f"{low}-{high}" for low, high in runs)
 
 
 def remark(row: Row) -> str:
@@ -96,7 +90,7 @@ def named(row: Row) -> str:
     return f"{name}[{safe(difference)}]"
 
 
-def folded(rows: list[Row]) -> list[Row]:
+def fold_arrays(rows: list[Row]) -> list[Row]:
     """The rows, with waiting jobs of an array that have the same reason in one row."""
     rows_to_show: list[Row] = []
     run: list[Row] = []
@@ -207,7 +201,7 @@ def lines(
 ) -> list[str]:
     """The whole answer (rpc JobList) as lines of at most `limit` columns. `fold`: combine waiting
     jobs of an array."""
-    rows = folded(answer["jobs"]) if fold else answer["jobs"]
+    rows = fold_arrays(answer["jobs"]) if fold else answer["jobs"]
     text = ["no jobs"]
     if rows:
         least = {"reason": max(12, 2 * limit // 5)}
@@ -219,7 +213,7 @@ def lines(
     if hidden_count:
         text.append(f"and {hidden_count} more that ended: gpq status --all")
     for note in notes(rows):
-        text += wrapped(note, limit, "note: ", "      ")
+        text += wrap(note, limit, "note: ", "      ")
     hint = _where_failures_are_told(rows)
     if hint and (not limit or len(hint) <= limit):
         text.append(hint)
@@ -233,3 +227,9 @@ def _where_failures_are_told(rows: list[Row]) -> str:
     if failed_jobs:
         return f"why job {failed_jobs[0]} failed: gpq logs {failed_jobs[0]}"
     return ""
+
+
+def is_query(word: str) -> bool:
+    """Whether a word is a condition, such as `user=ana` or `age>2h`. Names and selectors of jobs
+    have no such signs."""
+    return any(sign in word.replace("@~", "") for sign in "=~<>")

@@ -6,7 +6,7 @@ import os
 
 from gpq.check.verdict import DIFFERS, FAILED, SAME, TOLD, FoundHabit, ShapeView, Verdict
 from gpq.core.freedoms import MEANING
-from gpq.views.plain import safe, wrapped
+from gpq.views.plain import safe, wrap
 
 JUDGEMENTS = {
     SAME: "gpq does not change what this script trains.",
@@ -17,7 +17,7 @@ JUDGEMENTS = {
 
 
 def lines(answer: Verdict, limit: int, bar: str = "█") -> list[str]:
-    text = wrapped(safe(_summary(answer)), limit, "", "  ")
+    text = wrap(safe(_summary(answer)), limit, "", "  ")
     text.append("")
     size = max((len(row.shape) for row in answer.shapes), default=0)
     text.append(f"{'shape':{size}}  {'verdict':8} {'largest':>8}  first difference")
@@ -26,8 +26,8 @@ def lines(answer: Verdict, limit: int, bar: str = "█") -> list[str]:
     text.append("")
     text += _habits(answer, limit)
     for note in answer.notes:
-        text += wrapped(safe(note), limit, "note: ", "      ")
-    return [*text, *wrapped(f"{JUDGEMENTS[answer.verdict]} ({answer.seconds:.0f} s)", limit)]
+        text += wrap(safe(note), limit, "note: ", "      ")
+    return [*text, *wrap(f"{JUDGEMENTS[answer.verdict]} ({answer.seconds:.0f} s)", limit)]
 
 
 def _summary(answer: Verdict) -> str:
@@ -57,9 +57,9 @@ def _row(row: ShapeView, size: int, limit: int) -> list[str]:
     text = [f"{head}  {safe(difference)}".rstrip()]
     indent = " " * (size + 2)
     if row.problem:
-        text += wrapped(safe(row.problem), limit, indent, indent)
+        text += wrap(safe(row.problem), limit, indent, indent)
         if row.log:
-            text += wrapped(safe(f"output: {row.log}"), limit, indent, indent)
+            text += wrap(safe(f"output: {row.log}"), limit, indent, indent)
     return text
 
 
@@ -74,15 +74,15 @@ def _largest(difference: float | None) -> str:
 def _habit(habit: FoundHabit, shapes: str, is_told: bool, limit: int) -> list[str]:
     """A habit with its shapes: told by the library, or guessed."""
     source = "gpq says:" if is_told else "probably"
-    text = wrapped(safe(f"{shapes}: {source} {habit.message}"), limit, "", "  ")
-    text += wrapped(safe(f"cure: {habit.cure}"), limit, "  ", "        ")
+    text = wrap(safe(f"{shapes}: {source} {habit.message}"), limit, "", "  ")
+    text += wrap(safe(f"cure: {habit.cure}"), limit, "  ", "        ")
     if is_told:
-        freedoms = ", ".join(map(_explained, habit.freedoms))
-        text += wrapped(safe(f"until then gpq does not use: {freedoms}"), limit, "  ", "  ")
+        freedoms = ", ".join(map(_explain, habit.freedoms))
+        text += wrap(safe(f"until then gpq does not use: {freedoms}"), limit, "  ", "  ")
     return [*text, ""]
 
 
-def _explained(freedom: str) -> str:
+def _explain(freedom: str) -> str:
     if freedom in MEANING:
         return f"{freedom} ({MEANING[freedom]})"
     return freedom

@@ -9,10 +9,10 @@ import pytest
 import torch
 from gpq_agent.train.prove.sketch import COUNT, ROWS, WIDTH, Sketcher
 
-from gpq.check.judgement.guesses import Case, guess
-from gpq.check.judgement.judge import Judge
-from gpq.check.judgement.sketches import apart
+from gpq.check.guesses import Case, guess
+from gpq.check.judge import Judge
 from gpq.check.records import GRADIENT, Facts, Run, Step
+from gpq.check.rounding import apart
 from gpq.check.shapes import Shape
 from gpq.source import Script
 

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from gpq_agent.train.prove import fork_server
 
-from gpq.check.replicas.fork_server import ForkServer, ServerLost
+from gpq.check.fork_server import ForkServer, ServerLost
 from tests.support.waiting import wait_until
 
 AGENT = Path(fork_server.__file__).parents[3]

@@ -7,11 +7,11 @@ from pathlib import Path
 
 from gpq_agent import wire
 
-from gpq.check.judgement.guesses import habit, join
-from gpq.check.judgement.judge import Judge
-from gpq.check.judgement.rows import doubts, habits, rows, worst
+from gpq.check.guesses import habit, join
+from gpq.check.judge import Judge
 from gpq.check.records import Facts, Run, Step, Told, read
-from gpq.check.replicas.courses import ShapeRun
+from gpq.check.rows import doubts, habits, rows, worst
+from gpq.check.runner import ShapeRun
 from gpq.check.shapes import REFERENCE, compared_shapes
 from gpq.check.verdict import Verdict
 from gpq.source import Script

@@ -11,7 +11,7 @@ import pytest
 
 from gpq import paths
 from gpq.check import keeping
-from gpq.check.proofs import proof
+from gpq.check.keeping import proof
 
 ACCUMULATING, SPLIT, TWO, BOTH, RESUMED = (
     "accumulating",

@@ -9,9 +9,8 @@ from typing import cast
 
 import pytest
 
-from gpq.check.pipeline import proving
-from gpq.check.replicas.courses import ShapeRun
-from gpq.check.replicas.runner import Runner
+from gpq.check import proving
+from gpq.check.runner import Runner, ShapeRun
 from gpq.check.shapes import REFERENCE, Shape, compared_shapes
 from gpq.errors import TimedOut
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from gpq.cli import app, fast_path
-from gpq.cli.shared.commands import COMMANDS
+from gpq.cli.commands import COMMANDS
 from gpq.client import quick
 from gpq.policies.registry import POLICIES
 from gpq.rpc import protocol

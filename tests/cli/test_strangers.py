@@ -14,12 +14,12 @@ import pytest
 
 from gpq.check import keeping
 from gpq.cli.doctor import checks
-from gpq.cli.importers import task_spooler
+from gpq.cli.jobs import task_spooler
 from gpq.client import autostart, connection, daemon_control, quick
 from gpq.errors import NotFound, Refused
 from gpq.servers import config_file
 from gpq.store.lock import start_time
-from gpq.views.pictures import html_report
+from gpq.views import html_report
 from tests.cli.conftest import Gpq
 from tests.support.users import ANA, BOB, acting_as, shared_place
 

@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from gpq.cli.app import command
-from gpq.cli.shared.commands import COMMANDS
+from gpq.cli.commands import COMMANDS
 from gpq.config import parse
 from gpq.policies.registry import POLICIES
 from tests.docs.blocks import Block, blocks, commands, pages, words

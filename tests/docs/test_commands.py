@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from gpq.cli import fast_path
-from gpq.cli.completion.shell_scripts import SCRIPTS
-from gpq.cli.generated import command_page, reference, schemas, submit_modules
-from gpq.cli.shared.commands import COMMANDS
+from gpq.cli.commands import COMMANDS
+from gpq.cli.generated import pages, reference, schemas
+from gpq.cli.shell_scripts import SCRIPTS
 from tests.cli.conftest import ROOT
 
 LEAVES = [path for path, _ in reference.leaves()]
@@ -16,7 +16,7 @@ LEAVES = [path for path, _ in reference.leaves()]
 MADE = [
     "docs/commands.md",
     "gpq/options/completion_data.py",
-    *submit_modules.modules(),
+    "gpq/api/option_types.py",
     *(f"completions/gpq.{each}" for each in SCRIPTS),
     *schemas.files(),
 ]
@@ -35,7 +35,7 @@ def test_files_generated_from_the_commands_are_up_to_date(path: str, documents: 
 
 
 def test_the_page_has_a_section_with_an_example_for_every_command() -> None:
-    page = command_page.page(list(reference.leaves()))
+    page = pages.page(list(reference.leaves()))
     for path in LEAVES:
         section = page.partition(f"\n## gpq {path}\n")[2].partition("\n## ")[0]
         assert "\n$ " in section, path

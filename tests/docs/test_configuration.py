@@ -8,7 +8,7 @@ from dataclasses import fields
 import pytest
 
 from gpq import outward
-from gpq.cli.generated import page_tables
+from gpq.cli.generated import pages
 from gpq.config import FileConfig, NodeConfig, parse
 from gpq.policies.registry import POLICIES
 from tests.cli.conftest import ROOT
@@ -40,15 +40,15 @@ def test_keys_in_comments_of_the_example_are_valid() -> None:
     assert config.accept
 
 
-@pytest.mark.parametrize("path", page_tables.TABLES)
+@pytest.mark.parametrize("path", pages.TABLES)
 def test_the_tables_are_up_to_date(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(ROOT)
-    assert (ROOT / path).read_text() == page_tables.pages()[path], "run python -m gpq.cli.generated.reference --write"
+    assert (ROOT / path).read_text() == pages.tables()[path], "run python -m gpq.cli.generated.reference --write"
 
 
 def test_every_field_is_explained_in_at_least_one_sentence() -> None:
     for kind in (FileConfig, NodeConfig):
-        rows = page_tables.keys(kind).splitlines()[2:]
+        rows = pages.keys(kind).splitlines()[2:]
         assert len(rows) == len(fields(kind))
         for row in rows:
             meaning = row.split(" | ")[-1]

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
+from gpq.cli.commands import COMMANDS
 from gpq.cli.generated import man_pages, reference
-from gpq.cli.shared.commands import COMMANDS
 from tests.cli.conftest import ROOT
 
 PAGES = man_pages.pages()

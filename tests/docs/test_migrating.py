@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 
-from gpq.cli.shared.commands import COMMANDS
+from gpq.cli.commands import COMMANDS
+from gpq.options import sbatch
 from gpq.options.completion_data import GRAMMAR
-from gpq.options.directives import sbatch
 from tests.cli.conftest import ROOT
 
 PAGE = (ROOT / "docs" / "migrating.md").read_text()

@@ -19,7 +19,7 @@ from pathlib import Path
 import pytest
 
 from gpq import config
-from gpq.cli.shared import output
+from gpq.cli import output
 from gpq.connectors.ssh import Target
 from gpq.errors import GpqError, UsageError
 from gpq.rpc.daemon_answers import DaemonInfo

@@ -77,14 +77,7 @@ GROUPS = (
     Group(
         "checks",
         ("tests/check", "tests/cli/check/test_check.py", "tests/cli/check/test_precision.py"),
-        (
-            *LIBRARY,
-            "gpq/check",
-            "gpq/source.py",
-            "gpq/cli/jobs/check.py",
-            "gpq/cli/shared/check_run.py",
-            "gpq/cli/submit/check_first.py",
-        ),
+        (*LIBRARY, "gpq/check", "gpq/source.py", "gpq/cli/jobs/check.py"),
     ),
     Group(
         "simulation",
@@ -92,7 +85,7 @@ GROUPS = (
         (*MODELS, *DAEMON, "gpq/sim", "gpq/cli/simulate", *(f"tests/support/{name}.py" for name in SIMULATED)),
     ),
     Group("policies", ("tests/core", "tests/policies"), (*MODELS, "gpq/control")),
-    Group("trainings", TRAININGS, (*SYSTEM, *LIBRARY, *HELPERS, "examples", "gpq/demo")),
+    Group("trainings", TRAININGS, (*SYSTEM, *LIBRARY, *HELPERS, "examples", "gpq/demo.py")),
     Group("agent", ("tests/agent/node",), (*AGENT, "tests/fakes", *HELPERS)),
     Group("store", ("tests/contract",), (*SYSTEM, *HELPERS)),
     Group("daemon", ("tests/control", "tests/daemon"), (*SYSTEM, *HELPERS)),

@@ -18,8 +18,7 @@ from gpq.errors import UsageError
 from gpq.policies.registry import POLICIES
 from gpq.sim.compare.compare import Block
 from gpq.sim.replay.outcomes import JobOutcome, Outcome, Summary
-from gpq.views import comparison
-from gpq.views.pictures import plot
+from gpq.views import comparison, plot
 from tests.cli.served import EVIL
 from tests.support.measured import write
 

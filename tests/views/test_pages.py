@@ -15,13 +15,13 @@ import msgspec
 import pytest
 from rich.console import Console, RenderableType
 
-from gpq.cli.doctor.verdicts import Check
+from gpq.cli.doctor import doctor
+from gpq.cli.doctor.server_lines import Check
 from gpq.core.model.accounts import UserShare
 from gpq.rpc import daemon_answers, job_answers, node_answers
-from gpq.views import accounts, checkup, detail, explanation, goodput_curve, loss_curve, nodes, queue
+from gpq.views import accounts, detail, job_page, nodes, queue, top, top_tables
 from gpq.views.plain import moment, width
-from gpq.views.top import interactive, job_columns, job_page, once, processes, status_bar
-from gpq.views.top.utilisation import Past
+from gpq.views.utilisation import Past
 from tests.cli import served
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -82,7 +82,7 @@ def lab(columns: int) -> list[str]:
 
 def drawn(columns: int, height: int | None) -> list[str]:
     sink = io.TextIOWrapper(io.BytesIO(), encoding="utf-8")
-    Console(file=sink, width=columns, height=height, color_system=None).print(once.frame(served.top(), columns, height))
+    Console(file=sink, width=columns, height=height, color_system=None).print(top.frame(served.top(), columns, height))
     sink.flush()
     sink.seek(0)
     return sink.read().splitlines()
@@ -101,10 +101,8 @@ def listed(columns: int, height: int) -> list[str]:
     view, past = served.top(), Past()
     for piece in range(12):
         past.note(view.nodes, view.jobs, 20.0 * piece)
-    look = job_columns.ListView(selected=2, sort="gpus", descending=True)
-    return rendered(
-        interactive.picture(view, interactive.ordered(view.jobs, look), look, past, columns, height), columns, height
-    )
+    look = top_tables.ListView(selected=2, sort="gpus", descending=True)
+    return rendered(top.picture(view, top.in_order(view.jobs, look), look, past, columns, height), columns, height)
 
 
 def opened(columns: int, height: int, part: str = "all", scroll: int = 0) -> list[str]:
@@ -126,7 +124,7 @@ PAGES = {
     "show-habits-80": lambda: detail.lines(_strict(), 80),
     "show-habits-40": lambda: detail.lines(_strict(), 40),
     "show-40": lambda: detail.lines(served.detail(served.job(1)), 40),
-    "why-80": lambda: explanation.lines(served.explanation(served.job(1)), 80),
+    "why-80": lambda: detail.why(served.explanation(served.job(1)), 80),
     "nodes-100": lambda: nodes.lines(node_answers.NodeList(served.nodes()), 100),
     "nodes-60": lambda: nodes.lines(node_answers.NodeList(served.nodes()), 60),
     "history-160": lambda: accounts.history(served.history(), 160),
@@ -138,7 +136,7 @@ PAGES = {
     "report-60": lambda: accounts.report(served.report(), 60),
     "report-job-100": lambda: accounts.report(served.report("job"), 100),
     "report-day-80": lambda: accounts.report(served.report("day"), 80),
-    "doctor-60": lambda: checkup.lines(CHECKS, 60),
+    "doctor-60": lambda: doctor.lines(CHECKS, 60),
     "top-80x24": lambda: drawn(80, 24),
     "top-120": lambda: drawn(120, None),
     "top-40x20": lambda: drawn(40, 20),
@@ -147,8 +145,8 @@ PAGES = {
     "board-120x30": lambda: listed(120, 30),
     "job-80x22": lambda: opened(80, 22),
     "job-log-40x10": lambda: opened(40, 10, "log", 3),
-    "occupants-100": lambda: [line.plain for line in processes.lines(served.nodes(), Past(), 100)],
-    "keys-80": lambda: [line.plain for line in status_bar.keys(80)],
+    "occupants-100": lambda: [line.plain for line in top_tables.process_lines(served.nodes(), Past(), 100)],
+    "keys-80": lambda: [line.plain for line in top.keys(80)],
 }
 
 
@@ -180,15 +178,15 @@ def test_the_live_view_fits_its_screen(columns: int, height: int) -> None:
     )  # fmt: skip
     for view in (served.top(), big, msgspec.structs.replace(big, nodes=[], jobs=[], users=[], changes=[])):
         sink = io.StringIO()
-        Console(file=sink, width=columns, height=height, color_system=None).print(once.frame(view, columns, height))
+        Console(file=sink, width=columns, height=height, color_system=None).print(top.frame(view, columns, height))
         lines = sink.getvalue().splitlines()
         assert len(lines) <= height
         assert max(map(width, lines)) <= columns
         past = Past()
         past.note(view.nodes, view.jobs, 0.0)
-        for look in (job_columns.ListView(), interactive.ListView(59, 3, "goodput", True, "user=ana [red]" * 9)):
-            rows = interactive.ordered(view.jobs, look)
-            found = rendered(interactive.picture(view, rows, look, past, columns, height), columns, height)
+        for look in (top_tables.ListView(), top.ListView(59, 3, "goodput", True, "user=ana [red]" * 9)):
+            rows = top.in_order(view.jobs, look)
+            found = rendered(top.picture(view, rows, look, past, columns, height), columns, height)
             assert len(found) <= height
             assert max(map(width, found)) <= columns
             assert any("> " in line for line in found) is any(job.id == look.selected for job in rows)
@@ -196,20 +194,20 @@ def test_the_live_view_fits_its_screen(columns: int, height: int) -> None:
 
 def test_a_loss_curve_shows_its_range_and_is_drawn_if_the_terminal_can() -> None:
     points = [job_answers.LossView(10.0 * step, 4.0 - step) for step in range(4)]
-    assert loss_curve.lines(points, 0) == ["  4 -> 1 over 30 base steps", "  █▆▃▁"]
-    assert loss_curve.lines(points, 4)[-1] == "  █▁"
-    assert loss_curve.lines(points, 0, "#") == ["  4 -> 1 over 30 base steps"]
-    assert loss_curve.lines(points[:1], 0) == ["  4 after 0 base steps"]
-    assert loss_curve.lines([], 0) == []
-    assert loss_curve.spark([2.0, 2.0], 10) == "▁▁"
+    assert detail.loss_curve(points, 0) == ["  4 -> 1 over 30 base steps", "  █▆▃▁"]
+    assert detail.loss_curve(points, 4)[-1] == "  █▁"
+    assert detail.loss_curve(points, 0, "#") == ["  4 -> 1 over 30 base steps"]
+    assert detail.loss_curve(points[:1], 0) == ["  4 after 0 base steps"]
+    assert detail.loss_curve([], 0) == []
+    assert detail.spark([2.0, 2.0], 10) == "▁▁"
 
 
 def test_the_last_loss_is_in_the_curve_although_its_points_are_means() -> None:
     points = [job_answers.LossView(10.0 * step, 4.0 - step) for step in range(4)]
-    assert loss_curve.lines(points, 0, last=0.5) == ["  4 -> 1 over 30 base steps, last 0.5", "  █▆▄▂▁"]
-    assert loss_curve.lines(points, 5, last=8.0)[-1] == "  ▃▁█"
-    assert loss_curve.lines(points[:1], 0, last=3.0) == ["  4 after 0 base steps, last 3"]
-    assert loss_curve.lines(points, 0, last=1.0) == loss_curve.lines(points, 0)
+    assert detail.loss_curve(points, 0, last=0.5) == ["  4 -> 1 over 30 base steps, last 0.5", "  █▆▄▂▁"]
+    assert detail.loss_curve(points, 5, last=8.0)[-1] == "  ▃▁█"
+    assert detail.loss_curve(points[:1], 0, last=3.0) == ["  4 after 0 base steps, last 3"]
+    assert detail.loss_curve(points, 0, last=1.0) == detail.loss_curve(points, 0)
 
 
 def test_a_cancelled_job_has_no_exit_code_and_a_waiting_one_no_speedup() -> None:
@@ -224,7 +222,7 @@ def test_a_reason_in_the_headline_is_not_repeated() -> None:
     held = msgspec.structs.replace(
         served.explanation(served.job(1, "held")), headline="held by its user", reasons=["held by its user", "and more"]
     )
-    assert explanation.lines(held, 80)[:2] == ["job 1 (held): held by its user", "  - and more"]
+    assert detail.why(held, 80)[:2] == ["job 1 (held): held by its user", "  - and more"]
 
 
 def test_times_are_local_and_in_one_style() -> None:
@@ -232,7 +230,7 @@ def test_times_are_local_and_in_one_style() -> None:
     assert moment("") == ""
     for page in (
         detail.lines(served.detail(served.job(1)), 0),
-        explanation.lines(served.explanation(served.job(1)), 0),
+        detail.why(served.explanation(served.job(1)), 0),
     ):
         assert any("2026-03-01 14:00:00" in line for line in page)
         assert not any("T12:00" in line for line in page)
@@ -240,9 +238,9 @@ def test_times_are_local_and_in_one_style() -> None:
 
 def test_a_long_curve_is_thinned_but_keeps_its_ends_and_the_present() -> None:
     points = [job_answers.CurvePoint(gpus, float(gpus), 64 * gpus, float(gpus), gpus == 37) for gpus in range(1, 65)]
-    kept = [point.gpus for point in goodput_curve.thinned(points)]
+    kept = [point.gpus for point in detail.thin(points)]
     assert {1, 37, 64} <= set(kept)
-    assert len(kept) <= goodput_curve.MOST
+    assert len(kept) <= detail.MOST_POINTS
 
 
 def test_a_job_on_an_unreachable_server_is_unknown_in_every_view(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -265,7 +263,7 @@ def test_a_job_that_hangs_or_waits_for_one_replica_says_so_in_every_view(monkeyp
     assert line in " ".join(" ".join(detail.lines(served.detail(hung), 80)).split())
     sink = io.StringIO()
     view = msgspec.structs.replace(served.top(), jobs=[hung, slow])
-    Console(file=sink, width=100, color_system=None).print(once.frame(view, 100, None))
+    Console(file=sink, width=100, color_system=None).print(top.frame(view, 100, None))
     assert "hung 1m30s" in sink.getvalue() or "hung 90s" in sink.getvalue()
     assert "running !3" in sink.getvalue()
 
@@ -278,7 +276,7 @@ def test_the_list_marks_unreachable_hung_slow_and_ended_jobs() -> None:
         served.job(4, "failed", name="sweep", index=7, params={"lr": "0.1"}),
     ]
     view = msgspec.structs.replace(served.top(), jobs=rows)
-    text = "\n".join(rendered(interactive.picture(view, rows, job_columns.ListView(4), Past(), 139, 30), 139, 30))
+    text = "\n".join(rendered(top.picture(view, rows, top_tables.ListView(4), Past(), 139, 30), 139, 30))
     for word in ("unknown 40s", "hung 1m30s", "running !3", "failed", "sweep[lr=0.1]"):
         assert word in text
     page = job_page.Page(served.detail(rows[1]), served.explanation(rows[1]))

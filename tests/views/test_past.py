@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from gpq.rpc import node_answers
-from gpq.views.top.utilisation import PIECE, PIECES, Past, spark
+from gpq.views.utilisation import PIECE, PIECES, Past, spark
 from tests.cli import served
 
 

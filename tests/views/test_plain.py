@@ -60,7 +60,7 @@ def test_a_table_is_never_wider_than_its_limit(rows: list[tuple[str, str, str]],
 
 @given(st.text(alphabet=st.characters(codec="utf-8", exclude_categories=["Cc", "Cf", "Mn"])), st.integers(20, 60))
 def test_wrapped_lines_lose_no_word(text: str, limit: int) -> None:
-    lines = plain.wrapped(text, limit, "- ", "  ")
+    lines = plain.wrap(text, limit, "- ", "  ")
     assert "".join("".join(line[2:] for line in lines).split()) == "".join(text.split())
 
 
@@ -151,6 +151,6 @@ def _real() -> int:
     ],
 )
 def test_only_real_states_are_coloured(line: str, tinted: list[str]) -> None:
-    found = plain.tinted(line)
+    found = plain.tint(line)
     assert re.findall("\x1b\\[[0-9]+m([a-z]+)\x1b\\[0m", found) == tinted
     assert re.sub("\x1b\\[[0-9]+m", "", found) == line

@@ -7,26 +7,28 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from importlib.util import find_spec
 
 import gpq
 from gpq import config, paths
-from gpq.cli.doctor import gpu_looks, server_lines, state_checks
-from gpq.cli.doctor.verdicts import Check
+from gpq.cli.doctor import gpu_checks, server_lines
+from gpq.cli.doctor.server_lines import NETWORK, Check
 from gpq.errors import DaemonUnreachable, GpqError
 from gpq.options import environment
 from gpq.policies.registry import POLICIES
 from gpq.rpc.daemon_answers import DaemonInfo
 
+MIN_FREE_MIB = 200
+LONGEST_SOCKET = 107  # bytes, sockaddr_un
 OLDEST_CLOCK = 1_700_000_000  # seconds since 1970. An earlier clock was never set
 
 
 def everything(python: str = "") -> list[Check]:
     """All checks. They are in this order because one fault may explain the next."""
     checks: list[Callable[[], Check]] = [
-        interpreter, configuration, state_checks.directory, state_checks.filesystem,
-        state_checks.free_space, state_checks.socket, daemon, gpu_looks.gpus, processors,
+        interpreter, configuration, directory, filesystem,
+        free_space, socket, daemon, gpu_checks.gpus, processors,
         shared_memory, clock, lambda: torch(python),
     ]  # fmt: skip
     return [check() for check in checks]
@@ -56,6 +58,89 @@ def configuration() -> Check:
     if os.path.exists(path):
         return Check("config", "ok", f"{path} is valid")
     return Check("config", "ok", f"no {path}, so the defaults apply")
+
+
+def directory() -> Check:
+    home = paths.home()
+    folder = nearest_folder(home)
+    if not os.access(folder, os.W_OK | os.X_OK):
+        return Check(
+            "state",
+            "fail",
+            f"{folder} is not writable",
+            f"make it writable, or set GPQ_HOME (now {home})",
+        )
+    if folder != home:
+        return Check("state", "ok", f"gpq will create {home}")
+    mode = os.stat(home).st_mode & 0o777
+    if mode & 0o022:
+        return Check(
+            "state", "warn", f"others may write to {home} (mode {mode:03o})", f"chmod 700 {home}"
+        )
+    return Check("state", "ok", f"{home} is writable")
+
+
+def nearest_folder(path: str) -> str:
+    """The path, or the nearest folder above it that exists."""
+    while not os.path.exists(path) and os.path.dirname(path) != path:
+        path = os.path.dirname(path)
+    return path
+
+
+def filesystem() -> Check:
+    folder = os.path.realpath(nearest_folder(paths.home()))
+    try:
+        with open("/proc/self/mounts", encoding="utf-8", errors="replace") as stream:
+            mount, kind = mount_of(folder, stream)
+    except OSError as error:
+        return Check("filesystem", "warn", f"cannot read /proc/self/mounts: {error.strerror}", "")
+    if kind in NETWORK:
+        return Check(
+            "filesystem",
+            "fail",
+            f"the state is on {kind} ({mount}), where locks and SQLite are not reliable",
+            "set GPQ_HOME to a folder on a local disk",
+        )
+    return Check("filesystem", "ok", f"the state is on {kind} ({mount})")
+
+
+def mount_of(folder: str, mounts: Iterable[str]) -> tuple[str, str]:
+    """Mount point and type of a folder's file system. The longest path wins, and the kernel lists
+    the newest mount of a path last."""
+    longest, kind = "", "unknown"
+    for line in mounts:
+        _, mount, filesystem, *_ = line.split(" ")
+        mount = mount.replace("\\040", " ")
+        is_above = os.path.commonpath([folder, mount]) == mount
+        if is_above and len(mount) >= len(longest):
+            longest, kind = mount, filesystem
+    return longest, kind
+
+
+def free_space() -> Check:
+    folder = nearest_folder(paths.home())
+    free = shutil.disk_usage(folder).free >> 20
+    if free < MIN_FREE_MIB:
+        return Check(
+            "disk",
+            "fail",
+            f"{free} MiB free at {folder}",
+            "make room, or set GPQ_HOME to another disk",
+        )
+    return Check("disk", "ok", f"{free / 1024:.1f} GiB free at {folder}")
+
+
+def socket() -> Check:
+    path = paths.socket()
+    size = len(os.fsencode(path))
+    if size > LONGEST_SOCKET:
+        return Check(
+            "socket",
+            "fail",
+            f"{path} has {size} bytes, but at most {LONGEST_SOCKET} are possible",
+            "set GPQ_HOME to a shorter path",
+        )
+    return Check("socket", "ok", path)
 
 
 def daemon() -> Check:
@@ -138,7 +223,7 @@ def shared_memory() -> Check:
         size = shutil.disk_usage("/dev/shm").total >> 20
     except OSError:
         size = None
-    return server_lines.shared_memory("", size)
+    return server_lines.shared_memory(size)
 
 
 def clock() -> Check:

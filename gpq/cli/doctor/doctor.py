@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 from typing import Annotated
 
 import typer
 
-from gpq.cli.shared import output
-from gpq.cli.shared.typer_app import Color, ColorChoice, Json, frame
+from gpq.cli import output
+from gpq.cli.doctor.server_lines import Check
+from gpq.cli.typer_app import Color, ColorChoice, Json, frame
 from gpq.options import json_answers
+from gpq.views.plain import safe, wrap
 
 app = frame()
 NODES = typer.Argument(
@@ -24,6 +27,7 @@ PYTHON = typer.Option(
 GPU = typer.Option(
     "--gpu", help="Test the GPUs instead: what the driver says, and whether CUDA can use them."
 )
+GPU_VERDICTS = ("PASS", "FAIL", "SKIP")  # of `gpq doctor --gpu`
 
 
 @app.command()
@@ -56,7 +60,6 @@ def doctor(
     if gpu:
         return _report(nodes or [], python, color.value, json)
     from gpq.cli.doctor import checks, server_checks
-    from gpq.views.checkup import lines
 
     names = list(dict.fromkeys(nodes or []))
     results = [] if names else checks.everything(python)
@@ -75,8 +78,6 @@ def _report(nodes: list[str], python: str, color: str, json: bool) -> int:
 
     import gpq
     from gpq.cli.doctor import gpu_checks
-    from gpq.cli.doctor.verdicts import Check
-    from gpq.views.checkup import GPU_VERDICTS, lines
 
     begin = time.monotonic()
     answers = gpu_checks.report(list(dict.fromkeys(nodes)), python, output.Progress())
@@ -92,3 +93,26 @@ def _report(nodes: list[str], python: str, color: str, json: bool) -> int:
         ]
         output.text(partial(lines, verdicts=GPU_VERDICTS), checks, color)
     return int(any(line.verdict == "FAIL" for _, line in rows))
+
+
+def lines(
+    checks: Sequence[Check],
+    limit: int,
+    bar: str = "█",
+    verdicts: Sequence[str] = ("ok", "warn", "fail"),
+) -> list[str]:
+    """One line per check with its fix below, and the number of each verdict at the end."""
+    names = [f"{check.node} {check.name}".strip() for check in checks]
+    size = max(map(len, names), default=0)
+    text: list[str] = []
+    for name, check in zip(names, checks, strict=True):
+        text += wrap(
+            safe(check.message),
+            limit,
+            f"{check.verdict:4}  {safe(name):{size}}  ",
+            " " * (size + 8),
+        )
+        if check.fix and check.verdict != "ok":
+            text += wrap(safe(check.fix), limit, " " * (size + 8) + "fix: ", " " * (size + 13))
+    count = {verdict: sum(check.verdict == verdict for check in checks) for verdict in verdicts}
+    return [*text, "", ", ".join(f"{number} {verdict}" for verdict, number in count.items())]

@@ -1,5 +1,5 @@
 """What `gpq doctor` checks between servers: shared folders, connections, and an all-reduce over
-each connection. The verdicts are in `link_lines`."""
+each connection."""
 
 from __future__ import annotations
 
@@ -8,11 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 
-from gpq.cli.doctor import link_lines
-from gpq.cli.doctor.errands import errand, job_environment, side_by_side
-from gpq.cli.doctor.link_lines import Problems
-from gpq.cli.doctor.server_lines import Told
-from gpq.cli.doctor.verdicts import Check
+from gpq.cli.doctor.server_lines import Check, Told, errand, job_environment, nccl, side_by_side
 from gpq.client.connection import call
 from gpq.rpc import node_answers, requests
 from gpq.rpc.node_answers import NodeView
@@ -20,6 +16,9 @@ from gpq.rpc.node_answers import NodeView
 TCP, REDUCE = 15.0, 75.0  # seconds
 LISTENS = 40.0  # seconds in which all others may try
 LOOPBACK = "127.0.0.1"
+# address and port -> why there is no connection, "" if there is one
+Problems = Mapping[tuple[str, int], str]
+SLOW = 100e6  # bytes per second. A network of 1 Gbit/s has 125e6
 
 
 @dataclass(frozen=True)
@@ -60,9 +59,9 @@ class _Links:
 
     def lines(self) -> list[Check]:
         return [
-            link_lines.versions({name: self.servers[name].torch for name in self.names}),
-            link_lines.host_names({name: self.servers[name].facts for name in self.names}),
-            link_lines.shared(self._shared_folders()),
+            versions({name: self.servers[name].torch for name in self.names}),
+            host_names({name: self.servers[name].facts for name in self.names}),
+            shared_files(self._shared_folders()),
             *self._connections(),
             *self._all_reduces(),
         ]
@@ -128,10 +127,10 @@ class _Links:
 
     def _connection(self, source: str, target: str, problems: Problems) -> Check:
         ways = self._ways(source, target)
-        check = link_lines.reached(source, target, ways, problems)
+        check = tcp_line(source, target, ways, problems)
         if check.verdict == "ok":
             self.routes[source, target] = next(
-                address for address in ways if link_lines.is_open(address, problems)
+                address for address in ways if is_open(address, problems)
             )
         return check
 
@@ -155,7 +154,7 @@ class _Links:
         for batch in disjoint(pairs):
             answers = side_by_side(lambda pair: self._all_reduce(*pair), batch)
             for (first, second), (answer, backend) in answers.items():
-                checks.append(link_lines.all_reduce(first, second, answer, backend))
+                checks.append(all_reduce(first, second, answer, backend))
                 if "bandwidth" in answer:
                     _keep(first, second, answer, backend)
             self.show(f"measured {len(checks)} of {len(pairs)} connections")
@@ -232,3 +231,111 @@ def _keep(first: str, second: str, answer: Told, backend: str) -> None:
         [first, second], float(answer["latency"]), float(answer["bandwidth"]), backend
     )
     call(measurement, node_answers.Kept)
+
+
+def versions(answers: Mapping[str, Told]) -> Check:
+    """Is torch the same everywhere? Replicas of one job must agree."""
+    kinds: dict[str, list[str]] = {}
+    for name in sorted(answers):
+        answer = answers[name]
+        if "torch" in answer:
+            python = ".".join(str(answer["python"]).split(".")[:2])
+            kind = f"Python {python}, torch {answer['torch']}{nccl(answer)}"
+            kinds.setdefault(kind, []).append(name)
+    if len(kinds) > 1:
+        finding = ", but ".join(f"{kind} on {', '.join(names)}" for kind, names in kinds.items())
+        return Check(
+            "versions",
+            "fail",
+            finding,
+            "install the same versions, because replicas of one job must agree",
+        )
+    if not kinds:
+        return Check(
+            "versions",
+            "warn",
+            "no server reported its torch version",
+            "see the lines above. Jobs on several servers need it",
+        )
+    [(kind, names)] = kinds.items()
+    return Check("versions", "ok", f"{kind} on {', '.join(names)}")
+
+
+def host_names(answers: Mapping[str, Told]) -> Check:
+    """NCCL takes two servers with the same name for one."""
+    hosts: dict[str, dict[str, str]] = {}  # host name -> boot -> its first server
+    for name in sorted(answers):
+        hosts.setdefault(str(answers[name]["host"]), {}).setdefault(
+            str(answers[name]["boot"]), name
+        )
+    clashes = [
+        f"{', '.join(boots.values())} all have the host name {host}"
+        for host, boots in hosts.items()
+        if len(boots) > 1
+    ]
+    if clashes:
+        fix = "hostnamectl set-hostname NAME, because NCCL takes them for one machine"
+        return Check("hostnames", "warn", ", ".join(clashes), fix)
+    return Check("hostnames", "ok", ", ".join(sorted(hosts)))
+
+
+def shared_files(groups: Sequence[Sequence[str]]) -> Check:
+    """Which servers share a checkpoint folder. `groups`: names of servers."""
+    finding = ", ".join(
+        f"{' and '.join(names)} share one" if len(names) > 1 else f"{names[0]} has its own"
+        for names in groups
+    )
+    return Check("files", "ok", f"checkpoint folders: {finding}")
+
+
+def is_open(address: str, problems: Problems) -> bool:
+    """Does a connection to all of its ports work?"""
+    return not any(problem for (tried, _), problem in problems.items() if tried == address)
+
+
+def tcp_line(source: str, target: str, addresses: Sequence[str], problems: Problems) -> Check:
+    """One address is enough, but all of its ports must work."""
+    for address in addresses:
+        if is_open(address, problems):
+            return Check("tcp", "ok", f"{source} -> {target} at {address}")
+    open_ends = [
+        f"{address}:{port}" for (address, port), problem in problems.items() if not problem
+    ]
+    if open_ends:
+        finding = f"{source} -> {target}: of {len(problems)} ports only {', '.join(open_ends)}"
+        fix = (
+            f"a firewall opens only some ports, but NCCL and gloo use any. On {target}, allow all"
+            f" TCP from {source}"
+        )
+        return Check("tcp", "fail", finding, fix)
+    problem = (
+        ", ".join(f"{address}: {problem}" for (address, _), problem in list(problems.items())[:3])
+        or "it has no address"
+    )
+    fix = (
+        f"on {target}, allow all TCP from {source} (ufw allow from ADDRESS), or set `address` in"
+        f" [nodes.{target}]"
+    )
+    return Check("tcp", "fail", f"{source} -> {target}: {problem}", fix)
+
+
+def all_reduce(first: str, second: str, answer: Told, backend: str) -> Check:
+    """What two ranks measured."""
+    servers = f"{first} - {second}"
+    if "bandwidth" not in answer:
+        fix = "check for a firewall between them"
+        if backend == "nccl":
+            fix = "run a job on both with NCCL_DEBUG=INFO to see more"
+        return Check("all-reduce", "fail", f"{servers}: {answer.get('error', 'no answer')}", fix)
+    figures = f"{answer['bandwidth'] / 1e6:.0f} MB/s, {answer['latency'] * 1e3:.2f} ms"
+    means = backend
+    if answer.get("interface"):
+        means += f" over {answer['interface']}"
+    finding = f"{servers}: {figures} ({means})"
+    if answer["bandwidth"] < SLOW:
+        fix = (
+            "below 1 Gbit/s. Try another interface or cable. gpq now takes this into account"
+            " for jobs on both"
+        )
+        return Check("all-reduce", "warn", finding, fix)
+    return Check("all-reduce", "ok", finding)

@@ -1,5 +1,5 @@
 """`gpq doctor` for servers: asks all of them at the same time, with a time limit for each.
-The verdicts are in `server_lines` and `server_gpu_lines`."""
+The verdicts are in `server_lines`."""
 
 from __future__ import annotations
 
@@ -11,10 +11,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from gpq import config
-from gpq.cli.doctor import link_checks, server_gpu_lines, server_lines
-from gpq.cli.doctor.errands import errand, job_environment, side_by_side
-from gpq.cli.doctor.server_lines import Told
-from gpq.cli.doctor.verdicts import Check
+from gpq.cli.doctor import link_checks, server_lines
+from gpq.cli.doctor.server_lines import Check, Told, errand, job_environment, side_by_side
 from gpq.client.connection import call
 from gpq.config import NodeConfig
 from gpq.connectors.ssh import Target
@@ -65,7 +63,7 @@ class _Checkup:
             checks += self._before_examination(name)
             if name in examinations:
                 checks += self._after_examination(name, examinations[name])
-        servers = list(self._linked(examinations))
+        servers = list(self._linked_servers(examinations))
         if len(servers) > 1:
             checks += link_checks.between(servers, self.show)
         return checks
@@ -108,10 +106,12 @@ class _Checkup:
         yield from server_lines.of_itself(
             name, examination.facts, examination.offset, examination.uncertainty, self.open_files
         )
-        yield server_gpu_lines.gpus(self.nodes[name], examination.driver)
-        yield server_gpu_lines.torch(name, self._python(name), examination.torch)
+        yield server_lines.gpus(self.nodes[name], examination.driver)
+        yield server_lines.torch(name, self._python(name), examination.torch)
 
-    def _linked(self, examinations: Mapping[str, _Examination]) -> Iterator[link_checks.Server]:
+    def _linked_servers(
+        self, examinations: Mapping[str, _Examination]
+    ) -> Iterator[link_checks.Server]:
         """Servers that answered, so gpq can test the connections between them."""
         for name, examination in examinations.items():
             if "error" not in examination.facts:

@@ -1,25 +1,82 @@
-"""Turns answers of servers into lines of `gpq doctor`, each with a verdict and a fix."""
+"""What `gpq doctor` asks servers through the daemon, all at once and each with a time limit, and
+the lines that it makes of their answers, each with a verdict and a fix."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+import os
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass, replace
+from typing import Any, TypeVar
 
-from gpq.cli.doctor.state_checks import NETWORK
-from gpq.cli.doctor.verdicts import Check
-from gpq.rpc.node_answers import NodeView
+from gpq.client.connection import call
+from gpq.errors import GpqError
+from gpq.options import environment
+from gpq.rpc import node_answers, requests
+from gpq.rpc.node_answers import DeviceView, NodeView
 
 Told = Mapping[str, Any]
-
-LEAST_DISK_MIB, LOW_DISK_MIB = 200, 5 << 10
+K = TypeVar("K")
+T = TypeVar("T")
+MOST_AT_ONCE = 8
 LEAST_INODES = 1000
 LEAST_FILES = 4096
 LEAST_LOCKED = 64 << 20  # bytes
 LEAST_SHM_MIB = 1024
 MOST_OFFSET = 2.0  # seconds
-FIRST_PORT, LAST_PORT = 20_000, 32_700  # gpq's master ports
 UNLIMITED = -1  # servers report it like this too
+NETWORK = (
+    "nfs",
+    "nfs4",
+    "cifs",
+    "smb3",
+    "fuse.sshfs",
+    "lustre",
+    "beegfs",
+    "glusterfs",
+    "ceph",
+    "gpfs",
+    "afs",
+    "9p",
+)
 CONF = "`{}` in /etc/security/limits.conf, then log in again"
+
+
+@dataclass(frozen=True)
+class Check:
+    """One line of `gpq doctor`."""
+
+    name: str
+    verdict: str  # "ok" | "warn" | "fail"
+    message: str
+    fix: str = ""
+    node: str = ""  # the server, "" for this machine or for several servers
+
+    def row(self) -> dict[str, str]:
+        return asdict(self)
+
+
+LEAST_DISK_MIB, LOW_DISK_MIB = 200, 5 << 10
+FIRST_PORT, LAST_PORT = 20_000, 32_700  # gpq's master ports
+
+
+def errand(node: str, name: str, limit: float, **fields: Any) -> Told:
+    """What the server answered, or {"error"} if that failed."""
+    request = requests.Errand(node, name, fields, limit)
+    try:
+        return call(request, node_answers.ErrandResult, start=False).answer
+    except GpqError as error:
+        return {"error": error.message}
+
+
+def side_by_side(work: Callable[[K], T], keys: Sequence[K]) -> dict[K, T]:
+    with ThreadPoolExecutor(MOST_AT_ONCE) as pool:
+        return dict(zip(keys, pool.map(work, keys), strict=True))
+
+
+def job_environment() -> dict[str, str]:
+    """The variables of a job that is submitted here."""
+    return environment.job_variables(dict(os.environ), {})
 
 
 def reachability(node: NodeView) -> Check:
@@ -30,11 +87,7 @@ def reachability(node: NodeView) -> Check:
             " gone"
         )
         return Check(
-            "reach",
-            "fail",
-            f"does not answer: {node.reason or 'unknown reason'}",
-            fix,
-            node.name,
+            "reach", "fail", f"does not answer: {node.reason or 'unknown reason'}", fix, node.name
         )
     finding = "answers"
     if node.drained:
@@ -68,38 +121,25 @@ def of_itself(
     """From the answer to `examine`. `offset`: of its clock from ours in seconds, give or take
     `uncertainty`. `files`: how many this shell, and so its jobs, may open."""
     if "error" in answer:
-        return [
-            Check(
-                "agent",
-                "fail",
-                str(answer["error"]),
-                "see `gpq daemon logs`, and check that server for a hung disk",
-                name,
-            )
-        ]
+        fix = "see `gpq daemon logs`, and check that server for a hung disk"
+        return [Check("agent", "fail", str(answer["error"]), fix, name)]
     agent = f"agent {str(answer['agent'])[:12] or 'as installed'}, protocol {answer['version']}"
-    checks = [
-        Check(
-            "agent", "ok", f"{agent}, Python {answer['python']} at {answer['executable']}", "", name
-        )
-    ]
-    checks.append(_clock(name, offset, uncertainty))
-    checks += [_disk(name, disk) for disk in answer["disks"]]
-    checks += [
-        _files(name, files, answer["limits"]["nofile"][1]),
-        _locked(name, answer),
-        shared_memory(name, answer["shm_mib"]),
-        _interfaces(name, answer),
-        _ports(name, answer["ephemeral"]),
-    ]
     conda = answer["conda"] or "no conda in the PATH of a login without a shell"
-    return [
-        *checks,
-        Check("path", "ok", f"{conda} (scripts run with an absolute interpreter)", "", name),
+    checks = [
+        Check("agent", "ok", f"{agent}, Python {answer['python']} at {answer['executable']}"),
+        _clock(offset, uncertainty),
+        *(_disk(name, disk) for disk in answer["disks"]),
+        _files(files, answer["limits"]["nofile"][1]),
+        _locked_memory(answer),
+        shared_memory(answer["shm_mib"]),
+        _interfaces(name, answer),
+        _ports(answer["ephemeral"]),
+        Check("path", "ok", f"{conda} (scripts run with an absolute interpreter)"),
     ]
+    return [replace(check, node=name) for check in checks]
 
 
-def _clock(name: str, offset: float, uncertainty: float) -> Check:
+def _clock(offset: float, uncertainty: float) -> Check:
     finding = (
         f"{abs(offset):.1f} s {'ahead of' if offset > 0 else 'behind'} this machine (within"
         f" {uncertainty:.1f} s)"
@@ -110,16 +150,15 @@ def _clock(name: str, offset: float, uncertainty: float) -> Check:
             "warn",
             finding,
             "timedatectl set-ntp true, on both. File dates are wrong otherwise. Leases do not mind",
-            name,
         )
-    return Check("clock", "ok", finding, "", name)
+    return Check("clock", "ok", finding)
 
 
 def _disk(name: str, disk: Told) -> Check:
     what, path = f"{disk['what']} disk", disk["path"]
     if "error" in disk:
         return Check(
-            what, "fail", f"{path}: {disk['error']}", "check that its file system is mounted", name
+            what, "fail", f"{path}: {disk['error']}", "check that its file system is mounted"
         )
     free = f"{disk['free_mib'] / 1024:.1f} GiB"
     inodes = disk["inodes"]  # None if the file system does not count them
@@ -129,43 +168,39 @@ def _disk(name: str, disk: Told) -> Check:
     room = f"make room there, or set `spool` in [nodes.{name}] to another disk"
     is_full = disk["free_mib"] < LEAST_DISK_MIB
     if is_full or (inodes is not None and inodes < LEAST_INODES):
-        return Check(what, "fail", finding, room, name)
+        return Check(what, "fail", finding, room)
     if disk["filesystem"] in NETWORK and disk["what"] == "spool":
         fix = (
             f"set `spool` in [nodes.{name}] to a local disk, because the agent hangs when the"
             " network file system does"
         )
-        return Check(what, "warn", finding, fix, name)
+        return Check(what, "warn", finding, fix)
     if disk["free_mib"] < LOW_DISK_MIB:
-        return Check(what, "warn", finding, room, name)
-    return Check(what, "ok", finding, "", name)
+        return Check(what, "warn", finding, room)
+    return Check(what, "ok", finding)
 
 
-def _files(name: str, shell_limit: int, hard_limit: int) -> Check:
+def _files(shell_limit: int, hard_limit: int) -> Check:
     """A job has the limit of the shell that submits it, up to what its server allows."""
     limits = [limit for limit in (shell_limit, hard_limit) if limit != UNLIMITED]
     usual = min(limits, default="unlimited")
     line = f"open files: {usual} from this shell, at most {_amount(hard_limit)}"
     if 0 <= hard_limit < LEAST_FILES:
-        return Check("nofile", "warn", line, CONF.format("* hard nofile 65536"), name)
+        return Check("nofile", "warn", line, CONF.format("* hard nofile 65536"))
     if 0 <= shell_limit < LEAST_FILES:
         return Check(
-            "nofile",
-            "warn",
-            line,
-            "`ulimit -n 65536` in the shell that submits, or in its .bashrc",
-            name,
+            "nofile", "warn", line, "`ulimit -n 65536` in the shell that submits, or in its .bashrc"
         )
-    return Check("nofile", "ok", line, "", name)
+    return Check("nofile", "ok", line)
 
 
-def _locked(name: str, answer: Told) -> Check:
+def _locked_memory(answer: Told) -> Check:
     """InfiniBand locks the memory that it sends from."""
     soft, hard = answer["limits"]["memlock"]
     line = f"locked memory: {_size(soft)}, at most {_size(hard)}"
     if answer["infiniband"] and 0 <= soft < LEAST_LOCKED:
-        return Check("memlock", "fail", line, CONF.format("* - memlock unlimited"), name)
-    return Check("memlock", "ok", line, "", name)
+        return Check("memlock", "fail", line, CONF.format("* - memlock unlimited"))
+    return Check("memlock", "ok", line)
 
 
 def _amount(number: int) -> str:
@@ -180,15 +215,10 @@ def _size(number: int) -> str:
     return f"{number >> 10} KiB"
 
 
-def shared_memory(name: str, mib: int | None) -> Check:
-    """`name`: the server, "" for this machine."""
+def shared_memory(mib: int | None) -> Check:
     if mib is None:
         return Check(
-            "shm",
-            "warn",
-            "no /dev/shm",
-            "DataLoader workers and NCCL need it. Mount a tmpfs there",
-            name,
+            "shm", "warn", "no /dev/shm", "DataLoader workers and NCCL need it. Mount a tmpfs there"
         )
     finding = f"/dev/shm has {mib / 1024:.1f} GiB"
     if mib < LEAST_SHM_MIB:
@@ -196,8 +226,8 @@ def shared_memory(name: str, mib: int | None) -> Check:
             "DataLoader workers may crash. Use --shm-size for a container, or mount -o"
             " remount,size=8G /dev/shm"
         )
-        return Check("shm", "warn", finding, fix, name)
-    return Check("shm", "ok", finding, "", name)
+        return Check("shm", "warn", finding, fix)
+    return Check("shm", "ok", finding)
 
 
 def _interfaces(name: str, answer: Told) -> Check:
@@ -206,19 +236,15 @@ def _interfaces(name: str, answer: Told) -> Check:
     }
     if not answer["addresses"]:
         fix = f"give it an address that others reach, and set `address` in [nodes.{name}]"
-        return Check(
-            "network", "warn", "only the loopback, so no other server can reach it", fix, name
-        )
+        return Check("network", "warn", "only the loopback, so no other server can reach it", fix)
     return Check(
         "network",
         "ok",
         ", ".join(f"{interface_names[address]} {address}" for address in answer["addresses"]),
-        "",
-        name,
     )
 
 
-def _ports(name: str, ephemeral: Sequence[int]) -> Check:
+def _ports(ephemeral: Sequence[int]) -> Check:
     first, last = ephemeral
     finding = (
         f"outgoing connections use {first} to {last}, jobs meet on {FIRST_PORT} to {LAST_PORT}"
@@ -229,6 +255,79 @@ def _ports(name: str, ephemeral: Sequence[int]) -> Check:
             "warn",
             finding,
             "sysctl -w net.ipv4.ip_local_port_range='32768 60999', otherwise ports clash",
+        )
+    return Check("ports", "ok", finding)
+
+
+def gpus(node: NodeView, answer: Told) -> Check:
+    """Driver, GPUs, and who uses them."""
+    name = node.name
+    if answer.get("error"):
+        return Check(
+            "gpus",
+            "fail",
+            str(answer["error"]),
+            "there, try nvidia-smi and sudo dmesg | grep -i nvrm, and reboot if nothing else helps",
             name,
         )
-    return Check("ports", "ok", finding, "", name)
+    cards = [device for device in node.devices if device.kind == "cuda"]
+    notice = str(answer.get("notice") or "")
+    if not cards:
+        return _without_gpus(node, notice)
+    finding = f"{len(cards)} x {cards[0].type}, driver {answer.get('driver') or 'unknown'}"
+    faults = [
+        f"GPU {card.index} {card.state}: {card.reason}"
+        for card in cards
+        if card.state not in ("ok", "foreign")
+    ]
+    if faults:
+        fix = "sudo dmesg | grep -i xid there says more. A lost GPU needs a reboot"
+        return Check("gpus", "fail", ", ".join([finding, *faults]), fix, name)
+    foreign_processes = _foreign_processes(cards)
+    if foreign_processes:
+        finding = ", ".join([finding, *foreign_processes[:6]])
+        fix = "gpq leaves those GPUs alone until they are free"
+        return Check("gpus", "warn", finding, fix, name)
+    if notice:
+        fix = "jobs run on the other GPUs"
+        return Check("gpus", "warn", f"{finding}, but {notice}", fix, name)
+    return Check("gpus", "ok", finding, "", name)
+
+
+def _without_gpus(node: NodeView, notice: str) -> Check:
+    finding = "no NVIDIA GPU"
+    if node.devices:
+        finding += f", {len(node.devices)} CPU slots"
+    if notice:
+        finding += f", but {notice}"
+        return Check("gpus", "warn", finding, "nvidia-smi there says more", node.name)
+    return Check("gpus", "ok", finding, "", node.name)
+
+
+def _foreign_processes(cards: Sequence[DeviceView]) -> list[str]:
+    """Processes that gpq did not start."""
+    return [
+        f"GPU {card.index}: {process.user} (pid {process.pid}, {process.name})"
+        for card in cards
+        for process in card.processes
+        if process.job is None
+    ]
+
+
+def torch(name: str, python: str, answer: Told) -> Check:
+    if "torch" in answer:
+        finding = (
+            f"{answer['torch']} in Python {answer['python']} at {python} sees {answer['gpus']} CUDA"
+            f" GPUs{nccl(answer)}"
+        )
+        return Check("torch", "ok", finding, "", name)
+    fix = (
+        f"create the environment there, or set script_python in [nodes.{name}] (only training"
+        " scripts need it)"
+    )
+    return Check("torch", "warn", f"{python}: {answer.get('error', 'no answer')}", fix, name)
+
+
+def nccl(answer: Told) -> str:
+    """`, NCCL 2.27`, "" if torch has none."""
+    return f", NCCL {answer['nccl']}" if answer.get("nccl") else ""

@@ -13,8 +13,8 @@ from typing import Any
 
 import gpq
 from gpq.cli.app import command
-from gpq.cli.generated.command_page import usage
-from gpq.cli.shared.commands import COMMANDS
+from gpq.cli.commands import COMMANDS
+from gpq.cli.generated.pages import usage
 
 EXIT_STATUS = (
     ("0", "Success."),

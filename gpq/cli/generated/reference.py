@@ -2,8 +2,7 @@
 
 `python -m gpq.cli.generated.reference` prints the table of commands. With `--write`, in the root of
 the repository, it writes all files that are made from the commands: docs/commands.md, completions/,
-gpq/man/, gpq/options/completion_data.py, gpq/schemas/ and the modules of the options of `gpq
-submit`.
+gpq/man/, gpq/options/completion_data.py, gpq/schemas/ and gpq/api/option_types.py.
 """
 
 from __future__ import annotations
@@ -14,16 +13,16 @@ from collections.abc import Iterator
 from typing import Any
 
 from gpq.cli.app import command
-from gpq.cli.completion.shell_scripts import SCRIPTS
-from gpq.cli.generated import command_page, page_tables, schemas, submit_modules
-from gpq.cli.generated.man_pages import pages
-from gpq.cli.shared.commands import COMMANDS
+from gpq.cli.commands import COMMANDS
+from gpq.cli.generated import man_pages, pages, schemas
+from gpq.cli.shell_scripts import SCRIPTS
 from gpq.core.model.jobs import JobState
 from gpq.outward import WORDS
 from gpq.policies.registry import POLICIES
+from gpq.rpc.submit_table import KINDS, OPTIONS
 from gpq.views.queue import ENDED
 
-KINDS = {
+COMPLETED = {
     "JOB": "jobs",
     "JOB[:ok|any|notok": "jobs",
     "NODE": "nodes",
@@ -39,6 +38,24 @@ CHOICES = {
     "POLICY": tuple(POLICIES),
     "WORD,...": tuple(WORDS),
 }
+OPTION_TYPES = '''\
+"""The options of `gpq.submit` and their types. Made from gpq/rpc/submit_table.py by `make
+completions`, so edit that instead."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from typing import TypedDict
+
+from gpq.api.options import Duration, Gpus, Moment, Selector, Word
+
+
+class Options(TypedDict, total=False):
+    """The options of `gpq.submit`, with the names of the command line. `gpq submit --help` explains
+    them."""
+
+'''
 
 
 def leaves() -> Iterator[tuple[str, Any]]:
@@ -114,14 +131,10 @@ def _kind(parameter: Any) -> str:
         return word
     if word.startswith("SCRIPT"):
         return "files"
-    kind = KINDS.get(word, "any")
-    if kind in ("jobs", "nodes") and _is_single_argument(parameter):
-        return kind.removesuffix("s")
+    kind = COMPLETED.get(word, "any")
+    if parameter.param_type_name == "argument" and parameter.nargs == 1:
+        return {"jobs": "job", "nodes": "node"}.get(kind, kind)
     return kind
-
-
-def _is_single_argument(parameter: Any) -> bool:
-    return bool(parameter.param_type_name == "argument" and parameter.nargs == 1)
 
 
 def _quote(text: str) -> str:
@@ -130,23 +143,33 @@ def _quote(text: str) -> str:
     return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
 
 
+def option_types() -> str:
+    """The module gpq/api/option_types.py."""
+    lines = [
+        f"    {option.name}: {KINDS[option.kind][1]}\n"
+        for option in OPTIONS
+        if option.part == "job"
+    ]
+    return OPTION_TYPES + "".join(lines)
+
+
 def documents() -> dict[str, str]:
     """Path in the repository -> its contents, for everything that is made from the commands."""
     texts = {f"completions/gpq.{shell}": script for shell, script in SCRIPTS.items()}
-    texts |= {f"gpq/man/{name}": text for name, text in pages().items()}
+    texts |= {f"gpq/man/{name}": text for name, text in man_pages.pages().items()}
     return {
         **texts,
         **schemas.files(),
-        **submit_modules.modules(),
-        **page_tables.pages(),
+        **pages.tables(),
+        "gpq/api/option_types.py": option_types(),
         "gpq/options/completion_data.py": grammar(),
-        "docs/commands.md": command_page.page(list(leaves())),
+        "docs/commands.md": pages.page(list(leaves())),
     }
 
 
 def main(argv: list[str]) -> int:
     if argv != ["--write"]:
-        sys.stdout.write(command_page.table(list(leaves())))
+        sys.stdout.write(pages.table(list(leaves())))
         return 0
     for path, text in documents().items():
         os.makedirs(os.path.dirname(path) or ".", exist_ok=True)

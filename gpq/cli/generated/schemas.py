@@ -18,7 +18,7 @@ import msgspec
 from gpq import config
 from gpq.check.verdict import Verdict
 from gpq.cli.lab.schema import name_of
-from gpq.demo.judge import DemoResult
+from gpq.demo import DemoResult
 from gpq.options import json_answers as own
 from gpq.rpc import account_answers, daemon_answers, job_answers, node_answers
 from gpq.views.comparison import Comparison
@@ -180,14 +180,11 @@ def _comments_by_row(source: str) -> dict[int, str]:
 
 def _comment_rows(statement: ast.stmt, rows: Collection[int], alone: Collection[int]) -> list[int]:
     """Rows of the comments after it, or else of the comments above it (`alone` in their rows)."""
-    behind = [row for row in range(statement.lineno, _last_row(statement) + 1) if row in rows]
+    last = statement.end_lineno or 0
+    behind = [row for row in range(statement.lineno, last + 1) if row in rows]
     if behind:
         return behind
     above = statement.lineno - 1
     while above in alone:
         above -= 1
     return list(range(above + 1, statement.lineno))
-
-
-def _last_row(statement: ast.stmt) -> int:
-    return statement.end_lineno or 0

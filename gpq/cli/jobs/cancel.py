@@ -10,12 +10,12 @@ from typing import Annotated
 
 import typer
 
-from gpq.cli.shared import output
-from gpq.cli.shared.typer_app import Jobs, Json, frame
+from gpq.cli import output
+from gpq.cli.typer_app import Jobs, Json, frame
 from gpq.client import following
 from gpq.client.connection import Lasting
 from gpq.errors import Refused
-from gpq.options.parsing import values
+from gpq.options import values
 from gpq.rpc import job_answers
 
 MOST_EXAMPLES = 6  # jobs that a question lists

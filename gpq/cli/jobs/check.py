@@ -1,27 +1,43 @@
-"""`gpq check`: runs the script in every shape that gpq might use, and prints the comparison."""
+"""`gpq check`: runs the script in every shape that gpq might use, and prints the comparison.
+
+`gpq submit --check`, and `check = "first"` in config.toml, use it too: no script is queued without
+a verdict.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import os
+from dataclasses import replace
 from typing import Annotated
 
 import msgspec
 import typer
 
 from gpq.check import keeping
-from gpq.check.pipeline.proving import CheckRequest
+from gpq.check.proving import CheckRequest, prove
 from gpq.check.shapes import LEAST_STEPS
-from gpq.check.verdict import DIFFERS, FAILED, Verdict
-from gpq.cli.shared import output
-from gpq.cli.shared.check_run import DEFAULT_STEPS, DEFAULT_TIMEOUT, run_check
-from gpq.cli.shared.typer_app import HELP, Color, ColorChoice, frame
-from gpq.errors import NotFound, UsageError
-from gpq.options import environment
-from gpq.options.parsing import values
-from gpq.views.verdict import lines
+from gpq.check.verdict import DIFFERS, FAILED, SAME, Verdict
+from gpq.cli import output
+from gpq.cli.output import Progress
+from gpq.cli.typer_app import HELP, Color, ColorChoice, frame
+from gpq.errors import GpqError, NotFound, UsageError
+from gpq.options import environment, job_spec, proofs, sweeps, values
+from gpq.options.job_spec import SubmitTexts
+from gpq.views.verdict import JUDGEMENTS, lines
 
 MOST_STEPS = 1000
+DEFAULT_STEPS = 8
+DEFAULT_TIMEOUT = "5m"
+# A job gets these from its server.
+ENVIRONMENT_NAMES = (
+    "HOME",
+    "USER",
+    "LOGNAME",
+    "XDG_CONFIG_HOME",
+    "CUDA_VISIBLE_DEVICES",
+    "CUDA_DEVICE_ORDER",
+)
 
 app = frame()
 WORDS = typer.Argument(metavar="SCRIPT [ARG]...", help="The training script and its arguments.")
@@ -47,8 +63,7 @@ ISOLATED = typer.Option(
     ),
 )
 LAST = typer.Option(
-    "--last",
-    help="Only print the saved verdict for this script and these arguments.",
+    "--last", help="Only print the saved verdict for this script and these arguments."
 )
 
 JSON = typer.Option("--json", help="Print only JSON.")
@@ -125,3 +140,52 @@ def _saved_verdict(script: str, arguments: list[str]) -> Verdict:
         "there is no saved verdict for this version of the script with these arguments",
         f"`{command}` makes one",
     )
+
+
+def check_first(texts: SubmitTexts, *, quiet: bool) -> list[str]:
+    """Check the script, unless a verdict of this version of it is saved. Returns a remark on a
+    verdict that costs the job nothing: submitting says the others.
+
+    Of an array, the first job is checked. The check runs here, in the job's environment but without
+    its --setup. Raises GpqError if the script fails on its own.
+    """
+    built = job_spec.build(texts.having(snapshot=False, stdin=""))
+    array = sweeps.array_of(texts.array, texts.sweep, texts.sweep_file)
+    script, arguments = built.argv[0], proofs.first_arguments(texts, array)
+    if keeping.current(script, arguments) is not None:
+        return []
+    request = CheckRequest(
+        script,
+        tuple(arguments),
+        built.python,
+        built.env,
+        built.cwd,
+        DEFAULT_STEPS,
+        values.seconds(DEFAULT_TIMEOUT, "--timeout"),
+    )
+    try:
+        result = run_check(request, quiet=quiet)
+    except GpqError as error:
+        error.hint = f"{error.hint} (--no-check submits it without a check)"
+        raise
+    if result.verdict != SAME:
+        return []
+    return [f"gpq check: {JUDGEMENTS[SAME]} ({result.seconds:.0f} s)"]
+
+
+def run_check(request: CheckRequest, *, quiet: bool) -> Verdict:
+    """Run the check here, and show how far it is unless `quiet`. Raises GpqError if the script
+    fails on its own."""
+    own = {name: os.environ[name] for name in ENVIRONMENT_NAMES if name in os.environ}
+    request = replace(request, environ={**request.environ, **own})
+    show, names = Progress(quiet=quiet), list[str]()
+
+    def on_shape_end(name: str) -> None:
+        names.append(name)
+        show(f"checking: {len(names)} shapes done, last: {name}")
+
+    show("checking")
+    try:
+        return prove(request, on_shape_end)
+    finally:
+        show("")

@@ -9,9 +9,9 @@ from typing import Annotated
 
 import typer
 
-from gpq.cli.shared import output
-from gpq.cli.shared.transfer_bar import Bar
-from gpq.cli.shared.typer_app import Job, Json, frame
+from gpq.cli import output
+from gpq.cli.jobs.wait import Bar
+from gpq.cli.typer_app import Job, Json, frame
 from gpq.client import job_logs
 from gpq.client.connection import Lasting
 from gpq.rpc import job_answers

@@ -1,4 +1,5 @@
-"""`gpq status` with all its options. `fast_path` answers plain calls without this module."""
+"""`gpq status` with all its options, `gpq show` and `gpq why`. `fast_path` answers plain calls of
+`gpq status` without this module."""
 
 from __future__ import annotations
 
@@ -6,12 +7,17 @@ from typing import Annotated
 
 import typer
 
+from gpq.cli import output
 from gpq.cli.jobs import status_fast
-from gpq.cli.shared.typer_app import Color, ColorChoice, Json, frame
+from gpq.cli.typer_app import Color, ColorChoice, Job, Json, frame
+from gpq.client.connection import call
+from gpq.rpc import job_answers, requests
 from gpq.rpc.job_columns import FIELDS
+from gpq.views import detail
 
-app = frame()
-
+status = frame()
+show = frame()
+why = frame()
 
 JOBS = typer.Argument(
     metavar="[JOB | QUERY]...", help="Ids, ranges, names, @ for the last job, all, or conditions."
@@ -24,8 +30,8 @@ RECENT = typer.Option("--recent", metavar="N", min=0, help="How many ended jobs 
 EVERYTHING = typer.Option("--all", "-a", help="Show all jobs, also all that ended.")
 
 
-@app.command()
-def status(
+@status.command("status")
+def _status(
     jobs: Annotated[list[str] | None, JOBS] = None,
     user: Annotated[str, USER] = "",
     state: Annotated[list[str] | None, STATE] = None,
@@ -61,4 +67,34 @@ def status(
     )
 
 
-status.__doc__ = str(status.__doc__).replace("FIELDS", f"{', '.join(FIELDS[:-1])} or {FIELDS[-1]}")
+_status.__doc__ = str(_status.__doc__).replace(
+    "FIELDS", f"{', '.join(FIELDS[:-1])} or {FIELDS[-1]}"
+)
+
+
+@show.command("show")
+def _show(job: Job, color: Color = ColorChoice.auto, json: Json = False) -> None:
+    """Show everything about one job.
+
+    It shows the request, the attempts and their GPUs, the goodput by number of GPUs, and the cost
+    of restarts.
+
+    \b
+    Example:
+      gpq show 42
+      gpq show @ --json
+    """
+    answer = call(requests.Show(job), job_answers.JobDetail)
+    output.text(detail.lines, answer, color.value, as_json=json)
+
+
+@why.command("why")
+def _why(job: Job, color: Color = ColorChoice.auto, json: Json = False) -> None:
+    """Explain why a job waits, or why it has these GPUs, and what would change that.
+
+    \b
+    Example:
+      gpq why 42
+    """
+    answer = call(requests.Why(job), job_answers.Explanation)
+    output.text(detail.why, answer, color.value, as_json=json)

@@ -4,9 +4,8 @@ here too."""
 import sys
 
 from gpq.client import quick
-from gpq.options.query import is_query
 from gpq.views import plain
-from gpq.views.queue import lines
+from gpq.views.queue import is_query, lines
 
 TYPE_CHECKING = False  # typing's own would have to be imported
 if TYPE_CHECKING:

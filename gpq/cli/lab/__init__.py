@@ -1,1 +1,2 @@
-"""Commands about servers, the daemon, the configuration and notifications."""
+"""Commands about servers, the daemon, the configuration and notifications, and the scripts and
+schemas that gpq prints."""

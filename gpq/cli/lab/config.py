@@ -1,4 +1,5 @@
-"""`gpq config`: shows and checks the settings, and lists the policies."""
+"""`gpq config`: shows and checks the settings, and lists the policies. `gpq notify`: lists and
+tests the targets of notifications, and never shows a URL."""
 
 from __future__ import annotations
 
@@ -10,28 +11,32 @@ import typer
 
 from gpq import config as configuration
 from gpq import outward, paths
-from gpq.cli.shared import output
-from gpq.cli.shared.typer_app import Json, default_to, frame
+from gpq.cli import output
+from gpq.cli.typer_app import Json, default_to, frame
 from gpq.errors import UsageError
-from gpq.options import json_answers
+from gpq.options import json_answers, targets
 from gpq.policies.registry import POLICIES
 from gpq.views import plain
 
-app = frame(default_to("show", alone=True))
+config = frame(default_to("show", alone=True))
+notify = frame(default_to("list", alone=True))
+NAMES = typer.Argument(
+    metavar="NAME...", help="Targets of [notify] in config.toml, desktop, or mailto:ADDRESS."
+)
 FILE = typer.Argument(metavar="[FILE]", help="Check this file instead of the one in use.")
 
 
-@app.callback(
+@config.callback(
     help=(
         "Show and check the configuration (TOML). Without a command: `show`. Of all commands, only"
         " `gpq nodes add` and `remove` write it."
     )
 )
-def config() -> None:
+def _config() -> None:
     """Make it a group of commands."""
 
 
-@app.command()
+@config.command()
 def show(json: Json = False) -> None:
     """Show all settings, including defaults, as a valid file.
 
@@ -58,7 +63,7 @@ def show(json: Json = False) -> None:
         output.note(f"left out because their URLs may hold secrets: {names}")
 
 
-@app.command()
+@config.command()
 def check(file: Annotated[str, FILE] = "", json: Json = False) -> None:
     """Check the file. Errors come with line and column.
 
@@ -104,7 +109,7 @@ def _check_targets(table: outward.Table, path: str) -> None:
         output.note(f"others can read {path} and the URLs in [notify]: chmod 600 {path}")
 
 
-@app.command()
+@config.command()
 def path(json: Json = False) -> None:
     """Show where the file is, or would be.
 
@@ -115,7 +120,7 @@ def path(json: Json = False) -> None:
     output.result(json_answers.ConfigPath(paths.config()), paths.config(), as_json=json)
 
 
-@app.command()
+@config.command()
 def library(json: Json = False) -> None:
     """Show the folder that holds only the training library, for a script that runs without gpq.
 
@@ -132,7 +137,7 @@ def library(json: Json = False) -> None:
     output.result(json_answers.LibraryPath(folder), folder, as_json=json)
 
 
-@app.command()
+@config.command()
 def policies(json: Json = False) -> None:
     """List the policies, one sentence each. `*` marks the one that the file names.
 
@@ -151,9 +156,7 @@ def policies(json: Json = False) -> None:
     room, limit = max(map(len, POLICIES)), plain.terminal_width()
     for name, policy in POLICIES.items():
         mark = "*" if name == policy_name else " "
-        output.say(
-            *plain.wrapped(policy.sentence, limit, f"{mark} {name:{room}}  ", " " * (room + 4))
-        )
+        output.say(*plain.wrap(policy.sentence, limit, f"{mark} {name:{room}}  ", " " * (room + 4)))
 
 
 def _configured_policy() -> str:
@@ -173,3 +176,60 @@ def _without_gaps(tree: dict[str, Any]) -> dict[str, Any]:
         for key, value in tree.items()
         if value not in (None, {})
     }
+
+
+@notify.callback(
+    help=("List and test the targets of `gpq submit --notify`. Without a command: `list`.")
+)
+def _notify() -> None:
+    """Make it a group of commands."""
+
+
+@notify.command(name="list")
+def list_targets(json: Json = False) -> None:
+    """List the targets in [notify] of config.toml, and the defaults for jobs without --notify.
+
+    \b
+    Example:
+      gpq notify list
+    """
+    listing = targets.list_targets()
+    if json:
+        output.emit(listing)
+        return
+    room = max(map(len, listing.targets), default=0)
+    output.say(*(f"{name:{room}}  {kind}://..." for name, kind in listing.targets.items()))
+    if not listing.targets:
+        output.say(f'no targets. Write [notify] NAME = "URL" in config.toml. {outward.WITHOUT}')
+    default_names = ", ".join(listing.default) or "nobody"
+    output.say(
+        f"jobs without --notify notify {default_names} (on {','.join(listing.on)}), with"
+        f" {listing.lines} lines of their log"
+    )
+
+
+@notify.command(name="test")
+def try_targets(names: Annotated[list[str], NAMES], json: Json = False) -> int:
+    """Send a message now. Exit code 1 if a service does not accept it.
+
+    \b
+    Example:
+      gpq notify test slack
+      gpq notify test desktop mailto:ana@lab.example
+    """
+    table = configuration.load().notify
+    views: list[json_answers.SentView] = []
+    for view in targets.try_targets(names):
+        views.append(view)
+        if not json and not view.sent:
+            fix = (
+                "correct [notify] in config.toml. `gpq config check` checks it"
+                if view.name in table
+                else ""
+            )
+            output.failure(f"{view.name}: {view.problem}", fix)
+        elif not json:
+            output.say(f"{view.name}: sent")
+    if json:
+        output.emit(json_answers.Sent(views))
+    return 0 if all(view.sent for view in views) else 1

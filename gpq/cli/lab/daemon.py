@@ -7,8 +7,8 @@ from typing import Annotated
 import typer
 
 from gpq import outward
-from gpq.cli.shared import output
-from gpq.cli.shared.typer_app import Json, frame
+from gpq.cli import output
+from gpq.cli.typer_app import Json, frame
 from gpq.client import daemon_control
 from gpq.rpc.daemon_answers import DaemonInfo
 from gpq.views.plain import duration

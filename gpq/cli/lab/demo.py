@@ -9,12 +9,10 @@ from typing import Annotated
 
 import typer
 
-from gpq.cli.shared import output
-from gpq.cli.shared.typer_app import Color, ColorChoice, Json, frame
-from gpq.demo.judge import DemoResult, JobResult
-from gpq.demo.script import play
-from gpq.demo.stage import stage
-from gpq.options.parsing import values
+from gpq.cli import output
+from gpq.cli.typer_app import Color, ColorChoice, Json, frame
+from gpq.demo import DemoResult, JobResult, play, stage
+from gpq.options import values
 from gpq.rpc.daemon_answers import TopView
 from gpq.views.plain import moment, safe
 
@@ -70,7 +68,7 @@ def _picture(color: str) -> Iterator[Draw]:
     from rich.live import Live
     from rich.text import Text
 
-    from gpq.views.top.once import frame as picture
+    from gpq.views.top import frame as picture
 
     console = output.screen(color)
     with Live(console=console, screen=True, auto_refresh=False) as live:

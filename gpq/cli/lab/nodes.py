@@ -1,23 +1,31 @@
-"""`gpq nodes`: shows servers and their GPUs as the daemon knows them, and changes them."""
+"""`gpq nodes`: shows servers and their GPUs as the daemon knows them, and changes them.
+
+`gpq yield`: an owner gets a server back from all gpq daemons.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Annotated
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from gpq.cli.shared import output
-from gpq.cli.shared.typer_app import Color, ColorChoice, Json, default_to, frame
+from gpq.cli import output
+from gpq.cli.typer_app import Color, ColorChoice, Json, default_to, frame
 from gpq.client.connection import call
-from gpq.errors import UsageError
-from gpq.options import json_answers
+from gpq.errors import GpqError, UsageError
+from gpq.options import json_answers, values
 from gpq.rpc import node_answers, requests
 from gpq.servers import changes
 from gpq.views import nodes as view
 from gpq.views import plain
+from gpq.views.plain import duration, safe
+
+if TYPE_CHECKING:
+    from gpq.servers import adding
 
 app = frame(default_to("list"))
+yield_ = frame()  # `yield` is a word of Python
 NAMES = typer.Argument(metavar="[NODE]...", help="Servers to show. [default: all]")
 HOST = typer.Argument(
     metavar="[USER@HOST]", help="As for ssh: user@host, or a host from ~/.ssh/config."
@@ -34,11 +42,7 @@ PYTHON = typer.Option(
     "--python", metavar="PATH", help="Python 3.8 or newer there. [default: gpq finds it]"
 )
 PORT = typer.Option(
-    "--port",
-    metavar="N",
-    min=1,
-    max=65535,
-    help="Port of its sshd. [default: as in ~/.ssh/config]",
+    "--port", metavar="N", min=1, max=65535, help="Port of its sshd. [default: as in ~/.ssh/config]"
 )
 ADDRESS = typer.Option(
     "--address", metavar="ADDRESS", help="Where other servers reach it. [default: gpq finds it]"
@@ -47,9 +51,7 @@ SSH_CONFIG = typer.Option(
     "--ssh-config", "-F", metavar="FILE", help="Read this file instead of ~/.ssh/config."
 )
 YES = typer.Option(
-    "--yes",
-    "-y",
-    help="Ask nothing: accept a new host key as shown, and add all hosts found.",
+    "--yes", "-y", help="Ask nothing: accept a new host key as shown, and add all hosts found."
 )
 FORCE = typer.Option(
     "--force", help="Even while jobs are on it. They keep running, but gpq loses track of them."
@@ -129,8 +131,7 @@ def add(
       gpq nodes add gpu2 --gpus 0,1 --name small
       gpq nodes add --from-ssh-config
     """
-    from gpq.cli.lab import node_additions  # slow imports, which only this command needs
-    from gpq.servers import adding
+    from gpq.servers import adding  # slow imports, which only this command needs
 
     if bool(host) == from_ssh_config:
         raise UsageError(
@@ -141,7 +142,7 @@ def add(
             "--name, --address and --port cannot be combined with --from-ssh-config",
             "add that server on its own: gpq nodes add HOST",
         )
-    hosts = adding.offered(ssh_config, every=yes) if from_ssh_config else [host]
+    hosts = adding.offer(ssh_config, every=yes) if from_ssh_config else [host]
     indices = [word.strip() for word in gpus.split(",") if word.strip()]
     servers = [
         adding.Wanted(
@@ -150,7 +151,7 @@ def add(
         )
         for destination in hosts
     ]  # fmt: skip
-    rows = node_additions.add_each(servers, yes=yes, quiet=json)
+    rows = _add_each(servers, yes=yes, quiet=json)
     names = [row["name"] for row in rows]
     live = bool(rows) and changes.taken_in(names, _note)
     if json:
@@ -171,7 +172,7 @@ def remove(
     Example:
       gpq nodes remove gpu2
     """
-    live = changes.removed(node, _note, force=force)
+    live = changes.remove(node, _note, force=force)
     output.result(json_answers.NodeRemoved(node, live), f"removed   {node}", as_json=json)
 
 
@@ -274,3 +275,63 @@ def _jobs(jobs: list[int]) -> str:
 
 def _note(problem: str, hint: str) -> None:
     output.note(f"{problem}: {hint}" if hint else problem)
+
+
+def _add_each(servers: Sequence[adding.Wanted], *, yes: bool, quiet: bool) -> list[dict[str, Any]]:
+    """What --json shows of the servers that gpq added. One bad server does not stop the others."""
+    from gpq.servers.adding import add
+
+    if len(servers) == 1:
+        return [add(servers[0], output, yes=yes, quiet=quiet)]
+    rows = [_add_or_note(server, yes=yes, quiet=quiet) for server in servers]
+    return [row for row in rows if row is not None]
+
+
+def _add_or_note(server: adding.Wanted, *, yes: bool, quiet: bool) -> dict[str, Any] | None:
+    from gpq.servers.adding import add
+
+    try:
+        return add(server, output, yes=yes, quiet=quiet)
+    except GpqError as error:
+        hint = f" ({error.hint})" if error.hint else ""
+        output.note(f"{server.host} was not added: {error.message}{hint}")
+        return None
+
+
+@yield_.command("yield")
+def _yield(
+    node: Annotated[str, typer.Argument(metavar="NODE", help="The server.")] = "local",
+    length: Annotated[
+        str,
+        typer.Option(
+            "--for", metavar="DURATION", help="For this long, or until --end.", show_default=True
+        ),
+    ] = "8h",
+    end: Annotated[bool, typer.Option("--end", help="Give the server back to gpq.")] = False,
+    json: Json = False,
+) -> int:
+    """Get your own server back. Jobs leave it with their checkpoints, within their grace time.
+
+    Every gpq daemon that uses the server honours this if its config.toml names you as the `owner`.
+    You do not need it when you just use the GPUs: gpq notices that.
+
+    \b
+    Example:
+      gpq yield
+      gpq yield gpu1 --for 2h
+      gpq yield gpu1 --end
+    """
+    answer = changes.yield_server(node, 0.0 if end else values.seconds(length, "--for"))
+    if json:
+        output.emit(answer)
+        return 0
+    user = safe(answer.user)
+    if not end:
+        output.say(
+            f"{safe(node)} goes back to {user} for {duration(answer.seconds or 0.0)}. `gpq yield"
+            f" {safe(node)} --end` ends this"
+        )
+    else:
+        outcome = "is back with gpq" if answer.changed else "was not yielded"
+        output.say(f"{safe(node)} {outcome}")
+    return 0

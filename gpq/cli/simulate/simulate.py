@@ -11,11 +11,11 @@ from typing import Annotated, TypeVar
 
 import typer
 
-from gpq.cli.shared import output
-from gpq.cli.shared.typer_app import Color, ColorChoice, frame
+from gpq.cli import output
 from gpq.cli.simulate import plan_runs, unused_options
+from gpq.cli.typer_app import Color, ColorChoice, frame
 from gpq.errors import UsageError
-from gpq.options.parsing import values
+from gpq.options import values
 from gpq.sim.compare import compare, preflight, process_pool
 from gpq.sim.measurements.sources import Source
 from gpq.sim.replay.rules import Rules
@@ -226,7 +226,7 @@ def _no_files(workloads: Sequence[str], traces: str, rules: Ruleset) -> None:
 
 
 def _check_plot(path: str) -> None:
-    from gpq.views.pictures import plot
+    from gpq.views import plot
 
     plot.check(path)
 
@@ -253,7 +253,7 @@ def _show(
 
 
 def _draw(blocks: list[compare.Block], path: str) -> None:
-    from gpq.views.pictures import plot
+    from gpq.views import plot
 
     if blocks:
         plot.draw(blocks, path)

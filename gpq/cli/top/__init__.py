@@ -1,4 +1,4 @@
-"""`gpq top`: keys, screen, and the threads that poll. `views.top` draws.
+"""`gpq top`: keys, screen, and the threads that poll. `gpq.views` draws.
 
 Open `app.py` first.
 """

@@ -4,23 +4,22 @@ polls with `poller`, and never blocks."""
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 from rich.console import RenderableType
 from rich.text import Text
 
-from gpq.cli.top.actions import Deeds, sentence
-from gpq.cli.top.job_list import JobList
 from gpq.cli.top.open_job import OpenJob
-from gpq.cli.top.poller import Feed, look, parse_filter
+from gpq.cli.top.poller import Deeds, Feed, look, parse_filter, sentence
 from gpq.cli.top.screen import Screen
 from gpq.client.connection import Lasting
 from gpq.errors import GpqError, NotFound, UsageError
 from gpq.rpc.daemon_answers import TopLook, TopView
 from gpq.rpc.job_answers import JobView
+from gpq.views import top, top_tables
 from gpq.views.queue import ENDED
-from gpq.views.top import once, processes, status_bar
-from gpq.views.top.utilisation import Past
+from gpq.views.utilisation import Past
 
 PARTING_SECONDS = 5.0  # seconds to wait for the last action at the end
 LATE_SECONDS = 3.0  # seconds of delay before gpq says that an answer is late
@@ -70,7 +69,7 @@ class Browser:
                 body, keys = self._picture(width, height - 2)
                 self._screen.paint(self._head(width), body, self._foot(keys, width))
                 key = self._screen.key(1.0)
-                if key == "gone" or (key and not self._pressed(key)):
+                if key == "gone" or (key and not self._press(key)):
                     return
         finally:
             self._feed.close()
@@ -118,7 +117,7 @@ class Browser:
 
     # -- keys --------------------------------------------------------------------------------------
 
-    def _pressed(self, key: str) -> bool:
+    def _press(self, key: str) -> bool:
         """False when it is over."""
         if key != "redraw":
             self._deeds.read()
@@ -245,18 +244,18 @@ class Browser:
     def _picture(self, width: int, height: int) -> tuple[RenderableType, str]:
         """The picture between the first and last line, and the keys for the last line."""
         if self._mode == "help":
-            return self._scrolled(status_bar.keys(width), height), status_bar.HELP_KEYS
+            return self._scroll_lines(top.keys(width), height), top.HELP_KEYS
         if self._mode == "servers":
-            lines = processes.lines(self._view.nodes, self._samples, width)
-            return self._scrolled(lines, height), status_bar.PAGE_KEYS
+            lines = top_tables.process_lines(self._view.nodes, self._samples, width)
+            return self._scroll_lines(lines, height), top.PAGE_KEYS
         if self._mode == "job" and self._open_job is not None:
             picture, self._scroll = self._open_job.picture(self._scroll, width, height)
-            return picture, status_bar.JOB_KEYS
+            return picture, top.JOB_KEYS
         picture = self._list.picture(self._view, self._samples, width, height)
-        return picture, status_bar.LIST_KEYS
+        return picture, top.LIST_KEYS
 
-    def _scrolled(self, lines: list[Text], height: int) -> RenderableType:
-        picture, self._scroll = status_bar.window(lines, self._scroll, height)
+    def _scroll_lines(self, lines: list[Text], height: int) -> RenderableType:
+        picture, self._scroll = top.window(lines, self._scroll, height)
         return picture
 
     def _head(self, width: int) -> Text:
@@ -265,16 +264,16 @@ class Browser:
         if (
             problem is not None and not isinstance(problem, REFUSED)
         ) or age > last_look.pause + LATE_SECONDS:
-            return status_bar.late(age, problem.message if problem is not None else "", width)
-        return once.header(self._view, self._list.rows, width, self._good_filter)
+            return top.late(age, problem.message if problem is not None else "", width)
+        return top.header(self._view, self._list.rows, width, self._good_filter)
 
     def _foot(self, keys: str, width: int) -> Text:
         if self._draft is not None:
-            return status_bar.prompt(self._draft, width)
+            return top.prompt(self._draft, width)
         if self._cancel_candidate is not None:
-            return status_bar.question(self._cancel_candidate, width)
+            return top.question(self._cancel_candidate, width)
         remark = self._deeds.remark()
-        return status_bar.told(remark, width) if remark else status_bar.hints(keys, width)
+        return top.message(remark, width) if remark else top.hints(keys, width)
 
 
 def _moves(page: int) -> dict[str, int]:
@@ -282,3 +281,64 @@ def _moves(page: int) -> dict[str, int]:
         "up": -1, "k": -1, "down": 1, "j": 1, "pageup": -page, "pagedown": page, " ": page,
         "home": -FAR, "end": FAR,
     }  # fmt: skip
+
+
+class JobList:
+    """The view of the latest jobs."""
+
+    def __init__(self, filter: str) -> None:
+        self.rows: list[JobView] = []
+        self._look = top_tables.ListView(filter=filter)
+        self._order_key: object = None  # what `rows` were made from
+
+    @property
+    def filter(self) -> str:
+        return self._look.filter
+
+    def filter_by(self, text: str) -> None:
+        self._look = replace(self._look, filter=text, first=0)
+
+    def restore_filter(self, text: str) -> None:
+        """Go back to the filter whose rows are shown."""
+        self._look = replace(self._look, filter=text)
+
+    def take_in(self, jobs: Sequence[JobView], answer_time: float) -> None:
+        order_key = (answer_time, self._look.sort, self._look.descending, self._look.filter)
+        if order_key == self._order_key:
+            return
+        position, self._order_key = top.place(self.rows, self._look), order_key
+        self.rows = top.in_order(jobs, self._look)
+        if self.rows and all(job.id != self._look.selected for job in self.rows):
+            self._select(min(position, len(self.rows) - 1))
+
+    def current(self) -> JobView | None:
+        """The job under the cursor."""
+        return self.rows[top.place(self.rows, self._look)] if self.rows else None
+
+    def move(self, step: int) -> None:
+        if self.rows:
+            position = top.place(self.rows, self._look) + step
+            self._select(min(max(position, 0), len(self.rows) - 1))
+
+    def _select(self, position: int) -> None:
+        self._look = replace(self._look, selected=self.rows[position].id)
+
+    def sort(self, step: int) -> None:
+        """Sort by the column `step` places to the right."""
+        heads = top_tables.heads(self.rows, "top", self._look.sort)
+        names = ["", *(head.name for head in heads)]
+        index = names.index(self._look.sort) if self._look.sort in names else 0
+        self._look = replace(self._look, sort=names[(index + step) % len(names)], first=0)
+
+    def reverse(self) -> None:
+        column = self._look.sort or "id"
+        self._look = replace(self._look, sort=column, descending=not self._look.descending)
+
+    def room(self, view: TopView, height: int) -> int:
+        """Number of visible rows."""
+        return top.room_for_jobs(view, len(self.rows), height)
+
+    def picture(self, view: TopView, samples: Past, width: int, height: int) -> RenderableType:
+        first = top.first_row(self.rows, self._look, self.room(view, height))
+        self._look = replace(self._look, first=first)
+        return top.picture(view, self.rows, self._look, samples, width, height)

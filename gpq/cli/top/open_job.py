@@ -15,9 +15,9 @@ from gpq.client.connection import Lasting
 from gpq.errors import DaemonUnreachable, GpqError
 from gpq.rpc import job_answers, requests
 from gpq.rpc.job_answers import JobView
+from gpq.views import job_page, top
+from gpq.views.job_page import PARTS, Page
 from gpq.views.terminal import ERASE, Filter
-from gpq.views.top import job_page, status_bar
-from gpq.views.top.job_page import PARTS, Page
 
 LOG_LINES = 2000  # lines of a log that are kept
 TAIL = 64 << 10  # bytes before the end at which reading begins
@@ -53,11 +53,11 @@ class OpenJob:
         """The picture, and how far it is really scrolled."""
         last_look = self.feed.last_look
         if last_look.problem is not None and last_look.problem.message:
-            title = status_bar.told(last_look.problem.message, width)
+            title = top.message(last_look.problem.message, width)
         else:
             title = job_page.head(self.job, width)
         if last_look.answer is None:
-            return status_bar.stacked([title, Text("asking the daemon")]), scroll
+            return top.stack([title, Text("asking the daemon")]), scroll
         body, scroll = job_page.picture(
             last_look.answer, PARTS[self._part], scroll, width, height - 1
         )

@@ -9,9 +9,9 @@ from typing import Annotated
 
 import typer
 
-from gpq.cli.shared import output
-from gpq.cli.shared.typer_app import Color, ColorChoice, Json, frame
+from gpq.cli import output
 from gpq.cli.top.poller import look
+from gpq.cli.typer_app import Color, ColorChoice, Json, frame
 from gpq.client.connection import Lasting
 from gpq.errors import GpqError, UsageError
 from gpq.rpc.daemon_answers import TopLook, TopView
@@ -61,16 +61,12 @@ def top(
             return
         view = look(daemon, words, TopLook)
     if once or not sys.stdout.isatty() or os.environ.get("TERM") == "dumb":
-        _print(view, words, color.value)
+        from gpq.views.top import frame as picture
+
+        console = output.console(color.value)
+        console.print(picture(view, console.width, None, words))
     else:
         _live(view, words, interval, color.value)
-
-
-def _print(view: TopView, words: str, color: str) -> None:
-    from gpq.views.top.once import frame as picture
-
-    console = output.console(color)
-    console.print(picture(view, console.width, None, words))
 
 
 def _live(view: TopView, words: str, interval: float, color: str) -> None:

@@ -392,7 +392,7 @@ seen = sorted(open("log").read().split())
 
 def test_loader_processes_and_process_groups_work_as_usual(tmp_path: Path) -> None:
     folder = made(tmp_path / "folder")
-    # short, because sockets need short paths, as in gpq.check.replicas.scratch
+    # short, because sockets need short paths, as in gpq.check.runner
     with tempfile.TemporaryDirectory(dir="/tmp") as home:
         told = checked(Path(home), {"way": (str(folder), WORKERS)})
     assert told["way"][:2] == ["", repr(sorted("00112233"))]

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from gpq.cli.completion import complete
-from gpq.cli.completion.shell_scripts import LINES, SCRIPTS
+from gpq.cli import complete
 from gpq.cli.generated.schemas import PRINTED
+from gpq.cli.shell_scripts import LINES, SCRIPTS
 from gpq.rpc.requests import Complete
 from tests.cli.conftest import ROOT, Gpq
 from tests.cli.served import Made, job, serving
@@ -157,9 +157,7 @@ def test_completion_imports_nothing_slow(gpq: Gpq, made: Made, words: list[str])
     command = [sys.executable, "-X", "importtime", "-m", "gpq", *words]
     said = subprocess.run(command, env=gpq.environment, capture_output=True, text=True, check=True)
     imported = {line.rpartition("|")[2].strip() for line in said.stderr.splitlines() if line.startswith("import time:")}
-    assert (
-        "gpq.cli.completion.complete" if words[0] == "__complete" else "gpq.cli.completion.shell_scripts"
-    ) in imported
+    assert ("gpq.cli.complete" if words[0] == "__complete" else "gpq.cli.shell_scripts") in imported
     assert not imported & {"typer", "rich", "msgspec", "dataclasses", "argparse", "re", "json", "socket", "typing"}
 
 

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from gpq.cli.doctor import gpu_checks
-from gpq.cli.doctor.verdicts import Check
-from gpq.views.checkup import GPU_VERDICTS, lines
+from gpq.cli.doctor.doctor import GPU_VERDICTS, lines
+from gpq.cli.doctor.server_lines import Check
 
 STUB = Path(__file__).resolve().parents[2] / "fakes" / "libnvml" / "nvml.c"
 NAMES = [

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from gpq.cli.importers import task_spooler
+from gpq.cli.jobs import task_spooler
 from gpq.errors import NotFound
 from gpq.rpc import requests
 from tests.cli.conftest import Call, Gpq
@@ -263,7 +263,7 @@ def test_a_job_without_a_process_is_offered_only_if_its_words_are_clear(
     plain, quoted = task_spooler.queue().waiting
     assert (plain.argv, plain.text, quoted.argv, quoted.text) == (None, "echo plain words", None, "sh -c echo 'a b'")
     program = (
-        "import sys; from gpq.cli import fast_path; from gpq.cli.importers import task_spooler;"
+        "import sys; from gpq.cli import fast_path; from gpq.cli.jobs import task_spooler;"
         "task_spooler._clients = lambda path: [];"
         "sys.exit(fast_path.run(['import', 'ts', '--json']))"
     )

@@ -7,8 +7,8 @@ from datetime import datetime, timedelta
 import pytest
 
 from gpq.errors import UsageError
-from gpq.options.parsing.datetimes import earlier, moment
-from gpq.options.parsing.values import gpu_list
+from gpq.options.datetimes import earlier, moment
+from gpq.options.values import gpu_list
 
 NOW = datetime(2026, 11, 25, 14, 30).astimezone()  # a Wednesday
 

@@ -9,8 +9,8 @@ import random
 import pytest
 from msgspec import structs
 
+from gpq.cli import output
 from gpq.cli.jobs.logs import Transcript
-from gpq.cli.shared import output
 from gpq.client import job_logs
 from gpq.rpc.job_answers import LogChunk
 

@@ -13,10 +13,10 @@ from pathlib import Path
 import pytest
 
 from gpq import pace
-from gpq.cli.shared import output
+from gpq.cli import output
 from gpq.config import parse
 from gpq.errors import GpqError, NotFound, Refused, UsageError
-from gpq.servers import config_file, first_contact, host_keys, ssh_hosts
+from gpq.servers import adding, config_file, first_contact
 from gpq.servers.adding import Wanted, add, check, choice
 from gpq.servers.first_contact import Findings
 from tests.cli.conftest import Call, Gpq
@@ -117,8 +117,8 @@ def test_an_ssh_config_offers_its_concrete_hosts_including_those_in_included_fil
         f'# Host no\nHost gpu1 gpu2 *.lab\n  User me\nhost="gpu 4"\nHOST=gpu5\nHost !gpu6 gpu7\nMatch host gpu8\n'
         f"Host -oProxyCommand=x gpu?\nInclude {tmp_path}/mor*\nInclude /no/such\nHost gpu1\n"
     )
-    assert ssh_hosts.hosts(str(tmp_path / "main")) == ["gpu1", "gpu2", "gpu5", "gpu3"]
-    assert ssh_hosts.hosts(str(tmp_path / "none")) == []
+    assert adding.ssh_hosts(str(tmp_path / "main")) == ["gpu1", "gpu2", "gpu5", "gpu3"]
+    assert adding.ssh_hosts(str(tmp_path / "none")) == []
 
 
 def test_hosts_of_the_ssh_config_are_added_and_failed_ones_are_named(gpq: Gpq, home: Path, server: Sshd) -> None:
@@ -211,7 +211,7 @@ def test_a_login_that_hangs_is_tried_once_and_reported(
 ) -> None:
     monkeypatch.setenv("GPQ_CONFIG", str(tmp_path / "config.toml"))
     monkeypatch.setenv("GPQ_HOME", str(tmp_path / "gpq"))
-    monkeypatch.setattr(host_keys, "PATIENCE", 30.0)
+    monkeypatch.setattr(first_contact, "PATIENCE", 30.0)
     monkeypatch.setattr(pace, "LOGIN_PATIENCE", 1.0)
     monkeypatch.setattr(first_contact, "REMARK_AFTER", 0.1)
     with Sshd(tmp_path / "sshd", directives=["ForceCommand sleep 60"]) as hung:

@@ -14,9 +14,7 @@ from hypothesis import strategies as st
 
 import gpq as api
 from gpq.errors import UsageError
-from gpq.options import submit_request, submit_words
-from gpq.options.directives import sbatch, script_directives
-from gpq.options.parsing import values
+from gpq.options import sbatch, script_directives, submit_request, values
 from gpq.rpc import protocol, requests
 from tests.cli.conftest import Call, Gpq
 from tests.cli.served import Made
@@ -52,7 +50,7 @@ true
 
 def settled(folder: Path, text: str, *argv: str, name: str = "job.sh") -> submit_request.ResolvedOptions:
     (folder / name).write_text(text)
-    parsed = submit_words.parse([*argv, str(folder / name)])
+    parsed = submit_request.parse([*argv, str(folder / name)])
     assert parsed is not None
     return submit_request.settle(parsed)
 
@@ -398,7 +396,7 @@ def test_lines_of_a_script_that_a_command_runs_are_named(
 ) -> None:
     (tmp_path / "job.sh").write_text(f"#!/bin/sh\n{line}\nsrun python train.py\n")
     monkeypatch.setenv("PATH", str(tmp_path))
-    parsed = submit_words.parse(["--cwd", str(tmp_path), "--", *command])
+    parsed = submit_request.parse(["--cwd", str(tmp_path), "--", *command])
     assert parsed is not None
     found = submit_request.settle(parsed)
     assert found.texts.words == command

@@ -14,7 +14,7 @@ import pytest
 from gpq import paths
 from gpq.errors import UsageError
 from gpq.options import job_spec, snapshot
-from gpq.options.submit_texts import SubmitTexts
+from gpq.options.job_spec import SubmitTexts
 
 
 @pytest.fixture(autouse=True)
@@ -113,12 +113,12 @@ def test_large_files_and_links_that_lead_outside_are_refused_with_a_hint(
 
 
 def test_a_script_gets_its_path_in_the_copy_and_a_script_outside_is_refused(work: Path, tmp_path: Path) -> None:
-    built = job_spec.build(SubmitTexts(["train.py", "--x"], black_box=False, cwd=str(work), snapshot=True))
+    built = job_spec.build(SubmitTexts(["train.py", "--x"], False, {"cwd": str(work), "snapshot": True}))
     assert (built.argv, built.code_cwd, built.name) == (["train.py", "--x"], ".", "train")
     (tmp_path / "other.py").write_text("")
     with pytest.raises(UsageError, match="is outside the snapshot"):
-        job_spec.build(SubmitTexts([str(tmp_path / "other.py")], black_box=False, cwd=str(work), snapshot=True))
-    assert job_spec.build(SubmitTexts(["train.py"], black_box=False, cwd=str(work))).code == ""
+        job_spec.build(SubmitTexts([str(tmp_path / "other.py")], False, {"cwd": str(work), "snapshot": True}))
+    assert job_spec.build(SubmitTexts(["train.py"], False, {"cwd": str(work)})).code == ""
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ import sys
 
 import pytest
 
-from gpq.options.parsing import standard_input
+from gpq.options import standard_input
 from tests.cli.conftest import Gpq
 from tests.cli.served import Made
 

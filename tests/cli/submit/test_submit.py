@@ -15,10 +15,10 @@ import pytest
 from gpq.api import options as api_options
 from gpq.check import keeping
 from gpq.cli.app import dispatch
-from gpq.cli.submit import submit_fast
+from gpq.cli.jobs import submit_fast
 from gpq.core.rounds.planning import CANCEL_GRACE
 from gpq.errors import UsageError
-from gpq.options import environment, job_spec, submit_request, submit_values, submit_words
+from gpq.options import environment, job_spec, submit_request, submit_values
 from gpq.options.completion_data import GRAMMAR
 from gpq.rpc import protocol, requests
 from gpq.rpc.submit_table import OPTIONS, Option
@@ -288,14 +288,14 @@ def test_each_row_of_the_option_table_has_a_reader_and_existing_fields(option: O
 @pytest.mark.parametrize("option", [each for each in GRAMMAR["submit"][1] if each.startswith("--")])
 def test_options_that_gpq_refuses_for_a_command_belong_to_the_command(option: str) -> None:
     value = ["1"] if GRAMMAR["submit"][1][option][1] else []
-    parsed = submit_words.parse([option, *value, "--", "true"])
+    parsed = submit_request.parse([option, *value, "--", "true"])
     assert parsed is not None
     try:
         job_spec.build(submit_request.settle(parsed).texts)
         refused = False
     except UsageError as error:
         refused = "is only for training scripts" in error.message
-    typed = submit_words.parse(["--", "true", option, *value])
+    typed = submit_request.parse(["--", "true", option, *value])
     assert typed is not None
     assert bool(submit_fast.late(typed)) is not (refused or option == "--python")
 

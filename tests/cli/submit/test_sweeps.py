@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from gpq.errors import UsageError
-from gpq.options.parsing.sweeps import array_of, plain_indices, unused_lines
+from gpq.options.sweeps import array_of, plain_indices, unused_lines
 from gpq.rpc.requests import ArrayMessage, SpecMessage
 
 

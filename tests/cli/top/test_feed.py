@@ -5,9 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from gpq.cli.top.actions import Deeds
 from gpq.cli.top.open_job import LONGEST, Log, PageFeed
-from gpq.cli.top.poller import Feed, parse_filter
+from gpq.cli.top.poller import Deeds, Feed, parse_filter
 from gpq.client.connection import Lasting
 from gpq.errors import NotFound, UsageError
 from tests.cli.served import Made, job

@@ -16,7 +16,7 @@ from gpq.core.model.profile import LossPoint, Profile, ProfileRow
 from gpq.core.model.units import JobId, NodeId
 from gpq.rpc.job_answers import Explanation, LossView
 from gpq.views.detail import lines
-from gpq.views.top.job_columns import state_of
+from gpq.views.top_tables import state_of
 from tests.support.builders import DECLARED, job, node, on, running, snapshot
 
 

@@ -14,7 +14,7 @@ from gpq.core.model.placements import BatchOrder, Placement
 from gpq.core.model.units import DeviceId, JobId, NodeId
 from gpq.daemon import orders
 from gpq.daemon.orders import as_expected, can_meet, masters, prepare_order, start_order
-from gpq.options.directives import slurm_variables
+from gpq.options import slurm_variables
 from gpq.rpc.protocol import LIKE_SLURM
 from tests.support.builders import node, spec
 

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 from msgspec.structs import replace as changed
 
-from gpq.cli.shared import transfer_bar
-from gpq.cli.shared.transfer_bar import Bar
+from gpq.cli.jobs import wait
+from gpq.cli.jobs.wait import Bar
 from gpq.core.model.placements import FilesAt
 from gpq.daemon.files import garbage_collection
 from gpq.daemon.files.garbage_collection import GarbageCollector
@@ -147,7 +147,7 @@ def test_a_bar_is_drawn_only_if_somebody_watches(monkeypatch: pytest.MonkeyPatch
     brought = StagingView("its checkpoint from a", 500_000_000, 1_000_000_000, 80e6)
     job = changed(fixtures.job(4, "starting"), staging=brought)
     monkeypatch.setenv("COLUMNS", "100")
-    assert transfer_bar.line(job, 100, "#") == (
+    assert wait.bar_line(job, 100, "#") == (
         "job 4 [############            ] copying its checkpoint from a: 500 MB of 1 GB, 80 MB/s"
     )
     for screen, drawn in ((Terminal(), True), (io.StringIO(), False)):
@@ -155,7 +155,7 @@ def test_a_bar_is_drawn_only_if_somebody_watches(monkeypatch: pytest.MonkeyPatch
         bar = Bar()
         bar.show([job])
         assert ("500 MB of 1 GB" in screen.getvalue()) is drawn
-        assert bar.patience(30.0) == (transfer_bar.SHORT_PAUSE if drawn else 30.0)
+        assert bar.patience(30.0) == (wait.SHORT_PAUSE if drawn else 30.0)
         bar.show([fixtures.job(4, "running")])
         assert bar.patience(30.0) == 30.0
         assert screen.getvalue().endswith("\r\x1b[K") is drawn

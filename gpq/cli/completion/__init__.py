@@ -1,1 +1,0 @@
-"""Completion with the TAB key, and the scripts for the shells."""

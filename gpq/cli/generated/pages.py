@@ -1,0 +1,182 @@
+"""Pages of docs/ from the program: the whole of `docs/commands.md`, from the same help as the
+manual pages, and tables of other pages, such as the keys of config.toml.
+
+Each table is between two markers. `reference.py` writes them, and a test keeps them fresh.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import MISSING, fields
+from typing import Any
+
+from gpq.cli.generated.schemas import comments
+from gpq.config import FileConfig, NodeConfig
+from gpq.policies.registry import POLICIES
+from gpq.rpc.job_columns import COLUMNS, FIELDS, KINDS, shown_on
+
+HEAD = """\
+# Commands
+
+<!-- Made from the commands by make completions: edit their help instead. -->
+
+Every command has `--help`, a man page (`man gpq-submit`) and [completion](install.md). For `gpq
+submit`, options of gpq come before the script or before `--`. Everything after that belongs to your
+job. For all other commands, options may come anywhere.
+"""
+MARKER = "<!-- {}: python -m gpq.cli.generated.reference --write -->"
+END = "<!-- /{} -->"
+TYPES = {
+    "float": "number",
+    "int": "whole number",
+    "bool": "true or false",
+    "str": "text",
+    "list[int]": "list of whole numbers",
+    "list[str]": "list of texts",
+    "dict[str, NodeConfig]": "table of tables",
+    "dict[str, object]": "table",
+    "dict[str, list[str]]": "table of lists",
+}
+
+
+def page(commands: list[tuple[str, Any]]) -> str:
+    """The whole page, of (path, typer command) such as `daemon start`."""
+    parts = [HEAD, table(commands)]
+    parts += ["\n".join(_section(path, command)) for path, command in commands]
+    return "\n".join(parts)
+
+
+def table(commands: list[tuple[str, Any]]) -> str:
+    """The commands in Markdown: usage and first line of the help."""
+    rows = ["| command | what it does |", "|---|---|"]
+    for path, command in commands:
+        paragraph = (command.help or "").strip().partition("\n\n")[0]
+        line = " ".join(paragraph.split()).rstrip(".").replace("|", "\\|")
+        rows.append(f"| [`gpq {path}`](#gpq-{path.replace(' ', '-')}) | {line} |")
+    return "\n".join(rows) + "\n"
+
+
+def _section(path: str, command: Any) -> Iterator[str]:
+    text, _, examples = (command.help or "").partition("\b")
+    yield f"## gpq {path}\n"
+    yield f"```text\ngpq {path} {usage(command)}\n```\n"
+    for paragraph in re.split(r"\n\s*\n", text.strip()):
+        yield " ".join(paragraph.split()) + "\n"
+    options = [part for part in command.params if part.param_type_name == "option"]
+    yield "| option | meaning |\n|---|---|"
+    for option in options:
+        meaning = " ".join((option.help or "").split())
+        yield f"| {_names(option)} | {_escape(meaning)} |"
+    lines = [line.strip() for line in examples.splitlines()]
+    prompts = "\n".join(f"$ {line}" for line in lines if line not in ("", "Example:"))
+    yield f"\n```console\n{prompts}\n```\n"
+
+
+def usage(command: Any) -> str:
+    """The arguments as the first line of the help has them: `[OPTIONS] SCRIPT [ARGS]...`."""
+    arguments = [
+        str(part.metavar or part.name)
+        for part in command.params
+        if part.param_type_name == "argument"
+    ]
+    return " ".join(["[OPTIONS]", *arguments])
+
+
+def _names(option: Any) -> str:
+    metavar = "" if option.is_flag else f" {option.metavar or option.type.name.upper()}"
+    names = ", ".join(f"`{name}`" for name in sorted(option.opts, key=len))
+    return f"{names}{_escape(metavar)}"
+
+
+def _escape(text: str) -> str:
+    """What would end a cell is escaped, and outside code what would begin emphasis or HTML."""
+    pieces = text.split("`")
+    pieces[::2] = [re.sub(r"([*<{_])", r"\\\1", piece) for piece in pieces[::2]]
+    return "`".join(pieces).replace("|", "\\|")
+
+
+def keys(kind: type) -> str:
+    """The keys of one class of gpq/config.py, with the comments of its fields as their meaning."""
+    meanings = comments(kind)
+    rows = ["| key | type | default | meaning |", "|---|---|---|---|"]
+    for key in fields(kind):
+        kind_of_value = TYPES[str(key.type).removesuffix(" | None")]
+        meaning = meanings[key.name].rstrip(".").replace("|", "\\|")
+        rows.append(f"| `{key.name}` | {kind_of_value} | {_default(key)} | {meaning} |")
+    return "\n".join(rows) + "\n"
+
+
+def _default(each: Any) -> str:
+    value = each.default if each.default is not MISSING else each.default_factory()
+    match value:
+        case dict() if value:
+            return ", ".join(f"`[nodes.{name}]`" for name in value)
+        case None | "" | list() | dict():
+            return "-"
+        case bool():
+            return f"`{str(value).lower()}`"
+        case str():
+            return f'`"{value}"`'
+        case _:
+            return f"`{value:g}`"
+
+
+def policies() -> str:
+    rows = ["| policy | in one sentence | kind |", "|---|---|---|"]
+    rows += [
+        f"| `{name}` | {each.sentence} | {'gang' if each.gang else 'elastic'} |"
+        for name, each in POLICIES.items()
+    ]
+    return "\n".join(rows) + "\n"
+
+
+def columns() -> str:
+    """What `gpq status` shows of a job."""
+    rows = [f"| {head.title} | {head.meaning} |" for head in shown_on("status")]
+    return "\n".join(["| column | meaning |", "|---|---|", *rows, ""])
+
+
+def queries() -> str:
+    """What a query compares, one line for the fields that are compared alike."""
+    names_by_meaning: dict[str, list[str]] = {}
+    for name in FIELDS:
+        column = COLUMNS[name]
+        meaning = KINDS[column.kind] if column.title else column.meaning or KINDS[column.kind]
+        names_by_meaning.setdefault(meaning, []).append(f"`{name}`")
+    rows = [f"| {', '.join(names)} | {meaning} |" for meaning, names in names_by_meaning.items()]
+    return "\n".join(["| fields | compare |", "|---|---|", *rows, ""])
+
+
+# Page -> its tables, by the name in their markers.
+TABLES: dict[str, dict[str, Callable[[], str]]] = {
+    "docs/configuration.md": {
+        "keys": lambda: keys(FileConfig),
+        "keys-of-servers": lambda: keys(NodeConfig),
+    },
+    "docs/jobs.md": {"columns": columns},
+    "docs/many-jobs.md": {"fields": queries},
+    "docs/policies.md": {"policies": policies},
+}
+
+
+def tables() -> dict[str, str]:
+    """Path in the repository -> text of the page with its tables. Reads the pages."""
+    texts = {}
+    for path, makers in TABLES.items():
+        with open(path, encoding="utf-8") as stream:
+            text = stream.read()
+        for name, maker in makers.items():
+            text = _with_table(text, name, maker())
+        texts[path] = text
+    return texts
+
+
+def _with_table(text: str, name: str, table: str) -> str:
+    """Raises ValueError if the page has no such markers."""
+    begin, end = MARKER.format(name), END.format(name)
+    head, _, rest = text.partition(begin)
+    _, end_marker, tail = rest.partition(end)
+    if not end_marker:
+        raise ValueError(f"no {begin} ... {end} in the page")
+    return f"{head}{begin}\n{table}{end}{tail}"

@@ -1,1 +1,0 @@
-"""`gpq import`: jobs from Slurm scripts and from task-spooler."""

@@ -1,1 +1,0 @@
-"""What the commands have in common: the frame around typer, output, and options."""

@@ -1,2 +1,0 @@
-"""From words to values: durations, moments, GPU ranges, sweeps, targets. Each error says what is
-valid."""

@@ -1,1 +1,0 @@
-"""Files that gpq writes: HTML pages, SVG, plots and CSV."""

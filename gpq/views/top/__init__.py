@@ -1,4 +1,0 @@
-"""Draws `gpq top`, each picture from one answer.
-
-Open `once.py` first.
-"""
