@@ -9,11 +9,10 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from statistics import mean
 
-from gpq.sim.compare import compare, process_pool
-from gpq.sim.measurements.sources import SIA, Charges, Published
-from gpq.sim.replay import cluster
-from gpq.sim.replay.outcomes import Summary, summary
-from gpq.sim.replay.rules import Rules
+from gpq.lab.measurements.sources import SIA, Charges, Published
+from gpq.lab.simulator import cluster, compare, process_pool
+from gpq.lab.simulator.outcomes import Summary, summary
+from gpq.lab.simulator.rules import Rules
 
 HOMOGENEOUS = "16x4"
 

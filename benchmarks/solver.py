@@ -29,6 +29,7 @@ from statistics import median
 from typing import Any
 
 import numpy as np
+from gpq.policies.pollux import problem
 from round import Rng, cluster, profile, truth
 
 from gpq.core.goodput import goodput as gp
@@ -44,10 +45,9 @@ from gpq.core.state.measurements import merge
 from gpq.policies.goodput import candidates
 from gpq.policies.goodput.policy import choose_shapes
 from gpq.policies.goodput.valuation import Valuation
-from gpq.policies.pollux import problem
 from gpq.policies.registry import policy
 from gpq.policies.shared import sizing
-from gpq.policies.solvers.knapsack import Item, solve
+from gpq.policies.shared.knapsack import Item, solve
 
 BARS = {(64, 30): 5.0, (256, 100): 20.0, (1024, 1000): 150.0, (10_000, 10_000): 2000.0}  # CPU ms
 NODE = 4

@@ -18,8 +18,8 @@ from gpq.core.model.profile import Noise, Profile, ProfileRow
 from gpq.core.model.snapshot import Snapshot
 from gpq.core.model.units import JobId
 from gpq.core.placement.placement import place
+from gpq.lab.policies.sia import Sia, restart_factor
 from gpq.policies.shared.eligible import configurations, contest
-from gpq.policies.sia import Sia, restart_factor
 from tests.support.builders import DECLARED, PARAMS, black_box, job, node, on, running, snapshot, spec
 from tests.support.examples import examples
 

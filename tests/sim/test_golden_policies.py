@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
+from gpq.lab.measurements.sources import Published
+from gpq.lab.simulator import cluster
+from gpq.lab.simulator.replay import replay
+from gpq.lab.simulator.rules import Rules
 from gpq.policies.registry import POLICIES
-from gpq.sim.measurements.sources import Published
-from gpq.sim.replay import cluster
-from gpq.sim.replay.replay import replay
-from gpq.sim.replay.rules import Rules
 from tests.support.measurements import tiny, workload
 
 TOLERANCE = 0.02  # of the mean completion time, because another numpy or scipy rounds differently

@@ -10,7 +10,7 @@ from gpq.core.model.policy import Policy
 from gpq.core.model.profile import Declared, Profile
 from gpq.core.model.snapshot import Config, Snapshot
 from gpq.core.model.units import DeviceId, JobId, NodeId
-from gpq.policies.pollux.policy import Pollux
+from gpq.lab.policies.pollux import Pollux
 from gpq.policies.registry import policy
 from tests.support.programs import Program
 

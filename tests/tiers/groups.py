@@ -89,7 +89,7 @@ GROUPS = (
     Group(
         "simulation",
         ("tests/sim", "tests/dst"),
-        (*MODELS, *DAEMON, "gpq/sim", "gpq/cli/simulate", *(f"tests/support/{name}.py" for name in SIMULATED)),
+        (*MODELS, *DAEMON, "gpq/lab", *(f"tests/support/{name}.py" for name in SIMULATED)),
     ),
     Group("policies", ("tests/core", "tests/policies"), (*MODELS, "gpq/control")),
     Group("trainings", TRAININGS, (*SYSTEM, *LIBRARY, *HELPERS, "examples", "gpq/demo")),

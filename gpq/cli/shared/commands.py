@@ -45,7 +45,7 @@ COMMANDS = {
     ),
     "config": ("gpq.cli.lab.config", "show and check the configuration"),
     "simulate": (
-        "gpq.cli.simulate.simulate",
+        "gpq.lab.command",
         "compare policies on a workload or on your own jobs",
     ),
     "demo": ("gpq.cli.lab.demo", "watch three real training jobs on two small CPU servers"),

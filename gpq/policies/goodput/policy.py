@@ -25,8 +25,8 @@ from gpq.policies.goodput.groups import Array, Group, groups_of
 from gpq.policies.goodput.valuation import Stakes, Valuation, growth, growth_cap, value
 from gpq.policies.goodput.weights import weights
 from gpq.policies.shared import link_priors, type_transfer
+from gpq.policies.shared.knapsack import Item
 from gpq.policies.shared.remaining_time import seconds_left
-from gpq.policies.solvers.knapsack import Item
 
 FEW_NODES = 32  # up to this many, few shapes span nodes
 REPAIRS = 12  # how often shapes that do not fit together are withdrawn

@@ -17,8 +17,7 @@ from gpq.core.model.profile import Profile, Progress
 from gpq.core.model.snapshot import Oracle, Snapshot
 from gpq.core.model.units import JobId
 from gpq.core.placement.placement import place
-from gpq.policies.gavel.demand import demands
-from gpq.policies.gavel.policy import ROUND, Gavel, GavelFtf, GavelMakespan, GavelMaxMin
+from gpq.lab.policies.gavel import ROUND, Gavel, GavelFtf, GavelMakespan, GavelMaxMin, demands
 from tests.policies.test_sia import FAST, KNOWN, SLOW, labs, profile, rows
 from tests.support.builders import DECLARED, black_box, job, node, on, running, snapshot, spec
 from tests.support.examples import examples

@@ -16,8 +16,7 @@ from gpq.core.model.profile import Noise, Profile, ProfileRow
 from gpq.core.model.snapshot import Snapshot
 from gpq.core.model.units import JobId
 from gpq.core.placement.placement import place
-from gpq.policies.pollux.policy import Pollux
-from gpq.policies.pollux.problem import objective, restart_factor
+from gpq.lab.policies.pollux import Pollux, objective, restart_factor
 from tests.support.builders import DECLARED, black_box, job, node, on, running, snapshot, spec
 
 

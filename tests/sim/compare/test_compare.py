@@ -12,11 +12,10 @@ from pathlib import Path
 import pytest
 
 from gpq.errors import Refused, UsageError
-from gpq.sim.compare import compare, preflight
-from gpq.sim.measurements.sources import SIA, Charges, Published
-from gpq.sim.replay import cluster
-from gpq.sim.replay.outcomes import Outcome
-from gpq.sim.replay.rules import Rules
+from gpq.lab.measurements.sources import SIA, Charges, Published
+from gpq.lab.simulator import cluster, compare, preflight
+from gpq.lab.simulator.outcomes import Outcome
+from gpq.lab.simulator.rules import Rules
 from tests.support.measurements import WORKLOAD, tiny, workload
 
 
@@ -137,7 +136,7 @@ def test_output_that_a_solver_writes_past_python_is_dropped(capfd: pytest.Captur
 def test_output_that_c_buffers_until_the_end_is_dropped_too(tmp_path: Path) -> None:
     """Checks C's own output buffer. It needs a process of its own, because pytest's stays open."""
     program = (
-        "import ctypes; from gpq.sim.compare import compare\n"
+        "import ctypes; from gpq.lab.simulator import compare\n"
         "with compare._without_chatter(): ctypes.CDLL(None).puts(b'chatter')"
     )
     buffered = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}

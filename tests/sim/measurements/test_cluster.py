@@ -4,7 +4,7 @@ import pytest
 
 from gpq.core.model.nodes import Device, NodeState
 from gpq.errors import UsageError
-from gpq.sim.replay.cluster import parse
+from gpq.lab.simulator.rules import parse
 
 
 def test_servers_of_one_kind() -> None:

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from gpq.sim.measurements.ground_truth import Task
-from gpq.sim.measurements.trace import Traces
-from gpq.sim.replay.cluster import parse
-from gpq.sim.replay.isolated_runtime import Alone, best_speeds
+from gpq.lab.measurements.ground_truth import Task
+from gpq.lab.measurements.trace import Traces
+from gpq.lab.simulator.outcomes import Alone, best_speeds
+from gpq.lab.simulator.rules import parse
 from tests.support.measurements import tiny
 
 

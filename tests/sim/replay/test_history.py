@@ -6,7 +6,6 @@ from dataclasses import replace
 
 import pytest
 
-from gpq.cli.simulate import plan_runs
 from gpq.core.goodput.estimates import goodput_of
 from gpq.core.goodput.goodput import grad_time, step_time
 from gpq.core.model.jobs import DesiredState, Job, JobState, Level
@@ -14,13 +13,12 @@ from gpq.core.model.nodes import Node
 from gpq.core.model.placements import Shape
 from gpq.core.model.profile import LossPoint, Noise, Profile, ProfileRow, Progress
 from gpq.errors import Refused, UsageError
+from gpq.lab import plan_runs
+from gpq.lab.measurements.ground_truth import Task
+from gpq.lab.simulator.history import FixedTruth, LearntTruth, history, nodes_of
+from gpq.lab.simulator.replay import replay
+from gpq.lab.simulator.rules import Rules, parse, with_types
 from gpq.rpc.node_answers import DeviceView, NodeView
-from gpq.sim.measurements.ground_truth import Task
-from gpq.sim.replay.cluster import parse, with_types
-from gpq.sim.replay.history import history, nodes_of
-from gpq.sim.replay.job_truths import FixedTruth, LearntTruth
-from gpq.sim.replay.replay import replay
-from gpq.sim.replay.rules import Rules
 from tests.support.builders import DECLARED, PARAMS, black_box, job, on, running, spec
 
 NOW = 100_000.0

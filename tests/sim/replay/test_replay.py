@@ -12,11 +12,11 @@ import pytest
 
 from gpq.core.model.profile import Habit
 from gpq.errors import Refused
-from gpq.sim.measurements.sources import Charges, Published
-from gpq.sim.replay import cluster
-from gpq.sim.replay.outcomes import JobOutcome, Outcome
-from gpq.sim.replay.replay import replay
-from gpq.sim.replay.rules import Rules
+from gpq.lab.measurements.sources import Charges, Published
+from gpq.lab.simulator import cluster
+from gpq.lab.simulator.outcomes import JobOutcome, Outcome
+from gpq.lab.simulator.replay import replay
+from gpq.lab.simulator.rules import Rules
 from tests.support.measurements import tiny, workload
 
 EPOCH = 84.0  # seconds for 1000 base steps on one GPU
