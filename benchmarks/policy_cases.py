@@ -10,9 +10,9 @@ from pathlib import Path
 from statistics import mean
 
 from gpq.lab.measurements.sources import SIA, Charges, Published
-from gpq.lab.simulator import cluster, compare, process_pool
+from gpq.lab.simulator import compare, process_pool
 from gpq.lab.simulator.outcomes import Summary, summary
-from gpq.lab.simulator.rules import Rules
+from gpq.lab.simulator.rules import Rules, parse_cluster
 
 HOMOGENEOUS = "16x4"
 
@@ -29,7 +29,7 @@ class Case:
     seeds: tuple[int, ...] = (0,)
 
     def runs(self) -> list[compare.Run]:
-        found = compare.Cluster(self.nodes, cluster.parse(self.nodes))
+        found = compare.Cluster(self.nodes, parse_cluster(self.nodes))
         return compare.plan([self.policy], self.sources, [found], self._rules, self.seeds)
 
     def _rules(self, cluster: compare.Cluster, seed: int) -> Rules:

@@ -14,9 +14,9 @@ import typer
 from gpq.cli.shared import output
 from gpq.cli.shared.typer_app import Color, ColorChoice, frame
 from gpq.errors import UsageError
-from gpq.lab import plan_runs, unused_options
+from gpq.lab import plan_runs
 from gpq.lab.measurements.sources import Source
-from gpq.lab.simulator import compare, preflight, process_pool
+from gpq.lab.simulator import compare, process_pool
 from gpq.lab.simulator.rules import Rules
 from gpq.options.parsing import values
 from gpq.views import plain
@@ -166,8 +166,8 @@ def simulate(
             workloads or [], traces, rules is Ruleset.sia, restart
         )
         machines = plan_runs.named_clusters(nodes or [plan_runs.DEFAULT_NODES])
-    preflight.check(sources, machines, names)
-    remark = unused_options.idle(
+    compare.preflight(sources, machines, names)
+    remark = plan_runs.unused_options(
         names, run_rules, machines, numbers, known_length=known_length, priors=priors
     )
     if remark:

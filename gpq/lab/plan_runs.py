@@ -18,10 +18,9 @@ from gpq.core.model.snapshot import Config
 from gpq.core.model.units import DeviceId, NodeId
 from gpq.errors import DaemonUnreachable, Refused, UsageError
 from gpq.lab.measurements.sources import OSDI21, SIA, Published, Source
-from gpq.lab.simulator import cluster as clusters
 from gpq.lab.simulator.compare import Cluster, FailedRun
 from gpq.lab.simulator.history import History, history, nodes_of
-from gpq.lab.simulator.rules import Rules
+from gpq.lab.simulator.rules import Rules, parse_cluster, with_types
 from gpq.policies.registry import entry
 from gpq.rpc import node_answers, requests
 from gpq.store.reader import read_jobs, read_told
@@ -36,6 +35,7 @@ OWN_OPTION = {  # fields of Config with their own option
     "restart_seconds": "--restart",
 }
 NOT_SIMULATED = {
+    "gang",
     "port_salt",
     "retry_seconds",
     "quick_failure_seconds",
@@ -249,19 +249,19 @@ def failed_run(failure: FailedRun) -> str:
 
 
 def named_clusters(texts: Sequence[str]) -> list[Cluster]:
-    return [Cluster(text, clusters.parse(text)) for text in dict.fromkeys(texts)]
+    return [Cluster(text, parse_cluster(text)) for text in dict.fromkeys(texts)]
 
 
 def measured_on(own_history: History, texts: Sequence[str]) -> list[Cluster]:
     """The given clusters, or else your own, with the types of GPUs that the jobs used."""
     if texts:
         return [
-            replace(cluster, nodes=clusters.with_types(cluster.nodes, own_history.gpu_types))
+            replace(cluster, nodes=with_types(cluster.nodes, own_history.gpu_types))
             for cluster in named_clusters(texts)
         ]
     cluster = own_cluster()
     return [
-        replace(cluster, nodes=clusters.with_types(cluster.nodes, own_history.gpu_types))
+        replace(cluster, nodes=with_types(cluster.nodes, own_history.gpu_types))
         if own_history.gpu_types
         else cluster
     ]
@@ -294,7 +294,7 @@ def configured_nodes() -> tuple[Node, ...]:
     return tuple(nodes)
 
 
-def idle(
+def unused_options(
     policies: Sequence[str],
     rules: Rules,
     clusters: Sequence[Cluster],

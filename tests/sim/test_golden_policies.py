@@ -11,9 +11,8 @@ from pathlib import Path
 import pytest
 
 from gpq.lab.measurements.sources import Published
-from gpq.lab.simulator import cluster
 from gpq.lab.simulator.replay import replay
-from gpq.lab.simulator.rules import Rules
+from gpq.lab.simulator.rules import Rules, parse_cluster
 from gpq.policies.registry import POLICIES
 from tests.support.measurements import tiny, workload
 
@@ -65,7 +64,7 @@ def measured(folder: Path, policy: str, nodes: str) -> tuple[float, int]:
         [row.replace("tiny,8", "tiny,4") for row in ROWS] if nodes == MIXED else ROWS
     )  # no gang has GPUs of two types
     source = Published("w", str(workload(folder / "w.csv", *rows)), str(traces))
-    jobs = replay(policy, source.tasks(), Rules(cluster.parse(nodes))).jobs
+    jobs = replay(policy, source.tasks(), Rules(parse_cluster(nodes))).jobs
     return sum(job.completion_seconds for job in jobs) / len(jobs), sum(job.restarts for job in jobs)
 
 

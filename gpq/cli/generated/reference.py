@@ -17,7 +17,7 @@ from gpq.cli.app import command
 from gpq.cli.completion.shell_scripts import SCRIPTS
 from gpq.cli.generated import command_page, page_tables, schemas, submit_modules
 from gpq.cli.generated.man_pages import pages
-from gpq.cli.shared.commands import COMMANDS
+from gpq.cli.shared.commands import names, row
 from gpq.core.model.jobs import JobState
 from gpq.outward import WORDS
 from gpq.policies.registry import POLICIES
@@ -43,7 +43,7 @@ CHOICES = {
 
 def leaves() -> Iterator[tuple[str, Any]]:
     """(path, typer command) of every command, including those in groups, such as `daemon start`."""
-    for name in COMMANDS:
+    for name in names():
         typer_command = command(name)
         inner = getattr(typer_command, "commands", None)
         if inner is None:
@@ -66,10 +66,16 @@ def grammar() -> str:
         ),
         "nodes, users, files, commands (with a schema), any, words joined by |, or one job or",
         "node.",
+        "",
+        "COMMANDS: command -> what `gpq --help` says of it.",
         '"""',
         "",
         "# fmt: off",
         "# ruff: noqa: E501",
+        "",
+        "COMMANDS: dict[str, str] = {",
+        *(f"    {_quote(name)}: {_quote(row(name)[1])}," for name in names()),
+        "}",
         "",
         "GRAMMAR: dict[str, tuple[str, dict[str, tuple[str, str]]]] = {",
     ]

@@ -11,7 +11,6 @@ from gpq.core.feasibility.shapes import by_type, feasible, shape_on, supply
 from gpq.core.goodput import estimates
 from gpq.core.model.jobs import Job, JobState
 from gpq.core.model.placements import Shape
-from gpq.core.model.policy import GANG
 from gpq.core.model.snapshot import Snapshot
 from gpq.core.model.units import JobId
 from gpq.core.rounds.batch_orders import typed_shape
@@ -92,7 +91,7 @@ def reasons(snapshot: Snapshot, job: Job) -> list[Reason]:
     if change.ratio <= 1:
         return [reason("more-gpus-no-faster", gpus=change.gpus, ratio=change.ratio)]
     worth = {"gpus": change.gpus, "ratio": change.ratio}
-    if snapshot.config.policy in GANG:
+    if snapshot.config.gang:
         return [reason("more-gpus-gang", policy=snapshot.config.policy, **worth)]
     own = job.replicas if change.gpu_type == typed_on(snapshot, job) else 0
     unused = free(snapshot, job, change.gpu_type)

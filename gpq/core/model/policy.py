@@ -1,25 +1,17 @@
-"""The Policy protocol: who gets how many GPUs. The same snapshots give the same answers."""
+"""What a policy is: who gets how many GPUs. The same snapshots give the same answers."""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from typing import Protocol
 
 from gpq.core.model.jobs import Allotment
 from gpq.core.model.placements import Shape
 from gpq.core.model.snapshot import Snapshot
 from gpq.core.model.units import JobId
 
-# Policies that give every job exactly the GPUs that it asked for, or the fewest of a range.
-GANG = frozenset(
-    {
-        *("tiresias", "themis", "gavel", "gavel-max-min", "gavel-ftf", "gavel-makespan"),
-        *("srtf", "backfill", "fifo"),
-    }
-)
 
-
-class Policy(Protocol):
+class Policy(ABC):
     """`allocate` names a feasible shape (shapes.feasible), or also the servers (Layout), for each
     job that should run now. A job without one does not run now.
 
@@ -28,9 +20,15 @@ class Policy(Protocol):
     if it had just been switched on.
     """
 
-    @property
-    def name(self) -> str: ...
+    name: str
+    sentence = ""  # what `gpq config policies` says
+    gang = False  # every job gets exactly the GPUs that it asked for
+    # It ignores statistical efficiency, so a simulated job keeps its own batch size. In the daemon
+    # gpq still tunes batch sizes.
+    own_batch = False
+    by_loss = False  # it reads loss curves, so a simulated job logs its loss every round
 
+    @abstractmethod
     def allocate(self, snapshot: Snapshot) -> Mapping[JobId, Allotment]: ...
 
 

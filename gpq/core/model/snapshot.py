@@ -22,6 +22,7 @@ class Config:
 
     interval: Seconds = 60.0
     policy: str = "goodput"
+    gang: bool = False  # the policy gives every job exactly the GPUs that it asked for
     fairness_power: float = 0.25  # p of the power utility. -1 = Pollux's harmonic mean
     restart_seconds: Seconds = 30.0  # assumed for a job whose restart was not measured yet
     hysteresis_seconds: Seconds = 150.0  # H of the restart factor (H - R) / H

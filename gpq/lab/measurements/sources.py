@@ -113,59 +113,7 @@ def _traces(folder: str) -> Traces:
 
 @lru_cache(maxsize=1024)
 def _one_batch(folder: str, application: str, batch: int) -> Truth:
-    return KeptBatch(_traces(folder).application(application), batch)
-
-
-@dataclass(frozen=True, slots=True)
-class KeptBatch:
-    """An application that trains with one batch size under every policy (categories `scale-gpus`
-    and `rigid`)."""
-
-    application: Truth
-    fixed_batch: int
-
-    @property
-    def name(self) -> str:
-        return self.application.name
-
-    @property
-    def base_batch(self) -> int:
-        return self.application.base_batch
-
-    @property
-    def max_batch(self) -> int:
-        return self.application.max_batch
-
-    @property
-    def epochs(self) -> int:
-        return self.application.epochs
-
-    @property
-    def most_replicas(self) -> int:
-        return self.application.most_replicas
-
-    def limits(self, gpu_type: str = "") -> tuple[int, int]:
-        return self.application.limits(gpu_type)
-
-    def measured(self, counts: tuple[int, ...], gpu_type: str = "") -> tuple[int, int]:
-        return self.application.measured(counts, gpu_type)
-
-    def times(
-        self, counts: tuple[int, ...], atomic: float, gpu_type: str = ""
-    ) -> tuple[Seconds, Seconds]:
-        return self.application.times(counts, atomic, gpu_type)
-
-    def stats(self, total_batch: float, epoch: int) -> tuple[float, float]:
-        return self.application.stats(total_batch, epoch)
-
-    def progress(self, epoch: int) -> float:
-        return self.application.progress(epoch)
-
-    def iterations(self, total_batch: float, epoch: int) -> float:
-        return self.application.iterations(total_batch, epoch)
-
-    def loss(self, total_batch: float, progress: float) -> float:
-        return self.application.loss(total_batch, progress)
+    return _traces(folder).application(application).with_batch(batch)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,1 +1,5 @@
-"""Mathematics on arrays: knapsack, assignment, Pareto fronts, genetic search. Knows no job."""
+"""Published policies, one file each. No policy knows another one.
+
+`sizing.py` and `packing.py` are shared, and `genetic_search.py` is plain mathematics.
+Open `tiresias.py` for the smallest one.
+"""

@@ -14,6 +14,7 @@ from gpq.core.feasibility.shapes import Supply, is_mixed, node_counts, pack, sha
 from gpq.core.goodput import estimates
 from gpq.core.model.jobs import HOLDS_DEVICES, Allotment, Job
 from gpq.core.model.placements import Shape
+from gpq.core.model.policy import Policy
 from gpq.core.model.snapshot import Snapshot
 from gpq.core.model.units import JobId, Seconds
 from gpq.lab.policies.packing import pack_in_turns
@@ -29,7 +30,7 @@ DECIMALS = 5  # of a share. Smaller digits are the solver's noise
 TOLERANCE = 1e-3  # relative tolerance of the bisection
 
 
-class Gavel:
+class Gavel(Policy):
     """The most throughput, summed over jobs. Each gang has exactly the GPUs that it asked for, of
     one type.
 
@@ -38,6 +39,9 @@ class Gavel:
     """
 
     name = "gavel"
+    sentence = "Gavel (OSDI'20): the most effective throughput over GPU types"
+    gang = True
+    own_batch = True
 
     def __init__(self) -> None:
         self._ledger = Ledger()
@@ -99,6 +103,7 @@ class GavelMaxMin(Gavel):
     type, gets as much as possible."""
 
     name = "gavel-max-min"
+    sentence = "Gavel: as much as possible for the job that gets least"
 
     def _shares(self, programme: Programme) -> Shares:
         return programme.max_min_fairness()
@@ -108,6 +113,7 @@ class GavelFtf(Gavel):
     """Minimises the worst finish-time fairness (the measure of Themis, without its auction)."""
 
     name = "gavel-ftf"
+    sentence = "Gavel: the best value for the worst finish-time fairness"
 
     def _shares(self, programme: Programme) -> Shares:
         return programme.finish_time_fairness()
@@ -117,6 +123,7 @@ class GavelMakespan(Gavel):
     """The last job ends as early as possible."""
 
     name = "gavel-makespan"
+    sentence = "Gavel: the earliest end of the last job"
 
     def _shares(self, programme: Programme) -> Shares:
         return programme.least_makespan()

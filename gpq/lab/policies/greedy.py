@@ -12,6 +12,7 @@ from gpq.core.goodput.goodput import iteration_time
 from gpq.core.goodput.models import model_of
 from gpq.core.model.jobs import Allotment, Job
 from gpq.core.model.placements import Layout, Shape
+from gpq.core.model.policy import Policy
 from gpq.core.model.snapshot import Oracle, Snapshot
 from gpq.core.model.units import JobId, NodeId, Seconds
 from gpq.core.placement.free_devices import FreeDevices, emptiest
@@ -23,7 +24,7 @@ StepSeconds = Callable[[int], Seconds | None]
 UNKNOWN_EPOCH = 0.1  # share of the steps so far that counts as an epoch if none was declared
 
 
-class Optimus:
+class Optimus(Policy):
     """First every job gets its minimum, in the order of submission. Then one GPU at a time goes to
     the job with the largest (T(K) - T(K+1)) Q, as long as a job gains. T is the time of a step at
     the job's own batch size, Q the number of steps that it has left.
@@ -33,6 +34,8 @@ class Optimus:
     """
 
     name = "optimus"
+    sentence = "Optimus (EuroSys'18): the next GPU goes where it saves the most time"
+    own_batch = True
 
     def allocate(self, snapshot: Snapshot) -> Mapping[JobId, Allotment]:
         round_ = entrants(snapshot)
@@ -53,7 +56,7 @@ def _time_saved(contender: Contender, snapshot: Snapshot) -> Gain:
     return gain
 
 
-class Slaq:
+class Slaq(Policy):
     """First every job gets its minimum, jobs with the fastest falling loss first. Then one GPU at a
     time goes to the job whose loss it lowers most until the next round. The unit is the largest
     change of that job's loss so far.
@@ -63,6 +66,9 @@ class Slaq:
     """
 
     name = "slaq"
+    sentence = "SLAQ (SoCC'17): GPUs go to the jobs whose loss falls fastest"
+    own_batch = True
+    by_loss = True
 
     def allocate(self, snapshot: Snapshot) -> Mapping[JobId, Allotment]:
         round_ = entrants(snapshot)

@@ -17,7 +17,7 @@ from gpq.core.goodput.goodput import GradientStats, stats_of
 from gpq.core.goodput.models import rows_on
 from gpq.core.model.jobs import Allotment, Job
 from gpq.core.model.placements import Layout, Shape
-from gpq.core.model.policy import shape_of
+from gpq.core.model.policy import Policy, shape_of
 from gpq.core.model.snapshot import Config, Snapshot
 from gpq.core.model.units import JobId, NodeId
 from gpq.core.placement.placement import placeable
@@ -34,7 +34,7 @@ _YOUNGEST = (
 
 
 @dataclass(slots=True)
-class Pollux:
+class Pollux(Policy):
     """Maximises the harmonic mean of speedups over the fair share, minus the cost of restarts. If
     two jobs want the same GPU, the job with the least service so far gets it. A job may grow to
     twice the replicas that it was seen with, on GPUs of one type.
@@ -44,6 +44,7 @@ class Pollux:
     """
 
     name = "pollux"
+    sentence = "Pollux (OSDI'21): a genetic search for fair goodput"
     generations: int = GENERATIONS
     _fronts: dict[str, Front] = field(default_factory=dict)
     _last_layouts: dict[JobId, Layout] = field(default_factory=dict)

@@ -13,6 +13,7 @@ from gpq.core.feasibility.shapes import shape_now
 from gpq.core.goodput import estimates
 from gpq.core.model.jobs import Allotment, Job, Level
 from gpq.core.model.placements import Shape
+from gpq.core.model.policy import Policy
 from gpq.core.model.snapshot import Snapshot
 from gpq.core.model.units import JobId
 from gpq.lab.policies.packing import pack
@@ -36,12 +37,13 @@ GAP = 1e-4  # relative gap at which the search may end (Sia's artifact)
 NODE_LIMIT = 5000
 
 
-class Sia:
+class Sia(Policy):
     """Minimises the sum over jobs of G(shape)^p, or lambda_n for a job without GPUs. G is goodput
     relative to that of the job's slowest shape. Every shape but the present one is multiplied by
     the restart factor."""
 
     name = "sia"
+    sentence = "Sia (SOSP'23): an integer programme over GPU types, by normalised goodput"
 
     def allocate(self, snapshot: Snapshot) -> Mapping[JobId, Allotment]:
         snapshot = inform(snapshot)

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 
 from gpq.core.accounting.fairness import active, devices_up, finish_time_fairness
 from gpq.core.model.jobs import Allotment, Job, arrival
+from gpq.core.model.policy import Policy
 from gpq.core.model.snapshot import Snapshot
 from gpq.core.model.units import JobId, Seconds
 from gpq.policies.shared.eligible import eligible
@@ -17,7 +18,7 @@ from gpq.policies.shared.remaining_time import Lengths
 LEASE: Seconds = 900.0
 
 
-class Themis:
+class Themis(Policy):
     """The job with the worst finish-time fairness gets GPUs first: rho = (age + remaining) / (time
     alone on a 1/J share).
 
@@ -27,6 +28,9 @@ class Themis:
     """
 
     name = "themis"
+    sentence = "Themis (NSDI'20): the job with the worst finish-time fairness first"
+    gang = True
+    own_batch = True
 
     def allocate(self, snapshot: Snapshot) -> Mapping[JobId, Allotment]:
         lengths = Lengths(snapshot)

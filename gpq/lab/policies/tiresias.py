@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from gpq.core.model.jobs import Allotment, Job, arrival
+from gpq.core.model.policy import Policy
 from gpq.core.model.snapshot import Snapshot
 from gpq.core.model.units import JobId
 from gpq.policies.shared.eligible import eligible
@@ -14,7 +15,7 @@ from gpq.policies.shared.gangs import seat_all
 DEMOTED_AT = 16 * 3600.0  # GPU-seconds of attained service, as in the Pollux artifact's Tiresias
 
 
-class Tiresias:
+class Tiresias(Policy):
     """Jobs with less than 16 GPU hours of attained service go before the others. Within a queue the
     earlier submission goes first.
 
@@ -23,6 +24,9 @@ class Tiresias:
     """
 
     name = "tiresias"
+    sentence = "Tiresias (NSDI'19): least attained service first, in two queues"
+    gang = True
+    own_batch = True
 
     def allocate(self, snapshot: Snapshot) -> Mapping[JobId, Allotment]:
         def rank(job: Job) -> tuple[int, bool, float, JobId]:

@@ -1,4 +1,4 @@
-"""One run of one policy on one workload, in simulated time.
+"""One run of one policy on one workload in simulated time, and many runs side by side.
 
 The oracle knows the truth that a policy has to learn. A guest is a job in the simulator.
 

@@ -176,7 +176,9 @@ class _Problem:
     hint: str = HINT
 
 
-def check(sources: Sequence[Source], clusters: Sequence[Cluster], policies: Sequence[str]) -> None:
+def preflight(
+    sources: Sequence[Source], clusters: Sequence[Cluster], policies: Sequence[str]
+) -> None:
     """Raises UsageError about the first job that cannot run on one of the clusters under one of the
     policies."""
     sizes = {cluster.name: _node_sizes(cluster.nodes) for cluster in clusters}

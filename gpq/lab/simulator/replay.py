@@ -33,7 +33,7 @@ from gpq.lab.simulator.outcomes import Alone, JobOutcome, Outcome
 from gpq.lab.simulator.physics import Running
 from gpq.lab.simulator.rules import Rules
 from gpq.lab.simulator.sim_job import SimJob, arrive
-from gpq.policies.registry import Entry, entry, policy
+from gpq.policies.registry import policy
 
 Array = NDArray[np.float64]
 IDLE_ROUNDS = 100_000  # rounds without any job on a GPU, so the policy starves them
@@ -57,7 +57,7 @@ def replay(
     Refused if a job can never run on these nodes.
     """
     start = time.perf_counter()
-    run = Replay(entry(name), policy(name, **dict(rules.arguments)), tasks, rules)
+    run = Replay(policy(name, **dict(rules.arguments)), tasks, rules)
     while run.left:
         run.round()
         if watch is not None:
@@ -77,8 +77,8 @@ def replay(
 class Replay:
     """The state of a run between two rounds."""
 
-    def __init__(self, traits: Entry, policy: Policy, tasks: Sequence[Task], rules: Rules) -> None:
-        self.traits, self.policy, self.rules = traits, policy, rules
+    def __init__(self, policy: Policy, tasks: Sequence[Task], rules: Rules) -> None:
+        self.policy, self.rules = policy, rules
         self.config: Config = replace(
             rules.config,
             interval=rules.interval,
@@ -177,7 +177,7 @@ class Replay:
         while self.to_come and self.to_come[-1][1].at <= self.now + _EPSILON:
             number, task = self.to_come.pop()
             self.guests[JobId(number)] = arrive(
-                JobId(number), task, self.traits, self.rules, self.types, self._teach
+                JobId(number), task, self.policy, self.rules, self.types, self._teach
             )
 
     def _end(self, name: JobId) -> None:

@@ -38,7 +38,7 @@ class Rules:
     arguments: tuple[tuple[str, bool], ...] = ()  # of the class of the policy
 
 
-def parse(text: str) -> tuple[Node, ...]:
+def parse_cluster(text: str) -> tuple[Node, ...]:
     """The nodes, up and empty, named n00, n01... in the order of the text, so that sorting keeps
     it."""
     groups = [_group(part.strip()) for part in text.split(",")]

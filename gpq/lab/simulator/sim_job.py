@@ -13,6 +13,7 @@ from gpq.core.goodput.gains import MOST_GAINS
 from gpq.core.model.accounts import AttemptAccount, Gain, Promise, Saving
 from gpq.core.model.jobs import Job, JobSpec, JobState, Level
 from gpq.core.model.placements import BatchOrder, Placement
+from gpq.core.model.policy import Policy
 from gpq.core.model.profile import (
     RESIZE,
     RETUNE,
@@ -29,7 +30,6 @@ from gpq.core.state.measurements import with_losses
 from gpq.lab.measurements.ground_truth import Task
 from gpq.lab.simulator.physics import Batch, Running, geometric_batches
 from gpq.lab.simulator.rules import Rules
-from gpq.policies.registry import Entry
 
 PROFILED_BATCHES = 10  # micro-batches of a one-GPU profile on arrival
 # steps of each measurement, which count for less than any measurement in the run
@@ -207,17 +207,16 @@ class SimJob:
 def arrive(
     number: JobId,
     task: Task,
-    traits: Entry,
+    policy: Policy,
     rules: Rules,
     types: Sequence[str],
     taught: Callable[[Job], Job],
 ) -> SimJob:
-    """A job just submitted to a policy with these `traits`, on a cluster of GPUs of these
-    `types`."""
+    """A job just submitted to this policy, on a cluster of GPUs of these `types`."""
     rng = None
     if rules.noise > 0:
         rng = np.random.default_rng([rules.seed, number])
-    fixed_batch = _fixed_batch(task, traits)
+    fixed_batch = _fixed_batch(task, policy)
     running = Running(task, fixed_batch, rng, rules.noise)
     if rules.profiled:
         _profile(running, types)
@@ -225,23 +224,23 @@ def arrive(
     profile = Profile(declaration)
     if task.habits:
         profile = with_habits(profile, task.habits)
-    job = Job(number, _spec(task, traits), task.at, profile=profile)
-    return SimJob(running, job, rules, taught, logs_loss=traits.by_loss)
+    job = Job(number, _spec(task, policy), task.at, profile=profile)
+    return SimJob(running, job, rules, taught, logs_loss=policy.by_loss)
 
 
-def _fixed_batch(task: Task, traits: Entry) -> int:
+def _fixed_batch(task: Task, policy: Policy) -> int:
     """The only batch size that it trains with. 0: any."""
     batch = task.truth.fixed_batch
-    if traits.own_batch:
+    if policy.own_batch:
         batch = task.batch_size
     if not batch and task.has_lost(RETUNE):
         return task.truth.base_batch
     return batch
 
 
-def _spec(task: Task, traits: Entry) -> JobSpec:
+def _spec(task: Task, policy: Policy) -> JobSpec:
     least, most = 1, task.truth.most_replicas
-    if traits.gang or task.rigid or task.has_lost(RESIZE):
+    if policy.gang or task.rigid or task.has_lost(RESIZE):
         least, most = task.replicas, task.replicas
     return JobSpec(
         (f"{task.truth.name}.py",),

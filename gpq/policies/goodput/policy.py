@@ -14,6 +14,7 @@ from gpq.core.feasibility.shapes import by_type, gpu_types
 from gpq.core.goodput import models
 from gpq.core.goodput.priors import inform, most_replicas, program_of
 from gpq.core.model.placements import Shape
+from gpq.core.model.policy import Policy
 from gpq.core.model.profile import Prior
 from gpq.core.model.snapshot import Snapshot
 from gpq.core.model.units import JobId
@@ -33,7 +34,7 @@ REPAIRS = 12  # how often shapes that do not fit together are withdrawn
 
 
 @dataclass
-class Goodput:
+class Goodput(Policy):
     """Chooses n_j GPUs for every job j to maximise the sum of w_j (eps + f(n_j) g_j(n_j) / g_j(fair
     share))^p.
 
@@ -42,11 +43,12 @@ class Goodput:
     must not move keep what they have.
     """
 
+    name = "goodput"
+    sentence = "the most goodput for everybody in fair shares, solved exactly"
     outlook: Forecast = field(default_factory=Forecast)
     # Parts that it has in addition to Pollux. `make bench-policy` shows their effect.
     fairness_floor: bool = True  # jobs far below their fair share count for more
     measured_restart: bool = True  # each job's own restart time. Off: `restart_seconds` for all
-    name: str = "goodput"
 
     def allocate(self, snapshot: Snapshot) -> Mapping[JobId, Shape]:
         snapshot = type_transfer.inform(snapshot)

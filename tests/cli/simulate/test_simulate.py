@@ -22,12 +22,11 @@ from gpq.cli import fast_path
 from gpq.core.model.events import Event, Held, Launched, Released, Submitted
 from gpq.core.model.jobs import Job, JobState
 from gpq.core.model.placements import BatchOrder
-from gpq.lab import plan_runs, unused_options
+from gpq.lab import plan_runs
 from gpq.lab.measurements.sources import Published
-from gpq.lab.simulator import cluster
 from gpq.lab.simulator.compare import Run
 from gpq.lab.simulator.replay import replay
-from gpq.lab.simulator.rules import Rules
+from gpq.lab.simulator.rules import Rules, parse_cluster
 from gpq.policies.registry import POLICIES
 from gpq.store.sqlite import SqliteStore
 from tests.cli.conftest import ROOT, Gpq
@@ -196,11 +195,11 @@ def test_options_reported_as_unused_really_have_no_effect(tmp_path: Path, name: 
     tasks = Published("w", str(workload(tmp_path / "w.csv", *rows)), str(tmp_path / "traces")).tasks()
 
     def figures(seed: int = 0, **more: Any) -> list[tuple[float, object]]:
-        rules = Rules(cluster.parse("1x4:t4,1x4:a100"), seed=seed, **more)
+        rules = Rules(parse_cluster("1x4:t4,1x4:a100"), seed=seed, **more)
         return [(each.ended_at, each.sizes) for each in replay(name, tasks, rules).jobs]
 
     for option, more in OPTIONS.items():
-        if option not in unused_options.HEEDS.get(name, ()):
+        if option not in plan_runs.HEEDS.get(name, ()):
             assert figures(**more) == figures(), option
     assert figures(seed=7) == figures()
 
