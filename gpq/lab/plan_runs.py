@@ -55,7 +55,7 @@ WORDS = {
     "0": False,
 }
 # What each policy uses in a simulation, besides the interval: settings of Config by their names,
-# `length` (declared), `noise` (of measurements), `priors`. The other policies use an oracle or the
+# `length` (declared), `noise` (of measurements), `priors`. Those without any use an oracle or the
 # requested sizes.
 HEEDS: dict[str, frozenset[str]] = {
     "goodput": frozenset({
@@ -64,6 +64,9 @@ HEEDS: dict[str, frozenset[str]] = {
     "pollux": frozenset({"seed", "noise"}),
     "sia": frozenset({"noise", "priors"}),
     "gavel-ftf": frozenset({"length"}),
+    **dict.fromkeys(("optimus", "slaq", "tiresias", "themis"), frozenset()),
+    **dict.fromkeys(("gavel", "gavel-max-min", "gavel-makespan"), frozenset()),
+    **dict.fromkeys(("srtf", "backfill", "fifo"), frozenset()),
 }  # fmt: skip
 SET_ELSEWHERE = ("interval", "policy", "seed", "events")
 # An option, and why it has no effect.
@@ -304,11 +307,13 @@ def unused_options(
     priors: bool | None,
 ) -> str:
     """One line about all options without effect, or "". The last two arguments are as typed."""
+    if any(name not in HEEDS for name in policies):
+        return ""  # nobody knows what a policy of another package uses
     types = {
         device.type for cluster in clusters for node in cluster.nodes for device in node.devices
     }
     effective_names = set().union(
-        *(HEEDS.get(name, frozenset()) - _on_one_type(name, types) for name in policies)
+        *(HEEDS[name] - _on_one_type(name, types) for name in policies)
     )
     rows = [
         *_of_chance(rules, seeds, effective_names),
