@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from gpq.cli.app import command
-from gpq.cli.shared.commands import COMMANDS
+from gpq.cli.shared.commands import names
 from gpq.config import parse
 from gpq.policies.registry import POLICIES
 from tests.docs.blocks import Block, blocks, commands, pages, words
@@ -94,7 +94,7 @@ def test_gpq_accepts_every_command_that_a_page_shows(page: str, line: int, text:
     if typed is None or len(typed) < 2 or typed[1].startswith("-") or typed[1].isupper():
         return
     name, *arguments = typed[1:]
-    assert name in COMMANDS, text
+    assert name in names(), text
     found = command(name)
     inner = getattr(found, "commands", None)
     if inner is not None and arguments and not arguments[0].startswith("-"):

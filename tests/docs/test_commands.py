@@ -7,7 +7,7 @@ import pytest
 from gpq.cli import fast_path
 from gpq.cli.completion.shell_scripts import SCRIPTS
 from gpq.cli.generated import command_page, reference, schemas, submit_modules
-from gpq.cli.shared.commands import COMMANDS
+from gpq.cli.shared.commands import names
 from tests.cli.conftest import ROOT
 
 LEAVES = [path for path, _ in reference.leaves()]
@@ -48,7 +48,7 @@ def test_every_command_has_help_with_an_example_of_itself() -> None:
         assert f"gpq {path}" in help.partition("Example:")[2] or path == "config path", path
 
 
-@pytest.mark.parametrize("name", [*COMMANDS, "daemon start", "config show"])
+@pytest.mark.parametrize("name", [*names(), "daemon start", "config show"])
 def test_help_fits_eighty_columns_and_shows_its_usage(
     name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -10,14 +10,14 @@ from typing import Any
 import pytest
 
 from gpq.cli.generated import man_pages, reference
-from gpq.cli.shared.commands import COMMANDS
+from gpq.cli.shared.commands import names
 from tests.cli.conftest import ROOT
 
 PAGES = man_pages.pages()
 
 
 def test_there_is_exactly_one_page_for_each_command() -> None:
-    assert set(PAGES) == {"gpq.1", *(f"gpq-{name}.1" for name in COMMANDS)}
+    assert set(PAGES) == {"gpq.1", *(f"gpq-{name}.1" for name in names())}
     assert {path.name for path in (ROOT / "gpq" / "man").iterdir()} == set(PAGES)
 
 
