@@ -312,9 +312,7 @@ def unused_options(
     types = {
         device.type for cluster in clusters for node in cluster.nodes for device in node.devices
     }
-    effective_names = set().union(
-        *(HEEDS[name] - _on_one_type(name, types) for name in policies)
-    )
+    effective_names = set().union(*(HEEDS[name] - _on_one_type(name, types) for name in policies))
     rows = [
         *_of_chance(rules, seeds, effective_names),
         *_of_knowledge(rules, effective_names, known_length=known_length, priors=priors),

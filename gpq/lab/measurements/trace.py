@@ -58,8 +58,12 @@ class Run:
 
 
 class Training:
-    """The runs in a folder. `sizes` are their batch sizes, the smallest (the base batch size)
-    first."""
+    """How training of one application goes at each batch size: gradient noise, steps, metric, epoch
+    by epoch. `sizes` are the batch sizes of its runs, the smallest (the base batch size) first.
+
+    Between measured batch sizes everything is linear in the batch size. Outside them, and after the
+    last epoch, nothing is known.
+    """
 
     def __init__(self, folder: Path, epochs: int) -> None:
         """`epochs` 0: as many as every run has."""
@@ -157,8 +161,8 @@ class Training:
 
 
 class Application(Training):
-    """What one application really does. Batch sizes are in examples: `atomic` on one GPU in one
-    pass, `total` in a whole step.
+    """What one application really does: how its training goes, and how long its steps take. Batch
+    sizes are in examples: `atomic` on one GPU in one pass, `total` in a whole step.
 
     `types` are the GPU types of its files, () if they name none. Epochs count from 0 while they
     run.

@@ -249,7 +249,12 @@ def without(demand: Demand, gpu_type: str) -> Demand:
 
 
 class Programme:
-    """The linear programmes of one round."""
+    """The linear programmes of one round.
+
+    X[j, g] is the share of time that gang j with d_j GPUs should spend on type g. sum_g X[j, g] <=
+    1 for every job, and sum_j d_j X[j, g] <= N_g for every type. R_j(X) = sum_g R[j, g] X[j, g] is
+    its throughput, with R in steps per second.
+    """
 
     def __init__(self, demands: Sequence[Demand], capacity: Mapping[str, int]) -> None:
         self.demands = tuple(demands)

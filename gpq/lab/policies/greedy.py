@@ -1,5 +1,9 @@
-"""One more GPU to the job that gains most: the greedy loop of Optimus and SLAQ, and nodes for its
-counts."""
+"""Optimus (EuroSys'18, as in Pollux's artifact) and SLAQ (SoCC'17): one more GPU to the job that
+gains most.
+
+Optimus gives it where it saves the most time. SLAQ gives it where the loss falls fastest, so that
+the quality over all jobs rises soonest. Both use the same loop and the same way to choose nodes.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,8 @@
 """Pollux (OSDI'21): every minute a seeded genetic search for the allocation with the fairest
-goodput. Names the nodes."""
+goodput. Names the nodes.
+
+The search is in `genetic_search`, and `pollux_model` predicts step times as the paper does.
+"""
 
 from __future__ import annotations
 

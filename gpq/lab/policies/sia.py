@@ -150,8 +150,8 @@ class Option:
 def cheapest(
     rows: Sequence[Sequence[Option]], idle: Sequence[float], capacity: Mapping[str, int]
 ) -> list[int | None]:
-    """min sum_j (cost of j's option, or idle_j), with the sizes of each type within `capacity`.
-    Returns the position of each job's option.
+    """min sum_j (cost of j's option, or idle_j), with the sizes of each type within `capacity`,
+    exact or within `GAP` of it. Returns the position of each job's option.
 
     One type: dynamic programme. Several: integer programme (HiGHS), without options that another
     one of the type beats with no more devices.

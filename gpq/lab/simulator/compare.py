@@ -179,8 +179,12 @@ class _Problem:
 def preflight(
     sources: Sequence[Source], clusters: Sequence[Cluster], policies: Sequence[str]
 ) -> None:
-    """Raises UsageError about the first job that cannot run on one of the clusters under one of the
-    policies."""
+    """Can every job run on every cluster under every policy? Raises UsageError about the first that
+    cannot, with file, row and what exists. gpq asks this before hours of simulation.
+
+    Some answers come only in the run: nobody knows in advance which placements over several nodes a
+    policy will choose.
+    """
     sizes = {cluster.name: _node_sizes(cluster.nodes) for cluster in clusters}
     verdicts: dict[_Key, _Problem | None] = {}
     for source in sources:

@@ -1,7 +1,7 @@
 """The lab's own jobs as tasks of the simulator, with their measurements as the truth.
 
 The work of a training script with a profile is what it did. Everything else takes as long as it
-took, on the same number of GPUs (`job_truths`). Refuses to guess. A job that never ran or was
+took, on the same number of GPUs. Refuses to guess. A job that never ran or was
 cancelled is left out. A job that has not ended is replayed up to its progress so far. A type of GPU
 that no job used is refused.
 """
@@ -192,8 +192,8 @@ def nodes_of(views: Sequence[NodeView]) -> tuple[Node, ...]:
 
 @dataclass(frozen=True, slots=True)
 class LearntTruth:
-    """An adaptive or resizable training script as gpq's model sees it. One epoch, as long as all
-    its work."""
+    """An adaptive or resizable training script as gpq's model sees it: its fitted step-time model
+    and its latest noise scale. One epoch, as long as all its work."""
 
     name: str
     profile: Profile

@@ -169,7 +169,13 @@ def _known_values(values: Iterable[float | None]) -> list[float]:
 
 
 class Alone:
-    """Times alone on the nodes of one cluster."""
+    """How long a job would take alone on a share of a cluster: the reference of finish-time
+    fairness.
+
+    The job starts at once, pays one start, and trains at the best batch size of every epoch, by the
+    true times. A share that is not a whole shape is interpolated between the two around it, as Sia
+    defines it.
+    """
 
     def __init__(self, nodes: Sequence[Node]) -> None:
         sizes: dict[str, list[int]] = {}

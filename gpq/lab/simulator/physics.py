@@ -1,9 +1,9 @@
 """The physics of one simulated job: how far it gets in a stretch of time, and what it measures on
 the way.
 
-It follows the simulator of the OSDI'21 artifact (pollux.md 1.14). A start or restart holds its GPUs
-for a while without progress. Then progress is gain / time of a step. The end of an epoch falls on a
-whole second. The job chooses its batch size again at every epoch.
+It follows the simulator of the OSDI'21 artifact. A start or restart holds its GPUs for a while
+without progress. Then progress is gain / time of a step. The end of an epoch falls on a whole
+second. The job chooses its batch size again at every epoch.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
 """A workload under a policy, in simulated time: the policy and placement code of the daemon on the
-physics of `running`.
+physics of `physics`.
 
 Daemon and artifact differ in the life of a job, because the artifact stops and restarts in one
 instant. So this loop keeps its own jobs, and shows them to the policy as the daemon would.
@@ -267,8 +267,9 @@ class Replay:
 
 @dataclass(frozen=True, slots=True)
 class TrueOracle:
-    """The oracle of one job, at the batch size that it asked for. Answers for packed shapes: full
-    nodes of `node_sizes`, then the rest."""
+    """What policies that were published with an oracle (Optimus+Oracle, Gavel) know of one job:
+    true times and the true work left, at the batch size that it asked for. Answers for packed
+    shapes: full nodes of `node_sizes`, then the rest."""
 
     job: Running
     node_sizes: Mapping[str, int]  # GPUs of the largest node of each type

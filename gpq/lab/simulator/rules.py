@@ -20,8 +20,8 @@ HINT = "write NODESxGPUS[:TYPE], separated by commas, as in 16x4 or 6x4:t4,2x8:a
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """Defaults are those of the OSDI'21 artifact (pollux.md 1.14): a fixed timer, and nothing known
-    in advance."""
+    """Defaults are those of the OSDI'21 artifact: a fixed timer, and nothing known in
+    advance."""
 
     nodes: tuple[Node, ...]
     interval: Seconds = 60.0
@@ -39,8 +39,8 @@ class Rules:
 
 
 def parse_cluster(text: str) -> tuple[Node, ...]:
-    """The nodes, up and empty, named n00, n01... in the order of the text, so that sorting keeps
-    it."""
+    """The nodes of a text such as 16x4 or 6x4:t4,3x8:rtx. They are up and empty, and named n00,
+    n01... in the order of the text, so that sorting keeps it."""
     groups = [_group(part.strip()) for part in text.split(",")]
     total = sum(nodes * gpus for nodes, gpus, _ in groups)
     if total > MOST_GPUS:
