@@ -14,7 +14,7 @@ from gpq_agent import wire
 from gpq_agent.train.habits.freedoms import Freedoms
 from gpq_agent.train.habits.table import HABITS, Habit
 from gpq_agent.train.job.job import Job
-from gpq_agent.train.prove.program import program
+from gpq_agent.train.program import program
 from gpq_agent.train.runtime.agreement import Agreement, Proposal
 from gpq_agent.train.runtime.environment import Environment
 

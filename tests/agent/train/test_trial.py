@@ -15,7 +15,7 @@ import torch
 import torch.distributed as dist
 from gpq_agent import wire
 from gpq_agent.train.job.job import Job
-from gpq_agent.train.job.trial import FEW, dealings
+from gpq_agent.train.prove.trial import FEW, dealings
 from gpq_agent.train.runtime.environment import Environment
 from torch.nn import functional
 

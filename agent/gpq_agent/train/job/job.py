@@ -17,7 +17,7 @@ from gpq_agent.train.job.preparation import attach_training, make_rules, make_tr
 from gpq_agent.train.job.resumption import Resumption
 from gpq_agent.train.job.training_data import LoaderArguments, TrainingData, make_training_data
 from gpq_agent.train.optim.step_gate import StepGate
-from gpq_agent.train.prove.program import program
+from gpq_agent.train.program import program
 from gpq_agent.train.runtime.environment import Environment
 from gpq_agent.train.runtime.rng import reseed, seed_all
 from gpq_agent.train.runtime.shutdown import STOP_ORDERED, on_error

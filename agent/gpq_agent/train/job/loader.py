@@ -13,9 +13,8 @@ from gpq_agent.train.data.sampler import GlobalSampler
 from gpq_agent.train.engine.engine import Engine
 from gpq_agent.train.engine.loop import TrainingLoop
 from gpq_agent.train.errors import GpqTrainError
+from gpq_agent.train.prove.trial import Trial
 from gpq_agent.train.runtime.rng import stable_seed
-
-from .trial import Trial
 
 # Options of torch's DataLoader, with the same meaning.
 OPTIONS = (

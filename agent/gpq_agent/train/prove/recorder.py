@@ -19,7 +19,7 @@ from gpq_agent import wire
 from gpq_agent.train.data.batches import Limits, Micro, Step, ceil_div
 from gpq_agent.train.data.sampler import GlobalSampler
 from gpq_agent.train.internals import is_compiled
-from gpq_agent.train.prove.program import Program, program
+from gpq_agent.train.program import Program, program
 from gpq_agent.train.runtime.agreement import Proposal
 from gpq_agent.train.runtime.environment import Environment
 from gpq_agent.train.runtime.shutdown import STOP_ORDERED, end_at_once

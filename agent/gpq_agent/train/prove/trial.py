@@ -9,19 +9,22 @@ import contextlib
 import copy
 import math
 import sys
-from typing import Any, Dict, Iterator, List, Tuple
+from typing import TYPE_CHECKING, Any, Dict, Iterator, List, Tuple
 
 import torch
 from torch.utils.data import DataLoader, default_collate
 
 from gpq_agent.train.data.batches import FEWEST, Micro, ceil_div, split_evenly
 from gpq_agent.train.data.fingerprint import reading_options
-from gpq_agent.train.engine.engine import Engine
 from gpq_agent.train.internals import is_compiled
-from gpq_agent.train.prove.determinism import fixed_seed
-from gpq_agent.train.prove.keyed import Keyed
-from gpq_agent.train.prove.sketch import COUNT, Sketcher
-from gpq_agent.train.prove.undo import Undo, Variables
+
+from .determinism import fixed_seed
+from .keyed import Keyed
+from .sketch import COUNT, Sketcher
+from .undo import Undo, Variables
+
+if TYPE_CHECKING:
+    from gpq_agent.train.engine.engine import Engine
 
 FEW = 8  # examples that a trial has at least
 PARTS = 3  # batches of the second way at least
@@ -68,7 +71,7 @@ class Trial:
     """One per loader, and one trial an attempt. `weight`: of the current batch. is_over: it was
     made."""
 
-    def __init__(self, engine: Engine, dataset: Any, options: Dict[str, Any]) -> None:
+    def __init__(self, engine: "Engine", dataset: Any, options: Dict[str, Any]) -> None:
         """`options`: of the script's DataLoader."""
         self.weight = 0.0
         self._engine, self._dataset, self._options = engine, dataset, options

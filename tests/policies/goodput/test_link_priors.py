@@ -17,8 +17,8 @@ from gpq.core.model.placements import Shape
 from gpq.core.model.profile import Noise, Prior, Profile, ProfileRow
 from gpq.core.model.units import NodeId
 from gpq.core.state.apply_events import fold
+from gpq.policies.goodput.forecast import slowest, sync_seconds, with_links
 from gpq.policies.registry import policy
-from gpq.policies.shared import link_priors
 from tests.support.builders import DECLARED, node, on, running, snapshot
 
 A, B, C = NodeId("a"), NodeId("b"), NodeId("c")
@@ -34,7 +34,7 @@ def trained(parameters: int = 25_000_000, rows: tuple[ProfileRow, ...] = SEEN) -
 
 def model(job: Job, link: Link | None) -> models.Model:
     known = {(A, B): link} if link is not None else {}
-    prior = link_priors.inform(job, None, known)
+    prior = with_links(job, None, known)
     found = models.model_of(inform(job, prior).profile)
     assert found is not None
     return found
@@ -50,13 +50,13 @@ def test_measurements_are_kept_per_pair_until_a_server_is_removed() -> None:
     here = fold(here, news).snapshot
     assert here.links == {(A, B): Link(2e-3, 2e8, "gloo", 3.0), (B, C): Link(1e-4, 1e9, "gloo", 2.0)}
     assert list(fold(here, [NodeRemoved(4.0, A)]).snapshot.links) == [(B, C)]
-    assert link_priors.slowest(here.links) == here.links[A, B]
-    assert link_priors.slowest({}) is None
+    assert slowest(here.links) == here.links[A, B]
+    assert slowest({}) is None
 
 
 def test_the_network_term_comes_from_the_link() -> None:
     job = trained()
-    assert link_priors.sync_seconds(SLOW, 25_000_000) == pytest.approx(1.0005)
+    assert sync_seconds(SLOW, 25_000_000) == pytest.approx(1.0005)
     assert float(sync_time(model(job, SLOW).params, 2, 2)) == pytest.approx(1.0, rel=0.15)
     assert float(sync_time(model(job, FAST).params, 2, 2)) < 0.05
     assert float(sync_time(model(job, None).params, 2, 2)) < 0.1, "unmeasured: a tenth more than within one server"
@@ -65,20 +65,20 @@ def test_the_network_term_comes_from_the_link() -> None:
 def test_a_jobs_own_measurements_across_servers_count_more() -> None:
     across = (*SEEN, ProfileRow(2, 2, 64, 0.1, 0.12, 50.0))
     job = trained(rows=across)
-    assert link_priors.inform(job, None, {(A, B): SLOW}) == Prior()
+    assert with_links(job, None, {(A, B): SLOW}) == Prior()
     assert float(sync_time(model(job, SLOW).params, 2, 2)) == pytest.approx(
         float(sync_time(model(job, None).params, 2, 2))
     )
     prior = Prior(rows=across[2:])
-    assert link_priors.inform(trained(), prior, {(A, B): SLOW}) is prior
+    assert with_links(trained(), prior, {(A, B): SLOW}) is prior
 
 
 def test_jobs_without_size_or_times_borrow_nothing_and_answers_are_repeatable() -> None:
     known = {(A, B): SLOW}
-    assert link_priors.inform(trained(parameters=0), None, known) is None
-    assert not (link_priors.inform(trained(rows=()), None, known) or Prior()).rows
+    assert with_links(trained(parameters=0), None, known) is None
+    assert not (with_links(trained(rows=()), None, known) or Prior()).rows
     job = trained()
-    assert link_priors.inform(job, None, known) is link_priors.inform(job, None, known)
+    assert with_links(job, None, known) is with_links(job, None, known)
 
 
 @pytest.mark.parametrize(("link", "spreads"), [(FAST, True), (SLOW, False)])

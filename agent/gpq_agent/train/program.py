@@ -1,4 +1,5 @@
-"""Which program `gpq check` tries: the script, its own modules, the versions of torch and gpq."""
+"""Which program runs here: the script, its own modules, the versions of torch and gpq. `gpq check`
+saves it, and a job compares it."""
 
 import hashlib
 import json
