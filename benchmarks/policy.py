@@ -20,8 +20,8 @@ from statistics import mean
 from policy_cases import Bench, Case, Figures, Report, above_1, jct, rho_max, rho_p95, seconds
 
 from gpq.core.model.snapshot import Config
-from gpq.sim.measurements.sources import Charges
-from gpq.sim.replay.rules import Rules
+from gpq.lab.measurements.sources import Charges
+from gpq.lab.simulator.rules import Rules
 
 # Mean completion times in seconds, as published in the OSDI'21 artifact: 16 servers of 4 GPUs,
 # rounds of 60 s, restarts of 30 s.

@@ -9,11 +9,10 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from statistics import mean
 
-from gpq.sim.compare import compare, process_pool
-from gpq.sim.measurements.sources import SIA, Charges, Published
-from gpq.sim.replay import cluster
-from gpq.sim.replay.outcomes import Summary, summary
-from gpq.sim.replay.rules import Rules
+from gpq.lab.measurements.sources import SIA, Charges, Published
+from gpq.lab.simulator import compare, process_pool
+from gpq.lab.simulator.outcomes import Summary, summary
+from gpq.lab.simulator.rules import Rules, parse_cluster
 
 HOMOGENEOUS = "16x4"
 
@@ -30,7 +29,7 @@ class Case:
     seeds: tuple[int, ...] = (0,)
 
     def runs(self) -> list[compare.Run]:
-        found = compare.Cluster(self.nodes, cluster.parse(self.nodes))
+        found = compare.Cluster(self.nodes, parse_cluster(self.nodes))
         return compare.plan([self.policy], self.sources, [found], self._rules, self.seeds)
 
     def _rules(self, cluster: compare.Cluster, seed: int) -> Rules:

@@ -31,6 +31,7 @@ from typing import Any
 import numpy as np
 from round import Rng, cluster, profile, truth
 
+from gpq.connectors.ssh_errors import problem
 from gpq.core.goodput import goodput as gp
 from gpq.core.model.events import TimingSums
 from gpq.core.model.jobs import Job, JobSpec, JobState, Level
@@ -40,13 +41,12 @@ from gpq.core.model.snapshot import Snapshot
 from gpq.core.model.units import JobId
 from gpq.core.rounds.rounds import decide
 from gpq.core.state.learn_profile import merge, refresh
+from gpq.lab.policies import sizing
 from gpq.policies.goodput import candidates
 from gpq.policies.goodput.policy import choose_shapes
 from gpq.policies.goodput.valuation import Valuation
-from gpq.policies.pollux import problem
 from gpq.policies.registry import policy
-from gpq.policies.shared import sizing
-from gpq.policies.solvers.knapsack import Item, solve
+from gpq.policies.shared.knapsack import Item, solve
 
 BARS = {(64, 30): 5.0, (256, 100): 20.0, (1024, 1000): 150.0, (10_000, 10_000): 2000.0}  # CPU ms
 NODE = 4

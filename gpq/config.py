@@ -123,7 +123,7 @@ class FileConfig:
 
 
 def load(
-    path: str | None = None, *, policies: Collection[str] = (), cores: Collection[int] = ()
+    path: str | None = None, *, policies: Collection[str] | None = None, cores: Collection[int] = ()
 ) -> FileConfig:
     """The checked configuration, or the defaults if there is no file. Raises UsageError with line
     and column.
@@ -161,7 +161,7 @@ def parse(
     text: str,
     path: str = "config.toml",
     *,
-    policies: Collection[str] = (),
+    policies: Collection[str] | None = None,
     cores: Collection[int] = (),
 ) -> FileConfig:
     """Like `load`, but from the text. Raises UsageError."""
@@ -176,7 +176,7 @@ def parse(
     _check_keys(tree, text, path)
     for problem in problems(config):
         raise _error(problem.message, problem.keys, text, path, problem.hint)
-    if policies and config.policy not in policies:
+    if policies is not None and config.policy not in policies:
         hint = f"choose {', '.join(policies)}. `gpq config policies` explains them"
         raise _error(f"unknown policy `{config.policy}`", ["policy"], text, path, hint)
     if cores:

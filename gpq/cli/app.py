@@ -8,8 +8,9 @@ import sys
 from typing import Any
 
 import gpq
+from gpq.cli import commands
 from gpq.cli.commands import COMMANDS
-from gpq.errors import UsageError
+from gpq.errors import GpqError, UsageError
 
 
 def dispatch(argv: list[str]) -> int:
@@ -26,7 +27,7 @@ def dispatch(argv: list[str]) -> int:
     if name == "--version":
         sys.stdout.write(f"gpq {gpq.__version__}\n")
         return 0
-    if name not in COMMANDS:
+    if name not in COMMANDS and name not in commands.names():
         kind = "option" if name.startswith("-") else "command"
         raise UsageError(f"gpq has no {kind} {name}", command_hint(name))
     return run(name, argv[1:])
@@ -51,7 +52,7 @@ def command(name: str) -> Any:
     """The typer command of this name, from its own module."""
     import typer.main
 
-    module, _, attribute = COMMANDS[name][0].partition(":")
+    module, _, attribute = commands.row(name)[0].partition(":")
     return typer.main.get_command(getattr(importlib.import_module(module), attribute or "app"))
 
 
@@ -115,7 +116,7 @@ def command_hint(word: str) -> str:
     for name, synonyms in SYNONYMS.items():
         if word in synonyms.split():
             return f"`gpq {name}` does that"
-    return near(word, COMMANDS)
+    return near(word, commands.names())
 
 
 VALIDATOR = (  # what the validator expects, and how gpq says it
@@ -157,10 +158,10 @@ DAILY_COMMANDS = ("submit", "status", "why", "logs", "cancel", "top")
 
 def summary() -> str:
     """What `gpq` without a command prints: the commands for every day."""
-    commands = "\n".join(f"  gpq {name:8}{COMMANDS[name][1]}" for name in DAILY_COMMANDS)
+    lines = "\n".join(f"  gpq {name:8}{COMMANDS[name][1]}" for name in DAILY_COMMANDS)
     return f"""usage: gpq COMMAND [options]
 
-{commands}
+{lines}
 
 Example:
   gpq submit train.py --epochs 10
@@ -171,13 +172,14 @@ Example:
 
 def overview() -> str:
     """What `gpq --help` prints."""
-    width = max(map(len, COMMANDS))
-    commands = "\n".join(f"  {name:{width}}  {line}" for name, (_, line) in COMMANDS.items())
+    names = commands.names()
+    width = max(map(len, names))
+    lines = "\n".join(f"  {name:{width}}  {_line(name)}" for name in names)
     return f"""usage: gpq COMMAND [options]
 
 A job manager for shared GPU servers. Submit your jobs, and gpq decides which GPUs they get.
 
-{commands}
+{lines}
 
 Example:
   gpq submit train.py --epochs 10
@@ -185,3 +187,11 @@ Example:
 
 `gpq COMMAND --help` explains one command. `gpq --version` prints the version.
 """
+
+
+def _line(name: str) -> str:
+    """What `gpq --help` says about a command, also if another package has broken it."""
+    try:
+        return commands.row(name)[1]
+    except GpqError as error:
+        return error.message

@@ -1,7 +1,14 @@
 """The commands: their module (and the name of the app, if it is not `app`) and one line each.
-Imports nothing, because completion reads it."""
 
-COMMANDS = {
+Other packages, such as `gpq.lab`, add such rows as entry points of the group `gpq.commands`.
+"""
+
+from __future__ import annotations
+
+GROUP = "gpq.commands"
+Row = tuple[str, str]
+
+COMMANDS: dict[str, Row] = {
     "submit": ("gpq.cli.jobs.submit", "queue a job"),
     "status": (
         "gpq.cli.jobs.status:status",
@@ -38,12 +45,28 @@ COMMANDS = {
         "check this machine and the servers, and say how to fix problems",
     ),
     "config": ("gpq.cli.lab.config:config", "show and check the configuration"),
-    "simulate": (
-        "gpq.cli.simulate.simulate",
-        "compare policies on a workload or on your own jobs",
-    ),
     "demo": ("gpq.cli.lab.demo", "watch three real training jobs on two small CPU servers"),
     "import": ("gpq.cli.jobs.import_", "import jobs from Slurm scripts or from task-spooler"),
     "schema": ("gpq.cli.lab.schema:schema", "print the JSON Schema of a command's --json output"),
     "completion": ("gpq.cli.lab.schema:completion", "print the completion script of a shell"),
 }
+
+
+def names() -> list[str]:
+    """The names of all commands. It imports none of them."""
+    from gpq import extensions
+
+    return [*COMMANDS, *(name for name in extensions.entries(GROUP) if name not in COMMANDS)]
+
+
+def row(name: str) -> Row:
+    """The row of a command. Raises KeyError if there is none, and UsageError for a broken entry
+    point."""
+    if name in COMMANDS:
+        return COMMANDS[name]
+    from gpq import extensions
+
+    match extensions.load(GROUP, name):
+        case (str(module), str(line)):
+            return module, line
+    raise extensions.broken(GROUP, name, "it is not a pair (module, line for `gpq --help`)")

@@ -102,10 +102,10 @@ def candidates(words: list[str], shell: str) -> list[Pair] | int:
 
 
 def commands(current: str) -> list[Pair]:
-    from gpq.cli.commands import COMMANDS
+    from gpq.options.completion_data import COMMANDS
 
-    summaries = [(name, line) for name, (_, line) in COMMANDS.items()]
-    return starting([*summaries, ("--help", "Show all commands."), ("--version", "")], current)
+    options = [("--help", "Show all commands."), ("--version", "")]
+    return starting([*COMMANDS.items(), *options], current)
 
 
 def in_group(group: str, words: list[str], shell: str) -> list[Pair] | int:
@@ -192,8 +192,7 @@ def option_values(line: Line, kind: str, current: str, arguments: list[str]) -> 
 
 def documented_word(words: list[str]) -> list[Pair]:
     """The next word of a command that prints JSON and so has a schema: `nodes`, then `list`."""
-    from gpq.cli.commands import COMMANDS
-    from gpq.options.completion_data import GRAMMAR
+    from gpq.options.completion_data import COMMANDS, GRAMMAR
 
     *path_words, current = words
     depth = len(path_words)
@@ -201,7 +200,7 @@ def documented_word(words: list[str]) -> list[Pair]:
     for path, (_, options) in GRAMMAR.items():
         names = path.split(" ")
         if "--json" in options and names[:depth] == path_words and len(names) > depth:
-            next_words.setdefault(names[depth], "" if path_words else COMMANDS[names[0]][1])
+            next_words.setdefault(names[depth], "" if path_words else COMMANDS[names[0]])
     return starting(list(next_words.items()), current)
 
 

@@ -18,8 +18,9 @@ from gpq.control.counters import Counters
 from gpq.core.feasibility import environments
 from gpq.core.model.events import EnvironmentSeen, Event, NodeSeen, NodeSilent, Profiled, Submitted
 from gpq.core.model.jobs import Job, with_notices
+from gpq.core.model.policy import Policy
 from gpq.core.model.profile import Profile
-from gpq.core.model.snapshot import Config, Policy, Snapshot
+from gpq.core.model.snapshot import Config, Snapshot
 from gpq.core.model.units import JobId, Seconds
 from gpq.core.rounds.reconcile import not_from_the_future
 from gpq.core.rounds.rounds import Decision, Round, decide, due, next_round

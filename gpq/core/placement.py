@@ -20,7 +20,8 @@ from gpq.core.feasibility.shapes import is_fit, nodes_up, shape_on, usable
 from gpq.core.model.jobs import Allotment, Job, JobSpec
 from gpq.core.model.nodes import Node
 from gpq.core.model.placements import Layout, Placement, Shape
-from gpq.core.model.snapshot import Snapshot, shape_of
+from gpq.core.model.policy import shape_of
+from gpq.core.model.snapshot import Snapshot
 from gpq.core.model.units import DeviceId, JobId, NodeId
 
 Counts = NDArray[np.int64]

@@ -119,7 +119,7 @@ def _serve(ready: process.Ready, default: Attributes, lock: DaemonLock, metrics:
         store = stack.enter_context(contextlib.closing(database))
         may_order = lambda: lock.is_held() and store.holds()  # noqa: E731
         epoch = DaemonEpoch(store.id, store.epoch, may_order, store.secret)
-        core = _core_config(settings, port_salt=int(epoch.secret_of("ports"), 16))
+        core = _core_config(settings, scheduling_policy.gang, int(epoch.secret_of("ports"), 16))
         world = LiveWorld(
             settings.nodes,
             paths.home(),
@@ -186,10 +186,11 @@ def _serve(ready: process.Ready, default: Attributes, lock: DaemonLock, metrics:
     return 0
 
 
-def _core_config(settings: config.FileConfig, port_salt: int) -> Config:
+def _core_config(settings: config.FileConfig, gang: bool, port_salt: int) -> Config:
     """The settings that the core needs have the same names in both."""
     names = {field.name for field in fields(Config)} & {field.name for field in fields(settings)}
-    return Config(**{name: getattr(settings, name) for name in names}, port_salt=port_salt)
+    values = {name: getattr(settings, name) for name in names}
+    return Config(**values, gang=gang, port_salt=port_salt)
 
 
 def _serve_metrics(

@@ -3,10 +3,41 @@
 GRAMMAR: path -> (kind of arguments, {option: (help, kind of value, "" for a flag)}). A kind is jobs,
 nodes, users, files, commands (with a schema), any, words joined by |, or one job or
 node.
+
+COMMANDS: command -> what `gpq --help` says of it.
 """
 
 # fmt: off
 # ruff: noqa: E501
+
+COMMANDS: dict[str, str] = {
+    "submit": "queue a job",
+    "status": "show the queue: which job has which GPUs, and why others wait",
+    "show": "show everything about one job",
+    "why": "explain why a job waits, or why it has these GPUs",
+    "logs": "show what a job printed",
+    "cancel": "stop jobs permanently, and return when every process is gone",
+    "hold": "keep jobs from starting until you release them",
+    "release": "let held jobs start",
+    "requeue": "queue jobs again",
+    "edit": "change jobs",
+    "wait": "wait until jobs have ended, and exit with the job's code",
+    "nodes": "show and manage the servers and their GPUs",
+    "yield": "get your own server back from gpq",
+    "top": "live view of GPUs, jobs, goodput, fairness and changes",
+    "notify": "list and test the targets of notifications",
+    "history": "show jobs that ended: waits, GPU hours, goodput hours, restarts",
+    "report": "report GPU hours, waits, restarts and fairness",
+    "daemon": "start, stop and inspect the daemon",
+    "check": "prove on your own script that gpq does not change what it trains",
+    "doctor": "check this machine and the servers, and say how to fix problems",
+    "config": "show and check the configuration",
+    "demo": "watch three real training jobs on two small CPU servers",
+    "import": "import jobs from Slurm scripts or from task-spooler",
+    "schema": "print the JSON Schema of a command's --json output",
+    "completion": "print the completion script of a shell",
+    "simulate": "compare policies on a workload or on your own jobs",
+}
 
 GRAMMAR: dict[str, tuple[str, dict[str, tuple[str, str]]]] = {
     "submit": (
@@ -357,35 +388,10 @@ GRAMMAR: dict[str, tuple[str, dict[str, tuple[str, str]]]] = {
             "--json": ("Print only JSON.", ""),
         },
     ),
-    "simulate": (
-        "files",
-        {
-            "--traces": ("Folder of measurements, with one folder per application.", "files"),
-            "--nodes": ("Cluster, such as 16x4 or 6x4:t4,2x8:a100. Repeat it to compare.", "any"),
-            "--policy": ("Policies to compare.", "goodput|pollux|sia|optimus|slaq|tiresias|themis|gavel|gavel-max-min|gavel-ftf|gavel-makespan|srtf|backfill|fifo"),
-            "--interval": ("Time between two rounds.", "any"),
-            "--restart": ("Cost of each start and move.", "any"),
-            "--interference": ("Slowdown of jobs on several servers that share a server.", "any"),
-            "--known-length": ("Jobs say how long they are.", ""),
-            "--priors": ("Start jobs with profiles of earlier jobs of the same program.", ""),
-            "--events": ("Run a round also when a job arrives, ends or first reports.", ""),
-            "--noise": ("Relative error of the jobs' measurements.", "any"),
-            "--seed": ("Random seed. With a list, run each.", "any"),
-            "--jobs-parallel": ("Number of processes.", "any"),
-            "--rules": ("Use the costs of the simulator of Pollux (osdi21) or Sia.", "osdi21|sia"),
-            "--set": ("A setting of the policy, such as fairness_power=0. Can be repeated.", "any"),
-            "--history": ("Replay your own jobs instead of a file.", ""),
-            "--since": ("With --history: only jobs submitted in this time, such as 30d.", "any"),
-            "--plot": ("Plot completion times, fairness and GPUs to FILE.svg or FILE.png.", "files"),
-            "--csv": ("Print one CSV line per run.", ""),
-            "--color": ("auto: colours on a terminal, unless NO_COLOR is set.", "auto|always|never"),
-            "--json": ("Print only JSON.", ""),
-        },
-    ),
     "demo": (
         "",
         {
-            "--policy": ("Policy of the daemon. `gpq config policies` lists them.", "goodput|pollux|sia|optimus|slaq|tiresias|themis|gavel|gavel-max-min|gavel-ftf|gavel-makespan|srtf|backfill|fifo"),
+            "--policy": ("Policy of the daemon. `gpq config policies` lists them.", "goodput|srtf|backfill|fifo|gavel|gavel-ftf|gavel-makespan|gavel-max-min|optimus|pollux|sia|slaq|themis|tiresias"),
             "--home": ("Keep state and logs there. By default they stay only if the demo fails.", "any"),
             "--timeout": ("Give up after this long, with exit code 124.", "any"),
             "--color": ("auto: colours on a terminal, unless NO_COLOR is set.", "auto|always|never"),
@@ -416,6 +422,31 @@ GRAMMAR: dict[str, tuple[str, dict[str, tuple[str, str]]]] = {
     "completion": (
         "bash|zsh|fish",
         {
+        },
+    ),
+    "simulate": (
+        "files",
+        {
+            "--traces": ("Folder of measurements, with one folder per application.", "files"),
+            "--nodes": ("Cluster, such as 16x4 or 6x4:t4,2x8:a100. Repeat it to compare.", "any"),
+            "--policy": ("Policies to compare.", "goodput|srtf|backfill|fifo|gavel|gavel-ftf|gavel-makespan|gavel-max-min|optimus|pollux|sia|slaq|themis|tiresias"),
+            "--interval": ("Time between two rounds.", "any"),
+            "--restart": ("Cost of each start and move.", "any"),
+            "--interference": ("Slowdown of jobs on several servers that share a server.", "any"),
+            "--known-length": ("Jobs say how long they are.", ""),
+            "--priors": ("Start jobs with profiles of earlier jobs of the same program.", ""),
+            "--events": ("Run a round also when a job arrives, ends or first reports.", ""),
+            "--noise": ("Relative error of the jobs' measurements.", "any"),
+            "--seed": ("Random seed. With a list, run each.", "any"),
+            "--jobs-parallel": ("Number of processes.", "any"),
+            "--rules": ("Use the costs of the simulator of Pollux (osdi21) or Sia.", "osdi21|sia"),
+            "--set": ("A setting of the policy, such as fairness_power=0. Can be repeated.", "any"),
+            "--history": ("Replay your own jobs instead of a file.", ""),
+            "--since": ("With --history: only jobs submitted in this time, such as 30d.", "any"),
+            "--plot": ("Plot completion times, fairness and GPUs to FILE.svg or FILE.png.", "files"),
+            "--csv": ("Print one CSV line per run.", ""),
+            "--color": ("auto: colours on a terminal, unless NO_COLOR is set.", "auto|always|never"),
+            "--json": ("Print only JSON.", ""),
         },
     ),
 }

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 
 from gpq.core.model.jobs import Allotment, Job
 from gpq.core.model.placements import Placement
+from gpq.core.model.policy import Policy
 from gpq.core.model.snapshot import Snapshot
 from gpq.core.model.units import JobId, Seconds
 from gpq.policies.shared.eligible import waiting
@@ -16,7 +17,7 @@ from gpq.policies.shared.remaining_time import Lengths
 NEVER = float("inf")
 
 
-class Backfill:
+class Backfill(Policy):
     """The order is priority, then submission. Running jobs keep what they have. The first job that
     does not fit gets a promise: the devices on which it will fit once enough running jobs have
     ended.
@@ -28,6 +29,9 @@ class Backfill:
     """
 
     name = "backfill"
+    sentence = "first come, first served, and later jobs fill gaps"
+    gang = True
+    own_batch = True
 
     def allocate(self, snapshot: Snapshot) -> Mapping[JobId, Allotment]:
         seats, lengths = Seats(snapshot, keep_running=True), Lengths(snapshot)

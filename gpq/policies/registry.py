@@ -1,136 +1,63 @@
-"""Policies by name, with one sentence each. A policy is imported only when it is needed."""
+"""Policies by name. A policy is imported only when it is needed.
+
+gpq's own are in BUILT_IN. Others, such as those of `gpq.lab`, are entry points of the group
+`gpq.policies`.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
 from importlib import import_module
 
-from gpq.core.model.snapshot import Policy
+from gpq import extensions
+from gpq.core.model.policy import Policy
 from gpq.errors import UsageError
 
-
-@dataclass(frozen=True, slots=True)
-class Entry:
-    """One policy.
-
-    `gang`: every job gets exactly the GPUs that it asked for. `own_batch`: the policy ignores
-    statistical efficiency, so a simulated job keeps its own batch size. In the daemon gpq still
-    tunes batch sizes. `by_loss`: the policy reads loss curves, so a simulated job logs its loss
-    every round.
-    """
-
-    module: str
-    attribute: str
-    sentence: str
-    gang: bool = False
-    own_batch: bool = False
-    by_loss: bool = False
-
-
-POLICIES: dict[str, Entry] = {
-    "goodput": Entry(
-        "gpq.policies.goodput.policy",
-        "Goodput",
-        "the most goodput for everybody in fair shares, solved exactly",
-    ),
-    "pollux": Entry(
-        "gpq.policies.pollux.policy",
-        "Pollux",
-        "Pollux (OSDI'21): a genetic search for fair goodput",
-    ),
-    "sia": Entry(
-        "gpq.policies.sia",
-        "Sia",
-        "Sia (SOSP'23): an integer programme over GPU types, by normalised goodput",
-    ),
-    "optimus": Entry(
-        "gpq.policies.optimus",
-        "Optimus",
-        "Optimus (EuroSys'18): the next GPU goes where it saves the most time",
-        own_batch=True,
-    ),
-    "slaq": Entry(
-        "gpq.policies.slaq",
-        "Slaq",
-        "SLAQ (SoCC'17): GPUs go to the jobs whose loss falls fastest",
-        own_batch=True,
-        by_loss=True,
-    ),
-    "tiresias": Entry(
-        "gpq.policies.tiresias",
-        "Tiresias",
-        "Tiresias (NSDI'19): least attained service first, in two queues",
-        gang=True,
-        own_batch=True,
-    ),
-    "themis": Entry(
-        "gpq.policies.themis",
-        "Themis",
-        "Themis (NSDI'20): the job with the worst finish-time fairness first",
-        gang=True,
-        own_batch=True,
-    ),
-    "gavel": Entry(
-        "gpq.policies.gavel.policy",
-        "Gavel",
-        "Gavel (OSDI'20): the most effective throughput over GPU types",
-        gang=True,
-        own_batch=True,
-    ),
-    "gavel-max-min": Entry(
-        "gpq.policies.gavel.policy",
-        "GavelMaxMin",
-        "Gavel: as much as possible for the job that gets least",
-        gang=True,
-        own_batch=True,
-    ),
-    "gavel-ftf": Entry(
-        "gpq.policies.gavel.policy",
-        "GavelFtf",
-        "Gavel: the best value for the worst finish-time fairness",
-        gang=True,
-        own_batch=True,
-    ),
-    "gavel-makespan": Entry(
-        "gpq.policies.gavel.policy",
-        "GavelMakespan",
-        "Gavel: the earliest end of the last job",
-        gang=True,
-        own_batch=True,
-    ),
-    "srtf": Entry(
-        "gpq.policies.srtf", "Srtf", "shortest remaining time first", gang=True, own_batch=True
-    ),
-    "backfill": Entry(
-        "gpq.policies.backfill",
-        "Backfill",
-        "first come, first served, and later jobs fill gaps",
-        gang=True,
-        own_batch=True,
-    ),
-    "fifo": Entry(
-        "gpq.policies.fifo",
-        "Fifo",
-        "first come, first served, without overtaking",
-        gang=True,
-        own_batch=True,
-    ),
+GROUP = "gpq.policies"
+BUILT_IN = {  # name -> module and class
+    "goodput": "gpq.policies.goodput.policy:Goodput",
+    "srtf": "gpq.policies.srtf:Srtf",
+    "backfill": "gpq.policies.backfill:Backfill",
+    "fifo": "gpq.policies.fifo:Fifo",
 }
 
 
-def entry(name: str) -> Entry:
-    """Raises UsageError for an unknown name and lists the known ones."""
-    try:
-        return POLICIES[name]
-    except KeyError:
-        raise UsageError(
-            f"unknown policy `{name}`", f"known policies: {', '.join(POLICIES)}"
-        ) from None
+class Policies(Mapping[str, type[Policy]]):
+    """The class of each policy by name, gpq's own first. `in` imports none."""
+
+    def __getitem__(self, name: str) -> type[Policy]:
+        if name in BUILT_IN:
+            module, _, attribute = BUILT_IN[name].partition(":")
+            built_in: type[Policy] = getattr(import_module(module), attribute)
+            return built_in
+        kind = extensions.load(GROUP, name)
+        if not isinstance(kind, type) or not issubclass(kind, Policy):
+            raise extensions.broken(
+                GROUP, name, "it is not a class of gpq.core.model.policy.Policy"
+            )
+        return kind
+
+    def __contains__(self, name: object) -> bool:
+        return name in BUILT_IN or name in extensions.entries(GROUP)
+
+    def __iter__(self) -> Iterator[str]:
+        yield from BUILT_IN
+        yield from (name for name in extensions.entries(GROUP) if name not in BUILT_IN)
+
+    def __len__(self) -> int:
+        return len(list(iter(self)))
+
+
+POLICIES = Policies()
+
+
+def entry(name: str) -> type[Policy]:
+    """The class of a policy. Raises UsageError for an unknown name and lists the known ones."""
+    if name not in POLICIES:
+        raise UsageError(f"unknown policy `{name}`", f"known policies: {', '.join(POLICIES)}")
+    return POLICIES[name]
 
 
 def policy(name: str, **arguments: bool) -> Policy:
     """A new instance, made with `arguments`. Raises UsageError for an unknown name."""
-    registration = entry(name)
-    make = getattr(import_module(registration.module), registration.attribute)
-    instance: Policy = make(**arguments)
-    return instance
+    return entry(name)(**arguments)

@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from gpq.core.model.jobs import Allotment, Job, arrival
+from gpq.core.model.policy import Policy
 from gpq.core.model.snapshot import Snapshot
 from gpq.core.model.units import JobId, Seconds
 from gpq.policies.shared.eligible import eligible
@@ -13,7 +14,7 @@ from gpq.policies.shared.gangs import seat_all
 from gpq.policies.shared.remaining_time import Lengths
 
 
-class Srtf:
+class Srtf(Policy):
     """The job that would end soonest goes first. Its time is what remains and, if it does not run,
     a restart (`Lengths.to_end`).
 
@@ -22,6 +23,9 @@ class Srtf:
     """
 
     name = "srtf"
+    sentence = "shortest remaining time first"
+    gang = True
+    own_batch = True
 
     def allocate(self, snapshot: Snapshot) -> Mapping[JobId, Allotment]:
         lengths = Lengths(snapshot)

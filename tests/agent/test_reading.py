@@ -27,7 +27,7 @@ OURS = {
     "train/prove/redirect.py": "the environment that our own child is given",
     "train/process/process_group.py": "the kernel's",
     "train/process/agreement.py": "a bounded message of another replica. If it is invalid, only their job ends",
-    "train/prove/program.py": "modules that run here already",
+    "train/program.py": "modules that run here already",
     "train/habits/freedoms.py": "the environment that our own child is given",
 }
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from gpq.cli import app, fast_path
-from gpq.cli.commands import COMMANDS
+from gpq.cli.commands import names
 from gpq.client import quick
 from gpq.policies.registry import POLICIES
 from gpq.rpc import protocol
@@ -281,8 +281,8 @@ def test_no_arguments_show_the_commands(gpq: Gpq) -> None:
 
 
 def test_synonyms_name_existing_commands() -> None:
-    assert set(app.SYNONYMS) <= set(COMMANDS)
-    assert not set(" ".join(app.SYNONYMS.values()).split()) & set(COMMANDS)
+    assert set(app.SYNONYMS) <= set(names())
+    assert not set(" ".join(app.SYNONYMS.values()).split()) & set(names())
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gpq.cli import fast_path
-from gpq.cli.commands import COMMANDS
+from gpq.cli.commands import names
 from gpq.cli.generated import pages, reference, schemas
 from gpq.cli.shell_scripts import SCRIPTS
 from tests.cli.conftest import ROOT
@@ -48,7 +48,7 @@ def test_every_command_has_help_with_an_example_of_itself() -> None:
         assert f"gpq {path}" in help.partition("Example:")[2] or path == "config path", path
 
 
-@pytest.mark.parametrize("name", [*COMMANDS, "daemon start", "config show"])
+@pytest.mark.parametrize("name", [*names(), "daemon start", "config show"])
 def test_help_fits_eighty_columns_and_shows_its_usage(
     name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from gpq.cli.commands import COMMANDS
+from gpq.cli.commands import names
 from gpq.cli.generated import man_pages, reference
 from tests.cli.conftest import ROOT
 
@@ -17,7 +17,7 @@ PAGES = man_pages.pages()
 
 
 def test_there_is_exactly_one_page_for_each_command() -> None:
-    assert set(PAGES) == {"gpq.1", *(f"gpq-{name}.1" for name in COMMANDS)}
+    assert set(PAGES) == {"gpq.1", *(f"gpq-{name}.1" for name in names())}
     assert {path.name for path in (ROOT / "gpq" / "man").iterdir()} == set(PAGES)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from gpq.cli.commands import COMMANDS
+from gpq.cli.commands import names
 from gpq.options import sbatch
 from gpq.options.completion_data import GRAMMAR
 from tests.cli.conftest import ROOT
@@ -25,7 +25,7 @@ def test_the_table_for_slurm_names_existing_commands_and_options() -> None:
     for code in (code for row in table for code in row):
         words = code.split()
         if words[0] == "gpq":
-            assert words[1] in COMMANDS, code
+            assert words[1] in names(), code
         known = GRAMMAR["edit" if "edit" in words else "submit"][1]
         options = [word.partition("=")[0] for word in words if word[:2] == "--" and word != "--"]
         assert all(option in known or sbatch.name_of(option) for option in options), code

@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from dataclasses import fields
 
+from gpq.lab import comparison
+from gpq.lab.simulator.outcomes import Summary
 from gpq.options.completion_data import GRAMMAR
-from gpq.sim.replay.outcomes import Summary
-from gpq.views import comparison
 from tests.cli.conftest import ROOT
 
 PAGE = (ROOT / "docs" / "simulator.md").read_text()

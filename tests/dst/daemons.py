@@ -10,7 +10,8 @@ from typing import Any
 from gpq.control.controller import Build, Controller
 from gpq.core.model.actions import Action, Launch, Prepare, Retune
 from gpq.core.model.events import Event
-from gpq.core.model.snapshot import Config, Policy, Snapshot
+from gpq.core.model.policy import Policy
+from gpq.core.model.snapshot import Config, Snapshot
 from gpq.core.model.units import NodeId, Seconds
 from gpq.daemon.clock import Clock, DaemonEpoch
 from gpq.daemon.nodes.leases import LOOK, LeaseWatch

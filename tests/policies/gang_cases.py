@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from gpq.core.model.placements import Shape
-from gpq.core.model.snapshot import Policy, Snapshot
+from gpq.core.model.policy import Policy
+from gpq.core.model.snapshot import Snapshot
 from gpq.core.model.units import JobId
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from importlib.util import find_spec
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -16,15 +15,16 @@ from gpq.core.goodput import goodput as gp
 from gpq.core.model.jobs import HOLDS_DEVICES, DesiredState, Job, JobState, Level, StopReason
 from gpq.core.model.nodes import DeviceState, Node, NodeState
 from gpq.core.model.placements import Placement, Shape
+from gpq.core.model.policy import shape_of
 from gpq.core.model.profile import Declared, LossPoint, Noise, Profile, ProfileRow, Progress
-from gpq.core.model.snapshot import Config, Oracle, Snapshot, shape_of
+from gpq.core.model.snapshot import Config, Oracle, Snapshot
 from gpq.core.model.units import DeviceId, JobId, NodeId
 from gpq.core.placement import place
 from gpq.policies.registry import POLICIES, policy
 from tests.support.builders import DECLARED, PARAMS, brief, job, node, snapshot, spec
 from tests.support.examples import examples
 
-NAMES = sorted(name for name, entry in POLICIES.items() if find_spec(entry.module) is not None)
+NAMES = sorted(POLICIES)
 NOW = 10_000.0
 SLICE = "A100 MIG 3g.40gb"
 TYPES = ("A100", "RTX", "T4", SLICE)

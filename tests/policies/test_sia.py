@@ -13,12 +13,13 @@ from gpq.core.feasibility.shapes import shape_on
 from gpq.core.goodput import goodput as gp
 from gpq.core.model.jobs import Job, Level
 from gpq.core.model.placements import Shape
+from gpq.core.model.policy import shape_of
 from gpq.core.model.profile import Noise, Profile, ProfileRow
-from gpq.core.model.snapshot import Snapshot, shape_of
+from gpq.core.model.snapshot import Snapshot
 from gpq.core.model.units import JobId
 from gpq.core.placement import place
+from gpq.lab.policies.sia import Sia, restart_factor
 from gpq.policies.shared.eligible import configurations, contest
-from gpq.policies.sia import Sia, restart_factor
 from tests.support.builders import DECLARED, PARAMS, black_box, job, node, on, running, snapshot, spec
 from tests.support.examples import examples
 

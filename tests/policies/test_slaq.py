@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from gpq.core.model.policy import shape_of
 from gpq.core.model.profile import LossPoint, Profile, ProfileRow
-from gpq.core.model.snapshot import Snapshot, shape_of
-from gpq.policies.slaq import Slaq
+from gpq.core.model.snapshot import Snapshot
+from gpq.lab.policies.greedy import Slaq
 from tests.support.builders import DECLARED, job, node, on, running, snapshot
 
 ROWS = tuple(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gpq.policies.themis import Themis, rho
+from gpq.lab.policies.themis import Themis, rho
 from tests.policies.gang_cases import named, told
 from tests.support.builders import job, node, on, running, snapshot, spec
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from gpq.core.model.placements import Layout
 from gpq.core.model.units import JobId, NodeId
-from gpq.policies.tiresias import DEMOTED_AT, Tiresias
+from gpq.lab.policies.tiresias import DEMOTED_AT, Tiresias
 from tests.policies.gang_cases import named
 from tests.support.builders import black_box, job, node, on, running, snapshot, spec
 

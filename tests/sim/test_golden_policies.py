@@ -10,11 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from gpq.lab.measurements.sources import Published
+from gpq.lab.simulator.replay import replay
+from gpq.lab.simulator.rules import Rules, parse_cluster
 from gpq.policies.registry import POLICIES
-from gpq.sim.measurements.sources import Published
-from gpq.sim.replay import cluster
-from gpq.sim.replay.replay import replay
-from gpq.sim.replay.rules import Rules
 from tests.support.measurements import tiny, workload
 
 TOLERANCE = 0.02  # of the mean completion time, because another numpy or scipy rounds differently
@@ -65,7 +64,7 @@ def measured(folder: Path, policy: str, nodes: str) -> tuple[float, int]:
         [row.replace("tiny,8", "tiny,4") for row in ROWS] if nodes == MIXED else ROWS
     )  # no gang has GPUs of two types
     source = Published("w", str(workload(folder / "w.csv", *rows)), str(traces))
-    jobs = replay(policy, source.tasks(), Rules(cluster.parse(nodes))).jobs
+    jobs = replay(policy, source.tasks(), Rules(parse_cluster(nodes))).jobs
     return sum(job.completion_seconds for job in jobs) / len(jobs), sum(job.restarts for job in jobs)
 
 

@@ -6,10 +6,11 @@ from gpq.core.goodput.goodput import GradientStats, ThroughputParams
 from gpq.core.model.jobs import Job, JobSpec, JobState, Level
 from gpq.core.model.nodes import Device, Node, NodeState
 from gpq.core.model.placements import Placement
+from gpq.core.model.policy import Policy
 from gpq.core.model.profile import Declared, Profile
-from gpq.core.model.snapshot import Config, Policy, Snapshot
+from gpq.core.model.snapshot import Config, Snapshot
 from gpq.core.model.units import DeviceId, JobId, NodeId
-from gpq.policies.pollux.policy import Pollux
+from gpq.lab.policies.pollux import Pollux
 from gpq.policies.registry import policy
 from tests.support.programs import Program
 

@@ -54,7 +54,10 @@ def _is_cached(path: Path) -> bool:
 WIRE = ("agent/gpq_agent/messages", "agent/gpq_agent/wire.py", "agent/gpq_agent/records.py")
 AGENT = ("agent/gpq_agent/__init__.py", "agent/gpq_agent/node", *WIRE)
 LIBRARY = ("agent/gpq_agent/train", *WIRE, "constraints.txt")
-MODELS = ("gpq/core", "gpq/policies", "gpq/config.py", "gpq/config_rules.py", "constraints.txt")
+MODELS = (
+    "gpq/core", "gpq/policies", "gpq/lab/policies", "gpq/extensions.py", "gpq/config.py", "gpq/config_rules.py",
+    "constraints.txt",
+)  # fmt: skip
 DAEMON = ("gpq/connectors", "gpq/control", "gpq/daemon", "gpq/notify", "gpq/rpc", "gpq/store", "agent/gpq_agent/node")
 SYSTEM = (
     *AGENT, *DAEMON, *MODELS, "gpq/attributes.py", "gpq/client", "gpq/decoding.py", "gpq/errors.py", "gpq/outward.py",
@@ -82,7 +85,7 @@ GROUPS = (
     Group(
         "simulation",
         ("tests/sim", "tests/dst"),
-        (*MODELS, *DAEMON, "gpq/sim", "gpq/cli/simulate", *(f"tests/support/{name}.py" for name in SIMULATED)),
+        (*MODELS, *DAEMON, "gpq/lab", *(f"tests/support/{name}.py" for name in SIMULATED)),
     ),
     Group("policies", ("tests/core", "tests/policies"), (*MODELS, "gpq/control")),
     Group("trainings", TRAININGS, (*SYSTEM, *LIBRARY, *HELPERS, "examples", "gpq/demo.py")),

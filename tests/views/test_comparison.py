@@ -15,10 +15,10 @@ from rich.console import Console
 
 from gpq.core.model.accounts import Saving
 from gpq.errors import UsageError
+from gpq.lab import comparison, plot
+from gpq.lab.simulator.compare import Block
+from gpq.lab.simulator.outcomes import JobOutcome, Outcome, Summary
 from gpq.policies.registry import POLICIES
-from gpq.sim.compare.compare import Block
-from gpq.sim.replay.outcomes import JobOutcome, Outcome, Summary
-from gpq.views import comparison, plot
 from tests.cli.served import EVIL
 from tests.support.measured import write
 

@@ -60,7 +60,7 @@ class Habit(NamedTuple):
 class Proof(NamedTuple):
     """What `gpq check` found about a job's program before it was submitted."""
 
-    program: str  # a digest of it: train/prove/program.py
+    program: str  # a digest of it: train/program.py
     same: List[str]  # of FREEDOMS: training was the same in all shapes that need one
     lost: List[str]  # of FREEDOMS: some shape that needs one trains something else
     message: str = ""  # which shapes, one line

@@ -13,7 +13,7 @@ from typing import Any
 
 import gpq
 from gpq.cli.app import command
-from gpq.cli.commands import COMMANDS
+from gpq.cli.commands import names, row
 from gpq.cli.generated.pages import usage
 
 EXIT_STATUS = (
@@ -43,7 +43,7 @@ OWN_CODE = (
 def pages() -> dict[str, str]:
     """File name -> text, in the language of man(7)."""
     texts = {"gpq.1": overview()}
-    for name in COMMANDS:
+    for name in names():
         texts[f"gpq-{name}.1"] = page(name)
     return texts
 
@@ -62,7 +62,8 @@ def overview() -> str:
         ),
         ".SH COMMANDS",
     ]
-    for name, (_, line) in COMMANDS.items():
+    for name in names():
+        line = row(name)[1]
         lines += [".TP", f"\\fBgpq\\-{_text(name)}\\fR(1)", _text(f"{line[:1].upper()}{line[1:]}.")]
     lines += [".SH EXIT STATUS", *_definitions(EXIT_STATUS), ".PP", _text(OWN_CODE)]
     lines += [".SH ENVIRONMENT", *_definitions(ENVIRONMENT)]
@@ -74,7 +75,7 @@ def page(name: str) -> str:
     """The page of one command, or of a group with its commands."""
     typer_command = command(name)
     inner = getattr(typer_command, "commands", None)
-    lines = _head(f"gpq-{name}", COMMANDS[name][1])
+    lines = _head(f"gpq-{name}", row(name)[1])
     if inner is None:
         lines += [*_synopsis({f"gpq {name}": typer_command}), *_description(typer_command)]
     else:

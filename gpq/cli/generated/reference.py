@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from gpq.cli.app import command
-from gpq.cli.commands import COMMANDS
+from gpq.cli.commands import names, row
 from gpq.cli.generated import man_pages, pages, schemas
 from gpq.cli.shell_scripts import SCRIPTS
 from gpq.core.model.jobs import JobState
@@ -60,7 +60,7 @@ class Options(TypedDict, total=False):
 
 def leaves() -> Iterator[tuple[str, Any]]:
     """(path, typer command) of every command, including those in groups, such as `daemon start`."""
-    for name in COMMANDS:
+    for name in names():
         typer_command = command(name)
         inner = getattr(typer_command, "commands", None)
         if inner is None:
@@ -83,10 +83,16 @@ def grammar() -> str:
         ),
         "nodes, users, files, commands (with a schema), any, words joined by |, or one job or",
         "node.",
+        "",
+        "COMMANDS: command -> what `gpq --help` says of it.",
         '"""',
         "",
         "# fmt: off",
         "# ruff: noqa: E501",
+        "",
+        "COMMANDS: dict[str, str] = {",
+        *(f"    {_quote(name)}: {_quote(row(name)[1])}," for name in names()),
+        "}",
         "",
         "GRAMMAR: dict[str, tuple[str, dict[str, tuple[str, str]]]] = {",
     ]

@@ -19,9 +19,9 @@ from gpq import config
 from gpq.check.verdict import Verdict
 from gpq.cli.lab.schema import name_of
 from gpq.demo import DemoResult
+from gpq.lab.comparison import Comparison
 from gpq.options import json_answers as own
 from gpq.rpc import account_answers, daemon_answers, job_answers, node_answers
-from gpq.views.comparison import Comparison
 
 # Command -> what it may print. All of them print `own.Error` when they fail.
 PRINTED: dict[str, tuple[type, ...]] = {

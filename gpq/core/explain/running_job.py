@@ -18,7 +18,7 @@ from gpq.core.goodput.models import is_beyond
 from gpq.core.model.jobs import ANY_NUMBER, HOLDS_DEVICES, Job, JobState, Level
 from gpq.core.model.placements import Shape
 from gpq.core.model.profile import RETUNE, Declared
-from gpq.core.model.snapshot import GANG, Snapshot
+from gpq.core.model.snapshot import Snapshot
 from gpq.core.model.units import JobId
 from gpq.core.rounds.batch_orders import typed_shape
 from gpq.core.rounds.motives import own_wish
@@ -271,7 +271,7 @@ def gain_reasons(snapshot: Snapshot, job: Job) -> list[Reason]:
     if change.ratio <= 1:
         return [reason("more-gpus-no-faster", gpus=change.gpus, ratio=change.ratio)]
     worth = {"gpus": change.gpus, "ratio": change.ratio}
-    if snapshot.config.policy in GANG:
+    if snapshot.config.gang:
         return [reason("more-gpus-gang", policy=snapshot.config.policy, **worth)]
     own = job.replicas if change.gpu_type == typed_on(snapshot, job) else 0
     unused = free(snapshot, job, change.gpu_type)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from gpq.core.model.accounts import MeanShare
-from gpq.core.model.jobs import Allotment, Job
+from gpq.core.model.jobs import Job
 from gpq.core.model.nodes import Fitness, Link, Node, Reservation
 from gpq.core.model.placements import Shape
 from gpq.core.model.profile import Prior
@@ -22,6 +22,7 @@ class Config:
 
     interval: Seconds = 60.0
     policy: str = "goodput"
+    gang: bool = False  # the policy gives every job exactly the GPUs that it asked for
     fairness_power: float = 0.25  # p of the power utility. -1 = Pollux's harmonic mean
     restart_seconds: Seconds = 30.0  # assumed for a job whose restart was not measured yet
     hysteresis_seconds: Seconds = 150.0  # H of the restart factor (H - R) / H
@@ -116,32 +117,3 @@ class Snapshot:
             for job in self.holders
             if node in job.nodes and all(name != node for name, _ in job.exits)
         ]
-
-
-# Policies that give every job exactly the GPUs that it asked for, or the fewest of a range.
-GANG = frozenset(
-    {
-        *("tiresias", "themis", "gavel", "gavel-max-min", "gavel-ftf", "gavel-makespan"),
-        *("srtf", "backfill", "fifo"),
-    }
-)
-
-
-class Policy(Protocol):
-    """`allocate` names a feasible shape (shapes.feasible), or also the servers (Layout), for each
-    job that should run now. A job without one does not run now.
-
-    A job that `mobility.is_fixed` must get its present shape. Between two calls a policy may keep
-    what it computed (a warm start, past time shares), but never a fact. A new instance decides as
-    if it had just been switched on.
-    """
-
-    @property
-    def name(self) -> str: ...
-
-    def allocate(self, snapshot: Snapshot) -> Mapping[JobId, Allotment]: ...
-
-
-def shape_of(allotment: Allotment) -> Shape:
-    """The shape, whether or not the servers are named."""
-    return allotment if isinstance(allotment, Shape) else allotment.shape

@@ -37,7 +37,8 @@ from gpq.core.model.events import (
 from gpq.core.model.jobs import HOLDS_DEVICES, Allotment, DesiredState, Job, JobState, arrival
 from gpq.core.model.nodes import Device, Node, NodeState
 from gpq.core.model.placements import Placement, Shape
-from gpq.core.model.snapshot import Config, Policy, Snapshot, shape_of
+from gpq.core.model.policy import Policy, shape_of
+from gpq.core.model.snapshot import Config, Snapshot
 from gpq.core.model.units import DeviceId, JobId, NodeId, Seconds
 from gpq.core.placement import place
 from gpq.core.rounds.motives import Reallocation, motives, reallocations

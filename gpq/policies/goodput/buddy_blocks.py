@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from gpq.core.model.placements import Shape
 from gpq.policies.goodput.valuation import Valuation
-from gpq.policies.solvers.knapsack import Answer, Item, exactly, solve
+from gpq.policies.shared.knapsack import Answer, Item, exactly, solve
 
 MOST_CELLS = 200_000  # states x options of a knapsack with classes: a few milliseconds
 

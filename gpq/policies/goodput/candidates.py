@@ -4,7 +4,7 @@ once."""
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Hashable, Iterable, Mapping
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 
@@ -23,11 +23,16 @@ from gpq.core.feasibility.shapes import (
     shape_on,
     supply,
 )
+from gpq.core.goodput.batches import GoodputTable
 from gpq.core.model.jobs import HOLDS_DEVICES, DesiredState, Job, JobState, Level
 from gpq.core.model.placements import Placement, Shape
 from gpq.core.model.snapshot import Snapshot
 from gpq.core.model.units import DeviceId, JobId, NodeId
 
+Array = NDArray[np.float64]
+Ints = NDArray[np.int64]
+Mask = NDArray[np.bool_]
+Parts = tuple[tuple[NodeId, tuple[DeviceId, ...]], ...]
 NOWHERE = Placement(())
 OFFERS_KEPT = 8  # from round to round
 OPTIONS_KEPT = 1024  # of each
@@ -170,9 +175,6 @@ def _offer(snapshot: Snapshot, devices: Supply) -> Offer:
     return _offer_of(tuple(devices.items()), types, frozenset(sizes))
 
 
-Parts = tuple[tuple[NodeId, tuple[DeviceId, ...]], ...]
-
-
 @lru_cache(maxsize=OFFERS_KEPT)
 def _offer_of(
     devices: Parts, types: tuple[tuple[str, Parts], ...], sizes: frozenset[tuple[str, int]]
@@ -288,3 +290,42 @@ def asks_for(job: Job) -> int:
     if job.spec.level is Level.SCRIPT:
         return 0
     return job.spec.min_gpus
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Candidates with the same options and offer. Rows are candidates, columns are options."""
+
+    rows: Sequence[Candidate]
+    tables: Sequence[GoodputTable | None]
+    max_replicas: Sequence[int]
+
+    @property
+    def options(self) -> Options:
+        return self.rows[0].options
+
+
+def groups_of(
+    candidates: Sequence[Candidate],
+    tables: Mapping[JobId, GoodputTable | None],
+    max_replicas: Mapping[JobId, int],
+) -> list[Group]:
+    rows_by_options: dict[int, list[Candidate]] = {}
+    for candidate in candidates:
+        if candidate.options.shapes:
+            rows_by_options.setdefault(id(candidate.options), []).append(candidate)
+    return [
+        Group(
+            rows, [tables[row.job.id] for row in rows], [max_replicas[row.job.id] for row in rows]
+        )
+        for rows in rows_by_options.values()
+    ]
+
+
+def speeds_of(group: Group) -> Array:
+    """Goodput, rows x options. A job about which nothing is known counts as if it scaled
+    perfectly."""
+    replicas = group.options.replicas.astype(np.float64)
+    speeds = np.stack([replicas if table is None else table.goodput for table in group.tables])
+    speeds[~speeds.any(axis=1)] = replicas
+    return speeds

@@ -1,31 +1,36 @@
 """What a job will make of each shape over the next minutes, if earlier jobs of its program showed
-how the noise scale grows.
+how the noise scale grows, and of two servers, if other jobs measured the network between them.
 
 This does not choose the batch size, which follows the present noise scale.
 """
 
 from __future__ import annotations
 
-from collections.abc import Container, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 
 from gpq.core.goodput import estimates
 from gpq.core.goodput.batches import GoodputTable
+from gpq.core.goodput.goodput import overlap
 from gpq.core.goodput.noise_curve import ahead
+from gpq.core.goodput.observations import is_usable
 from gpq.core.model.jobs import Job
+from gpq.core.model.nodes import Link
 from gpq.core.model.placements import Shape
-from gpq.core.model.profile import Noise, Prior, Profile
-from gpq.core.model.units import JobId, Seconds
+from gpq.core.model.profile import Noise, Prior, Profile, ProfileRow
+from gpq.core.model.units import JobId, NodeId, Seconds
 from gpq.policies.goodput.candidates import Candidate
 
 Question = tuple[Candidate, Prior | None, float]  # and the GPUs that it is expected to have
-
+Shapes = tuple[Shape, ...]
+Links = Mapping[tuple[NodeId, NodeId], Link]
 LOOK_AHEAD: Seconds = 150.0  # the time in which a move must pay off (Config.hysteresis_seconds)
 # weight of the table at the end of it, because the scale grows steeply at first, then slowly
 LATER = 0.75
-
-
-Shapes = tuple[Shape, ...]
+LENT_WEIGHT = 5.0  # steps that such a row counts for
+BYTES = 4.0  # for the gradient of a parameter
+USUAL_OVERLAP = 2.0  # gamma of the step model if it was not measured (measured.usual)
 
 
 @dataclass
@@ -141,3 +146,57 @@ def _mean(present_table: GoodputTable, later_table: GoodputTable) -> GoodputTabl
         goodput=(1.0 - LATER) * present_table.goodput + LATER * later_table.goodput,
         throughput=(1.0 - LATER) * present_table.throughput + LATER * later_table.throughput,
     )
+
+
+def slowest(links: Links) -> Link | None:
+    """The link that an all-reduce over all servers waits for: the least bandwidth, then the highest
+    latency."""
+    return min(links.values(), key=lambda link: (link.bandwidth, -link.latency), default=None)
+
+
+def sync_seconds(link: Link, parameters: int) -> float:
+    """For two replicas at the two ends of a link: each sends and receives every gradient once, as
+    the measurement did."""
+    return link.latency + BYTES * parameters / link.bandwidth
+
+
+def with_links(job: Job, prior: Prior | None, links: Links) -> Prior | None:
+    """`prior` with a row of two nodes, if the job has reported its size and times, and neither was
+    measured over nodes. The same object if there is nothing to add, and for the same question.
+
+    So the network term of its model is that of this network before the first launch on two nodes,
+    not a tenth above that within one node. The first such row that the program measures replaces
+    it.
+    """
+    link, declaration = slowest(links), job.profile.declared
+    if link is None or declaration is None or declaration.parameters <= 0:
+        return prior
+    return _with_link_rows(job.profile.basis, prior, declaration.parameters, link)
+
+
+@lru_cache(maxsize=4096)
+def _with_link_rows(
+    rows: tuple[ProfileRow, ...], prior: Prior | None, parameters: int, link: Link
+) -> Prior | None:
+    prior = prior or Prior()
+    usable_rows = [row for row in (*rows, *prior.rows) if is_usable(row)]
+    if not usable_rows or any(row.nodes > 1 for row in usable_rows):
+        return prior
+    best = _weightiest(usable_rows)
+    loans = [_row(best[name], sync_seconds(link, parameters)) for name in sorted(best)]
+    return Prior((*prior.rows, *loans), prior.noise, prior.max_replicas, prior.noise_curve)
+
+
+def _weightiest(rows: Sequence[ProfileRow]) -> dict[str, ProfileRow]:
+    """The row of each type that counts most, the first among equals."""
+    best: dict[str, ProfileRow] = {}
+    for row in rows:
+        if row.gpu_type not in best or row.weight > best[row.gpu_type].weight:
+            best[row.gpu_type] = row
+    return best
+
+
+def _row(row: ProfileRow, sync: float) -> ProfileRow:
+    grad_time = row.step_time if row.replicas == 1 or row.grad_time <= 0 else row.grad_time
+    step_time = float(overlap(USUAL_OVERLAP, grad_time, sync))
+    return ProfileRow(2, 2, row.atomic_batch, row.grad_time, step_time, LENT_WEIGHT, row.gpu_type)

@@ -19,8 +19,17 @@ from gpq.core.model.jobs import Job
 from gpq.core.model.placements import Shape
 from gpq.core.model.snapshot import Config
 from gpq.core.model.units import JobId, Seconds
-from gpq.policies.goodput.candidates import Menu, Options, asks_for, menu_of
-from gpq.policies.goodput.groups import Array, Group, Ints, Mask, speeds_of
+from gpq.policies.goodput.candidates import (
+    Array,
+    Group,
+    Ints,
+    Mask,
+    Menu,
+    Options,
+    asks_for,
+    menu_of,
+    speeds_of,
+)
 
 # a move must promise this much, even if restarts are quick, because estimates are no better
 LEAST_GAIN = 0.1

@@ -16,7 +16,7 @@ from gpq_agent.train.habits.table import HABITS, Habit
 from gpq_agent.train.loop.job import Job
 from gpq_agent.train.process.agreement import Agreement, Proposal
 from gpq_agent.train.process.environment import Environment
-from gpq_agent.train.prove.program import program
+from gpq_agent.train.program import program
 
 from .driver import DEADLINE, FORKSERVER, free_port
 from .test_stepping import Examples, job, prepared

@@ -15,8 +15,8 @@ import torch
 import torch.distributed as dist
 from gpq_agent import wire
 from gpq_agent.train.loop.job import Job
-from gpq_agent.train.loop.trial import FEW, dealings
 from gpq_agent.train.process.environment import Environment
+from gpq_agent.train.prove.trial import FEW, dealings
 from torch.nn import functional
 
 from .test_gradients import replicas_of

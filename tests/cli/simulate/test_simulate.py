@@ -19,16 +19,15 @@ from typing import Any
 import pytest
 
 from gpq.cli import fast_path
-from gpq.cli.simulate import plan_runs, unused_options
 from gpq.core.model.events import Event, Held, Launched, Released, Submitted
 from gpq.core.model.jobs import Job, JobState
 from gpq.core.model.placements import BatchOrder
+from gpq.lab import plan_runs
+from gpq.lab.measurements.sources import Published
+from gpq.lab.simulator.compare import Run
+from gpq.lab.simulator.replay import replay
+from gpq.lab.simulator.rules import Rules, parse_cluster
 from gpq.policies.registry import POLICIES
-from gpq.sim.compare.compare import Run
-from gpq.sim.measurements.sources import Published
-from gpq.sim.replay import cluster
-from gpq.sim.replay.replay import replay
-from gpq.sim.replay.rules import Rules
 from gpq.store.sqlite import SqliteStore
 from tests.cli.conftest import ROOT, Gpq
 from tests.support.builders import black_box, job, on
@@ -175,8 +174,8 @@ IDLE = [
 def test_an_option_without_effect_gets_a_note(
     say: Say, monkeypatch: pytest.MonkeyPatch, policy: str, argv: str, said: str
 ) -> None:
-    monkeypatch.setattr("gpq.sim.compare.compare.attempt_all", lambda *_: [])
-    monkeypatch.setattr("gpq.sim.compare.compare.plan", lambda *_: [])
+    monkeypatch.setattr("gpq.lab.simulator.compare.attempt_all", lambda *_: [])
+    monkeypatch.setattr("gpq.lab.simulator.compare.plan", lambda *_: [])
     _, _, err = say(*TRACES, "--policy", policy, *argv.split())
     assert err == (f"note: no effect here: {said}\n" if said else "")
 
@@ -196,11 +195,11 @@ def test_options_reported_as_unused_really_have_no_effect(tmp_path: Path, name: 
     tasks = Published("w", str(workload(tmp_path / "w.csv", *rows)), str(tmp_path / "traces")).tasks()
 
     def figures(seed: int = 0, **more: Any) -> list[tuple[float, object]]:
-        rules = Rules(cluster.parse("1x4:t4,1x4:a100"), seed=seed, **more)
+        rules = Rules(parse_cluster("1x4:t4,1x4:a100"), seed=seed, **more)
         return [(each.ended_at, each.sizes) for each in replay(name, tasks, rules).jobs]
 
     for option, more in OPTIONS.items():
-        if option not in unused_options.HEEDS.get(name, ()):
+        if option not in plan_runs.HEEDS.get(name, ()):
             assert figures(**more) == figures(), option
     assert figures(seed=7) == figures()
 
@@ -226,7 +225,7 @@ def test_options_reach_the_rules(monkeypatch: pytest.MonkeyPatch, say: Say) -> N
         seen.extend(runs)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("gpq.sim.compare.compare.attempt_all", stop)
+    monkeypatch.setattr("gpq.lab.simulator.compare.attempt_all", stop)
     argv = ["--interval", "360", "--restart", "5", "--interference", "0.25", "--known-length", "--priors", "--events"]
     code, _, _ = say(*TRACES, *argv, "--noise", "0.5", "--seed", "3", "--set", "by_user=off",
                      "--set", "fairness_power=-1", "--rules", "sia")  # fmt: skip
@@ -453,7 +452,7 @@ def test_a_signal_to_a_single_process_also_prints_one_line(tmp_path: Path) -> No
         "from gpq.cli import fast_path\n"
         "def simulates(frame):\n"
         "    here = frame.f_globals.get('__name__'), frame.f_code.co_name\n"
-        "    return here == ('gpq.sim.replay.replay', 'replay') or frame.f_back is not None and simulates(frame.f_back)\n"
+        "    return here == ('gpq.lab.simulator.replay', 'replay') or frame.f_back is not None and simulates(frame.f_back)\n"
         "def end():\n"
         "    while not simulates(sys._current_frames()[threading.main_thread().ident]): time.sleep(0.05)\n"
         "    os.kill(os.getpid(), signal.SIGTERM)\n"

@@ -12,14 +12,10 @@ from gpq.core.model.jobs import DesiredState, Job, JobSpec, JobState, StopReason
 from gpq.core.model.nodes import DeviceState, NodeState
 from gpq.core.model.placements import Exit, Placement, Shape
 from gpq.core.model.profile import Noise, Profile, ProfileRow
-from gpq.core.model.snapshot import (
-    GANG,
-    Snapshot,  # fmt: skip
-)
+from gpq.core.model.snapshot import Snapshot
 from gpq.core.model.units import JobId, NodeId
 from gpq.core.placement import place
 from gpq.core.rounds.motives import motives
-from gpq.policies.registry import POLICIES
 from tests.support.builders import DECLARED, black_box, job, node, on, running, snapshot, spec
 from tests.support.explanations import explain
 
@@ -233,7 +229,3 @@ def test_jobs_on_other_servers_are_not_blamed_for_a_wait() -> None:
     here = snapshot(node("a", 1), node("b", 1, type="T4"), mine, *held)
     assert "GPUs are in use by job 2 (ana, 1 GPU)" in why(here).reasons
     assert not any("job 3" in line for line in why(here).remedies)
-
-
-def test_the_core_knows_which_policies_size_no_job() -> None:
-    assert {name for name, entry in POLICIES.items() if entry.gang} == GANG

@@ -58,6 +58,13 @@ def test_jobs_that_could_give_gpus_are_named_with_their_loss() -> None:
     assert more in explain(state, {}, of(state, 1)).reasons
 
 
+def test_a_policy_of_gangs_gives_no_job_more() -> None:
+    state = two()
+    state = replace(state, config=replace(state.config, policy="fifo", gang=True))
+    [said] = map(text, running_job.gain_reasons(state, of(state, 1)))
+    assert said.endswith("but the policy fifo gives every job only the fewest that it asked for")
+
+
 def test_free_gpus_that_were_not_worth_it_are_named() -> None:
     state = snapshot(NODE, running(1, on("a", 0, 1), spec_=spec(up_to=4), profile=profile(0.0)), now=1000.0)
     [said] = map(text, running_job.gain_reasons(state, of(state, 1)))

@@ -20,8 +20,9 @@ from gpq.core.model.events import Exited, NodeSilent, Profiled, Staged, Started,
 from gpq.core.model.jobs import Job, JobState, Level
 from gpq.core.model.nodes import NodeState
 from gpq.core.model.placements import Exit, FilesAt, Placement, Shape
+from gpq.core.model.policy import shape_of
 from gpq.core.model.profile import Noise, ProfileRow
-from gpq.core.model.snapshot import Snapshot, shape_of
+from gpq.core.model.snapshot import Snapshot
 from gpq.core.model.units import DeviceId, JobId, NodeId
 from gpq.core.rounds.rounds import decide
 from gpq.core.state.apply_events import fold

@@ -13,7 +13,8 @@ from gpq.core.model import events as facts
 from gpq.core.model.jobs import DesiredState, Job, JobState, Level, StopReason
 from gpq.core.model.nodes import NodeState
 from gpq.core.model.placements import Exit, Placement
-from gpq.core.model.snapshot import Config, Snapshot, shape_of
+from gpq.core.model.policy import shape_of
+from gpq.core.model.snapshot import Config, Snapshot
 from gpq.core.model.units import JobId, NodeId
 from gpq.core.rounds.reconcile import leftovers
 from gpq.core.rounds.rounds import decide, settle

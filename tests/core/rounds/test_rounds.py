@@ -25,7 +25,8 @@ from gpq.core.model.events import (
 )
 from gpq.core.model.jobs import HOLDS_DEVICES, DesiredState, Job, JobState
 from gpq.core.model.placements import Exit, Placement, Shape
-from gpq.core.model.snapshot import Policy, Snapshot
+from gpq.core.model.policy import Policy
+from gpq.core.model.snapshot import Snapshot
 from gpq.core.model.units import JobId, NodeId
 from gpq.core.rounds.planning import plan, repeat
 from gpq.core.rounds.rounds import Decision, decide, due, next_round

@@ -12,12 +12,12 @@ from gpq.core.feasibility.mobility import is_fixed
 from gpq.core.feasibility.shapes import by_type, shape_on, supply
 from gpq.core.model.jobs import Job, JobState
 from gpq.core.model.placements import Shape
+from gpq.core.model.policy import shape_of
 from gpq.core.model.profile import Profile, Progress
-from gpq.core.model.snapshot import Oracle, Snapshot, shape_of
+from gpq.core.model.snapshot import Oracle, Snapshot
 from gpq.core.model.units import JobId
 from gpq.core.placement import place
-from gpq.policies.gavel.demand import demands
-from gpq.policies.gavel.policy import ROUND, Gavel, GavelFtf, GavelMakespan, GavelMaxMin
+from gpq.lab.policies.gavel import ROUND, Gavel, GavelFtf, GavelMakespan, GavelMaxMin, demands
 from tests.policies.test_sia import FAST, KNOWN, SLOW, labs, profile, rows
 from tests.support.builders import DECLARED, black_box, job, node, on, running, snapshot, spec
 from tests.support.examples import examples

@@ -7,8 +7,7 @@ import pytest
 
 from gpq.core.model.placements import Shape
 from gpq.core.model.units import JobId
-from gpq.policies.gavel.demand import Demand
-from gpq.policies.gavel.time_shares import Ledger, Programme, Shares
+from gpq.lab.policies.gavel import Demand, Ledger, Programme, Shares
 from tests.support.builders import job, node, on, running, snapshot
 
 # Two jobs with one GPU each, one GPU of each type. While both types are always in use, everything follows from the

@@ -11,7 +11,7 @@ import pytest
 from gpq.core.goodput.batches import BatchLimits
 from gpq.core.goodput.goodput import GradientStats
 from gpq.core.model.profile import ProfileRow
-from gpq.policies.pollux.model import PolluxParams, _columns, _loss_of, best_batches, fit
+from gpq.lab.policies.pollux_model import PolluxParams, _columns, _loss_of, best_batches, fit
 
 TRUE = PolluxParams(alpha_c=0.05, beta_c=0.002, alpha_n=0.3, beta_n=0.003, alpha_r=0.1, beta_r=0.001, gamma=1.2)
 LIMITS = BatchLimits(base=64, maximum=1024, min_atomic=8, max_atomic=128)

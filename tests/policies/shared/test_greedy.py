@@ -13,8 +13,8 @@ from gpq.core.model.jobs import DesiredState, JobState
 from gpq.core.model.snapshot import Snapshot
 from gpq.core.model.units import JobId
 from gpq.core.placement import place
-from gpq.policies.shared.greedy import counts, layouts
-from gpq.policies.shared.sizing import entrants
+from gpq.lab.policies.greedy import counts, layouts
+from gpq.lab.policies.sizing import entrants
 from tests.support.builders import black_box, job, node, on, running, snapshot, spec
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from gpq.core.model.profile import LossPoint
-from gpq.policies.shared.loss_curve import CONVERGED, fit
+from gpq.lab.policies.loss_curve import CONVERGED, fit
 
 
 def points(b0: float, b1: float, b2: float, last: float = 2000.0, error: float = 0.0) -> tuple[LossPoint, ...]:

@@ -17,8 +17,8 @@ from gpq.core.model.placements import Layout, Shape
 from gpq.core.model.snapshot import Snapshot
 from gpq.core.model.units import JobId
 from gpq.core.placement import place
+from gpq.lab.policies.packing import pack
 from gpq.policies.shared.eligible import contest
-from gpq.policies.shared.packing import pack
 from tests.support.builders import black_box, job, node, on, running, snapshot, spec
 from tests.support.examples import examples
 

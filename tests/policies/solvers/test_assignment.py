@@ -7,7 +7,7 @@ from itertools import product
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpq.policies.solvers.assignment import GAP, Option, cheapest
+from gpq.lab.policies.sia import GAP, Option, cheapest
 from tests.support.examples import examples
 
 Rows = list[list[Option]]

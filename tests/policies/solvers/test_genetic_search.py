@@ -9,7 +9,7 @@ from itertools import product
 import numpy as np
 import pytest
 
-from gpq.policies.solvers.genetic_search import Ints, Problem, repair, search
+from gpq.lab.policies.genetic_search import Ints, Problem, repair, search
 
 
 def problem(

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpq.policies.solvers.knapsack import Answer, Item, item, solve
+from gpq.policies.shared.knapsack import Answer, Item, item, solve
 
 option = st.tuples(st.integers(0, 6), st.floats(-5, 5))
 typed_option = st.tuples(st.integers(0, 4), st.floats(-5, 5), st.integers(0, 1))

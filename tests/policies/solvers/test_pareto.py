@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from gpq.policies.solvers.pareto import crowding, fronts
+from gpq.lab.policies.genetic_search import crowding, fronts
 
 
 def by_definition(values: NDArray[np.float64]) -> list[int]:

@@ -12,11 +12,10 @@ from pathlib import Path
 import pytest
 
 from gpq.errors import Refused, UsageError
-from gpq.sim.compare import compare, preflight
-from gpq.sim.measurements.sources import SIA, Charges, Published
-from gpq.sim.replay import cluster
-from gpq.sim.replay.outcomes import Outcome
-from gpq.sim.replay.rules import Rules
+from gpq.lab.measurements.sources import SIA, Charges, Published
+from gpq.lab.simulator import compare
+from gpq.lab.simulator.outcomes import Outcome
+from gpq.lab.simulator.rules import Rules, parse_cluster
 from tests.support.measurements import WORKLOAD, tiny, workload
 
 
@@ -31,7 +30,7 @@ def rules(found: compare.Cluster, seed: int) -> Rules:
 
 
 def clusters(*texts: str) -> list[compare.Cluster]:
-    return [compare.Cluster(text, cluster.parse(text)) for text in texts]
+    return [compare.Cluster(text, parse_cluster(text)) for text in texts]
 
 
 def figures(outcome: Outcome) -> Outcome:
@@ -109,11 +108,11 @@ def test_a_category_fixes_the_batch_size_or_also_the_gpus(tmp_path: Path) -> Non
 
 def test_only_gangs_need_all_the_gpus_they_ask_for(tmp_path: Path) -> None:
     jobs = [source(tmp_path, "a,0,tiny,1,32", "b,0,tiny,4,32")]
-    preflight.check(jobs, clusters("1x2"), ["goodput"])
+    compare.preflight(jobs, clusters("1x2"), ["goodput"])
     with pytest.raises(UsageError, match=r"w\.csv row 3: job b does not fit 1x2: it asks for 4 GPUs, but there are 2"):
-        preflight.check(jobs, clusters("1x4", "1x2"), ["goodput", "fifo"])
+        compare.preflight(jobs, clusters("1x4", "1x2"), ["goodput", "fifo"])
     with pytest.raises(UsageError, match=r"row 2: .*no measurements on GPU type h100"):
-        preflight.check(jobs, clusters("1x4:h100"), ["goodput"])
+        compare.preflight(jobs, clusters("1x4:h100"), ["goodput"])
 
 
 def test_blocks_hold_the_runs_of_one_cluster_and_their_means(tmp_path: Path) -> None:
@@ -137,7 +136,7 @@ def test_output_that_a_solver_writes_past_python_is_dropped(capfd: pytest.Captur
 def test_output_that_c_buffers_until_the_end_is_dropped_too(tmp_path: Path) -> None:
     """Checks C's own output buffer. It needs a process of its own, because pytest's stays open."""
     program = (
-        "import ctypes; from gpq.sim.compare import compare\n"
+        "import ctypes; from gpq.lab.simulator import compare\n"
         "with compare._without_chatter(): ctypes.CDLL(None).puts(b'chatter')"
     )
     buffered = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from gpq.errors import UsageError
-from gpq.sim.measurements.tables import Column, read
+from gpq.lab.measurements.tables import Column, read
 from tests.support.measured import write
 
 COLUMNS = (Column("name", text=True), Column("time", least=0.0), Column("gpus", whole=True, least=1.0))

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from gpq.errors import UsageError
-from gpq.sim.measurements.timings import NotMeasured, StepTimes, normalise
+from gpq.lab.measurements.timings import NotMeasured, StepTimes, normalise
 from tests.support.measured import PLACEMENTS, SCALABILITY, write
 
 

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from gpq.errors import UsageError
-from gpq.sim.measurements.timings import NotMeasured
-from gpq.sim.measurements.trace import Application, Traces
+from gpq.lab.measurements.timings import NotMeasured
+from gpq.lab.measurements.trace import Application, Traces
 from tests.support.measured import HEADER, application, write
 
 

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from gpq.errors import UsageError
-from gpq.sim.measurements.timings import NotMeasured
-from gpq.sim.measurements.training import Training
+from gpq.lab.measurements.timings import NotMeasured
+from gpq.lab.measurements.trace import Training
 from tests.support.measured import HEADER, LARGE, SMALL, write
 
 

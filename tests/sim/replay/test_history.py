@@ -6,7 +6,6 @@ from dataclasses import replace
 
 import pytest
 
-from gpq.cli.simulate import plan_runs
 from gpq.core.goodput.estimates import goodput_of
 from gpq.core.goodput.goodput import grad_time, step_time
 from gpq.core.model.jobs import DesiredState, Job, JobState, Level
@@ -14,13 +13,12 @@ from gpq.core.model.nodes import Node
 from gpq.core.model.placements import Shape
 from gpq.core.model.profile import LossPoint, Noise, Profile, ProfileRow, Progress
 from gpq.errors import Refused, UsageError
+from gpq.lab import plan_runs
+from gpq.lab.measurements.ground_truth import Task
+from gpq.lab.simulator.history import FixedTruth, LearntTruth, history, nodes_of
+from gpq.lab.simulator.replay import replay
+from gpq.lab.simulator.rules import Rules, parse_cluster, with_types
 from gpq.rpc.node_answers import DeviceView, NodeView
-from gpq.sim.measurements.ground_truth import Task
-from gpq.sim.replay.cluster import parse, with_types
-from gpq.sim.replay.history import history, nodes_of
-from gpq.sim.replay.job_truths import FixedTruth, LearntTruth
-from gpq.sim.replay.replay import replay
-from gpq.sim.replay.rules import Rules
 from tests.support.builders import DECLARED, PARAMS, black_box, job, on, running, spec
 
 NOW = 100_000.0
@@ -91,15 +89,15 @@ def test_gpus_keep_the_type_names_of_the_measurements() -> None:
     jobs = [ended(1, profile=profile(rows=rows)), ended(2, spec_=black_box(2), profile=Profile())]
     found = history(jobs, NOW, gpu_types={jobs[1].id: {"Tesla T4", ""}})
     assert found.gpu_types == ("NVIDIA A100", "Tesla T4")
-    nodes = with_types(parse("1x2:a100,1x1:T4,1x1"), found.gpu_types)
+    nodes = with_types(parse_cluster("1x2:a100,1x1:T4,1x1"), found.gpu_types)
     assert [node.devices[0].type for node in nodes] == ["NVIDIA A100", "Tesla T4", ""]
     with pytest.raises(UsageError, match="no job was measured on GPUs of type h100") as caught:
-        with_types(parse("2x4:h100"), found.gpu_types)
+        with_types(parse_cluster("2x4:h100"), found.gpu_types)
     assert caught.value.hint == "there are measurements on NVIDIA A100, Tesla T4"
     with pytest.raises(UsageError, match="type a match several types"):
-        with_types(parse("2x4:a"), found.gpu_types)
+        with_types(parse_cluster("2x4:a"), found.gpu_types)
     with pytest.raises(UsageError, match="of type a100"):
-        with_types(parse("2x4:a100"), ())
+        with_types(parse_cluster("2x4:a100"), ())
 
 
 def test_the_loss_is_the_logged_one_and_never_grows() -> None:
@@ -123,12 +121,12 @@ def test_other_jobs_take_as_long_as_before_on_as_many_gpus() -> None:
 def test_a_replayed_job_takes_as_long_as_before() -> None:
     """On its own GPUs, with no start to pay for: a black box exactly, a training job by its model."""
     found = history([ended(1, spec_=black_box(2), profile=Profile())], NOW, restart=0.0)
-    [box] = replay("fifo", found.tasks(), Rules(parse("1x2"))).jobs
+    [box] = replay("fifo", found.tasks(), Rules(parse_cluster("1x2"))).jobs
     assert box.ended_at - box.started_at == 600.0
     assert box.rho == pytest.approx(box.completion_seconds / 600.0)
     learnt = ended(2)
     found = history([replace(learnt, spec=replace(learnt.spec, max_gpus=1))], NOW, restart=0.0)
-    [job] = replay("fifo", found.tasks(), Rules(parse("1x1"))).jobs
+    [job] = replay("fifo", found.tasks(), Rules(parse_cluster("1x1"))).jobs
     speed = goodput_of(learnt, Shape(1), 64, 0)
     assert speed is not None
     assert job.ended_at - job.started_at == pytest.approx(5000.0 * 64 / speed, rel=0.02)
@@ -136,7 +134,9 @@ def test_a_replayed_job_takes_as_long_as_before() -> None:
 
 def test_more_gpus_would_have_helped() -> None:
     jobs = [ended(number, at=10.0 * number, profile=profile(1.0, 20_000.0)) for number in range(1, 5)]
-    few, many = (replay("goodput", history(jobs, NOW).tasks(), Rules(parse(nodes))).jobs for nodes in ("1x2", "1x4"))
+    few, many = (
+        replay("goodput", history(jobs, NOW).tasks(), Rules(parse_cluster(nodes))).jobs for nodes in ("1x2", "1x4")
+    )
     assert sum(job.completion_seconds for job in many) < 0.8 * sum(job.completion_seconds for job in few)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gpq.sim.replay.outcomes import JobOutcome, Outcome, means, summary
+from gpq.lab.simulator.outcomes import JobOutcome, Outcome, means, summary
 
 
 def ended(name: str, begin: float, end: float, *, rho: float | None = 1.0, restarts: int = 0) -> JobOutcome:

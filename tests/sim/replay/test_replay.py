@@ -12,11 +12,10 @@ import pytest
 
 from gpq.core.model.profile import Habit
 from gpq.errors import Refused
-from gpq.sim.measurements.sources import Charges, Published
-from gpq.sim.replay import cluster
-from gpq.sim.replay.outcomes import JobOutcome, Outcome
-from gpq.sim.replay.replay import replay
-from gpq.sim.replay.rules import Rules
+from gpq.lab.measurements.sources import Charges, Published
+from gpq.lab.simulator.outcomes import JobOutcome, Outcome
+from gpq.lab.simulator.replay import replay
+from gpq.lab.simulator.rules import Rules, parse_cluster
 from tests.support.measurements import tiny, workload
 
 EPOCH = 84.0  # seconds for 1000 base steps on one GPU
@@ -32,7 +31,7 @@ def run(
     traces = tiny(folder / "traces")
     tiny(traces, "short", steps=100)
     source = Published("w", str(workload(folder / "w.csv", *rows)), str(traces), charges or Charges())
-    outcome = replay(policy, source.tasks(), Rules(cluster.parse(nodes), **rules))  # type: ignore[arg-type]
+    outcome = replay(policy, source.tasks(), Rules(parse_cluster(nodes), **rules))  # type: ignore[arg-type]
     return {job.name: job for job in outcome.jobs}
 
 
@@ -79,8 +78,8 @@ def test_policies_learn_the_times_of_the_only_gpu_type(tmp_path: Path, policy: s
     """Shapes name no type if there is only one, although files and machines do."""
     traces = tiny(tmp_path / "traces", kinds=("dgx-ext",))
     source = Published("w", str(workload(tmp_path / "w.csv", "a,0,tiny,2,64", "b,0,tiny,1,32")), str(traces))
-    jobs = replay(policy, source.tasks(), Rules(cluster.parse("1x4:a100"))).jobs
-    alike = replay(policy, source.tasks(), Rules(cluster.parse("1x4:dgx-ext"))).jobs
+    jobs = replay(policy, source.tasks(), Rules(parse_cluster("1x4:a100"))).jobs
+    alike = replay(policy, source.tasks(), Rules(parse_cluster("1x4:dgx-ext"))).jobs
     assert [job.sizes for job in jobs] == [job.sizes for job in alike]
     assert jobs[0].started_at == 60.0
 
@@ -128,7 +127,7 @@ def test_the_seed_decides_the_errors_of_measurements(tmp_path: Path) -> None:
 def figures(folder: Path, policies: str) -> list[Outcome]:
     """The run of the default workload, without the figures that come from this machine's clock."""
     source = Published("w", str(workload(folder / "w.csv")), str(tiny(folder / "traces")))
-    rules = Rules(cluster.parse("2x4"), noise=0.1, seed=3)
+    rules = Rules(parse_cluster("2x4"), noise=0.1, seed=3)
     found = [replay(policy, source.tasks(), rules) for policy in policies.split(",")]
     return [replace(outcome, round_seconds=(), wall_seconds=0.0) for outcome in found]
 
@@ -156,7 +155,7 @@ def test_habits_of_a_trace_are_respected(tmp_path: Path, policy: str) -> None:
 
     def sizes(*freedoms: str) -> set[int]:
         strict = replace(tasks[0], habits=(Habit("a-habit", freedoms),) if freedoms else ())
-        jobs = replay(policy, [strict, *tasks[1:]], Rules(cluster.parse("1x4"), interval=20.0)).jobs
+        jobs = replay(policy, [strict, *tasks[1:]], Rules(parse_cluster("1x4"), interval=20.0)).jobs
         return {gpus for _, gpus in jobs[0].sizes if gpus}
 
     assert 1 in sizes()

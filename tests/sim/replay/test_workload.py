@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from gpq.errors import UsageError
-from gpq.sim.measurements.sources import Arrival, check_workload, read_workload
-from gpq.sim.measurements.trace import Traces
+from gpq.lab.measurements.sources import Arrival, check_workload, read_workload
+from gpq.lab.measurements.trace import Traces
 from tests.support.measured import application, write
 
 HEADER = "name,time,application,num_replicas,batch_size"

@@ -25,7 +25,7 @@ from gpq_agent.train.loop.training_data import LoaderArguments, TrainingData, ma
 from gpq_agent.train.process.environment import Environment
 from gpq_agent.train.process.rng import reseed, seed_all
 from gpq_agent.train.process.shutdown import STOP_ORDERED, on_error
-from gpq_agent.train.prove.program import program
+from gpq_agent.train.program import program
 
 if TYPE_CHECKING:
     from gpq_agent.train.prove.recorder import Recorder

@@ -13,8 +13,8 @@ from gpq_agent.train.data.sampler import GlobalSampler
 from gpq_agent.train.errors import GpqTrainError
 from gpq_agent.train.loop.engine import Engine
 from gpq_agent.train.loop.loop import TrainingLoop
-from gpq_agent.train.loop.trial import Trial
 from gpq_agent.train.process.rng import stable_seed
+from gpq_agent.train.prove.trial import Trial
 
 # Options of torch's DataLoader, with the same meaning.
 OPTIONS = (

@@ -24,6 +24,7 @@ from gpq_agent.train.internals import is_compiled
 from gpq_agent.train.process.agreement import Proposal
 from gpq_agent.train.process.environment import Environment
 from gpq_agent.train.process.shutdown import STOP_ORDERED, end_at_once
+from gpq_agent.train.program import Program, program
 from gpq_agent.train.prove.determinism import (
     HALF,
     Dropout,
@@ -36,7 +37,6 @@ from gpq_agent.train.prove.determinism import (
     still,
 )
 from gpq_agent.train.prove.keyed import Keyed
-from gpq_agent.train.prove.program import Program, program
 from gpq_agent.train.prove.sketch import (
     MOST,
     Fingerprint,

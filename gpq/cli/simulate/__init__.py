@@ -1,1 +1,0 @@
-"""`gpq simulate`: from options to runs, and from runs to tables."""

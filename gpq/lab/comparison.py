@@ -1,0 +1,218 @@
+"""The results of simulated runs: a table for people, CSV and JSON for programs. `outcomes` does the
+comparison."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, fields
+from typing import Any
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from gpq.lab.simulator.compare import Block, FailedRun
+from gpq.lab.simulator.outcomes import Summary
+from gpq.views.accounts import hours_of
+from gpq.views.plain import Column, duration, fit, number, safe
+from gpq.views.queue import percent
+
+SCHEMA = 1
+GAP = 2  # spaces between two columns
+
+
+@dataclass(frozen=True, slots=True)
+class RunView(Summary):
+    """One run."""
+
+    cluster: str
+
+
+@dataclass(frozen=True, slots=True)
+class MeanView:
+    """The means over the runs of one policy on one cluster."""
+
+    cluster: str
+    runs: int
+    policy: str
+    jobs: float
+    avg_jct: float
+    p50_jct: float
+    p99_jct: float
+    makespan: float
+    rho_p95: float | None
+    rho_max: float | None
+    rho_above_1: float | None
+    restarts_per_job: float
+    promised_hours: float
+    gained_hours: float
+    gpu_hours: float
+    goodput: float
+    round_ms_median: float
+    round_ms_max: float
+    wall_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """Answer of `gpq simulate`, made by `document`. Shares are from 0 to 1."""
+
+    schema: int
+    runs: list[RunView]
+    means: list[MeanView]
+    failed: list[FailedRun]
+
+
+def columns(rows: Sequence[Summary], cluster: str = "") -> list[Column]:
+    """The columns for the runs of one cluster, which is named if there are several. Times are
+    completion times, from submission to end."""
+    several_seeds = len({row.seed for row in rows}) > 1
+    return [
+        Column("CLUSTER", [safe(cluster) or "-"] * len(rows), 90, least=7),
+        Column("POLICY", [safe(row.policy) for row in rows], 99),
+        Column("WORKLOAD", [safe(row.workload) for row in rows], 98, least=8),
+        Column("SEED", [str(row.seed) if several_seeds else "-" for row in rows], 85, right=True),
+        Column("JOBS", [str(row.jobs) for row in rows], 33, right=True),
+        Column("MEAN", [duration(row.avg_jct) for row in rows], 97, right=True),
+        Column("MEDIAN", [duration(row.p50_jct) for row in rows], 60, right=True),
+        Column("P99", [duration(row.p99_jct) for row in rows], 80, right=True),
+        Column("MAKESPAN", [duration(row.makespan) for row in rows], 75, right=True),
+        Column("RHO P95", [number(row.rho_p95) for row in rows], 65, right=True),
+        Column("RHO MAX", [number(row.rho_max) for row in rows], 88, right=True),
+        Column("RHO>1", [percent(row.rho_above_1) for row in rows], 70, right=True),
+        Column("RESTARTS", [f"{row.restarts_per_job:.1f}" for row in rows], 50, right=True),
+        Column(
+            "GAIN H",
+            [hours_of(row.gained_hours, row.promised_hours) for row in rows],
+            34,
+            right=True,
+        ),
+        Column("GPU H", [number(row.gpu_hours) for row in rows], 45, right=True),
+        Column("GOODPUT", [number(row.goodput, "x") for row in rows], 40, right=True),
+        Column("ROUND", [f"{number(row.round_ms_median)}ms" for row in rows], 32, right=True),
+        Column("ROUND MAX", [f"{number(row.round_ms_max)}ms" for row in rows], 31, right=True),
+        Column("TOOK", [took(row.wall_s) for row in rows], 30, right=True),
+    ]
+
+
+def took(seconds: float) -> str:
+    """A duration, with tenths for a short run."""
+    if seconds < 10:
+        return f"{seconds:.1f}s"
+    return duration(seconds)
+
+
+def picture(blocks: Sequence[Block], width: int, *, whole: bool = True) -> RenderableType:
+    """For each cluster its runs, then the mean of each policy if it has several runs. The lowest
+    mean completion time is green. With `width` 0 all columns are shown, otherwise a line names the
+    columns that did not fit. `whole`: did all runs end?"""
+    several = len(blocks) > 1
+    parts: list[RenderableType] = []
+    missing_titles: dict[str, None] = {}
+    for block in blocks:
+        cluster = block.cluster if several else ""
+        if parts:
+            parts.append(Text())
+        columns = _fitted(block.rows, cluster, width, missing_titles)
+        parts.append(_table(block.rows, columns))
+        if len(block.means) < len(block.rows):
+            columns = _fitted(block.means, cluster, width, missing_titles)
+            parts += [
+                Text(),
+                Text(_legend(columns, whole=whole), style="dim"),
+                _table(block.means, columns),
+            ]
+    if missing_titles:
+        plural = "s" if len(missing_titles) > 1 else ""
+        count = f"{len(missing_titles)} column{plural} left out at width {width}"
+        parts += [
+            Text(),
+            Text(f"{count}: {', '.join(missing_titles)} (see --csv or --json)", style="dim"),
+        ]
+    return Group(*parts)
+
+
+def _fitted(
+    rows: Sequence[Summary], cluster: str, width: int, missing_titles: dict[str, None]
+) -> list[Column]:
+    """The columns that fit. The titles of the others go to `missing_titles`."""
+    visible_columns = fit(columns(rows, cluster), width)
+    titles = {column.title for column in visible_columns}
+    missing_titles.update(
+        {
+            column.title: None
+            for column in fit(columns(rows, cluster), 0)
+            if column.title not in titles
+        }
+    )
+    return visible_columns
+
+
+def _legend(columns: Sequence[Column], *, whole: bool) -> str:
+    worst = [column.title for column in columns if column.title in ("RHO MAX", "ROUND MAX")]
+    sentence = "means over the runs of each policy"
+    if not whole:
+        sentence += " that ended"
+    if worst:
+        sentence += f" ({' and '.join(worst)}: the worst)"
+    if not whole:
+        sentence += ". Compare only policies with equally many runs"
+    return sentence
+
+
+def _table(rows: Sequence[Summary], columns: Sequence[Column]) -> Table:
+    table = Table(box=None, padding=(0, GAP, 0, 0), pad_edge=False, header_style="bold")
+    for column in columns:
+        right = "right" if column.right else "left"
+        options = {"width": column.size, "no_wrap": True}
+        table.add_column(column.title, justify=right, **options)  # type: ignore[arg-type]
+    best = _best(rows)
+    for index, row in enumerate(rows):
+        style = "green" if row in best else ""
+        table.add_row(*(column.cells[index] for column in columns), style=style)
+    return table
+
+
+def _best(rows: Sequence[Summary]) -> set[Summary]:
+    """The best row of each workload, if there are several rows."""
+    if len(rows) < 2:
+        return set()
+    return {min(part, key=lambda row: row.avg_jct) for part in _by_workload(rows)}
+
+
+def _by_workload(rows: Sequence[Summary]) -> list[list[Summary]]:
+    names = dict.fromkeys(row.workload for row in rows)
+    return [[row for row in rows if row.workload == name] for name in names]
+
+
+def document(blocks: Sequence[Block], failures: Sequence[FailedRun] = ()) -> dict[str, Any]:
+    """`gpq simulate --json`: seconds, shares from 0 to 1, and milliseconds if the name says so.
+    `failures`: the runs that failed, and why."""
+    runs = [{"cluster": block.cluster, **asdict(row)} for block in blocks for row in block.rows]
+    means = []
+    for block in blocks:
+        for row in block.means:
+            count = sum(run.policy == row.policy for run in block.rows)
+            figures = {
+                key: value for key, value in asdict(row).items() if key not in ("workload", "seed")
+            }
+            means.append({"cluster": block.cluster, "runs": count, **figures})
+    return {
+        "schema": SCHEMA,
+        "runs": runs,
+        "means": means,
+        "failed": [asdict(failure) for failure in failures],
+    }
+
+
+def csv_text(blocks: Sequence[Block]) -> str:
+    """One line per run, with the names and units of the JSON. Unknown values are empty cells."""
+    stream = io.StringIO()
+    writer = csv.DictWriter(
+        stream, ["cluster", *(field.name for field in fields(Summary))], lineterminator="\n"
+    )
+    writer.writeheader()
+    writer.writerows(document(blocks)["runs"])
+    return stream.getvalue()

@@ -1,0 +1,360 @@
+"""Turns the options of `gpq simulate` into runs, or raises a UsageError that says what to type
+instead."""
+
+from __future__ import annotations
+
+import math
+import os
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, fields, replace
+
+from gpq import config as configuration
+from gpq import paths
+from gpq.client.connection import call
+from gpq.core.model.nodes import Device, Node, NodeState
+from gpq.core.model.snapshot import Config
+from gpq.core.model.units import DeviceId, NodeId
+from gpq.errors import DaemonUnreachable, Refused, UsageError
+from gpq.lab.measurements.sources import OSDI21, SIA, Published, Source
+from gpq.lab.simulator.compare import Cluster, FailedRun
+from gpq.lab.simulator.history import History, history, nodes_of
+from gpq.lab.simulator.rules import Rules, parse_cluster, with_types
+from gpq.policies.registry import entry
+from gpq.rpc import node_answers, requests
+from gpq.store.past import read_jobs, read_told
+
+DEFAULT_NODES = "16x4"
+MOST_NAMED = 5  # jobs that a note lists
+OWN_OPTION = {  # fields of Config with their own option
+    "interval": "--interval",
+    "policy": "--policy",
+    "seed": "--seed",
+    "events": "--events",
+    "restart_seconds": "--restart",
+}
+NOT_SIMULATED = {
+    "gang",
+    "port_salt",
+    "retry_seconds",
+    "quick_failure_seconds",
+    "max_quick_failures",
+    "settle_seconds",
+}
+# ranges of settings. All others begin at 0
+RANGES = {"fairness_power": (-10.0, 1.0), "batch_growth": (1.0, 1e6)}
+WORDS = {
+    "on": True,
+    "true": True,
+    "yes": True,
+    "1": True,
+    "off": False,
+    "false": False,
+    "no": False,
+    "0": False,
+}
+# What each policy uses in a simulation, besides the interval: settings of Config by their names,
+# `length` (declared), `noise` (of measurements), `priors`. Those without any use an oracle or the
+# requested sizes.
+HEEDS: dict[str, frozenset[str]] = {
+    "goodput": frozenset({
+        "fairness_power", "restart_seconds", "hysteresis_seconds", "length", "noise", "priors",
+    }),
+    "pollux": frozenset({"seed", "noise"}),
+    "sia": frozenset({"noise", "priors"}),
+    "gavel-ftf": frozenset({"length"}),
+    **dict.fromkeys(("optimus", "slaq", "tiresias", "themis"), frozenset()),
+    **dict.fromkeys(("gavel", "gavel-max-min", "gavel-makespan"), frozenset()),
+    **dict.fromkeys(("srtf", "backfill", "fifo"), frozenset()),
+}  # fmt: skip
+SET_ELSEWHERE = ("interval", "policy", "seed", "events")
+# An option, and why it has no effect.
+Row = tuple[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class RulesFor:
+    """The rules of all runs, except for servers and seed."""
+
+    rules: Rules
+
+    def __call__(self, cluster: Cluster, seed: int) -> Rules:
+        return replace(self.rules, nodes=cluster.nodes, seed=seed)
+
+
+def policies(text: str) -> list[str]:
+    """`goodput,pollux`, each once."""
+    names = list(dict.fromkeys(name.strip() for name in text.split(",") if name.strip()))
+    if not names:
+        raise UsageError("--policy names no policy", "for example --policy goodput,fifo")
+    for name in names:
+        entry(name)
+    return names
+
+
+def seeds(text: str) -> list[int]:
+    """`0,1,2`, each once."""
+    parts = [part.strip() for part in text.split(",")]
+    if not all(part.isascii() and part.isdigit() and len(part) < 10 for part in parts):
+        raise UsageError(
+            f"invalid --seed {text!r}: expected whole numbers", "for example --seed 0,1,2"
+        )
+    return list(dict.fromkeys(map(int, parts)))
+
+
+def within(
+    value: float, option: str, least: float, most: float = math.inf, *, above: bool = False
+) -> float:
+    """A finite number in its range."""
+    if not math.isfinite(value) or not least <= value <= most or (above and value <= least):
+        low = f"above {least:g}" if above else f"at least {least:g}"
+        raise UsageError(
+            f"{option} {value:g} is out of range",
+            f"use a number {low}"
+            if math.isinf(most)
+            else f"use a number {low} and at most {most:g}",
+        )
+    return value
+
+
+def settings(words: Sequence[str]) -> Config:
+    """`fairness_power=0.25`, `by_user=off`: settings of the policy."""
+    kinds = {field.name: type(field.default) for field in fields(Config)}
+    names = sorted(kinds.keys() - OWN_OPTION.keys() - NOT_SIMULATED)
+    values: dict[str, float | int | bool] = {}
+    for word in words:
+        key, separator, value = word.partition("=")
+        if key in OWN_OPTION:
+            raise UsageError(f"--set {word}: {key} has its own option", f"use {OWN_OPTION[key]}")
+        if key not in names:
+            raise UsageError(
+                f"--set {word}: there is no setting {key!r}", f"the settings are {', '.join(names)}"
+            )
+        values[key] = _setting(kinds[key], value, word) if separator else _wrong(word)
+        if kinds[key] is not bool:
+            within(float(values[key]), f"--set {key}", *RANGES.get(key, (0.0, 1e6)))
+    return replace(Config(), **values)  # type: ignore[arg-type]
+
+
+def _setting(kind: type, value: str, word: str) -> float | int | bool:
+    if kind is bool:
+        switch = WORDS.get(value.lower())
+        return _wrong(word, "use on or off") if switch is None else switch
+    try:
+        number = float(value)
+    except ValueError:
+        return _wrong(word)
+    return number if math.isfinite(number) else _wrong(word)
+
+
+def _wrong(word: str, hint: str = "use a number") -> bool:
+    raise UsageError(
+        f"--set {word}: invalid value",
+        f"{hint}, as in --set fairness_power=0.25 --set by_user=off",
+    )
+
+
+def published_workloads(
+    paths: Sequence[str], traces: str, sia: bool, restart: float | None
+) -> list[Source]:
+    """The workload files, with the shortest names that tell them apart."""
+    if not paths:
+        raise UsageError(
+            "there is no workload to simulate",
+            "give a CSV file, or use --history for your own jobs",
+        )
+    if not traces:
+        raise UsageError(
+            "a workload needs measurements of its applications",
+            "give their folder with --traces DIR",
+        )
+    charges = SIA if sia else OSDI21
+    if restart is not None:
+        charges = replace(charges, restarts=(), restart=restart)
+    names = short_names(paths)
+    return [Published(name, path, traces, charges) for name, path in zip(names, paths, strict=True)]
+
+
+def short_names(paths: Sequence[str]) -> list[str]:
+    """`workload-1`, or `philly/workload-1` if two have the same name."""
+    parts = [os.path.splitext(os.path.abspath(path))[0].split(os.sep) for path in paths]
+    depths = [1] * len(parts)
+    while True:
+        names = ["/".join(part[-count:]) for part, count in zip(parts, depths, strict=True)]
+        name_counts = Counter(names)
+        next_depths = [
+            min(count + 1, len(part)) if name_counts[name] > 1 else count
+            for name, count, part in zip(names, depths, parts, strict=True)
+        ]
+        if next_depths == depths:
+            return names
+        depths = next_depths
+
+
+def own_jobs(since: float | None, restart: float | None) -> History:
+    """The jobs in the database, which can be read with or without a daemon."""
+    path = paths.database()
+    jobs, facts = read_jobs(path), read_told(path)
+    own_history = history(
+        jobs,
+        time.time(),
+        since=since,
+        restart=restart,
+        hold_seconds=facts.hold_seconds,
+        gpu_types=facts.gpu_types,
+    )
+    if not own_history.replayable:
+        raise Refused(
+            f"there is no job to replay in {path}:"
+            f" {left_out(own_history) or 'no job was submitted in that time'}",
+            "only jobs that ran can be replayed. --since 30d looks further back",
+        )
+    return own_history
+
+
+def left_out(own_history: History) -> str:
+    """One line about the jobs that cannot be replayed, or ""."""
+    if not own_history.left_out:
+        return ""
+    jobs_by_reason: dict[str, list[str]] = {}
+    for job, reason in own_history.left_out:
+        jobs_by_reason.setdefault(reason, []).append(job)
+    groups = [f"{len(jobs)} {reason} ({_some(jobs)})" for reason, jobs in jobs_by_reason.items()]
+    count = len(own_history.left_out)
+    verb = "is" if count == 1 else "are"
+    return f"{_count_text(count)} {verb} left out: {', '.join(groups)}"
+
+
+def unended_line(own_history: History) -> str:
+    """One line about the jobs that have not ended, or ""."""
+    count = len(own_history.unended)
+    if not count:
+        return ""
+    state = "have not ended: only their work so far counts"
+    if count == 1:
+        state = "has not ended: only its work so far counts"
+    return f"{_count_text(count)} {state} ({_some(own_history.unended)})"
+
+
+def _count_text(count: int) -> str:
+    return "1 job" if count == 1 else f"{count} jobs"
+
+
+def _some(jobs: Sequence[str]) -> str:
+    more = len(jobs) - MOST_NAMED
+    return ", ".join(jobs[:MOST_NAMED]) + (f" and {more} more" if more > 0 else "")
+
+
+def failed_run(failure: FailedRun) -> str:
+    """The run that failed: `fifo on workload-1 (16x4, seed 0)`."""
+    return f"{failure.policy} on {failure.workload} ({failure.cluster}, seed {failure.seed})"
+
+
+def named_clusters(texts: Sequence[str]) -> list[Cluster]:
+    return [Cluster(text, parse_cluster(text)) for text in dict.fromkeys(texts)]
+
+
+def measured_on(own_history: History, texts: Sequence[str]) -> list[Cluster]:
+    """The given clusters, or else your own, with the types of GPUs that the jobs used."""
+    if texts:
+        return [
+            replace(cluster, nodes=with_types(cluster.nodes, own_history.gpu_types))
+            for cluster in named_clusters(texts)
+        ]
+    cluster = own_cluster()
+    return [
+        replace(cluster, nodes=with_types(cluster.nodes, own_history.gpu_types))
+        if own_history.gpu_types
+        else cluster
+    ]
+
+
+def own_cluster() -> Cluster:
+    """Your servers as the daemon last saw them, or as in the configuration if it is not running."""
+    try:
+        nodes = nodes_of(call(requests.Nodes([]), node_answers.NodeList, start=False).nodes)
+    except DaemonUnreachable:
+        nodes = configured_nodes()
+    if not nodes:
+        raise UsageError(
+            "the daemon is not running, and the configuration does not give the number of GPUs",
+            "give it: --nodes 2x4",
+        )
+    return Cluster("own", nodes)
+
+
+def configured_nodes() -> tuple[Node, ...]:
+    """The servers whose GPUs or slots are counted in config.toml."""
+    nodes = []
+    for name, node in sorted(configuration.load().nodes.items()):
+        count, kind = (len(node.gpus), "cuda") if node.gpus else (node.slots or 0, "cpu")
+        devices = tuple(
+            Device(DeviceId(f"{name}:{index}"), index, kind, "") for index in range(count)
+        )
+        if devices:
+            nodes.append(Node(NodeId(name), NodeState.UP, devices=devices))
+    return tuple(nodes)
+
+
+def unused_options(
+    policies: Sequence[str],
+    rules: Rules,
+    clusters: Sequence[Cluster],
+    seeds: Sequence[int],
+    *,
+    known_length: bool | None,
+    priors: bool | None,
+) -> str:
+    """One line about all options without effect, or "". The last two arguments are as typed."""
+    if any(name not in HEEDS for name in policies):
+        return ""  # nobody knows what a policy of another package uses
+    types = {
+        device.type for cluster in clusters for node in cluster.nodes for device in node.devices
+    }
+    effective_names = set().union(*(HEEDS[name] - _on_one_type(name, types) for name in policies))
+    rows = [
+        *_of_chance(rules, seeds, effective_names),
+        *_of_knowledge(rules, effective_names, known_length=known_length, priors=priors),
+        *_of_clusters(rules, clusters),
+        *_of_settings(rules, effective_names),
+    ]
+    remarks = [f"{option} ({reason})" for option, reason in rows]
+    return f"no effect here: {', '.join(remarks)}" if remarks else ""
+
+
+def _of_chance(rules: Rules, seeds: Sequence[int], effective_names: set[str]) -> Iterator[Row]:
+    if list(seeds) != [0] and not rules.noise and "seed" not in effective_names:
+        yield "--seed", "nothing is random without --noise"
+    if rules.noise > 0 and "noise" not in effective_names:
+        yield "--noise", "none of these policies uses measurements"
+
+
+def _of_knowledge(
+    rules: Rules, effective_names: set[str], *, known_length: bool | None, priors: bool | None
+) -> Iterator[Row]:
+    """Options about what is known of jobs."""
+    if known_length and "length" not in effective_names:
+        yield "--known-length", "none of these policies uses it"
+    if priors and "priors" not in effective_names:
+        yield "--priors", "none of these policies uses them"
+
+
+def _of_clusters(rules: Rules, clusters: Sequence[Cluster]) -> Iterator[Row]:
+    if rules.interference > 0 and all(len(cluster.nodes) == 1 for cluster in clusters):
+        yield "--interference", "every cluster has only one server"
+
+
+def _of_settings(rules: Rules, effective_names: set[str]) -> Iterator[Row]:
+    default = Config()
+    for name in (field.name for field in fields(Config)):
+        is_changed = getattr(rules.config, name) != getattr(default, name)
+        if is_changed and name not in effective_names and name not in SET_ELSEWHERE:
+            yield f"--set {name}", "none of these policies uses it"
+
+
+def _on_one_type(policy: str, types: set[str]) -> frozenset[str]:
+    """Sia uses profiles of other jobs only to transfer times from one type of GPU to another."""
+    if policy == "sia" and len(types) == 1:
+        return frozenset({"priors"})
+    return frozenset()

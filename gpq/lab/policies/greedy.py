@@ -1,0 +1,297 @@
+"""Optimus (EuroSys'18, as in Pollux's artifact) and SLAQ (SoCC'17): one more GPU to the job that
+gains most.
+
+Optimus gives it where it saves the most time. SLAQ gives it where the loss falls fastest, so that
+the quality over all jobs rises soonest. Both use the same loop and the same way to choose nodes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from heapq import heapify, heappop, heappush
+
+from gpq.core.feasibility.shapes import node_counts, pack
+from gpq.core.goodput.batches import limits_of, split_base
+from gpq.core.goodput.goodput import iteration_time
+from gpq.core.goodput.models import model_of
+from gpq.core.model.jobs import Allotment, Job
+from gpq.core.model.placements import Layout, Shape
+from gpq.core.model.policy import Policy
+from gpq.core.model.snapshot import Oracle, Snapshot
+from gpq.core.model.units import JobId, NodeId, Seconds
+from gpq.core.placement import FreeDevices, emptiest
+from gpq.lab.policies.loss_curve import fit
+from gpq.lab.policies.sizing import Contender, entrants
+
+Gain = Callable[[int], float]  # of k + 1 GPUs over k, in the unit of the policy
+StepSeconds = Callable[[int], Seconds | None]
+UNKNOWN_EPOCH = 0.1  # share of the steps so far that counts as an epoch if none was declared
+
+
+class Optimus(Policy):
+    """First every job gets its minimum, in the order of submission. Then one GPU at a time goes to
+    the job with the largest (T(K) - T(K+1)) Q, as long as a job gains. T is the time of a step at
+    the job's own batch size, Q the number of steps that it has left.
+
+    A job that keeps its number of GPUs is not moved. The cost of a restart does not count, as in
+    the paper.
+    """
+
+    name = "optimus"
+    sentence = "Optimus (EuroSys'18): the next GPU goes where it saves the most time"
+    own_batch = True
+
+    def allocate(self, snapshot: Snapshot) -> Mapping[JobId, Allotment]:
+        round_ = entrants(snapshot)
+        gains = {c.job.id: _time_saved(c, snapshot) for c in round_.contenders}
+        return allot(snapshot, round_.fixed_shapes, round_.contenders, gains)
+
+
+def _time_saved(contender: Contender, snapshot: Snapshot) -> Gain:
+    oracle = snapshot.oracles.get(contender.job.id)
+    steps, seconds = remaining_steps(contender.job, oracle), step_seconds(contender, oracle)
+
+    def gain(replicas: int) -> float:
+        current, faster = seconds(replicas), seconds(replicas + 1)
+        if current is None or faster is None:
+            return 0.0
+        return (current - faster) * steps
+
+    return gain
+
+
+class Slaq(Policy):
+    """First every job gets its minimum, jobs with the fastest falling loss first. Then one GPU at a
+    time goes to the job whose loss it lowers most until the next round. The unit is the largest
+    change of that job's loss so far.
+
+    A job without a loss curve counts as if its whole loss could still fall, so new jobs come first.
+    Jobs that have nearly converged get little, by design. The cost of a restart does not count.
+    """
+
+    name = "slaq"
+    sentence = "SLAQ (SoCC'17): GPUs go to the jobs whose loss falls fastest"
+    own_batch = True
+    by_loss = True
+
+    def allocate(self, snapshot: Snapshot) -> Mapping[JobId, Allotment]:
+        round_ = entrants(snapshot)
+        falls = {c.job.id: _fall(c, snapshot) for c in round_.contenders}
+        order = sorted(
+            round_.contenders,
+            key=lambda c: (-c.job.spec.priority, -falls[c.job.id](c.least) / c.least),
+        )
+        return allot(
+            snapshot,
+            round_.fixed_shapes,
+            order,
+            {name: _one_more(fall) for name, fall in falls.items()},
+        )
+
+
+def _fall(contender: Contender, snapshot: Snapshot) -> Gain:
+    """The share of its loss that this many GPUs remove in a round. Without a curve k / (k + 1), as
+    if one GPU removed half of it."""
+    job = contender.job
+    curve = fit(job.profile.losses)
+    seconds, steps = step_seconds(contender, snapshot.oracles.get(job.id)), steps_done(job)
+
+    def fall(replicas: int) -> float:
+        if curve is None:
+            return replicas / (replicas + 1.0)
+        step = seconds(replicas)
+        if step is None:
+            return 0.0
+        return curve.gain(steps, snapshot.config.interval / step)
+
+    return fall
+
+
+def _one_more(fall: Gain) -> Gain:
+    return lambda replicas: fall(replicas + 1) - fall(replicas)
+
+
+def allot(
+    snapshot: Snapshot,
+    fixed_shapes: Mapping[JobId, Shape],
+    contenders: Sequence[Contender],
+    gains: Mapping[JobId, Gain],
+) -> dict[JobId, Allotment]:
+    """What jobs keep, and layouts for the `counts` of the contenders."""
+    return {
+        **fixed_shapes,
+        **layouts(snapshot, contenders, counts(contenders, gains), fixed_shapes),
+    }
+
+
+def counts(contenders: Sequence[Contender], gains: Mapping[JobId, Gain]) -> dict[JobId, int]:
+    """In this order, each job gets its minimum while there are GPUs. Then one GPU at a time goes
+    where the gain is largest and positive, and the earlier job wins a tie. O(GPUs log jobs)."""
+    free = _free_devices(contenders)
+    replicas: dict[JobId, int] = {}
+    for contender in contenders:
+        if free[contender.gpu_type] >= contender.least:
+            replicas[contender.job.id] = contender.least
+            free[contender.gpu_type] -= contender.least
+    heap = [
+        (-gains[c.job.id](c.least), order, c.least)
+        for order, c in enumerate(contenders)
+        if c.job.id in replicas and c.least < c.most
+    ]
+    heapify(heap)
+    while heap:
+        gain, order, count = heappop(heap)
+        contender = contenders[order]
+        if gain >= 0 or free[contender.gpu_type] < 1:
+            continue
+        count += 1
+        replicas[contender.job.id] = count
+        free[contender.gpu_type] -= 1
+        if count < contender.most:
+            heappush(heap, (-gains[contender.job.id](count), order, count))
+    return replicas
+
+
+def _free_devices(contenders: Sequence[Contender]) -> dict[str, int]:
+    """Devices for all of them, by type."""
+    devices: dict[str, set[tuple[NodeId, str]]] = {}
+    for contender in contenders:
+        offer_devices = {(node, device) for node, ids in contender.offer.items() for device in ids}
+        devices.setdefault(contender.gpu_type, set()).update(offer_devices)
+    return {name: len(pairs) for name, pairs in devices.items()}
+
+
+def layouts(
+    snapshot: Snapshot,
+    contenders: Sequence[Contender],
+    replicas: Mapping[JobId, int],
+    fixed_jobs: Iterable[JobId],
+) -> dict[JobId, Layout]:
+    """Nodes for these counts. A job that keeps its count stays on its nodes. The others, fewest
+    GPUs first, take the node with most free GPUs, then the next, as in Pollux's Optimus. Jobs that
+    need one node come first. If one of those does not fit, everybody moves. If it still does not
+    fit, it waits."""
+    stayers = {
+        c.job.id
+        for c in contenders
+        if c.job.placement is not None and replicas.get(c.job.id) == c.job.replicas
+    }
+    homes = _laid_out(contenders, replicas, FreeDevices(snapshot, fixed_jobs), stayers)
+    if any(c.job.id in replicas and c.job.id not in homes for c in contenders):
+        new_homes = _laid_out(contenders, replicas, FreeDevices(snapshot, fixed_jobs), set())
+        if len(new_homes) > len(homes):
+            return new_homes
+    return homes
+
+
+def _laid_out(
+    contenders: Sequence[Contender],
+    replicas: Mapping[JobId, int],
+    board: FreeDevices,
+    stayers: set[JobId],
+) -> dict[JobId, Layout]:
+    homes = _old_homes(contenders, board, stayers)
+    seekers = [c for c in contenders if c.job.id in replicas and c.job.id not in homes]
+    seekers.sort(key=lambda c: _turn(c, replicas[c.job.id]))
+    for contender in seekers:
+        layout = _emptiest(board, contender, replicas[contender.job.id])
+        if layout is None:
+            continue
+        placement = board.find(contender.job, layout)
+        if placement is not None:
+            board.take(placement)
+            homes[contender.job.id] = layout
+    return homes
+
+
+def _old_homes(
+    contenders: Sequence[Contender], board: FreeDevices, stayers: set[JobId]
+) -> dict[JobId, Layout]:
+    """Layouts of jobs that stay on their nodes. The board loses their devices."""
+    homes: dict[JobId, Layout] = {}
+    for contender in contenders:
+        placement = contender.job.placement
+        if contender.job.id in stayers and placement is not None:
+            board.take(placement)
+            homes[contender.job.id] = Layout(placement.counts, contender.gpu_type)
+    return homes
+
+
+def _turn(contender: Contender, count: int) -> int:
+    """Jobs that need one node for several GPUs come first, the largest before the others. Then jobs
+    that may spread, the smallest first."""
+    if contender.spreads or count == 1:
+        return count
+    return -count
+
+
+def _emptiest(board: FreeDevices, contender: Contender, count: int) -> Layout | None:
+    """That many GPUs on the nodes with most free ones. If there are fewer, all of them, as long as
+    they are enough for its minimum."""
+    parts = emptiest(board.counts(board.kind(contender.job, contender.gpu_type)), count)
+    least = contender.least
+    if not contender.spreads:
+        parts, least = parts[:1], count
+    if sum(devices for _, devices in parts) < least:
+        return None
+    return Layout(
+        tuple(sorted((board.nodes[at].id, devices) for at, devices in parts)), contender.gpu_type
+    )
+
+
+def step_seconds(contender: Contender, oracle: Oracle | None) -> StepSeconds:
+    """Seconds of a step at the requested batch size on this many GPUs, packed on the largest nodes.
+    None if unknown, or if each GPU would get less than the smallest micro-batch."""
+    sizes, level = node_counts(contender.offer), contender.job.spec.level
+    model = model_of(contender.job.profile, contender.gpu_type) if oracle is None else None
+    declaration = contender.job.profile.declared
+    limits = limits_of(declaration, contender.gpu_type) if declaration is not None else None
+
+    def seconds(replicas: int) -> Seconds | None:
+        shape = pack(replicas, sizes, level, contender.gpu_type)
+        if shape is None or (limits is not None and replicas * limits.min_atomic > limits.base):
+            return None
+        if oracle is not None:
+            return oracle.step_seconds(shape)
+        if model is None:
+            return None
+        return float(
+            iteration_time(
+                model.params, shape.nodes, shape.replicas, *split_base(model.limits, replicas)
+            )
+        )
+
+    return seconds
+
+
+def remaining_steps(job: Job, oracle: Oracle | None) -> float:
+    """Steps left at the requested batch size: the oracle knows it. Otherwise the declared length
+    says it, then the loss curve. Otherwise it is as many as were done."""
+    if oracle is not None:
+        return oracle.remaining_steps
+    declaration, left = job.profile.declared, job.profile.length_left
+    if declaration is not None and left is not None and declaration.batch_size > 0:
+        return left / declaration.batch_size
+    epoch, steps = _epoch_steps(job), steps_done(job)
+    curve = fit(job.profile.losses)
+    if curve is not None:
+        return curve.remaining_steps(steps, epoch or UNKNOWN_EPOCH * steps)
+    return max(steps, 1.0)
+
+
+def _epoch_steps(job: Job) -> float:
+    """Steps of an epoch. 0 if none was declared."""
+    declaration = job.profile.declared
+    if declaration is None or declaration.dataset_size <= 0 or declaration.batch_size <= 0:
+        return 0.0
+    return declaration.dataset_size / declaration.batch_size
+
+
+def steps_done(job: Job) -> float:
+    """Steps at the base batch size."""
+    steps = 0.0
+    if job.profile.progress is not None:
+        steps = max(steps, job.profile.progress.base_steps)
+    if job.profile.losses:
+        steps = max(steps, job.profile.losses[-1].base_steps)
+    return steps

@@ -1,1 +1,0 @@
-"""Mathematics on arrays: knapsack, assignment, Pareto fronts, genetic search. Knows no job."""

@@ -1,1 +1,0 @@
-"""Many runs side by side, in processes, and what their results have in common."""

@@ -1,6 +1,0 @@
-"""One run of one policy on one workload, in simulated time.
-
-The oracle knows the truth that a policy has to learn. A guest is a job in the simulator.
-
-Open `replay.py` first.
-"""
