@@ -131,10 +131,6 @@ def _fork(rank: int, local_rank: int) -> int:
     raise Replica
 
 
-if __name__ == "__main__":
-    main()
-
-
 def adopt(env: Dict[str, str]) -> None:
     """Replace all variables of this process but those that Python and the imports have set."""
     with open("/proc/self/environ", "rb") as stream:
@@ -259,3 +255,7 @@ def _facts(path: str) -> Facts:
     except OSError:
         return (0, 0, 0)
     return (facts.st_ino, facts.st_size, facts.st_mtime_ns)
+
+
+if __name__ == "__main__":
+    main()
