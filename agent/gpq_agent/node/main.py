@@ -14,13 +14,14 @@ from typing import Dict, List, Optional
 from gpq_agent import wire
 from gpq_agent.node.devices import gpu_names, slots
 from gpq_agent.node.devices.gpu_locks import FOLDERS
+from gpq_agent.node.files import transfer
 from gpq_agent.node.host import attributes, login
 from gpq_agent.node.host.errors import SpoolError
 from gpq_agent.node.requests.agent import Agent
 from gpq_agent.node.requests.replies import refusal
 from gpq_agent.node.spool.spool import Spool
 
-LINE_LIMIT = 40 << 20  # bytes, more than a listing of trees.py
+LINE_LIMIT = 16 << 20  # bytes
 _FOLDERS = "the first shared one of {}".format(", ".join(FOLDERS))
 
 
@@ -33,11 +34,14 @@ def main(arguments: Optional[List[str]] = None) -> int:
     attributes.settle()
     try:
         cores = slots.parse_cores(options.cores) if options.cores else slots.own_cores()
+        place = Spool(
+            _own_path(options.spool),
+            _own_path(options.checkpoints) if options.checkpoints else None,
+        )
+        if options.send or options.receive:
+            os._exit(_transfer(options, place))  # what is left to write has no reader
         agent = Agent(
-            place=Spool(
-                _own_path(options.spool),
-                _own_path(options.checkpoints) if options.checkpoints else None,
-            ),
+            place=place,
             base=login.environment(os.environ),
             cores=cores,
             slots=options.slots,
@@ -58,6 +62,14 @@ def main(arguments: Optional[List[str]] = None) -> int:
     with contextlib.suppress(BrokenPipeError):  # the daemon is gone, but the shims live on
         Server(agent, 0, output).run()
     return 0
+
+
+def _transfer(options: argparse.Namespace, place: Spool) -> int:
+    pipes, limit = transfer.standard_pipes(), options.transfer_limit * 1e6
+    if options.send:
+        return transfer.run_sender(pipes, place, options.send, limit)
+    daemon = options.store, options.epoch
+    return transfer.run_receiver(pipes, place, options.receive, limit, *daemon)
 
 
 def parse(arguments: Optional[List[str]]) -> argparse.Namespace:
@@ -101,6 +113,15 @@ def parse(arguments: Optional[List[str]]) -> argparse.Namespace:
             " one CPU slot per core if there are none"
         ),
     )
+    parser.add_argument(
+        "--transfer-limit", type=float, default=0.0, help="MB/s that a transfer of files may take"
+    )
+    parser.add_argument("--send", type=int, metavar="JOB", help="only send the files of a job")
+    parser.add_argument(
+        "--receive", metavar="WHAT", help="only receive the files of a job, or code with this hash"
+    )
+    parser.add_argument("--store", default="", help="with --receive: the daemon's database")
+    parser.add_argument("--epoch", type=int, default=0, help="with --receive: the daemon's epoch")
     return parser.parse_args(arguments)
 
 
@@ -169,7 +190,7 @@ class Server:
         if len(self.pending) > LINE_LIMIT:
             self.pending.clear()
             if not self.skipping:
-                self._send(refusal(None, "a request line is longer than 40 MiB"))
+                self._send(refusal(None, "a request line is longer than 16 MiB"))
             self.skipping = True
         return True
 

@@ -1,6 +1,6 @@
-"""What a server checks, measures and tries for `gpq doctor`. Each function here runs in its own
-process (`runner`) and reports one JSON object. They change nothing but a mark in the checkpoint
-folder, which `unmark` removes."""
+"""What a server checks, measures and tries for `gpq doctor`, and which files it has of a job. Each
+function here runs in its own process (`runner`) and reports one JSON object. They change nothing
+but a mark in the checkpoint folder, which `unmark` removes."""
 
 import os
 import resource
@@ -8,13 +8,15 @@ import shutil
 import socket
 import sys
 import time
-from typing import Callable, Dict, Optional
+from typing import Callable, Dict, List, Optional
 
 from gpq_agent import wire
 from gpq_agent.node.devices import gpus, yield_files
 from gpq_agent.node.doctor.errand_process import Fields, Place, run, tell
 from gpq_agent.node.doctor.network_checks import all_reduce, listen, reach
 from gpq_agent.node.host import network, procs
+from gpq_agent.node.spool import checkpoint_folder
+from gpq_agent.node.spool.trees import Entry, Immovable
 
 MARK = ".gpq-doctor-"
 
@@ -134,6 +136,21 @@ def ask_back(place: Place, fields: Fields, pipe: int) -> None:
         tell(pipe, {"user": user, "wanted": yield_files.end(place.common)})
 
 
+def files(place: Place, fields: Fields, pipe: int) -> None:
+    """Report what must follow the job: `count` of entries, `age` (the newer of two sets has the
+    larger one), and `stays`: why they cannot move, or ""."""
+    entries: List[Entry] = []
+    stays = ""
+    try:
+        entries = checkpoint_folder.listing(
+            os.path.join(place.checkpoints, str(int(fields["job"])))
+        )
+    except Immovable as error:
+        stays = str(error)
+    age = list(checkpoint_folder.age(entries))
+    tell(pipe, {"count": len(entries), "age": age, "stays": stays})
+
+
 # -- is the folder of the checkpoints one that others have too? ------------------------------------
 
 
@@ -172,4 +189,5 @@ ERRANDS: Dict[str, Callable[[Place, Fields, int], None]] = {
     "seen": report_marks,
     "unmark": unmark,
     "yield": ask_back,
+    "files": files,
 }

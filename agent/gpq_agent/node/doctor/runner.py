@@ -16,7 +16,7 @@ from gpq_agent.node.shim import shim
 from gpq_agent.node.spool.spool import Spool
 
 Message = Dict[str, Any]
-LONGEST = 120.0  # seconds
+LONGEST = 600.0  # seconds
 MOST = 16  # at once
 ERRANDS = dict(checks.ERRANDS, gpu=gpu_report.errand)
 

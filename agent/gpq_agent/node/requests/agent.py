@@ -17,7 +17,7 @@ from gpq_agent.node.devices.devices import Devices
 from gpq_agent.node.devices.gpu_locks import Locks
 from gpq_agent.node.devices.yield_files import Yielding
 from gpq_agent.node.doctor.runner import Errands
-from gpq_agent.node.files.staging import PARALLEL, Staging
+from gpq_agent.node.files.staging import Staging
 from gpq_agent.node.host import procs
 from gpq_agent.node.requests.operations import Operations
 from gpq_agent.node.requests.replies import Message, Replies, refusal
@@ -120,10 +120,7 @@ class Agent:
             )
         with self._survive("testing devices"):
             self.trials.tick()
-        replies: List[Message] = [
-            self.replies.reply(message, answer) for message, answer in self.staging.tick()
-        ]
-        replies += self._waiting_replies()
+        replies = self._waiting_replies()
         for message, answer in self.environments.ended() + self.errands.ended():
             replies.append(dict(answer, v=wire.VERSION, id=message.get("id"), ok=True))
         if self.watches.is_pending:
@@ -170,8 +167,6 @@ class Agent:
 
     def patience(self) -> Optional[float]:
         """Seconds in which only a request can matter, None for ever."""
-        if self.staging.busy:
-            return 0.0
         if self.watches.is_pending:
             return self.watches.patience()
         if not self.devices.known or self.devices.waiting_on() is not None or self._is_looking():
@@ -184,9 +179,6 @@ class Agent:
             return self.watches.begin(message)
         if operation in ("prepare", "errand"):
             return self._begin_look(message)
-        if operation in PARALLEL:
-            self.staging.begin(message, self.reign.admit)
-            return []
         handler = self.operations.by_name.get(str(operation))
         if handler is None:
             hint = "use one of {}".format(", ".join(wire.OPS))

@@ -22,8 +22,6 @@ REIGNING = (
     "control",
     "forget",
     "purge",
-    "stage",
-    "put",
     "drop",
 )
 

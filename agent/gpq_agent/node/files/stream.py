@@ -1,0 +1,64 @@
+"""What both ends of a stream of files share. JSON lines, with the bytes that they announce after
+them:
+
+  sender    {"files": set of trees.py}
+  receiver  {"missing": [place in the set, ...]}
+  sender    for each missing file: {"at": offset, "size": n} and n bytes for each piece that is no
+            hole, then {"sha256"} of these offsets and bytes
+  receiver  {"done": bytes, "total": bytes} now and then, {"ok": true} once it is all in place
+
+Instead of any line, {"error", "hint"} ends the stream. Code comes as one archive, without lines.
+"""
+
+import hashlib
+import json
+import time
+from typing import Any, BinaryIO, Dict
+
+from gpq_agent import records
+
+PIECE = 1 << 18  # bytes
+LONGEST = 40 << 20  # bytes of a line, more than a listing of trees.py
+
+
+class Pace:
+    """Keeps a process below a limit in bytes per second. 0: no limit."""
+
+    def __init__(self, limit: float) -> None:
+        self._limit = limit
+        self._due = time.monotonic()
+
+    def spend(self, size: int) -> None:
+        """Wait until so many more bytes are due."""
+        if self._limit > 0:
+            self._due = max(self._due, time.monotonic() - 1.0) + size / self._limit
+            time.sleep(max(0.0, self._due - time.monotonic()))
+
+
+class Seal:
+    """SHA-256 of the pieces of a file, with their offsets, so that holes cost nothing."""
+
+    def __init__(self) -> None:
+        self._state = hashlib.sha256()
+
+    def add(self, offset: int, data: Any) -> None:
+        self._state.update(b"%d:" % offset)
+        self._state.update(data)
+
+    def hex(self) -> str:
+        return self._state.hexdigest()
+
+
+def write_line(sink: BinaryIO, message: Dict[str, Any]) -> None:
+    """Raises BrokenPipeError if the other end is gone."""
+    sink.write(json.dumps(message, separators=(",", ":")).encode("ascii") + b"\n")
+
+
+def read_line(source: BinaryIO) -> Dict[str, Any]:
+    """Raises EOFError if the other end is gone, and ValueError for what is not a JSON object."""
+    line = source.readline(LONGEST)
+    if not line.endswith(b"\n"):
+        if len(line) == LONGEST:
+            raise ValueError("a line is longer than {} MiB".format(LONGEST >> 20))
+        raise EOFError
+    return records.parse(line)
