@@ -2,9 +2,9 @@
 
     python benchmarks/files.py [--files 10000] [--megabytes 400] [--times 3] [--cuts 20]
 
-The scale is `ssh A tar c | ssh B tar x` over the same sshds in the same run, in turns, with the same
-`sync` of the disk at the end. Figures are medians. Exits with 1 above a bar. ext4 makes files slowly
-for some minutes after many were deleted, so wait six minutes between two runs.
+The scale is `ssh A tar c | ssh B tar x` over the same sshds in the same run, in turns, with the
+same `sync` of the disk at the end. Figures are medians. Exits with 1 above a bar. ext4 makes files
+slowly for some minutes after many were deleted, so wait six minutes between two runs.
 """
 
 from __future__ import annotations
@@ -99,16 +99,17 @@ def pings(server: Server) -> Iterator[list[float]]:
     ending = threading.Event()
 
     def ask() -> None:
+        answer = threading.Event()
         while not ending.wait(0.1):
-            answer = threading.Event()
-            answers.append(
-                timed(lambda: (link.send("ping", {}, lambda _: answer.set()), answer.wait()))
-            )
+            began = time.monotonic()
+            link.send("ping", {}, lambda _: answer.set())
+            answer.wait()
+            answer.clear()
+            answers.append(time.monotonic() - began)
 
     asking = threading.Thread(target=ask, daemon=True)
     asking.start()
     time.sleep(1.0)
-    answers.clear()
     yield answers
     ending.set()
     asking.join()
@@ -148,18 +149,17 @@ class Bench:
 
     def compare(self, what: str, bar: float) -> None:
         """Transfers to an empty folder, in turns with tar."""
-        transfers, tars = [], []
+        transfers, tars, waits = [], [], []
         memory = psutil.Process().memory_info().rss
         with pings(self.target) as answers:
             for _ in range(self._times):
+                before = len(answers)
                 transfers.append(timed(lambda: transfer(self.source, self.target)))
+                waits += answers[before:]
                 assert seen(self.target.job) == seen(self.source.job)
                 self.clear()
-                answers_before = len(answers)
                 tars.append(timed(lambda: tar(self.source, self.target)))
-                del answers[answers_before:]  # those that tar kept waiting
                 self.clear()
-            waits = sorted(answers)
         used = (psutil.Process().memory_info().rss - memory) / (1 << 20)
         ratio = statistics.median(transfers) / statistics.median(tars)
         seconds = ", ".join(f"{each:.2f}" for each in transfers)
@@ -167,7 +167,7 @@ class Bench:
         median = statistics.median(waits)
         self.tell(
             f"  a ping of the receiving agent meanwhile: median {median * 1e3:.0f} ms, worst"
-            f" {waits[-1] * 1e3:.0f} ms of {len(waits)}",
+            f" {max(waits) * 1e3:.0f} ms of {len(waits)}",
             median <= PING_SECONDS,
         )
         self.tell(f"  the daemon's memory: {used:+.1f} MiB", used <= DAEMON_MIB)
@@ -176,11 +176,8 @@ class Bench:
         """Kill one of the two ssh children at random instants until it has come."""
         usual = timed(lambda: transfer(self.source, self.target))
         self.clear()
-        draw, sent, size = (
-            random.Random(1),
-            [],
-            sum(path.stat().st_size for path in self.source.job.iterdir()),
-        )
+        size = sum(path.stat().st_size for path in self.source.job.iterdir())
+        draw, sent = random.Random(1), []
         for _ in range(cuts):
             killer = threading.Timer(draw.uniform(0.2, usual), self._kill, [draw])
             killer.start()
@@ -220,11 +217,8 @@ def main() -> int:
     options = parser.parse_args()
     if min(options.files, options.megabytes, options.times) < 1:
         parser.error("--files, --megabytes and --times must be at least 1")
-    with (
-        tempfile.TemporaryDirectory(prefix="gpq-files-") as folder,
-        contextlib.ExitStack() as stack,
-    ):
-        home = Path(folder)
+    with contextlib.ExitStack() as stack:
+        home = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="gpq-files-")))
         source, target = (Server(home, name) for name in ("here", "there"))
         for server in (source, target):
             stack.callback(server.sshd.stop)

@@ -30,6 +30,7 @@ LONGEST_WORDS = 1000  # characters of an error
 LOOK: Seconds = 0.2  # between two checks whether anybody still wants it
 PAUSE: Seconds = 0.5  # between two tries to connect
 GIVE_UP: Seconds = 60.0  # of silence, after which the caller decides what to do
+LONG_WORK: Seconds = 3600.0  # to list or to sync everything, without a word meanwhile
 
 # Opens a process on a server, and calls its argument meanwhile. Raises NodeSilent, GpqError
 Open = Callable[[Callable[[], None]], Channel]
@@ -150,7 +151,8 @@ class Transfer:
         room.register(outlet, select.POLLOUT)
         text, self._earlier = b"", (self.gauge.moved, self.gauge.seconds)
         self._began, self.gauge.note = time.monotonic(), ""
-        while True:
+        heard_at = self._began
+        while time.monotonic() - heard_at < LONG_WORK:
             self._check()
             ready = [descriptor for descriptor, _ in news.poll(LOOK * 1000)]
             if answers in ready:
@@ -158,6 +160,7 @@ class Transfer:
                 if not data or len(text) > MOST_LINE:
                     raise NodeSilent(source.last_words() or target.last_words() or "it was cut")
                 *lines, text = (text + data).split(b"\n")
+                heard_at = time.monotonic()
                 if any(self._hear(line, source) for line in lines):
                     return
             elif inlet in ready and room.poll(LOOK * 1000):
@@ -165,8 +168,10 @@ class Transfer:
                 if not moved:
                     news.unregister(inlet)
                     target.writer.close()
+                heard_at = time.monotonic()
                 self.gauge.moved += moved
-                self.gauge.seconds = self._earlier[1] + time.monotonic() - self._began
+                self.gauge.seconds = self._earlier[1] + heard_at - self._began
+        raise NodeSilent(f"a server said nothing for {LONG_WORK:.0f} s")
 
     def _hear(self, line: bytes, source: Channel) -> bool:
         """Is it all there?"""

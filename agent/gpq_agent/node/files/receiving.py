@@ -18,7 +18,7 @@ import time
 from typing import Any, BinaryIO, Callable, Dict, List, Set
 
 from gpq_agent.node.files.staging import check_space, inside, remove
-from gpq_agent.node.files.stream import PIECE, Pace, Seal, read_line, write_line
+from gpq_agent.node.files.stream import LONG, PIECE, SHORT, Pace, Seal, read_line, write_line
 from gpq_agent.node.host import procs
 from gpq_agent.node.host.errors import SpoolError
 from gpq_agent.node.spool import checkpoint_folder, trees
@@ -56,7 +56,7 @@ class Receiver:
 
     def take_job(self, job: int) -> None:
         """Raises EOFError, SpoolError, OSError and ValueError."""
-        listing = self._line()["files"]
+        listing = self._line(LONG)["files"]
         entries = trees.parse(listing)
         if not entries:
             raise ValueError("an empty listing")
@@ -106,32 +106,30 @@ class Receiver:
 
     def _take_file(self, tree: str, entry: Entry) -> None:
         path = os.path.join(tree, trees.local_name(entry.path))
-        seal, done = Seal(), self._done
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(path)  # a part of it came earlier
-        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
+        seal, end, done = Seal(), 0, self._done
+        descriptor = _new_file(path)
         try:
-            line = self._line()
+            line: Dict[str, Any] = {}
             while "sha256" not in line:
-                offset, size = int(line["at"]), int(line["size"])
-                self._take_piece(descriptor, entry, offset, size, seal)
-                self._report(done + offset + size)
                 line = self._line()
+                offset, size = int(line.get("at", end)), int(line.get("size", 0))
+                end = offset + size
+                if not 0 <= size <= PIECE or not 0 <= offset <= end <= entry.size:
+                    raise ValueError("{!r} has no such piece".format(entry.path))
+                self._take_piece(descriptor, offset, size, seal)
+                self._report(done + end)
             if line["sha256"] != seal.hex():
                 words = "{} did not arrive as it was sent".format(trees.display_name(entry.path))
                 raise SpoolError(words, "gpq sends it again", "busy")
-            os.ftruncate(descriptor, entry.size)  # it may end with a hole
+            if end != entry.size:
+                os.ftruncate(descriptor, entry.size)  # it ends with a hole
             os.fchmod(descriptor, entry.mode)
             os.utime(descriptor, ns=(entry.changed, entry.changed))
         finally:
             os.close(descriptor)
         self._report(done + entry.size)
 
-    def _take_piece(
-        self, descriptor: int, entry: Entry, offset: int, size: int, seal: Seal
-    ) -> None:
-        if not 0 < size <= PIECE or not 0 <= offset <= entry.size - size:
-            raise ValueError("{!r} has no such piece".format(entry.path))
+    def _take_piece(self, descriptor: int, offset: int, size: int, seal: Seal) -> None:
         data = self._buffer[:size]
         if self._source.readinto(data) != size:  # type: ignore[attr-defined]
             raise EOFError
@@ -142,9 +140,9 @@ class Receiver:
             data, offset = data[written:], offset + written
         self._pace.spend(size)
 
-    def _line(self) -> Dict[str, Any]:
+    def _line(self, longest: int = SHORT) -> Dict[str, Any]:
         """Raises SpoolError if the sender failed."""
-        line = read_line(self._source)
+        line = read_line(self._source, longest)
         if "error" in line:
             raise SpoolError(str(line["error"]), str(line.get("hint", "")), "busy")
         return line
@@ -199,6 +197,15 @@ def _make_folders(tree: str, entries: List[Entry]) -> None:
     folders = {entry.path for entry in entries if entry.mark == FOLDER}
     for path in sorted(folders | {os.path.dirname(entry.path) for entry in entries}):
         os.makedirs(os.path.join(tree, trees.local_name(path)), mode=0o700, exist_ok=True)
+
+
+def _new_file(path: str) -> int:
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
+    try:
+        return os.open(path, flags, 0o600)
+    except FileExistsError:  # a part of it came earlier
+        os.unlink(path)
+        return os.open(path, flags, 0o600)
 
 
 def _present(folder: str, entries: List[Entry]) -> Set[int]:

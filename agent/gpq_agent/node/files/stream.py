@@ -4,7 +4,7 @@ them:
   sender    {"files": set of trees.py}
   receiver  {"missing": [place in the set, ...]}
   sender    for each missing file: {"at": offset, "size": n} and n bytes for each piece that is no
-            hole, then {"sha256"} of these offsets and bytes
+            hole. The last line has {"sha256"} of these offsets and bytes, and perhaps no piece
   receiver  {"done": bytes, "total": bytes} now and then, {"ok": true} once it is all in place
 
 Instead of any line, {"error", "hint"} ends the stream. Code comes as one archive, without lines.
@@ -18,7 +18,7 @@ from typing import Any, BinaryIO, Dict
 from gpq_agent import records
 
 PIECE = 1 << 18  # bytes
-LONGEST = 40 << 20  # bytes of a line, more than a listing of trees.py
+SHORT, LONG = 4096, 40 << 20  # bytes of a line. A listing of trees.py is long
 
 
 class Pace:
@@ -42,8 +42,9 @@ class Seal:
         self._state = hashlib.sha256()
 
     def add(self, offset: int, data: Any) -> None:
-        self._state.update(b"%d:" % offset)
-        self._state.update(data)
+        if len(data):
+            self._state.update(b"%d:" % offset)
+            self._state.update(data)
 
     def hex(self) -> str:
         return self._state.hexdigest()
@@ -51,14 +52,19 @@ class Seal:
 
 def write_line(sink: BinaryIO, message: Dict[str, Any]) -> None:
     """Raises BrokenPipeError if the other end is gone."""
-    sink.write(json.dumps(message, separators=(",", ":")).encode("ascii") + b"\n")
+    sink.write(json.dumps(message).encode("ascii") + b"\n")
 
 
-def read_line(source: BinaryIO) -> Dict[str, Any]:
+def read_line(source: BinaryIO, longest: int = SHORT) -> Dict[str, Any]:
     """Raises EOFError if the other end is gone, and ValueError for what is not a JSON object."""
-    line = source.readline(LONGEST)
+    line = source.readline(longest)
     if not line.endswith(b"\n"):
-        if len(line) == LONGEST:
-            raise ValueError("a line is longer than {} MiB".format(LONGEST >> 20))
+        if len(line) == longest:
+            raise ValueError("a line is longer than {} bytes".format(longest))
         raise EOFError
-    return records.parse(line)
+    if longest == LONG:
+        return records.parse(line)
+    message = json.loads(line)  # faster, and too short to do harm
+    if not isinstance(message, dict):
+        raise ValueError("it is not a JSON object")
+    return message

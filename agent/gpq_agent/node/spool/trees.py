@@ -11,8 +11,6 @@ import re
 import stat
 from typing import Any, Iterator, List, NamedTuple, Optional
 
-from gpq_agent import records
-
 MOST_ENTRIES = 200_000
 MOST_BYTES = 32 << 20  # of a listing
 MOST_PATH = 3500  # bytes, so that it can be opened below the checkpoint folder of any server
@@ -47,12 +45,16 @@ class Immovable(Exception):
 def shared_name(name: str) -> str:
     """The same name on every server, whatever its locale, for every line and terminal: UTF-8. An
     invalid byte is NUL, which no name has, and two digits."""
+    if name.isascii():
+        return name
     text = os.fsencode(name).decode("utf-8", "surrogateescape")
     return re.sub("[\udc80-\udcff]", lambda half: "\0{:02x}".format(ord(half[0]) - 0xDC00), text)
 
 
 def local_name(name: str) -> str:
     """The opposite. Raises ValueError for an invalid name."""
+    if name.isascii() and "\0" not in name:
+        return name
     text = re.sub("\0([89a-f][0-9a-f])", lambda byte: chr(0xDC00 + int(byte[1], 16)), name)
     local = os.fsdecode(text.encode("utf-8", "surrogateescape"))
     if shared_name(local) != name:
@@ -111,8 +113,6 @@ def entry(folder: str, path: str) -> Optional[Entry]:
         return _file(full_path, path, status)
     except FileNotFoundError:
         return None
-    except records.Damaged as error:
-        raise Immovable("{} cannot be read: {}".format(display_name(path), error.why)) from error
     except PermissionError as error:
         raise Immovable(
             "{} cannot be read: {}".format(display_name(path), error.strerror)
@@ -139,7 +139,8 @@ def _target(folder: str, full_path: str, path: str) -> str:
 
 
 def _file(full_path: str, path: str, status: os.stat_result) -> Entry:
-    os.close(records.open_plain(full_path))  # only to check that it is readable
+    if not os.access(full_path, os.R_OK):
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), full_path)
     mode, stored = status.st_mode & BITS, min(status.st_size, status.st_blocks * 512)
     return Entry(path, status.st_size, FILE, mode, status.st_mtime_ns, stored)
 
@@ -196,9 +197,7 @@ def _parse_entry(message: Any) -> Entry:
     ):
         raise ValueError("{!r} cannot be recreated".format(entry.path))
     if entry.mark not in (FILE, FOLDER) and not re.match(LINK + "[^/]", entry.mark):
-        raise ValueError(
-            "{!r} is no file, no folder and no link that stays inside".format(entry.path)
-        )
+        raise ValueError("{!r} may not travel".format(entry.path))
     return entry
 
 
