@@ -1,6 +1,6 @@
 """Requests that an agent answers, and the kinds of its refusals.
 
-Files between servers have processes and connections of their own (node/files/stream.py). WHAT is
+Files between servers have processes and connections of their own (node/files/sending.py). WHAT is
 {"job": 42}, or {"code": SHA-256 of the archive}.
 
 Attempt states in replies: "starting" (recorded, not yet running), "running", "exited" (has an exit

@@ -39,7 +39,13 @@ def main(arguments: Optional[List[str]] = None) -> int:
             _own_path(options.checkpoints) if options.checkpoints else None,
         )
         if options.send or options.receive:
-            os._exit(_transfer(options, place))  # what is left to write has no reader
+            pipes, limit = transfer.standard_pipes(), options.transfer_limit * 1e6
+            daemon = options.store, options.epoch
+            os._exit(  # what is left to write has no reader
+                transfer.run_sender(pipes, place, options.send, limit)
+                if options.send
+                else transfer.run_receiver(pipes, place, options.receive, limit, *daemon)
+            )
         agent = Agent(
             place=place,
             base=login.environment(os.environ),
@@ -62,14 +68,6 @@ def main(arguments: Optional[List[str]] = None) -> int:
     with contextlib.suppress(BrokenPipeError):  # the daemon is gone, but the shims live on
         Server(agent, 0, output).run()
     return 0
-
-
-def _transfer(options: argparse.Namespace, place: Spool) -> int:
-    pipes, limit = transfer.standard_pipes(), options.transfer_limit * 1e6
-    if options.send:
-        return transfer.run_sender(pipes, place, options.send, limit)
-    daemon = options.store, options.epoch
-    return transfer.run_receiver(pipes, place, options.receive, limit, *daemon)
 
 
 def parse(arguments: Optional[List[str]]) -> argparse.Namespace:

@@ -48,12 +48,13 @@ class CheckpointSearch:
             snapshot = self._view()
             nodes = holders(snapshot, job)
             task.what = f"its checkpoint from {next(iter(nodes), source)}"
-            node, count, silence = self._first(job.id, nodes)
-            if node is not None:
-                return node if count else self._elsewhere(snapshot, job, nodes)
+            for node in nodes:
+                with contextlib.suppress(NodeSilent):
+                    is_there = self._look(node, job.id)["count"]
+                    return node if is_there else self._elsewhere(snapshot, job, nodes)
             if not has_checkpoint(job):
                 return None
-            task.note = silence or _silence(source)
+            task.note = f"server {nodes[-1] if nodes else source} does not answer"
             if time.monotonic() > until:
                 raise NodeSilent(task.note, "`gpq nodes` shows since when and why")
             if not self._is_wanted(task):
@@ -70,15 +71,6 @@ class CheckpointSearch:
             raise Stays(f"its checkpoint cannot leave server {node}: {answer['stays']}")
         return answer
 
-    def _first(self, job: JobId, nodes: Sequence[NodeId]) -> tuple[NodeId | None, int, str]:
-        """(the first of `nodes` that answers, how many files it has, why others do not answer)."""
-        silence = ""
-        for node in nodes:
-            with contextlib.suppress(NodeSilent):
-                return node, int(self._look(node, job)["count"]), ""
-            silence = _silence(node)
-        return None, 0, silence
-
     def _elsewhere(self, snapshot: Snapshot, job: Job, nodes: Sequence[NodeId]) -> NodeId | None:
         """The server with the newest checkpoint of those not in `nodes`, after these lost it."""
         ages: dict[NodeId, list[int]] = {}
@@ -90,7 +82,3 @@ class CheckpointSearch:
                 if answer["count"]:
                     ages[node] = list(answer["age"])
         return max(ages, key=lambda node: ages[node], default=None)
-
-
-def _silence(node: str) -> str:
-    return f"server {node} does not answer"

@@ -21,8 +21,7 @@ from gpq.connectors.local import LocalConnector
 from gpq.core.feasibility.checkpoints import Staging, apart, lacking
 from gpq.core.model.actions import Launch
 from gpq.core.model.events import Event, Staged, StartRefused
-from gpq.core.model.jobs import Job, JobState
-from gpq.core.model.placements import Placement
+from gpq.core.model.jobs import JobState
 from gpq.core.model.snapshot import Snapshot
 from gpq.core.model.units import JobId, NodeId, Seconds
 from gpq.daemon.clock.clock import Clock
@@ -85,11 +84,16 @@ class Stager:
             if (
                 job is None
                 or job.attempt != launch.attempt
-                or not _needs(snapshot, job, launch.placement)
+                or not (job.spec.archives or lacking(snapshot, job, launch.placement))
             ):
                 return True
-            self._forget_old()
-            task = self._tasks[key] = Task(launch, self._clock.elapsed())
+            now = self._clock.elapsed()
+            self._tasks = {
+                name: task
+                for name, task in self._tasks.items()
+                if task.state == "running" or now - task.began <= OLD
+            }
+            task = self._tasks[key] = Task(launch, now)
         threading.Thread(
             target=self._work, args=(task,), name=f"staging-{launch.job}", daemon=True
         ).start()
@@ -104,12 +108,6 @@ class Stager:
                 if name == job and task.state == "running"
             ]
         return tasks[-1].progress() if tasks else None
-
-    def _forget_old(self) -> None:
-        now = self._clock.elapsed()
-        for key, task in list(self._tasks.items()):
-            if task.state != "running" and now - task.began > OLD:
-                del self._tasks[key]
 
     # -- one attempt, in a thread of its own -------------------------------------------------------
 
@@ -247,7 +245,3 @@ class Stager:
                         raise Abandoned
                 stack.callback(gate.release)
             yield
-
-
-def _needs(snapshot: Snapshot, job: Job, placement: Placement) -> bool:
-    return bool(job.spec.archives) or bool(lacking(snapshot, job, placement))

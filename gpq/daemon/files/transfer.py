@@ -133,7 +133,8 @@ class Transfer:
 
             def enter(end: Open) -> Channel:
                 channel = end(self._check)
-                stack.callback(_close, channel)
+                stack.callback(channel.close)
+                stack.callback(channel.reader.close)  # first, because the process may be writing
                 return channel
 
             with ThreadPoolExecutor(2, "staging-connect") as pool:  # both at the same time
@@ -164,8 +165,10 @@ class Transfer:
                 if any(self._hear(line, source) for line in lines):
                     return
             elif inlet in ready and room.poll(LOOK * 1000):
-                moved = _splice(inlet, outlet)
-                if not moved:
+                moved = 0
+                with contextlib.suppress(BrokenPipeError):
+                    moved = os.splice(inlet, outlet, MOST_AT_ONCE)
+                if not moved:  # one end is gone
                     news.unregister(inlet)
                     target.writer.close()
                 heard_at = time.monotonic()
@@ -200,22 +203,9 @@ class Transfer:
             raise Abandoned
 
 
-def _splice(inlet: int, outlet: int) -> int:
-    """How many bytes the kernel carried. 0 if one end is gone."""
-    with contextlib.suppress(BrokenPipeError):
-        return os.splice(inlet, outlet, MOST_AT_ONCE)
-    return 0
-
-
 def _bytes(value: Any) -> int:
     return min(max(int(value), 0), 1 << 53)
 
 
 def _words(value: Any) -> str:
     return str(value).encode("utf-8", "replace").decode("utf-8")[:LONGEST_WORDS]
-
-
-def _close(channel: Channel) -> None:
-    """At once, also if the process is writing."""
-    channel.reader.close()
-    channel.close()

@@ -71,7 +71,7 @@ class LiveWorld:
         self._library = library(home, renew=True)
         self.stager = Stager(
             self.ask,
-            self._open,
+            self.open,
             view=lambda: self._snapshot,
             inbox=self._queue.put,
             nudge=self._nudge,
@@ -133,7 +133,7 @@ class LiveWorld:
         """The server's answer. Raises NodeSilent if none comes in time, GpqError if it refuses."""
         return self._client_of(node).request(operation, fields, timeout)
 
-    def _open(self, node: NodeId, words: Sequence[str], waiting: Callable[[], None]) -> Channel:
+    def open(self, node: NodeId, words: Sequence[str], waiting: Callable[[], None]) -> Channel:
         """A process for files there. Raises NodeSilent, GpqError."""
         return self._client_of(node).open(words, waiting)
 

@@ -17,8 +17,8 @@ import tarfile
 import time
 from typing import Any, BinaryIO, Callable, Dict, List, Set
 
+from gpq_agent.node.files.sending import LONG, PIECE, SHORT, Pace, Seal, read_line, write_line
 from gpq_agent.node.files.staging import check_space, inside, remove
-from gpq_agent.node.files.stream import LONG, PIECE, SHORT, Pace, Seal, read_line, write_line
 from gpq_agent.node.host import procs
 from gpq_agent.node.host.errors import SpoolError
 from gpq_agent.node.spool import checkpoint_folder, trees
@@ -64,7 +64,8 @@ class Receiver:
         place = os.path.join(self._folder, STAGING, str(job))
         tree = self._begin(place, listing)
         present = _present(target, entries) | _present(tree, entries)
-        _make_folders(tree, entries)
+        for folder in sorted({os.path.dirname(entry.path) for entry in entries}):
+            os.makedirs(os.path.join(tree, trees.local_name(folder)), mode=0o700, exist_ok=True)
         missing = [
             number
             for number, entry in enumerate(entries)
@@ -78,8 +79,7 @@ class Receiver:
             self._take_file(tree, entries[number])
         for number in sorted(present):
             _keep_file(tree, target, entries[number])
-        _make_links(tree, entries)
-        _dress_folders(tree, entries)
+        _finish(tree, [entry for entry in entries if not entry.is_file])
         _sync_disk(self._folder)
         with self._spool.lock():
             self._admit()
@@ -107,7 +107,9 @@ class Receiver:
     def _take_file(self, tree: str, entry: Entry) -> None:
         path = os.path.join(tree, trees.local_name(entry.path))
         seal, end, done = Seal(), 0, self._done
-        descriptor = _new_file(path)
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(path)  # a part of it came earlier
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
         try:
             line: Dict[str, Any] = {}
             while "sha256" not in line:
@@ -193,21 +195,6 @@ class Receiver:
 # -- the tree of a job -----------------------------------------------------------------------------
 
 
-def _make_folders(tree: str, entries: List[Entry]) -> None:
-    folders = {entry.path for entry in entries if entry.mark == FOLDER}
-    for path in sorted(folders | {os.path.dirname(entry.path) for entry in entries}):
-        os.makedirs(os.path.join(tree, trees.local_name(path)), mode=0o700, exist_ok=True)
-
-
-def _new_file(path: str) -> int:
-    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
-    try:
-        return os.open(path, flags, 0o600)
-    except FileExistsError:  # a part of it came earlier
-        os.unlink(path)
-        return os.open(path, flags, 0o600)
-
-
 def _present(folder: str, entries: List[Entry]) -> Set[int]:
     """Places in the list of the files that the folder has. No link leads there."""
     if not os.path.isdir(folder) or not os.listdir(folder):
@@ -249,25 +236,20 @@ def _keep_file(tree: str, target: str, entry: Entry) -> None:
     os.chmod(path, entry.mode)
 
 
-def _make_links(tree: str, entries: List[Entry]) -> None:
-    for entry in entries:
-        if entry.is_file or entry.mark == FOLDER:
-            continue
-        path = os.path.join(tree, trees.local_name(entry.path))
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(path)
-        os.symlink(trees.local_name(entry.mark[1:]), path)
-        inside(tree, entry.path)
-        os.utime(path, ns=(entry.changed, entry.changed), follow_symlinks=False)
-
-
-def _dress_folders(tree: str, entries: List[Entry]) -> None:
-    """Set their permissions and times. The content of a folder comes before the folder."""
+def _finish(tree: str, entries: List[Entry]) -> None:
+    """Add folders, links and their times to the files. The content of a folder comes before it."""
     for entry in sorted(entries, reverse=True):
+        path = os.path.join(tree, trees.local_name(entry.path))
         if entry.mark == FOLDER:
-            path = os.path.join(tree, trees.local_name(entry.path))
+            os.makedirs(path, mode=0o700, exist_ok=True)
             os.chmod(path, entry.mode)
-            os.utime(path, ns=(entry.changed, entry.changed))
+        else:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(path)  # of an earlier try
+            os.symlink(trees.local_name(entry.mark[1:]), path)
+        os.utime(path, ns=(entry.changed, entry.changed), follow_symlinks=False)
+    for entry in entries:
+        inside(tree, entry.path)
 
 
 def _replace(target: str, tree: str, entries: List[Entry]) -> None:
@@ -281,18 +263,15 @@ def _replace(target: str, tree: str, entries: List[Entry]) -> None:
             continue
         os.makedirs(os.path.join(tree, name), mode=0o700, exist_ok=True)
         for child in os.listdir(os.path.join(target, name)):
-            if name == LIBRARY and child.startswith(STEP) and steps and _is_later(child, steps[0]):
-                continue
-            if not os.path.lexists(os.path.join(tree, name, child)):
+            is_later = child.startswith(STEP) and any(
+                checkpoint_folder.step_of(child) > checkpoint_folder.step_of(step) for step in steps
+            )
+            if not is_later and not os.path.lexists(os.path.join(tree, name, child)):
                 os.rename(os.path.join(target, name, child), os.path.join(tree, name, child))
     with contextlib.suppress(FileNotFoundError):
         os.rename(target, tree + ".old")
     os.rename(tree, target)
     sync(os.path.dirname(target))
-
-
-def _is_later(step: str, other: str) -> bool:
-    return checkpoint_folder.step_of(step) > checkpoint_folder.step_of(other)
 
 
 # -- code ------------------------------------------------------------------------------------------

@@ -1,13 +1,83 @@
-"""Sends the files of a job: the listing first, then what the other end lacks."""
+"""Sends the files of a job. Both ends talk in JSON lines, with the bytes that they announce after
+them:
 
+  sender    {"files": set of trees.py}
+  receiver  {"missing": [place in the set, ...]}
+  sender    for each missing file: {"at": offset, "size": n} and n bytes for each piece that is no
+            hole. The last line has {"sha256"} of these offsets and bytes, and perhaps no piece
+  receiver  {"done": bytes, "total": bytes} now and then, {"ok": true} once it is all in place
+
+Instead of any line, {"error", "hint"} ends the stream. Code comes as one archive, without lines.
+"""
+
+import hashlib
+import json
 import os
+import time
 from typing import Any, BinaryIO, Dict
 
 from gpq_agent import records
-from gpq_agent.node.files.stream import LONG, PIECE, Pace, Seal, read_line, write_line
 from gpq_agent.node.host.errors import SpoolError
 from gpq_agent.node.spool import checkpoint_folder, trees
 from gpq_agent.node.spool.trees import Entry
+
+PIECE = 1 << 18  # bytes
+SHORT, LONG = 4096, 40 << 20  # bytes of a line. A listing of trees.py is long
+
+
+# -- for both ends ---------------------------------------------------------------------------------
+
+
+class Pace:
+    """Keeps a process below a limit in bytes per second. 0: no limit."""
+
+    def __init__(self, limit: float) -> None:
+        self._limit = limit
+        self._due = time.monotonic()
+
+    def spend(self, size: int) -> None:
+        """Wait until so many more bytes are due."""
+        if self._limit > 0:
+            self._due = max(self._due, time.monotonic() - 1.0) + size / self._limit
+            time.sleep(max(0.0, self._due - time.monotonic()))
+
+
+class Seal:
+    """SHA-256 of the pieces of a file, with their offsets, so that holes cost nothing."""
+
+    def __init__(self) -> None:
+        self._state = hashlib.sha256()
+
+    def add(self, offset: int, data: Any) -> None:
+        if len(data):
+            self._state.update(b"%d:" % offset)
+            self._state.update(data)
+
+    def hex(self) -> str:
+        return self._state.hexdigest()
+
+
+def write_line(sink: BinaryIO, message: Dict[str, Any]) -> None:
+    """Raises BrokenPipeError if the other end is gone."""
+    sink.write(json.dumps(message).encode("ascii") + b"\n")
+
+
+def read_line(source: BinaryIO, longest: int = SHORT) -> Dict[str, Any]:
+    """Raises EOFError if the other end is gone, and ValueError for what is not a JSON object."""
+    line = source.readline(longest)
+    if not line.endswith(b"\n"):
+        if len(line) == longest:
+            raise ValueError("a line is longer than {} bytes".format(longest))
+        raise EOFError
+    if longest == LONG:
+        return records.parse(line)
+    message = json.loads(line)  # faster, and too short to do harm
+    if not isinstance(message, dict):
+        raise ValueError("it is not a JSON object")
+    return message
+
+
+# -- the sender ------------------------------------------------------------------------------------
 
 
 def send(folder: str, source: BinaryIO, sink: BinaryIO, pace: Pace) -> None:
@@ -37,15 +107,11 @@ def _send_file(folder: str, entry: Entry, sink: BinaryIO, pace: Pace) -> None:
             seal.add(offset, data)
             offset += len(data)
             if not data or offset == entry.size:
-                _check_unchanged(file.fileno(), entry)
+                status = os.fstat(file.fileno())
+                if (status.st_size, status.st_mtime_ns) != (entry.size, entry.changed):
+                    words = "{} changed while it was read".format(trees.display_name(entry.path))
+                    raise SpoolError(words, "try again", "busy")
                 line["sha256"] = seal.hex()
             write_line(sink, line)
             sink.write(data)
             pace.spend(len(data))
-
-
-def _check_unchanged(descriptor: int, entry: Entry) -> None:
-    status = os.fstat(descriptor)
-    if (status.st_size, status.st_mtime_ns) != (entry.size, entry.changed):
-        name = trees.display_name(entry.path)
-        raise SpoolError("{} changed while it was read".format(name), "try again", "busy")

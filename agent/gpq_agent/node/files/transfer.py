@@ -6,8 +6,7 @@ import os
 from typing import BinaryIO, Callable, NamedTuple
 
 from gpq_agent.node.files.receiving import Receiver
-from gpq_agent.node.files.sending import send
-from gpq_agent.node.files.stream import Pace, write_line
+from gpq_agent.node.files.sending import Pace, send, write_line
 from gpq_agent.node.host import procs
 from gpq_agent.node.host.errors import SpoolError
 from gpq_agent.node.shim.leases import DaemonEpoch

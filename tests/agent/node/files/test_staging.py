@@ -20,7 +20,7 @@ from typing import Any
 import pytest
 from gpq_agent import wire
 from gpq_agent.node.files import staging
-from gpq_agent.node.files.stream import Pace
+from gpq_agent.node.files.sending import Pace
 from gpq_agent.node.files.transfer import run_receiver
 from gpq_agent.node.spool.checkpoint_folder import ALONGSIDE
 from gpq_agent.node.spool.spool import Spool
