@@ -33,6 +33,7 @@ from gpq.connectors.bundle import bundle  # noqa: E402
 from gpq.connectors.ssh import SshConnector, Target  # noqa: E402
 from gpq.daemon.files.transfer import Gauge, Transfer  # noqa: E402
 from gpq.daemon.nodes.link import Link, LinkLost  # noqa: E402
+from gpq.errors import GpqError, NodeSilent  # noqa: E402
 from tests.contract.trees import JOB, seen  # noqa: E402
 from tests.support.sshd import Sshd  # noqa: E402
 
@@ -56,7 +57,11 @@ class Server:
         self._arguments = ["--spool", spool, "--checkpoints", str(self.folder), "--slots", "1"]
 
     def open(self, *words: str) -> Channel:
-        return self._ssh.agent([*self._arguments, *words])
+        """As NodeClient does."""
+        try:
+            return self._ssh.agent([*self._arguments, *words])
+        except GpqError as error:
+            raise NodeSilent(error.message) from None
 
     def shell(self, command: str) -> str:
         """The command line that runs it there."""
@@ -228,7 +233,8 @@ def main() -> int:
         source.job.mkdir(mode=0o700)
         make_large(source.job, options.megabytes * 1_000_000)
         bench.compare(f"{options.megabytes} MB in large files", LARGE_RATIO)
-        bench.cut(options.cuts)
+        if options.cuts:
+            bench.cut(options.cuts)
         source.job.rename(trash / "large")
         source.job.mkdir(mode=0o700)
         make_small(source.job, options.files)

@@ -2,7 +2,13 @@
 
 import sys
 
-from gpq_agent.node.main import main
-
 if __name__ == "__main__":
-    sys.exit(main())
+    # a server compiles all that it imports at each start, and a transfer needs little of it
+    if "--send" in sys.argv or "--receive" in sys.argv:
+        from gpq_agent.node.files import transfer
+
+        transfer.main()
+    else:
+        from gpq_agent.node.main import main
+
+        sys.exit(main())

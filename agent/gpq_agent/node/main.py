@@ -14,12 +14,11 @@ from typing import Dict, List, Optional
 from gpq_agent import wire
 from gpq_agent.node.devices import gpu_names, slots
 from gpq_agent.node.devices.gpu_locks import FOLDERS
-from gpq_agent.node.files import transfer
 from gpq_agent.node.host import attributes, login
 from gpq_agent.node.host.errors import SpoolError
 from gpq_agent.node.requests.agent import Agent
 from gpq_agent.node.requests.replies import refusal
-from gpq_agent.node.spool.spool import Spool
+from gpq_agent.node.spool.spool import Spool, own_path
 
 LINE_LIMIT = 16 << 20  # bytes
 _FOLDERS = "the first shared one of {}".format(", ".join(FOLDERS))
@@ -35,17 +34,9 @@ def main(arguments: Optional[List[str]] = None) -> int:
     try:
         cores = slots.parse_cores(options.cores) if options.cores else slots.own_cores()
         place = Spool(
-            _own_path(options.spool),
-            _own_path(options.checkpoints) if options.checkpoints else None,
+            own_path(options.spool),
+            own_path(options.checkpoints) if options.checkpoints else None,
         )
-        if options.send or options.receive:
-            pipes, limit = transfer.standard_pipes(), options.transfer_limit * 1e6
-            daemon = options.store, options.epoch
-            os._exit(  # what is left to write has no reader
-                transfer.run_sender(pipes, place, options.send, limit)
-                if options.send
-                else transfer.run_receiver(pipes, place, options.receive, limit, *daemon)
-            )
         agent = Agent(
             place=place,
             base=login.environment(os.environ),
@@ -111,21 +102,8 @@ def parse(arguments: Optional[List[str]]) -> argparse.Namespace:
             " one CPU slot per core if there are none"
         ),
     )
-    parser.add_argument(
-        "--transfer-limit", type=float, default=0.0, help="MB/s that a transfer of files may take"
-    )
-    parser.add_argument("--send", type=int, metavar="JOB", help="only send the files of a job")
-    parser.add_argument(
-        "--receive", metavar="WHAT", help="only receive the files of a job, or code with this hash"
-    )
-    parser.add_argument("--store", default="", help="with --receive: the daemon's database")
-    parser.add_argument("--epoch", type=int, default=0, help="with --receive: the daemon's epoch")
+    parser.add_argument("--transfer-limit", help="MB/s that `--send` and `--receive` may take")
     return parser.parse_args(arguments)
-
-
-def _own_path(text: str) -> str:
-    """With `~` and `$USER` as they are on this server."""
-    return os.path.expanduser(text).replace("$USER", wire.user_name(os.geteuid()))
 
 
 def _slots(text: str) -> int:

@@ -83,7 +83,7 @@ def read_line(source: BinaryIO, longest: int = SHORT) -> Dict[str, Any]:
 def send(folder: str, source: BinaryIO, sink: BinaryIO, pace: Pace) -> None:
     """Send what must follow the job whose folder it is. Raises EOFError, Immovable, SpoolError,
     OSError and ValueError."""
-    entries = checkpoint_folder.listing(folder)
+    entries, buffer = checkpoint_folder.listing(folder), memoryview(bytearray(PIECE))
     if not entries:
         raise SpoolError("the job has no files there any more", "try again", "busy")
     write_line(sink, {"files": trees.as_json(entries)})
@@ -91,18 +91,19 @@ def send(folder: str, source: BinaryIO, sink: BinaryIO, pace: Pace) -> None:
     for number in read_line(source, LONG)["missing"]:
         if not isinstance(number, int) or not 0 <= number < len(entries):
             raise ValueError("{!r} is not a file of this transfer".format(number))
-        _send_file(folder, entries[number], sink, pace)
+        _send_file(folder, entries[number], sink, pace, buffer)
     sink.flush()
 
 
-def _send_file(folder: str, entry: Entry, sink: BinaryIO, pace: Pace) -> None:
+def _send_file(folder: str, entry: Entry, sink: BinaryIO, pace: Pace, buffer: memoryview) -> None:
     path = os.path.join(folder, trees.local_name(entry.path))
     seal, offset = Seal(), 0
     line: Dict[str, Any] = {}
     with os.fdopen(records.open_plain(path), "rb", buffering=0) as file:
         while "sha256" not in line:
             offset = trees.data_at(file.fileno(), offset, entry.size)
-            data = os.pread(file.fileno(), min(PIECE, entry.size - offset), offset)
+            rest = buffer[: entry.size - offset]
+            data = rest[: os.preadv(file.fileno(), [rest], offset)]
             line = {"at": offset, "size": len(data)} if data else {}
             seal.add(offset, data)
             offset += len(data)

@@ -1,17 +1,20 @@
 """A process that sends or receives files, and nothing else. The daemon starts one on each of two
 servers and joins their pipes."""
 
+import argparse
 import contextlib
 import os
-from typing import BinaryIO, Callable, NamedTuple
+import sys
+from typing import BinaryIO, Callable, NamedTuple, NoReturn
 
+from gpq_agent import wire
 from gpq_agent.node.files.receiving import Receiver
 from gpq_agent.node.files.sending import Pace, send, write_line
 from gpq_agent.node.host import procs
 from gpq_agent.node.host.errors import SpoolError
 from gpq_agent.node.shim.leases import DaemonEpoch
 from gpq_agent.node.spool.checkpoint_folder import HASH
-from gpq_agent.node.spool.spool import Spool
+from gpq_agent.node.spool.spool import Spool, own_path
 from gpq_agent.node.spool.trees import Immovable
 
 BUFFER = 1 << 20  # bytes
@@ -24,11 +27,30 @@ class Pipes(NamedTuple):
     sink: BinaryIO
 
 
-def standard_pipes() -> Pipes:
-    """stdin and stdout. A stray print goes to stderr, not into the stream."""
+def main() -> NoReturn:
+    """With the arguments of the agent (node/main.py), and what to do. Does not return."""
+    parser = argparse.ArgumentParser(allow_abbrev=False)
+    for name in ("--spool", "--checkpoints", "--store", "--receive"):
+        parser.add_argument(name, default="")
+    for name in ("--epoch", "--send"):
+        parser.add_argument(name, type=int, default=0)
+    parser.add_argument("--transfer-limit", type=float, default=0.0)
+    options, _ = parser.parse_known_args()
+    os.umask(0o077)
     sink = os.fdopen(os.dup(1), "wb", BUFFER)
-    os.dup2(2, 1)
-    return Pipes(os.fdopen(0, "rb", BUFFER), sink)
+    os.dup2(2, 1)  # a stray print must not get into the stream
+    pipes, limit = Pipes(os.fdopen(0, "rb", BUFFER), sink), options.transfer_limit * 1e6
+    try:
+        place = Spool(
+            own_path(options.spool), own_path(options.checkpoints) if options.checkpoints else None
+        )
+    except (SpoolError, wire.NotPrivate, OSError) as error:
+        sys.exit("{}".format(error))
+    if options.send:
+        code = run_sender(pipes, place, options.send, limit)
+    else:
+        code = run_receiver(pipes, place, options.receive, limit, options.store, options.epoch)
+    os._exit(code)  # what is left to write has no reader
 
 
 def run_sender(pipes: Pipes, place: Spool, job: int, limit: float) -> int:
