@@ -160,6 +160,7 @@ class Transfer:
         while time.monotonic() - heard_at < LONG_WORK:
             self._check()
             ready = [descriptor for descriptor, _ in news.poll(LOOK * 1000)]
+            self.gauge.seconds = self._earlier[1] + time.monotonic() - self._began
             if answers in ready:
                 data = os.read(answers, MOST_AT_ONCE)
                 if not data or len(text) > MOST_LINE:
@@ -177,7 +178,6 @@ class Transfer:
                     target.writer.close()
                 heard_at = time.monotonic()
                 self.gauge.moved += moved
-                self.gauge.seconds = self._earlier[1] + heard_at - self._began
         raise NodeSilent(f"a server said nothing for {LONG_WORK:.0f} s")
 
     def _hear(self, line: bytes, source: Channel) -> bool:

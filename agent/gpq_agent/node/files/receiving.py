@@ -74,9 +74,10 @@ class Receiver:
         check_space(self._folder, sum(entries[number].stored for number in missing))
         self._total = sum(entry.size for entry in entries)
         self._done = self._total - sum(entries[number].size for number in missing)
-        self._tell({"missing": missing})
+        self._tell({"missing": missing, "done": self._done, "total": self._total})
         for number in missing:
             self._take_file(tree, entries[number])
+        self._tell({"done": self._done, "total": self._total})
         for number in sorted(present):
             _keep_file(tree, target, entries[number])
         _finish(tree, [entry for entry in entries if not entry.is_file])
@@ -269,7 +270,7 @@ def _replace(target: str, tree: str, entries: List[Entry]) -> None:
             if not is_later and not os.path.lexists(os.path.join(tree, name, child)):
                 os.rename(os.path.join(target, name, child), os.path.join(tree, name, child))
     with contextlib.suppress(FileNotFoundError):
-        os.rename(target, tree + ".old")
+        os.rename(target, os.path.join(os.path.dirname(tree), "old"))
     os.rename(tree, target)
     sync(os.path.dirname(target))
 

@@ -2,10 +2,10 @@
 them:
 
   sender    {"files": set of trees.py}
-  receiver  {"missing": [place in the set, ...]}
+  receiver  {"missing": [place in the set, ...], "done": bytes, "total": bytes}
   sender    for each missing file: {"at": offset, "size": n} and n bytes for each piece that is no
             hole. The last line has {"sha256"} of these offsets and bytes, and perhaps no piece
-  receiver  {"done": bytes, "total": bytes} now and then, {"ok": true} once it is all in place
+  receiver  {"done", "total"} now and then, {"ok": true} once it is all in place
 
 Instead of any line, {"error", "hint"} ends the stream. Code comes as one archive, without lines.
 """
