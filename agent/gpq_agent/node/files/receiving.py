@@ -17,7 +17,7 @@ import tarfile
 import time
 from typing import Any, BinaryIO, Callable, Dict, List, Set
 
-from gpq_agent.node.files.sending import LONG, PIECE, SHORT, Pace, Seal, read_line, write_line
+from gpq_agent.node.files.sending import PIECE, Pace, Seal, read_line, write_line
 from gpq_agent.node.files.staging import check_space, inside, remove
 from gpq_agent.node.host import procs
 from gpq_agent.node.host.errors import SpoolError
@@ -56,7 +56,7 @@ class Receiver:
 
     def take_job(self, job: int) -> None:
         """Raises EOFError, SpoolError, OSError and ValueError."""
-        listing = self._line(LONG)["files"]
+        listing = self._line()["files"]
         entries = trees.parse(listing)
         if not entries:
             raise ValueError("an empty listing")
@@ -143,9 +143,9 @@ class Receiver:
             data, offset = data[written:], offset + written
         self._pace.spend(size)
 
-    def _line(self, longest: int = SHORT) -> Dict[str, Any]:
+    def _line(self) -> Dict[str, Any]:
         """Raises SpoolError if the sender failed."""
-        line = read_line(self._source, longest)
+        line = read_line(self._source)
         if "error" in line:
             raise SpoolError(str(line["error"]), str(line.get("hint", "")), "busy")
         return line
@@ -200,7 +200,7 @@ def _present(folder: str, entries: List[Entry]) -> Set[int]:
     """Places in the list of the files that the folder has. No link leads there."""
     if not os.path.isdir(folder) or not os.listdir(folder):
         return set()
-    plain_folders = {"": True}
+    plain_folders = {"": not os.path.islink(folder)}
     return {
         number
         for number, entry in enumerate(entries)

@@ -22,7 +22,7 @@ from gpq_agent.node.spool import checkpoint_folder, trees
 from gpq_agent.node.spool.trees import Entry
 
 PIECE = 1 << 18  # bytes
-SHORT, LONG = 4096, 40 << 20  # bytes of a line. A listing of trees.py is long
+LONGEST = 40 << 20  # bytes of a line, more than a listing of trees.py
 
 
 # -- for both ends ---------------------------------------------------------------------------------
@@ -62,19 +62,14 @@ def write_line(sink: BinaryIO, message: Dict[str, Any]) -> None:
     sink.write(json.dumps(message).encode("ascii") + b"\n")
 
 
-def read_line(source: BinaryIO, longest: int = SHORT) -> Dict[str, Any]:
+def read_line(source: BinaryIO) -> Dict[str, Any]:
     """Raises EOFError if the other end is gone, and ValueError for what is not a JSON object."""
-    line = source.readline(longest)
+    line = source.readline(LONGEST)
     if not line.endswith(b"\n"):
-        if len(line) == longest:
-            raise ValueError("a line is longer than {} bytes".format(longest))
+        if len(line) == LONGEST:
+            raise ValueError("a line is longer than {} MiB".format(LONGEST >> 20))
         raise EOFError
-    if longest == LONG:
-        return records.parse(line)
-    message = json.loads(line)  # faster, and too short to do harm
-    if not isinstance(message, dict):
-        raise ValueError("it is not a JSON object")
-    return message
+    return records.parse(line)
 
 
 # -- the sender ------------------------------------------------------------------------------------
@@ -88,7 +83,7 @@ def send(folder: str, source: BinaryIO, sink: BinaryIO, pace: Pace) -> None:
         raise SpoolError("the job has no files there any more", "try again", "busy")
     write_line(sink, {"files": trees.as_json(entries)})
     sink.flush()
-    for number in read_line(source, LONG)["missing"]:
+    for number in read_line(source)["missing"]:
         if not isinstance(number, int) or not 0 <= number < len(entries):
             raise ValueError("{!r} is not a file of this transfer".format(number))
         _send_file(folder, entries[number], sink, pace, buffer)
