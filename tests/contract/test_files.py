@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,6 +12,7 @@ import pytest
 from gpq_agent import wire
 
 from gpq.config import NodeConfig
+from gpq.connectors.local import LocalConnector
 from gpq.core.feasibility.checkpoints import Staging, out_of_reach
 from gpq.core.model.actions import Launch, Stop
 from gpq.core.model.events import Event, Exited, Launched, NodeSilent, Staged, Started, StartRefused, Submitted
@@ -20,7 +22,9 @@ from gpq.core.model.placements import BatchOrder, FilesAt, Placement
 from gpq.core.model.units import DeviceId, JobId, NodeId
 from gpq.core.rounds.planning import order_fact
 from gpq.daemon.files import checkpoint_search
+from gpq.daemon.files.transfer import Gauge, Transfer
 from gpq.daemon.nodes.world import LiveWorld
+from gpq.errors import GpqError
 from tests.contract.test_worlds import Loop, shell
 from tests.support.processes import running_children
 from tests.support.waiting import wait_until
@@ -188,3 +192,28 @@ def test_a_shared_folder_needs_no_transfer(home: Path, tmp_path: Path) -> None:
         assert getattr(loop.ended[job].exit, "code", None) == 0
     finally:
         world.close()
+
+
+@pytest.mark.parametrize(
+    ("program", "why"),
+    [
+        ("echo nonsense", "a server said something invalid"),
+        ("echo '[[[['", "a server said something invalid"),
+        ("""echo '{"done":1e400,"total":1}'""", "a server said something invalid"),
+        ("""echo '{"done":1}'""", "a server said something invalid"),
+        ("""printf '{"error":"\\\\ud800 is full"}\\n'""", r"\? is full"),
+        ("yes | tr -d '\\n'", "a line that is too long"),
+    ],
+)
+def test_a_server_that_lies_about_a_transfer_ends_it(program: str, why: str) -> None:
+    connector, gauge = LocalConnector(), Gauge()
+    transfer = Transfer(
+        lambda _: connector.spawn(["yes"]),
+        lambda _: connector.spawn(["sh", "-c", f"{program}; cat > /dev/null"]),
+        contextlib.nullcontext,
+        lambda: False,
+        lambda: True,
+        gauge,
+    )
+    with pytest.raises(GpqError, match=why):
+        transfer.run()

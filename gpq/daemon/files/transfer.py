@@ -163,7 +163,9 @@ class Transfer:
             self.gauge.seconds = self._earlier[1] + time.monotonic() - self._began
             if answers in ready:
                 data = os.read(answers, MOST_AT_ONCE)
-                if not data or len(text) > MOST_LINE:
+                if len(text) > MOST_LINE:
+                    raise GpqError("a server sent a line that is too long", "try again")
+                if not data:
                     raise NodeSilent(source.last_words() or target.last_words() or "it was cut")
                 *lines, text = (text + data).split(b"\n")
                 heard_at = time.monotonic()

@@ -108,8 +108,8 @@ class Receiver:
     def _take_file(self, tree: str, entry: Entry) -> None:
         path = os.path.join(tree, trees.local_name(entry.path))
         seal, end, done = Seal(), 0, self._done
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(path)  # a part of it came earlier
+        if os.path.lexists(path):  # a part of it came earlier
+            os.unlink(path)
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
         try:
             line: Dict[str, Any] = {}
