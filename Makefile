@@ -144,7 +144,7 @@ bench-real: $(VENV)/.train  ## real trainings to their targets under five polici
 bench-resize: $(VENV)/.train  ## the pause of a real job from one slot to two and back, by how its replicas start: make bench-resize ARGS="--millions 25"
 	PYTHONPATH=.:agent OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.resize --out $(or $(OUT),benchmarks/results/resize.md) $(ARGS)
 
-bench-files: $(VENV)/.dev  ## send a checkpoint between servers, 10,000 small files or 400 MB of large ones, next to cp -a
+bench-files: $(VENV)/.dev  ## send a checkpoint between servers, 400 MB of large files or 10,000 small ones, next to ssh and tar
 	PYTHONPATH=.:agent $(BIN)/python benchmarks/files.py $(ARGS)
 
 bench-daemon: $(VENV)/.dev  ## memory and start of a daemon with 10,000 finished jobs

@@ -70,6 +70,8 @@ class NodeConfig:
     # Folder on the server for checkpoints and code. Name a disk with room, or one that servers
     # share. `$USER` is your login name there. Empty: next to the spools
     checkpoints: str = ""
+    # MB/s that checkpoints may take on their way from or to the server. 0: no limit
+    transfer_limit: float = 0.0
     # `uuid` or `index`: how CUDA_VISIBLE_DEVICES names the GPUs of a job
     visible: str = "uuid"
     # User of the server who owns it. gpq leaves when the owner uses a GPU or says `gpq yield`

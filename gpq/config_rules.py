@@ -163,6 +163,8 @@ def _path_problems(node: NodeConfig) -> Iterator[tuple[str, str, str]]:
 def _use_problems(node: NodeConfig) -> Iterator[tuple[str, str, str]]:
     if node.owner and not (USER_NAME.fullmatch(node.owner) and node.owner.isprintable()):
         yield "owner", "is not a user name", "`id -un` prints it on the server"
+    if not 0 <= node.transfer_limit < 1e6:
+        yield "transfer_limit", "must be 0 (off) or above, in MB/s", ""
     if node.visible not in ("uuid", "index"):
         yield "visible", "must be `uuid` or `index`", ""
     if node.slots is not None and not 0 <= node.slots <= 1024:

@@ -73,6 +73,10 @@ cores = {}
         ('[nodes.a]\nhost = "b"\n', 'nodes.a.host is only for connector = "ssh" (at line 2, column 1)'),
         (SSH + 'host = "-oProxyCommand=x"\n', "`-oProxyCommand=x` is not a host (at line 3, column 1)"),
         (SSH + 'host = "a"\nport = 65536\n', "port must be between 1 and 65535 (at line 4, column 1)"),
+        (
+            "[nodes.a]\ntransfer_limit = -1.0\n",
+            "nodes.a.transfer_limit must be 0 (off) or above, in MB/s (at line 2, column 1)",
+        ),
         (SSH + 'host = "a"\nspool = "gpq"\n', "spool must start with / or ~/ (at line 4, column 1)"),
         (SSH + 'host = "a"\npython = "a\\nb"\n', "python is not a path (at line 4, column 1)"),
         (SSH + 'host = "a"\nidentity = "-x"\n', "identity is not a path (at line 4, column 1)"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,23 +12,31 @@ import pytest
 from gpq_agent import wire
 
 from gpq.config import NodeConfig
+from gpq.connectors.local import LocalConnector
 from gpq.core.feasibility.checkpoints import Staging, out_of_reach
 from gpq.core.model.actions import Launch, Stop
-from gpq.core.model.events import Event, Exited, Launched, NodeSilent, Started, StartRefused, Submitted
+from gpq.core.model.events import Event, Exited, Launched, NodeSilent, Staged, Started, StartRefused, Submitted
 from gpq.core.model.jobs import JobSpec, JobState, Level, StopReason
 from gpq.core.model.nodes import NodeState
 from gpq.core.model.placements import BatchOrder, FilesAt, Placement
 from gpq.core.model.units import DeviceId, JobId, NodeId
 from gpq.core.rounds.planning import order_fact
-from gpq.daemon.files import checkpoint_search, transfer
+from gpq.daemon.files import checkpoint_search
+from gpq.daemon.files.transfer import Gauge, Transfer
 from gpq.daemon.nodes.world import LiveWorld
+from gpq.errors import GpqError
 from tests.contract.test_worlds import Loop, shell
 from tests.support.processes import running_children
 from tests.support.waiting import wait_until
 
 A, B = NodeId("a"), NodeId("b")
 SIZE = 40_000_000
-SAVE = f'head -c {SIZE} /dev/urandom > "$GPQ_CHECKPOINT_DIR/state"; exit 75'
+PARTS = 20
+PIECE = SIZE // PARTS
+SAVE = (
+    f'cd "$GPQ_CHECKPOINT_DIR"; for part in $(seq {PARTS}); do head -c {PIECE} /dev/urandom > part-$part; done;'
+    " cat part-* > state; exit 75"
+)
 
 
 class Two(Loop):
@@ -58,14 +67,15 @@ def home(tmp_path: Path) -> Path:
     return tmp_path / "home"
 
 
-def config(tmp_path: Path, node: NodeId) -> NodeConfig:
-    """With its own storage."""
-    return NodeConfig(slots=1, checkpoints=str(tmp_path / f"disk-{node}"))
+def config(tmp_path: Path, node: NodeId, limit: float = 0.0) -> NodeConfig:
+    """With its own storage. `limit`: MB/s of a transfer."""
+    return NodeConfig(slots=1, checkpoints=str(tmp_path / f"disk-{node}"), transfer_limit=limit)
 
 
 @pytest.fixture
-def live(home: Path, tmp_path: Path) -> Iterator[LiveWorld]:
-    world = LiveWorld({str(name): config(tmp_path, name) for name in (A, B)}, str(home))
+def live(home: Path, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[LiveWorld]:
+    limit = getattr(request, "param", 0.0)
+    world = LiveWorld({str(name): config(tmp_path, name, limit) for name in (A, B)}, str(home))
     world.start()
     yield world
     world.close()
@@ -83,8 +93,9 @@ def state(tmp_path: Path, node: NodeId, job: JobId) -> bytes:
     return (folder / str(job) / "state").read_bytes()
 
 
-def agent_of(home: Path, node: NodeId) -> psutil.Process:
-    return wait_until(lambda: running_children(os.getpid(), str(home / "nodes" / node)), "an agent runs")[0]
+def process_of(words: str) -> psutil.Process:
+    """The process that sends or receives."""
+    return wait_until(lambda: running_children(os.getpid(), words), f"a process runs {words}")[0]
 
 
 def signalled(command: str, cwd: Path, **more: object) -> JobSpec:
@@ -103,34 +114,28 @@ def test_a_checkpoint_is_there_before_the_attempt_starts_elsewhere(loop: Two, tm
     assert len((tmp_path / "sum").read_text().split()[0]) == 64
 
 
-def test_an_interrupted_transfer_continues_where_it_was(
-    loop: Two, live: LiveWorld, home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("live", [20.0], indirect=True)
+def test_an_interrupted_transfer_sends_no_file_again_that_has_come_whole(
+    loop: Two, live: LiveWorld, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(transfer, "MOST_PIECE", 1 << 16)
     job = loop.first(signalled("true", tmp_path))
     loop.attempt(job, B)
-    asked: list[tuple[int, int]] = []
-    real = transfer.Transfer._send
 
-    def watched(self: transfer.Transfer, ahead: object, at: int, offset: int) -> None:
-        asked.append((at, offset))
-        real(self, ahead, at, offset)  # type: ignore[arg-type]
-
-    monkeypatch.setattr(transfer.Transfer, "_send", watched)
-
-    def far() -> Staging | None:
+    def far(least: int) -> Staging | None:
         seen = live.stager.progress(job)
-        return seen if seen is not None and seen.done > 1_000_000 else None
+        return seen if seen is not None and seen.done > least else None
 
-    loop.until(far, "some of it came")
-    for node in (B, A):
-        agent_of(home, node).kill()
-        before = live.stager.progress(job)
-        loop.until(lambda seen=before: asked and asked[-1][1] > 0, "it continues")  # type: ignore[misc]
+    for words, least in (("--receive", SIZE // 4), ("--send", SIZE // 2)):
+        loop.until(lambda least=least: far(least), "some of it came")  # type: ignore[misc]
+        process_of(words).kill()
     loop.until(lambda: job in loop.ended, "it is over")
     assert state(tmp_path, A, job) == state(tmp_path, B, job)
     assert not loop.has(StartRefused)
-    assert min(offset for _, offset in asked[1:]) >= 1_000_000, "the transfer did not start again"
+    [staged] = [event for event in loop.events if isinstance(event, Staged)]
+    lost = staged.bytes - 2 * SIZE
+    assert lost < 6 * PIECE, "two cuts cost the files under way, and what was between the two ends"
+    rate = staged.bytes / staged.seconds
+    assert rate < 25e6, "the limit of the servers holds"
 
 
 def test_a_job_waits_and_says_so_if_the_source_is_unreachable(
@@ -154,10 +159,10 @@ def test_a_job_waits_and_says_so_if_the_source_is_unreachable(
     assert state(tmp_path, A, job) == state(tmp_path, B, job)
 
 
+@pytest.mark.parametrize("live", [2.0], indirect=True)
 def test_a_cancel_ends_the_transfer(
     loop: Two, live: LiveWorld, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(transfer, "MOST_PIECE", 1 << 12)
     monkeypatch.setattr(wire, "START_EXPIRY", 1.0)  # an earlier daemon's order may be under way for this long
     job = loop.first(signalled("true", tmp_path))
     loop.attempt(job, B)
@@ -187,3 +192,28 @@ def test_a_shared_folder_needs_no_transfer(home: Path, tmp_path: Path) -> None:
         assert getattr(loop.ended[job].exit, "code", None) == 0
     finally:
         world.close()
+
+
+@pytest.mark.parametrize(
+    ("program", "why"),
+    [
+        ("echo nonsense", "a server said something invalid"),
+        ("echo '[[[['", "a server said something invalid"),
+        ("""echo '{"done":1e400,"total":1}'""", "a server said something invalid"),
+        ("""echo '{"done":1}'""", "a server said something invalid"),
+        ("""printf '{"error":"\\\\ud800 is full"}\\n'""", r"\? is full"),
+        ("yes | tr -d '\\n'", "a line that is too long"),
+    ],
+)
+def test_a_server_that_lies_about_a_transfer_ends_it(program: str, why: str) -> None:
+    connector, gauge = LocalConnector(), Gauge()
+    transfer = Transfer(
+        lambda _: connector.spawn(["yes"]),
+        lambda _: connector.spawn(["sh", "-c", f"{program}; cat > /dev/null"]),
+        contextlib.nullcontext,
+        lambda: False,
+        lambda: True,
+        gauge,
+    )
+    with pytest.raises(GpqError, match=why):
+        transfer.run()

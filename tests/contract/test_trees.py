@@ -17,8 +17,7 @@ from hypothesis import strategies as st
 from gpq.errors import GpqError
 from tests.agent.harm import made_socket, made_sparse
 from tests.agent.node.harness import NodeAgent
-from tests.contract.trees import JOB, LARGE, bring, seen
-from tests.support.figures import Figures
+from tests.contract.trees import JOB, LARGE, bring, listed, seen
 
 NAMES = st.one_of(
     st.sampled_from(["a", "b", ".hidden", "latest.pt", "step 1", "ü", "gpq", "own", "-n", "x" * 200]),
@@ -222,7 +221,7 @@ def loops(link: Path) -> bool:
     return False
 
 
-@given(tree=st.dictionaries(NAMES, TREES, max_size=5), before=st.dictionaries(NAMES, TREES, max_size=3))
+@given(tree=st.dictionaries(NAMES, TREES, min_size=1, max_size=5), before=st.dictionaries(NAMES, TREES, max_size=3))
 def test_a_tree_is_the_same_on_both_sides_or_refused_by_name(
     pair: tuple[NodeAgent, NodeAgent, Path], tree: dict[str, Any], before: dict[str, Any]
 ) -> None:
@@ -234,12 +233,12 @@ def test_a_tree_is_the_same_on_both_sides_or_refused_by_name(
     old = seen(there)
     if leads_nowhere(here):
         with pytest.raises(GpqError, match=r"is a link (to|in a loop)"):
-            bring(source, target)
+            bring(source, target, within=True)
         assert seen(there) == old
         return
-    bring(source, target)
+    bring(source, target, within=True)
     assert seen(there) == seen(here)
-    assert bring(source, target).moved == 0
+    assert bring(source, target, within=True).moved == 0
 
 
 @pytest.mark.parametrize(
@@ -268,7 +267,7 @@ def test_an_odd_tree_arrives_whole_and_is_removed_whole(pair: tuple[NodeAgent, N
     WHOLE[kind](here)
     bring(source, target)
     assert seen(there) == seen(here)
-    assert bring(source, target).moved == 0
+    assert bring(source, target, within=True).moved == 0
     target.ask("drop", job=JOB)
     assert [path.name for path in (home / "there").iterdir() if not path.name.startswith(".s")] == []
 
@@ -282,7 +281,7 @@ def test_a_tree_that_cannot_move_is_refused_by_name_in_one_line(
     here.mkdir()
     plant, words = REFUSED[kind]
     plant(here)
-    stays = source.ask("files", job=JOB)["stays"]
+    stays = listed(source)["stays"]
     assert words in stays
     assert (stays.isprintable(), len(stays) < 600) == (True, True)
 
@@ -301,30 +300,3 @@ def test_a_terabyte_of_holes_costs_only_its_content(pair: tuple[NodeAgent, NodeA
         assert stream.read(5) == b"begin"
         stream.seek(1 << 40)
         assert stream.read() == b"end"
-
-
-def test_many_small_files_go_in_few_messages(
-    pair: tuple[NodeAgent, NodeAgent, Path], figures: Figures, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    source, target, home = pair
-    here, there = begin(home)
-    here.mkdir()
-    for number in range(5000):
-        (here / f"shard-{number}").write_bytes(b"%d" % number)
-    asked: list[str] = []
-    monkeypatch.setattr(source, "send", _noting(source, asked))
-    monkeypatch.setattr(target, "send", _noting(target, asked))
-    bring(source, target)
-    assert seen(there) == seen(here)
-    figures.note("messages for 5,000 files", str(len(asked)))
-    assert len(asked) < 40
-
-
-def _noting(node: NodeAgent, asked: list[str]) -> Callable[..., int]:
-    real = node.send
-
-    def send(operation: str, **fields: Any) -> int:
-        asked.append(operation)
-        return real(operation, **fields)
-
-    return send

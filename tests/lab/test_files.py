@@ -16,25 +16,30 @@ from tests.support.figures import Figures
 from tests.support.waiting import wait_until
 
 SAMPLES = 200
-BALLAST = 4_000_000  # bytes of a checkpoint, some seconds at 8 Mbit/s
+BALLAST, PARTS = 4_000_000, 8  # bytes of a checkpoint, some seconds at 8 Mbit/s, in files
 # Prints each sample that it takes. On TERM it saves its position and data that would be expensive to lose.
 PROGRAM = f"""
 import os, signal, sys, time
-path = os.environ["GPQ_CHECKPOINT_DIR"] + "/state"
+folder = os.environ["GPQ_CHECKPOINT_DIR"]
+path = folder + "/state"
+parts = [folder + "/part-%d" % number for number in range({PARTS})]
 wanted = []
 signal.signal(signal.SIGTERM, lambda *_: wanted.append(1))
 at = 0
 if os.path.exists(path):
-    with open(path, "rb") as stream:
-        at, ballast = int(stream.readline()), stream.read()
-        assert len(ballast) == {BALLAST}, len(ballast)
+    with open(path) as stream:
+        at = int(stream.read())
+    assert sum(map(os.path.getsize, parts)) == {BALLAST}
 while at < {SAMPLES}:
     print("sample", at, flush=True)
     at += 1
     time.sleep(0.05)
     if wanted:
-        with open(path + ".new", "wb") as stream:
-            stream.write(b"%d\\n" % at + os.urandom({BALLAST}))
+        for part in parts:
+            with open(part, "wb") as stream:
+                stream.write(os.urandom({BALLAST // PARTS}))
+        with open(path + ".new", "w") as stream:
+            stream.write(str(at))
         os.replace(path + ".new", path)
         sys.exit(75)
 """
@@ -77,7 +82,7 @@ def test_a_checkpoint_follows_its_job_although_the_link_is_cut_during_the_transf
         wait_until(goes_on, "all of it was sent")
         figures.note("the rest of 4 MB at 8 Mbit/s after a cut", f"{time.monotonic() - began:.1f} s after the healing")
         assert daemon.ended(job) == {job: ("completed", 0)}
-        assert least >= before - (1 << 20), "the transfer continued where it was"
+        assert least >= before - (1 << 20), "only the file under way came again"
         told = [
             int(number)
             for number in re.findall(r"^sample (\d+)$", daemon.log(job, 1) + daemon.log(job, 2), re.MULTILINE)

@@ -1,9 +1,7 @@
 """Requests that an agent answers, and the kinds of its refusals.
 
-Files between servers always pass through the daemon (node/files/staging.py). A set is a listing of
-node/spool/trees.py: [[path, size, mark, mode, time of change, bytes on the disk], ...]. WHAT is
-{"job": 42}, or {"code": SHA-256 of the archive}, whose set is that one file. The agent answers
-"files", "digest", "stage" and "seal" when their work is finished.
+Files between servers have processes and connections of their own (node/files/sending.py). WHAT is
+{"job": 42}, or {"code": SHA-256 of the archive}.
 
 Attempt states in replies: "starting" (recorded, not yet running), "running", "exited" (has an exit
 record). "orphan": the shim is gone, but processes of the tree live. "lost": no shim, no processes
@@ -50,32 +48,14 @@ OPS = (
     "forget",
     # {"job": 42} -> {}: remove logs and checkpoints of a job
     "purge",
-    # {"job"} -> {"files": set of what must follow the job, "age": the newer of two sets has the
-    # larger one, "stays": why they cannot move, or ""}
-    "files",
-    # {"job", "path", "offset", "limit"} -> {"skip": bytes of a hole before the data, "data":
-    # base64}
-    "fetch",
-    # {"job", "paths": of small files} -> {"data": [base64 of the first of them, ...]}: as many as
-    # fit into one piece
-    "gather",
-    # {"job", "path"} -> {"digest"}, see trees.digest. For files whose mark is a time
-    "digest",
-    # {WHAT, "files": set} -> {"missing": [[place in the list, offset to resume at], ...]}
-    "stage",
-    # {WHAT, "at": place, "offset", "skip", "data": base64} -> {"offset": where to resume}
-    "put",
-    # {WHAT, "parts": [[place, base64 of a small file], ...]} -> {}
-    "scatter",
-    # {WHAT, "files": set, "digests": {place: digest}} -> {}: everything arrived. Verify it and
-    # rename it into place
-    "seal",
-    # {} -> {"jobs": [42, ...], "code": [SHA-256, ...]}: the owners of files on this server
+    # {} -> {"jobs": [42, ...], "code": [SHA-256, ...], "coming": [SHA-256, ...]}: the owners of
+    # files on this server. `coming`: code that has not arrived
     "kept",
     # {WHAT} -> {}: remove them
     "drop",
-    # {"errand": name, "fields", "limit": seconds} -> {"answer"}: a check for `gpq doctor`, in its
-    # own process (node/doctor/checks.py). {"answer": {"error"}} if it fails or takes too long
+    # {"errand": name, "fields", "limit": seconds} -> {"answer"}: a check for `gpq doctor`, or a
+    # look at the files of a job, in its own process (node/doctor/checks.py). {"answer": {"error"}}
+    # if it fails or takes too long
     "errand",
     # {} -> {}: the agent ends, shims and jobs live on
     "quit",

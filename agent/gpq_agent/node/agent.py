@@ -14,7 +14,7 @@ from gpq_agent.node.devices.gpu_locks import Locks
 from gpq_agent.node.devices.yield_files import Yielding
 from gpq_agent.node.doctor.checks import Errands
 from gpq_agent.node.environments import Environments
-from gpq_agent.node.files.staging import PARALLEL, Staging
+from gpq_agent.node.files.staging import Staging
 from gpq_agent.node.host import procs
 from gpq_agent.node.operations import Message, Operations, Replies, refusal
 from gpq_agent.node.shim import launch, shim
@@ -117,10 +117,7 @@ class Agent:
             )
         with self._survive("testing devices"):
             self.trials.tick()
-        replies: List[Message] = [
-            self.replies.reply(message, answer) for message, answer in self.staging.tick()
-        ]
-        replies += self._waiting_replies()
+        replies = self._waiting_replies()
         for message, answer in self.environments.ended() + self.errands.ended():
             replies.append(dict(answer, v=wire.VERSION, id=message.get("id"), ok=True))
         if self.watches.is_pending:
@@ -167,8 +164,6 @@ class Agent:
 
     def patience(self) -> Optional[float]:
         """Seconds in which only a request can matter, None for ever."""
-        if self.staging.busy:
-            return 0.0
         if self.watches.is_pending:
             return self.watches.patience()
         if not self.devices.known or self.devices.waiting_on() is not None or self._is_looking():
@@ -181,9 +176,6 @@ class Agent:
             return self.watches.begin(message)
         if operation in ("prepare", "errand"):
             return self._begin_look(message)
-        if operation in PARALLEL:
-            self.staging.begin(message, self.reign.admit)
-            return []
         handler = self.operations.by_name.get(str(operation))
         if handler is None:
             hint = "use one of {}".format(", ".join(wire.OPS))

@@ -27,8 +27,7 @@ Message = Dict[str, Any]
 Handler = Callable[[Message], Message]
 # Refused if a newer daemon has taken over:
 REIGNING = (
-    "watch", "prepare", "start", "warm", "stop", "control", "forget", "purge", "stage", "put",
-    "drop",
+    "watch", "prepare", "start", "warm", "stop", "control", "forget", "purge", "drop",
 )  # fmt: skip
 
 TAIL_LIMIT = 1 << 20

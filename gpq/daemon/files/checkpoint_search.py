@@ -1,4 +1,4 @@
-"""Which server has the newest checkpoint of a job, and which files it consists of."""
+"""Which server has the newest checkpoint of a job."""
 
 from __future__ import annotations
 
@@ -11,12 +11,14 @@ from gpq.core.feasibility.checkpoints import has_checkpoint, holders
 from gpq.core.model.jobs import Job
 from gpq.core.model.nodes import NodeState
 from gpq.core.model.snapshot import Snapshot
-from gpq.core.model.units import JobId, NodeId
-from gpq.daemon.files.task import Task
-from gpq.daemon.files.transfer import GIVE_UP, LONG_WORK, LOOK, Abandoned, Ask
+from gpq.core.model.units import JobId, NodeId, Seconds
+from gpq.daemon.files.transfer import GIVE_UP, LOOK, Abandoned, Task
 from gpq.errors import GpqError, NodeSilent
 
-Checkpoint = tuple[NodeId, list[Any]]  # where it is, and its files
+# an operation of a server. Raises NodeSilent, GpqError
+AskNode = Callable[[NodeId, str, Mapping[str, Any], Seconds], Mapping[str, Any]]
+
+LISTING: Seconds = 600.0  # to look at all files of a job
 
 
 class Stays(GpqError):
@@ -24,12 +26,12 @@ class Stays(GpqError):
 
 
 class CheckpointSearch:
-    """`ask` gives the operations of a server and `view` the newest snapshot. `is_wanted` tells
+    """`ask` is an operation of a server, and `view` gives the newest snapshot. `is_wanted` tells
     whether the attempt of a task should still start."""
 
     def __init__(
         self,
-        ask: Callable[[NodeId], Ask],
+        ask: AskNode,
         view: Callable[[], Snapshot],
         is_wanted: Callable[[Task], bool],
     ) -> None:
@@ -37,7 +39,7 @@ class CheckpointSearch:
         self._view = view
         self._is_wanted = is_wanted
 
-    def newest(self, task: Task, job: Job) -> Checkpoint | None:
+    def newest(self, task: Task, job: Job) -> NodeId | None:
         """None if there is nothing to copy. Raises NodeSilent if no server that has it answered for
         GIVE_UP seconds, Abandoned, and Stays."""
         until = time.monotonic() + GIVE_UP
@@ -46,52 +48,37 @@ class CheckpointSearch:
             snapshot = self._view()
             nodes = holders(snapshot, job)
             task.what = f"its checkpoint from {next(iter(nodes), source)}"
-            checkpoint, silence = self._first(job.id, nodes)
-            if checkpoint is not None:
-                _, files = checkpoint
-                return checkpoint if files else self._elsewhere(snapshot, job, nodes)
+            for node in nodes:
+                with contextlib.suppress(NodeSilent):
+                    is_there = self._look(node, job.id)["count"]
+                    return node if is_there else self._elsewhere(snapshot, job, nodes)
             if not has_checkpoint(job):
                 return None
-            task.note = silence or _silence(source)
+            task.note = f"server {nodes[-1] if nodes else source} does not answer"
             if time.monotonic() > until:
                 raise NodeSilent(task.note, "`gpq nodes` shows since when and why")
             if not self._is_wanted(task):
                 raise Abandoned
             time.sleep(LOOK)
 
-    def _listing(self, node: NodeId, job: JobId) -> Mapping[str, Any]:
-        """As wire's `files`."""
-        answer = self._ask(node)("files", {"job": job}, LONG_WORK)
+    def _look(self, node: NodeId, job: JobId) -> Mapping[str, Any]:
+        """What the server has of the job, as its errand `files` answers."""
+        errand = {"errand": "files", "fields": {"job": job}, "limit": LISTING}
+        answer: Mapping[str, Any] = self._ask(node, "errand", errand, LISTING)["answer"]
+        if answer.get("error"):
+            raise GpqError(f"server {node}: {answer['error']}", "try again")
         if answer["stays"]:
             raise Stays(f"its checkpoint cannot leave server {node}: {answer['stays']}")
         return answer
 
-    def _first(self, job: JobId, nodes: Sequence[NodeId]) -> tuple[Checkpoint | None, str]:
-        """(the first of `nodes` that answers, what it has, why the others do not answer)."""
-        silence = ""
-        for node in nodes:
-            with contextlib.suppress(NodeSilent):
-                return (node, list(self._listing(node, job)["files"])), ""
-            silence = _silence(node)
-        return None, silence
-
-    def _elsewhere(
-        self, snapshot: Snapshot, job: Job, nodes: Sequence[NodeId]
-    ) -> Checkpoint | None:
-        """The newest checkpoint on a server that is not in `nodes`, after its server lost it."""
-        candidates: list[tuple[list[int], NodeId, list[Any]]] = []
+    def _elsewhere(self, snapshot: Snapshot, job: Job, nodes: Sequence[NodeId]) -> NodeId | None:
+        """The server with the newest checkpoint of those not in `nodes`, after these lost it."""
+        ages: dict[NodeId, list[int]] = {}
         for node in sorted(snapshot.nodes):
             if node in nodes or snapshot.nodes[node].state is not NodeState.UP:
                 continue
             with contextlib.suppress(NodeSilent):
-                answer = self._listing(node, job.id)
-                if answer["files"]:
-                    candidates.append((list(answer["age"]), node, list(answer["files"])))
-        if not candidates:
-            return None
-        _, node, files = max(candidates, key=lambda candidate: candidate[0])
-        return node, files
-
-
-def _silence(node: str) -> str:
-    return f"server {node} does not answer"
+                answer = self._look(node, job.id)
+                if answer["count"]:
+                    ages[node] = list(answer["age"])
+        return max(ages, key=lambda node: ages[node], default=None)

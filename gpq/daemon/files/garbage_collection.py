@@ -16,7 +16,7 @@ from gpq.core.model.jobs import Job
 from gpq.core.model.nodes import Node, NodeState
 from gpq.core.model.snapshot import Snapshot
 from gpq.core.model.units import JobId, NodeId, Seconds
-from gpq.daemon.files.staging import AskNode
+from gpq.daemon.files.checkpoint_search import AskNode
 from gpq.errors import GpqError
 from gpq.ports import History
 
@@ -77,7 +77,7 @@ class GarbageCollector:
             if job.files is not None and not shares(snapshot, job, node.id):
                 self._drop(node.id, {"job": job.id})
         live_codes = _live_archives(snapshot)
-        for code in inventory["code"]:
+        for code in (*inventory["code"], *inventory["coming"]):
             if code not in live_codes:
                 self._drop(node.id, {"code": str(code)})
 

@@ -9,53 +9,45 @@ job waits or goes elsewhere.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import threading
-import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
 
+from gpq.connectors.local import Channel, LocalConnector
 from gpq.core.feasibility.checkpoints import Staging, apart, lacking
 from gpq.core.model.actions import Launch
 from gpq.core.model.events import Event, Staged, StartRefused
-from gpq.core.model.jobs import Job, JobState
-from gpq.core.model.placements import Placement
+from gpq.core.model.jobs import JobState
 from gpq.core.model.snapshot import Snapshot
 from gpq.core.model.units import JobId, NodeId, Seconds
 from gpq.daemon.clock import Clock
-from gpq.daemon.files.checkpoint_search import CheckpointSearch, Stays
-from gpq.daemon.files.task import Task
-from gpq.daemon.files.transfer import (
-    Abandoned,
-    Ask,
-    FileSource,
-    Gauge,
-    NodeSource,
-    Source,
-    Transfer,
-)
+from gpq.daemon.files.checkpoint_search import AskNode, CheckpointSearch, Stays
+from gpq.daemon.files.transfer import LOOK, Abandoned, Gauge, Open, Task, Transfer
 from gpq.errors import GpqError
 
 log = logging.getLogger(__name__)
 
 PARALLEL = 8  # transfers of one attempt
-PER_NODE = 2  # pieces on their way to one server at once, over all attempts
-BULK = ("fetch", "gather", "put", "scatter")
 OLD: Seconds = 3600.0  # seconds for which outcomes are remembered
+ANSWER: Seconds = 20.0
 
 Key = tuple[JobId, int]
-AskNode = Callable[[NodeId, str, Mapping[str, Any], Seconds], Mapping[str, Any]]
+# Starts a process for files on a server, with these words for its agent
+OpenNode = Callable[[NodeId, Sequence[str], Callable[[], None]], Channel]
 
 
 class Stager:
-    """`ask` is an operation of a server. `nudge` makes the servers of an attempt check at once what
-    they lack. `codes` is the folder of the archives. All of it may be called from any thread."""
+    """`ask` is an operation of a server. `open_` starts a process there that sends or receives.
+    `nudge` makes the servers of an attempt check at once what they lack. `codes` is the folder of
+    the archives. All of it may be called from any thread."""
 
     def __init__(
         self,
         ask: AskNode,
+        open_: OpenNode,
         *,
         view: Callable[[], Snapshot],
         inbox: Callable[[Sequence[Event]], None],
@@ -63,7 +55,8 @@ class Stager:
         clock: Clock,
         codes: str,
     ) -> None:
-        self._ask_node = ask
+        self._ask = ask
+        self._open = open_
         self._view = view
         self._inbox = inbox
         self._nudge = nudge
@@ -71,9 +64,9 @@ class Stager:
         self._codes = codes
         self._tasks: dict[Key, Task] = {}
         self._lock = threading.Lock()
-        self._gates: dict[NodeId, threading.Semaphore] = {}
+        self._gates: dict[tuple[str, NodeId], threading.Lock] = {}
         self._closing = False
-        self._search = CheckpointSearch(self._ask, view, self._is_wanted)
+        self._search = CheckpointSearch(ask, view, self._is_wanted)
 
     def close(self) -> None:
         self._closing = True
@@ -90,11 +83,16 @@ class Stager:
             if (
                 job is None
                 or job.attempt != launch.attempt
-                or not _needs(snapshot, job, launch.placement)
+                or not (job.spec.archives or lacking(snapshot, job, launch.placement))
             ):
                 return True
-            self._forget_old()
-            task = self._tasks[key] = Task(launch, self._clock.elapsed())
+            now = self._clock.elapsed()
+            self._tasks = {
+                name: task
+                for name, task in self._tasks.items()
+                if task.state == "running" or now - task.began <= OLD
+            }
+            task = self._tasks[key] = Task(launch, now)
         threading.Thread(
             target=self._work, args=(task,), name=f"staging-{launch.job}", daemon=True
         ).start()
@@ -109,12 +107,6 @@ class Stager:
                 if name == job and task.state == "running"
             ]
         return tasks[-1].progress() if tasks else None
-
-    def _forget_old(self) -> None:
-        now = self._clock.elapsed()
-        for key, task in list(self._tasks.items()):
-            if task.state != "running" and now - task.began > OLD:
-                del self._tasks[key]
 
     # -- one attempt, in a thread of its own -------------------------------------------------------
 
@@ -172,11 +164,9 @@ class Stager:
                 for node in places
             ]
             nodes = lacking(snapshot, job, launch.placement)
-            checkpoint = self._search.newest(task, job) if nodes else None
-            if checkpoint is not None:
-                transfers += [
-                    pool.submit(self._bring_files, task, *checkpoint, node) for node in nodes
-                ]
+            source = self._search.newest(task, job) if nodes else None
+            if source is not None:
+                transfers += [pool.submit(self._bring_files, task, source, node) for node in nodes]
             for transfer in transfers:
                 transfer.result()
 
@@ -192,65 +182,65 @@ class Stager:
         task.what = task.what or "its code"
         self._transfer(
             task,
-            {"code": digest},
-            [[f"{digest}.tar", size, digest, 0o600, 0, size]],
-            FileSource(path, digest),
-            node,
+            lambda _: LocalConnector().spawn(["cat", "--", path]),
+            (node, digest),
+            [("code", node)],
+            lambda: digest in self._ask(node, "kept", {}, ANSWER)["code"],
+            Gauge(total=size),
         )
 
-    def _bring_files(self, task: Task, source: NodeId, files: list[Any], node: NodeId) -> None:
-        launch, began = task.launch, time.monotonic()
-        gauge = self._transfer(
-            task, {"job": launch.job}, files, NodeSource(self._ask(source), launch.job), node
+    def _bring_files(self, task: Task, source: NodeId, node: NodeId) -> None:
+        launch, gauge = task.launch, Gauge()
+        self._transfer(
+            task,
+            lambda check: self._open(source, ["--send", str(launch.job)], check),
+            (node, str(launch.job)),
+            [("files", source), ("files", node)],
+            lambda: False,
+            gauge,
         )
-        seconds = time.monotonic() - began
         if gauge.moved:
-            self._inbox(
-                [
-                    Staged(
-                        self._clock.now(),
-                        launch.job,
-                        launch.attempt,
-                        source,
-                        node,
-                        gauge.moved,
-                        seconds,
-                    )
-                ]
-            )
+            moved, seconds = gauge.moved, gauge.seconds
+            now, key = self._clock.now(), (launch.job, launch.attempt)
+            self._inbox([Staged(now, *key, source, node, moved, seconds)])
 
     def _transfer(
         self,
         task: Task,
-        subject: Mapping[str, Any],
-        files: list[Any],
-        source: Source,
-        node: NodeId,
-    ) -> Gauge:
-        gauge = Gauge()
+        source: Open,
+        target: tuple[NodeId, str],
+        gates: Sequence[tuple[str, NodeId]],
+        is_there: Callable[[], bool],
+        gauge: Gauge,
+    ) -> None:
+        """`target` is a server and what it receives: a job's number, or an archive's SHA-256."""
+        node, subject = target
         task.gauges.append(gauge)
         Transfer(
-            subject, files, source, self._ask(node), lambda: self._is_wanted(task), gauge
+            source,
+            lambda check: self._open(node, ["--receive", subject], check),
+            lambda: self._turn(task, gauge, gates),
+            is_there,
+            lambda: self._is_wanted(task),
+            gauge,
         ).run()
         if gauge.moved:
             log.info(
                 "attempt %d.%d: copied %d bytes of %s to %s in %.1f s",
                 task.launch.job, task.launch.attempt, gauge.moved, task.what, node, gauge.seconds,
             )  # fmt: skip
-        return gauge
 
-    def _ask(self, node: NodeId) -> Ask:
-        with self._lock:
-            gate = self._gates.setdefault(node, threading.Semaphore(PER_NODE))
-
-        def ask(operation: str, fields: Mapping[str, Any], timeout: Seconds) -> Mapping[str, Any]:
-            if operation not in BULK:
-                return self._ask_node(node, operation, fields, timeout)
-            with gate:
-                return self._ask_node(node, operation, fields, timeout)
-
-        return ask
-
-
-def _needs(snapshot: Snapshot, job: Job, placement: Placement) -> bool:
-    return bool(job.spec.archives) or bool(lacking(snapshot, job, placement))
+    @contextlib.contextmanager
+    def _turn(self, task: Task, gauge: Gauge, keys: Sequence[tuple[str, NodeId]]) -> Iterator[None]:
+        """One after the other, because two on one line are no faster. All take their gates in the
+        same order."""
+        with contextlib.ExitStack() as stack:
+            for key in sorted(keys):
+                with self._lock:
+                    gate = self._gates.setdefault(key, threading.Lock())
+                while not gate.acquire(timeout=LOOK):
+                    gauge.note = "another transfer goes first"
+                    if not self._is_wanted(task):
+                        raise Abandoned
+                stack.callback(gate.release)
+            yield

@@ -1,48 +1,40 @@
-"""Copies one set of files to one server, piece by piece over the daemon's existing connections.
+"""Copies the files of a job, or an archive, to one server: the kernel carries the bytes from the
+pipe of one process to the pipe of another. The connections to the agents do not see them.
 
-Pieces are small enough to take about `PIECE_SECONDS` each, so that orders and reports do not wait
-longer for them. After a cut the transfer continues at the offset that the server names. The server
-verifies everything with SHA-256 before it counts.
+After a cut it starts again, and the server then asks only for the files that it does not have
+whole. The server verifies everything with SHA-256 before it counts.
 """
 
 from __future__ import annotations
 
-import base64
+import contextlib
+import fcntl
+import os
+import select
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
-from typing import Any, Protocol
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Any
 
+from gpq_agent import wire
+
+from gpq.connectors.local import Channel
+from gpq.core.feasibility.checkpoints import Staging
+from gpq.core.model.actions import Launch
 from gpq.core.model.units import Seconds
 from gpq.errors import GpqError, NodeSilent
 
-PIECE_SECONDS: Seconds = 0.2
-MOST_AT_ONCE = 1000  # files of one piece
-FIRST_PIECE, LEAST_PIECE, MOST_PIECE = 1 << 16, 1 << 13, 1 << 20  # bytes
-ANSWER: Seconds = 20.0  # for one piece. A server that is silent for this long is disconnected
-LONG_WORK: Seconds = 3600.0  # to hash or to unpack everything
-LOOK: Seconds = 0.2  # between two checks whether a server is back
+MOST_AT_ONCE = 1 << 20  # bytes
+MOST_LINE = 4 << 20  # bytes
+LONGEST_WORDS = 1000  # characters of an error
+LOOK: Seconds = 0.2  # between two checks whether anybody still wants it
+PAUSE: Seconds = 0.5  # between two tries to connect
 GIVE_UP: Seconds = 60.0  # of silence, after which the caller decides what to do
+LONG_WORK: Seconds = 3600.0  # to list or to sync everything, without a word meanwhile
 
-TIMED = "t"  # first letter of a mark that is not a digest
-SMALL = 1 << 16  # bytes: many files up to this size go into one piece
-Listing = Sequence[Sequence[Any]]  # [path, size, mark, ...], as wire's `files`
-Ask = Callable[
-    [str, Mapping[str, Any], Seconds], Mapping[str, Any]
-]  # an operation of one server. Raises NodeSilent, GpqError
-
-
-class Source(Protocol):
-    """Where a set comes from."""
-
-    def read(self, path: str, offset: int, limit: int) -> tuple[int, bytes]:
-        """(bytes of a hole before the data, data)."""
-
-    def gather(self, paths: Sequence[str]) -> list[str]:
-        """Base64 of small files, as many of the first ones as fit."""
-
-    def digest(self, path: str) -> str: ...
+# Opens a process on a server, and calls its argument meanwhile. Raises NodeSilent, GpqError
+Open = Callable[[Callable[[], None]], Channel]
 
 
 class Abandoned(Exception):
@@ -67,195 +59,159 @@ class Gauge:
         return self.moved / self.seconds
 
 
-class NodeSource:
-    """The files of a job on a server."""
+@dataclass
+class Task:
+    """What is on its way for one attempt that is about to start. Written by the threads of its
+    attempt, read by any."""
 
-    def __init__(self, ask: Ask, job: int) -> None:
-        self._ask = ask
-        self._job = job
+    launch: Launch
+    began: Seconds
+    state: str = "running"  # "running", "done", "failed"
+    what: str = ""  # what is copied, and from where
+    note: str = ""  # what it waits for before there are transfers
+    gauges: list[Gauge] = field(default_factory=list)
 
-    def read(self, path: str, offset: int, limit: int) -> tuple[int, bytes]:
-        fields = {"job": self._job, "path": path, "offset": offset, "limit": limit}
-        answer = self._ask("fetch", fields, ANSWER)
-        return int(answer["skip"]), base64.b64decode(answer["data"])
-
-    def gather(self, paths: Sequence[str]) -> list[str]:
-        return list(self._ask("gather", {"job": self._job, "paths": list(paths)}, ANSWER)["data"])
-
-    def digest(self, path: str) -> str:
-        return str(self._ask("digest", {"job": self._job, "path": path}, LONG_WORK)["digest"])
-
-
-class FileSource:
-    """One file of the daemon's own, named by its SHA-256."""
-
-    def __init__(self, path: str, digest: str) -> None:
-        self._path = path
-        self._digest = digest
-
-    def read(self, path: str, offset: int, limit: int) -> tuple[int, bytes]:
-        try:
-            with open(self._path, "rb") as stream:
-                stream.seek(offset)
-                return 0, stream.read(limit)
-        except OSError as error:
-            raise GpqError(
-                f"cannot read {self._path}: {error.strerror}", "submit the job again"
-            ) from None
-
-    def gather(self, paths: Sequence[str]) -> list[str]:
-        return [base64.b64encode(self.read(path, 0, SMALL)[1]).decode("ascii") for path in paths]
-
-    def digest(self, path: str) -> str:
-        return self._digest
+    def progress(self) -> Staging | None:
+        """None in its first moment, when it is not yet known what it is."""
+        if not self.what:
+            return None
+        gauges = list(self.gauges)
+        notes = [gauge.note for gauge in gauges if gauge.note]
+        return Staging(
+            self.what,
+            sum(gauge.progress for gauge in gauges),
+            sum(gauge.total for gauge in gauges),
+            sum(gauge.rate for gauge in gauges),
+            notes[0] if notes else self.note,
+        )
 
 
 class Transfer:
-    """`subject` is {"job": 42} or {"code": hash}. `target` has operations of the server.
-    `is_wanted` is called before every piece."""
+    """`source` and `target` open the two processes, unless `is_there` says that there is nothing to
+    do. `turn` is held while they run. `is_wanted` is called now and then."""
 
     def __init__(
         self,
-        subject: Mapping[str, Any],
-        files: Listing,
-        source: Source,
-        target: Ask,
+        source: Open,
+        target: Open,
+        turn: Callable[[], contextlib.AbstractContextManager[None]],
+        is_there: Callable[[], bool],
         is_wanted: Callable[[], bool],
         gauge: Gauge,
     ) -> None:
-        self._subject = dict(subject)
-        self._files = files
         self._source = source
         self._target = target
+        self._turn = turn
+        self._is_there = is_there
         self._is_wanted = is_wanted
         self.gauge = gauge
-        self._piece = FIRST_PIECE
+        self._earlier = 0, 0.0  # bytes and seconds before this try
+        self._began = 0.0  # the content of this try, after the listing
 
     def run(self) -> None:
         """Returns when everything is there. Raises Abandoned, NodeSilent if one end was silent for
         GIVE_UP seconds, GpqError if it is impossible."""
-        self.gauge.total = sum(int(size) for _, size, *_ in self._files)
         cut_at: Seconds | None = None
         while True:
-            before = self.gauge.moved
+            before = self.gauge.progress
             try:
-                self._once()
+                with self._turn():
+                    if not self._is_there():
+                        self._once()
                 return
             except NodeSilent as error:
                 now = time.monotonic()
-                if cut_at is None or self.gauge.moved > before:
+                if cut_at is None or self.gauge.progress > before:
                     cut_at = now
                 self.gauge.note = f"interrupted: {error.message}"
                 if now - cut_at > GIVE_UP:
                     raise
             self._check()
-            time.sleep(LOOK)
+            time.sleep(PAUSE)
 
     def _once(self) -> None:
-        self._check()
-        answer = self._target("stage", {**self._subject, "files": self._files}, LONG_WORK)
-        missing_files = [(int(index), int(offset)) for index, offset in answer["missing"]]
-        self.gauge.progress = self.gauge.total - sum(
-            self._size(index) - offset for index, offset in missing_files
+        with contextlib.ExitStack() as stack:
+
+            def enter(end: Open) -> Channel:
+                channel = end(self._check)
+                stack.callback(channel.close)
+                stack.callback(channel.reader.close)  # first, because the process may be writing
+                return channel
+
+            with ThreadPoolExecutor(2, "staging-connect") as pool:  # both at the same time
+                source, target = pool.submit(enter, self._source), pool.submit(enter, self._target)
+            self._pump(source.result(), target.result())
+
+    def _pump(self, source: Channel, target: Channel) -> None:
+        """Carry bytes there and lines back, until the target says that everything is there."""
+        inlet, outlet, answers = (
+            end.fileno() for end in (source.reader, target.writer, target.reader)
         )
-        self.gauge.note = ""
-        with ThreadPoolExecutor(1, "staging-read") as ahead:
-            self._send_small(
-                ahead, [index for index, _ in missing_files if self._size(index) <= SMALL]
-            )
-            for index, offset in missing_files:
-                if offset < self._size(index) > SMALL:
-                    self._send(ahead, index, offset)
-        digests = self._digests(index for index, _ in missing_files)
-        self._check()
-        if missing_files:
-            self.gauge.note = "being checked"
-        self._target("seal", {**self._subject, "files": self._files, "digests": digests}, LONG_WORK)
-        self.gauge.note = ""
-
-    def _digests(self, indices: Iterable[int]) -> dict[str, str]:
-        """Digests of files whose marks are their times, by index. The marks of the others are
-        digests already."""
-        return {
-            str(index): self._source.digest(str(self._files[index][0]))
-            for index in indices
-            if str(self._files[index][2]).startswith(TIMED)
-        }
-
-    def _size(self, index: int) -> int:
-        return int(self._files[index][1])
-
-    def _send_small(self, ahead: ThreadPoolExecutor, indices: Sequence[int]) -> None:
-        """Many files per piece."""
-        queue = list(indices)
-
-        def read() -> Future[list[str]]:
-            paths = [str(self._files[index][0]) for index in self._batch(queue)]
-            return ahead.submit(self._source.gather, paths)
-
-        if queue:
-            future = read()
-        while queue:
+        for pipe in (inlet, outlet):
+            with contextlib.suppress(OSError):  # fewer turns, if the kernel allows that much
+                fcntl.fcntl(pipe, fcntl.F_SETPIPE_SZ, MOST_AT_ONCE)
+        news, room = select.poll(), select.poll()
+        news.register(inlet, select.POLLIN)
+        news.register(answers, select.POLLIN)
+        room.register(outlet, select.POLLOUT)
+        text, self._earlier = b"", (self.gauge.moved, self.gauge.seconds)
+        self._began, self.gauge.note = time.monotonic(), ""
+        heard_at = self._began
+        while time.monotonic() - heard_at < LONG_WORK:
             self._check()
-            began = time.monotonic()
-            contents = future.result()
-            if not contents:
-                raise GpqError(f"{self._files[queue[0]][0]} cannot be read", "try again")
-            batch, queue = queue[: len(contents)], queue[len(contents) :]
-            if queue:
-                future = read()
-            parts = [list(pair) for pair in zip(batch, contents, strict=True)]
-            self._target("scatter", {**self._subject, "parts": parts}, ANSWER)
-            self._count(sum(self._size(index) for index in batch), 0, time.monotonic() - began)
+            ready = [descriptor for descriptor, _ in news.poll(LOOK * 1000)]
+            self.gauge.seconds = self._earlier[1] + time.monotonic() - self._began
+            if answers in ready:
+                data = os.read(answers, MOST_AT_ONCE)
+                if len(text) > MOST_LINE:
+                    raise GpqError("a server sent a line that is too long", "try again")
+                if not data:
+                    raise NodeSilent(source.last_words() or target.last_words() or "it was cut")
+                *lines, text = (text + data).split(b"\n")
+                heard_at = time.monotonic()
+                if any(self._hear(line, source) for line in lines):
+                    return
+            elif inlet in ready and room.poll(LOOK * 1000):
+                moved = 0
+                with contextlib.suppress(BrokenPipeError):
+                    moved = os.splice(inlet, outlet, MOST_AT_ONCE)
+                if not moved:  # one end is gone
+                    news.unregister(inlet)
+                    target.writer.close()
+                heard_at = time.monotonic()
+                self.gauge.moved += moved
+        raise NodeSilent(f"a server said nothing for {LONG_WORK:.0f} s")
 
-    def _batch(self, indices: Sequence[int]) -> list[int]:
-        """As many of the first ones as one piece holds."""
-        room, batch = self._piece, list(indices[:1])
-        for index in indices[1:MOST_AT_ONCE]:
-            room -= self._size(index)
-            if room < 0:
-                break
-            batch.append(index)
-        return batch
-
-    def _send(self, ahead: ThreadPoolExecutor, index: int, offset: int) -> None:
-        """One file from `offset` on. While a piece is written, the next one is read."""
-        path, size = str(self._files[index][0]), self._size(index)
-
-        def read(begin: int) -> Future[tuple[int, bytes]]:
-            return ahead.submit(self._source.read, path, begin, min(self._piece, size - begin))
-
-        future = read(offset)
-        while offset < size:
-            self._check()
-            began = time.monotonic()
-            skip, data = future.result()
-            data = data[: size - offset - skip]
-            end = offset + skip + len(data)
-            if end == offset:
-                raise GpqError(f"{path} became shorter while it was read", "try again")
-            if end < size:
-                future = read(end)
-            text = base64.b64encode(data).decode("ascii")
-            fields = {**self._subject, "at": index, "offset": offset, "skip": skip, "data": text}
-            if int(self._target("put", fields, ANSWER)["offset"]) != end:
-                raise NodeSilent("it did not store all the data", "gpq continues from there")
-            offset = end
-            self._count(len(data), skip, time.monotonic() - began)
-
-    def _count(self, sent_bytes: int, hole_bytes: int, seconds: Seconds) -> None:
-        self.gauge.progress += sent_bytes + hole_bytes
-        self.gauge.moved += sent_bytes
-        self.gauge.seconds += seconds
-        self._piece = next_size(self._piece, seconds)
+    def _hear(self, line: bytes, source: Channel) -> bool:
+        """Is it all there?"""
+        try:
+            message = wire.decode(line)
+            if "error" in message:
+                raise GpqError(_words(message["error"]), _words(message.get("hint", "")))
+            if "missing" in message:
+                self.gauge.moved, self._began = self._earlier[0], time.monotonic()
+                rest = memoryview(line + b"\n")
+                while rest:
+                    rest = rest[source.writer.write(rest) :]
+            if "done" in message:
+                self.gauge.progress = _bytes(message["done"])
+                self.gauge.total = _bytes(message["total"]) or self.gauge.total
+            return bool(message.get("ok"))
+        except (LookupError, TypeError, ValueError, OverflowError) as error:
+            raise GpqError(
+                f"a server said something invalid: {error!r:.200}", "try again"
+            ) from None
+        except OSError as error:
+            raise NodeSilent(source.last_words() or str(error)) from None
 
     def _check(self) -> None:
         if not self._is_wanted():
             raise Abandoned
 
 
-def next_size(piece: int, seconds: Seconds) -> int:
-    """The next size of a piece, after one of `piece` bytes took this long. It at most doubles,
-    within the limits."""
-    size = piece * min(PIECE_SECONDS / max(seconds, 1e-4), 2.0)
-    return int(min(max(size, LEAST_PIECE), MOST_PIECE))
+def _bytes(value: Any) -> int:
+    return min(max(int(value), 0), 1 << 53)
+
+
+def _words(value: Any) -> str:
+    return str(value).encode("utf-8", "replace").decode("utf-8")[:LONGEST_WORDS]

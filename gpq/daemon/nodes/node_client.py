@@ -9,13 +9,13 @@ from __future__ import annotations
 import logging
 import random
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeout
 from typing import Any, NoReturn
 
 from gpq import pace
-from gpq.connectors.local import Connector
+from gpq.connectors.local import Channel, Connector
 from gpq.core.model.nodes import FIRST_CONTACT
 from gpq.core.model.units import Seconds
 from gpq.daemon.nodes.link import Link, LinkLost, Reply, Send
@@ -43,6 +43,7 @@ class NodeClient:
         self.session = NodeSession(settings, ports)
         self._connector = connector
         self._arguments = list(arguments)
+        self._epoch = ports.epoch
         self._connecting: Link | None = None
         self._closing = threading.Event()
         self._hurry = threading.Event()
@@ -70,13 +71,8 @@ class NodeClient:
     def request(self, op: str, fields: Mapping[str, Any], timeout: Seconds = 10.0) -> Reply:
         """The server's answer, in any thread. Raises NodeSilent if none comes in time, GpqError if
         it refuses."""
-        line = self._line()
         answer: Future[Reply] = Future()
-        if line is None:
-            raise NodeSilent(
-                f"server {self.node} does not answer", "`gpq nodes` shows since when and why"
-            )
-        line(op, fields, answer.set_result)
+        self._line()(op, fields, answer.set_result)
         try:
             reply = answer.result(timeout)
         except FutureTimeout:
@@ -94,9 +90,21 @@ class NodeClient:
             )
         return reply
 
-    def _line(self) -> Send | None:
-        """None if the server is silent. Right after the daemon started, it waits for the first
-        contact, because nobody knows yet."""
+    def open(self, words: Sequence[str], waiting: Callable[[], None]) -> Channel:
+        """A process of its own for files, on a connection of its own. `words` tell it what to do.
+        Raises NodeSilent, and Refused if trying again soon is useless."""
+        self._line()
+        reign = ["--store", self._epoch.store, "--epoch", str(self._epoch.epoch)]
+        try:
+            return self._connector.agent([*self._arguments, *reign, *words], waiting)
+        except Refused:
+            raise
+        except GpqError as error:
+            raise NodeSilent(error.message, error.hint) from None
+
+    def _line(self) -> Send:
+        """Raises NodeSilent if the server is silent. Right after the daemon started, it waits for
+        the first contact, because nobody knows yet."""
         until = self._began + FIRST_CONTACT
         while (
             (line := self.session.line) is None
@@ -104,6 +112,10 @@ class NodeClient:
             and self._clock.elapsed() < until
         ):
             self._closing.wait(FIRST_LOOK)
+        if line is None:
+            raise NodeSilent(
+                f"server {self.node} does not answer", "`gpq nodes` shows since when and why"
+            )
         return line
 
     # -- the reader's thread -----------------------------------------------------------------------

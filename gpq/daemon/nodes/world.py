@@ -4,7 +4,7 @@ nothing."""
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from queue import Empty, SimpleQueue
@@ -16,7 +16,7 @@ from gpq import paths
 from gpq.config import NodeConfig
 from gpq.connectors import from_config
 from gpq.connectors.bundle import library
-from gpq.connectors.local import LocalConnector
+from gpq.connectors.local import Channel, LocalConnector
 from gpq.connectors.ssh_agents import VARIABLE, SshAgents, of_process
 from gpq.core.model.actions import Action, Forget, Launch, Prepare, Retune, Stop
 from gpq.core.model.events import Event, Exited
@@ -69,6 +69,7 @@ class LiveWorld:
         self._library = library(home, renew=True)
         self.stager = Stager(
             self.ask,
+            self.open,
             view=lambda: self._snapshot,
             inbox=self._queue.put,
             nudge=self._nudge,
@@ -128,13 +129,20 @@ class LiveWorld:
         self, node: NodeId, operation: str, fields: Mapping[str, Any], timeout: Seconds
     ) -> Mapping[str, Any]:
         """The server's answer. Raises NodeSilent if none comes in time, GpqError if it refuses."""
+        return self._client_of(node).request(operation, fields, timeout)
+
+    def open(self, node: NodeId, words: Sequence[str], waiting: Callable[[], None]) -> Channel:
+        """A process for files there. Raises NodeSilent, GpqError."""
+        return self._client_of(node).open(words, waiting)
+
+    def _client_of(self, node: NodeId) -> NodeClient:
         client = self._clients.get(node)
         if client is None:
             raise NodeSilent(
                 f"server {node} is no longer in the configuration",
                 "`gpq nodes list` lists the servers",
             )
-        return client.request(operation, fields, timeout)
+        return client
 
     def _nudge(self, node: NodeId) -> None:
         if node in self._clients:

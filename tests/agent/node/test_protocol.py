@@ -45,7 +45,7 @@ def test_a_broken_line_gets_an_error_and_the_agent_lives_on(node: NodeAgent, lin
 def test_a_line_without_end_is_refused_and_skipped(node: NodeAgent) -> None:
     for _ in range(50):
         node.send_bytes(b"x" * (1 << 20))
-    assert "longer than 40 MiB" in node.reply(None)["error"]
+    assert "longer than 16 MiB" in node.reply(None)["error"]
     node.send_bytes(b"tail of it\n")
     assert node.ask("ping")["ok"]
 

@@ -125,7 +125,7 @@ def test_copies_of_ended_jobs_are_removed_except_the_last_one(
     store = MemoryStore()
     store.commit([], builders.snapshot(ended))
     store.commit([], snapshot, [ended])
-    kept = {"jobs": [1, 2, 3, 9], "code": [code, other]}
+    kept = {"jobs": [1, 2, 3, 9], "code": [code], "coming": [other]}
     servers = Servers(a=kept, b=kept)
     (tmp_path / f"{code}.tar").touch()
     (tmp_path / f"{other}.tar").touch()

@@ -1,4 +1,5 @@
-"""What a server checks, measures and tries for `gpq doctor`: its errands.
+"""What a server checks, measures and tries for `gpq doctor`, and which files it has of a job: its
+errands.
 
 An errand may take long, or hang. So each runs in its own process with a time limit, and reports one
 JSON object. If a process ends before it reports anything, that is an answer too. Errands change
@@ -23,7 +24,9 @@ from gpq_agent.node.doctor.network_checks import all_reduce, listen, reach
 from gpq_agent.node.host import network, procs
 from gpq_agent.node.host.errors import SpoolError
 from gpq_agent.node.shim import shim
+from gpq_agent.node.spool import checkpoint_folder
 from gpq_agent.node.spool.spool import Spool
+from gpq_agent.node.spool.trees import Entry, Immovable
 
 MARK = ".gpq-doctor-"
 TORCH_LIMIT = 60.0  # seconds that importing torch may take
@@ -43,7 +46,7 @@ print("gpq:" + json.dumps(found))
 """
 
 Message = Dict[str, Any]
-LONGEST = 120.0  # seconds
+LONGEST = 600.0  # seconds
 MOST = 16  # at once
 LIMITS = (
     ("nofile", resource.RLIMIT_NOFILE), ("memlock", resource.RLIMIT_MEMLOCK),
@@ -143,6 +146,21 @@ def ask_back(place: Place, fields: Fields, pipe: int) -> None:
         tell(pipe, {"user": user, "wanted": yield_files.end(place.common)})
 
 
+def files(place: Place, fields: Fields, pipe: int) -> None:
+    """Report what must follow the job: `count` of entries, `age` (the newer of two sets has the
+    larger one), and `stays`: why they cannot move, or ""."""
+    entries: List[Entry] = []
+    stays = ""
+    try:
+        entries = checkpoint_folder.listing(
+            os.path.join(place.checkpoints, str(int(fields["job"])))
+        )
+    except Immovable as error:
+        stays = str(error)
+    age = list(checkpoint_folder.age(entries))
+    tell(pipe, {"count": len(entries), "age": age, "stays": stays})
+
+
 # -- is the folder of the checkpoints one that others have too? ------------------------------------
 
 
@@ -182,6 +200,7 @@ ERRANDS: Dict[str, Callable[[Place, Fields, int], None]] = {
     "unmark": unmark,
     "yield": ask_back,
     "gpu": gpu_report.errand,
+    "files": files,
 }
 
 

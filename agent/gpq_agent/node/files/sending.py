@@ -1,80 +1,113 @@
-"""Reads files of a job for another server: a listing, pieces of large files, many small files at
-once."""
+"""Sends the files of a job. Both ends talk in JSON lines, with the bytes that they announce after
+them:
 
-import base64
+  sender    {"files": set of trees.py}
+  receiver  {"missing": [place in the set, ...], "done": bytes, "total": bytes}
+  sender    for each missing file: {"at": offset, "size": n} and n bytes for each piece that is no
+            hole. The last line has {"sha256"} of these offsets and bytes, and perhaps no piece
+  receiver  {"done", "total"} now and then, {"ok": true} once it is all in place
+
+Instead of any line, {"error", "hint"} ends the stream. Code comes as one archive, without lines.
+"""
+
+import hashlib
+import json
 import os
-from typing import Any, Dict, Generator, List
+import time
+from typing import Any, BinaryIO, Dict
 
 from gpq_agent import records
-from gpq_agent.node.files.arriving import inside
+from gpq_agent.node.host.errors import SpoolError
 from gpq_agent.node.spool import checkpoint_folder, trees
-from gpq_agent.node.spool.trees import SMALL, TIMED, Entry, Immovable
+from gpq_agent.node.spool.trees import Entry
 
-Message = Dict[str, Any]
-Work = Generator[None, None, Message]  # long work, a little at a time
-
-PIECE = 1 << 20  # most bytes in one request
+PIECE = 1 << 18  # bytes
+LONGEST = 40 << 20  # bytes of a line, more than a listing of trees.py
 
 
-def files(folder: str) -> Work:
-    """What must follow the job. `stays`: why it cannot move, "" if it can."""
-    entries: List[Entry] = []
-    try:
-        entries = yield from checkpoint_folder.listing(folder)
-    except Immovable as error:
-        return {"files": [], "age": list(checkpoint_folder.age([])), "stays": str(error)}
-    return {
-        "files": trees.as_json(entries),
-        "age": list(checkpoint_folder.age(entries)),
-        "stays": "",
-    }
+# -- for both ends ---------------------------------------------------------------------------------
 
 
-def fetch(folder: str, message: Message) -> Message:
-    """From `offset` of one file: `skip` bytes of a hole, then data."""
-    offset, limit = int(message["offset"]), min(max(int(message["limit"]), 1), PIECE)
-    with os.fdopen(records.open_plain(_path(folder, message)), "rb", buffering=0) as stream:
-        size = os.fstat(stream.fileno()).st_size
-        begin = trees.data_at(stream.fileno(), offset, size) if offset < size else offset
-        data = os.pread(stream.fileno(), limit, begin)
-    return {"skip": begin - offset, "data": _encode(data)}
+class Pace:
+    """Keeps a process below a limit in bytes per second. 0: no limit."""
+
+    def __init__(self, limit: float) -> None:
+        self._limit = limit
+        self._due = time.monotonic()
+
+    def spend(self, size: int) -> None:
+        """Wait until so many more bytes are due."""
+        if self._limit > 0:
+            self._due = max(self._due, time.monotonic() - 1.0) + size / self._limit
+            time.sleep(max(0.0, self._due - time.monotonic()))
 
 
-def gather(folder: str, message: Message) -> Message:
-    """Complete small files, the first of those requested: as many as fit into one piece."""
-    contents: List[str] = []
-    # full paths, checked once. The file itself is never opened through a link
-    parents: Dict[str, str] = {"": folder}
-    room = PIECE
-    for entry in _entries(message["paths"]):
-        parent, _, name = entry.path.rpartition("/")
-        if parent not in parents:
-            parents[parent] = inside(folder, parent)
-        path = os.path.join(parents[parent], trees.local_name(name))
-        with os.fdopen(records.open_plain(path), "rb") as stream:
-            data = stream.read(SMALL + 1)
-        room -= len(data)
-        if contents and room < 0:
-            break
-        contents.append(_encode(data))
-    return {"data": contents}
+class Seal:
+    """SHA-256 of the pieces of a file, with their offsets, so that holes cost nothing."""
+
+    def __init__(self) -> None:
+        self._state = hashlib.sha256()
+
+    def add(self, offset: int, data: Any) -> None:
+        if len(data):
+            self._state.update(b"%d:" % offset)
+            self._state.update(data)
+
+    def hex(self) -> str:
+        return self._state.hexdigest()
 
 
-def digest(folder: str, message: Message) -> Work:
-    """SHA-256 of one file, see `trees.digest`."""
-    result = yield from trees.digest(_path(folder, message))
-    return {"digest": result}
+def write_line(sink: BinaryIO, message: Dict[str, Any]) -> None:
+    """Raises BrokenPipeError if the other end is gone."""
+    sink.write(json.dumps(message).encode("ascii") + b"\n")
 
 
-def _path(folder: str, message: Message) -> str:
-    [entry] = _entries([message["path"]])
-    return inside(folder, entry.path)
+def read_line(source: BinaryIO) -> Dict[str, Any]:
+    """Raises EOFError if the other end is gone, and ValueError for what is not a JSON object."""
+    line = source.readline(LONGEST)
+    if not line.endswith(b"\n"):
+        if len(line) == LONGEST:
+            raise ValueError("a line is longer than {} MiB".format(LONGEST >> 20))
+        raise EOFError
+    return records.parse(line)
 
 
-def _entries(paths: Any) -> List[Entry]:
-    """Raises ValueError for a path that leads outside."""
-    return trees.parse([[path, 0, TIMED] for path in list(paths)])
+# -- the sender ------------------------------------------------------------------------------------
 
 
-def _encode(data: bytes) -> str:
-    return base64.b64encode(data).decode("ascii")
+def send(folder: str, source: BinaryIO, sink: BinaryIO, pace: Pace) -> None:
+    """Send what must follow the job whose folder it is. Raises EOFError, Immovable, SpoolError,
+    OSError and ValueError."""
+    entries, buffer = checkpoint_folder.listing(folder), memoryview(bytearray(PIECE))
+    if not entries:
+        raise SpoolError("the job has no files there any more", "try again", "busy")
+    write_line(sink, {"files": trees.as_json(entries)})
+    sink.flush()
+    for number in read_line(source)["missing"]:
+        if not isinstance(number, int) or not 0 <= number < len(entries):
+            raise ValueError("{!r} is not a file of this transfer".format(number))
+        _send_file(folder, entries[number], sink, pace, buffer)
+    sink.flush()
+
+
+def _send_file(folder: str, entry: Entry, sink: BinaryIO, pace: Pace, buffer: memoryview) -> None:
+    path = os.path.join(folder, trees.local_name(entry.path))
+    seal, offset = Seal(), 0
+    line: Dict[str, Any] = {}
+    with os.fdopen(records.open_plain(path), "rb", buffering=0) as file:
+        while "sha256" not in line:
+            offset = trees.data_at(file.fileno(), offset, entry.size)
+            rest = buffer[: entry.size - offset]
+            data = rest[: os.preadv(file.fileno(), [rest], offset)]
+            line = {"at": offset, "size": len(data)} if data else {}
+            seal.add(offset, data)
+            offset += len(data)
+            if not data or offset == entry.size:
+                status = os.fstat(file.fileno())
+                if (status.st_size, status.st_mtime_ns) != (entry.size, entry.changed):
+                    words = "{} changed while it was read".format(trees.display_name(entry.path))
+                    raise SpoolError(words, "try again", "busy")
+                line["sha256"] = seal.hex()
+            write_line(sink, line)
+            sink.write(data)
+            pace.spend(len(data))

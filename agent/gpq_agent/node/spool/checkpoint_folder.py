@@ -6,7 +6,7 @@ follow it.
 <checkpoints>/42/               the files of job 42: gpq/step-*/ (the library's), own/ (saves of a
                                 script), and any others
 <checkpoints>/42.before-4/      what was there before its attempt 4 started from the beginning
-<checkpoints>/.staging/NAME/    what is on its way here, see staging.py
+<checkpoints>/.staging/NAME/    what is on its way here, see receiving.py
 <checkpoints>/.code/HASH/       the code of a snapshot, unpacked
 
 Of the library's checkpoints and of a script's saves only the newest complete one follows the job,
@@ -19,7 +19,7 @@ import json
 import os
 import re
 import uuid
-from typing import Any, Dict, Generator, Iterator, List, NamedTuple, Tuple
+from typing import Any, Dict, Iterator, List, NamedTuple, Tuple
 
 from gpq_agent import records, wire
 from gpq_agent.node.spool import trees
@@ -66,7 +66,7 @@ def storage_id(folder: str, damage: List[str]) -> str:
     return str((marker or {}).get("id", ""))
 
 
-def listing(folder: str) -> Generator[None, None, List[Entry]]:
+def listing(folder: str) -> List[Entry]:
     """What of the job's `folder` must follow it, sorted by path. Empty if there is nothing. Raises
     Immovable."""
     entries: List[Entry] = []
@@ -80,7 +80,6 @@ def listing(folder: str) -> Generator[None, None, List[Entry]]:
                     "it has more than {} files and folders, or their names have more than {} MiB"
                 )
                 raise Immovable(words.format(trees.MOST_ENTRIES, trees.MOST_BYTES >> 20))
-            yield
     except OSError as error:
         if error.errno in (*records.SHORTAGES, errno.EIO):
             raise
@@ -133,19 +132,14 @@ def is_kept_apart(folder: str, name: str) -> bool:
 
 
 def _of_library(folder: str) -> Iterator[Entry]:
-    """The newest checkpoint whose state has the size that its manifest says. The receiver verifies
+    """The newest checkpoint whose state has the size that its manifest says. The loader verifies
     its content."""
     for name in steps(folder):
         place = "{}/{}".format(LIBRARY, name)
         state = trees.entry(folder, "{}/{}".format(place, STATE))
-        manifest = _manifest(folder, place)
-        if (
-            state is None
-            or state.size != manifest.get("bytes")
-            or not isinstance(manifest.get("sha256"), str)
-        ):
+        if state is None or state.size != _manifest(folder, place).get("bytes"):
             continue
-        yield state._replace(mark=str(manifest["sha256"]))
+        yield state
         for path in ("{}/{}".format(place, MANIFEST), *ALONGSIDE):
             entry = trees.entry(folder, path)
             if entry is not None:
@@ -173,30 +167,17 @@ def _of_script(folder: str) -> Iterator[Entry]:
     yield from trees.below(folder, "{}/{}".format(OWN, complete[0]))
 
 
-def is_same(folder: str, entry: Entry) -> bool:
-    """Is its content there already? For states of the library the manifest next to them says so,
-    and the loader verifies it."""
-    step, _, name = entry.path.rpartition("/")
-    if step.startswith(LIBRARY + "/" + STEP) and name == STATE:
-        present, manifest = trees.entry(folder, entry.path), _manifest(folder, step)
-        return (
-            present is not None
-            and present.size == entry.size == manifest.get("bytes")
-            and manifest.get("sha256") == entry.mark
-        )
-    return trees.is_same(folder, entry)
-
-
 def jobs(folder: str) -> Dict[str, List[Any]]:
-    """What is here, or on its way here, of any job and any snapshot: {"jobs": numbers, "code":
-    hashes}."""
+    """What is here of any job and any snapshot: {"jobs": numbers, also of those on their way here,
+    "code": hashes, "coming": hashes of code on its way here}."""
 
     def names(path: str) -> List[str]:
         return os.listdir(path) if os.path.isdir(path) else []
 
     staged_names = names(os.path.join(folder, STAGING))
-    code = names(os.path.join(folder, CODE)) + [name[len(CODE_PREFIX) :] for name in staged_names]
+    coming = [name[len(CODE_PREFIX) :] for name in staged_names if name.startswith(CODE_PREFIX)]
     return {
         "jobs": sorted({int(name) for name in names(folder) + staged_names if name.isdecimal()}),
-        "code": sorted({name for name in code if HASH.fullmatch(name)}),
+        "code": sorted(filter(HASH.fullmatch, names(os.path.join(folder, CODE)))),
+        "coming": sorted(filter(HASH.fullmatch, coming)),
     }

@@ -233,6 +233,11 @@ class Spool:
                 raise SpoolError("cannot move {}: {}".format(folder, error.strerror)) from error
 
 
+def own_path(text: str) -> str:
+    """With `~` and `$USER` as they are on this server."""
+    return os.path.expanduser(text).replace("$USER", wire.user_name(os.geteuid()))
+
+
 def machine_id() -> str:
     """The id of the installed system, "" if it has none."""
     try:

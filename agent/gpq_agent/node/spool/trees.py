@@ -6,29 +6,22 @@ attributes stay behind, and two names of one file become two files.
 """
 
 import errno
-import hashlib
 import os
 import re
 import stat
-from typing import Any, Generator, Iterator, List, NamedTuple, Optional
+from typing import Any, Iterator, List, NamedTuple, Optional
 
-from gpq_agent import records
-
-SMALL = 1 << 16  # bytes: files up to this size are hashed when they are listed
 MOST_ENTRIES = 200_000
 MOST_BYTES = 32 << 20  # of a listing
 MOST_PATH = 3500  # bytes, so that it can be opened below the checkpoint folder of any server
-BLOCK = 1 << 20  # bytes to hash before doing anything else
-# first letters of marks. A hexadecimal digest has none of them
-FOLDER, LINK, TIMED = "/", "l", "t"
+FILE, FOLDER, LINK = "f", "/", "l"  # first letters of marks
 BITS = 0o1777  # the bits of a mode that are kept
 OWNERS = stat.S_IRUSR | stat.S_IWUSR | stat.S_IXUSR
-NOTHING = b"\0" * BLOCK
 
 
 class Entry(NamedTuple):
-    """One name in a tree. `mark`: "/" for a folder, "l" and the target for a link, "t" and the time
-    of change for a large file, otherwise the SHA-256 of the content."""
+    """One name in a tree. `mark`: "f" for a file, "/" for a folder, "l" and the target for a
+    link."""
 
     path: str  # below the tree's folder, see `shared_name`
     size: int  # bytes, 0 if it is not a file
@@ -39,7 +32,7 @@ class Entry(NamedTuple):
 
     @property
     def is_file(self) -> bool:
-        return not self.mark.startswith((FOLDER, LINK))
+        return self.mark == FILE
 
 
 class Immovable(Exception):
@@ -52,12 +45,16 @@ class Immovable(Exception):
 def shared_name(name: str) -> str:
     """The same name on every server, whatever its locale, for every line and terminal: UTF-8. An
     invalid byte is NUL, which no name has, and two digits."""
+    if name.isascii():
+        return name
     text = os.fsencode(name).decode("utf-8", "surrogateescape")
     return re.sub("[\udc80-\udcff]", lambda half: "\0{:02x}".format(ord(half[0]) - 0xDC00), text)
 
 
 def local_name(name: str) -> str:
     """The opposite. Raises ValueError for an invalid name."""
+    if name.isascii() and "\0" not in name:
+        return name
     text = re.sub("\0([89a-f][0-9a-f])", lambda byte: chr(0xDC00 + int(byte[1], 16)), name)
     local = os.fsdecode(text.encode("utf-8", "surrogateescape"))
     if shared_name(local) != name:
@@ -116,8 +113,6 @@ def entry(folder: str, path: str) -> Optional[Entry]:
         return _file(full_path, path, status)
     except FileNotFoundError:
         return None
-    except records.Damaged as error:
-        raise Immovable("{} cannot be read: {}".format(display_name(path), error.why)) from error
     except PermissionError as error:
         raise Immovable(
             "{} cannot be read: {}".format(display_name(path), error.strerror)
@@ -144,25 +139,22 @@ def _target(folder: str, full_path: str, path: str) -> str:
 
 
 def _file(full_path: str, path: str, status: os.stat_result) -> Entry:
-    facts = {
-        "mode": status.st_mode & BITS,
-        "changed": status.st_mtime_ns,
-        "stored": min(status.st_size, status.st_blocks * 512),
-    }
-    with os.fdopen(records.open_plain(full_path), "rb") as stream:
-        if status.st_size > SMALL:  # opened only to check that it is readable
-            return Entry(path, status.st_size, "{}{}".format(TIMED, status.st_mtime_ns), **facts)
-        content = stream.read(SMALL + 1)
-    return Entry(path, len(content), hashlib.sha256(content).hexdigest(), **facts)
+    if not os.access(full_path, os.R_OK):
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), full_path)
+    mode, stored = status.st_mode & BITS, min(status.st_size, status.st_blocks * 512)
+    return Entry(path, status.st_size, FILE, mode, status.st_mtime_ns, stored)
 
 
 def is_same(folder: str, expected: Entry) -> bool:
-    """Is the entry there already, apart from its permissions and time?"""
+    """Is a file with this size and time of change there?"""
     try:
-        present = entry(folder, expected.path)
-    except (OSError, Immovable):
+        status = os.lstat(os.path.join(folder, local_name(expected.path)))
+    except OSError:
         return False
-    return present is not None and (present.size, present.mark) == (expected.size, expected.mark)
+    return stat.S_ISREG(status.st_mode) and (status.st_size, status.st_mtime_ns) == (
+        expected.size,
+        expected.changed,
+    )
 
 
 # -- over the wire ---------------------------------------------------------------------------------
@@ -204,8 +196,8 @@ def _parse_entry(message: Any) -> Entry:
         or (entry.size and not entry.is_file)
     ):
         raise ValueError("{!r} cannot be recreated".format(entry.path))
-    if entry.mark.startswith(LINK) and (entry.mark[1:].startswith("/") or not entry.mark[1:]):
-        raise ValueError("{!r} is a link that leads outside".format(entry.path))
+    if entry.mark not in (FILE, FOLDER) and not re.match(LINK + "[^/]", entry.mark):
+        raise ValueError("{!r} may not travel".format(entry.path))
     return entry
 
 
@@ -226,34 +218,3 @@ def data_at(descriptor: int, offset: int, size: int) -> int:
     except OSError as error:
         # otherwise the file system does not support holes
         return size if error.errno == errno.ENXIO else offset
-
-
-def digest(path: str) -> Generator[None, None, str]:
-    """SHA-256 over the size of a file and all its blocks that are not entirely zero, each with its
-    place. A hole costs nothing, and equals zeros."""
-    state = hashlib.sha256()
-    with os.fdopen(records.open_plain(path), "rb", buffering=0) as stream:
-        size = os.fstat(stream.fileno()).st_size
-        state.update(b"%d" % size)
-        offset = 0
-        while offset < size:
-            offset = data_at(stream.fileno(), offset, size) // BLOCK * BLOCK
-            block = os.pread(stream.fileno(), BLOCK, offset)
-            if block != NOTHING[: len(block)]:
-                state.update(b"%d:" % offset)
-                state.update(block)
-            offset += BLOCK
-            yield
-    return state.hexdigest()
-
-
-def sha256(path: str) -> Generator[None, None, str]:
-    """SHA-256 of the content, one block at a time."""
-    state = hashlib.sha256()
-    with os.fdopen(records.open_plain(path), "rb") as stream:
-        while True:
-            block = stream.read(BLOCK)
-            if not block:
-                return state.hexdigest()
-            state.update(block)
-            yield

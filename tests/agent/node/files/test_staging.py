@@ -1,9 +1,8 @@
-"""Files that come to a server and leave it: what is sent, where it continues after a lost connection, and what counts
+"""Files that come to a server and leave it: what is sent, what comes again after a lost connection, and what counts
 once it has arrived."""
 
 from __future__ import annotations
 
-import base64
 import hashlib
 import io
 import json
@@ -12,19 +11,23 @@ import pwd
 import subprocess
 import sys
 import tarfile
+import time
 from collections.abc import Callable
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
-from gpq_agent.node.files import arriving, unpacking
-from gpq_agent.node.files.staging import Staging
-from gpq_agent.node.host.errors import SpoolError
-from gpq_agent.node.spool import trees
+from gpq_agent import wire
+from gpq_agent.node.files import staging
+from gpq_agent.node.files.sending import Pace
+from gpq_agent.node.files.transfer import run_receiver
 from gpq_agent.node.spool.checkpoint_folder import ALONGSIDE
-from gpq_agent.node.spool.trees import Entry
+from gpq_agent.node.spool.spool import Spool
 
+from gpq.connectors.local import Channel
 from tests.agent.node.harness import AGENT_HOME, NodeAgent
+from tests.contract.trees import Within, bring, opened
 from tests.support.users import BOB, acting_as, shared_place
 
 BIG = os.urandom(3_000_000)
@@ -51,23 +54,39 @@ def pair(agent: Callable[..., NodeAgent], tmp_path: Path) -> tuple[NodeAgent, No
     return made[0], made[1]
 
 
-def send(source: NodeAgent, target: NodeAgent, files: list[Any], *, most: int = 1 << 40) -> int:
-    """Bring the files of job 7, at most this many bytes. Return the number of bytes sent."""
-    sent = 0
-    for at, offset in target.ask("stage", job=7, files=files)["missing"]:
-        path, size, *_ = files[at]
-        while sent < most and offset < size:
-            piece = source.ask("fetch", job=7, path=path, offset=offset, limit=1 << 20)
-            fields = {"at": at, "offset": offset, "skip": piece["skip"], "data": piece["data"]}
-            before, offset = offset, target.ask("put", job=7, **fields)["offset"]
-            sent += offset - before
-    return sent
+def said(channel: Channel) -> dict[str, Any]:
+    """The next line of a process."""
+    return wire.decode(channel.reader.readline())
 
 
-def seal(source: NodeAgent, target: NodeAgent, files: list[Any]) -> dict[str, Any]:
-    timed = [(at, path) for at, (path, _, mark, *_) in enumerate(files) if mark.startswith("t")]
-    digests = {str(at): source.ask("digest", job=7, path=path)["digest"] for at, path in timed}
-    return target.try_ask("seal", job=7, files=files, digests=digests)
+def relay(
+    source: NodeAgent, target: NodeAgent, change: Callable[[bytes], bytes] = lambda data: data, job: int = 7
+) -> dict[str, Any]:
+    """Bring the files of a job, changed on the way. Return the last line of the receiver."""
+    with closing(opened(source, "--send", str(job))) as sender, closing(opened(target, "--receive", str(job))) as there:
+        there.writer.write(sender.reader.readline())
+        sender.writer.write(there.reader.readline())
+        return said_at_last(there, change(sender.reader.read()))
+
+
+def said_at_last(channel: Channel, content: bytes) -> dict[str, Any]:
+    """The last line of a process that gets this content."""
+    with suppress(BrokenPipeError):
+        while content:
+            content = content[channel.writer.write(content) :]
+    channel.writer.close()
+    return wire.decode(channel.reader.read().splitlines()[-1])
+
+
+def give(target: NodeAgent, what: str, content: bytes) -> dict[str, Any]:
+    """The last line of a process that receives this content as the files of a job, or as code."""
+    with closing(opened(target, "--receive", what)) as there:
+        return said_at_last(there, content)
+
+
+def offer(target: NodeAgent, *files: list[Any]) -> dict[str, Any]:
+    """What a server answers to a listing."""
+    return give(target, "7", wire.encode({"files": list(files)}))
 
 
 def test_servers_that_share_a_folder_report_the_same_storage(
@@ -78,7 +97,7 @@ def test_servers_that_share_a_folder_report_the_same_storage(
     assert agent("--slots", "1", "--checkpoints", str(tmp_path / "here")).ask("hello")["storage"] == here
 
 
-def test_the_newest_complete_checkpoint_follows_and_resumes_where_the_transfer_was_cut(
+def test_the_newest_complete_checkpoint_follows_and_nothing_counts_before_all_of_it_is_there(
     agent: Callable[..., NodeAgent], pair: tuple[NodeAgent, NodeAgent], tmp_path: Path
 ) -> None:
     source, target = pair
@@ -86,22 +105,33 @@ def test_the_newest_complete_checkpoint_follows_and_resumes_where_the_transfer_w
     checkpoint(tmp_path / "here" / "7", 20, BIG)
     half = checkpoint(tmp_path / "here" / "7", 30, b"cut off")
     (half / "state.pt").write_bytes(b"cut")
-    files = source.ask("files", job=7)["files"]
+    with closing(opened(source, "--send", "7")) as sender:
+        files = said(sender)["files"]
     assert [path for path, *_ in files] == [f"gpq/step-{20:012d}/{name}" for name in ("manifest.json", "state.pt")]
-    assert send(source, target, files, most=1_500_000) < len(BIG)
+    answer = relay_half(source, target)
+    assert "missing" in answer
     assert target.ask("kept")["jobs"] == [7], "what is half here can be dropped as well"
-    target.process.kill()
-    again = agent("--slots", "1", "--checkpoints", str(tmp_path / "there"))
-    offset = dict(again.ask("stage", job=7, files=files)["missing"])[1]
-    assert 1_000_000 <= offset < len(BIG)
-    assert send(source, again, files) == len(BIG) - offset
-    assert not (tmp_path / "there" / "7").exists(), "nothing counts before it is proved"
-    assert seal(source, again, files)["ok"]
+    assert not (tmp_path / "there" / "7").exists()
+    assert len(BIG) <= bring(source, target).moved < len(BIG) + 2000, "the small file does not come again"
     place = tmp_path / "there" / "7" / "gpq"
     assert [one.name for one in place.iterdir()] == [f"step-{20:012d}"]
     assert (place / f"step-{20:012d}" / "state.pt").read_bytes() == BIG
     assert not list((tmp_path / "there" / ".staging").iterdir())
-    assert again.ask("stage", job=7, files=files)["missing"] == []
+    assert bring(source, target).moved == 0
+
+
+def relay_half(source: NodeAgent, target: NodeAgent) -> dict[str, Any]:
+    """Only the first half of the bytes comes, and then the connection is cut. The answer to the listing."""
+    with closing(opened(source, "--send", "7")) as sender, closing(opened(target, "--receive", "7")) as there:
+        there.writer.write(sender.reader.readline())
+        line = there.reader.readline()
+        sender.writer.write(line)
+        content = sender.reader.read()[: len(BIG) // 2]
+        while content:
+            content = content[there.writer.write(content) :]
+        there.writer.close()
+        assert b"ok" not in there.reader.read()
+        return wire.decode(line)
 
 
 def test_what_the_library_knows_of_the_whole_job_follows_its_checkpoint(
@@ -111,21 +141,31 @@ def test_what_the_library_knows_of_the_whole_job_follows_its_checkpoint(
     checkpoint(folder, 20, b"state")
     for name in ALONGSIDE:
         (folder / name).write_text("{}")
-    paths = [path for path, *_ in pair[0].ask("files", job=7)["files"]]
+    with closing(opened(pair[0], "--send", "7")) as sender:
+        paths = [path for path, *_ in said(sender)["files"]]
     assert [path for path in paths if "step-" not in path] == list(ALONGSIDE)
 
 
 def test_a_damaged_file_does_not_count_and_comes_again(pair: tuple[NodeAgent, NodeAgent], tmp_path: Path) -> None:
     source, target = pair
     checkpoint(tmp_path / "here" / "7", 20, BIG)
-    files = source.ask("files", job=7)["files"]
-    send(source, target, files)
-    part = tmp_path / "there" / ".staging" / "7" / "1"
-    part.write_bytes(b"\0" + part.read_bytes()[1:])
-    assert "did not arrive as it was sent" in seal(source, target, files)["error"]
+    end = BIG[-1000:]
+    answer = relay(source, target, lambda data: data.replace(end, bytes(1000)))
+    assert "did not arrive as it was sent" in answer["error"]
     assert not (tmp_path / "there" / "7").exists()
-    assert send(source, target, files) == sum(size for _, size, *_ in files)
-    assert seal(source, target, files)["ok"]
+    assert relay(source, target) == {"ok": True}
+
+
+def test_a_file_that_changes_while_it_is_read_is_refused(pair: tuple[NodeAgent, NodeAgent], tmp_path: Path) -> None:
+    source, target = pair
+    place = checkpoint(tmp_path / "here" / "7", 20, BIG)
+    with closing(opened(source, "--send", "7")) as sender, closing(opened(target, "--receive", "7")) as there:
+        there.writer.write(sender.reader.readline())
+        (place / "state.pt").write_bytes(BIG[::-1])
+        sender.writer.write(there.reader.readline())
+        answer = said_at_last(there, sender.reader.read())
+    assert "state.pt changed while it was read" in answer["error"]
+    assert not (tmp_path / "there" / "7").exists()
 
 
 def test_a_later_step_of_an_attempt_that_was_given_up_is_replaced(
@@ -136,9 +176,7 @@ def test_a_later_step_of_an_attempt_that_was_given_up_is_replaced(
     checkpoint(tmp_path / "there" / "7", 10, b"common")
     checkpoint(tmp_path / "there" / "7", 90, b"given up")
     checkpoint(tmp_path / "there" / "7", 20, b"of another attempt")
-    files = source.ask("files", job=7)["files"]
-    send(source, target, files)
-    assert seal(source, target, files)["ok"]
+    bring(source, target)
     place = tmp_path / "there" / "7" / "gpq"
     assert sorted(one.name for one in place.iterdir()) == [f"step-{step:012d}" for step in (10, 20)]
     assert (place / f"step-{20:012d}" / "state.pt").read_bytes() == b"goes on"
@@ -152,38 +190,65 @@ def test_the_last_complete_save_of_a_script_follows(pair: tuple[NodeAgent, NodeA
         (here / "own" / name).write_bytes(content)
     (here / "own" / "saved.json").write_text('{"step":5,"number":2,"complete":["save-2","save-1"]}')
     (here / "mine.ckpt").write_bytes(b"any")
-    files = source.ask("files", job=7)["files"]
-    send(source, target, files)
-    assert seal(source, target, files)["ok"]
+    bring(source, target)
     content = {str(one.relative_to(there)): one.read_bytes() for one in there.rglob("*") if one.is_file()}
     record = (here / "own" / "saved.json").read_bytes()
     assert content == {"own/save-2/a/w": BIG, "own/saved.json": record, "mine.ckpt": b"any"}
-    assert target.ask("stage", job=7, files=files)["missing"] == []
+    assert bring(source, target).moved == 0
 
 
-def test_long_work_keeps_nobody_waiting(pair: tuple[NodeAgent, NodeAgent], tmp_path: Path) -> None:
+def test_a_server_answers_while_it_sends(pair: tuple[NodeAgent, NodeAgent], tmp_path: Path) -> None:
     source, _ = pair
     (tmp_path / "here" / "7").mkdir(parents=True)
     with open(tmp_path / "here" / "7" / "large", "wb") as stream:
-        stream.write(BIG)
         os.posix_fallocate(stream.fileno(), 0, 1 << 30)
-    first = source.send("digest", job=7, path="large")
-    second = source.send("ping")
-    assert source.reply(second)["ok"]
-    assert first not in source._replies, "the answer to the ping came first"
-    assert len(source.reply(first)["digest"]) == 64
+    with closing(opened(source, "--send", "7")) as sender:
+        assert len(said(sender)["files"]) == 1
+        sender.writer.write(wire.encode({"missing": [0]}))
+        assert len(sender.reader.read(1 << 20)) > 0
+        assert source.ask("ping")["ok"]
+        sender.reader.close()
 
 
-@pytest.mark.parametrize("path", ["../x", "/etc/passwd", "a/../../x", "", "link/passwd"])
-def test_nothing_is_read_or_written_outside(pair: tuple[NodeAgent, NodeAgent], tmp_path: Path, path: str) -> None:
-    source, target = pair
-    (tmp_path / "here" / "7").mkdir(parents=True)
-    (tmp_path / "here" / "7" / "link").symlink_to("/etc")
-    assert not source.try_ask("fetch", job=7, path=path, offset=0, limit=10)["ok"]
-    if path != "link/passwd":
-        assert not target.try_ask("stage", job=7, files=[[path, 1, "t0", 0, 0, 1]])["ok"]
+@pytest.mark.parametrize("path", ["../x", "/etc/passwd", "a/../../x", ""])
+def test_nothing_is_written_outside(pair: tuple[NodeAgent, NodeAgent], path: str) -> None:
+    _, target = pair
+    assert "error" in offer(target, [path, 1, "f", 0, 0, 1])
+    assert "error" in offer(target, ["link", 0, "l/etc"], ["link/passwd", 1, "f"])
+    assert "error" in offer(target, ["link", 0, "l../../x"])
+    assert "error" in offer(target)
     for what in ({"job": "../7"}, {"code": "../../etc"}, {}):
         assert not target.try_ask("drop", **what)["ok"]
+    assert "error" in give(target, "../7", b"")
+
+
+@pytest.mark.parametrize("number", [1, -1, "0", "../x", None])
+def test_only_listed_files_are_read(pair: tuple[NodeAgent, NodeAgent], tmp_path: Path, number: object) -> None:
+    source, _ = pair
+    checkpoint(tmp_path / "here" / "7", 20, b"state")
+    (tmp_path / "here" / "7" / "gpq" / f"step-{20:012d}" / "state.pt").unlink()
+    (tmp_path / "here" / "7" / "x").write_text("x")
+    with closing(opened(source, "--send", "7")) as sender:
+        assert said(sender)["files"]
+        answer = said_at_last(sender, wire.encode({"missing": [number] if number != 1 else [99]}))
+    assert "error" in answer
+
+
+def test_a_file_that_a_link_of_the_target_leads_to_does_not_count(
+    pair: tuple[NodeAgent, NodeAgent], tmp_path: Path
+) -> None:
+    source, target = pair
+    here, there, outside = tmp_path / "here" / "7", tmp_path / "there" / "7", tmp_path / "outside"
+    for folder, content in ((here / "sub", b"mine"), (outside, b"else")):
+        folder.mkdir(parents=True)
+        (folder / "x").write_bytes(content)
+        (folder / "x").chmod(0o644)
+        os.utime(folder / "x", ns=(10**18, 10**18))
+    there.mkdir(parents=True)
+    (there / "sub").symlink_to(outside)
+    bring(source, target)
+    assert (there / "sub" / "x").read_bytes() == b"mine"
+    assert (outside / "x").read_bytes() == b"else"
 
 
 def archive(*members: tuple[str, bytes | str]) -> bytes:
@@ -201,20 +266,13 @@ def archive(*members: tuple[str, bytes | str]) -> bytes:
     return sink.getvalue()
 
 
-def bring(node: NodeAgent, content: bytes) -> dict[str, Any]:
-    code = sha(content)
-    files = [["code.tar", len(content), code, 0o600, 0, len(content)]]
-    for at, offset in node.ask("stage", code=code, files=files)["missing"]:
-        node.ask("put", code=code, at=at, offset=offset, skip=0, data=base64.b64encode(content[offset:]).decode())
-    return node.try_ask("seal", code=code, files=files, digests={})
-
-
 def test_a_job_runs_in_code_that_has_arrived_and_not_before(node: NodeAgent, spool: Path) -> None:
     content = archive(("sub/say.sh", b"#!/bin/sh\ncat ../word\n"), ("word", b"hello\n"), ("again", "word"))
     order = node.order(1, ["./say.sh"], cwd="sub", code=sha(content))
     assert "is not on this server" in node.try_ask("start", order=order)["error"]
-    assert bring(node, content)["ok"]
-    assert bring(node, content)["ok"], "once is enough, twice does no harm"
+    assert "did not arrive" in give(node, sha(b"other"), content)["error"]
+    assert give(node, sha(content), content)["ok"]
+    assert give(node, sha(content), content)["ok"], "once is enough, twice does no harm"
     assert node.ask("start", order=order)["state"] == "started"
     node.ended("1.1")
     assert node.log("1.1") == b"hello\n"
@@ -240,7 +298,8 @@ def test_a_job_runs_in_code_that_has_arrived_and_not_before(node: NodeAgent, spo
 def test_an_archive_that_leads_out_is_refused_whole(
     node: NodeAgent, spool: Path, members: tuple[tuple[str, bytes | str], ...]
 ) -> None:
-    assert not bring(node, archive(*members))["ok"]
+    assert "error" in give(node, sha(archive(*members)), archive(*members))
+    assert list((spool / "checkpoints" / ".staging").iterdir()) == []
     assert not (spool / "checkpoints" / ".code").exists() or not list((spool / "checkpoints" / ".code").iterdir())
     assert not (spool / "checkpoints" / "out").exists()
 
@@ -248,27 +307,45 @@ def test_an_archive_that_leads_out_is_refused_whole(
 def test_data_in_place_of_the_holes_that_a_listing_promised_leaves_the_reserve_of_the_disk(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    staging = Staging(str(tmp_path))
-    put, scatter = staging.operations["put"], staging.operations["scatter"]
-    files = [Entry("own/big", 1 << 30, "t1"), Entry("own/small", 5, sha(b"small"))]
-    work = staging._stage({"job": 7, "files": trees.as_json(files)})
-    list(work)  # by its own words it needs no space
-    data = base64.b64encode(b"x" * 5).decode()
-    assert put({"job": 7, "at": 0, "offset": 0, "skip": 0, "data": data})["offset"] == 5
+    place = Spool(str(tmp_path / "spool"))
+    receiver = Within(lambda pipes: run_receiver(pipes, place, "7", 0.0, "", 0))
+    receiver.writer.write(wire.encode({"files": [["big", 1 << 30, "f"]]}))  # by its own words it needs no space
+    assert said(receiver)["missing"] == [0]
     free = os.statvfs(tmp_path)
-    monkeypatch.setattr(arriving, "SPARE", free.f_blocks * free.f_frsize)  # more than the disk ever has
-    sparse = tmp_path / "archive"
-    sparse.write_bytes(archive(("a", b"x")))
-    for refused in (
-        lambda: put({"job": 7, "at": 0, "offset": 5, "skip": 0, "data": data}),
-        lambda: scatter({"job": 7, "parts": [[1, data]]}),
-        lambda: list(unpacking.unpack(str(sparse), str(tmp_path / "code"))),
+    monkeypatch.setattr(staging, "SPARE", free.f_blocks * free.f_frsize)  # more than the disk ever has
+    piece = wire.encode({"at": 0, "size": 5}) + b"x" * 5
+    assert "not enough space" in said_at_last(receiver, piece)["error"]
+    assert not (tmp_path / "spool" / "checkpoints" / "7").exists()
+    receiver.close()
+    content = archive(("a", b"x"))
+    receiver = Within(lambda pipes: run_receiver(pipes, place, sha(content), 0.0, "", 0))
+    assert "not enough space" in said_at_last(receiver, content)["error"]
+    receiver.close()
+
+
+def test_a_receiver_of_a_daemon_that_was_replaced_changes_nothing(
+    pair: tuple[NodeAgent, NodeAgent], tmp_path: Path
+) -> None:
+    source, target = pair
+    checkpoint(tmp_path / "here" / "7", 20, BIG)
+    of_older = ("--store", "s", "--epoch", "1")
+    with (
+        closing(opened(source, "--send", "7")) as sender,
+        closing(opened(target, "--receive", "7", *of_older)) as there,
     ):
-        with pytest.raises(SpoolError, match="not enough space"):
-            refused()
-    assert (tmp_path / ".staging" / "7" / "0").stat().st_size == 5
-    assert not (tmp_path / "code").exists()
-    assert put({"job": 7, "at": 0, "offset": 5, "skip": 1 << 20, "data": ""})["offset"] == 5 + (1 << 20), "a hole"
+        there.writer.write(sender.reader.readline())
+        sender.writer.write(there.reader.readline())
+        target.ask("hello", store="s", epoch=2)
+        answer = said_at_last(there, sender.reader.read())
+    assert "a newer daemon has taken over" in answer["error"]
+    assert not (tmp_path / "there" / "7").exists()
+
+
+def test_a_transfer_keeps_to_its_limit() -> None:
+    pace, began = Pace(1e6), time.monotonic()
+    for _ in range(10):
+        pace.spend(50_000)
+    assert time.monotonic() - began >= 0.5
 
 
 def test_files_of_a_running_job_are_not_dropped(node: NodeAgent) -> None:
@@ -319,7 +396,7 @@ def test_code_that_another_user_could_have_changed_does_not_start(
     place = tmp_path / "lab" / "gpq"
     node = agent("--slots", "1", "--checkpoints", str(place))
     content = archive(("say.sh", b"#!/bin/sh\necho hello\n"))
-    assert bring(node, content)["ok"]
+    assert give(node, sha(content), content)["ok"]
     order = node.order(1, ["./say.sh"], cwd=".", code=sha(content))
     [folder] = (place / ".code").iterdir()
     for path, owner, rights in ((folder, BOB.pw_uid, 0o700), (place.parent, 0, 0o777), (place, BOB.pw_uid, 0o700)):
