@@ -94,9 +94,9 @@ class NodeClient:
         """A process of its own for files, on a connection of its own. `words` tell it what to do.
         Raises NodeSilent, and Refused if trying again soon is useless."""
         self._line()
-        reign = ["--store", self._epoch.store, "--epoch", str(self._epoch.epoch)]
+        epoch = ["--store", self._epoch.store, "--epoch", str(self._epoch.number)]
         try:
-            return self._connector.agent([*self._arguments, *reign, *words], waiting)
+            return self._connector.agent([*self._arguments, *epoch, *words], waiting)
         except Refused:
             raise
         except GpqError as error:
