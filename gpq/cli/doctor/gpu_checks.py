@@ -30,7 +30,7 @@ def report(names: Sequence[str], python: str, show: Callable[[str], None]) -> Li
         if not names:
             interpreter = environment.interpreter(python, dict(os.environ))
             order = json.dumps({"python": interpreter, "env": absolute(dict(os.environ))})
-            return {"": _lines(reply("gpu_report", wire.GPU_LIMIT, order))}
+            return {"": _lines(reply(("gpu_report",), wire.GPU_LIMIT, order))}
         nodes = call(requests.Nodes(list(names)), node_answers.NodeList).nodes
         configs = config.load().nodes
 
@@ -63,15 +63,15 @@ def _lines(answer: Told) -> list[wire.GpuLine]:
 
 
 def gpus() -> Check:
-    look = reply("gpu_looks", LIMIT)
+    look = reply(("gpu_facts", "look"), LIMIT)
     if "gpus" not in look:
         fix = "try nvidia-smi and dmesg, and reboot if nothing else helps"
         return Check("gpus", "fail", f"no look at the GPUs: {look['error']}", fix)
     return verdict_of(look)
 
 
-def reply(module: str, limit: float, order: str = "") -> Told:
-    """What this module of gpq_agent.node.doctor prints, or {"error"}.
+def reply(words: Sequence[str], limit: float, order: str = "") -> Told:
+    """What a module of gpq_agent.node.doctor prints, or {"error"}. `words`: it and its arguments.
 
     It runs in a child process, because a broken driver may never answer, and in /, so that no
     file in the current folder counts as a module.
@@ -82,7 +82,7 @@ def reply(module: str, limit: float, order: str = "") -> Told:
     }
     try:
         process = subprocess.run(
-            [sys.executable, "-m", f"gpq_agent.node.doctor.{module}"], input=order,
+            [sys.executable, "-m", f"gpq_agent.node.doctor.{words[0]}", *words[1:]], input=order,
             capture_output=True, text=True, errors="replace", timeout=limit, env=environ, cwd="/",
             check=False,
         )  # fmt: skip

@@ -168,7 +168,8 @@ def clusters(draw: st.DrawFn) -> Snapshot:
             jobs.append(running(number, place, since=since, spec_=asked, profile=profile, idle=idle))
         else:
             jobs.append(job(number, spec_=asked, profile=profile))
-    here = snapshot(*nodes, *jobs, policy=draw(st.sampled_from(["goodput", "optimus", "fifo"])), settle_seconds=15.0)
+    name = draw(st.sampled_from(["goodput", "optimus", "fifo"]))
+    here = snapshot(*nodes, *jobs, policy=name, gang=policy(name).gang, settle_seconds=15.0)
     drained = {NodeId("a"): "repair"} if draw(st.sampled_from([False, False, True])) else {}
     return replace(here, drained=drained)
 
