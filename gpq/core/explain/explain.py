@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from gpq.core.explain.obstacles import JobReasons, Reason, node_silence, reason
+from gpq.core.explain.obstacles import JobReasons, node_silence, reason
 from gpq.core.explain.pending import why_pending
 from gpq.core.explain.running_job import why_running
 from gpq.core.feasibility.leases import Silence, silence
@@ -25,7 +25,12 @@ def explain(snapshot: Snapshot, allocation: Mapping[JobId, Shape] | None, job: J
         return _why_unknown(snapshot, job, silent)
     line = stuck_reason(snapshot, job)
     if line:
-        return _why_stuck(job, line)
+        stuck_gpus = reason("stuck-gpus", placement=job.placement, servers=job.nodes)
+        return JobReasons(
+            reason("stuck", line=line),
+            (reason("stuck-process", line=line), stuck_gpus),
+            (reason("reboot", servers=job.nodes),),
+        )
     if job.wish is DesiredState.CANCEL:
         return JobReasons(reason("cancelling"), (reason("ending-processes"),))
     match job.state:
@@ -38,28 +43,13 @@ def explain(snapshot: Snapshot, allocation: Mapping[JobId, Shape] | None, job: J
                 reason("starting"), (reason("starting-processes", placement=job.placement),)
             )
         case JobState.STOPPING:
-            return _why_stopping(snapshot, job)
+            order = stop_of(job, job.stop or StopReason.RESIZE, "")
+            since = snapshot.now - job.stop_sent_at if job.stop_sent_at is not None else 0.0
+            code = "asked-to-end" if order.mode == "kill" else "asked-to-checkpoint"
+            order_reason = reason(code, since=max(since, 0.0), stop=job.stop, grace=order.grace)
+            return JobReasons(reason("stopping", stop=job.stop), (order_reason,))
         case _:
             return why_running(snapshot, job)
-
-
-def _why_stuck(job: Job, line: str) -> JobReasons:
-    return JobReasons(
-        reason("stuck", line=line),
-        (
-            reason("stuck-process", line=line),
-            reason("stuck-gpus", placement=job.placement, servers=job.nodes),
-        ),
-        (reason("reboot", servers=job.nodes),),
-    )
-
-
-def _why_stopping(snapshot: Snapshot, job: Job) -> JobReasons:
-    order = stop_of(job, job.stop or StopReason.RESIZE, "")
-    since = snapshot.now - job.stop_sent_at if job.stop_sent_at is not None else 0.0
-    code = "asked-to-end" if order.mode == "kill" else "asked-to-checkpoint"
-    order_reason = reason(code, since=max(since, 0.0), stop=job.stop, grace=order.grace)
-    return JobReasons(reason("stopping", stop=job.stop), (order_reason,))
 
 
 def _why_held(job: Job) -> JobReasons:
@@ -93,15 +83,11 @@ def _why_unknown(snapshot: Snapshot, job: Job, silent: Silence) -> JobReasons:
         reasons.append(reason("cancel-waits", servers=silent.nodes))
     elif job.stop is not None:
         reasons.append(reason("stop-waits", servers=silent.nodes, stop=job.stop))
-    reasons.append(_requeue(job, silent))
+    requeue = reason("no-requeue-on-lost")
+    if silent.requeue_in is not None:
+        lease = job.spec.requeue_on_lost
+        requeue = reason("requeue-on-lost", lease=lease, wait=silent.requeue_in)
     remedy = reason("give-up-silent", servers=silent.nodes, job=job.id)
     if removed:
         remedy = reason("give-up-unconfigured", job=job.id)
-    return JobReasons(headline, tuple(reasons), (remedy,))
-
-
-def _requeue(job: Job, silent: Silence) -> Reason:
-    """When gpq queues it again if its server stays silent."""
-    if silent.requeue_in is None:
-        return reason("no-requeue-on-lost")
-    return reason("requeue-on-lost", lease=job.spec.requeue_on_lost, wait=silent.requeue_in)
+    return JobReasons(headline, (*reasons, requeue), (remedy,))

@@ -10,13 +10,12 @@ from dataclasses import dataclass, replace
 
 from gpq.core.feasibility import environments, owners
 from gpq.core.feasibility.checkpoints import closed_to
-from gpq.core.feasibility.device_status import drain_line, drain_lines, out_of_use, reservation_line
+from gpq.core.feasibility.device_status import drain_lines, out_of_use, reservation_line
 from gpq.core.feasibility.reservations import current, keeps_out
 from gpq.core.feasibility.shapes import feasible, suits, supply
 from gpq.core.model.jobs import Job, Level
 from gpq.core.model.nodes import Device, DeviceState, Node, NodeState, Reservation, is_connecting
 from gpq.core.model.snapshot import Snapshot
-from gpq.core.model.units import NodeId
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,10 +54,10 @@ def fits(snapshot: Snapshot, job: Job) -> bool:
 def no_server(snapshot: Snapshot) -> JobReasons:
     """No undrained server answers. Right after the daemon started, gpq may still be connecting to
     some."""
-    nodes = [node for _, node in sorted(snapshot.nodes.items())]
-    reasons = [node_silence(snapshot, node) for node in nodes if node.state is not NodeState.UP]
+    silent = _silent_nodes(snapshot)
+    reasons = [node_silence(snapshot, node) for node in silent]
     reasons += drains(snapshot)
-    if any(is_connecting(node, snapshot.now) for node in nodes):
+    if any(is_connecting(node, snapshot.now) for node in silent):
         return JobReasons(reason("servers-connecting"), tuple(reasons))
     return JobReasons(
         reason("no-server-answers"),
@@ -67,21 +66,23 @@ def no_server(snapshot: Snapshot) -> JobReasons:
     )
 
 
+def _silent_nodes(snapshot: Snapshot) -> list[Node]:
+    """By name, those that are not up."""
+    return [node for _, node in sorted(snapshot.nodes.items()) if node.state is not NodeState.UP]
+
+
 def drains(snapshot: Snapshot) -> list[Reason]:
     return lines("server-drained", drain_lines(snapshot))
 
 
 def never_while_drained(snapshot: Snapshot, job: Job) -> JobReasons | None:
     """It fits nowhere, but would if drained servers were not drained."""
-    names = [name for name in sorted(snapshot.drained) if name in snapshot.nodes]
+    names = sorted(snapshot.drained.keys() & snapshot.nodes.keys())
     if not names or fits(snapshot, job) or not fits(replace(snapshot, drained={}), job):
         return None
     return JobReasons(
         reason("servers-drained"),
-        (
-            reason("fits-only-drained", servers=names),
-            *(reason("server-drained", line=drain_line(snapshot, name)) for name in names),
-        ),
+        (reason("fits-only-drained", servers=names), *drains(snapshot)),
         tuple(reason("undrain", server=name) for name in names),
     )
 
@@ -180,24 +181,30 @@ def never_fits(snapshot: Snapshot, job: Job, fewest: int) -> JobReasons | None:
     """A reason that no waiting removes, with what there is instead."""
     if fits(snapshot, job):
         return None
-    silent = [
-        name for name in sorted(snapshot.nodes) if snapshot.nodes[name].state is not NodeState.UP
-    ]
-    return (
-        _no_such_gpu(snapshot, job, silent)
-        or _out_of_use(snapshot, job, fewest)
-        or _on_silent_servers(snapshot, job, silent)
-        or _too_large(snapshot, job, fewest)
-    )
+    silent = _silent_nodes(snapshot)
+    if not silent and (obstacle := _no_such_gpu(snapshot, job)) is not None:
+        return obstacle
+    if _would_fit(snapshot, job, answering_only=True):
+        needs = reason("needs-gpus-out-of-use", gpus=fewest)
+        devices = lines("gpu-out-of-use", out_of_use(snapshot, job.spec))
+        return JobReasons(reason("gpus-out-of-use"), (needs, *devices))
+    is_unknown = any(not node.devices for node in silent)
+    if not is_unknown and not _would_fit(snapshot, job, answering_only=False):
+        return _too_large(snapshot, job, fewest)
+    reasons = [node_silence(snapshot, node) for node in silent]
+    if any(is_connecting(node, snapshot.now) for node in silent):
+        return JobReasons(reason("servers-connecting"), tuple(reasons))
+    may_fit = reason("may-fit-when-back", servers=[node.id for node in silent])
+    return JobReasons(reason("servers-silent"), (may_fit, *reasons))
 
 
 def _devices(snapshot: Snapshot) -> list[Device]:
     return [device for node in snapshot.nodes.values() for device in node.devices]
 
 
-def _no_such_gpu(snapshot: Snapshot, job: Job, silent: list[NodeId]) -> JobReasons | None:
+def _no_such_gpu(snapshot: Snapshot, job: Job) -> JobReasons | None:
     spec, devices = job.spec, _devices(snapshot)
-    if silent or not (spec.gpu_type or spec.min_gpu_memory_mib):
+    if not (spec.gpu_type or spec.min_gpu_memory_mib):
         return None
     if any(suits(device, spec) for device in devices):
         return None
@@ -210,39 +217,18 @@ def _no_such_gpu(snapshot: Snapshot, job: Job, silent: list[NodeId]) -> JobReaso
     )
 
 
-def _out_of_use(snapshot: Snapshot, job: Job, fewest: int) -> JobReasons | None:
-    if not _would_fit(snapshot, job, answering_only=True):
-        return None
-    devices = lines("gpu-out-of-use", out_of_use(snapshot, job.spec))
-    return JobReasons(
-        reason("gpus-out-of-use"), (reason("needs-gpus-out-of-use", gpus=fewest), *devices)
-    )
-
-
-def _on_silent_servers(snapshot: Snapshot, job: Job, silent: list[NodeId]) -> JobReasons | None:
-    unknown = any(not snapshot.nodes[name].devices for name in silent)
-    if not silent or not (unknown or _would_fit(snapshot, job, answering_only=False)):
-        return None
-    reasons = [node_silence(snapshot, snapshot.nodes[name]) for name in silent]
-    if any(is_connecting(snapshot.nodes[name], snapshot.now) for name in silent):
-        return JobReasons(reason("servers-connecting"), tuple(reasons))
-    return JobReasons(
-        reason("servers-silent"), (reason("may-fit-when-back", servers=silent), *reasons)
-    )
-
-
 def _too_large(snapshot: Snapshot, job: Job, fewest: int) -> JobReasons:
     """It asks for more than the largest server has, or than all servers have of one type. No job
     gets two types at once."""
     spec, devices = job.spec, _devices(snapshot)
-    by_node = Counter(
+    suited = [
         (name, device.type)
         for name, node in snapshot.nodes.items()
         for device in node.devices
         if suits(device, spec)
-    )
-    by_type = Counter(device.type for device in devices if suits(device, spec))
-    kind = " that suit it" if by_type.total() < len(devices) else ""
+    ]
+    by_node, by_type = Counter(suited), Counter(gpu_type for _, gpu_type in suited)
+    kind = " that suit it" if len(suited) < len(devices) else ""
     if len(by_type) > 1:
         kind += " of one type"
     if spec.level is Level.SCRIPT:

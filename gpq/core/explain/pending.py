@@ -8,6 +8,7 @@ the next round, and also as keeping them until their own end.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
@@ -33,21 +34,14 @@ from gpq.core.explain.obstacles import (
 from gpq.core.feasibility import environments
 from gpq.core.feasibility.checkpoints import out_of_reach
 from gpq.core.feasibility.device_status import out_of_use
-from gpq.core.feasibility.gates import (
-    array_limit,
-    array_of,
-    closed_gates,
-    halted_jobs,
-    may_be_gated,
-)
+from gpq.core.feasibility.gates import array_of, closed_gates, halted_jobs
 from gpq.core.feasibility.leases import at_large, must_wait
 from gpq.core.feasibility.mobility import held_by
 from gpq.core.feasibility.reservations import barred_devices
 from gpq.core.feasibility.shapes import gpu_range, nodes_up, usable
 from gpq.core.freedoms import bind
 from gpq.core.goodput import estimates
-from gpq.core.model.jobs import HOLDS_DEVICES, Dependency, Job, JobState, Level, On
-from gpq.core.model.nodes import NodeState
+from gpq.core.model.jobs import Dependency, Job, JobState, Level, On
 from gpq.core.model.placements import Shape
 from gpq.core.model.snapshot import Snapshot
 from gpq.core.model.units import JobId, NodeId, Seconds
@@ -94,20 +88,17 @@ def why_pending(
 
 
 def _backing_off(snapshot: Snapshot, job: Job) -> JobReasons | None:
-    wait = job.not_before - snapshot.now
+    wait, end = job.not_before - snapshot.now, job.exit
     if wait <= 0:
         return None
-    if job.lost_attempts[1] > job.attempt and job.exit is None:
+    if end is None and job.lost_attempts[1] > job.attempt:
         return JobReasons(reason("starts-after-restore", wait=wait), (reason("servers-report"),))
-    return JobReasons(reason("retry", wait=wait), (_last_attempt(job, wait),))
-
-
-def _last_attempt(job: Job, wait: float) -> Reason:
-    if job.exit is not None and job.exit.note:
-        return reason("attempt-ended", line=job.exit.note, wait=wait)
-    if job.exit is not None and (job.exit.lost or job.exit.fenced):
-        return reason("attempt-lost", wait=wait)
-    return reason("attempt-failed", wait=wait)
+    last_attempt = reason("attempt-failed", wait=wait)
+    if end is not None and end.note:
+        last_attempt = reason("attempt-ended", line=end.note, wait=wait)
+    elif end is not None and (end.lost or end.fenced):
+        last_attempt = reason("attempt-lost", wait=wait)
+    return JobReasons(reason("retry", wait=wait), (last_attempt,))
 
 
 def _may_run_elsewhere(snapshot: Snapshot, job: Job) -> JobReasons | None:
@@ -143,8 +134,16 @@ def _waits_for_gpus(
 ) -> JobReasons:
     """It fits what there is once enough of that is free. `sizes` says why it may have no other
     number of GPUs."""
-    free = _free(snapshot, job)
-    holders = _holders(snapshot, job)
+    suited = {
+        (node.id, device.id)
+        for node in nodes_up(snapshot)
+        for device in node.devices
+        if usable(device, job.spec)
+    }
+    owners = held_by(snapshot)
+    free = Counter(node for node, _ in suited - owners.keys() - barred_devices(snapshot, job))
+    holder_names = sorted({owners[device] for device in suited & owners.keys()} - {job.id})
+    holders = [snapshot.jobs[name] for name in holder_names]
     reasons = [
         _too_few(snapshot, job, fewest, free),
         *sizes,
@@ -156,22 +155,23 @@ def _waits_for_gpus(
         *lines("server-unfit", environments.obstacles(snapshot, job)),
     ]
     if holders:
-        reasons.append(reason("held-by", jobs=[snapshot.jobs[name] for name in holders]))
+        reasons.append(reason("held-by", jobs=holders))
     if allocation is not None and job.id in allocation:
         reasons.append(reason("gpus-on-the-way", gpus=allocation[job.id].replicas))
         return JobReasons(reason("gpus-being-freed"), tuple(reasons))
     ahead = _ahead(snapshot, job)
-    needs = {name: snapshot.jobs[name].spec.min_gpus for name in ahead}
-    start = window(snapshot, job, fewest, needs)
+    start = window(snapshot, job, fewest, ahead)
     if start is not None:
         reasons.append(reason("start-window", window=start))
     if fewest > 1 and not job.spec.background and snapshot.config.policy not in KEEPS_IDLE:
         reasons.append(reason("smaller-first"))
-    remedies = _fixed_holders(snapshot, holders)
+    fixed = [holder.id for holder in holders if not _gives_way(holder)]
+    remedies = [reason("wait-for-end", jobs=fixed)] if fixed else []
+    most = free.total() if job.spec.level is Level.SCRIPT else max(free.values(), default=0)
     if sizes:
         remedies += lines("habit-remedy", freedoms.remedies(job))
-    elif not ahead:
-        remedies += _would_fit_now(job, fewest, free)
+    elif not ahead and min(most, fewest - 1):
+        remedies.append(reason("edit-to-fit", job=job.id, gpus=min(most, fewest - 1)))
     if not job.spec.background:
         return JobReasons(reason("waits-for-gpus"), tuple(reasons), tuple(remedies))
     reasons.append(reason("others-first"))
@@ -179,95 +179,49 @@ def _waits_for_gpus(
     return JobReasons(reason("waits-in-background"), tuple(reasons), tuple(remedies))
 
 
-def _free(snapshot: Snapshot, job: Job) -> dict[NodeId, int]:
-    """For each server, the number of devices that the job could have now."""
-    closed_devices = {*held_by(snapshot), *barred_devices(snapshot, job)}
-    return {
-        node.id: sum(
-            usable(device, job.spec) and (node.id, device.id) not in closed_devices
-            for device in node.devices
-        )
-        for node in nodes_up(snapshot)
-    }
-
-
-def _too_few(snapshot: Snapshot, job: Job, fewest: int, free: Mapping[NodeId, int]) -> Reason:
-    count, total = sum(free.values()), total_gpus(snapshot)
+def _too_few(snapshot: Snapshot, job: Job, fewest: int, free: Counter[NodeId]) -> Reason:
+    count, total = free.total(), total_gpus(snapshot)
     is_scattered = max(free.values(), default=0) < fewest <= count
     if not is_scattered or job.spec.level is Level.SCRIPT:
         return reason("too-few-free", gpus=fewest, free=count, total=total)
-    by_server = [f"{number} on {name}" for name, number in sorted(free.items()) if number]
+    by_server = [f"{number} on {name}" for name, number in sorted(free.items())]
     return reason("free-scattered", gpus=fewest, free=count, total=total, by_server=by_server)
 
 
-def _holders(snapshot: Snapshot, job: Job) -> list[JobId]:
-    """The jobs that have devices which would suit it."""
-    suited = {
-        (node.id, device.id)
-        for node in nodes_up(snapshot)
-        for device in node.devices
-        if usable(device, job.spec)
-    }
-    owners = {owner for place, owner in held_by(snapshot).items() if place in suited}
-    return sorted(owners - {job.id})
-
-
-def _ahead(snapshot: Snapshot, job: Job) -> list[JobId]:
-    """Other waiting jobs that come before it."""
+def _ahead(snapshot: Snapshot, job: Job) -> dict[JobId, int]:
+    """Other waiting jobs that come before it, and their fewest GPUs."""
     gated = closed_gates(snapshot)
-    return [
-        rival.id
+    return {
+        rival.id: rival.spec.min_gpus
         for rival in snapshot.jobs.values()
         if rival.state is JobState.PENDING
-        and rival.id != job.id
         and rival.id not in gated
         and (-rival.spec.priority, rival.id) < (-job.spec.priority, job.id)
-    ]
-
-
-def _fixed_holders(snapshot: Snapshot, holders: Sequence[JobId]) -> list[Reason]:
-    jobs = [snapshot.jobs[name] for name in holders]
-    fixed = [job.id for job in jobs if not (job.movable or job.spec.background)]
-    return [reason("wait-for-end", jobs=fixed)] if fixed else []
-
-
-def _would_fit_now(job: Job, fewest: int, free: Mapping[NodeId, int]) -> list[Reason]:
-    together = sum(free.values())
-    most = together if job.spec.level is Level.SCRIPT else max(free.values(), default=0)
-    count = min(most, fewest - 1)
-    return [reason("edit-to-fit", job=job.id, gpus=count)] if count else []
+    }
 
 
 def behind_gate(snapshot: Snapshot, job: Job) -> JobReasons | None:
     """The whole answer about the gate that keeps `job` waiting. None if there is no such gate."""
-    headline = closed_gates(snapshot).get(job.id) if may_be_gated(job) else None
+    headline = closed_gates(snapshot).get(job.id)
     if headline is None:
         return None
     reasons = [_prerequisite(snapshot, dependency) for dependency in job.awaits]
-    remedies = []
+    remedies, wait, seat = [], job.spec.begin - snapshot.now, job.spec.seat
     if job.awaits and job.id in halted_jobs(snapshot):
         remedies.append(reason("requeue-chain"))
     if job.awaits:
         remedies.append(reason("edit-after", job=job.id))
-    wait = job.spec.begin - snapshot.now
     if wait > 0:
         reasons.append(reason("begins-later", wait=wait))
         remedies.append(reason("edit-begin", job=job.id))
-    if not reasons and job.spec.seat is not None:
-        reasons.append(_full_array(snapshot, job))
-        remedies.append(reason("edit-array-limit", array=array_of(job), limit=array_limit(job) + 1))
-    code = f"gate-{_gate(snapshot, job)}"
-    return JobReasons(reason(code, line=headline), tuple(reasons), tuple(remedies))
-
-
-def _gate(snapshot: Snapshot, job: Job) -> str:
-    if job.unmet:
-        return "unmet"
-    if job.awaits:
-        return "after"
-    if job.spec.begin > snapshot.now:
-        return "begin"
-    return "array"
+    if not reasons and seat is not None:
+        array, limit = seat.array, seat.limit
+        count = sum(array_of(holder) == array for holder in snapshot.holders)
+        reasons.append(reason("array-full", count=count, array=array, limit=limit))
+        remedies.append(reason("edit-array-limit", array=array, limit=limit + 1))
+    gates = (("unmet", job.unmet != ""), ("after", job.awaits != ()), ("begin", wait > 0))
+    gate = next((name for name, is_closed in gates if is_closed), "array")
+    return JobReasons(reason(f"gate-{gate}", line=headline), tuple(reasons), tuple(remedies))
 
 
 def _prerequisite(snapshot: Snapshot, dependency: Dependency) -> Reason:
@@ -278,15 +232,6 @@ def _prerequisite(snapshot: Snapshot, dependency: Dependency) -> Reason:
         else ""
     )
     return reason(_CODES[dependency.on], job=dependency.job, facts=facts)
-
-
-def _full_array(snapshot: Snapshot, job: Job) -> Reason:
-    array = array_of(job)
-    count = sum(
-        sibling.state in HOLDS_DEVICES and array_of(sibling) == array
-        for sibling in snapshot.jobs.values()
-    )
-    return reason("array-full", count=count, array=array, limit=array_limit(job))
 
 
 @dataclass(frozen=True, slots=True)
@@ -306,9 +251,7 @@ def window(snapshot: Snapshot, job: Job, fewest: int, ahead: Mapping[JobId, int]
     owners, closed = held_by(snapshot), barred_devices(snapshot, job)
     ends = {name: _end(snapshot, snapshot.jobs[name]) for name in sorted(set(owners.values()))}
     nodes: list[list[tuple[Seconds, Seconds, JobId | None]]] = []
-    for _, node in sorted(snapshot.nodes.items()):
-        if node.state is not NodeState.UP or node.id in snapshot.drained:
-            continue
+    for node in nodes_up(snapshot):
         mine = [d for d in node.devices if usable(d, job.spec) and (node.id, d.id) not in closed]
         holders = [owners.get((node.id, device.id)) for device in mine]
         nodes.append(
@@ -324,29 +267,23 @@ def window(snapshot: Snapshot, job: Job, fewest: int, ahead: Mapping[JobId, int]
         sorted(pool, key=lambda device: device[1])[min(fewest + more, len(pool)) - 1]
         for pool in pools
     ]
-    latest, holder = min(((late, name) for _, late, name in last), key=lambda pair: pair[0])
-    dark = _dark(snapshot, ends)
-    opens = earliest < SOON and all(_idle_count(pool, dark) < fewest for pool in pools)
+    _, latest, holder = min(last, key=lambda device: device[1])
+    # jobs whose end is unknown and that gpq cannot move before it
+    dark = [
+        name
+        for name, (_, late) in ends.items()
+        if late == NEVER and not _gives_way(snapshot.jobs[name])
+    ]
+    opens = earliest < SOON and all(
+        sum(first < SOON and name not in dark for first, _, name in pool) < fewest for pool in pools
+    )
     if fewest + more > max(map(len, pools)):
         return Window(earliest, NEVER, (reason("ahead-too-large", jobs=sorted(ahead)),), opens)
-    return Window(earliest, latest, _because(snapshot, latest, holder, ahead, dark), opens)
-
-
-def _dark(snapshot: Snapshot, ends: Mapping[JobId, tuple[Seconds, Seconds]]) -> list[JobId]:
-    """The jobs whose end is unknown and that gpq cannot move before it."""
-    jobs = [snapshot.jobs[name] for name, (_, latest) in ends.items() if latest == NEVER]
-    return [
-        job.id
-        for job in jobs
-        if estimates.remaining_seconds(job, snapshot.now) is None and not _gives_way(job)
-    ]
-
-
-def _idle_count(
-    pool: Sequence[tuple[Seconds, Seconds, JobId | None]], dark: Sequence[JobId]
-) -> int:
-    """GPUs of a pool that are available at once without the end of a job in `dark`."""
-    return sum(first < SOON and name not in dark for first, _, name in pool)
+    if holder is None:
+        return Window(earliest, latest, (reason("gpus-free"),), opens)
+    because = [reason("jobs-ahead", jobs=sorted(ahead))] if ahead else []
+    because.append(_end_reason(snapshot, latest, holder, dark))
+    return Window(earliest, latest, tuple(because), opens)
 
 
 def _gives_way(job: Job) -> bool:
@@ -356,26 +293,10 @@ def _gives_way(job: Job) -> bool:
 def _end(snapshot: Snapshot, job: Job) -> tuple[Seconds, Seconds]:
     """(earliest, latest) time at which its GPUs are free."""
     remaining = estimates.remaining_seconds(job, snapshot.now)
-    latest = min(
-        NEVER if remaining is None else remaining * SLOWER,
-        max(time_left(job, snapshot.now), 0.0) + job.spec.grace,
-    )
-    if _gives_way(job):
-        return 0.0, latest
-    return (0.0 if remaining is None else remaining * FASTER), latest
-
-
-def _because(
-    snapshot: Snapshot,
-    latest: Seconds,
-    holder: JobId | None,
-    ahead: Mapping[JobId, int],
-    dark: Sequence[JobId],
-) -> tuple[Reason, ...]:
-    if holder is None:
-        return (reason("gpus-free"),)
-    bound = _end_reason(snapshot, latest, holder, dark)
-    return (reason("jobs-ahead", jobs=sorted(ahead)), bound) if ahead else (bound,)
+    limit = max(time_left(job, snapshot.now), 0.0) + job.spec.grace
+    if remaining is None:
+        return 0.0, limit
+    return 0.0 if _gives_way(job) else remaining * FASTER, min(remaining * SLOWER, limit)
 
 
 def _end_reason(

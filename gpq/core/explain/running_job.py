@@ -15,7 +15,7 @@ from gpq.core.feasibility.shapes import by_type, feasible, gpu_range, nodes_up, 
 from gpq.core.freedoms import bind, is_cramped
 from gpq.core.goodput import estimates
 from gpq.core.goodput.models import is_beyond
-from gpq.core.model.jobs import ANY_NUMBER, HOLDS_DEVICES, Job, JobState, Level
+from gpq.core.model.jobs import ANY_NUMBER, Job, JobState, Level
 from gpq.core.model.placements import Shape
 from gpq.core.model.profile import RETUNE, Declared
 from gpq.core.model.snapshot import Snapshot
@@ -29,61 +29,50 @@ WORTH_NAMING = 1.01  # goodput of another batch over the present one: a smaller 
 def why_running(snapshot: Snapshot, job: Job) -> JobReasons:
     headline = reason("runs", gpus=job.replicas)
     reasons = _circumstances(snapshot, job)
-    if job.resumable and not job.movable and not job.spec.rigid:
-        reasons += _why_size_and_batch(snapshot, job)
-        return JobReasons(headline, tuple(reasons), remedies(job))
-    if not job.movable:
-        reasons += _why_not_moved(job)
+    if not job.movable and (job.spec.rigid or not job.resumable):
+        if job.spec.level is Level.SCRIPT and not job.spec.rigid:
+            reasons.append(reason("undeclared"))
+        elif not job.spec.background:
+            reasons.append(reason("rigid"))
         return JobReasons(headline, tuple(reasons))
-    reasons += _why_size_and_batch(snapshot, job)
+    reasons += lines("fixed-size", freedoms.of_size(snapshot, job))
+    reasons += _why_batch(job)
+    reasons += lines("fixed-batch", freedoms.of_batch(job))
+    if not job.movable:
+        return JobReasons(headline, tuple(reasons), remedies(job))
     reasons += gain_reasons(snapshot, job)
     reasons += _within_range(snapshot, job)
-    reasons += _rivals(snapshot, job)
-    reasons += _last_restart(job)
-    reasons += _last_resize(job)
+    rivals = len(snapshot.holders) - 1
+    if rivals:
+        count = sum(len(node.devices) for node in nodes_up(snapshot))
+        reasons.append(reason("shared-gpus", gpus=count, jobs=rivals))
+    reasons += _latest_move(job)
     if is_fixed(job, snapshot):
         reasons.append(reason("started-just-now"))
     if not estimates.curve(job, feasible(job, snapshot)):
-        unknown = reason("goodput-unknown")
-        reasons.append(reason("no-model") if is_beyond(job.profile) else unknown)
+        reasons.append(reason("no-model" if is_beyond(job.profile) else "goodput-unknown"))
     return JobReasons(headline, tuple(reasons), remedies(job))
 
 
-def _last_restart(job: Job) -> list[Reason]:
-    """What the restart that began this attempt took, if it was one."""
+def _latest_move(job: Job) -> list[Reason]:
+    """What the restart that began this attempt took, and what its resize promised and brought, if
+    it was one."""
+    reasons = []
     for times in job.restart_times[-1:]:
         if times.attempt == job.attempt:
             how = "in a standby" if times.warm else "in a new interpreter"
-            stop = times.stop or 0.0
-            return [
-                reason(
-                    "last-restart",
-                    seconds=stop + times.start,
-                    how=how,
-                    stop=stop,
-                    start=times.start,
-                )
-            ]
-    return []
-
-
-def _last_resize(job: Job) -> list[Reason]:
-    """What the resize that began this attempt promised and brought, if it was one."""
+            stop, start = times.stop or 0.0, times.start
+            reasons.append(
+                reason("last-restart", seconds=stop + start, how=how, stop=stop, start=start)
+            )
     for gain in job.gains[-1:]:
         if gain.attempt == job.attempt:
-            before, after, promised = gain.before, gain.after, gain.promise.ratio
+            facts = {"before": gain.before, "gpus": gain.after, "promised": gain.promise.ratio}
             if gain.measured is None:
-                return [reason("resize-promised", before=before, gpus=after, promised=promised)]
-            return [
-                reason(
-                    "resize-brought",
-                    before=before,
-                    gpus=after,
-                    promised=promised,
-                    measured=gain.measured,
-                )
-            ]
-    return []
+                reasons.append(reason("resize-promised", **facts))
+            else:
+                reasons.append(reason("resize-brought", **facts, measured=gain.measured))
+    return reasons
 
 
 def remedies(job: Job) -> tuple[Reason, ...]:
@@ -114,20 +103,6 @@ def _circumstances(snapshot: Snapshot, job: Job) -> list[Reason]:
     return reasons
 
 
-def _why_not_moved(job: Job) -> list[Reason]:
-    if job.spec.level is Level.SCRIPT and not job.spec.rigid:
-        return [reason("undeclared")]
-    return [] if job.spec.background else [reason("rigid")]
-
-
-def _why_size_and_batch(snapshot: Snapshot, job: Job) -> list[Reason]:
-    return [
-        *lines("fixed-size", freedoms.of_size(snapshot, job)),
-        *_why_batch(job),
-        *lines("fixed-batch", freedoms.of_batch(job)),
-    ]
-
-
 def _why_batch(job: Job) -> list[Reason]:
     """What its batch is worth compared with the submitted one."""
     profile, declared = job.profile, job.profile.declared
@@ -142,26 +117,20 @@ def _why_batch(job: Job) -> list[Reason]:
 
 
 def _worth_of_batch(job: Job, shape: Shape, declared: Declared, total: int) -> Reason:
-    profile = job.profile
+    profile, base = job.profile, declared.batch_size
     now = estimates.goodput_of(job, shape, profile.atomic_batch, profile.accum_steps)
-    best = estimates.best_batch(job, shape, declared.batch_size)
-    if now is None or best is None or best.goodput <= 0:
+    best = estimates.best_batch(job, shape, base)
+    if now is None or best is None:
         return reason("batch-worth-unknown", total=total)
     if total != best.total_batch:
-        ratio = now / best.goodput
-        return reason("batch-worth", total=total, ratio=ratio, declared=declared.batch_size)
-    better = _better_batch(job, shape, now)
-    if total == declared.batch_size:
+        return reason("batch-worth", total=total, ratio=now / best.goodput, declared=base)
+    # whether another batch of any size is worth more on its present GPUs
+    better, freest = reason("no-better-batch"), estimates.best_batch(job, shape)
+    if freest is not None and freest.goodput >= WORTH_NAMING * now > 0:
+        better = reason("better-batch", total=freest.total_batch, ratio=freest.goodput / now)
+    if total == base:
         return reason("batch-declared", total=total, better=better)
-    return reason("batch-near-declared", total=total, declared=declared.batch_size, better=better)
-
-
-def _better_batch(job: Job, shape: Shape, now: float) -> Reason:
-    """Whether another batch of any size is worth more on its present GPUs."""
-    best = estimates.best_batch(job, shape)
-    if best is None or now <= 0 or best.goodput < WORTH_NAMING * now:
-        return reason("no-better-batch")
-    return reason("better-batch", total=best.total_batch, ratio=best.goodput / now)
+    return reason("batch-near-declared", total=total, declared=base, better=better)
 
 
 def _within_range(snapshot: Snapshot, job: Job) -> list[Reason]:
@@ -183,17 +152,6 @@ def _within_range(snapshot: Snapshot, job: Job) -> list[Reason]:
     if count == fewest:
         reasons.append(reason("has-fewest", count=fewest))
     return reasons
-
-
-def _rivals(snapshot: Snapshot, job: Job) -> list[Reason]:
-    """The jobs with which it shares the servers."""
-    rivals = sum(
-        rival.state in HOLDS_DEVICES and rival.id != job.id for rival in snapshot.jobs.values()
-    )
-    if not rivals:
-        return []
-    count = sum(len(node.devices) for node in nodes_up(snapshot))
-    return [reason("shared-gpus", gpus=count, jobs=rivals)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -240,12 +198,13 @@ def _goodput(job: Job, shape: Shape) -> float:
 
 def givers(snapshot: Snapshot, job: Job) -> list[Change]:
     """The other running jobs that could give GPUs. Those that would lose least come first."""
-    runners = [
-        runner
+    changes = [
+        change
         for runner in snapshot.jobs.values()
-        if runner.id != job.id and runner.state is JobState.RUNNING
+        if runner.state is JobState.RUNNING
+        and runner.id != job.id
+        and (change := fewer(snapshot, runner)) is not None
     ]
-    changes = [change for runner in runners if (change := fewer(snapshot, runner)) is not None]
     return sorted(changes, key=lambda change: (-change.ratio, change.job))
 
 
@@ -276,20 +235,16 @@ def gain_reasons(snapshot: Snapshot, job: Job) -> list[Reason]:
     own = job.replicas if change.gpu_type == typed_on(snapshot, job) else 0
     unused = free(snapshot, job, change.gpu_type)
     if unused >= change.gpus - own:
-        return [reason(_obstacle(snapshot, job), unused=unused, **worth)]
+        code = "more-gpus-not-worth-restart"
+        if job.idle:
+            code = "more-gpus-but-idle"
+        elif is_fixed(job, snapshot):
+            code = "more-gpus-but-just-moved"
+        return [reason(code, unused=unused, **worth)]
     rivals = givers(snapshot, job)
     if not rivals:
         return [reason("more-gpus-no-giver", **worth)]
     return [reason("more-gpus", **worth), reason("givers", changes=rivals[:2])]
-
-
-def _obstacle(snapshot: Snapshot, job: Job) -> str:
-    """Why it does not have the free GPUs that would make it faster."""
-    if job.idle:
-        return "more-gpus-but-idle"
-    if is_fixed(job, snapshot):
-        return "more-gpus-but-just-moved"
-    return "more-gpus-not-worth-restart"
 
 
 def typed_on(snapshot: Snapshot, job: Job) -> str:

@@ -23,8 +23,11 @@ def closed_gates(snapshot: Snapshot) -> Mapping[JobId, str]:
     headlines: dict[JobId, str] = {}
     array_jobs: list[Job] = []
     for job in snapshot.jobs.values():
-        if job.state is not pending or not _waits(job):
-            continue
+        spec = job.spec
+        if job.state is not pending or not (
+            job.awaits or job.unmet or spec.begin or spec.seat is not None
+        ):
+            continue  # nearly all
         if line := _own(job, snapshot.now):
             cause = causes.get(job.id, "") if job.awaits and not job.unmet else ""
             headlines[job.id] = f"{line}: {cause}" if cause else line
@@ -49,16 +52,6 @@ def _beyond_limits(snapshot: Snapshot, array_jobs: list[Job]) -> dict[JobId, str
         if occupancy[array] > limit:
             headlines[job.id] = f"at most {limit} of array {array} at once"
     return headlines
-
-
-def _waits(job: Job) -> bool:
-    """Could it be behind a gate?"""
-    spec = job.spec
-    return bool(job.awaits or job.unmet or spec.begin or spec.seat is not None)
-
-
-def may_be_gated(job: Job) -> bool:
-    return job.state is JobState.PENDING and _waits(job)
 
 
 def without_gated(snapshot: Snapshot) -> Snapshot:
