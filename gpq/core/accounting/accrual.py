@@ -18,8 +18,8 @@ from dataclasses import replace
 from gpq.core.accounting.fairness import final_fairness
 from gpq.core.goodput import estimates
 from gpq.core.model.accounts import Account, AttemptAccount, MeanShare, Saving, restart_seconds
-from gpq.core.model.events import End, Event, Failed, Stopped
-from gpq.core.model.jobs import HOLDS_DEVICES, Job, JobState
+from gpq.core.model.events import End, Failed, Stopped
+from gpq.core.model.jobs import Job, JobState
 from gpq.core.model.placements import Shape
 from gpq.core.model.snapshot import Snapshot
 from gpq.core.model.units import JobId, Seconds
@@ -83,14 +83,6 @@ def _is_gated(job: Job, at: Seconds) -> bool:
         and job.state is JobState.PENDING
         and bool(job.awaits or job.unmet or job.spec.begin > at)
     )
-
-
-def with_account(event: Event, job: Job) -> Event:
-    """The event with what the attempt of `job` came to, if it ends that attempt. Any other event
-    stays as it is."""
-    if not isinstance(event, End) or job.state not in HOLDS_DEVICES:
-        return event
-    return replace(event, tally=tally(job, event.exit.ended_at or event.at))
 
 
 def tally(job: Job, now: Seconds) -> AttemptAccount:

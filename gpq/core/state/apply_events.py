@@ -111,7 +111,13 @@ class _Folding:
         """What follows from it, if anything."""
         match event:
             case Submitted():
-                self._submit(event)
+                account = accrual.open_account(event.at)
+                self._jobs[event.job] = Job(
+                    event.job, event.spec, event.at, awaits=event.awaits, account=account
+                )
+                self._waiters = None
+                self._next_id = max(self._next_id, event.job + 1)
+                self._checks = environments.hopeful(self._checks, event.spec.environment)
             case NodeSeen() | NodeSilent() | NodeRemoved():
                 self._heard_of_node(event)
             case LinkMeasured():
@@ -120,11 +126,12 @@ class _Folding:
             case EnvironmentSeen():
                 self._checks = environments.fold(self._checks, event, self._jobs)
             case RequeueAsked() if event.past is not None and event.job not in self._jobs:
-                self._requeue(event, event.past)
+                self._jobs[event.job] = reopen(event.past, event)
+                self._reopened.add(event.job)
+                self._waiters = None
+                self._checks = environments.hopeful(self._checks, event.past.spec.environment)
             case Edited() if event.past is not None and event.job not in self._jobs:
                 self.amended.append(apply(event.past, event))
-            case Staged():
-                self._stage(event)
             case NodeDrained() | NodeUndrained():
                 self._drained = _fold_drained(self._drained, event)
             case NodeReserved() | NodeUnreserved():
@@ -135,54 +142,46 @@ class _Folding:
                 return self._about_job(event)
         return None
 
-    def _submit(self, event: Submitted) -> None:
-        account = accrual.open_account(event.at)
-        self._jobs[event.job] = Job(
-            event.job, event.spec, event.at, awaits=event.awaits, account=account
-        )
-        self._waiters = None
-        self._next_id = max(self._next_id, event.job + 1)
-        self._checks = environments.hopeful(self._checks, event.spec.environment)
-
-    def _requeue(self, event: RequeueAsked, past: Job) -> None:
-        self._jobs[event.job] = reopen(past, event)
-        self._reopened.add(event.job)
-        self._waiters = None
-        self._checks = environments.hopeful(self._checks, past.spec.environment)
-
     def _wait_again(self) -> None:
         if self._reopened:
             self._jobs.update(gates.told_of_requeue(self._jobs, self._reopened))
             self._reopened, self._waiters = set(), None
 
-    def _stage(self, event: Staged) -> None:
-        self._rates = with_rate(self._rates, event)
-        if event.job in self._jobs:
-            self._jobs[event.job] = apply(self._jobs[event.job], event)
-
     def _heard_of_node(self, event: NodeSeen | NodeSilent | NodeRemoved) -> None:
-        _fold_node(self._nodes, event)
         self._drained = _fold_drained(self._drained, event)
         self._reservations = _fold_reserved(self._reservations, event)
-        if isinstance(event, NodeSeen):
-            self._idle = idle_gpus.fold(self._idle, event.node, event.at)
-            self._jobs.update(idle_gpus.busy_again(self._jobs, event.node))
-            return
-        if any(node == event.node for node, _ in self._idle):
-            self._idle = {key: at for key, at in self._idle.items() if key[0] != event.node}
-        if isinstance(event, NodeRemoved):
-            self._checks = environments.without(self._checks, event.node, self._jobs)
-            self._links = {
-                ends: link for ends, link in self._links.items() if event.node not in ends
-            }
+        match event:
+            case NodeSeen():
+                self._nodes[event.node.id] = event.node
+                self._idle = idle_gpus.fold(self._idle, event.node, event.at)
+                self._jobs.update(idle_gpus.busy_again(self._jobs, event.node))
+                return
+            case NodeSilent():
+                self._nodes[event.node] = replace(
+                    self._nodes.get(event.node, Node(event.node)),
+                    state=NodeState.UNREACHABLE,
+                    reason=event.reason,
+                    silent_since=event.since or event.at,
+                )
+            case NodeRemoved():
+                self._nodes.pop(event.node, None)
+                self._checks = environments.without(self._checks, event.node, self._jobs)
+                self._links = {
+                    ends: link for ends, link in self._links.items() if event.node not in ends
+                }
+        self._idle = {key: at for key, at in self._idle.items() if key[0] != event.node}
 
     def _about_job(self, event: Any) -> Event | None:
+        if isinstance(event, Staged):
+            self._rates = with_rate(self._rates, event)
         jobs = self._jobs
         job = jobs.get(event.job)
         if job is None:
             return None
         after = apply(job, event)
-        if isinstance(event, Profiled) and after is not job:
+        if after is job:
+            return None
+        if isinstance(event, Profiled):
             self._priors, after = priors.share(self._priors, job, after)
         if after.state in TERMINAL:
             self._end(after, event.at)
@@ -190,10 +189,10 @@ class _Folding:
         jobs[job.id] = after
         if after.awaits and not job.awaits:
             self._waiters = None
-        over = isinstance(event, Exited | StartRefused) and _all_parts_over(after)
-        if after is job or not over:
-            return None
-        return accrual.with_account(conclude(after, event.at, self._before.config), after)
+        if isinstance(event, Exited | StartRefused) and len(after.exits) == len(after.parts):
+            end = conclude(after, event.at, self._before.config)
+            return replace(end, tally=accrual.tally(after, end.exit.ended_at or end.at))
+        return None
 
     def _end(self, job: Job, at: Seconds) -> None:
         self._wait_again()
@@ -206,22 +205,6 @@ class _Folding:
         after = accrual.let_go(gates.told_of_end(waiting, job), at)
         line = note_for_waiters(job)
         jobs.update({name: with_notices(waiter, line) for name, waiter in after.items()})
-
-
-def _fold_node(nodes: dict[NodeId, Node], event: NodeSeen | NodeSilent | NodeRemoved) -> None:
-    match event:
-        case NodeSeen():
-            nodes[event.node.id] = event.node
-        case NodeSilent():
-            node = nodes.get(event.node, Node(event.node))
-            nodes[event.node] = replace(
-                node,
-                state=NodeState.UNREACHABLE,
-                reason=event.reason,
-                silent_since=event.since or event.at,
-            )
-        case NodeRemoved():
-            nodes.pop(event.node, None)
 
 
 def _fold_drained(drained: Mapping[NodeId, str], event: Event) -> Mapping[NodeId, str]:
@@ -260,7 +243,3 @@ def _matching(
     if all(map(matches, reservations.values())):
         return reservations
     return {name: reservation for name, reservation in reservations.items() if matches(reservation)}
-
-
-def _all_parts_over(job: Job) -> bool:
-    return job.placement is not None and len(job.exits) == len(job.placement.parts)

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from gpq.core.model.events import (
     Cancelled,
-    Event,
+    End,
     Failed,
     Stopped,
     Succeeded,
@@ -27,121 +27,75 @@ STATEMENTS = "It can prove that with --done-file PATH, job.done() or a checkpoin
 _FROM_ITS_START = (StopReason.REQUEUE, StopReason.PREEMPT, StopReason.RESIZE)
 
 
-def conclude(job: Job, now: Seconds, config: Config) -> Event:
+def conclude(job: Job, now: Seconds, config: Config) -> End:
     """What it means that no process of the job's attempt is left anywhere: `job.exits` has all its
     servers."""
-    end = _with_cause(joint_exit([exit_ for _, exit_ in job.exits], _lead(job)), job)
-    end = _with_meaning(replace(end, ended_at=_ended_at(job, now)), job)
+    exits = dict(job.exits)
+    end = _with_cause(joint_exit([*exits.values()], exits.get(job.nodes[0])), job)
+    # When the last of its parts ended, which may be long before the report. `now` for a part that
+    # does not say.
+    last = max(exit_.ended_at or now for exit_ in exits.values())
+    ended_at = min(max(last, job.started_at or job.launched_at or last), now)
+    end = _with_meaning(replace(end, ended_at=ended_at), job)
     finished = _is_well(end) and not is_doubtful(end)
-    if _ended_in_time(job, end):
-        job = replace(job, stop=None)
+    if job.stop is StopReason.TIME and not end.asked and ended_at < (job.stop_sent_at or 0.0):
+        job = replace(job, stop=None)  # it ended before its time was over, unheard
     if job.stop is StopReason.CANCEL and (end.asked or not finished):
         return Cancelled(now, job.id, end)
     if finished:
         return Succeeded(now, job.id, end)
     if job.stop is StopReason.TIME:
         return TimeLimitReached(now, job.id, end)
-    event = _end_unfinished(job, end, now, config)
+    ran = ended_at - job.launched_at if job.launched_at is not None else 0.0
+    event = _end_unfinished(job, end, now, ran, config)
     if isinstance(event, Stopped) and job.stop is None:
-        return replace(event, soon=_run_seconds(job, end) < config.quick_failure_seconds)
+        return replace(event, soon=ran < config.quick_failure_seconds)
     return event
 
 
-def _ended_in_time(job: Job, end: Exit) -> bool:
-    """Did it end before its time was over, but we did not hear of it?"""
-    if job.stop is not StopReason.TIME or end.asked:
-        return False
-    return end.ended_at < (job.stop_sent_at or 0.0)
-
-
-def _end_unfinished(job: Job, end: Exit, now: Seconds, config: Config) -> Event:
+def _end_unfinished(job: Job, end: Exit, now: Seconds, ran: Seconds, config: Config) -> End:
     """For an attempt that ended before the job was done: does gpq queue it again, and from when, or
     has it failed?"""
-    quick = _run_seconds(job, end) < config.quick_failure_seconds
-    again_at = _next_try(job, now, config)
-    if job.stop is None and (end.unlaunched or end.excused):
-        return _not_its_fault(job, end, now, again_at)
-    if _goes_on_later(job, end):
-        if job.stop is None and quick:
-            # nobody asked: a job that always does this would start without end
-            return Stopped(now, job.id, end, quick=True, not_before=again_at)
-        return Stopped(now, job.id, end)
-    if end.fenced or (end.lost and (not _ran_everywhere(job) or _survives(job))):
-        return _end_lost(job, end, now, config)
-    if job.stop is not None or job.failures < job.spec.retries:
-        return Stopped(now, job.id, end, failed=True, quick=quick, not_before=again_at)
-    return Failed(now, job.id, end)
-
-
-def _not_its_fault(job: Job, end: Exit, now: Seconds, again_at: Seconds) -> Stopped:
-    if end.unlaunched:
+    stopped, quick = Stopped(now, job.id, end), ran < config.quick_failure_seconds
+    # Longer with each attempt in a row that ended soon, whoever's fault that was: no job starts
+    # without end.
+    doublings = min(max(job.quick_failures, job.soon_ends), MOST_DOUBLINGS)
+    again_at = now + config.retry_seconds * 2.0**doublings
+    soon = min(again_at, now + LONGEST_WAIT)
+    if job.stop is None and end.unlaunched:
         # No code of the user has run. Another attempt gets another port, but a separated server may
         # need a person.
-        is_quick = end.unlaunched != "port"
-        again_at = again_at if is_quick else min(again_at, now + LONGEST_WAIT)
-        return Stopped(now, job.id, end, quick=is_quick, not_before=again_at)
-    # It asks for less each time, so the next try may succeed at once.
-    wait_until = min(again_at, now + LONGEST_WAIT) if job.soon_ends else 0.0
-    return Stopped(now, job.id, replace(end, note=end.excused), not_before=wait_until)
-
-
-def _end_lost(job: Job, end: Exit, now: Seconds, config: Config) -> Stopped:
-    """The server's fault, so it does not count as a failure. But gpq finally holds a job that takes
-    its server down each time."""
-    if job.stop is not None:
-        return Stopped(now, job.id, end)
-    again_at = _next_try(job, now, config)
-    if not end.lost or not _ran_everywhere(job):
-        return Stopped(now, job.id, end, not_before=min(again_at, now + LONGEST_WAIT))
-    ran = _run_seconds(job, end)
-    return Stopped(
-        now,
-        job.id,
-        end,
-        quick=ran < config.quick_failure_seconds,
-        crashed=ran < config.crash_seconds,
-        not_before=again_at,
-    )
-
-
-def _run_seconds(job: Job, end: Exit) -> Seconds:
-    return end.ended_at - job.launched_at if job.launched_at is not None else 0.0
-
-
-def _next_try(job: Job, now: Seconds, config: Config) -> Seconds:
-    """Longer with each attempt in a row that ended soon, whoever's fault that was: no job starts
-    without end."""
-    doublings = min(max(job.quick_failures, job.soon_ends), MOST_DOUBLINGS)
-    return now + config.retry_seconds * 2.0**doublings
-
-
-def _goes_on_later(job: Job, end: Exit) -> bool:
-    """Did the attempt stop so that the job can resume, or start from the beginning as its user
-    allowed?"""
-    return (
-        end.stopped
-        or is_doubtful(end)
-        or is_unproven(end, job)
-        or (job.stop in _FROM_ITS_START and not job.resumable)
-    )
-
-
-def _ran_everywhere(job: Job) -> bool:
-    """Did the attempt start on all of its servers?"""
-    return job.placement is not None and len(job.started_nodes) == len(job.placement.parts)
-
-
-def _ended_at(job: Job, now: Seconds) -> Seconds:
-    """When the last of its parts ended, which may be long before the report. `now` for a part that
-    does not say."""
-    last = max(end.ended_at or now for _, end in job.exits)
-    return min(max(last, job.started_at or job.launched_at or last), now)
-
-
-def _survives(job: Job) -> bool:
-    """Does the job continue after an end that nobody saw, such as a reboot? A job with checkpoints
-    does. A job that would start from the beginning does only if its user allowed that."""
-    return job.resumable or job.spec.requeue_on_lost > 0 or job.failures < job.spec.retries
+        if end.unlaunched == "port":
+            return replace(stopped, not_before=soon)
+        return replace(stopped, quick=True, not_before=again_at)
+    if job.stop is None and end.excused:
+        # It asks for less each time, so the next try may succeed at once.
+        wait_until = soon if job.soon_ends else 0.0
+        return replace(stopped, exit=replace(end, note=end.excused), not_before=wait_until)
+    # so that it can resume, or start from the beginning as its user allowed
+    from_start = job.stop in _FROM_ITS_START and not job.resumable
+    if end.stopped or is_doubtful(end) or is_unproven(end, job) or from_start:
+        if job.stop is None and quick:
+            # nobody asked: a job that always does this would start without end
+            return replace(stopped, quick=True, not_before=again_at)
+        return stopped
+    ran_everywhere = len(job.started_nodes) == len(job.parts)
+    may_retry = job.failures < job.spec.retries
+    # An end that nobody saw, such as a reboot. A job that would start from the beginning continues
+    # only if its user allowed that.
+    survives = job.resumable or job.spec.requeue_on_lost > 0 or may_retry
+    if end.fenced or (end.lost and (survives or not ran_everywhere)):
+        # The server's fault, so it does not count as a failure. But gpq finally holds a job that
+        # takes its server down each time.
+        if job.stop is not None:
+            return stopped
+        if not end.lost or not ran_everywhere:
+            return replace(stopped, not_before=soon)
+        crashed = ran < config.crash_seconds
+        return replace(stopped, quick=quick, crashed=crashed, not_before=again_at)
+    if job.stop is not None or may_retry:
+        return replace(stopped, failed=True, quick=quick, not_before=again_at)
+    return Failed(now, job.id, end)
 
 
 def joint_exit(exits: list[Exit], lead: Exit | None = None) -> Exit:
@@ -171,14 +125,6 @@ _PRECEDENCE: tuple[Callable[[Exit], object], ...] = (
     lambda end: end.stopped,
     lambda end: end.code is None,
 )
-
-
-def _lead(job: Job) -> Exit | None:
-    """How the attempt ended on the server of rank 0."""
-    if not job.nodes:
-        return None
-    first = job.nodes[0]
-    return next((exit_ for node, exit_ in job.exits if node == first), None)
 
 
 def _is_well(end: Exit) -> bool:
@@ -236,25 +182,20 @@ def _doubt(job: Job) -> str:
 
 def _with_remark(end: Exit, remark: str) -> Exit:
     """With a remark before its note."""
-    return replace(end, note="; ".join(part for part in (remark, end.note) if part))
+    return replace(end, note="; ".join(filter(None, (remark, end.note))))
 
 
 def _with_cause(end: Exit, job: Job) -> Exit:
     """With the first failure in its note, and its server if there are several. What other parts say
     about a missing peer, or about the stop that followed, explains nothing."""
-    if end.code == 0 or end.stopped or _has_known_cause(end):
+    is_known = end.lost or end.fenced or end.unlaunched or end.excused or end.oom
+    if end.code == 0 or end.stopped or is_known:
         return end
-    culprits = [(node, exit_) for node, exit_ in job.exits if exit_.cause and not exit_.victim]
-    if not culprits:
-        return end
-    node, first = culprits[0]
-    if len(job.exits) > 1:
-        return _with_remark(end, f"{first.cause} (server {node})")
-    return _with_remark(end, first.cause)
-
-
-def _has_known_cause(end: Exit) -> bool:
-    return bool(end.lost or end.fenced or end.unlaunched or end.excused or end.oom)
+    for node, exit_ in job.exits:
+        if exit_.cause and not exit_.victim:
+            where = f" (server {node})" if len(job.exits) > 1 else ""
+            return _with_remark(end, exit_.cause + where)
+    return end
 
 
 def is_preempted(job: Job, code: int | None) -> bool:

@@ -61,10 +61,17 @@ def apply(job: Job, event: Event) -> Job:
             return _hold(job, event)
         case Launched():
             return _launch(job, event)
-        case StopSent() | Retuned() | Started() | StartRefused() | Exited() | Profiled() | Pulsed():
+        case (
+            StopSent()
+            | Retuned()
+            | Staged()
+            | Started()
+            | StartRefused()
+            | Exited()
+            | Profiled()
+            | Pulsed()
+        ):
             return _of_attempt(job, event)
-        case Staged():
-            return _stage(job, event)
         case Stopped():
             return _stop(job, event)
         case Succeeded() | Failed() | Cancelled() | TimeLimitReached():
@@ -171,14 +178,9 @@ def _launch(job: Job, event: Launched) -> Job:
     )
 
 
-def _stage(job: Job, event: Staged) -> Job:
-    if event.attempt != job.attempt or job.state is not JobState.STARTING:
-        return job
-    return replace(job, staged_seconds=max(job.staged_seconds, event.seconds))
-
-
 def _of_attempt(
-    job: Job, event: StopSent | Retuned | Started | StartRefused | Exited | Profiled | Pulsed
+    job: Job,
+    event: StopSent | Retuned | Staged | Started | StartRefused | Exited | Profiled | Pulsed,
 ) -> Job:
     if event.attempt != job.attempt or job.state not in HOLDS_DEVICES:
         return job  # the fence: news of an older attempt
@@ -187,30 +189,38 @@ def _of_attempt(
             return _stop_sent(job, event)
         case Retuned():
             return replace(job, order=event.order)
+        case Staged():
+            if job.state is not JobState.STARTING:
+                return job
+            return replace(job, staged_seconds=max(job.staged_seconds, event.seconds))
         case Started():
             return with_notices(_start(job, event), event.note)
         case StartRefused():
             return _refuse(job, event)
         case Exited():
-            return _exit(job, event.node, _exit_of(job, event))
+            # The end as it counts: no later than its report, and a stop if its code says so.
+            stopped = event.exit.stopped or is_preempted(job, event.exit.code)
+            ended_at = min(event.exit.ended_at or event.at, event.at)
+            return _exit(job, event.node, replace(event.exit, stopped=stopped, ended_at=ended_at))
         case Profiled():
             return _profile(job, event)
         case Pulsed():
-            return _pulse(job, event)
+            other_pulses = [pulse for pulse in job.pulses if pulse.node != event.node]
+            pulses = sorted([*other_pulses, *event.ranks], key=lambda pulse: pulse.rank)
+            return replace(job, pulses=tuple(pulses))
+
+
+def _refuse(job: Job, event: StartRefused) -> Job:
+    end = Exit(code=event.code, note=event.reason, ended_at=event.at, lost=event.transient)
+    if event.stays and job.files is not None:
+        job = replace(job, files=replace(job.files, stays=event.stays, looked_at=event.at))
+    return _exit(job, event.node, end)
 
 
 def _profile(job: Job, event: Profiled) -> Job:
     if event.offset < 0:
         return with_notices(job, *event.notices)
-    if event.offset <= job.report_offset:
-        return job
-    return learn_profile.learn(job, event)
-
-
-def _pulse(job: Job, event: Pulsed) -> Job:
-    other_pulses = [pulse for pulse in job.pulses if pulse.node != event.node]
-    pulses = sorted([*other_pulses, *event.ranks], key=lambda pulse: pulse.rank)
-    return replace(job, pulses=tuple(pulses))
+    return learn_profile.learn(job, event) if event.offset > job.report_offset else job
 
 
 def _stop_sent(job: Job, event: StopSent) -> Job:
@@ -227,33 +237,15 @@ def _stop_sent(job: Job, event: StopSent) -> Job:
     return after
 
 
-def _refuse(job: Job, event: StartRefused) -> Job:
-    end = Exit(code=event.code, note=event.reason, ended_at=event.at, lost=event.transient)
-    if event.stays and job.files is not None:
-        job = replace(job, files=replace(job.files, stays=event.stays, looked_at=event.at))
-    return _exit(job, event.node, end)
-
-
-def _exit_of(job: Job, event: Exited) -> Exit:
-    """The end as it counts: no later than its report, and a stop if its code says so."""
-    end = event.exit
-    if is_preempted(job, end.code):
-        end = replace(end, stopped=True)
-    return replace(end, ended_at=min(end.ended_at or event.at, event.at))
-
-
 def _start(job: Job, event: Started) -> Job:
     if event.node in job.started_nodes:
         return job
     job = replace(job, started_nodes=(*job.started_nodes, event.node))
-    if job.placement is None:
-        return job
-    parts = job.placement.parts
-    if event.node == parts[0][0]:
+    if event.node == job.nodes[0]:
         # rank 0 writes the checkpoints
         proved = job.files is not None and job.files.proved
         job = replace(job, files=FilesAt(event.node, event.storage, proved))
-    missing = len(parts) > len(job.started_nodes)
+    missing = len(job.parts) > len(job.started_nodes)
     if missing or job.state is not JobState.STARTING:
         return job
     began = min(max(event.since or event.at, job.launched_at or 0.0), event.at)
@@ -269,46 +261,32 @@ def _exit(job: Job, node: NodeId, end: Exit) -> Job:
 
 
 def _stop(job: Job, event: Stopped) -> Job:
-    ended = event.exit.ended_at or event.at
-    stop_seconds, files = None, job.files
-    if job.stop_sent_at is not None:
-        stop_seconds = max(ended - job.stop_sent_at, 0.0)
-    if files is not None and _keeps_one(event.exit):
-        files = replace(files, proved=True)
+    end = event.exit
+    ended, files = end.ended_at or event.at, job.files
+    # A job that ends with 0 when asked to save also proves a checkpoint.
+    proves = end.stopped or (end.code == 0 and end.asked in ("checkpoint", "signal"))
+    # failures that came soon. An end that came soon but was no failure changes nothing
+    quick_failures = job.quick_failures if event.soon else 0
     after = replace(
         _release(job, ended),
         state=advance(job.state, event),
         account=accrual.over(job, event, ended),
-        exit=event.exit,
-        stop_seconds=stop_seconds,
-        files=files,
+        exit=end,
+        stop_seconds=None if job.stop_sent_at is None else max(ended - job.stop_sent_at, 0.0),
+        files=replace(files, proved=True) if files is not None and proves else files,
         not_before=event.not_before,
         failures=job.failures + event.failed,
-        quick_failures=_in_a_row(job.quick_failures, event.quick, event.soon),
+        quick_failures=job.quick_failures + 1 if event.quick else quick_failures,
         soon_ends=job.soon_ends + 1 if event.soon else 0,
         crashes=job.crashes + 1 if event.crashed else 0,
         wish=DesiredState.RUN if job.wish is DesiredState.REQUEUE else job.wish,
     )
-    if not event.exit.note:
-        return after
-    return with_notices(after, _of_earlier(job, event.exit.note))
+    return with_notices(after, _of_earlier(job, end.note)) if end.note else after
 
 
 def _of_earlier(job: Job, note: str) -> str:
     """A note on the end of an attempt after which the job goes on."""
     return f"attempt {job.attempt}: {note}"
-
-
-def _in_a_row(count: int, is_quick: bool, is_soon: bool) -> int:
-    """Failures that came soon. An end that came soon but was no failure changes nothing."""
-    if is_quick:
-        return count + 1
-    return count if is_soon else 0
-
-
-def _keeps_one(end: Exit) -> bool:
-    """Did it prove a checkpoint? So does a job that ends with 0 when asked to save."""
-    return end.stopped or (end.code == 0 and end.asked in ("checkpoint", "signal"))
 
 
 def _finish(job: Job, event: Succeeded | Failed | Cancelled | TimeLimitReached) -> Job:

@@ -17,7 +17,7 @@ from gpq.core.model.accounts import Account, Gain, Mark, RestartTimes
 from gpq.core.model.events import Launched, Profiled, TimingSums
 from gpq.core.model.jobs import Job, JobSpec, with_notices
 from gpq.core.model.placements import BatchOrder
-from gpq.core.model.profile import Declared, LossPoint, Noise, NoisePoint, Profile, ProfileRow
+from gpq.core.model.profile import Declared, LossPoint, Noise, Profile, ProfileRow
 from gpq.core.model.units import Seconds
 from gpq.core.state.stragglers import describe, judge, stragglers
 
@@ -41,89 +41,75 @@ def learn(job: Job, event: Profiled) -> Job:
     """The job with one report taken in. The caller has checked attempt and offset."""
     profile, account = refresh(_profile_after(job, event)), bookkept(job, event)
     marks = add_mark(job.marks, event, working=account.working_at is not None)
+    after, notices = replace(job, profile=profile, marks=marks), event.notices
+    if event.ranks:
+        new_stragglers = sorted({*stragglers(after)} - {*stragglers(job)})
+        notices += tuple(describe(after, rank) for rank in new_stragglers)
     return replace(
-        job,
-        profile=profile,
-        marks=marks,
-        gains=measure_gain(replace(job, marks=marks), event.at),
+        after,
+        gains=measure_gain(after, event.at),
         report_offset=event.offset,
         account=account,
         restart_seconds=_mean_restart(job, event),
         stop_seconds=None if event.ready else job.stop_seconds,
         restart_times=_restart_times(job, event),
-        notices=_notices_after(job, replace(job, profile=profile), event),
+        notices=with_notices(job, *notices).notices,
     )
 
 
 def _profile_after(job: Job, event: Profiled) -> Profile:
-    profile = _with_checkpoint(_with_order(_with_declared(job, event), job, event), event)
-    gpu_type = job.placement.gpu_type if job.placement else ""
+    declared, order, noise = event.declared, event.retuned, event.noise
+    if declared is not None:
+        declared = with_overrides(declared, job.spec)
+    open_habits = without_accepted(event.habits, job.spec.accept)
+    habits = without_mended(merge_habits(job.profile.habits, open_habits), event.progress)
+    profile = with_habits(job.profile, habits, declared)
+    rows, speed = profile.rows, profile.samples_per_second
+    if event.timings:
+        gpu_type = job.placement.gpu_type if job.placement else ""
+        rows, speed = merge(rows, event.timings, gpu_type), throughput(event.timings[-1])
+    early_noise, noise_curve = profile.early_noise, profile.noise_curve
+    if noise is not None and is_usable(noise):
+        early_noise = early_noise or noise
+        if event.progress is not None:
+            noise_curve = record(noise_curve, event.progress.base_steps, noise)
+    if order is not None:
+        profile = _with_order(profile, order)
+    if event.checkpoint_seconds is not None:
+        profile = replace(
+            profile,
+            checkpoints=profile.checkpoints + 1,
+            checkpoint_seconds=event.checkpoint_seconds,
+            checkpoint_step=event.checkpoint_step,
+        )
     return replace(
         profile,
-        rows=merge(profile.rows, event.timings, gpu_type),
-        noise=event.noise or profile.noise,
-        early_noise=profile.early_noise or _first_noise(event),
-        noise_curve=_with_noise(profile, event),
+        rows=rows,
+        noise=noise or profile.noise,
+        early_noise=early_noise,
+        noise_curve=noise_curve,
         progress=event.progress or profile.progress,
-        samples_per_second=_latest_speed(profile, event),
-        metrics=_merged_metrics(profile, event),
+        samples_per_second=speed,
+        metrics=tuple(sorted({**dict(profile.metrics), **dict(event.metrics)}.items())),
         diverged=_divergences(profile, event),
         ranks=judge(profile.ranks, event.ranks) if event.ranks else profile.ranks,
         losses=with_losses(profile.losses, event.losses),
+        checkpoint_bytes=event.checkpoint_bytes or profile.checkpoint_bytes,
     )
 
 
-def _with_declared(job: Job, event: Profiled) -> Profile:
-    """With the script's declaration and the habits of its loop."""
-    declared = None
-    if event.declared is not None:
-        declared = with_overrides(event.declared, job.spec)
-    open_habits = without_accepted(event.habits, job.spec.accept)
-    habits = without_mended(merge_habits(job.profile.habits, open_habits), event.progress)
-    return with_habits(job.profile, habits, declared)
-
-
-def _with_order(profile: Profile, job: Job, event: Profiled) -> Profile:
-    """With the batch that took effect."""
-    order = event.retuned
-    if order is None:
-        return profile
+def _with_order(profile: Profile, order: BatchOrder) -> Profile:
+    """With the batch that took effect. The first batch of an attempt is not a change."""
+    before = (profile.atomic_batch, profile.accum_steps)
+    after = (order.atomic_batch, order.accum_steps)
+    is_change = order.seq > 0 and profile.atomic_batch > 0 and before != after
     return replace(
         profile,
         atomic_batch=order.atomic_batch,
         accum_steps=order.accum_steps,
         order_seq=order.seq,
-        batch_changes=profile.batch_changes + _is_live_change(job.profile, order),
+        batch_changes=profile.batch_changes + is_change,
     )
-
-
-def _with_checkpoint(profile: Profile, event: Profiled) -> Profile:
-    size = event.checkpoint_bytes or profile.checkpoint_bytes
-    if event.checkpoint_seconds is None:
-        return replace(profile, checkpoint_bytes=size)
-    return replace(
-        profile,
-        checkpoints=profile.checkpoints + 1,
-        checkpoint_seconds=event.checkpoint_seconds,
-        checkpoint_bytes=size,
-        checkpoint_step=event.checkpoint_step,
-    )
-
-
-def _first_noise(event: Profiled) -> Noise | None:
-    return event.noise if event.noise is not None and is_usable(event.noise) else None
-
-
-def _latest_speed(profile: Profile, event: Profiled) -> float:
-    return throughput(event.timings[-1]) if event.timings else profile.samples_per_second
-
-
-def _notices_after(before: Job, after: Job, event: Profiled) -> tuple[str, ...]:
-    lines = [*event.notices]
-    if event.ranks:
-        old_ranks = stragglers(before)
-        lines += [describe(after, rank) for rank in stragglers(after) if rank not in old_ranks]
-    return with_notices(before, *lines).notices
 
 
 def _mean_restart(job: Job, event: Profiled) -> Seconds | None:
@@ -176,12 +162,11 @@ def refresh(profile: Profile) -> Profile:
     """The profile with its model's basis brought up to date if needed: a new configuration, a time
     that moved by TIME_TOLERANCE, or a weight that says more. So steady reports do not each need a
     new fit."""
-    rows = profile.model_rows if _rows_alike(profile.model_rows, profile.rows) else profile.rows
-    noise = (
-        profile.model_noise if _noise_alike(profile.model_noise, profile.noise) else profile.noise
-    )
-    if rows is profile.model_rows and noise is profile.model_noise:
-        return profile
+    rows, noise = profile.model_rows, profile.model_noise
+    if not _rows_alike(rows, profile.rows):
+        rows = profile.rows
+    if not _noise_alike(noise, profile.noise):
+        noise = profile.noise
     return replace(profile, model_rows=rows, model_noise=noise)
 
 
@@ -189,11 +174,7 @@ def _rows_alike(old: tuple[ProfileRow, ...], new: tuple[ProfileRow, ...]) -> boo
     if old is new:
         return True
     rows_by_key = {_key(row): row for row in old}
-    new_rows = [
-        row
-        for row in new
-        if (previous := rows_by_key.get(_key(row))) is None or not _row_alike(previous, row)
-    ]
+    new_rows = [row for row in new if not _row_alike(rows_by_key.get(_key(row)), row)]
     return len(old) <= len(new) and (not new_rows or foreseen(old, new_rows))
 
 
@@ -201,13 +182,16 @@ def _key(row: ProfileRow) -> tuple[str, int, int, int]:
     return row.gpu_type, row.nodes, row.replicas, row.atomic_batch
 
 
-def _row_alike(old: ProfileRow, new: ProfileRow) -> bool:
-    return old is new or (
+def _row_alike(old: ProfileRow | None, new: ProfileRow) -> bool:
+    if old is None or old is new:
+        return old is new
+    weights_alike = (
+        min(old.weight, new.weight) >= WELL_KNOWN or new.weight <= WEIGHT_TOLERANCE * old.weight
+    )
+    return (
         abs(new.step_time - old.step_time) <= TIME_TOLERANCE * old.step_time
         and abs(new.grad_time - old.grad_time) <= TIME_TOLERANCE * old.grad_time
-        and (
-            min(old.weight, new.weight) >= WELL_KNOWN or new.weight <= WEIGHT_TOLERANCE * old.weight
-        )
+        and weights_alike
     )
 
 
@@ -219,25 +203,8 @@ def _noise_alike(old: Noise | None, new: Noise | None) -> bool:
     return abs(after - before) <= NOISE_TOLERANCE * abs(before) and (old.sqr > 0) == (new.sqr > 0)
 
 
-def _is_live_change(profile: Profile, order: BatchOrder) -> bool:
-    """A batch that changed during an attempt. The first batch of an attempt is not a change."""
-    return (
-        order.seq > 0
-        and profile.atomic_batch > 0
-        and ((order.atomic_batch, order.accum_steps) != (profile.atomic_batch, profile.accum_steps))
-    )
-
-
-def _merged_metrics(profile: Profile, event: Profiled) -> tuple[tuple[str, float], ...]:
-    if not event.metrics:
-        return profile.metrics
-    return tuple(sorted({**dict(profile.metrics), **dict(event.metrics)}.items()))
-
-
 def _divergences(profile: Profile, event: Profiled) -> tuple[tuple[str, Seconds], ...]:
     """Names of metrics that are not finite, and since when."""
-    if not event.metrics:
-        return profile.diverged
     since = dict(profile.diverged)
     for name, value in event.metrics:
         if math.isfinite(value):
@@ -250,13 +217,6 @@ def _divergences(profile: Profile, event: Profiled) -> tuple[tuple[str, Seconds]
 def is_usable(noise: Noise) -> bool:
     """Does it contain the noise scale, and not only a limit of it?"""
     return noise.samples > 0 and noise.sqr > 0 and noise.var > 0 and not noise.capped
-
-
-def _with_noise(profile: Profile, event: Profiled) -> tuple[NoisePoint, ...]:
-    """The curve with the report's noise scale, if the report also says how far the job is."""
-    if event.noise is None or event.progress is None or not is_usable(event.noise):
-        return profile.noise_curve
-    return record(profile.noise_curve, event.progress.base_steps, event.noise)
 
 
 def with_overrides(declared: Declared, spec: JobSpec) -> Declared:
@@ -277,8 +237,6 @@ def with_losses(curve: tuple[LossPoint, ...], new: tuple[LossPoint, ...]) -> tup
     If progress went back (an attempt resumed from an earlier checkpoint), the points after it are
     removed.
     """
-    if not new:
-        return curve
     points = list(curve)
     for point in new:
         while points and points[-1].base_steps >= point.base_steps:
@@ -304,7 +262,7 @@ def merge(
     """Rows with new sums mixed in, sorted by (type, servers, replicas, micro-batch). `grad_time` is
     0 while none was measured (a GPU without accumulation, a model with its own communication hook).
     The step times count anyway."""
-    table = {(row.gpu_type, row.nodes, row.replicas, row.atomic_batch): row for row in rows}
+    table = {_key(row): row for row in rows}
     for sums in timings:
         if sums.step_count <= 0:
             continue

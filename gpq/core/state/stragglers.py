@@ -9,11 +9,11 @@ least. So the measure is the time from the start of a step to a replica's own la
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import median
 
 from gpq.core.model.jobs import Job, JobState
-from gpq.core.model.profile import RankPulse, RankTime
+from gpq.core.model.profile import RankTime
 from gpq.core.model.units import DeviceId, NodeId, Seconds
 
 SLOWER = 1.2  # times the median of the others
@@ -36,18 +36,7 @@ def judge(before: Sequence[RankTime], window: Sequence[RankTime]) -> tuple[RankT
         slow = slow_windows.get(rank_time.rank, 0)
         if rank_time.steps >= LEAST_STEPS:
             slow = slow + 1 if rank_time.compute > SLOWER * usual > 0 else 0
-        ranks.append(
-            RankTime(
-                rank_time.rank,
-                rank_time.steps,
-                rank_time.compute,
-                rank_time.p95,
-                rank_time.whole,
-                rank_time.wait,
-                rank_time.fetch,
-                slow,
-            )
-        )
+        ranks.append(replace(rank_time, slow=slow))
     return tuple(ranks)
 
 
@@ -79,9 +68,7 @@ def seats(job: Job) -> dict[int, tuple[NodeId, DeviceId]]:
 
 def _at(job: Job, rank: int) -> str:
     seat = seats(job).get(rank)
-    if seat is None:
-        return ""
-    return f" on {seat[0]}"
+    return f" on {seat[0]}" if seat is not None else ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,30 +83,26 @@ def hang(job: Job, now: Seconds) -> Hang | None:
     """For a running job whose training library reports where its replicas are. gpq reports the hang
     but does not touch the job. Only the user knows how long a step may take."""
     pulses = job.pulses
-    if (
-        job.state is not JobState.RUNNING
-        or not pulses
-        or any(pulse.phase in MOVING for pulse in pulses)
-    ):
+    if job.state is not JobState.RUNNING or not pulses:
+        return None
+    if any(pulse.phase in MOVING for pulse in pulses):
         return None
     seconds = now - max(pulse.since for pulse in pulses)
     step = max((row.step_time for row in job.profile.rows), default=0.0)
     if seconds < max(HUNG, HUNG_STEPS * step):
         return None
-    return Hang(seconds, f"no step for {seconds:.0f} s: {_who(job, pulses)}")
-
-
-def _who(job: Job, pulses: Sequence[RankPulse]) -> str:
     newest = max(pulse.step for pulse in pulses)
     late_ranks = [pulse.rank for pulse in pulses if pulse.step < newest or pulse.phase != "arrived"]
     silent_ranks = sorted(set(seats(job)) - {pulse.rank for pulse in pulses})
     if late_ranks and len(late_ranks) + len(silent_ranks) < job.replicas:
-        return f"the others wait for {_ranks(job, late_ranks)}"
-    if silent_ranks:
-        return f"{_ranks(job, silent_ranks)} reported nothing, and the others wait"
-    if late_ranks:
-        return "every rank is busy on its own"
-    return "all ranks wait for their network"
+        culprits = f"the others wait for {_ranks(job, late_ranks)}"
+    elif silent_ranks:
+        culprits = f"{_ranks(job, silent_ranks)} reported nothing, and the others wait"
+    elif late_ranks:
+        culprits = "every rank is busy on its own"
+    else:
+        culprits = "all ranks wait for their network"
+    return Hang(seconds, f"no step for {seconds:.0f} s: {culprits}")
 
 
 def _ranks(job: Job, ranks: Sequence[int]) -> str:
