@@ -50,7 +50,8 @@ def why_running(snapshot: Snapshot, job: Job) -> JobReasons:
     if is_fixed(job, snapshot):
         reasons.append(reason("started-just-now"))
     if not estimates.curve(job, feasible(job, snapshot)):
-        reasons.append(reason("no-model" if is_beyond(job.profile) else "goodput-unknown"))
+        unknown = reason("goodput-unknown")
+        reasons.append(reason("no-model") if is_beyond(job.profile) else unknown)
     return JobReasons(headline, tuple(reasons), remedies(job))
 
 
@@ -67,11 +68,13 @@ def _latest_move(job: Job) -> list[Reason]:
             )
     for gain in job.gains[-1:]:
         if gain.attempt == job.attempt:
-            facts = {"before": gain.before, "gpus": gain.after, "promised": gain.promise.ratio}
-            if gain.measured is None:
-                reasons.append(reason("resize-promised", **facts))
-            else:
-                reasons.append(reason("resize-brought", **facts, measured=gain.measured))
+            before, after, ratio = gain.before, gain.after, gain.promise.ratio
+            resize = reason("resize-promised", before=before, gpus=after, promised=ratio)
+            if (measured := gain.measured) is not None:
+                resize = reason(
+                    "resize-brought", before=before, gpus=after, promised=ratio, measured=measured
+                )
+            reasons.append(resize)
     return reasons
 
 

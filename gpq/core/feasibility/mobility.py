@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from gpq.core.feasibility.owners import is_over_its_grace
 from gpq.core.feasibility.reservations import reserved_under
+from gpq.core.freedoms import is_asked_for
 from gpq.core.model.jobs import HOLDS_DEVICES, DesiredState, Job, JobState, StopReason
 from gpq.core.model.nodes import NodeState
 from gpq.core.model.snapshot import Config, Snapshot
@@ -82,23 +83,19 @@ def evacuate(snapshot: Snapshot) -> Snapshot:
     as free, so staying is no option for the policy. The same object if there is no such job."""
     anywhere = bool(snapshot.drained or snapshot.reservations)
     leaving = {
-        name: replace(
-            job, state=JobState.PENDING, placement=None, launched_at=None, started_at=None
-        )
+        name: as_waiting(job)
         for name, job in snapshot.jobs.items()
         if job.placement is not None
         and job.wish is DesiredState.RUN
-        and (_is_missized(job) or (anywhere and must_leave(job, snapshot)))
+        and ((job.elastic and not is_asked_for(job)) or (anywhere and must_leave(job, snapshot)))
         and not is_fixed(job, snapshot)
     }
     return replace(snapshot, jobs={**snapshot.jobs, **leaving}) if leaving else snapshot
 
 
-def _is_missized(job: Job) -> bool:
-    """Has its range changed since it was placed?"""
-    return job.elastic and not job.spec.min_gpus <= job.replicas <= (
-        job.spec.max_gpus or job.replicas
-    )
+def as_waiting(job: Job) -> Job:
+    """The job as a policy sees it if it has to leave its devices."""
+    return replace(job, state=JobState.PENDING, placement=None, launched_at=None, started_at=None)
 
 
 def held_by(

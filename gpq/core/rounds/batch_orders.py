@@ -10,7 +10,7 @@ from gpq.core.goodput import estimates
 from gpq.core.goodput.batches import limits_of, split_base
 from gpq.core.model.jobs import Job
 from gpq.core.model.placements import BatchOrder, Placement, Shape
-from gpq.core.model.profile import ACCUMULATE, RETUNE, Declared
+from gpq.core.model.profile import ACCUMULATE, RETUNE
 from gpq.core.model.snapshot import Config
 from gpq.core.model.units import JobId
 
@@ -42,7 +42,11 @@ def retunes(jobs: Sequence[Job], config: Config) -> dict[JobId, BatchOrder]:
     candidates = [
         (job, job.placement)
         for job in jobs
-        if job.placement is not None and job.id not in orders and _may_change(job)
+        if job.placement is not None
+        and job.id not in orders
+        and job.stop is None
+        and job.profile.atomic_batch > 0
+        and job.order.seq <= job.profile.order_seq
     ]
     prospects = estimates.prospects(
         [_question(job, placement, config) for job, placement in candidates]
@@ -69,10 +73,9 @@ def _better(job: Job, prospect: estimates.Prospect, config: Config) -> BatchOrde
 
 def needs_lost(job: Job) -> str:
     """The lost freedom that a running job's batch, or last order, needs. "" if it needs none."""
-    declared, placement = job.profile.declared, job.placement
-    if not job.profile.habits or declared is None or placement is None:
+    declared, lost_freedoms = job.profile.declared, job.profile.lost
+    if declared is None or job.placement is None:
         return ""
-    lost_freedoms = job.profile.lost
     batches = [
         (job.profile.atomic_batch, job.profile.accum_steps),
         (job.order.atomic_batch, job.order.accum_steps),
@@ -80,18 +83,11 @@ def needs_lost(job: Job) -> str:
     for atomic, accum in batches:
         if ACCUMULATE in lost_freedoms and accum > 0:
             return ACCUMULATE
-        if (
-            RETUNE in lost_freedoms
-            and atomic > 0
-            and not _is_base(declared, placement.replicas, atomic, accum)
-        ):
+        # of the base batch, except for the remainder of the division
+        base = -(-declared.batch_size // (job.replicas * (accum + 1)))
+        if RETUNE in lost_freedoms and atomic > 0 and declared.batch_size > 0 and atomic != base:
             return RETUNE
     return ""
-
-
-def _is_base(declared: Declared, replicas: int, atomic: int, accum: int) -> bool:
-    """Is it the base batch, except for the remainder of the division?"""
-    return declared.batch_size <= 0 or atomic == -(-declared.batch_size // (replicas * (accum + 1)))
 
 
 def _way_back(job: Job, config: Config) -> BatchOrder | None:
@@ -101,41 +97,20 @@ def _way_back(job: Job, config: Config) -> BatchOrder | None:
     declared, placement = job.profile.declared, job.placement
     if job.stop is not None or declared is None or placement is None or not needs_lost(job):
         return None
-    atomic, accum = _free_batch(job, declared, placement, config)
+    _, shape, at_most, *_ = _question(job, placement, config)
+    limits = limits_of(declared, shape.gpu_type)
+    atomic = accum = 0  # leaves the choice to the library
+    if (choice := estimates.best_batch(job, shape, at_most)) is not None:
+        atomic, accum = choice.atomic_batch, choice.accum_steps
+    elif limits is not None:
+        atomic, accum = split_base(limits, shape.replicas)
+        atomic = atomic if atomic <= limits.max_atomic else 0
     if (atomic, accum) == (job.order.atomic_batch, job.order.accum_steps):
         return None
     return BatchOrder(job.order.seq + 1, atomic, accum)
 
 
-def _free_batch(
-    job: Job, declared: Declared, placement: Placement, config: Config
-) -> tuple[int, int]:
-    """The micro-batch and the accumulation steps that need no lost freedom. A micro-batch of 0
-    leaves the choice to the library."""
-    job, shape, at_most, *_ = _question(job, placement, config)
-    limits = limits_of(declared, shape.gpu_type)
-    if limits is None:
-        return 0, 0
-    choice = estimates.best_batch(job, shape, at_most)
-    if choice is not None:
-        return choice.atomic_batch, choice.accum_steps
-    atomic, accum = split_base(limits, shape.replicas)
-    return (atomic, accum) if atomic <= limits.max_atomic else (0, accum)
-
-
 def _question(job: Job, placement: Placement, config: Config) -> tuple[Job, Shape, int, int, int]:
     atomic, accum = job.profile.atomic_batch, job.profile.accum_steps
-    shape = typed_shape(placement)
-    return (
-        job,
-        shape,
-        int(shape.replicas * atomic * (accum + 1) * config.batch_growth),
-        atomic,
-        accum,
-    )
-
-
-def _may_change(job: Job) -> bool:
-    return (
-        job.stop is None and job.profile.atomic_batch > 0 and job.order.seq <= job.profile.order_seq
-    )
+    at_most = int(placement.replicas * atomic * (accum + 1) * config.batch_growth)
+    return job, typed_shape(placement), at_most, atomic, accum

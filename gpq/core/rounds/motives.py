@@ -16,7 +16,7 @@ from gpq.core.model.nodes import DeviceState
 from gpq.core.model.placements import Placement, Shape
 from gpq.core.model.profile import ACCUMULATE
 from gpq.core.model.snapshot import Snapshot
-from gpq.core.model.units import DeviceId, JobId, NodeId
+from gpq.core.model.units import JobId
 from gpq.core.rounds.batch_orders import typed_shape
 
 AFTER = {StopReason.HOLD: " after its user held it", StopReason.REQUEUE: " after `gpq requeue`"}
@@ -61,30 +61,23 @@ def reallocations(
     changes = []
     for name, why in sorted(reasons.items()):
         job, new_placement = snapshot.jobs[name], placements.get(name)
-        replicas, ratio = 0, None
+        before, after, ratio = job.replicas, 0, None
+        if job.placement is None and job.target is not None:
+            # It was stopped a moment ago to resume with another number. It had these then.
+            before = job.last_replicas
         if new_placement is not None:
-            replicas = new_placement.replicas
+            after = new_placement.replicas
             if job.placement is not None:
                 ratio = goodput_ratio(job, new_placement)
-        changes.append(Reallocation(name, _before(job), replicas, ratio, why))
+        changes.append(Reallocation(name, before, after, ratio, why))
     return tuple(changes)
-
-
-def _before(job: Job) -> int:
-    """The GPUs it had. For a job that was stopped a moment ago to resume with another number, the
-    GPUs it had then."""
-    if job.placement is None and job.target is not None:
-        return job.last_replicas
-    return job.replicas
 
 
 def _launch(job: Job, new_placement: Placement) -> str:
     count = gpus(new_placement.replicas)
     if not job.attempt:
         return f"starts with {count}"
-    text = f"restarts with {count}"
-    if job.movable:
-        text = f"resumes with {count}"
+    text = f"resumes with {count}" if job.movable else f"restarts with {count}"
     if job.last_replicas and job.last_replicas != new_placement.replicas:
         user_wish = own_wish(job.spec, job.last_replicas)
         why = f": {user_wish}" if user_wish else _gain(job, new_placement)
@@ -141,14 +134,16 @@ def _change(
     if new_placement is None:
         if user_wish:
             return f"stops and waits for {gpus(job.spec.min_gpus)}: {user_wish}"
-        return (
-            f"stops to free its {gpus(job.replicas)}:"
-            f" {_for_whom(snapshot, job, new_placement, placements)}"
-        )
+        purpose = _for_whom(snapshot, job, new_placement, placements)
+        return f"stops to free its {gpus(job.replicas)}: {purpose}"
+    ratio = goodput_ratio(job, new_placement)
     if new_placement.replicas == job.replicas:
-        return (
-            f"moves to {new_placement}: {_for_what_place(snapshot, job, new_placement, placements)}"
-        )
+        purpose = "it makes room for larger jobs"
+        if ratio is not None and ratio > 1.0:
+            purpose = f"it is faster there, goodput x{ratio:.2f} expected"
+        elif takers := _takers(job, new_placement, placements):
+            purpose = f"job {takers[0]} needs its place"
+        return f"moves to {new_placement}: {purpose}"
     text = f"{job.replicas} -> {gpus(new_placement.replicas)}"
     if user_wish:
         return f"{text}: {user_wish}"
@@ -156,7 +151,6 @@ def _change(
         return f"{text}{_gain(job, new_placement)}"
     if job.idle:
         return f"{text}: it left GPUs unused"
-    ratio = goodput_ratio(job, new_placement)
     if ratio is not None and ratio >= 1.0:
         return f"{text}: fewer are faster, goodput x{ratio:.2f} expected"
     return f"{text}: {_for_whom(snapshot, job, new_placement, placements)}"
@@ -168,8 +162,7 @@ def _for_whom(
     """Who gets what the job gives: first a waiting job, then a growing one. Jobs on its own devices
     come first. If jobs swap places, another job may be named."""
     takers = _takers(job, new_placement, placements)
-    other_jobs = [name for name in sorted(placements) if name != job.id and name not in takers]
-    need = _need(snapshot, takers, placements) or _need(snapshot, other_jobs, placements)
+    need = _need(snapshot, takers, placements) or _need(snapshot, sorted(placements), placements)
     if need:
         return need
     if takers:
@@ -179,12 +172,9 @@ def _for_whom(
 
 def _takers(job: Job, new_placement: Placement | None, placements: Placements) -> list[JobId]:
     """Jobs that get devices that the job gives back."""
-    freed_devices = _devices(job.placement) - _devices(new_placement)
-    return [
-        name
-        for name in sorted(placements)
-        if name != job.id and _devices(placements[name]) & freed_devices
-    ]
+    kept_devices = new_placement.devices if new_placement is not None else frozenset()
+    freed_devices = {(node, device) for node, ids in job.parts for device in ids} - kept_devices
+    return [name for name in sorted(placements) if placements[name].devices & freed_devices]
 
 
 def _need(snapshot: Snapshot, names: Sequence[JobId], placements: Placements) -> str:
@@ -202,46 +192,24 @@ def _need(snapshot: Snapshot, names: Sequence[JobId], placements: Placements) ->
     return ""
 
 
-def _for_what_place(
-    snapshot: Snapshot, job: Job, new_placement: Placement, placements: Placements
-) -> str:
-    ratio = goodput_ratio(job, new_placement)
-    if ratio is not None and ratio > 1.0:
-        return f"it is faster there, goodput x{ratio:.2f} expected"
-    takers = _takers(job, new_placement, placements)
-    if takers:
-        return f"job {takers[0]} needs its place"
-    return "it makes room for larger jobs"
-
-
-def _devices(placement: Placement | None) -> frozenset[tuple[NodeId, DeviceId]]:
-    return placement.devices if placement is not None else frozenset()
-
-
 def _leave(snapshot: Snapshot, job: Job, new_placement: Placement | None) -> str:
     """ "" if nothing drives it away."""
     why = [drain_line(snapshot, name) for name in drained_under(job, snapshot)]
     why += [
         reservation_line(snapshot, reservation) for reservation in reserved_under(job, snapshot)
     ]
-    why += _faults(snapshot, job)
-    if not why:
-        return ""
-    if new_placement is None:
-        where = f"stops and waits for {gpus(job.spec.min_gpus)} elsewhere"
-    else:
-        where = f"moves to {new_placement}"
-    return f"{where}: {', and '.join(why)}"
-
-
-def _faults(snapshot: Snapshot, job: Job) -> list[str]:
-    """What is wrong with its devices."""
-    return [
+    why += [
         condition(node, device, snapshot.now)
         for node, ids in job.parts
         for device in (snapshot.nodes[node].devices if node in snapshot.nodes else ())
         if device.id in ids and device.state is not DeviceState.OK
     ]
+    if not why:
+        return ""
+    where = f"stops and waits for {gpus(job.spec.min_gpus)} elsewhere"
+    if new_placement is not None:
+        where = f"moves to {new_placement}"
+    return f"{where}: {', and '.join(why)}"
 
 
 def _gain(job: Job, new_placement: Placement) -> str:
@@ -257,19 +225,11 @@ def goodput_ratio(job: Job, new_placement: Placement) -> float | None:
     """Ratio of the modelled goodput of `new_placement` to that of the present shape, or of the last
     one. None if not known."""
     if job.placement:
-        before: Shape | None = typed_shape(job.placement)
+        before = typed_shape(job.placement)
     else:
-        before = _last_shape(job, new_placement.gpu_type)
-    if before is None:
-        return None
+        over = {row.nodes for row in job.profile.rows if row.replicas == job.last_replicas}
+        if len(over) != 1:
+            return None  # its times do not tell over how many servers it was
+        before = Shape(job.last_replicas, over.pop(), new_placement.gpu_type)
     points = estimates.curve(job, [before, typed_shape(new_placement)])
-    if len(points) != 2 or points[0].goodput <= 0:
-        return None
-    return points[1].goodput / points[0].goodput
-
-
-def _last_shape(job: Job, gpu_type: str) -> Shape | None:
-    """The shape of the latest launch. None if its times do not tell over how many servers it
-    was."""
-    over = {row.nodes for row in job.profile.rows if row.replicas == job.last_replicas}
-    return Shape(job.last_replicas, over.pop(), gpu_type) if len(over) == 1 else None
+    return points[1].goodput / points[0].goodput if len(points) == 2 else None

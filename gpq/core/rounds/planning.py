@@ -58,41 +58,36 @@ def plan(
     launches: list[Action] = []
     holders, ports = held_by(snapshot), leased_ports(snapshot)
     busy_devices = set(holders)
+    runners = {name: job for name, job in snapshot.jobs.items() if job.state is JobState.RUNNING}
     staying_jobs = {
-        name for name, job in snapshot.jobs.items() if _stays(job, placements, snapshot)
+        name
+        for name, job in runners.items()
+        if placements.get(name) == job.placement or is_fixed(job, snapshot)
     }
     tunings = _tunings(snapshot, staying_jobs)
-    moves = {
-        name: placement
-        for name, placement in placements.items()
-        if snapshot.jobs[name].state is JobState.RUNNING and name not in staying_jobs
-    }
-    ready = stoppable(moves, holders)
+    leaving_jobs = runners.keys() - staying_jobs
+    ready = stoppable(
+        {name: placements[name] for name in leaving_jobs & placements.keys()}, holders
+    )
     for name in sorted(snapshot.jobs):
-        job, placement = snapshot.jobs[name], placements.get(name)
+        job, placement, motive = snapshot.jobs[name], placements.get(name), why.get(name, "")
         stop = wished_stop(job, snapshot.now)
         if stop is not None:
             stops.append(stop)
             tunings.pop(name, None)
-        elif job.state is JobState.RUNNING:
-            if name not in staying_jobs and (placement is None or name in ready):
-                stops.append(_move(job, placement, snapshot, why.get(name, "")))
-        elif placement is not None and _can_start(job, placement, busy_devices, snapshot):
+        elif placement is None:
+            if name in leaving_jobs:
+                stops.append(stop_of(job, StopReason.PREEMPT, motive))
+        elif name in ready:
+            stop = stop_of(job, StopReason.RESIZE, motive)
+            stops.append(replace(stop, target=shape_on(placement, snapshot)))
+        elif _can_start(job, placement, busy_devices, snapshot):
             busy_devices |= placement.devices
             order, attempt = first_order(with_times(job, snapshot), placement), job.next_attempt
             port = lease_port(snapshot, name, attempt, placement, ports)
+            gain = promise(snapshot, job, placement)
             launches.append(
-                Launch(
-                    name,
-                    attempt,
-                    job.spec,
-                    placement,
-                    order,
-                    why.get(name, ""),
-                    port,
-                    promise(snapshot, job, placement),
-                    job.fresh,
-                )
+                Launch(name, attempt, job.spec, placement, order, motive, port, gain, job.fresh)
             )
     return [*stops, *tunings.values(), *launches]
 
@@ -112,27 +107,13 @@ def _can_start(
 def _tunings(snapshot: Snapshot, staying_jobs: Set[JobId]) -> dict[JobId, Retune]:
     """Other batches for jobs that stay where they are, by id."""
     jobs = [with_times(snapshot.jobs[name], snapshot) for name in sorted(staying_jobs)]
-    orders = retunes(jobs, snapshot.config)
-    return {name: _retune(snapshot.jobs[name], order) for name, order in sorted(orders.items())}
-
-
-def _retune(job: Job, order: BatchOrder) -> Retune:
-    reason, freedom = "this batch gives more goodput", needs_lost(job)
-    if freedom:
-        reason = f"{blame(job, freedom)}, so gpq may not {freedom}"
-    return Retune(job.id, job.attempt, job.nodes[0], order, reason)
-
-
-def _stays(job: Job, placements: Mapping[JobId, Placement], snapshot: Snapshot) -> bool:
-    return job.state is JobState.RUNNING and (
-        placements.get(job.id) == job.placement or is_fixed(job, snapshot)
-    )
-
-
-def _move(job: Job, new_placement: Placement | None, snapshot: Snapshot, why: str) -> Stop:
-    if new_placement is None:
-        return stop_of(job, StopReason.PREEMPT, why)
-    return replace(stop_of(job, StopReason.RESIZE, why), target=shape_on(new_placement, snapshot))
+    tunings = {}
+    for name, order in sorted(retunes(jobs, snapshot.config).items()):
+        job, reason = snapshot.jobs[name], "this batch gives more goodput"
+        if freedom := needs_lost(job):
+            reason = f"{blame(job, freedom)}, so gpq may not {freedom}"
+        tunings[name] = Retune(name, job.attempt, job.nodes[0], order, reason)
+    return tunings
 
 
 def wished_stop(job: Job, now: Seconds) -> Stop | None:
@@ -203,11 +184,20 @@ def repeat(snapshot: Snapshot, node: NodeId) -> list[OfAttempt]:
         if placement is None:
             continue
         if job.state is JobState.STARTING and node not in job.started_nodes:
-            launch = Launch(name, job.attempt, job.spec, placement, job.order, port=job.port)
-            actions.append(replace(launch, fresh=job.fresh))
+            actions.append(
+                Launch(
+                    name,
+                    job.attempt,
+                    job.spec,
+                    placement,
+                    job.order,
+                    port=job.port,
+                    fresh=job.fresh,
+                )
+            )
         if job.stop is not None:
             actions.append(stop_of(job, job.stop, "repeated"))
-        elif job.order.seq > 0 and job.state is JobState.RUNNING and node == placement.parts[0][0]:
+        elif job.order.seq > 0 and job.state is JobState.RUNNING and node == job.nodes[0]:
             actions.append(Retune(name, job.attempt, node, job.order, "repeated"))
     return actions
 
@@ -280,11 +270,7 @@ def _standby(job: Job, node: Node, snapshot: Snapshot) -> Warm | None:
 
 def leased_ports(snapshot: Snapshot) -> set[tuple[NodeId, int]]:
     """(server, port) of all attempts that are not over."""
-    return {
-        (job.placement.parts[0][0], job.port)
-        for job in snapshot.jobs.values()
-        if job.state in HOLDS_DEVICES and job.placement is not None and job.port
-    }
+    return {(job.nodes[0], job.port) for job in snapshot.holders if job.port}
 
 
 def lease_port(

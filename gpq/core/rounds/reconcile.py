@@ -112,15 +112,6 @@ def not_from_the_future(snapshot: Snapshot) -> Snapshot:
         return None if at is None else min(at, now)
 
     def healed(job: Job) -> Job:
-        stamps = (
-            job.submitted_at,
-            job.launched_at,
-            job.started_at,
-            job.first_started_at,
-            job.stop_sent_at,
-        )
-        if job.not_before <= now + longest and all(at is None or at <= now for at in stamps):
-            return job  # nearly always
         after = replace(
             job,
             submitted_at=min(job.submitted_at, now),

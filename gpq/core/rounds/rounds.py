@@ -8,7 +8,7 @@ else.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence, Set
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from gpq.core.accounting import accrual
@@ -16,12 +16,19 @@ from gpq.core.accounting.fairness import count_shares
 from gpq.core.feasibility.environments import checks_due as wanted_checks
 from gpq.core.feasibility.gates import next_opening, without_gated
 from gpq.core.feasibility.idle_gpus import cap_idle, reclaim
-from gpq.core.feasibility.mobility import evacuate, held_by, is_fixed, must_leave, settled_at
+from gpq.core.feasibility.mobility import (
+    as_waiting,
+    evacuate,
+    held_by,
+    is_fixed,
+    must_leave,
+    settled_at,
+)
 from gpq.core.feasibility.owners import presence
 from gpq.core.feasibility.reservations import next_change
 from gpq.core.feasibility.shapes import by_type, supply
 from gpq.core.freedoms import bind, merge_habits, runs_cramped, without_accepted
-from gpq.core.model.actions import Action, Forget, Stop
+from gpq.core.model.actions import Action, Forget
 from gpq.core.model.events import (
     TRIGGERS,
     Cancelled,
@@ -35,11 +42,11 @@ from gpq.core.model.events import (
     Released,
 )
 from gpq.core.model.jobs import HOLDS_DEVICES, Allotment, DesiredState, Job, JobState, arrival
-from gpq.core.model.nodes import Device, Node, NodeState
+from gpq.core.model.nodes import Device, NodeState
 from gpq.core.model.placements import Placement, Shape
 from gpq.core.model.policy import Policy, shape_of
 from gpq.core.model.snapshot import Config, Snapshot
-from gpq.core.model.units import DeviceId, JobId, NodeId, Seconds
+from gpq.core.model.units import JobId, NodeId
 from gpq.core.placement import place
 from gpq.core.rounds.motives import Reallocation, motives, reallocations
 from gpq.core.rounds.planning import order_fact, plan, time_left, wished_stop
@@ -95,13 +102,18 @@ def decide(
     outcome: Round | None = None
     actions: list[Action]
     if allocate:
-        outcome = _round(snapshot, policy)
-        orders = plan(snapshot, outcome.placements, outcome.motives)
-        actions = [*orders, *wanted_checks(snapshot)]
+        allotments, placements = allocate_for(snapshot, policy)
+        allocation = {name: shape_of(allotment) for name, allotment in allotments.items()}
+        reasons = motives(snapshot, placements)
+        changes = reallocations(snapshot, placements, reasons)
+        outcome = Round(snapshot.now, allocation, placements, reasons, changes)
+        actions = [*plan(snapshot, placements, reasons), *wanted_checks(snapshot)]
         snapshot = replace(snapshot, round_at=snapshot.now)
     else:
-        actions = [*_wished_stops(snapshot)]
-    third = fold(snapshot, _order_facts(actions, snapshot.now))
+        stops = (wished_stop(job, snapshot.now) for job in snapshot.holders)
+        actions = [stop for stop in stops if stop is not None]
+    facts = (order_fact(action, snapshot.now) for action in actions)
+    third = fold(snapshot, filter(None, facts))
     ended_jobs = (*first.ended, *second.ended, *third.ended)
     ended = tuple(accrual.settle(job, before, before.means) for job in ended_jobs)
     return Decision(
@@ -114,44 +126,23 @@ def decide(
     )
 
 
-def _round(snapshot: Snapshot, policy: Policy) -> Round:
-    allotments, placements = allocate_for(snapshot, policy)
-    allocation = {name: shape_of(allotment) for name, allotment in allotments.items()}
-    reasons = motives(snapshot, placements)
-    changes = reallocations(snapshot, placements, reasons)
-    return Round(snapshot.now, allocation, placements, reasons, changes)
-
-
-def _wished_stops(snapshot: Snapshot) -> list[Stop]:
-    stops = (wished_stop(job, snapshot.now) for job in snapshot.holders)
-    return [stop for stop in stops if stop is not None]
-
-
-def _order_facts(actions: Iterable[Action], now: Seconds) -> list[Event]:
-    """The facts that these orders were given."""
-    events = (order_fact(action, now) for action in actions)
-    return [event for event in events if event is not None]
-
-
 def _forgets(before: Snapshot, after: Snapshot, journal: Sequence[Event]) -> list[Forget]:
     """Attempts that are now over. When that is committed, their servers need not keep the
     records."""
     nodes: dict[tuple[JobId, int], set[NodeId]] = {}
     for event in journal:
-        if isinstance(event, Exited) and _is_over(after.jobs.get(event.job), event.attempt):
-            nodes.setdefault((event.job, event.attempt), set()).add(event.node)
+        if isinstance(event, Exited):
+            job = after.jobs.get(event.job)
+            if job is None or job.attempt != event.attempt or job.state not in HOLDS_DEVICES:
+                nodes.setdefault((event.job, event.attempt), set()).add(event.node)
     for (name, attempt), node_names in nodes.items():
         old = before.jobs.get(name)
-        if old is not None and old.attempt == attempt and old.placement is not None:
-            node_names.update(node for node, _ in old.placement.parts)
+        if old is not None and old.attempt == attempt:
+            node_names.update(old.nodes)
     return [
         Forget(name, attempt, tuple(sorted(node_names)))
         for (name, attempt), node_names in nodes.items()
     ]
-
-
-def _is_over(job: Job | None, attempt: int) -> bool:
-    return job is None or job.attempt != attempt or job.state not in HOLDS_DEVICES
 
 
 def jobs_with_news(before: Snapshot, after: Snapshot) -> list[JobId]:
@@ -165,20 +156,22 @@ def jobs_with_news(before: Snapshot, after: Snapshot) -> list[JobId]:
 def due(snapshot: Snapshot, events: Sequence[Event]) -> bool:
     """Is it time to allocate? Because of the timer, a trigger, the first times of an attempt, or
     devices that came or went."""
-    if (
-        snapshot.now >= snapshot.round_at + snapshot.config.interval
-        or snapshot.now < snapshot.round_at
-    ):
+    last, now = snapshot.round_at, snapshot.now
+    if not last <= now < last + snapshot.config.interval:
         return True
-    if not snapshot.config.events:
-        return False
-    return any(_calls_for_a_round(snapshot, event) for event in events)
+    return snapshot.config.events and any(_calls_for_a_round(snapshot, event) for event in events)
 
 
 def _calls_for_a_round(snapshot: Snapshot, event: Event) -> bool:
     match event:
         case NodeSeen():
-            return _changes_offer(snapshot.nodes.get(event.node.id), event.node)
+            before, after = snapshot.nodes.get(event.node.id), event.node
+            return (
+                before is None
+                or before.state is not after.state
+                or _offer(before.devices) != _offer(after.devices)
+                or presence(before) != presence(after)
+            )
         case NodeSilent():
             node = snapshot.nodes.get(event.node)
             return node is not None and node.state is NodeState.UP
@@ -192,25 +185,17 @@ def _calls_for_a_round(snapshot: Snapshot, event: Event) -> bool:
             return isinstance(event, (*TRIGGERS, Exited))
 
 
-def _changes_offer(before: Node | None, after: Node) -> bool:
-    return (
-        before is None
-        or before.state is not after.state
-        or _offer(before.devices) != _offer(after.devices)
-        or presence(before) != presence(after)
-    )
-
-
 def _changes_range(job: Job, event: Profiled) -> bool:
     """May the job from now on have other GPUs or batches than before?"""
     profile = job.profile
-    if event.declared is not None and profile.declared is None:
-        return True
     habits = merge_habits(profile.habits, without_accepted(event.habits, job.spec.accept))
-    if habits is not profile.habits:
-        return True  # what it has or does may no longer be allowed
-    # It may be moved from now on, and its size may have been a mistake.
-    return bool(event.timings) and profile.samples_per_second <= 0 and job.movable
+    return (
+        # what it has or does may no longer be allowed
+        habits is not profile.habits
+        or (event.declared is not None and profile.declared is None)
+        # It may be moved from now on, and its size may have been a mistake.
+        or (bool(event.timings) and profile.samples_per_second <= 0 and job.movable)
+    )
 
 
 def _offer(devices: Sequence[Device]) -> list[tuple[str, str]]:
@@ -220,28 +205,23 @@ def _offer(devices: Sequence[Device]) -> list[tuple[str, str]]:
 def next_round(snapshot: Snapshot) -> float:
     """When the loop must wake at the latest: by the timer, or earlier for a back-off, a time limit,
     or a job that gpq may move from then on."""
-    at = snapshot.round_at + snapshot.config.interval
+    now, timer = snapshot.now, snapshot.round_at + snapshot.config.interval
     if not snapshot.config.events:
-        return max(at, snapshot.now)
-    at = min(at, next_change(snapshot), next_opening(snapshot))
-    for job in snapshot.jobs.values():
-        if job.state is JobState.PENDING and job.not_before > snapshot.now:
-            at = min(at, job.not_before)
+        return max(timer, now)
+    moments = [timer, next_change(snapshot), next_opening(snapshot)]
+    moments += [
+        job.not_before
+        for job in snapshot.jobs.values()
+        if job.state is JobState.PENDING and job.not_before > now
+    ]
     for job in snapshot.holders:
         if job.state is JobState.RUNNING:
-            at = min(at, _next_moment(job, snapshot))
-    return max(at, snapshot.now)
-
-
-def _next_moment(job: Job, snapshot: Snapshot) -> Seconds:
-    """When a running job reaches its time limit, or may be moved again."""
-    moment = float("inf")
-    if job.stop is None:
-        moment = snapshot.now + time_left(job, snapshot.now)
-    settle_time = settled_at(job, snapshot.config)
-    if job.movable and settle_time > snapshot.now:
-        moment = min(moment, settle_time)
-    return moment
+            settle_time = settled_at(job, snapshot.config)
+            if job.stop is None:
+                moments.append(now + time_left(job, now))
+            if job.movable and settle_time > now:
+                moments.append(settle_time)
+    return max(min(moments), now)
 
 
 def settle(snapshot: Snapshot, names: Iterable[JobId] | None = None) -> list[Event]:
@@ -308,14 +288,7 @@ def make_offer(snapshot: Snapshot, *, moving: bool = True) -> tuple[Snapshot, Jo
     roomy_jobs = (job for job in cramped_jobs if moving and _has_room(job, snapshot))
     mover = next(roomy_jobs, None)
     if mover is not None:
-        changes[mover.id] = replace(
-            mover,
-            state=JobState.PENDING,
-            placement=None,
-            launched_at=None,
-            started_at=None,
-            target=None,
-        )
+        changes[mover.id] = replace(as_waiting(mover), target=None)
     offer = replace(snapshot, jobs={**snapshot.jobs, **changes}) if changes else snapshot
     return offer, mover.id if mover is not None else None
 
@@ -374,32 +347,26 @@ def _allocate(
     if not background_jobs:
         allotments = dict(policy.allocate(snapshot))
         return allotments, place(snapshot, allotments)
-    foreground = replace(
-        snapshot,
-        jobs={name: job for name, job in snapshot.jobs.items() if name not in background_jobs},
-    )
-    allotments = dict(policy.allocate(foreground))
-    placements = _quiet_placements(snapshot, allotments)
+    foreground_jobs = {
+        name: job for name, job in snapshot.jobs.items() if name not in background_jobs
+    }
+    allotments = dict(policy.allocate(replace(snapshot, jobs=foreground_jobs)))
+    # If there is a choice, other jobs start on devices that no background job has to leave, because
+    # they would have to wait for that. A policy's own choice of servers ignores this, so it stays
+    # only if there is no other place.
+    shapes = {
+        name: shape_of(wish) if snapshot.jobs[name].placement is None else wish
+        for name, wish in allotments.items()
+    }
+    placements = place(snapshot, shapes)
+    if not placements.keys() >= allotments.keys():
+        placements = place(snapshot, allotments)
     leftover = _leftover(snapshot, background_jobs, placements)
     background_allotments = policy.allocate(leftover)
     return {**allotments, **background_allotments}, {
         **placements,
         **place(leftover, background_allotments),
     }
-
-
-def _quiet_placements(
-    snapshot: Snapshot, allotments: Mapping[JobId, Allotment]
-) -> dict[JobId, Placement]:
-    """If there is a choice, other jobs start on devices that no background job has to leave,
-    because they would have to wait for that. A policy's own choice of servers ignores this, so it
-    stays only if there is no other place."""
-    shapes = {
-        name: shape_of(wish) if snapshot.jobs[name].placement is None else wish
-        for name, wish in allotments.items()
-    }
-    placed = place(snapshot, shapes)
-    return placed if placed.keys() >= allotments.keys() else place(snapshot, allotments)
 
 
 def _leftover(
@@ -419,18 +386,11 @@ def _leftover(
         )
         for name, node in snapshot.nodes.items()
     }
-    jobs = {
-        name: _background_job(job, busy_devices)
-        for name, job in background_jobs.items()
-        if job.wish is DesiredState.RUN
-    }
+    jobs = {}
+    for name, job in background_jobs.items():
+        if job.wish is DesiredState.RUN:
+            has_to_leave = job.placement is not None and job.placement.devices & busy_devices
+            jobs[name] = replace(
+                as_waiting(job) if has_to_leave else job, spec=replace(job.spec, background=False)
+            )
     return replace(snapshot, nodes=nodes, jobs=jobs)
-
-
-def _background_job(job: Job, busy_devices: Set[tuple[NodeId, DeviceId]]) -> Job:
-    spec = replace(job.spec, background=False)
-    if job.placement is None or not job.placement.devices & busy_devices:
-        return replace(job, spec=spec)
-    return replace(
-        job, spec=spec, state=JobState.PENDING, placement=None, launched_at=None, started_at=None
-    )
