@@ -13,7 +13,6 @@ from collections.abc import Collection, Iterable
 from dataclasses import replace
 
 from gpq.core.model.jobs import DesiredState, Job, JobState
-from gpq.core.model.placements import Shape
 from gpq.core.model.profile import (
     ACCUMULATE,
     FREEDOMS,
@@ -39,6 +38,11 @@ MEANING = {
     RESIZE: "a restart with another number of GPUs",
     RETUNE: "another batch size",
 }
+RESTRICTIONS = {  # of a batch
+    RETUNE: "gpq keeps its base batch size",
+    ACCUMULATE: "gpq splits no step into several micro-batches",
+    SPLIT: "gpq splits no step to measure its noise scale",
+}
 
 
 def least_at_once(declared: Declared) -> int:
@@ -56,31 +60,21 @@ def bind(job: Job, snapshot: Snapshot) -> Job:
     if not job.profile.habits or declared is None or not job.resumable:
         return job
     lost_freedoms, least, most = job.profile.lost, job.spec.min_gpus, job.spec.max_gpus
+    target = job.target
     if RESIZE in lost_freedoms:
         least = most = gpus_kept(job)
     elif ACCUMULATE in lost_freedoms:
-        least = _least(job, declared, snapshot)
-    target = job.target
-    if target is not None and not _is_allowed(target, least, lost_freedoms):
+        # as many as hold its base batch at once, if it may have them
+        needed = least_at_once(declared)
+        if least < needed <= _most(job, declared, snapshot):
+            least = needed
+    if target is not None and (
+        target.replicas < least or (RESIZE in lost_freedoms and target.replicas > least)
+    ):
         target = None
     if (least, most, target) == (job.spec.min_gpus, job.spec.max_gpus, job.target):
         return job
     return replace(job, spec=replace(job.spec, min_gpus=least, max_gpus=most), target=target)
-
-
-def _least(job: Job, declared: Declared, snapshot: Snapshot) -> int:
-    """The fewest GPUs of a job that may not accumulate: as many as hold its base batch at once, if
-    it may have them."""
-    needed = least_at_once(declared)
-    if job.spec.min_gpus < needed <= _most(job, declared, snapshot):
-        return needed
-    return job.spec.min_gpus
-
-
-def _is_allowed(target: Shape, least: int, lost_freedoms: frozenset[str]) -> bool:
-    if RESIZE in lost_freedoms:
-        return target.replicas == least
-    return target.replicas >= least
 
 
 def gpus_kept(job: Job) -> int:
@@ -216,30 +210,25 @@ def restrict(declared: Declared, lost_freedoms: frozenset[str]) -> Declared:
 def blame(job: Job, freedom: str) -> str:
     """``the loop does so (its-code)``: the habits that take this freedom away. "" if it is not
     lost."""
-    culprits = [habit for habit in job.profile.habits if freedom in habit.freedoms]
     return " and ".join(
-        f"{habit.message or 'its loop has a habit'} ({_evidence(habit)})" for habit in culprits
+        f"{habit.message or 'its loop has a habit'}"
+        f" ({habit.code}{', suspected' if habit.suspected else ''})"
+        for habit in job.profile.habits
+        if freedom in habit.freedoms
     )
-
-
-def _evidence(habit: Habit) -> str:
-    return f"{habit.code}, suspected" if habit.suspected else habit.code
 
 
 def cures(job: Job, *freedoms: str) -> list[str]:
     """What would give any of these freedoms back, one line for each habit."""
-    return [
-        f"fix for {habit.code} (which takes away {', '.join(habit.freedoms)}):"
-        f" {habit.cure}{_appeal(job, habit)}"
-        for habit in job.profile.habits
-        if habit.cure and any(freedom in habit.freedoms for freedom in freedoms)
-    ]
-
-
-def _appeal(job: Job, habit: Habit) -> str:
-    if not habit.suspected:
-        return ""
-    return f". If gpq is wrong: gpq edit {job.id} --accept {habit.code}"
+    lines = []
+    for habit in job.profile.habits:
+        if habit.cure and not {*freedoms}.isdisjoint(habit.freedoms):
+            line = f"fix for {habit.code} (which takes away {', '.join(habit.freedoms)}):"
+            line += f" {habit.cure}"
+            if habit.suspected:
+                line += f". If gpq is wrong: gpq edit {job.id} --accept {habit.code}"
+            lines.append(line)
+    return lines
 
 
 def warning(job: Job) -> str:
@@ -253,69 +242,46 @@ def warning(job: Job) -> str:
 
 def of_size(snapshot: Snapshot, job: Job) -> list[str]:
     """Why it has or needs exactly this number of GPUs."""
-    declared = job.profile.declared
-    if not job.profile.habits or declared is None:
+    declared, bound_job = job.profile.declared, bind(job, snapshot)
+    if declared is None:
         return []
-    if RESIZE in job.profile.lost and job.resumable:
-        return [_of_kept_size(snapshot, job)]
-    if ACCUMULATE not in job.profile.lost:
-        return []
-    reason = _of_least_size(snapshot, job, least_at_once(declared))
-    return [reason] if reason else []
-
-
-def _of_least_size(snapshot: Snapshot, job: Job, needed: int) -> str:
-    """For a job that may not accumulate."""
-    why = blame(job, ACCUMULATE)
-    is_narrowed = bind(job, snapshot) is not job
-    if is_cramped(job) and not is_narrowed:
-        return (
+    if job.resumable and (why := blame(job, RESIZE)):
+        if job.placement is not None:
+            return [
+                "gpq neither resizes nor moves it. It would not resume exactly after a restart,"
+                f" because {why}"
+            ]
+        return [
+            f"it resumes with {_gpus(bound_job.spec.min_gpus)} or not at all. Another number would"
+            f" change its results, because {why}"
+        ]
+    why, needed = blame(job, ACCUMULATE), _gpus(least_at_once(declared))
+    if is_cramped(job) and bound_job is job:
+        return [
             "no number of GPUs that it may have can hold its base batch at once. Each GPU runs its"
             f" whole share, because {why}"
-        )
+        ]
     if is_cramped(job) and is_asked_for(job):
-        return (
-            f"it moves to {_gpus(needed)} or more when they are free. Until then each GPU runs its"
-            f" whole share at once, because gpq may not split its base batch: {why}"
-        )
-    if is_narrowed:
-        return (
-            f"it gets at least {_gpus(needed)}, which hold its base batch at once. gpq may not"
-            f" split the batch, because {why}"
-        )
-    return ""
-
-
-def _of_kept_size(snapshot: Snapshot, job: Job) -> str:
-    """For a job that may not be resized."""
-    why = blame(job, RESIZE)
-    if job.placement is not None:
-        return (
-            "gpq neither resizes nor moves it. It would not resume exactly after a restart,"
-            f" because {why}"
-        )
-    count = _gpus(bind(job, snapshot).spec.min_gpus)
-    return (
-        f"it resumes with {count} or not at all. Another number would change its results, because"
-        f" {why}"
-    )
+        return [
+            f"it moves to {needed} or more when they are free. Until then each GPU runs its whole"
+            f" share at once, because gpq may not split its base batch: {why}"
+        ]
+    if why and bound_job is not job:
+        return [
+            f"it gets at least {needed}, which hold its base batch at once. gpq may not split the"
+            f" batch, because {why}"
+        ]
+    return []
 
 
 def of_batch(job: Job) -> list[str]:
     """Why it has this batch and no other."""
     lost_freedoms = job.profile.lost
-    reasons = []
-    if RETUNE in lost_freedoms:
-        reasons.append(f"gpq keeps its base batch size, because {blame(job, RETUNE)}")
-    if ACCUMULATE in lost_freedoms:
-        reasons.append(
-            f"gpq splits no step into several micro-batches, because {blame(job, ACCUMULATE)}"
-        )
-    if SPLIT in lost_freedoms:
-        reasons.append(
-            f"gpq splits no step to measure its noise scale, because {blame(job, SPLIT)}"
-        )
-    return reasons
+    return [
+        f"{restriction}, because {blame(job, freedom)}"
+        for freedom, restriction in RESTRICTIONS.items()
+        if freedom in lost_freedoms
+    ]
 
 
 def remedies(job: Job) -> list[str]:

@@ -73,7 +73,12 @@ def placeable(snapshot: Snapshot, allocation: Mapping[JobId, Allotment]) -> dict
 
 def _place(snapshot: Snapshot, allocation: Mapping[JobId, Allotment]) -> dict[JobId, Placement]:
     board = FreeDevices(snapshot)
-    placed = _unmoved_jobs(snapshot, allocation)
+    placed = {
+        job.id: job.placement
+        for job in snapshot.jobs.values()
+        if job.placement is not None
+        and (_same(job.placement, allocation.get(job.id), snapshot) or is_fixed(job, snapshot))
+    }
     for placement in placed.values():
         board.take(placement)
     hopeless: dict[Kind, int] = {}  # shapes of this many replicas find no room, whichever jobs move
@@ -95,18 +100,6 @@ def _place(snapshot: Snapshot, allocation: Mapping[JobId, Allotment]) -> dict[Jo
             placed[job.id] = new_placement
             board.take(new_placement)
     return placed
-
-
-def _unmoved_jobs(
-    snapshot: Snapshot, allocation: Mapping[JobId, Allotment]
-) -> dict[JobId, Placement]:
-    """Jobs that keep their devices."""
-    return {
-        job.id: job.placement
-        for job in snapshot.jobs.values()
-        if job.placement is not None
-        and (_same(job.placement, allocation.get(job.id), snapshot) or is_fixed(job, snapshot))
-    }
 
 
 def _unplaced_jobs(
@@ -131,11 +124,9 @@ def _unplaced_jobs(
 
 def _same(placement: Placement, allotment: Allotment | None, snapshot: Snapshot) -> bool:
     if isinstance(allotment, Layout):
-        return placement.counts == allotment.parts and allotment.gpu_type in (
-            "",
-            placement.gpu_type,
-        )
-    return allotment is not None and allotment == shape_on(placement, snapshot)
+        types = ("", placement.gpu_type)
+        return placement.counts == allotment.parts and allotment.gpu_type in types
+    return allotment == shape_on(placement, snapshot)
 
 
 def _make_room(
@@ -151,29 +142,7 @@ def _make_room(
     They are placed again after it, on other servers. A move costs them a restart, so this happens
     only if nothing else fits, and so that the fewest devices move.
     """
-    tenants = _tenants(snapshot, replicas, board, placed)
-    total = sum(len(free) for free in board.free)
-    best: tuple[int, int, list[Job]] | None = None
-    for at in sorted(tenants):
-        missing = replicas - len(board.suits(kind, at))
-        movers = _movers(tenants[at], missing, kind, board, placed)
-        cost = sum(tenant.replicas for tenant in movers)
-        if not movers or total - len(board.free[at]) < cost:
-            continue
-        if best is None or (cost, at) < best[:2]:
-            best = (cost, at, movers)
-    if best is None:
-        return []
-    for tenant in best[2]:
-        board.give(placed.pop(tenant.id))
-    return best[2]
-
-
-def _tenants(
-    snapshot: Snapshot, replicas: int, board: FreeDevices, placed: Mapping[JobId, Placement]
-) -> dict[int, list[Job]]:
-    """Smaller jobs on one server that keep their devices but could move, by server."""
-    tenants: dict[int, list[Job]] = {}
+    tenants: dict[int, list[Job]] = {}  # by server
     for name, placement in placed.items():
         tenant = snapshot.jobs[name]
         if (
@@ -183,7 +152,20 @@ def _tenants(
             and not is_fixed(tenant, snapshot)
         ):
             tenants.setdefault(board.index[placement.parts[0][0]], []).append(tenant)
-    return tenants
+    total = sum(map(len, board.free))
+    ways = []
+    for at in tenants:
+        missing = replicas - len(board.suits(kind, at))
+        movers = _movers(tenants[at], missing, kind, board, placed)
+        cost = sum(tenant.replicas for tenant in movers)
+        if movers and cost <= total - len(board.free[at]):
+            ways.append((cost, at, movers))
+    if not ways:
+        return []
+    _, _, movers = min(ways, key=lambda way: way[:2])
+    for tenant in movers:
+        board.give(placed.pop(tenant.id))
+    return movers
 
 
 def _movers(
@@ -302,15 +284,16 @@ class FreeDevices:
         """Devices for one job: its own first, then idle ones, then the fullest server that still
         fits (best fit). A number that is not a power of two goes where blocks of its pieces are
         free, if there are any (see `blocks`). Elsewhere it leaves fragments."""
-        if isinstance(allotment, Layout):
-            return self._find_layout(job, allotment)
         kind = self.kind(job, allotment.gpu_type)
-        own = self._own(job)
-        return (
-            self._find_one(kind, allotment, own)
-            if allotment.nodes == 1
-            else self._find_several(kind, allotment, own)
-        )
+        own = dict(self._parts(job.placement)) if job.placement is not None else {}
+        if isinstance(allotment, Layout):
+            parts = [(self.index.get(node, -1), count) for node, count in allotment.parts]
+            if any(at < 0 or len(self.suits(kind, at)) < count for at, count in parts):
+                return None
+            return self._placement(parts, kind, own)
+        if allotment.nodes == 1:
+            return self._find_one(kind, allotment, own)
+        return self._find_several(kind, allotment, own)
 
     def _find_one(self, kind: Kind, shape: Shape, own: dict[int, set[int]]) -> Placement | None:
         here = self._supply(kind)
@@ -318,22 +301,19 @@ class FreeDevices:
         if shape.replicas & (shape.replicas - 1):
             exact = free & shape.replicas == shape.replicas
             free = np.where(exact, free, 0) if exact.any() else free
+
+        def must_wait(at: int) -> bool:
+            at_once = self.suits(kind, at) - (self.busy[at] - own[at])
+            return len(at_once) < shape.replicas
+
         fitting = [at for at in own if free[at] >= shape.replicas]
         if fitting:
-            best = min(
-                fitting,
-                key=lambda at: (self._at_once(kind, at, own) < shape.replicas, free[at], at),
-            )
+            best = min(fitting, key=lambda at: (must_wait(at), free[at], at))
         else:
-            if not len(free):
+            if free.max(initial=0) < shape.replicas:
                 return None
-            cost = np.where(
-                free >= shape.replicas, free + _MUST_WAIT * (here.idle < shape.replicas), -1
-            )
-            cost = np.where(cost < 0, np.iinfo(np.int64).max, cost)
-            best = int(np.argmin(cost))
-            if free[best] < shape.replicas:
-                return None
+            cost = free + _MUST_WAIT * (here.idle < shape.replicas)
+            best = int(np.argmin(np.where(free >= shape.replicas, cost, np.iinfo(np.int64).max)))
         return self._placement([(best, shape.replicas)], kind, own)
 
     def _find_several(self, kind: Kind, shape: Shape, own: dict[int, set[int]]) -> Placement | None:
@@ -348,13 +328,6 @@ class FreeDevices:
             if missing == 0:
                 break
         if missing or len(parts) != shape.nodes:
-            return None
-        return self._placement(parts, kind, own)
-
-    def _find_layout(self, job: Job, layout: Layout) -> Placement | None:
-        kind, own = self.kind(job, layout.gpu_type), self._own(job)
-        parts = [(self.index.get(node, -1), count) for node, count in layout.parts]
-        if any(at < 0 or len(self.suits(kind, at)) < count for at, count in parts):
             return None
         return self._placement(parts, kind, own)
 
@@ -373,13 +346,6 @@ class FreeDevices:
             gpu_type = node.devices[positions[0]].type
         return Placement(tuple(device_parts), gpu_type)
 
-    def _own(self, job: Job) -> dict[int, set[int]]:
-        return dict(self._parts(job.placement)) if job.placement is not None else {}
-
-    def _at_once(self, kind: Kind, at: int, own: dict[int, set[int]]) -> int:
-        """Free devices there that are idle or the job's own."""
-        return len(self.suits(kind, at) - (self.busy[at] - own.get(at, set())))
-
     def _parts(self, placement: Placement) -> list[tuple[int, set[int]]]:
         parts = []
         for node, devices in placement.parts:
@@ -393,22 +359,30 @@ class FreeDevices:
     def _supply(self, kind: Kind) -> _Supply:
         supply = self._kinds.get(kind)
         if supply is None:
-            suited = [self._suitable_devices(node, kind) for node in self.nodes]
+            spec = JobSpec(
+                (),
+                "",
+                "",
+                0,
+                gpu_type=kind.requested_type,
+                min_gpu_memory_mib=kind.memory_mib,
+                min_gpus=1 + kind.several,
+            )
+            suited = [self._suitable_devices(node, kind, spec) for node in self.nodes]
             zeros = np.zeros(len(self.nodes), dtype=np.int64)
             supply = self._kinds[kind] = _Supply(suited, zeros, zeros.copy())
             for at in range(len(self.nodes)):
                 self._count(supply, at)
         return supply
 
-    def _suitable_devices(self, node: Node, kind: Kind) -> frozenset[int] | None:
-        asks = _asks(kind)
+    def _suitable_devices(self, node: Node, kind: Kind, spec: JobSpec) -> frozenset[int] | None:
         if not is_fit(self._snapshot.checks, node.id, kind.environment):
             return frozenset()
         fitting = frozenset(
             k
             for k, d in enumerate(node.devices)
-            if usable(d, asks)
-            and (not kind.gpu_type or d.type == kind.gpu_type)
+            if usable(d, spec)
+            and kind.gpu_type in ("", d.type)
             and (node.id, d.id) not in kind.barred
         )
         return None if len(fitting) == len(node.devices) else fitting
@@ -434,16 +408,3 @@ def emptiest(free: Counts, count: int) -> list[tuple[int, int]]:
         parts.append((at, min(count, int(free[at]))))
         count -= parts[-1][1]
     return parts
-
-
-def _asks(kind: Kind) -> JobSpec:
-    least = 2 if kind.several else 1
-    return JobSpec(
-        (),
-        "",
-        "",
-        0,
-        gpu_type=kind.requested_type,
-        min_gpu_memory_mib=kind.memory_mib,
-        min_gpus=least,
-    )

@@ -158,8 +158,6 @@ def known_fairness(snapshot: Snapshot) -> dict[JobId, JobFairness]:
 
 
 def _of(snapshot: Snapshot, job: Job, share: float, mean_share: float) -> JobFairness:
-    if model_of(job.profile) is None:
-        return JobFairness(share, None, None)
     curves = _alone(snapshot, job)
     if curves is None:
         return JobFairness(share, None, None)
@@ -173,9 +171,8 @@ def _of(snapshot: Snapshot, job: Job, share: float, mean_share: float) -> JobFai
         speed = now.goodput if declared.statistical else now.throughput
     remaining = left / speed if speed > 0 else None
     alone = seconds_alone(length, speeds, mean_share)
-    return JobFairness(
-        share, fast, finish_time_fairness(snapshot.now - job.submitted_at, remaining, alone)
-    )
+    rho = finish_time_fairness(snapshot.now - job.submitted_at, remaining, alone)
+    return JobFairness(share, fast, rho)
 
 
 def speedup_of(job: Job, goodputs: Sequence[Point], share: float) -> float | None:
@@ -201,10 +198,8 @@ def final_fairness(job: Job, snapshot: Snapshot, mean_share: float) -> float | N
     submission to end, without holds by its user. Its time alone is on `mean_share` GPUs, for the
     part of its declared length that it did."""
     length, left = job.profile.length, job.profile.length_left
-    if length is None or left is None or job.ended_at is None or model_of(job.profile) is None:
-        return None
     curves = _alone(snapshot, job)
-    if curves is None:
+    if curves is None or length is None or left is None or job.ended_at is None:
         return None
     alone = seconds_alone(length - left, curves[1], mean_share)
     return finish_time_fairness(job.ended_at - job.submitted_at - job.account.held, 0.0, alone)
@@ -213,9 +208,12 @@ def final_fairness(job: Job, snapshot: Snapshot, mean_share: float) -> float | N
 def _alone(snapshot: Snapshot, job: Job) -> tuple[list[Point], list[Point]] | None:
     """Goodputs of the shapes that it could have alone, and the speeds at which its declared length
     goes by there. Alone means on all devices that suit it, whoever holds them."""
-    shapes, declared = feasible(job, snapshot, supply(snapshot, job, {})), job.profile.declared
+    declared = job.profile.declared
+    if declared is None or model_of(job.profile) is None:
+        return None
+    shapes = feasible(job, snapshot, supply(snapshot, job, {}))
     table = estimates.table(job, shapes)
-    if table is None or declared is None:
+    if table is None:
         return None
     goodputs = _points(shapes, table.goodput.tolist())
     if declared.statistical:
@@ -244,6 +242,7 @@ def fairness_by_user(snapshot: Snapshot, jobs: Mapping[JobId, JobFairness]) -> l
     for user, own in sorted(jobs_by_user.items()):
         gpus = sum(job.replicas for job in own)
         job_rows = [jobs[job.id] for job in own if job.id in jobs]
+        speedups = [row.speedup for row in job_rows if row.speedup is not None]
         rows.append(
             UserShare(
                 user,
@@ -251,13 +250,9 @@ def fairness_by_user(snapshot: Snapshot, jobs: Mapping[JobId, JobFairness]) -> l
                 gpus,
                 gpus / max(total_gpus, 1),
                 1.0 / len(jobs_by_user),
-                _mean([row.speedup for row in job_rows if row.speedup is not None]),
+                sum(speedups) / len(speedups) if speedups else None,
                 max((row.rho for row in job_rows if row.rho is not None), default=None),
                 sum(job.service_at(snapshot.now) for job in own),
             )
         )
     return rows
-
-
-def _mean(values: Sequence[float]) -> float | None:
-    return sum(values) / len(values) if values else None

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 
@@ -130,7 +130,10 @@ class _Sums:
             return
         if self._since <= ended_at < self._until:
             for subtotal in self._of(record, ended_at):
-                _end(subtotal, record)
+                subtotal.jobs.add(record.id)
+                subtotal.ended[record.state] += 1
+                if record.account.rho is not None:
+                    subtotal.rhos.append(record.account.rho)
 
     def _of(self, record: Record, at: Seconds) -> list[Sum]:
         key = _key(self._by, record, at, self._edges)
@@ -146,13 +149,6 @@ class _Sums:
         return {
             user: self._sums[user].figures(fair.get(user, 0.0)) for user in {**self._sums, **fair}
         }
-
-
-def _end(subtotal: Sum, record: Record) -> None:
-    subtotal.jobs.add(record.id)
-    subtotal.ended[record.state] += 1
-    if record.account.rho is not None:
-        subtotal.rhos.append(record.account.rho)
 
 
 @dataclass(slots=True)
@@ -305,8 +301,17 @@ def fair_credits(
     """GPU-seconds by user for each piece between two edges. It passes once over the moments at
     which something changes."""
     changes: list[Change] = [(edge, EDGE, "", 0) for edge in edges]
-    changes += _gpu_changes(records, journal)
-    changes += _job_changes(records, journal, now, by_user=by_user)
+    first: dict[JobId, Seconds] = {}
+    for spell in journal.spells:
+        if not spell.again:
+            first[spell.job] = spell.began
+        if spell.job in records:
+            changes += (spell.began, GPUS, "", spell.gpus), (spell.ended, GPUS, "", -spell.gpus)
+    for record in records.values():
+        owner = record.spec.user if by_user else f"{record.spec.user}\0{record.id}"
+        holds = journal.holds.get(record.id, ())
+        for start, end in _stays(record, holds, first.get(record.id), now):
+            changes += (start, JOBS, owner, 1), (end, JOBS, owner, -1)
     changes.sort(key=lambda change: change[0])
     ledger = _Ledger(edges[0])
     for at, kind, owner, change in changes:
@@ -318,25 +323,6 @@ def fair_credits(
         else:
             ledger.close_piece()
     return ledger.credits[1:]
-
-
-def _gpu_changes(records: Mapping[JobId, Record], journal: Journal) -> Iterator[Change]:
-    for spell in journal.spells:
-        if spell.job in records:
-            yield spell.began, GPUS, "", spell.gpus
-            yield spell.ended, GPUS, "", -spell.gpus
-
-
-def _job_changes(
-    records: Mapping[JobId, Record], journal: Journal, now: Seconds, *, by_user: bool
-) -> Iterator[Change]:
-    first = {spell.job: spell.began for spell in journal.spells if not spell.again}
-    for record in records.values():
-        owner = record.spec.user if by_user else f"{record.spec.user}\0{record.id}"
-        holds = journal.holds.get(record.id, ())
-        for start, end in _stays(record, holds, first.get(record.id), now):
-            yield start, JOBS, owner, 1
-            yield end, JOBS, owner, -1
 
 
 class _Ledger:

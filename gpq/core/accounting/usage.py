@@ -13,7 +13,6 @@ from gpq.core.accounting.accrual import is_failure
 from gpq.core.model.accounts import Account, AttemptAccount, Span, restart_spans
 from gpq.core.model.events import (
     Cancelled,
-    End,
     Event,
     Failed,
     Held,
@@ -120,7 +119,11 @@ def read(
                 _end_hold(holds, hold_starts, event.job, event.at)
                 if event.job in launches:
                     start, stop = launches.pop(event.job), stop_times.pop(event.job, None)
-                    spells.append(_over(start, event, stop, event.job in jobs_with_spells))
+                    stopping_at = stop if isinstance(event, Stopped) else None
+                    ended = max(event.exit.ended_at or event.at, start.at)
+                    again = event.job in jobs_with_spells
+                    spell = _spell(start, event.tally, again, stopping_at, ended)
+                    spells.append(replace(spell, failed=is_failure(event)))
                     jobs_with_spells.add(event.job)
     for name, start in launches.items():
         spells.append(
@@ -143,13 +146,6 @@ def _end_hold(
     if job in starts:
         since = starts.pop(job)
         holds[job] = (*holds.get(job, ()), (since, max(at, since)))
-
-
-def _over(start: Launched, event: End, stop: Seconds | None, again: bool) -> Spell:
-    ended = max(event.exit.ended_at or event.at, start.at)
-    stopping_at = stop if isinstance(event, Stopped) else None
-    spell = _spell(start, event.tally, again, stopping_at, ended)
-    return replace(spell, failed=is_failure(event))
 
 
 def _spell(
