@@ -85,9 +85,12 @@ def holders(snapshot: Snapshot, job: Job) -> list[NodeId]:
     """Servers that answer and see that folder, the checkpoint's own server first."""
     if job.files is None:
         return []
-    up = [name for name in sorted(snapshot.nodes) if snapshot.nodes[name].state is NodeState.UP]
     home = job.files.node
-    seeing = [name for name in up if shares(snapshot, job, name)]
+    seeing = [
+        name
+        for name, node in snapshot.nodes.items()
+        if node.state is NodeState.UP and shares(snapshot, job, name)
+    ]
     return sorted(seeing, key=lambda name: (name != home, name))
 
 
@@ -161,24 +164,15 @@ def _bringing_cost(
     snapshot: Snapshot, job: Job, files: FilesAt, devices: Supply
 ) -> tuple[int, Seconds]:
     """Devices on servers that see the checkpoint, and how long the slowest copy to the others
-    takes."""
+    takes. A rate that was not measured counts as the mean of all that were."""
+    measured = [snapshot.rates[way] for way in sorted(snapshot.rates)]
+    usual = sum(measured) / len(measured) if measured else ASSUMED_RATE
     room, rates = 0, []
     for node in sorted(devices):
         if shares(snapshot, job, node):
             room += len(devices[node])
         else:
-            rates.append(_rate(snapshot, files.node, node))
+            rates.append(snapshot.rates.get((files.node, node), usual))
     if not rates:
         return room, 0.0
     return room, job.profile.checkpoint_bytes / min(rates) + FIXED
-
-
-def _rate(snapshot: Snapshot, source: NodeId, node: NodeId) -> float:
-    """Measured between the two servers, otherwise the mean of all measurements, otherwise
-    assumed."""
-    if (source, node) in snapshot.rates:
-        return snapshot.rates[source, node]
-    rates = [snapshot.rates[way] for way in sorted(snapshot.rates)]
-    if not rates:
-        return ASSUMED_RATE
-    return sum(rates) / len(rates)

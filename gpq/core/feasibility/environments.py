@@ -9,14 +9,14 @@ environment runs has it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from functools import partial
 
 from gpq.core.feasibility.shapes import Checks, suits
 from gpq.core.model.actions import Prepare
 from gpq.core.model.events import EnvironmentSeen
-from gpq.core.model.jobs import HOLDS_DEVICES, DesiredState, Job, JobSpec, JobState
+from gpq.core.model.jobs import DesiredState, Job, JobSpec, JobState
 from gpq.core.model.nodes import Fitness, NodeState
 from gpq.core.model.snapshot import Snapshot
 from gpq.core.model.units import JobId, NodeId, Seconds
@@ -49,39 +49,32 @@ def early(
 def checks_due(snapshot: Snapshot, only: NodeId | None = None) -> list[Prepare]:
     """What servers that answer must check now: each environment of jobs that may be placed there,
     once per server."""
-    jobs = _first_jobs(snapshot)
-    looks: dict[tuple[NodeId, str], Prepare] = {}
-    for name in filter(partial(_is_up, snapshot), [only] if only else sorted(snapshot.nodes)):
-        for spec in (job.spec for job in jobs if _may_serve(snapshot, name, job.spec)):
-            if _is_stale(snapshot, name, spec.environment):
-                looks.setdefault((name, spec.environment), Prepare(name, spec.environment, spec))
-    return [looks[key] for key in sorted(looks) if not _is_used(snapshot.jobs, *key)]
-
-
-def _first_jobs(snapshot: Snapshot) -> list[Job]:
-    """The first job with each environment and need of devices, of those that may be placed."""
+    # the first job with each environment and need of devices
     jobs: dict[tuple[object, ...], Job] = {}
     for _, job in sorted(snapshot.jobs.items()):
         spec = job.spec
-        if spec.environment and _may_be_placed(job):
+        may_be_placed = job.state is JobState.PENDING or job.movable
+        if spec.environment and job.wish is DesiredState.RUN and may_be_placed:
             needs = spec.gpu_type, spec.min_gpu_memory_mib, spec.min_gpus > 1
             jobs.setdefault((spec.environment, *needs), job)
-    return list(jobs.values())
+    looks: dict[tuple[NodeId, str], Prepare] = {}
+    for name in filter(partial(_is_up, snapshot), [only] if only else sorted(snapshot.nodes)):
+        for job in jobs.values():
+            key = name, job.spec.environment
+            if key not in looks and _is_stale(snapshot, *key) and _may_serve(snapshot, name, job):
+                looks[key] = Prepare(*key, job.spec)
+    return [looks[key] for key in sorted(looks) if not _is_used(snapshot.jobs, *key)]
 
 
-def _may_serve(snapshot: Snapshot, name: NodeId, spec: JobSpec) -> bool:
+def _may_serve(snapshot: Snapshot, name: NodeId, job: Job) -> bool:
     """Has the server a device for it, whatever its state?"""
-    return any(suits(device, spec) for device in snapshot.nodes[name].devices)
+    return any(suits(device, job.spec) for device in snapshot.nodes[name].devices)
 
 
 def _is_up(snapshot: Snapshot, name: NodeId) -> bool:
     """Does the server answer, and is it not drained?"""
     node = snapshot.nodes.get(name)
     return node is not None and node.state is NodeState.UP and name not in snapshot.drained
-
-
-def _may_be_placed(job: Job) -> bool:
-    return job.wish is DesiredState.RUN and (job.state is JobState.PENDING or job.movable)
 
 
 def _is_stale(snapshot: Snapshot, node: NodeId, environment: str) -> bool:
@@ -94,16 +87,12 @@ def _is_stale(snapshot: Snapshot, node: NodeId, environment: str) -> bool:
 
 def _is_used(jobs: Mapping[JobId, Job], node: NodeId, environment: str) -> bool:
     """Is a part of a job with this environment on the server?"""
-    return any(
-        job.spec.environment == environment and node in _nodes(job)
-        for job in jobs.values()
-        if job.placement is not None
-    )
+    return any(job.spec.environment == environment and node in _nodes(job) for job in jobs.values())
 
 
-def _nodes(job: Job) -> Iterator[NodeId]:
-    over = {name for name, _ in job.exits}
-    return (name for name, _ in job.parts if name not in over)
+def _nodes(job: Job) -> list[NodeId]:
+    over = dict(job.exits)
+    return [name for name in job.nodes if name not in over]
 
 
 def fold(checks: Checks, event: EnvironmentSeen, jobs: Mapping[JobId, Job]) -> Checks:
@@ -127,12 +116,8 @@ def fold(checks: Checks, event: EnvironmentSeen, jobs: Mapping[JobId, Job]) -> C
 def hopeful(checks: Checks, environment: str) -> Checks:
     """What is known after a submission: the user may have fixed what was missing. Often the same
     object."""
-    unfit_keys = {
-        key for key, fitness in checks.items() if key[1] == environment and not fitness.fit
-    }
-    if not unfit_keys:
-        return checks
-    return {key: fitness for key, fitness in checks.items() if key not in unfit_keys}
+    fit = {key: check for key, check in checks.items() if key[1] != environment or check.fit}
+    return fit if len(fit) < len(checks) else checks
 
 
 def without(checks: Checks, node: NodeId, jobs: Mapping[JobId, Job]) -> Checks:
@@ -145,13 +130,12 @@ def without(checks: Checks, node: NodeId, jobs: Mapping[JobId, Job]) -> Checks:
 def recall(snapshot: Snapshot) -> Snapshot:
     """The snapshot of an earlier daemon. Of its findings only those count that its jobs prove."""
     checks = dict(snapshot.checks)
-    for _, job in sorted(snapshot.jobs.items()):
-        if job.state in HOLDS_DEVICES and job.spec.environment:
+    for job in snapshot.holders:
+        if job.spec.environment:
             for node in _nodes(job):
-                checks[node, job.spec.environment] = Fitness(
-                    True, at=job.launched_at or snapshot.now
-                )
-    return replace(snapshot, checks=checks) if checks else snapshot
+                fit = Fitness(True, at=job.launched_at or snapshot.now)
+                checks[node, job.spec.environment] = fit
+    return replace(snapshot, checks=checks)
 
 
 def without_environment(spec: JobSpec) -> JobSpec:
@@ -162,56 +146,52 @@ def without_environment(spec: JobSpec) -> JobSpec:
 
 def obstacles(snapshot: Snapshot, job: Job) -> list[str]:
     """A line for each answering server that gpq does not use for the job."""
-    lines = []
-    for name in sorted(snapshot.nodes):
-        fitness = snapshot.checks.get((name, job.spec.environment))
-        if not (_is_up(snapshot, name) and job.spec.environment):
-            continue
-        if not _may_serve(snapshot, name, job.spec):
-            continue
+    lines: list[str] = []
+    if not job.spec.environment:
+        return lines
+    for name, fitness in _answers(snapshot, job).items():
         if fitness is None:
             what = "its setup and its environment are" if job.spec.setup else "its environment is"
             lines.append(f"server {name}: {what} being checked")
         elif not fitness.fit:
-            lines.append(
-                f"server {name}: {fitness.reason} (seen {max(snapshot.now - fitness.at, 0.0):.0f} s"
-                " ago)"
-            )
+            age = max(snapshot.now - fitness.at, 0.0)
+            lines.append(f"server {name}: {fitness.reason} (seen {age:.0f} s ago)")
     return lines
+
+
+def _answers(snapshot: Snapshot, job: Job) -> dict[NodeId, Fitness | None]:
+    """What each answering server with a device for it says. None: it is being checked."""
+    return {
+        name: snapshot.checks.get((name, job.spec.environment))
+        for name in sorted(snapshot.nodes)
+        if _is_up(snapshot, name) and _may_serve(snapshot, name, job)
+    }
+
+
+def _unfit(snapshot: Snapshot, job: Job) -> list[Fitness]:
+    """The findings against servers, by their names."""
+    findings = (
+        snapshot.checks.get((name, job.spec.environment)) for name in sorted(snapshot.nodes)
+    )
+    return [fitness for fitness in findings if fitness is not None and not fitness.fit]
 
 
 def headline(snapshot: Snapshot, job: Job) -> str:
     """The headline for a job that waits only for its environment."""
-    findings = [
-        snapshot.checks.get((name, job.spec.environment)) for name in sorted(snapshot.nodes)
-    ]
-    reasons = {fitness.reason for fitness in findings if fitness is not None and not fitness.fit}
-    if any(fitness is None for fitness in _answers(snapshot, job)):
+    if None in _answers(snapshot, job).values():
         if job.spec.setup:
             return "gpq is running its setup"
         return "gpq is checking its environment"
+    reasons = {fitness.reason for fitness in _unfit(snapshot, job)}
     if len(reasons) == 1:
         return f"no server fits: {reasons.pop()}"
     return "no server has its environment"
 
 
-def _answers(snapshot: Snapshot, job: Job) -> Iterator[Fitness | None]:
-    return (
-        snapshot.checks.get((name, job.spec.environment))
-        for name in sorted(snapshot.nodes)
-        if _is_up(snapshot, name) and _may_serve(snapshot, name, job.spec)
-    )
-
-
 def fixes(snapshot: Snapshot, job: Job) -> list[str]:
     """What would fix it, each fix once, and when gpq checks again."""
-    unfit = [
-        fitness
-        for name in sorted(snapshot.nodes)
-        if (fitness := snapshot.checks.get((name, job.spec.environment))) is not None
-        and not fitness.fit
-    ]
-    repairs = list(dict.fromkeys(fitness.fix for fitness in unfit if fitness.fix))
+    unfit = _unfit(snapshot, job)
     if not unfit:
         return []
+    repairs = filter(None, dict.fromkeys(fitness.fix for fitness in unfit))
     return [*repairs, f"gpq checks again every {UNFIT_FOR:.0f} s"]

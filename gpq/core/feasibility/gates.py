@@ -82,19 +82,13 @@ def _own(job: Job, now: Seconds) -> str:
     if job.unmet:
         return job.unmet
     if job.awaits:
-        first = ", ".join(map(_short, job.awaits[:3]))
-        if len(job.awaits) > 3:
-            return f"after {first} and others"
-        return f"after {first}"
+        # `job 12`, or with another end than success `job 12:any`
+        names = [f"job {dependency}".removesuffix(f":{On.OK}") for dependency in job.awaits[:3]]
+        rest = " and others" if len(job.awaits) > 3 else ""
+        return f"after {', '.join(names)}{rest}"
     if job.spec.begin > now:
         return f"begins in {span(job.spec.begin - now)}"
     return ""
-
-
-def _short(dependency: Dependency) -> str:
-    if dependency.on is On.OK:
-        return f"job {dependency.job}"
-    return f"job {dependency}"
 
 
 def array_of(job: Job) -> JobId:
@@ -166,43 +160,33 @@ _ENDED = {
 
 def told_of_end(jobs: Mapping[JobId, Job], ended: Job) -> dict[JobId, Job]:
     """The jobs that waited for the end of `ended`, after that end."""
-    return {
-        name: _after_end(job, ended)
-        for name, job in jobs.items()
-        if any(dependency.job == ended.id for dependency in job.awaits)
-    }
-
-
-def _after_end(job: Job, ended: Job) -> Job:
-    ended_dependencies = [dependency for dependency in job.awaits if dependency.job == ended.id]
-    open_dependencies = tuple(dependency for dependency in job.awaits if dependency.job != ended.id)
-    unmet, unmet_by = job.unmet, job.unmet_by
-    for dependency in ended_dependencies:
-        if not is_met(dependency, ended.state):
-            unmet = unmet or unmet_line(dependency, ended.state)
-            unmet_by = (*unmet_by, (ended.id, ended.state))
-    return replace(job, awaits=open_dependencies, unmet=unmet, unmet_by=unmet_by)
+    after: dict[JobId, Job] = {}
+    for name, job in jobs.items():
+        unmet, unmet_by, awaits = job.unmet, job.unmet_by, []
+        for dependency in job.awaits:
+            if dependency.job != ended.id:
+                awaits.append(dependency)
+            elif not is_met(dependency, ended.state):
+                unmet = unmet or unmet_line(dependency, ended.state)
+                unmet_by = (*unmet_by, (ended.id, ended.state))
+        if len(awaits) < len(job.awaits):
+            after[name] = replace(job, awaits=tuple(awaits), unmet=unmet, unmet_by=unmet_by)
+    return after
 
 
 def told_of_requeue(jobs: Mapping[JobId, Job], names: Set[JobId]) -> dict[JobId, Job]:
     """The jobs that have not started and were to wait for one of `names`, which had ended and is in
     the queue again. They wait for it again."""
-    return {
-        job.id: _waiting_again(job, names)
-        for job in jobs.values()
-        if job.spec.after
-        and job.first_started_at is None
-        and job.state not in HOLDS_DEVICES
-        and any(dependency.job in names for dependency in job.spec.after)
-    }
-
-
-def _waiting_again(job: Job, names: Set[JobId]) -> Job:
-    awaited = {*job.awaits, *(one for one in job.spec.after if one.job in names)}
-    unmet_by = tuple((name, state) for name, state in job.unmet_by if name not in names)
-    on = {dependency.job: dependency for dependency in job.spec.after}
-    unmet = "" if job.unmet_by else job.unmet
-    if unmet_by:
-        unmet = unmet_line(on[unmet_by[0][0]], unmet_by[0][1])
-    awaits = tuple(sorted(awaited, key=lambda dependency: dependency.job))
-    return replace(job, awaits=awaits, unmet=unmet, unmet_by=unmet_by)
+    after: dict[JobId, Job] = {}
+    for job in jobs.values():
+        on = {dependency.job: dependency for dependency in job.spec.after}
+        if job.first_started_at is not None or job.placement is not None or names.isdisjoint(on):
+            continue
+        awaited = {*job.awaits, *(one for one in job.spec.after if one.job in names)}
+        unmet_by = tuple((name, state) for name, state in job.unmet_by if name not in names)
+        unmet = "" if job.unmet_by else job.unmet
+        if unmet_by:
+            unmet = unmet_line(on[unmet_by[0][0]], unmet_by[0][1])
+        awaits = tuple(sorted(awaited, key=lambda dependency: dependency.job))
+        after[job.id] = replace(job, awaits=awaits, unmet=unmet, unmet_by=unmet_by)
+    return after

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from gpq.core.feasibility.leases import span
 from gpq.core.model.events import Idled
-from gpq.core.model.jobs import HOLDS_DEVICES, Job, JobState
+from gpq.core.model.jobs import Job, JobState
 from gpq.core.model.nodes import Node
 from gpq.core.model.snapshot import Snapshot
 from gpq.core.model.units import DeviceId, JobId, NodeId, Seconds
@@ -37,22 +37,17 @@ def fold(since: Since, node: Node, now: Seconds) -> Since:
 def unused_devices(snapshot: Snapshot, job: Job) -> list[tuple[NodeId, DeviceId, Seconds]]:
     """(node, device, seconds) of devices that a running job has not used for long, or since it
     started there."""
-    if (
-        not snapshot.idle
-        or job.state is not JobState.RUNNING
-        or job.placement is None
-        or not snapshot.config.idle_after
-    ):
+    limit = snapshot.config.idle_after
+    if not snapshot.idle or not limit or job.state is not JobState.RUNNING:
         return []
     idle_devices = []
-    for node, devices in job.placement.parts:
+    for node, devices in job.parts:
         for device in devices:
             at = snapshot.idle.get((node, device))
-            if at is None:
-                continue
-            seconds = snapshot.now - max(at, job.started_at or at)
-            if seconds >= snapshot.config.idle_after:
-                idle_devices.append((node, device, seconds))
+            if at is not None:
+                seconds = snapshot.now - max(at, job.started_at or at)
+                if seconds >= limit:
+                    idle_devices.append((node, device, seconds))
     return idle_devices
 
 
@@ -98,10 +93,7 @@ def busy_again(jobs: Mapping[JobId, Job], node: Node) -> dict[JobId, Job]:
     return {
         name: replace(job, idle=False)
         for name, job in jobs.items()
-        if job.idle
-        and job.state in HOLDS_DEVICES
-        and job.placement is not None
-        and job.placement.devices & busy_devices
+        if job.idle and job.placement is not None and job.placement.devices & busy_devices
     }
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from gpq.core.feasibility.checkpoints import out_of_reach
 from gpq.core.model.events import Exited
-from gpq.core.model.jobs import HOLDS_DEVICES, Job, JobState
+from gpq.core.model.jobs import Job, JobState
 from gpq.core.model.nodes import Node, NodeState, Orphan, is_connecting
 from gpq.core.model.placements import Exit
 from gpq.core.model.snapshot import Snapshot
@@ -39,16 +39,14 @@ def patience(job: Job) -> Seconds:
 def given_up(snapshot: Snapshot, node: NodeId, silent: Seconds, now: Seconds) -> list[Exited]:
     """The ends of parts on `node` that have ended themselves by now, because nobody heard of it for
     `silent` seconds."""
-    return [
-        Exited(now, job.id, job.attempt, node, _end(job, node, now))
-        for job in snapshot.expected_on(node)
-        if silent >= patience(job)
-    ]
-
-
-def _end(job: Job, node: NodeId, now: Seconds) -> Exit:
-    note = f"ended by its lease: no contact with {node} for {span(job.spec.requeue_on_lost)}"
-    return Exit(code=None, lost=True, fenced=True, ended_at=now, note=note)
+    ends = []
+    for job in snapshot.expected_on(node):
+        if silent >= patience(job):
+            lease = span(job.spec.requeue_on_lost)
+            note = f"ended by its lease: no contact with {node} for {lease}"
+            end = Exit(code=None, lost=True, fenced=True, ended_at=now, note=note)
+            ends.append(Exited(now, job.id, job.attempt, node, end))
+    return ends
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,12 +73,17 @@ class Silence:
 
 def silence(snapshot: Snapshot, job: Job, now: Seconds) -> Silence | None:
     """None for a job that holds nothing, or whose servers all answer."""
-    if job.state not in HOLDS_DEVICES:
-        return None
-    silent_nodes = _silent_nodes(snapshot, job)
+    over = dict(job.exits)
+    # where a part of it may run without anybody knowing. None: no longer configured
+    silent_nodes: dict[NodeId, Node | None] = {}
+    for name in job.nodes:
+        node = snapshot.nodes.get(name)
+        if name not in over and (node is None or node.state is NodeState.UNREACHABLE):
+            silent_nodes[name] = node
     if not silent_nodes:
         return None
-    longest = max(_silent_seconds(node, now) for node in silent_nodes.values())
+    since = [node.silent_since or now for node in silent_nodes.values() if node is not None]
+    longest = max(now - min(since, default=now), 0.0)
     connecting = all(
         node is not None and is_connecting(node, now) for node in silent_nodes.values()
     )
@@ -88,23 +91,6 @@ def silence(snapshot: Snapshot, job: Job, now: Seconds) -> Silence | None:
     if job.spec.requeue_on_lost > 0:
         requeue_in = max(patience(job) - longest, 0.0)
     return Silence(tuple(silent_nodes), longest, requeue_in, connecting)
-
-
-def _silent_nodes(snapshot: Snapshot, job: Job) -> dict[NodeId, Node | None]:
-    """The servers where parts of it may run without anybody knowing. None: no longer configured."""
-    ended_nodes = {name for name, _ in job.exits}
-    nodes = {name: snapshot.nodes.get(name) for name in job.nodes if name not in ended_nodes}
-    return {
-        name: node
-        for name, node in nodes.items()
-        if node is None or node.state is NodeState.UNREACHABLE
-    }
-
-
-def _silent_seconds(node: Node | None, now: Seconds) -> Seconds:
-    if node is None or not node.silent_since:
-        return 0.0
-    return max(now - node.silent_since, 0.0)
 
 
 def span(seconds: Seconds) -> str:

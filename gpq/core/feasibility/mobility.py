@@ -55,16 +55,12 @@ def _stays(job: Job, snapshot: Snapshot) -> bool:
         return True
     if job.spec.background:
         return False
-    if not job.movable and not _has_to_yield(job, snapshot):
-        return True
-    return snapshot.now < settled_at(job, snapshot.config) and not must_leave(job, snapshot)
-
-
-def _has_to_yield(job: Job, snapshot: Snapshot) -> bool:
-    return any(
+    if not job.movable and not any(
         is_over_its_grace(job, reservation, snapshot)
         for reservation in reserved_under(job, snapshot)
-    )
+    ):
+        return True
+    return snapshot.now < settled_at(job, snapshot.config) and not must_leave(job, snapshot)
 
 
 def drained_under(job: Job, snapshot: Snapshot) -> list[NodeId]:
@@ -81,13 +77,11 @@ def evacuate(snapshot: Snapshot) -> Snapshot:
     """The snapshot as a policy sees it. Some jobs must leave a drained server or reserved devices,
     or have a number of GPUs that they may no longer have. They count as stopped and their devices
     as free, so staying is no option for the policy. The same object if there is no such job."""
-    anywhere = bool(snapshot.drained or snapshot.reservations)
     leaving = {
-        name: as_waiting(job)
-        for name, job in snapshot.jobs.items()
-        if job.placement is not None
-        and job.wish is DesiredState.RUN
-        and ((job.elastic and not is_asked_for(job)) or (anywhere and must_leave(job, snapshot)))
+        job.id: as_waiting(job)
+        for job in snapshot.holders
+        if job.wish is DesiredState.RUN
+        and ((job.elastic and not is_asked_for(job)) or must_leave(job, snapshot))
         and not is_fixed(job, snapshot)
     }
     return replace(snapshot, jobs={**snapshot.jobs, **leaving}) if leaving else snapshot

@@ -40,33 +40,19 @@ def fold(
     """Reservations after a report of `node`. The same mapping if nothing changes."""
     if node.state is not NodeState.UP:
         return reservations
-    owner_reservations = _by_owners(reservations, node)
-    present = bool(presence(node))
-    if not present and not owner_reservations:
-        return reservations
-    if present and any(own.user == node.owner for own in owner_reservations.values()):
-        return reservations
-    other_reservations = {
-        number: reservation
-        for number, reservation in reservations.items()
-        if number not in owner_reservations
-    }
-    if not present:
-        return other_reservations
-    number = min([0, *other_reservations]) - 1
-    return {
-        **other_reservations,
-        number: Reservation(number, node.id, now, FOR_EVER, (), node.owner, ITS_OWNER),
-    }
-
-
-def _by_owners(reservations: Mapping[int, Reservation], node: Node) -> dict[int, Reservation]:
-    """The reservations of the server that an owner's presence created."""
-    return {
+    own = {
         number: reservation
         for number, reservation in reservations.items()
         if reservation.node == node.id and is_owners(reservation)
     }
+    expected = [node.owner] if presence(node) else []
+    if [reservation.user for reservation in own.values()] == expected:
+        return reservations
+    others = {number: reservations[number] for number in reservations if number not in own}
+    for user in expected:
+        number = min([0, *others]) - 1
+        others[number] = Reservation(number, node.id, now, FOR_EVER, (), user, ITS_OWNER)
+    return others
 
 
 def is_owners(reservation: Reservation) -> bool:

@@ -28,24 +28,20 @@ NOTHING: Barred = frozenset()
 def barred_devices(snapshot: Snapshot, job: Job) -> Barred:
     """Devices that this job may not use now. They are reserved for others, or they belong to owners
     for whom it could not leave, or gpq cannot copy its checkpoint there."""
-    closed_nodes = _closed_nodes(snapshot, job)
+    closed_nodes = [
+        node for node in snapshot.nodes.values() if node.owner and not owners.suits(job, node)
+    ]
+    closed_nodes += [snapshot.nodes[name] for name in closed_to(snapshot, job)]
     if not snapshot.reservations and not closed_nodes:
         return NOTHING
     reserved = (
         (reservation.node, device)
-        for _, reservation in sorted(snapshot.reservations.items())
+        for reservation in snapshot.reservations.values()
         if keeps_out(reservation, job, snapshot.now)
         for device in devices_of(reservation, snapshot.nodes.get(reservation.node))
     )
     closed = ((node.id, device.id) for node in closed_nodes for device in node.devices)
     return frozenset([*reserved, *closed])
-
-
-def _closed_nodes(snapshot: Snapshot, job: Job) -> list[Node]:
-    """Devices of owners for whom it could not leave, and those where gpq cannot copy its
-    checkpoint."""
-    nodes = [node for node in snapshot.nodes.values() if node.owner and not owners.suits(job, node)]
-    return nodes + [snapshot.nodes[name] for name in closed_to(snapshot, job)]
 
 
 def keeps_out(reservation: Reservation, job: Job, now: Seconds) -> bool:
@@ -76,12 +72,13 @@ def reserved_under(job: Job, snapshot: Snapshot) -> list[Reservation]:
     """Reservations of others that the job must now leave devices for."""
     if not snapshot.reservations or job.placement is None:
         return []
+    devices = job.placement.devices
     return [
         reservation
         for _, reservation in sorted(snapshot.reservations.items())
         if keeps_out(reservation, job, snapshot.now)
         and any(
-            (reservation.node, device) in job.placement.devices
+            (reservation.node, device) in devices
             for device in devices_of(reservation, snapshot.nodes.get(reservation.node))
         )
     ]

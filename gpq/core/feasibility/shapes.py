@@ -66,25 +66,16 @@ def supply(
             continue
         devices = tuple(device.id for device in node.devices if usable(device, job.spec))
         if occupants or reserved:
-            devices = _open_devices(node.id, devices, job, occupants, reserved)
+            # that no other job holds and no reservation keeps
+            devices = tuple(
+                device
+                for device in devices
+                if occupants.get((node.id, device), job.id) == job.id
+                and (node.id, device) not in reserved
+            )
         if devices:
             devices_by_node[node.id] = devices
     return devices_by_node
-
-
-def _open_devices(
-    node: NodeId,
-    devices: tuple[DeviceId, ...],
-    job: Job,
-    occupants: Mapping[tuple[NodeId, DeviceId], JobId],
-    reserved: Barred,
-) -> tuple[DeviceId, ...]:
-    """Devices that no other job holds and no reservation keeps."""
-    return tuple(
-        device
-        for device in devices
-        if occupants.get((node, device), job.id) == job.id and (node, device) not in reserved
-    )
 
 
 def nodes_up(snapshot: Snapshot) -> list[Node]:
@@ -198,13 +189,10 @@ def gpu_range(job: Job, total: int, gpu_type: str = "") -> tuple[int, int]:
     replicas would only repeat its work. After the declaration, each of the most replicas still gets
     at least the smallest micro-batch.
     """
-    spec = job.spec
-    if spec.level is not Level.SCRIPT or spec.rigid:
-        return spec.min_gpus, spec.min_gpus
-    if job.profile.declared is None:
+    spec, declared = job.spec, job.profile.declared
+    if spec.level is not Level.SCRIPT or spec.rigid or declared is None:
         return spec.min_gpus, spec.min_gpus
     most = min(spec.max_gpus or total, 1 if is_slice(gpu_type) else total)
-    declared = job.profile.declared
     largest = declared.largest_batch
     if largest > 0:
         most = min(most, max(largest // max(declared.min_atomic_batch, 1), 1))
