@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from gpq.core.feasibility.checkpoints import out_of_reach
 from gpq.core.model.events import Exited
-from gpq.core.model.jobs import Job, JobState
+from gpq.core.model.jobs import DesiredState, Job, JobState
 from gpq.core.model.nodes import Node, NodeState, Orphan, is_connecting
 from gpq.core.model.placements import Exit
 from gpq.core.model.snapshot import Snapshot
@@ -126,6 +126,16 @@ def must_wait(snapshot: Snapshot, job: Job) -> str:
     return (
         f"server {node} runs its attempt {stranger.name}, which this daemon's database does not"
         " know"
+    )
+
+
+def may_start(snapshot: Snapshot, job: Job) -> bool:
+    """Is it in the queue, and may it start now if there is room?"""
+    return (
+        job.state is JobState.PENDING
+        and job.wish is DesiredState.RUN
+        and snapshot.now >= job.not_before
+        and not must_wait(snapshot, job)
     )
 
 

@@ -8,7 +8,7 @@ import hashlib
 from collections.abc import Mapping, Set
 from dataclasses import replace
 
-from gpq.core.feasibility.leases import must_wait
+from gpq.core.feasibility.leases import may_start
 from gpq.core.feasibility.mobility import held_by, is_fixed, settled_at
 from gpq.core.feasibility.shapes import is_fit, nodes_up, shape_on, usable
 from gpq.core.freedoms import blame
@@ -81,7 +81,7 @@ def plan(
         elif name in ready:
             stop = stop_of(job, StopReason.RESIZE, motive)
             stops.append(replace(stop, target=shape_on(placement, snapshot)))
-        elif _can_start(job, placement, busy_devices, snapshot):
+        elif not placement.devices & busy_devices and may_start(snapshot, job):
             busy_devices |= placement.devices
             order, attempt = first_order(with_times(job, snapshot), placement), job.next_attempt
             port = lease_port(snapshot, name, attempt, placement, ports)
@@ -90,18 +90,6 @@ def plan(
                 Launch(name, attempt, job.spec, placement, order, motive, port, gain, job.fresh)
             )
     return [*stops, *tunings.values(), *launches]
-
-
-def _can_start(
-    job: Job, placement: Placement, busy_devices: Set[tuple[NodeId, DeviceId]], snapshot: Snapshot
-) -> bool:
-    return (
-        job.state is JobState.PENDING
-        and job.wish is DesiredState.RUN
-        and snapshot.now >= job.not_before
-        and not placement.devices & busy_devices
-        and not must_wait(snapshot, job)
-    )
 
 
 def _tunings(snapshot: Snapshot, staying_jobs: Set[JobId]) -> dict[JobId, Retune]:

@@ -160,10 +160,8 @@ def _by_blocks(
     answer = exactly(needs, capacities)
     if answer is None:
         return None
-    solution = [
-        int(options[position])
-        for (options, _), position in zip(choice_menus, answer.choice, strict=True)
-    ]
+    picks = zip(choice_menus, answer.choice, strict=True)
+    solution = [int(options[position]) for (options, _), position in picks]
     return Answer(solution, answer.value, answer.bound)
 
 
@@ -196,20 +194,12 @@ def _homes(shape: Shape, blocks: Blocks, classes: Sequence[Class]) -> list[tuple
         ways = [
             {number: whole_block} for number in type_classes if classes[number][1] >= whole_block
         ]
-    split = _split(blocks.pieces(shape), type_classes, classes)
+    # Every piece goes to the class of the smallest blocks that hold it, otherwise to that of the
+    # largest.
+    split = Counter[int]()
+    for piece in blocks.pieces(shape):
+        fitting_classes = [number for number in type_classes if classes[number][1] >= piece]
+        split[max(fitting_classes, default=type_classes[0])] += piece
     if len(split) > 1 or not ways:
         ways.append(split)
     return [tuple(way.get(number, 0) for number in range(len(classes))) for way in ways]
-
-
-def _split(
-    pieces: Sequence[int], type_classes: Sequence[int], classes: Sequence[Class]
-) -> dict[int, int]:
-    """Devices from each class: every piece goes to the class of the smallest blocks that hold it,
-    otherwise to that of the largest."""
-    split: dict[int, int] = {}
-    for piece in pieces:
-        fitting_classes = [number for number in type_classes if classes[number][1] >= piece]
-        home = max(fitting_classes, default=type_classes[0])
-        split[home] = split.get(home, 0) + piece
-    return split

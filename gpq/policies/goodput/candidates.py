@@ -4,14 +4,14 @@ once."""
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
 
-from gpq.core.feasibility.leases import must_wait
+from gpq.core.feasibility.leases import may_start
 from gpq.core.feasibility.mobility import is_fixed, is_leaving
 from gpq.core.feasibility.shapes import (
     DeviceKind,
@@ -24,8 +24,8 @@ from gpq.core.feasibility.shapes import (
     supply,
 )
 from gpq.core.goodput.batches import GoodputTable
-from gpq.core.model.jobs import HOLDS_DEVICES, DesiredState, Job, JobState, Level
-from gpq.core.model.placements import Placement, Shape
+from gpq.core.model.jobs import DesiredState, Job, Level
+from gpq.core.model.placements import Shape
 from gpq.core.model.snapshot import Snapshot
 from gpq.core.model.units import DeviceId, JobId, NodeId
 
@@ -33,7 +33,6 @@ Array = NDArray[np.float64]
 Ints = NDArray[np.int64]
 Mask = NDArray[np.bool_]
 Parts = tuple[tuple[NodeId, tuple[DeviceId, ...]], ...]
-NOWHERE = Placement(())
 OFFERS_KEPT = 8  # from round to round
 OPTIONS_KEPT = 1024  # of each
 
@@ -79,7 +78,7 @@ class Options:
 
     shapes: tuple[Shape, ...]
     offer: Offer
-    index: Mapping[Shape, int]
+    index: Mapping[Shape | None, int]
     replicas: NDArray[np.int64]
     tidy: NDArray[np.bool_]
     most: int  # replicas. 0 if there is no shape
@@ -112,13 +111,18 @@ class Contest:
 def field_of(snapshot: Snapshot, reach: Mapping[JobId, int] | None = None) -> Contest:
     """Everything that this round must decide. `reach`: consider no shape with more replicas, except
     the present one. Default: all shapes."""
-    fixed_shapes = _fixed_shapes(snapshot)
-    holders = _holders(snapshot, fixed_shapes)
-    jobs = [
-        snapshot.jobs[name]
-        for name in sorted(snapshot.jobs)
-        if name not in fixed_shapes and _ready(snapshot, name)
-    ]
+    fixed_shapes: dict[JobId, Shape] = {}
+    holders: dict[tuple[NodeId, DeviceId], JobId] = {}
+    jobs = []
+    for name, job in sorted(snapshot.jobs.items()):
+        if job.placement is None:
+            if may_start(snapshot, job):
+                jobs.append(job)
+        elif job.wish is not DesiredState.RUN or is_fixed(job, snapshot):
+            fixed_shapes[name] = shape_on(job.placement, snapshot)
+            holders.update(dict.fromkeys(job.placement.devices, name))
+        else:
+            jobs.append(job)
     # The same for all with the same request, because none of them holds what is taken.
     job_kinds = [(job, kind_of(job, snapshot)) for job in jobs]
     kinds = {kind: job for job, kind in job_kinds}
@@ -130,49 +134,14 @@ def field_of(snapshot: Snapshot, reach: Mapping[JobId, int] | None = None) -> Co
     return Contest(fixed_shapes, tuple(candidates), _free(snapshot, offers, jobs))
 
 
-def _fixed_shapes(snapshot: Snapshot) -> dict[JobId, Shape]:
-    """The shapes of jobs that keep what they have."""
-    return {
-        job.id: shape_on(job.placement, snapshot)
-        for job in snapshot.jobs.values()
-        if job.placement is not None
-        and (job.wish is not DesiredState.RUN or is_fixed(job, snapshot))
-    }
-
-
-def _holders(snapshot: Snapshot, names: Iterable[JobId]) -> dict[tuple[NodeId, DeviceId], JobId]:
-    """Which of these jobs holds each of their devices."""
-    return {
-        device: name
-        for name in names
-        for device in (snapshot.jobs[name].placement or NOWHERE).devices
-    }
-
-
-def _ready(snapshot: Snapshot, name: JobId) -> bool:
-    job = snapshot.jobs[name]
-    if job.state in HOLDS_DEVICES:
-        return True
-    if (
-        job.state is not JobState.PENDING
-        or job.wish is not DesiredState.RUN
-        or snapshot.now < job.not_before
-    ):
-        return False
-    return not must_wait(snapshot, job)
-
-
 def _offer(snapshot: Snapshot, devices: Supply) -> Offer:
     is_mixed_cluster = is_mixed(snapshot)
     sizes: set[tuple[str, int]] = set()
     for node in devices:
-        counts: dict[str, int] = {}
-        for device in snapshot.nodes[node].devices:
-            name = device.type if is_mixed_cluster else ""
-            counts[name] = counts.get(name, 0) + 1
-        sizes.update(counts.items())
-    types = tuple((name, tuple(part.items())) for name, part in by_type(devices, snapshot).items())
-    return _offer_of(tuple(devices.items()), types, frozenset(sizes))
+        types = [device.type for device in snapshot.nodes[node].devices]
+        sizes.update(Counter(types).items() if is_mixed_cluster else [("", len(types))])
+    parts = tuple((name, tuple(part.items())) for name, part in by_type(devices, snapshot).items())
+    return _offer_of(tuple(devices.items()), parts, frozenset(sizes))
 
 
 @lru_cache(maxsize=OFFERS_KEPT)
@@ -201,38 +170,27 @@ def _candidate(job: Job, offer: Offer, reach: int | None, snapshot: Snapshot) ->
         return Candidate(job, options, job.target)
     current = shape_on(job.placement, snapshot)
     if current not in options.index:
-        options = _with_shape(options, current, (*asks, current))
+        wider_asks, shapes = (*asks, current), (*options.shapes, current)
+        options = offer.options.get(wider_asks)
+        if options is None:
+            order = sorted(shapes, key=lambda shape: (shape.gpu_type, shape.replicas, shape.nodes))
+            options = _remember_options(offer, wider_asks, tuple(order))
     return Candidate(job, options, current)
-
-
-def _with_shape(options: Options, shape: Shape, asks: Hashable) -> Options:
-    """And this shape, which is not among them."""
-    wider_options = options.offer.options.get(asks)
-    if wider_options is not None:
-        return wider_options
-    order = sorted(
-        (*options.shapes, shape),
-        key=lambda option: (option.gpu_type, option.replicas, option.nodes),
-    )
-    return _remember_options(options.offer, asks, tuple(order))
 
 
 def _remember_options(offer: Offer, asks: Hashable, shapes: tuple[Shape, ...]) -> Options:
     if len(offer.options) >= OPTIONS_KEPT:
         offer.options.clear()
-    options = offer.options[asks] = _options(shapes, offer)
-    return options
-
-
-def _options(shapes: tuple[Shape, ...], offer: Offer) -> Options:
-    return Options(
+    replicas = [shape.replicas for shape in shapes]
+    options = offer.options[asks] = Options(
         shapes,
         offer,
         {shape: column for column, shape in enumerate(shapes)},
-        np.array([shape.replicas for shape in shapes], dtype=np.int64),
+        np.array(replicas, dtype=np.int64),
         _tidy(shapes, offer),
-        max((shape.replicas for shape in shapes), default=0),
+        max(replicas, default=0),
     )
+    return options
 
 
 def _tidy(shapes: tuple[Shape, ...], offer: Offer) -> NDArray[np.bool_]:
@@ -270,19 +228,13 @@ def _free(
             devices |= job.placement.devices
     if not is_mixed(snapshot):
         return {"": tuple(Counter(node for node, _ in devices).values())}
-    types = _device_types(snapshot)
     counts: dict[str, Counter[NodeId]] = {}
-    for device in devices & types.keys():  # a server may no longer name one that a job has
-        counts.setdefault(types[device], Counter())[device[0]] += 1
+    # a server may no longer name a device that a job has
+    for node in snapshot.nodes.values():
+        for device in node.devices:
+            if (node.id, device.id) in devices:
+                counts.setdefault(device.type, Counter())[node.id] += 1
     return {name: tuple(counts[name].values()) for name in sorted(counts)}
-
-
-def _device_types(snapshot: Snapshot) -> dict[tuple[NodeId, DeviceId], str]:
-    return {
-        (node.id, device.id): device.type
-        for node in snapshot.nodes.values()
-        for device in node.devices
-    }
 
 
 def asks_for(job: Job) -> int:

@@ -180,23 +180,20 @@ def _with_link_rows(
 ) -> Prior | None:
     prior = prior or Prior()
     usable_rows = [row for row in (*rows, *prior.rows) if is_usable(row)]
-    if not usable_rows or any(row.nodes > 1 for row in usable_rows):
+    if any(row.nodes > 1 for row in usable_rows):
         return prior
-    best = _weightiest(usable_rows)
-    loans = [_row(best[name], sync_seconds(link, parameters)) for name in sorted(best)]
-    return Prior((*prior.rows, *loans), prior.noise, prior.max_replicas, prior.noise_curve)
-
-
-def _weightiest(rows: Sequence[ProfileRow]) -> dict[str, ProfileRow]:
-    """The row of each type that counts most, the first among equals."""
-    best: dict[str, ProfileRow] = {}
-    for row in rows:
-        if row.gpu_type not in best or row.weight > best[row.gpu_type].weight:
-            best[row.gpu_type] = row
-    return best
-
-
-def _row(row: ProfileRow, sync: float) -> ProfileRow:
-    grad_time = row.step_time if row.replicas == 1 or row.grad_time <= 0 else row.grad_time
-    step_time = float(overlap(USUAL_OVERLAP, grad_time, sync))
-    return ProfileRow(2, 2, row.atomic_batch, row.grad_time, step_time, LENT_WEIGHT, row.gpu_type)
+    # the row of each type that counts most, the first among equals
+    usable_rows.sort(key=lambda row: (row.gpu_type, -row.weight))
+    loans: dict[str, ProfileRow] = {}
+    for row in usable_rows:
+        if row.gpu_type not in loans:
+            is_whole = row.replicas == 1 or row.grad_time <= 0
+            grad_time = row.step_time if is_whole else row.grad_time
+            step_time = float(overlap(USUAL_OVERLAP, grad_time, sync_seconds(link, parameters)))
+            loans[row.gpu_type] = replace(
+                row, nodes=2, replicas=2, step_time=step_time, weight=LENT_WEIGHT
+            )
+    if not loans:
+        return prior
+    rows = (*prior.rows, *loans.values())
+    return Prior(rows, prior.noise, prior.max_replicas, prior.noise_curve)

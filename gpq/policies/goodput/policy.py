@@ -14,16 +14,15 @@ from gpq.core.feasibility.checkpoints import bringing_seconds
 from gpq.core.feasibility.shapes import by_type, gpu_types
 from gpq.core.goodput import models
 from gpq.core.goodput.priors import inform, most_replicas, program_of
-from gpq.core.model.jobs import HOLDS_DEVICES, Job
+from gpq.core.model.jobs import Job
 from gpq.core.model.placements import Shape
 from gpq.core.model.policy import Policy
 from gpq.core.model.profile import Prior
 from gpq.core.model.snapshot import Snapshot
 from gpq.core.model.units import JobId, Seconds
 from gpq.core.placement import place
-from gpq.policies.goodput.buddy_blocks import Blocks, blocks_of, choose, programme
+from gpq.policies.goodput.buddy_blocks import blocks_of, choose, programme
 from gpq.policies.goodput.candidates import (
-    Array,
     Candidate,
     Contest,
     Group,
@@ -90,15 +89,17 @@ class Goodput(Policy):
             name: most_replicas(job, priors.get(name)) for name, job in snapshot.jobs.items()
         }
         contest = field_of(snapshot, _reach(snapshot, max_replicas, shares))
+        # What earlier jobs of the program taught counts as if this job had measured it.
         candidates = [
-            _with_prior(candidate, priors.get(candidate.job.id)) for candidate in contest.candidates
+            replace(candidate, job=inform(candidate.job, priors.get(candidate.job.id)))
+            for candidate in contest.candidates
         ]
         questions = [
             (candidate, priors.get(candidate.job.id), shares[candidate.job.id])
             for candidate in candidates
         ]
         groups = groups_of(candidates, self.outlook.tables(questions), max_replicas)
-        stakes = [Stakes(_times_to_end(group), _bringing(snapshot, group)) for group in groups]
+        stakes = [_stakes(snapshot, group) for group in groups]
         ends = _ends(groups, stakes, shares)
         weight = weights(candidates, ends, shares, snapshot.now, with_floor=self.fairness_floor)
         valuations = [
@@ -111,9 +112,16 @@ class Goodput(Policy):
         return contest, sorted(valuations, key=lambda valuation: valuation.job)
 
 
-def _times_to_end(group: Group) -> Array:
-    """Seconds to the declared ends, rows x options. Infinite if unknown."""
-    return seconds_left([row.job for row in group.rows], group.tables, len(group.options.shapes))
+def _stakes(snapshot: Snapshot, group: Group) -> Stakes:
+    """Seconds to the declared ends, and those to copy the files of each job to where each shape
+    would put it. None if nothing needs copying."""
+    options, jobs = group.options, [row.job for row in group.rows]
+    times = seconds_left(jobs, group.tables, len(options.shapes))
+    devices_by_type = by_type(options.offer.devices, snapshot)
+    bringing = np.array(
+        [bringing_seconds(snapshot, job, options.shapes, devices_by_type) for job in jobs]
+    )
+    return Stakes(times, bringing if bringing.any() else None)
 
 
 def _ends(
@@ -135,29 +143,14 @@ def _ends(
     return ends
 
 
-def _bringing(snapshot: Snapshot, group: Group) -> Array | None:
-    """Seconds to copy the files of each job to where each shape would put it. None if nothing needs
-    copying."""
-    options = group.options
-    devices_by_type = by_type(options.offer.devices, snapshot)
-    rows = [
-        bringing_seconds(snapshot, row.job, options.shapes, devices_by_type) for row in group.rows
-    ]
-    if not any(map(any, rows)):
-        return None
-    return np.array(rows)
-
-
 def _priors(snapshot: Snapshot) -> dict[JobId, Prior]:
     """What earlier jobs of its program taught, by job."""
     if not (snapshot.priors or snapshot.links):
         return {}
-    priors = {name: snapshot.priors.get(program_of(job)) for name, job in snapshot.jobs.items()}
-    if snapshot.links:
-        priors = {
-            name: with_links(snapshot.jobs[name], prior, snapshot.links)
-            for name, prior in priors.items()
-        }
+    priors = {
+        name: with_links(job, snapshot.priors.get(program_of(job)), snapshot.links)
+        for name, job in snapshot.jobs.items()
+    }
     return {name: prior for name, prior in priors.items() if prior is not None}
 
 
@@ -181,24 +174,20 @@ def _reach(
     }
 
 
-def _with_prior(candidate: Candidate, prior: Prior | None) -> Candidate:
-    """What earlier jobs of the program taught counts as if this job had measured it."""
-    job = inform(candidate.job, prior)
-    return (
-        candidate if job is candidate.job else Candidate(job, candidate.options, candidate.current)
-    )
-
-
 def choose_shapes(
     snapshot: Snapshot, contest: Contest, valuations: Sequence[Valuation]
 ) -> dict[JobId, Shape]:
     """The best choice that also fits on nodes. Counts may fit the sum but not the nodes, so shapes
     without a place are withdrawn and the rest is chosen again."""
-    blocks = blocks_of(contest.free)
-    choices = list(valuations)
-    allocation: dict[JobId, Shape] = {}
+    blocks, choices = blocks_of(contest.free), list(valuations)
     for _ in range(REPAIRS):
-        allocation = _allocation(choices, blocks)
+        # nothing at all if no choice fits
+        options = choose(choices, blocks) or [choice.shapes.index(None) for choice in choices]
+        allocation = {
+            choice.job: shape
+            for choice, option in zip(choices, options, strict=True)
+            if (shape := choice.shapes[option]) is not None
+        }
         placements = place(snapshot, {**contest.fixed_shapes, **allocation})
         misfits = [name for name in allocation if name not in placements]
         if not misfits:
@@ -214,15 +203,6 @@ def choose_shapes(
         ]
         allocation = {name: shape for name, shape in allocation.items() if name in placements}
     return allocation
-
-
-def _allocation(choices: Sequence[Valuation], blocks: Blocks) -> dict[JobId, Shape]:
-    """The best choice, or nothing at all if none fits."""
-    options = choose(choices, blocks) or [choice.shapes.index(None) for choice in choices]
-    shapes = {
-        choice.job: choice.shapes[option] for choice, option in zip(choices, options, strict=True)
-    }
-    return {name: shape for name, shape in shapes.items() if shape is not None}
 
 
 def _without(valuation: Valuation, shape: Shape) -> Valuation:
@@ -269,45 +249,32 @@ def weights(
     """
     if not candidates:
         return {}
-    if remaining_seconds:
-        ranks = _ranks(
-            {
-                candidate.job.id: _or_guess(
-                    remaining_seconds.get(candidate.job.id), candidate.job, now
-                )
-                for candidate in candidates
-            }
-        )
-        urgency = {
-            candidate.job.id: ranks[candidate.job.id]
-            * (_deficit(candidate, shares[candidate.job.id], now) if with_floor else 1.0)
-            for candidate in candidates
-        }
-    else:
-        urgency = {
-            candidate.job.id: (1.0 + candidate.job.service_at(now) / SERVICE_KNEE) ** -SERVICE_POWER
-            for candidate in candidates
-        }
-    mean = sum(shares[candidate.job.id] for candidate in candidates) / len(candidates)
-    return {
-        candidate.job.id: urgency[candidate.job.id]
-        * (shares[candidate.job.id] / mean if mean > 0 else 1.0)
-        * priority_weight(candidate.job)
-        for candidate in candidates
-    }
+    jobs = [candidate.job for candidate in candidates]
+    ranks = _ranks({job.id: remaining_seconds.get(job.id, _guess(job, now)) for job in jobs})
+    mean = sum(shares[job.id] for job in jobs) / len(jobs)
+    job_weights = {}
+    for candidate in candidates:
+        job, share = candidate.job, shares[candidate.job.id]
+        if not remaining_seconds:
+            urgency = (1.0 + job.service_at(now) / SERVICE_KNEE) ** -SERVICE_POWER
+        elif with_floor:
+            urgency = ranks[job.id] * _deficit(candidate, share, now)
+        else:
+            urgency = ranks[job.id]
+        relative_share = share / mean if mean > 0 else 1.0
+        job_weights[job.id] = urgency * relative_share * priority_weight(job)
+    return job_weights
 
 
-def _or_guess(seconds: Seconds | None, job: Job, now: Seconds) -> Seconds:
+def _guess(job: Job, now: Seconds) -> Seconds:
     """A job of unknown length has as much ahead as behind it (Lindy's law), at least
     UNKNOWN_SECONDS.
 
     This is rounded up to a power of two of them, so that two such jobs take turns only at each
     doubling, not in every round.
     """
-    if seconds is not None:
-        return seconds
     run_seconds = job.run_seconds
-    if job.state in HOLDS_DEVICES and job.started_at is not None:
+    if job.placement is not None and job.started_at is not None:
         run_seconds += now - job.started_at
     spent = max(run_seconds, UNKNOWN_SECONDS)
     return float(UNKNOWN_SECONDS * 2.0 ** ceil(log2(spent / UNKNOWN_SECONDS) - 1e-9))

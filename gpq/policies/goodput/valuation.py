@@ -72,14 +72,15 @@ def value(
     share = np.array([shares[row.job.id] for row in group.rows])
     options = group.options
     fair = fair_speeds(speeds, options.shapes, share, capacities)
-    column = np.array(
-        [
-            options.index.get(row.current, -1) if row.current is not None else -1
-            for row in group.rows
-        ]
-    )
+    column = np.array([options.index.get(row.current, -1) for row in group.rows])
     is_current = column[:, None] == np.arange(len(options.shapes))[None, :]
-    allowed = (speeds > 0) & (is_current | _within_cap(group, growth(len(capacities))))
+    times, node = growth(len(capacities)), options.offer.node_size
+    caps = [
+        growth_cap(row.job, node, max_replicas, times)
+        for row, max_replicas in zip(group.rows, group.max_replicas, strict=True)
+    ]
+    is_within_cap = options.replicas[None, :] <= np.array(caps)[:, None]
+    allowed = (speeds > 0) & (is_current | is_within_cap)
     relative = np.where(fair[:, None] > 0, speeds / np.where(fair > 0, fair, 1.0)[:, None], 0.0)
     relative = relative * restart_factors(group, config, now, is_current, stakes)
     weight = np.array([weights[row.job.id] for row in group.rows])
@@ -164,21 +165,9 @@ def _interpolate(speeds: Array, counts: Array, share: Array) -> Array:
     return np.where(has_speed, np.where(is_inside, between, best[rows, -1]), 0.0)
 
 
-def _within_cap(group: Group, times: int) -> Mask:
-    node = group.options.offer.node_size
-    caps = [
-        growth_cap(row.job, node, max_replicas, times)
-        for row, max_replicas in zip(group.rows, group.max_replicas, strict=True)
-    ]
-    mask: Mask = group.options.replicas[None, :] <= np.array(caps)[:, None]
-    return mask
-
-
 def growth(types: int) -> int:
     """How many times the profiled replicas a job may get, by the number of GPU types."""
-    if types > 1:
-        return GROWTH_MIXED
-    return GROWTH
+    return GROWTH_MIXED if types > 1 else GROWTH
 
 
 def growth_cap(job: Job, node_size: int, max_replicas: int, times: int = GROWTH) -> int:
@@ -226,7 +215,11 @@ def restart_factors(
     factor = np.minimum(
         factor, np.where(restart > 0, lifetime / np.maximum(lifetime + restart, TINY), 1.0)
     )
-    tenure = np.array([_tenure(row.job, now) for row in group.rows])[:, None]
+    # for how long it has had its present shape, forever if it has none
+    launches = [row.job.launched_at for row in group.rows]
+    tenure = np.array(
+        [FOR_EVER if launch is None else max(now - launch, 0.0) for launch in launches]
+    )[:, None]
     factor = np.where(
         restart > 0,
         np.minimum(factor, (tenure + restart) / np.maximum(tenure + 2.0 * restart, TINY)),
@@ -239,10 +232,3 @@ def restart_factors(
     never_ran = np.array([row.job.attempt == 0 for row in group.rows])
     all_factors: Array = np.where(is_current | never_ran[:, None], 1.0, factors)
     return all_factors
-
-
-def _tenure(job: Job, now: Seconds) -> Seconds:
-    """For how long it has had its present shape. Forever if it has none."""
-    if job.placement is None or job.launched_at is None:
-        return FOR_EVER
-    return max(now - job.launched_at, 0.0)

@@ -3,10 +3,10 @@ Decides nothing."""
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from gpq.core.feasibility.leases import must_wait
+from gpq.core.feasibility.leases import may_start
 from gpq.core.feasibility.mobility import held_by, is_fixed
 from gpq.core.feasibility.shapes import (
     Supply,
@@ -17,7 +17,7 @@ from gpq.core.feasibility.shapes import (
     shape_on,
     supply,
 )
-from gpq.core.model.jobs import ANY_NUMBER, HOLDS_DEVICES, DesiredState, Job, JobState, arrival
+from gpq.core.model.jobs import ANY_NUMBER, HOLDS_DEVICES, DesiredState, Job, arrival
 from gpq.core.model.placements import Shape
 from gpq.core.model.snapshot import Snapshot
 from gpq.core.model.units import DeviceId, JobId, NodeId
@@ -29,8 +29,15 @@ MOST_STEPS = 10  # more steps of priority make no difference
 def eligible(snapshot: Snapshot) -> list[Job]:
     """Jobs that a policy may decide on now, by id: waiting jobs that may start, and running jobs
     that may move."""
-    jobs = (snapshot.jobs[name] for name in sorted(snapshot.jobs))
-    return [job for job in jobs if _is_eligible(job, snapshot)]
+    jobs = []
+    for _, job in sorted(snapshot.jobs.items()):
+        if job.state in HOLDS_DEVICES:
+            is_open = job.wish is DesiredState.RUN and not is_fixed(job, snapshot)
+        else:
+            is_open = may_start(snapshot, job)
+        if is_open:
+            jobs.append(job)
+    return jobs
 
 
 def waiting(snapshot: Snapshot) -> list[Job]:
@@ -41,18 +48,6 @@ def waiting(snapshot: Snapshot) -> list[Job]:
 def priority_weight(job: Job) -> float:
     """How many times as much it counts as a job of priority 0."""
     return PRIORITY_FACTOR ** min(max(job.spec.priority, -MOST_STEPS), MOST_STEPS)
-
-
-def _is_eligible(job: Job, snapshot: Snapshot) -> bool:
-    if job.wish is not DesiredState.RUN:
-        return False
-    if job.state in HOLDS_DEVICES:
-        return not is_fixed(job, snapshot)
-    return (
-        job.state is JobState.PENDING
-        and snapshot.now >= job.not_before
-        and not must_wait(snapshot, job)
-    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +68,11 @@ def contest(snapshot: Snapshot, jobs: Sequence[Job] | None = None) -> Contest:
     if jobs is None:
         jobs = eligible(snapshot)
     kinds = {job.id: kind_of(job, snapshot) for job in jobs}
-    fixed_shapes = _shapes_of_others(snapshot, kinds)
+    fixed_shapes = {
+        job.id: shape_on(job.placement, snapshot)
+        for job in snapshot.holders
+        if job.placement is not None and job.id not in kinds
+    }
     holders = {device: name for device, name in held_by(snapshot).items() if name in fixed_shapes}
     # The same for all of one kind, because none of them holds what is taken.
     examples = {kinds[job.id]: job for job in jobs}
@@ -86,15 +85,6 @@ def contest(snapshot: Snapshot, jobs: Sequence[Job] | None = None) -> Contest:
         {name: parts[kind] for name, kind in kinds.items()},
         _capacity(snapshot, jobs, parts.values()),
     )
-
-
-def _shapes_of_others(snapshot: Snapshot, jobs: Container[JobId]) -> dict[JobId, Shape]:
-    """What jobs other than `jobs` hold."""
-    return {
-        name: shape_on(job.placement, snapshot)
-        for name, job in sorted(snapshot.jobs.items())
-        if job.placement is not None and name not in jobs
-    }
 
 
 def _capacity(

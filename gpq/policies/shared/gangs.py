@@ -164,13 +164,17 @@ class Seats:
     def _find(self, job: Job, board: FreeDevices, *, idle: bool = False) -> Placement | None:
         """On the type with most free devices, on one node if possible. Otherwise, for a script, on
         the emptiest nodes."""
+        # If types differ, a batch may be too large for the memory of one. Only a simulator knows
+        # this in advance.
+        oracle = self._snapshot.oracles.get(job.id) if is_mixed(self._snapshot) else None
         kinds = [board.kind(job, gpu_type) for gpu_type in shape_types(self._snapshot)]
         counts = {kind: board.counts(kind, idle=idle) for kind in kinds}
         for kind in sorted(kinds, key=lambda kind: (-int(counts[kind].sum()), kind.gpu_type)):
             parts = self._nodes(job, counts[kind])
             if parts:
                 seat = board.devices(kind, parts)
-                if self._runs(job, seat):
+                shape = shape_on(seat, self._snapshot)
+                if oracle is None or oracle.step_seconds(shape) is not None:
                     return seat
         return None
 
@@ -186,11 +190,3 @@ class Seats:
         if job.spec.level is Level.SCRIPT and free.sum() >= gang:
             return emptiest(free, gang)
         return []
-
-    def _runs(self, job: Job, seat: Placement) -> bool:
-        """If types differ, a batch may be too large for the memory of one. Only a simulator knows
-        this in advance."""
-        oracle = self._snapshot.oracles.get(job.id)
-        if oracle is None or not is_mixed(self._snapshot):
-            return True
-        return oracle.step_seconds(shape_on(seat, self._snapshot)) is not None

@@ -65,24 +65,20 @@ def solve(
         exact = states <= EXACT_STATES and len(items) * states <= EXACT_WORK
     if not exact:
         return _by_prices(items, capacities)
-    return _exactly(items, capacities)
-
-
-def _exactly(items: Sequence[Item], capacities: Sequence[int]) -> Answer | None:
     axes = np.arange(len(capacities))
     needs: dict[bytes, Ints] = {}
     # by identity of the arrays, because equal ones are often one object
     needs_by_arrays: dict[tuple[int, int], Ints] = {}
+    pairs = []
     for choice in items:
-        if (id(choice.sizes), id(choice.kinds)) not in needs_by_arrays:
+        arrays = id(choice.sizes), id(choice.kinds)
+        if arrays not in needs_by_arrays:
             key = choice.sizes.tobytes() + choice.kinds.tobytes()
             if key not in needs:
                 needs[key] = np.where(choice.kinds[:, None] == axes, choice.sizes[:, None], 0)
-            needs_by_arrays[id(choice.sizes), id(choice.kinds)] = needs[key]
-    return exactly(
-        [(needs_by_arrays[id(choice.sizes), id(choice.kinds)], choice.values) for choice in items],
-        capacities,
-    )
+            needs_by_arrays[arrays] = needs[key]
+        pairs.append((needs_by_arrays[arrays], choice.values))
+    return exactly(pairs, capacities)
 
 
 def exactly(items: Sequence[tuple[Ints, Array]], capacities: Sequence[int]) -> Answer | None:
@@ -138,7 +134,14 @@ def _by_prices(items: Sequence[Item], capacities: Sequence[int]) -> Answer | Non
     """Lagrangian relaxation: at a price per GPU of each kind, every item chooses for itself. The
     least sum over all prices bounds the optimum (Fisher 1981). Then the choices are made to fit,
     and the rest is given away greedily."""
-    sizes, values, kinds = _pad(items)
+    width = max((len(choice.sizes) for choice in items), default=1)
+    sizes = np.zeros((len(items), width), dtype=np.int64)
+    values = np.full((len(items), width), -np.inf)
+    kinds = np.zeros((len(items), width), dtype=np.int64)
+    for row, item in enumerate(items):
+        columns = slice(len(item.sizes))
+        sizes[row, columns], values[row, columns] = item.sizes, item.values
+        kinds[row, columns] = item.kinds
     room = np.array(capacities, dtype=np.float64)
     prices, bound = _prices(sizes, values, kinds, room)
     choice = np.argmax(values - prices[kinds] * sizes, axis=1)
@@ -147,21 +150,6 @@ def _by_prices(items: Sequence[Item], capacities: Sequence[int]) -> Answer | Non
     _fill(choice, sizes, values, kinds, room)
     value = float(values[np.arange(len(choice)), choice].sum())
     return Answer(choice.tolist(), value, max(bound, value))
-
-
-def _pad(items: Sequence[Item]) -> tuple[Ints, Array, Ints]:
-    width = max((len(choice.sizes) for choice in items), default=1)
-    sizes = np.zeros((len(items), width), dtype=np.int64)
-    values = np.full((len(items), width), -np.inf)
-    kinds = np.zeros((len(items), width), dtype=np.int64)
-    for row, choice in enumerate(items):
-        count = len(choice.sizes)
-        sizes[row, :count], values[row, :count], kinds[row, :count] = (
-            choice.sizes,
-            choice.values,
-            choice.kinds,
-        )
-    return sizes, values, kinds
 
 
 def _prices(sizes: Ints, values: Array, kinds: Ints, room: Array) -> tuple[Array, float]:

@@ -59,9 +59,14 @@ class Lengths:
     def pack(self, job: Job) -> tuple[Shape, ...]:
         """Its gang on as few nodes as possible, alone on the cluster: a shape for each type that
         has room for it."""
+        kind = kind_of(job, self._snapshot)
+        if kind not in self._counts:
+            # devices that it could use, by type, then by node, the largest count first
+            parts = by_type(supply(self._snapshot, job, {}), self._snapshot)
+            self._counts[kind] = {name: node_counts(part) for name, part in parts.items()}
         shapes = (
             pack(job.spec.min_gpus, counts, job.spec.level, name)
-            for name, counts in self._counts_of(job).items()
+            for name, counts in self._counts[kind].items()
         )
         return tuple(shape for shape in shapes if shape is not None)
 
@@ -85,14 +90,6 @@ class Lengths:
 
     def _stays(self, job: Job) -> bool:
         return job.placement is not None and not is_leaving(job, self._snapshot)
-
-    def _counts_of(self, job: Job) -> dict[str, list[int]]:
-        """Devices that it could use, by type, then by node, the largest count first."""
-        kind = kind_of(job, self._snapshot)
-        if kind not in self._counts:
-            parts = by_type(supply(self._snapshot, job, {}), self._snapshot)
-            self._counts[kind] = {name: node_counts(part) for name, part in parts.items()}
-        return self._counts[kind]
 
 
 def seconds_left(

@@ -7,7 +7,7 @@ It is xput_A(N) = xput_A(1) / xput_B(1) * xput_B(N) in Sia, SOSP'23, section 3.3
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import lru_cache
 from statistics import median
@@ -48,10 +48,10 @@ def inform(snapshot: Snapshot) -> Snapshot:
             continue
         own_rows = job.profile.basis
         rows = own_rows
+        ratio = {**medians[None], **medians.get(declaration, {}), **ratios(own_rows)}
         for target, source in _gaps(own_rows, types):
-            rows += _scale(
-                own_rows, declaration, target, source, _ratio(job, (target, source), medians)
-            )
+            factor = ratio.get((target, source), 1.0)
+            rows += _scale(own_rows, declaration, target, source, factor)
         if len(rows) > len(own_rows):
             jobs[name] = replace(job, profile=replace(job.profile, model_rows=rows))
     if not jobs:
@@ -119,13 +119,6 @@ def _median_ratios(snapshot: Snapshot) -> dict[Declared | None, dict[Pair, float
     }
 
 
-def _ratio(job: Job, pair: Pair, medians: Mapping[Declared | None, Mapping[Pair, float]]) -> float:
-    for table in (ratios(job.profile.basis), medians.get(job.profile.declared, {}), medians[None]):
-        if pair in table:
-            return table[pair]
-    return 1.0
-
-
 @lru_cache(maxsize=4096)
 def _gaps(rows: tuple[ProfileRow, ...], types: tuple[str, ...]) -> tuple[Pair, ...]:
     """(type to learn about, type to learn from): types without rows, and types with only one
@@ -152,6 +145,10 @@ def _scale(
     none is within."""
     is_new = all(row.gpu_type != target for row in rows)
     source_rows = [row for row in rows if row.gpu_type == source and (is_new or row.replicas > 1)]
+    limits = limits_of(declaration, target)
+    if limits is not None:
+        low, high = limits.min_atomic, limits.max_atomic
+        source_rows = [row for row in source_rows if low <= row.atomic_batch <= high] or source_rows
     return tuple(
         replace(
             row,
@@ -160,15 +157,5 @@ def _scale(
             step_time=row.step_time * ratio,
             weight=min(row.weight, SCALED_WEIGHT),
         )
-        for row in _within_limits(source_rows, declaration, target) or source_rows
+        for row in source_rows
     )
-
-
-def _within_limits(
-    rows: Sequence[ProfileRow], declaration: Declared, gpu_type: str
-) -> Sequence[ProfileRow]:
-    """Rows with a batch that this type allows."""
-    limits = limits_of(declaration, gpu_type)
-    if limits is None:
-        return rows
-    return [row for row in rows if limits.min_atomic <= row.atomic_batch <= limits.max_atomic]
