@@ -166,15 +166,14 @@ def goodput_table(
 def goodput_tables(questions: Sequence[Question]) -> list[GoodputTable]:
     """The table of each question. If several batches have equal goodput, the smallest one. Other
     questions do not change an answer."""
-    tables: list[GoodputTable | None] = [None] * len(questions)
-    fixed = [number for number, question in enumerate(questions) if _is_fixed(question.limits)]
-    free = [number for number, question in enumerate(questions) if not _is_fixed(question.limits)]
-    for numbers in (*_chunks(questions, fixed), *_chunks(questions, free)):
-        for number, table in zip(
-            numbers, _tables([questions[number] for number in numbers]), strict=True
-        ):
-            tables[number] = table
-    return [table for table in tables if table is not None]
+    numbers: dict[bool, list[int]] = {True: [], False: []}
+    for number, question in enumerate(questions):
+        numbers[_is_fixed(question.limits)].append(number)
+    tables: dict[int, GoodputTable] = {}
+    for chunk in (*_chunks(questions, numbers[True]), *_chunks(questions, numbers[False])):
+        answers = _tables([questions[number] for number in chunk])
+        tables.update(zip(chunk, answers, strict=True))
+    return [tables[number] for number in range(len(questions))]
 
 
 def _is_fixed(limits: BatchLimits) -> bool:

@@ -37,18 +37,17 @@ Sought = tuple[Model, tuple[Shape, ...], int]  # shapes, and the largest batch s
 
 
 def _compute(questions: Sequence[Sought]) -> list[GoodputTable]:
-    return goodput_tables([_question(*question) for question in questions])
+    answers = []
+    for model, shapes, at_most in questions:
+        nodes, replicas = _columns(shapes)
+        limits, factor = model.limits, model.correction.factor(nodes, replicas)
+        if at_most < limits.maximum:
+            limits = replace(limits, maximum=max(at_most, limits.base))
+        answers.append(Question(model.params, model.stats, limits, nodes, replicas, factor))
+    return goodput_tables(answers)
 
 
 _goodput_tables: Memo[Sought, GoodputTable] = Memo(_compute, 16384)
-
-
-def _question(model: Model, shapes: tuple[Shape, ...], at_most: int) -> Question:
-    nodes, replicas = _columns(shapes)
-    limits, factor = model.limits, model.correction.factor(nodes, replicas)
-    if at_most < limits.maximum:
-        limits = replace(limits, maximum=max(at_most, limits.base))
-    return Question(model.params, model.stats, limits, nodes, replicas, factor)
 
 
 @lru_cache(maxsize=1024)
@@ -65,16 +64,21 @@ def table(job: Job, shapes: Sequence[Shape]) -> GoodputTable | None:
 
 def tables(requests: Sequence[tuple[Job, tuple[Shape, ...]]]) -> list[GoodputTable | None]:
     """`table` of many jobs. Unknown answers are computed together."""
-    parts = [
-        (number, part, name)
-        for number, (_, shapes) in enumerate(requests)
-        for name, part in _shapes_by_type(shapes)
-    ]
+    parts: list[tuple[int, tuple[Shape, ...], str]] = []
+    for number, (_, shapes) in enumerate(requests):
+        types = dict.fromkeys(shape.gpu_type for shape in shapes)
+        for name in types:
+            part = tuple(shape for shape in shapes if shape.gpu_type == name)
+            parts.append((number, part if len(types) > 1 else shapes, name))
     models = models_of((requests[number][0].profile, name) for number, _, name in parts)
-    usable = [(part, model) for part, model in zip(parts, models, strict=True) if model is not None]
-    part_tables = _goodput_tables.many([(model, part[1], ANY) for part, model in usable])
+    usable = [
+        (number, part, model)
+        for (number, part, _), model in zip(parts, models, strict=True)
+        if model is not None
+    ]
+    part_tables = _goodput_tables.many([(model, part, ANY) for _, part, model in usable])
     tables_by_job: dict[int, list[GoodputTable]] = {}
-    for ((number, _, _), _), part_table in zip(usable, part_tables, strict=True):
+    for (number, _, _), part_table in zip(usable, part_tables, strict=True):
         tables_by_job.setdefault(number, []).append(part_table)
     return [
         _join(tables_by_job[number], shapes) if number in tables_by_job else None
@@ -82,24 +86,14 @@ def tables(requests: Sequence[tuple[Job, tuple[Shape, ...]]]) -> list[GoodputTab
     ]
 
 
-def _shapes_by_type(shapes: tuple[Shape, ...]) -> list[tuple[str, tuple[Shape, ...]]]:
-    types = dict.fromkeys(shape.gpu_type for shape in shapes)
-    if len(types) == 1:
-        return [(name, shapes) for name in types]
-    return [(name, tuple(shape for shape in shapes if shape.gpu_type == name)) for name in types]
-
-
 def _join(parts: Sequence[GoodputTable], shapes: tuple[Shape, ...]) -> GoodputTable:
     """One table of shapes of several types, in the order of `shapes`. A job with a model has one
     for every type."""
     if len(parts) == 1:
         return parts[0]
-    types = dict.fromkeys(shape.gpu_type for shape in shapes)
-    order = np.argsort(
-        np.concatenate(
-            [[i for i, shape in enumerate(shapes) if shape.gpu_type == name] for name in types]
-        )
-    )
+    ranks = {name: rank for rank, name in enumerate(dict.fromkeys(s.gpu_type for s in shapes))}
+    # where each shape is in the parts one after the other
+    order = np.argsort(np.argsort([ranks[shape.gpu_type] for shape in shapes], kind="stable"))
     return GoodputTable(
         *(np.concatenate(columns)[order] for columns in zip(*map(columns_of, parts), strict=True))
     )
@@ -151,14 +145,14 @@ def _look(chances: Sequence[Chance]) -> list[Prospect]:
     tables = _goodput_tables.many(
         [(model, (shape,), at_most) for model, shape, at_most, _, _ in chances]
     )
-    choices = [table.choice(0) for table in tables]
     in_use = _goodputs(
         [(model, shape, atomic, accum) for model, shape, _, atomic, accum in chances]
     )
-    return [
-        Prospect(best if best.goodput > 0 else None, now)
-        for best, now in zip(choices, in_use, strict=True)
-    ]
+    prospects = []
+    for table, now in zip(tables, in_use, strict=True):
+        best = table.choice(0)
+        prospects.append(Prospect(best if best.goodput > 0 else None, now))
+    return prospects
 
 
 _prospects: Memo[Chance, Prospect] = Memo(_look, 16384)

@@ -117,11 +117,10 @@ def _fit(
     profiles: Sequence[tuple[ProfileRow, ...]],
 ) -> list[tuple[ThroughputParams, Correction] | None]:
     """The fit of each and its errors. None if there is none."""
-    fits = fit_many(profiles)
-    numbered_fits = [(number, params) for number, params in enumerate(fits) if params is not None]
     answers: list[tuple[ThroughputParams, Correction] | None] = [None] * len(profiles)
-    fit_corrections = corrections([(profiles[number], params) for number, params in numbered_fits])
-    for (number, params), correction in zip(numbered_fits, fit_corrections, strict=True):
+    fits = [(n, params) for n, params in enumerate(fit_many(profiles)) if params is not None]
+    fit_corrections = corrections([(profiles[number], params) for number, params in fits])
+    for (number, params), correction in zip(fits, fit_corrections, strict=True):
         if np.isfinite((*astuple(params), *correction.weights)).all():
             answers[number] = params, correction
     return answers
@@ -168,31 +167,25 @@ def rows_on(rows: tuple[ProfileRow, ...], gpu_type: str) -> tuple[ProfileRow, ..
     return tuple(row for row in rows if row.gpu_type == source_type)
 
 
-def foreseen(basis: Sequence[ProfileRow], rows: Sequence[ProfileRow]) -> bool:
+def foreseen(basis: tuple[ProfileRow, ...], rows: Sequence[ProfileRow]) -> bool:
     """Does the model of `basis` give the times of `rows`, each within TOLERANCE, if it has seen
     similar ones: the type of GPU, several replicas, several servers?"""
     if len(basis) < FEW or len(rows) > SHARE * len(basis):
         return False
-    return all(_is_foreseen(tuple(basis), row) for row in rows)
+    # What no row shows is optimistic (`fitting`), so neither that nor anything beyond it is
+    # predicted.
+    kinds = set(map(_kind, basis))
+    for row in rows:
+        predicted = times_at(basis, row) if _kind(row) in kinds else None
+        if predicted is None or not _near(predicted[1], row.step_time):
+            return False
+        if row.grad_time > 0 and not _near(predicted[0], row.grad_time):
+            return False
+    return True
 
 
-def _is_foreseen(basis: tuple[ProfileRow, ...], row: ProfileRow) -> bool:
-    type_rows = [basis_row for basis_row in basis if basis_row.gpu_type == row.gpu_type]
-    if not any(_alike(basis_row, row) for basis_row in type_rows):
-        return False
-    predicted = times_at(basis, row)
-    if predicted is None:
-        return False
-    grad, step = predicted
-    return _near(step, row.step_time) and (row.grad_time <= 0 or _near(grad, row.grad_time))
-
-
-def _alike(basis_row: ProfileRow, row: ProfileRow) -> bool:
-    """What no row shows is optimistic (`fitting`), so neither that nor anything beyond it is
-    predicted."""
-    return (basis_row.nodes > 1) == (row.nodes > 1) and (basis_row.replicas > 1) == (
-        row.replicas > 1
-    )
+def _kind(row: ProfileRow) -> tuple[str, bool, bool]:
+    return row.gpu_type, row.replicas > 1, row.nodes > 1
 
 
 def _near(predicted: float, measured: float) -> bool:

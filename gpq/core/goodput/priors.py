@@ -15,7 +15,7 @@ from posixpath import join, normpath
 from gpq.core.freedoms import PROVEN, lend, merge_habits
 from gpq.core.goodput.noise_curve import merge
 from gpq.core.model.jobs import Job, Level
-from gpq.core.model.profile import Habit, Noise, Prior, ProfileRow
+from gpq.core.model.profile import Noise, Prior, ProfileRow
 from gpq.core.model.snapshot import Snapshot
 
 MAX_PRIORS = 1000  # programs remembered, the latest to end a job
@@ -49,10 +49,7 @@ def absorb(prior: Prior, job: Job) -> Prior:
     before = {_key(row): row for row in prior.rows}
     new = {_key(row): _mix(before.get(_key(row)), row) for row in job.profile.rows}
     # Of rows with equal weights, the latest measurements stay.
-    best = sorted(
-        {**new, **{key: row for key, row in before.items() if key not in new}}.values(),
-        key=_heaviest,
-    )
+    best = sorted({**new, **before, **new}.values(), key=lambda row: -row.weight)
     return Prior(
         rows=tuple(sorted(best[:MAX_ROWS], key=_key)),
         noise=_mean_noise(prior.noise, job.profile.early_noise),
@@ -95,22 +92,18 @@ def share(priors: Mapping[str, Prior], before: Job, after: Job) -> tuple[Mapping
     prior = priors.get(key, Prior())
     if first and prior.habits:
         after = lend(after, prior.habits)
-    habits = _habits_of_program(prior, before, after)
-    if habits == prior.habits:
-        return priors, after
-    memory = dict(priors)
-    memory.pop(key, None)
-    return _latest({**memory, key: replace(prior, habits=habits)}), after
-
-
-def _habits_of_program(prior: Prior, before: Job, after: Job) -> tuple[Habit, ...]:
-    """Without the habits that are fixed, and with those that the job itself has shown."""
+    # without the habits that are fixed, and with those that the job itself has shown
     mended_codes = _codes(before) - _codes(after)
     lasting_habits = tuple(habit for habit in prior.habits if habit.code not in mended_codes)
     own_habits = [
         habit for habit in after.profile.habits if not habit.until and habit.code != PROVEN
     ]
-    return merge_habits(lasting_habits, own_habits)
+    habits = merge_habits(lasting_habits, own_habits)
+    if habits == prior.habits:
+        return priors, after
+    memory = dict(priors)
+    memory.pop(key, None)
+    return _latest({**memory, key: replace(prior, habits=habits)}), after
 
 
 def _codes(job: Job) -> set[str]:
@@ -151,10 +144,6 @@ def most_replicas(job: Job, prior: Prior | None) -> int:
 
 def _key(row: ProfileRow) -> Key:
     return row.gpu_type, row.nodes, row.replicas, row.atomic_batch
-
-
-def _heaviest(row: ProfileRow) -> float:
-    return -row.weight
 
 
 def _mix(old: ProfileRow | None, new: ProfileRow) -> ProfileRow:
