@@ -212,10 +212,9 @@ class FreeDevices:
         self.busy: list[set[int]] = [set() for _ in self.nodes]
         self.spanned = np.zeros(len(self.nodes), dtype=bool)
         self._kinds: dict[Kind, _Supply] = {}
-        for job in snapshot.jobs.values():
-            if job.placement is not None:
-                for at, positions in self._parts(job.placement):
-                    self.busy[at] |= positions
+        for job in snapshot.holders:
+            for at, positions in self._parts(job.parts):
+                self.busy[at] |= positions
         for name in keepers:
             if (placement := snapshot.jobs[name].placement) is not None:
                 self.take(placement)
@@ -244,7 +243,7 @@ class FreeDevices:
 
     def take(self, placement: Placement) -> None:
         """Mark these devices as given."""
-        for at, positions in self._parts(placement):
+        for at, positions in self._parts(placement.parts):
             self.free[at] -= positions
             self._recount(at)
             if len(placement.parts) > 1:
@@ -253,7 +252,7 @@ class FreeDevices:
     def give(self, placement: Placement) -> None:
         """Make these devices available again. Servers that carried a multi-server job stay
         marked."""
-        for at, positions in self._parts(placement):
+        for at, positions in self._parts(placement.parts):
             self.free[at] |= positions
             self._recount(at)
 
@@ -272,7 +271,7 @@ class FreeDevices:
         suited = self._supply(kind).suited
         return all(
             (mask := suited[at]) is None or positions <= mask
-            for at, positions in self._parts(placement)
+            for at, positions in self._parts(placement.parts)
         )
 
     def devices(self, kind: Kind, parts: Sequence[tuple[int, int]]) -> Placement:
@@ -285,7 +284,7 @@ class FreeDevices:
         fits (best fit). A number that is not a power of two goes where blocks of its pieces are
         free, if there are any (see `blocks`). Elsewhere it leaves fragments."""
         kind = self.kind(job, allotment.gpu_type)
-        own = dict(self._parts(job.placement)) if job.placement is not None else {}
+        own = dict(self._parts(job.parts))
         if isinstance(allotment, Layout):
             parts = [(self.index.get(node, -1), count) for node, count in allotment.parts]
             if any(at < 0 or len(self.suits(kind, at)) < count for at, count in parts):
@@ -346,15 +345,17 @@ class FreeDevices:
             gpu_type = node.devices[positions[0]].type
         return Placement(tuple(device_parts), gpu_type)
 
-    def _parts(self, placement: Placement) -> list[tuple[int, set[int]]]:
-        parts = []
-        for node, devices in placement.parts:
+    def _parts(
+        self, parts: Iterable[tuple[NodeId, tuple[DeviceId, ...]]]
+    ) -> list[tuple[int, set[int]]]:
+        """(position of a server, those of its devices), of the servers that are up."""
+        positions = []
+        for node, devices in parts:
             at = self.index.get(node)
             if at is not None:
-                parts.append(
-                    (at, {self.position[at][d] for d in devices if d in self.position[at]})
-                )
-        return parts
+                known = self.position[at]
+                positions.append((at, {known[device] for device in devices if device in known}))
+        return positions
 
     def _supply(self, kind: Kind) -> _Supply:
         supply = self._kinds.get(kind)

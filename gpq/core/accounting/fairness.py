@@ -96,8 +96,11 @@ def active(snapshot: Snapshot) -> list[Job]:
     """Jobs that compete for devices: all live jobs except those that are held, wait for something
     else, or run in the background."""
     gated_jobs, on_hold = closed_gates(snapshot), JobState.HELD
-    jobs = (job for name, job in sorted(snapshot.jobs.items()) if name not in gated_jobs)
-    return [job for job in jobs if job.state is not on_hold and not job.spec.background]
+    return [
+        job
+        for name, job in sorted(snapshot.jobs.items())
+        if name not in gated_jobs and job.state is not on_hold and not job.spec.background
+    ]
 
 
 def devices_up(snapshot: Snapshot) -> int:
@@ -138,7 +141,7 @@ def count_shares(snapshot: Snapshot) -> Snapshot:
     means = advance(snapshot.means, snapshot, max(elapsed, 0.0))
     saved_means, saved_at = snapshot.means_kept, snapshot.means_kept_at or now
     if abs(now - saved_at) >= KEPT_SECONDS:
-        saved_means, saved_at = means or {}, now
+        saved_means, saved_at = means, now
     return replace(
         snapshot, means=means, means_at=now, means_kept=saved_means, means_kept_at=saved_at
     )

@@ -9,7 +9,7 @@ the next round, and also as keeping them until their own end.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 
@@ -63,16 +63,18 @@ def why_pending(
     snapshot: Snapshot, allocation: Mapping[JobId, Shape] | None, job: Job
 ) -> JobReasons:
     """The first obstacle, otherwise who has the GPUs. `allocation` is that of the last round."""
-    for check in (behind_gate, _backing_off, _may_run_elsewhere, _without_checkpoint):
-        obstacle = check(snapshot, job)
-        if obstacle is not None:
-            return obstacle
+    obstacle = _first_obstacle(
+        snapshot, job, behind_gate, _backing_off, _may_run_elsewhere, _without_checkpoint
+    )
+    if obstacle is not None:
+        return obstacle
     sizes = lines("fixed-size", freedoms.of_size(snapshot, job))
     job = bind(job, snapshot)
-    for check in (never_while_drained, never_while_reserved, never_elsewhere):
-        obstacle = check(snapshot, job)
-        if obstacle is not None:
-            return obstacle
+    obstacle = _first_obstacle(
+        snapshot, job, never_while_drained, never_while_reserved, never_elsewhere
+    )
+    if obstacle is not None:
+        return obstacle
     up = nodes_up(snapshot)
     if not up:
         return no_server(snapshot)
@@ -85,6 +87,12 @@ def why_pending(
         remedies = tuple(lines("habit-remedy", freedoms.remedies(job)))
         return replace(obstacle, reasons=(*obstacle.reasons, *sizes), remedies=remedies)
     return obstacle or _waits_for_gpus(snapshot, allocation, job, fewest, sizes)
+
+
+def _first_obstacle(
+    snapshot: Snapshot, job: Job, *checks: Callable[[Snapshot, Job], JobReasons | None]
+) -> JobReasons | None:
+    return next(filter(None, (check(snapshot, job) for check in checks)), None)
 
 
 def _backing_off(snapshot: Snapshot, job: Job) -> JobReasons | None:
@@ -249,14 +257,20 @@ def window(snapshot: Snapshot, job: Job, fewest: int, ahead: Mapping[JobId, int]
     """When `fewest` GPUs may be free for a job that waits for nothing else. None if they never are.
     `ahead` has the GPUs that earlier jobs wait for."""
     owners, closed = held_by(snapshot), barred_devices(snapshot, job)
-    ends = {name: _end(snapshot, snapshot.jobs[name]) for name in sorted(set(owners.values()))}
+    ends: dict[JobId | None, tuple[Seconds, Seconds]] = {None: (0.0, 0.0)}
+    dark = []  # jobs whose end is unknown and that gpq cannot move before it
+    for name in sorted(set(owners.values())):
+        ends[name] = _end(snapshot, snapshot.jobs[name])
+        if ends[name][1] == NEVER and not _gives_way(snapshot.jobs[name]):
+            dark.append(name)
     nodes: list[list[tuple[Seconds, Seconds, JobId | None]]] = []
     for node in nodes_up(snapshot):
-        mine = [d for d in node.devices if usable(d, job.spec) and (node.id, d.id) not in closed]
-        holders = [owners.get((node.id, device.id)) for device in mine]
-        nodes.append(
-            [(*ends[name], name) if name is not None else (0.0, 0.0, None) for name in holders]
-        )
+        pool = []
+        for device in node.devices:
+            if usable(device, job.spec) and (node.id, device.id) not in closed:
+                owner = owners.get((node.id, device.id))
+                pool.append((*ends[owner], owner))
+        nodes.append(pool)
     pools = [list(chain(*nodes))] if job.spec.level is Level.SCRIPT else nodes
     pools = [pool for pool in pools if len(pool) >= fewest]
     if not pools:
@@ -268,12 +282,6 @@ def window(snapshot: Snapshot, job: Job, fewest: int, ahead: Mapping[JobId, int]
         for pool in pools
     ]
     _, latest, holder = min(last, key=lambda device: device[1])
-    # jobs whose end is unknown and that gpq cannot move before it
-    dark = [
-        name
-        for name, (_, late) in ends.items()
-        if late == NEVER and not _gives_way(snapshot.jobs[name])
-    ]
     opens = earliest < SOON and all(
         sum(first < SOON and name not in dark for first, _, name in pool) < fewest for pool in pools
     )

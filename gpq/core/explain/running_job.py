@@ -181,16 +181,16 @@ def _change(snapshot: Snapshot, job: Job, way: int) -> Change | None:
     if job.placement is None or not job.elastic:
         return None
     here = typed_shape(job.placement)
-    counts = sorted({shape.replicas for shape in feasible(job, snapshot)}, reverse=way < 0)
-    count = next((number for number in counts if (number - here.replicas) * way > 0), None)
-    if count is None:
-        return None
-    there = [
-        (_goodput(job, shape), shape.gpu_type)
-        for shape in feasible(job, snapshot)
-        if shape.replicas == count
+    shapes = [
+        shape for shape in feasible(job, snapshot) if (shape.replicas - here.replicas) * way > 0
     ]
-    now, (best, gpu_type) = _goodput(job, here), max(there)
+    if not shapes:
+        return None
+    count = min(shapes, key=lambda shape: shape.replicas * way).replicas
+    now, (best, gpu_type) = (
+        _goodput(job, here),
+        max((_goodput(job, shape), shape.gpu_type) for shape in shapes if shape.replicas == count),
+    )
     return Change(job.id, count, best / now, gpu_type) if now > 0 and best > 0 else None
 
 

@@ -152,12 +152,11 @@ def bringing_seconds(
     costs_by_type = {
         name: _bringing_cost(snapshot, job, job.files, devices) for name, devices in offered.items()
     }
-    nowhere = (0, 0.0)
-    costs = [costs_by_type.get(shape.gpu_type, nowhere) for shape in shapes]
-    return [
-        seconds if shape.replicas > room else 0.0
-        for shape, (room, seconds) in zip(shapes, costs, strict=True)
-    ]
+    bringing = []
+    for shape in shapes:
+        room, seconds = costs_by_type.get(shape.gpu_type, (0, 0.0))
+        bringing.append(seconds if shape.replicas > room else 0.0)
+    return bringing
 
 
 def _bringing_cost(

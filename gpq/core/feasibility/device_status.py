@@ -30,8 +30,8 @@ def drain_line(snapshot: Snapshot, node: NodeId) -> str:
 
 def drain_lines(snapshot: Snapshot) -> list[str]:
     """Lines for all configured servers that are drained."""
-    names = sorted(snapshot.drained)
-    return [drain_line(snapshot, name) for name in names if name in snapshot.nodes]
+    names = snapshot.drained.keys() & snapshot.nodes.keys()
+    return [drain_line(snapshot, name) for name in sorted(names)]
 
 
 def device_name(node: NodeId, device: Device) -> str:

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from functools import partial
 
-from gpq.core.feasibility.shapes import Checks, suits
+from gpq.core.feasibility.shapes import UNASKED, Checks, suits
 from gpq.core.model.actions import Prepare
 from gpq.core.model.events import EnvironmentSeen
 from gpq.core.model.jobs import DesiredState, Job, JobSpec, JobState
@@ -78,11 +78,8 @@ def _is_up(snapshot: Snapshot, name: NodeId) -> bool:
 
 
 def _is_stale(snapshot: Snapshot, node: NodeId, environment: str) -> bool:
-    fitness = snapshot.checks.get((node, environment))
-    if fitness is None:
-        return True
-    age = snapshot.now - fitness.at
-    return not 0 <= age < (FIT_FOR if fitness.fit else UNFIT_FOR)
+    fitness = snapshot.checks.get((node, environment), UNASKED)
+    return not 0 <= snapshot.now - fitness.at < (FIT_FOR if fitness.fit else UNFIT_FOR)
 
 
 def _is_used(jobs: Mapping[JobId, Job], node: NodeId, environment: str) -> bool:

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Set
 from dataclasses import replace
 
 from gpq.core.feasibility.leases import span
-from gpq.core.model.jobs import HOLDS_DEVICES, TERMINAL, Dependency, DesiredState, Job, JobState, On
+from gpq.core.model.jobs import TERMINAL, Dependency, DesiredState, Job, JobState, On
 from gpq.core.model.snapshot import Config, Snapshot
 from gpq.core.model.units import JobId, Seconds
 
@@ -29,7 +29,7 @@ def closed_gates(snapshot: Snapshot) -> Mapping[JobId, str]:
         ):
             continue  # nearly all
         if line := _own(job, snapshot.now):
-            cause = causes.get(job.id, "") if job.awaits and not job.unmet else ""
+            cause = "" if job.unmet else causes.get(job.id, "")
             headlines[job.id] = f"{line}: {cause}" if cause else line
         elif array_limit(job):
             array_jobs.append(job)
@@ -41,9 +41,7 @@ def closed_gates(snapshot: Snapshot) -> Mapping[JobId, str]:
 def _beyond_limits(snapshot: Snapshot, array_jobs: list[Job]) -> dict[JobId, str]:
     """Headlines of the jobs beyond their array's limit."""
     headlines = {}
-    occupancy = Counter(
-        array_of(job) for job in snapshot.jobs.values() if job.state in HOLDS_DEVICES
-    )
+    occupancy = Counter(map(array_of, snapshot.holders))
     for job in sorted(array_jobs, key=lambda job: job.id):
         if job.wish is not DesiredState.RUN or job.not_before > snapshot.now:
             continue

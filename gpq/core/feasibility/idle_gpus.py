@@ -28,10 +28,8 @@ def fold(since: Since, node: Node, now: Seconds) -> Since:
         for device in node.devices
         if device.utilisation is not None and device.utilisation < USED
     }
-    before = {key: at for key, at in since.items() if key[0] == node.id}
-    if idle == before:
-        return since
-    return {**{key: at for key, at in since.items() if key[0] != node.id}, **idle}
+    after = {**{key: at for key, at in since.items() if key[0] != node.id}, **idle}
+    return since if after == since else after
 
 
 def unused_devices(snapshot: Snapshot, job: Job) -> list[tuple[NodeId, DeviceId, Seconds]]:

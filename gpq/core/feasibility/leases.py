@@ -74,23 +74,18 @@ class Silence:
 def silence(snapshot: Snapshot, job: Job, now: Seconds) -> Silence | None:
     """None for a job that holds nothing, or whose servers all answer."""
     over = dict(job.exits)
-    # where a part of it may run without anybody knowing. None: no longer configured
-    silent_nodes: dict[NodeId, Node | None] = {}
-    for name in job.nodes:
-        node = snapshot.nodes.get(name)
-        if name not in over and (node is None or node.state is NodeState.UNREACHABLE):
-            silent_nodes[name] = node
+    # A part of it may run there without anybody knowing. So it may if one is not configured any
+    # more.
+    nodes = [snapshot.nodes.get(name, Node(name)) for name in job.nodes if name not in over]
+    silent_nodes = [node for node in nodes if node.state is NodeState.UNREACHABLE]
     if not silent_nodes:
         return None
-    since = [node.silent_since or now for node in silent_nodes.values() if node is not None]
-    longest = max(now - min(since, default=now), 0.0)
-    connecting = all(
-        node is not None and is_connecting(node, now) for node in silent_nodes.values()
-    )
+    longest = max(now - min(node.silent_since or now for node in silent_nodes), 0.0)
+    connecting = all(is_connecting(node, now) for node in silent_nodes)
     requeue_in = None
     if job.spec.requeue_on_lost > 0:
         requeue_in = max(patience(job) - longest, 0.0)
-    return Silence(tuple(silent_nodes), longest, requeue_in, connecting)
+    return Silence(tuple(node.id for node in silent_nodes), longest, requeue_in, connecting)
 
 
 def span(seconds: Seconds) -> str:

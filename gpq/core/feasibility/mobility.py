@@ -8,10 +8,11 @@ from gpq.core.feasibility.owners import is_over_its_grace
 from gpq.core.feasibility.reservations import reserved_under
 from gpq.core.freedoms import is_asked_for
 from gpq.core.model.jobs import HOLDS_DEVICES, DesiredState, Job, JobState, StopReason
-from gpq.core.model.nodes import NodeState
+from gpq.core.model.nodes import Node, NodeState
 from gpq.core.model.snapshot import Config, Snapshot
 from gpq.core.model.units import DeviceId, JobId, NodeId, Seconds
 
+UNKNOWN = Node(NodeId(""))  # a server that is no longer configured is as silent as this one
 FIRST_TIMES = 4.0  # settle times within which a job should report its first step times
 
 
@@ -44,8 +45,7 @@ def is_fixed(job: Job, snapshot: Snapshot) -> bool:
         return True
     # Silence is not death: what runs on a server that does not answer stays where it is.
     return any(
-        (node := snapshot.nodes.get(name)) is None or node.state is NodeState.UNREACHABLE
-        for name, _ in job.parts
+        snapshot.nodes.get(name, UNKNOWN).state is NodeState.UNREACHABLE for name, _ in job.parts
     )
 
 

@@ -18,6 +18,7 @@ from gpq.core.model.units import DeviceId, JobId, NodeId
 Checks = Mapping[tuple[NodeId, str], Fitness]
 Supply = Mapping[NodeId, tuple[DeviceId, ...]]
 DeviceKind = tuple[str, int, bool, Barred, str]
+UNASKED = Fitness(False, at=float("-inf"))  # of a server that was not asked yet
 
 
 def kind_of(job: Job, snapshot: Snapshot) -> DeviceKind:
@@ -49,8 +50,7 @@ def suits(device: Device, spec: JobSpec) -> bool:
 
 def is_fit(checks: Checks, node: NodeId, environment: str) -> bool:
     """May a job with this environment be placed there?"""
-    fitness = checks.get((node, environment))
-    return not environment or (fitness is not None and fitness.fit)
+    return not environment or checks.get((node, environment), UNASKED).fit
 
 
 def supply(
@@ -64,15 +64,14 @@ def supply(
     for node in nodes_up(snapshot):
         if not is_fit(snapshot.checks, node.id, job.spec.environment):
             continue
-        devices = tuple(device.id for device in node.devices if usable(device, job.spec))
-        if occupants or reserved:
-            # that no other job holds and no reservation keeps
-            devices = tuple(
-                device
-                for device in devices
-                if occupants.get((node.id, device), job.id) == job.id
-                and (node.id, device) not in reserved
-            )
+        # that no other job holds and no reservation keeps
+        devices = tuple(
+            device.id
+            for device in node.devices
+            if usable(device, job.spec)
+            and occupants.get((node.id, device.id), job.id) == job.id
+            and (node.id, device.id) not in reserved
+        )
         if devices:
             devices_by_node[node.id] = devices
     return devices_by_node
@@ -138,11 +137,10 @@ def by_type(available: Supply, snapshot: Snapshot) -> dict[str, Supply]:
     supplies: dict[str, dict[NodeId, tuple[DeviceId, ...]]] = {}
     for node, ids in available.items():
         types = {device.id: device.type for device in snapshot.nodes[node].devices}
-        for name in sorted({types[device] for device in ids}):
-            supplies.setdefault(name, {})[node] = tuple(
-                device for device in ids if types[device] == name
-            )
-    return {name: supplies[name] for name in sorted(supplies)}
+        for device in ids:
+            part = supplies.setdefault(types[device], {})
+            part[node] = (*part.get(node, ()), device)
+    return dict(sorted(supplies.items()))
 
 
 def shape_on(placement: Placement, snapshot: Snapshot) -> Shape:

@@ -71,15 +71,16 @@ def tables(requests: Sequence[tuple[Job, tuple[Shape, ...]]]) -> list[GoodputTab
             part = tuple(shape for shape in shapes if shape.gpu_type == name)
             parts.append((number, part if len(types) > 1 else shapes, name))
     models = models_of((requests[number][0].profile, name) for number, _, name in parts)
-    usable = [
-        (number, part, model)
-        for (number, part, _), model in zip(parts, models, strict=True)
-        if model is not None
-    ]
-    part_tables = _goodput_tables.many([(model, part, ANY) for _, part, model in usable])
+    part_tables = _goodput_tables.known(
+        [
+            (model, part, ANY) if model is not None else None
+            for (_, part, _), model in zip(parts, models, strict=True)
+        ]
+    )
     tables_by_job: dict[int, list[GoodputTable]] = {}
-    for (number, _, _), part_table in zip(usable, part_tables, strict=True):
-        tables_by_job.setdefault(number, []).append(part_table)
+    for (number, _, _), part_table in zip(parts, part_tables, strict=True):
+        if part_table is not None:
+            tables_by_job.setdefault(number, []).append(part_table)
     return [
         _join(tables_by_job[number], shapes) if number in tables_by_job else None
         for number, (_, shapes) in enumerate(requests)
@@ -99,22 +100,13 @@ def _join(parts: Sequence[GoodputTable], shapes: tuple[Shape, ...]) -> GoodputTa
     )
 
 
-def best_batch(job: Job, shape: Shape, at_most: int | None = None) -> BatchChoice | None:
+def best_batch(job: Job, shape: Shape, at_most: int = ANY) -> BatchChoice | None:
     """The best batch at `shape` of at most `at_most` examples. None if not known or none fits."""
-    return best_batches([(job, shape, at_most)])[0]
-
-
-def best_batches(requests: Sequence[tuple[Job, Shape, int | None]]) -> list[BatchChoice | None]:
-    """`best_batch` of many. Unknown answers are computed together."""
-    models = models_of((job.profile, shape.gpu_type) for job, shape, _ in requests)
-    questions = [
-        (model, (shape,), ANY if most is None else most)
-        for (_, shape, most), model in zip(requests, models, strict=True)
-        if model is not None
-    ]
-    answers = iter(_goodput_tables.many(questions))
-    choices = [next(answers).choice(0) if model is not None else None for model in models]
-    return [choice if choice is not None and choice.goodput > 0 else None for choice in choices]
+    model = model_of(job.profile, shape.gpu_type)
+    if model is None:
+        return None
+    choice = _goodput_tables.one((model, (shape,), at_most)).choice(0)
+    return choice if choice.goodput > 0 else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,13 +121,12 @@ def prospects(requests: Sequence[tuple[Job, Shape, int, int, int]]) -> list[Pros
     """For jobs at a shape with a given micro-batch and accumulation, and a batch of at most so many
     examples. None while a job has no model. Unknown answers are computed together."""
     models = models_of((job.profile, shape.gpu_type) for job, shape, *_ in requests)
-    questions = [
-        (model, shape, at_most, atomic, accum)
-        for (_, shape, at_most, atomic, accum), model in zip(requests, models, strict=True)
-        if model is not None
-    ]
-    answers = iter(_prospects.many(questions))
-    return [next(answers) if model is not None else None for model in models]
+    return _prospects.known(
+        [
+            (model, shape, at_most, atomic, accum) if model is not None else None
+            for (_, shape, at_most, atomic, accum), model in zip(requests, models, strict=True)
+        ]
+    )
 
 
 Chance = tuple[Model, Shape, int, int, int]
@@ -236,8 +227,10 @@ def curve(job: Job, shapes: Sequence[Shape]) -> tuple[CurvePoint, ...]:
     goodput_table = table(job, shapes)
     if goodput_table is None:
         return ()
-    rows = [(shape, goodput_table.choice(index)) for index, shape in enumerate(shapes)]
-    usable = [(shape, choice) for shape, choice in rows if choice.goodput > 0]
+    choices = map(goodput_table.choice, range(len(shapes)))
+    usable = [
+        (shape, choice) for shape, choice in zip(shapes, choices, strict=True) if choice.goodput > 0
+    ]
     if not usable:
         return ()
     base = usable[0][1].goodput

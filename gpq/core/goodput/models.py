@@ -95,9 +95,7 @@ def _question(profile: Profile, gpu_type: str) -> _Asked | None:
 def models_of(pairs: Iterable[tuple[Profile, str]]) -> list[Model | None]:
     """`model_of` of many. Unknown models are fitted together, which is far quicker than one by
     one."""
-    questions = [_question(profile, gpu_type) for profile, gpu_type in pairs]
-    models = iter(_models.many([question for question in questions if question is not None]))
-    return [next(models) if question is not None else None for question in questions]
+    return _models.known([_question(profile, gpu_type) for profile, gpu_type in pairs])
 
 
 def _make(questions: Sequence[_Asked]) -> list[Model | None]:
@@ -231,6 +229,11 @@ class Memo(Generic[K, V]):
             with suppress(KeyError, StopIteration, RuntimeError):
                 del self._answers[next(iter(self._answers))]
         return answers
+
+    def known(self, questions: Sequence[K | None]) -> list[V | None]:
+        """`many`, and None where there is no question."""
+        answers = iter(self.many([question for question in questions if question is not None]))
+        return [next(answers) if question is not None else None for question in questions]
 
     def _computed(self, questions: Sequence[K]) -> Sequence[V]:
         try:

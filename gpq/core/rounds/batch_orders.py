@@ -34,11 +34,7 @@ def retunes(jobs: Sequence[Job], config: Config) -> dict[JobId, BatchOrder]:
     They grow the batch size by at most `batch_growth`. gpq waits for an order that has not yet
     taken effect. Jobs whose batch or last order needs a freedom that was lost come first. They get
     a batch that does not need it, whatever it is worth."""
-    orders = {
-        job.id: order
-        for job in jobs
-        if job.profile.habits and (order := _way_back(job, config)) is not None
-    }
+    orders = {job.id: order for job in jobs if (order := _way_back(job, config)) is not None}
     candidates = [
         (job, job.placement)
         for job in jobs

@@ -16,7 +16,7 @@ from gpq.core.model.nodes import DeviceState
 from gpq.core.model.placements import Placement, Shape
 from gpq.core.model.profile import ACCUMULATE
 from gpq.core.model.snapshot import Snapshot
-from gpq.core.model.units import JobId
+from gpq.core.model.units import DeviceId, JobId, NodeId
 from gpq.core.rounds.batch_orders import typed_shape
 
 AFTER = {StopReason.HOLD: " after its user held it", StopReason.REQUEUE: " after `gpq requeue`"}
@@ -172,9 +172,12 @@ def _for_whom(
 
 def _takers(job: Job, new_placement: Placement | None, placements: Placements) -> list[JobId]:
     """Jobs that get devices that the job gives back."""
-    kept_devices = new_placement.devices if new_placement is not None else frozenset()
-    freed_devices = {(node, device) for node, ids in job.parts for device in ids} - kept_devices
+    freed_devices = _devices(job.placement) - _devices(new_placement)
     return [name for name in sorted(placements) if placements[name].devices & freed_devices]
+
+
+def _devices(placement: Placement | None) -> frozenset[tuple[NodeId, DeviceId]]:
+    return placement.devices if placement is not None else frozenset()
 
 
 def _need(snapshot: Snapshot, names: Sequence[JobId], placements: Placements) -> str:

@@ -171,8 +171,6 @@ def refresh(profile: Profile) -> Profile:
 
 
 def _rows_alike(old: tuple[ProfileRow, ...], new: tuple[ProfileRow, ...]) -> bool:
-    if old is new:
-        return True
     rows_by_key = {_key(row): row for row in old}
     new_rows = [row for row in new if not _row_alike(rows_by_key.get(_key(row)), row)]
     return len(old) <= len(new) and (not new_rows or foreseen(old, new_rows))

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from gpq.core.feasibility.leases import may_start
-from gpq.core.feasibility.mobility import held_by, is_fixed
+from gpq.core.feasibility.mobility import is_fixed
 from gpq.core.feasibility.shapes import (
     Supply,
     by_type,
@@ -68,12 +68,12 @@ def contest(snapshot: Snapshot, jobs: Sequence[Job] | None = None) -> Contest:
     if jobs is None:
         jobs = eligible(snapshot)
     kinds = {job.id: kind_of(job, snapshot) for job in jobs}
-    fixed_shapes = {
-        job.id: shape_on(job.placement, snapshot)
-        for job in snapshot.holders
-        if job.placement is not None and job.id not in kinds
-    }
-    holders = {device: name for device, name in held_by(snapshot).items() if name in fixed_shapes}
+    fixed_shapes: dict[JobId, Shape] = {}
+    holders: dict[tuple[NodeId, DeviceId], JobId] = {}
+    for job in snapshot.holders:
+        if job.placement is not None and job.id not in kinds:
+            fixed_shapes[job.id] = shape_on(job.placement, snapshot)
+            holders.update(dict.fromkeys(job.placement.devices, job.id))
     # The same for all of one kind, because none of them holds what is taken.
     examples = {kinds[job.id]: job for job in jobs}
     offers = {kind: supply(snapshot, job, holders) for kind, job in examples.items()}

@@ -110,7 +110,7 @@ def _median_ratios(snapshot: Snapshot) -> dict[Declared | None, dict[Pair, float
     ]
     profiles += [(None, prior.rows) for _, prior in sorted(snapshot.priors.items())]
     for declaration, rows in profiles:
-        for pair, ratio in ratios(rows).items() if rows else ():
+        for pair, ratio in ratios(rows).items():
             for group in dict.fromkeys((declaration, None)):
                 samples.setdefault(group, {}).setdefault(pair, []).append(ratio)
     return {
