@@ -122,11 +122,8 @@ def advance(
     average of a job that does not compete stays as it is."""
     now = shares_now(snapshot)
     none = MeanShare()
-    idle_means = {
-        job: mean for job, mean in means.items() if job in snapshot.jobs and job not in now
-    }
     return {
-        **idle_means,
+        **{job: mean for job, mean in means.items() if job in snapshot.jobs},
         **{job: means.get(job, none).after(share, seconds) for job, share in now.items()},
     }
 

@@ -181,10 +181,9 @@ class Sum:
         self.restarts += is_restart
         self.warm += is_restart and spell.tally.warm
         self.growths += spell.tally.saving(part * (end - start))
-        if spell.restarting:
-            self.restarting += gpus * sum(
-                max(min(b, end) - max(a, start), 0.0) for a, b in spell.restarting
-            )
+        self.restarting += gpus * sum(
+            max(min(b, end) - max(a, start), 0.0) for a, b in spell.restarting
+        )
         self.failed += gpus * (end - start) if spell.failed else 0.0
 
     def figures(self, fair: float | None = None) -> Figures:

@@ -53,14 +53,12 @@ def explain(snapshot: Snapshot, allocation: Mapping[JobId, Shape] | None, job: J
 
 
 def _why_held(job: Job) -> JobReasons:
+    line, headline = "", reason("held-by-user")
+    notice = "".join(job.notices[-1:])
     # otherwise the notice is from an earlier hold
     by_gpq = job.unmet or job.quick_failures or job.crashes
-    if by_gpq and job.notices and job.notices[-1].startswith("held"):
-        line = job.notices[-1]
-        headline = reason("held-by-gpq", line=line)
-    else:
-        line = ""
-        headline = reason("held-by-user")
+    if by_gpq and notice.startswith("held"):
+        line, headline = notice, reason("held-by-gpq", line=notice)
     reasons = [headline]
     if job.unmet and job.unmet not in line:
         reasons.append(reason("unmet-dependency", line=job.unmet))

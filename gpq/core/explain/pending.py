@@ -42,7 +42,7 @@ from gpq.core.feasibility.shapes import gpu_range, nodes_up, usable
 from gpq.core.freedoms import bind
 from gpq.core.goodput import estimates
 from gpq.core.model.jobs import Dependency, Job, JobState, Level, On
-from gpq.core.model.placements import Shape
+from gpq.core.model.placements import Exit, Shape
 from gpq.core.model.snapshot import Snapshot
 from gpq.core.model.units import JobId, NodeId, Seconds
 from gpq.core.rounds.planning import time_left
@@ -96,15 +96,15 @@ def _first_obstacle(
 
 
 def _backing_off(snapshot: Snapshot, job: Job) -> JobReasons | None:
-    wait, end = job.not_before - snapshot.now, job.exit
+    wait, end = job.not_before - snapshot.now, job.exit or Exit(None)
     if wait <= 0:
         return None
-    if end is None and job.lost_attempts[1] > job.attempt:
+    if job.exit is None and job.lost_attempts[1] > job.attempt:
         return JobReasons(reason("starts-after-restore", wait=wait), (reason("servers-report"),))
     last_attempt = reason("attempt-failed", wait=wait)
-    if end is not None and end.note:
+    if end.note:
         last_attempt = reason("attempt-ended", line=end.note, wait=wait)
-    elif end is not None and (end.lost or end.fenced):
+    elif end.lost or end.fenced:
         last_attempt = reason("attempt-lost", wait=wait)
     return JobReasons(reason("retry", wait=wait), (last_attempt,))
 
@@ -215,9 +215,9 @@ def behind_gate(snapshot: Snapshot, job: Job) -> JobReasons | None:
         return None
     reasons = [_prerequisite(snapshot, dependency) for dependency in job.awaits]
     remedies, wait, seat = [], job.spec.begin - snapshot.now, job.spec.seat
-    if job.awaits and job.id in halted_jobs(snapshot):
-        remedies.append(reason("requeue-chain"))
     if job.awaits:
+        if job.id in halted_jobs(snapshot):
+            remedies.append(reason("requeue-chain"))
         remedies.append(reason("edit-after", job=job.id))
     if wait > 0:
         reasons.append(reason("begins-later", wait=wait))

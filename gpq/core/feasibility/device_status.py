@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from gpq.core.feasibility import owners
 from gpq.core.feasibility.leases import span
-from gpq.core.feasibility.mobility import held_by
+from gpq.core.feasibility.mobility import UNKNOWN, held_by
 from gpq.core.feasibility.owners import presence
 from gpq.core.model.jobs import Job, JobSpec
 from gpq.core.model.nodes import Device, DeviceState, Node, NodeState, Reservation
@@ -112,12 +112,11 @@ def _answering(snapshot: Snapshot) -> list[Node]:
 
 def reservation_line(snapshot: Snapshot, reservation: Reservation) -> str:
     """``GPUs 0, 1 of ada are reserved for ana starting in 40 m, for 2 d (reservation 3)``."""
-    node, now = snapshot.nodes.get(reservation.node), snapshot.now
+    node, now = snapshot.nodes.get(reservation.node, UNKNOWN), snapshot.now
     if owners.is_owners(reservation):
-        activity = presence(node) if node is not None else ""
         return (
             f"server {reservation.node} belongs to {reservation.user}, who"
-            f" {activity or 'is there'} (for {span(now - reservation.start)})"
+            f" {presence(node) or 'is there'} (for {span(now - reservation.start)})"
         )
     verb = "are" if len(reservation.devices) > 1 else "is"
     whom = "and kept from gpq"

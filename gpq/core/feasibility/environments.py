@@ -13,6 +13,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from functools import partial
 
+from gpq.core.feasibility.mobility import UNKNOWN
 from gpq.core.feasibility.shapes import UNASKED, Checks, suits
 from gpq.core.model.actions import Prepare
 from gpq.core.model.events import EnvironmentSeen
@@ -73,8 +74,8 @@ def _may_serve(snapshot: Snapshot, name: NodeId, job: Job) -> bool:
 
 def _is_up(snapshot: Snapshot, name: NodeId) -> bool:
     """Does the server answer, and is it not drained?"""
-    node = snapshot.nodes.get(name)
-    return node is not None and node.state is NodeState.UP and name not in snapshot.drained
+    node = snapshot.nodes.get(name, UNKNOWN)
+    return node.state is NodeState.UP and name not in snapshot.drained
 
 
 def _is_stale(snapshot: Snapshot, node: NodeId, environment: str) -> bool:

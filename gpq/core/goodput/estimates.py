@@ -199,8 +199,10 @@ def now_of(job: Job, *, measured: bool = True) -> Now | None:
     """None if the job does not run or has reported nothing yet. If not `measured`, the throughput
     is modelled too, for comparison with other shapes and batches."""
     profile, placement = job.profile, job.placement
-    model = model_of(profile, placement.gpu_type) if placement is not None else None
-    if model is None or placement is None or profile.atomic_batch <= 0:
+    if placement is None or profile.atomic_batch <= 0:
+        return None
+    model = model_of(profile, placement.gpu_type)
+    if model is None:
         return None
     total = placement.replicas * profile.atomic_batch * (profile.accum_steps + 1)
     nodes, replicas = len(placement.parts), placement.replicas

@@ -61,15 +61,16 @@ def ahead(curve: Curve, own: Noise | None, now: float, then: float) -> Noise | N
     for nearly the same answer."""
     if not curve or then <= now:
         return own
-    scale = scale_at(curve, then)
+    scale, biased = scale_at(curve, then), False
     if own is not None:
+        biased = own.biased
         if own.sqr <= 0 or own.var <= 0:
             return own
         growth = scale / scale_at(curve, now)
         if growth <= 1.0:
             return own
         scale = own.var / own.sqr * growth
-    return _noise(round(log2(scale) * GRID), own.biased if own is not None else False)
+    return _noise(round(log2(scale) * GRID), biased)
 
 
 @lru_cache(maxsize=4096)

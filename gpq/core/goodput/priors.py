@@ -130,7 +130,7 @@ def with_times(job: Job, snapshot: Snapshot) -> Job:
     if not snapshot.priors:
         return job
     profile, prior = job.profile, snapshot.priors.get(program_of(job))
-    if prior is None or profile.declared is None:
+    if prior is None:
         return job
     rows = _join(profile.basis, prior.rows)
     return job if rows is profile.basis else replace(job, profile=replace(profile, model_rows=rows))

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from gpq.core.feasibility.device_status import condition, drain_line, gpus, reservation_line
-from gpq.core.feasibility.mobility import drained_under, is_fixed
+from gpq.core.feasibility.mobility import UNKNOWN, drained_under, is_fixed
 from gpq.core.feasibility.reservations import reserved_under
 from gpq.core.freedoms import blame, is_cramped
 from gpq.core.goodput import estimates
@@ -204,7 +204,7 @@ def _leave(snapshot: Snapshot, job: Job, new_placement: Placement | None) -> str
     why += [
         condition(node, device, snapshot.now)
         for node, ids in job.parts
-        for device in (snapshot.nodes[node].devices if node in snapshot.nodes else ())
+        for device in snapshot.nodes.get(node, UNKNOWN).devices
         if device.id in ids and device.state is not DeviceState.OK
     ]
     if not why:

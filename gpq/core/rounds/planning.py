@@ -9,7 +9,7 @@ from collections.abc import Mapping, Set
 from dataclasses import replace
 
 from gpq.core.feasibility.leases import may_start
-from gpq.core.feasibility.mobility import held_by, is_fixed, settled_at
+from gpq.core.feasibility.mobility import UNKNOWN, held_by, is_fixed, settled_at
 from gpq.core.feasibility.shapes import is_fit, nodes_up, shape_on, usable
 from gpq.core.freedoms import blame
 from gpq.core.goodput.priors import with_times
@@ -271,8 +271,7 @@ def lease_port(
     """A port for this attempt, entered in `leases`. Only who knows the salt can foresee it, so
     nobody else can take it first."""
     node = placement.parts[0][0]
-    server = snapshot.nodes.get(node)
-    span = usable_ports(*server.ephemeral) if server is not None else usable_ports()
+    span = usable_ports(*snapshot.nodes.get(node, UNKNOWN).ephemeral)
     words = f"{snapshot.config.port_salt}:{job}:{attempt}"
     begin = int.from_bytes(hashlib.sha256(words.encode()).digest(), "big")
     for offset in range(len(span)):

@@ -17,6 +17,7 @@ from gpq.core.feasibility.environments import checks_due as wanted_checks
 from gpq.core.feasibility.gates import next_opening, without_gated
 from gpq.core.feasibility.idle_gpus import cap_idle, reclaim
 from gpq.core.feasibility.mobility import (
+    UNKNOWN,
     as_waiting,
     evacuate,
     held_by,
@@ -173,8 +174,7 @@ def _calls_for_a_round(snapshot: Snapshot, event: Event) -> bool:
                 or presence(before) != presence(after)
             )
         case NodeSilent():
-            node = snapshot.nodes.get(event.node)
-            return node is not None and node.state is NodeState.UP
+            return snapshot.nodes.get(event.node, UNKNOWN).state is NodeState.UP
         case EnvironmentSeen():
             check = snapshot.checks.get((event.node, event.environment))
             return check is None or check.fit is not event.fit

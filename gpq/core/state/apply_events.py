@@ -201,7 +201,7 @@ class _Folding:
         self.ended.append(job)
         if self._waiters is None:
             self._waiters = {name for name, waiter in jobs.items() if waiter.awaits}
-        waiting = {name: jobs[name] for name in self._waiters if name in jobs}
+        waiting = {name: jobs[name] for name in self._waiters & jobs.keys()}
         after = accrual.let_go(gates.told_of_end(waiting, job), at)
         line = note_for_waiters(job)
         jobs.update({name: with_notices(waiter, line) for name, waiter in after.items()})

@@ -140,15 +140,12 @@ def _start_seconds(job: Job, event: Profiled) -> Seconds:
 
 def _restart_times(job: Job, event: Profiled) -> tuple[RestartTimes, ...]:
     """With the restart that this report ends."""
-    if not event.ready or job.attempt < 2 or job.launched_at is None:
+    if not event.ready or job.attempt < 2:
         return job.restart_times
-    start = _start_seconds(job, event)
-    save = job.profile.checkpoint_seconds or 0.0
-    stop = job.stop_seconds
-    times = RestartTimes(
-        job.attempt, event.warm, start, min(event.restore_seconds, start), stop,
-        0.0 if stop is None else min(save, stop),
-    )  # fmt: skip
+    start, stop = _start_seconds(job, event), job.stop_seconds
+    save = min(job.profile.checkpoint_seconds, stop or 0.0)
+    restore = min(event.restore_seconds, start)
+    times = RestartTimes(job.attempt, event.warm, start, restore, stop, save)
     return (*job.restart_times, times)[-MOST_RESTARTS:]
 
 
@@ -328,7 +325,7 @@ def begin_gain(job: Job, event: Launched) -> tuple[Gain, ...]:
 def measure_gain(job: Job, now: Seconds) -> tuple[Gain, ...]:
     """The gains with the speed of this attempt, up to SETTLING after its launch: the batch size
     follows a resize in steps."""
-    latest = job.gains[-1] if job.gains else None
-    if latest is None or latest.attempt != job.attempt or now - latest.at > SETTLING:
-        return job.gains
-    return (*job.gains[:-1], replace(job.gains[-1], speed_after=progress_speed(job.marks)))
+    for latest in job.gains[-1:]:
+        if latest.attempt == job.attempt and now - latest.at <= SETTLING:
+            return (*job.gains[:-1], replace(latest, speed_after=progress_speed(job.marks)))
+    return job.gains

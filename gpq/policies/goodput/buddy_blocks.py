@@ -177,10 +177,8 @@ def _block_menus(
             if shape is not None and shape not in homes:
                 homes[shape] = _homes(shape, blocks, classes)
         rows = [(option, home) for option, shape in enumerate(menu.shapes) for home in homes[shape]]
-        menus[id(menu)] = (
-            np.array([option for option, _ in rows]),
-            np.array([home for _, home in rows]),
-        )
+        options, needs = zip(*rows, strict=True)
+        menus[id(menu)] = np.array(options), np.array(needs)
     return menus
 
 

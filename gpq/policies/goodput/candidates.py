@@ -198,10 +198,12 @@ def _tidy(shapes: tuple[Shape, ...], offer: Offer) -> NDArray[np.bool_]:
     pieces fit together and leave no unusable rest. On one node every number is tidy."""
     if offer.nodes <= 1:
         return np.ones(len(shapes), dtype=bool)
-    ends = set()
-    for name in {shape.gpu_type for shape in shapes}:
-        type_shapes = [shape for shape in shapes if shape.gpu_type == name]
-        ends |= {type_shapes[0], type_shapes[-1]}
+    first: dict[str, Shape] = {}
+    last: dict[str, Shape] = {}
+    for shape in shapes:
+        first.setdefault(shape.gpu_type, shape)
+        last[shape.gpu_type] = shape
+    ends = {*first.values(), *last.values()}
     return np.array(
         [
             shape.nodes > 1

@@ -82,12 +82,9 @@ class Seats:
     def later(self, job: Job, leavers: Iterable[JobId]) -> Placement | None:
         """Devices on which it will fit when the `leavers` are gone. None while it does not fit."""
         board = self._vacancies.copy()
+        seats = {**self._provisional_seats, **self._fixed_seats}
         for name in leavers:
-            board.give(
-                self._fixed_seats[name]
-                if name in self._fixed_seats
-                else self._provisional_seats[name]
-            )
+            board.give(seats[name])
         return self._find(job, board)
 
     def allotments(self) -> dict[JobId, Allotment]:
