@@ -62,7 +62,9 @@ def checks_due(snapshot: Snapshot, only: NodeId | None = None) -> list[Prepare]:
     for name in filter(partial(_is_up, snapshot), [only] if only else sorted(snapshot.nodes)):
         for job in jobs.values():
             key = name, job.spec.environment
-            if key not in looks and _is_stale(snapshot, *key) and _may_serve(snapshot, name, job):
+            fitness = snapshot.checks.get(key, UNASKED)
+            is_fresh = 0 <= snapshot.now - fitness.at < (FIT_FOR if fitness.fit else UNFIT_FOR)
+            if not is_fresh and key not in looks and _may_serve(snapshot, name, job):
                 looks[key] = Prepare(*key, job.spec)
     return [looks[key] for key in sorted(looks) if not _is_used(snapshot.jobs, *key)]
 
@@ -76,11 +78,6 @@ def _is_up(snapshot: Snapshot, name: NodeId) -> bool:
     """Does the server answer, and is it not drained?"""
     node = snapshot.nodes.get(name, UNKNOWN)
     return node.state is NodeState.UP and name not in snapshot.drained
-
-
-def _is_stale(snapshot: Snapshot, node: NodeId, environment: str) -> bool:
-    fitness = snapshot.checks.get((node, environment), UNASKED)
-    return not 0 <= snapshot.now - fitness.at < (FIT_FOR if fitness.fit else UNFIT_FOR)
 
 
 def _is_used(jobs: Mapping[JobId, Job], node: NodeId, environment: str) -> bool:

@@ -46,10 +46,8 @@ def motives(snapshot: Snapshot, placements: Placements) -> dict[JobId, str]:
         if job.state is JobState.PENDING and new_placement is not None:
             reasons[name] = _launch(job, new_placement)
         elif job.state is JobState.RUNNING and not is_fixed(job, snapshot):
-            reasons[name] = (
-                _leave(snapshot, job, new_placement)
-                or _cramped_reason(job, new_placement)
-                or _change(snapshot, job, new_placement, placements)
+            reasons[name] = _leave(snapshot, job, new_placement) or _change(
+                snapshot, job, new_placement, placements
             )
     return reasons
 
@@ -117,16 +115,6 @@ def asked_gpus(spec: JobSpec) -> str:
     return f"{spec.min_gpus} to {gpus(spec.max_gpus)}"
 
 
-def _cramped_reason(job: Job, new_placement: Placement | None) -> str:
-    """For a job whose loop cannot be split and whose batch does not fit its GPUs."""
-    if new_placement is None or new_placement.replicas <= job.replicas or not is_cramped(job):
-        return ""
-    return (
-        f"{job.replicas} -> {gpus(new_placement.replicas)}: these hold its base batch at once,"
-        f" because {blame(job, ACCUMULATE)}"
-    )
-
-
 def _change(
     snapshot: Snapshot, job: Job, new_placement: Placement | None, placements: Placements
 ) -> str:
@@ -145,9 +133,12 @@ def _change(
             purpose = f"job {takers[0]} needs its place"
         return f"moves to {new_placement}: {purpose}"
     text = f"{job.replicas} -> {gpus(new_placement.replicas)}"
+    is_growth = new_placement.replicas > job.replicas
+    if is_growth and is_cramped(job):  # its loop cannot be split
+        return f"{text}: these hold its base batch at once, because {blame(job, ACCUMULATE)}"
     if user_wish:
         return f"{text}: {user_wish}"
-    if new_placement.replicas > job.replicas:
+    if is_growth:
         return f"{text}{_gain(job, new_placement)}"
     if job.idle:
         return f"{text}: it left GPUs unused"

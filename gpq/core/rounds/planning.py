@@ -172,17 +172,8 @@ def repeat(snapshot: Snapshot, node: NodeId) -> list[OfAttempt]:
         if placement is None:
             continue
         if job.state is JobState.STARTING and node not in job.started_nodes:
-            actions.append(
-                Launch(
-                    name,
-                    job.attempt,
-                    job.spec,
-                    placement,
-                    job.order,
-                    port=job.port,
-                    fresh=job.fresh,
-                )
-            )
+            launch = Launch(name, job.attempt, job.spec, placement, job.order, port=job.port)
+            actions.append(replace(launch, fresh=job.fresh))
         if job.stop is not None:
             actions.append(stop_of(job, job.stop, "repeated"))
         elif job.order.seq > 0 and job.state is JobState.RUNNING and node == job.nodes[0]:

@@ -207,26 +207,23 @@ def choose_shapes(
 
 def _without(valuation: Valuation, shape: Shape) -> Valuation:
     """The choice without a shape that found no place. If that shape spans nodes, also without
-    larger ones that do."""
-    columns = [
-        i
-        for i, option in enumerate(valuation.shapes)
-        if option is None or not _is_no_smaller(option, shape)
-    ]
+    others of the same type that do and need at least as many GPUs."""
+    columns = []
+    for i, option in enumerate(valuation.shapes):
+        is_no_smaller = (
+            option is not None
+            and min(option.nodes, shape.nodes) > 1
+            and option.gpu_type == shape.gpu_type
+            and option.replicas >= shape.replicas
+        )
+        if option != shape and not is_no_smaller:
+            columns.append(i)
     tidy = sum(i < valuation.menu.tidy for i in columns)
     return Valuation(
         valuation.job,
         menu_of(tuple(valuation.shapes[i] for i in columns), tidy),
         valuation.values[columns],
     )
-
-
-def _is_no_smaller(option: Shape, shape: Shape) -> bool:
-    """Is it the same shape, or one over nodes that needs at least as many GPUs of the same type?"""
-    if option == shape:
-        return True
-    spans_nodes = option.nodes > 1 and shape.nodes > 1
-    return spans_nodes and option.gpu_type == shape.gpu_type and option.replicas >= shape.replicas
 
 
 def weights(
