@@ -35,30 +35,21 @@ def words(reader: Reader, past: History, request: Complete) -> Words:
     """The words that may complete the prefix."""
     if request.kind == "jobs":
         return _jobs(_Known.of(reader, past, request), request.command, request.prefix)
+    snapshot = reader.snapshot
+    pairs: list[Pair] = []
+    if request.kind == "nodes":
+        nodes = snapshot.nodes.values()
+        pairs = [(str(node.id), node_word(snapshot, node, reader.now)) for node in nodes]
+    elif request.kind in ("names", "users"):
+        jobs = [*snapshot.jobs.values(), *past.history(limit=COMPLETED_JOBS)]
+        pairs = [(user, "") for user in sorted({job.spec.user for job in jobs})]
+        if request.kind == "names":
+            pairs = [(job.name, str(job.state)) for job in jobs if job.name]
     descriptions: dict[str, str] = {}
-    for word, description in _pairs(request.kind, reader, past):
+    for word, description in pairs:
         if word.startswith(request.prefix):
             descriptions.setdefault(word, description)  # the first of several wins
     return Words([(word, descriptions[word]) for word in some(list(descriptions))])
-
-
-def _pairs(kind: str, reader: Reader, past: History) -> list[Pair]:
-    match kind:
-        case "names":
-            return [(job.name, str(job.state)) for job in _latest(reader, past) if job.name]
-        case "nodes":
-            return [
-                (str(node.id), node_word(reader.snapshot, node, reader.now))
-                for node in reader.snapshot.nodes.values()
-            ]
-        case "users":
-            return [(user, "") for user in sorted({job.spec.user for job in _latest(reader, past)})]
-        case _:
-            return []
-
-
-def _latest(reader: Reader, past: History) -> list[Job]:
-    return [*reader.snapshot.jobs.values(), *past.history(limit=COMPLETED_JOBS)]
 
 
 class _Known(NamedTuple):
@@ -128,7 +119,7 @@ def _targets_by_name(
     live_names = {job.name for job in pool.live}
     targets_by_name = {}
     for name, candidates in _by_name(pool.fit, prefix).items():
-        if name in pool.selectors or _reads_as_selector(name):
+        if name in pool.selectors or is_selector(name):
             continue
         targets = candidates
         if name in live_names:
@@ -138,10 +129,6 @@ def _targets_by_name(
         if targets:
             targets_by_name[name] = targets
     return targets_by_name
-
-
-def _reads_as_selector(name: str) -> bool:
-    return (not name[0].isalpha() or name == "all") and is_selector(name)
 
 
 def _by_name(jobs: Iterable[Job], prefix: str) -> Mapping[str, list[Job]]:
