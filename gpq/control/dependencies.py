@@ -24,7 +24,7 @@ class StillEnding(Exception):
 
 def dependencies(words: Sequence[str], snapshot: Snapshot, past: History) -> tuple[Dependency, ...]:
     """Sorted by id, each one once. Raises UsageError and NotFound."""
-    conditions: dict[Dependency, None] = {}
+    conditions: dict[JobId, On] = {}
     for word in (part.strip() for text in words for part in text.split(",")):
         # `12`, `13:notok` or `3-7:any`
         selector, separator, outcome = word.partition(":")
@@ -34,21 +34,19 @@ def dependencies(words: Sequence[str], snapshot: Snapshot, past: History) -> tup
             )
         if selector == "all":
             raise UsageError("--after cannot be `all`", "name the jobs, or their array")
+        on = On(outcome or On.OK)
         for name in resolve([selector], snapshot, past):
-            conditions[Dependency(name, On(outcome or On.OK))] = None
+            if conditions.setdefault(name, on) is not on:
+                raise UsageError(
+                    f"--after names job {name} twice, with different conditions",
+                    "use `any` to allow both",
+                )
     if len(conditions) > MOST:
         raise UsageError(
             f"--after names {len(conditions)} jobs, but can name only {MOST}",
             "submit one job that waits for those, and wait for that one",
         )
-    names = [dependency.job for dependency in conditions]
-    duplicate = next((name for name in names if names.count(name) > 1), None)
-    if duplicate is not None:
-        raise UsageError(
-            f"--after names job {duplicate} twice, with different conditions",
-            "use `any` to allow both",
-        )
-    return tuple(sorted(conditions, key=lambda dependency: dependency.job))
+    return tuple(Dependency(name, on) for name, on in sorted(conditions.items()))
 
 
 def open_dependencies(

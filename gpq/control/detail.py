@@ -65,7 +65,7 @@ def detail(reader: Reader, job: Job, journal: Sequence[facts.Event]) -> JobDetai
         restart_seconds=job.restart_seconds,
         gpu_seconds=job.service_at(reader.now),
         notices=reader.notes(job),
-        history=[event_text.event_view(event) for event in journal[-HISTORY_LINES:]],
+        history=list(map(event_text.event_view, journal[-HISTORY_LINES:])),
         learning_rate_rule=profile.declared.rule if profile.declared else "",
         fair_share=reader.fairness[job.id].share if job.id in reader.fairness else None,
         ranks=ranks(reader, job),
@@ -149,7 +149,7 @@ def curve(reader: Reader, job: Job) -> list[CurvePoint]:
     shapes that it used."""
     shapes: Sequence[Shape]
     if job.state in TERMINAL:
-        shapes = [Shape(count) for count in range(1, max(job.profile.max_replicas, 1) + 1)]
+        shapes = list(map(Shape, range(1, max(job.profile.max_replicas, 1) + 1)))
     else:
         shapes = feasible(job, reader.snapshot)
     return [

@@ -38,7 +38,7 @@ Judge = Callable[[Job, Seconds, str], Verdict]
 
 def cancel(snapshot: Snapshot, jobs: Iterable[JobId], now: Seconds, by: str) -> list[Event]:
     """Repeating it does no harm: a job that is already being cancelled gets no second event."""
-    live = (snapshot.jobs.get(name) for name in jobs)
+    live = map(snapshot.jobs.get, jobs)
     return [
         CancelAsked(now, job.id, by)
         for job in live

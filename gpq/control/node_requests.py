@@ -91,7 +91,7 @@ def reservation_view(snapshot: Snapshot, reservation: Reservation, now: Seconds)
     return ReservationView(
         id=reservation.id,
         node=str(reservation.node),
-        devices=[str(device) for device in reservation.devices],
+        devices=list(map(str, reservation.devices)),
         indices=[indices.get(device, -1) for device in reservation.devices],
         user=reservation.user,
         start=event_text.stamp(reservation.start),
@@ -218,4 +218,4 @@ def record_link(
     event = LinkMeasured(
         now, (ends[0], ends[1]), request.latency, request.bandwidth, request.backend
     )
-    return [event], Kept([str(end) for end in ends])
+    return [event], Kept(list(map(str, ends)))

@@ -79,13 +79,20 @@ class Reader:
 
     def job(self, job: Job) -> JobView:
         """The row of a live or an ended job."""
-        profile, replicas, seat = job.profile, job.replicas, job.spec.seat
-        ended_at = job.ended_at if job.state in TERMINAL else None
-        exit_status = job.exit.status if job.state in TERMINAL and job.exit is not None else None
-        until = self.now if ended_at is None else ended_at
+        profile, replicas = job.profile, job.replicas
         pace, trouble = _pace(job), self._trouble(job)
         fairness = self.fairness.get(job.id, _NO_FAIRNESS)
-        staging = self.staging_of(job)
+        staging, seat = self.staging_of(job), job.spec.seat
+        eta = ended_at = exit_status = array = index = None
+        params: dict[str, str] = {}
+        if job.state is JobState.RUNNING:
+            eta = estimates.remaining_seconds(job, self.now)
+        if job.state in TERMINAL:
+            ended_at = job.ended_at
+            exit_status = job.exit.status if job.exit is not None else None
+        if seat is not None:
+            array, index, params = int(seat.array), seat.index, dict(seat.params)
+        until = self.now if ended_at is None else ended_at
         return JobView(
             id=int(job.id),
             name=job.name,
@@ -104,11 +111,7 @@ class Reader:
             speedup=fairness.speedup,
             rho=fairness.rho,
             progress=profile.progress.fraction if profile.progress else None,
-            eta_seconds=(
-                estimates.remaining_seconds(job, self.now)
-                if job.state is JobState.RUNNING
-                else None
-            ),
+            eta_seconds=eta,
             age_seconds=max(until - job.submitted_at, 0.0),
             run_seconds=run_seconds(job, self.now),
             submitted_at=event_text.stamp(job.submitted_at),
@@ -129,18 +132,18 @@ class Reader:
             stragglers=list(stragglers(job)) if job.state in HOLDS_DEVICES else [],
             staging=StagingView(**asdict(staging)) if staging is not None else None,
             tags=list(job.spec.tags),
-            after=[str(dependency) for dependency in job.awaits],
+            after=list(map(str, job.awaits)),
             begin_at=event_text.maybe_stamp(job.spec.begin or None),
-            array=int(seat.array) if seat is not None else None,
-            index=seat.index if seat is not None else None,
+            array=array,
+            index=index,
             background=job.spec.background,
             halted=self._reasons.halted.get(job.id, ""),
-            params=dict(seat.params) if seat is not None else {},
+            params=params,
             notes=self.notes(job),
         )
 
     def jobs(self, jobs: Iterable[Job]) -> list[JobView]:
-        return [self.job(job) for job in jobs]
+        return list(map(self.job, jobs))
 
     def reason(self, job: Job) -> str:
         """Why it waits, or how it ended. "" for a job that simply runs."""
@@ -178,7 +181,7 @@ class Reader:
         return [
             PartView(
                 str(node),
-                [str(device) for device in devices],
+                list(map(str, devices)),
                 [self.index_of(node, device) for device in devices],
             )
             for node, devices in placement.parts
@@ -387,7 +390,7 @@ def _device(device: Device, holder: JobId | None, now: Seconds) -> DeviceView:
         state=str(device.state),
         reason=device.reason,
         job=None if holder is None else int(holder),
-        processes=[_process(process) for process in device.processes],
+        processes=list(map(_process, device.processes)),
         since=event_text.maybe_stamp(device.since or None),
         age_seconds=_age(device.since, now),
         next_probe_seconds=next_probe_seconds,

@@ -215,7 +215,7 @@ class Readings:
             nodes=reader.nodes(),
             jobs=jobs,
             users=reader.users(),
-            changes=[event_text.event_view(event) for event in reversed(journal)],
+            changes=list(map(event_text.event_view, reversed(journal))),
             policy=reader.snapshot.config.policy,
             round_seconds=durations[-1] if durations else None,
             round_age=max(reader.now - reader.round.at, 0.0) if reader.round is not None else None,

@@ -155,7 +155,7 @@ def _array(name: JobId, snapshot: Snapshot, past: History) -> list[Job]:
     seat = _seat(JobId(name + 1), snapshot, past)
     if seat is None or seat.array != name:
         return []
-    element_ids = [JobId(number) for number in range(name + 1, name + seat.size + 1)]
+    element_ids = list(map(JobId, range(name + 1, name + seat.size + 1)))
     return sorted(_jobs(element_ids, snapshot, past), key=lambda job: job.id)
 
 
@@ -201,10 +201,8 @@ def _elements(
 
 def _numbers(word: str, numbers: range, snapshot: Snapshot, past: History) -> list[JobId]:
     """Those of `numbers` that are or were jobs."""
-    existing = [JobId(number) for number in numbers if 0 < number < snapshot.next_id]
-    absent_ids = [number for number in existing if number not in snapshot.jobs]
-    unknown_ids = set(absent_ids) - {job.id for job in past.history(ids=absent_ids)}
-    job_ids = [number for number in existing if number not in unknown_ids]
+    possible = range(max(numbers.start, 1), min(numbers.stop, snapshot.next_id))
+    job_ids = sorted(job.id for job in _jobs(list(map(JobId, possible)), snapshot, past))
     if not job_ids:
         problem = f"`{word}`: no such job" if word[0] == "@" else f"there is no job {word}"
         raise NotFound(problem, _last_ids(snapshot))

@@ -223,7 +223,7 @@ def history(
     records = past.records(criteria)[::-1]
     hidden = max(past.count(criteria) - len(records), 0) if request.limit else 0
     return account_answers.HistoryList(
-        [ended(record) for record in records], hidden, notes, event_text.stamp(now)
+        list(map(ended, records)), hidden, notes, event_text.stamp(now)
     )
 
 
@@ -234,9 +234,8 @@ def _named(
     if not selectors:
         return [], [], []
     job_ids = resolve(selectors, snapshot, past)
-    live_ids = [name for name in job_ids if name in snapshot.jobs]
     ended_ids = [name for name in job_ids if name not in snapshot.jobs]
-    notes = [f"job {name} has not ended" for name in live_ids]
+    notes = [f"job {name} has not ended" for name in job_ids if name in snapshot.jobs]
     words = [word.strip() for selector in selectors for word in selector.split(",")]
     names = [word for word in words if not is_selector(word)]
     if not ended_ids and not (names and past.count(Wanted(names=names))):

@@ -73,14 +73,12 @@ class State:
     def after_success(self, batch: Sequence[Message]) -> State:
         """Removes the sent messages. All others for the same target are due at once."""
         target, batch_keys = batch[0].target, {message.key for message in batch}
-        queue = [message for message in self.waiting if message.key not in batch_keys]
-        return replace(
-            self,
-            waiting=tuple(
-                replace(message, due=0.0) if message.target == target else message
-                for message in queue
-            ),
-        )
+        queue = [
+            replace(message, due=0.0) if message.target == target else message
+            for message in self.waiting
+            if message.key not in batch_keys
+        ]
+        return replace(self, waiting=tuple(queue))
 
     def after_failure(
         self, batch: Sequence[Message], why: str, now: Seconds, backoff: Sequence[Seconds]
@@ -104,7 +102,7 @@ class State:
         """A line for each message about a job that was not sent, or not yet."""
         lost_notes = [
             f"{message.about} was not sent to {message.target}: {message.why}, given up after"
-            f" {_tries(message.tries)}"
+            f" {message.tries} {'try' if message.tries == 1 else 'tries'}"
             for message in self.lost
             if message.job == job
         ]
@@ -121,9 +119,7 @@ def read_state(path: str) -> tuple[State, str]:
     """(the content, why it cannot be read)."""
     try:
         content = wire.read_json(path)
-        if content is None:
-            return State(), ""
-        return decoding.convert(content, State), ""
+        return (State() if content is None else decoding.convert(content, State)), ""
     except (OSError, ValueError) as error:
         return State(), str(error)
 
@@ -131,10 +127,6 @@ def read_state(path: str) -> tuple[State, str]:
 def write_state(path: str, state: State) -> None:
     """Writes the whole file or nothing, durably. Raises OSError."""
     wire.write_json(path, asdict(state))
-
-
-def _tries(count: int) -> str:
-    return f"{count} {'try' if count == 1 else 'tries'}"
 
 
 Entry = tuple[int, announcement.Told]  # number and fact of the journal
@@ -184,7 +176,10 @@ class JournalReader:
         entries = [
             (number, event) for number, event in news if isinstance(event, announcement.KINDS)
         ]
-        jobs = self._jobs(entries)
+        live, names = self._view().jobs, {event.job for _, event in entries}
+        # as they are now, or as they ended
+        jobs = {name: live[name] for name in names if name in live}
+        jobs |= {job.id: job for job in self._journal.history(ids=sorted(names - live.keys()))}
         early_number = next(
             (
                 number
@@ -215,16 +210,6 @@ class JournalReader:
             if isinstance(event, facts.Launched) and event.at <= at
         ]
         return launches[-1] if launches else None
-
-    def _jobs(self, entries: Sequence[Entry]) -> dict[JobId, Job]:
-        """The jobs as they are now, or as they ended."""
-        live = self._view().jobs
-        names = {event.job for _, event in entries}
-        jobs = {name: live[name] for name in names if name in live}
-        ended_names = sorted(names - live.keys())
-        if ended_names:
-            jobs |= {job.id: job for job in self._journal.history(ids=ended_names)}
-        return jobs
 
 
 def _messages(entries: Sequence[Entry], jobs: Mapping[JobId, Job]) -> list[Message]:

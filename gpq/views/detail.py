@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from itertools import pairwise
 
 import msgspec
@@ -11,19 +11,16 @@ import msgspec
 from gpq.rpc.job_answers import (
     AttemptView,
     CurvePoint,
-    EventView,
     Explanation,
     HabitView,
     JobDetail,
     JobView,
     LossView,
     PartView,
-    RankView,
-    ReallocationView,
     RestartView,
 )
 from gpq.views import job_facts
-from gpq.views.plain import Column, moment, number, safe, table, wrap
+from gpq.views.plain import Head, columns, moment, number, safe, table, wrap, wrap_all
 from gpq.views.queue import ENDED, percent, remark, where
 
 EVENTS = 12  # the latest events that are shown
@@ -33,6 +30,21 @@ NARROW = 40  # below this width the names go on lines of their own
 MOST_POINTS = 16  # lines. Longer curves leave out points
 LEVELS = "▁▂▃▄▅▆▇█"
 WIDEST = 80  # the widest curve in columns
+RANKS = (
+    Head("  RANK", 99, right=True), Head("SERVER", 90, least=8), Head("GPU", 95, right=True),
+    Head("BACKWARD", 96, right=True), Head("P95", 60, right=True), Head("WAITS", 94, right=True),
+    Head("DATA", 70, right=True), Head("MARK", 93, least=9),
+)  # fmt: skip
+ATTEMPTS = (
+    Head("  #", 99, right=True), Head("GPUS", 90, least=8), Head("WHY THESE GPUS", 80, least=24),
+    Head("LAUNCHED", 60), Head("ENDED", 50), Head("OUTCOME", 95),
+)  # fmt: skip
+RESTARTS = (
+    Head("  #", 99, right=True), Head("BY", 90), Head("TOOK", 95, right=True),
+    Head("STOP", 80, right=True), Head("SAVE", 60, right=True), Head("START", 80, right=True),
+    Head("LOAD", 60, right=True), Head("GPUS", 85), Head("PROMISED", 84, right=True),
+    Head("MEASURED", 86, right=True),
+)  # fmt: skip
 
 
 def lines(answer: JobDetail, limit: int, bar: str = "█") -> list[str]:
@@ -48,10 +60,14 @@ def lines(answer: JobDetail, limit: int, bar: str = "█") -> list[str]:
     text += paragraph("goodput by number of GPUs, 1x = fewest", curve)
     text += paragraph("loss", losses)
     if answer.attempts:
-        text += paragraph("attempts", table(_attempts(answer.attempts), limit))
+        text += paragraph("attempts", _attempts(answer.attempts, limit))
     if answer.restart_times:
-        text += paragraph("restarts", table(_restarts(answer.restart_times), limit))
-    text += paragraph("latest events", _events(answer.history[-EVENTS:], limit))
+        text += paragraph("restarts", _restarts(answer.restart_times, limit))
+    events = [
+        f"{moment(event.at)} {safe(event.kind)}: {safe(event.text)}"
+        for event in answer.history[-EVENTS:]
+    ]
+    text += paragraph("latest events", wrap_all(events, limit, "  ", "      "))
     text += paragraph("notes", _bullets(answer.notices, limit))
     if job.state == "failed" and job.started_at:
         text += ["", *wrap(f"why it failed: gpq logs {job.id}", limit)]
@@ -69,9 +85,7 @@ def head(job: JobView) -> str:
     if job.placement:
         text += f" on {places(job.placement)}"
     row = {"exit_status": job.exit_status, "state": job.state, "reason": job.reason}
-    if remark(row):
-        return f"{text}, {remark(row)}"
-    return text
+    return ", ".join(filter(None, (text, remark(row))))
 
 
 def places(parts: list[PartView]) -> str:
@@ -79,17 +93,13 @@ def places(parts: list[PartView]) -> str:
 
 
 def _pairs(pairs: dict[str, str], limit: int) -> list[str]:
-    if 0 < limit < NARROW:  # names on lines of their own
-        blocks = [
-            [*wrap(key, limit, "  ", "  "), *wrap(value, limit, "    ", "    ")]
-            for key, value in pairs.items()
-        ]
-        return [line for lines in blocks for line in lines]
-    return [
-        line
-        for key, value in pairs.items()
-        for line in wrap(value, limit, f"  {key:{KEY - 2}}", " " * KEY)
-    ]
+    text = []
+    for key, value in pairs.items():
+        if 0 < limit < NARROW:  # names on lines of their own
+            text += [*wrap(key, limit, "  ", "  "), *wrap(value, limit, "    ", "    ")]
+        else:
+            text += wrap(value, limit, f"  {key:{KEY - 2}}", " " * KEY)
+    return text
 
 
 def habits(views: Sequence[HabitView], limit: int, job: int) -> list[str]:
@@ -99,23 +109,18 @@ def habits(views: Sequence[HabitView], limit: int, job: int) -> list[str]:
         message = habit.message or "a habit of the loop"
         freedoms = f"{', '.join(habit.freedoms)}: {message} ({habit.code})"
         text += wrap(safe(freedoms), limit, "  - ", "    ")
-        for line in _habit_remarks(habit, job):
-            text += wrap(safe(line), limit, "    ", "    ")
+        remarks = []
+        if habit.cure:
+            remarks.append(f"cure: {safe(habit.cure)}")
+        if habit.suspected:
+            remarks.append(
+                "suspected, not observed: test it with `gpq check`, or ignore it with"
+                f" `gpq edit {job} --accept {safe(habit.code)}`"
+            )
+        if habit.lent:
+            remarks.append("seen in an earlier job of this program, but not in this job yet")
+        text += wrap_all(remarks, limit, "    ", "    ")
     return text
-
-
-def _habit_remarks(habit: HabitView, job: int) -> list[str]:
-    remarks = []
-    if habit.cure:
-        remarks.append(f"cure: {habit.cure}")
-    if habit.suspected:
-        remarks.append(
-            f"suspected, not observed: test it with `gpq check`, or ignore it with `gpq edit {job}"
-            f" --accept {habit.code}`"
-        )
-    if habit.lent:
-        remarks.append("seen in an earlier job of this program, but not in this job yet")
-    return remarks
 
 
 def replicas(answer: JobDetail, limit: int) -> list[str]:
@@ -124,88 +129,56 @@ def replicas(answer: JobDetail, limit: int) -> list[str]:
     ranks = answer.ranks
     if not any(rank.compute_seconds is not None or rank.step is not None for rank in ranks):
         return []
+    rows = []
+    for rank in ranks:
+        step = f"{safe(rank.phase)} in step {rank.step + 1}" if rank.step is not None else ""
+        row = (
+            str(rank.rank), safe(rank.node), str(rank.index), _milliseconds(rank.compute_seconds),
+            _milliseconds(rank.compute_p95_seconds), percent(rank.wait_share),
+            percent(rank.fetch_share),
+            ", ".join(filter(None, ("straggler" if rank.straggler else "", step))),
+        )  # fmt: skip
+        rows.append(row)
     notes = [rank.note for rank in ranks if rank.note]
-    return [*table(_ranks(ranks), limit), *_bullets(notes, limit)]
-
-
-def _ranks(ranks: Sequence[RankView]) -> list[Column]:
-    return [
-        Column("  RANK", [str(rank.rank) for rank in ranks], 99, right=True),
-        Column("SERVER", [safe(rank.node) for rank in ranks], 90, least=8),
-        Column("GPU", [str(rank.index) for rank in ranks], 95, right=True),
-        Column("BACKWARD", [_milliseconds(rank.compute_seconds) for rank in ranks], 96, right=True),
-        Column("P95", [_milliseconds(rank.compute_p95_seconds) for rank in ranks], 60, right=True),
-        Column("WAITS", [percent(rank.wait_share) for rank in ranks], 94, right=True),
-        Column("DATA", [percent(rank.fetch_share) for rank in ranks], 70, right=True),
-        Column("MARK", [_mark(rank) for rank in ranks], 93, least=9),
-    ]
+    return [*table(columns(RANKS, rows), limit), *_bullets(notes, limit)]
 
 
 def _milliseconds(seconds: float | None) -> str:
-    if seconds is None:
-        return "-"
-    return f"{1000 * seconds:.4g} ms"
+    return f"{1000 * seconds:.4g} ms" if seconds is not None else "-"
 
 
-def _mark(rank: RankView) -> str:
-    parts = []
-    if rank.straggler:
-        parts.append("straggler")
-    if rank.step is not None:
-        parts.append(f"{safe(rank.phase)} in step {rank.step + 1}")
-    return ", ".join(parts)
+def _attempts(attempts: list[AttemptView], limit: int) -> list[str]:
+    rows = [
+        (
+            str(attempt.attempt), places(attempt.placement), safe(attempt.why),
+            moment(attempt.launched_at), moment(attempt.ended_at or "-"),
+            safe(attempt.outcome) or "-",
+        )
+        for attempt in attempts
+    ]  # fmt: skip
+    return table(columns(ATTEMPTS, rows), limit)
 
 
-def _attempts(attempts: list[AttemptView]) -> list[Column]:
-    return [
-        Column("  #", [str(attempt.attempt) for attempt in attempts], 99, right=True),
-        Column("GPUS", [places(attempt.placement) for attempt in attempts], 90, least=8),
-        Column("WHY THESE GPUS", [safe(attempt.why) for attempt in attempts], 80, least=24),
-        Column("LAUNCHED", [moment(attempt.launched_at) for attempt in attempts], 60),
-        Column("ENDED", [moment(attempt.ended_at or "-") for attempt in attempts], 50),
-        Column("OUTCOME", [safe(attempt.outcome) or "-" for attempt in attempts], 95),
-    ]
-
-
-def _restarts(restarts: list[RestartView]) -> list[Column]:
-    return [
-        Column("  #", [str(times.attempt) for times in restarts], 99, right=True),
-        Column("BY", ["standby" if times.warm else "new" for times in restarts], 90),
-        Column(
-            "TOOK",
-            [_seconds((times.stop or 0.0) + times.start) for times in restarts],
-            95,
-            right=True,
-        ),
-        Column("STOP", [_seconds(times.stop) for times in restarts], 80, right=True),
-        Column("SAVE", [_seconds(times.save) for times in restarts], 60, right=True),
-        Column("START", [_seconds(times.start) for times in restarts], 80, right=True),
-        Column("LOAD", [_seconds(times.restore) for times in restarts], 60, right=True),
-        Column("GPUS", [_sizes(times) for times in restarts], 85),
-        Column("PROMISED", [number(times.promised, "x") for times in restarts], 84, right=True),
-        Column("MEASURED", [number(times.measured, "x") for times in restarts], 86, right=True),
-    ]
-
-
-def _sizes(times: RestartView) -> str:
-    if times.before is None:
-        return "-"
-    return f"{times.before} -> {times.after}"
+def _restarts(restarts: list[RestartView], limit: int) -> list[str]:
+    rows = [
+        (
+            str(times.attempt), "standby" if times.warm else "new",
+            _seconds((times.stop or 0.0) + times.start), _seconds(times.stop),
+            _seconds(times.save), _seconds(times.start), _seconds(times.restore),
+            f"{times.before} -> {times.after}" if times.before is not None else "-",
+            number(times.promised, "x"), number(times.measured, "x"),
+        )
+        for times in restarts
+    ]  # fmt: skip
+    return table(columns(RESTARTS, rows), limit)
 
 
 def _seconds(seconds: float | None) -> str:
-    if seconds is None:
-        return "-"
-    return f"{seconds:.1f}s"
+    return f"{seconds:.1f}s" if seconds is not None else "-"
 
 
-def _events(events: Sequence[EventView], limit: int) -> list[str]:
-    texts = [f"{moment(event.at)} {safe(event.kind)}: {safe(event.text)}" for event in events]
-    return [line for text in texts for line in wrap(text, limit, "  ", "      ")]
-
-
-def _bullets(texts: Sequence[str], limit: int) -> list[str]:
-    return [line for text in texts for line in wrap(safe(text), limit, "  - ", "    ")]
+def _bullets(texts: Iterable[str], limit: int) -> list[str]:
+    return wrap_all(list(map(safe, texts)), limit, "  - ", "    ")
 
 
 def goodput_curve(points: Sequence[CurvePoint], limit: int, bar: str = "█") -> list[str]:
@@ -214,20 +187,17 @@ def goodput_curve(points: Sequence[CurvePoint], limit: int, bar: str = "█") ->
     if not shown_points:
         return []
     digits = max(len(str(point.gpus)) for point in shown_points)
-    remarks = list(map(_point, shown_points))
+    remarks = [
+        f"{number(point.goodput)} ({number(point.speedup)}x, batch {point.total_batch})"
+        f"{' <- now' if point.current else ''}"
+        for point in shown_points
+    ]
     room = min(max((limit or 100) - digits - 5 - max(map(len, remarks)), 4), 40)
     top = max(point.goodput for point in shown_points) or 1.0
     return [
         f"  {point.gpus:{digits}} {bar * max(round(room * point.goodput / top), 1):{room}} {remark}"
         for point, remark in zip(shown_points, remarks, strict=True)
     ]
-
-
-def _point(point: CurvePoint) -> str:
-    text = f"{number(point.goodput)} ({number(point.speedup)}x, batch {point.total_batch})"
-    if point.current:
-        text += " <- now"
-    return text
 
 
 def thin(points: Sequence[CurvePoint]) -> list[CurvePoint]:
@@ -252,9 +222,7 @@ def loss_curve(
     first, newest = points[0], points[-1]
     if last is not None and math.isclose(last, newest.loss, rel_tol=1e-5):
         last = None
-    latest = ""
-    if last is not None:
-        latest = f", last {last:.3g}"
+    latest = f", last {last:.3g}" if last is not None else ""
     if len(points) == 1:
         return wrap(
             f"{first.loss:.3g} after {first.base_steps:,.0f} base steps{latest}", limit, "  ", "  "
@@ -286,18 +254,15 @@ def spark(values: Sequence[float], room: int, last: float | None = None) -> str:
 def why(answer: Explanation, limit: int, bar: str = "█") -> list[str]:
     """Headline, reasons, remedies, and the goodput that decided it."""
     text = wrap(f"job {answer.id} ({safe(answer.state)}): {safe(answer.headline)}", limit)
-    for reason in answer.reasons:
-        if reason != answer.headline:  # the headline is the whole reason
-            text += wrap(safe(reason), limit, "  - ", "    ")
+    # the headline may be the whole reason
+    text += _bullets((reason for reason in answer.reasons if reason != answer.headline), limit)
     if answer.remedies:
         text += ["", "what to do:" if answer.state in ENDED else "what would change that:"]
-        for remedy in answer.remedies:
-            text += wrap(safe(remedy), limit, "  - ", "    ")
+        text += _bullets(answer.remedies, limit)
     reasons = " ".join([answer.headline, *answer.reasons])
     notes = [note for note in answer.notes if note not in reasons]
     if notes:
-        text += ["", "notes:"]
-        text += [line for note in notes for line in wrap(safe(note), limit, "  - ", "    ")]
+        text += ["", "notes:", *_bullets(notes, limit)]
     if answer.curve:
         text += [
             "",
@@ -306,19 +271,12 @@ def why(answer: Explanation, limit: int, bar: str = "█") -> list[str]:
         ]
     if answer.changes:
         text += ["", f"the last change of GPUs, {moment(answer.changed_at or '')}:"]
-        text += [
-            line
-            for change in answer.changes
-            for line in wrap(_change(change), limit, "  - ", "    ")
-        ]
+        for change in answer.changes:
+            line = " ".join(filter(None, ("job", str(change.job), change.name)))
+            line += f": {change.before} -> {change.after} GPUs"
+            if change.ratio is not None:
+                line += f", goodput x{number(change.ratio)}"
+            text += wrap(safe(f"{line}: {change.why}"), limit, "  - ", "    ")
     if answer.round_at:
         text += ["", f"decided at {moment(answer.round_at)}, in the last round"]
     return text
-
-
-def _change(change: ReallocationView) -> str:
-    name = f" {safe(change.name)}" if change.name else ""
-    line = f"job {change.job}{name}: {change.before} -> {change.after} GPUs"
-    if change.ratio is not None:
-        line += f", goodput x{number(change.ratio)}"
-    return f"{line}: {safe(change.why)}"

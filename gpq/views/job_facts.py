@@ -17,25 +17,39 @@ Value = TypeVar("Value")
 
 def if_any(show: Callable[[Value], str], value: Value | None) -> str:
     """`show(value)`, or "" if the value is None, zero or empty."""
-    if value:
-        return show(value)
-    return ""
+    return show(value) if value else ""
 
 
 def if_known(show: Callable[[Value], str], value: Value | None) -> str:
     """`show(value)`, or "" if the value is None."""
-    if value is None:
-        return ""
-    return show(value)
+    return show(value) if value is not None else ""
 
 
 def demands(spec: SpecMessage, job: JobView) -> dict[str, str]:
     """The request, without defaults."""
+    seat = f"{job.array}, index {job.index}" if job.array is not None else ""
+    if job.params:
+        seat += f": {' '.join(f'{key}={value}' for key, value in job.params.items())}"
+    predecessors = ", ".join(spec.after)
+    if job.after:
+        predecessors += f", still waiting for {', '.join(job.after)}"
+    batch_size = micro_batch = ""
+    if spec.batch_size or spec.max_batch_size:
+        least, most = spec.batch_size or "declared", spec.max_batch_size or "declared"
+        batch_size = f"{least}, at most {most}"
+    if spec.max_atomic_batch:
+        micro_batch = f"{spec.min_atomic_batch} to {spec.max_atomic_batch}"
+    lease = notifications = ""
+    if spec.requeue_on_lost:
+        span = duration(spec.requeue_on_lost)
+        lease = f"restart elsewhere if the server is unreachable for {span}"
+    if spec.notify:
+        notifications = f"{', '.join(spec.notify)} on {', '.join(spec.notify_on or [])}"
     return _safe(
         {
             "command": shlex.join(spec.argv),
             "directory": spec.cwd,
-            "code": _code(spec),
+            "code": f"{spec.code_from}, in {spec.code_cwd}" if spec.code else "",
             "stdin": if_any("a copy, sha256 {:.12}".format, spec.stdin),
             "kind": _kind(spec, job),
             "GPUs": _gpus(spec),
@@ -43,8 +57,8 @@ def demands(spec: SpecMessage, job: JobView) -> dict[str, str]:
             "GPU memory": if_any("at least {} MiB".format, spec.min_gpu_memory_mib),
             "python": _interpreter(spec),
             "setup": spec.setup,
-            "array": _seat(job),
-            "after": _predecessors(spec, job),
+            "array": seat,
+            "after": predecessors,
             "begins": moment(job.begin_at or ""),
             "background": "uses only GPUs that nobody else wants" if spec.background else "",
             "launcher": spec.launcher,
@@ -52,14 +66,14 @@ def demands(spec: SpecMessage, job: JobView) -> dict[str, str]:
             "priority": if_any(str, spec.priority),
             "time limit": if_any(duration, spec.time_limit),
             "retries": if_any(str, spec.retries),
-            "lease": if_any(_lease, spec.requeue_on_lost),
-            "batch size": _batch_size(spec),
-            "micro-batch": _atomic_batch(spec),
+            "lease": lease,
+            "batch size": batch_size,
+            "micro-batch": micro_batch,
             "niceness": if_any(str, spec.attributes and spec.attributes.nice),
             "accepted": ", ".join(spec.accept),
             "gpq check": if_known(_proof, spec.proof),
             "tags": ", ".join(spec.tags),
-            "notifies": _notifications(spec),
+            "notifies": notifications,
         }
     )
 
@@ -67,6 +81,25 @@ def demands(spec: SpecMessage, job: JobView) -> dict[str, str]:
 def progress(answer: JobDetail) -> dict[str, str]:
     """The progress of the job."""
     job = answer.job
+    progress = if_known(percent, job.progress)
+    if progress and job.eta_seconds is not None:
+        progress += f", {duration(job.eta_seconds)} left"
+    total_batch = restarts = ""
+    if job.total_batch:
+        gpus = count(job.gpus or 1, "GPU", "GPUs")
+        parts = count(job.accum_steps + 1, "micro-batch", "micro-batches")
+        total_batch = f"{job.total_batch} = {job.atomic_batch} x {gpus} x {parts}"
+    if job.restarts or job.batch_changes:
+        changes = count(job.batch_changes, "batch change", "batch changes")
+        cost = ""
+        if job.restarts and answer.restart_seconds is not None:
+            cost = f", {duration(answer.restart_seconds)} each"
+        restarts = (
+            f"{job.restarts} ({job.resizes} on another number of GPUs{cost}), {changes} without a"
+            " restart"
+        )
+    rows = count(answer.rows, "configuration", "configurations")
+    rho = f"rho {number(job.rho)} (1 is as fast as on a fair share, lower is better)"
     return _safe(
         {
             "submitted": moment(job.submitted_at),
@@ -74,32 +107,26 @@ def progress(answer: JobDetail) -> dict[str, str]:
             "ended": moment(job.ended_at or ""),
             "run time": duration(job.run_seconds) if job.started_at else "",
             "GPU time": if_any(duration, answer.gpu_seconds),
-            "progress": _progress(job),
-            "batch size": _total_batch(job),
+            "progress": progress,
+            "batch size": total_batch,
             "goodput": if_known(_rate, job.goodput),
             "throughput": if_known(_rate, job.throughput),
             "efficiency": if_known(percent, job.efficiency),
             "speedup": _speedup(answer),
-            "fairness": if_known(_fairness, job.rho),
+            "fairness": rho if job.rho is not None else "",
             "noise scale": if_known(_examples, answer.noise_scale),
-            "profile": if_any(_profile, answer.rows),
+            "profile": f"{rows} measured" if answer.rows else "",
             "model": " ".join(f"{key}={value:.4g}" for key, value in sorted(answer.model.items())),
             "learning rate": answer.learning_rate_rule,
             "metrics": _metrics(answer),
             "checkpoints": if_any(str, answer.checkpoints),
-            "restarts": _restarts(answer),
+            "restarts": restarts,
         }
     )
 
 
 def _safe(pairs: dict[str, str]) -> dict[str, str]:
     return {key: safe(value) for key, value in pairs.items() if value}
-
-
-def _code(spec: SpecMessage) -> str:
-    if spec.code:
-        return f"{spec.code_from}, in {spec.code_cwd}"
-    return ""
 
 
 def _kind(spec: SpecMessage, job: JobView) -> str:
@@ -132,39 +159,6 @@ def _interpreter(spec: SpecMessage) -> str:
     return f"{spec.python}, unless a server has its own"
 
 
-def _seat(job: JobView) -> str:
-    if job.array is None:
-        return ""
-    seat = f"{job.array}, index {job.index}"
-    params = " ".join(f"{key}={value}" for key, value in job.params.items())
-    if params:
-        return f"{seat}: {params}"
-    return seat
-
-
-def _predecessors(spec: SpecMessage, job: JobView) -> str:
-    text = ", ".join(spec.after)
-    if job.after:
-        text += f", still waiting for {', '.join(job.after)}"
-    return text
-
-
-def _lease(seconds: float) -> str:
-    return f"restart elsewhere if the server is unreachable for {duration(seconds)}"
-
-
-def _batch_size(spec: SpecMessage) -> str:
-    if not spec.batch_size and not spec.max_batch_size:
-        return ""
-    return f"{spec.batch_size or 'declared'}, at most {spec.max_batch_size or 'declared'}"
-
-
-def _atomic_batch(spec: SpecMessage) -> str:
-    if not spec.max_atomic_batch:
-        return ""
-    return f"{spec.min_atomic_batch} to {spec.max_atomic_batch}"
-
-
 def _proof(proof: ProofMessage) -> str:
     """`safe: accumulate, split, resize (on 2026-11-27)`."""
     safe_freedoms, unsafe_freedoms = ", ".join(proof.same), ", ".join(proof.lost)
@@ -176,34 +170,12 @@ def _proof(proof: ProofMessage) -> str:
     return f"{' / '.join(words)} (on {proof.at[:10]})"
 
 
-def _notifications(spec: SpecMessage) -> str:
-    if not spec.notify:
-        return ""
-    return f"{', '.join(spec.notify)} on {', '.join(spec.notify_on or [])}"
-
-
 def _rate(value: float) -> str:
     return f"{_examples(value)}/s"
 
 
 def _examples(value: float) -> str:
     return f"{number(value)} examples"
-
-
-def _fairness(rho: float) -> str:
-    return f"rho {number(rho)} (1 is as fast as on a fair share, lower is better)"
-
-
-def _profile(rows: int) -> str:
-    return f"{count(rows, 'configuration', 'configurations')} measured"
-
-
-def _total_batch(job: JobView) -> str:
-    if not job.total_batch:
-        return ""
-    gpus = count(job.gpus or 1, "GPU", "GPUs")
-    parts = count(job.accum_steps + 1, "micro-batch", "micro-batches")
-    return f"{job.total_batch} = {job.atomic_batch} x {gpus} x {parts}"
 
 
 def _metrics(answer: JobDetail) -> str:
@@ -225,38 +197,13 @@ def _speedup(answer: JobDetail) -> str:
     if answer.job.speedup is None or not answer.job.gpus:
         return ""
     share, fewest = answer.fair_share, answer.spec.min_gpus
+    speedup = f"{number(answer.job.speedup)}x the goodput on"
     if share is None:
-        return f"{number(answer.job.speedup)}x the goodput on a fair share"
+        return f"{speedup} a fair share"
     if share < fewest:
-        return (
-            f"{number(answer.job.speedup)}x the goodput on its minimum of"
-            f" {count(fewest, 'GPU', 'GPUs')} (the fair share is {number(share)} now)"
-        )
-    return f"{number(answer.job.speedup)}x the goodput on a fair share ({number(share)} GPUs now)"
-
-
-def _progress(job: JobView) -> str:
-    if job.progress is None:
-        return ""
-    if job.eta_seconds is None:
-        return percent(job.progress)
-    return f"{percent(job.progress)}, {duration(job.eta_seconds)} left"
-
-
-def _restarts(answer: JobDetail) -> str:
-    job = answer.job
-    if not job.restarts and not job.batch_changes:
-        return ""
-    changes = count(job.batch_changes, "batch change", "batch changes")
-    cost = if_known(_cost, answer.restart_seconds) if job.restarts else ""
-    return (
-        f"{job.restarts} ({job.resizes} on another number of GPUs{cost}), {changes} without a"
-        " restart"
-    )
-
-
-def _cost(seconds: float) -> str:
-    return f", {duration(seconds)} each"
+        minimum = f"its minimum of {count(fewest, 'GPU', 'GPUs')}"
+        return f"{speedup} {minimum} (the fair share is {number(share)} now)"
+    return f"{speedup} a fair share ({number(share)} GPUs now)"
 
 
 def count(number: int, singular: str, plural: str) -> str:

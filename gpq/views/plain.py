@@ -7,6 +7,10 @@ cheap.
 import os
 import sys
 
+TYPE_CHECKING = False  # typing's own would have to be imported
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
 COLOURS = {  # of states, as codes of a terminal: 2 is dim, 31 red, 32 green, 33 yellow
     "running": 32,
     "starting": 36,
@@ -197,7 +201,7 @@ class Head:
         self.right = right
 
 
-def columns(heads: tuple[Head, ...], rows: list[tuple[str, ...]]) -> list[Column]:
+def columns(heads: tuple[Head, ...], rows: "Sequence[tuple[str, ...]]") -> list[Column]:
     """A column below each head. Each row has a cell for each of them."""
     return [
         Column(
