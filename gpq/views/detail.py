@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+import shlex
+from collections.abc import Callable, Iterable, Sequence
 from itertools import pairwise
+from typing import TypeVar
 
 import msgspec
 
@@ -19,8 +21,18 @@ from gpq.rpc.job_answers import (
     PartView,
     RestartView,
 )
-from gpq.views import job_facts
-from gpq.views.plain import Head, columns, moment, number, safe, table, wrap, wrap_all
+from gpq.rpc.requests import ProofMessage, SpecMessage
+from gpq.views.plain import (
+    Head,
+    columns,
+    duration,
+    moment,
+    number,
+    safe,
+    table,
+    wrap,
+    wrap_all,
+)
 from gpq.views.queue import ENDED, percent, remark, where
 
 EVENTS = 12  # the latest events that are shown
@@ -30,6 +42,7 @@ NARROW = 40  # below this width the names go on lines of their own
 MOST_POINTS = 16  # lines. Longer curves leave out points
 LEVELS = "▁▂▃▄▅▆▇█"
 WIDEST = 80  # the widest curve in columns
+Value = TypeVar("Value")
 RANKS = (
     Head("  RANK", 99, right=True), Head("SERVER", 90, least=8), Head("GPU", 95, right=True),
     Head("BACKWARD", 96, right=True), Head("P95", 60, right=True), Head("WAITS", 94, right=True),
@@ -53,8 +66,8 @@ def lines(answer: JobDetail, limit: int, bar: str = "█") -> list[str]:
     curve = goodput_curve(answer.curve, limit, bar)
     losses = loss_curve(answer.losses, limit, bar, answer.metrics.get("loss"))
     text = wrap(head(job), limit)
-    text += _pairs(job_facts.demands(answer.spec, job), limit)
-    text += paragraph("now", _pairs(job_facts.progress(answer), limit))
+    text += _pairs(demands(answer.spec, job), limit)
+    text += paragraph("now", _pairs(progress(answer), limit))
     text += paragraph(LOST, habits(answer.habits, limit, job.id))
     text += paragraph("replicas", replicas(answer, limit))
     text += paragraph("goodput by number of GPUs, 1x = fewest", curve)
@@ -75,9 +88,7 @@ def lines(answer: JobDetail, limit: int, bar: str = "█") -> list[str]:
 
 
 def paragraph(title: str, body: list[str]) -> list[str]:
-    if body:
-        return ["", title, *body]
-    return []
+    return ["", title, *body] if body else []
 
 
 def head(job: JobView) -> str:
@@ -92,13 +103,200 @@ def places(parts: list[PartView]) -> str:
     return where(msgspec.to_builtins(parts))
 
 
+def if_any(show: Callable[[Value], str], value: Value | None) -> str:
+    """`show(value)`, or "" if the value is None, zero or empty."""
+    return show(value) if value else ""
+
+
+def if_known(show: Callable[[Value], str], value: Value | None) -> str:
+    """`show(value)`, or "" if the value is None."""
+    return show(value) if value is not None else ""
+
+
+def demands(spec: SpecMessage, job: JobView) -> dict[str, str]:
+    """The request, without defaults. Facts without content are empty."""
+    seat = f"{job.array}, index {job.index}" if job.array is not None else ""
+    if job.params:
+        seat += f": {' '.join(f'{key}={value}' for key, value in job.params.items())}"
+    predecessors = ", ".join(spec.after)
+    if job.after:
+        predecessors += f", still waiting for {', '.join(job.after)}"
+    batch_size = micro_batch = ""
+    if spec.batch_size or spec.max_batch_size:
+        least, most = spec.batch_size or "declared", spec.max_batch_size or "declared"
+        batch_size = f"{least}, at most {most}"
+    if spec.max_atomic_batch:
+        micro_batch = f"{spec.min_atomic_batch} to {spec.max_atomic_batch}"
+    lease = notifications = ""
+    if spec.requeue_on_lost:
+        span = duration(spec.requeue_on_lost)
+        lease = f"restart elsewhere if the server is unreachable for {span}"
+    if spec.notify:
+        notifications = f"{', '.join(spec.notify)} on {', '.join(spec.notify_on or [])}"
+    return {
+        "command": shlex.join(spec.argv),
+        "directory": spec.cwd,
+        "code": f"{spec.code_from}, in {spec.code_cwd}" if spec.code else "",
+        "stdin": if_any("a copy, sha256 {:.12}".format, spec.stdin),
+        "kind": _kind(spec, job),
+        "GPUs": _gpus(spec),
+        "GPU type": spec.gpu_type,
+        "GPU memory": if_any("at least {} MiB".format, spec.min_gpu_memory_mib),
+        "python": _interpreter(spec),
+        "setup": spec.setup,
+        "array": seat,
+        "after": predecessors,
+        "begins": moment(job.begin_at or ""),
+        "background": "uses only GPUs that nobody else wants" if spec.background else "",
+        "launcher": spec.launcher,
+        "done file": spec.done_file,
+        "priority": if_any(str, spec.priority),
+        "time limit": if_any(duration, spec.time_limit),
+        "retries": if_any(str, spec.retries),
+        "lease": lease,
+        "batch size": batch_size,
+        "micro-batch": micro_batch,
+        "niceness": if_any(str, spec.attributes and spec.attributes.nice),
+        "accepted": ", ".join(spec.accept),
+        "gpq check": if_known(_proof, spec.proof),
+        "tags": ", ".join(spec.tags),
+        "notifies": notifications,
+    }
+
+
+def progress(answer: JobDetail) -> dict[str, str]:
+    """The progress of the job."""
+    job = answer.job
+    done = if_known(percent, job.progress)
+    if done and job.eta_seconds is not None:
+        done += f", {duration(job.eta_seconds)} left"
+    total_batch = restarts = ""
+    if job.total_batch:
+        gpus = count(job.gpus or 1, "GPU", "GPUs")
+        parts = count(job.accum_steps + 1, "micro-batch", "micro-batches")
+        total_batch = f"{job.total_batch} = {job.atomic_batch} x {gpus} x {parts}"
+    if job.restarts or job.batch_changes:
+        changes = count(job.batch_changes, "batch change", "batch changes")
+        cost = ""
+        if job.restarts and answer.restart_seconds is not None:
+            cost = f", {duration(answer.restart_seconds)} each"
+        restarts = (
+            f"{job.restarts} ({job.resizes} on another number of GPUs{cost}), {changes} without a"
+            " restart"
+        )
+    rows = count(answer.rows, "configuration", "configurations")
+    rho = f"rho {number(job.rho)} (1 is as fast as on a fair share, lower is better)"
+    return {
+        "submitted": moment(job.submitted_at),
+        "started": moment(job.started_at or ""),
+        "ended": moment(job.ended_at or ""),
+        "run time": duration(job.run_seconds) if job.started_at else "",
+        "GPU time": if_any(duration, answer.gpu_seconds),
+        "progress": done,
+        "batch size": total_batch,
+        "goodput": if_known(_rate, job.goodput),
+        "throughput": if_known(_rate, job.throughput),
+        "efficiency": if_known(percent, job.efficiency),
+        "speedup": _speedup(answer),
+        "fairness": rho if job.rho is not None else "",
+        "noise scale": if_known(_examples, answer.noise_scale),
+        "profile": f"{rows} measured" if answer.rows else "",
+        "model": " ".join(f"{key}={value:.4g}" for key, value in sorted(answer.model.items())),
+        "learning rate": answer.learning_rate_rule,
+        "metrics": _metrics(answer),
+        "checkpoints": if_any(str, answer.checkpoints),
+        "restarts": restarts,
+    }
+
+
+def _kind(spec: SpecMessage, job: JobView) -> str:
+    match spec.level:
+        case "black-box":
+            return "command, never moved"
+        case "signal":
+            return f"command, saves a checkpoint on {spec.signal}"
+    if job.level == "script":
+        return "script"
+    return f"script, {job.level}"
+
+
+def _gpus(spec: SpecMessage) -> str:
+    text = str(spec.min_gpus)
+    if spec.max_gpus > spec.min_gpus:
+        text += f" to {spec.max_gpus}"
+    elif not spec.max_gpus:
+        text += " to as many as help"
+    if spec.rigid:
+        text += ", rigid"
+    return text
+
+
+def _interpreter(spec: SpecMessage) -> str:
+    if spec.level != "script" or not spec.python:
+        return ""
+    if spec.python_asked:
+        return spec.python
+    return f"{spec.python}, unless a server has its own"
+
+
+def _proof(proof: ProofMessage) -> str:
+    """`safe: accumulate, split, resize (on 2026-11-27)`."""
+    words = []
+    if proof.same:
+        words.append(f"safe: {', '.join(proof.same)}")
+    if proof.lost:
+        words.append(f"not safe: {', '.join(proof.lost)} ({proof.message})")
+    return f"{' / '.join(words)} (on {proof.at[:10]})"
+
+
+def _rate(value: float) -> str:
+    return f"{_examples(value)}/s"
+
+
+def _examples(value: float) -> str:
+    return f"{number(value)} examples"
+
+
+def _metrics(answer: JobDetail) -> str:
+    """`loss=nan (for 12 min) accuracy=0.4`, with non-finite values first."""
+    divergences = [
+        f"{divergence.metric}={divergence.value} (for {duration(divergence.seconds)})"
+        for divergence in answer.job.diverged
+    ]
+    values = [
+        f"{name}={value:.6g}"
+        for name, value in sorted(answer.metrics.items())
+        if value is not None and not name.startswith("gpq_")
+    ]
+    return " ".join([*divergences, *values])
+
+
+def _speedup(answer: JobDetail) -> str:
+    """The speedup relative to the fair share, not to the fewest GPUs as in the curve. Jobs without
+    GPUs have none."""
+    if answer.job.speedup is None or not answer.job.gpus:
+        return ""
+    share, fewest = answer.fair_share, answer.spec.min_gpus
+    speedup = f"{number(answer.job.speedup)}x the goodput on"
+    if share is None:
+        return f"{speedup} a fair share"
+    if share < fewest:
+        minimum = f"its minimum of {count(fewest, 'GPU', 'GPUs')}"
+        return f"{speedup} {minimum} (the fair share is {number(share)} now)"
+    return f"{speedup} a fair share ({number(share)} GPUs now)"
+
+
+def count(number: int, singular: str, plural: str) -> str:
+    return f"{number} {singular if number == 1 else plural}"
+
+
 def _pairs(pairs: dict[str, str], limit: int) -> list[str]:
     text = []
     for key, value in pairs.items():
-        if 0 < limit < NARROW:  # names on lines of their own
-            text += [*wrap(key, limit, "  ", "  "), *wrap(value, limit, "    ", "    ")]
-        else:
-            text += wrap(value, limit, f"  {key:{KEY - 2}}", " " * KEY)
+        if value and 0 < limit < NARROW:  # names on lines of their own
+            text += [*wrap(key, limit, "  ", "  "), *wrap(safe(value), limit, "    ", "    ")]
+        elif value:
+            text += wrap(safe(value), limit, f"  {key:{KEY - 2}}", " " * KEY)
     return text
 
 
