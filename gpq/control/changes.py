@@ -152,10 +152,7 @@ class Changes:
         edit.check(request)
         controller, past = self._controller, self._past
         names = resolve(request.jobs, controller.snapshot, past)
-        words = request.changes.get("after", [])
-        if not isinstance(words, list) or not all(isinstance(word, str) for word in words):
-            raise UsageError("`after` must be a list of jobs with conditions", dependencies.EXAMPLE)
-        after = dependencies.dependencies(words, controller.snapshot, past)
+        after = self._conditions(request.changes.get("after"))
         notify = self._targets(request.changes.get("notify"))
 
         def build(snapshot: Snapshot) -> tuple[Sequence[Any], job_answers.Changed]:

@@ -80,16 +80,14 @@ def _cause(end: Exit) -> str:
 
 def ended_line(job: Job) -> str:
     """How a job ended, for a table cell, or ""."""
-    match job.state:
-        case JobState.FAILED:
-            return exit_line(job.exit)
-        case JobState.TIMEOUT:
-            limit = job.spec.time_limit or 0.0
-            if job.run_seconds and not 0 < limit < job.run_seconds + 1:  # edited since then
-                return "reached the time limit that it had"
-            return f"reached its time limit of {limit:.0f} s"
-        case _:
-            return ""
+    if job.state is JobState.FAILED:
+        return exit_line(job.exit)
+    if job.state is not JobState.TIMEOUT:
+        return ""
+    limit = job.spec.time_limit or 0.0
+    if job.run_seconds and not 0 < limit < job.run_seconds + 1:  # edited since then
+        return "reached the time limit that it had"
+    return f"reached its time limit of {limit:.0f} s"
 
 
 def event_view(event: facts.Event) -> EventView:

@@ -38,7 +38,7 @@ def drain(snapshot: Snapshot, request: Drain, now: Seconds, by: str) -> tuple[li
     """Repeating it does no harm. Another reason replaces the previous one. Raises NotFound,
     UsageError."""
     node, reason = find_node(snapshot, request.node), request.reason
-    if len(reason) > MAX_REASON or any(not sign.isprintable() for sign in reason):
+    if len(reason) > MAX_REASON or not reason.isprintable():
         raise UsageError(
             f"--reason must be one line of at most {MAX_REASON} characters",
             "e.g. --reason 'new driver'",
@@ -158,10 +158,12 @@ def _refuse_overlap(snapshot: Snapshot, node: Node, reservation: Reservation, no
     """Raises Refused if some of these GPUs are already reserved at that time."""
     device_ids = set(devices_of(reservation, node))
     for rival in current(snapshot, now):
-        if is_owners(rival) or rival.node != node.id:
-            continue
-        shares_devices = not device_ids.isdisjoint(devices_of(rival, node))
-        if shares_devices and rival.start < reservation.end and reservation.start < rival.end:
+        is_apart = (
+            is_owners(rival)
+            or rival.node != node.id
+            or not (rival.start < reservation.end and reservation.start < rival.end)
+        )
+        if not is_apart and not device_ids.isdisjoint(devices_of(rival, node)):
             verb = "are" if len(rival.devices) > 1 else "is"
             beneficiary = f"for {rival.user}" if rival.user else "and kept from gpq"
             raise Refused(

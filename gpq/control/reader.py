@@ -37,14 +37,6 @@ MAX_COMMAND = 500  # characters of the command in a row
 FIRST_METRIC = "loss"
 
 
-class Pace(NamedTuple):
-    """None: not known."""
-
-    goodput: float | None = None
-    throughput: float | None = None
-    efficiency: float | None = None
-
-
 class Trouble(NamedTuple):
     """Lines and seconds that say why nobody can tell whether a job makes progress, or that it makes
     none."""
@@ -80,7 +72,15 @@ class Reader:
     def job(self, job: Job) -> JobView:
         """The row of a live or an ended job."""
         profile, replicas = job.profile, job.replicas
-        pace, trouble = _pace(job), self._trouble(job)
+        trouble = self._trouble(job)
+        # estimated for a job that has GPUs, otherwise as measured
+        estimate = estimates.now_of(job) if job.state in HOLDS_DEVICES else None
+        goodput = throughput = efficiency = None
+        if estimate is not None:
+            goodput, throughput = estimate.goodput, estimate.throughput
+            efficiency = estimate.efficiency
+        elif replicas:
+            throughput = profile.samples_per_second or None
         fairness = self.fairness.get(job.id, _NO_FAIRNESS)
         staging, seat = self.staging_of(job), job.spec.seat
         eta = ended_at = exit_status = array = index = None
@@ -105,9 +105,9 @@ class Reader:
             total_batch=replicas * profile.atomic_batch * (profile.accum_steps + 1),
             atomic_batch=profile.atomic_batch,
             accum_steps=profile.accum_steps,
-            goodput=pace.goodput,
-            throughput=pace.throughput,
-            efficiency=pace.efficiency,
+            goodput=goodput,
+            throughput=throughput,
+            efficiency=efficiency,
             speedup=fairness.speedup,
             rho=fairness.rho,
             progress=profile.progress.fraction if profile.progress else None,
@@ -244,16 +244,6 @@ class Reader:
         return fairness_by_user(self.snapshot, self.fairness)
 
 
-def _pace(job: Job) -> Pace:
-    """The estimate for a job that has GPUs, otherwise the measured value."""
-    estimate = estimates.now_of(job) if job.state in HOLDS_DEVICES else None
-    if estimate is not None:
-        return Pace(estimate.goodput, estimate.throughput, estimate.efficiency)
-    if job.replicas:
-        return Pace(throughput=job.profile.samples_per_second or None)
-    return Pace()
-
-
 def level_word(job: Job) -> str:
     """What the job has shown that gpq may do with it. A script is `script` until it declares
     itself."""
@@ -266,7 +256,7 @@ def level_word(job: Job) -> str:
 def run_seconds(job: Job, now: Seconds) -> Seconds:
     """Over all attempts, including the running one."""
     if job.state in HOLDS_DEVICES and job.started_at is not None:
-        return job.run_seconds + max(now - (job.started_at or now), 0.0)
+        return job.run_seconds + max(now - job.started_at, 0.0)
     return job.run_seconds
 
 

@@ -159,8 +159,7 @@ def last_lines(text: str, count: int, env: Iterable[tuple[str, str]] = ()) -> li
     """The last `count` lines of a log that are not empty, safe to send. `env`: the job's."""
     secrets = _values(env)
     raw_lines = text.replace("\r\n", "\n").split("\n")
-    plain_lines = (plain(line.rpartition("\r")[2] or line) for line in raw_lines)
-    lines = [line for line in plain_lines if line]
+    lines = list(filter(None, (plain(line.rpartition("\r")[2] or line) for line in raw_lines)))
     return [redact(line, secrets) for line in lines[max(len(lines) - count, 0) :]]
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, cast
 
 from gpq_agent import wire
 
@@ -173,9 +173,7 @@ class JournalReader:
     def page(self, after: int) -> Page:
         """The facts after `after`, as far as their jobs are known."""
         seq, news = self._journal.news(after, announcement.KINDS, READ_AT_ONCE)
-        entries = [
-            (number, event) for number, event in news if isinstance(event, announcement.KINDS)
-        ]
+        entries = cast("list[Entry]", news)  # of these kinds alone
         live, names = self._view().jobs, {event.job for _, event in entries}
         # as they are now, or as they ended
         jobs = {name: live[name] for name in names if name in live}
@@ -190,7 +188,7 @@ class JournalReader:
         )
         if early_number is not None:
             seq = early_number - 1
-            entries = [(number, event) for number, event in entries if number < early_number]
+            entries = [entry for entry in entries if entry[0] < early_number]
         return Page(
             seq,
             _messages(entries, jobs),

@@ -233,9 +233,9 @@ class LetterWriter:
 
     def _log(self, job: Job, message: Message) -> tuple[list[str], str]:
         """The end of the attempt's log, or why there is none."""
-        if message.word not in announcement.WITH_LOG or not self._lines:
-            return [], ""
-        launch = self._reader.launch(job.id, message.at)
+        launch = None
+        if self._lines and message.word in announcement.WITH_LOG:
+            launch = self._reader.launch(job.id, message.at)
         if launch is None:
             return [], ""
         node = launch.placement.parts[0][0]  # the attempt's first server

@@ -124,16 +124,14 @@ def device_table(
     if not nodes:
         return Text("no servers")
     is_measured = any(device.utilisation is not None for node in nodes for device in node.devices)
-    shown_nodes, rows = nodes, []
-    if lines is None or sum(max(len(node.devices), 1) for node in nodes) <= lines:
-        for node in nodes:
-            rows += [
-                _device(node, device, past, is_measured=is_measured) for device in node.devices
-            ] or [_summary(node, past, is_measured=is_measured)]
-    else:
-        if len(nodes) > lines:
-            shown_nodes = nodes[: lines - 1]
-        rows = [_summary(node, past, is_measured=is_measured) for node in shown_nodes]
+    has_room = lines is None or sum(max(len(node.devices), 1) for node in nodes) <= lines
+    shown_nodes = nodes if lines is None or len(nodes) <= lines else nodes[: lines - 1]
+    rows = []
+    for node in shown_nodes:
+        devices = node.devices if has_room else []
+        rows += [_device(node, device, past, is_measured=is_measured) for device in devices] or [
+            _summary(node, past, is_measured=is_measured)
+        ]
     cells = CELLS if width >= SLIM else SLIM_CELLS
     table = Table(box=None, expand=True, padding=(0, 1, 0, 0), show_header=False, pad_edge=False)
     for cell in cells:
