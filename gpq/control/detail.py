@@ -182,8 +182,11 @@ def ranks(reader: Reader, job: Job) -> list[RankView]:
                 step_seconds=timing.whole,
             )
             if timing.whole > 0:
-                shares = timing.wait / timing.whole, timing.fetch / timing.whole
-                view = msgspec.structs.replace(view, wait_share=shares[0], fetch_share=shares[1])
+                view = msgspec.structs.replace(
+                    view,
+                    wait_share=timing.wait / timing.whole,
+                    fetch_share=timing.fetch / timing.whole,
+                )
         if pulse is not None:
             view = msgspec.structs.replace(view, step=pulse.step, phase=pulse.phase)
         views.append(view)
