@@ -3,8 +3,7 @@ command can act on."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import NamedTuple
+from collections.abc import Iterable, Mapping, Sequence
 
 from gpq.control import job_requests
 from gpq.control.reader import Reader, node_word
@@ -34,7 +33,7 @@ Pair = tuple[str, str]  # word, description
 def words(reader: Reader, past: History, request: Complete) -> Words:
     """The words that may complete the prefix."""
     if request.kind == "jobs":
-        return _jobs(_Known.of(reader, past, request), request.command, request.prefix)
+        return _jobs(reader, past, request)
     snapshot = reader.snapshot
     pairs: list[Pair] = []
     if request.kind == "nodes":
@@ -50,34 +49,6 @@ def words(reader: Reader, past: History, request: Complete) -> Words:
         if word.startswith(request.prefix):
             descriptions.setdefault(word, description)  # the first of several wins
     return Words([(word, descriptions[word]) for word in some(list(descriptions))])
-
-
-class _Known(NamedTuple):
-    """Jobs by their state, newest first. `fit` are those that the command can act on and that the
-    line does not name yet."""
-
-    live: Sequence[Job]
-    ended: Sequence[Job]
-    fit: Sequence[Job]
-    selectors: Collection[str]  # words on the line
-
-    @classmethod
-    def of(cls, reader: Reader, past: History, request: Complete) -> _Known:
-        jobs = reader.snapshot.jobs
-        live = list(jobs.values())
-        past_jobs: Sequence[Job] = ()
-        if request.command not in LIVE:
-            past_jobs = past.history(limit=COMPLETED_JOBS)
-        ended = [job for job in past_jobs if job.id not in jobs]
-        coverings = [coverage(word, reader.snapshot) for word in request.given]
-        fit = [
-            job
-            for job in [*live, *ended]
-            if _fits(request.command, job, reader.now)
-            and not any(covers(job) for covers in coverings)
-        ]
-        fit.sort(key=lambda job: job.id, reverse=True)
-        return cls(live, ended, fit, request.given)
 
 
 def _fits(command: str, job: Job, now: float) -> bool:
@@ -96,36 +67,49 @@ def _fits(command: str, job: Job, now: float) -> bool:
         return False
 
 
-def _jobs(pool: _Known, command: str, prefix: str) -> Words:
+def _jobs(reader: Reader, past: History, request: Complete) -> Words:
     """Ids, then names. Only the words that are returned get a description, because there may be
     thousands."""
-    jobs_by_id = {word: job for job in pool.fit if (word := str(job.id)).startswith(prefix)}
-    namesakes = _by_name([*pool.live, *pool.ended], prefix)
-    targets_by_name = _targets_by_name(pool, namesakes, command, prefix)
+    live = reader.snapshot.jobs
+    jobs = list(live.values())
+    if request.command not in LIVE:
+        jobs += [job for job in past.history(limit=COMPLETED_JOBS) if job.id not in live]
+    coverings = [coverage(word, reader.snapshot) for word in request.given]
+    # those that the command can act on and that the line does not name yet
+    fit = [
+        job
+        for job in jobs
+        if _fits(request.command, job, reader.now) and not any(covers(job) for covers in coverings)
+    ]
+    fit.sort(key=lambda job: job.id, reverse=True)
+    jobs_by_id = {word: job for job in fit if (word := str(job.id)).startswith(request.prefix)}
+    namesakes = _by_name(jobs, request.prefix)
+    targets_by_name = _targets_by_name(fit, namesakes, request)
     pairs: list[Pair] = []
     for word in some([*jobs_by_id, *targets_by_name]):
         job = jobs_by_id.get(word)
         if job is not None:
             pairs.append((word, f"{job.name or job.spec.argv[0]} {job.state}"))
         else:
-            pairs.append((word, _meaning(targets_by_name[word], namesakes[word], command)))
+            meaning = _meaning(targets_by_name[word], namesakes[word], request.command)
+            pairs.append((word, meaning))
     return Words(pairs)
 
 
 def _targets_by_name(
-    pool: _Known, namesakes: Mapping[str, Sequence[Job]], command: str, prefix: str
+    fit: Sequence[Job], namesakes: Mapping[str, Sequence[Job]], request: Complete
 ) -> Mapping[str, Sequence[Job]]:
-    """For each name, the jobs that the command can act on."""
-    live_names = {job.name for job in pool.live}
+    """For each name, the jobs that the command can act on. Its live jobs come first in
+    `namesakes`, then the latest that ended."""
     targets_by_name = {}
-    for name, candidates in _by_name(pool.fit, prefix).items():
-        if name in pool.selectors or is_selector(name):
+    for name, candidates in _by_name(fit, request.prefix).items():
+        if name in request.given or is_selector(name):
             continue
-        targets = candidates
-        if name in live_names:
+        targets, first = candidates, namesakes[name][0]
+        if first.state not in TERMINAL:
             targets = [job for job in candidates if job.state not in TERMINAL]
-        elif command not in ENDED:  # then the name means the latest job that ended
-            targets = [job for job in candidates if job is namesakes[name][0]]
+        elif request.command not in ENDED:  # then the name means the latest job that ended
+            targets = [job for job in candidates if job is first]
         if targets:
             targets_by_name[name] = targets
     return targets_by_name
