@@ -178,23 +178,13 @@ class JournalReader:
         # as they are now, or as they ended
         jobs = {name: live[name] for name in names if name in live}
         jobs |= {job.id: job for job in self._journal.history(ids=sorted(names - live.keys()))}
-        early_number = next(
-            (
-                number
-                for number, event in entries
-                if event.job not in jobs and self._now() - event.at < YOUNG
-            ),
-            None,
-        )
-        if early_number is not None:
-            seq = early_number - 1
-            entries = [entry for entry in entries if entry[0] < early_number]
-        return Page(
-            seq,
-            _messages(entries, jobs),
-            is_full=len(news) >= READ_AT_ONCE,
-            is_early=early_number is not None,
-        )
+        is_early = False
+        for place, (number, event) in enumerate(entries):
+            if event.job not in jobs and self._now() - event.at < YOUNG:
+                seq, entries, is_early = number - 1, entries[:place], True
+                break
+        is_full = len(news) >= READ_AT_ONCE
+        return Page(seq, _messages(entries, jobs), is_full=is_full, is_early=is_early)
 
     def job(self, name: JobId) -> Job | None:
         """Asks the database first, because an end is there before it is published."""
@@ -215,10 +205,10 @@ def _messages(entries: Sequence[Entry], jobs: Mapping[JobId, Job]) -> list[Messa
     messages: dict[tuple[int, str, str, int], Message] = {}
     for seq, event in entries:
         job = jobs.get(event.job)
-        if job is None or not job.spec.notify:
+        if job is None:
             continue
         word = announcement.word_of(event, job)
-        if not word or not announcement.is_wanted(word, event, job):
+        if not announcement.is_wanted(word, event, job):  # nor is a fact without a word
             continue
         line = event_text.event_line(event)
         # every server of an attempt reports its start

@@ -73,10 +73,9 @@ def fit_columns(
     fitting = plain.squeeze(with_text, room, gap=1, spare=REASON)
     room = max(room - sum(column.size + 1 for column in fitting) + 1, 0)
     for column in reversed(fitting):
-        missing = max(map(plain.width, column.cells)) - column.size
-        if missing > 0:
-            column.size += min(missing, room)
-            room -= min(missing, room)
+        growth = min(max(max(map(plain.width, column.cells)) - column.size, 0), room)
+        column.size += growth
+        room -= growth
     return fitting
 
 
