@@ -127,15 +127,15 @@ def _meaning(targets: Sequence[Job], namesakes: Sequence[Job], command: str) -> 
     """What a name stands for: all of `targets`, or one of them. `namesakes` are all jobs with that
     name."""
     if len(targets) > 1 and command not in ONE:
-        return f"{len(targets)} jobs: {_listed(targets)}"
+        return f"{len(targets)} jobs: {_id_list(targets)}"
     newest = max(targets, key=lambda job: job.id)
     description = f"{newest.id} {newest.state}"
     if len(namesakes) == 1:
         return description
-    return f"{description}, {len(namesakes)} jobs have this name: {_listed(namesakes)}"
+    return f"{description}, {len(namesakes)} jobs have this name: {_id_list(namesakes)}"
 
 
-def _listed(jobs: Sequence[Job]) -> str:
+def _id_list(jobs: Sequence[Job]) -> str:
     ids = sorted(int(job.id) for job in jobs)
     if len(ids) <= MOST_IDS:
         return ", ".join(map(str, ids))

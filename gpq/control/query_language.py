@@ -127,7 +127,7 @@ def parse(words: Sequence[str]) -> Query:
             raise UsageError(f"`{word[:80]}` has no value", EXAMPLE)
         if field == "sort" and sign == "=":
             for key in value.split(","):
-                column = _checked(key.lstrip("-+").lower(), [*COLUMNS])
+                column = _check_field(key.lstrip("-+").lower(), [*COLUMNS])
                 order.append((column, key.startswith("-")))
         elif field == "limit" and sign == "=":
             if not re.fullmatch(r"[1-9]\d{0,8}", value):
@@ -139,7 +139,7 @@ def parse(words: Sequence[str]) -> Query:
 
 
 def _term(field: str, sign: str, value: str) -> Term:
-    _checked(field, FIELDS)
+    _check_field(field, FIELDS)
     values = tuple(value.split(",")) if sign in ("=", "!=", "~", "!~") else (value,)
     if not _is_text(field):
         if sign in ("~", "!~"):
@@ -164,7 +164,7 @@ def check_states(states: Sequence[str]) -> None:
             raise UsageError(f"unknown state `{state[:40]}`", f"use one of {', '.join(JobState)}")
 
 
-def _checked(field: str, fields: Sequence[str]) -> str:
+def _check_field(field: str, fields: Sequence[str]) -> str:
     if field not in fields:
         suggestions = difflib.get_close_matches(field, fields, n=3, cutoff=0.5)
         hint = (

@@ -93,12 +93,12 @@ def fold_arrays(rows: list[Row]) -> list[Row]:
         if run and not _alike(run[-1], row):
             if len(run) >= FOLDED:
                 indices = ranges([one["index"] for one in run])
-                run = [_combined(run[0], len(run), run[-1]["id"], indices)]
+                run = [_shared_row(run[0], len(run), run[-1]["id"], indices)]
             rows_to_show += run
             run = []
         if row.get("alike", 1) > 1:  # the daemon has combined them already
             indices = f"{row['index']}-{row['last_index']}"
-            rows_to_show.append(_combined(row, row["alike"], row["last"], indices))
+            rows_to_show.append(_shared_row(row, row["alike"], row["last"], indices))
         elif row:
             run.append(row)
     return rows_to_show
@@ -114,7 +114,7 @@ def _alike(first: Row, second: Row) -> bool:
     )
 
 
-def _combined(first: Row, jobs: int, last_id: int, indices: str) -> Row:
+def _shared_row(first: Row, jobs: int, last_id: int, indices: str) -> Row:
     """One row for jobs of an array."""
     return {
         **first,
