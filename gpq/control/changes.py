@@ -67,7 +67,12 @@ class Changes:
             snapshot: Snapshot,
         ) -> tuple[Sequence[Any], tuple[set[JobId], dict[JobId, list[str]]]]:
             events = job_requests.cancel(snapshot, names, now(), peer.user)
-            return events, (set(names) - set(snapshot.jobs), self._absent(snapshot, names))
+            absent_servers = {
+                name: _absent_servers(snapshot.jobs[name], self._node_names())
+                for name in names
+                if name in snapshot.jobs
+            }
+            return events, (set(names) - set(snapshot.jobs), absent_servers)
 
         ended_before, absent_servers = controller.ask(build)
         live_names = self.until_gone(
@@ -79,7 +84,7 @@ class Changes:
             for job in self._past.history(ids=gone_names)
             if job.state is JobState.CANCELLED and job.id not in ended_before
         }
-        given_up_names = cancelled_names & absent_servers.keys()
+        given_up_names = {name for name in cancelled_names if absent_servers[name]}
         return job_answers.CancelResult(
             cancelled=_ids(gone_names, cancelled_names - given_up_names),
             ended=_ids(gone_names, set(gone_names) - cancelled_names),
@@ -87,15 +92,6 @@ class Changes:
             waiting=_by_id(self._unheard(names), live_names),
             given_up=_by_id(absent_servers, given_up_names),
         )
-
-    def _absent(self, snapshot: Snapshot, names: Sequence[JobId]) -> dict[JobId, list[str]]:
-        """For live jobs: their servers that nobody will ever hear of again."""
-        servers_by_job = {
-            name: _without(snapshot, name, self._node_names())
-            for name in names
-            if name in snapshot.jobs
-        }
-        return {name: servers for name, servers in servers_by_job.items() if servers}
 
     def _unheard(self, names: Sequence[JobId]) -> dict[JobId, str]:
         """For jobs that are still live: the silence that an order to them waits for, or "" if it
@@ -210,10 +206,7 @@ class Changes:
 
     def _ended_jobs(self, snapshot: Snapshot, names: Iterable[JobId]) -> list[Job]:
         """Those of `names` that are not live."""
-        ended_ids = [name for name in names if name not in snapshot.jobs]
-        if not ended_ids:
-            return []
-        return self._past.history(ids=ended_ids)
+        return self._past.history(ids=[name for name in names if name not in snapshot.jobs])
 
     def until_gone(
         self, names: Sequence[JobId], wait: float, hurry: Callable[[], bool]
@@ -242,9 +235,9 @@ def _by_id(values: Mapping[JobId, T], choice: Collection[JobId]) -> dict[int, T]
     return {int(name): value for name, value in values.items() if value and name in choice}
 
 
-def _without(snapshot: Snapshot, name: JobId, node_names: Iterable[str]) -> list[str]:
-    """The servers of a job that are no longer configured and reported no end of it."""
-    job = snapshot.jobs[name]
+def _absent_servers(job: Job, node_names: Iterable[str]) -> list[str]:
+    """The servers of a live job that nobody will ever hear of again: they are no longer configured
+    and reported no end of it."""
     if job.state not in HOLDS_DEVICES:
         return []
     exited_nodes = {node for node, _ in job.exits}

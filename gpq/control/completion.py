@@ -3,8 +3,7 @@ command can act on."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import NamedTuple
+from collections.abc import Iterable, Mapping, Sequence
 
 from gpq.control import job_requests
 from gpq.control.reader import Reader, node_word
@@ -34,59 +33,22 @@ Pair = tuple[str, str]  # word, description
 def words(reader: Reader, past: History, request: Complete) -> Words:
     """The words that may complete the prefix."""
     if request.kind == "jobs":
-        return _jobs(_Known.of(reader, past, request), request.command, request.prefix)
+        return _jobs(reader, past, request)
+    snapshot = reader.snapshot
+    pairs: list[Pair] = []
+    if request.kind == "nodes":
+        nodes = snapshot.nodes.values()
+        pairs = [(str(node.id), node_word(snapshot, node, reader.now)) for node in nodes]
+    elif request.kind in ("names", "users"):
+        jobs = [*snapshot.jobs.values(), *past.history(limit=COMPLETED_JOBS)]
+        pairs = [(user, "") for user in sorted({job.spec.user for job in jobs})]
+        if request.kind == "names":
+            pairs = [(job.name, str(job.state)) for job in jobs if job.name]
     descriptions: dict[str, str] = {}
-    for word, description in _pairs(request.kind, reader, past):
+    for word, description in pairs:
         if word.startswith(request.prefix):
             descriptions.setdefault(word, description)  # the first of several wins
     return Words([(word, descriptions[word]) for word in some(list(descriptions))])
-
-
-def _pairs(kind: str, reader: Reader, past: History) -> list[Pair]:
-    match kind:
-        case "names":
-            return [(job.name, str(job.state)) for job in _latest(reader, past) if job.name]
-        case "nodes":
-            return [
-                (str(node.id), node_word(reader.snapshot, node, reader.now))
-                for node in reader.snapshot.nodes.values()
-            ]
-        case "users":
-            return [(user, "") for user in sorted({job.spec.user for job in _latest(reader, past)})]
-        case _:
-            return []
-
-
-def _latest(reader: Reader, past: History) -> list[Job]:
-    return [*reader.snapshot.jobs.values(), *past.history(limit=COMPLETED_JOBS)]
-
-
-class _Known(NamedTuple):
-    """Jobs by their state, newest first. `fit` are those that the command can act on and that the
-    line does not name yet."""
-
-    live: Sequence[Job]
-    ended: Sequence[Job]
-    fit: Sequence[Job]
-    selectors: Collection[str]  # words on the line
-
-    @classmethod
-    def of(cls, reader: Reader, past: History, request: Complete) -> _Known:
-        jobs = reader.snapshot.jobs
-        live = list(jobs.values())
-        past_jobs: Sequence[Job] = ()
-        if request.command not in LIVE:
-            past_jobs = past.history(limit=COMPLETED_JOBS)
-        ended = [job for job in past_jobs if job.id not in jobs]
-        coverings = [coverage(word, reader.snapshot) for word in request.given]
-        fit = [
-            job
-            for job in [*live, *ended]
-            if _fits(request.command, job, reader.now)
-            and not any(covers(job) for covers in coverings)
-        ]
-        fit.sort(key=lambda job: job.id, reverse=True)
-        return cls(live, ended, fit, request.given)
 
 
 def _fits(command: str, job: Job, now: float) -> bool:
@@ -105,43 +67,52 @@ def _fits(command: str, job: Job, now: float) -> bool:
         return False
 
 
-def _jobs(pool: _Known, command: str, prefix: str) -> Words:
+def _jobs(reader: Reader, past: History, request: Complete) -> Words:
     """Ids, then names. Only the words that are returned get a description, because there may be
     thousands."""
-    jobs_by_id = {word: job for job in pool.fit if (word := str(job.id)).startswith(prefix)}
-    namesakes = _by_name([*pool.live, *pool.ended], prefix)
-    targets_by_name = _targets_by_name(pool, namesakes, command, prefix)
+    live = reader.snapshot.jobs
+    jobs = list(live.values())
+    if request.command not in LIVE:
+        jobs += [job for job in past.history(limit=COMPLETED_JOBS) if job.id not in live]
+    coverings = [coverage(word, reader.snapshot) for word in request.given]
+    # those that the command can act on and that the line does not name yet
+    fit = [
+        job
+        for job in jobs
+        if _fits(request.command, job, reader.now) and not any(covers(job) for covers in coverings)
+    ]
+    fit.sort(key=lambda job: job.id, reverse=True)
+    jobs_by_id = {word: job for job in fit if (word := str(job.id)).startswith(request.prefix)}
+    namesakes = _by_name(jobs, request.prefix)
+    targets_by_name = _targets_by_name(fit, namesakes, request)
     pairs: list[Pair] = []
     for word in some([*jobs_by_id, *targets_by_name]):
         job = jobs_by_id.get(word)
         if job is not None:
             pairs.append((word, f"{job.name or job.spec.argv[0]} {job.state}"))
         else:
-            pairs.append((word, _meaning(targets_by_name[word], namesakes[word], command)))
+            meaning = _meaning(targets_by_name[word], namesakes[word], request.command)
+            pairs.append((word, meaning))
     return Words(pairs)
 
 
 def _targets_by_name(
-    pool: _Known, namesakes: Mapping[str, Sequence[Job]], command: str, prefix: str
+    fit: Sequence[Job], namesakes: Mapping[str, Sequence[Job]], request: Complete
 ) -> Mapping[str, Sequence[Job]]:
-    """For each name, the jobs that the command can act on."""
-    live_names = {job.name for job in pool.live}
+    """For each name, the jobs that the command can act on. Its live jobs come first in
+    `namesakes`, then the latest that ended."""
     targets_by_name = {}
-    for name, candidates in _by_name(pool.fit, prefix).items():
-        if name in pool.selectors or _reads_as_selector(name):
+    for name, candidates in _by_name(fit, request.prefix).items():
+        if name in request.given or is_selector(name):
             continue
-        targets = candidates
-        if name in live_names:
+        targets, first = candidates, namesakes[name][0]
+        if first.state not in TERMINAL:
             targets = [job for job in candidates if job.state not in TERMINAL]
-        elif command not in ENDED:  # then the name means the latest job that ended
-            targets = [job for job in candidates if job is namesakes[name][0]]
+        elif request.command not in ENDED:  # then the name means the latest job that ended
+            targets = [job for job in candidates if job is first]
         if targets:
             targets_by_name[name] = targets
     return targets_by_name
-
-
-def _reads_as_selector(name: str) -> bool:
-    return (not name[0].isalpha() or name == "all") and is_selector(name)
 
 
 def _by_name(jobs: Iterable[Job], prefix: str) -> Mapping[str, list[Job]]:
@@ -156,15 +127,15 @@ def _meaning(targets: Sequence[Job], namesakes: Sequence[Job], command: str) -> 
     """What a name stands for: all of `targets`, or one of them. `namesakes` are all jobs with that
     name."""
     if len(targets) > 1 and command not in ONE:
-        return f"{len(targets)} jobs: {_listed(targets)}"
+        return f"{len(targets)} jobs: {_id_list(targets)}"
     newest = max(targets, key=lambda job: job.id)
     description = f"{newest.id} {newest.state}"
     if len(namesakes) == 1:
         return description
-    return f"{description}, {len(namesakes)} jobs have this name: {_listed(namesakes)}"
+    return f"{description}, {len(namesakes)} jobs have this name: {_id_list(namesakes)}"
 
 
-def _listed(jobs: Sequence[Job]) -> str:
+def _id_list(jobs: Sequence[Job]) -> str:
     ids = sorted(int(job.id) for job in jobs)
     if len(ids) <= MOST_IDS:
         return ", ".join(map(str, ids))

@@ -113,7 +113,11 @@ class Controller:
             ending = error
             raise
         finally:
-            self._refuse_asks(ending)
+            with self._lock:
+                self._over = ending
+            _fail(self._take_asks(), ending)
+            with self.changed:
+                self.changed.notify_all()
 
     def step(self, news: Sequence[Event]) -> None:
         """One pass: facts and requests in, one commit, orders out. The loop acknowledges and orders
@@ -144,11 +148,25 @@ class Controller:
             self._not_before = snapshot.now + AGAIN
             return
         self._backlog, self._not_before, self._settled = [], None, True
-        round_seconds = decision_seconds if allocate else None
-        self._note_round(round_seconds)
-        self._show(
-            decision, self.tally.after(self.snapshot, decision, round_seconds, commit_seconds)
-        )
+        round_seconds: Seconds | None = None
+        if allocate:
+            self._due, self._urgent, self._put_off = False, False, 0
+            self.rounds += 1
+            round_seconds = decision_seconds
+            self.round_seconds.append(decision_seconds)
+            self._round_over = time.perf_counter()
+        else:
+            self._put_off += 1
+        tally = self.tally.after(self.snapshot, decision, round_seconds, commit_seconds)
+        with self.changed:
+            self.tally = tally
+            self.snapshot = decision.snapshot
+            if decision.round is not None:
+                self.last_round = decision.round
+                if decision.round.changes:
+                    self.last_change = decision.round
+            self.world.publish(decision.snapshot)
+            self.changed.notify_all()
         for answer, result in answers:
             answer.set_result(result)
         for action in decision.actions:
@@ -160,16 +178,6 @@ class Controller:
         if not self._urgent:
             self._urgent = due(snapshot, other_events) or snapshot.now >= self._next_round()
         self._due = self._due or self._urgent or due(snapshot, events)
-
-    def _note_round(self, seconds: Seconds | None) -> None:
-        """Note what the pass did: a round that took `seconds`, or only a commit (None)."""
-        if seconds is None:
-            self._put_off += 1
-            return
-        self._due, self._urgent, self._put_off = False, False, 0
-        self.rounds += 1
-        self.round_seconds.append(seconds)
-        self._round_over = time.perf_counter()
 
     def wake_at(self) -> Seconds:
         """When the next `step` is due even if nothing arrives."""
@@ -211,9 +219,8 @@ class Controller:
         if not asks:
             return answers, events
         base = snapshot
-        jobs, snapshot = _on_a_copy(
-            base, facts
-        )  # one copy for all of them: with many jobs, a copy for each would take longest
+        # one copy for all of them: with many jobs, a copy for each would take longest
+        jobs, snapshot = _on_a_copy(base, facts)
         for build, answer in asks:
             try:
                 ask_events, result = build(snapshot)
@@ -239,28 +246,11 @@ class Controller:
             after.next_id != before.next_id or after.means_kept is not before.means_kept
         )
         ended = (*decision.ended, *decision.amended)
-        if durable_events or ended or numbers_changed or after.jobs != before.jobs:
-            start = time.perf_counter()
-            self.store.commit(decision.journal, after, ended)
-            return time.perf_counter() - start
-        return None
-
-    def _show(self, decision: Decision, tally: Counters) -> None:
-        with self.changed:
-            self.tally = tally
-            self.snapshot = decision.snapshot
-            if decision.round is not None:
-                self.last_round = decision.round
-                self.last_change = decision.round if decision.round.changes else self.last_change
-            self.world.publish(decision.snapshot)
-            self.changed.notify_all()
-
-    def _refuse_asks(self, error: GpqError) -> None:
-        with self._lock:
-            self._over = error
-        _fail(self._take_asks(), error)
-        with self.changed:
-            self.changed.notify_all()
+        if not (durable_events or ended or numbers_changed or after.jobs != before.jobs):
+            return None
+        start = time.perf_counter()
+        self.store.commit(decision.journal, after, ended)
+        return time.perf_counter() - start
 
 
 def _on_a_copy(snapshot: Snapshot, events: Sequence[Event]) -> tuple[dict[JobId, Job], Snapshot]:
@@ -324,27 +314,19 @@ def _without(
 ) -> tuple[Snapshot, list[Event]]:
     """`line`: why, for the users of these jobs."""
     jobs = dict(snapshot.jobs)
+    events = dict(enumerate(news))
+    name: JobId | None
     for kind, number in suspects:
-        name = getattr(news[number], "job", None) if kind == "news" else JobId(number)
+        if kind == "job":  # without what it has measured until now
+            name = JobId(number)
+            old = jobs[name].profile
+            profile = Profile(old.declared, habits=old.habits, script=old.script)
+            jobs[name] = replace(jobs[name], profile=profile, marks=(), gains=(), pulses=())
+        else:
+            event = events.pop(number)
+            name = getattr(event, "job", None)
+            if isinstance(event, Profiled):  # it counts as read, so that nobody reads it again
+                events[number] = Profiled(event.at, event.job, event.attempt, event.offset)
         if name in jobs:
-            jobs[name] = with_notices(_bare(jobs[name]) if kind == "job" else jobs[name], line)
-    events = [
-        replaced
-        for place, event in enumerate(news)
-        for replaced in ([event] if ("news", place) not in suspects else _remains(event))
-    ]
-    return replace(snapshot, jobs=jobs), events
-
-
-def _bare(job: Job) -> Job:
-    """Without what it has measured until now."""
-    old = job.profile
-    profile = Profile(old.declared, habits=old.habits, script=old.script)
-    return replace(job, profile=profile, marks=(), gains=(), pulses=())
-
-
-def _remains(event: Event) -> list[Event]:
-    """Of a report, that it was read, so that nobody reads it again."""
-    if isinstance(event, Profiled):
-        return [Profiled(event.at, event.job, event.attempt, event.offset)]
-    return []
+            jobs[name] = with_notices(jobs[name], line)
+    return replace(snapshot, jobs=jobs), [events[place] for place in sorted(events)]

@@ -24,32 +24,29 @@ class StillEnding(Exception):
 
 def dependencies(words: Sequence[str], snapshot: Snapshot, past: History) -> tuple[Dependency, ...]:
     """Sorted by id, each one once. Raises UsageError and NotFound."""
-    conditions: dict[Dependency, None] = {}
+    conditions: dict[JobId, On] = {}
     for word in (part.strip() for text in words for part in text.split(",")):
-        conditions.update(dict.fromkeys(_conditions(word, snapshot, past)))
+        # `12`, `13:notok` or `3-7:any`
+        selector, separator, outcome = word.partition(":")
+        if not selector or (separator and outcome not in set(On)):
+            raise UsageError(
+                f"--after {word}: no such condition", f"use ok, notok or any, {EXAMPLE}"
+            )
+        if selector == "all":
+            raise UsageError("--after cannot be `all`", "name the jobs, or their array")
+        on = On(outcome or On.OK)
+        for name in resolve([selector], snapshot, past):
+            if conditions.setdefault(name, on) is not on:
+                raise UsageError(
+                    f"--after names job {name} twice, with different conditions",
+                    "use `any` to allow both",
+                )
     if len(conditions) > MOST:
         raise UsageError(
             f"--after names {len(conditions)} jobs, but can name only {MOST}",
             "submit one job that waits for those, and wait for that one",
         )
-    names = [dependency.job for dependency in conditions]
-    duplicate = next((name for name in names if names.count(name) > 1), None)
-    if duplicate is not None:
-        raise UsageError(
-            f"--after names job {duplicate} twice, with different conditions",
-            "use `any` to allow both",
-        )
-    return tuple(sorted(conditions, key=lambda dependency: dependency.job))
-
-
-def _conditions(word: str, snapshot: Snapshot, past: History) -> list[Dependency]:
-    """The dependencies of one word: `12`, `13:notok`, `3-7:any`. Raises UsageError and NotFound."""
-    selector, separator, outcome = word.partition(":")
-    if not selector or (separator and outcome not in set(On)):
-        raise UsageError(f"--after {word}: no such condition", f"use ok, notok or any, {EXAMPLE}")
-    if selector == "all":
-        raise UsageError("--after cannot be `all`", "name the jobs, or their array")
-    return [Dependency(name, On(outcome or On.OK)) for name in resolve([selector], snapshot, past)]
+    return tuple(Dependency(name, on) for name, on in sorted(conditions.items()))
 
 
 def open_dependencies(
@@ -57,16 +54,13 @@ def open_dependencies(
 ) -> tuple[Dependency, ...]:
     """The dependencies that have not ended yet. Raises StillEnding, and Refused if one ended
     otherwise than required."""
-    absent = [dependency for dependency in conditions if dependency.job not in snapshot.jobs]
-    if absent:
-        _refuse_unmet(absent, past)
-    return tuple(dependency for dependency in conditions if dependency.job in snapshot.jobs)
-
-
-def _refuse_unmet(conditions: Sequence[Dependency], past: Past) -> None:
-    """Raises Refused, StillEnding."""
-    states = {job.id: job.state for job in past([dependency.job for dependency in conditions])}
+    absent_ids = [one.job for one in conditions if one.job not in snapshot.jobs]
+    states = {job.id: job.state for job in past(absent_ids)} if absent_ids else {}
+    live_dependencies = []
     for dependency in conditions:
+        if dependency.job in snapshot.jobs:
+            live_dependencies.append(dependency)
+            continue
         state = states.get(dependency.job)
         if state is None:
             raise StillEnding
@@ -74,6 +68,7 @@ def _refuse_unmet(conditions: Sequence[Dependency], past: Past) -> None:
             raise Refused(
                 f"--after {dependency}: {unmet_line(dependency, state)}", "nothing was queued"
             )
+    return tuple(live_dependencies)
 
 
 def refuse_circle(job: Job, awaits: Sequence[Dependency], snapshot: Snapshot) -> None:

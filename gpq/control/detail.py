@@ -16,11 +16,10 @@ from gpq.core.explain.obstacles import JobReasons, reason
 from gpq.core.feasibility.checkpoints import has_checkpoint
 from gpq.core.feasibility.shapes import feasible
 from gpq.core.goodput import estimates
-from gpq.core.goodput.models import Model, model_of
+from gpq.core.goodput.models import model_of
 from gpq.core.model import events as facts
 from gpq.core.model.jobs import TERMINAL, Job, JobState
 from gpq.core.model.placements import Shape
-from gpq.core.model.profile import RankPulse, RankTime
 from gpq.core.rounds.rounds import Round
 from gpq.core.state.attempt_end import is_doubtful
 from gpq.core.state.stragglers import describe, seats, stragglers
@@ -47,20 +46,26 @@ def detail(reader: Reader, job: Job, journal: Sequence[facts.Event]) -> JobDetai
     """Everything about one job. `journal` holds its own events, oldest first."""
     profile = job.profile
     model = model_of(profile)
+    noise_scale, parameters = None, dict[str, float]()
+    if model is not None:
+        values = {name: float(value) for name, value in asdict(model.params).items()}
+        parameters = {name: value for name, value in values.items() if math.isfinite(value)}
+        if model.stats is not None and model.stats.sqr > 0:
+            noise_scale = _finite(model.stats.var / model.stats.sqr)
     return JobDetail(
         job=reader.job(job),
         spec=message_of(job.spec),
         attempts=attempts(reader, journal),
         curve=curve(reader, job),
-        noise_scale=_noise_scale(model),
-        model=_parameters(model),
+        noise_scale=noise_scale,
+        model=parameters,
         rows=len(profile.rows),
         metrics={name: _finite(value) for name, value in profile.metrics},
         checkpoints=profile.checkpoints,
         restart_seconds=job.restart_seconds,
         gpu_seconds=job.service_at(reader.now),
         notices=reader.notes(job),
-        history=[event_text.event_view(event) for event in journal[-HISTORY_LINES:]],
+        history=list(map(event_text.event_view, journal[-HISTORY_LINES:])),
         learning_rate_rule=profile.declared.rule if profile.declared else "",
         fair_share=reader.fairness[job.id].share if job.id in reader.fairness else None,
         ranks=ranks(reader, job),
@@ -88,21 +93,6 @@ def _restarts(job: Job) -> list[RestartView]:
             )
         views.append(view)
     return views
-
-
-def _noise_scale(model: Model | None) -> float | None:
-    stats = model.stats if model is not None else None
-    if stats is None or stats.sqr <= 0:
-        return None
-    return _finite(stats.var / stats.sqr)
-
-
-def _parameters(model: Model | None) -> dict[str, float]:
-    """The finite metrics, by name."""
-    if model is None:
-        return {}
-    parameters = {name: float(value) for name, value in asdict(model.params).items()}
-    return {name: value for name, value in parameters.items() if math.isfinite(value)}
 
 
 def habits(job: Job) -> list[HabitView]:
@@ -159,7 +149,7 @@ def curve(reader: Reader, job: Job) -> list[CurvePoint]:
     shapes that it used."""
     shapes: Sequence[Shape]
     if job.state in TERMINAL:
-        shapes = [Shape(count) for count in range(1, max(job.profile.max_replicas, 1) + 1)]
+        shapes = list(map(Shape, range(1, max(job.profile.max_replicas, 1) + 1)))
     else:
         shapes = feasible(job, reader.snapshot)
     return [
@@ -179,49 +169,38 @@ def ranks(reader: Reader, job: Job) -> list[RankView]:
     slow = stragglers(job)
     views = []
     for rank, (node, device) in seats(job).items():
-        view = RankView(
-            rank,
-            str(node),
-            str(device),
-            reader.index_of(node, device),
-            None,
-            None,
-            None,
-            None,
-            None,
-        )
+        place = str(node), str(device), reader.index_of(node, device)
+        view = RankView(rank, *place, None, None, None, None, None)
         if rank in slow:
             view = msgspec.structs.replace(view, straggler=True, note=describe(job, rank))
-        views.append(_with_pulse(_with_times(view, timings.get(rank)), pulses.get(rank)))
+        timing, pulse = timings.get(rank), pulses.get(rank)
+        if timing is not None:
+            view = msgspec.structs.replace(
+                view,
+                compute_seconds=timing.compute,
+                compute_p95_seconds=timing.p95,
+                step_seconds=timing.whole,
+            )
+            if timing.whole > 0:
+                view = msgspec.structs.replace(
+                    view,
+                    wait_share=timing.wait / timing.whole,
+                    fetch_share=timing.fetch / timing.whole,
+                )
+        if pulse is not None:
+            view = msgspec.structs.replace(view, step=pulse.step, phase=pulse.phase)
+        views.append(view)
     return views
-
-
-def _with_times(view: RankView, timing: RankTime | None) -> RankView:
-    if timing is None:
-        return view
-    view = msgspec.structs.replace(
-        view,
-        compute_seconds=timing.compute,
-        compute_p95_seconds=timing.p95,
-        step_seconds=timing.whole,
-    )
-    if timing.whole <= 0:
-        return view
-    return msgspec.structs.replace(
-        view, wait_share=timing.wait / timing.whole, fetch_share=timing.fetch / timing.whole
-    )
-
-
-def _with_pulse(view: RankView, pulse: RankPulse | None) -> RankView:
-    if pulse is None:
-        return view
-    return msgspec.structs.replace(view, step=pulse.step, phase=pulse.phase)
 
 
 def explanation(reader: Reader, job: Job) -> Explanation:
     """The answer of `gpq why`."""
     if job.state in TERMINAL:
-        return _outcome(reader, job)
+        line = ": ".join(filter(None, (str(job.state), event_text.ended_line(job))))
+        return Explanation(
+            int(job.id), str(job.state), line, [], _remedies(job), None, code="ended",
+            notes=reader.notes(job),
+        )  # fmt: skip
     answer = explain(replace(reader.snapshot, now=reader.now), reader.allocation, job)
     staging = reader.staging_of(job)
     if staging is not None:
@@ -238,17 +217,6 @@ def explanation(reader: Reader, job: Job) -> Explanation:
 
 def _moment(last_round: Round | None) -> str | None:
     return event_text.stamp(last_round.at) if last_round is not None else None
-
-
-def _outcome(reader: Reader, job: Job) -> Explanation:
-    """The answer of `gpq why` for a job that has ended."""
-    line, outcome = str(job.state), event_text.ended_line(job)
-    if outcome:
-        line = f"{line}: {outcome}"
-    return Explanation(
-        int(job.id), str(job.state), line, [], _after(job), None, code="ended",
-        notes=reader.notes(job),
-    )  # fmt: skip
 
 
 def changes(reader: Reader) -> list[ReallocationView]:
@@ -270,7 +238,7 @@ def changes(reader: Reader) -> list[ReallocationView]:
     ]
 
 
-def _after(job: Job) -> list[str]:
+def _remedies(job: Job) -> list[str]:
     """What to do about a job that did not end as intended."""
     if job.state not in (JobState.FAILED, JobState.TIMEOUT):
         return []

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime, timezone
 from signal import Signals
 
@@ -11,7 +11,6 @@ from gpq.core.feasibility.checkpoints import size
 from gpq.core.feasibility.device_status import place_of
 from gpq.core.model import events as facts
 from gpq.core.model.jobs import Job, JobState
-from gpq.core.model.nodes import Reservation
 from gpq.core.model.placements import BatchOrder, Exit, Placement
 from gpq.core.model.units import Seconds
 from gpq.core.state.attempt_end import is_doubtful
@@ -72,29 +71,23 @@ def _cause(end: Exit) -> str:
     if end.code is not None:
         return f"exit {end.code}"
     if end.signal:
-        return f"killed by {_signal_name(end.signal)}"
+        try:
+            return f"killed by {Signals(end.signal).name}"
+        except ValueError:
+            return f"killed by signal {end.signal}"
     return ""
-
-
-def _signal_name(number: int) -> str:
-    try:
-        return Signals(number).name
-    except ValueError:
-        return f"signal {number}"
 
 
 def ended_line(job: Job) -> str:
     """How a job ended, for a table cell, or ""."""
-    match job.state:
-        case JobState.FAILED:
-            return exit_line(job.exit)
-        case JobState.TIMEOUT:
-            limit = job.spec.time_limit or 0.0
-            if job.run_seconds and not 0 < limit < job.run_seconds + 1:  # edited since then
-                return "reached the time limit that it had"
-            return f"reached its time limit of {limit:.0f} s"
-        case _:
-            return ""
+    if job.state is JobState.FAILED:
+        return exit_line(job.exit)
+    if job.state is not JobState.TIMEOUT:
+        return ""
+    limit = job.spec.time_limit or 0.0
+    if job.run_seconds and not 0 < limit < job.run_seconds + 1:  # edited since then
+        return "reached the time limit that it had"
+    return f"reached its time limit of {limit:.0f} s"
 
 
 def event_view(event: facts.Event) -> EventView:
@@ -103,130 +96,73 @@ def event_view(event: facts.Event) -> EventView:
     return EventView(stamp(event.at), type(event).__name__, job, attempt, event_line(event))
 
 
+# by kind of event. {by}, {why}, {said} and {reason} bring their own sign, if there is any
+LINES: Mapping[type[facts.Event], str] = {
+    facts.Submitted: "submitted by {event.spec.user}",
+    facts.CancelAsked: "cancel requested{by}",
+    facts.HoldAsked: "hold requested{by}",
+    facts.ReleaseAsked: "release requested{by}",
+    facts.RequeueAsked: "requeue requested{by}{said}",
+    facts.Edited: "edited{by}: {event.said}",
+    facts.NodeDrained: "server {event.node} was drained{by}{reason}",
+    facts.NodeUndrained: "server {event.node} was undrained{by}",
+    facts.NodeUnreserved: "reservation {event.id} was removed{by}",
+    facts.StopSent: "attempt {event.attempt} was asked to stop ({event.reason}){why}",
+    facts.Idled: "gets fewer GPUs: {event.why}",
+    facts.Released: "released",
+    facts.Started: "runs on {event.node}",
+    facts.StartRefused: "{event.node} did not start it: {event.reason}",
+    facts.Exited: "attempt {event.attempt} ended on {event.node}: {exit}",
+    facts.Succeeded: "completed",
+    facts.Failed: "failed: {exit}",
+    facts.Cancelled: "cancelled",
+    facts.TimeLimitReached: "reached its time limit",
+    facts.NodeRemoved: "server {event.node} was removed",
+}
+
+
 def event_line(event: facts.Event) -> str:
     """One line, without the job's number."""
-    for words in (_job_ask_line, _node_ask_line, _order_line, _start_line, _end_line, _node_line):
-        line = words(event)
-        if line:
-            return line
-    return type(event).__name__
-
-
-def _job_ask_line(event: facts.Event) -> str:
+    by = _after(" by ", getattr(event, "by", ""))
+    why = _after(": ", getattr(event, "why", ""))
     match event:
-        case facts.Submitted():
-            return f"submitted by {event.spec.user}"
-        case facts.CancelAsked():
-            return f"cancel requested{_by(event.by)}"
-        case facts.HoldAsked():
-            return f"hold requested{_by(event.by)}"
-        case facts.ReleaseAsked():
-            return f"release requested{_by(event.by)}"
-        case facts.RequeueAsked():
-            return f"requeue requested{_by(event.by)}{_why(event.said)}"
-        case facts.Edited():
-            return f"edited{_by(event.by)}: {event.said}"
-        case _:
-            return ""
-
-
-def _node_ask_line(event: facts.Event) -> str:
-    match event:
-        case facts.NodeDrained():
-            return f"server {event.node} was drained{_by(event.by)}{_why(event.reason)}"
-        case facts.NodeUndrained():
-            return f"server {event.node} was undrained{_by(event.by)}"
-        case facts.NodeReserved():
-            return _reservation_line(event.reservation)
-        case facts.NodeUnreserved():
-            return f"reservation {event.id} was removed{_by(event.by)}"
-        case _:
-            return ""
-
-
-def _reservation_line(reservation: Reservation) -> str:
-    beneficiary = reservation.user or "nobody"
-    window = f"from {stamp(reservation.start)} until {stamp(reservation.end)}"
-    return (
-        f"{place_of(reservation, None)} reserved for {beneficiary} {window}"
-        f"{_by(reservation.by)} (reservation {reservation.id})"
-    )
-
-
-def _by(user: str) -> str:
-    return f" by {user}" if user else ""
-
-
-def _order_line(event: facts.Event) -> str:
-    match event:
+        case facts.NodeReserved(reservation=reservation):
+            window = f"from {stamp(reservation.start)} until {stamp(reservation.end)}"
+            return (
+                f"{place_of(reservation, None)} reserved for {reservation.user or 'nobody'}"
+                f" {window}{_after(' by ', reservation.by)} (reservation {reservation.id})"
+            )
         case facts.Launched():
-            return f"attempt {event.attempt} on {gpus(event.placement)}{_why(event.why)}"
-        case facts.StopSent():
-            return f"attempt {event.attempt} was asked to stop ({event.reason}){_why(event.why)}"
+            return f"attempt {event.attempt} on {gpus(event.placement)}{why}"
         case facts.Retuned():
-            return f"now {batch(event.order)}{_why(event.why)}"
+            return f"now {batch(event.order)}{why}"
         case facts.Held():
             return event.why or "held"
-        case facts.Idled():
-            return f"gets fewer GPUs: {event.why}"
-        case facts.Released():
-            return "released"
-        case _:
-            return ""
-
-
-def _why(why: str) -> str:
-    return f": {why}" if why else ""
-
-
-def _stopped_line(event: facts.Stopped) -> str:
-    if is_doubtful(event.exit):  # its note says what follows
-        return f"attempt ended: {exit_line(event.exit)}"
-    outcome = "failed" if event.failed else "ended"
-    return f"attempt {outcome}, queued again: {exit_line(event.exit)}"
-
-
-def _start_line(event: facts.Event) -> str:
-    match event:
-        case facts.Started():
-            return f"runs on {event.node}"
-        case facts.StartRefused():
-            return f"{event.node} did not start it: {event.reason}"
         case facts.Staged():
             return (
                 f"copied {size(event.bytes)} from {event.source} to {event.node} in"
                 f" {event.seconds:.1f} s"
             )
-        case _:
-            return ""
-
-
-def _end_line(event: facts.Event) -> str:
-    match event:
-        case facts.Exited():
-            return f"attempt {event.attempt} ended on {event.node}: {exit_line(event.exit)}"
-        case facts.Succeeded():
-            return f"completed: {event.exit.note}" if event.exit.evidence else "completed"
-        case facts.Failed():
-            return f"failed: {exit_line(event.exit)}"
+        case facts.Succeeded() if event.exit.evidence:
+            return f"completed: {event.exit.note}"
+        case facts.Stopped() if is_doubtful(event.exit):  # its note says what follows
+            return f"attempt ended: {exit_line(event.exit)}"
         case facts.Stopped():
-            return _stopped_line(event)
-        case facts.Cancelled():
-            return "cancelled"
-        case facts.TimeLimitReached():
-            return "reached its time limit"
-        case _:
-            return ""
-
-
-def _node_line(event: facts.Event) -> str:
-    match event:
+            outcome = "failed" if event.failed else "ended"
+            return f"attempt {outcome}, queued again: {exit_line(event.exit)}"
         case facts.LinkMeasured():
-            return (
-                f"{' and '.join(event.nodes)}: {event.bandwidth / 1e6:.0f} MB/s,"
-                f" {event.latency * 1e3:.2f} ms"
-            )
-        case facts.NodeRemoved():
-            return f"server {event.node} was removed"
-        case _:
-            return ""
+            speed = f"{event.bandwidth / 1e6:.0f} MB/s, {event.latency * 1e3:.2f} ms"
+            return f"{' and '.join(event.nodes)}: {speed}"
+    return LINES.get(type(event), type(event).__name__).format(
+        event=event,
+        by=by,
+        why=why,
+        said=_after(": ", getattr(event, "said", "")),
+        reason=_after(": ", getattr(event, "reason", "")),
+        exit=exit_line(getattr(event, "exit", None)),
+    )
+
+
+def _after(sign: str, text: str) -> str:
+    """The text after its sign, or nothing."""
+    return f"{sign}{text}" if text else ""

@@ -38,7 +38,7 @@ Judge = Callable[[Job, Seconds, str], Verdict]
 
 def cancel(snapshot: Snapshot, jobs: Iterable[JobId], now: Seconds, by: str) -> list[Event]:
     """Repeating it does no harm: a job that is already being cancelled gets no second event."""
-    live = (snapshot.jobs.get(name) for name in jobs)
+    live = map(snapshot.jobs.get, jobs)
     return [
         CancelAsked(now, job.id, by)
         for job in live
@@ -216,17 +216,12 @@ def changes(
             elif isinstance(verdict, RequeueAsked):
                 line = f"job {verdict.job} requeued"
                 messages.append(f"{line}: {verdict.said}" if verdict.said else line)
-            warnings += _stop_warnings(verdict, job)
+            if job is not None and isinstance(verdict, HoldAsked | RequeueAsked):
+                warnings += _stop_warnings(job)
     return events, job_answers.Changed(changed, unchanged, messages, warnings)
 
 
-def _stop_warnings(verdict: Event, job: Job | None) -> list[str]:
-    """What the stop costs a job that has GPUs and does not resume exactly, and how to fix that."""
-    if not isinstance(verdict, HoldAsked | RequeueAsked):
-        return []
-    if job is None or job.state not in HOLDS_DEVICES or not job.resumable:
-        return []
-    stop_cost = warning(job)
-    if not stop_cost:
-        return []
-    return [f"job {job.id}: {stop_cost}", *cures(job, RESIZE)]
+def _stop_warnings(job: Job) -> list[str]:
+    """What a stop costs a job that has GPUs and does not resume exactly, and how to fix that."""
+    stop_cost = warning(job) if job.state in HOLDS_DEVICES and job.resumable else ""
+    return [f"job {job.id}: {stop_cost}", *cures(job, RESIZE)] if stop_cost else []

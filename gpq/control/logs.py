@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from gpq.control.controller import Controller
+from gpq.control.selectors import find_job
 from gpq.core.model.events import Launched
 from gpq.core.model.jobs import HOLDS_DEVICES, TERMINAL, Job
 from gpq.core.model.units import JobId, NodeId
@@ -99,8 +100,12 @@ class LogReader:
     def _look(self, name: JobId, request: Logs) -> LogChunk:
         # Read before the log, so that everything written before the end of an attempt is surely
         # seen. The journal may know of a launch that this snapshot does not.
-        job = self._job(name)
-        launches = self._launches(name)
+        job = find_job(name, self._controller.snapshot, self._past)
+        launches = {
+            event.attempt: event
+            for event in self._past.events(job=name, kinds=(Launched,))
+            if isinstance(event, Launched)
+        }
         if not launches and request.attempt == 0:
             is_over = name not in self._controller.snapshot.jobs
             return LogChunk(0, "", "", 0, is_over, [], [], str(job.state))
@@ -110,8 +115,8 @@ class LogReader:
             return source.chunk("", request.offset, ended=True)
         offset = request.offset
         try:
-            if request.tail:
-                offset = self._tail_begin(source, request.tail)
+            if request.tail:  # the last bytes
+                offset = max(int(self._piece(source, 0, 1)["size"]) - request.tail, 0)
             piece = self._piece(source, offset, min(max(request.limit, 1), MAX_PIECE))
         except NodeSilent as error:
             return source.chunk("", offset, ended=False, silent=error.message)
@@ -128,19 +133,6 @@ class LogReader:
             ended=source.is_over and offset >= int(piece["size"]),
             skipped=int(piece.get("skipped", 0)),
         )
-
-    def _tail_begin(self, source: _Source, tail: int) -> int:
-        """Where the last `tail` bytes of the log begin."""
-        size = int(self._piece(source, 0, 1)["size"])
-        return max(size - tail, 0)
-
-    def _launches(self, name: JobId) -> dict[int, Launched]:
-        """By attempt."""
-        return {
-            event.attempt: event
-            for event in self._past.events(job=name, kinds=(Launched,))
-            if isinstance(event, Launched)
-        }
 
     def _piece(self, source: _Source, offset: int, limit: int) -> Mapping[str, Any]:
         """At most as much as the connection to the server soon carries, because its other news use
@@ -163,15 +155,6 @@ class LogReader:
             target_size = int(size * PIECE_SECONDS / max(seconds, 1e-3))
             self._pieces[node] = max(LEAST_PIECE, min(target_size, 2 * size, MAX_PIECE))
         return piece
-
-    def _job(self, name: JobId) -> Job:
-        job = self._controller.snapshot.jobs.get(name)
-        if job is not None:
-            return job
-        ended_jobs = self._past.history(ids=[name])
-        if ended_jobs:
-            return ended_jobs[0]
-        raise NotFound(f"there is no job {name}", "`gpq status` lists the jobs")
 
 
 def _source(job: Job, launches: Mapping[int, Launched], request: Logs) -> _Source:

@@ -38,7 +38,7 @@ def drain(snapshot: Snapshot, request: Drain, now: Seconds, by: str) -> tuple[li
     """Repeating it does no harm. Another reason replaces the previous one. Raises NotFound,
     UsageError."""
     node, reason = find_node(snapshot, request.node), request.reason
-    if len(reason) > MAX_REASON or any(not sign.isprintable() for sign in reason):
+    if len(reason) > MAX_REASON or not reason.isprintable():
         raise UsageError(
             f"--reason must be one line of at most {MAX_REASON} characters",
             "e.g. --reason 'new driver'",
@@ -86,13 +86,12 @@ def find_node(snapshot: Snapshot, name: str) -> NodeId:
 
 def reservation_view(snapshot: Snapshot, reservation: Reservation, now: Seconds) -> ReservationView:
     node = snapshot.nodes.get(reservation.node)
-    indices: dict[DeviceId, int] = {}
-    if node is not None:
-        indices = {device.id: device.index for device in node.devices}
+    devices = node.devices if node is not None else ()
+    indices = {device.id: device.index for device in devices}
     return ReservationView(
         id=reservation.id,
         node=str(reservation.node),
-        devices=[str(device) for device in reservation.devices],
+        devices=list(map(str, reservation.devices)),
         indices=[indices.get(device, -1) for device in reservation.devices],
         user=reservation.user,
         start=event_text.stamp(reservation.start),
@@ -140,7 +139,16 @@ def reserve(
         raise Refused(
             f"there are already {MOST} reservations", "`gpq nodes unreserve ID` removes one"
         )
-    leaving, staying = by_movability(_displaced_jobs(snapshot, node, reservation))
+    places = {(node.id, device) for device in devices_of(reservation, node)}
+    leaving, staying = by_movability(
+        [
+            job
+            for job in occupants(snapshot, node.id)
+            if job.spec.user != user
+            and job.placement is not None
+            and not places.isdisjoint(job.placement.devices)
+        ]
+    )
     return [NodeReserved(now, reservation)], Reserved(
         reservation_view(snapshot, reservation, now), leaving, staying
     )
@@ -150,27 +158,19 @@ def _refuse_overlap(snapshot: Snapshot, node: Node, reservation: Reservation, no
     """Raises Refused if some of these GPUs are already reserved at that time."""
     device_ids = set(devices_of(reservation, node))
     for rival in current(snapshot, now):
-        if is_owners(rival) or rival.node != node.id:
-            continue
-        shares_devices = not device_ids.isdisjoint(devices_of(rival, node))
-        if shares_devices and rival.start < reservation.end and reservation.start < rival.end:
+        is_apart = (
+            is_owners(rival)
+            or rival.node != node.id
+            or not (rival.start < reservation.end and reservation.start < rival.end)
+        )
+        if not is_apart and not device_ids.isdisjoint(devices_of(rival, node)):
+            verb = "are" if len(rival.devices) > 1 else "is"
+            beneficiary = f"for {rival.user}" if rival.user else "and kept from gpq"
             raise Refused(
-                f"{place_of(rival, node)} {'are' if len(rival.devices) > 1 else 'is'} already"
-                f" reserved at that time {_whom(rival)} (reservation {rival.id})",
+                f"{place_of(rival, node)} {verb} already reserved at that time {beneficiary}"
+                f" (reservation {rival.id})",
                 f"`gpq nodes unreserve {rival.id}` removes that reservation",
             )
-
-
-def _displaced_jobs(snapshot: Snapshot, node: Node, reservation: Reservation) -> list[Job]:
-    """Other users' jobs that have these GPUs, by id."""
-    places = {(node.id, device) for device in devices_of(reservation, node)}
-    return [
-        job
-        for job in occupants(snapshot, node.id)
-        if job.spec.user != reservation.user
-        and job.placement is not None
-        and not places.isdisjoint(job.placement.devices)
-    ]
 
 
 def unreserve(
@@ -190,10 +190,6 @@ def unreserve(
         numbers = ", ".join(str(candidate.id) for candidate in current(snapshot, now)) or "none"
         raise NotFound(f"there is no reservation {number}", f"current reservations: {numbers}")
     return [NodeUnreserved(now, number, by)], Reserved(reservation_view(snapshot, reservation, now))
-
-
-def _whom(reservation: Reservation) -> str:
-    return f"for {reservation.user}" if reservation.user else "and kept from gpq"
 
 
 def _device(node: str, devices: Sequence[Device], word: str) -> DeviceId:
@@ -224,4 +220,4 @@ def record_link(
     event = LinkMeasured(
         now, (ends[0], ends[1]), request.latency, request.bandwidth, request.backend
     )
-    return [event], Kept([str(end) for end in ends])
+    return [event], Kept(list(map(str, ends)))

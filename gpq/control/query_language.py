@@ -62,18 +62,16 @@ class Term:
     def holds(self, row: JobView) -> bool:
         """If the row's value is unknown, only `!=` and `!~` hold."""
         if _is_text(self.field):
-            return self._of_text([text.casefold() for text in _texts(self.field, row)])
+            texts = [text.casefold() for text in _texts(self.field, row)]
+            values = [value.casefold() for value in self.values]
+            if self.sign in ("=", "!="):
+                return set(texts).isdisjoint(values) is (self.sign == "!=")
+            return any(value in text for text in texts for value in values) is (self.sign == "~")
         number = _number_of(self.field, row)
         operands = [_number(self.field, value) for value in self.values]
         if self.sign in ("=", "!="):
             return (number in operands) is (self.sign == "=")
         return number is not None and COMPARISONS[self.sign](number, operands[0])
-
-    def _of_text(self, texts: Sequence[str]) -> bool:
-        values = [value.casefold() for value in self.values]
-        if self.sign in ("=", "!="):
-            return any(text in values for text in texts) is (self.sign == "=")
-        return any(value in text for text in texts for value in values) is (self.sign == "~")
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +114,11 @@ def parse(words: Sequence[str]) -> Query:
     terms: list[Term] = []
     order: list[tuple[str, bool]] = []
     limit: int | None = None
-    for word in _split(words):
+    try:
+        parts = [part for word in words for part in shlex.split(word)]
+    except ValueError:
+        raise UsageError(f"`{' '.join(words)[:80]}`: a quote has no end", EXAMPLE) from None
+    for word in parts:
         match = TERM.fullmatch(word)
         if not match:
             raise UsageError(f"`{word[:80]}` is not a condition", EXAMPLE)
@@ -124,7 +126,9 @@ def parse(words: Sequence[str]) -> Query:
         if not value:
             raise UsageError(f"`{word[:80]}` has no value", EXAMPLE)
         if field == "sort" and sign == "=":
-            order += [_order(key) for key in value.split(",")]
+            for key in value.split(","):
+                column = _check_field(key.lstrip("-+").lower(), [*COLUMNS])
+                order.append((column, key.startswith("-")))
         elif field == "limit" and sign == "=":
             if not re.fullmatch(r"[1-9]\d{0,8}", value):
                 raise UsageError(f"`{word[:80]}` is not a number of jobs", "e.g. limit=10")
@@ -134,20 +138,8 @@ def parse(words: Sequence[str]) -> Query:
     return Query(tuple(terms), tuple(order), limit)
 
 
-def _split(words: Sequence[str]) -> list[str]:
-    try:
-        return [part for word in words for part in shlex.split(word)]
-    except ValueError:
-        raise UsageError(f"`{' '.join(words)[:80]}`: a quote has no end", EXAMPLE) from None
-
-
-def _order(text: str) -> tuple[str, bool]:
-    field = text.lstrip("-+").lower()
-    return _checked(field, [*COLUMNS]), text.startswith("-")
-
-
 def _term(field: str, sign: str, value: str) -> Term:
-    _checked(field, FIELDS)
+    _check_field(field, FIELDS)
     values = tuple(value.split(",")) if sign in ("=", "!=", "~", "!~") else (value,)
     if not _is_text(field):
         if sign in ("~", "!~"):
@@ -172,7 +164,7 @@ def check_states(states: Sequence[str]) -> None:
             raise UsageError(f"unknown state `{state[:40]}`", f"use one of {', '.join(JobState)}")
 
 
-def _checked(field: str, fields: Sequence[str]) -> str:
+def _check_field(field: str, fields: Sequence[str]) -> str:
     if field not in fields:
         suggestions = difflib.get_close_matches(field, fields, n=3, cutoff=0.5)
         hint = (

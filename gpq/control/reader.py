@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import NamedTuple
 
 from gpq.control import event_text, sentences
@@ -21,7 +21,7 @@ from gpq.core.feasibility.mobility import held_by
 from gpq.core.goodput import estimates
 from gpq.core.goodput.models import is_beyond
 from gpq.core.model.accounts import UserShare
-from gpq.core.model.jobs import HOLDS_DEVICES, TERMINAL, DesiredState, Job, JobState, Level, Seat
+from gpq.core.model.jobs import HOLDS_DEVICES, TERMINAL, DesiredState, Job, JobState, Level
 from gpq.core.model.nodes import Device, DeviceProcess, Node, NodeState, is_connecting
 from gpq.core.model.placements import Placement, Shape
 from gpq.core.model.snapshot import Snapshot
@@ -35,14 +35,6 @@ from gpq.rpc.node_answers import DeviceView, NodeView, ProcessView
 NO_MODEL = SENTENCES["no-model"]
 MAX_COMMAND = 500  # characters of the command in a row
 FIRST_METRIC = "loss"
-
-
-class Pace(NamedTuple):
-    """None: not known."""
-
-    goodput: float | None = None
-    throughput: float | None = None
-    efficiency: float | None = None
 
 
 class Trouble(NamedTuple):
@@ -80,11 +72,27 @@ class Reader:
     def job(self, job: Job) -> JobView:
         """The row of a live or an ended job."""
         profile, replicas = job.profile, job.replicas
-        ended_at = job.ended_at if job.state in TERMINAL else None
-        until = self.now if ended_at is None else ended_at
-        pace, trouble = _pace(job), self._trouble(job)
+        trouble = self._trouble(job)
+        # estimated for a job that has GPUs, otherwise as measured
+        estimate = estimates.now_of(job) if job.state in HOLDS_DEVICES else None
+        goodput = throughput = efficiency = None
+        if estimate is not None:
+            goodput, throughput = estimate.goodput, estimate.throughput
+            efficiency = estimate.efficiency
+        elif replicas:
+            throughput = profile.samples_per_second or None
         fairness = self.fairness.get(job.id, _NO_FAIRNESS)
-        array, index, params = _array_place(job.spec.seat)
+        staging, seat = self.staging_of(job), job.spec.seat
+        eta = ended_at = exit_status = array = index = None
+        params: dict[str, str] = {}
+        if job.state is JobState.RUNNING:
+            eta = estimates.remaining_seconds(job, self.now)
+        if job.state in TERMINAL:
+            ended_at = job.ended_at
+            exit_status = job.exit.status if job.exit is not None else None
+        if seat is not None:
+            array, index, params = int(seat.array), seat.index, dict(seat.params)
+        until = self.now if ended_at is None else ended_at
         return JobView(
             id=int(job.id),
             name=job.name,
@@ -97,13 +105,13 @@ class Reader:
             total_batch=replicas * profile.atomic_batch * (profile.accum_steps + 1),
             atomic_batch=profile.atomic_batch,
             accum_steps=profile.accum_steps,
-            goodput=pace.goodput,
-            throughput=pace.throughput,
-            efficiency=pace.efficiency,
+            goodput=goodput,
+            throughput=throughput,
+            efficiency=efficiency,
             speedup=fairness.speedup,
             rho=fairness.rho,
             progress=profile.progress.fraction if profile.progress else None,
-            eta_seconds=self._eta(job),
+            eta_seconds=eta,
             age_seconds=max(until - job.submitted_at, 0.0),
             run_seconds=run_seconds(job, self.now),
             submitted_at=event_text.stamp(job.submitted_at),
@@ -113,7 +121,7 @@ class Reader:
             restarts=job.restarts,
             resizes=job.resizes,
             batch_changes=profile.batch_changes,
-            exit_status=_exit_status(job),
+            exit_status=exit_status,
             priority=job.spec.priority,
             command=event_text.command_line(job.spec.argv, MAX_COMMAND),
             unknown=trouble.unknown,
@@ -122,9 +130,9 @@ class Reader:
             hung_seconds=trouble.hung_seconds,
             diverged=divergences(job, until),
             stragglers=list(stragglers(job)) if job.state in HOLDS_DEVICES else [],
-            staging=self._staging(job),
+            staging=StagingView(**asdict(staging)) if staging is not None else None,
             tags=list(job.spec.tags),
-            after=[str(dependency) for dependency in job.awaits],
+            after=list(map(str, job.awaits)),
             begin_at=event_text.maybe_stamp(job.spec.begin or None),
             array=array,
             index=index,
@@ -135,7 +143,7 @@ class Reader:
         )
 
     def jobs(self, jobs: Iterable[Job]) -> list[JobView]:
-        return [self.job(job) for job in jobs]
+        return list(map(self.job, jobs))
 
     def reason(self, job: Job) -> str:
         """Why it waits, or how it ended. "" for a job that simply runs."""
@@ -154,12 +162,6 @@ class Reader:
         """The files on their way to the servers where the job is starting."""
         return self._reasons.staging_of(job)
 
-    def _staging(self, job: Job) -> StagingView | None:
-        staging = self.staging_of(job)
-        if staging is None:
-            return None
-        return StagingView(staging.what, staging.done, staging.total, staging.rate, staging.note)
-
     def _trouble(self, job: Job) -> Trouble:
         server_silence = silence(self.snapshot, job, self.now)
         if server_silence is not None:
@@ -168,11 +170,6 @@ class Reader:
         if stall is not None:
             return Trouble(hung=stall.line, hung_seconds=stall.seconds)
         return Trouble()
-
-    def _eta(self, job: Job) -> Seconds | None:
-        if job.state is not JobState.RUNNING:
-            return None
-        return estimates.remaining_seconds(job, self.now)
 
     @property
     def allocation(self) -> Mapping[JobId, Shape] | None:
@@ -184,7 +181,7 @@ class Reader:
         return [
             PartView(
                 str(node),
-                [str(device) for device in devices],
+                list(map(str, devices)),
                 [self.index_of(node, device) for device in devices],
             )
             for node, devices in placement.parts
@@ -196,13 +193,36 @@ class Reader:
 
     def nodes(self, names: Iterable[str] = ()) -> list[NodeView]:
         """All servers, or the named ones, by name."""
-        snapshot, holders = self.snapshot, held_by(self.snapshot)
-        selection = set(names) or set(snapshot.nodes)
+        holders = held_by(self.snapshot)
+        selection = set(names) or set(self.snapshot.nodes)
         return [
-            _node(snapshot, node, holders, self.now)
-            for name, node in sorted(snapshot.nodes.items())
+            self._node(node, holders)
+            for name, node in sorted(self.snapshot.nodes.items())
             if name in selection
         ]
+
+    def _node(self, node: Node, holders: Mapping[tuple[NodeId, DeviceId], JobId]) -> NodeView:
+        reason, drain_reason = node.reason, self.snapshot.drained.get(node.id, "")
+        if is_connecting(node, self.now):
+            reason = "gpq is connecting for the first time since the daemon started"
+        if drain_reason and node.state is not NodeState.UP:
+            drain_reason = f"drained: {drain_reason}"
+        return NodeView(
+            name=str(node.id),
+            state=node_word(self.snapshot, node, self.now),
+            reason=", ".join(filter(None, (reason, drain_reason))),
+            cores=node.cores,
+            memory_mib=node.memory_mib,
+            seen_seconds=_age(node.seen_at, self.now) or 0.0,
+            devices=[
+                _device(device, holders.get((node.id, device.id)), self.now)
+                for device in node.devices
+            ],
+            drained=node.id in self.snapshot.drained,
+            address=node.address,
+            strangers=_stranger_lines(node, self.now),
+            damage=list(node.damage),
+        )
 
     def warnings(self) -> list[str]:
         """Lines about servers, for the head of a listing. A server that gpq contacts for the first
@@ -224,29 +244,6 @@ class Reader:
         return fairness_by_user(self.snapshot, self.fairness)
 
 
-def _pace(job: Job) -> Pace:
-    """The estimate for a job that has GPUs, otherwise the measured value."""
-    estimate = estimates.now_of(job) if job.state in HOLDS_DEVICES else None
-    if estimate is not None:
-        return Pace(estimate.goodput, estimate.throughput, estimate.efficiency)
-    if job.replicas:
-        return Pace(throughput=job.profile.samples_per_second or None)
-    return Pace()
-
-
-def _array_place(seat: Seat | None) -> tuple[int | None, int | None, dict[str, str]]:
-    """(array, index in it, parameters of a sweep)."""
-    if seat is None:
-        return None, None, {}
-    return int(seat.array), seat.index, dict(seat.params)
-
-
-def _exit_status(job: Job) -> int | None:
-    if job.state in TERMINAL and job.exit is not None:
-        return job.exit.status
-    return None
-
-
 def level_word(job: Job) -> str:
     """What the job has shown that gpq may do with it. A script is `script` until it declares
     itself."""
@@ -259,7 +256,7 @@ def level_word(job: Job) -> str:
 def run_seconds(job: Job, now: Seconds) -> Seconds:
     """Over all attempts, including the running one."""
     if job.state in HOLDS_DEVICES and job.started_at is not None:
-        return job.run_seconds + max(now - (job.started_at or now), 0.0)
+        return job.run_seconds + max(now - job.started_at, 0.0)
     return job.run_seconds
 
 
@@ -361,37 +358,6 @@ def divergence_line(job: Job, now: Seconds) -> str:
     return f"{first.metric} is {first.value} for {first.seconds:.0f} s"
 
 
-Holders = Mapping[tuple[NodeId, DeviceId], JobId]
-
-
-def _node(snapshot: Snapshot, node: Node, holders: Holders, now: Seconds) -> NodeView:
-    reason = node.reason
-    if is_connecting(node, now):
-        reason = "gpq is connecting for the first time since the daemon started"
-    return NodeView(
-        name=str(node.id),
-        state=node_word(snapshot, node, now),
-        reason=", ".join(filter(None, (reason, _drain_note(snapshot, node)))),
-        cores=node.cores,
-        memory_mib=node.memory_mib,
-        seen_seconds=_age(node.seen_at, now) or 0.0,
-        devices=[
-            _device(device, holders.get((node.id, device.id)), now) for device in node.devices
-        ],
-        drained=node.id in snapshot.drained,
-        address=node.address,
-        strangers=_stranger_lines(node, now),
-        damage=list(node.damage),
-    )
-
-
-def _drain_note(snapshot: Snapshot, node: Node) -> str:
-    reason = snapshot.drained.get(node.id, "")
-    if reason and node.state is not NodeState.UP:
-        return f"drained: {reason}"
-    return reason
-
-
 def node_word(snapshot: Snapshot, node: Node, now: Seconds) -> str:
     """The state to show. Silence comes first, because it is news."""
     if is_connecting(node, now):
@@ -402,9 +368,7 @@ def node_word(snapshot: Snapshot, node: Node, now: Seconds) -> str:
 
 
 def _device(device: Device, holder: JobId | None, now: Seconds) -> DeviceView:
-    next_probe_seconds = None
-    if device.next_probe:
-        next_probe_seconds = max(device.next_probe - now, 0.0)
+    next_probe_seconds = max(device.next_probe - now, 0.0) if device.next_probe else None
     return DeviceView(
         id=str(device.id),
         index=device.index,
@@ -416,7 +380,7 @@ def _device(device: Device, holder: JobId | None, now: Seconds) -> DeviceView:
         state=str(device.state),
         reason=device.reason,
         job=None if holder is None else int(holder),
-        processes=[_process(process) for process in device.processes],
+        processes=list(map(_process, device.processes)),
         since=event_text.maybe_stamp(device.since or None),
         age_seconds=_age(device.since, now),
         next_probe_seconds=next_probe_seconds,
@@ -424,20 +388,16 @@ def _device(device: Device, holder: JobId | None, now: Seconds) -> DeviceView:
 
 
 def _process(process: DeviceProcess) -> ProcessView:
+    job = process.attempt.partition(".")[0]
     return ProcessView(
         process.pid,
         process.user,
         process.name,
         process.memory_mib,
-        _job_of(process.attempt),
+        int(job) if job.isdecimal() and len(job) <= 15 else None,
         process.command,
         event_text.maybe_stamp(process.since or None),
     )
-
-
-def _job_of(attempt: str) -> int | None:
-    job = attempt.partition(".")[0]
-    return int(job) if job.isdecimal() and len(job) <= 15 else None
 
 
 def _age(moment: Seconds, now: Seconds) -> Seconds | None:

@@ -4,8 +4,9 @@ for the jobs that have GPUs, and for as many waiting jobs as a person reads."""
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from itertools import groupby
 from typing import TypeVar
 
 import msgspec
@@ -17,7 +18,7 @@ from gpq.control.controller import Controller
 from gpq.control.counters import Counters
 from gpq.control.logs import LogReader
 from gpq.control.reader import Reader
-from gpq.control.selectors import resolve, single
+from gpq.control.selectors import find_job, resolve, single
 from gpq.control.usage_report import HOUR
 from gpq.core.accounting import accrual
 from gpq.core.accounting.fairness import JobFairness, known_fairness
@@ -28,7 +29,6 @@ from gpq.core.model.accounts import Saving
 from gpq.core.model.jobs import TERMINAL, Job
 from gpq.core.model.snapshot import Snapshot
 from gpq.core.model.units import JobId
-from gpq.errors import NotFound
 from gpq.ports import History, Peer, Tail
 from gpq.rpc import daemon_answers, job_answers, node_answers, requests
 from gpq.rpc.job_answers import JobView
@@ -114,7 +114,11 @@ class Readings:
         limit = request.recent
         if request.query and request.recent > 0:
             limit = max(request.recent, SEARCHED)
-        live = _live_jobs(reader.snapshot, users, states)
+        live = [
+            job
+            for _, job in sorted(reader.snapshot.jobs.items())
+            if (not users or job.spec.user in users) and (not states or job.state in states)
+        ]
         recent_jobs = self._recent_jobs(reader.snapshot, users, states, limit)
         ended_count = self._past.ended_count()
         unseen_count = max(ended_count - len(recent_jobs), 0)
@@ -122,8 +126,11 @@ class Readings:
         warnings = [*reader.warnings(), *self._warnings()]
         if request.query:
             rows = query.answer(reader.jobs([*recent_jobs, *live]))
-            if 0 < limit == len(recent_jobs):
-                warnings = [*warnings, *_unsearched_note(unseen_count)]
+            if unseen_count and 0 < limit == len(recent_jobs):
+                warnings.append(
+                    f"{unseen_count} jobs that ended earlier were not searched: `gpq status --all`"
+                    " searches them too"
+                )
         else:
             live_rows, hidden_waiting = screen(reader, live, request.waiting)
             rows = [*reader.jobs(recent_jobs), *live_rows]
@@ -155,8 +162,7 @@ class Readings:
         live = reader.snapshot.jobs
         jobs = {name: live[name] for name in names if name in live}
         past = [name for name in names if name not in live]
-        if past:
-            jobs |= {job.id: job for job in self._past.history(ids=past)}
+        jobs |= {job.id: job for job in self._past.history(ids=past)}
         return job_answers.JobList(
             reader.jobs(jobs[name] for name in names if name in jobs),
             total=len(live) + self._past.ended_count(),
@@ -167,13 +173,7 @@ class Readings:
     def _find(self, selector: str) -> tuple[Reader, Job]:
         reader = self._reader()
         name = single(selector, reader.snapshot, self._past)
-        job = reader.snapshot.jobs.get(name)
-        if job is None:
-            ended_jobs = self._past.history(ids=[name])
-            if not ended_jobs:
-                raise NotFound(f"there is no job {selector}", "`gpq status` lists the jobs")
-            job = ended_jobs[0]
-        return reader, job
+        return reader, find_job(name, reader.snapshot, self._past)
 
     def _show(self, request: requests.Show, peer: Peer) -> job_answers.JobDetail:
         reader, job = self._find(request.job)
@@ -215,10 +215,10 @@ class Readings:
             nodes=reader.nodes(),
             jobs=jobs,
             users=reader.users(),
-            changes=[event_text.event_view(event) for event in reversed(journal)],
+            changes=list(map(event_text.event_view, reversed(journal))),
             policy=reader.snapshot.config.policy,
             round_seconds=durations[-1] if durations else None,
-            round_age=_age(reader),
+            round_age=max(reader.now - reader.round.at, 0.0) if reader.round is not None else None,
             cluster_goodput=sum(
                 estimate.goodput
                 for job in live
@@ -246,34 +246,9 @@ class Readings:
         )
 
 
-def _live_jobs(snapshot: Snapshot, users: Sequence[str], states: Sequence[str]) -> list[Job]:
-    """By id. All users if `users` is empty, and all states if `states` is."""
-    jobs = [snapshot.jobs[name] for name in sorted(snapshot.jobs)]
-    if users:
-        jobs = [job for job in jobs if job.spec.user in users]
-    if states:
-        jobs = [job for job in jobs if job.state in states]
-    return jobs
-
-
-def _age(reader: Reader) -> float | None:
-    """Seconds since the newest round."""
-    if reader.round is None:
-        return None
-    return max(reader.now - reader.round.at, 0.0)
-
-
 def _single(users: Sequence[str]) -> str:
     """The only user whose history is asked for, "" for all."""
     return users[0] if len(users) == 1 else ""
-
-
-def _unsearched_note(count: int) -> list[str]:
-    if count == 0:
-        return []
-    return [
-        f"{count} jobs that ended earlier were not searched: `gpq status --all` searches them too"
-    ]
 
 
 def screen(reader: Reader, live: Sequence[Job], most: int) -> tuple[list[JobView], int]:
@@ -284,57 +259,35 @@ def screen(reader: Reader, live: Sequence[Job], most: int) -> tuple[list[JobView
         return reader.jobs(live), 0
     rows: list[JobView] = []
     room, hidden = most, 0
-    for run in _runs(reader, live):
+    for _, group in groupby(enumerate(live), lambda pair: _likeness(reader, *pair)):
+        run = [job for _, job in group]
         if run[0].placement is not None:
             rows += reader.jobs(run)
             continue
-        if room <= 0:
-            hidden += len(run)
-            continue
-        run_rows = _folded(reader, run, room)
+        if len(run) < FOLDED:
+            run_rows = reader.jobs(run[:room])
+        elif room > 0:
+            last, seat = run[-1], run[-1].spec.seat
+            first_row, last_index = reader.job(run[0]), seat.index if seat is not None else None
+            run_rows = [
+                msgspec.structs.replace(
+                    first_row, alike=len(run), last=int(last.id), last_index=last_index
+                )
+            ]
+        else:
+            run_rows = []
         rows += run_rows
         room -= len(run_rows)
         hidden += len(run) - sum(row.alike for row in run_rows)
     return rows, hidden
 
 
-def _runs(reader: Reader, live: Sequence[Job]) -> Iterator[list[Job]]:
-    """Each job alone, except that elements of an array that wait for the same thing stay
-    together."""
-    run: list[Job] = []
-    run_reason = ""
-    for job in live:
-        is_alike = job.spec.seat is not None and job.placement is None and not job.notices
-        reason = reader.reason(job) if is_alike else ""
-        if run and reason and reason == run_reason and _follows(run[-1], job):
-            run.append(job)
-            continue
-        if run:
-            yield run
-        run, run_reason = [job], reason
-    if run:
-        yield run
-
-
-def _follows(job: Job, next_job: Job) -> bool:
-    seat, next_seat = job.spec.seat, next_job.spec.seat
-    return (
-        seat is not None
-        and next_seat is not None
-        and (seat.array, seat.index + 1) == (next_seat.array, next_seat.index)
-        and job.state is next_job.state
-        and job.spec.user == next_job.spec.user
-    )
-
-
-def _folded(reader: Reader, run: Sequence[Job], room: int) -> list[JobView]:
-    """At most `room` rows of jobs that wait for the same thing."""
-    if len(run) < FOLDED:
-        return reader.jobs(run[:room])
-    last = run[-1].spec.seat
-    first = reader.job(run[0])
-    return [
-        msgspec.structs.replace(
-            first, alike=len(run), last=int(run[-1].id), last_index=last.index if last else None
-        )
-    ]
+def _likeness(reader: Reader, place: int, job: Job) -> object:
+    """Equal for neighbours in an array that wait for the same thing. `place`: in the list."""
+    seat = job.spec.seat
+    if seat is None or job.placement is not None or job.notices:
+        return job.id
+    reason = reader.reason(job)
+    if not reason:
+        return job.id
+    return reason, seat.array, seat.index - place, job.state, job.spec.user

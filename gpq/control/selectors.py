@@ -7,7 +7,6 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Callable, Sequence
-from functools import partial
 
 from gpq.core.model.jobs import TERMINAL, Job, JobState, Seat
 from gpq.core.model.snapshot import Snapshot
@@ -39,23 +38,18 @@ def coverage(word: str, snapshot: Snapshot) -> Callable[[Job], bool]:
         number = _last_number(last, snapshot)
         return lambda job: job.id == number
     if elements := _ELEMENTS.fullmatch(word):
-        return partial(_is_element, int(elements[1]), _range(elements[2], elements[3]))
+        indices = _range(elements[2], elements[3])
+        return lambda job: _index_in(int(elements[1]), job) in indices
     if ids := _IDS.fullmatch(word):
-        array = 0 if ids[2] else int(ids[1])
-        return partial(_is_in, _range(ids[1], ids[2]), array)
+        numbers, array = _range(ids[1], ids[2]), 0 if ids[2] else int(ids[1])
+        return lambda job: job.id in numbers or _index_in(array, job) is not None
     return lambda job: job.name == word
 
 
-def _is_element(array: int, indices: range, job: Job) -> bool:
-    return _is_of(array, job) and job.spec.seat is not None and job.spec.seat.index in indices
-
-
-def _is_in(numbers: range, array: int, job: Job) -> bool:
-    return job.id in numbers or _is_of(array, job)
-
-
-def _is_of(array: int, job: Job) -> bool:
-    return job.spec.seat is not None and job.spec.seat.array == array
+def _index_in(array: int, job: Job) -> int | None:
+    """None if it is not of this array."""
+    seat = job.spec.seat
+    return seat.index if seat is not None and seat.array == array else None
 
 
 def _last_number(last: re.Match[str], snapshot: Snapshot) -> int:
@@ -90,6 +84,14 @@ def single(selector: str, snapshot: Snapshot, past: History) -> JobId:
             f"name one, e.g. {array}_0, or use its id. `gpq status {array}` lists them",
         )
     return max(ids)
+
+
+def find_job(name: JobId, snapshot: Snapshot, past: History) -> Job:
+    """The live or ended job. Raises NotFound."""
+    jobs = _jobs([name], snapshot, past)
+    if not jobs:
+        raise NotFound(f"there is no job {name}", "`gpq status` lists the jobs")
+    return jobs[0]
 
 
 def _one_word(word: str, snapshot: Snapshot, past: History) -> list[JobId]:
@@ -139,7 +141,10 @@ def _bearers(name: str, snapshot: Snapshot, past: History) -> list[JobId]:
         raise NotFound(
             f"no job is named `{name}`", f"`gpq status state={name}` lists the jobs in that state"
         )
-    raise NotFound(f"no job is named `{name}`", _near_names(name, snapshot, past))
+    names = {job.name for job in [*snapshot.jobs.values(), *past.history(limit=NEAR_POOL)]}
+    suggestions = difflib.get_close_matches(name, sorted(names - {""}), n=3, cutoff=0.5)
+    hint = f"did you mean {' or '.join(suggestions)}?" if suggestions else ""
+    raise NotFound(f"no job is named `{name}`", hint or "`gpq status` lists the jobs")
 
 
 def _array(name: JobId, snapshot: Snapshot, past: History) -> list[Job]:
@@ -150,7 +155,7 @@ def _array(name: JobId, snapshot: Snapshot, past: History) -> list[Job]:
     seat = _seat(JobId(name + 1), snapshot, past)
     if seat is None or seat.array != name:
         return []
-    element_ids = [JobId(number) for number in range(name + 1, name + seat.size + 1)]
+    element_ids = list(map(JobId, range(name + 1, name + seat.size + 1)))
     return sorted(_jobs(element_ids, snapshot, past), key=lambda job: job.id)
 
 
@@ -196,20 +201,12 @@ def _elements(
 
 def _numbers(word: str, numbers: range, snapshot: Snapshot, past: History) -> list[JobId]:
     """Those of `numbers` that are or were jobs."""
-    existing = [JobId(number) for number in numbers if 0 < number < snapshot.next_id]
-    absent_ids = [number for number in existing if number not in snapshot.jobs]
-    unknown_ids = set(absent_ids) - _ended_ids(absent_ids, past)
-    job_ids = [number for number in existing if number not in unknown_ids]
+    possible = range(max(numbers.start, 1), min(numbers.stop, snapshot.next_id))
+    job_ids = sorted(job.id for job in _jobs(list(map(JobId, possible)), snapshot, past))
     if not job_ids:
         problem = f"`{word}`: no such job" if word[0] == "@" else f"there is no job {word}"
         raise NotFound(problem, _last_ids(snapshot))
     return job_ids
-
-
-def _ended_ids(ids: Sequence[JobId], past: History) -> set[JobId]:
-    if not ids:
-        return set()
-    return {job.id for job in past.history(ids=ids)}
 
 
 def _last_ids(snapshot: Snapshot) -> str:
@@ -218,13 +215,3 @@ def _last_ids(snapshot: Snapshot) -> str:
     live = sorted(snapshot.jobs)[-5:]
     live_text = f", live jobs are {', '.join(map(str, live))}" if live else ""
     return f"the last job is {snapshot.next_id - 1}{live_text}. `gpq status` lists them"
-
-
-def _near_names(word: str, snapshot: Snapshot, past: History) -> str:
-    names = {job.name for job in snapshot.jobs.values()} | {
-        job.name for job in past.history(limit=NEAR_POOL)
-    }
-    suggestions = difflib.get_close_matches(word, sorted(names - {""}), n=3, cutoff=0.5)
-    if not suggestions:
-        return "`gpq status` lists the jobs"
-    return f"did you mean {' or '.join(suggestions)}?"

@@ -7,7 +7,7 @@ A sentence names its facts as `str.format` does. After the colon comes how to pr
 from __future__ import annotations
 
 import string
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -329,10 +329,6 @@ def _by_number(value: int | Collection[object], singular: str, plural: str) -> s
     return singular if number == 1 else plural
 
 
-def _percent(ratio: float) -> str:
-    return f"{100 * (ratio - 1):+.0f}%"
-
-
 def _jobs(names: Sequence[int]) -> str:
     return _by_number(names, "job ", "jobs ") + ", ".join(map(str, names[:MOST_JOBS]))
 
@@ -347,22 +343,18 @@ def _jobs_ahead(names: Sequence[int]) -> str:
     return f"jobs {', '.join(map(str, names[:MOST_AHEAD]))} and {overflow} others"
 
 
-def _holder(job: Job) -> str:
-    return f"job {job.id} ({job.spec.user}, {gpus(job.replicas)})"
-
-
 def _holders(jobs: Sequence[Job]) -> str:
     more = " and others" if len(jobs) > MOST_JOBS else ""
-    return ", ".join(map(_holder, jobs[:MOST_JOBS])) + more
-
-
-def _giver(change: Change) -> str:
-    loss = max(100 * (1 - change.ratio), 0)
-    return f"job {change.job} would lose {loss:.0f}% with {gpus(change.gpus)}"
+    holders = (f"job {job.id} ({job.spec.user}, {gpus(job.replicas)})" for job in jobs[:MOST_JOBS])
+    return ", ".join(holders) + more
 
 
 def _givers(changes: Sequence[Change]) -> str:
-    return ", ".join(map(_giver, changes))
+    return ", ".join(
+        f"job {change.job} would lose {max(100 * (1 - change.ratio), 0):.0f}% with"
+        f" {gpus(change.gpus)}"
+        for change in changes
+    )
 
 
 def _window(window: Window) -> str:
@@ -380,24 +372,16 @@ def _window(window: Window) -> str:
     return f"it may start {begin}, and within {latest} if no other job comes first: {because}"
 
 
-def _list(names: Iterable[object]) -> str:
-    return ", ".join(map(str, names))
-
-
-def _cause(cause: str) -> str:
-    return f": {cause}" if cause else ""
-
-
 FORMATS: dict[str, Callable[[Any], str]] = {
     "gpus": gpus,  # 2 GPUs
     "span": span,  # 40 s
-    "percent": _percent,  # +12%, of a ratio
-    "list": _list,  # a, b
+    "percent": lambda ratio: f"{100 * (ratio - 1):+.0f}%",
+    "list": lambda names: ", ".join(map(str, names)),
     "jobs": _jobs,  # jobs 3, 4
     "ahead": _jobs_ahead,  # jobs 3, 4 and 5
     "holders": _holders,
     "givers": _givers,
     "window": _window,
-    "cause": _cause,  # ": no route", or nothing
+    "cause": lambda cause: f": {cause}" if cause else "",
 }
 _FORMATTER = _Formatter()

@@ -6,7 +6,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from datetime import date, datetime, timedelta
+from datetime import datetime, timedelta
 
 import msgspec
 
@@ -15,7 +15,6 @@ from gpq.control.selectors import is_selector, resolve
 from gpq.core.accounting import accrual, usage
 from gpq.core.accounting import report as reports
 from gpq.core.accounting.usage import Record
-from gpq.core.model.accounts import AttemptAccount
 from gpq.core.model.jobs import HOLDS_DEVICES, TERMINAL, JobState
 from gpq.core.model.snapshot import Snapshot
 from gpq.core.model.units import JobId, Seconds
@@ -39,49 +38,35 @@ def report(
             f"there is no report by {request.by}", f"use one of {', '.join(reports.BY)}"
         )
     check_moments(request)
-    records = {
-        **_live_records(snapshot, now),
-        **{record.id: record for record in past.records(Wanted(since=request.since))},
+    live_records = {
+        job.id: replace(usage.record_of(job), account=accrual.so_far(job, now))
+        for job in snapshot.jobs.values()
     }
+    ended_records = {record.id: record for record in past.records(Wanted(since=request.since))}
+    records = live_records | ended_records
     first = min((record.submitted_at for record in records.values()), default=now - DAY)
-    since, until = _window(request, first, now)
+    since, until = first, math.nextafter(now, math.inf)  # includes what ends at this moment
+    if request.since is not None:
+        since = max(first, request.since)
+    if request.until is not None:
+        until = min(request.until, until)
+    until = max(until, since)
     edges = cut(since, until, DAY if request.by == "day" else None)
     if len(edges) < 2:  # nothing has happened yet
         summary = reports.report(
             {}, usage.Journal(), (since, since + 1.0), request.by, now, by_user=True
         )
         return _view(request, summary, [since, until], records, now)
-    # somebody may set the clock
-    journal = usage.read(past.journal(usage.KINDS, first - DAY), now, _tallies(snapshot, now))
-    by_user = snapshot.config.by_user
-    summary = reports.report(records, journal, edges, request.by, now, by_user=by_user)
-    return _view(request, summary, edges, records, now)
-
-
-def _live_records(snapshot: Snapshot, now: Seconds) -> dict[JobId, Record]:
-    return {
-        job.id: replace(usage.record_of(job), account=accrual.so_far(job, now))
-        for job in snapshot.jobs.values()
-    }
-
-
-def _tallies(snapshot: Snapshot, now: Seconds) -> dict[tuple[JobId, int], AttemptAccount]:
-    """Tallies of the running attempts."""
-    return {
+    running_attempts = {
         (job.id, job.attempt): accrual.tally(job, now)
         for job in snapshot.jobs.values()
         if job.state in HOLDS_DEVICES
     }
-
-
-def _window(request: requests.Report, first: Seconds, now: Seconds) -> tuple[Seconds, Seconds]:
-    """(since, until), no earlier than `first` and no later than now."""
-    since, until = first, math.nextafter(now, math.inf)  # includes what ends at this moment
-    if request.since is not None:
-        since = max(first, request.since)
-    if request.until is not None:
-        until = min(request.until, until)
-    return since, max(until, since)
+    # somebody may set the clock
+    journal = usage.read(past.journal(usage.KINDS, first - DAY), now, running_attempts)
+    by_user = snapshot.config.by_user
+    summary = reports.report(records, journal, edges, request.by, now, by_user=by_user)
+    return _view(request, summary, edges, records, now)
 
 
 def _view(
@@ -199,7 +184,7 @@ def _grid(
     moment: datetime, span: Seconds, step: Seconds | None
 ) -> tuple[datetime, Callable[[datetime], datetime]]:
     """(the last edge at or before `moment`, a function from one edge to the next)."""
-    midnight = _midnight(moment.date())
+    midnight = datetime(moment.year, moment.month, moment.day)
     if step is None and span <= 2 * DAY:
         hour = moment.replace(minute=0, second=0, microsecond=0)
         return hour, lambda edge: edge + timedelta(hours=1)
@@ -208,15 +193,7 @@ def _grid(
     if span <= 731 * DAY:
         monday = midnight - timedelta(days=moment.weekday())
         return monday, lambda edge: edge + timedelta(days=7)
-    return midnight.replace(day=1), _next_month
-
-
-def _midnight(day: date) -> datetime:
-    return datetime(day.year, day.month, day.day)
-
-
-def _next_month(moment: datetime) -> datetime:
-    return _midnight((moment.date().replace(day=1) + timedelta(days=32)).replace(day=1))
+    return midnight.replace(day=1), lambda edge: (edge + timedelta(days=32)).replace(day=1)
 
 
 def history(
@@ -246,7 +223,7 @@ def history(
     records = past.records(criteria)[::-1]
     hidden = max(past.count(criteria) - len(records), 0) if request.limit else 0
     return account_answers.HistoryList(
-        [ended(record) for record in records], hidden, notes, event_text.stamp(now)
+        list(map(ended, records)), hidden, notes, event_text.stamp(now)
     )
 
 
@@ -257,27 +234,21 @@ def _named(
     if not selectors:
         return [], [], []
     job_ids = resolve(selectors, snapshot, past)
-    live_ids = [name for name in job_ids if name in snapshot.jobs]
     ended_ids = [name for name in job_ids if name not in snapshot.jobs]
-    names, notes = _names(selectors), [f"job {name} has not ended" for name in live_ids]
-    if not ended_ids and not _has_bearers(names, past):
+    notes = [f"job {name} has not ended" for name in job_ids if name in snapshot.jobs]
+    words = [word.strip() for selector in selectors for word in selector.split(",")]
+    names = [word for word in words if not is_selector(word)]
+    if not ended_ids and not (names and past.count(Wanted(names=names))):
         problem = notes[0] if len(notes) == 1 else "none of these jobs has ended"
         raise NotFound(problem, "`gpq status` lists running and waiting jobs")
     return ended_ids, names, notes
 
 
-def _has_bearers(names: Sequence[str], past: History) -> bool:
-    """Has a job with one of these names ended?"""
-    return bool(names) and past.count(Wanted(names=names)) > 0
-
-
-def _names(selectors: Sequence[str]) -> list[str]:
-    words = [word.strip() for selector in selectors for word in selector.split(",")]
-    return [word for word in words if not is_selector(word)]
-
-
 def ended(record: Record) -> account_answers.EndedView:
     account, failed = record.account, record.state is JobState.FAILED
+    mean_gpus = float(record.last_replicas)
+    if record.run_seconds > 0:
+        mean_gpus = record.service / record.run_seconds
     return account_answers.EndedView(
         id=int(record.id),
         name=record.spec.name,
@@ -289,7 +260,7 @@ def ended(record: Record) -> account_answers.EndedView:
         ended_at=event_text.stamp(record.ended_at or record.submitted_at),
         wait_seconds=account.waited,
         run_seconds=record.run_seconds,
-        gpus=_mean_gpus(record),
+        gpus=mean_gpus,
         gpu_hours=record.service / HOUR,
         goodput_hours=hours(account.worth),
         restarts=record.restarts,
@@ -298,12 +269,6 @@ def ended(record: Record) -> account_answers.EndedView:
         rho=account.rho,
         command=event_text.command_line(record.spec.argv, MAX_COMMAND),
     )
-
-
-def _mean_gpus(record: Record) -> float:
-    if record.run_seconds <= 0:
-        return float(record.last_replicas)
-    return record.service / record.run_seconds
 
 
 def check_moments(request: requests.History | requests.Report) -> None:

@@ -34,6 +34,11 @@ KINDS = (
     facts.Started, facts.Stopped, facts.Held, facts.Succeeded, facts.Failed, facts.Cancelled,
     facts.TimeLimitReached,
 )  # fmt: skip
+ENDS: dict[type[Told], str] = {
+    facts.Succeeded: "end", facts.Failed: "fail", facts.Cancelled: "end",
+    facts.TimeLimitReached: "fail",
+}  # fmt: skip
+STARTS = {"start": "is running", "restart": "is running again"}
 HOW = {JobState.TIMEOUT: "ran out of time", JobState.CANCELLED: "was cancelled"}
 MOST_HEADLINES = 50  # in one notification
 WITH_LOG = ("retry", "fail", "end")  # words with which the log is useful
@@ -77,31 +82,21 @@ def word_of(event: Told, job: Job) -> str:
     """Its word in `--notify-on`, "" if it makes no notification. `job`: as it is now, or when it
     ended."""
     match event:
-        case facts.Started() if _is_first_server(event, job):
-            return "start" if event.attempt == 1 else "restart"
-        case facts.Stopped(failed=True):
-            return "retry"
-        case facts.Held() if event.why:
-            return "fail"
-        case facts.Failed() | facts.TimeLimitReached():
-            return "fail"
-        case facts.Succeeded() | facts.Cancelled():
-            return "end"
-        case _:
-            return ""
+        case facts.Started():  # only the first server of an attempt makes a notification
+            is_first = job.attempt != event.attempt or job.started_nodes[:1] == (event.node,)
+            word = "start" if event.attempt == 1 else "restart"
+            return word if is_first else ""
+        case facts.Stopped():
+            return "retry" if event.failed else ""
+        case facts.Held():
+            return "fail" if event.why else ""
+    return ENDS[type(event)]
 
 
 def is_wanted(word: str, event: Told, job: Job) -> bool:
     """A final failure counts as `fail` and as `end`, but makes one notification."""
-    is_end = isinstance(
-        event, (facts.Succeeded, facts.Failed, facts.Cancelled, facts.TimeLimitReached)
-    )
+    is_end = type(event) in ENDS
     return word in job.spec.notify_on or (is_end and "end" in job.spec.notify_on)
-
-
-def _is_first_server(event: facts.Started, job: Job) -> bool:
-    """Only the first server of an attempt makes a notification."""
-    return job.attempt != event.attempt or job.started_nodes[:1] == (event.node,)
 
 
 def headline(job: Job, word: str, fact: str) -> str:
@@ -110,17 +105,13 @@ def headline(job: Job, word: str, fact: str) -> str:
     if job.name:
         name += f" {job.name}"
     fact = one_line(fact, job.spec.env)
-    match word:
-        case "start":
-            return f"{name} is running"
-        case "restart":
-            return f"{name} is running again"
-        case "retry":
-            return f"{name}: {fact}"
-        case "fail" if job.state not in TERMINAL and fact.startswith("held"):
-            return f"{name} is {fact}"
-        case "fail" if job.state not in TERMINAL:
-            return f"{name}: {fact}"
+    if word in STARTS:
+        return f"{name} {STARTS[word]}"
+    is_held = word == "fail" and job.state not in TERMINAL
+    if is_held and fact.startswith("held"):
+        return f"{name} is {fact}"
+    if is_held or word == "retry":
+        return f"{name}: {fact}"
     outcome = f"{name} {HOW.get(job.state, str(job.state))}"
     end_line = event_text.ended_line(job)
     if end_line:
@@ -168,8 +159,7 @@ def last_lines(text: str, count: int, env: Iterable[tuple[str, str]] = ()) -> li
     """The last `count` lines of a log that are not empty, safe to send. `env`: the job's."""
     secrets = _values(env)
     raw_lines = text.replace("\r\n", "\n").split("\n")
-    plain_lines = (plain(line.rpartition("\r")[2] or line) for line in raw_lines)
-    lines = [line for line in plain_lines if line]
+    lines = list(filter(None, (plain(line.rpartition("\r")[2] or line) for line in raw_lines)))
     return [redact(line, secrets) for line in lines[max(len(lines) - count, 0) :]]
 
 

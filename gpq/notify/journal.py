@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, cast
 
 from gpq_agent import wire
 
@@ -73,14 +73,12 @@ class State:
     def after_success(self, batch: Sequence[Message]) -> State:
         """Removes the sent messages. All others for the same target are due at once."""
         target, batch_keys = batch[0].target, {message.key for message in batch}
-        queue = [message for message in self.waiting if message.key not in batch_keys]
-        return replace(
-            self,
-            waiting=tuple(
-                replace(message, due=0.0) if message.target == target else message
-                for message in queue
-            ),
-        )
+        queue = [
+            replace(message, due=0.0) if message.target == target else message
+            for message in self.waiting
+            if message.key not in batch_keys
+        ]
+        return replace(self, waiting=tuple(queue))
 
     def after_failure(
         self, batch: Sequence[Message], why: str, now: Seconds, backoff: Sequence[Seconds]
@@ -104,7 +102,7 @@ class State:
         """A line for each message about a job that was not sent, or not yet."""
         lost_notes = [
             f"{message.about} was not sent to {message.target}: {message.why}, given up after"
-            f" {_tries(message.tries)}"
+            f" {message.tries} {'try' if message.tries == 1 else 'tries'}"
             for message in self.lost
             if message.job == job
         ]
@@ -121,9 +119,7 @@ def read_state(path: str) -> tuple[State, str]:
     """(the content, why it cannot be read)."""
     try:
         content = wire.read_json(path)
-        if content is None:
-            return State(), ""
-        return decoding.convert(content, State), ""
+        return (State() if content is None else decoding.convert(content, State)), ""
     except (OSError, ValueError) as error:
         return State(), str(error)
 
@@ -131,10 +127,6 @@ def read_state(path: str) -> tuple[State, str]:
 def write_state(path: str, state: State) -> None:
     """Writes the whole file or nothing, durably. Raises OSError."""
     wire.write_json(path, asdict(state))
-
-
-def _tries(count: int) -> str:
-    return f"{count} {'try' if count == 1 else 'tries'}"
 
 
 Entry = tuple[int, announcement.Told]  # number and fact of the journal
@@ -181,27 +173,18 @@ class JournalReader:
     def page(self, after: int) -> Page:
         """The facts after `after`, as far as their jobs are known."""
         seq, news = self._journal.news(after, announcement.KINDS, READ_AT_ONCE)
-        entries = [
-            (number, event) for number, event in news if isinstance(event, announcement.KINDS)
-        ]
-        jobs = self._jobs(entries)
-        early_number = next(
-            (
-                number
-                for number, event in entries
-                if event.job not in jobs and self._now() - event.at < YOUNG
-            ),
-            None,
-        )
-        if early_number is not None:
-            seq = early_number - 1
-            entries = [(number, event) for number, event in entries if number < early_number]
-        return Page(
-            seq,
-            _messages(entries, jobs),
-            is_full=len(news) >= READ_AT_ONCE,
-            is_early=early_number is not None,
-        )
+        entries = cast("list[Entry]", news)  # of these kinds alone
+        live, names = self._view().jobs, {event.job for _, event in entries}
+        # as they are now, or as they ended
+        jobs = {name: live[name] for name in names if name in live}
+        jobs |= {job.id: job for job in self._journal.history(ids=sorted(names - live.keys()))}
+        is_early = False
+        for place, (number, event) in enumerate(entries):
+            if event.job not in jobs and self._now() - event.at < YOUNG:
+                seq, entries, is_early = number - 1, entries[:place], True
+                break
+        is_full = len(news) >= READ_AT_ONCE
+        return Page(seq, _messages(entries, jobs), is_full=is_full, is_early=is_early)
 
     def job(self, name: JobId) -> Job | None:
         """Asks the database first, because an end is there before it is published."""
@@ -216,26 +199,16 @@ class JournalReader:
         ]
         return launches[-1] if launches else None
 
-    def _jobs(self, entries: Sequence[Entry]) -> dict[JobId, Job]:
-        """The jobs as they are now, or as they ended."""
-        live = self._view().jobs
-        names = {event.job for _, event in entries}
-        jobs = {name: live[name] for name in names if name in live}
-        ended_names = sorted(names - live.keys())
-        if ended_names:
-            jobs |= {job.id: job for job in self._journal.history(ids=ended_names)}
-        return jobs
-
 
 def _messages(entries: Sequence[Entry], jobs: Mapping[JobId, Job]) -> list[Message]:
     """One message for each target that wants to know a fact."""
     messages: dict[tuple[int, str, str, int], Message] = {}
     for seq, event in entries:
         job = jobs.get(event.job)
-        if job is None or not job.spec.notify:
+        if job is None:
             continue
         word = announcement.word_of(event, job)
-        if not word or not announcement.is_wanted(word, event, job):
+        if not announcement.is_wanted(word, event, job):  # nor is a fact without a word
             continue
         line = event_text.event_line(event)
         # every server of an attempt reports its start

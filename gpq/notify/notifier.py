@@ -13,7 +13,6 @@ import logging
 import threading
 from collections.abc import Callable, Sequence
 
-from gpq.core.model.events import Launched
 from gpq.core.model.jobs import Job
 from gpq.core.model.snapshot import Snapshot
 from gpq.core.model.units import JobId, Seconds
@@ -140,9 +139,16 @@ class Notifier:
     def _send(self, target: str, courier: Courier) -> None:
         try:
             while not self._closing.is_set():
-                batch = self._batch(target)
+                now = self._now()
+                batch = [
+                    message
+                    for message in self._state.waiting
+                    if message.target == target and message.due <= now
+                ]
                 if not batch:
                     break
+                if len(batch) <= ONE_BY_ONE:  # otherwise all in one
+                    del batch[1:]
                 letter = self._writer.letter(batch)
                 why = ""
                 if letter is not None:
@@ -159,18 +165,6 @@ class Notifier:
             with self._changed:
                 self._nudged = True
                 self._changed.notify_all()
-
-    def _batch(self, target: str) -> list[Message]:
-        """What to send next to a target: one message, or all that are due if there are many."""
-        now = self._now()
-        due_messages = [
-            message
-            for message in self._state.waiting
-            if message.target == target and message.due <= now
-        ]
-        if len(due_messages) <= ONE_BY_ONE:
-            return due_messages[:1]
-        return due_messages
 
     def _note_try(self, batch: Sequence[Message], why: str) -> None:
         """`why`: why it was not sent, "" if it was."""
@@ -223,12 +217,10 @@ class LetterWriter:
 
     def letter(self, batch: Sequence[Message]) -> Notification | None:
         """None if the jobs are no longer known."""
-        jobs = {
-            name: job
-            for message in batch
-            if (job := self._reader.job(name := JobId(message.job))) is not None
-        }
-        pairs = [(jobs[JobId(message.job)], message) for message in batch if message.job in jobs]
+        jobs = {name: self._reader.job(name) for name in {JobId(one.job) for one in batch}}
+        pairs = [
+            (job, message) for message in batch if (job := jobs[JobId(message.job)]) is not None
+        ]
         if not pairs:
             return None
         if len(batch) > 1:
@@ -241,24 +233,19 @@ class LetterWriter:
 
     def _log(self, job: Job, message: Message) -> tuple[list[str], str]:
         """The end of the attempt's log, or why there is none."""
-        if message.word not in announcement.WITH_LOG or not self._lines:
-            return [], ""
-        launch = self._reader.launch(job.id, message.at)
+        launch = None
+        if self._lines and message.word in announcement.WITH_LOG:
+            launch = self._reader.launch(job.id, message.at)
         if launch is None:
             return [], ""
+        node = launch.placement.parts[0][0]  # the attempt's first server
         try:
-            text = self._end_of_log(launch)
+            size = int(self._tail(node, launch.job, launch.attempt, 0, 1)["size"])
+            begin = max(size - END_OF_LOG, 0)
+            piece = self._tail(node, launch.job, launch.attempt, begin, END_OF_LOG)
+            text = base64.b64decode(piece["data"]).decode("utf-8", "replace")
         except (GpqError, ValueError, KeyError, TypeError) as error:
             return [], f"Cannot read its log now: {error}"
-        return announcement.last_lines(text, self._lines, job.spec.env), ""
-
-    def _end_of_log(self, launch: Launched) -> str:
-        """Whole lines, from the attempt's first server."""
-        node = launch.placement.parts[0][0]
-        size = int(self._tail(node, launch.job, launch.attempt, 0, 1)["size"])
-        begin = max(size - END_OF_LOG, 0)
-        piece = self._tail(node, launch.job, launch.attempt, begin, END_OF_LOG)
-        text = base64.b64decode(piece["data"]).decode("utf-8", "replace")
         if begin > 0:  # the first line is cut
-            return text.partition("\n")[2]
-        return text
+            text = text.partition("\n")[2]
+        return announcement.last_lines(text, self._lines, job.spec.env), ""

@@ -58,10 +58,8 @@ def send(settings: outward.Notify, target: str, title: str, body: str) -> str:
 
     outward.check_targets([target], settings)
     service = _service(settings.targets, target)
-    if service is None and target == outward.DESKTOP:
-        return NO_DESKTOP
     if service is None:
-        return UNKNOWN
+        return NO_DESKTOP if target == outward.DESKTOP else UNKNOWN
     complaints = _Heard()
     speaker = logging.getLogger("apprise")
     speaker.addHandler(complaints)
@@ -75,9 +73,7 @@ def send(settings: outward.Notify, target: str, title: str, body: str) -> str:
 
 def judge(target: str, url: str) -> str:
     """Why no message can go to this target, "" if one may."""
-    if _service({target: url}, target) is None:
-        return UNKNOWN
-    return ""
+    return UNKNOWN if _service({target: url}, target) is None else ""
 
 
 def _service(targets: Mapping[str, str], target: str) -> Any:

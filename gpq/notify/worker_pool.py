@@ -56,6 +56,8 @@ class Courier:
                 _kill(self._process)
 
     def _start(self) -> subprocess.Popen[bytes] | None:
+        # our own variables, without those of another Python
+        own = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
         with self._lock:
             if self._over:
                 return None
@@ -65,16 +67,10 @@ class Courier:
                 stdout=subprocess.PIPE,
                 stderr=subprocess.DEVNULL,
                 cwd="/",
-                env=_environment(),
+                env=own | environment.python_path(),
                 start_new_session=True,
             )
             return self._process
-
-
-def _environment() -> dict[str, str]:
-    """Our own variables, without those of another Python."""
-    variables = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
-    return variables | environment.python_path()
 
 
 def _kill(process: subprocess.Popen[bytes]) -> None:

@@ -9,10 +9,37 @@ from collections.abc import Sequence
 import msgspec
 
 from gpq.rpc.account_answers import EndedView, HistoryList, ReportRow, ReportView
-from gpq.views.plain import Column, duration, ellipsis, moment, number, safe, table, wrap
+from gpq.views.plain import (
+    Column,
+    Head,
+    columns,
+    duration,
+    ellipsis,
+    moment,
+    number,
+    safe,
+    table,
+    wrap,
+)
 from gpq.views.queue import percent
 
 TITLES = {"user": "USER", "job": "JOB", "server": "SERVER", "day": "DAY"}
+HISTORY = (
+    Head("ID", 99, right=True), Head("NAME", 80, least=8), Head("USER", 60, least=4),
+    Head("STATE", 98), Head("EXIT", 50, right=True), Head("SUBMITTED", 20), Head("ENDED", 55),
+    Head("WAIT", 65, right=True), Head("RAN", 75, right=True), Head("GPUS", 62, right=True),
+    Head("GPU H", 85, right=True), Head("GOODPUT H", 70, right=True),
+    Head("RESTARTS", 30, right=True), Head("COST H", 28, right=True), Head("RHO", 25, right=True),
+    Head("REASON", 22, least=12),
+)  # fmt: skip
+REPORT = (
+    Head("NAME", 80, least=8), Head("OWNER", 60, least=4), Head("JOBS", 70, right=True),
+    Head("GPU H", 98, right=True), Head("GOODPUT H", 90, right=True), Head("WORTH", 75, right=True),
+    Head("SHARE", 85, right=True), Head("FAIR", 84, right=True), Head("WAIT", 65, right=True),
+    Head("P95", 64, right=True), Head("RESTARTS", 40, right=True), Head("COST H", 45, right=True),
+    Head("GAIN H", 48, right=True), Head("FAILED H", 50, right=True), Head("RHO", 35, right=True),
+    Head("MAX", 34, right=True),
+)  # fmt: skip
 
 
 def history(answer: HistoryList, limit: int, bar: str = "") -> list[str]:
@@ -28,32 +55,21 @@ def history(answer: HistoryList, limit: int, bar: str = "") -> list[str]:
     return text
 
 
-def history_columns(rows: Sequence[EndedView]) -> list[Column]:
-    return [
-        Column("ID", [str(row.id) for row in rows], 99, right=True),
-        Column("NAME", [safe(row.name) or "-" for row in rows], 80, least=8),
-        Column("USER", [safe(row.user) for row in rows], 60, least=4),
-        Column("STATE", [safe(row.state) for row in rows], 98),
-        Column("EXIT", [_exit(row) for row in rows], 50, right=True),
-        Column("SUBMITTED", [moment(row.submitted_at)[:16] for row in rows], 20),
-        Column("ENDED", [moment(row.ended_at)[:16] for row in rows], 55),
-        Column("WAIT", [duration(row.wait_seconds) for row in rows], 65, right=True),
-        Column("RAN", [duration(row.run_seconds) for row in rows], 75, right=True),
-        Column("GPUS", [f"{row.gpus:.1f}".removesuffix(".0") for row in rows], 62, right=True),
-        Column("GPU H", [hours(row.gpu_hours) for row in rows], 85, right=True),
-        Column("GOODPUT H", [hours(row.goodput_hours) for row in rows], 70, right=True),
-        Column("RESTARTS", [str(row.restarts or "-") for row in rows], 30, right=True),
-        Column("COST H", [hours(row.restart_gpu_hours or None) for row in rows], 28, right=True),
-        Column("RHO", [number(row.rho) for row in rows], 25, right=True),
-        Column("REASON", [safe(row.reason) for row in rows], 22, least=12),
-    ]
-
-
-def _exit(row: EndedView) -> str:
-    """The exit code. For a cancelled job it is only that of its signal, so it is left out."""
-    if row.exit_status is None or row.state == "cancelled":
-        return "-"
-    return str(row.exit_status)
+def history_columns(jobs: Sequence[EndedView]) -> list[Column]:
+    rows = []
+    for job in jobs:
+        # of a cancelled job it is only the code of its signal
+        is_telling = job.exit_status is not None and job.state != "cancelled"
+        row = (
+            str(job.id), safe(job.name) or "-", safe(job.user), safe(job.state),
+            str(job.exit_status) if is_telling else "-", moment(job.submitted_at)[:16],
+            moment(job.ended_at)[:16], duration(job.wait_seconds), duration(job.run_seconds),
+            f"{job.gpus:.1f}".removesuffix(".0"), hours(job.gpu_hours), hours(job.goodput_hours),
+            str(job.restarts or "-"), hours(job.restart_gpu_hours or None), number(job.rho),
+            safe(job.reason),
+        )  # fmt: skip
+        rows.append(row)
+    return columns(HISTORY, rows)
 
 
 def hours(value: float | None) -> str:
@@ -72,40 +88,22 @@ def report(answer: ReportView, limit: int, bar: str = "") -> list[str]:
     return [*head, "", *table(report_columns(rows, answer.by), limit, mark=ellipsis())]
 
 
-def report_columns(rows: Sequence[ReportRow], by: str) -> list[Column]:
-    return [
-        Column(
-            TITLES[by], [safe(row.key) or "all" for row in rows], 99, least=4, right=by == "job"
-        ),
-        Column("NAME", [safe(row.name) or "-" for row in rows], 80, least=8),
-        Column("OWNER", [safe(row.user) or "-" for row in rows], 60, least=4),
-        Column("JOBS", ["-" if by == "job" else str(row.jobs) for row in rows], 70, right=True),
-        Column("GPU H", [hours(row.gpu_hours) for row in rows], 98, right=True),
-        Column("GOODPUT H", [hours(row.goodput_hours) for row in rows], 90, right=True),
-        Column("WORTH", [percent(row.efficiency) for row in rows], 75, right=True),
-        Column("SHARE", [percent(row.share) for row in rows], 85, right=True),
-        Column("FAIR", [percent(row.fair_share) for row in rows], 84, right=True),
-        Column("WAIT", [duration(row.wait_median_seconds) for row in rows], 65, right=True),
-        Column(
-            "P95",
-            [duration(row.wait_p95_seconds) if row.waits > 1 else "-" for row in rows],
-            64,
-            right=True,
-        ),
-        Column("RESTARTS", [_restarts(row) for row in rows], 40, right=True),
-        Column("COST H", [hours(row.restart_gpu_hours or None) for row in rows], 45, right=True),
-        Column(
-            "GAIN H",
-            [hours_of(row.gained_hours, row.promised_hours) for row in rows],
-            48,
-            right=True,
-        ),
-        Column("FAILED H", [hours(row.failed_gpu_hours or None) for row in rows], 50, right=True),
-        Column("RHO", [number(row.rho_median) for row in rows], 35, right=True),
-        Column(
-            "MAX", [number(row.rho_max) if row.rhos > 1 else "-" for row in rows], 34, right=True
-        ),
-    ]
+def report_columns(lines: Sequence[ReportRow], by: str) -> list[Column]:
+    rows = []
+    for line in lines:
+        warm_restarts = f", {line.warm_restarts} warm" if line.warm_restarts else ""
+        row = (
+            safe(line.key) or "all", safe(line.name) or "-", safe(line.user) or "-",
+            "-" if by == "job" else str(line.jobs), hours(line.gpu_hours),
+            hours(line.goodput_hours), percent(line.efficiency), percent(line.share),
+            percent(line.fair_share), duration(line.wait_median_seconds),
+            duration(line.wait_p95_seconds) if line.waits > 1 else "-",
+            f"{line.restarts or '-'}{warm_restarts}", hours(line.restart_gpu_hours or None),
+            hours_of(line.gained_hours, line.promised_hours), hours(line.failed_gpu_hours or None),
+            number(line.rho_median), number(line.rho_max) if line.rhos > 1 else "-",
+        )  # fmt: skip
+        rows.append(row)
+    return columns((Head(TITLES[by], 99, least=4, right=by == "job"), *REPORT), rows)
 
 
 def hours_of(gained: float, promised: float) -> str:
@@ -113,13 +111,6 @@ def hours_of(gained: float, promised: float) -> str:
     if not promised:
         return "-"
     return f"{hours(gained)} of {hours(promised)}"
-
-
-def _restarts(row: ReportRow) -> str:
-    """How many, and how many of them by a standby."""
-    if row.warm_restarts:
-        return f"{row.restarts}, {row.warm_restarts} warm"
-    return str(row.restarts or "-")
 
 
 def csv_text(rows: Sequence[msgspec.Struct], kind: type[msgspec.Struct]) -> str:
@@ -135,9 +126,5 @@ def csv_text(rows: Sequence[msgspec.Struct], kind: type[msgspec.Struct]) -> str:
 
 def _csv_cell(value: object) -> object:
     if isinstance(value, float):
-        if abs(value) < 1e6:
-            return f"{value:.6g}"
-        return f"{value:.1f}"
-    if isinstance(value, str):
-        return safe(value)
-    return value
+        return f"{value:.6g}" if abs(value) < 1e6 else f"{value:.1f}"
+    return safe(value) if isinstance(value, str) else value

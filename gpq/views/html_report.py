@@ -6,7 +6,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from contextlib import suppress
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from gpq.errors import UsageError
 from gpq.rpc.account_answers import Piece, ReportRow, ReportView, RhoBar
@@ -153,12 +153,8 @@ def _tiles(total: ReportRow) -> str:
         (hours(total.failed_gpu_hours), "GPU hours failed"),
         (number(total.rho_median), "median rho"),
     )
-    return (
-        "<div"
-        ' class="tiles">'
-        + "".join(f"<div class=tile><b>{svg.text(v)}</b>{svg.text(k)}</div>" for v, k in tiles)
-        + "</div>"
-    )
+    boxes = "".join(f"<div class=tile><b>{svg.text(v)}</b>{svg.text(k)}</div>" for v, k in tiles)
+    return f'<div class="tiles">{boxes}</div>'
 
 
 def _table(answer: ReportView) -> str:
@@ -168,9 +164,12 @@ def _table(answer: ReportView) -> str:
         return ""
     columns = fit(report_columns(rows, answer.by), 0)
     head = "".join(f"<th{_alignment(column)}>{svg.text(column.title)}</th>" for column in columns)
-    body = "".join(
-        _row(columns, index, is_total=row is answer.total) for index, row in enumerate(rows)
-    )
+    body = ""
+    for index, row in enumerate(rows):
+        cells = "".join(
+            f"<td{_alignment(column)}>{svg.text(column.cells[index])}</td>" for column in columns
+        )
+        body += f"<tr{' class=all' if row is answer.total else ''}>{cells}</tr>"
     remark = ""
     if len(answer.rows) > len(shown_rows):
         hidden_rows = len(answer.rows) - len(shown_rows)
@@ -181,19 +180,8 @@ def _table(answer: ReportView) -> str:
     )
 
 
-def _row(columns: Sequence[Column], index: int, *, is_total: bool) -> str:
-    cells = "".join(
-        f"<td{_alignment(column)}>{svg.text(column.cells[index])}</td>" for column in columns
-    )
-    if is_total:
-        return f"<tr class=all>{cells}</tr>"
-    return f"<tr>{cells}</tr>"
-
-
 def _alignment(column: Column) -> str:
-    if column.right:
-        return " class=num"
-    return ""
+    return " class=num" if column.right else ""
 
 
 def _plots(users: ReportView) -> str:
@@ -205,7 +193,9 @@ def _plots(users: ReportView) -> str:
     sections = []
     if has_curves:
         series = _series(users.pieces, top_names, has_others=len(names) > len(top_names))
-        sections.append(_use(series, labels))
+        key = [(name, svg.colour(place, len(series))) for place, (name, _) in enumerate(series)]
+        picture = svg.over_time(series, labels, "GPUs")
+        sections.append(f"<h2>GPUs in use, by user</h2><figure>{_key(key)}{picture}</figure>")
     if has_used_gpus:
         sections.append(_worth(users.rows[: 2 * MOST_USERS]))
     if has_curves:
@@ -215,19 +205,22 @@ def _plots(users: ReportView) -> str:
     return "\n".join(sections)
 
 
-def _use(series: Sequence[tuple[str, list[float]]], labels: Sequence[str]) -> str:
-    key = [(name, svg.colour(place, len(series))) for place, (name, _) in enumerate(series)]
-    picture = svg.over_time(series, labels, "GPUs")
-    return f"<h2>GPUs in use, by user</h2><figure>{_key(key)}{picture}</figure>"
-
-
 def _worth(rows: Sequence[ReportRow]) -> str:
     kinds = (
         ("worth", "good"),
         ("lost to slow, restarted or repeated work", "lost"),
         ("unknown", "none"),
     )
-    bars = [(row.key, _parts(row)) for row in rows if row.gpu_hours > 0]
+    bars = []
+    for row in rows:
+        worth = row.goodput_hours or 0.0
+        parts = [
+            ("worth", worth, "good"),
+            ("lost", max(row.known_gpu_hours - worth, 0.0), "lost"),
+            ("unknown", max(row.gpu_hours - row.known_gpu_hours, 0.0), "none"),
+        ]
+        if row.gpu_hours > 0:
+            bars.append((row.key, parts))
     return (
         "<h2>What the GPU hours were"
         f" worth</h2><figure>{_key(kinds)}{svg.parts_of(bars, 'GPU hours')}</figure>"
@@ -235,21 +228,22 @@ def _worth(rows: Sequence[ReportRow]) -> str:
 
 
 def _rhos(bars: Sequence[RhoBar]) -> str:
-    counts = [(_between(bar.least, bar.below), bar.jobs) for bar in bars]
-    shades = [_shade(bar) for bar in bars]
+    counts, shades = [], []
+    for bar in bars:
+        label, shade = f"{bar.least:g}+", "lost"
+        if bar.below is not None:
+            label = f"{bar.least:g}-{bar.below:g}" if bar.least else f"<{bar.below:g}"
+        if bar.below is not None and bar.below <= 1:
+            shade = "good"
+        elif bar.least >= 2:
+            shade = "bad"
+        counts.append((label, bar.jobs))
+        shades.append(shade)
     return (
         "<h2>Finish-time fairness</h2><figure><figcaption>completed jobs (below 1, a job took"
         " less time than alone on its fair "
         f'share)</figcaption><div class="pair">{svg.histogram(counts, shades)}</div></figure>'
     )
-
-
-def _shade(bar: RhoBar) -> str:
-    if bar.below is not None and bar.below <= 1:
-        return "good"
-    if bar.least >= 2:
-        return "bad"
-    return "lost"
 
 
 def _fairness(pieces: Sequence[Piece], names: Sequence[str], labels: Sequence[str]) -> str:
@@ -274,10 +268,10 @@ def _shares(pieces: Sequence[Piece], name: str) -> tuple[list[float], list[float
     shares, fair_shares = [0.0] * len(pieces), [0.0] * len(pieces)
     for index, piece in enumerate(pieces):
         total = sum(usage.gpu_hours for usage in piece.users)
-        usage = next((usage for usage in piece.users if usage.user == name), None)
-        if usage is not None and total:
-            shares[index] = usage.gpu_hours / total
-            fair_shares[index] = min(usage.fair_gpu_hours / total, 1.0)
+        for usage in piece.users:
+            if usage.user == name and total:
+                shares[index] = usage.gpu_hours / total
+                fair_shares[index] = min(usage.fair_gpu_hours / total, 1.0)
     return shares, fair_shares
 
 
@@ -285,28 +279,15 @@ def _series(
     pieces: Sequence[Piece], names: Sequence[str], *, has_others: bool
 ) -> list[tuple[str, list[float]]]:
     """Mean GPUs in each piece, by user."""
-    series = {name: [0.0] * len(pieces) for name in names}
-    if has_others:
-        series.setdefault(OTHERS, [0.0] * len(pieces))
+    shown_names = [*names, OTHERS] if has_others else names
+    series = {name: [0.0] * len(pieces) for name in shown_names}
     for index, piece in enumerate(pieces):
         span = (_at(piece.end) - _at(piece.start)).total_seconds() / HOUR
-        if span <= 0:
-            continue
         for usage in piece.users:
-            if usage.user in names:
-                series[usage.user][index] += usage.gpu_hours / span
-            elif has_others:
-                series[OTHERS][index] += usage.gpu_hours / span
+            name = usage.user if usage.user in names else OTHERS
+            if name in series and span > 0:
+                series[name][index] += usage.gpu_hours / span
     return list(series.items())
-
-
-def _parts(row: ReportRow) -> list[tuple[str, float, str]]:
-    worth = row.goodput_hours or 0.0
-    return [
-        ("worth", worth, "good"),
-        ("lost", max(row.known_gpu_hours - worth, 0.0), "lost"),
-        ("unknown", max(row.gpu_hours - row.known_gpu_hours, 0.0), "none"),
-    ]
 
 
 def _key(entries: Sequence[tuple[str, str]]) -> str:
@@ -317,23 +298,16 @@ def _key(entries: Sequence[tuple[str, str]]) -> str:
     return f'<ul class="key">{entry_list}</ul>'
 
 
-def _between(low: float, high: float | None) -> str:
-    if high is None:
-        return f"{low:g}+"
-    if low == 0:
-        return f"<{high:g}"
-    return f"{low:g}-{high:g}"
-
-
 def _at(stamp: str) -> datetime:
     return datetime.fromisoformat(stamp.replace("Z", "+00:00")).astimezone()
 
 
 def _labels(pieces: Sequence[Piece]) -> list[str]:
     """Labels in local time: times of day for hours, or else dates."""
-    if not pieces:
-        return []
-    hourly = (_at(pieces[-1].start) - _at(pieces[0].start)).total_seconds() <= 49 * HOUR and all(
-        (_at(piece.end) - _at(piece.start)).total_seconds() <= HOUR for piece in pieces
+    starts, ends = [_at(piece.start) for piece in pieces], [_at(piece.end) for piece in pieces]
+    hour = timedelta(hours=1)
+    hourly = all(
+        end - start <= hour and start - starts[0] <= 49 * hour
+        for start, end in zip(starts, ends, strict=True)
     )
-    return [_at(piece.start).strftime("%d %b %H:%M" if hourly else "%d %b %Y") for piece in pieces]
+    return [start.strftime("%d %b %H:%M" if hourly else "%d %b %Y") for start in starts]

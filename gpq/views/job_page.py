@@ -10,10 +10,10 @@ import msgspec
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from gpq.rpc.job_answers import EventView, Explanation, JobDetail, JobView
+from gpq.rpc.job_answers import Explanation, JobDetail, JobView
 from gpq.rpc.job_columns import COLUMNS
 from gpq.views import detail, plain, queue, top
-from gpq.views.plain import safe, wrap
+from gpq.views.plain import safe, wrap, wrap_all
 from gpq.views.top_tables import state_of
 
 PARTS = ("all", "log", "text")
@@ -74,31 +74,24 @@ def lines(page: Page, width: int) -> list[Text]:
     reasons = msgspec.structs.replace(page.why, curve=[])
     losses = detail.loss_curve(answer.losses, width, bar, answer.metrics.get("loss"))
     curve = detail.goodput_curve(answer.curve or page.why.curve, width, bar)
-    text = wrap(_now(job), width)
+    row = msgspec.to_builtins(job)
+    pairs = [(name, queue.cells(COLUMNS[name], [row])[0]) for name in NOW]
+    now = "  ".join(f"{name} {text}" for name, text in pairs if text not in ("-", "0"))
+    text = wrap(now, width)
     for trouble in filter(None, (job.hung, job.unknown)):
         text += wrap(safe(trouble), width)
+    events = [f"{plain.moment(event.at)[5:]} {safe(event.text)}" for event in answer.history]
     text += detail.paragraph("loss", losses)
     text += detail.paragraph("goodput by number of GPUs, 1x = fewest", curve)
     text += detail.paragraph("replicas", detail.replicas(answer, width))
     text += detail.paragraph(detail.LOST, detail.habits(answer.habits, width, job.id))
     text += detail.paragraph("why", detail.why(reasons, width, bar))
-    text += detail.paragraph("latest events", _events(answer.history[-EVENTS:], width))
+    text += detail.paragraph("latest events", wrap_all(events[-EVENTS:], width, "  ", "    "))
     text += detail.paragraph("command", wrap(safe(job.command), width, "  ", "    "))
     return [
         Text(line, style="bold" if index > 0 and text[index - 1] == "" else "")
         for index, line in enumerate(text)
     ]
-
-
-def _events(events: Sequence[EventView], width: int) -> list[str]:
-    texts = [f"{plain.moment(event.at)[5:]} {safe(event.text)}" for event in events]
-    return [line for text in texts for line in wrap(text, width, "  ", "    ")]
-
-
-def _now(job: JobView) -> str:
-    row = msgspec.to_builtins(job)
-    pairs = [(name, queue.cells(COLUMNS[name], [row])[0]) for name in NOW]
-    return "  ".join(f"{name} {text}" for name, text in pairs if text not in ("-", "0"))
 
 
 def tail(log: Sequence[str], width: int, height: int, offset: int = 0) -> list[Text]:
@@ -112,6 +105,4 @@ def tail(log: Sequence[str], width: int, height: int, offset: int = 0) -> list[T
         rows[:0] = list(pieces)
         if len(rows) >= height:
             break
-    if height:
-        return rows[-height:]
-    return []
+    return rows[-height:] if height else []

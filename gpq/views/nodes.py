@@ -3,19 +3,59 @@
 from __future__ import annotations
 
 from gpq.rpc.node_answers import DeviceView, NodeList, NodeView, ReservationView
-from gpq.views.plain import Column, duration, safe, table
+from gpq.views.plain import Head, columns, duration, safe, table
+
+NODES = (
+    Head("SERVER", 99, least=6), Head("STATE", 98), Head("GPUS", 70, right=True),
+    Head("IN USE", 69, right=True), Head("CORES", 50, right=True), Head("MEMORY", 49, right=True),
+    Head("SEEN", 60), Head("REASON", 65, least=12),
+)  # fmt: skip
+DEVICES = (
+    Head("SERVER", 95, least=6), Head("GPU", 96, right=True), Head("TYPE", 60, least=8),
+    Head("STATE", 98), Head("UTIL", 70, right=True), Head("MEMORY", 69, right=True),
+    Head("ON IT", 80, least=8), Head("ID", 20, least=8),
+)  # fmt: skip
+RESERVATIONS = (
+    Head("RESERVATION", 99), Head("SERVER", 98, least=6), Head("GPUS", 97),
+    Head("FOR", 96, least=6), Head("BEGINS", 90), Head("ENDS", 89), Head("BY", 20, least=6),
+)  # fmt: skip
 
 
 def lines(answer: NodeList, limit: int, bar: str = "█") -> list[str]:
     """`bar` is unused, but every view has this signature."""
     if not answer.nodes:
         return ["no servers"]
-    text = table(_nodes(answer.nodes), limit)
-    pairs = [(node, device) for node in answer.nodes for device in node.devices]
-    if pairs:
-        text += ["", *table(_devices(pairs, answer.reservations), limit)]
-    if answer.reservations:
-        text += ["", *table(_reservations(answer.reservations), limit)]
+    nodes, devices = [], []
+    for node in answer.nodes:
+        in_use = sum(device.job is not None for device in node.devices)
+        # attempts that are not in the database may show another use
+        reasons = (node.reason, *node.strangers, *node.damage)
+        row = (
+            safe(node.name), safe(node.state), str(len(node.devices)), str(in_use),
+            str(node.cores), gib(node.memory_mib), last_seen(node),
+            ", ".join(map(safe, filter(None, reasons))),
+        )  # fmt: skip
+        nodes.append(row)
+        for device in node.devices:
+            device_row = (
+                safe(node.name), str(device.index), safe(device.type), safe(device.state),
+                utilisation(device), memory(device), _on_it(node, device, answer.reservations),
+                safe(device.id),
+            )  # fmt: skip
+            devices.append(device_row)
+    reservations = [
+        (
+            str(entry.id), safe(entry.node), ",".join(map(str, entry.indices)) or "all",
+            safe(entry.user) or "nobody", _in(entry.begins_in_seconds), _in(entry.ends_in_seconds),
+            safe(entry.by) or "-",
+        )
+        for entry in answer.reservations
+    ]  # fmt: skip
+    text = table(columns(NODES, nodes), limit)
+    if devices:
+        text += ["", *table(columns(DEVICES, devices), limit)]
+    if reservations:
+        text += ["", *table(columns(RESERVATIONS, reservations), limit)]
     return text
 
 
@@ -24,11 +64,6 @@ def last_seen(node: NodeView) -> str:
     if not node.answers and not node.seen_seconds:
         return "never"
     return f"{duration(node.seen_seconds)} ago"
-
-
-def _reason(node: NodeView) -> str:
-    """The reason, with attempts that are not in the database. Their GPUs may show another use."""
-    return ", ".join(safe(part) for part in (node.reason, *node.strangers, *node.damage) if part)
 
 
 def _on_it(node: NodeView, device: DeviceView, reservations: list[ReservationView]) -> str:
@@ -41,21 +76,17 @@ def _on_it(node: NodeView, device: DeviceView, reservations: list[ReservationVie
         and (not reservation.devices or device.id in reservation.devices)
     ]
     occupancy = occupant(device)
-    if occupancy == "-" and owners:
-        return ", ".join(owners)
-    return ", ".join([occupancy, *owners])
+    if occupancy != "-" or not owners:
+        owners.insert(0, occupancy)
+    return ", ".join(owners)
 
 
 def _in(seconds: float) -> str:
-    if seconds > 0:
-        return f"in {duration(seconds)}"
-    return "now"
+    return f"in {duration(seconds)}" if seconds > 0 else "now"
 
 
 def utilisation(device: DeviceView) -> str:
-    if device.utilisation is None:
-        return "-"
-    return f"{device.utilisation}%"
+    return f"{device.utilisation}%" if device.utilisation is not None else "-"
 
 
 def memory(device: DeviceView) -> str:
@@ -68,9 +99,7 @@ def memory(device: DeviceView) -> str:
 
 
 def gib(mib: int) -> str:
-    if not mib:
-        return "0G"
-    if mib >= 10240:
+    if not mib or mib >= 10240:
         return f"{mib / 1024:.0f}G"
     return f"{mib / 1024:.1f}G"
 
@@ -81,60 +110,14 @@ def occupant(device: DeviceView) -> str:
     if device.job is not None:
         parts.append(f"job {device.job}")
     if not device.reason.startswith(("used by ", "also used by ")):
-        parts.append(_strangers(device))
+        parts += [
+            f"{safe(process.user)}: {safe(process.name)} (pid {process.pid})"
+            for process in device.processes
+            if process.job is None
+        ]
     parts.append(safe(device.reason))  # the reason names the processes and their times
     if device.state not in ("ok", "foreign") and device.age_seconds is not None:
         parts.append(f"for {duration(device.age_seconds)}")
     if device.next_probe_seconds is not None:
         parts.append(f"next check in {duration(device.next_probe_seconds)}")
-    return ", ".join(part for part in parts if part) or "-"
-
-
-def _strangers(device: DeviceView) -> str:
-    return ", ".join(
-        f"{safe(process.user)}: {safe(process.name)} (pid {process.pid})"
-        for process in device.processes
-        if process.job is None
-    )
-
-
-def _nodes(nodes: list[NodeView]) -> list[Column]:
-    in_use = [str(sum(device.job is not None for device in node.devices)) for node in nodes]
-    return [
-        Column("SERVER", [safe(node.name) for node in nodes], 99, least=6),
-        Column("STATE", [safe(node.state) for node in nodes], 98),
-        Column("GPUS", [str(len(node.devices)) for node in nodes], 70, right=True),
-        Column("IN USE", in_use, 69, right=True),
-        Column("CORES", [str(node.cores) for node in nodes], 50, right=True),
-        Column("MEMORY", [gib(node.memory_mib) for node in nodes], 49, right=True),
-        Column("SEEN", [last_seen(node) for node in nodes], 60),
-        Column("REASON", [_reason(node) for node in nodes], 65, least=12),
-    ]
-
-
-def _devices(
-    pairs: list[tuple[NodeView, DeviceView]], reservations: list[ReservationView]
-) -> list[Column]:
-    devices = [device for _, device in pairs]
-    return [
-        Column("SERVER", [safe(node.name) for node, _ in pairs], 95, least=6),
-        Column("GPU", [str(device.index) for device in devices], 96, right=True),
-        Column("TYPE", [safe(device.type) for device in devices], 60, least=8),
-        Column("STATE", [safe(device.state) for device in devices], 98),
-        Column("UTIL", [utilisation(device) for device in devices], 70, right=True),
-        Column("MEMORY", [memory(device) for device in devices], 69, right=True),
-        Column("ON IT", [_on_it(*pair, reservations) for pair in pairs], 80, least=8),
-        Column("ID", [safe(device.id) for device in devices], 20, least=8),
-    ]
-
-
-def _reservations(entries: list[ReservationView]) -> list[Column]:
-    return [
-        Column("RESERVATION", [str(entry.id) for entry in entries], 99),
-        Column("SERVER", [safe(entry.node) for entry in entries], 98, least=6),
-        Column("GPUS", [",".join(map(str, entry.indices)) or "all" for entry in entries], 97),
-        Column("FOR", [safe(entry.user) or "nobody" for entry in entries], 96, least=6),
-        Column("BEGINS", [_in(entry.begins_in_seconds) for entry in entries], 90),
-        Column("ENDS", [_in(entry.ends_in_seconds) for entry in entries], 89),
-        Column("BY", [safe(entry.by) or "-" for entry in entries], 20, least=6),
-    ]
+    return ", ".join(filter(None, parts)) or "-"

@@ -7,6 +7,10 @@ cheap.
 import os
 import sys
 
+TYPE_CHECKING = False  # typing's own would have to be imported
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
 COLOURS = {  # of states, as codes of a terminal: 2 is dim, 31 red, 32 green, 33 yellow
     "running": 32,
     "starting": 36,
@@ -84,6 +88,11 @@ def wrap(text: str, limit: int, first: str = "", indent: str = "") -> list[str]:
             line = line[room:]
     lines.append(line)
     return [(first if index == 0 else indent) + part for index, part in enumerate(lines)]
+
+
+def wrap_all(texts: list[str], limit: int, first: str, indent: str) -> list[str]:
+    """The lines of several texts, each as `wrap` does it."""
+    return [line for text in texts for line in wrap(text, limit, first, indent)]
 
 
 def duration(seconds: float | None) -> str:
@@ -177,14 +186,39 @@ class Column:
     @property
     def slack(self) -> int:
         """How many columns can be cut from it."""
-        if not self.least:
-            return 0
-        return max(self.size - self.least, 0)
+        return max(self.size - self.least, 0) if self.least else 0
+
+
+class Head:
+    """The title of a column, and what may happen to it, as in `Column`."""
+
+    __slots__ = ("keep", "least", "right", "title")
+
+    def __init__(self, title: str, keep: int, *, least: int = 0, right: bool = False) -> None:
+        self.title = title
+        self.keep = keep
+        self.least = least
+        self.right = right
+
+
+def columns(heads: tuple[Head, ...], rows: "Sequence[tuple[str, ...]]") -> list[Column]:
+    """A column below each head. Each row has a cell for each of them."""
+    return [
+        Column(
+            head.title, [row[place] for row in rows], head.keep, least=head.least, right=head.right
+        )
+        for place, head in enumerate(heads)
+    ]
 
 
 def fit(columns: list[Column], limit: int) -> list[Column]:
     """The columns that say something and fit in `limit` (0: all)."""
-    return squeeze([column for column in columns if _says_something(column)], limit)
+    useful_columns = [
+        column
+        for column in columns
+        if column.keep > 90 or any(cell not in ("", "-") for cell in column.cells)
+    ]
+    return squeeze(useful_columns, limit)
 
 
 def squeeze(columns: list[Column], limit: int, gap: int = 2, spare: int = 0) -> list[Column]:
@@ -198,23 +232,15 @@ def squeeze(columns: list[Column], limit: int, gap: int = 2, spare: int = 0) -> 
             break
         lowest = min(visible_columns, key=lambda column: column.keep)
         if lowest.keep >= spare and sum(column.slack for column in visible_columns) >= excess:
-            _shrink(visible_columns, excess)
+            for column in sorted(visible_columns, key=lambda column: column.keep):
+                reduction = min(excess, column.slack)
+                column.size -= reduction
+                excess -= reduction
             break
         visible_columns.remove(lowest)
     if limit and len(visible_columns) == 1:
         visible_columns[0].size = min(visible_columns[0].size, limit)
     return visible_columns
-
-
-def _says_something(column: Column) -> bool:
-    return column.keep > 90 or any(cell not in ("", "-") for cell in column.cells)
-
-
-def _shrink(columns: list[Column], excess: int) -> None:
-    for column in sorted(columns, key=lambda column: column.keep):
-        reduction = min(excess, column.slack)
-        column.size -= reduction
-        excess -= reduction
 
 
 def table(

@@ -18,20 +18,17 @@ ENDED = ("completed", "failed", "cancelled", "timeout")
 
 def where(parts: list[Row]) -> str:
     """`a:0-2,5 b:1`: servers and indices of GPUs."""
-    return " ".join(f"{safe(part['node'])}:{_which(part)}" for part in parts)
-
-
-def _which(part: Row) -> str:
-    """The indices, or the names of GPUs whose server has not reported yet."""
-    if any(index < 0 for index in part["indices"]):
-        return ",".join(map(safe, part["devices"]))
-    return ranges(part["indices"])
+    texts = []
+    for part in parts:
+        gpus = ranges(part["indices"])
+        if min(part["indices"], default=0) < 0:  # its server has not reported yet
+            gpus = ",".join(map(safe, part["devices"]))
+        texts.append(f"{safe(part['node'])}:{gpus}")
+    return " ".join(texts)
 
 
 def ranges(indices: list[int]) -> str:
     """0,1,2,5 as 0-2,5."""
-    if len(indices) == 1:
-        return str(indices[0])
     runs: list[list[int]] = []
     for index in sorted(indices):
         if runs and index == runs[-1][1] + 1:
@@ -48,9 +45,7 @@ def remark(row: Row) -> str:
         return reason
     if not code or row["state"] not in ENDED or f"exit {code}" in reason:
         return reason
-    if reason:
-        return f"{reason} (exit {code})"
-    return f"exit {code}"
+    return f"{reason} (exit {code})" if reason else f"exit {code}"
 
 
 def notes(rows: list[Row]) -> list[str]:
@@ -67,15 +62,15 @@ def notes(rows: list[Row]) -> list[str]:
     order = [*names_by_note]
     if len(rows) > FOLDED:
         order = sorted(order, key=rank_by_note.__getitem__)[:MOST_NOTES]
-    lines = [f"{_jobs(names_by_note[note])}: {safe(note)}" for note in order]
+    lines = []
+    for note in order:
+        names = names_by_note[note]
+        jobs = f"job{'s' if len(names) > 1 else ''} {', '.join(names[:FOLDED])}"
+        if len(names) > FOLDED:
+            jobs += f" and {len(names) - FOLDED} others"
+        lines.append(f"{jobs}: {safe(note)}")
     hidden = len(names_by_note) - len(order)
     return [*lines, f"{hidden} more: `gpq show JOB` has all notes of a job"] if hidden else lines
-
-
-def _jobs(names: list[str]) -> str:
-    """`job 3`, `jobs 3, 4, 6, 7 and 5 others`."""
-    remainder = f" and {len(names) - FOLDED} others" if len(names) > FOLDED else ""
-    return f"job{'s' if len(names) > 1 else ''} {', '.join(names[:FOLDED])}{remainder}"
 
 
 def named(row: Row) -> str:
@@ -96,10 +91,14 @@ def fold_arrays(rows: list[Row]) -> list[Row]:
     run: list[Row] = []
     for row in [*rows, {}]:
         if run and not _alike(run[-1], row):
-            rows_to_show += run if len(run) < FOLDED else [_row_of(run)]
+            if len(run) >= FOLDED:
+                indices = ranges([one["index"] for one in run])
+                run = [_shared_row(run[0], len(run), run[-1]["id"], indices)]
+            rows_to_show += run
             run = []
         if row.get("alike", 1) > 1:  # the daemon has combined them already
-            rows_to_show.append(_of_many(row))
+            indices = f"{row['index']}-{row['last_index']}"
+            rows_to_show.append(_shared_row(row, row["alike"], row["last"], indices))
         elif row:
             run.append(row)
     return rows_to_show
@@ -115,22 +114,14 @@ def _alike(first: Row, second: Row) -> bool:
     )
 
 
-def _row_of(run: list[Row]) -> Row:
-    first, last = run[0], run[-1]
-    name = {**first, "params": {}, "index": ranges([row["index"] for row in run])}
+def _shared_row(first: Row, jobs: int, last_id: int, indices: str) -> Row:
+    """One row for jobs of an array."""
     return {
-        **name,
-        "id": f"{first['id']}-{last['id']}",
-        "reason": f"{len(run)} jobs: {first['reason']}",
-    }
-
-
-def _of_many(row: Row) -> Row:
-    name = {**row, "params": {}, "index": f"{row['index']}-{row['last_index']}"}
-    return {
-        **name,
-        "id": f"{row['id']}-{row['last']}",
-        "reason": f"{row['alike']} jobs: {row['reason']}",
+        **first,
+        "params": {},
+        "index": indices,
+        "id": f"{first['id']}-{last_id}",
+        "reason": f"{jobs} jobs: {first['reason']}",
     }
 
 
@@ -160,15 +151,13 @@ def columns(
 def cells(head: JobColumn, rows: list[Row]) -> list[str]:
     own_text = OWN_TEXTS.get(head.name)
     if own_text is not None:
-        return [own_text(row) for row in rows]
+        return list(map(own_text, rows))
     text, field = TEXTS[head.kind], head.field
     return [text(row[field]) for row in rows]
 
 
 def percent(share: float | None) -> str:
-    if share is None:
-        return "-"
-    return f"{100 * share:.0f}%"
+    return f"{100 * share:.0f}%" if share is not None else "-"
 
 
 def _count(value: int | None) -> str:
@@ -214,19 +203,13 @@ def lines(
         text.append(f"and {hidden_count} more that ended: gpq status --all")
     for note in notes(rows):
         text += wrap(note, limit, "note: ", "      ")
-    hint = _where_failures_are_told(rows)
-    if hint and (not limit or len(hint) <= limit):
+    failed_jobs = [row["id"] for row in rows if row["state"] == "failed" and row["started_at"]]
+    hint = "why a job failed: gpq logs JOB"
+    if len(failed_jobs) == 1:
+        hint = f"why job {failed_jobs[0]} failed: gpq logs {failed_jobs[0]}"
+    if failed_jobs and (not limit or len(hint) <= limit):
         text.append(hint)
     return text
-
-
-def _where_failures_are_told(rows: list[Row]) -> str:
-    failed_jobs = [row["id"] for row in rows if row["state"] == "failed" and row["started_at"]]
-    if len(failed_jobs) > 1:
-        return "why a job failed: gpq logs JOB"
-    if failed_jobs:
-        return f"why job {failed_jobs[0]} failed: gpq logs {failed_jobs[0]}"
-    return ""
 
 
 def is_query(word: str) -> bool:

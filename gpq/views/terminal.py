@@ -13,6 +13,7 @@ PART = re.compile(r"(\x1b\[[0-9;:]*m|\r?\n|\r|\t)")
 OPEN = re.compile(r"(?:\x1b(?:\[[0-9;:]{0,32})?|\r)\Z")  # may become an SGR code or a line end
 LONGEST_STATE = 1 << 16  # bytes of an unfinished line that `LastStates` keeps
 ERASE = "\r\x1b[K"  # for a progress bar, so that nothing of the older text stays visible
+SHOWN = {"\n": "\n", "\r\n": "\n", "\r": ERASE, "\t": "\t"}
 
 
 class Filter:
@@ -32,13 +33,9 @@ class Filter:
 
     @staticmethod
     def _show(part: str) -> str:
-        if part in ("\n", "\r\n"):
-            return "\n"
-        if part == "\r":
-            return ERASE
-        if part == "\t" or SGR.fullmatch(part):
+        if SGR.fullmatch(part):
             return part
-        return safe(part)
+        return SHOWN.get(part) or safe(part)
 
 
 class LastStates:

@@ -87,9 +87,7 @@ def lower_panels(
         "latest changes", change_lines(view.changes, (width - half or width) - 4, lines), lines
     )
     if width < SLIM:
-        if lines is None:
-            return [fairness, changes]
-        return [changes]
+        return [fairness, changes] if lines is None else [changes]
     side_by_side = Table.grid(expand=True, padding=0)
     side_by_side.add_column(width=half)
     side_by_side.add_column(width=width - half)
@@ -135,8 +133,11 @@ def header(view: TopView, rows: Sequence[JobView], width: int, filter: str = "")
         states = view.states
     job_counts = [_by_state(states)]
     if filter:
-        job_counts.append(_job_count(len(live_jobs), len(rows), sum(states.values())))
-    gpus = _busy_gpus(view)
+        ended_jobs = len(rows) - len(live_jobs)
+        remark = f" and {ended_jobs} that ended" if ended_jobs else ""
+        job_counts.append(f"{len(live_jobs)} of {sum(states.values())} jobs{remark} shown")
+    devices = [device for node in view.nodes for device in node.devices]
+    gpus = f"{sum(device.job is not None for device in devices)}/{len(devices)} GPUs"
     parts = [
         f"gpq {plain.moment(view.now)[11:]}",
         gpus,
@@ -160,20 +161,7 @@ def _by_state(states: Mapping[str, int]) -> str:
     running = sum(count for state, count in states.items() if state not in IDLE)
     text = f"{running} running, {states.get('pending', 0)} pending"
     held_jobs = states.get("held", 0)
-    if held_jobs:
-        return f"{text}, {held_jobs} held"
-    return text
-
-
-def _job_count(live: int, rows: int, total: int) -> str:
-    """`3 of 7 jobs and 2 that ended shown`."""
-    remark = f" and {rows - live} that ended" if rows > live else ""
-    return f"{live} of {total} jobs{remark} shown"
-
-
-def _busy_gpus(view: TopView) -> str:
-    devices = [device for node in view.nodes for device in node.devices]
-    return f"{sum(device.job is not None for device in devices)}/{len(devices)} GPUs"
+    return f"{text}, {held_jobs} held" if held_jobs else text
 
 
 def _is_too_wide(parts: Sequence[str], width: int) -> bool:
@@ -229,8 +217,15 @@ def picture(
         parts.append(panel("GPUs", top_tables.device_table(view.nodes, gpus, width, past), gpus))
     room = jobs - 1
     first = first_row(rows, look, room)
-    title = _title(rows, first, len(rows[first : first + room]), look, width)
-    parts.append(panel(title, _table(rows, first, room, look, width), jobs))
+    visible_jobs = rows[first : first + room]
+    title = _title(rows, first, len(visible_jobs), look, width)
+    table: RenderableType = Text("no jobs: submit one with gpq submit")
+    if visible_jobs:
+        heads = top_tables.heads(rows, "top", look.sort)
+        table = top_tables.job_table(visible_jobs, heads, width, look)
+    elif look.filter:
+        table = Text("no job matches: press / to change the filter, Esc to clear it")
+    parts.append(panel(title, table, jobs))
     if lower:
         parts += lower_panels(view, live_jobs, width, lower)
     return Group(*parts)
@@ -249,27 +244,12 @@ def _title(rows: Sequence[JobView], first: int, count: int, look: ListView, widt
     return Text(plain.cut("  ".join(parts), max(width - 8, 7), plain.ellipsis()))
 
 
-def _table(
-    rows: list[JobView], first: int, room: int, look: ListView, width: int
-) -> RenderableType:
-    visible_jobs = rows[first : first + room]
-    if not visible_jobs:
-        return Text(_why_empty(look))
-    return top_tables.job_table(visible_jobs, top_tables.heads(rows, "top", look.sort), width, look)
-
-
-def _why_empty(look: ListView) -> str:
-    if look.filter:
-        return "no job matches: press / to change the filter, Esc to clear it"
-    return "no jobs: submit one with gpq submit"
-
-
 def keys(width: int) -> list[Text]:
     """The page of help."""
-    pairs = [
-        plain.wrap(effect, width, f"{key:{INDENT}}", " " * INDENT) for key, effect in KEYS.items()
-    ]
-    return [Text(line) for lines in pairs for line in lines]
+    lines = []
+    for key, effect in KEYS.items():
+        lines += plain.wrap(effect, width, f"{key:{INDENT}}", " " * INDENT)
+    return list(map(Text, lines))
 
 
 def late(age: float, reason: str, width: int) -> Text:

@@ -13,13 +13,11 @@ from rich.table import Table
 from rich.text import Text
 
 from gpq.control.query_language import known
-from gpq.core.model.accounts import UserShare
 from gpq.rpc.daemon_answers import TopView
 from gpq.rpc.job_answers import EventView, JobView
 from gpq.rpc.job_columns import COLUMNS, JobColumn, shown_on
 from gpq.rpc.node_answers import DeviceView, NodeView, ProcessView
 from gpq.views import plain, queue
-from gpq.views.job_facts import if_known
 from gpq.views.nodes import gib, last_seen, memory, occupant, utilisation
 from gpq.views.plain import Column, duration, moment, number, safe
 from gpq.views.queue import ENDED, percent, ranges
@@ -75,10 +73,9 @@ def fit_columns(
     fitting = plain.squeeze(with_text, room, gap=1, spare=REASON)
     room = max(room - sum(column.size + 1 for column in fitting) + 1, 0)
     for column in reversed(fitting):
-        missing = max(map(plain.width, column.cells)) - column.size
-        if missing > 0:
-            column.size += min(missing, room)
-            room -= min(missing, room)
+        growth = min(max(max(map(plain.width, column.cells)) - column.size, 0), room)
+        column.size += growth
+        room -= growth
     return fitting
 
 
@@ -126,60 +123,44 @@ def device_table(
     if not nodes:
         return Text("no servers")
     is_measured = any(device.utilisation is not None for node in nodes for device in node.devices)
-    shown_nodes, rows = nodes, []
-    if lines is None or sum(max(len(node.devices), 1) for node in nodes) <= lines:
-        for node in nodes:
-            rows += [
-                _device(node, device, past, is_measured=is_measured) for device in node.devices
-            ] or [_summary(node, past, is_measured=is_measured)]
-    else:
-        if len(nodes) > lines:
-            shown_nodes = nodes[: lines - 1]
-        rows = [_summary(node, past, is_measured=is_measured) for node in shown_nodes]
-    table = _device_grid(rows, width)
-    if len(shown_nodes) < len(nodes):
-        table.add_row(f"+{len(nodes) - len(shown_nodes)} servers")
-    return table
-
-
-def _device_grid(rows: Sequence[Cells], width: int) -> Table:
+    has_room = lines is None or sum(max(len(node.devices), 1) for node in nodes) <= lines
+    shown_nodes = nodes if lines is None or len(nodes) <= lines else nodes[: lines - 1]
+    rows = []
+    for node in shown_nodes:
+        devices = node.devices if has_room else []
+        rows += [_device(node, device, past, is_measured=is_measured) for device in devices] or [
+            _summary(node, past, is_measured=is_measured)
+        ]
     cells = CELLS if width >= SLIM else SLIM_CELLS
     table = Table(box=None, expand=True, padding=(0, 1, 0, 0), show_header=False, pad_edge=False)
     for cell in cells:
         table.add_column(no_wrap=True, overflow="ellipsis", ratio=RATIOS.get(cell))
     for row in rows:
         table.add_row(*(row[cell] for cell in cells))
+    if len(shown_nodes) < len(nodes):
+        table.add_row(f"+{len(nodes) - len(shown_nodes)} servers")
     return table
 
 
 def _device(node: NodeView, device: DeviceView, past: Past | None, *, is_measured: bool) -> Cells:
+    picture, used, owners = bar(device.utilisation), memory(device), dict[int, str]()
+    if past is not None:  # its last minutes
+        picture, owners = past.utilisation(node.name, device.id), past.owners
+        if device.used_mib:
+            used = f"{past.memory(node.name, device.id)} {used}"
     return (
         f"{safe(node.name)}:{device.index}",
         safe(device.type).removeprefix("NVIDIA "),
-        _picture(node, device, past) if is_measured else "",
+        picture if is_measured else "",
         utilisation(device).rjust(4) if is_measured else "",
-        _memory(node, device, past),
-        _occupancy(node, device, past),
+        used,
+        _occupancy(device, device.state if node.state == "up" else node.state, owners),
     )
 
 
-def _picture(node: NodeView, device: DeviceView, past: Past | None) -> str:
-    """Its last minutes, or a bar of its utilisation now."""
-    if past is None:
-        return bar(device.utilisation)
-    return past.utilisation(node.name, device.id)
-
-
-def _memory(node: NodeView, device: DeviceView, past: Past | None) -> str:
-    if past is None or not device.used_mib:
-        return memory(device)
-    return f"{past.memory(node.name, device.id)} {memory(device)}"
-
-
-def _occupancy(node: NodeView, device: DeviceView, past: Past | None) -> Text:
-    """What uses it. Problems of the GPU or its server are red."""
-    text = owner_of(device, past.owners) if past is not None else occupant(device)
-    state = device.state if node.state == "up" else node.state
+def _occupancy(device: DeviceView, state: str, owners: Mapping[int, str]) -> Text:
+    """What uses it. Problems are red. `state`: of the GPU or of its server."""
+    text = owner_of(device, owners)
     if state != "ok":
         return Text(f"{safe(state)} {text}", style="red")
     return Text(text, style="green" if device.job is not None else "dim")
@@ -200,16 +181,7 @@ def _summary(node: NodeView, past: Past | None, *, is_measured: bool) -> Cells:
     picture = ""
     if is_measured:
         picture = past.server(node.name) if past is not None else bar(mean)
-    size = f"{len(node.devices)} GPUs"
-    return (safe(node.name), size, picture, if_known(_percent_cell, mean), "", _jobs(node))
-
-
-def _percent_cell(share: int) -> str:
-    return f"{share}%".rjust(4)
-
-
-def _jobs(node: NodeView) -> Text:
-    """The jobs on a server. Its problems are red."""
+    load = f"{mean:3}%" if mean is not None else ""
     indices_by_job: dict[int, list[int]] = {}
     for device in node.devices:
         if device.job is not None:
@@ -217,12 +189,11 @@ def _jobs(node: NodeView) -> Text:
     jobs = ", ".join(
         f"job {job} on {ranges(indices)}" for job, indices in sorted(indices_by_job.items())
     )
+    occupancy = Text(jobs or "idle", style="green" if jobs else "dim")
     if node.state != "up":
         state = f"{safe(node.state)} {safe(node.reason)}"
-        return Text(f"{state} {jobs or 'idle'}", style="red")
-    if jobs:
-        return Text(jobs, style="green")
-    return Text("idle", style="dim")
+        occupancy = Text(f"{state} {jobs or 'idle'}", style="red")
+    return safe(node.name), f"{len(node.devices)} GPUs", picture, load, "", occupancy
 
 
 def bar(value: int | None, cells: int = 10) -> str:
@@ -248,9 +219,11 @@ def job_table(
         cells = [Text(plain.cut(column.cells[index], column.size, mark)) for column in columns]
         if "STATE" in titles:
             cells[titles.index("STATE")].stylize(state_of(job).style)
+        is_selected = look is not None and job.id == look.selected
         if look is not None:
-            cells.insert(0, Text(">" if job.id == look.selected else ""))
-        table.add_row(*cells, style=_style(job, look))
+            cells.insert(0, Text(">" if is_selected else ""))
+        style = "dim" if job.state in ENDED else ""
+        table.add_row(*cells, style="reverse" if is_selected else style)
     return table
 
 
@@ -258,25 +231,17 @@ def _head(title: str, look: ListView | None) -> str:
     """The title, with an arrow if the column is sorted."""
     if look is None or not look.sort or title != COLUMNS[look.sort].title:
         return title
-    if look.descending:
-        return title + plain.drawable("↓", "v")
-    return title + plain.drawable("↑", "^")
-
-
-def _style(job: JobView, look: ListView | None) -> str:
-    if look is not None and job.id == look.selected:
-        return "reverse"
-    if job.state in ENDED:
-        return "dim"
-    return ""
+    return title + (plain.drawable("↓", "v") if look.descending else plain.drawable("↑", "^"))
 
 
 def goodput_table(
     jobs: list[JobView], lines: int | None, width: int, filter: str = ""
 ) -> RenderableType:
     """Running jobs first. Columns that are empty or do not fit are left out."""
+    if not jobs and filter:
+        return Text("no live job matches the filter")
     if not jobs:
-        return Text(_why_empty(filter))
+        return Text("no jobs: submit one with gpq submit")
     sorted_jobs = sorted(jobs, key=lambda job: (job.gpus == 0, job.id))
     shown_jobs = sorted_jobs[: _row_count(len(jobs), lines)]
     table = job_table(shown_jobs, heads(jobs, "once"), width)
@@ -292,8 +257,27 @@ def fairness_table(view: TopView, jobs: list[JobView], lines: int | None) -> Ren
         "WHO", "GPUS", "SHARE", "SPEEDUP", "RHO", right="GPUS SHARE SPEEDUP RHO", give="WHO"
     )
     total = sum(device.job is not None for node in view.nodes for device in node.devices)
-    rows = [_user_row(user) for user in view.users]
-    rows += [_job_row(job, total) for job in jobs if job.gpus]
+    rows = [
+        (
+            safe(user.user),
+            str(user.gpus),
+            f"{percent(user.share)}/{percent(user.fair_share)}",
+            number(user.speedup, "x"),
+            number(user.rho),
+        )
+        for user in view.users
+    ]
+    rows += [
+        (
+            f" {job.id} {safe(job.name)}",
+            str(job.gpus),
+            percent(job.gpus / total if total else 0.0),
+            number(job.speedup, "x"),
+            number(job.rho),
+        )
+        for job in jobs
+        if job.gpus
+    ]
     if not rows:
         return Text("no GPU is in use")
     shown_rows = rows[: _row_count(len(rows), lines)]
@@ -304,39 +288,12 @@ def fairness_table(view: TopView, jobs: list[JobView], lines: int | None) -> Ren
     return table
 
 
-def _why_empty(filter: str) -> str:
-    if filter:
-        return "no live job matches the filter"
-    return "no jobs: submit one with gpq submit"
-
-
 def _row_count(count: int, lines: int | None) -> int:
     """How many of `count` rows fit in this many lines, below the titles and above a line that
     counts the rest."""
     if lines is None or count + 1 <= lines:
         return count
     return max(lines - 2, 0)
-
-
-def _user_row(user: UserShare) -> tuple[str, ...]:
-    return (
-        safe(user.user),
-        str(user.gpus),
-        f"{percent(user.share)}/{percent(user.fair_share)}",
-        number(user.speedup, "x"),
-        number(user.rho),
-    )
-
-
-def _job_row(job: JobView, total: int) -> tuple[str, ...]:
-    """The row of a job with GPUs. `total`: GPUs in use."""
-    return (
-        f" {job.id} {safe(job.name)}",
-        str(job.gpus),
-        percent(job.gpus / total if total else 0.0),
-        number(job.speedup, "x"),
-        number(job.rho),
-    )
 
 
 def change_lines(changes: list[EventView], width: int, lines: int | None) -> RenderableType:
@@ -384,21 +341,12 @@ def _gpu_block(node: NodeView, device: DeviceView, past: Past, room: int) -> lis
     if device.used_mib:
         memory_curve = f"{past.memory(node.name, device.id, room // 2)} "
     line = Text(f"  {device.index} {kind}  {load}  {memory_curve}{memory(device)}  ")
-    line.append_text(_owner(device, past))
+    line.append_text(_occupancy(device, device.state, past.owners))
     return [line, *(Text(_process(process)) for process in device.processes)]
 
 
-def _owner(device: DeviceView, past: Past) -> Text:
-    text = owner_of(device, past.owners)
-    if device.state != "ok":
-        return Text(f"{safe(device.state)} {text}", style="red")
-    return Text(text, style="green" if device.job is not None else "dim")
-
-
 def _process(process: ProcessView) -> str:
-    since = ""
-    if process.since:
-        since = f"  since {moment(process.since)[5:16]}"
+    since = f"  since {moment(process.since)[5:16]}" if process.since else ""
     job = "not gpq's" if process.job is None else f"job {process.job}"
     command = safe(process.command or process.name)
     owner = f"      pid {process.pid}  {safe(process.user)}"

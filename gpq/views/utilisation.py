@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 
 from gpq.rpc.job_answers import JobView
-from gpq.rpc.node_answers import DeviceView, NodeView
+from gpq.rpc.node_answers import NodeView
 from gpq.views import plain
 
 PIECE = 15.0  # seconds per character
@@ -52,7 +52,7 @@ class Past:
 
     def note(self, nodes: Sequence[NodeView], jobs: Iterable[JobView], at: float) -> None:
         """Add an answer from the time `at` (seconds, monotonic)."""
-        self._note_owners(nodes, jobs)
+        jobs_on_devices, owners = set[int | None](), dict[int, str]()
         for node in nodes:
             for device in node.devices:
                 use, memory, _ = self._tracks.get((node.name, device.id)) or (Track(), Track(), at)
@@ -61,15 +61,13 @@ class Past:
                 if device.memory_mib:
                     memory.note(device.used_mib / device.memory_mib, at)
                 self._tracks[node.name, device.id] = (use, memory, at)
+                jobs_on_devices.add(device.job)
+                for process in device.processes:
+                    if process.job is not None:
+                        owners[process.job] = process.user
         for key in [key for key, (_, _, last) in self._tracks.items() if at - last > GONE]:
             del self._tracks[key]
-
-    def _note_owners(self, nodes: Sequence[NodeView], jobs: Iterable[JobView]) -> None:
-        devices = [device for node in nodes for device in node.devices]
-        jobs_on_devices = {device.job for device in devices if device.job is not None}
-        owners = _process_owners(devices)
-        owners |= self.owners
-        owners |= {job.id: job.user for job in jobs}
+        owners |= {**self.owners, **{job.id: job.user for job in jobs}}
         self.owners = {job: user for job, user in owners.items() if job in jobs_on_devices}
 
     def utilisation(self, node: str, device: str, room: int = USE) -> str:
@@ -87,16 +85,6 @@ class Past:
         shortest = min(map(len, rows), default=0)
         latest = [row[len(row) - shortest :] for row in rows]
         return spark([sum(column) / len(column) for column in zip(*latest, strict=True)], room)
-
-
-def _process_owners(devices: Iterable[DeviceView]) -> dict[int, str]:
-    """The user of each job with a process on one of them."""
-    return {
-        process.job: process.user
-        for device in devices
-        for process in device.processes
-        if process.job is not None
-    }
 
 
 def spark(shares: Sequence[float], room: int) -> str:

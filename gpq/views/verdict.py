@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from gpq.check.verdict import DIFFERS, FAILED, SAME, TOLD, FoundHabit, ShapeView, Verdict
+from gpq.check.verdict import DIFFERS, FAILED, SAME, TOLD, ShapeView, Verdict
 from gpq.core.freedoms import MEANING
 from gpq.views.plain import safe, wrap
 
@@ -17,8 +17,10 @@ JUDGEMENTS = {
 
 
 def lines(answer: Verdict, limit: int, bar: str = "█") -> list[str]:
-    text = wrap(safe(_summary(answer)), limit, "", "  ")
-    text.append("")
+    command = " ".join([os.path.basename(answer.script), *answer.arguments])
+    batch = f", {answer.batch} examples a step" if answer.batch else ""
+    summary = f"{command}: {answer.steps} steps in each shape{batch}, compared with one replica"
+    text = [*wrap(safe(summary), limit, "", "  "), ""]
     size = max((len(row.shape) for row in answer.shapes), default=0)
     text.append(f"{'shape':{size}}  {'verdict':8} {'largest':>8}  first difference")
     for row in answer.shapes:
@@ -30,12 +32,6 @@ def lines(answer: Verdict, limit: int, bar: str = "█") -> list[str]:
     return [*text, *wrap(f"{JUDGEMENTS[answer.verdict]} ({answer.seconds:.0f} s)", limit)]
 
 
-def _summary(answer: Verdict) -> str:
-    command = " ".join([os.path.basename(answer.script), *answer.arguments])
-    batch = f", {answer.batch} examples a step" if answer.batch else ""
-    return f"{command}: {answer.steps} steps in each shape{batch}, compared with one replica"
-
-
 def _habits(answer: Verdict, limit: int) -> list[str]:
     """Each habit once, with the shapes that it rules out."""
     habits = {row.habit.message: row.habit for row in answer.shapes if row.habit}
@@ -45,7 +41,15 @@ def _habits(answer: Verdict, limit: int) -> list[str]:
         shapes = " / ".join(row.shape for row in rows)
         if len(rows) == len(answer.shapes):
             shapes = "every shape"
-        text += _habit(habit, shapes, rows[0].verdict == TOLD, limit)
+        is_told = rows[0].verdict == TOLD  # by the library. Otherwise it is guessed
+        source = "gpq says:" if is_told else "probably"
+        text += wrap(safe(f"{shapes}: {source} {habit.message}"), limit, "", "  ")
+        text += wrap(safe(f"cure: {habit.cure}"), limit, "  ", "        ")
+        if is_told:
+            meanings = {name: f"{name} ({meaning})" for name, meaning in MEANING.items()}
+            freedoms = ", ".join(meanings.get(freedom, freedom) for freedom in habit.freedoms)
+            text += wrap(safe(f"until then gpq does not use: {freedoms}"), limit, "  ", "  ")
+        text.append("")
     return text
 
 
@@ -53,7 +57,10 @@ def _row(row: ShapeView, size: int, limit: int) -> list[str]:
     difference = row.what
     if row.step is not None:
         difference = f"step {row.step}: {difference}"
-    head = f"{row.shape:{size}}  {row.verdict:8} {_largest(row.largest):>8}"
+    largest = ""
+    if row.largest is not None:
+        largest = f"{row.largest:.1e}" if row.largest else "0"
+    head = f"{row.shape:{size}}  {row.verdict:8} {largest:>8}"
     text = [f"{head}  {safe(difference)}".rstrip()]
     indent = " " * (size + 2)
     if row.problem:
@@ -61,28 +68,3 @@ def _row(row: ShapeView, size: int, limit: int) -> list[str]:
         if row.log:
             text += wrap(safe(f"output: {row.log}"), limit, indent, indent)
     return text
-
-
-def _largest(difference: float | None) -> str:
-    if difference is None:
-        return ""
-    if difference:
-        return f"{difference:.1e}"
-    return "0"
-
-
-def _habit(habit: FoundHabit, shapes: str, is_told: bool, limit: int) -> list[str]:
-    """A habit with its shapes: told by the library, or guessed."""
-    source = "gpq says:" if is_told else "probably"
-    text = wrap(safe(f"{shapes}: {source} {habit.message}"), limit, "", "  ")
-    text += wrap(safe(f"cure: {habit.cure}"), limit, "  ", "        ")
-    if is_told:
-        freedoms = ", ".join(map(_explain, habit.freedoms))
-        text += wrap(safe(f"until then gpq does not use: {freedoms}"), limit, "  ", "  ")
-    return [*text, ""]
-
-
-def _explain(freedom: str) -> str:
-    if freedom in MEANING:
-        return f"{freedom} ({MEANING[freedom]})"
-    return freedom

@@ -143,6 +143,17 @@ def test_an_ended_job_goes_on_in_its_folder_with_a_longer_limit_and_its_chain_fo
     assert [one.id for one in history.jobs] == [job]
 
 
+def test_an_edit_of_something_else_keeps_what_a_job_waits_for(served: Daemon) -> None:
+    job = served.submit("sleep", "600")
+    after = served.submit("true", after=[f"{job}:any"])
+    awaits = row(served, after).after
+    assert served.call(Edit([str(after)], {"priority": 3}), Changed).jobs == [after]
+    assert (row(served, after).priority, row(served, after).after, len(awaits)) == (3, awaits, 1)
+    served.call(Edit([str(after)], {"after": []}), Changed)
+    assert row(served, after).after == []
+    served.call(Cancel([str(job)]), CancelResult)
+
+
 def test_of_an_array_only_what_did_not_complete_runs_again_in_its_place(served: Daemon, tmp_path: Path) -> None:
     script = f"echo $GPQ_ARRAY_ID $GPQ_ARRAY_INDEX; [ -e {tmp_path}/ok ] || [ $GPQ_ARRAY_INDEX = 1 ]"
     spec = SpecMessage(["sh", "-c", script], "/tmp", "black-box")
