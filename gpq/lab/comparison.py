@@ -168,23 +168,14 @@ def _table(rows: Sequence[Summary], columns: Sequence[Column]) -> Table:
         right = "right" if column.right else "left"
         options = {"width": column.size, "no_wrap": True}
         table.add_column(column.title, justify=right, **options)  # type: ignore[arg-type]
-    best = _best(rows)
+    best: dict[str, Summary] = {}  # of each workload
+    for row in rows:
+        if row.workload not in best or row.avg_jct < best[row.workload].avg_jct:
+            best[row.workload] = row
     for index, row in enumerate(rows):
-        style = "green" if row in best else ""
+        style = "green" if len(rows) > 1 and row == best[row.workload] else ""
         table.add_row(*(column.cells[index] for column in columns), style=style)
     return table
-
-
-def _best(rows: Sequence[Summary]) -> set[Summary]:
-    """The best row of each workload, if there are several rows."""
-    if len(rows) < 2:
-        return set()
-    return {min(part, key=lambda row: row.avg_jct) for part in _by_workload(rows)}
-
-
-def _by_workload(rows: Sequence[Summary]) -> list[list[Summary]]:
-    names = dict.fromkeys(row.workload for row in rows)
-    return [[row for row in rows if row.workload == name] for name in names]
 
 
 def document(blocks: Sequence[Block], failures: Sequence[FailedRun] = ()) -> dict[str, Any]:

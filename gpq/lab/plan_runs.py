@@ -7,7 +7,7 @@ import math
 import os
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 
 from gpq import config as configuration
@@ -69,8 +69,6 @@ HEEDS: dict[str, frozenset[str]] = {
     **dict.fromkeys(("srtf", "backfill", "fifo"), frozenset()),
 }  # fmt: skip
 SET_ELSEWHERE = ("interval", "policy", "seed", "events")
-# An option, and why it has no effect.
-Row = tuple[str, str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -257,16 +255,12 @@ def named_clusters(texts: Sequence[str]) -> list[Cluster]:
 
 def measured_on(own_history: History, texts: Sequence[str]) -> list[Cluster]:
     """The given clusters, or else your own, with the types of GPUs that the jobs used."""
-    if texts:
-        return [
-            replace(cluster, nodes=with_types(cluster.nodes, own_history.gpu_types))
-            for cluster in named_clusters(texts)
-        ]
-    cluster = own_cluster()
+    clusters = named_clusters(texts) or [own_cluster()]
+    if not texts and not own_history.gpu_types:
+        return clusters
     return [
         replace(cluster, nodes=with_types(cluster.nodes, own_history.gpu_types))
-        if own_history.gpu_types
-        else cluster
+        for cluster in clusters
     ]
 
 
@@ -312,49 +306,37 @@ def unused_options(
     types = {
         device.type for cluster in clusters for node in cluster.nodes for device in node.devices
     }
-    effective_names = set().union(*(HEEDS[name] - _on_one_type(name, types) for name in policies))
+    heeds = dict(HEEDS)
+    if len(types) == 1:
+        # Sia uses profiles of other jobs only to transfer times from one type to another
+        heeds["sia"] -= {"priors"}
+    effective_names = set().union(*(heeds[name] for name in policies))
+    unheard = {name: name not in effective_names for name in ("seed", "noise", "length", "priors")}
+    is_seeded = list(seeds) != [0]
+    on_one_server = all(len(cluster.nodes) == 1 for cluster in clusters)
     rows = [
-        *_of_chance(rules, seeds, effective_names),
-        *_of_knowledge(rules, effective_names, known_length=known_length, priors=priors),
-        *_of_clusters(rules, clusters),
-        *_of_settings(rules, effective_names),
+        (
+            is_seeded and not rules.noise and unheard["seed"],
+            "--seed (nothing is random without --noise)",
+        ),
+        (
+            rules.noise > 0 and unheard["noise"],
+            "--noise (none of these policies uses measurements)",
+        ),
+        (
+            known_length and unheard["length"],
+            "--known-length (none of these policies uses it)",
+        ),
+        (priors and unheard["priors"], "--priors (none of these policies uses them)"),
+        (
+            rules.interference > 0 and on_one_server,
+            "--interference (every cluster has only one server)",
+        ),
     ]
-    remarks = [f"{option} ({reason})" for option, reason in rows]
-    return f"no effect here: {', '.join(remarks)}" if remarks else ""
-
-
-def _of_chance(rules: Rules, seeds: Sequence[int], effective_names: set[str]) -> Iterator[Row]:
-    if list(seeds) != [0] and not rules.noise and "seed" not in effective_names:
-        yield "--seed", "nothing is random without --noise"
-    if rules.noise > 0 and "noise" not in effective_names:
-        yield "--noise", "none of these policies uses measurements"
-
-
-def _of_knowledge(
-    rules: Rules, effective_names: set[str], *, known_length: bool | None, priors: bool | None
-) -> Iterator[Row]:
-    """Options about what is known of jobs."""
-    if known_length and "length" not in effective_names:
-        yield "--known-length", "none of these policies uses it"
-    if priors and "priors" not in effective_names:
-        yield "--priors", "none of these policies uses them"
-
-
-def _of_clusters(rules: Rules, clusters: Sequence[Cluster]) -> Iterator[Row]:
-    if rules.interference > 0 and all(len(cluster.nodes) == 1 for cluster in clusters):
-        yield "--interference", "every cluster has only one server"
-
-
-def _of_settings(rules: Rules, effective_names: set[str]) -> Iterator[Row]:
+    remarks = [remark for is_unused, remark in rows if is_unused]
     default = Config()
     for name in (field.name for field in fields(Config)):
         is_changed = getattr(rules.config, name) != getattr(default, name)
         if is_changed and name not in effective_names and name not in SET_ELSEWHERE:
-            yield f"--set {name}", "none of these policies uses it"
-
-
-def _on_one_type(policy: str, types: set[str]) -> frozenset[str]:
-    """Sia uses profiles of other jobs only to transfer times from one type of GPU to another."""
-    if policy == "sia" and len(types) == 1:
-        return frozenset({"priors"})
-    return frozenset()
+            remarks.append(f"--set {name} (none of these policies uses it)")
+    return f"no effect here: {', '.join(remarks)}" if remarks else ""

@@ -57,12 +57,22 @@ def read(path: str | Path, columns: Sequence[Column]) -> Table:
     """The named columns. Other columns are ignored. Blank lines are skipped, cells are stripped."""
     path = Path(path)
     header, records = _records(path)
-    _check_header(path, header, columns)
+    missing_names = [
+        column.name for column in columns if column.name not in header and not column.default
+    ]
+    if missing_names:
+        raise UsageError(
+            f"{path.name} has no column {', '.join(missing_names)}",
+            f"the first line of {path} must name it",
+        )
     rows = tuple(row for row, _ in records)
     numbers: dict[str, NDArray[np.float64]] = {}
     texts: dict[str, list[str]] = {}
     for column in columns:
-        cells = list(zip(rows, _cells(header, records, column), strict=True))
+        cells = [(row, column.default) for row in rows]
+        if column.name in header:
+            place = header.index(column.name)
+            cells = [(row, record[place]) for row, record in records]
         if column.text:
             texts[column.name] = [_word(path, row, column, cell) for row, cell in cells]
         else:
@@ -71,49 +81,12 @@ def read(path: str | Path, columns: Sequence[Column]) -> Table:
     return Table(path, rows, numbers, texts)
 
 
-def _check_header(path: Path, header: Sequence[str], columns: Sequence[Column]) -> None:
-    missing_names = [
-        column.name for column in columns if column.name not in header and not column.default
-    ]
-    if missing_names:
-        names = ", ".join(missing_names)
-        raise UsageError(
-            f"{path.name} has no column {names}", f"the first line of {path} must name it"
-        )
-
-
-def _cells(header: Sequence[str], records: Sequence[Line], column: Column) -> list[str]:
-    """The cells of one column, or its default if the file does not have it."""
-    if column.name not in header:
-        return [column.default] * len(records)
-    place = header.index(column.name)
-    return [cells[place] for _, cells in records]
-
-
 def _records(path: Path) -> tuple[list[str], list[Line]]:
-    """The header and the lines after it."""
+    """The header and the lines after it, without blank ones."""
     if path.exists() and not path.is_file() and not path.is_dir():
         raise UsageError(
             f"{path} is not a regular file", "gpq reads it more than once: write it to a file first"
         )
-    lines = _lines(path)
-    if len(lines) < 2:
-        raise UsageError(
-            f"{path.name} has no rows",
-            f"{path} needs a line of column names and at least one of values",
-        )
-    header = lines[0][1]
-    duplicates = sorted({name for name in header if header.count(name) > 1})
-    if duplicates:
-        raise at(path, lines[0][0], f"column {duplicates[0]} appears twice")
-    for row, cells in lines[1:]:
-        if len(cells) != len(header):
-            raise at(path, row, f"expected {len(header)} cells, found {len(cells)}")
-    return header, lines[1:]
-
-
-def _lines(path: Path) -> list[Line]:
-    """The lines without blank ones. Raises UsageError for unreadable input."""
     try:
         with open(path, encoding="utf-8-sig", newline="") as stream:
             reader = csv.reader(stream, strict=True)
@@ -128,7 +101,20 @@ def _lines(path: Path) -> list[Line]:
         raise UsageError(
             f"cannot read {path}: {error.strerror}", "name a readable CSV file"
         ) from None
-    return [(row, cells) for row, cells in lines if any(cells)]
+    lines = [(row, cells) for row, cells in lines if any(cells)]
+    if len(lines) < 2:
+        raise UsageError(
+            f"{path.name} has no rows",
+            f"{path} needs a line of column names and at least one of values",
+        )
+    header = lines[0][1]
+    duplicates = sorted({name for name in header if header.count(name) > 1})
+    if duplicates:
+        raise at(path, lines[0][0], f"column {duplicates[0]} appears twice")
+    for row, cells in lines[1:]:
+        if len(cells) != len(header):
+            raise at(path, row, f"expected {len(header)} cells, found {len(cells)}")
+    return header, lines[1:]
 
 
 def _word(path: Path, row: int, column: Column, cell: str) -> str:

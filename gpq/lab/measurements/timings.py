@@ -87,7 +87,10 @@ class StepTimes:
             placement = normalise(counts)
             curve = self._curves.get(placement)
             if curve is None:
-                pair = self._between(placement, atomic)
+                pair = self._at(placement, atomic)
+                if np.isnan(pair[0]):
+                    problem = f"was not measured on {_prose(placement)}"
+                    raise self._refusal(placement, f"{problem} at {atomic:g} examples per GPU")
             else:
                 pair = self._on(placement, curve, atomic)
             self._answers[key] = pair
@@ -99,7 +102,11 @@ class StepTimes:
         if bounds is None:
             placement = normalise(counts)
             curve = self._curves.get(placement)
-            sizes = self._inside(placement) if curve is None else curve[0]
+            if curve is None:
+                sizes = sorted({size for (_, _, size), _ in self._points})
+                sizes = [size for size in sizes if not np.isnan(self._at(placement, size)[0])]
+            else:
+                sizes = curve[0]
             if not sizes:
                 raise self._refusal(placement, f"was not measured on {_prose(placement)}")
             bounds = self._ranges[counts] = int(np.ceil(sizes[0])), int(np.floor(sizes[-1]))
@@ -120,14 +127,6 @@ class StepTimes:
         (step, sync), (next_step, next_sync) = pairs[right - 1], pairs[right]
         return step + part * (next_step - step), sync + part * (next_sync - sync)
 
-    def _between(self, placement: Counts, atomic: float) -> Pair:
-        step, sync = self._at(placement, atomic)
-        if np.isnan(step):
-            raise self._refusal(
-                placement, f"was not measured on {_prose(placement)} at {atomic:g} examples per GPU"
-            )
-        return step, sync
-
     def _at(self, placement: Counts, atomic: float) -> Pair:
         """NaN outside the convex hull of the measurements."""
         if self._interpolator is None:
@@ -136,10 +135,6 @@ class StepTimes:
             (min(len(placement), MOST_NODES), sum(placement), atomic)
         ).reshape(2)
         return float(pair[0]), float(pair[1])
-
-    def _inside(self, placement: Counts) -> list[float]:
-        sizes = sorted({size for (_, _, size), _ in self._points})
-        return [size for size in sizes if not np.isnan(self._at(placement, size)[0])]
 
     def _refusal(self, placement: Counts, problem: str) -> NotMeasured:
         nodes = max(nodes for (nodes, _, _), _ in self._points)

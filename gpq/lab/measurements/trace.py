@@ -52,7 +52,7 @@ class Run:
 
     progress: Floats  # base steps
     iteration: Floats
-    best: Floats  # the best metric so far, before training the estimate of `_start`
+    best: Floats  # the best metric so far, before training an estimate
     sqr: list[float]
     var: list[float]
 
@@ -78,15 +78,12 @@ class Training:
         self.larger_is_better = bool(metrics[0][0] < metrics[0][-1])
         self.runs = [_run(table, self.epochs, self.larger_is_better) for table in tables]
         self._progress: list[float] = np.min([run.progress for run in self.runs], axis=0).tolist()
-        self._goal, self._worst = self._extremes()
-
-    def _extremes(self) -> tuple[float, float]:
-        """(the best metric at the end of a run, the worst at the start of one)"""
+        # the best metric at the end of a run, the worst at the start of one
         ends = [float(run.best[-1]) for run in self.runs]
         starts = [float(run.best[0]) for run in self.runs]
+        self._goal, self._worst = min(ends), max(starts)
         if self.larger_is_better:
-            return max(ends), min(starts)
-        return min(ends), max(starts)
+            self._goal, self._worst = max(ends), min(starts)
 
     def stats(self, total_batch: float, epoch: int) -> tuple[float, float]:
         """(|G|^2, tr(Cov)) of the gradient of a base batch during `epoch`, from 0."""
@@ -180,8 +177,17 @@ class Application(Training):
         self.most_replicas = MOST_REPLICAS.get(self.name, 0)
         self._resolved: dict[str, StepTimes] = {}
         self._by_file: dict[str, StepTimes] = {}
-        self.min_atomic, self.max_atomic = self._widest_limits()
-        self._check_fixed_batch()
+        kinds = [""] if "" in self._files else self._files
+        bounds = [self.limits(kind) for kind in kinds]
+        self.min_atomic = min(low for low, _ in bounds)  # on any type
+        self.max_atomic = max(high for _, high in bounds)
+        if self.fixed_batch and not self.base_batch <= self.fixed_batch <= self.max_batch:
+            problem = (
+                f"{self.name} runs at a batch size of {self.fixed_batch}, but was measured up to"
+                f" {self.max_batch}"
+            )
+            hint = f"give another application in {self.folder.parent} another name"
+            raise UsageError(problem, hint)
 
     def times(self, counts: Counts, atomic: float, gpu_type: str = "") -> tuple[Seconds, Seconds]:
         """(step, synchronisation within it) of one pass over `atomic` examples on each of `counts`
@@ -211,39 +217,19 @@ class Application(Training):
         twin.fixed_batch = batch
         return twin
 
-    def _widest_limits(self) -> tuple[int, int]:
-        """The smallest and the largest micro-batch on any type."""
-        kinds = self._files
-        if "" in kinds:
-            kinds = [""]
-        bounds = [self.limits(kind) for kind in kinds]
-        return min(low for low, _ in bounds), max(high for _, high in bounds)
-
-    def _check_fixed_batch(self) -> None:
-        if self.fixed_batch and not self.base_batch <= self.fixed_batch <= self.max_batch:
-            problem = (
-                f"{self.name} runs at a batch size of {self.fixed_batch}, but was measured up to"
-                f" {self.max_batch}"
-            )
-            hint = f"give another application in {self.folder.parent} another name"
-            raise UsageError(problem, hint)
-
     def _times(self, gpu_type: str) -> StepTimes:
         times = self._resolved.get(gpu_type)
         if times is None:
             kind = self._file_type(gpu_type)
             if kind not in self._by_file:
-                self._by_file[kind] = self._read_times(kind)
+                name, suffix = self.name, ""
+                if kind:
+                    name, suffix = f"{self.name} on {PLAIN_NAMES.get(kind, kind)}", f"-{kind}"
+                placements = self.folder / f"placements{suffix}.csv"
+                scalability = self.folder / f"scalability{suffix}.csv"
+                self._by_file[kind] = StepTimes(name, placements, scalability)
             times = self._resolved[gpu_type] = self._by_file[kind]
         return times
-
-    def _read_times(self, kind: str) -> StepTimes:
-        """`kind`: the type in the file names, "" if they have none."""
-        name, suffix = self.name, ""
-        if kind:
-            name, suffix = f"{self.name} on {PLAIN_NAMES.get(kind, kind)}", f"-{kind}"
-        placements = self.folder / f"placements{suffix}.csv"
-        return StepTimes(name, placements, self.folder / f"scalability{suffix}.csv")
 
     def _file_type(self, gpu_type: str) -> str:
         """The type in the file name that matches the user's name for it."""
@@ -298,41 +284,35 @@ class Traces:
 
 def _validation_files(folder: Path) -> list[tuple[int, Path]]:
     """(batch size, file), the smallest first."""
-    files = sorted(
-        (int(match[1]), path) for path in folder.iterdir() if (match := _validation(path))
-    )
+    files = []
+    for path in folder.iterdir():
+        match = VALIDATION_FILE.fullmatch(path.name)
+        if match is not None:
+            files.append((int(match[1]), path))
+        elif path.name.startswith("validation"):
+            raise UsageError(
+                f"{path.name} does not name a batch size",
+                f"call {path} validation-BATCH.csv or remove it",
+            )
     if not files:
         raise UsageError(
             f"{folder} has no validation-BATCH.csv", "add one for each measured batch size"
         )
-    return files
-
-
-def _validation(path: Path) -> re.Match[str] | None:
-    match = VALIDATION_FILE.fullmatch(path.name)
-    if match is None and path.name.startswith("validation"):
-        raise UsageError(
-            f"{path.name} does not name a batch size",
-            f"call {path} validation-BATCH.csv or remove it",
-        )
-    return match
+    return sorted(files)
 
 
 def _run(table: Table, epochs: int, larger_is_better: bool) -> Run:
     numbers = {name: values[:epochs] for name, values in table.numbers.items()}
     best = (np.maximum if larger_is_better else np.minimum).accumulate(numbers["metric"])
+    # Nobody measured the metric before training. It is 0 for a quality (accuracy, F1, hit rate).
+    # An error is as much above the first value as the second is below it.
+    start = float(2 * best[0] - best[min(1, len(best) - 1)])
+    if larger_is_better and best[0] >= 0:
+        start = 0.0
     return Run(
         progress=np.concatenate(([0.0], numbers["progress"])),
         iteration=np.concatenate(([0.0], numbers["iteration"])),
-        best=np.concatenate(([_start(best, larger_is_better)], best)),
+        best=np.concatenate(([start], best)),
         sqr=numbers["grad_sqr"].tolist(),
         var=numbers["grad_var"].tolist(),
     )
-
-
-def _start(best: Floats, larger_is_better: bool) -> float:
-    """The metric before training, which nobody measured. 0 for a quality (accuracy, F1, hit rate).
-    For an error, as much above the first value as the second is below it."""
-    if larger_is_better and best[0] >= 0:
-        return 0.0
-    return float(2 * best[0] - best[min(1, len(best) - 1)])

@@ -10,8 +10,7 @@ from __future__ import annotations
 import ctypes
 import os
 import sys
-from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,11 +18,11 @@ from typing import Protocol
 
 from gpq.core.model.nodes import Node
 from gpq.errors import Refused, UsageError
-from gpq.lab.measurements.ground_truth import Task, Truth
+from gpq.lab.measurements.ground_truth import Task
 from gpq.lab.measurements.sources import Published, Source
 from gpq.lab.measurements.tables import at
 from gpq.lab.measurements.timings import Counts, NotMeasured
-from gpq.lab.simulator.outcomes import Outcome, Summary, means, summary
+from gpq.lab.simulator.outcomes import Alone, Outcome, Summary, means, summary
 from gpq.lab.simulator.process_pool import Progress, work_on
 from gpq.lab.simulator.replay import replay
 from gpq.lab.simulator.rules import Rules
@@ -185,7 +184,7 @@ def preflight(
     Some answers come only in the run: nobody knows in advance which placements over several nodes a
     policy will choose.
     """
-    sizes = {cluster.name: _node_sizes(cluster.nodes) for cluster in clusters}
+    sizes = {cluster.name: Alone(cluster.nodes).sizes for cluster in clusters}
     verdicts: dict[_Key, _Problem | None] = {}
     for source in sources:
         for task in source.tasks():
@@ -204,50 +203,31 @@ def _refusal(source: Source, task: Task, cluster: Cluster, problem: _Problem) ->
     return UsageError(f"{source.name}: {message}", problem.hint)
 
 
-def _node_sizes(nodes: Sequence[Node]) -> dict[str, list[int]]:
-    """GPUs of each node, by type, the largest first."""
-    sizes: dict[str, list[int]] = {}
-    for node in nodes:
-        for kind, count in Counter(device.type for device in node.devices).items():
-            sizes.setdefault(kind, []).append(count)
-    return {kind: sorted(sizes[kind], reverse=True) for kind in sorted(sizes)}
-
-
-def _misfit(task: Task, sizes: dict[str, list[int]], policies: Sequence[str]) -> _Problem | None:
+def _misfit(
+    task: Task, sizes: Mapping[str, Sequence[int]], policies: Sequence[str]
+) -> _Problem | None:
     """Why the job can run nowhere, or cannot have all the GPUs that it asks for."""
-    problem = next(filter(None, (_unknown(task.truth, kind) for kind in sizes)), None)
-    if problem:
-        return problem
+    try:
+        for kind in sizes:
+            task.truth.limits(kind)
+    except UsageError as error:
+        return _Problem(error.message, error.hint)
     gpus_by_type = {
         kind: sum(counts) for kind, counts in sizes.items() if task.gpu_type.lower() in kind.lower()
     }
     if not gpus_by_type:
         return _Problem(f"it asks for GPUs of type {task.gpu_type}")
-    most, least = max(gpus_by_type.values()), _least_gpus(task, policies)
+    is_gang = task.rigid or any(entry(policy).gang for policy in policies)
+    most, least = max(gpus_by_type.values()), task.replicas if is_gang else 1
     if least <= most:
         return None
     of_type = " of one type" if len(gpus_by_type) > 1 else ""
     return _Problem(f"it asks for {least} GPUs, but there are {most}{of_type}")
 
 
-def _least_gpus(task: Task, policies: Sequence[str]) -> int:
-    """The GPUs that it must have under one of the policies."""
-    if task.rigid or any(entry(policy).gang for policy in policies):
-        return task.replicas
-    return 1
-
-
-def _unknown(truth: Truth, kind: str) -> _Problem | None:
-    try:
-        truth.limits(kind)
-    except UsageError as error:
-        return _Problem(error.message, error.hint)
-    return None
-
-
 def _first_unmeasured(
     task: Task,
-    sizes: dict[str, list[int]],
+    sizes: Mapping[str, Sequence[int]],
     policies: Sequence[str],
     verdicts: dict[_Key, _Problem | None],
 ) -> _Problem | None:
@@ -259,7 +239,11 @@ def _first_unmeasured(
         for counts in _placements(task, kind, nodes, policies):
             key = (id(task.truth), kind, counts)
             if key not in verdicts:
-                verdicts[key] = _unmeasured_problem(task.truth, kind, counts)
+                verdicts[key] = None
+                try:
+                    task.truth.measured(counts, kind)
+                except NotMeasured as error:
+                    verdicts[key] = _Problem(error.message, error.hint)
             if verdicts[key]:
                 return verdicts[key]
     return None
@@ -295,11 +279,3 @@ def _pack(replicas: int, nodes: Sequence[int]) -> Counts:
             counts.append(min(size, replicas))
             replicas -= counts[-1]
     return tuple(counts)
-
-
-def _unmeasured_problem(truth: Truth, kind: str, counts: Counts) -> _Problem | None:
-    try:
-        truth.measured(counts, kind)
-    except NotMeasured as error:
-        return _Problem(error.message, error.hint)
-    return None

@@ -88,6 +88,10 @@ def summary(run: Outcome) -> Summary:
     rhos = np.array([job.rho for job in run.jobs if job.rho is not None])
     rounds = np.array(run.round_seconds or [0.0]) * 1e3
     first_submission = min(job.submitted_at for job in run.jobs)
+    # the 95th percentile, the worst, the share above 1
+    rho_figures: tuple[float | None, float | None, float | None] = None, None, None
+    if len(rhos):
+        rho_figures = float(np.percentile(rhos, 95)), float(rhos.max()), float((rhos > 1.0).mean())
     return Summary(
         run.policy,
         run.workload,
@@ -97,7 +101,7 @@ def summary(run: Outcome) -> Summary:
         float(np.percentile(durations, 50)),
         float(np.percentile(durations, 99)),
         max(job.ended_at for job in run.jobs) - first_submission,
-        *_rho_figures(rhos),
+        *rho_figures,
         sum(job.restarts for job in run.jobs) / len(run.jobs),
         sum(job.growths.promised for job in run.jobs) / 3600.0,
         sum(job.growths.measured for job in run.jobs) / 3600.0,
@@ -107,13 +111,6 @@ def summary(run: Outcome) -> Summary:
         float(rounds.max()),
         run.wall_seconds,
     )
-
-
-def _rho_figures(rhos: Array) -> tuple[float | None, float | None, float | None]:
-    """(95th percentile, worst, share above 1). Each is None if no rho is known."""
-    if not len(rhos):
-        return None, None, None
-    return float(np.percentile(rhos, 95)), float(rhos.max()), float((rhos > 1.0).mean())
 
 
 def means(rows: Sequence[Summary]) -> list[Summary]:
@@ -206,10 +203,14 @@ class Alone:
         return float(speeds[min(epoch, len(speeds) - 1), 0])
 
     def _on_type(self, task: Task, kind: str, share: float) -> Seconds | None:
-        truth = task.truth
-        shapes = _shapes(self.sizes[kind], truth.most_replicas or sum(self.sizes[kind]))
+        truth, sizes = task.truth, self.sizes[kind]
+        most = truth.most_replicas or sum(sizes)
         if task.rigid:
-            shapes = tuple(counts for counts in shapes if sum(counts) <= task.replicas)
+            most = min(most, task.replicas)
+        # packed: parts of the largest node, then whole nodes, the largest first
+        node_parts = ((count,) for count in range(1, min(sizes[0], most) + 1))
+        whole_nodes = (sizes[:nodes] for nodes in range(2, len(sizes) + 1))
+        shapes = (*node_parts, *(counts for counts in whole_nodes if sum(counts) <= most))
         speeds = best_speeds(truth, kind, shapes)
         counts = np.array([0.0, *(sum(counts) for counts in shapes)])
         best_so_far = np.maximum.accumulate(np.hstack([np.zeros((len(speeds), 1)), speeds]), axis=1)
@@ -218,13 +219,6 @@ class Alone:
             return None
         work = np.diff([truth.progress(epoch) for epoch in range(truth.epochs + 1)])
         return task.restart + float((work / at_share).sum()) * task.slowdown
-
-
-def _shapes(sizes: tuple[int, ...], most: int) -> tuple[tuple[int, ...], ...]:
-    """Packed shapes: parts of the largest node, then whole nodes, the largest first."""
-    whole_nodes = (sizes[:nodes] for nodes in range(2, len(sizes) + 1))
-    node_parts = ((count,) for count in range(1, min(sizes[0], most) + 1))
-    return (*node_parts, *(counts for counts in whole_nodes if sum(counts) <= most))
 
 
 def best_speeds(truth: Truth, kind: str, shapes: tuple[tuple[int, ...], ...]) -> Array:

@@ -107,7 +107,11 @@ class Replay:
         until = self._next_moment()
         self._advance(until - self.now)
         self.now = until
-        self._arrive()
+        while self.to_come and self.to_come[-1][1].at <= self.now + _EPSILON:
+            number, task = self.to_come.pop()
+            self.guests[JobId(number)] = arrive(
+                JobId(number), task, self.policy, self.rules, self.types, self._teach
+            )
         if self.guests:
             self._allocate()
         self._check_progress()
@@ -139,23 +143,20 @@ class Replay:
     def _advance(self, seconds: Seconds) -> None:
         slowdowns = self._sharing()
         for name in sorted(self.guests):
-            guest = self.guests[name]
-            self._count_goodput(guest, seconds)
-            guest.running.advance(self.now, seconds, slowdowns.get(name, 0.0), guest.batch)
-            guest.settle_gain()
-            if guest.running.ended_at is not None:
-                self._end(name)
-
-    def _count_goodput(self, guest: SimJob, seconds: Seconds) -> None:
-        if guest.running.placement is not None:
-            unit_speed = self.alone.speed_on_one(
-                guest.running.task.truth, guest.running.gpu_type, guest.running.epoch
-            )
-            if unit_speed > 0:
-                self._goodput += (
-                    seconds * guest.running.speed(0.0) * guest.running.task.slowdown / unit_speed
+            guest, running = self.guests[name], self.guests[name].running
+            if running.placement is not None:
+                unit_speed = self.alone.speed_on_one(
+                    running.task.truth, running.gpu_type, running.epoch
                 )
-            self._goodput_seconds += seconds
+                if unit_speed > 0:
+                    self._goodput += (
+                        seconds * running.speed(0.0) * running.task.slowdown / unit_speed
+                    )
+                self._goodput_seconds += seconds
+            running.advance(self.now, seconds, slowdowns.get(name, 0.0), guest.batch)
+            guest.settle_gain()
+            if running.ended_at is not None:
+                self._end(name)
 
     def _sharing(self) -> dict[JobId, float]:
         """Slowdown of jobs on several nodes that share a node with another one."""
@@ -172,13 +173,6 @@ class Replay:
             for name, nodes in spans.items()
             if any(crowd[n] > 1 for n in nodes)
         }
-
-    def _arrive(self) -> None:
-        while self.to_come and self.to_come[-1][1].at <= self.now + _EPSILON:
-            number, task = self.to_come.pop()
-            self.guests[JobId(number)] = arrive(
-                JobId(number), task, self.policy, self.rules, self.types, self._teach
-            )
 
     def _end(self, name: JobId) -> None:
         guest = self.ended[name] = self.guests.pop(name)
@@ -234,30 +228,32 @@ class Replay:
         guests = [self.ended[name] for name in sorted(self.ended)]
         begins = np.array([guest.running.task.at for guest in guests])
         ends = np.array([guest.running.ended_at for guest in guests], dtype=np.float64)
-        return tuple(self._outcome(guest, begins, ends) for guest in guests)
-
-    def _outcome(self, guest: SimJob, begins: Array, ends: Array) -> JobOutcome:
-        task, running = guest.running.task, guest.running
-        end, start = running.ended_at, guest.first_start
-        assert end is not None
-        assert start is not None
-        overlap = np.clip(np.minimum(ends, end) - np.maximum(begins, task.at), 0.0, None).sum()
-        alone_seconds = self.alone.seconds(
-            task, max(float(overlap) / max(end - task.at, _EPSILON), 1.0)
-        )
-        return JobOutcome(
-            task.name,
-            task.truth.name,
-            task.user,
-            task.at,
-            start,
-            end,
-            max(guest.restarts, 0),
-            running.service,
-            (end - task.at) / alone_seconds if alone_seconds else None,
-            tuple(guest.sizes),
-            guest.growths,
-        )
+        outcomes = []
+        for guest in guests:
+            task, running = guest.running.task, guest.running
+            end, start = running.ended_at, guest.first_start
+            assert end is not None
+            assert start is not None
+            overlap = np.clip(np.minimum(ends, end) - np.maximum(begins, task.at), 0.0, None).sum()
+            alone_seconds = self.alone.seconds(
+                task, max(float(overlap) / max(end - task.at, _EPSILON), 1.0)
+            )
+            outcomes.append(
+                JobOutcome(
+                    task.name,
+                    task.truth.name,
+                    task.user,
+                    task.at,
+                    start,
+                    end,
+                    max(guest.restarts, 0),
+                    running.service,
+                    (end - task.at) / alone_seconds if alone_seconds else None,
+                    tuple(guest.sizes),
+                    guest.growths,
+                )
+            )
+        return tuple(outcomes)
 
     def mean_goodput(self) -> float:
         if self._goodput_seconds <= 0:

@@ -48,10 +48,15 @@ def parse_cluster(text: str) -> tuple[Node, ...]:
             f"the cluster {text} has {total} GPUs, at most {MOST_GPUS} can be simulated", HINT
         )
     width = max(len(str(sum(nodes for nodes, _, _ in groups) - 1)), 2)
-    shapes = [(gpus, gpu_type) for nodes, gpus, gpu_type in groups for _ in range(nodes)]
-    return tuple(
-        _node(f"n{i:0{width}}", gpus, gpu_type) for i, (gpus, gpu_type) in enumerate(shapes)
-    )
+    shapes = [(gpus, gpu_type) for count, gpus, gpu_type in groups for _ in range(count)]
+    nodes = []
+    for i, (gpus, gpu_type) in enumerate(shapes):
+        name = f"n{i:0{width}}"
+        devices = tuple(
+            Device(DeviceId(f"{name}:{j}"), j, "cuda", gpu_type, MEMORY_MIB) for j in range(gpus)
+        )
+        nodes.append(Node(NodeId(name), NodeState.UP, devices=devices))
+    return tuple(nodes)
 
 
 def _group(part: str) -> tuple[int, int, str]:
@@ -63,13 +68,6 @@ def _group(part: str) -> tuple[int, int, str]:
     if not nodes or not gpus:
         raise UsageError(f"{part} has no {'GPUs' if nodes else 'nodes'}", HINT)
     return nodes, gpus, match[3] or ""
-
-
-def _node(name: str, gpus: int, gpu_type: str) -> Node:
-    devices = tuple(
-        Device(DeviceId(f"{name}:{i}"), i, "cuda", gpu_type, MEMORY_MIB) for i in range(gpus)
-    )
-    return Node(NodeId(name), NodeState.UP, devices=devices)
 
 
 def with_types(nodes: Sequence[Node], types: Sequence[str]) -> tuple[Node, ...]:
