@@ -127,7 +127,11 @@ def allot(
 def counts(contenders: Sequence[Contender], gains: Mapping[JobId, Gain]) -> dict[JobId, int]:
     """In this order, each job gets its minimum while there are GPUs. Then one GPU at a time goes
     where the gain is largest and positive, and the earlier job wins a tie. O(GPUs log jobs)."""
-    free = _free_devices(contenders)
+    devices: dict[str, set[tuple[NodeId, str]]] = {}
+    for contender in contenders:
+        offer_devices = {(node, device) for node, ids in contender.offer.items() for device in ids}
+        devices.setdefault(contender.gpu_type, set()).update(offer_devices)
+    free = {gpu_type: len(pairs) for gpu_type, pairs in devices.items()}
     replicas: dict[JobId, int] = {}
     for contender in contenders:
         if free[contender.gpu_type] >= contender.least:
@@ -150,15 +154,6 @@ def counts(contenders: Sequence[Contender], gains: Mapping[JobId, Gain]) -> dict
         if count < contender.most:
             heappush(heap, (-gains[contender.job.id](count), order, count))
     return replicas
-
-
-def _free_devices(contenders: Sequence[Contender]) -> dict[str, int]:
-    """Devices for all of them, by type."""
-    devices: dict[str, set[tuple[NodeId, str]]] = {}
-    for contender in contenders:
-        offer_devices = {(node, device) for node, ids in contender.offer.items() for device in ids}
-        devices.setdefault(contender.gpu_type, set()).update(offer_devices)
-    return {name: len(pairs) for name, pairs in devices.items()}
 
 
 def layouts(
@@ -190,7 +185,12 @@ def _laid_out(
     board: FreeDevices,
     stayers: set[JobId],
 ) -> dict[JobId, Layout]:
-    homes = _old_homes(contenders, board, stayers)
+    homes: dict[JobId, Layout] = {}
+    for contender in contenders:
+        placement = contender.job.placement
+        if contender.job.id in stayers and placement is not None:
+            board.take(placement)
+            homes[contender.job.id] = Layout(placement.counts, contender.gpu_type)
     seekers = [c for c in contenders if c.job.id in replicas and c.job.id not in homes]
     seekers.sort(key=lambda c: _turn(c, replicas[c.job.id]))
     for contender in seekers:
@@ -201,19 +201,6 @@ def _laid_out(
         if placement is not None:
             board.take(placement)
             homes[contender.job.id] = layout
-    return homes
-
-
-def _old_homes(
-    contenders: Sequence[Contender], board: FreeDevices, stayers: set[JobId]
-) -> dict[JobId, Layout]:
-    """Layouts of jobs that stay on their nodes. The board loses their devices."""
-    homes: dict[JobId, Layout] = {}
-    for contender in contenders:
-        placement = contender.job.placement
-        if contender.job.id in stayers and placement is not None:
-            board.take(placement)
-            homes[contender.job.id] = Layout(placement.counts, contender.gpu_type)
     return homes
 
 
@@ -272,19 +259,13 @@ def remaining_steps(job: Job, oracle: Oracle | None) -> float:
     declaration, left = job.profile.declared, job.profile.length_left
     if declaration is not None and left is not None and declaration.batch_size > 0:
         return left / declaration.batch_size
-    epoch, steps = _epoch_steps(job), steps_done(job)
-    curve = fit(job.profile.losses)
-    if curve is not None:
-        return curve.remaining_steps(steps, epoch or UNKNOWN_EPOCH * steps)
-    return max(steps, 1.0)
-
-
-def _epoch_steps(job: Job) -> float:
-    """Steps of an epoch. 0 if none was declared."""
-    declaration = job.profile.declared
-    if declaration is None or declaration.dataset_size <= 0 or declaration.batch_size <= 0:
-        return 0.0
-    return declaration.dataset_size / declaration.batch_size
+    steps, curve = steps_done(job), fit(job.profile.losses)
+    if curve is None:
+        return max(steps, 1.0)
+    epoch = UNKNOWN_EPOCH * steps
+    if declaration is not None and declaration.dataset_size > 0 and declaration.batch_size > 0:
+        epoch = declaration.dataset_size / declaration.batch_size
+    return curve.remaining_steps(steps, epoch)
 
 
 def steps_done(job: Job) -> float:

@@ -59,15 +59,14 @@ def fit(points: tuple[LossPoint, ...]) -> Curve | None:
     if len(points) < LEAST_POINTS:
         return None
     steps = np.array([point.base_steps for point in points])
-    losses = _without_outliers(np.array([point.loss for point in points]))
+    raw = np.array([point.loss for point in points])
+    # each loss but the first and last is limited to the range of its neighbours, so that a spike is
+    # no change
+    middle = np.median(np.stack([raw[:-2], raw[1:-1], raw[2:]]), axis=0)
+    losses = np.concatenate([raw[:1], middle, raw[-1:]])
     has_fallen = np.isfinite(losses).all() and losses.max() > losses.min()
     if not has_fallen or steps.max() <= 0:
         return None
-    return _best_curve(steps, losses)
-
-
-def _best_curve(steps: Array, losses: Array) -> Curve | None:
-    """The best of all floors."""
     fall = float(losses.max() - losses.min())
     best_error, best = np.inf, None
     for floor in losses.min() - fall * _FLOORS:
@@ -83,27 +82,16 @@ def _best_curve(steps: Array, losses: Array) -> Curve | None:
 
 def _curve(steps: Array, losses: Array, floor: float) -> tuple[float, Curve | None]:
     """(mean squared error, the curve) above a floor. None if it does not fall."""
+    from scipy.optimize import nnls
+
     fall, length = float(losses.max() - losses.min()), float(steps.max())
-    b0, b1 = _line(steps / length, losses - floor)
+    above = losses - floor
+    weight = above**2  # an error e of 1 / above is an error above^2 e of the loss
+    solution, _ = nnls(np.stack([steps / length * weight, weight], axis=1), weight / above)
+    b0, b1 = float(solution[0]), float(solution[1])
     if b0 <= 0:
         return np.inf, None
     error = float(
         np.mean((1.0 / np.maximum(b0 * steps / length + b1, 1e-300) + floor - losses) ** 2)
     )
     return error, Curve(b0 / length, b1, float(floor), fall)
-
-
-def _line(steps: Array, above: Array) -> tuple[float, float]:
-    """(b0, b1) >= 0 of 1 / above. An error e there is an error above^2 e of the loss."""
-    from scipy.optimize import nnls
-
-    weight = above**2
-    solution, _ = nnls(np.stack([steps * weight, weight], axis=1), weight / above)
-    return float(solution[0]), float(solution[1])
-
-
-def _without_outliers(losses: Array) -> Array:
-    """Each loss but the first and last, limited to the range of its neighbours, so that a spike is
-    no change."""
-    middle = np.median(np.stack([losses[:-2], losses[1:-1], losses[2:]]), axis=0)
-    return np.concatenate([losses[:1], middle, losses[-1:]])

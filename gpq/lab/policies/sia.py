@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -20,9 +19,6 @@ from gpq.lab.policies.packing import pack
 from gpq.policies.shared.eligible import Contest, configurations, contest, priority_weight
 from gpq.policies.shared.knapsack import item, solve
 from gpq.policies.shared.type_transfer import inform
-
-if TYPE_CHECKING:
-    from scipy.sparse import csr_array
 
 Row = list[tuple[Shape, float]]  # shapes of a job and their costs
 POWER = -0.5  # p of the normalised goodput. -infinity would be max-min, 1 the plain sum
@@ -87,7 +83,18 @@ def _row(job: Job, snapshot: Snapshot, possible: Sequence[Shape]) -> Row:
     shapes = _shapes(job, possible, current_shape)
     factor = restart_factor(job, snapshot)
     row = []
-    for shape, gain in zip(shapes, _gains(job, shapes, current_shape), strict=True):
+    table, least = estimates.table(job, shapes), job.spec.min_gpus
+    # G: goodput relative to the least of them, times the minimum number of GPUs
+    if table is None or not table.goodput.any():
+        gains = [
+            float(least) if shape.replicas == least or shape == current_shape else 0.0
+            for shape in shapes
+        ]
+    else:
+        speeds = table.goodput.tolist()
+        unit = min(speed for speed in speeds if speed > 0)
+        gains = [least * speed / unit for speed in speeds]
+    for shape, gain in zip(shapes, gains, strict=True):
         net_gain = gain
         if current_shape is not None and shape != current_shape:
             net_gain *= factor
@@ -114,19 +121,6 @@ def _shapes(job: Job, possible: Sequence[Shape], current_shape: Shape | None) ->
     ):
         shapes.append(current_shape)  # on devices that no longer count as usable
     return shapes
-
-
-def _gains(job: Job, shapes: Sequence[Shape], current_shape: Shape | None) -> list[float]:
-    """G: goodput relative to the least of them, times the minimum number of GPUs."""
-    table, least = estimates.table(job, shapes), job.spec.min_gpus
-    if table is None or not table.goodput.any():
-        return [
-            float(least) if shape.replicas == least or shape == current_shape else 0.0
-            for shape in shapes
-        ]
-    speeds = table.goodput.tolist()
-    unit = min(speed for speed in speeds if speed > 0)
-    return [least * speed / unit for speed in speeds]
 
 
 def restart_factor(job: Job, snapshot: Snapshot) -> float:
@@ -169,26 +163,17 @@ def cheapest(
     if not types:
         return [None] * len(rows)
     if len(types) == 1:
-        return _knapsack(rows, useful_options, idle, capacity.get(types[0], 0))
+        items = [
+            item([(0, 0.0), *((row[i].size, bound - row[i].cost) for i in positions)])
+            for row, positions, bound in zip(rows, useful_options, idle, strict=True)
+        ]
+        answer = solve(items, [capacity.get(types[0], 0)], exact=True)
+        assert answer is not None  # choosing nothing always fits
+        return [
+            positions[at - 1] if at else None
+            for positions, at in zip(useful_options, answer.choice, strict=True)
+        ]
     return _integer_programme(rows, useful_options, idle, types, capacity)
-
-
-def _knapsack(
-    rows: Sequence[Sequence[Option]],
-    useful_options: Sequence[Sequence[int]],
-    idle: Sequence[float],
-    capacity: int,
-) -> list[int | None]:
-    items = [
-        item([(0, 0.0), *((row[i].size, bound - row[i].cost) for i in positions)])
-        for row, positions, bound in zip(rows, useful_options, idle, strict=True)
-    ]
-    answer = solve(items, [capacity], exact=True)
-    assert answer is not None  # choosing nothing always fits
-    return [
-        positions[at - 1] if at else None
-        for positions, at in zip(useful_options, answer.choice, strict=True)
-    ]
 
 
 def _undominated_options(row: Sequence[Option], idle: float) -> list[int]:
@@ -211,10 +196,18 @@ def _integer_programme(
     capacity: Mapping[str, int],
 ) -> list[int | None]:
     from scipy.optimize import Bounds, LinearConstraint, milp
+    from scipy.sparse import csr_array
 
     columns = [(j, i) for j, positions in enumerate(useful_options) for i in positions]
     cost = np.array([rows[j][i].cost - idle[j] for j, i in columns])
-    matrix = _matrix(rows, columns, types)
+    # lines: one option of each job, then the devices of each type
+    lines = [j for j, _ in columns]
+    lines += [len(rows) + types.index(rows[j][i].gpu_type) for j, i in columns]
+    entries = [1.0] * len(columns) + [float(rows[j][i].size) for j, i in columns]
+    matrix = csr_array(
+        (entries, (lines, [*range(len(columns)), *range(len(columns))])),
+        shape=(len(rows) + len(types), len(columns)),
+    )
     most = np.array([1.0] * len(rows) + [float(capacity.get(name, 0)) for name in types])
     result = milp(
         cost,
@@ -232,18 +225,3 @@ def _integer_programme(
         if value > 0.5:
             choice[j] = i
     return choice
-
-
-def _matrix(
-    rows: Sequence[Sequence[Option]], columns: Sequence[tuple[int, int]], types: Sequence[str]
-) -> csr_array:
-    """Lines: one option of each job, then the devices of each type. `columns`: (row, option)."""
-    from scipy.sparse import csr_array
-
-    lines = [j for j, _ in columns]
-    lines += [len(rows) + types.index(rows[j][i].gpu_type) for j, i in columns]
-    entries = [1.0] * len(columns) + [float(rows[j][i].size) for j, i in columns]
-    return csr_array(
-        (entries, (lines, [*range(len(columns)), *range(len(columns))])),
-        shape=(len(rows) + len(types), len(columns)),
-    )
