@@ -219,8 +219,7 @@ class SshConnector:
         if problem is None:
             code = channel.process.returncode
             problem = ssh_errors.end_problem(self.target.host, code, self.target.shown)
-        kind = Refused if problem.lasting else GpqError
-        return kind(problem.sentence, problem.hint)
+        return problem.error()
 
     def _connect(self) -> SshChannel:
         """ssh in its own session: it has no terminal to ask on, and gpq can end everything that it
@@ -316,7 +315,9 @@ class Handshake:
         """The next line that begins with `word`. Raises GpqError for a refusal."""
         noise = 0
         while noise <= NOISE:
-            line = self._line()
+            line = b""
+            while not line.endswith(b"\n") and len(line) <= NOISE:
+                line += self._read(1, pace.SHELL_PATIENCE)
             noise += len(line)
             first_word, _, content = line.decode("utf-8", "replace").rstrip("\n").partition(" ")
             if first_word == no_python:
@@ -347,12 +348,6 @@ class Handshake:
             + (f" ({versions})" if versions else ""),
             'install one, or name it: `python = "/path/to/python3"` of that server',
         )
-
-    def _line(self) -> bytes:
-        line = b""
-        while not line.endswith(b"\n") and len(line) <= NOISE:
-            line += self._read(1, pace.SHELL_PATIENCE)
-        return line
 
     def _read(self, size: int, patience: float) -> bytes:
         poller = select.poll()

@@ -263,7 +263,12 @@ def gpus(reader: Reader, nodes: list[NodeView]) -> Iterator[Metric]:
 
 
 def _states(reader: Reader, nodes: list[NodeView]) -> Metric:
-    reserved_gpus = _reserved(reader)
+    reserved_gpus = {
+        (str(reservation.node), str(device))
+        for reservation in current(reader.snapshot, reader.now)
+        if reservation.start <= reader.now
+        for device in devices_of(reservation, reader.snapshot.nodes.get(reservation.node))
+    }
     counts = Counter(
         (node.name, standing(node, device, reserved_gpus))
         for node in nodes
@@ -275,16 +280,6 @@ def _states(reader: Reader, nodes: list[NodeView]) -> Metric:
         ["node", "state"],
         [((node.name, state), counts[node.name, state]) for node in nodes for state in STANDINGS],
     )
-
-
-def _reserved(reader: Reader) -> set[tuple[str, str]]:
-    """(node, device) of everything that is reserved now."""
-    return {
-        (str(reservation.node), str(device))
-        for reservation in current(reader.snapshot, reader.now)
-        if reservation.start <= reader.now
-        for device in devices_of(reservation, reader.snapshot.nodes.get(reservation.node))
-    }
 
 
 def _utilisation(device: DeviceView) -> float | None:
@@ -351,14 +346,13 @@ def _filled(family: GaugeMetricFamily | CounterMetricFamily, rows: Iterable[Row]
 
 
 def histogram(name: str, documentation: str, figures: counting.Histogram) -> Metric:
-    buckets = [(_bound(bound), float(count)) for bound, count in figures.cumulated]
+    buckets = [
+        ("+Inf" if math.isinf(bound) else repr(bound), float(count))
+        for bound, count in figures.cumulated
+    ]
     return HistogramMetricFamily(name, documentation, buckets=buckets, sum_value=figures.total)
 
 
 def label(text: str) -> str:
     """A text from jobs or servers as a label: without control characters, and not too long."""
     return CONTROL.sub("\N{REPLACEMENT CHARACTER}", text)[:LONGEST_LABEL]
-
-
-def _bound(bound: float) -> str:
-    return "+Inf" if math.isinf(bound) else repr(bound)

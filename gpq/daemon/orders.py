@@ -70,6 +70,7 @@ def start_order(
     env = {
         **DEFAULTS, **variables, **slurm_variables(launch, node, nodes), **dict(spec.env),
     }  # fmt: skip
+    may_stand_by = spec.level is Level.SCRIPT and not (spec.rigid or spec.launcher or spec.stdin)
     port = 0
     ranks: list[int] = []
     ways: tuple[str, ...] = ()
@@ -89,7 +90,8 @@ def start_order(
         job=launch.job,
         attempt=launch.attempt,
         argv=command,
-        cwd=_cwd(spec),
+        # a folder of the frozen code, otherwise one of the server
+        cwd=(spec.code_cwd or ".") if spec.code else spec.cwd,
         code=spec.code,
         stdin=spec.stdin,
         env=env,
@@ -101,13 +103,8 @@ def start_order(
         port=port,
         node_rank=rank,
         ranks=ranks,
-        standby_after=0.0 if _may_stand_by(spec) else None,
-        control=wire.Control(
-            attempt=launch.attempt,
-            seq=launch.order.seq,
-            atomic_batch=launch.order.atomic_batch,
-            accum_steps=launch.order.accum_steps,
-        )._asdict(),
+        standby_after=0.0 if may_stand_by else None,
+        control=_control(launch),
         node_count=len(parts),
         servers=[str(name) for name, _ in parts],
         masters=list(ways),
@@ -121,17 +118,6 @@ def start_order(
         lease_margin=margin(spec.requeue_on_lost),
         fresh=launch.fresh,
     )
-
-
-def _may_stand_by(spec: JobSpec) -> bool:
-    return spec.level is Level.SCRIPT and not (spec.rigid or spec.launcher or spec.stdin)
-
-
-def _cwd(spec: JobSpec) -> str:
-    """A folder of the frozen code, otherwise one of the server."""
-    if spec.code:
-        return spec.code_cwd or "."
-    return spec.cwd
 
 
 def as_expected(launch: Launch) -> Launch:
@@ -149,18 +135,20 @@ def message(action: Stop | Retune | Forget) -> tuple[str, dict[str, Any]]:
         case Stop():
             return "stop", {"attempt": key, "mode": action.mode, "grace": action.grace}
         case Retune():
-            return "control", {"attempt": key, "control": _control(action)._asdict()}
+            return "control", {"attempt": key, "control": _control(action)}
         case Forget():
             return "forget", {"attempt": key}
 
 
-def _control(retune: Retune) -> wire.Control:
+def _control(action: Launch | Retune) -> dict[str, Any]:
+    """A wire.Control."""
+    order = action.order
     return wire.Control(
-        attempt=retune.attempt,
-        seq=retune.order.seq,
-        atomic_batch=retune.order.atomic_batch,
-        accum_steps=retune.order.accum_steps,
-    )
+        attempt=action.attempt,
+        seq=order.seq,
+        atomic_batch=order.atomic_batch,
+        accum_steps=order.accum_steps,
+    )._asdict()
 
 
 def prepare_order(

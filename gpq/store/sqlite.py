@@ -91,7 +91,8 @@ class SqliteStore(Past):
             raise StoreFailed(self._failed)
         before = self._state
         rows.check_outcomes(before, snapshot, ended)
-        changed_jobs = _changed_jobs(before, snapshot)
+        stored_job = before.jobs.get
+        changed_jobs = [job for name, job in snapshot.jobs.items() if stored_job(name) is not job]
         self._mark(snapshot.next_id - 1, max((job.attempt for job in changed_jobs), default=0))
         journal = [event for event in events if not isinstance(event, EPHEMERAL)]
         prior_rows, prior_keys = rows.prior_changes(before.priors, snapshot.priors, snapshot.now)
@@ -249,8 +250,3 @@ class SqliteStore(Past):
     def close(self) -> None:
         self._reader.close()
         self._writer.close()
-
-
-def _changed_jobs(before: Snapshot, after: Snapshot) -> list[Job]:
-    stored_job = before.jobs.get
-    return [job for name, job in after.jobs.items() if stored_job(name) is not job]

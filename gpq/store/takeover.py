@@ -17,7 +17,6 @@ import os
 import secrets
 import sqlite3
 import time
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 
 from gpq_agent import wire
@@ -91,7 +90,12 @@ def _succeed(writer: sqlite3.Connection, marks: Marks | None, first_id: int) -> 
     is_behind = marks is not None and (is_restored or marks.store != store)
     base_marks = marks or blank
     floor = base_marks if is_behind else blank
-    begin = _set_ids_aside(writer, meta, max(first_id, floor.ids + 1))
+    (last,) = writer.execute("SELECT coalesce(max(id), 0) FROM jobs").fetchone()
+    next_id = max(int(meta["next_id"]), last + 1)
+    begin = max(next_id, first_id, floor.ids + 1)
+    if begin > next_id:  # the ids in between were lost
+        lost_ids = [*json.loads(meta.get("lost_ids", "[]")), [next_id, begin - 1]]
+        writer.executemany(PUT_META, [("lost_ids", json.dumps(lost_ids)), ("next_id", str(begin))])
     attempts = _leap(writer, floor.attempts)
     epoch = 1 + max(epoch, last_epoch)
     secret = meta.get("secret") or secrets.token_hex()
@@ -110,17 +114,6 @@ def _succeed(writer: sqlite3.Connection, marks: Marks | None, first_id: int) -> 
             " alone that started after the copy"
         )
     return Succession(new_marks, secret, note)
-
-
-def _set_ids_aside(writer: sqlite3.Connection, meta: Mapping[str, str], least: int) -> int:
-    """The first id for a new job: `least` or above. The ids in between were lost."""
-    (last,) = writer.execute("SELECT coalesce(max(id), 0) FROM jobs").fetchone()
-    next_id = max(int(meta["next_id"]), last + 1)
-    begin: int = max(next_id, least)
-    if begin > next_id:
-        lost_ids = [*json.loads(meta.get("lost_ids", "[]")), [next_id, begin - 1]]
-        writer.executemany(PUT_META, [("lost_ids", json.dumps(lost_ids)), ("next_id", str(begin))])
-    return begin
 
 
 def _leap(writer: sqlite3.Connection, ceiling: int) -> int:

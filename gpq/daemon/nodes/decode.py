@@ -135,13 +135,17 @@ def _device(info: Mapping[str, Any], foreign_reason: str, now: Seconds) -> Devic
         reason = f"its server sent an invalid {', '.join(invalid)}"
         valid |= {"state": DeviceState.DEGRADED, "reason": reason}
     age, due = valid.get("age", 0.0), valid.get("next_probe", 0.0)
+    # an unknown word of a newer agent means at least that gpq must not use the device
+    word, state = str(valid.get("state", "ok")), DeviceState.DEGRADED
+    if word in set(DeviceState):
+        state = DeviceState(word)
     device = Device(
         id=DeviceId(str(info["id"])),
         index=valid.get("index", -1),
         kind=str(info["kind"]),
         type=str(info["type"]),
         memory_mib=valid.get("memory_mib", 0),
-        state=_state(str(valid.get("state", "ok"))),
+        state=state,
         reason=str(valid.get("reason", "")),
         used_mib=valid.get("used_mib", 0),
         utilisation=valid.get("utilisation"),
@@ -173,11 +177,6 @@ def damage(hello: Mapping[str, Any], attempts: Mapping[Key, Info]) -> tuple[str,
         for line in info.get("damage", ())
     ]
     return tuple(line[:LONGEST_NOTE] for line in lines[:MOST_DAMAGE])
-
-
-def _state(word: str) -> DeviceState:
-    """An unknown word of a newer agent means at least that gpq must not use the device."""
-    return DeviceState(word) if word in set(DeviceState) else DeviceState.DEGRADED
 
 
 def _process(info: dict[str, Any]) -> DeviceProcess:

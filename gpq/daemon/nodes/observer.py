@@ -29,6 +29,11 @@ KEEPING: Seconds = 10.0  # until a report is in the database
 STILL: Seconds = 30.0  # without a step before the places of the replicas are reported
 RETELL: Seconds = 30.0  # an event that changed nothing is reported again after this long
 MOST_YIELDS = 64  # users who want the server back
+# why nobody else gets the devices of a living attempt
+OBSTACLES = {
+    AttemptVerdict.STRANGER: "which is not in this daemon's database",
+    AttemptVerdict.OVER: "which gpq is ending",
+}
 log = logging.getLogger(__name__)
 
 
@@ -110,7 +115,10 @@ class Observer:
             name = wire.attempt_key(*key)
             drained = name in offsets and info.get("report_offset", 0) <= offsets[name]
             events += self.of_attempt(info, snapshot, drained=drained, stamp=stamp)
-            events += self._late(key, info, snapshot, stamp)
+            # the end of an attempt whose lease ended it: only for the journal
+            is_late = info.get("lease") and info["state"] in ENDED and key not in self._ends
+            if is_late and verdict_on(snapshot, self.node, *key) is AttemptVerdict.OVER:
+                events.append(self._end(key, info, stamp))
             is_unread = name in offsets or info["state"] in ENDED
             more = more or (is_unread and not drained and key in expected)
         self._ends = {key: at for key, at in self._ends.items() if key in attempts}
@@ -182,14 +190,6 @@ class Observer:
             return []
         self._still[key] = outline
         return [Pulsed(now, *key, self.node, pulses)]
-
-    def _late(self, key: Key, info: Info, snapshot: Snapshot, stamp: float | None) -> list[Event]:
-        """The end of an attempt whose lease ended it: only for the journal."""
-        if not info.get("lease") or info["state"] not in ENDED or key in self._ends:
-            return []
-        if verdict_on(snapshot, self.node, *key) is not AttemptVerdict.OVER:
-            return []
-        return [self._end(key, info, stamp)]
 
     def _end(self, key: Key, info: Info, stamp: float | None) -> Exited:
         """From now on its end counts as reported."""
@@ -319,22 +319,10 @@ def _foreign_reasons(
     """Why gpq cannot have a device, by device."""
     reasons: dict[str, str] = {}
     for key, info in attempts.items():
-        reason = _reason(key, verdicts[key])
-        if reason:
+        if verdicts[key] in OBSTACLES:
+            reason = f"used by attempt {wire.attempt_key(*key)}, {OBSTACLES[verdicts[key]]}"
             reasons |= dict.fromkeys(info.get("devices", ()), reason)
     return reasons
-
-
-def _reason(key: Key, verdict: AttemptVerdict) -> str:
-    """Why nobody else gets the devices of a living attempt. "" if that is known anyway."""
-    name = wire.attempt_key(*key)
-    match verdict:
-        case AttemptVerdict.STRANGER:
-            return f"used by attempt {name}, which is not in this daemon's database"
-        case AttemptVerdict.OVER:
-            return f"used by attempt {name}, which gpq is ending"
-        case _:
-            return ""
 
 
 def _strangers(

@@ -90,7 +90,12 @@ class _Report:
             case "timing":
                 self.timings.append(_timing(message))
             case "metrics":
-                self.metrics.update(_metrics(message))
+                values = {
+                    _text(name, MAX_NAME): float(value)
+                    for name, value in message["values"].items()
+                    if value is not None
+                }
+                self.metrics.update(values)
             case "loss":
                 self.losses.append(_loss(message))
             case "notice":
@@ -166,14 +171,6 @@ def _within(number: float, least: float, most: float) -> float:
     if not least <= number <= most:
         raise ValueError(f"{number} is not between {least} and {most}")
     return number
-
-
-def _metrics(message: Mapping[str, Any]) -> dict[str, float]:
-    return {
-        _text(name, MAX_NAME): float(value)
-        for name, value in message["values"].items()
-        if value is not None
-    }
 
 
 def _timing(message: Mapping[str, Any]) -> TimingSums:

@@ -364,10 +364,6 @@ class Outage:
         wait = self._backoff
         longest = pace.HOPEFUL_BACKOFF if is_hopeful else pace.LAST_BACKOFF
         self._backoff = min(wait * 2, longest)
-        self._log(reason, wait)
-        return wait
-
-    def _log(self, reason: str, wait: Seconds) -> None:
         self._tries += 1
         is_new = reason not in self._reasons and len(self._reasons) < MOST_REASONS
         if is_new:
@@ -378,6 +374,7 @@ class Outage:
             log.info(
                 "%s: %s. That was try %d, next try in %.1f s", self.node, reason, self._tries, wait
             )
+        return wait
 
     def over(self) -> None:
         """It answers."""

@@ -207,8 +207,12 @@ class LiveWorld:
         woken = False
         while not self._over:
             has_news = bool(events) or woken
+            timeout = 0.0 if has_news else until - self._clock.now()
             try:
-                news = self._next_news(0.0 if has_news else until - self._clock.now())
+                if timeout > 0:
+                    news = self._queue.get(timeout=min(timeout, LONGEST_WAIT))
+                else:
+                    news = self._queue.get_nowait()
             except Empty:
                 if has_news or self._clock.now() >= until:
                     return events
@@ -220,12 +224,6 @@ class LiveWorld:
             else:
                 woken = True
         return events or None
-
-    def _next_news(self, timeout: Seconds) -> Sequence[Event] | None:
-        """Raises Empty. Waits at most LONGEST_WAIT."""
-        if timeout <= 0:
-            return self._queue.get_nowait()
-        return self._queue.get(timeout=min(timeout, LONGEST_WAIT))
 
     def wake(self) -> None:
         self._queue.put(_WAKE)
