@@ -185,7 +185,7 @@ class Complaints:
 
 
 def _append(file: Path, chunk: bytes) -> None:
-    with open(file, "ab+", opener=_private) as stream:
+    with open(file, "ab+", opener=not_through_links) as stream:
         stream.write(chunk)
         if stream.tell() > 2 * RING:
             stream.seek(-RING, os.SEEK_END)
@@ -194,5 +194,6 @@ def _append(file: Path, chunk: bytes) -> None:
             stream.write(rest)
 
 
-def _private(path: str, flags: int) -> int:
+def not_through_links(path: str, flags: int) -> int:
+    """For `open`: a file that only its owner may read."""
     return os.open(path, flags | os.O_NOFOLLOW, 0o600)

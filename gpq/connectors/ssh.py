@@ -321,7 +321,18 @@ class Handshake:
             noise += len(line)
             first_word, _, content = line.decode("utf-8", "replace").rstrip("\n").partition(" ")
             if first_word == no_python:
-                raise self._no_python(python, content.strip(" ,"))
+                versions = content.strip(" ,")
+                if python:
+                    raise Refused(
+                        f"{self._host}: {versions or f'there is no {python}'}, but gpq needs Python"
+                        " 3.8 or newer",
+                        "correct `python` of that server",
+                    )
+                raise Refused(
+                    f"{self._host}: no Python 3.8 or newer was found"
+                    + (f" ({versions})" if versions else ""),
+                    'install one, or name it: `python = "/path/to/python3"` of that server',
+                )
             if first_word != word:
                 continue
             answer: Mapping[str, Any] = json.loads(content)
@@ -335,19 +346,6 @@ class Handshake:
 
     def over(self) -> None:
         os.set_blocking(self._sink, True)
-
-    def _no_python(self, python: str, versions: str) -> Refused:
-        if python:
-            return Refused(
-                f"{self._host}: {versions or f'there is no {python}'}, but gpq needs Python 3.8 or"
-                " newer",
-                "correct `python` of that server",
-            )
-        return Refused(
-            f"{self._host}: no Python 3.8 or newer was found"
-            + (f" ({versions})" if versions else ""),
-            'install one, or name it: `python = "/path/to/python3"` of that server',
-        )
 
     def _read(self, size: int, patience: float) -> bytes:
         poller = select.poll()

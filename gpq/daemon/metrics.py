@@ -247,14 +247,26 @@ def _users(reader: Reader) -> Iterator[Metric]:
 
 def gpus(reader: Reader, nodes: list[NodeView]) -> Iterator[Metric]:
     devices = [(node, device) for node in nodes for device in node.devices]
-    yield _states(reader, nodes)
+    reserved_gpus = {
+        (str(reservation.node), str(device))
+        for reservation in current(reader.snapshot, reader.now)
+        if reservation.start <= reader.now
+        for device in devices_of(reservation, reader.snapshot.nodes.get(reservation.node))
+    }
+    counts = Counter((node.name, standing(node, device, reserved_gpus)) for node, device in devices)
+    yield gauge(
+        "gpq_gpus",
+        "GPUs or CPU slots of a server by state.",
+        ["node", "state"],
+        [((node.name, state), counts[node.name, state]) for node in nodes for state in STANDINGS],
+    )
     yield gauge("gpq_gpu_info", "Always 1, about a GPU.", ["node", "gpu", "uuid", "type"], [
         ((node.name, str(device.index), device.id, device.type), 1.0) for node, device in devices
     ])  # fmt: skip
     answering_devices = [(node, device) for node, device in devices if node.answers]
     for name, documentation, value_of in (
         ("utilisation_ratio", "Part of the time in which the GPU was busy.", _utilisation),
-        ("memory_bytes", "Memory of the GPU.", _memory),
+        ("memory_bytes", "Memory of the GPU.", lambda device: device.memory_mib * MIB or None),
         ("memory_used_bytes", "Memory in use by any process.", _used),
     ):
         yield gauge(f"gpq_gpu_{name}", documentation, ["node", "gpu"], [
@@ -262,34 +274,10 @@ def gpus(reader: Reader, nodes: list[NodeView]) -> Iterator[Metric]:
         ])  # fmt: skip
 
 
-def _states(reader: Reader, nodes: list[NodeView]) -> Metric:
-    reserved_gpus = {
-        (str(reservation.node), str(device))
-        for reservation in current(reader.snapshot, reader.now)
-        if reservation.start <= reader.now
-        for device in devices_of(reservation, reader.snapshot.nodes.get(reservation.node))
-    }
-    counts = Counter(
-        (node.name, standing(node, device, reserved_gpus))
-        for node in nodes
-        for device in node.devices
-    )
-    return gauge(
-        "gpq_gpus",
-        "GPUs or CPU slots of a server by state.",
-        ["node", "state"],
-        [((node.name, state), counts[node.name, state]) for node in nodes for state in STANDINGS],
-    )
-
-
 def _utilisation(device: DeviceView) -> float | None:
     if device.utilisation is None:
         return None
     return device.utilisation / 100.0
-
-
-def _memory(device: DeviceView) -> float | None:
-    return device.memory_mib * MIB or None
 
 
 def _used(device: DeviceView) -> float | None:

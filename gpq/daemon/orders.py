@@ -275,7 +275,10 @@ def slurm_variables(launch: Launch, node: NodeId, nodes: Mapping[NodeId, Node]) 
         return {}
     parts = launch.placement.parts
     names = [str(name) for name, _ in parts]
-    gpus = _gpus(launch, node, nodes)
+    # indices of its devices here, or their positions if the server is not known
+    known_devices = nodes[node].devices if node in nodes else ()
+    indices = {device.id: device.index for device in known_devices}
+    gpus = [indices.get(device_id, place) for place, device_id in enumerate(dict(parts)[node])]
     tasks = max(_number(env, "SLURM_NTASKS", 1) // len(parts), 1)
     settings = {
         "SLURM_JOB_ID": str(launch.job),
@@ -308,15 +311,6 @@ def slurm_variables(launch: Launch, node: NodeId, nodes: Mapping[NodeId, Node]) 
         for gpq_name, slurm_name in IN_ARRAY.items()
         if gpq_name in env
     }
-
-
-def _gpus(launch: Launch, node: NodeId, nodes: Mapping[NodeId, Node]) -> list[int]:
-    """Indices of its devices on this server, or their positions if the server is not known."""
-    ids = next((devices for name, devices in launch.placement.parts if name == node), ())
-    indices = {}
-    if node in nodes:
-        indices = {device.id: device.index for device in nodes[node].devices}
-    return [indices.get(device_id, place) for place, device_id in enumerate(ids)]
 
 
 def _cpus(env: Mapping[str, str], gpus: int, tasks: int) -> int:

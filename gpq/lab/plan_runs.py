@@ -311,32 +311,28 @@ def unused_options(
         # Sia uses profiles of other jobs only to transfer times from one type to another
         heeds["sia"] -= {"priors"}
     effective_names = set().union(*(heeds[name] for name in policies))
-    unheard = {name: name not in effective_names for name in ("seed", "noise", "length", "priors")}
-    is_seeded = list(seeds) != [0]
-    on_one_server = all(len(cluster.nodes) == 1 for cluster in clusters)
-    rows = [
+    unused = "none of these policies uses"
+    needs = (
         (
-            is_seeded and not rules.noise and unheard["seed"],
-            "--seed (nothing is random without --noise)",
+            "seed",
+            list(seeds) != [0] and not rules.noise,
+            "--seed",
+            "nothing is random without --noise",
         ),
-        (
-            rules.noise > 0 and unheard["noise"],
-            "--noise (none of these policies uses measurements)",
-        ),
-        (
-            known_length and unheard["length"],
-            "--known-length (none of these policies uses it)",
-        ),
-        (priors and unheard["priors"], "--priors (none of these policies uses them)"),
-        (
-            rules.interference > 0 and on_one_server,
-            "--interference (every cluster has only one server)",
-        ),
+        ("noise", rules.noise > 0, "--noise", f"{unused} measurements"),
+        ("length", known_length, "--known-length", f"{unused} it"),
+        ("priors", priors, "--priors", f"{unused} them"),
+    )
+    remarks = [
+        f"{option} ({reason})"
+        for name, is_given, option, reason in needs
+        if is_given and name not in effective_names
     ]
-    remarks = [remark for is_unused, remark in rows if is_unused]
+    if rules.interference > 0 and all(len(cluster.nodes) == 1 for cluster in clusters):
+        remarks.append("--interference (every cluster has only one server)")
     default = Config()
     for name in (field.name for field in fields(Config)):
         is_changed = getattr(rules.config, name) != getattr(default, name)
         if is_changed and name not in effective_names and name not in SET_ELSEWHERE:
-            remarks.append(f"--set {name} (none of these policies uses it)")
+            remarks.append(f"--set {name} ({unused} it)")
     return f"no effect here: {', '.join(remarks)}" if remarks else ""

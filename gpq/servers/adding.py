@@ -188,29 +188,23 @@ def ssh_config_path() -> str:
 
 
 def _hosts(path: str, depth: int) -> Iterator[str]:
-    for keyword, *words in _entries(path):
-        is_negated = any(word.startswith("!") for word in words)
-        if keyword.lower() == "host" and not is_negated:
-            yield from (word for word in words if not set(word) & set("*?"))
-        elif keyword.lower() == "include" and depth < DEEPEST:
-            folder = os.path.dirname(ssh_config_path())
-            for pattern in words:
-                for file in sorted(glob.glob(os.path.join(folder, os.path.expanduser(pattern)))):
-                    yield from _hosts(file, depth + 1)
-
-
-def _entries(path: str) -> list[list[str]]:
-    """The words of each line that has any: `Host a b`, `Host=a` or `Host "a b"`. Empty if the file
-    cannot be read."""
+    """The words of `Host a b`, `Host=a` and `Host "a b"`. None if the file cannot be read."""
     try:
         with open(path, encoding="utf-8", errors="replace") as stream:
             lines = stream.read().splitlines()
     except OSError:
-        return []
-    entries = []
+        return
     for line in lines:
         match = re.fullmatch(r"\s*([A-Za-z]+)(?:\s*=\s*|\s+)(.*)", line)
+        if match is None:
+            continue
+        keyword, words = match[1].lower(), list[str]()
         with contextlib.suppress(ValueError):  # an open quote
-            if match is not None:
-                entries.append([match[1], *shlex.split(match[2])])
-    return entries
+            words = shlex.split(match[2])
+        if keyword == "host" and not any(word.startswith("!") for word in words):
+            yield from words
+        elif keyword == "include" and depth < DEEPEST:
+            folder = os.path.dirname(ssh_config_path())
+            for pattern in words:
+                for file in sorted(glob.glob(os.path.join(folder, os.path.expanduser(pattern)))):
+                    yield from _hosts(file, depth + 1)

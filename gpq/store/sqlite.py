@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import os
 import sqlite3
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 from gpq.core.model.events import EPHEMERAL, Event, Submitted
 from gpq.core.model.jobs import Job
@@ -18,7 +18,16 @@ from gpq.core.model.snapshot import Snapshot
 from gpq.errors import GpqError, Refused, StoreFailed
 from gpq.folders import make_private
 from gpq.store import backups, disk, rows, takeover
-from gpq.store.opening import PUT_META, check_mark, check_pages, connect, create, explain, migrate
+from gpq.store.opening import (
+    PUT_META,
+    check_mark,
+    check_pages,
+    connect,
+    create,
+    explain,
+    migrate,
+    transaction,
+)
 from gpq.store.past import Past
 from gpq.store.rows import Row
 from gpq.store.takeover import Marks
@@ -127,9 +136,15 @@ class SqliteStore(Past):
             self._make_room()
 
     def _try_write(self, writes: Writes) -> bool:
-        """False if the disk is full and nothing was written."""
+        """False if the disk is full and nothing was written. Raises StoreFailed if another daemon
+        has taken over since."""
         try:
-            with self._transaction():
+            with transaction(self._writer):
+                query = "SELECT value FROM meta WHERE key = 'epoch'"
+                (epoch,) = self._writer.execute(query).fetchone()
+                if int(epoch) != self.epoch:
+                    self._failed = "another daemon has taken over this state: this one stops"
+                    raise StoreFailed(self._failed)
                 for statement, values in writes:
                     self._writer.executemany(statement, values)
         except sqlite3.Error as error:
@@ -137,24 +152,6 @@ class SqliteStore(Past):
                 return False
             raise self._fail(error) from error
         return True
-
-    @contextlib.contextmanager
-    def _transaction(self) -> Iterator[None]:
-        """Raises StoreFailed if another daemon has taken over since."""
-        writer = self._writer
-        writer.execute("BEGIN IMMEDIATE")
-        try:
-            (epoch,) = writer.execute("SELECT value FROM meta WHERE key = 'epoch'").fetchone()
-            if int(epoch) != self.epoch:
-                self._failed = "another daemon has taken over this state: this one stops"
-                raise StoreFailed(self._failed)
-            yield
-            writer.execute("COMMIT")
-        except BaseException:
-            with contextlib.suppress(sqlite3.Error):
-                if writer.in_transaction:
-                    writer.execute("ROLLBACK")
-            raise
 
     def _make_room(self) -> None:
         """Move the log into the database, so that new entries reuse the log's own space."""

@@ -23,7 +23,7 @@ from gpq_agent import wire
 
 from gpq.core.model.jobs import Job, JobState
 from gpq.store import rows
-from gpq.store.opening import PUT_META
+from gpq.store.opening import PUT_META, transaction
 
 # seconds for which jobs of a copy do not start: servers first report what has run there since
 PATIENCE = 10.0
@@ -69,51 +69,42 @@ def succeed(writer: sqlite3.Connection, marks: Marks | None, first_id: int) -> S
     This is one transaction, before the marks are written. A daemon killed in between leaves a
     database that is ahead of them.
     """
-    writer.execute("BEGIN IMMEDIATE")
-    try:
-        result = _succeed(writer, marks, first_id)
-        writer.execute("COMMIT")
-    except BaseException:
-        if writer.in_transaction:
-            writer.execute("ROLLBACK")
-        raise
-    return result
-
-
-def _succeed(writer: sqlite3.Connection, marks: Marks | None, first_id: int) -> Succession:
-    meta = dict(writer.execute("SELECT key, value FROM meta").fetchall())
-    store, epoch, is_copy = str(meta["id"]), int(meta["epoch"]), COPY in meta
-    blank = Marks(store, 0, 0, 0)
-    last_epoch = marks.epoch if marks is not None and marks.store == store else 0
-    is_restored = is_copy or last_epoch > epoch
-    # marks of another database count as well: its attempts may still run on servers
-    is_behind = marks is not None and (is_restored or marks.store != store)
-    base_marks = marks or blank
-    floor = base_marks if is_behind else blank
-    (last,) = writer.execute("SELECT coalesce(max(id), 0) FROM jobs").fetchone()
-    next_id = max(int(meta["next_id"]), last + 1)
-    begin = max(next_id, first_id, floor.ids + 1)
-    if begin > next_id:  # the ids in between were lost
-        lost_ids = [*json.loads(meta.get("lost_ids", "[]")), [next_id, begin - 1]]
-        writer.executemany(PUT_META, [("lost_ids", json.dumps(lost_ids)), ("next_id", str(begin))])
-    attempts = _leap(writer, floor.attempts)
-    epoch = 1 + max(epoch, last_epoch)
-    secret = meta.get("secret") or secrets.token_hex()
-    writer.executemany(PUT_META, [("epoch", str(epoch)), ("secret", secret)])
-    writer.execute("DELETE FROM meta WHERE key = ?", (COPY,))
-    new_marks = Marks(
-        store,
-        epoch,
-        next_ceiling(base_marks.ids, begin, ID_BLOCK),
-        next_ceiling(base_marks.attempts, max(attempts, floor.attempts) + 1, ATTEMPT_BLOCK),
-    )
-    note = ""
-    if is_restored:
-        note = (
-            f"the database was restored from a copy: new jobs begin with {begin}. gpq leaves jobs"
-            " alone that started after the copy"
+    with transaction(writer):
+        meta = dict(writer.execute("SELECT key, value FROM meta").fetchall())
+        store, epoch, is_copy = str(meta["id"]), int(meta["epoch"]), COPY in meta
+        blank = Marks(store, 0, 0, 0)
+        last_epoch = marks.epoch if marks is not None and marks.store == store else 0
+        is_restored = is_copy or last_epoch > epoch
+        # marks of another database count as well: its attempts may still run on servers
+        is_behind = marks is not None and (is_restored or marks.store != store)
+        base_marks = marks or blank
+        floor = base_marks if is_behind else blank
+        (last,) = writer.execute("SELECT coalesce(max(id), 0) FROM jobs").fetchone()
+        next_id = max(int(meta["next_id"]), last + 1)
+        begin = max(next_id, first_id, floor.ids + 1)
+        if begin > next_id:  # the ids in between were lost
+            lost_ids = [*json.loads(meta.get("lost_ids", "[]")), [next_id, begin - 1]]
+            writer.executemany(
+                PUT_META, [("lost_ids", json.dumps(lost_ids)), ("next_id", str(begin))]
+            )
+        attempts = _leap(writer, floor.attempts)
+        epoch = 1 + max(epoch, last_epoch)
+        secret = meta.get("secret") or secrets.token_hex()
+        writer.executemany(PUT_META, [("epoch", str(epoch)), ("secret", secret)])
+        writer.execute("DELETE FROM meta WHERE key = ?", (COPY,))
+        new_marks = Marks(
+            store,
+            epoch,
+            next_ceiling(base_marks.ids, begin, ID_BLOCK),
+            next_ceiling(base_marks.attempts, max(attempts, floor.attempts) + 1, ATTEMPT_BLOCK),
         )
-    return Succession(new_marks, secret, note)
+        note = ""
+        if is_restored:
+            note = (
+                f"the database was restored from a copy: new jobs begin with {begin}. gpq leaves jobs"
+                " alone that started after the copy"
+            )
+        return Succession(new_marks, secret, note)
 
 
 def _leap(writer: sqlite3.Connection, ceiling: int) -> int:

@@ -120,27 +120,22 @@ class Stager:
             if not isinstance(error, GpqError):
                 log.exception("copying files for attempt %d.%d failed", launch.job, launch.attempt)
             task.state = "failed"
-            self._refuse(task, error)
+            words = error.message if isinstance(error, GpqError) else repr(error)
+            stays = words if isinstance(error, Stays) else ""
+            reason = stays or f"gpq could not copy its files there: {words}"
+            log.info("attempt %d.%d: %s", launch.job, launch.attempt, reason)
+            if self._is_wanted(task):  # it is only refused for a while
+                now, key = self._clock.now(), (launch.job, launch.attempt)
+                self._inbox(
+                    [
+                        StartRefused(now, *key, node, reason, transient=True, stays=stays)
+                        for node, _ in launch.placement.parts
+                    ]
+                )
         else:
             task.state = "done"
             for node, _ in launch.placement.parts:
                 self._nudge(node)
-
-    def _refuse(self, task: Task, error: Exception) -> None:
-        """Refuse the start, for a temporary reason."""
-        launch = task.launch
-        words = error.message if isinstance(error, GpqError) else repr(error)
-        stays = words if isinstance(error, Stays) else ""
-        reason = stays or f"gpq could not copy its files there: {words}"
-        log.info("attempt %d.%d: %s", launch.job, launch.attempt, reason)
-        if self._is_wanted(task):
-            now, key = self._clock.now(), (launch.job, launch.attempt)
-            self._inbox(
-                [
-                    StartRefused(now, *key, node, reason, transient=True, stays=stays)
-                    for node, _ in launch.placement.parts
-                ]
-            )
 
     def _is_wanted(self, task: Task) -> bool:
         launch = task.launch

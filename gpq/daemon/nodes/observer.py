@@ -122,7 +122,15 @@ class Observer:
             is_unread = name in offsets or info["state"] in ENDED
             more = more or (is_unread and not drained and key in expected)
         self._ends = {key: at for key, at in self._ends.items() if key in attempts}
-        events += self._missing(attempts, snapshot, start_possible)
+        for job in snapshot.expected_on(self.node):
+            key = (job.id, job.attempt)
+            # it should be here, but is not and can no longer come
+            is_missing = key not in attempts and is_lost(
+                job, self.node, start_possible=start_possible(key)
+            )
+            if is_missing and self._is_new("Exited", key):
+                end = decode.exit_of(None, is_lost=True)
+                events.append(Exited(self._clock.now(), *key, self.node, end))
         events += self._of_node(devices, attempts, snapshot, yields)
         return events, more
 
@@ -215,24 +223,6 @@ class Observer:
             case AttemptVerdict.OVER if not self.is_late(key):
                 return Forget(*key, (self.node,))
         return None
-
-    def _missing(
-        self,
-        attempts: Mapping[Key, Info],
-        snapshot: Snapshot,
-        start_possible: Callable[[Key], bool],
-    ) -> list[Event]:
-        """Attempts that should be on the server, but are not and can no longer come."""
-        events: list[Event] = []
-        for job in snapshot.expected_on(self.node):
-            key = (job.id, job.attempt)
-            is_missing = key not in attempts and is_lost(
-                job, self.node, start_possible=start_possible(key)
-            )
-            if is_missing and self._is_new("Exited", key):
-                end = decode.exit_of(None, is_lost=True)
-                events.append(Exited(self._clock.now(), *key, self.node, end))
-        return events
 
     def _of_node(
         self,

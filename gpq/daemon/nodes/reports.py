@@ -97,7 +97,10 @@ class _Report:
                 }
                 self.metrics.update(values)
             case "loss":
-                self.losses.append(_loss(message))
+                point = LossPoint(_positive(message["base_steps"]), _number(message["loss"]))
+                if abs(point.loss) > MAX_LOSS:
+                    raise ValueError(f"{point} is beyond {MAX_LOSS}")
+                self.losses.append(point)
             case "notice":
                 self.notices.append(_text(message["message"], MAX_NOTICE))
             case "habit":
@@ -206,13 +209,6 @@ def _declaration(message: Mapping[str, Any]) -> Declared:
         parameters=_count(message.get("parameters", 0)),
         passes=bool(message.get("passes", False)),
     )
-
-
-def _loss(message: Mapping[str, Any]) -> LossPoint:
-    point = LossPoint(base_steps=_positive(message["base_steps"]), loss=_number(message["loss"]))
-    if max(point.base_steps, abs(point.loss)) > MAX_LOSS:
-        raise ValueError(f"{point} is beyond {MAX_LOSS}")
-    return point
 
 
 def _ranks(message: Mapping[str, Any]) -> tuple[RankTime, ...]:

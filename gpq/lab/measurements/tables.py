@@ -74,7 +74,10 @@ def read(path: str | Path, columns: Sequence[Column]) -> Table:
             place = header.index(column.name)
             cells = [(row, record[place]) for row, record in records]
         if column.text:
-            texts[column.name] = [_word(path, row, column, cell) for row, cell in cells]
+            for row, cell in cells:
+                if not cell:
+                    raise at(path, row, f"{column.name} is empty")
+            texts[column.name] = [cell for _, cell in cells]
         else:
             values = [_number(path, row, column, cell) for row, cell in cells]
             numbers[column.name] = np.array(values, dtype=np.float64)
@@ -115,12 +118,6 @@ def _records(path: Path) -> tuple[list[str], list[Line]]:
         if len(cells) != len(header):
             raise at(path, row, f"expected {len(header)} cells, found {len(cells)}")
     return header, lines[1:]
-
-
-def _word(path: Path, row: int, column: Column, cell: str) -> str:
-    if not cell:
-        raise at(path, row, f"{column.name} is empty")
-    return cell
 
 
 def _number(path: Path, row: int, column: Column, cell: str) -> float:

@@ -176,7 +176,10 @@ def _points(curves: dict[Counts, Curve], scalability: Table) -> list[tuple[Point
     for placement, curve in curves.items():
         for size, pair in zip(*curve, strict=True):
             groups[len(placement), sum(placement), size].append(pair)
-    points = [(point, _mean(groups[point])) for point in sorted(groups)]
+    points: list[tuple[Point, Pair]] = []
+    for point in sorted(groups):
+        steps, syncs = zip(*groups[point], strict=True)
+        points.append((point, (fsum(steps) / len(steps), fsum(syncs) / len(syncs))))
     numbers = scalability.numbers
     for i in range(len(scalability)):
         point = (
@@ -190,12 +193,6 @@ def _points(curves: dict[Counts, Curve], scalability: Table) -> list[tuple[Point
             )
         points.append((point, _pair(scalability, i)))
     return points
-
-
-def _mean(pairs: list[Pair]) -> Pair:
-    return fsum(step for step, _ in pairs) / len(pairs), fsum(sync for _, sync in pairs) / len(
-        pairs
-    )
 
 
 def _pair(table: Table, i: int) -> Pair:

@@ -127,7 +127,12 @@ def _seat(
     unclaimed = np.maximum(free - reservations, 0)
     loose = loose and job.spec.level is Level.SCRIPT
     for room in (unclaimed, free):
-        parts = _one_node(room, unclaimed, shape) if shape.nodes == 1 else None
+        parts: list[tuple[int, int]] | None = None
+        hosts = np.flatnonzero(room >= shape.replicas)
+        if shape.nodes == 1 and len(hosts):
+            evictions = np.maximum(shape.replicas - unclaimed[hosts], 0)
+            best = hosts[np.lexsort((hosts, room[hosts], evictions))[0]]
+            parts = [(int(best), shape.replicas)]
         if parts is None and (shape.nodes > 1 or loose):
             parts = _largest_nodes(room, unclaimed, shape, loose)
             is_whole = sum(count for _, count in parts) == shape.replicas
@@ -137,14 +142,6 @@ def _seat(
             counts = sorted((board.nodes[at].id, count) for at, count in parts)
             return Layout(tuple(counts), shape.gpu_type)
     return None
-
-
-def _one_node(room: Counts, unclaimed: Counts, shape: Shape) -> list[tuple[int, int]] | None:
-    hosts = np.flatnonzero(room >= shape.replicas)
-    if not len(hosts):
-        return None
-    evictions = np.maximum(shape.replicas - unclaimed[hosts], 0)
-    return [(int(hosts[np.lexsort((hosts, room[hosts], evictions))[0]]), shape.replicas)]
 
 
 def _largest_nodes(

@@ -16,7 +16,7 @@ from gpq.core.model.policy import Policy
 from gpq.core.model.snapshot import Snapshot
 from gpq.core.model.units import JobId
 from gpq.lab.policies.packing import pack
-from gpq.policies.shared.eligible import Contest, configurations, contest, priority_weight
+from gpq.policies.shared.eligible import configurations, contest, priority_weight
 from gpq.policies.shared.knapsack import item, solve
 from gpq.policies.shared.type_transfer import inform
 
@@ -47,8 +47,22 @@ class Sia(Policy):
         possible = configurations(snapshot, round_)
         rows = {job.id: _row(job, snapshot, possible[job.id]) for job in round_.jobs}
         allotments: dict[JobId, Allotment] = {}
+        weights = [priority_weight(job) for job in round_.jobs]
+        idle = [IDLE_COST * weight for weight in weights]
         for _ in range(REPAIRS):
-            choices = _choices(round_, rows)
+            options = [
+                [
+                    Option(shape.gpu_type, shape.replicas, weight * cost)
+                    for shape, cost in rows[job.id]
+                ]
+                for job, weight in zip(round_.jobs, weights, strict=True)
+            ]
+            positions = cheapest(options, idle, round_.capacity)
+            choices = {
+                name: rows[name][position][0]
+                for name, position in zip(rows, positions, strict=True)
+                if position is not None
+            }
             allotments = pack(snapshot, round_.fixed_shapes, choices)
             misfits = {name: shape for name, shape in choices.items() if name not in allotments}
             if not misfits:
@@ -59,21 +73,6 @@ class Sia(Policy):
             )
             rows[worst] = [(shape, cost) for shape, cost in rows[worst] if shape != misfits[worst]]
         return allotments
-
-
-def _choices(round_: Contest, rows: Mapping[JobId, Row]) -> dict[JobId, Shape]:
-    """The cheapest shapes. A job that gets none is left out."""
-    weights = [priority_weight(job) for job in round_.jobs]
-    options = [
-        [Option(shape.gpu_type, shape.replicas, weight * cost) for shape, cost in rows[job.id]]
-        for job, weight in zip(round_.jobs, weights, strict=True)
-    ]
-    positions = cheapest(options, [IDLE_COST * weight for weight in weights], round_.capacity)
-    return {
-        job.id: rows[job.id][position][0]
-        for job, position in zip(round_.jobs, positions, strict=True)
-        if position is not None
-    }
 
 
 def _row(job: Job, snapshot: Snapshot, possible: Sequence[Shape]) -> Row:

@@ -73,7 +73,14 @@ def _holds(job: Job, offer: Supply) -> bool:
 def _at_home(jobs: Sequence[Job], parts: Mapping[JobId, Mapping[str, Supply]]) -> list[Contender]:
     """A type for each job. A job that holds GPUs stays on their type. Another one goes where most
     GPUs are left by those jobs, by jobs without a choice, and by jobs before it."""
-    choices = {job.id: _possible_types(job, parts[job.id]) for job in jobs}
+    choices: dict[JobId, dict[str, Supply]] = {}
+    for job in jobs:
+        choices[job.id] = {
+            name: offer
+            for name, offer in parts[job.id].items()
+            if pack(job.spec.min_gpus, node_counts(offer), job.spec.level, "") is not None
+            and _holds(job, offer)
+        }
     claims: Counter[str] = Counter()
     contenders: dict[JobId, Contender] = {}
     for job in sorted(jobs, key=lambda job: (job.placement is None, len(choices[job.id]) > 1)):
@@ -87,12 +94,3 @@ def _at_home(jobs: Sequence[Job], parts: Mapping[JobId, Mapping[str, Supply]]) -
             )
             claims[home] += job.replicas or job.spec.min_gpus
     return [contenders[job.id] for job in jobs if job.id in contenders]
-
-
-def _possible_types(job: Job, offers: Mapping[str, Supply]) -> dict[str, Supply]:
-    return {
-        name: offer
-        for name, offer in offers.items()
-        if pack(job.spec.min_gpus, node_counts(offer), job.spec.level, "") is not None
-        and _holds(job, offer)
-    }

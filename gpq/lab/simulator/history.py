@@ -59,20 +59,25 @@ def history(
         for job in sorted(jobs, key=lambda job: (job.submitted_at, job.id))
         if since is None or job.submitted_at >= now - since
     ]
-    reasons = {job.id: _unfit(job, now) for job in recent_jobs}
-    replayed_jobs = [job for job in recent_jobs if not reasons[job.id]]
-    holds, types_by_job = hold_seconds or {}, gpu_types or {}
-    tasks = []
-    for job in replayed_jobs:
-        arrival = job.submitted_at - recent_jobs[0].submitted_at + holds.get(job.id, 0.0)
+    tasks: list[Task] = []
+    left_out: list[tuple[str, str]] = []
+    unended: list[str] = []
+    types: set[str] = set()
+    for job in recent_jobs:
+        if reason := _unfit(job, now):
+            left_out.append((_name(job), reason))
+            continue
+        arrival = job.submitted_at - recent_jobs[0].submitted_at
+        if hold_seconds is not None:
+            arrival += hold_seconds.get(job.id, 0.0)
         tasks.append(_task(job, now, arrival, restart))
-    types = {row.gpu_type for job in replayed_jobs for row in job.profile.rows}
-    types = types.union(*(types_by_job.get(job.id, ()) for job in replayed_jobs))
+        if job.state not in TERMINAL:
+            unended.append(_name(job))
+        types.update(row.gpu_type for row in job.profile.rows)
+        if gpu_types is not None:
+            types.update(gpu_types.get(job.id, ()))
     return History(
-        tuple(tasks),
-        tuple((_name(job), reasons[job.id]) for job in recent_jobs if reasons[job.id]),
-        tuple(_name(job) for job in replayed_jobs if job.state not in TERMINAL),
-        tuple(sorted(filter(None, types))),
+        tuple(tasks), tuple(left_out), tuple(unended), tuple(sorted(filter(None, types)))
     )
 
 

@@ -113,17 +113,6 @@ def _hearing(act: Callable[[int], None]) -> Iterator[None]:
             signal.signal(signum, handlers[signum])
 
 
-@contextmanager
-def _deaf() -> Iterator[None]:
-    """Processes started in this context never get Ctrl-C. Their parent ends them, by SIGTERM if
-    necessary."""
-    old_mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, old_mask)
-
-
 # -- several processes -----------------------------------------------------------------------------
 
 # in a worker: memory that it shares with the process that started it
@@ -147,10 +136,14 @@ def _in_processes(
             processes, mp_context=context, initializer=_prepare, initargs=(shares,)
         )
         try:
-            with _deaf():
+            # Processes that start now never get Ctrl-C. We end them, by SIGTERM if necessary.
+            old_mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+            try:
                 futures = [
                     pool.submit(_work, work, item, index) for index, item in enumerate(items)
                 ]
+            finally:
+                signal.pthread_sigmask(signal.SIG_SETMASK, old_mask)
             _await(futures, signals, shares, progress)
             if signals:
                 completed_runs = sum(

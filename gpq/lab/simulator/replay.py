@@ -155,8 +155,15 @@ class Replay:
                 self._goodput_seconds += seconds
             running.advance(self.now, seconds, slowdowns.get(name, 0.0), guest.batch)
             guest.settle_gain()
-            if running.ended_at is not None:
-                self._end(name)
+            if running.ended_at is None:
+                continue
+            self.ended[name] = self.guests.pop(name)
+            guest.close(running.ended_at)
+            guest.sizes.append((running.ended_at, 0))
+            self.left -= 1
+            if self.rules.priors:
+                job = replace(guest.seen(), state=JobState.COMPLETED)
+                self.priors = remember(self.priors, [job])
 
     def _sharing(self) -> dict[JobId, float]:
         """Slowdown of jobs on several nodes that share a node with another one."""
@@ -173,16 +180,6 @@ class Replay:
             for name, nodes in spans.items()
             if any(crowd[n] > 1 for n in nodes)
         }
-
-    def _end(self, name: JobId) -> None:
-        guest = self.ended[name] = self.guests.pop(name)
-        assert guest.running.ended_at is not None
-        guest.close(guest.running.ended_at)
-        guest.sizes.append((guest.running.ended_at, 0))
-        self.left -= 1
-        if self.rules.priors:
-            job = replace(guest.seen(), state=JobState.COMPLETED)
-            self.priors = remember(self.priors, [job])
 
     # -- rounds ------------------------------------------------------------------------------------
 

@@ -41,7 +41,15 @@ class Rules:
 def parse_cluster(text: str) -> tuple[Node, ...]:
     """The nodes of a text such as 16x4 or 6x4:t4,3x8:rtx. They are up and empty, and named n00,
     n01... in the order of the text, so that sorting keeps it."""
-    groups = [_group(part.strip()) for part in text.split(",")]
+    groups = []
+    for part in (part.strip() for part in text.split(",")):
+        match = PART.fullmatch(part)
+        if match is None:
+            raise UsageError(f"cannot read {part!r} as nodes and GPUs", HINT)
+        count, gpus = int(match[1]), int(match[2])
+        if not count or not gpus:
+            raise UsageError(f"{part} has no {'GPUs' if count else 'nodes'}", HINT)
+        groups.append((count, gpus, match[3] or ""))
     total = sum(nodes * gpus for nodes, gpus, _ in groups)
     if total > MOST_GPUS:
         raise UsageError(
@@ -57,17 +65,6 @@ def parse_cluster(text: str) -> tuple[Node, ...]:
         )
         nodes.append(Node(NodeId(name), NodeState.UP, devices=devices))
     return tuple(nodes)
-
-
-def _group(part: str) -> tuple[int, int, str]:
-    """(nodes, GPUs on each, their type)."""
-    match = PART.fullmatch(part)
-    if match is None:
-        raise UsageError(f"cannot read {part!r} as nodes and GPUs", HINT)
-    nodes, gpus = int(match[1]), int(match[2])
-    if not nodes or not gpus:
-        raise UsageError(f"{part} has no {'GPUs' if nodes else 'nodes'}", HINT)
-    return nodes, gpus, match[3] or ""
 
 
 def with_types(nodes: Sequence[Node], types: Sequence[str]) -> tuple[Node, ...]:
