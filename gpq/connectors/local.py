@@ -64,7 +64,9 @@ class Connector(Protocol):
 
 
 class LocalChannel:
-    """Pipes to a child process. Its complaints go to the file `errors`."""
+    """Pipes to a child process of `start`. Its complaints go to the file `errors`."""
+
+    patience = CLOSE_PATIENCE
 
     def __init__(self, process: subprocess.Popen[bytes], errors: Path | None) -> None:
         assert process.stdin is not None
@@ -85,11 +87,14 @@ class LocalChannel:
         with contextlib.suppress(OSError):  # it was already gone
             self.writer.close()
         try:
-            self.process.wait(CLOSE_PATIENCE)
+            self.process.wait(self.patience)
         except subprocess.TimeoutExpired:
-            self.process.kill()
+            self.kill()
             self.process.wait()
         self.reader.close()
+
+    def kill(self) -> None:
+        self.process.kill()
 
 
 class LocalConnector:
@@ -129,32 +134,34 @@ class LocalConnector:
         return self.spawn([*self.python, "-m", "gpq_agent.node", *arguments], waiting)
 
     def spawn(self, argv: Sequence[str], waiting: Callable[[], None] = lambda: None) -> Channel:
-        """In its own session, so that Ctrl-C and the end of a terminal do not reach it. In /, so
-        that no file in the current folder counts as a module."""
-        if self.errors is not None:
-            make_file(self.errors)
-        try:
-            process = subprocess.Popen(
-                argv,
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                cwd="/",
-                env=self.environ,
-                start_new_session=True,
-                bufsize=0,
-            )
-        except OSError as error:
-            raise GpqError(
-                f"cannot start {argv[0]}: {error.strerror}", "check the Python installation"
-            ) from error
+        process = start(argv, self.environ, self.errors, "check the Python installation")
         return LocalChannel(process, self.errors)
 
 
-def make_file(file: Path) -> None:
-    """Before a process is started whose complaints go there. Raises OSError if its folder is gone,
-    so that nothing starts for a daemon that has lost its state directory."""
-    os.close(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW, 0o600))
+def start(
+    argv: Sequence[str], environ: Mapping[str, str], errors: Path | None, hint: str
+) -> subprocess.Popen[bytes]:
+    """A process with pipes, in its own session, so that Ctrl-C and the end of a terminal do not
+    reach it. In /, so that no file in the current folder counts as a module.
+
+    Raises GpqError with this hint. Raises OSError if the folder of `errors` is gone, so that
+    nothing starts for a daemon that has lost its state directory.
+    """
+    if errors is not None:
+        os.close(not_through_links(str(errors), os.O_WRONLY | os.O_CREAT | os.O_APPEND))
+    try:
+        return subprocess.Popen(
+            argv,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            cwd="/",
+            env=environ,
+            start_new_session=True,
+            bufsize=0,
+        )
+    except OSError as error:
+        raise GpqError(f"cannot start {argv[0]}: {error.strerror}", hint) from error
 
 
 class Complaints:

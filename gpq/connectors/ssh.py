@@ -20,13 +20,13 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 from gpq import pace
 from gpq.config_rules import HOST
 from gpq.connectors import ssh_errors
 from gpq.connectors.bundle import Bundle
-from gpq.connectors.local import Channel, Complaints, make_file
+from gpq.connectors.local import Channel, LocalChannel, start
 from gpq.connectors.ssh_agents import VARIABLE, SshAgents
 from gpq.errors import GpqError, Refused, UsageError
 
@@ -97,9 +97,12 @@ class Target:
         return shlex.join(self.argv())
 
 
-class SshChannel:
-    """Pipes to ssh. Its complaints, and those of the other end, go to the file `errors`.
-    `agentless`: there were ssh-agents, but none answered."""
+class SshChannel(LocalChannel):
+    """Pipes to ssh. Its complaints, and those of the other end, go to the file `errors`. Its end
+    takes what it started (jump hosts) with it. The server notices, but jobs do not. `agentless`:
+    there were ssh-agents, but none answered."""
+
+    patience = CLOSE_PATIENCE
 
     def __init__(
         self,
@@ -108,15 +111,9 @@ class SshChannel:
         errors: Path,
         agentless: bool,
     ) -> None:
-        assert process.stdin is not None
-        assert process.stdout is not None
-        assert process.stderr is not None
-        self.process = process
+        super().__init__(process, errors)
         self.target = target
-        self.complaints = Complaints(process.stderr, errors)  # type: ignore[arg-type]
         self.agentless = agentless
-        self.reader: BinaryIO = process.stdout  # type: ignore[assignment]
-        self.writer: BinaryIO = process.stdin  # type: ignore[assignment]
 
     def last_words(self) -> str:
         return str(self.problem() or "")
@@ -133,17 +130,9 @@ class SshChannel:
             output, self.target.host, self.target.shown, agentless=self.agentless
         )
 
-    def close(self) -> None:
-        """End ssh and what it started (jump hosts). The server notices, but jobs do not."""
-        with contextlib.suppress(OSError):
-            self.writer.close()
-        try:
-            self.process.wait(CLOSE_PATIENCE)
-        except subprocess.TimeoutExpired:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(self.process.pid, signal.SIGKILL)
-            self.process.wait()
-        self.reader.close()
+    def kill(self) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.process.pid, signal.SIGKILL)
 
 
 class SshConnector:
@@ -222,8 +211,7 @@ class SshConnector:
         return problem.error()
 
     def _connect(self) -> SshChannel:
-        """ssh in its own session: it has no terminal to ask on, and gpq can end everything that it
-        starts."""
+        """ssh has no terminal to ask on, and gpq can end everything that it starts."""
         environment = {**os.environ, "SSH_ASKPASS_REQUIRE": "never", "LC_ALL": "C"}
         # from our interpreter, which may not fit the system's ssh
         environment.pop("LD_LIBRARY_PATH", None)
@@ -241,22 +229,7 @@ class SshConnector:
             self.target.host,
             REMOTE,
         ]
-        make_file(self.errors)
-        try:
-            process = subprocess.Popen(
-                argv,
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                cwd="/",
-                env=environment,
-                start_new_session=True,
-                bufsize=0,
-            )
-        except OSError as error:
-            raise GpqError(
-                f"cannot start {argv[0]}: {error.strerror}", "install the OpenSSH client"
-            ) from error
+        process = start(argv, environment, self.errors, "install the OpenSSH client")
         agentless = self._agents is not None and self._agents.is_gone
         return SshChannel(process, self.target, self.errors, agentless)
 

@@ -196,10 +196,10 @@ def _serve_metrics(
     continues."""
     if not address:
         return
-    from gpq.daemon import exporter, metrics  # only these import prometheus-client
+    from gpq.daemon import metrics  # only this imports prometheus-client
 
     look = lambda: metrics.Scrape(*service.readings.look())  # noqa: E731
-    endpoint = exporter.Exporter(outward.address(address), metrics.registry(look, policy))
+    endpoint = metrics.Exporter(outward.address(address), metrics.registry(look, policy))
     stack.callback(endpoint.close)
     service.metrics = endpoint.state
     endpoint.start()

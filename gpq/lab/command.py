@@ -177,7 +177,7 @@ def simulate(
     )
     if remark:
         output.note(remark)
-    runs = compare.plan(names, sources, machines, plan_runs.RulesFor(run_rules), numbers)
+    runs = compare.plan(names, sources, machines, run_rules, numbers)
     with _bar(runs) as progress:
         outcomes = compare.attempt_all(runs, jobs_parallel, progress)
     failures = [outcome for outcome in outcomes if isinstance(outcome, compare.FailedRun)]

@@ -190,9 +190,8 @@ def document(blocks: Sequence[Block], failures: Sequence[FailedRun] = ()) -> dic
     for block in blocks:
         for row in block.means:
             count = sum(run.policy == row.policy for run in block.rows)
-            figures = {
-                key: value for key, value in asdict(row).items() if key not in ("workload", "seed")
-            }
+            figures = asdict(row)
+            del figures["workload"], figures["seed"]
             means.append({"cluster": block.cluster, "runs": count, **figures})
     return {
         "schema": SCHEMA,

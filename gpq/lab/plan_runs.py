@@ -5,10 +5,11 @@ from __future__ import annotations
 
 import math
 import os
+import re
 import time
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 
 from gpq import config as configuration
 from gpq import paths
@@ -71,16 +72,6 @@ HEEDS: dict[str, frozenset[str]] = {
 SET_ELSEWHERE = ("interval", "policy", "seed", "events")
 
 
-@dataclass(frozen=True, slots=True)
-class RulesFor:
-    """The rules of all runs, except for servers and seed."""
-
-    rules: Rules
-
-    def __call__(self, cluster: Cluster, seed: int) -> Rules:
-        return replace(self.rules, nodes=cluster.nodes, seed=seed)
-
-
 def policies(text: str) -> list[str]:
     """`goodput,pollux`, each once."""
     names = list(dict.fromkeys(name.strip() for name in text.split(",") if name.strip()))
@@ -94,7 +85,7 @@ def policies(text: str) -> list[str]:
 def seeds(text: str) -> list[int]:
     """`0,1,2`, each once."""
     parts = [part.strip() for part in text.split(",")]
-    if not all(part.isascii() and part.isdigit() and len(part) < 10 for part in parts):
+    if not all(re.fullmatch("[0-9]{1,9}", part) for part in parts):
         raise UsageError(
             f"invalid --seed {text!r}: expected whole numbers", "for example --seed 0,1,2"
         )
@@ -331,8 +322,8 @@ def unused_options(
     if rules.interference > 0 and all(len(cluster.nodes) == 1 for cluster in clusters):
         remarks.append("--interference (every cluster has only one server)")
     default = Config()
-    for name in (field.name for field in fields(Config)):
-        is_changed = getattr(rules.config, name) != getattr(default, name)
-        if is_changed and name not in effective_names and name not in SET_ELSEWHERE:
-            remarks.append(f"--set {name} ({unused} it)")
+    for field in fields(Config):
+        is_changed = getattr(rules.config, field.name) != getattr(default, field.name)
+        if is_changed and field.name not in (*effective_names, *SET_ELSEWHERE):
+            remarks.append(f"--set {field.name} ({unused} it)")
     return f"no effect here: {', '.join(remarks)}" if remarks else ""

@@ -17,7 +17,7 @@ from gpq.core.model.jobs import Job
 from gpq.core.model.snapshot import Snapshot
 from gpq.errors import GpqError, Refused, StoreFailed
 from gpq.folders import make_private
-from gpq.store import backups, disk, rows, takeover
+from gpq.store import disk, rows, takeover
 from gpq.store.opening import (
     PUT_META,
     check_mark,
@@ -32,6 +32,8 @@ from gpq.store.past import Past
 from gpq.store.rows import Row
 from gpq.store.takeover import Marks
 
+_JOBS = "SELECT id, state, user, name, ended_at, checksum, body FROM jobs"
+_EVENTS = "SELECT kind, checksum, body FROM events"
 _PUT_JOB = (
     "INSERT INTO jobs (id, state, user, name, ended_at, checksum, body) VALUES (?, ?, ?, ?, ?, ?,"
     " ?) ON CONFLICT (id) DO UPDATE SET state = excluded.state, name = excluded.name, ended_at ="
@@ -241,9 +243,47 @@ class SqliteStore(Past):
         return int(self._ended)
 
     def backup(self) -> None:
-        """As `backups.write`."""
-        backups.write(self.path)
+        """Copy the database next to it, as a whole, and put the copy in the place of the last one
+        if every row in it is sound. Raises GpqError, and the last copy then stays."""
+        target = path_of(self.path)
+        new_path = target + ".new"
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(new_path)
+        try:
+            with contextlib.closing(connect(self.path)) as source:
+                source.execute("VACUUM INTO ?", (new_path,))
+            with contextlib.closing(sqlite3.connect(new_path, isolation_level=None)) as copy:
+                _check(copy)
+                copy.execute(PUT_META, (takeover.COPY, "1"))
+            os.replace(new_path, target)
+        except rows.Damaged as error:
+            raise disk.damage_error(self.path, str(error), is_served=True) from None
+        except sqlite3.Error as error:
+            raise explain(error, self.path, is_served=True) from error
+        except OSError as error:
+            raise GpqError(f"cannot write {target}: {error.strerror}") from error
+        finally:
+            with contextlib.suppress(OSError):
+                os.unlink(new_path)
 
     def close(self) -> None:
         self._reader.close()
         self._writer.close()
+
+
+def path_of(database: str) -> str:
+    """Of the second copy."""
+    return database + ".backup"
+
+
+def _check(copy: sqlite3.Connection) -> None:
+    """Raises rows.Damaged. Priors are not checked, because a damaged one costs only itself."""
+    for row in copy.execute(_JOBS):
+        rows.check_job_row(row)
+    for columns in copy.execute(_EVENTS):
+        rows.check_event(*columns)
+    meta = dict(copy.execute("SELECT key, value FROM meta").fetchall())
+    try:
+        rows.state_of(meta, {}, {})
+    except (KeyError, ValueError, TypeError, AttributeError) as error:
+        raise rows.Damaged(f"table meta: {error}") from None

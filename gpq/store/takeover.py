@@ -101,8 +101,8 @@ def succeed(writer: sqlite3.Connection, marks: Marks | None, first_id: int) -> S
         note = ""
         if is_restored:
             note = (
-                f"the database was restored from a copy: new jobs begin with {begin}. gpq leaves jobs"
-                " alone that started after the copy"
+                f"the database was restored from a copy: new jobs begin with {begin}. gpq leaves"
+                " jobs alone that started after the copy"
             )
         return Succession(new_marks, secret, note)
 

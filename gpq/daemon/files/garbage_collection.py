@@ -15,7 +15,7 @@ from gpq.core.feasibility.checkpoints import shares
 from gpq.core.model.nodes import Node, NodeState
 from gpq.core.model.snapshot import Snapshot
 from gpq.core.model.units import JobId, NodeId, Seconds
-from gpq.daemon.files.checkpoint_search import AskNode
+from gpq.daemon.files.staging import AskNode
 from gpq.errors import GpqError
 from gpq.ports import History
 

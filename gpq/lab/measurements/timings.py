@@ -3,6 +3,7 @@ beyond them."""
 
 from __future__ import annotations
 
+import re
 from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Callable
@@ -154,7 +155,7 @@ class StepTimes:
 def _curves(table: Table) -> dict[Counts, Curve]:
     rows: dict[Counts, dict[float, Pair]] = defaultdict(dict)
     for i, digits in enumerate(table.texts["placement"]):
-        if not digits.isascii() or not digits.isdigit() or "0" in digits:
+        if not re.fullmatch("[1-9]+", digits):
             raise table.wrong(
                 i, f"placement is {digits!r}, must be digits from 1 to 9, the GPUs on each node"
             )

@@ -178,9 +178,8 @@ class Application(Training):
         self._resolved: dict[str, StepTimes] = {}
         self._by_file: dict[str, StepTimes] = {}
         kinds = [""] if "" in self._files else self._files
-        bounds = [self.limits(kind) for kind in kinds]
-        self.min_atomic = min(low for low, _ in bounds)  # on any type
-        self.max_atomic = max(high for _, high in bounds)
+        least, most = zip(*map(self.limits, kinds), strict=True)
+        self.min_atomic, self.max_atomic = min(least), max(most)  # on any type
         if self.fixed_batch and not self.base_batch <= self.fixed_batch <= self.max_batch:
             problem = (
                 f"{self.name} runs at a batch size of {self.fixed_batch}, but was measured up to"

@@ -8,7 +8,13 @@ the quality over all jobs rises soonest. Both use the same loop and the same way
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
 from heapq import heapify, heappop, heappush
+from math import sqrt
+
+import numpy as np
+from numpy.typing import NDArray
 
 from gpq.core.feasibility.shapes import node_counts, pack
 from gpq.core.goodput.batches import limits_of, split_base
@@ -17,14 +23,19 @@ from gpq.core.goodput.models import model_of
 from gpq.core.model.jobs import Allotment, Job
 from gpq.core.model.placements import Layout, Shape
 from gpq.core.model.policy import Policy
+from gpq.core.model.profile import LossPoint
 from gpq.core.model.snapshot import Oracle, Snapshot
 from gpq.core.model.units import JobId, NodeId, Seconds
 from gpq.core.placement import FreeDevices, emptiest
-from gpq.lab.policies.loss_curve import fit
 from gpq.lab.policies.sizing import Contender, entrants
 
 Gain = Callable[[int], float]  # of k + 1 GPUs over k, in the unit of the policy
 StepSeconds = Callable[[int], Seconds | None]
+Array = NDArray[np.float64]
+LEAST_POINTS = 4
+CONVERGED = 0.01  # share of the fall so far that an epoch must gain, or training has converged
+# how far the floor may be below the lowest loss, in units of the fall so far
+_FLOORS = np.geomspace(1e-3, 30.0, 60)
 UNKNOWN_EPOCH = 0.1  # share of the steps so far that counts as an epoch if none was declared
 
 
@@ -93,7 +104,7 @@ def _fall(contender: Contender, snapshot: Snapshot) -> Gain:
     """The share of its loss that this many GPUs remove in a round. Without a curve k / (k + 1), as
     if one GPU removed half of it."""
     job = contender.job
-    curve = fit(job.profile.losses)
+    curve = loss_curve(job.profile.losses)
     seconds, steps = step_seconds(contender, snapshot.oracles.get(job.id)), steps_done(job)
 
     def fall(replicas: int) -> float:
@@ -259,7 +270,7 @@ def remaining_steps(job: Job, oracle: Oracle | None) -> float:
     declaration, left = job.profile.declared, job.profile.length_left
     if declaration is not None and left is not None and declaration.batch_size > 0:
         return left / declaration.batch_size
-    steps, curve = steps_done(job), fit(job.profile.losses)
+    steps, curve = steps_done(job), loss_curve(job.profile.losses)
     if curve is None:
         return max(steps, 1.0)
     epoch = UNKNOWN_EPOCH * steps
@@ -276,3 +287,77 @@ def steps_done(job: Job) -> float:
     if job.profile.losses:
         steps = max(steps, job.profile.losses[-1].base_steps)
     return steps
+
+
+@dataclass(frozen=True, slots=True)
+class Curve:
+    """How a loss will fall: l(k) = 1 / (b0 k + b1) + b2 (Optimus, 3.1). k counts steps at the base
+    batch size. `fall`: the largest change of the loss so far, from highest to lowest."""
+
+    b0: float  # > 0
+    b1: float  # >= 0
+    b2: float
+    fall: float  # > 0
+
+    def loss(self, steps: float) -> float:
+        return 1.0 / (self.b0 * steps + self.b1) + self.b2
+
+    def gain(self, steps: float, extra_steps: float) -> float:
+        """What `extra_steps` after `steps` remove from the loss, in units of `fall`, so that jobs
+        are comparable."""
+        start, end = self.b0 * steps + self.b1, self.b0 * (steps + extra_steps) + self.b1
+        if start <= 0:
+            return 1.0
+        return (1.0 / start - 1.0 / end) / self.fall
+
+    def remaining_steps(self, steps: float, epoch: float) -> float:
+        """Steps until `epoch` more steps gain less than `CONVERGED` of `fall`: b0 epoch / (b0 k +
+        b1)^2 = CONVERGED fall."""
+        end = (sqrt(self.b0 * epoch / (CONVERGED * self.fall)) - self.b1) / self.b0
+        return max(end - steps, 0.0)
+
+
+@lru_cache(maxsize=1024)
+def loss_curve(points: tuple[LossPoint, ...]) -> Curve | None:
+    """Non-negative least squares of b0 k + b1 to 1 / (l - b2), weighted so that errors count as
+    errors of l. This tries a series of floors b2 and keeps the best. None if there are too few
+    points, or if the loss does not fall."""
+    if len(points) < LEAST_POINTS:
+        return None
+    steps = np.array([point.base_steps for point in points])
+    raw = np.array([point.loss for point in points])
+    # each loss but the first and last is limited to the range of its neighbours, so that a spike is
+    # no change
+    middle = np.median(np.stack([raw[:-2], raw[1:-1], raw[2:]]), axis=0)
+    losses = np.concatenate([raw[:1], middle, raw[-1:]])
+    has_fallen = np.isfinite(losses).all() and losses.max() > losses.min()
+    if not has_fallen or steps.max() <= 0:
+        return None
+    fall = float(losses.max() - losses.min())
+    best_error, best = np.inf, None
+    for floor in losses.min() - fall * _FLOORS:
+        if losses.min() >= 0 > floor:
+            floor = 0.0  # a loss that was never negative stays so
+        error, curve = _curve(steps, losses, floor)
+        if curve is not None and (best is None or error < best_error):
+            best_error, best = error, curve
+        if floor == 0.0:
+            break
+    return best
+
+
+def _curve(steps: Array, losses: Array, floor: float) -> tuple[float, Curve | None]:
+    """(mean squared error, the curve) above a floor. None if it does not fall."""
+    from scipy.optimize import nnls
+
+    fall, length = float(losses.max() - losses.min()), float(steps.max())
+    above = losses - floor
+    weight = above**2  # an error e of 1 / above is an error above^2 e of the loss
+    solution, _ = nnls(np.stack([steps / length * weight, weight], axis=1), weight / above)
+    b0, b1 = float(solution[0]), float(solution[1])
+    if b0 <= 0:
+        return np.inf, None
+    error = float(
+        np.mean((1.0 / np.maximum(b0 * steps / length + b1, 1e-300) + floor - losses) ** 2)
+    )
+    return error, Curve(b0 / length, b1, float(floor), fall)

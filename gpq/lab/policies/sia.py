@@ -51,11 +51,8 @@ class Sia(Policy):
         idle = [IDLE_COST * weight for weight in weights]
         for _ in range(REPAIRS):
             options = [
-                [
-                    Option(shape.gpu_type, shape.replicas, weight * cost)
-                    for shape, cost in rows[job.id]
-                ]
-                for job, weight in zip(round_.jobs, weights, strict=True)
+                [Option(shape.gpu_type, shape.replicas, weight * cost) for shape, cost in row]
+                for row, weight in zip(rows.values(), weights, strict=True)
             ]
             positions = cheapest(options, idle, round_.capacity)
             choices = {

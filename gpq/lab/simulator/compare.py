@@ -12,12 +12,11 @@ import os
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Protocol
 
 from gpq.core.model.nodes import Node
-from gpq.errors import Refused, UsageError
+from gpq.errors import GpqError, Refused, UsageError
 from gpq.lab.measurements.ground_truth import Task
 from gpq.lab.measurements.sources import Published, Source
 from gpq.lab.measurements.tables import at
@@ -78,20 +77,17 @@ class Block:
         return means(self.rows)
 
 
-class MakeRules(Protocol):
-    def __call__(self, cluster: Cluster, seed: int) -> Rules: ...
-
-
 def plan(
     policies: Sequence[str],
     sources: Sequence[Source],
     clusters: Sequence[Cluster],
-    rules: MakeRules,
+    rules: Rules,
     seeds: Sequence[int] = (0,),
 ) -> list[Run]:
-    """Every combination: by cluster, then policy, then workload, then seed."""
+    """Every combination: by cluster, then policy, then workload, then seed. The rules are those of
+    all runs, except for servers and seed."""
     return [
-        Run(policy, source, cluster.name, rules(cluster, seed))
+        Run(policy, source, cluster.name, replace(rules, nodes=cluster.nodes, seed=seed))
         for cluster in clusters
         for policy in policies
         for source in sources
@@ -101,16 +97,11 @@ def plan(
 
 def blocks(runs: Sequence[Run], outcomes: Sequence[Outcome | FailedRun]) -> list[Block]:
     """By cluster, in the order of the runs. A cluster on which every run failed is left out."""
-    pairs = [
-        (run.cluster, outcome)
-        for run, outcome in zip(runs, outcomes, strict=True)
-        if isinstance(outcome, Outcome)
-    ]
-    names = dict.fromkeys(cluster for cluster, _ in pairs)
-    return [
-        Block(name, tuple(outcome for cluster, outcome in pairs if cluster == name))
-        for name in names
-    ]
+    outcomes_by_cluster: dict[str, list[Outcome]] = {}
+    for run, outcome in zip(runs, outcomes, strict=True):
+        if isinstance(outcome, Outcome):
+            outcomes_by_cluster.setdefault(run.cluster, []).append(outcome)
+    return [Block(name, tuple(group)) for name, group in outcomes_by_cluster.items()]
 
 
 def attempt_all(
@@ -169,12 +160,6 @@ def _fallback(run: Run) -> FailedRun:
     return FailedRun(run.cluster, run.policy, run.source.name, run.rules.seed, message, hint)
 
 
-@dataclass(frozen=True, slots=True)
-class _Problem:
-    message: str
-    hint: str = HINT
-
-
 def preflight(
     sources: Sequence[Source], clusters: Sequence[Cluster], policies: Sequence[str]
 ) -> None:
@@ -185,68 +170,58 @@ def preflight(
     policy will choose.
     """
     sizes = {cluster.name: Alone(cluster.nodes).sizes for cluster in clusters}
-    verdicts: dict[_Key, _Problem | None] = {}
+    measured: set[_Key] = set()
     for source in sources:
         for task in source.tasks():
             for cluster in clusters:
-                problem = _misfit(task, sizes[cluster.name], policies) or _first_unmeasured(
-                    task, sizes[cluster.name], policies, verdicts
-                )
-                if problem:
-                    raise _refusal(source, task, cluster, problem)
+                nodes_by_type = sizes[cluster.name]
+                try:
+                    _check_size(task, nodes_by_type, policies)
+                    _check_measured(task, nodes_by_type, policies, measured)
+                except (UsageError, NotMeasured) as error:
+                    raise _refusal(source, task, cluster, error) from None
 
 
-def _refusal(source: Source, task: Task, cluster: Cluster, problem: _Problem) -> UsageError:
-    message = f"job {task.name} does not fit {cluster.name}: {problem.message}"
+def _refusal(source: Source, task: Task, cluster: Cluster, error: GpqError) -> UsageError:
+    message = f"job {task.name} does not fit {cluster.name}: {error.message}"
     if isinstance(source, Published):
-        return at(Path(source.path), source.rows()[task.name], message, problem.hint)
-    return UsageError(f"{source.name}: {message}", problem.hint)
+        return at(Path(source.path), source.rows()[task.name], message, error.hint)
+    return UsageError(f"{source.name}: {message}", error.hint)
 
 
-def _misfit(
-    task: Task, sizes: Mapping[str, Sequence[int]], policies: Sequence[str]
-) -> _Problem | None:
-    """Why the job can run nowhere, or cannot have all the GPUs that it asks for."""
-    try:
-        for kind in sizes:
-            task.truth.limits(kind)
-    except UsageError as error:
-        return _Problem(error.message, error.hint)
+def _check_size(task: Task, sizes: Mapping[str, Sequence[int]], policies: Sequence[str]) -> None:
+    """Raises UsageError if the job can run nowhere, or cannot have all the GPUs that it asks
+    for."""
+    for kind in sizes:
+        task.truth.limits(kind)
     gpus_by_type = {
         kind: sum(counts) for kind, counts in sizes.items() if task.gpu_type.lower() in kind.lower()
     }
     if not gpus_by_type:
-        return _Problem(f"it asks for GPUs of type {task.gpu_type}")
+        raise UsageError(f"it asks for GPUs of type {task.gpu_type}", HINT)
     is_gang = task.rigid or any(entry(policy).gang for policy in policies)
-    most, least = max(gpus_by_type.values()), task.replicas if is_gang else 1
-    if least <= most:
-        return None
-    of_type = " of one type" if len(gpus_by_type) > 1 else ""
-    return _Problem(f"it asks for {least} GPUs, but there are {most}{of_type}")
+    most = max(gpus_by_type.values())
+    if is_gang and task.replicas > most:
+        of_type = " of one type" if len(gpus_by_type) > 1 else ""
+        raise UsageError(f"it asks for {task.replicas} GPUs, but there are {most}{of_type}", HINT)
 
 
-def _first_unmeasured(
+def _check_measured(
     task: Task,
     sizes: Mapping[str, Sequence[int]],
     policies: Sequence[str],
-    verdicts: dict[_Key, _Problem | None],
-) -> _Problem | None:
-    """The first placement without measured times among those that a policy will give the job.
-    `verdicts`: earlier findings."""
+    measured: set[_Key],
+) -> None:
+    """Raises NotMeasured about the first placement without measured times among those that a policy
+    will give the job. `measured`: earlier findings."""
     for kind, nodes in sizes.items():
         if task.gpu_type.lower() not in kind.lower():
             continue
         for counts in _placements(task, kind, nodes, policies):
             key = (id(task.truth), kind, counts)
-            if key not in verdicts:
-                verdicts[key] = None
-                try:
-                    task.truth.measured(counts, kind)
-                except NotMeasured as error:
-                    verdicts[key] = _Problem(error.message, error.hint)
-            if verdicts[key]:
-                return verdicts[key]
-    return None
+            if key not in measured:
+                task.truth.measured(counts, kind)
+                measured.add(key)
 
 
 def _placements(

@@ -116,8 +116,10 @@ def summary(run: Outcome) -> Summary:
 def means(rows: Sequence[Summary]) -> list[Summary]:
     """One row per policy, in the order of their first runs: the mean over its runs, or the worst
     for a column that is a worst."""
-    policies = list(dict.fromkeys(row.policy for row in rows))
-    return [_mean([row for row in rows if row.policy == policy]) for policy in policies]
+    rows_by_policy: dict[str, list[Summary]] = {}
+    for row in rows:
+        rows_by_policy.setdefault(row.policy, []).append(row)
+    return [_mean(group) for group in rows_by_policy.values()]
 
 
 def _mean(rows: Sequence[Summary]) -> Summary:
