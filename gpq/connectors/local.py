@@ -78,8 +78,7 @@ class LocalChannel:
         self.writer: BinaryIO = process.stdin  # type: ignore[assignment]
 
     def last_words(self) -> str:
-        lines = self.complaints.last().splitlines()
-        return next((line.strip()[:LONGEST_LINE] for line in reversed(lines) if line.strip()), "")
+        return last_line(self.complaints.last())
 
     def close(self) -> None:
         """Close both pipes and collect the process. If it does not end, kill it. Jobs survive,
@@ -103,10 +102,7 @@ class LocalConnector:
     default our own."""
 
     def __init__(
-        self,
-        errors: Path | None = None,
-        environ: Mapping[str, str] | None = None,
-        python: str = "",
+        self, errors: Path | None = None, environ: Mapping[str, str] | None = None, python: str = ""
     ) -> None:
         self.errors = errors
         self.python = [python] if python else environment.interpreter()
@@ -136,6 +132,12 @@ class LocalConnector:
     def spawn(self, argv: Sequence[str], waiting: Callable[[], None] = lambda: None) -> Channel:
         process = start(argv, self.environ, self.errors, "check the Python installation")
         return LocalChannel(process, self.errors)
+
+
+def last_line(text: str) -> str:
+    """That is not blank. Only its begin if it is long."""
+    lines = text.strip().splitlines()
+    return lines[-1].strip()[:LONGEST_LINE] if lines else ""
 
 
 def start(

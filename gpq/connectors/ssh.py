@@ -105,11 +105,7 @@ class SshChannel(LocalChannel):
     patience = CLOSE_PATIENCE
 
     def __init__(
-        self,
-        process: subprocess.Popen[bytes],
-        target: Target,
-        errors: Path,
-        agentless: bool,
+        self, process: subprocess.Popen[bytes], target: Target, errors: Path, agentless: bool
     ) -> None:
         super().__init__(process, errors)
         self.target = target
@@ -125,7 +121,7 @@ class SshChannel(LocalChannel):
         output = self.complaints.last()
         # 255 is ssh's own code. Complaints of the other end stay as they are.
         if self.process.returncode not in (255, None):
-            return ssh_errors.last_line(output)
+            return ssh_errors.last_problem(output)
         return ssh_errors.problem(
             output, self.target.host, self.target.shown, agentless=self.agentless
         )

@@ -6,7 +6,7 @@ import re
 import shlex
 from dataclasses import dataclass
 
-from gpq.connectors.local import LONGEST_LINE
+from gpq.connectors.local import last_line
 from gpq.errors import GpqError, Refused
 
 
@@ -126,7 +126,7 @@ def problem(
     """The problem in what ssh wrote to stderr, or its last line if nothing is known, or None if
     there is nothing. `ssh` is how it was started, for the hints. `agentless` means that its former
     ssh-agent is gone."""
-    return known(complaints, host, ssh, agentless=agentless) or last_line(complaints)
+    return known(complaints, host, ssh, agentless=agentless) or last_problem(complaints)
 
 
 def known(
@@ -147,9 +147,9 @@ def known(
     return None
 
 
-def last_line(complaints: str) -> Problem | None:
-    line = next((line.strip() for line in reversed(complaints.splitlines()) if line.strip()), "")
-    return Problem(line[:LONGEST_LINE]) if line else None
+def last_problem(complaints: str) -> Problem | None:
+    line = last_line(complaints)
+    return Problem(line) if line else None
 
 
 def end_problem(host: str, code: int | None, ssh: str = "ssh") -> Problem:

@@ -131,11 +131,7 @@ class Cluster(Collector):
                 "Time from the order to stop to the first step after it.",
                 tally.restart_seconds,
             ),
-            (
-                "gpq_gpu_seconds",
-                "GPU time of live and ended jobs.",
-                self._attained(look),
-            ),
+            ("gpq_gpu_seconds", "GPU time of live and ended jobs.", self._attained(look)),
         ):
             rows: list[Row] = [((user,), counts.get(user, 0)) for user in users]
             yield counter(name, documentation, ["user"], rows)
@@ -175,39 +171,34 @@ def _jobs(look: Scrape) -> Iterator[Metric]:
     )
 
 
-class _Figure(NamedTuple):
-    name: str
-    documentation: str
-    value_of: Callable[[JobView], float | None]
-
-
-FIGURES = (
-    _Figure(
+# name, documentation, figure of a job
+FIGURES: tuple[tuple[str, str, Callable[[JobView], float | None]], ...] = (
+    (
         "goodput_examples_per_second",
         "Throughput times statistical efficiency.",
         lambda job: job.goodput,
     ),
-    _Figure("throughput_examples_per_second", "Examples per second.", lambda job: job.throughput),
-    _Figure(
+    ("throughput_examples_per_second", "Examples per second.", lambda job: job.throughput),
+    (
         "efficiency_ratio",
         "Statistical efficiency: goodput over throughput.",
         lambda job: job.efficiency,
     ),
-    _Figure(
+    (
         "speedup_ratio",
         "Goodput relative to that on the fair share, or on its fewest GPUs if more.",
         lambda job: job.speedup,
     ),
-    _Figure("finish_time_fairness_ratio", "Rho. At most 1 is fair.", lambda job: job.rho),
-    _Figure("progress_ratio", "Progress over its declared length.", lambda job: job.progress),
-    _Figure("remaining_seconds", "Expected time to its end.", lambda job: job.eta_seconds),
-    _Figure("batch_examples", "Batch size in use.", lambda job: job.total_batch or None),
-    _Figure(
+    ("finish_time_fairness_ratio", "Rho. At most 1 is fair.", lambda job: job.rho),
+    ("progress_ratio", "Progress over its declared length.", lambda job: job.progress),
+    ("remaining_seconds", "Expected time to its end.", lambda job: job.eta_seconds),
+    ("batch_examples", "Batch size in use.", lambda job: job.total_batch or None),
+    (
         "silent_seconds",
         "Time since its servers last answered.",
         lambda job: job.unknown_seconds or 0.0,
     ),
-    _Figure(
+    (
         "hung_seconds",
         "Time without a step.",
         lambda job: job.hung_seconds or 0.0,
@@ -228,36 +219,35 @@ def _running(reader: Reader) -> Iterator[Metric]:
     yield gauge("gpq_job_gpus", "GPUs that the job holds on a server.", ["job_id", "node"], [
         ((str(job.id), part.node), len(part.devices)) for job in rows for part in job.placement
     ])  # fmt: skip
-    for figure in FIGURES:
-        yield gauge(f"gpq_job_{figure.name}", figure.documentation, ["job_id"], [
-            ((str(job.id),), figure.value_of(job)) for job in rows
+    for name, documentation, value_of in FIGURES:
+        yield gauge(f"gpq_job_{name}", documentation, ["job_id"], [
+            ((str(job.id),), value_of(job)) for job in rows
         ])  # fmt: skip
 
 
 def _users(reader: Reader) -> Iterator[Metric]:
     users = reader.users()
-    for name, documentation, values in (
-        ("gpus", "GPUs that the user's jobs hold.", [float(row.gpus) for row in users]),
-        ("share_ratio", "The user's part of the GPUs in use.", [row.share for row in users]),
+    for name, documentation, value_of in (
+        ("gpus", "GPUs that the user's jobs hold.", lambda row: float(row.gpus)),
+        ("share_ratio", "The user's part of the GPUs in use.", lambda row: row.share),
         (
             "fair_share_ratio",
             "The user's fair share, as a part of all GPUs.",
-            [row.fair_share for row in users],
+            lambda row: row.fair_share,
         ),
-        (
-            "speedup_ratio",
-            "Mean speedup of the user's jobs.",
-            [row.speedup for row in users],
-        ),
+        ("speedup_ratio", "Mean speedup of the user's jobs.", lambda row: row.speedup),
         (
             "finish_time_fairness_ratio",
             "Worst finish-time fairness (rho) of the user's jobs.",
-            [row.rho for row in users],
+            lambda row: row.rho,
         ),
     ):
-        yield gauge(f"gpq_user_{name}", documentation, ["user"], [
-            ((row.user,), value) for row, value in zip(users, values, strict=True)
-        ])  # fmt: skip
+        yield gauge(
+            f"gpq_user_{name}",
+            documentation,
+            ["user"],
+            [((row.user,), value_of(row)) for row in users],
+        )
 
 
 def gpus(reader: Reader, nodes: list[NodeView]) -> Iterator[Metric]:

@@ -5,6 +5,7 @@ said what."""
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import replace
 from itertools import groupby
@@ -322,7 +323,7 @@ def _cpus(env: Mapping[str, str], gpus: int, tasks: int) -> int:
 def _number(env: Mapping[str, str], name: str, default: int) -> int:
     """`default` for what is not a number, because anybody may set it."""
     text = env.get(name, "")
-    return int(text) if text.isascii() and text.isdigit() and len(text) < 10 else default
+    return int(text) if re.fullmatch("[0-9]{1,9}", text) else default
 
 
 def _for_each(counts: list[int]) -> str:

@@ -220,8 +220,7 @@ def _no_files(workloads: Sequence[str], traces: str, rules: Ruleset) -> None:
     ):
         if value:
             raise UsageError(
-                f"{option} cannot be combined with --history",
-                "--history replays your own jobs",
+                f"{option} cannot be combined with --history", "--history replays your own jobs"
             )
 
 

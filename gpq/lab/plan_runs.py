@@ -139,8 +139,7 @@ def _setting(kind: type, value: str, word: str) -> float | int | bool:
 
 def _wrong(word: str, hint: str = "use a number") -> bool:
     raise UsageError(
-        f"--set {word}: invalid value",
-        f"{hint}, as in --set fairness_power=0.25 --set by_user=off",
+        f"--set {word}: invalid value", f"{hint}, as in --set fairness_power=0.25 --set by_user=off"
     )
 
 

@@ -170,7 +170,12 @@ def lines(name: str, findings: Findings) -> list[str]:
         f"server    {name}: {findings.host}, Python {findings.python}, {findings.cores} cores,"
         f" {findings.memory_mib / 1024:.0f} GiB"
     )
-    kinds = Counter(map(_kind, findings.devices))
+    kinds = Counter(
+        f"{device['type']} ({device['memory_mib'] / 1024:.0f} GiB)"
+        if device["kind"] == "cuda"
+        else "CPU slot"
+        for device in findings.devices
+    )
     offer = ", ".join(f"{count} x {kind}" for kind, count in kinds.items())
     gpus = f"GPUs      {offer or 'no GPU, and no CPU slots requested'}"
     if findings.driver:
@@ -185,13 +190,6 @@ def lines(name: str, findings: Findings) -> list[str]:
     if findings.notice:
         remarks.append(f"note      {findings.notice}")
     return [server, gpus, *remarks]
-
-
-def _kind(device: Mapping[str, Any]) -> str:
-    """``A100 (80 GiB)``."""
-    if device["kind"] != "cuda":
-        return "CPU slot"
-    return f"{device['type']} ({device['memory_mib'] / 1024:.0f} GiB)"
 
 
 def label(device: Mapping[str, Any]) -> str:

@@ -159,8 +159,7 @@ def version_of(connection: sqlite3.Connection) -> int:
     if "migrations" not in tables:
         if tables:
             raise Refused(
-                "this database is not gpq's: it has other tables",
-                "set GPQ_HOME to another folder",
+                "this database is not gpq's: it has other tables", "set GPQ_HOME to another folder"
             )
         return 0
     (version,) = connection.execute("SELECT max(version) FROM migrations").fetchone()

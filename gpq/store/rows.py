@@ -149,8 +149,7 @@ def durable_part(snapshot: Snapshot) -> Snapshot:
 
 def check_outcomes(before: Snapshot, after: Snapshot, ended: Sequence[Job]) -> None:
     """Raises ValueError if a job left the snapshot but is not among the ended ones."""
-    gone_ids = {name for name in before.jobs if name not in after.jobs}
-    missing_ids = gone_ids - {job.id for job in ended}
+    missing_ids = before.jobs.keys() - after.jobs.keys() - {job.id for job in ended}
     if missing_ids:
         raise ValueError(f"jobs {sorted(missing_ids)} left the snapshot without an outcome")
 
@@ -207,8 +206,7 @@ def decode_links(text: str) -> dict[tuple[NodeId, NodeId], Link]:
         rows = decoding.decode(text, list[tuple[str, str, Link]])
     except msgspec.DecodeError as error:
         log.warning(
-            "gpq cannot read the measurements between servers, `gpq doctor` repeats them: %s",
-            error,
+            "gpq cannot read the measurements between servers, `gpq doctor` repeats them: %s", error
         )
         return {}
     return {(NodeId(first), NodeId(second)): link for first, second, link in rows}

@@ -184,15 +184,14 @@ class SqliteStore(Past):
                 " an old copy"
             )
         try:
-            succession = takeover.succeed(self._writer, old_marks, first_id)
+            marks, self.secret, note = takeover.succeed(self._writer, old_marks, first_id)
         except (KeyError, ValueError, TypeError) as error:
             raise disk.damage_error(self.path, f"table meta or jobs: {error}") from None
-        if succession.note:
-            self.notes.append(succession.note)
-        self._marks, self.epoch = succession.marks, succession.marks.epoch
-        self.secret = succession.secret
+        if note:
+            self.notes.append(note)
+        self._marks, self.epoch = marks, marks.epoch
         if path:
-            self._write_marks(succession.marks)
+            self._write_marks(marks)
 
     def _mark(self, ids: int, attempts: int) -> None:
         """Runs before these numbers are acknowledged. It seldom writes."""

@@ -47,13 +47,6 @@ class Marks:
 
 
 @dataclass(frozen=True, slots=True)
-class Succession:
-    marks: Marks  # must be written before anybody learns the epoch
-    secret: str  # of the database, from which those of attempts derive
-    note: str  # for the log. "": nothing special
-
-
-@dataclass(frozen=True, slots=True)
 class Attempts:
     """What is needed of every job's row: the whole row is far more to read."""
 
@@ -61,10 +54,15 @@ class Attempts:
     lost_attempts: tuple[int, int] = (0, 0)
 
 
-def succeed(writer: sqlite3.Connection, marks: Marks | None, first_id: int) -> Succession:
-    """Raise the epoch. If the database was restored from a copy, ids and attempts continue above
-    those used since, and the lost ones are noted. They may run on servers, and gpq must not end
-    them.
+def succeed(
+    writer: sqlite3.Connection, marks: Marks | None, first_id: int
+) -> tuple[Marks, str, str]:
+    """Raise the epoch. Returns the new marks, which must be written before anybody learns the
+    epoch, the secret of the database, from which those of attempts derive, and a note for the log,
+    or "".
+
+    If the database was restored from a copy, ids and attempts continue above those used since, and
+    the lost ones are noted. They may run on servers, and gpq must not end them.
 
     This is one transaction, before the marks are written. A daemon killed in between leaves a
     database that is ahead of them.
@@ -104,7 +102,7 @@ def succeed(writer: sqlite3.Connection, marks: Marks | None, first_id: int) -> S
                 f"the database was restored from a copy: new jobs begin with {begin}. gpq leaves"
                 " jobs alone that started after the copy"
             )
-        return Succession(new_marks, secret, note)
+        return new_marks, secret, note
 
 
 def _leap(writer: sqlite3.Connection, ceiling: int) -> int:

@@ -35,7 +35,6 @@ log = logging.getLogger(__name__)
 PARALLEL = 8  # transfers of one attempt
 OLD: Seconds = 3600.0  # seconds for which outcomes are remembered
 ANSWER: Seconds = 20.0
-
 LISTING: Seconds = 600.0  # to look at all files of a job
 
 Key = tuple[JobId, int]
@@ -257,10 +256,7 @@ class CheckpointSearch:
     start."""
 
     def __init__(
-        self,
-        ask: AskNode,
-        view: Callable[[], Snapshot],
-        is_wanted: Callable[[Task], bool],
+        self, ask: AskNode, view: Callable[[], Snapshot], is_wanted: Callable[[Task], bool]
     ) -> None:
         self._ask = ask
         self._view = view

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ipaddress
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
+from operator import attrgetter
 from typing import Any
 
 from gpq_agent import wire
@@ -24,6 +25,12 @@ MOST_DAMAGE = 20  # lines of one server
 LONGEST_NOTE, LONGEST_END = 500, 4000  # characters, of a line and of the note of an end
 MOST_PULSES = 4096  # replicas of an attempt on one server
 MOST_ADDRESSES = 16  # of a server, for peers to try
+# what is news for rounds
+OF_DEVICE = attrgetter("id", "index", "kind", "type", "memory_mib", "state", "reason")
+OF_NODE = attrgetter(
+    "state", "boot_id", "cores", "memory_mib", "address", "addresses", "interface", "ephemeral",
+    "storage", "strangers", "stuck", "damage",
+)  # fmt: skip
 LONGEST_AGE: Seconds = 10 * 365.25 * 86400  # of anything that a server dates
 MOST = 1 << 53  # of any number. Beyond it JSON and floats are not exact
 
@@ -240,34 +247,4 @@ def differs(before: Node | None, after: Node) -> bool:
 
 
 def _outline(node: Node) -> tuple[object, ...]:
-    devices = tuple(
-        (
-            device.id,
-            device.index,
-            device.kind,
-            device.type,
-            device.memory_mib,
-            device.state,
-            device.reason,
-        )
-        for device in node.devices
-    )
-    net = (
-        node.address,
-        node.addresses,
-        node.interface,
-        node.ephemeral,
-        node.storage,
-        node.strangers,
-        presence(node),
-    )
-    return (
-        node.state,
-        node.boot_id,
-        node.cores,
-        node.memory_mib,
-        *net,
-        node.stuck,
-        node.damage,
-        devices,
-    )
+    return OF_NODE(node), presence(node), list(map(OF_DEVICE, node.devices))

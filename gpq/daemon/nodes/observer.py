@@ -152,7 +152,12 @@ class Observer:
             )
         events += self._damage(job, info.get("damage", ()))
         events += self._pulses(job, info.get("ranks", ()))
-        events += self._start(job, info, stamp)
+        # its processes run here, or did
+        has_run = state in ("running", "orphan") or info.get("pid") is not None
+        if has_run and self.node not in job.started_nodes and self._is_new("Started", key):
+            since = decode.moment(info.get("began"), stamp, now)
+            note = str(info.get("shortfall") or "")[: decode.LONGEST_NOTE]
+            events.append(Started(now, *key, self.node, self.storage, since, note))
         if state in ENDED and drained and self._is_new("Exited", key):
             events.append(self._end(key, info, stamp))
         if state == "orphan":
@@ -161,16 +166,6 @@ class Observer:
                 " keep their devices"
             )
         return events
-
-    def _start(self, job: Job, info: Info, stamp: float | None) -> list[Event]:
-        """That its processes run here, or did."""
-        key, now = (job.id, job.attempt), self._clock.now()
-        has_run = info["state"] in ("running", "orphan") or info.get("pid") is not None
-        if not has_run or self.node in job.started_nodes or not self._is_new("Started", key):
-            return []
-        since = decode.moment(info.get("began"), stamp, now)
-        note = str(info.get("shortfall") or "")[: decode.LONGEST_NOTE]
-        return [Started(now, *key, self.node, self.storage, since, note)]
 
     def _damage(self, job: Job, lines: Sequence[Any]) -> list[Event]:
         """Damaged files of the attempt, each reported once."""

@@ -54,15 +54,16 @@ class LiveWorld:
         standby_after: Seconds | None = None,
         setup_limit: Seconds = 600.0,
     ) -> None:
-        self._setup_limit = setup_limit
+        # what all servers have in common
+        self._settings = NodeSettings(
+            NodeId(""), setup_limit=setup_limit, standby_after=standby_after, log_limit=log_limit
+        )
         self._clock = clock or Clock()
         self._attributes = attributes  # of jobs on this machine that noted none
         self._queue: SimpleQueue[Sequence[Event] | None] = SimpleQueue()
         self._agents = SshAgents()
         self._agents.note(os.environ.get(VARIABLE, ""))
         self._epoch = epoch
-        self._log_limit = log_limit  # bytes of each attempt's log on its server. 0: no limit
-        self._standby_after = standby_after
         self._snapshot = Snapshot()
         self._over = False
         self._home = home
@@ -100,16 +101,14 @@ class LiveWorld:
         folder = os.path.join(self._home, "nodes", node)
         make_private(folder)
         errors = Path(folder) / "agent.log"
-        settings = NodeSettings(
-            node,
+        settings = replace(
+            self._settings,
+            node=node,
             gpus=config.gpus,
             address=config.address,
             interface=config.interface,
             owner=config.owner,
             python=config.script_python,
-            setup_limit=self._setup_limit,
-            log_limit=self._log_limit,
-            standby_after=self._standby_after,
         )
         if config.connector == "ssh":
             ssh = from_config.ssh(config, errors, self._agents)
@@ -292,6 +291,5 @@ class LiveWorld:
             return self._clients[node]
         except KeyError:
             raise NotFound(
-                f"there is no server {node}",
-                f"known servers: {', '.join(sorted(self._clients))}",
+                f"there is no server {node}", f"known servers: {', '.join(sorted(self._clients))}"
             ) from None

@@ -73,7 +73,16 @@ class Training:
         self.sizes = tuple(size for size, _ in files)
         self.epochs = epochs or min(map(len, tables))
         for table in tables:
-            self._check(table)
+            if len(table) < self.epochs:
+                raise UsageError(
+                    f"{table.path.name} of {self.name} has {len(table)} epochs, expected"
+                    f" {self.epochs}",
+                    "complete the file, or give another application another name",
+                )
+            for name in ("progress", "iteration"):
+                setbacks = np.flatnonzero(np.diff(table.numbers[name]) <= 0)
+                if setbacks.size:
+                    raise table.wrong(int(setbacks[0]) + 1, f"{name} must grow")
         metrics = [table.numbers["metric"][: self.epochs] for table in tables]
         self.larger_is_better = bool(metrics[0][0] < metrics[0][-1])
         self.runs = [_run(table, self.epochs, self.larger_is_better) for table in tables]
@@ -144,17 +153,6 @@ class Training:
             raise NotMeasured(
                 f"{self.name} has {self.epochs} epochs, but {epoch} is outside {first} to {last}"
             )
-
-    def _check(self, table: Table) -> None:
-        if len(table) < self.epochs:
-            problem = (
-                f"{table.path.name} of {self.name} has {len(table)} epochs, expected {self.epochs}"
-            )
-            raise UsageError(problem, "complete the file, or give another application another name")
-        for name in ("progress", "iteration"):
-            setbacks = np.flatnonzero(np.diff(table.numbers[name]) <= 0)
-            if setbacks.size:
-                raise table.wrong(int(setbacks[0]) + 1, f"{name} must grow")
 
 
 class Application(Training):

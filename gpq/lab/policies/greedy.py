@@ -203,7 +203,14 @@ def _laid_out(
             board.take(placement)
             homes[contender.job.id] = Layout(placement.counts, contender.gpu_type)
     seekers = [c for c in contenders if c.job.id in replicas and c.job.id not in homes]
-    seekers.sort(key=lambda c: _turn(c, replicas[c.job.id]))
+
+    def turn(contender: Contender) -> int:
+        """Jobs that need one node for several GPUs come first, the largest before the others. Then
+        jobs that may spread, the smallest first."""
+        count = replicas[contender.job.id]
+        return count if contender.spreads or count == 1 else -count
+
+    seekers.sort(key=turn)
     for contender in seekers:
         layout = _emptiest(board, contender, replicas[contender.job.id])
         if layout is None:
@@ -213,14 +220,6 @@ def _laid_out(
             board.take(placement)
             homes[contender.job.id] = layout
     return homes
-
-
-def _turn(contender: Contender, count: int) -> int:
-    """Jobs that need one node for several GPUs come first, the largest before the others. Then jobs
-    that may spread, the smallest first."""
-    if contender.spreads or count == 1:
-        return count
-    return -count
 
 
 def _emptiest(board: FreeDevices, contender: Contender, count: int) -> Layout | None:

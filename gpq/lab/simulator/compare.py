@@ -207,10 +207,7 @@ def _check_size(task: Task, sizes: Mapping[str, Sequence[int]], policies: Sequen
 
 
 def _check_measured(
-    task: Task,
-    sizes: Mapping[str, Sequence[int]],
-    policies: Sequence[str],
-    measured: set[_Key],
+    task: Task, sizes: Mapping[str, Sequence[int]], policies: Sequence[str], measured: set[_Key]
 ) -> None:
     """Raises NotMeasured about the first placement without measured times among those that a policy
     will give the job. `measured`: earlier findings."""

@@ -64,7 +64,14 @@ def history(
     unended: list[str] = []
     types: set[str] = set()
     for job in recent_jobs:
-        if reason := _unfit(job, now):
+        reason = ""
+        if job.attempt == 0:
+            reason = "never ran"
+        elif job.state is JobState.CANCELLED or job.wish is DesiredState.CANCEL:
+            reason = "cancelled"
+        elif _run_seconds(job, now) <= 0 or _replicas(job) == 0:
+            reason = "without run time"
+        if reason:
             left_out.append((_name(job), reason))
             continue
         arrival = job.submitted_at - recent_jobs[0].submitted_at
@@ -85,16 +92,6 @@ def _name(job: Job) -> str:
     if job.name:
         return f"{job.id} ({job.name})"
     return str(job.id)
-
-
-def _unfit(job: Job, now: Seconds) -> str:
-    if job.attempt == 0:
-        return "never ran"
-    if job.state is JobState.CANCELLED or job.wish is DesiredState.CANCEL:
-        return "cancelled"
-    if _run_seconds(job, now) <= 0 or _replicas(job) == 0:
-        return "without run time"
-    return ""
 
 
 def _run_seconds(job: Job, now: Seconds) -> Seconds:

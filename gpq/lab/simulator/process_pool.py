@@ -186,14 +186,14 @@ def _prepare(shares: MutableSequence[float]) -> None:
     """In a worker: where to report progress. It does not outlive the process that started it."""
     global _shares
     _shares = shares
-    threading.Thread(target=_follow, daemon=True).start()
-
-
-def _follow() -> None:
     parent = multiprocessing.parent_process()
-    if parent is not None:
-        wait_for([parent.sentinel])
-        os._exit(1)
+
+    def follow() -> None:
+        if parent is not None:
+            wait_for([parent.sentinel])
+            os._exit(1)
+
+    threading.Thread(target=follow, daemon=True).start()
 
 
 def _work(work: Work[Item, Result], item: Item, index: int) -> Result:

@@ -114,7 +114,15 @@ class Replay:
             )
         if self.guests:
             self._allocate()
-        self._check_progress()
+        busy = any(guest.running.placement is not None for guest in self.guests.values())
+        self._idle = 0 if busy or not self.guests else self._idle + 1
+        if self._idle > IDLE_ROUNDS or (self._idle > IDLE_AT_THE_END and not self.to_come):
+            names = ", ".join(guest.running.task.name for guest in list(self.guests.values())[:3])
+            raise Refused(
+                f"{self.policy.name} gives no GPUs to {names}: no node of this cluster fits what is"
+                " asked for",
+                "give larger nodes, or a workload that asks for fewer GPUs",
+            )
 
     def _teach(self, job: Job) -> Job:
         return with_times(job, Snapshot(config=self.config, priors=self.priors))
@@ -205,19 +213,6 @@ class Replay:
                 guest.move(self.now, placements.get(name))
             elif guest.running.placement is not None:
                 guest.running.set_batch(guest.batch())
-
-    def _check_progress(self) -> None:
-        busy = any(guest.running.placement is not None for guest in self.guests.values())
-        self._idle += 1
-        if busy or not self.guests:
-            self._idle = 0
-        if self._idle > IDLE_ROUNDS or (self._idle > IDLE_AT_THE_END and not self.to_come):
-            names = ", ".join(guest.running.task.name for guest in list(self.guests.values())[:3])
-            raise Refused(
-                f"{self.policy.name} gives no GPUs to {names}: no node of this cluster fits what is"
-                " asked for",
-                "give larger nodes, or a workload that asks for fewer GPUs",
-            )
 
     # -- results -----------------------------------------------------------------------------------
 
