@@ -69,9 +69,6 @@ class LocalChannel:
     patience = CLOSE_PATIENCE
 
     def __init__(self, process: subprocess.Popen[bytes], errors: Path | None) -> None:
-        assert process.stdin is not None
-        assert process.stdout is not None
-        assert process.stderr is not None
         self.process = process
         self.complaints = Complaints(process.stderr, errors)  # type: ignore[arg-type]
         self.reader: BinaryIO = process.stdout  # type: ignore[assignment]

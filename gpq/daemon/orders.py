@@ -85,7 +85,9 @@ def start_order(
             launcher = _torchrun(launch, rank, address)
         else:
             env |= _world(launch, rank, address)
-            ranks = _ranks(launch, rank)
+            if launch.placement.replicas > 1:  # the rank of a single one is in its environment
+                first = sum(len(devices) for _, devices in parts[:rank])
+                ranks = list(range(first, first + len(parts[rank][1])))
         command = [interpreter(spec, python), *launcher, *command]
     return wire.StartOrder(
         job=launch.job,
@@ -184,9 +186,9 @@ def _attributes(spec: JobSpec, local: Attributes | None) -> dict[str, object] | 
         return None
     limits = {name: [UNLIMITED, UNLIMITED] for name in RESOURCES}
     limits |= {name: [soft, hard] for name, soft, hard in source.limits}
-    limits = {
-        name: pair for name, pair in limits.items() if local is not None or name not in OF_MACHINES
-    }
+    if local is None:
+        for name in OF_MACHINES:
+            limits.pop(name, None)
     return wire.Attributes(source.umask, source.nice, limits)._asdict()
 
 
@@ -234,14 +236,6 @@ def _torchrun(launch: Launch, rank: int, address: str) -> list[str]:
         f"--master-port={launch.port}",
         "--max-restarts=0",
     ]
-
-
-def _ranks(launch: Launch, node_rank: int) -> list[int]:
-    """The ranks of the replicas of one server. Empty for a single replica, whose rank is in its
-    environment."""
-    counts = [len(devices) for _, devices in launch.placement.parts]
-    first = sum(counts[:node_rank])
-    return list(range(first, first + counts[node_rank])) if sum(counts) > 1 else []
 
 
 def _world(launch: Launch, node_rank: int, address: str) -> dict[str, str]:

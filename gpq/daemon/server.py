@@ -113,22 +113,19 @@ class Server:
             if self._closing:
                 connection.close()
                 return
-            if self._served(uid) >= _most_served(connection):
+            has_place = self._served(uid) < _most_served(connection)
+            if has_place:
+                self._open[connection] = uid
+            else:
                 queue = self._parked.setdefault(uid, deque())
                 if len(queue) < MAX_PARKED:
                     queue.append((connection, pid))
                     return
-                crowded = True
-            else:
-                self._open[connection] = uid
-                crowded = False
-        if crowded:
-            _hang_up(
-                connection,
-                Refused("too many commands wait for the daemon", "end some, or try again later"),
-            )
+        if has_place:
+            self._spawn(connection, uid, pid)
             return
-        self._spawn(connection, uid, pid)
+        problem = Refused("too many commands wait for the daemon", "end some, or try again later")
+        _hang_up(connection, problem)
 
     def _spawn(self, connection: socket.socket, uid: int, pid: int) -> None:
         try:

@@ -79,7 +79,7 @@ class GarbageCollector:
         ids = (JobId(int(name)) for name in inventory["jobs"])
         # an older state of the database does not know all of them
         ended_ids = [name for name in ids if name < snapshot.next_id and name not in snapshot.jobs]
-        for job in self._past.history(ids=ended_ids) if ended_ids else ():
+        for job in self._past.history(ids=ended_ids):
             if job.files is not None and not shares(snapshot, job, node.id):
                 self._drop(node.id, {"job": job.id})
         live_codes = _live_archives(snapshot)

@@ -44,6 +44,10 @@ AskNode = Callable[[NodeId, str, Mapping[str, Any], Seconds], Mapping[str, Any]]
 OpenNode = Callable[[NodeId, Sequence[str], Callable[[], None]], Channel]
 
 
+class Stays(GpqError):
+    """Why a checkpoint cannot be restored on another server."""
+
+
 class Stager:
     """`ask` is an operation of a server. `open_` starts a process there that sends or receives.
     `nudge` makes the servers of an attempt check at once what they lack. `codes` is the folder of
@@ -71,7 +75,6 @@ class Stager:
         self._lock = threading.Lock()
         self._gates: dict[tuple[str, NodeId], threading.Lock] = {}
         self._closing = False
-        self._search = CheckpointSearch(ask, view, self._is_wanted)
 
     def close(self) -> None:
         self._closing = True
@@ -164,7 +167,7 @@ class Stager:
                 for node in places
             ]
             nodes = lacking(snapshot, job, launch.placement)
-            source = self._search.newest(task, job) if nodes else None
+            source = self._newest(task, job) if nodes else None
             if source is not None:
                 transfers += [pool.submit(self._bring_files, task, source, node) for node in nodes]
             for transfer in transfers:
@@ -245,26 +248,11 @@ class Stager:
                 stack.callback(gate.release)
             yield
 
+    # -- the newest checkpoint ---------------------------------------------------------------------
 
-class Stays(GpqError):
-    """Why a checkpoint cannot be restored on another server."""
-
-
-class CheckpointSearch:
-    """Which server has the newest checkpoint of a job. `ask` is an operation of a server, and
-    `view` gives the newest snapshot. `is_wanted` tells whether the attempt of a task should still
-    start."""
-
-    def __init__(
-        self, ask: AskNode, view: Callable[[], Snapshot], is_wanted: Callable[[Task], bool]
-    ) -> None:
-        self._ask = ask
-        self._view = view
-        self._is_wanted = is_wanted
-
-    def newest(self, task: Task, job: Job) -> NodeId | None:
-        """None if there is nothing to copy. Raises NodeSilent if no server that has it answered for
-        GIVE_UP seconds, Abandoned, and Stays."""
+    def _newest(self, task: Task, job: Job) -> NodeId | None:
+        """The server that has it. None if there is nothing to copy. Raises NodeSilent if no server
+        that has it answered for GIVE_UP seconds, Abandoned, and Stays."""
         until = time.monotonic() + GIVE_UP
         source = job.files.node if job.files else ""
         while True:

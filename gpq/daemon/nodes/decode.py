@@ -167,11 +167,10 @@ def _device(info: Mapping[str, Any], foreign_reason: str, now: Seconds) -> Devic
 
 def living_notes(attempts: Mapping[Key, Info]) -> tuple[tuple[str, str], ...]:
     """Notes on living attempts: what the server has of them besides their states."""
-    notes = {key: str((info.get("exit") or {}).get("note") or "") for key, info in attempts.items()}
     return tuple(
-        (f"{key[0]}.{key[1]}", note[:LONGEST_NOTE])
-        for key, note in sorted(notes.items())
-        if note and attempts[key]["state"] not in ENDED
+        (f"{job}.{number}", note[:LONGEST_NOTE])
+        for (job, number), info in sorted(attempts.items())
+        if info["state"] not in ENDED and (note := str((info.get("exit") or {}).get("note") or ""))
     )
 
 

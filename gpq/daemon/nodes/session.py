@@ -26,7 +26,7 @@ from gpq.daemon.nodes import decode
 from gpq.daemon.nodes.decode import ALIVE, Info, Key
 from gpq.daemon.nodes.link import NO_ANSWER, Callback, LinkLost, Reply, Send
 from gpq.daemon.nodes.observer import Observer
-from gpq.daemon.nodes.sent_orders import REMEMBER, Refusals, Repetition
+from gpq.daemon.nodes.sent_orders import Refusals, Repetition
 from gpq.daemon.nodes.settings import NodePorts, NodeSettings
 
 OWNER_LOOK: Seconds = 2.0  # between two checks of the GPUs of a server with an owner
@@ -269,7 +269,7 @@ class NodeSession:
     def _start_possible(self, key: Key) -> bool:
         """May an order to start this attempt still be on its way, from us or from the previous
         daemon?"""
-        said_at = max(self._repetition.start_time(key, 0.0), self._connected_at)
+        said_at = max(self._repetition.start_time(key), self._connected_at)
         return self._clock.elapsed() - said_at < wire.START_EXPIRY + 1.0
 
     def _heal(self, send: Send, attempts: Mapping[Key, Info], snapshot: Snapshot) -> None:
@@ -290,7 +290,7 @@ class NodeSession:
             if end is not None and self._repetition.is_time(end):
                 self._say(send, end)
         self._repetition.drop_old(attempts)
-        self._refusals.drop_old(REMEMBER)
+        self._refusals.drop_old()
 
     def _tell(self, events: Sequence[Event]) -> None:
         if events:

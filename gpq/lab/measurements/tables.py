@@ -93,7 +93,7 @@ def _records(path: Path) -> tuple[list[str], list[Line]]:
     try:
         with open(path, encoding="utf-8-sig", newline="") as stream:
             reader = csv.reader(stream, strict=True)
-            lines = [(reader.line_num, [cell.strip() for cell in cells]) for cells in reader]
+            lines = [(reader.line_num, list(map(str.strip, cells))) for cells in reader]
     except FileNotFoundError:
         raise UsageError(f"no file {path}", "check the path") from None
     except UnicodeDecodeError:

@@ -253,14 +253,9 @@ class Traces:
                 f"no folder {folder}",
                 "give a folder that has one folder of measurements for each application",
             )
-        self.names = tuple(
-            sorted(
-                path.name
-                for path in self.folder.iterdir()
-                if path.is_dir()
-                and any(PLACEMENTS_FILE.fullmatch(file.name) for file in path.iterdir())
-            )
-        )
+        files = self.folder.glob("*/placements*.csv")
+        names = {path.parent.name for path in files if PLACEMENTS_FILE.fullmatch(path.name)}
+        self.names = tuple(sorted(names))
         if not self.names:
             raise UsageError(
                 f"{folder} has no measurements",

@@ -72,7 +72,7 @@ class Gavel(Policy):
         if begins:
             self._round_at = now
         priority = self._ledger.priority(shares, length)
-        keys: dict[tuple[JobId, str], tuple[float, ...]] = {}
+        rows: list[tuple[tuple[float, ...], tuple[JobId, str], Shape]] = []
         for demand in gangs:
             job = snapshot.jobs[demand.job]
             shape = shape_now(job, snapshot)
@@ -90,12 +90,9 @@ class Gavel(Policy):
                     job.submitted_at,
                     -speed,
                 )
-                keys[job.id, kind] = (begins or not stays, *rank)
-        shapes = {demand.job: demand.shapes for demand in gangs}
-        return [
-            (name, shapes[name][kind])
-            for name, kind in sorted(keys, key=lambda key: (keys[key], key))
-        ]
+                rows.append(((begins or not stays, *rank), (job.id, kind), demand.shapes[kind]))
+        rows.sort(key=lambda row: row[:2])
+        return [(name, shape) for _, (name, _), shape in rows]
 
 
 class GavelMaxMin(Gavel):
@@ -150,29 +147,20 @@ def demands(
 ) -> tuple[Demand, ...]:
     """The demand of each job that fits on at least one type. A job of unknown speed counts as the
     median of the others."""
-    shapes = {job.id: _pack(job, parts[job.id]) for job in jobs}
-    placeable_jobs = [job for job in jobs if shapes[job.id]]
-    speeds = {job.id: _speeds(job, snapshot, shapes[job.id]) for job in placeable_jobs}
-    typical_speed = median(
-        sorted(speed for type_speeds in speeds.values() for speed in type_speeds.values()) or [1.0]
-    )
+    rows = []
+    for job in jobs:
+        shapes = {
+            name: shape
+            for name, part in parts[job.id].items()
+            if (shape := pack(job.spec.min_gpus, node_counts(part), job.spec.level, name))
+        }
+        if shapes:
+            rows.append((job, shapes, _speeds(job, snapshot, shapes)))
+    typical_speed = median([speed for _, _, speeds in rows for speed in speeds.values()] or [1.0])
     return tuple(
-        _demand(
-            job,
-            snapshot,
-            shapes[job.id],
-            speeds[job.id] or dict.fromkeys(shapes[job.id], typical_speed),
-        )
-        for job in placeable_jobs
+        _demand(job, snapshot, shapes, speeds or dict.fromkeys(shapes, typical_speed))
+        for job, shapes, speeds in rows
     )
-
-
-def _pack(job: Job, parts: Mapping[str, Supply]) -> dict[str, Shape]:
-    shapes = {
-        name: pack(job.spec.min_gpus, node_counts(part), job.spec.level, name)
-        for name, part in parts.items()
-    }
-    return {name: shape for name, shape in shapes.items() if shape is not None}
 
 
 def _speeds(job: Job, snapshot: Snapshot, shapes: Mapping[str, Shape]) -> dict[str, float]:

@@ -115,12 +115,7 @@ class Pollux(Policy):
         known."""
         job, layout = contender.job, self._last_layouts.get(contender.job.id)
         is_moving = job.placement is None or is_leaving(job, snapshot)
-        if (
-            is_moving
-            and layout is not None
-            and job.target is not None
-            and layout.shape == job.target
-        ):
+        if is_moving and layout is not None and layout.shape == job.target:
             return layout
         if job.placement is None:
             return None

@@ -111,7 +111,6 @@ def _shapes(job: Job, possible: Sequence[Shape], current_shape: Shape | None) ->
     shapes = [shape for shape in possible if shape.replicas <= most or shape == current_shape]
     if (
         current_shape is not None
-        and job.placement is not None
         and current_shape not in shapes
         and current_shape.replicas == job.replicas
     ):

@@ -48,6 +48,11 @@ class Run:
     cluster: str
     rules: Rules
 
+    def failed(self, message: str, hint: str) -> FailedRun:
+        return FailedRun(
+            self.cluster, self.policy, self.source.name, self.rules.seed, message, hint
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class FailedRun:
@@ -109,8 +114,14 @@ def attempt_all(
 ) -> list[Outcome | FailedRun]:
     """The outcome of each run in order, or why it cannot be simulated to its end. Unreadable input
     ends all runs. So do Ctrl-C and SIGTERM, as Interrupted."""
+
+    def fallback(run: Run) -> FailedRun:
+        return run.failed(
+            "a process of the simulation was killed", "give it more memory, or use fewer processes"
+        )
+
     with _without_chatter():
-        return work_on(runs, _attempt, _fallback, processes, progress)
+        return work_on(runs, _attempt, fallback, processes, progress)
 
 
 def run_all(
@@ -118,11 +129,12 @@ def run_all(
 ) -> list[Outcome]:
     """The outcomes, in the order of the runs. Raises Refused about the first that failed, when all
     others have ended."""
-    results = attempt_all(runs, processes, progress)
-    failure = next((result for result in results if isinstance(result, FailedRun)), None)
-    if failure is not None:
-        raise Refused(f"{failure.policy} on {failure.workload}: {failure.error}", failure.hint)
-    return [result for result in results if isinstance(result, Outcome)]
+    outcomes = []
+    for result in attempt_all(runs, processes, progress):
+        if isinstance(result, FailedRun):
+            raise Refused(f"{result.policy} on {result.workload}: {result.error}", result.hint)
+        outcomes.append(result)
+    return outcomes
 
 
 @contextmanager
@@ -149,15 +161,7 @@ def _attempt(run: Run, watch: Callable[[float], None]) -> Outcome | FailedRun:
             run.policy, run.source.tasks(), run.rules, workload=run.source.name, watch=watch
         )
     except Refused as error:
-        return FailedRun(
-            run.cluster, run.policy, run.source.name, run.rules.seed, error.message, error.hint
-        )
-
-
-def _fallback(run: Run) -> FailedRun:
-    message = "a process of the simulation was killed"
-    hint = "give it more memory, or use fewer processes"
-    return FailedRun(run.cluster, run.policy, run.source.name, run.rules.seed, message, hint)
+        return run.failed(error.message, error.hint)
 
 
 def preflight(

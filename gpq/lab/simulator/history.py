@@ -11,6 +11,8 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any
 
 import numpy as np
 
@@ -26,6 +28,7 @@ from gpq.lab.measurements.timings import NotMeasured
 from gpq.rpc.node_answers import NodeView
 
 NAME = "history"  # of this workload, in tables
+NONE: Mapping[JobId, Any] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,8 +51,8 @@ def history(
     *,
     since: Seconds | None = None,
     restart: Seconds | None = None,
-    hold_seconds: Mapping[JobId, Seconds] | None = None,
-    gpu_types: Mapping[JobId, Set[str]] | None = None,
+    hold_seconds: Mapping[JobId, Seconds] = NONE,
+    gpu_types: Mapping[JobId, Set[str]] = NONE,
 ) -> History:
     """Jobs submitted in the last `since` seconds. `restart`: for every job, instead of each one's
     measured time. `hold_seconds`: how long its user held it before its first start, because it
@@ -74,15 +77,12 @@ def history(
         if reason:
             left_out.append((_name(job), reason))
             continue
-        arrival = job.submitted_at - recent_jobs[0].submitted_at
-        if hold_seconds is not None:
-            arrival += hold_seconds.get(job.id, 0.0)
+        arrival = job.submitted_at - recent_jobs[0].submitted_at + hold_seconds.get(job.id, 0.0)
         tasks.append(_task(job, now, arrival, restart))
         if job.state not in TERMINAL:
             unended.append(_name(job))
         types.update(row.gpu_type for row in job.profile.rows)
-        if gpu_types is not None:
-            types.update(gpu_types.get(job.id, ()))
+        types.update(gpu_types.get(job.id, ()))
     return History(
         tuple(tasks), tuple(left_out), tuple(unended), tuple(sorted(filter(None, types)))
     )

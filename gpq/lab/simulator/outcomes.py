@@ -85,7 +85,7 @@ class Summary:
 def summary(run: Outcome) -> Summary:
     """Figures of one run. Percentiles interpolate linearly between jobs."""
     durations = np.array([job.completion_seconds for job in run.jobs])
-    rhos = np.array([job.rho for job in run.jobs if job.rho is not None])
+    rhos = np.array(_known_values(job.rho for job in run.jobs))
     rounds = np.array(run.round_seconds or [0.0]) * 1e3
     first_submission = min(job.submitted_at for job in run.jobs)
     # the 95th percentile, the worst, the share above 1

@@ -42,7 +42,7 @@ def parse_cluster(text: str) -> tuple[Node, ...]:
     """The nodes of a text such as 16x4 or 6x4:t4,3x8:rtx. They are up and empty, and named n00,
     n01... in the order of the text, so that sorting keeps it."""
     groups = []
-    for part in (part.strip() for part in text.split(",")):
+    for part in map(str.strip, text.split(",")):
         match = PART.fullmatch(part)
         if match is None:
             raise UsageError(f"cannot read {part!r} as nodes and GPUs", HINT)
