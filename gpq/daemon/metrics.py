@@ -161,8 +161,8 @@ def _jobs(look: Scrape) -> Iterator[Metric]:
     ])  # fmt: skip
     oldest = dict.fromkeys(users, look.reader.now)
     for job in jobs:
-        if job.state is JobState.PENDING and job.submitted_at < oldest[job.spec.user]:
-            oldest[job.spec.user] = job.submitted_at
+        if job.state is JobState.PENDING:
+            oldest[job.spec.user] = min(oldest[job.spec.user], job.submitted_at)
     yield gauge(
         "gpq_oldest_pending_job_age_seconds",
         "Age of the oldest pending job, or 0 if there is none.",

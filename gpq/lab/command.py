@@ -188,7 +188,8 @@ def simulate(
     elif plot:
         output.note(f"--plot {plot}: there is nothing to plot")
     for failure in failures:
-        output.failure(f"{plan_runs.failed_run(failure)}: {failure.error}", failure.hint)
+        run = f"{failure.policy} on {failure.workload} ({failure.cluster}, seed {failure.seed})"
+        output.failure(f"{run}: {failure.error}", failure.hint)
     return 1 if failures else 0
 
 

@@ -19,7 +19,7 @@ from gpq.core.model.snapshot import Config
 from gpq.core.model.units import DeviceId, NodeId
 from gpq.errors import DaemonUnreachable, Refused, UsageError
 from gpq.lab.measurements.sources import OSDI21, SIA, Published, Source
-from gpq.lab.simulator.compare import Cluster, FailedRun
+from gpq.lab.simulator.compare import Cluster
 from gpq.lab.simulator.history import History, history, nodes_of
 from gpq.lab.simulator.rules import Rules, parse_cluster, with_types
 from gpq.policies.registry import entry
@@ -232,11 +232,6 @@ def _count_text(count: int) -> str:
 def _some(jobs: Sequence[str]) -> str:
     more = len(jobs) - MOST_NAMED
     return ", ".join(jobs[:MOST_NAMED]) + (f" and {more} more" if more > 0 else "")
-
-
-def failed_run(failure: FailedRun) -> str:
-    """The run that failed: `fifo on workload-1 (16x4, seed 0)`."""
-    return f"{failure.policy} on {failure.workload} ({failure.cluster}, seed {failure.seed})"
 
 
 def named_clusters(texts: Sequence[str]) -> list[Cluster]:

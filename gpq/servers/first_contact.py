@@ -276,7 +276,6 @@ def _log_in(target: Target, strict: str, *, asks: bool) -> tuple[int, str]:
         ssh.stderr.close()
         ssh.kill()
         with contextlib.suppress(ProcessLookupError):
-            os.killpg(
-                ssh.pid, signal.SIGKILL
-            )  # with its jump hosts, if it does not share our group
+            # with its jump hosts, if it does not share our group
+            os.killpg(ssh.pid, signal.SIGKILL)
         ssh.wait()

@@ -134,12 +134,11 @@ class Stager:
             log.info("attempt %d.%d: %s", launch.job, launch.attempt, reason)
             if self._is_wanted(task):  # it is only refused for a while
                 now, key = self._clock.now(), (launch.job, launch.attempt)
-                self._inbox(
-                    [
-                        StartRefused(now, *key, node, reason, transient=True, stays=stays)
-                        for node, _ in launch.placement.parts
-                    ]
-                )
+                refusals = [
+                    StartRefused(now, *key, node, reason, transient=True, stays=stays)
+                    for node, _ in launch.placement.parts
+                ]
+                self._inbox(refusals)
         else:
             task.state = "done"
             for node, _ in launch.placement.parts:

@@ -134,10 +134,8 @@ def _habit(message: Mapping[str, Any]) -> Habit:
     names, code = message["freedoms"], message["code"]
     if not isinstance(names, list) or not isinstance(code, str):
         raise ValueError("freedoms must be a list, and a code must be a text")
-    freedoms, code = (
-        tuple(freedom for freedom in FREEDOMS if freedom in names),
-        _line(code, MAX_CODE),
-    )
+    freedoms = tuple(freedom for freedom in FREEDOMS if freedom in names)
+    code = _line(code, MAX_CODE)
     if not freedoms or not code:
         raise ValueError("a habit without a freedom or a code")
     return Habit(

@@ -89,7 +89,7 @@ class LiveWorld:
             NodeId(name): self._client(NodeId(name), nodes[name]) for name in sorted(nodes)
         }
         self._leases = LeaseWatch(
-            self._heard,
+            lambda: {node: client.session.heard_at for node, client in self._clients.items()},
             lambda: self._snapshot,
             self._clock.now,
             self._queue.put,
@@ -147,9 +147,6 @@ class LiveWorld:
         if node in self._clients:
             self._clients[node].session.nudge()
 
-    def _heard(self) -> Mapping[NodeId, Seconds]:
-        return {node: client.session.heard_at for node, client in self._clients.items()}
-
     def _forgo(self, node: NodeId, keys: frozenset[Key]) -> None:
         if node in self._clients:
             self._clients[node].session.forgo(keys)
@@ -167,10 +164,9 @@ class LiveWorld:
     def _give_up_unreachable(self) -> None:
         """Jobs that were cancelled before their server was removed."""
         for _, job in sorted(self._snapshot.jobs.items()):
-            if job.stop_forced and job.placement is not None:
-                for node, _ in job.placement.parts:
-                    if node not in self._clients:
-                        self._give_up(node, job.id, job.attempt)
+            for node in job.nodes:
+                if job.stop_forced and node not in self._clients:
+                    self._give_up(node, job.id, job.attempt)
 
     def close(self) -> None:
         self._leases.close()

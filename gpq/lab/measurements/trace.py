@@ -116,9 +116,8 @@ class Training:
         """(the best metric of the first `epoch` epochs, is a larger one better?)"""
         self._within(epoch, 1, self.epochs)
         low, high, part = self._bracket(total_batch)
-        return float(
-            low.best[epoch] + part * (high.best[epoch] - low.best[epoch])
-        ), self.larger_is_better
+        best = float(low.best[epoch] + part * (high.best[epoch] - low.best[epoch]))
+        return best, self.larger_is_better
 
     def loss(self, total_batch: float, progress: float) -> float:
         """The share of the metric's way that is still ahead: 1 at the worst start, 0 at the best

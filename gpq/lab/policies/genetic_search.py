@@ -281,11 +281,8 @@ def crowding(values: Floats, front: NDArray[np.intp]) -> Floats:
     is_first[1:] = (sorted_values[1:] != sorted_values[:-1]).any(axis=1) | (
         sorted_fronts[1:] != sorted_fronts[:-1]
     )
-    order, sorted_values, sorted_fronts = (
-        order[is_first],
-        sorted_values[is_first],
-        sorted_fronts[is_first],
-    )
+    order, sorted_values = order[is_first], sorted_values[is_first]
+    sorted_fronts = sorted_fronts[is_first]
     first = np.flatnonzero(np.diff(sorted_fronts, prepend=-1))
     last = np.append(first[1:], len(order)) - 1
     extent = np.abs(sorted_values[last] - sorted_values[first])[

@@ -177,11 +177,7 @@ def layouts(
     GPUs first, take the node with most free GPUs, then the next, as in Pollux's Optimus. Jobs that
     need one node come first. If one of those does not fit, everybody moves. If it still does not
     fit, it waits."""
-    stayers = {
-        c.job.id
-        for c in contenders
-        if c.job.placement is not None and replicas.get(c.job.id) == c.job.replicas
-    }
+    stayers = {c.job.id for c in contenders if replicas.get(c.job.id) == c.job.replicas}
     homes = _laid_out(contenders, replicas, FreeDevices(snapshot, fixed_jobs), stayers)
     if any(c.job.id in replicas and c.job.id not in homes for c in contenders):
         new_homes = _laid_out(contenders, replicas, FreeDevices(snapshot, fixed_jobs), set())

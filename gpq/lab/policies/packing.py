@@ -102,7 +102,7 @@ def _stays(snapshot: Snapshot, job: Job, shape: Shape, loose: bool) -> bool:
 
 
 def _reserve(board: FreeDevices, job: Job, reservations: Counts, sign: int) -> None:
-    for node, devices in job.placement.parts if job.placement else ():
+    for node, devices in job.parts:
         at = board.index.get(node)
         if at is not None:
             reservations[at] += sign * len(devices)

@@ -31,9 +31,7 @@ from gpq.lab.policies.sizing import Contender, Entrants, entrants
 FLOOR = 1e-3  # utility of a job without GPUs
 GROWTH = 2  # times the profiled replicas
 MOST_NODES = 16  # for one job, because Pollux's measurements end there
-_YOUNGEST = (
-    1.0  # s. At age 0 the restart factor would be 0, so starting a job would be worth nothing
-)
+_YOUNGEST = 1.0  # s. At age 0 the restart factor would be 0, so that no start would be worth it
 
 
 @dataclass(slots=True)
@@ -275,8 +273,8 @@ def problem_of(
     across = {
         node
         for name, shape in fixed_shapes.items()
-        if shape.nodes > 1 and (placement := snapshot.jobs[name].placement) is not None
-        for node, _ in placement.parts
+        if shape.nodes > 1
+        for node in snapshot.jobs[name].nodes
     }
     problem = Problem(
         base,

@@ -66,8 +66,7 @@ def entrants(snapshot: Snapshot) -> Entrants:
 
 def _holds(job: Job, offer: Supply) -> bool:
     """Are all its devices in this offer? True if it has none."""
-    parts = job.placement.parts if job.placement is not None else ()
-    return all(set(devices) <= set(offer.get(node, ())) for node, devices in parts)
+    return all(set(devices) <= set(offer.get(node, ())) for node, devices in job.parts)
 
 
 def _at_home(jobs: Sequence[Job], parts: Mapping[JobId, Mapping[str, Supply]]) -> list[Contender]:

@@ -147,9 +147,8 @@ def _without_chatter() -> Iterator[None]:
         os.dup2(null, 1)
         yield
     finally:
-        ctypes.CDLL(None).fflush(
-            None
-        )  # C buffers output for a file or a pipe until the program ends
+        # C buffers output for a file or a pipe until the program ends
+        ctypes.CDLL(None).fflush(None)
         os.dup2(stdout, 1)
         os.close(stdout)
         os.close(null)

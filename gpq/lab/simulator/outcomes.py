@@ -186,12 +186,11 @@ class Alone:
     def seconds(self, task: Task, jobs: float) -> Seconds | None:
         """Seconds, start included, on 1 / `jobs` of the GPUs of every type that it may use: the
         mean over the types, weighted by their GPUs. None if the data do not say."""
-        kinds = {
-            kind: sum(sizes)
+        times = [
+            (sum(sizes), self._on_type(task, kind, sum(sizes) / jobs))
             for kind, sizes in self.sizes.items()
             if task.gpu_type.lower() in kind.lower()
-        }
-        times = [(gpus, self._on_type(task, kind, gpus / jobs)) for kind, gpus in kinds.items()]
+        ]
         weighted_times = [(gpus, seconds) for gpus, seconds in times if seconds is not None]
         weight = sum(gpus for gpus, _ in weighted_times)
         if not weight:

@@ -188,7 +188,7 @@ class SimJob:
             launched_at=now,
             started_at=now,
             first_started_at=self.first_start,
-            started_nodes=tuple(node for node, _ in placement.parts),
+            started_nodes=running.nodes,
             restarts=self.restarts,
             restart_seconds=running.task.restart if self.restarts > 0 else None,
             last_replicas=placement.replicas,
