@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import mean
 
@@ -30,10 +30,7 @@ class Case:
 
     def runs(self) -> list[compare.Run]:
         found = compare.Cluster(self.nodes, parse_cluster(self.nodes))
-        return compare.plan([self.policy], self.sources, [found], self._rules, self.seeds)
-
-    def _rules(self, cluster: compare.Cluster, seed: int) -> Rules:
-        return replace(self.rules, nodes=cluster.nodes, seed=seed)
+        return compare.plan([self.policy], self.sources, [found], self.rules, self.seeds)
 
 
 class Figures:

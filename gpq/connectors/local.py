@@ -64,20 +64,18 @@ class Connector(Protocol):
 
 
 class LocalChannel:
-    """Pipes to a child process. Its complaints go to the file `errors`."""
+    """Pipes to a child process of `start`. Its complaints go to the file `errors`."""
+
+    patience = CLOSE_PATIENCE
 
     def __init__(self, process: subprocess.Popen[bytes], errors: Path | None) -> None:
-        assert process.stdin is not None
-        assert process.stdout is not None
-        assert process.stderr is not None
         self.process = process
         self.complaints = Complaints(process.stderr, errors)  # type: ignore[arg-type]
         self.reader: BinaryIO = process.stdout  # type: ignore[assignment]
         self.writer: BinaryIO = process.stdin  # type: ignore[assignment]
 
     def last_words(self) -> str:
-        lines = self.complaints.last().splitlines()
-        return next((line.strip()[:LONGEST_LINE] for line in reversed(lines) if line.strip()), "")
+        return last_line(self.complaints.last())
 
     def close(self) -> None:
         """Close both pipes and collect the process. If it does not end, kill it. Jobs survive,
@@ -85,11 +83,14 @@ class LocalChannel:
         with contextlib.suppress(OSError):  # it was already gone
             self.writer.close()
         try:
-            self.process.wait(CLOSE_PATIENCE)
+            self.process.wait(self.patience)
         except subprocess.TimeoutExpired:
-            self.process.kill()
+            self.kill()
             self.process.wait()
         self.reader.close()
+
+    def kill(self) -> None:
+        self.process.kill()
 
 
 class LocalConnector:
@@ -98,10 +99,7 @@ class LocalConnector:
     default our own."""
 
     def __init__(
-        self,
-        errors: Path | None = None,
-        environ: Mapping[str, str] | None = None,
-        python: str = "",
+        self, errors: Path | None = None, environ: Mapping[str, str] | None = None, python: str = ""
     ) -> None:
         self.errors = errors
         self.python = [python] if python else environment.interpreter()
@@ -129,32 +127,40 @@ class LocalConnector:
         return self.spawn([*self.python, "-m", "gpq_agent.node", *arguments], waiting)
 
     def spawn(self, argv: Sequence[str], waiting: Callable[[], None] = lambda: None) -> Channel:
-        """In its own session, so that Ctrl-C and the end of a terminal do not reach it. In /, so
-        that no file in the current folder counts as a module."""
-        if self.errors is not None:
-            make_file(self.errors)
-        try:
-            process = subprocess.Popen(
-                argv,
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                cwd="/",
-                env=self.environ,
-                start_new_session=True,
-                bufsize=0,
-            )
-        except OSError as error:
-            raise GpqError(
-                f"cannot start {argv[0]}: {error.strerror}", "check the Python installation"
-            ) from error
+        process = start(argv, self.environ, self.errors, "check the Python installation")
         return LocalChannel(process, self.errors)
 
 
-def make_file(file: Path) -> None:
-    """Before a process is started whose complaints go there. Raises OSError if its folder is gone,
-    so that nothing starts for a daemon that has lost its state directory."""
-    os.close(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW, 0o600))
+def last_line(text: str) -> str:
+    """That is not blank. Only its begin if it is long."""
+    lines = text.strip().splitlines()
+    return lines[-1].strip()[:LONGEST_LINE] if lines else ""
+
+
+def start(
+    argv: Sequence[str], environ: Mapping[str, str], errors: Path | None, hint: str
+) -> subprocess.Popen[bytes]:
+    """A process with pipes, in its own session, so that Ctrl-C and the end of a terminal do not
+    reach it. In /, so that no file in the current folder counts as a module.
+
+    Raises GpqError with this hint. Raises OSError if the folder of `errors` is gone, so that
+    nothing starts for a daemon that has lost its state directory.
+    """
+    if errors is not None:
+        os.close(not_through_links(str(errors), os.O_WRONLY | os.O_CREAT | os.O_APPEND))
+    try:
+        return subprocess.Popen(
+            argv,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            cwd="/",
+            env=environ,
+            start_new_session=True,
+            bufsize=0,
+        )
+    except OSError as error:
+        raise GpqError(f"cannot start {argv[0]}: {error.strerror}", hint) from error
 
 
 class Complaints:
@@ -185,7 +191,7 @@ class Complaints:
 
 
 def _append(file: Path, chunk: bytes) -> None:
-    with open(file, "ab+", opener=_private) as stream:
+    with open(file, "ab+", opener=not_through_links) as stream:
         stream.write(chunk)
         if stream.tell() > 2 * RING:
             stream.seek(-RING, os.SEEK_END)
@@ -194,5 +200,6 @@ def _append(file: Path, chunk: bytes) -> None:
             stream.write(rest)
 
 
-def _private(path: str, flags: int) -> int:
+def not_through_links(path: str, flags: int) -> int:
+    """For `open`: a file that only its owner may read."""
     return os.open(path, flags | os.O_NOFOLLOW, 0o600)

@@ -20,13 +20,13 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 from gpq import pace
 from gpq.config_rules import HOST
 from gpq.connectors import ssh_errors
 from gpq.connectors.bundle import Bundle
-from gpq.connectors.local import Channel, Complaints, make_file
+from gpq.connectors.local import Channel, LocalChannel, start
 from gpq.connectors.ssh_agents import VARIABLE, SshAgents
 from gpq.errors import GpqError, Refused, UsageError
 
@@ -97,26 +97,19 @@ class Target:
         return shlex.join(self.argv())
 
 
-class SshChannel:
-    """Pipes to ssh. Its complaints, and those of the other end, go to the file `errors`.
-    `agentless`: there were ssh-agents, but none answered."""
+class SshChannel(LocalChannel):
+    """Pipes to ssh. Its complaints, and those of the other end, go to the file `errors`. Its end
+    takes what it started (jump hosts) with it. The server notices, but jobs do not. `agentless`:
+    there were ssh-agents, but none answered."""
+
+    patience = CLOSE_PATIENCE
 
     def __init__(
-        self,
-        process: subprocess.Popen[bytes],
-        target: Target,
-        errors: Path,
-        agentless: bool,
+        self, process: subprocess.Popen[bytes], target: Target, errors: Path, agentless: bool
     ) -> None:
-        assert process.stdin is not None
-        assert process.stdout is not None
-        assert process.stderr is not None
-        self.process = process
+        super().__init__(process, errors)
         self.target = target
-        self.complaints = Complaints(process.stderr, errors)  # type: ignore[arg-type]
         self.agentless = agentless
-        self.reader: BinaryIO = process.stdout  # type: ignore[assignment]
-        self.writer: BinaryIO = process.stdin  # type: ignore[assignment]
 
     def last_words(self) -> str:
         return str(self.problem() or "")
@@ -128,22 +121,14 @@ class SshChannel:
         output = self.complaints.last()
         # 255 is ssh's own code. Complaints of the other end stay as they are.
         if self.process.returncode not in (255, None):
-            return ssh_errors.last_line(output)
+            return ssh_errors.last_problem(output)
         return ssh_errors.problem(
             output, self.target.host, self.target.shown, agentless=self.agentless
         )
 
-    def close(self) -> None:
-        """End ssh and what it started (jump hosts). The server notices, but jobs do not."""
-        with contextlib.suppress(OSError):
-            self.writer.close()
-        try:
-            self.process.wait(CLOSE_PATIENCE)
-        except subprocess.TimeoutExpired:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(self.process.pid, signal.SIGKILL)
-            self.process.wait()
-        self.reader.close()
+    def kill(self) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.process.pid, signal.SIGKILL)
 
 
 class SshConnector:
@@ -219,12 +204,10 @@ class SshConnector:
         if problem is None:
             code = channel.process.returncode
             problem = ssh_errors.end_problem(self.target.host, code, self.target.shown)
-        kind = Refused if problem.lasting else GpqError
-        return kind(problem.sentence, problem.hint)
+        return problem.error()
 
     def _connect(self) -> SshChannel:
-        """ssh in its own session: it has no terminal to ask on, and gpq can end everything that it
-        starts."""
+        """ssh has no terminal to ask on, and gpq can end everything that it starts."""
         environment = {**os.environ, "SSH_ASKPASS_REQUIRE": "never", "LC_ALL": "C"}
         # from our interpreter, which may not fit the system's ssh
         environment.pop("LD_LIBRARY_PATH", None)
@@ -242,22 +225,7 @@ class SshConnector:
             self.target.host,
             REMOTE,
         ]
-        make_file(self.errors)
-        try:
-            process = subprocess.Popen(
-                argv,
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                cwd="/",
-                env=environment,
-                start_new_session=True,
-                bufsize=0,
-            )
-        except OSError as error:
-            raise GpqError(
-                f"cannot start {argv[0]}: {error.strerror}", "install the OpenSSH client"
-            ) from error
+        process = start(argv, environment, self.errors, "install the OpenSSH client")
         agentless = self._agents is not None and self._agents.is_gone
         return SshChannel(process, self.target, self.errors, agentless)
 
@@ -316,11 +284,24 @@ class Handshake:
         """The next line that begins with `word`. Raises GpqError for a refusal."""
         noise = 0
         while noise <= NOISE:
-            line = self._line()
+            line = b""
+            while not line.endswith(b"\n") and len(line) <= NOISE:
+                line += self._read(1, pace.SHELL_PATIENCE)
             noise += len(line)
             first_word, _, content = line.decode("utf-8", "replace").rstrip("\n").partition(" ")
             if first_word == no_python:
-                raise self._no_python(python, content.strip(" ,"))
+                versions = content.strip(" ,")
+                if python:
+                    raise Refused(
+                        f"{self._host}: {versions or f'there is no {python}'}, but gpq needs Python"
+                        " 3.8 or newer",
+                        "correct `python` of that server",
+                    )
+                raise Refused(
+                    f"{self._host}: no Python 3.8 or newer was found"
+                    + (f" ({versions})" if versions else ""),
+                    'install one, or name it: `python = "/path/to/python3"` of that server',
+                )
             if first_word != word:
                 continue
             answer: Mapping[str, Any] = json.loads(content)
@@ -334,25 +315,6 @@ class Handshake:
 
     def over(self) -> None:
         os.set_blocking(self._sink, True)
-
-    def _no_python(self, python: str, versions: str) -> Refused:
-        if python:
-            return Refused(
-                f"{self._host}: {versions or f'there is no {python}'}, but gpq needs Python 3.8 or"
-                " newer",
-                "correct `python` of that server",
-            )
-        return Refused(
-            f"{self._host}: no Python 3.8 or newer was found"
-            + (f" ({versions})" if versions else ""),
-            'install one, or name it: `python = "/path/to/python3"` of that server',
-        )
-
-    def _line(self) -> bytes:
-        line = b""
-        while not line.endswith(b"\n") and len(line) <= NOISE:
-            line += self._read(1, pace.SHELL_PATIENCE)
-        return line
 
     def _read(self, size: int, patience: float) -> bytes:
         poller = select.poll()

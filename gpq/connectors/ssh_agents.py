@@ -48,18 +48,15 @@ class SshAgents:
                 best = path
                 break
             if keys is None:
-                self._forget(path)
+                if not _listens(path):
+                    with self._lock:
+                        self._newest = tuple(
+                            agent_path for agent_path in self._newest if agent_path != path
+                        )
             elif not best:
                 best = path
         self.is_gone = self._is_any and not best
         return best
-
-    def _forget(self, path: str) -> None:
-        if not _listens(path):
-            with self._lock:
-                self._newest = tuple(
-                    agent_path for agent_path in self._newest if agent_path != path
-                )
 
 
 def of_process(pid: int) -> str:

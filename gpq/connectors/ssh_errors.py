@@ -6,7 +6,8 @@ import re
 import shlex
 from dataclasses import dataclass
 
-from gpq.connectors.local import LONGEST_LINE
+from gpq.connectors.local import last_line
+from gpq.errors import GpqError, Refused
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,6 +21,11 @@ class Problem:
         if not self.hint:
             return self.sentence
         return f"{self.sentence} ({self.hint})"
+
+    def error(self) -> GpqError:
+        """Refused if it lasts."""
+        kind = Refused if self.lasting else GpqError
+        return kind(self.sentence, self.hint)
 
 
 NO_KEYS = r"Permission denied \("
@@ -120,7 +126,7 @@ def problem(
     """The problem in what ssh wrote to stderr, or its last line if nothing is known, or None if
     there is nothing. `ssh` is how it was started, for the hints. `agentless` means that its former
     ssh-agent is gone."""
-    return known(complaints, host, ssh, agentless=agentless) or last_line(complaints)
+    return known(complaints, host, ssh, agentless=agentless) or last_problem(complaints)
 
 
 def known(
@@ -131,30 +137,19 @@ def known(
         if re.search(pattern, complaints):
             hint = AGENTLESS if agentless and pattern == NO_KEYS else usual
             options = ssh.partition(" ")[1] + ssh.partition(" ")[2]
-            words = {
-                "host": host,
-                "ssh": ssh,
-                "options": options,
-                "forget": _forget(complaints, host),
-            }
+            # for a changed key, with the file and the name that ssh reports
+            name = re.search(r"Host key for (\S+) has changed", complaints)
+            file = re.search(r"Offending \S+ key in (.+):\d+", complaints)
+            forget = ["ssh-keygen", *(["-f", file[1]] if file else [])]
+            forget += ["-R", name[1] if name else host.rpartition("@")[2]]
+            words = {"host": host, "ssh": ssh, "options": options, "forget": shlex.join(forget)}
             return Problem(sentence.format(host=host), hint.format(**words), pattern in LASTING)
     return None
 
 
-def _forget(complaints: str, host: str) -> str:
-    """The command for a changed key, with the file and the name that ssh reports."""
-    name = re.search(r"Host key for (\S+) has changed", complaints)
-    file = re.search(r"Offending \S+ key in (.+):\d+", complaints)
-    words = ["ssh-keygen"]
-    if file:
-        words += ["-f", file[1]]
-    words += ["-R", name[1] if name else host.rpartition("@")[2]]
-    return shlex.join(words)
-
-
-def last_line(complaints: str) -> Problem | None:
-    line = next((line.strip() for line in reversed(complaints.splitlines()) if line.strip()), "")
-    return Problem(line[:LONGEST_LINE]) if line else None
+def last_problem(complaints: str) -> Problem | None:
+    line = last_line(complaints)
+    return Problem(line) if line else None
 
 
 def end_problem(host: str, code: int | None, ssh: str = "ssh") -> Problem:

@@ -11,7 +11,7 @@ import logging
 import os
 import sys
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import fields
 
 import gpq
@@ -63,7 +63,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 lock.disown()  # before anybody learns of it
                 raise
     except GpqError as error:
-        _tell(ready, error)
+        # to the log and to the process that started the daemon, or to stderr if there is neither
+        if logging.getLogger().handlers:
+            log.error("%s", f"{error.message} ({error.hint})" if error.hint else error.message)
+        elif not ready.failed(error):
+            print(f"gpq: {error.message}\n{error.hint}".rstrip(), file=sys.stderr)  # noqa: T201
+        ready.failed(error)
         return error.code
     except Exception as error:
         if isinstance(error, OSError) and error.errno == errno.ENOSPC:
@@ -97,15 +102,6 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
         help="[ADDR:]PORT for Prometheus, instead of the one in config.toml",
     )
     return parser.parse_args(arguments)
-
-
-def _tell(ready: process.Ready, error: GpqError) -> None:
-    """To the log and to the process that started the daemon, or to stderr if there is neither."""
-    if logging.getLogger().handlers:
-        log.error("%s", f"{error.message} ({error.hint})" if error.hint else error.message)
-    elif not ready.failed(error):
-        print(f"gpq: {error.message}\n{error.hint}".rstrip(), file=sys.stderr)  # noqa: T201
-    ready.failed(error)
 
 
 def _serve(ready: process.Ready, default: Attributes, lock: DaemonLock, metrics: str = "") -> int:
@@ -200,10 +196,10 @@ def _serve_metrics(
     continues."""
     if not address:
         return
-    from gpq.daemon import exporter, metrics  # only these import prometheus-client
+    from gpq.daemon import metrics  # only this imports prometheus-client
 
     look = lambda: metrics.Scrape(*service.readings.look())  # noqa: E731
-    endpoint = exporter.Exporter(outward.address(address), metrics.registry(look, policy))
+    endpoint = metrics.Exporter(outward.address(address), metrics.registry(look, policy))
     stack.callback(endpoint.close)
     service.metrics = endpoint.state
     endpoint.start()
@@ -244,18 +240,15 @@ def _until_ending(ending: process.Ending, backups: Backups, lock: DaemonLock) ->
 def _first_id() -> int:
     """An id above every attempt that servers still have, so that no id is reused after a database
     was lost."""
-    return max(_spooled_ids(os.path.join(paths.home(), "nodes")), default=0) + 1
-
-
-def _spooled_ids(folder: str) -> Iterator[int]:
-    """The jobs of the attempts in the spools of all servers, as far as they can be read."""
+    folder, last = os.path.join(paths.home(), "nodes"), 0
     with contextlib.suppress(OSError):
         for node in os.listdir(folder):
             with contextlib.suppress(OSError):
                 for name in os.listdir(os.path.join(folder, node, "attempts")):
                     number = name.partition(".")[0]
                     if number.isdecimal() and len(number) <= MOST_DIGITS:
-                        yield int(number)
+                        last = max(last, int(number))
+    return last + 1
 
 
 if __name__ == "__main__":

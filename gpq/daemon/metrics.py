@@ -1,4 +1,5 @@
-"""The newest committed snapshot as Prometheus metrics. Imported only if metrics are served.
+"""The newest committed snapshot as Prometheus metrics, and the HTTP server that answers scrapes.
+Imported only if metrics are served.
 
 The number of series is bounded: by state, user, server and device. Jobs have series only while
 they hold GPUs. A job's label is `job_id`, because Prometheus adds its own label `job`.
@@ -6,20 +7,27 @@ they hold GPUs. A job's label is `job_id`, because Prometheus adds its own label
 
 from __future__ import annotations
 
+import io
+import logging
 import math
 import re
+import socket
+import socketserver
 import sys
+import threading
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
+from wsgiref.simple_server import WSGIRequestHandler
 
-from prometheus_client import CollectorRegistry, ProcessCollector
+from prometheus_client import CollectorRegistry, ProcessCollector, make_wsgi_app
 from prometheus_client.core import (
     CounterMetricFamily,
     GaugeMetricFamily,
     HistogramMetricFamily,
     Metric,
 )
+from prometheus_client.exposition import ThreadingWSGIServer
 from prometheus_client.registry import Collector
 
 import gpq
@@ -29,6 +37,7 @@ from gpq.control.reader import Reader
 from gpq.core.feasibility.reservations import current, devices_of
 from gpq.core.model.jobs import HOLDS_DEVICES, TERMINAL, JobState
 from gpq.core.model.nodes import DeviceState
+from gpq.outward import Address
 from gpq.rpc.job_answers import JobView
 from gpq.rpc.node_answers import DeviceView, NodeView
 
@@ -38,8 +47,14 @@ CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff\u202a-\u202e\u2066-\u206
 MIB = float(1 << 20)
 ILL = tuple(str(state) for state in DeviceState if state is not DeviceState.OK)
 STANDINGS = ("held", "free", *ILL, "drained", "reserved", "unknown")
+MOST_OPEN = 32  # connections, so that a crowd takes no files and threads that rounds need
+AGAIN = 10.0  # seconds until the next try to listen
+# A web page can give its own name the address 127.0.0.1, and would read the metrics through the
+# browser of a user. A scraper on this machine uses the address, or "localhost".
+NO_NAME = re.compile(r"(?:localhost|[\d.]+|\[[\da-f:.]+\])(?::\d+)?", re.IGNORECASE)
 # values of the labels, and the figure. Leaves out None, which means unknown
 Row = tuple[tuple[str, ...], float | None]
+log = logging.getLogger(__name__)
 
 
 class Scrape(NamedTuple):
@@ -116,11 +131,7 @@ class Cluster(Collector):
                 "Time from the order to stop to the first step after it.",
                 tally.restart_seconds,
             ),
-            (
-                "gpq_gpu_seconds",
-                "GPU time of live and ended jobs.",
-                self._attained(look),
-            ),
+            ("gpq_gpu_seconds", "GPU time of live and ended jobs.", self._attained(look)),
         ):
             rows: list[Row] = [((user,), counts.get(user, 0)) for user in users]
             yield counter(name, documentation, ["user"], rows)
@@ -150,8 +161,8 @@ def _jobs(look: Scrape) -> Iterator[Metric]:
     ])  # fmt: skip
     oldest = dict.fromkeys(users, look.reader.now)
     for job in jobs:
-        if job.state is JobState.PENDING and job.submitted_at < oldest[job.spec.user]:
-            oldest[job.spec.user] = job.submitted_at
+        if job.state is JobState.PENDING:
+            oldest[job.spec.user] = min(oldest[job.spec.user], job.submitted_at)
     yield gauge(
         "gpq_oldest_pending_job_age_seconds",
         "Age of the oldest pending job, or 0 if there is none.",
@@ -160,39 +171,34 @@ def _jobs(look: Scrape) -> Iterator[Metric]:
     )
 
 
-class _Figure(NamedTuple):
-    name: str
-    documentation: str
-    value_of: Callable[[JobView], float | None]
-
-
-FIGURES = (
-    _Figure(
+# name, documentation, figure of a job
+FIGURES: tuple[tuple[str, str, Callable[[JobView], float | None]], ...] = (
+    (
         "goodput_examples_per_second",
         "Throughput times statistical efficiency.",
         lambda job: job.goodput,
     ),
-    _Figure("throughput_examples_per_second", "Examples per second.", lambda job: job.throughput),
-    _Figure(
+    ("throughput_examples_per_second", "Examples per second.", lambda job: job.throughput),
+    (
         "efficiency_ratio",
         "Statistical efficiency: goodput over throughput.",
         lambda job: job.efficiency,
     ),
-    _Figure(
+    (
         "speedup_ratio",
         "Goodput relative to that on the fair share, or on its fewest GPUs if more.",
         lambda job: job.speedup,
     ),
-    _Figure("finish_time_fairness_ratio", "Rho. At most 1 is fair.", lambda job: job.rho),
-    _Figure("progress_ratio", "Progress over its declared length.", lambda job: job.progress),
-    _Figure("remaining_seconds", "Expected time to its end.", lambda job: job.eta_seconds),
-    _Figure("batch_examples", "Batch size in use.", lambda job: job.total_batch or None),
-    _Figure(
+    ("finish_time_fairness_ratio", "Rho. At most 1 is fair.", lambda job: job.rho),
+    ("progress_ratio", "Progress over its declared length.", lambda job: job.progress),
+    ("remaining_seconds", "Expected time to its end.", lambda job: job.eta_seconds),
+    ("batch_examples", "Batch size in use.", lambda job: job.total_batch or None),
+    (
         "silent_seconds",
         "Time since its servers last answered.",
         lambda job: job.unknown_seconds or 0.0,
     ),
-    _Figure(
+    (
         "hung_seconds",
         "Time without a step.",
         lambda job: job.hung_seconds or 0.0,
@@ -213,48 +219,59 @@ def _running(reader: Reader) -> Iterator[Metric]:
     yield gauge("gpq_job_gpus", "GPUs that the job holds on a server.", ["job_id", "node"], [
         ((str(job.id), part.node), len(part.devices)) for job in rows for part in job.placement
     ])  # fmt: skip
-    for figure in FIGURES:
-        yield gauge(f"gpq_job_{figure.name}", figure.documentation, ["job_id"], [
-            ((str(job.id),), figure.value_of(job)) for job in rows
+    for name, documentation, value_of in FIGURES:
+        yield gauge(f"gpq_job_{name}", documentation, ["job_id"], [
+            ((str(job.id),), value_of(job)) for job in rows
         ])  # fmt: skip
 
 
 def _users(reader: Reader) -> Iterator[Metric]:
     users = reader.users()
-    for name, documentation, values in (
-        ("gpus", "GPUs that the user's jobs hold.", [float(row.gpus) for row in users]),
-        ("share_ratio", "The user's part of the GPUs in use.", [row.share for row in users]),
+    for name, documentation, value_of in (
+        ("gpus", "GPUs that the user's jobs hold.", lambda row: float(row.gpus)),
+        ("share_ratio", "The user's part of the GPUs in use.", lambda row: row.share),
         (
             "fair_share_ratio",
             "The user's fair share, as a part of all GPUs.",
-            [row.fair_share for row in users],
+            lambda row: row.fair_share,
         ),
-        (
-            "speedup_ratio",
-            "Mean speedup of the user's jobs.",
-            [row.speedup for row in users],
-        ),
+        ("speedup_ratio", "Mean speedup of the user's jobs.", lambda row: row.speedup),
         (
             "finish_time_fairness_ratio",
             "Worst finish-time fairness (rho) of the user's jobs.",
-            [row.rho for row in users],
+            lambda row: row.rho,
         ),
     ):
-        yield gauge(f"gpq_user_{name}", documentation, ["user"], [
-            ((row.user,), value) for row, value in zip(users, values, strict=True)
-        ])  # fmt: skip
+        yield gauge(
+            f"gpq_user_{name}",
+            documentation,
+            ["user"],
+            [((row.user,), value_of(row)) for row in users],
+        )
 
 
 def gpus(reader: Reader, nodes: list[NodeView]) -> Iterator[Metric]:
     devices = [(node, device) for node in nodes for device in node.devices]
-    yield _states(reader, nodes)
+    reserved_gpus = {
+        (str(reservation.node), str(device))
+        for reservation in current(reader.snapshot, reader.now)
+        if reservation.start <= reader.now
+        for device in devices_of(reservation, reader.snapshot.nodes.get(reservation.node))
+    }
+    counts = Counter((node.name, standing(node, device, reserved_gpus)) for node, device in devices)
+    yield gauge(
+        "gpq_gpus",
+        "GPUs or CPU slots of a server by state.",
+        ["node", "state"],
+        [((node.name, state), counts[node.name, state]) for node in nodes for state in STANDINGS],
+    )
     yield gauge("gpq_gpu_info", "Always 1, about a GPU.", ["node", "gpu", "uuid", "type"], [
         ((node.name, str(device.index), device.id, device.type), 1.0) for node, device in devices
     ])  # fmt: skip
     answering_devices = [(node, device) for node, device in devices if node.answers]
     for name, documentation, value_of in (
         ("utilisation_ratio", "Part of the time in which the GPU was busy.", _utilisation),
-        ("memory_bytes", "Memory of the GPU.", _memory),
+        ("memory_bytes", "Memory of the GPU.", lambda device: device.memory_mib * MIB or None),
         ("memory_used_bytes", "Memory in use by any process.", _used),
     ):
         yield gauge(f"gpq_gpu_{name}", documentation, ["node", "gpu"], [
@@ -262,39 +279,10 @@ def gpus(reader: Reader, nodes: list[NodeView]) -> Iterator[Metric]:
         ])  # fmt: skip
 
 
-def _states(reader: Reader, nodes: list[NodeView]) -> Metric:
-    reserved_gpus = _reserved(reader)
-    counts = Counter(
-        (node.name, standing(node, device, reserved_gpus))
-        for node in nodes
-        for device in node.devices
-    )
-    return gauge(
-        "gpq_gpus",
-        "GPUs or CPU slots of a server by state.",
-        ["node", "state"],
-        [((node.name, state), counts[node.name, state]) for node in nodes for state in STANDINGS],
-    )
-
-
-def _reserved(reader: Reader) -> set[tuple[str, str]]:
-    """(node, device) of everything that is reserved now."""
-    return {
-        (str(reservation.node), str(device))
-        for reservation in current(reader.snapshot, reader.now)
-        if reservation.start <= reader.now
-        for device in devices_of(reservation, reader.snapshot.nodes.get(reservation.node))
-    }
-
-
 def _utilisation(device: DeviceView) -> float | None:
     if device.utilisation is None:
         return None
     return device.utilisation / 100.0
-
-
-def _memory(device: DeviceView) -> float | None:
-    return device.memory_mib * MIB or None
 
 
 def _used(device: DeviceView) -> float | None:
@@ -351,7 +339,10 @@ def _filled(family: GaugeMetricFamily | CounterMetricFamily, rows: Iterable[Row]
 
 
 def histogram(name: str, documentation: str, figures: counting.Histogram) -> Metric:
-    buckets = [(_bound(bound), float(count)) for bound, count in figures.cumulated]
+    buckets = [
+        ("+Inf" if math.isinf(bound) else repr(bound), float(count))
+        for bound, count in figures.cumulated
+    ]
     return HistogramMetricFamily(name, documentation, buckets=buckets, sum_value=figures.total)
 
 
@@ -360,5 +351,105 @@ def label(text: str) -> str:
     return CONTROL.sub("\N{REPLACEMENT CHARACTER}", text)[:LONGEST_LABEL]
 
 
-def _bound(bound: float) -> str:
-    return "+Inf" if math.isinf(bound) else repr(bound)
+# -- over HTTP -------------------------------------------------------------------------------------
+
+
+class Exporter:
+    """Serves metrics with the server of prometheus-client, in a thread for each request. If the
+    address is in use, gpq reports it and tries again.
+
+    Call `start`, then `close`. Any thread may call `state`.
+    """
+
+    def __init__(self, address: Address, registry: CollectorRegistry) -> None:
+        self._address = address
+        self._registry = registry
+        self._closing = threading.Event()
+        self._server: _Server | None = None
+        self._problem = ""
+
+    def state(self) -> tuple[str, str]:
+        """(the URL, why it is not served)."""
+        return self._address.url, self._problem
+
+    def start(self) -> None:
+        """Tries to listen at once, so that `state` is right for the next request."""
+        self._open()
+        threading.Thread(target=self._run, name="metrics", daemon=True).start()
+
+    def close(self) -> None:
+        self._closing.set()
+        if self._server is not None:
+            self._server.shutdown()
+            self._server.server_close()
+
+    def _run(self) -> None:
+        while self._server is None:
+            if self._closing.wait(AGAIN):
+                return
+            self._open()
+        self._server.serve_forever()
+
+    def _open(self) -> None:
+        try:
+            self._server = _Server(self._address, self._registry)
+        except OSError as error:
+            reason = (error.strerror or str(error)).lower()
+            problem = f"cannot listen on {self._address.host}:{self._address.port}: {reason}"
+            if problem != self._problem:
+                log.warning("cannot serve metrics: %s. Trying again every %.0f s", problem, AGAIN)
+            self._problem = problem
+        else:
+            self._problem = ""
+            log.info("serving metrics at %s", self._address.url)
+
+
+class _Server(ThreadingWSGIServer):
+    def __init__(self, address: Address, registry: CollectorRegistry) -> None:
+        self.address_family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
+        super().__init__((address.host, address.port), _Request)
+        self._places = threading.Semaphore(MOST_OPEN)
+        metrics: Callable[..., Iterable[bytes]] = make_wsgi_app(registry)
+        lock = threading.Lock()
+
+        def answer(environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
+            if address.private and not NO_NAME.fullmatch(environ.get("HTTP_HOST", "localhost")):
+                start_response("403 Forbidden", [("Content-Type", "text/plain")])
+                return [b"use the address, not a name\n"]
+            with lock:  # a crowd takes one thread's time from the rounds, not that of each
+                try:
+                    return metrics(environ, start_response)
+                except Exception:
+                    log.exception("cannot create the metrics")
+                    raise  # the library answers 500
+
+        self.set_app(answer)
+
+    def server_bind(self) -> None:
+        """As in the library, but without looking up the host name, which may take minutes."""
+        socketserver.TCPServer.server_bind(self)
+        self.server_name, self.server_port = self.server_address[:2]  # type: ignore[assignment]
+        self.setup_environ()
+
+    def verify_request(self, request: Any, client_address: Any) -> bool:
+        return self._places.acquire(blocking=False)
+
+    def process_request_thread(self, request: Any, client_address: Any) -> None:
+        try:
+            super().process_request_thread(request, client_address)
+        finally:
+            self._places.release()
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        log.debug("a scraper went away", exc_info=True)
+
+
+class _Request(WSGIRequestHandler):
+    timeout = 5.0  # seconds without a byte
+
+    def get_stderr(self) -> io.StringIO:
+        """Does not report scrapers that stall."""
+        return io.StringIO()
+
+    def log_message(self, format: str, *arguments: object) -> None:
+        """Does not log scrapes."""

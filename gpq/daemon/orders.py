@@ -5,6 +5,7 @@ said what."""
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import replace
 from itertools import groupby
@@ -70,6 +71,7 @@ def start_order(
     env = {
         **DEFAULTS, **variables, **slurm_variables(launch, node, nodes), **dict(spec.env),
     }  # fmt: skip
+    may_stand_by = spec.level is Level.SCRIPT and not (spec.rigid or spec.launcher or spec.stdin)
     port = 0
     ranks: list[int] = []
     ways: tuple[str, ...] = ()
@@ -83,13 +85,16 @@ def start_order(
             launcher = _torchrun(launch, rank, address)
         else:
             env |= _world(launch, rank, address)
-            ranks = _ranks(launch, rank)
+            if launch.placement.replicas > 1:  # the rank of a single one is in its environment
+                first = sum(len(devices) for _, devices in parts[:rank])
+                ranks = list(range(first, first + len(parts[rank][1])))
         command = [interpreter(spec, python), *launcher, *command]
     return wire.StartOrder(
         job=launch.job,
         attempt=launch.attempt,
         argv=command,
-        cwd=_cwd(spec),
+        # a folder of the frozen code, otherwise one of the server
+        cwd=(spec.code_cwd or ".") if spec.code else spec.cwd,
         code=spec.code,
         stdin=spec.stdin,
         env=env,
@@ -101,13 +106,8 @@ def start_order(
         port=port,
         node_rank=rank,
         ranks=ranks,
-        standby_after=0.0 if _may_stand_by(spec) else None,
-        control=wire.Control(
-            attempt=launch.attempt,
-            seq=launch.order.seq,
-            atomic_batch=launch.order.atomic_batch,
-            accum_steps=launch.order.accum_steps,
-        )._asdict(),
+        standby_after=0.0 if may_stand_by else None,
+        control=_control(launch),
         node_count=len(parts),
         servers=[str(name) for name, _ in parts],
         masters=list(ways),
@@ -121,17 +121,6 @@ def start_order(
         lease_margin=margin(spec.requeue_on_lost),
         fresh=launch.fresh,
     )
-
-
-def _may_stand_by(spec: JobSpec) -> bool:
-    return spec.level is Level.SCRIPT and not (spec.rigid or spec.launcher or spec.stdin)
-
-
-def _cwd(spec: JobSpec) -> str:
-    """A folder of the frozen code, otherwise one of the server."""
-    if spec.code:
-        return spec.code_cwd or "."
-    return spec.cwd
 
 
 def as_expected(launch: Launch) -> Launch:
@@ -149,18 +138,20 @@ def message(action: Stop | Retune | Forget) -> tuple[str, dict[str, Any]]:
         case Stop():
             return "stop", {"attempt": key, "mode": action.mode, "grace": action.grace}
         case Retune():
-            return "control", {"attempt": key, "control": _control(action)._asdict()}
+            return "control", {"attempt": key, "control": _control(action)}
         case Forget():
             return "forget", {"attempt": key}
 
 
-def _control(retune: Retune) -> wire.Control:
+def _control(action: Launch | Retune) -> dict[str, Any]:
+    """A wire.Control."""
+    order = action.order
     return wire.Control(
-        attempt=retune.attempt,
-        seq=retune.order.seq,
-        atomic_batch=retune.order.atomic_batch,
-        accum_steps=retune.order.accum_steps,
-    )
+        attempt=action.attempt,
+        seq=order.seq,
+        atomic_batch=order.atomic_batch,
+        accum_steps=order.accum_steps,
+    )._asdict()
 
 
 def prepare_order(
@@ -195,9 +186,9 @@ def _attributes(spec: JobSpec, local: Attributes | None) -> dict[str, object] | 
         return None
     limits = {name: [UNLIMITED, UNLIMITED] for name in RESOURCES}
     limits |= {name: [soft, hard] for name, soft, hard in source.limits}
-    limits = {
-        name: pair for name, pair in limits.items() if local is not None or name not in OF_MACHINES
-    }
+    if local is None:
+        for name in OF_MACHINES:
+            limits.pop(name, None)
     return wire.Attributes(source.umask, source.nice, limits)._asdict()
 
 
@@ -247,14 +238,6 @@ def _torchrun(launch: Launch, rank: int, address: str) -> list[str]:
     ]
 
 
-def _ranks(launch: Launch, node_rank: int) -> list[int]:
-    """The ranks of the replicas of one server. Empty for a single replica, whose rank is in its
-    environment."""
-    counts = [len(devices) for _, devices in launch.placement.parts]
-    first = sum(counts[:node_rank])
-    return list(range(first, first + counts[node_rank])) if sum(counts) > 1 else []
-
-
 def _world(launch: Launch, node_rank: int, address: str) -> dict[str, str]:
     """What torchrun would set for all replicas of one server, and for a single replica all that it
     would set."""
@@ -287,7 +270,10 @@ def slurm_variables(launch: Launch, node: NodeId, nodes: Mapping[NodeId, Node]) 
         return {}
     parts = launch.placement.parts
     names = [str(name) for name, _ in parts]
-    gpus = _gpus(launch, node, nodes)
+    # indices of its devices here, or their positions if the server is not known
+    known_devices = nodes[node].devices if node in nodes else ()
+    indices = {device.id: device.index for device in known_devices}
+    gpus = [indices.get(device_id, place) for place, device_id in enumerate(dict(parts)[node])]
     tasks = max(_number(env, "SLURM_NTASKS", 1) // len(parts), 1)
     settings = {
         "SLURM_JOB_ID": str(launch.job),
@@ -322,15 +308,6 @@ def slurm_variables(launch: Launch, node: NodeId, nodes: Mapping[NodeId, Node]) 
     }
 
 
-def _gpus(launch: Launch, node: NodeId, nodes: Mapping[NodeId, Node]) -> list[int]:
-    """Indices of its devices on this server, or their positions if the server is not known."""
-    ids = next((devices for name, devices in launch.placement.parts if name == node), ())
-    indices = {}
-    if node in nodes:
-        indices = {device.id: device.index for device in nodes[node].devices}
-    return [indices.get(device_id, place) for place, device_id in enumerate(ids)]
-
-
 def _cpus(env: Mapping[str, str], gpus: int, tasks: int) -> int:
     """As many as the job asked sbatch for, otherwise 1 per task."""
     by_gpu = _number(env, "SLURM_CPUS_PER_GPU", 0) * gpus
@@ -340,7 +317,7 @@ def _cpus(env: Mapping[str, str], gpus: int, tasks: int) -> int:
 def _number(env: Mapping[str, str], name: str, default: int) -> int:
     """`default` for what is not a number, because anybody may set it."""
     text = env.get(name, "")
-    return int(text) if text.isascii() and text.isdigit() and len(text) < 10 else default
+    return int(text) if re.fullmatch("[0-9]{1,9}", text) else default
 
 
 def _for_each(counts: list[int]) -> str:

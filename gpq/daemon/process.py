@@ -18,6 +18,7 @@ from io import TextIOWrapper
 
 from gpq import attributes, daemon, paths
 from gpq.connectors import environment
+from gpq.connectors.local import not_through_links
 from gpq.core.model.jobs import Attributes
 from gpq.errors import GpqError, Refused
 
@@ -78,11 +79,7 @@ class _LogFile(logging.handlers.RotatingFileHandler):
     """Follows no link, because that would write wherever somebody made it lead."""
 
     def _open(self) -> TextIOWrapper:
-        return open(self.baseFilename, "a", encoding="utf-8", opener=_not_through_links)
-
-
-def _not_through_links(path: str, flags: int) -> int:
-    return os.open(path, flags | os.O_NOFOLLOW, 0o600)
+        return open(self.baseFilename, "a", encoding="utf-8", opener=not_through_links)
 
 
 def log_to_file(*, alone: bool) -> None:
@@ -108,7 +105,7 @@ def log_to_file(*, alone: bool) -> None:
     logging.raiseExceptions = False  # a full disk stops the log, not the daemon
     # A crash within a library has no exception, so the log says where it was. Only that thread's
     # stack, because the others run on, and reading a stack that changes can end the report early.
-    log_file = _not_through_links(paths.daemon_log(), os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+    log_file = not_through_links(paths.daemon_log(), os.O_WRONLY | os.O_APPEND | os.O_CREAT)
     faulthandler.enable(log_file, all_threads=False)
 
 

@@ -113,22 +113,19 @@ class Server:
             if self._closing:
                 connection.close()
                 return
-            if self._served(uid) >= _most_served(connection):
+            has_place = self._served(uid) < _most_served(connection)
+            if has_place:
+                self._open[connection] = uid
+            else:
                 queue = self._parked.setdefault(uid, deque())
                 if len(queue) < MAX_PARKED:
                     queue.append((connection, pid))
                     return
-                crowded = True
-            else:
-                self._open[connection] = uid
-                crowded = False
-        if crowded:
-            _hang_up(
-                connection,
-                Refused("too many commands wait for the daemon", "end some, or try again later"),
-            )
+        if has_place:
+            self._spawn(connection, uid, pid)
             return
-        self._spawn(connection, uid, pid)
+        problem = Refused("too many commands wait for the daemon", "end some, or try again later")
+        _hang_up(connection, problem)
 
     def _spawn(self, connection: socket.socket, uid: int, pid: int) -> None:
         try:
@@ -145,26 +142,23 @@ class Server:
     def _served(self, uid: int) -> int:
         return list(self._open.values()).count(uid)
 
-    def _is_crowded(self, uid: int) -> bool:
-        return self._closing or bool(self._parked.get(uid))
-
     def _serve(self, connection: socket.socket, uid: int, pid: int) -> None:
         """This one, and then those that wait for their turn. In a crowd, a thread for each would
         cost more than the work."""
         turn: Turn | None = (connection, uid, pid)
         while turn is not None:
-            self._serve_one(*turn)
-            turn = self._leave(turn[0], uid)
-
-    def _serve_one(self, connection: socket.socket, uid: int, pid: int) -> None:
-        peer = Peer(uid, pid, user_name(uid), lambda: self._is_crowded(uid))
-        try:
-            with connection:
-                self._converse(connection, peer)
-        except OSError:
-            pass  # it hung up, or was too slow
-        except Exception:
-            log.exception("a connection of uid %d failed", uid)
+            connection, _, pid = turn
+            peer = Peer(
+                uid, pid, user_name(uid), lambda: self._closing or bool(self._parked.get(uid))
+            )
+            try:
+                with connection:
+                    self._converse(connection, peer)
+            except OSError:
+                pass  # it hung up, or was too slow
+            except Exception:
+                log.exception("a connection of uid %d failed", uid)
+            turn = self._leave(connection, uid)
 
     def _leave(self, connection: socket.socket, uid: int) -> Turn | None:
         """A connection has ended: whose turn is it? The place of a look beyond `MAX_PER_USER` goes
@@ -235,20 +229,14 @@ def _read_line(connection: socket.socket, surplus: bytes) -> tuple[bytes | None,
 
 
 def _most_served(connection: socket.socket) -> int:
-    """The most connections of a user that are served if this is one of them."""
-    if _is_look(connection):
+    """The most connections of a user that are served if this is one of them. More if its first
+    request only looks, as far as it has arrived by now. Takes nothing out of the socket."""
+    begin = b""
+    with contextlib.suppress(OSError):
+        begin = connection.recv(64, socket.MSG_PEEK | socket.MSG_DONTWAIT)
+    if any(b'"op":"%s"' % look in begin for look in LOOKS):
         return MAX_PER_USER + MAX_LOOKS
     return MAX_PER_USER
-
-
-def _is_look(connection: socket.socket) -> bool:
-    """Does its first request only look, as far as it has arrived by now? Takes nothing out of the
-    socket."""
-    try:
-        begin = connection.recv(64, socket.MSG_PEEK | socket.MSG_DONTWAIT)
-    except OSError:
-        return False
-    return any(b'"op":"%s"' % look in begin for look in LOOKS)
 
 
 def _shut_down(connections: Iterable[socket.socket], how: int) -> None:
@@ -285,7 +273,12 @@ class Listener:
         self._signpost = signpost if signpost != path else ""
         self._socket = self._bind()
         self._inode = os.stat(path).st_ino
-        self._point()
+        if self._signpost:
+            temporary_link = f"{self._signpost}.{os.getpid()}"
+            with contextlib.suppress(OSError):
+                # a file system without links: then jobs do not find the socket
+                os.symlink(path, temporary_link)
+                os.replace(temporary_link, self._signpost)
 
     def accept(self) -> socket.socket:
         """The next connection. Raises OSError."""
@@ -330,15 +323,6 @@ class Listener:
             listener.close()
             raise
         return listener
-
-    def _point(self) -> None:
-        if not self._signpost:
-            return
-        temporary_link = f"{self._signpost}.{os.getpid()}"
-        with contextlib.suppress(OSError):
-            # a file system without links: then jobs do not find the socket
-            os.symlink(self._path, temporary_link)
-            os.replace(temporary_link, self._signpost)
 
     def _refuse_neighbour(self) -> None:
         """Another state's daemon may listen here. A daemon that answers keeps its socket, and one

@@ -15,6 +15,7 @@ from gpq.cli import output
 from gpq.cli.typer_app import Color, ColorChoice, frame
 from gpq.errors import UsageError
 from gpq.lab import plan_runs
+from gpq.lab import plot as figures
 from gpq.lab.measurements.sources import Source
 from gpq.lab.simulator import compare, process_pool
 from gpq.lab.simulator.rules import Rules
@@ -155,13 +156,17 @@ def simulate(
     if restart is not None:
         plan_runs.within(restart, "--restart", 0.0, 86_400.0)
     if plot:
-        _check_plot(plot)
+        figures.check(plot)
     names, numbers = plan_runs.policies(policy), plan_runs.seeds(seed)
     if history:
         _no_files(workloads or [], traces, rules)
         sources, machines = _own_jobs(since, restart, nodes or [])
     else:
-        _no_span(since)
+        if since:
+            raise UsageError(
+                "--since needs --history",
+                "remove --since, or add --history to replay your own jobs",
+            )
         sources = plan_runs.published_workloads(
             workloads or [], traces, rules is Ruleset.sia, restart
         )
@@ -172,16 +177,19 @@ def simulate(
     )
     if remark:
         output.note(remark)
-    runs = compare.plan(names, sources, machines, plan_runs.RulesFor(run_rules), numbers)
+    runs = compare.plan(names, sources, machines, run_rules, numbers)
     with _bar(runs) as progress:
         outcomes = compare.attempt_all(runs, jobs_parallel, progress)
     failures = [outcome for outcome in outcomes if isinstance(outcome, compare.FailedRun)]
     blocks = compare.blocks(runs, outcomes)
     _show(blocks, failures, csv=csv, color=color.value, json=json)
-    if plot:
-        _draw(blocks, plot)
+    if plot and blocks:
+        figures.draw(blocks, plot)
+    elif plot:
+        output.note(f"--plot {plot}: there is nothing to plot")
     for failure in failures:
-        output.failure(f"{plan_runs.failed_run(failure)}: {failure.error}", failure.hint)
+        run = f"{failure.policy} on {failure.workload} ({failure.cluster}, seed {failure.seed})"
+        output.failure(f"{run}: {failure.error}", failure.hint)
     return 1 if failures else 0
 
 
@@ -205,13 +213,6 @@ def _own_jobs(
     return [own_history], clusters
 
 
-def _no_span(since: str) -> None:
-    if since:
-        raise UsageError(
-            "--since needs --history", "remove --since, or add --history to replay your own jobs"
-        )
-
-
 def _no_files(workloads: Sequence[str], traces: str, rules: Ruleset) -> None:
     for value, option in (
         (workloads, "a workload file"),
@@ -220,15 +221,8 @@ def _no_files(workloads: Sequence[str], traces: str, rules: Ruleset) -> None:
     ):
         if value:
             raise UsageError(
-                f"{option} cannot be combined with --history",
-                "--history replays your own jobs",
+                f"{option} cannot be combined with --history", "--history replays your own jobs"
             )
-
-
-def _check_plot(path: str) -> None:
-    from gpq.lab import plot
-
-    plot.check(path)
 
 
 def _show(
@@ -250,15 +244,6 @@ def _show(
         output.console(color, pipe=WHOLE).print(
             comparison.picture(blocks, width, whole=not failures)
         )
-
-
-def _draw(blocks: list[compare.Block], path: str) -> None:
-    from gpq.lab import plot
-
-    if blocks:
-        plot.draw(blocks, path)
-    else:
-        output.note(f"--plot {path}: there is nothing to plot")
 
 
 @contextmanager

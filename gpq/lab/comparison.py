@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
@@ -74,26 +74,10 @@ def columns(rows: Sequence[Summary], cluster: str = "") -> list[Column]:
         Column("POLICY", [safe(row.policy) for row in rows], 99),
         Column("WORKLOAD", [safe(row.workload) for row in rows], 98, least=8),
         Column("SEED", [str(row.seed) if several_seeds else "-" for row in rows], 85, right=True),
-        Column("JOBS", [str(row.jobs) for row in rows], 33, right=True),
-        Column("MEAN", [duration(row.avg_jct) for row in rows], 97, right=True),
-        Column("MEDIAN", [duration(row.p50_jct) for row in rows], 60, right=True),
-        Column("P99", [duration(row.p99_jct) for row in rows], 80, right=True),
-        Column("MAKESPAN", [duration(row.makespan) for row in rows], 75, right=True),
-        Column("RHO P95", [number(row.rho_p95) for row in rows], 65, right=True),
-        Column("RHO MAX", [number(row.rho_max) for row in rows], 88, right=True),
-        Column("RHO>1", [percent(row.rho_above_1) for row in rows], 70, right=True),
-        Column("RESTARTS", [f"{row.restarts_per_job:.1f}" for row in rows], 50, right=True),
-        Column(
-            "GAIN H",
-            [hours_of(row.gained_hours, row.promised_hours) for row in rows],
-            34,
-            right=True,
+        *(
+            Column(title, [cell(row) for row in rows], rank, right=True)
+            for title, rank, cell in FIGURES
         ),
-        Column("GPU H", [number(row.gpu_hours) for row in rows], 45, right=True),
-        Column("GOODPUT", [number(row.goodput, "x") for row in rows], 40, right=True),
-        Column("ROUND", [f"{number(row.round_ms_median)}ms" for row in rows], 32, right=True),
-        Column("ROUND MAX", [f"{number(row.round_ms_max)}ms" for row in rows], 31, right=True),
-        Column("TOOK", [took(row.wall_s) for row in rows], 30, right=True),
     ]
 
 
@@ -102,6 +86,26 @@ def took(seconds: float) -> str:
     if seconds < 10:
         return f"{seconds:.1f}s"
     return duration(seconds)
+
+
+# title, rank among the columns, cell of a run
+FIGURES: tuple[tuple[str, int, Callable[[Summary], str]], ...] = (
+    ("JOBS", 33, lambda row: str(row.jobs)),
+    ("MEAN", 97, lambda row: duration(row.avg_jct)),
+    ("MEDIAN", 60, lambda row: duration(row.p50_jct)),
+    ("P99", 80, lambda row: duration(row.p99_jct)),
+    ("MAKESPAN", 75, lambda row: duration(row.makespan)),
+    ("RHO P95", 65, lambda row: number(row.rho_p95)),
+    ("RHO MAX", 88, lambda row: number(row.rho_max)),
+    ("RHO>1", 70, lambda row: percent(row.rho_above_1)),
+    ("RESTARTS", 50, lambda row: f"{row.restarts_per_job:.1f}"),
+    ("GAIN H", 34, lambda row: hours_of(row.gained_hours, row.promised_hours)),
+    ("GPU H", 45, lambda row: number(row.gpu_hours)),
+    ("GOODPUT", 40, lambda row: number(row.goodput, "x")),
+    ("ROUND", 32, lambda row: f"{number(row.round_ms_median)}ms"),
+    ("ROUND MAX", 31, lambda row: f"{number(row.round_ms_max)}ms"),
+    ("TOOK", 30, lambda row: took(row.wall_s)),
+)
 
 
 def picture(blocks: Sequence[Block], width: int, *, whole: bool = True) -> RenderableType:
@@ -168,23 +172,14 @@ def _table(rows: Sequence[Summary], columns: Sequence[Column]) -> Table:
         right = "right" if column.right else "left"
         options = {"width": column.size, "no_wrap": True}
         table.add_column(column.title, justify=right, **options)  # type: ignore[arg-type]
-    best = _best(rows)
+    best: dict[str, Summary] = {}  # of each workload
+    for row in rows:
+        if row.workload not in best or row.avg_jct < best[row.workload].avg_jct:
+            best[row.workload] = row
     for index, row in enumerate(rows):
-        style = "green" if row in best else ""
+        style = "green" if len(rows) > 1 and row == best[row.workload] else ""
         table.add_row(*(column.cells[index] for column in columns), style=style)
     return table
-
-
-def _best(rows: Sequence[Summary]) -> set[Summary]:
-    """The best row of each workload, if there are several rows."""
-    if len(rows) < 2:
-        return set()
-    return {min(part, key=lambda row: row.avg_jct) for part in _by_workload(rows)}
-
-
-def _by_workload(rows: Sequence[Summary]) -> list[list[Summary]]:
-    names = dict.fromkeys(row.workload for row in rows)
-    return [[row for row in rows if row.workload == name] for name in names]
 
 
 def document(blocks: Sequence[Block], failures: Sequence[FailedRun] = ()) -> dict[str, Any]:
@@ -195,9 +190,8 @@ def document(blocks: Sequence[Block], failures: Sequence[FailedRun] = ()) -> dic
     for block in blocks:
         for row in block.means:
             count = sum(run.policy == row.policy for run in block.rows)
-            figures = {
-                key: value for key, value in asdict(row).items() if key not in ("workload", "seed")
-            }
+            figures = asdict(row)
+            del figures["workload"], figures["seed"]
             means.append({"cluster": block.cluster, "runs": count, **figures})
     return {
         "schema": SCHEMA,

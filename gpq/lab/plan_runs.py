@@ -5,10 +5,11 @@ from __future__ import annotations
 
 import math
 import os
+import re
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, fields, replace
+from collections.abc import Sequence
+from dataclasses import fields, replace
 
 from gpq import config as configuration
 from gpq import paths
@@ -18,7 +19,7 @@ from gpq.core.model.snapshot import Config
 from gpq.core.model.units import DeviceId, NodeId
 from gpq.errors import DaemonUnreachable, Refused, UsageError
 from gpq.lab.measurements.sources import OSDI21, SIA, Published, Source
-from gpq.lab.simulator.compare import Cluster, FailedRun
+from gpq.lab.simulator.compare import Cluster
 from gpq.lab.simulator.history import History, history, nodes_of
 from gpq.lab.simulator.rules import Rules, parse_cluster, with_types
 from gpq.policies.registry import entry
@@ -69,18 +70,6 @@ HEEDS: dict[str, frozenset[str]] = {
     **dict.fromkeys(("srtf", "backfill", "fifo"), frozenset()),
 }  # fmt: skip
 SET_ELSEWHERE = ("interval", "policy", "seed", "events")
-# An option, and why it has no effect.
-Row = tuple[str, str]
-
-
-@dataclass(frozen=True, slots=True)
-class RulesFor:
-    """The rules of all runs, except for servers and seed."""
-
-    rules: Rules
-
-    def __call__(self, cluster: Cluster, seed: int) -> Rules:
-        return replace(self.rules, nodes=cluster.nodes, seed=seed)
 
 
 def policies(text: str) -> list[str]:
@@ -96,7 +85,7 @@ def policies(text: str) -> list[str]:
 def seeds(text: str) -> list[int]:
     """`0,1,2`, each once."""
     parts = [part.strip() for part in text.split(",")]
-    if not all(part.isascii() and part.isdigit() and len(part) < 10 for part in parts):
+    if not all(re.fullmatch("[0-9]{1,9}", part) for part in parts):
         raise UsageError(
             f"invalid --seed {text!r}: expected whole numbers", "for example --seed 0,1,2"
         )
@@ -150,8 +139,7 @@ def _setting(kind: type, value: str, word: str) -> float | int | bool:
 
 def _wrong(word: str, hint: str = "use a number") -> bool:
     raise UsageError(
-        f"--set {word}: invalid value",
-        f"{hint}, as in --set fairness_power=0.25 --set by_user=off",
+        f"--set {word}: invalid value", f"{hint}, as in --set fairness_power=0.25 --set by_user=off"
     )
 
 
@@ -246,27 +234,18 @@ def _some(jobs: Sequence[str]) -> str:
     return ", ".join(jobs[:MOST_NAMED]) + (f" and {more} more" if more > 0 else "")
 
 
-def failed_run(failure: FailedRun) -> str:
-    """The run that failed: `fifo on workload-1 (16x4, seed 0)`."""
-    return f"{failure.policy} on {failure.workload} ({failure.cluster}, seed {failure.seed})"
-
-
 def named_clusters(texts: Sequence[str]) -> list[Cluster]:
     return [Cluster(text, parse_cluster(text)) for text in dict.fromkeys(texts)]
 
 
 def measured_on(own_history: History, texts: Sequence[str]) -> list[Cluster]:
     """The given clusters, or else your own, with the types of GPUs that the jobs used."""
-    if texts:
-        return [
-            replace(cluster, nodes=with_types(cluster.nodes, own_history.gpu_types))
-            for cluster in named_clusters(texts)
-        ]
-    cluster = own_cluster()
+    clusters = named_clusters(texts) or [own_cluster()]
+    if not texts and not own_history.gpu_types:
+        return clusters
     return [
         replace(cluster, nodes=with_types(cluster.nodes, own_history.gpu_types))
-        if own_history.gpu_types
-        else cluster
+        for cluster in clusters
     ]
 
 
@@ -312,49 +291,33 @@ def unused_options(
     types = {
         device.type for cluster in clusters for node in cluster.nodes for device in node.devices
     }
-    effective_names = set().union(*(HEEDS[name] - _on_one_type(name, types) for name in policies))
-    rows = [
-        *_of_chance(rules, seeds, effective_names),
-        *_of_knowledge(rules, effective_names, known_length=known_length, priors=priors),
-        *_of_clusters(rules, clusters),
-        *_of_settings(rules, effective_names),
+    heeds = dict(HEEDS)
+    if len(types) == 1:
+        # Sia uses profiles of other jobs only to transfer times from one type to another
+        heeds["sia"] -= {"priors"}
+    effective_names = set().union(*(heeds[name] for name in policies))
+    unused = "none of these policies uses"
+    needs = (
+        (
+            "seed",
+            list(seeds) != [0] and not rules.noise,
+            "--seed",
+            "nothing is random without --noise",
+        ),
+        ("noise", rules.noise > 0, "--noise", f"{unused} measurements"),
+        ("length", known_length, "--known-length", f"{unused} it"),
+        ("priors", priors, "--priors", f"{unused} them"),
+    )
+    remarks = [
+        f"{option} ({reason})"
+        for name, is_given, option, reason in needs
+        if is_given and name not in effective_names
     ]
-    remarks = [f"{option} ({reason})" for option, reason in rows]
-    return f"no effect here: {', '.join(remarks)}" if remarks else ""
-
-
-def _of_chance(rules: Rules, seeds: Sequence[int], effective_names: set[str]) -> Iterator[Row]:
-    if list(seeds) != [0] and not rules.noise and "seed" not in effective_names:
-        yield "--seed", "nothing is random without --noise"
-    if rules.noise > 0 and "noise" not in effective_names:
-        yield "--noise", "none of these policies uses measurements"
-
-
-def _of_knowledge(
-    rules: Rules, effective_names: set[str], *, known_length: bool | None, priors: bool | None
-) -> Iterator[Row]:
-    """Options about what is known of jobs."""
-    if known_length and "length" not in effective_names:
-        yield "--known-length", "none of these policies uses it"
-    if priors and "priors" not in effective_names:
-        yield "--priors", "none of these policies uses them"
-
-
-def _of_clusters(rules: Rules, clusters: Sequence[Cluster]) -> Iterator[Row]:
     if rules.interference > 0 and all(len(cluster.nodes) == 1 for cluster in clusters):
-        yield "--interference", "every cluster has only one server"
-
-
-def _of_settings(rules: Rules, effective_names: set[str]) -> Iterator[Row]:
+        remarks.append("--interference (every cluster has only one server)")
     default = Config()
-    for name in (field.name for field in fields(Config)):
-        is_changed = getattr(rules.config, name) != getattr(default, name)
-        if is_changed and name not in effective_names and name not in SET_ELSEWHERE:
-            yield f"--set {name}", "none of these policies uses it"
-
-
-def _on_one_type(policy: str, types: set[str]) -> frozenset[str]:
-    """Sia uses profiles of other jobs only to transfer times from one type of GPU to another."""
-    if policy == "sia" and len(types) == 1:
-        return frozenset({"priors"})
-    return frozenset()
+    for field in fields(Config):
+        is_changed = getattr(rules.config, field.name) != getattr(default, field.name)
+        if is_changed and field.name not in (*effective_names, *SET_ELSEWHERE):
+            remarks.append(f"--set {field.name} ({unused} it)")
+    return f"no effect here: {', '.join(remarks)}" if remarks else ""

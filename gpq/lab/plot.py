@@ -7,7 +7,7 @@ The only module that imports matplotlib, and only for a figure. The same runs gi
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from importlib import import_module
 from itertools import product
@@ -22,7 +22,6 @@ from gpq.lab.simulator.outcomes import JobOutcome, Outcome
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-    from matplotlib.lines import Line2D
 
 FORMATS = {".svg": "svg", ".png": "png"}
 BACKENDS = {"svg": "svg", "png": "agg"}
@@ -50,22 +49,15 @@ def check(path: str) -> None:
             f"--plot {path}: cannot write in {folder}",
             "choose a directory that exists and is writable",
         )
-    problem = _broken(FORMATS[extension])
-    if problem:
+    try:
+        import_module("matplotlib.figure")
+        import_module(f"matplotlib.backends.backend_{BACKENDS[FORMATS[extension]]}")
+    except Exception as error:  # one built for another numpy raises anything
+        problem = " ".join(f"{type(error).__name__}: {error}".split())[:200]
         raise UsageError(
             f"--plot needs matplotlib, which cannot be imported: {problem}",
             "pip install 'goodput-queue[plot]'",
-        )
-
-
-def _broken(kind: str) -> str:
-    """Why matplotlib and its writer for this kind of file cannot be imported, or ""."""
-    try:
-        import_module("matplotlib.figure")
-        import_module(f"matplotlib.backends.backend_{BACKENDS[kind]}")
-    except Exception as error:  # one built for another numpy raises anything
-        return " ".join(f"{type(error).__name__}: {error}".split())[:200]
-    return ""
+        ) from None
 
 
 def draw(blocks: Sequence[Block], path: str) -> None:
@@ -74,21 +66,39 @@ def draw(blocks: Sequence[Block], path: str) -> None:
     check(path)
     import matplotlib
     from matplotlib.figure import Figure
+    from matplotlib.lines import Line2D
 
     kind = FORMATS[os.path.splitext(path)[1].lower()]
     groups = _groups(blocks)
-    panels = _panels(groups)
+    jobs_of_groups = [
+        [job for outcome in outcomes for job in outcome.jobs] for outcomes in groups.values()
+    ]
+    panels = [(label, outcomes[0]) for label, outcomes in groups.items()]
+    if len(panels) > MOST_PANELS:
+        panels = panels[:1]
     with matplotlib.rc_context({"svg.hashsalt": "gpq", "font.size": 9.0, "axes.spines.top": False,
                                 "axes.spines.right": False}):  # fmt: skip
-        columns = _legend_columns(groups)
+        # as many as fit with the longest label and eight characters for line and gap
+        columns = min(len(groups), LEGEND_COLUMNS, LEGEND_WIDTH // (max(map(len, groups)) + 8))
+        columns = max(columns, 1)
         height = 7.0 + LEGEND_ROW * -(-len(groups) // columns)
         figure = Figure(figsize=(10.0, height), layout="constrained")
         grid = figure.add_gridspec(2, 2 * len(panels))
-        completion = figure.add_subplot(grid[0, : len(panels)])
-        _completion(completion, groups)
-        _fairness(figure.add_subplot(grid[0, len(panels) :]), groups)
+        axes = figure.add_subplot(grid[0, : len(panels)])
+        hours = [[job.completion_seconds / HOUR for job in jobs] for jobs in jobs_of_groups]
+        _ecdfs(axes, groups, hours)
+        axes.set_xlabel("completion time (h)")
+        axes.set_ylabel("share of jobs")
+        axes = figure.add_subplot(grid[0, len(panels) :])
+        rhos = [[job.rho for job in jobs if job.rho is not None] for jobs in jobs_of_groups]
+        _ecdfs(axes, groups, rhos)
+        axes.axvline(1.0, color="black", linewidth=0.8, linestyle="--")
+        axes.set_xlabel("finish-time fairness (1 = as with a fair share)")
         figure.legend(
-            handles=_handles(groups),
+            handles=[
+                Line2D([], [], label=label, color=colour, linestyle=style)
+                for (colour, style), label in zip(_looks(len(groups)), groups, strict=True)
+            ],
             loc="outside upper center",
             ncols=columns,
             frameon=False,
@@ -120,39 +130,6 @@ def _groups(blocks: Sequence[Block]) -> dict[str, list[Outcome]]:
     return groups
 
 
-def _panels(groups: dict[str, list[Outcome]]) -> list[tuple[str, Outcome]]:
-    firsts = [(label, outcomes[0]) for label, outcomes in groups.items()]
-    if len(firsts) <= MOST_PANELS:
-        return firsts
-    return firsts[:1]
-
-
-def _completion(axes: Axes, groups: dict[str, list[Outcome]]) -> None:
-    for look, (label, outcomes) in zip(_looks(len(groups)), groups.items(), strict=True):
-        _ecdf(
-            axes,
-            [job.completion_seconds / HOUR for outcome in outcomes for job in outcome.jobs],
-            label,
-            look,
-        )
-    axes.set_xscale("log")
-    axes.set_xlabel("completion time (h)")
-    axes.set_ylabel("share of jobs")
-
-
-def _fairness(axes: Axes, groups: dict[str, list[Outcome]]) -> None:
-    for look, (label, outcomes) in zip(_looks(len(groups)), groups.items(), strict=True):
-        _ecdf(
-            axes,
-            [job.rho for outcome in outcomes for job in outcome.jobs if job.rho is not None],
-            label,
-            look,
-        )
-    axes.set_xscale("log")
-    axes.axvline(1.0, color="black", linewidth=0.8, linestyle="--")
-    axes.set_xlabel("finish-time fairness (1 = as with a fair share)")
-
-
 def _looks(count: int) -> list[tuple[str, Style]]:
     """A colour and a line style for each: ten colours, then the same dashed, dotted and
     dash-dotted."""
@@ -160,27 +137,15 @@ def _looks(count: int) -> list[tuple[str, Style]]:
     return [pairs[index % len(pairs)] for index in range(count)]
 
 
-def _legend_columns(groups: dict[str, list[Outcome]]) -> int:
-    """As many columns as fit with the longest label and eight characters for line and gap."""
-    return max(min(len(groups), LEGEND_COLUMNS, LEGEND_WIDTH // (max(map(len, groups)) + 8)), 1)
-
-
-def _handles(groups: dict[str, list[Outcome]]) -> list[Line2D]:
-    from matplotlib.lines import Line2D
-
-    return [
-        Line2D([], [], label=label, color=colour, linestyle=style)
-        for (colour, style), label in zip(_looks(len(groups)), groups, strict=True)
-    ]
-
-
-def _ecdf(axes: Axes, values: Sequence[float], label: str, look: tuple[str, Style]) -> None:
-    if values:
-        sorted_values = np.sort(values)
-        shares = np.arange(1, len(sorted_values) + 1) / len(sorted_values)
-        axes.step(
-            sorted_values, shares, where="post", label=label, color=look[0], linestyle=look[1]
-        )
+def _ecdfs(axes: Axes, labels: Iterable[str], groups: Sequence[Sequence[float]]) -> None:
+    """The share of the values of each group up to each value, on a logarithmic axis."""
+    for (colour, style), label, values in zip(_looks(len(groups)), labels, groups, strict=True):
+        if values:
+            shares = np.arange(1, len(values) + 1) / len(values)
+            axes.step(
+                np.sort(values), shares, where="post", label=label, color=colour, linestyle=style
+            )
+    axes.set_xscale("log")
 
 
 def _gpus(axes: Axes, label: str, outcome: Outcome) -> None:

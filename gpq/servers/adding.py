@@ -3,12 +3,13 @@ server, write config.toml."""
 
 from __future__ import annotations
 
+import contextlib
 import glob
 import os
 import re
 import shlex
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -38,6 +39,9 @@ class Wanted:
     ssh_config: str
 
     def node(self) -> NodeConfig:
+        ssh: list[str] = []  # the command that starts it, empty for the usual one
+        if self.ssh_config:
+            ssh = ["ssh", "-F", os.path.abspath(os.path.expanduser(self.ssh_config))]
         return NodeConfig(
             connector="ssh",
             slots=self.slots,
@@ -46,14 +50,8 @@ class Wanted:
             host=self.host,
             port=self.port,
             address=self.address,
-            ssh=self._command(),
+            ssh=ssh,
         )
-
-    def _command(self) -> list[str]:
-        """The command that starts ssh, empty for the usual one."""
-        if not self.ssh_config:
-            return []
-        return ["ssh", "-F", os.path.abspath(os.path.expanduser(self.ssh_config))]
 
     def node_name(self) -> str:
         """The name of the server. Raises UsageError for an invalid one."""
@@ -164,20 +162,15 @@ def choice(answer: str, hosts: list[str]) -> list[str]:
         return hosts
     numbers: set[int] = set()
     for word in filter(None, answer.replace(" ", ",").split(",")):
-        numbers |= _numbers(word)
+        match = re.fullmatch(r"(\d{1,4})(?:-(\d{1,4}))?", word)
+        if match is None:
+            raise UsageError(f"invalid number {word!r}", "type numbers such as 1,3-4, or all")
+        numbers |= set(range(int(match[1]), int(match[2] or match[1]) + 1))
     if not numbers or not numbers <= set(range(1, len(hosts) + 1)):
         raise UsageError(
             f"the numbers go from 1 to {len(hosts)}", "type numbers such as 1,3-4, or all"
         )
     return [hosts[number - 1] for number in sorted(numbers)]
-
-
-def _numbers(word: str) -> set[int]:
-    """The numbers in `3` or `3-4`. Raises UsageError."""
-    match = re.fullmatch(r"(\d{1,4})(?:-(\d{1,4}))?", word)
-    if match is None:
-        raise UsageError(f"invalid number {word!r}", "type numbers such as 1,3-4, or all")
-    return set(range(int(match[1]), int(match[2] or match[1]) + 1))
 
 
 def ssh_hosts(path: str) -> list[str]:
@@ -195,38 +188,23 @@ def ssh_config_path() -> str:
 
 
 def _hosts(path: str, depth: int) -> Iterator[str]:
-    for keyword, *words in _entries(path):
-        is_negated = any(word.startswith("!") for word in words)
-        if keyword.lower() == "host" and not is_negated:
-            yield from (word for word in words if not set(word) & set("*?"))
-        elif keyword.lower() == "include" and depth < DEEPEST:
-            for file in _files(words):
-                yield from _hosts(file, depth + 1)
-
-
-def _files(patterns: Iterable[str]) -> Iterator[str]:
-    """The files that match the patterns of an Include."""
-    for pattern in patterns:
-        full_pattern = os.path.join(os.path.dirname(ssh_config_path()), os.path.expanduser(pattern))
-        yield from sorted(glob.glob(full_pattern))
-
-
-def _entries(path: str) -> list[list[str]]:
-    """The words of each line that has any. Empty if the file cannot be read."""
+    """The words of `Host a b`, `Host=a` and `Host "a b"`. None if the file cannot be read."""
     try:
         with open(path, encoding="utf-8", errors="replace") as stream:
             lines = stream.read().splitlines()
     except OSError:
-        return []
-    return [words for line in lines if (words := _words(line))]
-
-
-def _words(line: str) -> list[str]:
-    """The words of `Host a b`, `Host=a` or `Host "a b"`. Empty for a comment."""
-    match = re.fullmatch(r"\s*([A-Za-z]+)(?:\s*=\s*|\s+)(.*)", line)
-    if match is None:
-        return []
-    try:
-        return [match[1], *shlex.split(match[2])]
-    except ValueError:
-        return []
+        return
+    for line in lines:
+        match = re.fullmatch(r"\s*([A-Za-z]+)(?:\s*=\s*|\s+)(.*)", line)
+        if match is None:
+            continue
+        keyword, words = match[1].lower(), list[str]()
+        with contextlib.suppress(ValueError):  # an open quote
+            words = shlex.split(match[2])
+        if keyword == "host" and not any(word.startswith("!") for word in words):
+            yield from words
+        elif keyword == "include" and depth < DEEPEST:
+            folder = os.path.dirname(ssh_config_path())
+            for pattern in words:
+                for file in sorted(glob.glob(os.path.join(folder, os.path.expanduser(pattern)))):
+                    yield from _hosts(file, depth + 1)

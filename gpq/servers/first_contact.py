@@ -17,7 +17,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
@@ -170,7 +170,14 @@ def lines(name: str, findings: Findings) -> list[str]:
         f"server    {name}: {findings.host}, Python {findings.python}, {findings.cores} cores,"
         f" {findings.memory_mib / 1024:.0f} GiB"
     )
-    gpus = f"GPUs      {_offer(findings.devices)}"
+    kinds = Counter(
+        f"{device['type']} ({device['memory_mib'] / 1024:.0f} GiB)"
+        if device["kind"] == "cuda"
+        else "CPU slot"
+        for device in findings.devices
+    )
+    offer = ", ".join(f"{count} x {kind}" for kind, count in kinds.items())
+    gpus = f"GPUs      {offer or 'no GPU, and no CPU slots requested'}"
     if findings.driver:
         gpus += f", driver {findings.driver}"
     remarks = [
@@ -183,20 +190,6 @@ def lines(name: str, findings: Findings) -> list[str]:
     if findings.notice:
         remarks.append(f"note      {findings.notice}")
     return [server, gpus, *remarks]
-
-
-def _offer(devices: Sequence[Mapping[str, Any]]) -> str:
-    """``2 x A100 (80 GiB)``."""
-    if not devices:
-        return "no GPU, and no CPU slots requested"
-    kinds = Counter(_kind(device) for device in devices)
-    return ", ".join(f"{count} x {kind}" for kind, count in kinds.items())
-
-
-def _kind(device: Mapping[str, Any]) -> str:
-    if device["kind"] != "cuda":
-        return "CPU slot"
-    return f"{device['type']} ({device['memory_mib'] / 1024:.0f} GiB)"
 
 
 def label(device: Mapping[str, Any]) -> str:
@@ -240,15 +233,10 @@ def settle(target: Target, talk: Talk, *, yes: bool, quiet: bool, asks: bool) ->
             f" `{target.shown} {target.host}`",
         )
     if code == 255:
-        raise _failure(target, output)
+        problem = ssh_errors.problem(output, target.host, target.shown)
+        problem = problem or ssh_errors.end_problem(target.host, code, target.shown)
+        raise problem.error()
     return keys[-1][1] if keys else ""
-
-
-def _failure(target: Target, output: str) -> GpqError:
-    problem = ssh_errors.problem(output, target.host, target.shown)
-    problem = problem or ssh_errors.end_problem(target.host, 255, target.shown)
-    kind = Refused if problem.lasting else GpqError
-    return kind(problem.sentence, problem.hint)
 
 
 def _log_in(target: Target, strict: str, *, asks: bool) -> tuple[int, str]:
@@ -288,7 +276,6 @@ def _log_in(target: Target, strict: str, *, asks: bool) -> tuple[int, str]:
         ssh.stderr.close()
         ssh.kill()
         with contextlib.suppress(ProcessLookupError):
-            os.killpg(
-                ssh.pid, signal.SIGKILL
-            )  # with its jump hosts, if it does not share our group
+            # with its jump hosts, if it does not share our group
+            os.killpg(ssh.pid, signal.SIGKILL)
         ssh.wait()

@@ -136,16 +136,10 @@ def damage_in(error: sqlite3.Error) -> str:
 
 
 def damage_error(path: str, what: str, *, is_served: bool = False) -> GpqError:
-    """`is_served`: by a daemon that runs, which must end before the database is moved."""
-    return Refused(
-        f"the database {path} is damaged ({what}). gpq did not change it",
-        _way_back(path, "gpq daemon stop && " if is_served else ""),
-    )
-
-
-def _way_back(path: str, first: str) -> str:
-    """How to recover from a damaged database, as one command that begins with `first`. It also
-    moves the log away, because SQLite would apply that to the copy."""
+    """Also says how to recover, as one command. It moves the log away too, because SQLite would
+    apply that to the copy. `is_served`: by a daemon that runs, which must end before."""
+    problem = f"the database {path} is damaged ({what}). gpq did not change it"
+    first = "gpq daemon stop && " if is_served else ""
     folder, name = os.path.split(path)
     number = next(
         number for number in itertools.count(1) if not os.path.exists(f"{folder}/damaged-{number}")
@@ -155,12 +149,15 @@ def _way_back(path: str, first: str) -> str:
     try:
         at = time.strftime("%Y-%m-%d %H:%M", time.localtime(os.path.getmtime(f"{path}.backup")))
     except OSError:
-        return f"there is no backup. `{removal}` moves the database away, to start with a new one"
+        return Refused(
+            problem,
+            f"there is no backup. `{removal}` moves the database away, to start with a new one",
+        )
     copy = f"cp damaged-{number}/{name}.backup {name}"
     advice = f"`{removal} && {copy}` restores the backup of {at}. Later changes are lost"
     if os.path.exists(os.path.join(folder, paths.MARKS)):
-        return advice
+        return Refused(problem, advice)
     refusal = (
         "servers may refuse the older database. `gpq nodes` then shows which file to remove on each"
     )
-    return f"{advice}. Because {paths.MARKS} is missing, {refusal}"
+    return Refused(problem, f"{advice}. Because {paths.MARKS} is missing, {refusal}")

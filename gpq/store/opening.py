@@ -8,7 +8,7 @@ import contextlib
 import os
 import sqlite3
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 from gpq.errors import GpqError, Refused
 from gpq.store import disk
@@ -40,6 +40,20 @@ def connect(path: str) -> sqlite3.Connection:
     return connection
 
 
+@contextlib.contextmanager
+def transaction(connection: sqlite3.Connection) -> Iterator[None]:
+    """Everything is written, or nothing."""
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        yield
+        connection.execute("COMMIT")
+    except BaseException:
+        with contextlib.suppress(sqlite3.Error):
+            if connection.in_transaction:
+                connection.execute("ROLLBACK")
+        raise
+
+
 def create(path: str) -> None:
     """A new database appears as a whole or not at all, so an empty file in its place is always
     damage."""
@@ -50,9 +64,8 @@ def create(path: str) -> None:
     with contextlib.closing(connect(new_path)) as connection:
         os.chmod(new_path, 0o600)
         migrate(connection)
-        connection.execute("BEGIN IMMEDIATE")
-        connection.executemany(PUT_META, [("epoch", "0"), ("next_id", "1")])
-        connection.execute("COMMIT")
+        with transaction(connection):
+            connection.executemany(PUT_META, [("epoch", "0"), ("next_id", "1")])
     descriptor = os.open(os.path.dirname(path), os.O_RDONLY | os.O_CLOEXEC)
     try:
         os.rename(new_path, path)
@@ -146,8 +159,7 @@ def version_of(connection: sqlite3.Connection) -> int:
     if "migrations" not in tables:
         if tables:
             raise Refused(
-                "this database is not gpq's: it has other tables",
-                "set GPQ_HOME to another folder",
+                "this database is not gpq's: it has other tables", "set GPQ_HOME to another folder"
             )
         return 0
     (version,) = connection.execute("SELECT max(version) FROM migrations").fetchone()
@@ -164,8 +176,7 @@ def migrate(connection: sqlite3.Connection, *, upto: int = len(MIGRATIONS)) -> N
             "use that gpq, or set GPQ_HOME to another folder. gpq changed nothing",
         )
     for number, step in enumerate(MIGRATIONS[version:upto], version + 1):
-        connection.execute("BEGIN IMMEDIATE")
-        try:
+        with transaction(connection):
             if number == 1:
                 connection.execute(
                     "CREATE TABLE migrations (version INTEGER PRIMARY KEY, name TEXT NOT NULL)"
@@ -174,8 +185,3 @@ def migrate(connection: sqlite3.Connection, *, upto: int = len(MIGRATIONS)) -> N
             connection.execute(
                 "INSERT INTO migrations (version, name) VALUES (?, ?)", (number, step.__name__)
             )
-            connection.execute("COMMIT")
-        except BaseException:
-            if connection.in_transaction:
-                connection.execute("ROLLBACK")
-            raise

@@ -12,7 +12,7 @@ import math
 import os
 import sqlite3
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -33,7 +33,6 @@ _HOLDS_AND_LAUNCHES = (
     "SELECT kind, checksum, body FROM events WHERE kind IN ('Held', 'Released', 'Launched') ORDER"
     " BY seq"
 )
-Read = Callable[[str, Sequence[object]], list[Row]]
 
 
 class Past:
@@ -74,7 +73,9 @@ class Past:
             f"SELECT {_JOB_COLUMNS} FROM jobs WHERE {' AND '.join(where)} ORDER BY ended_at DESC,"
             " id DESC LIMIT ?"
         )
-        return [self._job(row) for row in self.read(query, [*values, _limit(limit)])]
+        latest = self.read(query, [*values, _limit(limit)])
+        with self._soundness():
+            return [rows.of_job_row(row, Job) for row in latest]
 
     def events(
         self, *, job: JobId | None = None, kinds: Sequence[type] = (), limit: int | None = None
@@ -114,15 +115,47 @@ class Past:
         return until, events
 
     def records(self, criteria: Wanted) -> list[Record]:
-        with self._soundness():
-            return list(_records(self.read, criteria))
+        where, values = _conditions(criteria)
+        query = f"SELECT {_JOB_COLUMNS} FROM jobs WHERE ended_at IS NOT NULL"
+        conditions, after = where, list[object]()
+        row_budget = math.inf if criteria.limit is None else criteria.limit
+        records: list[Record] = []
+        while row_budget > 0:
+            count = int(min(PAGE, row_budget))
+            page = self.read(
+                " AND ".join([query, *conditions]) + " ORDER BY ended_at DESC, id DESC LIMIT ?",
+                [*values, *after, count],
+            )
+            with self._soundness():
+                records += [rows.of_job_row(row, Record) for row in page]
+            if len(page) < count:
+                break
+            conditions = [*where, "(ended_at, id) < (?, ?)"]
+            after = [page[-1][4], page[-1][0]]
+            row_budget -= count
+        return records
 
     def count(self, criteria: Wanted) -> int:
-        return _count(self.read, criteria)
+        where, values = _conditions(criteria)
+        [(number,)] = self.read(
+            " AND ".join(["SELECT count(*) FROM jobs WHERE ended_at IS NOT NULL", *where]), values
+        )
+        return int(str(number))
 
     def journal(self, kinds: Sequence[type], since: Seconds = 0.0) -> Iterator[Event]:
+        names = [kind.__name__ for kind in kinds]
+        query = (
+            # With its index of kinds, SQLite would sort the rest of the journal for every page.
+            "SELECT seq, kind, checksum, body FROM events NOT INDEXED"
+            f" WHERE seq > ? AND at >= ? AND kind IN ({_marks(names)})"
+            " ORDER BY seq LIMIT ?"
+        )
+        last: object = 0
         with self._soundness():
-            yield from _journal(self.read, kinds, since)
+            while page := self.read(query, [last, since, *names, PAGE]):
+                for _, *columns in page:
+                    yield rows.event_of(*columns)
+                last = page[-1][0]
 
     def read(self, query: str, values: Sequence[object]) -> list[Row]:
         """Raises GpqError."""
@@ -132,10 +165,6 @@ class Past:
         except sqlite3.Error as error:
             raise explain(error, self.path, is_served=True) from error
 
-    def _job(self, row: Row) -> Job:
-        with self._soundness():
-            return rows.of_job_row(row, Job)
-
     @contextlib.contextmanager
     def _soundness(self) -> Iterator[None]:
         """Raises damaged rows as an error for the user."""
@@ -143,38 +172,6 @@ class Past:
             yield
         except rows.Damaged as error:
             raise disk.damage_error(self.path, str(error), is_served=True) from None
-
-
-# -- page by page ----------------------------------------------------------------------------------
-
-
-def _records(read: Read, criteria: Wanted) -> Iterator[Record]:
-    """Rows of ended jobs, the latest end first. Raises rows.Damaged."""
-    where, values = _conditions(criteria)
-    query = f"SELECT {_JOB_COLUMNS} FROM jobs WHERE ended_at IS NOT NULL"
-    conditions, after = where, list[object]()
-    row_budget = math.inf if criteria.limit is None else criteria.limit
-    while row_budget > 0:
-        count = int(min(PAGE, row_budget))
-        page = read(
-            " AND ".join([query, *conditions]) + " ORDER BY ended_at DESC, id DESC LIMIT ?",
-            [*values, *after, count],
-        )
-        for row in page:
-            yield rows.of_job_row(row, Record)
-        if len(page) < count:
-            return
-        conditions = [*where, "(ended_at, id) < (?, ?)"]
-        after = [page[-1][4], page[-1][0]]
-        row_budget -= count
-
-
-def _count(read: Read, criteria: Wanted) -> int:
-    where, values = _conditions(criteria)
-    [(number,)] = read(
-        " AND ".join(["SELECT count(*) FROM jobs WHERE ended_at IS NOT NULL", *where]), values
-    )
-    return int(str(number))
 
 
 def _conditions(criteria: Wanted) -> tuple[list[str], list[object]]:
@@ -198,22 +195,6 @@ def _conditions(criteria: Wanted) -> tuple[list[str], list[object]]:
 
 def _marks(values: Sequence[object]) -> str:
     return ",".join("?" * len(values))
-
-
-def _journal(read: Read, kinds: Sequence[type], since: Seconds) -> Iterator[Event]:
-    """Events of these kinds from `since` on, oldest first. Raises rows.Damaged."""
-    names = [kind.__name__ for kind in kinds]
-    query = (
-        # With its index of kinds, SQLite would sort the rest of the journal for every page.
-        "SELECT seq, kind, checksum, body FROM events NOT INDEXED"
-        f" WHERE seq > ? AND at >= ? AND kind IN ({_marks(names)})"
-        " ORDER BY seq LIMIT ?"
-    )
-    last: object = 0
-    while page := read(query, [last, since, *names, PAGE]):
-        for _, *columns in page:
-            yield rows.event_of(*columns)
-        last = page[-1][0]
 
 
 def _limit(limit: int | None) -> int:

@@ -149,8 +149,7 @@ def durable_part(snapshot: Snapshot) -> Snapshot:
 
 def check_outcomes(before: Snapshot, after: Snapshot, ended: Sequence[Job]) -> None:
     """Raises ValueError if a job left the snapshot but is not among the ended ones."""
-    gone_ids = {name for name in before.jobs if name not in after.jobs}
-    missing_ids = gone_ids - {job.id for job in ended}
+    missing_ids = before.jobs.keys() - after.jobs.keys() - {job.id for job in ended}
     if missing_ids:
         raise ValueError(f"jobs {sorted(missing_ids)} left the snapshot without an outcome")
 
@@ -207,8 +206,7 @@ def decode_links(text: str) -> dict[tuple[NodeId, NodeId], Link]:
         rows = decoding.decode(text, list[tuple[str, str, Link]])
     except msgspec.DecodeError as error:
         log.warning(
-            "gpq cannot read the measurements between servers, `gpq doctor` repeats them: %s",
-            error,
+            "gpq cannot read the measurements between servers, `gpq doctor` repeats them: %s", error
         )
         return {}
     return {(NodeId(first), NodeId(second)): link for first, second, link in rows}
@@ -238,15 +236,12 @@ def prior_changes(
     """Rows for PUT_PRIOR and for DROP_PRIOR that turn the first into the second."""
     if before is after:
         return [], []
-    put = [
-        _prior_row(key, prior, now) for key, prior in after.items() if before.get(key) is not prior
-    ]
+    put: list[Row] = []
+    for key, prior in after.items():
+        if before.get(key) is not prior:
+            body, at = encode(prior), float(now)
+            put.append((key, checksum(key, at, body), body, at))
     return put, [(key,) for key in before if key not in after]
-
-
-def _prior_row(key: str, prior: Prior, now: Seconds) -> Row:
-    body, at = encode(prior), float(now)
-    return key, checksum(key, at, body), body, at
 
 
 def read_priors(reader: sqlite3.Connection, writer: sqlite3.Connection) -> dict[str, Prior]:
@@ -254,22 +249,16 @@ def read_priors(reader: sqlite3.Connection, writer: sqlite3.Connection) -> dict[
     priors: dict[str, Prior] = {}
     damaged: list[Row] = []
     for number, *columns in reader.execute(_PRIORS).fetchall():
-        entry = _sound_prior(*columns)
-        if entry is None:
+        try:
+            key, prior = _decode_prior(*columns)
+        except Damaged as error:
+            log.warning("dropped damaged data that earlier jobs of a program measured: %s", error)
             damaged.append((number,))
-        else:
-            priors[entry[0]] = entry[1]
+            continue
+        priors[key] = prior
     with contextlib.suppress(sqlite3.Error):  # they can wait for the next start
         writer.executemany("DELETE FROM priors WHERE rowid = ?", damaged)
     return priors
-
-
-def _sound_prior(*columns: object) -> tuple[str, Prior] | None:
-    try:
-        return _decode_prior(*columns)
-    except Damaged as error:
-        log.warning("dropped damaged data that earlier jobs of a program measured: %s", error)
-        return None
 
 
 def _decode_prior(key: object, stored: object, body: object, at: object) -> tuple[str, Prior]:

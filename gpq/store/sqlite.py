@@ -10,19 +10,30 @@ from __future__ import annotations
 import contextlib
 import os
 import sqlite3
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 from gpq.core.model.events import EPHEMERAL, Event, Submitted
 from gpq.core.model.jobs import Job
 from gpq.core.model.snapshot import Snapshot
 from gpq.errors import GpqError, Refused, StoreFailed
 from gpq.folders import make_private
-from gpq.store import backups, disk, rows, takeover
-from gpq.store.opening import PUT_META, check_mark, check_pages, connect, create, explain, migrate
+from gpq.store import disk, rows, takeover
+from gpq.store.opening import (
+    PUT_META,
+    check_mark,
+    check_pages,
+    connect,
+    create,
+    explain,
+    migrate,
+    transaction,
+)
 from gpq.store.past import Past
 from gpq.store.rows import Row
 from gpq.store.takeover import Marks
 
+_JOBS = "SELECT id, state, user, name, ended_at, checksum, body FROM jobs"
+_EVENTS = "SELECT kind, checksum, body FROM events"
 _PUT_JOB = (
     "INSERT INTO jobs (id, state, user, name, ended_at, checksum, body) VALUES (?, ?, ?, ?, ?, ?,"
     " ?) ON CONFLICT (id) DO UPDATE SET state = excluded.state, name = excluded.name, ended_at ="
@@ -91,7 +102,8 @@ class SqliteStore(Past):
             raise StoreFailed(self._failed)
         before = self._state
         rows.check_outcomes(before, snapshot, ended)
-        changed_jobs = _changed_jobs(before, snapshot)
+        stored_job = before.jobs.get
+        changed_jobs = [job for name, job in snapshot.jobs.items() if stored_job(name) is not job]
         self._mark(snapshot.next_id - 1, max((job.attempt for job in changed_jobs), default=0))
         journal = [event for event in events if not isinstance(event, EPHEMERAL)]
         prior_rows, prior_keys = rows.prior_changes(before.priors, snapshot.priors, snapshot.now)
@@ -126,9 +138,15 @@ class SqliteStore(Past):
             self._make_room()
 
     def _try_write(self, writes: Writes) -> bool:
-        """False if the disk is full and nothing was written."""
+        """False if the disk is full and nothing was written. Raises StoreFailed if another daemon
+        has taken over since."""
         try:
-            with self._transaction():
+            with transaction(self._writer):
+                query = "SELECT value FROM meta WHERE key = 'epoch'"
+                (epoch,) = self._writer.execute(query).fetchone()
+                if int(epoch) != self.epoch:
+                    self._failed = "another daemon has taken over this state: this one stops"
+                    raise StoreFailed(self._failed)
                 for statement, values in writes:
                     self._writer.executemany(statement, values)
         except sqlite3.Error as error:
@@ -136,24 +154,6 @@ class SqliteStore(Past):
                 return False
             raise self._fail(error) from error
         return True
-
-    @contextlib.contextmanager
-    def _transaction(self) -> Iterator[None]:
-        """Raises StoreFailed if another daemon has taken over since."""
-        writer = self._writer
-        writer.execute("BEGIN IMMEDIATE")
-        try:
-            (epoch,) = writer.execute("SELECT value FROM meta WHERE key = 'epoch'").fetchone()
-            if int(epoch) != self.epoch:
-                self._failed = "another daemon has taken over this state: this one stops"
-                raise StoreFailed(self._failed)
-            yield
-            writer.execute("COMMIT")
-        except BaseException:
-            with contextlib.suppress(sqlite3.Error):
-                if writer.in_transaction:
-                    writer.execute("ROLLBACK")
-            raise
 
     def _make_room(self) -> None:
         """Move the log into the database, so that new entries reuse the log's own space."""
@@ -184,15 +184,14 @@ class SqliteStore(Past):
                 " an old copy"
             )
         try:
-            succession = takeover.succeed(self._writer, old_marks, first_id)
+            marks, self.secret, note = takeover.succeed(self._writer, old_marks, first_id)
         except (KeyError, ValueError, TypeError) as error:
             raise disk.damage_error(self.path, f"table meta or jobs: {error}") from None
-        if succession.note:
-            self.notes.append(succession.note)
-        self._marks, self.epoch = succession.marks, succession.marks.epoch
-        self.secret = succession.secret
+        if note:
+            self.notes.append(note)
+        self._marks, self.epoch = marks, marks.epoch
         if path:
-            self._write_marks(succession.marks)
+            self._write_marks(marks)
 
     def _mark(self, ids: int, attempts: int) -> None:
         """Runs before these numbers are acknowledged. It seldom writes."""
@@ -243,14 +242,47 @@ class SqliteStore(Past):
         return int(self._ended)
 
     def backup(self) -> None:
-        """As `backups.write`."""
-        backups.write(self.path)
+        """Copy the database next to it, as a whole, and put the copy in the place of the last one
+        if every row in it is sound. Raises GpqError, and the last copy then stays."""
+        target = path_of(self.path)
+        new_path = target + ".new"
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(new_path)
+        try:
+            with contextlib.closing(connect(self.path)) as source:
+                source.execute("VACUUM INTO ?", (new_path,))
+            with contextlib.closing(sqlite3.connect(new_path, isolation_level=None)) as copy:
+                _check(copy)
+                copy.execute(PUT_META, (takeover.COPY, "1"))
+            os.replace(new_path, target)
+        except rows.Damaged as error:
+            raise disk.damage_error(self.path, str(error), is_served=True) from None
+        except sqlite3.Error as error:
+            raise explain(error, self.path, is_served=True) from error
+        except OSError as error:
+            raise GpqError(f"cannot write {target}: {error.strerror}") from error
+        finally:
+            with contextlib.suppress(OSError):
+                os.unlink(new_path)
 
     def close(self) -> None:
         self._reader.close()
         self._writer.close()
 
 
-def _changed_jobs(before: Snapshot, after: Snapshot) -> list[Job]:
-    stored_job = before.jobs.get
-    return [job for name, job in after.jobs.items() if stored_job(name) is not job]
+def path_of(database: str) -> str:
+    """Of the second copy."""
+    return database + ".backup"
+
+
+def _check(copy: sqlite3.Connection) -> None:
+    """Raises rows.Damaged. Priors are not checked, because a damaged one costs only itself."""
+    for row in copy.execute(_JOBS):
+        rows.check_job_row(row)
+    for columns in copy.execute(_EVENTS):
+        rows.check_event(*columns)
+    meta = dict(copy.execute("SELECT key, value FROM meta").fetchall())
+    try:
+        rows.state_of(meta, {}, {})
+    except (KeyError, ValueError, TypeError, AttributeError) as error:
+        raise rows.Damaged(f"table meta: {error}") from None

@@ -17,14 +17,13 @@ import os
 import secrets
 import sqlite3
 import time
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 
 from gpq_agent import wire
 
 from gpq.core.model.jobs import Job, JobState
 from gpq.store import rows
-from gpq.store.opening import PUT_META
+from gpq.store.opening import PUT_META, transaction
 
 # seconds for which jobs of a copy do not start: servers first report what has run there since
 PATIENCE = 10.0
@@ -48,13 +47,6 @@ class Marks:
 
 
 @dataclass(frozen=True, slots=True)
-class Succession:
-    marks: Marks  # must be written before anybody learns the epoch
-    secret: str  # of the database, from which those of attempts derive
-    note: str  # for the log. "": nothing special
-
-
-@dataclass(frozen=True, slots=True)
 class Attempts:
     """What is needed of every job's row: the whole row is far more to read."""
 
@@ -62,65 +54,55 @@ class Attempts:
     lost_attempts: tuple[int, int] = (0, 0)
 
 
-def succeed(writer: sqlite3.Connection, marks: Marks | None, first_id: int) -> Succession:
-    """Raise the epoch. If the database was restored from a copy, ids and attempts continue above
-    those used since, and the lost ones are noted. They may run on servers, and gpq must not end
-    them.
+def succeed(
+    writer: sqlite3.Connection, marks: Marks | None, first_id: int
+) -> tuple[Marks, str, str]:
+    """Raise the epoch. Returns the new marks, which must be written before anybody learns the
+    epoch, the secret of the database, from which those of attempts derive, and a note for the log,
+    or "".
+
+    If the database was restored from a copy, ids and attempts continue above those used since, and
+    the lost ones are noted. They may run on servers, and gpq must not end them.
 
     This is one transaction, before the marks are written. A daemon killed in between leaves a
     database that is ahead of them.
     """
-    writer.execute("BEGIN IMMEDIATE")
-    try:
-        result = _succeed(writer, marks, first_id)
-        writer.execute("COMMIT")
-    except BaseException:
-        if writer.in_transaction:
-            writer.execute("ROLLBACK")
-        raise
-    return result
-
-
-def _succeed(writer: sqlite3.Connection, marks: Marks | None, first_id: int) -> Succession:
-    meta = dict(writer.execute("SELECT key, value FROM meta").fetchall())
-    store, epoch, is_copy = str(meta["id"]), int(meta["epoch"]), COPY in meta
-    blank = Marks(store, 0, 0, 0)
-    last_epoch = marks.epoch if marks is not None and marks.store == store else 0
-    is_restored = is_copy or last_epoch > epoch
-    # marks of another database count as well: its attempts may still run on servers
-    is_behind = marks is not None and (is_restored or marks.store != store)
-    base_marks = marks or blank
-    floor = base_marks if is_behind else blank
-    begin = _set_ids_aside(writer, meta, max(first_id, floor.ids + 1))
-    attempts = _leap(writer, floor.attempts)
-    epoch = 1 + max(epoch, last_epoch)
-    secret = meta.get("secret") or secrets.token_hex()
-    writer.executemany(PUT_META, [("epoch", str(epoch)), ("secret", secret)])
-    writer.execute("DELETE FROM meta WHERE key = ?", (COPY,))
-    new_marks = Marks(
-        store,
-        epoch,
-        next_ceiling(base_marks.ids, begin, ID_BLOCK),
-        next_ceiling(base_marks.attempts, max(attempts, floor.attempts) + 1, ATTEMPT_BLOCK),
-    )
-    note = ""
-    if is_restored:
-        note = (
-            f"the database was restored from a copy: new jobs begin with {begin}. gpq leaves jobs"
-            " alone that started after the copy"
+    with transaction(writer):
+        meta = dict(writer.execute("SELECT key, value FROM meta").fetchall())
+        store, epoch, is_copy = str(meta["id"]), int(meta["epoch"]), COPY in meta
+        blank = Marks(store, 0, 0, 0)
+        last_epoch = marks.epoch if marks is not None and marks.store == store else 0
+        is_restored = is_copy or last_epoch > epoch
+        # marks of another database count as well: its attempts may still run on servers
+        is_behind = marks is not None and (is_restored or marks.store != store)
+        base_marks = marks or blank
+        floor = base_marks if is_behind else blank
+        (last,) = writer.execute("SELECT coalesce(max(id), 0) FROM jobs").fetchone()
+        next_id = max(int(meta["next_id"]), last + 1)
+        begin = max(next_id, first_id, floor.ids + 1)
+        if begin > next_id:  # the ids in between were lost
+            lost_ids = [*json.loads(meta.get("lost_ids", "[]")), [next_id, begin - 1]]
+            writer.executemany(
+                PUT_META, [("lost_ids", json.dumps(lost_ids)), ("next_id", str(begin))]
+            )
+        attempts = _leap(writer, floor.attempts)
+        epoch = 1 + max(epoch, last_epoch)
+        secret = meta.get("secret") or secrets.token_hex()
+        writer.executemany(PUT_META, [("epoch", str(epoch)), ("secret", secret)])
+        writer.execute("DELETE FROM meta WHERE key = ?", (COPY,))
+        new_marks = Marks(
+            store,
+            epoch,
+            next_ceiling(base_marks.ids, begin, ID_BLOCK),
+            next_ceiling(base_marks.attempts, max(attempts, floor.attempts) + 1, ATTEMPT_BLOCK),
         )
-    return Succession(new_marks, secret, note)
-
-
-def _set_ids_aside(writer: sqlite3.Connection, meta: Mapping[str, str], least: int) -> int:
-    """The first id for a new job: `least` or above. The ids in between were lost."""
-    (last,) = writer.execute("SELECT coalesce(max(id), 0) FROM jobs").fetchone()
-    next_id = max(int(meta["next_id"]), last + 1)
-    begin: int = max(next_id, least)
-    if begin > next_id:
-        lost_ids = [*json.loads(meta.get("lost_ids", "[]")), [next_id, begin - 1]]
-        writer.executemany(PUT_META, [("lost_ids", json.dumps(lost_ids)), ("next_id", str(begin))])
-    return begin
+        note = ""
+        if is_restored:
+            note = (
+                f"the database was restored from a copy: new jobs begin with {begin}. gpq leaves"
+                " jobs alone that started after the copy"
+            )
+        return new_marks, secret, note
 
 
 def _leap(writer: sqlite3.Connection, ceiling: int) -> int:

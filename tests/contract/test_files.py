@@ -21,7 +21,7 @@ from gpq.core.model.nodes import NodeState
 from gpq.core.model.placements import BatchOrder, FilesAt, Placement
 from gpq.core.model.units import DeviceId, JobId, NodeId
 from gpq.core.rounds.planning import order_fact
-from gpq.daemon.files import checkpoint_search
+from gpq.daemon.files import staging
 from gpq.daemon.files.transfer import Gauge, Transfer
 from gpq.daemon.nodes.world import LiveWorld
 from gpq.errors import GpqError
@@ -141,7 +141,7 @@ def test_an_interrupted_transfer_sends_no_file_again_that_has_come_whole(
 def test_a_job_waits_and_says_so_if_the_source_is_unreachable(
     loop: Two, live: LiveWorld, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(checkpoint_search, "GIVE_UP", 0.5)
+    monkeypatch.setattr(staging, "GIVE_UP", 0.5)
     job = loop.first(signalled("true", tmp_path))
     live.remove("a")
     loop.attempt(job, B)

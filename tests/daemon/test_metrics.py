@@ -20,7 +20,7 @@ from gpq_agent.node.devices.gpu_locks import common_folder
 from prometheus_client import CollectorRegistry
 from prometheus_client.parser import text_string_to_metric_families
 
-from gpq.daemon.exporter import MOST_OPEN, _Server
+from gpq.daemon.metrics import MOST_OPEN, _Server
 from gpq.outward import address
 from gpq.rpc.job_answers import CancelResult, Changed, JobList, JobView, Submitted
 from gpq.rpc.requests import Cancel, Hold, Release, SpecMessage, Status, Submit, Wait

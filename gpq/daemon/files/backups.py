@@ -7,8 +7,7 @@ import os
 import time
 
 from gpq.errors import GpqError
-from gpq.store.backups import path_of
-from gpq.store.sqlite import SqliteStore
+from gpq.store.sqlite import SqliteStore, path_of
 
 EVERY_SECONDS = 3600.0
 FIRST_SECONDS = 60.0  # if the last one is older than that, or there is none

@@ -9,14 +9,13 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable
 
 from gpq.core.feasibility.checkpoints import shares
-from gpq.core.model.jobs import Job
 from gpq.core.model.nodes import Node, NodeState
 from gpq.core.model.snapshot import Snapshot
 from gpq.core.model.units import JobId, NodeId, Seconds
-from gpq.daemon.files.checkpoint_search import AskNode
+from gpq.daemon.files.staging import AskNode
 from gpq.errors import GpqError
 from gpq.ports import History
 
@@ -67,13 +66,20 @@ class GarbageCollector:
         live_codes = _live_archives(snapshot)
         with contextlib.suppress(FileNotFoundError):
             for name in sorted(os.listdir(self._codes)):
-                self._look_at_archive(
-                    os.path.join(self._codes, name), name.partition(".")[0] in live_codes
+                path, is_live = (
+                    os.path.join(self._codes, name),
+                    name.partition(".")[0] in live_codes,
                 )
+                with contextlib.suppress(OSError):
+                    if not is_live and time.time() - os.stat(path).st_mtime > YOUNG:
+                        os.unlink(path)
 
     def _look_at(self, snapshot: Snapshot, node: Node) -> None:
         inventory = self._ask(node.id, "kept", {}, ANSWER)
-        for job in self._ended_jobs(snapshot, inventory["jobs"]):
+        ids = (JobId(int(name)) for name in inventory["jobs"])
+        # an older state of the database does not know all of them
+        ended_ids = [name for name in ids if name < snapshot.next_id and name not in snapshot.jobs]
+        for job in self._past.history(ids=ended_ids):
             if job.files is not None and not shares(snapshot, job, node.id):
                 self._drop(node.id, {"job": job.id})
         live_codes = _live_archives(snapshot)
@@ -81,23 +87,11 @@ class GarbageCollector:
             if code not in live_codes:
                 self._drop(node.id, {"code": str(code)})
 
-    def _ended_jobs(self, snapshot: Snapshot, names: Iterable[str]) -> Sequence[Job]:
-        """Those of `names` that ended, without those that an older state of the database does not
-        know."""
-        ids = (JobId(int(name)) for name in names)
-        ended_ids = [name for name in ids if name < snapshot.next_id and name not in snapshot.jobs]
-        return self._past.history(ids=ended_ids) if ended_ids else ()
-
     def _drop(self, node: NodeId, subject: dict[str, object]) -> None:
         if subject.get("job") in self._view().jobs:
             return
         self._ask(node, "drop", subject, ANSWER)
         log.info("%s: removed the files of %s", node, subject)
-
-    def _look_at_archive(self, path: str, needed: bool) -> None:
-        with contextlib.suppress(OSError):
-            if not needed and time.time() - os.stat(path).st_mtime > YOUNG:
-                os.unlink(path)
 
 
 def _live_archives(snapshot: Snapshot) -> set[str]:

@@ -13,30 +13,39 @@ import contextlib
 import logging
 import os
 import threading
-from collections.abc import Callable, Iterator, Sequence
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 from gpq.connectors.local import Channel, LocalConnector
-from gpq.core.feasibility.checkpoints import Staging, apart, lacking
+from gpq.core.feasibility.checkpoints import Staging, apart, has_checkpoint, holders, lacking
 from gpq.core.model.actions import Launch
 from gpq.core.model.events import Event, Staged, StartRefused
-from gpq.core.model.jobs import JobState
+from gpq.core.model.jobs import Job, JobState
+from gpq.core.model.nodes import NodeState
 from gpq.core.model.snapshot import Snapshot
 from gpq.core.model.units import JobId, NodeId, Seconds
 from gpq.daemon.clock import Clock
-from gpq.daemon.files.checkpoint_search import AskNode, CheckpointSearch, Stays
-from gpq.daemon.files.transfer import LOOK, Abandoned, Gauge, Open, Task, Transfer
-from gpq.errors import GpqError
+from gpq.daemon.files.transfer import GIVE_UP, LOOK, Abandoned, Gauge, Open, Task, Transfer
+from gpq.errors import GpqError, NodeSilent
 
 log = logging.getLogger(__name__)
 
 PARALLEL = 8  # transfers of one attempt
 OLD: Seconds = 3600.0  # seconds for which outcomes are remembered
 ANSWER: Seconds = 20.0
+LISTING: Seconds = 600.0  # to look at all files of a job
 
 Key = tuple[JobId, int]
+# an operation of a server. Raises NodeSilent, GpqError
+AskNode = Callable[[NodeId, str, Mapping[str, Any], Seconds], Mapping[str, Any]]
 # Starts a process for files on a server, with these words for its agent
 OpenNode = Callable[[NodeId, Sequence[str], Callable[[], None]], Channel]
+
+
+class Stays(GpqError):
+    """Why a checkpoint cannot be restored on another server."""
 
 
 class Stager:
@@ -66,7 +75,6 @@ class Stager:
         self._lock = threading.Lock()
         self._gates: dict[tuple[str, NodeId], threading.Lock] = {}
         self._closing = False
-        self._search = CheckpointSearch(ask, view, self._is_wanted)
 
     def close(self) -> None:
         self._closing = True
@@ -120,27 +128,21 @@ class Stager:
             if not isinstance(error, GpqError):
                 log.exception("copying files for attempt %d.%d failed", launch.job, launch.attempt)
             task.state = "failed"
-            self._refuse(task, error)
+            words = error.message if isinstance(error, GpqError) else repr(error)
+            stays = words if isinstance(error, Stays) else ""
+            reason = stays or f"gpq could not copy its files there: {words}"
+            log.info("attempt %d.%d: %s", launch.job, launch.attempt, reason)
+            if self._is_wanted(task):  # it is only refused for a while
+                now, key = self._clock.now(), (launch.job, launch.attempt)
+                refusals = [
+                    StartRefused(now, *key, node, reason, transient=True, stays=stays)
+                    for node, _ in launch.placement.parts
+                ]
+                self._inbox(refusals)
         else:
             task.state = "done"
             for node, _ in launch.placement.parts:
                 self._nudge(node)
-
-    def _refuse(self, task: Task, error: Exception) -> None:
-        """Refuse the start, for a temporary reason."""
-        launch = task.launch
-        words = error.message if isinstance(error, GpqError) else repr(error)
-        stays = words if isinstance(error, Stays) else ""
-        reason = stays or f"gpq could not copy its files there: {words}"
-        log.info("attempt %d.%d: %s", launch.job, launch.attempt, reason)
-        if self._is_wanted(task):
-            now, key = self._clock.now(), (launch.job, launch.attempt)
-            self._inbox(
-                [
-                    StartRefused(now, *key, node, reason, transient=True, stays=stays)
-                    for node, _ in launch.placement.parts
-                ]
-            )
 
     def _is_wanted(self, task: Task) -> bool:
         launch = task.launch
@@ -164,7 +166,7 @@ class Stager:
                 for node in places
             ]
             nodes = lacking(snapshot, job, launch.placement)
-            source = self._search.newest(task, job) if nodes else None
+            source = self._newest(task, job) if nodes else None
             if source is not None:
                 transfers += [pool.submit(self._bring_files, task, source, node) for node in nodes]
             for transfer in transfers:
@@ -244,3 +246,49 @@ class Stager:
                         raise Abandoned
                 stack.callback(gate.release)
             yield
+
+    # -- the newest checkpoint ---------------------------------------------------------------------
+
+    def _newest(self, task: Task, job: Job) -> NodeId | None:
+        """The server that has it. None if there is nothing to copy. Raises NodeSilent if no server
+        that has it answered for GIVE_UP seconds, Abandoned, and Stays."""
+        until = time.monotonic() + GIVE_UP
+        source = job.files.node if job.files else ""
+        while True:
+            snapshot = self._view()
+            nodes = holders(snapshot, job)
+            task.what = f"its checkpoint from {next(iter(nodes), source)}"
+            for node in nodes:
+                with contextlib.suppress(NodeSilent):
+                    is_there = self._look(node, job.id)["count"]
+                    return node if is_there else self._elsewhere(snapshot, job, nodes)
+            if not has_checkpoint(job):
+                return None
+            task.note = f"server {nodes[-1] if nodes else source} does not answer"
+            if time.monotonic() > until:
+                raise NodeSilent(task.note, "`gpq nodes` shows since when and why")
+            if not self._is_wanted(task):
+                raise Abandoned
+            time.sleep(LOOK)
+
+    def _look(self, node: NodeId, job: JobId) -> Mapping[str, Any]:
+        """What the server has of the job, as its errand `files` answers."""
+        errand = {"errand": "files", "fields": {"job": job}, "limit": LISTING}
+        answer: Mapping[str, Any] = self._ask(node, "errand", errand, LISTING)["answer"]
+        if answer.get("error"):
+            raise GpqError(f"server {node}: {answer['error']}", "try again")
+        if answer["stays"]:
+            raise Stays(f"its checkpoint cannot leave server {node}: {answer['stays']}")
+        return answer
+
+    def _elsewhere(self, snapshot: Snapshot, job: Job, nodes: Sequence[NodeId]) -> NodeId | None:
+        """The server with the newest checkpoint of those not in `nodes`, after these lost it."""
+        ages: dict[NodeId, list[int]] = {}
+        for node in sorted(snapshot.nodes):
+            if node in nodes or snapshot.nodes[node].state is not NodeState.UP:
+                continue
+            with contextlib.suppress(NodeSilent):
+                answer = self._look(node, job.id)
+                if answer["count"]:
+                    ages[node] = list(answer["age"])
+        return max(ages, key=lambda node: ages[node], default=None)

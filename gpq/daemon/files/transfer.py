@@ -76,13 +76,13 @@ class Task:
         if not self.what:
             return None
         gauges = list(self.gauges)
-        notes = [gauge.note for gauge in gauges if gauge.note]
+        notes = (gauge.note for gauge in gauges)
         return Staging(
             self.what,
             sum(gauge.progress for gauge in gauges),
             sum(gauge.total for gauge in gauges),
             sum(gauge.rate for gauge in gauges),
-            notes[0] if notes else self.note,
+            next(filter(None, notes), self.note),
         )
 
 

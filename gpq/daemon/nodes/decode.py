@@ -5,6 +5,7 @@ from __future__ import annotations
 import ipaddress
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
+from operator import attrgetter
 from typing import Any
 
 from gpq_agent import wire
@@ -24,6 +25,12 @@ MOST_DAMAGE = 20  # lines of one server
 LONGEST_NOTE, LONGEST_END = 500, 4000  # characters, of a line and of the note of an end
 MOST_PULSES = 4096  # replicas of an attempt on one server
 MOST_ADDRESSES = 16  # of a server, for peers to try
+# what is news for rounds
+OF_DEVICE = attrgetter("id", "index", "kind", "type", "memory_mib", "state", "reason")
+OF_NODE = attrgetter(
+    "state", "boot_id", "cores", "memory_mib", "address", "addresses", "interface", "ephemeral",
+    "storage", "strangers", "stuck", "damage",
+)  # fmt: skip
 LONGEST_AGE: Seconds = 10 * 365.25 * 86400  # of anything that a server dates
 MOST = 1 << 53  # of any number. Beyond it JSON and floats are not exact
 
@@ -135,13 +142,17 @@ def _device(info: Mapping[str, Any], foreign_reason: str, now: Seconds) -> Devic
         reason = f"its server sent an invalid {', '.join(invalid)}"
         valid |= {"state": DeviceState.DEGRADED, "reason": reason}
     age, due = valid.get("age", 0.0), valid.get("next_probe", 0.0)
+    # an unknown word of a newer agent means at least that gpq must not use the device
+    word, state = str(valid.get("state", "ok")), DeviceState.DEGRADED
+    if word in set(DeviceState):
+        state = DeviceState(word)
     device = Device(
         id=DeviceId(str(info["id"])),
         index=valid.get("index", -1),
         kind=str(info["kind"]),
         type=str(info["type"]),
         memory_mib=valid.get("memory_mib", 0),
-        state=_state(str(valid.get("state", "ok"))),
+        state=state,
         reason=str(valid.get("reason", "")),
         used_mib=valid.get("used_mib", 0),
         utilisation=valid.get("utilisation"),
@@ -156,11 +167,10 @@ def _device(info: Mapping[str, Any], foreign_reason: str, now: Seconds) -> Devic
 
 def living_notes(attempts: Mapping[Key, Info]) -> tuple[tuple[str, str], ...]:
     """Notes on living attempts: what the server has of them besides their states."""
-    notes = {key: str((info.get("exit") or {}).get("note") or "") for key, info in attempts.items()}
     return tuple(
-        (f"{key[0]}.{key[1]}", note[:LONGEST_NOTE])
-        for key, note in sorted(notes.items())
-        if note and attempts[key]["state"] not in ENDED
+        (f"{job}.{number}", note[:LONGEST_NOTE])
+        for (job, number), info in sorted(attempts.items())
+        if info["state"] not in ENDED and (note := str((info.get("exit") or {}).get("note") or ""))
     )
 
 
@@ -173,11 +183,6 @@ def damage(hello: Mapping[str, Any], attempts: Mapping[Key, Info]) -> tuple[str,
         for line in info.get("damage", ())
     ]
     return tuple(line[:LONGEST_NOTE] for line in lines[:MOST_DAMAGE])
-
-
-def _state(word: str) -> DeviceState:
-    """An unknown word of a newer agent means at least that gpq must not use the device."""
-    return DeviceState(word) if word in set(DeviceState) else DeviceState.DEGRADED
 
 
 def _process(info: dict[str, Any]) -> DeviceProcess:
@@ -241,34 +246,4 @@ def differs(before: Node | None, after: Node) -> bool:
 
 
 def _outline(node: Node) -> tuple[object, ...]:
-    devices = tuple(
-        (
-            device.id,
-            device.index,
-            device.kind,
-            device.type,
-            device.memory_mib,
-            device.state,
-            device.reason,
-        )
-        for device in node.devices
-    )
-    net = (
-        node.address,
-        node.addresses,
-        node.interface,
-        node.ephemeral,
-        node.storage,
-        node.strangers,
-        presence(node),
-    )
-    return (
-        node.state,
-        node.boot_id,
-        node.cores,
-        node.memory_mib,
-        *net,
-        node.stuck,
-        node.damage,
-        devices,
-    )
+    return OF_NODE(node), presence(node), list(map(OF_DEVICE, node.devices))

@@ -79,26 +79,20 @@ class LeaseWatch:
         events: list[Event] = []
         for node in sorted(nodes):
             since = heard.get(node, self._missing_since.get(node, monotonic_now))
-            events += self._ends(snapshot, node, since, monotonic_now)
+            now, silence = self._now(), monotonic_now - since
+            ends = given_up(snapshot, node, silence, now)
+            if not ends:
+                continue
+            keys = frozenset((end.job, end.attempt) for end in ends)
+            self._forgo(node, keys)
+            if self._heard().get(node, since) != since:
+                # heard of in between: it may just have received the order to start them
+                self._resume(node, keys)
+                continue
+            server = snapshot.nodes.get(node)
+            # Otherwise the next round might choose this server. For a server that is known to be
+            # silent, the reason is also known.
+            if server is not None and server.state is not NodeState.UNREACHABLE:
+                events.append(NodeSilent(now, node, NO_ANSWER, now - silence))
+            events += ends
         return events
-
-    def _ends(
-        self, snapshot: Snapshot, node: NodeId, since: Seconds, monotonic_now: Seconds
-    ) -> list[Event]:
-        """Ends of attempts on a server that was last heard of at `since`."""
-        now, silence = self._now(), monotonic_now - since
-        ends = given_up(snapshot, node, silence, now)
-        if not ends:
-            return []
-        keys = frozenset((end.job, end.attempt) for end in ends)
-        self._forgo(node, keys)
-        if self._heard().get(node, since) != since:
-            # heard of in between: it may just have received the order to start them
-            self._resume(node, keys)
-            return []
-        server = snapshot.nodes.get(node)
-        # Otherwise the next round might choose this server. For a server that is known to be
-        # silent, the reason is also known.
-        if server is not None and server.state is not NodeState.UNREACHABLE:
-            return [NodeSilent(now, node, NO_ANSWER, now - silence), *ends]
-        return [*ends]

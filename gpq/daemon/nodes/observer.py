@@ -29,6 +29,11 @@ KEEPING: Seconds = 10.0  # until a report is in the database
 STILL: Seconds = 30.0  # without a step before the places of the replicas are reported
 RETELL: Seconds = 30.0  # an event that changed nothing is reported again after this long
 MOST_YIELDS = 64  # users who want the server back
+# why nobody else gets the devices of a living attempt
+OBSTACLES = {
+    AttemptVerdict.STRANGER: "which is not in this daemon's database",
+    AttemptVerdict.OVER: "which gpq is ending",
+}
 log = logging.getLogger(__name__)
 
 
@@ -110,11 +115,22 @@ class Observer:
             name = wire.attempt_key(*key)
             drained = name in offsets and info.get("report_offset", 0) <= offsets[name]
             events += self.of_attempt(info, snapshot, drained=drained, stamp=stamp)
-            events += self._late(key, info, snapshot, stamp)
+            # the end of an attempt whose lease ended it: only for the journal
+            is_late = info.get("lease") and info["state"] in ENDED and key not in self._ends
+            if is_late and verdict_on(snapshot, self.node, *key) is AttemptVerdict.OVER:
+                events.append(self._end(key, info, stamp))
             is_unread = name in offsets or info["state"] in ENDED
             more = more or (is_unread and not drained and key in expected)
         self._ends = {key: at for key, at in self._ends.items() if key in attempts}
-        events += self._missing(attempts, snapshot, start_possible)
+        for job in snapshot.expected_on(self.node):
+            key = (job.id, job.attempt)
+            # it should be here, but is not and can no longer come
+            is_missing = key not in attempts and is_lost(
+                job, self.node, start_possible=start_possible(key)
+            )
+            if is_missing and self._is_new("Exited", key):
+                end = decode.exit_of(None, is_lost=True)
+                events.append(Exited(self._clock.now(), *key, self.node, end))
         events += self._of_node(devices, attempts, snapshot, yields)
         return events, more
 
@@ -136,7 +152,12 @@ class Observer:
             )
         events += self._damage(job, info.get("damage", ()))
         events += self._pulses(job, info.get("ranks", ()))
-        events += self._start(job, info, stamp)
+        # its processes run here, or did
+        has_run = state in ("running", "orphan") or info.get("pid") is not None
+        if has_run and self.node not in job.started_nodes and self._is_new("Started", key):
+            since = decode.moment(info.get("began"), stamp, now)
+            note = str(info.get("shortfall") or "")[: decode.LONGEST_NOTE]
+            events.append(Started(now, *key, self.node, self.storage, since, note))
         if state in ENDED and drained and self._is_new("Exited", key):
             events.append(self._end(key, info, stamp))
         if state == "orphan":
@@ -145,16 +166,6 @@ class Observer:
                 " keep their devices"
             )
         return events
-
-    def _start(self, job: Job, info: Info, stamp: float | None) -> list[Event]:
-        """That its processes run here, or did."""
-        key, now = (job.id, job.attempt), self._clock.now()
-        has_run = info["state"] in ("running", "orphan") or info.get("pid") is not None
-        if not has_run or self.node in job.started_nodes or not self._is_new("Started", key):
-            return []
-        since = decode.moment(info.get("began"), stamp, now)
-        note = str(info.get("shortfall") or "")[: decode.LONGEST_NOTE]
-        return [Started(now, *key, self.node, self.storage, since, note)]
 
     def _damage(self, job: Job, lines: Sequence[Any]) -> list[Event]:
         """Damaged files of the attempt, each reported once."""
@@ -183,14 +194,6 @@ class Observer:
         self._still[key] = outline
         return [Pulsed(now, *key, self.node, pulses)]
 
-    def _late(self, key: Key, info: Info, snapshot: Snapshot, stamp: float | None) -> list[Event]:
-        """The end of an attempt whose lease ended it: only for the journal."""
-        if not info.get("lease") or info["state"] not in ENDED or key in self._ends:
-            return []
-        if verdict_on(snapshot, self.node, *key) is not AttemptVerdict.OVER:
-            return []
-        return [self._end(key, info, stamp)]
-
     def _end(self, key: Key, info: Info, stamp: float | None) -> Exited:
         """From now on its end counts as reported."""
         self._ends[key] = self._clock.elapsed()
@@ -215,24 +218,6 @@ class Observer:
             case AttemptVerdict.OVER if not self.is_late(key):
                 return Forget(*key, (self.node,))
         return None
-
-    def _missing(
-        self,
-        attempts: Mapping[Key, Info],
-        snapshot: Snapshot,
-        start_possible: Callable[[Key], bool],
-    ) -> list[Event]:
-        """Attempts that should be on the server, but are not and can no longer come."""
-        events: list[Event] = []
-        for job in snapshot.expected_on(self.node):
-            key = (job.id, job.attempt)
-            is_missing = key not in attempts and is_lost(
-                job, self.node, start_possible=start_possible(key)
-            )
-            if is_missing and self._is_new("Exited", key):
-                end = decode.exit_of(None, is_lost=True)
-                events.append(Exited(self._clock.now(), *key, self.node, end))
-        return events
 
     def _of_node(
         self,
@@ -319,22 +304,10 @@ def _foreign_reasons(
     """Why gpq cannot have a device, by device."""
     reasons: dict[str, str] = {}
     for key, info in attempts.items():
-        reason = _reason(key, verdicts[key])
-        if reason:
+        if verdicts[key] in OBSTACLES:
+            reason = f"used by attempt {wire.attempt_key(*key)}, {OBSTACLES[verdicts[key]]}"
             reasons |= dict.fromkeys(info.get("devices", ()), reason)
     return reasons
-
-
-def _reason(key: Key, verdict: AttemptVerdict) -> str:
-    """Why nobody else gets the devices of a living attempt. "" if that is known anyway."""
-    name = wire.attempt_key(*key)
-    match verdict:
-        case AttemptVerdict.STRANGER:
-            return f"used by attempt {name}, which is not in this daemon's database"
-        case AttemptVerdict.OVER:
-            return f"used by attempt {name}, which gpq is ending"
-        case _:
-            return ""
 
 
 def _strangers(

@@ -90,9 +90,17 @@ class _Report:
             case "timing":
                 self.timings.append(_timing(message))
             case "metrics":
-                self.metrics.update(_metrics(message))
+                values = {
+                    _text(name, MAX_NAME): float(value)
+                    for name, value in message["values"].items()
+                    if value is not None
+                }
+                self.metrics.update(values)
             case "loss":
-                self.losses.append(_loss(message))
+                point = LossPoint(_positive(message["base_steps"]), _number(message["loss"]))
+                if abs(point.loss) > MAX_LOSS:
+                    raise ValueError(f"{point} is beyond {MAX_LOSS}")
+                self.losses.append(point)
             case "notice":
                 self.notices.append(_text(message["message"], MAX_NOTICE))
             case "habit":
@@ -126,10 +134,8 @@ def _habit(message: Mapping[str, Any]) -> Habit:
     names, code = message["freedoms"], message["code"]
     if not isinstance(names, list) or not isinstance(code, str):
         raise ValueError("freedoms must be a list, and a code must be a text")
-    freedoms, code = (
-        tuple(freedom for freedom in FREEDOMS if freedom in names),
-        _line(code, MAX_CODE),
-    )
+    freedoms = tuple(freedom for freedom in FREEDOMS if freedom in names)
+    code = _line(code, MAX_CODE)
     if not freedoms or not code:
         raise ValueError("a habit without a freedom or a code")
     return Habit(
@@ -168,14 +174,6 @@ def _within(number: float, least: float, most: float) -> float:
     return number
 
 
-def _metrics(message: Mapping[str, Any]) -> dict[str, float]:
-    return {
-        _text(name, MAX_NAME): float(value)
-        for name, value in message["values"].items()
-        if value is not None
-    }
-
-
 def _timing(message: Mapping[str, Any]) -> TimingSums:
     replicas = _count(message["replicas"], MAX_RANKS, least=1)
     sums = TimingSums(
@@ -209,13 +207,6 @@ def _declaration(message: Mapping[str, Any]) -> Declared:
         parameters=_count(message.get("parameters", 0)),
         passes=bool(message.get("passes", False)),
     )
-
-
-def _loss(message: Mapping[str, Any]) -> LossPoint:
-    point = LossPoint(base_steps=_positive(message["base_steps"]), loss=_number(message["loss"]))
-    if max(point.base_steps, abs(point.loss)) > MAX_LOSS:
-        raise ValueError(f"{point} is beyond {MAX_LOSS}")
-    return point
 
 
 def _ranks(message: Mapping[str, Any]) -> tuple[RankTime, ...]:

@@ -49,9 +49,9 @@ class Repetition:
         said_at = self._times.get(_order(action))
         return said_at is None or self._clock.elapsed() - said_at >= REPEAT[type(action)]
 
-    def start_time(self, key: Key, default: Seconds) -> Seconds:
-        """When a start of the attempt was last sent."""
-        return self._times.get((Launch.__name__, *key), default)
+    def start_time(self, key: Key) -> Seconds:
+        """When a start of the attempt was last sent. 0 if none was."""
+        return self._times.get((Launch.__name__, *key), 0.0)
 
     def drop_old(self, attempts: Container[Key]) -> None:
         """Forget orders to attempts that are gone. `attempts` are those that the server has."""
@@ -142,12 +142,12 @@ class Refusals:
                 news.append([refusal] if lack is None else [refusal, lack])
         return news
 
-    def drop_old(self, age: Seconds) -> None:
-        """Forget what is older than that."""
+    def drop_old(self) -> None:
+        """Forget what is older than REMEMBER."""
         elapsed = self._clock.elapsed()
         for key, since in list(self._since.items()):
-            if elapsed - since > age:
+            if elapsed - since > REMEMBER:
                 del self._since[key]
         for key, start_times in list(self._unanswered.items()):
-            if elapsed - max(start_times, default=0.0) > age:
+            if elapsed - max(start_times, default=0.0) > REMEMBER:
                 del self._unanswered[key]

@@ -24,9 +24,9 @@ from gpq.daemon import orders
 from gpq.daemon.clock import Clock
 from gpq.daemon.nodes import decode
 from gpq.daemon.nodes.decode import ALIVE, Info, Key
-from gpq.daemon.nodes.link import NO_ANSWER, LinkLost, Reply, Send
+from gpq.daemon.nodes.link import NO_ANSWER, Callback, LinkLost, Reply, Send
 from gpq.daemon.nodes.observer import Observer
-from gpq.daemon.nodes.sent_orders import REMEMBER, Refusals, Repetition
+from gpq.daemon.nodes.sent_orders import Refusals, Repetition
 from gpq.daemon.nodes.settings import NodePorts, NodeSettings
 
 OWNER_LOOK: Seconds = 2.0  # between two checks of the GPUs of a server with an owner
@@ -80,7 +80,7 @@ class NodeSession:
         self._looks.clear()
         self._connected_at = self._clock.elapsed()
         hello = {"store": self._epoch.store, "epoch": self._epoch.number}
-        send("hello", hello, lambda reply: self._on_hello(send, reply))
+        send("hello", hello, _unless_lost(lambda reply: self._on_hello(send, reply)))
 
     def cut(self) -> None:
         """The line is no longer usable."""
@@ -124,15 +124,15 @@ class NodeSession:
     def nudge(self) -> None:
         """What a start waited for may be there: check at once, in the thread of the answers."""
         line = self.line
-        if line is not None:
-            line("ping", {}, lambda reply: self._start_standing(line, reply))
-
-    def _start_standing(self, send: Send, reply: Reply) -> None:
-        if reply.get("lost"):
+        if line is None:
             return
-        for action in standing(self._view(), self.node):
-            if isinstance(action, Launch) and self._repetition.is_time(action):
-                self._say(send, action)
+
+        def start_standing(_: Reply) -> None:
+            for action in standing(self._view(), self.node):
+                if isinstance(action, Launch) and self._repetition.is_time(action):
+                    self._say(line, action)
+
+        line("ping", {}, _unless_lost(start_standing))
 
     def forgo(self, keys: frozenset[Key]) -> None:
         """These were given up, perhaps not committed yet, so they must not start now."""
@@ -154,7 +154,12 @@ class NodeSession:
         else:
             operation, fields = orders.message(action)
         key = wire.attempt_key(action.job, action.attempt)
-        send(operation, fields, lambda reply: self._log_refusal(operation, key, reply))
+
+        def log_refusal(reply: Reply) -> None:
+            if not reply.get("ok"):
+                log.info("%s: %s of attempt %s: %s", self.node, operation, key, reply.get("error"))
+
+        send(operation, fields, _unless_lost(log_refusal))
 
     def _say_start(self, send: Send, launch: Launch) -> None:
         if not orders.can_meet(launch, self._view().nodes):
@@ -176,7 +181,7 @@ class NodeSession:
             secret = self._epoch.secret_of(wire.attempt_key(*key))
             order = order._replace(secret=secret)
         fields = {"order": order._asdict()}
-        send("start", fields, lambda reply: self._on_start(launch, said_at, reply))
+        send("start", fields, _unless_lost(lambda reply: self._on_start(launch, said_at, reply)))
 
     def _start_order(self, launch: Launch) -> wire.StartOrder:
         order = orders.start_order(
@@ -192,8 +197,6 @@ class NodeSession:
         )
 
     def _on_start(self, launch: Launch, said_at: Seconds, reply: Reply) -> None:
-        if reply.get("lost"):
-            return
         key = (launch.job, launch.attempt)
         self._refusals.answer(key, said_at)
         if reply.get("ok"):
@@ -208,15 +211,9 @@ class NodeSession:
         for events in self._refusals.due(attempts):
             self._tell(events)
 
-    def _log_refusal(self, operation: str, key: str, reply: Reply) -> None:
-        if not reply.get("ok") and not reply.get("lost"):
-            log.info("%s: %s of attempt %s: %s", self.node, operation, key, reply.get("error"))
-
     # -- answers -----------------------------------------------------------------------------------
 
     def _on_hello(self, send: Send, reply: Reply) -> None:
-        if reply.get("lost"):
-            return
         if not reply.get("ok"):
             hint = f" ({reply['hint']})" if reply.get("hint") else ""
             raise LinkLost(f"the agent refuses: {reply.get('error')}{hint}")
@@ -238,11 +235,9 @@ class NodeSession:
         fields: dict[str, Any] = {"offsets": offsets, "seen": digest, "wait": wait, "heard": stamp}
         if self._settings.owner:
             fields["look"] = OWNER_LOOK
-        send("watch", fields, lambda reply: self._on_watch(send, offsets, reply))
+        send("watch", fields, _unless_lost(lambda reply: self._on_watch(send, offsets, reply)))
 
     def _on_watch(self, send: Send, offsets: Mapping[str, int], reply: Reply) -> None:
-        if reply.get("lost"):
-            return
         if not reply.get("ok"):
             raise LinkLost(f"the agent refuses: {reply.get('error')}")
         self._take_in(reply, self._report.get("boot_id", ""))
@@ -274,7 +269,7 @@ class NodeSession:
     def _start_possible(self, key: Key) -> bool:
         """May an order to start this attempt still be on its way, from us or from the previous
         daemon?"""
-        said_at = max(self._repetition.start_time(key, 0.0), self._connected_at)
+        said_at = max(self._repetition.start_time(key), self._connected_at)
         return self._clock.elapsed() - said_at < wire.START_EXPIRY + 1.0
 
     def _heal(self, send: Send, attempts: Mapping[Key, Info], snapshot: Snapshot) -> None:
@@ -295,11 +290,21 @@ class NodeSession:
             if end is not None and self._repetition.is_time(end):
                 self._say(send, end)
         self._repetition.drop_old(attempts)
-        self._refusals.drop_old(REMEMBER)
+        self._refusals.drop_old()
 
     def _tell(self, events: Sequence[Event]) -> None:
         if events:
             self._inbox(events)
+
+
+def _unless_lost(callback: Callback) -> Callback:
+    """If the line ends before the reply, the next line shows what is missing."""
+
+    def on_reply(reply: Reply) -> None:
+        if not reply.get("lost"):
+            callback(reply)
+
+    return on_reply
 
 
 class EnvironmentLooks:
@@ -329,11 +334,10 @@ class EnvironmentLooks:
             self._settings.variables,
             self._settings.attributes,
         )
-        send("prepare", {"prepare": order._asdict()}, lambda reply: self._on_reply(look, reply))
+        fields = {"prepare": order._asdict()}
+        send("prepare", fields, _unless_lost(lambda reply: self._on_reply(look, reply)))
 
     def _on_reply(self, look: Prepare, reply: Reply) -> None:
-        if reply.get("lost"):
-            return
         self._under_way.discard(look.environment)
         if not reply.get("ok") and reply.get("kind") in ("busy", "stale"):
             return  # it is requested again
@@ -364,10 +368,6 @@ class Outage:
         wait = self._backoff
         longest = pace.HOPEFUL_BACKOFF if is_hopeful else pace.LAST_BACKOFF
         self._backoff = min(wait * 2, longest)
-        self._log(reason, wait)
-        return wait
-
-    def _log(self, reason: str, wait: Seconds) -> None:
         self._tries += 1
         is_new = reason not in self._reasons and len(self._reasons) < MOST_REASONS
         if is_new:
@@ -378,6 +378,7 @@ class Outage:
             log.info(
                 "%s: %s. That was try %d, next try in %.1f s", self.node, reason, self._tries, wait
             )
+        return wait
 
     def over(self) -> None:
         """It answers."""

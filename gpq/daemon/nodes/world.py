@@ -54,15 +54,16 @@ class LiveWorld:
         standby_after: Seconds | None = None,
         setup_limit: Seconds = 600.0,
     ) -> None:
-        self._setup_limit = setup_limit
+        # what all servers have in common
+        self._settings = NodeSettings(
+            NodeId(""), setup_limit=setup_limit, standby_after=standby_after, log_limit=log_limit
+        )
         self._clock = clock or Clock()
         self._attributes = attributes  # of jobs on this machine that noted none
         self._queue: SimpleQueue[Sequence[Event] | None] = SimpleQueue()
         self._agents = SshAgents()
         self._agents.note(os.environ.get(VARIABLE, ""))
         self._epoch = epoch
-        self._log_limit = log_limit  # bytes of each attempt's log on its server. 0: no limit
-        self._standby_after = standby_after
         self._snapshot = Snapshot()
         self._over = False
         self._home = home
@@ -88,7 +89,7 @@ class LiveWorld:
             NodeId(name): self._client(NodeId(name), nodes[name]) for name in sorted(nodes)
         }
         self._leases = LeaseWatch(
-            self._heard,
+            lambda: {node: client.session.heard_at for node, client in self._clients.items()},
             lambda: self._snapshot,
             self._clock.now,
             self._queue.put,
@@ -100,16 +101,14 @@ class LiveWorld:
         folder = os.path.join(self._home, "nodes", node)
         make_private(folder)
         errors = Path(folder) / "agent.log"
-        settings = NodeSettings(
-            node,
+        settings = replace(
+            self._settings,
+            node=node,
             gpus=config.gpus,
             address=config.address,
             interface=config.interface,
             owner=config.owner,
             python=config.script_python,
-            setup_limit=self._setup_limit,
-            log_limit=self._log_limit,
-            standby_after=self._standby_after,
         )
         if config.connector == "ssh":
             ssh = from_config.ssh(config, errors, self._agents)
@@ -148,9 +147,6 @@ class LiveWorld:
         if node in self._clients:
             self._clients[node].session.nudge()
 
-    def _heard(self) -> Mapping[NodeId, Seconds]:
-        return {node: client.session.heard_at for node, client in self._clients.items()}
-
     def _forgo(self, node: NodeId, keys: frozenset[Key]) -> None:
         if node in self._clients:
             self._clients[node].session.forgo(keys)
@@ -168,10 +164,9 @@ class LiveWorld:
     def _give_up_unreachable(self) -> None:
         """Jobs that were cancelled before their server was removed."""
         for _, job in sorted(self._snapshot.jobs.items()):
-            if job.stop_forced and job.placement is not None:
-                for node, _ in job.placement.parts:
-                    if node not in self._clients:
-                        self._give_up(node, job.id, job.attempt)
+            for node in job.nodes:
+                if job.stop_forced and node not in self._clients:
+                    self._give_up(node, job.id, job.attempt)
 
     def close(self) -> None:
         self._leases.close()
@@ -207,8 +202,12 @@ class LiveWorld:
         woken = False
         while not self._over:
             has_news = bool(events) or woken
+            timeout = 0.0 if has_news else until - self._clock.now()
             try:
-                news = self._next_news(0.0 if has_news else until - self._clock.now())
+                if timeout > 0:
+                    news = self._queue.get(timeout=min(timeout, LONGEST_WAIT))
+                else:
+                    news = self._queue.get_nowait()
             except Empty:
                 if has_news or self._clock.now() >= until:
                     return events
@@ -220,12 +219,6 @@ class LiveWorld:
             else:
                 woken = True
         return events or None
-
-    def _next_news(self, timeout: Seconds) -> Sequence[Event] | None:
-        """Raises Empty. Waits at most LONGEST_WAIT."""
-        if timeout <= 0:
-            return self._queue.get_nowait()
-        return self._queue.get(timeout=min(timeout, LONGEST_WAIT))
 
     def wake(self) -> None:
         self._queue.put(_WAKE)
@@ -294,6 +287,5 @@ class LiveWorld:
             return self._clients[node]
         except KeyError:
             raise NotFound(
-                f"there is no server {node}",
-                f"known servers: {', '.join(sorted(self._clients))}",
+                f"there is no server {node}", f"known servers: {', '.join(sorted(self._clients))}"
             ) from None

@@ -83,27 +83,29 @@ class Published:
         traces = _traces(self.traces)
         arrivals = read_workload(self.path)
         check_workload(arrivals, traces, self.path)
-        return tuple(self._task(arrival, traces) for arrival in arrivals)
+        charges, tasks = self.charges, []
+        for arrival in arrivals:
+            name = arrival.application
+            truth: Truth = traces.application(name)
+            if arrival.category != "adaptive" and not truth.fixed_batch:
+                truth = _one_batch(self.traces, name, arrival.batch_size)
+            tasks.append(
+                Task(
+                    arrival.name,
+                    arrival.at,
+                    truth,
+                    arrival.replicas,
+                    arrival.batch_size,
+                    restart=dict(charges.restarts).get(name, charges.restart),
+                    rigid=arrival.category == "rigid",
+                    slowdown=dict(charges.slowdowns).get(name, charges.slowdown),
+                )
+            )
+        return tuple(tasks)
 
     def rows(self) -> dict[str, int]:
         """The row of the file for each job."""
         return {arrival.name: arrival.row for arrival in read_workload(self.path)}
-
-    def _task(self, arrival: Arrival, traces: Traces) -> Task:
-        charges, name = self.charges, arrival.application
-        truth: Truth = traces.application(name)
-        if arrival.category != "adaptive" and not truth.fixed_batch:
-            truth = _one_batch(self.traces, name, arrival.batch_size)
-        return Task(
-            arrival.name,
-            arrival.at,
-            truth,
-            arrival.replicas,
-            arrival.batch_size,
-            restart=dict(charges.restarts).get(name, charges.restart),
-            rigid=arrival.category == "rigid",
-            slowdown=dict(charges.slowdowns).get(name, charges.slowdown),
-        )
 
 
 @lru_cache(maxsize=4)

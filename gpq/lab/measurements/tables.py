@@ -57,46 +57,54 @@ def read(path: str | Path, columns: Sequence[Column]) -> Table:
     """The named columns. Other columns are ignored. Blank lines are skipped, cells are stripped."""
     path = Path(path)
     header, records = _records(path)
-    _check_header(path, header, columns)
+    missing_names = [
+        column.name for column in columns if column.name not in header and not column.default
+    ]
+    if missing_names:
+        raise UsageError(
+            f"{path.name} has no column {', '.join(missing_names)}",
+            f"the first line of {path} must name it",
+        )
     rows = tuple(row for row, _ in records)
     numbers: dict[str, NDArray[np.float64]] = {}
     texts: dict[str, list[str]] = {}
     for column in columns:
-        cells = list(zip(rows, _cells(header, records, column), strict=True))
+        cells = [(row, column.default) for row in rows]
+        if column.name in header:
+            place = header.index(column.name)
+            cells = [(row, record[place]) for row, record in records]
         if column.text:
-            texts[column.name] = [_word(path, row, column, cell) for row, cell in cells]
+            for row, cell in cells:
+                if not cell:
+                    raise at(path, row, f"{column.name} is empty")
+            texts[column.name] = [cell for _, cell in cells]
         else:
             values = [_number(path, row, column, cell) for row, cell in cells]
             numbers[column.name] = np.array(values, dtype=np.float64)
     return Table(path, rows, numbers, texts)
 
 
-def _check_header(path: Path, header: Sequence[str], columns: Sequence[Column]) -> None:
-    missing_names = [
-        column.name for column in columns if column.name not in header and not column.default
-    ]
-    if missing_names:
-        names = ", ".join(missing_names)
-        raise UsageError(
-            f"{path.name} has no column {names}", f"the first line of {path} must name it"
-        )
-
-
-def _cells(header: Sequence[str], records: Sequence[Line], column: Column) -> list[str]:
-    """The cells of one column, or its default if the file does not have it."""
-    if column.name not in header:
-        return [column.default] * len(records)
-    place = header.index(column.name)
-    return [cells[place] for _, cells in records]
-
-
 def _records(path: Path) -> tuple[list[str], list[Line]]:
-    """The header and the lines after it."""
+    """The header and the lines after it, without blank ones."""
     if path.exists() and not path.is_file() and not path.is_dir():
         raise UsageError(
             f"{path} is not a regular file", "gpq reads it more than once: write it to a file first"
         )
-    lines = _lines(path)
+    try:
+        with open(path, encoding="utf-8-sig", newline="") as stream:
+            reader = csv.reader(stream, strict=True)
+            lines = [(reader.line_num, list(map(str.strip, cells))) for cells in reader]
+    except FileNotFoundError:
+        raise UsageError(f"no file {path}", "check the path") from None
+    except UnicodeDecodeError:
+        raise UsageError(f"{path.name} is not UTF-8 text", f"{path} must be a CSV file") from None
+    except csv.Error as error:
+        raise UsageError(f"{path.name} is not a CSV file: {error}", f"correct {path}") from None
+    except OSError as error:
+        raise UsageError(
+            f"cannot read {path}: {error.strerror}", "name a readable CSV file"
+        ) from None
+    lines = [(row, cells) for row, cells in lines if any(cells)]
     if len(lines) < 2:
         raise UsageError(
             f"{path.name} has no rows",
@@ -110,31 +118,6 @@ def _records(path: Path) -> tuple[list[str], list[Line]]:
         if len(cells) != len(header):
             raise at(path, row, f"expected {len(header)} cells, found {len(cells)}")
     return header, lines[1:]
-
-
-def _lines(path: Path) -> list[Line]:
-    """The lines without blank ones. Raises UsageError for unreadable input."""
-    try:
-        with open(path, encoding="utf-8-sig", newline="") as stream:
-            reader = csv.reader(stream, strict=True)
-            lines = [(reader.line_num, [cell.strip() for cell in cells]) for cells in reader]
-    except FileNotFoundError:
-        raise UsageError(f"no file {path}", "check the path") from None
-    except UnicodeDecodeError:
-        raise UsageError(f"{path.name} is not UTF-8 text", f"{path} must be a CSV file") from None
-    except csv.Error as error:
-        raise UsageError(f"{path.name} is not a CSV file: {error}", f"correct {path}") from None
-    except OSError as error:
-        raise UsageError(
-            f"cannot read {path}: {error.strerror}", "name a readable CSV file"
-        ) from None
-    return [(row, cells) for row, cells in lines if any(cells)]
-
-
-def _word(path: Path, row: int, column: Column, cell: str) -> str:
-    if not cell:
-        raise at(path, row, f"{column.name} is empty")
-    return cell
 
 
 def _number(path: Path, row: int, column: Column, cell: str) -> float:

@@ -3,6 +3,7 @@ beyond them."""
 
 from __future__ import annotations
 
+import re
 from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Callable
@@ -87,7 +88,10 @@ class StepTimes:
             placement = normalise(counts)
             curve = self._curves.get(placement)
             if curve is None:
-                pair = self._between(placement, atomic)
+                pair = self._at(placement, atomic)
+                if np.isnan(pair[0]):
+                    problem = f"was not measured on {_prose(placement)}"
+                    raise self._refusal(placement, f"{problem} at {atomic:g} examples per GPU")
             else:
                 pair = self._on(placement, curve, atomic)
             self._answers[key] = pair
@@ -99,7 +103,11 @@ class StepTimes:
         if bounds is None:
             placement = normalise(counts)
             curve = self._curves.get(placement)
-            sizes = self._inside(placement) if curve is None else curve[0]
+            if curve is None:
+                sizes = sorted({size for (_, _, size), _ in self._points})
+                sizes = [size for size in sizes if not np.isnan(self._at(placement, size)[0])]
+            else:
+                sizes = curve[0]
             if not sizes:
                 raise self._refusal(placement, f"was not measured on {_prose(placement)}")
             bounds = self._ranges[counts] = int(np.ceil(sizes[0])), int(np.floor(sizes[-1]))
@@ -120,14 +128,6 @@ class StepTimes:
         (step, sync), (next_step, next_sync) = pairs[right - 1], pairs[right]
         return step + part * (next_step - step), sync + part * (next_sync - sync)
 
-    def _between(self, placement: Counts, atomic: float) -> Pair:
-        step, sync = self._at(placement, atomic)
-        if np.isnan(step):
-            raise self._refusal(
-                placement, f"was not measured on {_prose(placement)} at {atomic:g} examples per GPU"
-            )
-        return step, sync
-
     def _at(self, placement: Counts, atomic: float) -> Pair:
         """NaN outside the convex hull of the measurements."""
         if self._interpolator is None:
@@ -136,10 +136,6 @@ class StepTimes:
             (min(len(placement), MOST_NODES), sum(placement), atomic)
         ).reshape(2)
         return float(pair[0]), float(pair[1])
-
-    def _inside(self, placement: Counts) -> list[float]:
-        sizes = sorted({size for (_, _, size), _ in self._points})
-        return [size for size in sizes if not np.isnan(self._at(placement, size)[0])]
 
     def _refusal(self, placement: Counts, problem: str) -> NotMeasured:
         nodes = max(nodes for (nodes, _, _), _ in self._points)
@@ -159,7 +155,7 @@ class StepTimes:
 def _curves(table: Table) -> dict[Counts, Curve]:
     rows: dict[Counts, dict[float, Pair]] = defaultdict(dict)
     for i, digits in enumerate(table.texts["placement"]):
-        if not digits.isascii() or not digits.isdigit() or "0" in digits:
+        if not re.fullmatch("[1-9]+", digits):
             raise table.wrong(
                 i, f"placement is {digits!r}, must be digits from 1 to 9, the GPUs on each node"
             )
@@ -181,7 +177,10 @@ def _points(curves: dict[Counts, Curve], scalability: Table) -> list[tuple[Point
     for placement, curve in curves.items():
         for size, pair in zip(*curve, strict=True):
             groups[len(placement), sum(placement), size].append(pair)
-    points = [(point, _mean(groups[point])) for point in sorted(groups)]
+    points: list[tuple[Point, Pair]] = []
+    for point in sorted(groups):
+        steps, syncs = zip(*groups[point], strict=True)
+        points.append((point, (fsum(steps) / len(steps), fsum(syncs) / len(syncs))))
     numbers = scalability.numbers
     for i in range(len(scalability)):
         point = (
@@ -195,12 +194,6 @@ def _points(curves: dict[Counts, Curve], scalability: Table) -> list[tuple[Point
             )
         points.append((point, _pair(scalability, i)))
     return points
-
-
-def _mean(pairs: list[Pair]) -> Pair:
-    return fsum(step for step, _ in pairs) / len(pairs), fsum(sync for _, sync in pairs) / len(
-        pairs
-    )
 
 
 def _pair(table: Table, i: int) -> Pair:

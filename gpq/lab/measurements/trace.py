@@ -52,7 +52,7 @@ class Run:
 
     progress: Floats  # base steps
     iteration: Floats
-    best: Floats  # the best metric so far, before training the estimate of `_start`
+    best: Floats  # the best metric so far, before training an estimate
     sqr: list[float]
     var: list[float]
 
@@ -73,20 +73,26 @@ class Training:
         self.sizes = tuple(size for size, _ in files)
         self.epochs = epochs or min(map(len, tables))
         for table in tables:
-            self._check(table)
+            if len(table) < self.epochs:
+                raise UsageError(
+                    f"{table.path.name} of {self.name} has {len(table)} epochs, expected"
+                    f" {self.epochs}",
+                    "complete the file, or give another application another name",
+                )
+            for name in ("progress", "iteration"):
+                setbacks = np.flatnonzero(np.diff(table.numbers[name]) <= 0)
+                if setbacks.size:
+                    raise table.wrong(int(setbacks[0]) + 1, f"{name} must grow")
         metrics = [table.numbers["metric"][: self.epochs] for table in tables]
         self.larger_is_better = bool(metrics[0][0] < metrics[0][-1])
         self.runs = [_run(table, self.epochs, self.larger_is_better) for table in tables]
         self._progress: list[float] = np.min([run.progress for run in self.runs], axis=0).tolist()
-        self._goal, self._worst = self._extremes()
-
-    def _extremes(self) -> tuple[float, float]:
-        """(the best metric at the end of a run, the worst at the start of one)"""
+        # the best metric at the end of a run, the worst at the start of one
         ends = [float(run.best[-1]) for run in self.runs]
         starts = [float(run.best[0]) for run in self.runs]
+        self._goal, self._worst = min(ends), max(starts)
         if self.larger_is_better:
-            return max(ends), min(starts)
-        return min(ends), max(starts)
+            self._goal, self._worst = max(ends), min(starts)
 
     def stats(self, total_batch: float, epoch: int) -> tuple[float, float]:
         """(|G|^2, tr(Cov)) of the gradient of a base batch during `epoch`, from 0."""
@@ -110,9 +116,8 @@ class Training:
         """(the best metric of the first `epoch` epochs, is a larger one better?)"""
         self._within(epoch, 1, self.epochs)
         low, high, part = self._bracket(total_batch)
-        return float(
-            low.best[epoch] + part * (high.best[epoch] - low.best[epoch])
-        ), self.larger_is_better
+        best = float(low.best[epoch] + part * (high.best[epoch] - low.best[epoch]))
+        return best, self.larger_is_better
 
     def loss(self, total_batch: float, progress: float) -> float:
         """The share of the metric's way that is still ahead: 1 at the worst start, 0 at the best
@@ -148,17 +153,6 @@ class Training:
                 f"{self.name} has {self.epochs} epochs, but {epoch} is outside {first} to {last}"
             )
 
-    def _check(self, table: Table) -> None:
-        if len(table) < self.epochs:
-            problem = (
-                f"{table.path.name} of {self.name} has {len(table)} epochs, expected {self.epochs}"
-            )
-            raise UsageError(problem, "complete the file, or give another application another name")
-        for name in ("progress", "iteration"):
-            setbacks = np.flatnonzero(np.diff(table.numbers[name]) <= 0)
-            if setbacks.size:
-                raise table.wrong(int(setbacks[0]) + 1, f"{name} must grow")
-
 
 class Application(Training):
     """What one application really does: how its training goes, and how long its steps take. Batch
@@ -180,8 +174,16 @@ class Application(Training):
         self.most_replicas = MOST_REPLICAS.get(self.name, 0)
         self._resolved: dict[str, StepTimes] = {}
         self._by_file: dict[str, StepTimes] = {}
-        self.min_atomic, self.max_atomic = self._widest_limits()
-        self._check_fixed_batch()
+        kinds = [""] if "" in self._files else self._files
+        least, most = zip(*map(self.limits, kinds), strict=True)
+        self.min_atomic, self.max_atomic = min(least), max(most)  # on any type
+        if self.fixed_batch and not self.base_batch <= self.fixed_batch <= self.max_batch:
+            problem = (
+                f"{self.name} runs at a batch size of {self.fixed_batch}, but was measured up to"
+                f" {self.max_batch}"
+            )
+            hint = f"give another application in {self.folder.parent} another name"
+            raise UsageError(problem, hint)
 
     def times(self, counts: Counts, atomic: float, gpu_type: str = "") -> tuple[Seconds, Seconds]:
         """(step, synchronisation within it) of one pass over `atomic` examples on each of `counts`
@@ -211,39 +213,19 @@ class Application(Training):
         twin.fixed_batch = batch
         return twin
 
-    def _widest_limits(self) -> tuple[int, int]:
-        """The smallest and the largest micro-batch on any type."""
-        kinds = self._files
-        if "" in kinds:
-            kinds = [""]
-        bounds = [self.limits(kind) for kind in kinds]
-        return min(low for low, _ in bounds), max(high for _, high in bounds)
-
-    def _check_fixed_batch(self) -> None:
-        if self.fixed_batch and not self.base_batch <= self.fixed_batch <= self.max_batch:
-            problem = (
-                f"{self.name} runs at a batch size of {self.fixed_batch}, but was measured up to"
-                f" {self.max_batch}"
-            )
-            hint = f"give another application in {self.folder.parent} another name"
-            raise UsageError(problem, hint)
-
     def _times(self, gpu_type: str) -> StepTimes:
         times = self._resolved.get(gpu_type)
         if times is None:
             kind = self._file_type(gpu_type)
             if kind not in self._by_file:
-                self._by_file[kind] = self._read_times(kind)
+                name, suffix = self.name, ""
+                if kind:
+                    name, suffix = f"{self.name} on {PLAIN_NAMES.get(kind, kind)}", f"-{kind}"
+                placements = self.folder / f"placements{suffix}.csv"
+                scalability = self.folder / f"scalability{suffix}.csv"
+                self._by_file[kind] = StepTimes(name, placements, scalability)
             times = self._resolved[gpu_type] = self._by_file[kind]
         return times
-
-    def _read_times(self, kind: str) -> StepTimes:
-        """`kind`: the type in the file names, "" if they have none."""
-        name, suffix = self.name, ""
-        if kind:
-            name, suffix = f"{self.name} on {PLAIN_NAMES.get(kind, kind)}", f"-{kind}"
-        placements = self.folder / f"placements{suffix}.csv"
-        return StepTimes(name, placements, self.folder / f"scalability{suffix}.csv")
 
     def _file_type(self, gpu_type: str) -> str:
         """The type in the file name that matches the user's name for it."""
@@ -270,14 +252,9 @@ class Traces:
                 f"no folder {folder}",
                 "give a folder that has one folder of measurements for each application",
             )
-        self.names = tuple(
-            sorted(
-                path.name
-                for path in self.folder.iterdir()
-                if path.is_dir()
-                and any(PLACEMENTS_FILE.fullmatch(file.name) for file in path.iterdir())
-            )
-        )
+        files = self.folder.glob("*/placements*.csv")
+        names = {path.parent.name for path in files if PLACEMENTS_FILE.fullmatch(path.name)}
+        self.names = tuple(sorted(names))
         if not self.names:
             raise UsageError(
                 f"{folder} has no measurements",
@@ -298,41 +275,35 @@ class Traces:
 
 def _validation_files(folder: Path) -> list[tuple[int, Path]]:
     """(batch size, file), the smallest first."""
-    files = sorted(
-        (int(match[1]), path) for path in folder.iterdir() if (match := _validation(path))
-    )
+    files = []
+    for path in folder.iterdir():
+        match = VALIDATION_FILE.fullmatch(path.name)
+        if match is not None:
+            files.append((int(match[1]), path))
+        elif path.name.startswith("validation"):
+            raise UsageError(
+                f"{path.name} does not name a batch size",
+                f"call {path} validation-BATCH.csv or remove it",
+            )
     if not files:
         raise UsageError(
             f"{folder} has no validation-BATCH.csv", "add one for each measured batch size"
         )
-    return files
-
-
-def _validation(path: Path) -> re.Match[str] | None:
-    match = VALIDATION_FILE.fullmatch(path.name)
-    if match is None and path.name.startswith("validation"):
-        raise UsageError(
-            f"{path.name} does not name a batch size",
-            f"call {path} validation-BATCH.csv or remove it",
-        )
-    return match
+    return sorted(files)
 
 
 def _run(table: Table, epochs: int, larger_is_better: bool) -> Run:
     numbers = {name: values[:epochs] for name, values in table.numbers.items()}
     best = (np.maximum if larger_is_better else np.minimum).accumulate(numbers["metric"])
+    # Nobody measured the metric before training. It is 0 for a quality (accuracy, F1, hit rate).
+    # An error is as much above the first value as the second is below it.
+    start = float(2 * best[0] - best[min(1, len(best) - 1)])
+    if larger_is_better and best[0] >= 0:
+        start = 0.0
     return Run(
         progress=np.concatenate(([0.0], numbers["progress"])),
         iteration=np.concatenate(([0.0], numbers["iteration"])),
-        best=np.concatenate(([_start(best, larger_is_better)], best)),
+        best=np.concatenate(([start], best)),
         sqr=numbers["grad_sqr"].tolist(),
         var=numbers["grad_var"].tolist(),
     )
-
-
-def _start(best: Floats, larger_is_better: bool) -> float:
-    """The metric before training, which nobody measured. 0 for a quality (accuracy, F1, hit rate).
-    For an error, as much above the first value as the second is below it."""
-    if larger_is_better and best[0] >= 0:
-        return 0.0
-    return float(2 * best[0] - best[min(1, len(best) - 1)])

@@ -72,7 +72,7 @@ class Gavel(Policy):
         if begins:
             self._round_at = now
         priority = self._ledger.priority(shares, length)
-        keys: dict[tuple[JobId, str], tuple[float, ...]] = {}
+        rows: list[tuple[tuple[float, ...], tuple[JobId, str], Shape]] = []
         for demand in gangs:
             job = snapshot.jobs[demand.job]
             shape = shape_now(job, snapshot)
@@ -90,12 +90,9 @@ class Gavel(Policy):
                     job.submitted_at,
                     -speed,
                 )
-                keys[job.id, kind] = (begins or not stays, *rank)
-        shapes = {demand.job: demand.shapes for demand in gangs}
-        return [
-            (name, shapes[name][kind])
-            for name, kind in sorted(keys, key=lambda key: (keys[key], key))
-        ]
+                rows.append(((begins or not stays, *rank), (job.id, kind), demand.shapes[kind]))
+        rows.sort(key=lambda row: row[:2])
+        return [(name, shape) for _, (name, _), shape in rows]
 
 
 class GavelMaxMin(Gavel):
@@ -150,29 +147,20 @@ def demands(
 ) -> tuple[Demand, ...]:
     """The demand of each job that fits on at least one type. A job of unknown speed counts as the
     median of the others."""
-    shapes = {job.id: _pack(job, parts[job.id]) for job in jobs}
-    placeable_jobs = [job for job in jobs if shapes[job.id]]
-    speeds = {job.id: _speeds(job, snapshot, shapes[job.id]) for job in placeable_jobs}
-    typical_speed = median(
-        sorted(speed for type_speeds in speeds.values() for speed in type_speeds.values()) or [1.0]
-    )
+    rows = []
+    for job in jobs:
+        shapes = {
+            name: shape
+            for name, part in parts[job.id].items()
+            if (shape := pack(job.spec.min_gpus, node_counts(part), job.spec.level, name))
+        }
+        if shapes:
+            rows.append((job, shapes, _speeds(job, snapshot, shapes)))
+    typical_speed = median([speed for _, _, speeds in rows for speed in speeds.values()] or [1.0])
     return tuple(
-        _demand(
-            job,
-            snapshot,
-            shapes[job.id],
-            speeds[job.id] or dict.fromkeys(shapes[job.id], typical_speed),
-        )
-        for job in placeable_jobs
+        _demand(job, snapshot, shapes, speeds or dict.fromkeys(shapes, typical_speed))
+        for job, shapes, speeds in rows
     )
-
-
-def _pack(job: Job, parts: Mapping[str, Supply]) -> dict[str, Shape]:
-    shapes = {
-        name: pack(job.spec.min_gpus, node_counts(part), job.spec.level, name)
-        for name, part in parts.items()
-    }
-    return {name: shape for name, shape in shapes.items() if shape is not None}
 
 
 def _speeds(job: Job, snapshot: Snapshot, shapes: Mapping[str, Shape]) -> dict[str, float]:
@@ -218,25 +206,16 @@ def _steps_left(job: Job, snapshot: Snapshot, speed: float) -> float:
     """Never less than one. A job of unknown length has as much ahead as behind it (Lindy's law)."""
     if job.id in snapshot.oracles:
         return max(snapshot.oracles[job.id].remaining_steps, 1.0)
-    steps = _steps_to_declared_end(job)
-    if steps is not None:
-        return max(steps, 1.0)
+    declaration, left, batch = job.profile.declared, job.profile.length_left, _batch(job)
+    if declaration is not None and declaration.dataset_size > 0 and batch > 0:
+        if left is not None:
+            return max(left / batch, 1.0)
+        if declaration.epochs > 0:
+            return max(declaration.dataset_size * declaration.epochs / batch, 1.0)
     run_seconds = job.run_seconds
     if job.state in HOLDS_DEVICES and job.started_at is not None:
         run_seconds += snapshot.now - job.started_at
     return max(max(run_seconds, UNKNOWN_SECONDS) * speed, 1.0)
-
-
-def _steps_to_declared_end(job: Job) -> float | None:
-    """None if no length was declared."""
-    declaration, left, batch = job.profile.declared, job.profile.length_left, _batch(job)
-    if declaration is None or declaration.dataset_size <= 0 or batch <= 0:
-        return None
-    if left is not None:
-        return left / batch
-    if declaration.epochs > 0:
-        return declaration.dataset_size * declaration.epochs / batch
-    return None
 
 
 def without(demand: Demand, gpu_type: str) -> Demand:
@@ -279,7 +258,10 @@ class Programme:
 
     def max_min_fairness(self) -> Shares:
         """max min_j d_j R_j(X) / R_j(X_equal): as much as possible for the job that gets least."""
-        scale = self.gpus / self.throughput(self._equal())
+        # every type in the same proportion, N_g / N of the time
+        equal = np.array([self.supply[g] for _, g in self.pairs])
+        equal = equal / max(float(self.supply.sum()), 1.0)
+        scale = self.gpus / self.throughput(equal)
         return self._spread(scale, self.max_min(scale)[0])
 
     def least_makespan(self) -> Shares:
@@ -296,7 +278,11 @@ class Programme:
         """
         steps = np.array([demand.steps for demand in self.demands])
         age = np.array([demand.age for demand in self.demands])
-        alone_speeds = self.throughput(self._isolate())
+        # a 1/J share of every type: (N_g / J) / d_j of the time, at most all of it
+        share = np.array([self.supply[g] / len(self.demands) / self.gpus[j] for j, g in self.pairs])
+        jobs = [j for j, _ in self.pairs]
+        sums = _sums(share, jobs, len(self.demands))
+        alone_speeds = self.throughput(share / np.maximum(sums[jobs], 1.0))
         ideal = np.array([demand.total for demand in self.demands]) / alone_speeds
         low, high = float(np.max(age / ideal)), float(np.max((age + steps / alone_speeds) / ideal))
         while high - low > TOLERANCE * high:
@@ -316,20 +302,6 @@ class Programme:
     def throughput(self, shares: Array) -> Array:
         """R_j of shares by pair."""
         return _sums(shares * self.speed, [j for j, _ in self.pairs], len(self.demands))
-
-    def _equal(self) -> Array:
-        """Every type in the same proportion, N_g / N of the time."""
-        return np.array([self.supply[g] for _, g in self.pairs]) / max(
-            float(self.supply.sum()), 1.0
-        )
-
-    def _isolate(self) -> Array:
-        """A 1/J share of every type: (N_g / J) / d_j of the time, at most all of it."""
-        share = np.array([self.supply[g] / len(self.demands) / self.gpus[j] for j, g in self.pairs])
-        sums = _sums(share, [j for j, _ in self.pairs], len(self.demands))
-        return np.array(
-            [part / max(sums[j], 1.0) for part, (j, _) in zip(share, self.pairs, strict=True)]
-        )
 
     def _solve(self, value: Array, scale: Array | None = None, level: float = 0.0) -> Array:
         """max value . (X, s) within the base constraints. With `scale` also scale_j R_j(X) >= s. s

@@ -97,10 +97,14 @@ def _children(
     batches: list[Ints] = []
     missing = POPULATION
     for _ in range(TRIES):
-        pairs = states[_tournament(values, lonely, 2 * (-(-missing // 2)), luck)]
-        children = _new(repair(problem, _mutate(problem, _cross(pairs, luck), luck), luck), keys)[
-            :missing
-        ]
+        parents = states[_tournament(values, lonely, 2 * (-(-missing // 2)), luck)]
+        # single point: two states exchange their first jobs
+        first, second = parents[0::2], parents[1::2]
+        jobs = parents.shape[1]
+        points = luck.integers(jobs, size=len(first)) * (luck.random(len(first)) < CROSSOVER)
+        swap = (np.arange(jobs) < points[:, None])[:, :, None]
+        crossed = np.concatenate([np.where(swap, second, first), np.where(swap, first, second)])
+        children = _new(repair(problem, _mutate(problem, crossed, luck), luck), keys)[:missing]
         batches.append(children)
         missing -= len(children)
         if POPULATION - missing >= ENOUGH:
@@ -145,15 +149,6 @@ def _tournament(values: Floats, lonely: Floats, winners: int, luck: Generator) -
     )
     wins = np.where(wins == 0, farther, wins)
     return np.where((wins > 0) | ((wins == 0) & (luck.random(winners) < 0.5)), first, second)
-
-
-def _cross(parents: Ints, luck: Generator) -> Ints:
-    """Single point: two states exchange their first jobs."""
-    first, second = parents[0::2], parents[1::2]
-    jobs = parents.shape[1]
-    points = luck.integers(jobs, size=len(first)) * (luck.random(len(first)) < CROSSOVER)
-    swap = (np.arange(jobs) < points[:, None])[:, :, None]
-    return np.concatenate([np.where(swap, second, first), np.where(swap, first, second)])
 
 
 def _mutate(problem: Problem, states: Ints, luck: Generator) -> Ints:
@@ -286,11 +281,8 @@ def crowding(values: Floats, front: NDArray[np.intp]) -> Floats:
     is_first[1:] = (sorted_values[1:] != sorted_values[:-1]).any(axis=1) | (
         sorted_fronts[1:] != sorted_fronts[:-1]
     )
-    order, sorted_values, sorted_fronts = (
-        order[is_first],
-        sorted_values[is_first],
-        sorted_fronts[is_first],
-    )
+    order, sorted_values = order[is_first], sorted_values[is_first]
+    sorted_fronts = sorted_fronts[is_first]
     first = np.flatnonzero(np.diff(sorted_fronts, prepend=-1))
     last = np.append(first[1:], len(order)) - 1
     extent = np.abs(sorted_values[last] - sorted_values[first])[

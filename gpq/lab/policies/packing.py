@@ -33,7 +33,11 @@ def pack(
     may spread over more nodes than its shape says.
     """
     board = FreeDevices(snapshot, fixed_shapes)
-    stayers = _stayers(snapshot, shapes, loose)
+    stayers = {
+        name
+        for name, shape in shapes.items()
+        if _stays(snapshot, snapshot.jobs[name], shape, loose)
+    }
     reservations = np.zeros(len(board.nodes), dtype=np.int64)
     for name in stayers:
         _reserve(board, snapshot.jobs[name], reservations, 1)
@@ -86,14 +90,6 @@ def pack_in_turns(
         skips.add(max(misfits))
 
 
-def _stayers(snapshot: Snapshot, shapes: Mapping[JobId, Shape], loose: bool) -> set[JobId]:
-    return {
-        name
-        for name, shape in shapes.items()
-        if _stays(snapshot, snapshot.jobs[name], shape, loose)
-    }
-
-
 def _stays(snapshot: Snapshot, job: Job, shape: Shape, loose: bool) -> bool:
     """Does it have this shape, and will it keep it?"""
     if job.placement is None or is_leaving(job, snapshot):
@@ -106,7 +102,7 @@ def _stays(snapshot: Snapshot, job: Job, shape: Shape, loose: bool) -> bool:
 
 
 def _reserve(board: FreeDevices, job: Job, reservations: Counts, sign: int) -> None:
-    for node, devices in job.placement.parts if job.placement else ():
+    for node, devices in job.parts:
         at = board.index.get(node)
         if at is not None:
             reservations[at] += sign * len(devices)
@@ -131,36 +127,20 @@ def _seat(
     unclaimed = np.maximum(free - reservations, 0)
     loose = loose and job.spec.level is Level.SCRIPT
     for room in (unclaimed, free):
-        parts = _one_node(room, unclaimed, shape) if shape.nodes == 1 else None
+        parts: list[tuple[int, int]] | None = None
+        hosts = np.flatnonzero(room >= shape.replicas)
+        if shape.nodes == 1 and len(hosts):
+            evictions = np.maximum(shape.replicas - unclaimed[hosts], 0)
+            best = hosts[np.lexsort((hosts, room[hosts], evictions))[0]]
+            parts = [(int(best), shape.replicas)]
         if parts is None and (shape.nodes > 1 or loose):
-            parts = _several_nodes(room, unclaimed, shape, loose)
+            parts = _largest_nodes(room, unclaimed, shape, loose)
+            is_whole = sum(count for _, count in parts) == shape.replicas
+            if not is_whole or (len(parts) != shape.nodes and not loose):
+                parts = None
         if parts is not None:
             counts = sorted((board.nodes[at].id, count) for at, count in parts)
             return Layout(tuple(counts), shape.gpu_type)
-    return None
-
-
-def _one_node(room: Counts, unclaimed: Counts, shape: Shape) -> list[tuple[int, int]] | None:
-    hosts = np.flatnonzero(room >= shape.replicas)
-    if not len(hosts):
-        return None
-    evictions = np.maximum(shape.replicas - unclaimed[hosts], 0)
-    return [
-        (
-            int(hosts[np.lexsort((hosts, room[hosts], evictions))[0]]),
-            shape.replicas,
-        )
-    ]
-
-
-def _several_nodes(
-    room: Counts, unclaimed: Counts, shape: Shape, loose: bool
-) -> list[tuple[int, int]] | None:
-    """Exactly `shape.nodes` unless loose."""
-    parts = _largest_nodes(room, unclaimed, shape, loose)
-    is_whole = sum(count for _, count in parts) == shape.replicas
-    if is_whole and (loose or len(parts) == shape.nodes):
-        return parts
     return None
 
 
@@ -174,14 +154,10 @@ def _largest_nodes(
         if remainder == 0 or room[at] == 0 or (not loose and len(parts) == shape.nodes):
             break
         if room[at] >= remainder and (loose or len(parts) + 1 == shape.nodes):
-            parts.append((_fullest(order[rank:], remainder, room, unclaimed), remainder))
+            hosts = [node for node in order[rank:] if room[node] >= remainder]
+            fullest = min(hosts, key=lambda node: (room[node], -unclaimed[node], node))
+            parts.append((fullest, remainder))
             break
         parts.append((at, min(remainder, int(room[at]))))
         remainder -= parts[-1][1]
     return parts
-
-
-def _fullest(nodes: Sequence[int], size: int, room: Counts, unclaimed: Counts) -> int:
-    """The node with least room that still has room for this many."""
-    hosts = [node for node in nodes if room[node] >= size]
-    return min(hosts, key=lambda node: (room[node], -unclaimed[node], node))

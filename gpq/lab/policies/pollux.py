@@ -31,9 +31,7 @@ from gpq.lab.policies.sizing import Contender, Entrants, entrants
 FLOOR = 1e-3  # utility of a job without GPUs
 GROWTH = 2  # times the profiled replicas
 MOST_NODES = 16  # for one job, because Pollux's measurements end there
-_YOUNGEST = (
-    1.0  # s. At age 0 the restart factor would be 0, so starting a job would be worth nothing
-)
+_YOUNGEST = 1.0  # s. At age 0 the restart factor would be 0, so that no start would be worth it
 
 
 @dataclass(slots=True)
@@ -54,7 +52,13 @@ class Pollux(Policy):
 
     def allocate(self, snapshot: Snapshot) -> Mapping[JobId, Allotment]:
         round_ = entrants(snapshot)
-        contenders = sorted(round_.contenders, key=lambda c: _order(c.job, snapshot.now))
+
+        def order(contender: Contender) -> tuple[int, float, float, int]:
+            """Least service first, and a higher priority before that."""
+            job = contender.job
+            return -job.spec.priority, job.service_at(snapshot.now), job.submitted_at, job.id
+
+        contenders = sorted(round_.contenders, key=order)
         share = shares(snapshot, round_)
         layouts: dict[JobId, Layout] = {}
         for number, gpu_type in enumerate(sorted(share)):
@@ -109,21 +113,11 @@ class Pollux(Policy):
         known."""
         job, layout = contender.job, self._last_layouts.get(contender.job.id)
         is_moving = job.placement is None or is_leaving(job, snapshot)
-        if (
-            is_moving
-            and layout is not None
-            and job.target is not None
-            and layout.shape == job.target
-        ):
+        if is_moving and layout is not None and layout.shape == job.target:
             return layout
         if job.placement is None:
             return None
         return Layout(job.placement.counts, contender.gpu_type)
-
-
-def _order(job: Job, now: float) -> tuple[int, float, float, int]:
-    """Least service first, and a higher priority before that."""
-    return -job.spec.priority, job.service_at(now), job.submitted_at, job.id
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,24 +179,15 @@ def speedups(job: Job, gpu_type: str, share: Share, most: int) -> Floats:
     """Goodput relative to that on the fair share, [on several nodes][replicas, 0 to `most`]. A job
     that was never profiled counts as perfect, K / K_f. So does one with no batch size that fits the
     share, and one that is not elastic, because it never chooses."""
-    table = _table_of(job, gpu_type, share, most)
-    if table is not None:
-        return table
-    return np.tile(np.arange(most + 1) / share.replicas, (2, 1))
-
-
-def _table_of(job: Job, gpu_type: str, share: Share, most: int) -> Floats | None:
-    """As its model says. None if it has no model, or never chooses."""
-    declaration = job.profile.declared
-    if declaration is None or not job.elastic:
-        return None
-    limits = limits_of(declaration, gpu_type)
-    if limits is None:
-        return None
-    params = fit(rows_on(job.profile.basis, gpu_type))
-    if params is None:
-        return None
-    return _model(params, stats_of(job.profile.noise_basis), limits, share.replicas, most)
+    declaration, table = job.profile.declared, None
+    if declaration is not None and job.elastic:
+        limits, params = limits_of(declaration, gpu_type), fit(rows_on(job.profile.basis, gpu_type))
+        if limits is not None and params is not None:
+            stats = stats_of(job.profile.noise_basis)
+            table = _model(params, stats, limits, share.replicas, most)
+    if table is None:
+        table = np.tile(np.arange(most + 1) / share.replicas, (2, 1))
+    return table
 
 
 @lru_cache(maxsize=1024)
@@ -281,9 +266,16 @@ def problem_of(
     room, capacity = _room(contenders, nodes)
     base = _base(contenders, current_layouts, nodes, capacity)
     most = np.array([growth_cap(contender) for contender in contenders], dtype=np.int16)
-    cost, speedup = _tables(
-        snapshot, contenders, share, int(max(most.max(), base.sum(axis=1).max()))
-    )
+    largest = int(max(most.max(), base.sum(axis=1).max()))
+    speedup = np.stack([speedups(c.job, c.gpu_type, share, largest) for c in contenders])
+    factor = np.array([restart_factor(c.job, snapshot.now, snapshot.config) for c in contenders])
+    utility = np.stack([speedup, speedup * factor[:, None, None]], axis=1) * share.scale
+    across = {
+        node
+        for name, shape in fixed_shapes.items()
+        if shape.nodes > 1
+        for node in snapshot.jobs[name].nodes
+    }
     problem = Problem(
         base,
         room,
@@ -293,8 +285,8 @@ def problem_of(
         np.array(
             [MOST_NODES if contender.spreads else 1 for contender in contenders], dtype=np.int16
         ),
-        _spans(snapshot, fixed_shapes, nodes),
-        cost,
+        np.array([node in across for node in nodes], dtype=bool),
+        1.0 / (utility + FLOOR),
         speedup,
         _fixed_jobs(snapshot, fixed_shapes, share),
     )
@@ -332,27 +324,6 @@ def _base(
         if counts.sum() == layout.shape.replicas and has_room:
             base[row] = counts
     return base
-
-
-def _tables(
-    snapshot: Snapshot, contenders: Sequence[Contender], share: Share, most: int
-) -> tuple[Floats, Floats]:
-    speedup = np.stack([speedups(c.job, c.gpu_type, share, most) for c in contenders])
-    factor = np.array([restart_factor(c.job, snapshot.now, snapshot.config) for c in contenders])
-    utility = np.stack([speedup, speedup * factor[:, None, None]], axis=1) * share.scale
-    return 1.0 / (utility + FLOOR), speedup
-
-
-def _spans(
-    snapshot: Snapshot, fixed_shapes: Mapping[JobId, Shape], nodes: Sequence[NodeId]
-) -> np.ndarray:
-    across = {
-        node
-        for name, shape in fixed_shapes.items()
-        if shape.nodes > 1 and (placement := snapshot.jobs[name].placement) is not None
-        for node, _ in placement.parts
-    }
-    return np.array([node in across for node in nodes], dtype=bool)
 
 
 def _fixed_jobs(

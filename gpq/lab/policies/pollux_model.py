@@ -155,15 +155,12 @@ def _loss_of(data: _Rows) -> Callable[[Array], tuple[float, Array]]:
         sync = data.alone + data.sync @ theta[_ALPHA_N:_GAMMA]
         log_compute, log_sync = np.log(compute), np.log(sync)
         log_sum = np.logaddexp(gamma * log_compute, gamma * log_sync)
-        share = np.exp(
-            gamma * log_sync - log_sum
-        )  # share of synchronisation in the growth of the step
+        # share of synchronisation in the growth of the step
+        share = np.exp(gamma * log_sync - log_sum)
         off_grad, off_step = log_compute - data.log_grad, log_sum / gamma - data.log_step
         weighted = data.grad_weights * off_grad
-        grad_error, step_error = (
-            float(weighted @ off_grad) ** 0.5,
-            float(off_step @ off_step / count) ** 0.5,
-        )
+        grad_error = float(weighted @ off_grad) ** 0.5
+        step_error = float(off_step @ off_step / count) ** 0.5
         by_grad = weighted / max(grad_error, _LEAST)
         by_step = off_step / (count * max(step_error, _LEAST))
         by_compute = (by_grad + by_step * (1.0 - share)) / compute
@@ -194,10 +191,8 @@ def best_batches(
     """(goodput, micro-batch, accumulation steps) of each (nodes, replicas): the best of 50 batch
     sizes from the base to the maximum, evenly spaced in logarithm. One replica exceeds the base
     batch size only through accumulation. Goodput 0 if none fits."""
-    n, k = (
-        np.atleast_1d(np.asarray(nodes)),
-        np.atleast_1d(np.asarray(replicas, dtype=np.float64))[:, None],
-    )
+    n = np.atleast_1d(np.asarray(nodes))
+    k = np.atleast_1d(np.asarray(replicas, dtype=np.float64))[:, None]
     low = np.maximum(float(limits.base), limits.min_atomic * k)
     local = low * (limits.maximum / low) ** np.linspace(0.0, 1.0, CANDIDATES) / k
     accum = np.zeros_like(local)

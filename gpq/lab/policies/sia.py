@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -17,12 +16,9 @@ from gpq.core.model.policy import Policy
 from gpq.core.model.snapshot import Snapshot
 from gpq.core.model.units import JobId
 from gpq.lab.policies.packing import pack
-from gpq.policies.shared.eligible import Contest, configurations, contest, priority_weight
+from gpq.policies.shared.eligible import configurations, contest, priority_weight
 from gpq.policies.shared.knapsack import item, solve
 from gpq.policies.shared.type_transfer import inform
-
-if TYPE_CHECKING:
-    from scipy.sparse import csr_array
 
 Row = list[tuple[Shape, float]]  # shapes of a job and their costs
 POWER = -0.5  # p of the normalised goodput. -infinity would be max-min, 1 the plain sum
@@ -51,8 +47,19 @@ class Sia(Policy):
         possible = configurations(snapshot, round_)
         rows = {job.id: _row(job, snapshot, possible[job.id]) for job in round_.jobs}
         allotments: dict[JobId, Allotment] = {}
+        weights = [priority_weight(job) for job in round_.jobs]
+        idle = [IDLE_COST * weight for weight in weights]
         for _ in range(REPAIRS):
-            choices = _choices(round_, rows)
+            options = [
+                [Option(shape.gpu_type, shape.replicas, weight * cost) for shape, cost in row]
+                for row, weight in zip(rows.values(), weights, strict=True)
+            ]
+            positions = cheapest(options, idle, round_.capacity)
+            choices = {
+                name: rows[name][position][0]
+                for name, position in zip(rows, positions, strict=True)
+                if position is not None
+            }
             allotments = pack(snapshot, round_.fixed_shapes, choices)
             misfits = {name: shape for name, shape in choices.items() if name not in allotments}
             if not misfits:
@@ -65,21 +72,6 @@ class Sia(Policy):
         return allotments
 
 
-def _choices(round_: Contest, rows: Mapping[JobId, Row]) -> dict[JobId, Shape]:
-    """The cheapest shapes. A job that gets none is left out."""
-    weights = [priority_weight(job) for job in round_.jobs]
-    options = [
-        [Option(shape.gpu_type, shape.replicas, weight * cost) for shape, cost in rows[job.id]]
-        for job, weight in zip(round_.jobs, weights, strict=True)
-    ]
-    positions = cheapest(options, [IDLE_COST * weight for weight in weights], round_.capacity)
-    return {
-        job.id: rows[job.id][position][0]
-        for job, position in zip(round_.jobs, positions, strict=True)
-        if position is not None
-    }
-
-
 def _row(job: Job, snapshot: Snapshot, possible: Sequence[Shape]) -> Row:
     """The cost of each shape within the growth cap. While nothing is known, only minimum shapes,
     all types alike."""
@@ -87,7 +79,18 @@ def _row(job: Job, snapshot: Snapshot, possible: Sequence[Shape]) -> Row:
     shapes = _shapes(job, possible, current_shape)
     factor = restart_factor(job, snapshot)
     row = []
-    for shape, gain in zip(shapes, _gains(job, shapes, current_shape), strict=True):
+    table, least = estimates.table(job, shapes), job.spec.min_gpus
+    # G: goodput relative to the least of them, times the minimum number of GPUs
+    if table is None or not table.goodput.any():
+        gains = [
+            float(least) if shape.replicas == least or shape == current_shape else 0.0
+            for shape in shapes
+        ]
+    else:
+        speeds = table.goodput.tolist()
+        unit = min(speed for speed in speeds if speed > 0)
+        gains = [least * speed / unit for speed in speeds]
+    for shape, gain in zip(shapes, gains, strict=True):
         net_gain = gain
         if current_shape is not None and shape != current_shape:
             net_gain *= factor
@@ -108,25 +111,11 @@ def _shapes(job: Job, possible: Sequence[Shape], current_shape: Shape | None) ->
     shapes = [shape for shape in possible if shape.replicas <= most or shape == current_shape]
     if (
         current_shape is not None
-        and job.placement is not None
         and current_shape not in shapes
         and current_shape.replicas == job.replicas
     ):
         shapes.append(current_shape)  # on devices that no longer count as usable
     return shapes
-
-
-def _gains(job: Job, shapes: Sequence[Shape], current_shape: Shape | None) -> list[float]:
-    """G: goodput relative to the least of them, times the minimum number of GPUs."""
-    table, least = estimates.table(job, shapes), job.spec.min_gpus
-    if table is None or not table.goodput.any():
-        return [
-            float(least) if shape.replicas == least or shape == current_shape else 0.0
-            for shape in shapes
-        ]
-    speeds = table.goodput.tolist()
-    unit = min(speed for speed in speeds if speed > 0)
-    return [least * speed / unit for speed in speeds]
 
 
 def restart_factor(job: Job, snapshot: Snapshot) -> float:
@@ -169,26 +158,17 @@ def cheapest(
     if not types:
         return [None] * len(rows)
     if len(types) == 1:
-        return _knapsack(rows, useful_options, idle, capacity.get(types[0], 0))
+        items = [
+            item([(0, 0.0), *((row[i].size, bound - row[i].cost) for i in positions)])
+            for row, positions, bound in zip(rows, useful_options, idle, strict=True)
+        ]
+        answer = solve(items, [capacity.get(types[0], 0)], exact=True)
+        assert answer is not None  # choosing nothing always fits
+        return [
+            positions[at - 1] if at else None
+            for positions, at in zip(useful_options, answer.choice, strict=True)
+        ]
     return _integer_programme(rows, useful_options, idle, types, capacity)
-
-
-def _knapsack(
-    rows: Sequence[Sequence[Option]],
-    useful_options: Sequence[Sequence[int]],
-    idle: Sequence[float],
-    capacity: int,
-) -> list[int | None]:
-    items = [
-        item([(0, 0.0), *((row[i].size, bound - row[i].cost) for i in positions)])
-        for row, positions, bound in zip(rows, useful_options, idle, strict=True)
-    ]
-    answer = solve(items, [capacity], exact=True)
-    assert answer is not None  # choosing nothing always fits
-    return [
-        positions[at - 1] if at else None
-        for positions, at in zip(useful_options, answer.choice, strict=True)
-    ]
 
 
 def _undominated_options(row: Sequence[Option], idle: float) -> list[int]:
@@ -211,10 +191,18 @@ def _integer_programme(
     capacity: Mapping[str, int],
 ) -> list[int | None]:
     from scipy.optimize import Bounds, LinearConstraint, milp
+    from scipy.sparse import csr_array
 
     columns = [(j, i) for j, positions in enumerate(useful_options) for i in positions]
     cost = np.array([rows[j][i].cost - idle[j] for j, i in columns])
-    matrix = _matrix(rows, columns, types)
+    # lines: one option of each job, then the devices of each type
+    lines = [j for j, _ in columns]
+    lines += [len(rows) + types.index(rows[j][i].gpu_type) for j, i in columns]
+    entries = [1.0] * len(columns) + [float(rows[j][i].size) for j, i in columns]
+    matrix = csr_array(
+        (entries, (lines, [*range(len(columns)), *range(len(columns))])),
+        shape=(len(rows) + len(types), len(columns)),
+    )
     most = np.array([1.0] * len(rows) + [float(capacity.get(name, 0)) for name in types])
     result = milp(
         cost,
@@ -232,18 +220,3 @@ def _integer_programme(
         if value > 0.5:
             choice[j] = i
     return choice
-
-
-def _matrix(
-    rows: Sequence[Sequence[Option]], columns: Sequence[tuple[int, int]], types: Sequence[str]
-) -> csr_array:
-    """Lines: one option of each job, then the devices of each type. `columns`: (row, option)."""
-    from scipy.sparse import csr_array
-
-    lines = [j for j, _ in columns]
-    lines += [len(rows) + types.index(rows[j][i].gpu_type) for j, i in columns]
-    entries = [1.0] * len(columns) + [float(rows[j][i].size) for j, i in columns]
-    return csr_array(
-        (entries, (lines, [*range(len(columns)), *range(len(columns))])),
-        shape=(len(rows) + len(types), len(columns)),
-    )

@@ -66,39 +66,30 @@ def entrants(snapshot: Snapshot) -> Entrants:
 
 def _holds(job: Job, offer: Supply) -> bool:
     """Are all its devices in this offer? True if it has none."""
-    parts = job.placement.parts if job.placement is not None else ()
-    return all(set(devices) <= set(offer.get(node, ())) for node, devices in parts)
+    return all(set(devices) <= set(offer.get(node, ())) for node, devices in job.parts)
 
 
 def _at_home(jobs: Sequence[Job], parts: Mapping[JobId, Mapping[str, Supply]]) -> list[Contender]:
     """A type for each job. A job that holds GPUs stays on their type. Another one goes where most
     GPUs are left by those jobs, by jobs without a choice, and by jobs before it."""
-    choices = {job.id: _possible_types(job, parts[job.id]) for job in jobs}
+    choices: dict[JobId, dict[str, Supply]] = {}
+    for job in jobs:
+        choices[job.id] = {
+            name: offer
+            for name, offer in parts[job.id].items()
+            if pack(job.spec.min_gpus, node_counts(offer), job.spec.level, "") is not None
+            and _holds(job, offer)
+        }
     claims: Counter[str] = Counter()
     contenders: dict[JobId, Contender] = {}
     for job in sorted(jobs, key=lambda job: (job.placement is None, len(choices[job.id]) > 1)):
         if choices[job.id]:
-            contender = contenders[job.id] = _contender(job, choices[job.id], claims)
-            claims[contender.gpu_type] += job.replicas or job.spec.min_gpus
+            counts = {name: node_counts(offer) for name, offer in choices[job.id].items()}
+            home = max(counts, key=lambda name: sum(counts[name]) - claims[name])
+            least, most = gpu_range(job, sum(counts[home]), home)
+            spreads = least < most or least > counts[home][0]
+            contenders[job.id] = Contender(
+                job, home, choices[job.id][home], max(least, 1), max(most, 1), spreads
+            )
+            claims[home] += job.replicas or job.spec.min_gpus
     return [contenders[job.id] for job in jobs if job.id in contenders]
-
-
-def _possible_types(job: Job, offers: Mapping[str, Supply]) -> dict[str, Supply]:
-    return {
-        name: offer
-        for name, offer in offers.items()
-        if _can_have(job, offer) and _holds(job, offer)
-    }
-
-
-def _contender(job: Job, types: Mapping[str, Supply], claims: Mapping[str, int]) -> Contender:
-    """The type that has most GPUs beyond those claimed."""
-    counts = {name: node_counts(offer) for name, offer in types.items()}
-    home = max(types, key=lambda name: sum(counts[name]) - claims.get(name, 0))
-    least, most = gpu_range(job, sum(counts[home]), home)
-    spreads = least < most or least > counts[home][0]
-    return Contender(job, home, types[home], max(least, 1), max(most, 1), spreads)
-
-
-def _can_have(job: Job, offer: Supply) -> bool:
-    return pack(job.spec.min_gpus, node_counts(offer), job.spec.level, "") is not None

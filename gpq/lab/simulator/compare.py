@@ -10,20 +10,18 @@ from __future__ import annotations
 import ctypes
 import os
 import sys
-from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Protocol
 
 from gpq.core.model.nodes import Node
-from gpq.errors import Refused, UsageError
-from gpq.lab.measurements.ground_truth import Task, Truth
+from gpq.errors import GpqError, Refused, UsageError
+from gpq.lab.measurements.ground_truth import Task
 from gpq.lab.measurements.sources import Published, Source
 from gpq.lab.measurements.tables import at
 from gpq.lab.measurements.timings import Counts, NotMeasured
-from gpq.lab.simulator.outcomes import Outcome, Summary, means, summary
+from gpq.lab.simulator.outcomes import Alone, Outcome, Summary, means, summary
 from gpq.lab.simulator.process_pool import Progress, work_on
 from gpq.lab.simulator.replay import replay
 from gpq.lab.simulator.rules import Rules
@@ -49,6 +47,11 @@ class Run:
     source: Source
     cluster: str
     rules: Rules
+
+    def failed(self, message: str, hint: str) -> FailedRun:
+        return FailedRun(
+            self.cluster, self.policy, self.source.name, self.rules.seed, message, hint
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,20 +82,17 @@ class Block:
         return means(self.rows)
 
 
-class MakeRules(Protocol):
-    def __call__(self, cluster: Cluster, seed: int) -> Rules: ...
-
-
 def plan(
     policies: Sequence[str],
     sources: Sequence[Source],
     clusters: Sequence[Cluster],
-    rules: MakeRules,
+    rules: Rules,
     seeds: Sequence[int] = (0,),
 ) -> list[Run]:
-    """Every combination: by cluster, then policy, then workload, then seed."""
+    """Every combination: by cluster, then policy, then workload, then seed. The rules are those of
+    all runs, except for servers and seed."""
     return [
-        Run(policy, source, cluster.name, rules(cluster, seed))
+        Run(policy, source, cluster.name, replace(rules, nodes=cluster.nodes, seed=seed))
         for cluster in clusters
         for policy in policies
         for source in sources
@@ -102,16 +102,11 @@ def plan(
 
 def blocks(runs: Sequence[Run], outcomes: Sequence[Outcome | FailedRun]) -> list[Block]:
     """By cluster, in the order of the runs. A cluster on which every run failed is left out."""
-    pairs = [
-        (run.cluster, outcome)
-        for run, outcome in zip(runs, outcomes, strict=True)
-        if isinstance(outcome, Outcome)
-    ]
-    names = dict.fromkeys(cluster for cluster, _ in pairs)
-    return [
-        Block(name, tuple(outcome for cluster, outcome in pairs if cluster == name))
-        for name in names
-    ]
+    outcomes_by_cluster: dict[str, list[Outcome]] = {}
+    for run, outcome in zip(runs, outcomes, strict=True):
+        if isinstance(outcome, Outcome):
+            outcomes_by_cluster.setdefault(run.cluster, []).append(outcome)
+    return [Block(name, tuple(group)) for name, group in outcomes_by_cluster.items()]
 
 
 def attempt_all(
@@ -119,8 +114,14 @@ def attempt_all(
 ) -> list[Outcome | FailedRun]:
     """The outcome of each run in order, or why it cannot be simulated to its end. Unreadable input
     ends all runs. So do Ctrl-C and SIGTERM, as Interrupted."""
+
+    def fallback(run: Run) -> FailedRun:
+        return run.failed(
+            "a process of the simulation was killed", "give it more memory, or use fewer processes"
+        )
+
     with _without_chatter():
-        return work_on(runs, _attempt, _fallback, processes, progress)
+        return work_on(runs, _attempt, fallback, processes, progress)
 
 
 def run_all(
@@ -128,11 +129,12 @@ def run_all(
 ) -> list[Outcome]:
     """The outcomes, in the order of the runs. Raises Refused about the first that failed, when all
     others have ended."""
-    results = attempt_all(runs, processes, progress)
-    failure = next((result for result in results if isinstance(result, FailedRun)), None)
-    if failure is not None:
-        raise Refused(f"{failure.policy} on {failure.workload}: {failure.error}", failure.hint)
-    return [result for result in results if isinstance(result, Outcome)]
+    outcomes = []
+    for result in attempt_all(runs, processes, progress):
+        if isinstance(result, FailedRun):
+            raise Refused(f"{result.policy} on {result.workload}: {result.error}", result.hint)
+        outcomes.append(result)
+    return outcomes
 
 
 @contextmanager
@@ -145,9 +147,8 @@ def _without_chatter() -> Iterator[None]:
         os.dup2(null, 1)
         yield
     finally:
-        ctypes.CDLL(None).fflush(
-            None
-        )  # C buffers output for a file or a pipe until the program ends
+        # C buffers output for a file or a pipe until the program ends
+        ctypes.CDLL(None).fflush(None)
         os.dup2(stdout, 1)
         os.close(stdout)
         os.close(null)
@@ -159,21 +160,7 @@ def _attempt(run: Run, watch: Callable[[float], None]) -> Outcome | FailedRun:
             run.policy, run.source.tasks(), run.rules, workload=run.source.name, watch=watch
         )
     except Refused as error:
-        return FailedRun(
-            run.cluster, run.policy, run.source.name, run.rules.seed, error.message, error.hint
-        )
-
-
-def _fallback(run: Run) -> FailedRun:
-    message = "a process of the simulation was killed"
-    hint = "give it more memory, or use fewer processes"
-    return FailedRun(run.cluster, run.policy, run.source.name, run.rules.seed, message, hint)
-
-
-@dataclass(frozen=True, slots=True)
-class _Problem:
-    message: str
-    hint: str = HINT
+        return run.failed(error.message, error.hint)
 
 
 def preflight(
@@ -185,84 +172,56 @@ def preflight(
     Some answers come only in the run: nobody knows in advance which placements over several nodes a
     policy will choose.
     """
-    sizes = {cluster.name: _node_sizes(cluster.nodes) for cluster in clusters}
-    verdicts: dict[_Key, _Problem | None] = {}
+    sizes = {cluster.name: Alone(cluster.nodes).sizes for cluster in clusters}
+    measured: set[_Key] = set()
     for source in sources:
         for task in source.tasks():
             for cluster in clusters:
-                problem = _misfit(task, sizes[cluster.name], policies) or _first_unmeasured(
-                    task, sizes[cluster.name], policies, verdicts
-                )
-                if problem:
-                    raise _refusal(source, task, cluster, problem)
+                nodes_by_type = sizes[cluster.name]
+                try:
+                    _check_size(task, nodes_by_type, policies)
+                    _check_measured(task, nodes_by_type, policies, measured)
+                except (UsageError, NotMeasured) as error:
+                    raise _refusal(source, task, cluster, error) from None
 
 
-def _refusal(source: Source, task: Task, cluster: Cluster, problem: _Problem) -> UsageError:
-    message = f"job {task.name} does not fit {cluster.name}: {problem.message}"
+def _refusal(source: Source, task: Task, cluster: Cluster, error: GpqError) -> UsageError:
+    message = f"job {task.name} does not fit {cluster.name}: {error.message}"
     if isinstance(source, Published):
-        return at(Path(source.path), source.rows()[task.name], message, problem.hint)
-    return UsageError(f"{source.name}: {message}", problem.hint)
+        return at(Path(source.path), source.rows()[task.name], message, error.hint)
+    return UsageError(f"{source.name}: {message}", error.hint)
 
 
-def _node_sizes(nodes: Sequence[Node]) -> dict[str, list[int]]:
-    """GPUs of each node, by type, the largest first."""
-    sizes: dict[str, list[int]] = {}
-    for node in nodes:
-        for kind, count in Counter(device.type for device in node.devices).items():
-            sizes.setdefault(kind, []).append(count)
-    return {kind: sorted(sizes[kind], reverse=True) for kind in sorted(sizes)}
-
-
-def _misfit(task: Task, sizes: dict[str, list[int]], policies: Sequence[str]) -> _Problem | None:
-    """Why the job can run nowhere, or cannot have all the GPUs that it asks for."""
-    problem = next(filter(None, (_unknown(task.truth, kind) for kind in sizes)), None)
-    if problem:
-        return problem
+def _check_size(task: Task, sizes: Mapping[str, Sequence[int]], policies: Sequence[str]) -> None:
+    """Raises UsageError if the job can run nowhere, or cannot have all the GPUs that it asks
+    for."""
+    for kind in sizes:
+        task.truth.limits(kind)
     gpus_by_type = {
         kind: sum(counts) for kind, counts in sizes.items() if task.gpu_type.lower() in kind.lower()
     }
     if not gpus_by_type:
-        return _Problem(f"it asks for GPUs of type {task.gpu_type}")
-    most, least = max(gpus_by_type.values()), _least_gpus(task, policies)
-    if least <= most:
-        return None
-    of_type = " of one type" if len(gpus_by_type) > 1 else ""
-    return _Problem(f"it asks for {least} GPUs, but there are {most}{of_type}")
+        raise UsageError(f"it asks for GPUs of type {task.gpu_type}", HINT)
+    is_gang = task.rigid or any(entry(policy).gang for policy in policies)
+    most = max(gpus_by_type.values())
+    if is_gang and task.replicas > most:
+        of_type = " of one type" if len(gpus_by_type) > 1 else ""
+        raise UsageError(f"it asks for {task.replicas} GPUs, but there are {most}{of_type}", HINT)
 
 
-def _least_gpus(task: Task, policies: Sequence[str]) -> int:
-    """The GPUs that it must have under one of the policies."""
-    if task.rigid or any(entry(policy).gang for policy in policies):
-        return task.replicas
-    return 1
-
-
-def _unknown(truth: Truth, kind: str) -> _Problem | None:
-    try:
-        truth.limits(kind)
-    except UsageError as error:
-        return _Problem(error.message, error.hint)
-    return None
-
-
-def _first_unmeasured(
-    task: Task,
-    sizes: dict[str, list[int]],
-    policies: Sequence[str],
-    verdicts: dict[_Key, _Problem | None],
-) -> _Problem | None:
-    """The first placement without measured times among those that a policy will give the job.
-    `verdicts`: earlier findings."""
+def _check_measured(
+    task: Task, sizes: Mapping[str, Sequence[int]], policies: Sequence[str], measured: set[_Key]
+) -> None:
+    """Raises NotMeasured about the first placement without measured times among those that a policy
+    will give the job. `measured`: earlier findings."""
     for kind, nodes in sizes.items():
         if task.gpu_type.lower() not in kind.lower():
             continue
         for counts in _placements(task, kind, nodes, policies):
             key = (id(task.truth), kind, counts)
-            if key not in verdicts:
-                verdicts[key] = _unmeasured_problem(task.truth, kind, counts)
-            if verdicts[key]:
-                return verdicts[key]
-    return None
+            if key not in measured:
+                task.truth.measured(counts, kind)
+                measured.add(key)
 
 
 def _placements(
@@ -295,11 +254,3 @@ def _pack(replicas: int, nodes: Sequence[int]) -> Counts:
             counts.append(min(size, replicas))
             replicas -= counts[-1]
     return tuple(counts)
-
-
-def _unmeasured_problem(truth: Truth, kind: str, counts: Counts) -> _Problem | None:
-    try:
-        truth.measured(counts, kind)
-    except NotMeasured as error:
-        return _Problem(error.message, error.hint)
-    return None

@@ -11,6 +11,8 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any
 
 import numpy as np
 
@@ -18,7 +20,7 @@ from gpq.core.goodput.goodput import gain, grad_time, step_time
 from gpq.core.goodput.models import Model, model_of
 from gpq.core.model.jobs import TERMINAL, DesiredState, Job, JobState
 from gpq.core.model.nodes import Device, Node, NodeState
-from gpq.core.model.profile import LossPoint, Profile
+from gpq.core.model.profile import Profile
 from gpq.core.model.snapshot import Config
 from gpq.core.model.units import DeviceId, JobId, NodeId, Seconds
 from gpq.lab.measurements.ground_truth import Task
@@ -26,6 +28,7 @@ from gpq.lab.measurements.timings import NotMeasured
 from gpq.rpc.node_answers import NodeView
 
 NAME = "history"  # of this workload, in tables
+NONE: Mapping[JobId, Any] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,61 +51,47 @@ def history(
     *,
     since: Seconds | None = None,
     restart: Seconds | None = None,
-    hold_seconds: Mapping[JobId, Seconds] | None = None,
-    gpu_types: Mapping[JobId, Set[str]] | None = None,
+    hold_seconds: Mapping[JobId, Seconds] = NONE,
+    gpu_types: Mapping[JobId, Set[str]] = NONE,
 ) -> History:
     """Jobs submitted in the last `since` seconds. `restart`: for every job, instead of each one's
     measured time. `hold_seconds`: how long its user held it before its first start, because it
     arrives when it was released. `gpu_types`: the types that it used."""
-    recent_jobs = _recent_jobs(jobs, now, since)
-    reasons = {job.id: _unfit(job, now) for job in recent_jobs}
-    replayed_jobs = [job for job in recent_jobs if not reasons[job.id]]
-    holds = hold_seconds or {}
-    tasks = []
-    for job in replayed_jobs:
-        arrival = job.submitted_at - recent_jobs[0].submitted_at + holds.get(job.id, 0.0)
+    recent_jobs = [
+        job
+        for job in sorted(jobs, key=lambda job: (job.submitted_at, job.id))
+        if since is None or job.submitted_at >= now - since
+    ]
+    tasks: list[Task] = []
+    left_out: list[tuple[str, str]] = []
+    unended: list[str] = []
+    types: set[str] = set()
+    for job in recent_jobs:
+        reason = ""
+        if job.attempt == 0:
+            reason = "never ran"
+        elif job.state is JobState.CANCELLED or job.wish is DesiredState.CANCEL:
+            reason = "cancelled"
+        elif _run_seconds(job, now) <= 0 or _replicas(job) == 0:
+            reason = "without run time"
+        if reason:
+            left_out.append((_name(job), reason))
+            continue
+        arrival = job.submitted_at - recent_jobs[0].submitted_at + hold_seconds.get(job.id, 0.0)
         tasks.append(_task(job, now, arrival, restart))
+        if job.state not in TERMINAL:
+            unended.append(_name(job))
+        types.update(row.gpu_type for row in job.profile.rows)
+        types.update(gpu_types.get(job.id, ()))
     return History(
-        tuple(tasks),
-        tuple((_name(job), reasons[job.id]) for job in recent_jobs if reasons[job.id]),
-        _names_of_unended(replayed_jobs),
-        _types_of(replayed_jobs, gpu_types or {}),
+        tuple(tasks), tuple(left_out), tuple(unended), tuple(sorted(filter(None, types)))
     )
-
-
-def _recent_jobs(jobs: Sequence[Job], now: Seconds, since: Seconds | None) -> list[Job]:
-    """In the order of submission."""
-    order = sorted(jobs, key=lambda job: (job.submitted_at, job.id))
-    if since is None:
-        return order
-    return [job for job in order if job.submitted_at >= now - since]
-
-
-def _names_of_unended(jobs: Sequence[Job]) -> tuple[str, ...]:
-    return tuple(_name(job) for job in jobs if job.state not in TERMINAL)
-
-
-def _types_of(jobs: Sequence[Job], gpu_types: Mapping[JobId, Set[str]]) -> tuple[str, ...]:
-    """Types of GPU that the jobs used, as far as known."""
-    types = {row.gpu_type for job in jobs for row in job.profile.rows}
-    types = types.union(*(gpu_types.get(job.id, ()) for job in jobs))
-    return tuple(sorted(filter(None, types)))
 
 
 def _name(job: Job) -> str:
     if job.name:
         return f"{job.id} ({job.name})"
     return str(job.id)
-
-
-def _unfit(job: Job, now: Seconds) -> str:
-    if job.attempt == 0:
-        return "never ran"
-    if job.state is JobState.CANCELLED or job.wish is DesiredState.CANCEL:
-        return "cancelled"
-    if _run_seconds(job, now) <= 0 or _replicas(job) == 0:
-        return "without run time"
-    return ""
 
 
 def _run_seconds(job: Job, now: Seconds) -> Seconds:
@@ -117,16 +106,22 @@ def _replicas(job: Job) -> int:
 
 
 def _task(job: Job, now: Seconds, arrives: Seconds, restart: Seconds | None) -> Task:
-    spec, work = job.spec, _work(job)
+    spec, progress = job.spec, job.profile.progress
+    # Steps at the base batch size that it did. If it has not ended, only its script may know what
+    # is left.
+    work = progress.base_steps if progress is not None else 0.0
     if restart is None:
         restart = Config().restart_cost(job)
     if job.elastic and work > 0 and model_of(job.profile) is not None:
         truth = LearntTruth(_program(job), job.profile, work, spec.max_gpus)
+        seconds, mean = _run_seconds(job, now), 1
+        if seconds > 0:
+            mean = round(job.service_at(now) / seconds)
         return Task(
             _name(job),
             arrives,
             truth,
-            _usual_replicas(job, now),
+            max(spec.min_gpus, 1, min(mean, spec.max_gpus or mean)),  # within what it asked for
             truth.base_batch,
             spec.user,
             spec.gpu_type,
@@ -151,23 +146,6 @@ def _program(job: Job) -> str:
     if not job.spec.argv:
         return "job"
     return os.path.basename(job.spec.argv[0])
-
-
-def _usual_replicas(job: Job, now: Seconds) -> int:
-    """The mean number of GPUs that it had, within what it asked for."""
-    seconds, mean = _run_seconds(job, now), 1
-    if seconds > 0:
-        mean = round(job.service_at(now) / seconds)
-    return max(job.spec.min_gpus, 1, min(mean, job.spec.max_gpus or mean))
-
-
-def _work(job: Job) -> float:
-    """Steps at the base batch size that it did. If it has not ended, only its script may know what
-    is left."""
-    progress = job.profile.progress
-    if progress is None:
-        return 0.0
-    return max(progress.base_steps, 0.0)
 
 
 def nodes_of(views: Sequence[NodeView]) -> tuple[Node, ...]:
@@ -252,7 +230,12 @@ class LearntTruth:
 
     def loss(self, total_batch: float, progress: float) -> float:
         """As logged, the lowest so far, scaled from 1 to 0. A straight line if none was logged."""
-        steps, losses = _curve(self.profile.losses, self.work)
+        points = self.profile.losses
+        steps, losses = [0.0, self.work], np.array([1.0, 0.0])
+        lowest = np.minimum.accumulate([point.loss for point in points])
+        if len(points) >= 2 and np.isfinite(lowest).all() and lowest[0] > lowest[-1]:
+            steps = [point.base_steps for point in points]
+            losses = (lowest - lowest[-1]) / (lowest[0] - lowest[-1])
         return float(np.interp(progress, steps, losses))
 
     def _model(self, gpu_type: str) -> Model:
@@ -311,14 +294,3 @@ class FixedTruth:
 
     def loss(self, total_batch: float, progress: float) -> float:
         return 1.0 - min(progress / self.seconds, 1.0)
-
-
-def _curve(points: Sequence[LossPoint], work: float) -> tuple[list[float], list[float]]:
-    straight_line = [0.0, work], [1.0, 0.0]
-    if len(points) < 2:
-        return straight_line
-    values = np.minimum.accumulate([point.loss for point in points])
-    if not np.isfinite(values).all() or values[0] <= values[-1]:
-        return straight_line
-    fractions = (values - values[-1]) / (values[0] - values[-1])
-    return [point.base_steps for point in points], [float(value) for value in fractions]

@@ -85,9 +85,13 @@ class Summary:
 def summary(run: Outcome) -> Summary:
     """Figures of one run. Percentiles interpolate linearly between jobs."""
     durations = np.array([job.completion_seconds for job in run.jobs])
-    rhos = np.array([job.rho for job in run.jobs if job.rho is not None])
+    rhos = np.array(_known_values(job.rho for job in run.jobs))
     rounds = np.array(run.round_seconds or [0.0]) * 1e3
     first_submission = min(job.submitted_at for job in run.jobs)
+    # the 95th percentile, the worst, the share above 1
+    rho_figures: tuple[float | None, float | None, float | None] = None, None, None
+    if len(rhos):
+        rho_figures = float(np.percentile(rhos, 95)), float(rhos.max()), float((rhos > 1.0).mean())
     return Summary(
         run.policy,
         run.workload,
@@ -97,7 +101,7 @@ def summary(run: Outcome) -> Summary:
         float(np.percentile(durations, 50)),
         float(np.percentile(durations, 99)),
         max(job.ended_at for job in run.jobs) - first_submission,
-        *_rho_figures(rhos),
+        *rho_figures,
         sum(job.restarts for job in run.jobs) / len(run.jobs),
         sum(job.growths.promised for job in run.jobs) / 3600.0,
         sum(job.growths.measured for job in run.jobs) / 3600.0,
@@ -109,18 +113,13 @@ def summary(run: Outcome) -> Summary:
     )
 
 
-def _rho_figures(rhos: Array) -> tuple[float | None, float | None, float | None]:
-    """(95th percentile, worst, share above 1). Each is None if no rho is known."""
-    if not len(rhos):
-        return None, None, None
-    return float(np.percentile(rhos, 95)), float(rhos.max()), float((rhos > 1.0).mean())
-
-
 def means(rows: Sequence[Summary]) -> list[Summary]:
     """One row per policy, in the order of their first runs: the mean over its runs, or the worst
     for a column that is a worst."""
-    policies = list(dict.fromkeys(row.policy for row in rows))
-    return [_mean([row for row in rows if row.policy == policy]) for policy in policies]
+    rows_by_policy: dict[str, list[Summary]] = {}
+    for row in rows:
+        rows_by_policy.setdefault(row.policy, []).append(row)
+    return [_mean(group) for group in rows_by_policy.values()]
 
 
 def _mean(rows: Sequence[Summary]) -> Summary:
@@ -187,12 +186,11 @@ class Alone:
     def seconds(self, task: Task, jobs: float) -> Seconds | None:
         """Seconds, start included, on 1 / `jobs` of the GPUs of every type that it may use: the
         mean over the types, weighted by their GPUs. None if the data do not say."""
-        kinds = {
-            kind: sum(sizes)
+        times = [
+            (sum(sizes), self._on_type(task, kind, sum(sizes) / jobs))
             for kind, sizes in self.sizes.items()
             if task.gpu_type.lower() in kind.lower()
-        }
-        times = [(gpus, self._on_type(task, kind, gpus / jobs)) for kind, gpus in kinds.items()]
+        ]
         weighted_times = [(gpus, seconds) for gpus, seconds in times if seconds is not None]
         weight = sum(gpus for gpus, _ in weighted_times)
         if not weight:
@@ -206,10 +204,14 @@ class Alone:
         return float(speeds[min(epoch, len(speeds) - 1), 0])
 
     def _on_type(self, task: Task, kind: str, share: float) -> Seconds | None:
-        truth = task.truth
-        shapes = _shapes(self.sizes[kind], truth.most_replicas or sum(self.sizes[kind]))
+        truth, sizes = task.truth, self.sizes[kind]
+        most = truth.most_replicas or sum(sizes)
         if task.rigid:
-            shapes = tuple(counts for counts in shapes if sum(counts) <= task.replicas)
+            most = min(most, task.replicas)
+        # packed: parts of the largest node, then whole nodes, the largest first
+        node_parts = ((count,) for count in range(1, min(sizes[0], most) + 1))
+        whole_nodes = (sizes[:nodes] for nodes in range(2, len(sizes) + 1))
+        shapes = (*node_parts, *(counts for counts in whole_nodes if sum(counts) <= most))
         speeds = best_speeds(truth, kind, shapes)
         counts = np.array([0.0, *(sum(counts) for counts in shapes)])
         best_so_far = np.maximum.accumulate(np.hstack([np.zeros((len(speeds), 1)), speeds]), axis=1)
@@ -218,13 +220,6 @@ class Alone:
             return None
         work = np.diff([truth.progress(epoch) for epoch in range(truth.epochs + 1)])
         return task.restart + float((work / at_share).sum()) * task.slowdown
-
-
-def _shapes(sizes: tuple[int, ...], most: int) -> tuple[tuple[int, ...], ...]:
-    """Packed shapes: parts of the largest node, then whole nodes, the largest first."""
-    whole_nodes = (sizes[:nodes] for nodes in range(2, len(sizes) + 1))
-    node_parts = ((count,) for count in range(1, min(sizes[0], most) + 1))
-    return (*node_parts, *(counts for counts in whole_nodes if sum(counts) <= most))
 
 
 def best_speeds(truth: Truth, kind: str, shapes: tuple[tuple[int, ...], ...]) -> Array:

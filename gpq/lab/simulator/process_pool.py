@@ -42,12 +42,6 @@ def work_on(
     all. So does a signal, as Interrupted."""
     if min(processes, len(items)) > 1:
         return _in_processes(items, work, fallback, min(processes, len(items)), progress)
-    return _here(items, work, progress)
-
-
-def _here(
-    items: Sequence[Item], work: Work[Item, Result], progress: Progress | None
-) -> list[Result]:
     shares = [0.0] * len(items)
     results: list[Result] = []
 
@@ -119,17 +113,6 @@ def _hearing(act: Callable[[int], None]) -> Iterator[None]:
             signal.signal(signum, handlers[signum])
 
 
-@contextmanager
-def _deaf() -> Iterator[None]:
-    """Processes started in this context never get Ctrl-C. Their parent ends them, by SIGTERM if
-    necessary."""
-    old_mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, old_mask)
-
-
 # -- several processes -----------------------------------------------------------------------------
 
 # in a worker: memory that it shares with the process that started it
@@ -153,15 +136,24 @@ def _in_processes(
             processes, mp_context=context, initializer=_prepare, initargs=(shares,)
         )
         try:
-            with _deaf():
+            # Processes that start now never get Ctrl-C. We end them, by SIGTERM if necessary.
+            old_mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+            try:
                 futures = [
                     pool.submit(_work, work, item, index) for index, item in enumerate(items)
                 ]
+            finally:
+                signal.pthread_sigmask(signal.SIG_SETMASK, old_mask)
             _await(futures, signals, shares, progress)
             if signals:
-                raise _interruption(signals[0], sum(map(_ended_well, futures)), len(items))
+                completed_runs = sum(
+                    future.done() and not future.cancelled() and future.exception() is None
+                    for future in futures
+                )
+                raise _interruption(signals[0], completed_runs, len(items))
             return [
-                _result(future, item, fallback) for future, item in zip(futures, items, strict=True)
+                fallback(item) if future.exception() is not None else future.result()
+                for future, item in zip(futures, items, strict=True)
             ]
         except BaseException:
             for child in set(multiprocessing.active_children()) - old_children:
@@ -182,40 +174,26 @@ def _await(
     while pending_futures and not signals:
         completed_futures, pending_futures = wait(pending_futures, LOOK_SECONDS, FIRST_EXCEPTION)
         for future in completed_futures:
-            _raise_own(future)
+            error = future.exception()
+            # a killed process affects only items that had not ended
+            if error is not None and not isinstance(error, BrokenExecutor):
+                raise error
         if progress is not None:
             progress(list(shares))
-
-
-def _raise_own(future: Future[Result]) -> None:
-    """The error of the work itself. A killed process affects only items that had not ended."""
-    error = future.exception()
-    if error is not None and not isinstance(error, BrokenExecutor):
-        raise error
-
-
-def _ended_well(future: Future[Result]) -> bool:
-    return future.done() and not future.cancelled() and future.exception() is None
-
-
-def _result(future: Future[Result], item: Item, fallback: Callable[[Item], Result]) -> Result:
-    if future.exception() is not None:
-        return fallback(item)
-    return future.result()
 
 
 def _prepare(shares: MutableSequence[float]) -> None:
     """In a worker: where to report progress. It does not outlive the process that started it."""
     global _shares
     _shares = shares
-    threading.Thread(target=_follow, daemon=True).start()
-
-
-def _follow() -> None:
     parent = multiprocessing.parent_process()
-    if parent is not None:
-        wait_for([parent.sentinel])
-        os._exit(1)
+
+    def follow() -> None:
+        if parent is not None:
+            wait_for([parent.sentinel])
+            os._exit(1)
+
+    threading.Thread(target=follow, daemon=True).start()
 
 
 def _work(work: Work[Item, Result], item: Item, index: int) -> Result:

@@ -107,10 +107,22 @@ class Replay:
         until = self._next_moment()
         self._advance(until - self.now)
         self.now = until
-        self._arrive()
+        while self.to_come and self.to_come[-1][1].at <= self.now + _EPSILON:
+            number, task = self.to_come.pop()
+            self.guests[JobId(number)] = arrive(
+                JobId(number), task, self.policy, self.rules, self.types, self._teach
+            )
         if self.guests:
             self._allocate()
-        self._check_progress()
+        busy = any(guest.running.placement is not None for guest in self.guests.values())
+        self._idle = 0 if busy or not self.guests else self._idle + 1
+        if self._idle > IDLE_ROUNDS or (self._idle > IDLE_AT_THE_END and not self.to_come):
+            names = ", ".join(guest.running.task.name for guest in list(self.guests.values())[:3])
+            raise Refused(
+                f"{self.policy.name} gives no GPUs to {names}: no node of this cluster fits what is"
+                " asked for",
+                "give larger nodes, or a workload that asks for fewer GPUs",
+            )
 
     def _teach(self, job: Job) -> Job:
         return with_times(job, Snapshot(config=self.config, priors=self.priors))
@@ -139,23 +151,27 @@ class Replay:
     def _advance(self, seconds: Seconds) -> None:
         slowdowns = self._sharing()
         for name in sorted(self.guests):
-            guest = self.guests[name]
-            self._count_goodput(guest, seconds)
-            guest.running.advance(self.now, seconds, slowdowns.get(name, 0.0), guest.batch)
-            guest.settle_gain()
-            if guest.running.ended_at is not None:
-                self._end(name)
-
-    def _count_goodput(self, guest: SimJob, seconds: Seconds) -> None:
-        if guest.running.placement is not None:
-            unit_speed = self.alone.speed_on_one(
-                guest.running.task.truth, guest.running.gpu_type, guest.running.epoch
-            )
-            if unit_speed > 0:
-                self._goodput += (
-                    seconds * guest.running.speed(0.0) * guest.running.task.slowdown / unit_speed
+            guest, running = self.guests[name], self.guests[name].running
+            if running.placement is not None:
+                unit_speed = self.alone.speed_on_one(
+                    running.task.truth, running.gpu_type, running.epoch
                 )
-            self._goodput_seconds += seconds
+                if unit_speed > 0:
+                    self._goodput += (
+                        seconds * running.speed(0.0) * running.task.slowdown / unit_speed
+                    )
+                self._goodput_seconds += seconds
+            running.advance(self.now, seconds, slowdowns.get(name, 0.0), guest.batch)
+            guest.settle_gain()
+            if running.ended_at is None:
+                continue
+            self.ended[name] = self.guests.pop(name)
+            guest.close(running.ended_at)
+            guest.sizes.append((running.ended_at, 0))
+            self.left -= 1
+            if self.rules.priors:
+                job = replace(guest.seen(), state=JobState.COMPLETED)
+                self.priors = remember(self.priors, [job])
 
     def _sharing(self) -> dict[JobId, float]:
         """Slowdown of jobs on several nodes that share a node with another one."""
@@ -172,23 +188,6 @@ class Replay:
             for name, nodes in spans.items()
             if any(crowd[n] > 1 for n in nodes)
         }
-
-    def _arrive(self) -> None:
-        while self.to_come and self.to_come[-1][1].at <= self.now + _EPSILON:
-            number, task = self.to_come.pop()
-            self.guests[JobId(number)] = arrive(
-                JobId(number), task, self.policy, self.rules, self.types, self._teach
-            )
-
-    def _end(self, name: JobId) -> None:
-        guest = self.ended[name] = self.guests.pop(name)
-        assert guest.running.ended_at is not None
-        guest.close(guest.running.ended_at)
-        guest.sizes.append((guest.running.ended_at, 0))
-        self.left -= 1
-        if self.rules.priors:
-            job = replace(guest.seen(), state=JobState.COMPLETED)
-            self.priors = remember(self.priors, [job])
 
     # -- rounds ------------------------------------------------------------------------------------
 
@@ -215,49 +214,38 @@ class Replay:
             elif guest.running.placement is not None:
                 guest.running.set_batch(guest.batch())
 
-    def _check_progress(self) -> None:
-        busy = any(guest.running.placement is not None for guest in self.guests.values())
-        self._idle += 1
-        if busy or not self.guests:
-            self._idle = 0
-        if self._idle > IDLE_ROUNDS or (self._idle > IDLE_AT_THE_END and not self.to_come):
-            names = ", ".join(guest.running.task.name for guest in list(self.guests.values())[:3])
-            raise Refused(
-                f"{self.policy.name} gives no GPUs to {names}: no node of this cluster fits what is"
-                " asked for",
-                "give larger nodes, or a workload that asks for fewer GPUs",
-            )
-
     # -- results -----------------------------------------------------------------------------------
 
     def outcomes(self) -> tuple[JobOutcome, ...]:
         guests = [self.ended[name] for name in sorted(self.ended)]
         begins = np.array([guest.running.task.at for guest in guests])
         ends = np.array([guest.running.ended_at for guest in guests], dtype=np.float64)
-        return tuple(self._outcome(guest, begins, ends) for guest in guests)
-
-    def _outcome(self, guest: SimJob, begins: Array, ends: Array) -> JobOutcome:
-        task, running = guest.running.task, guest.running
-        end, start = running.ended_at, guest.first_start
-        assert end is not None
-        assert start is not None
-        overlap = np.clip(np.minimum(ends, end) - np.maximum(begins, task.at), 0.0, None).sum()
-        alone_seconds = self.alone.seconds(
-            task, max(float(overlap) / max(end - task.at, _EPSILON), 1.0)
-        )
-        return JobOutcome(
-            task.name,
-            task.truth.name,
-            task.user,
-            task.at,
-            start,
-            end,
-            max(guest.restarts, 0),
-            running.service,
-            (end - task.at) / alone_seconds if alone_seconds else None,
-            tuple(guest.sizes),
-            guest.growths,
-        )
+        outcomes = []
+        for guest in guests:
+            task, running = guest.running.task, guest.running
+            end, start = running.ended_at, guest.first_start
+            assert end is not None
+            assert start is not None
+            overlap = np.clip(np.minimum(ends, end) - np.maximum(begins, task.at), 0.0, None).sum()
+            alone_seconds = self.alone.seconds(
+                task, max(float(overlap) / max(end - task.at, _EPSILON), 1.0)
+            )
+            outcomes.append(
+                JobOutcome(
+                    task.name,
+                    task.truth.name,
+                    task.user,
+                    task.at,
+                    start,
+                    end,
+                    max(guest.restarts, 0),
+                    running.service,
+                    (end - task.at) / alone_seconds if alone_seconds else None,
+                    tuple(guest.sizes),
+                    guest.growths,
+                )
+            )
+        return tuple(outcomes)
 
     def mean_goodput(self) -> float:
         if self._goodput_seconds <= 0:

@@ -41,35 +41,30 @@ class Rules:
 def parse_cluster(text: str) -> tuple[Node, ...]:
     """The nodes of a text such as 16x4 or 6x4:t4,3x8:rtx. They are up and empty, and named n00,
     n01... in the order of the text, so that sorting keeps it."""
-    groups = [_group(part.strip()) for part in text.split(",")]
+    groups = []
+    for part in map(str.strip, text.split(",")):
+        match = PART.fullmatch(part)
+        if match is None:
+            raise UsageError(f"cannot read {part!r} as nodes and GPUs", HINT)
+        count, gpus = int(match[1]), int(match[2])
+        if not count or not gpus:
+            raise UsageError(f"{part} has no {'GPUs' if count else 'nodes'}", HINT)
+        groups.append((count, gpus, match[3] or ""))
     total = sum(nodes * gpus for nodes, gpus, _ in groups)
     if total > MOST_GPUS:
         raise UsageError(
             f"the cluster {text} has {total} GPUs, at most {MOST_GPUS} can be simulated", HINT
         )
     width = max(len(str(sum(nodes for nodes, _, _ in groups) - 1)), 2)
-    shapes = [(gpus, gpu_type) for nodes, gpus, gpu_type in groups for _ in range(nodes)]
-    return tuple(
-        _node(f"n{i:0{width}}", gpus, gpu_type) for i, (gpus, gpu_type) in enumerate(shapes)
-    )
-
-
-def _group(part: str) -> tuple[int, int, str]:
-    """(nodes, GPUs on each, their type)."""
-    match = PART.fullmatch(part)
-    if match is None:
-        raise UsageError(f"cannot read {part!r} as nodes and GPUs", HINT)
-    nodes, gpus = int(match[1]), int(match[2])
-    if not nodes or not gpus:
-        raise UsageError(f"{part} has no {'GPUs' if nodes else 'nodes'}", HINT)
-    return nodes, gpus, match[3] or ""
-
-
-def _node(name: str, gpus: int, gpu_type: str) -> Node:
-    devices = tuple(
-        Device(DeviceId(f"{name}:{i}"), i, "cuda", gpu_type, MEMORY_MIB) for i in range(gpus)
-    )
-    return Node(NodeId(name), NodeState.UP, devices=devices)
+    shapes = [(gpus, gpu_type) for count, gpus, gpu_type in groups for _ in range(count)]
+    nodes = []
+    for i, (gpus, gpu_type) in enumerate(shapes):
+        name = f"n{i:0{width}}"
+        devices = tuple(
+            Device(DeviceId(f"{name}:{j}"), j, "cuda", gpu_type, MEMORY_MIB) for j in range(gpus)
+        )
+        nodes.append(Node(NodeId(name), NodeState.UP, devices=devices))
+    return tuple(nodes)
 
 
 def with_types(nodes: Sequence[Node], types: Sequence[str]) -> tuple[Node, ...]:

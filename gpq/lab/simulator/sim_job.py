@@ -77,9 +77,15 @@ class SimJob:
 
     def shown(self, now: Seconds) -> Job:
         """The job as it appears in the snapshot of a round."""
-        if self.logs_loss:
-            self._log_loss()
-        job, running = self.seen(), self.running
+        running, losses = self.running, self.job.profile.losses
+        if self.logs_loss and running.progress > (losses[-1].base_steps if losses else -1.0):
+            truth = running.task.truth
+            total = float(running.total_batch() or running.fixed_batch or truth.base_batch)
+            point = LossPoint(running.progress, truth.loss(total, running.progress))
+            self.job = replace(
+                self.job, profile=replace(self.job.profile, losses=with_losses(losses, (point,)))
+            )
+        job = self.seen()
         state = job.state
         if job.placement is not None:
             # Events do not disturb a restart. The timer runs anyway (as in the artifact).
@@ -92,16 +98,6 @@ class SimJob:
         if state is not job.state or job.service != running.service - attempt_service:
             self.job = job = replace(job, state=state, service=running.service - attempt_service)
         return job
-
-    def _log_loss(self) -> None:
-        """The loss of this moment, if it has made progress since the last."""
-        running, losses = self.running, self.job.profile.losses
-        total = float(running.total_batch() or running.fixed_batch or running.task.truth.base_batch)
-        if running.progress > (losses[-1].base_steps if losses else -1.0):
-            point = LossPoint(running.progress, running.task.truth.loss(total, running.progress))
-            self.job = replace(
-                self.job, profile=replace(self.job.profile, losses=with_losses(losses, (point,)))
-            )
 
     def batch(self) -> Batch | None:
         """The batch size that gpq would order now. None while nothing is known."""
@@ -192,7 +188,7 @@ class SimJob:
             launched_at=now,
             started_at=now,
             first_started_at=self.first_start,
-            started_nodes=tuple(node for node, _ in placement.parts),
+            started_nodes=running.nodes,
             restarts=self.restarts,
             restart_seconds=running.task.restart if self.restarts > 0 else None,
             last_replicas=placement.replicas,
@@ -215,33 +211,21 @@ def arrive(
     rng = None
     if rules.noise > 0:
         rng = np.random.default_rng([rules.seed, number])
-    fixed_batch = _fixed_batch(task, policy)
+    fixed_batch = task.truth.fixed_batch  # the only batch size that it trains with. 0: any
+    if policy.own_batch:
+        fixed_batch = task.batch_size
+    if not fixed_batch and task.has_lost(RETUNE):
+        fixed_batch = task.truth.base_batch
     running = Running(task, fixed_batch, rng, rules.noise)
     if rules.profiled:
         _profile(running, types)
-    declaration = _declaration(task, fixed_batch, rules, types)
-    profile = Profile(declaration)
+    profile = Profile(_declaration(task, fixed_batch, rules, types))
     if task.habits:
         profile = with_habits(profile, task.habits)
-    job = Job(number, _spec(task, policy), task.at, profile=profile)
-    return SimJob(running, job, rules, taught, logs_loss=policy.by_loss)
-
-
-def _fixed_batch(task: Task, policy: Policy) -> int:
-    """The only batch size that it trains with. 0: any."""
-    batch = task.truth.fixed_batch
-    if policy.own_batch:
-        batch = task.batch_size
-    if not batch and task.has_lost(RETUNE):
-        return task.truth.base_batch
-    return batch
-
-
-def _spec(task: Task, policy: Policy) -> JobSpec:
     least, most = 1, task.truth.most_replicas
     if policy.gang or task.rigid or task.has_lost(RESIZE):
         least, most = task.replicas, task.replicas
-    return JobSpec(
+    spec = JobSpec(
         (f"{task.truth.name}.py",),
         "/",
         task.user,
@@ -253,6 +237,8 @@ def _spec(task: Task, policy: Policy) -> JobSpec:
         rigid=task.rigid,
         gpu_type=task.gpu_type,
     )
+    job = Job(number, spec, task.at, profile=profile)
+    return SimJob(running, job, rules, taught, logs_loss=policy.by_loss)
 
 
 def _declaration(task: Task, fixed_batch: int, rules: Rules, types: Sequence[str]) -> Declared:

@@ -18,15 +18,13 @@ from gpq.lab.simulator.outcomes import Outcome
 from gpq.lab.simulator.rules import Rules, parse_cluster
 from tests.support.measurements import WORKLOAD, tiny, workload
 
+RULES = Rules(nodes=())
+
 
 def source(folder: Path, *rows: str, charges: Charges | None = None, name: str = "w") -> Published:
     return Published(
         name, str(workload(folder / f"{name}.csv", *rows)), str(tiny(folder / "traces")), charges or Charges()
     )
-
-
-def rules(found: compare.Cluster, seed: int) -> Rules:
-    return Rules(found.nodes, seed=seed)
 
 
 def clusters(*texts: str) -> list[compare.Cluster]:
@@ -40,7 +38,7 @@ def figures(outcome: Outcome) -> Outcome:
 
 def test_every_combination_is_run_once_in_a_stated_order(tmp_path: Path) -> None:
     sources = [source(tmp_path, name="v"), source(tmp_path, name="w")]
-    runs = compare.plan(["goodput", "fifo"], sources, clusters("1x4", "2x4"), rules, [0, 1])
+    runs = compare.plan(["goodput", "fifo"], sources, clusters("1x4", "2x4"), RULES, [0, 1])
     said = [(run.cluster, run.policy, run.source.name, run.rules.seed) for run in runs]
     assert len(set(said)) == len(said) == 16
     assert said[:5] == [("1x4", "goodput", "v", 0), ("1x4", "goodput", "v", 1), ("1x4", "goodput", "w", 0),
@@ -50,7 +48,7 @@ def test_every_combination_is_run_once_in_a_stated_order(tmp_path: Path) -> None
 
 
 def test_the_number_of_processes_changes_only_the_time_it_takes(tmp_path: Path) -> None:
-    runs = compare.plan(["goodput", "fifo"], [source(tmp_path)], clusters("2x4"), rules)
+    runs = compare.plan(["goodput", "fifo"], [source(tmp_path)], clusters("2x4"), RULES)
     shares: list[list[float]] = []
     together = compare.run_all(runs, 2, lambda found: shares.append(list(found)))
     alone = compare.run_all(runs)
@@ -60,7 +58,7 @@ def test_the_number_of_processes_changes_only_the_time_it_takes(tmp_path: Path) 
 
 
 def test_progress_reaches_the_end(tmp_path: Path) -> None:
-    runs = compare.plan(["fifo"], [source(tmp_path)], clusters("1x4", "2x4"), rules)
+    runs = compare.plan(["fifo"], [source(tmp_path)], clusters("1x4", "2x4"), RULES)
     shares: list[list[float]] = []
     compare.run_all(runs, 1, lambda found: shares.append(list(found)))
     assert shares[-1] == [1.0, 1.0]
@@ -69,7 +67,7 @@ def test_progress_reaches_the_end(tmp_path: Path) -> None:
 
 
 def test_an_error_in_a_process_is_reported_unchanged(tmp_path: Path) -> None:
-    runs = compare.plan(["fifo"], [source(tmp_path), source(tmp_path, name="v")], clusters("2x4"), rules)
+    runs = compare.plan(["fifo"], [source(tmp_path), source(tmp_path, name="v")], clusters("2x4"), RULES)
     (tmp_path / "v.csv").write_text(WORKLOAD + "\nx,0,tiny,1,32\ny,nan,tiny,1,32\n")
     with pytest.raises(UsageError, match=r"v\.csv row 3") as caught:
         compare.run_all(runs, 2)
@@ -79,7 +77,7 @@ def test_an_error_in_a_process_is_reported_unchanged(tmp_path: Path) -> None:
 @pytest.mark.parametrize("processes", [1, 2])
 def test_an_unmeasured_size_is_reported_with_policy_and_workload(tmp_path: Path, processes: int) -> None:
     jobs = [source(tmp_path, "a,0,tiny,7,32", name=name) for name in ("v", "w")]
-    runs = compare.plan(["fifo"], jobs, clusters("1x8"), rules)
+    runs = compare.plan(["fifo"], jobs, clusters("1x8"), RULES)
     with pytest.raises(Refused, match=r"^fifo on [vw]: tiny was not measured on 7 GPUs of 1 node"):
         compare.run_all(runs, processes)
 
@@ -117,7 +115,7 @@ def test_only_gangs_need_all_the_gpus_they_ask_for(tmp_path: Path) -> None:
 
 def test_blocks_hold_the_runs_of_one_cluster_and_their_means(tmp_path: Path) -> None:
     sources = [source(tmp_path, name="v"), source(tmp_path, "a,0,tiny,1,32", name="w")]
-    runs = compare.plan(["fifo"], sources, clusters("1x4", "2x4"), rules)
+    runs = compare.plan(["fifo"], sources, clusters("1x4", "2x4"), RULES)
     blocks = compare.blocks(runs, compare.run_all(runs))
     assert [block.cluster for block in blocks] == ["1x4", "2x4"]
     for block in blocks:
@@ -148,5 +146,5 @@ def test_output_that_c_buffers_until_the_end_is_dropped_too(tmp_path: Path) -> N
 def test_policies_with_an_oracle_run_on_a_cluster_of_one_named_type(tmp_path: Path) -> None:
     """Their shapes name no type if the cluster has only one. The measurements name it."""
     jobs = Published("w", str(workload(tmp_path / "w.csv")), str(tiny(tmp_path / "traces", kinds=("t4",))))
-    runs = compare.plan(["optimus", "slaq", "srtf"], [jobs], clusters("2x4:t4"), rules)
+    runs = compare.plan(["optimus", "slaq", "srtf"], [jobs], clusters("2x4:t4"), RULES)
     assert [outcome.policy for outcome in compare.run_all(runs)] == ["optimus", "slaq", "srtf"]
