@@ -29,7 +29,7 @@ OF_ATTEMPTS = (
     "TORCH_NCCL_ASYNC_ERROR_HANDLING",
 )  # fmt: skip
 
-INTERPRETER = os.path.join(os.path.dirname(__file__), "interpreter.py")
+INTERPRETER = os.path.join(os.path.dirname(wire.__file__), "standby", "interpreter.py")
 PROBE_SECONDS = 2.0  # in which the child must answer before it gets an attempt
 
 MOST = 4  # on one server
