@@ -136,12 +136,10 @@ def create(folder: str, order: wire.StartOrder) -> int:
 
 def remove_unborn(folder: str) -> None:
     """Undo `create` for an attempt that has no order yet."""
-    try:
+    with contextlib.suppress(OSError):  # without an order the directory means nothing
         for name in os.listdir(folder):
             os.unlink(os.path.join(folder, name))
         os.rmdir(folder)
-    except OSError:
-        pass  # without an order the directory means nothing
 
 
 def pulses(folder: str) -> List[wire.Pulse]:

@@ -47,34 +47,30 @@ class Attempts:
         hold years of attempts."""
         change_time = os.stat(self.spool.attempts).st_mtime_ns
         if change_time != self._listed_at or self._listed_early:
-            self._list(change_time)
+            self._listed_at = change_time
+            # A change shortly after this listing, within the clock's resolution, would have the
+            # same time stamp.
+            self._listed_early = time.time_ns() - change_time < 50_000_000
+            self._list()
         for key in self._keys:
             if self.is_forgotten(key):
                 self._let_go(key)
         self._keys = [key for key in self._keys if key not in self._forgotten]
         return self._keys
 
-    def _list(self, change_time: int) -> None:
-        self._listed_at = change_time
-        # A change shortly after this listing, within the clock's resolution, would have the same
-        # time stamp.
-        self._listed_early = time.time_ns() - change_time < 50_000_000
+    def _list(self) -> None:
         keys = [key for key in self.spool.attempt_keys() if key not in self._forgotten]
         earlier_keys = self._keys if self._is_listed else self.processes.marked_keys()
         self._is_listed = True
-        removed = [
-            key for key in earlier_keys if not os.path.lexists(self.files.path(key, wire.ORDER))
-        ]
-        restored = [key for key in removed if self._is_restored(key)]
-        self._keys = keys + [key for key in restored if key not in keys]
-
-    def _is_restored(self, key: str) -> bool:
-        """Somebody removed its folder or its order, perhaps the job itself. If the attempt lives,
-        make them again so that gpq can stop it."""
-        if key in self._forgotten or not self.processes.has_survivors(key):
-            return False
-        self.files.restore(key)
-        return True
+        for key in earlier_keys:
+            if key in self._forgotten or os.path.lexists(self.files.path(key, wire.ORDER)):
+                continue
+            # Somebody removed its folder or its order, perhaps the job itself. If the attempt
+            # lives, make them again so that gpq can stop it.
+            if self.processes.has_survivors(key):
+                self.files.restore(key)
+                keys.append(key)
+        self._keys = list(dict.fromkeys(keys))
 
     def order(self, key: str) -> Optional[wire.StartOrder]:
         """The order of an attempt, None if there is no such attempt."""
@@ -166,8 +162,10 @@ class Attempts:
         with self.spool.lock():
             self._order_stop(key, mode, grace)
             record = self.files.read(key, wire.SHIM)
-            if record is not None and procs.lives(record, self.boot):
-                _wake(record)
+            process = procs.living(record, self.boot)
+            if process is not None:
+                procs.send(process, shim.WAKE_SIGNAL)
+                procs.send(process, signal.SIGCONT)  # a stopped process hears nothing
             elif record is not None or info.state == "orphan":
                 self._adopt(key)
         return self._must(key)
@@ -297,10 +295,3 @@ class Attempts:
         if info is None:
             raise SpoolError("no attempt {} on this server".format(key))
         return info
-
-
-def _wake(shim_record: Dict[str, Any]) -> None:
-    process = procs.read(int(shim_record["pid"]))
-    if process is not None and process.start_time == shim_record["start_time"]:
-        procs.send(process, shim.WAKE_SIGNAL)
-        procs.send(process, signal.SIGCONT)  # a stopped process hears nothing

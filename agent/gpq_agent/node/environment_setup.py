@@ -159,19 +159,14 @@ def _exports(path: str, base: Dict[str, str]) -> Message:
         if _is_free(name) and base.get(name) != value
     }
     unset = [name for name in base if name not in variables and _is_free(name)]
-    return {"set": changes, "unset": unset, "python": _first_python(changes.get("PATH"))}
+    path = changes.get("PATH", "")
+    python = shutil.which("python", path=path) or shutil.which("python3", path=path) or ""
+    return {"set": changes, "unset": unset, "python": python}
 
 
 def _is_free(name: str) -> bool:
     """May a setup set this variable?"""
     return not name.startswith(OURS) and name not in OF_THE_SHELL
-
-
-def _first_python(path: Optional[str]) -> str:
-    """The first Python in a changed PATH, "" for none."""
-    if path is None:
-        return ""
-    return shutil.which("python", path=path) or shutil.which("python3", path=path) or ""
 
 
 def last_line(data: bytes) -> str:

@@ -1,5 +1,6 @@
 """Long polls: each stays pending until there is news."""
 
+import functools
 import os
 import time
 from typing import Dict, List, NamedTuple, Tuple
@@ -8,7 +9,7 @@ from gpq_agent import wire
 from gpq_agent.node.attempt_files import pulses
 from gpq_agent.node.host import logs
 from gpq_agent.node.host.errors import SpoolError
-from gpq_agent.node.operations import Handler, Message, Replies, refusal
+from gpq_agent.node.operations import Message, Replies, refusal
 from gpq_agent.node.spool.spool import Spool
 from gpq_agent.node.states import LIVE
 from gpq_agent.node.survey import Survey
@@ -81,10 +82,12 @@ class Watches:
         """Replies to the long polls that are ready."""
         due_watches = [watch for watch in self._pending if self._is_due(watch, infos)]
         self._pending = [watch for watch in self._pending if watch not in due_watches]
-        return [
-            self.replies.reply(watch.message, self._teller(infos, watch.recalled))
-            for watch in due_watches
-        ]
+        replies = []
+        for watch in due_watches:
+            recalled_attempts = filter(None, map(self.attempts.look, watch.recalled))
+            news = functools.partial(self._news, infos=[*infos, *recalled_attempts])
+            replies.append(self.replies.reply(watch.message, news))
+        return replies
 
     def _is_due(self, watch: Watch, infos: List[wire.AttemptInfo]) -> bool:
         if time.monotonic() >= watch.until or watch.message.get("seen") != self.survey.digest:
@@ -105,10 +108,6 @@ class Watches:
         if key not in self._sizes:
             self._sizes[key] = logs.tail(path, 0, 0)[2]
         return logs.lines_after(path, offset, budget, self._sizes[key])
-
-    def _teller(self, infos: List[wire.AttemptInfo], recalled_keys: List[str]) -> Handler:
-        recalled_attempts = list(filter(None, map(self.attempts.look, recalled_keys)))
-        return lambda message: self._news(message, infos + recalled_attempts)
 
     def _news(self, message: Message, infos: List[wire.AttemptInfo]) -> Message:
         """Every attempt as it is, each with its new report lines. They share the budget equally, so

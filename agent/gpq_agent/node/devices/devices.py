@@ -94,7 +94,7 @@ class Devices:
         if not self.with_gpus:
             return
         if self.looking.is_under_way:
-            self._take_any(self.looking.advance())
+            self._take(self.looking.advance())
         if not self.looking.may_begin():
             return
         period = self.period if self._gpus or self.error else max(self.period, IDLE_PERIOD)
@@ -103,23 +103,19 @@ class Devices:
         elif self._gpus and self.haste:
             period = min(period, self.haste)
         period = max(period, REST * self.looking.lasted)
-        begin = self.looking.begun
-        period = min(period, self._hurry(since))
-        is_due = time.monotonic() - begin >= period
+        now, begin = time.monotonic(), self.looking.begun
+        if since is not None:
+            # The pauses grow with the time that it takes: most GPUs are free within a moment.
+            period = min(period, max(now - since, HURRY_FROM), HURRY_TO)
+        elif any(watched.is_in_doubt for watched in self._watched.values()):
+            period = min(period, HURRY_TO)
+        is_due = now - begin >= period
         if (
             not self.known
             or (is_watched and is_due)
             or (since is not None and (is_due or begin < since))
         ):
-            self._take_any(self.looking.begin(self._not_due()))
-
-    def _hurry(self, since: Optional[float]) -> float:
-        """The longest pause between looks if somebody waits for one. The pauses grow with the time
-        that it takes: most GPUs are free within a moment."""
-        if since is not None:
-            return min(max(time.monotonic() - since, HURRY_FROM), HURRY_TO)
-        is_doubted = any(watched.is_in_doubt for watched in self._watched.values())
-        return HURRY_TO if is_doubted else float("inf")
+            self._take(self.looking.begin(self._not_due()))
 
     def waiting_on(self) -> Optional[int]:
         """The descriptor that becomes readable when the running look answers."""
@@ -136,11 +132,9 @@ class Devices:
 
     # -- judging
 
-    def _take_any(self, probe: Optional[Probe]) -> None:
-        if probe is not None:
-            self._take(probe)
-
-    def _take(self, probe: Probe) -> None:
+    def _take(self, probe: Optional[Probe]) -> None:
+        if probe is None:
+            return
         now = time.monotonic()
         self.known = True
         self.error = probe.error
@@ -156,17 +150,18 @@ class Devices:
         self._driver.well(now, at_once=True)
         gpus_by_id = {gpu.id: gpu for gpu in self._gpus}
         gpus = [self._read(raw, gpus_by_id.get(raw.uuid), now) for raw in probe.gpus]
-        lost_gpus = [gpu for gpu in self._gpus if self._is_gone(gpu.id, probe)]
+        # A lost one was there, is not there now, and its GPU was not partitioned again.
+        whole_uuids = {raw.uuid for raw in probe.gpus} | set(probe.partitioned)
+        lost_gpus = [
+            gpu
+            for gpu in self._gpus
+            if whole_uuids.isdisjoint((gpu.id, self._parents.get(gpu.id, "")))
+        ]
         for gpu in lost_gpus:
             self._watched[gpu.id].look(now, loss=gpu_probe.LOST)
         gpus += [gpu._replace(utilisation=None, used_mib=0, processes=[]) for gpu in lost_gpus]
         self._parents = {raw.uuid: raw.parent for raw in probe.gpus if raw.parent}
         self._gpus = sorted(gpus, key=lambda gpu: (gpu.index, gpu.id))
-
-    def _is_gone(self, name: str, probe: Probe) -> bool:
-        """It was there, is not there now, and its GPU was not partitioned again."""
-        whole_uuids = {raw.uuid for raw in probe.gpus} | set(probe.partitioned)
-        return name not in whole_uuids and self._parents.get(name) not in whole_uuids
 
     def _read(
         self, raw: RawGpu, previous: Optional[wire.DeviceInfo], now: float

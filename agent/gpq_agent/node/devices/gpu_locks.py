@@ -169,17 +169,14 @@ class Locks:
         """Who has the GPU, as a phrase, "" for nobody. Only for GPUs that none of our own attempts
         has. One look serves for `LOOK_PERIOD`."""
         if time.monotonic() - self._seen_at.get(name, float("-inf")) >= LOOK_PERIOD:
-            self._seen[name] = self._look(name)
+            descriptor = self._open_shared(name)
+            is_held = descriptor >= 0 and not try_share(descriptor)
+            if descriptor >= 0:
+                os.close(descriptor)
+            holder = self._holder_of(name) or (Holder("", {}) if is_held else None)
+            self._seen[name] = holder.sentence(self.spool) if holder else ""
             self._seen_at[name] = time.monotonic()
         return self._seen[name]
-
-    def _look(self, name: str) -> str:
-        descriptor = self._open_shared(name)
-        is_held = descriptor >= 0 and not try_share(descriptor)
-        if descriptor >= 0:
-            os.close(descriptor)
-        holder = self._holder_of(name) or (Holder("", {}) if is_held else None)
-        return holder.sentence(self.spool) if holder else ""
 
     def _holder_of(self, name: str, *, except_own: bool = False) -> Optional[Holder]:
         """Who has locked their own file. `except_own`: except this user, and with a new look at who
@@ -228,10 +225,8 @@ def keep_fresh(descriptors: Iterable[int]) -> None:
     """Update the time stamps, so that programs that remove old files leave the locks alone. Files
     of other users cannot be touched."""
     for descriptor in descriptors:
-        try:
+        with contextlib.suppress(OSError):
             os.utime(descriptor)
-        except OSError:
-            continue
 
 
 def own_names(path: str) -> List[str]:

@@ -1,5 +1,6 @@
 """The result of one look at the GPUs of a machine, whichever way it was made."""
 
+import contextlib
 import os
 from typing import Any, List, NamedTuple, Optional, Tuple
 
@@ -89,7 +90,9 @@ def shared_memory_mib() -> int:
 
 def unused_hardware() -> str:
     """A line about GPUs in this machine that no driver reports, "" for none."""
-    cards = _cards()
+    cards: List[Tuple[str, str]] = []  # (vendor, class) of each PCI device
+    with contextlib.suppress(OSError):
+        cards = [(_line(name, "vendor"), _line(name, "class")[:6]) for name in os.listdir(PCI)]
     nvidia = sum(1 for vendor, kind in cards if vendor == NVIDIA and kind in DISPLAYS)
     if nvidia:
         words = (
@@ -105,15 +108,6 @@ def unused_hardware() -> str:
     if any(vendor == INTEL and kind in ACCELERATORS for vendor, kind in cards):
         return "gpq does not support Intel GPUs yet: it leaves them alone"
     return ""
-
-
-def _cards() -> List[Tuple[str, str]]:
-    """(vendor, class) of each PCI device."""
-    try:
-        names = os.listdir(PCI)
-    except OSError:
-        return []
-    return [(_line(name, "vendor"), _line(name, "class")[:6]) for name in names]
 
 
 def _line(device: str, name: str) -> str:

@@ -72,39 +72,27 @@ class Looking:
     def advance(self) -> Optional[Probe]:
         """What there is to report: the answer, or once each, that it is late and that the look was
         given up."""
-        try:
+        with contextlib.suppress(BlockingIOError):
             while True:
                 chunk = os.read(self.pipe, 65536)
                 if not chunk:
                     return self._finish()
                 self._answer += chunk
-        except BlockingIOError:
-            return self._silence()
-
-    def _silence(self) -> Optional[Probe]:
         seconds = time.monotonic() - self.begun
         patience = max(self.limit, LATE * self.lasted)
         if seconds > max(patience, GIVEN_UP * self.limit):
-            self._kill()
-            return Probe(
-                [], error="the NVIDIA driver did not answer within {:.0f} s".format(seconds)
-            )
+            try:
+                os.killpg(self._child, signal.SIGKILL)  # also the nvidia-smi that it may wait for
+            except OSError:
+                os.kill(self._child, signal.SIGKILL)
+            self._let_go()
+            words = "the NVIDIA driver did not answer within {:.0f} s"
+            return Probe([], error=words.format(seconds))
         if seconds <= patience or self._is_late:
             return None
         self._is_late = True
-        return Probe(
-            [],
-            error="the NVIDIA driver did not answer within {:.0f} s, and gpq still waits".format(
-                patience
-            ),
-        )
-
-    def _kill(self) -> None:
-        try:
-            os.killpg(self._child, signal.SIGKILL)  # also the nvidia-smi that it may be waiting for
-        except OSError:
-            os.kill(self._child, signal.SIGKILL)
-        self._let_go()
+        words = "the NVIDIA driver did not answer within {:.0f} s, and gpq still waits"
+        return Probe([], error=words.format(patience))
 
     def _finish(self) -> Probe:
         self._let_go()

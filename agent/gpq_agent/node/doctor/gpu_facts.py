@@ -4,6 +4,7 @@
 look of the agent. It has its own process, because a faulty driver may never answer.
 """
 
+import contextlib
 import functools
 import json
 import sys
@@ -91,8 +92,13 @@ def everything() -> Dict[str, Any]:
             binding.NVML_ERROR_DRIVER_NOT_LOADED,
         )
         return {"absent" if absent else "error": "NVML: {}".format(error)}
+    from importlib import metadata  # which takes long, and the agent does not need it
+
+    version = "unknown"
+    with contextlib.suppress(metadata.PackageNotFoundError):
+        version = metadata.version("nvidia-ml-py")
     return {
-        "nvml": _version(),
+        "nvml": version,
         "driver": asked(binding, lambda: nvml.text(binding.nvmlSystemGetDriverVersion())),
         "cuda": asked(binding, lambda: int(binding.nvmlSystemGetCudaDriverVersion())),
         "gpus": [
@@ -100,15 +106,6 @@ def everything() -> Dict[str, Any]:
             for index in range(binding.nvmlDeviceGetCount())
         ],
     }
-
-
-def _version() -> str:
-    from importlib import metadata
-
-    try:
-        return metadata.version("nvidia-ml-py")
-    except metadata.PackageNotFoundError:
-        return "unknown"
 
 
 def look() -> Dict[str, Any]:

@@ -311,15 +311,13 @@ def trial() -> GpuLine:
             facts[uuid] = _fact(process, max(begin + TRIAL_LIMIT - time.monotonic(), 0.1))
     finally:
         gpu_locks.close([lock for locks in free.values() for lock in locks])
-    rows += [(_number(gpu), facts[gpu["uuid"]]) for gpu in look["gpus"]]
+    for gpu in look["gpus"]:
+        number = "{number} ({uuid})" if gpu["parent"] else "{number}"
+        rows.append((number.format(**gpu), facts[gpu["uuid"]]))
     line = over_gpus("trial", rows, lambda judgement: judgement)
     if any(process.returncode == cuda_trial.NO_LIBRARY for process in processes.values()):
         line = line._replace(fix=LIBRARY_FIX)
     return line._replace(seconds=round(time.monotonic() - begin, 1))
-
-
-def _number(gpu: Dict[str, Any]) -> str:
-    return "{} ({})".format(gpu["number"], gpu["uuid"]) if gpu["parent"] else str(gpu["number"])
 
 
 def _fact(process: "subprocess.Popen[bytes]", limit: float) -> gpu_facts.Fact:

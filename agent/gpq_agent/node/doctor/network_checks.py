@@ -1,6 +1,7 @@
 """What `gpq doctor` tries between servers: which servers reach each other, and how fast an
 all-reduce is. Each function runs in its own process."""
 
+import contextlib
 import os
 import socket
 import threading
@@ -60,7 +61,7 @@ def listen(_: Place, fields: Fields, pipe: int) -> None:
     """Listen on a port of each range that jobs use, report the ports, and send `token` to everyone
     who connects until time is up."""
     token = str(fields["token"]).encode("ascii")
-    sockets = [_listener(0), _listener_between(FIRST_PORT, LAST_PORT)]
+    sockets = [_listener(0), _listener_of_masters()]
     tell(pipe, {"ports": [server.getsockname()[1] for server in sockets]})
 
     def serve(listener: socket.socket) -> None:
@@ -91,34 +92,21 @@ def _listener(port: int) -> socket.socket:
     return listener
 
 
-def _listener_between(first_port: int, last_port: int) -> socket.socket:
+def _listener_of_masters() -> socket.socket:
     for attempt in range(200):
-        try:
-            return _listener(
-                first_port + (os.getpid() * 31 + attempt * 61) % (last_port - first_port)
-            )
-        except OSError:
-            continue
-    raise OSError("no port from {} to {} is free".format(first_port, last_port))
+        place = (os.getpid() * 31 + attempt * 61) % (LAST_PORT - FIRST_PORT)
+        with contextlib.suppress(OSError):
+            return _listener(FIRST_PORT + place)
+    raise OSError("no port from {} to {} is free".format(FIRST_PORT, LAST_PORT))
 
 
 def reach(_: Place, fields: Fields, pipe: int) -> None:
     """Why each target is not reachable. "" if it is, and sends its token."""
     targets: List[Fields] = list(fields["targets"])
-    problems = [""] * len(targets)
+    from concurrent.futures import ThreadPoolExecutor  # the agent does not need it
 
-    def try_one(number: int) -> None:
-        problems[number] = _problem(targets[number])
-
-    threads = [
-        threading.Thread(target=try_one, args=(number,), daemon=True)
-        for number in range(len(targets))
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    tell(pipe, {"problems": problems})
+    with ThreadPoolExecutor(len(targets) or 1) as pool:
+        tell(pipe, {"problems": list(pool.map(_problem, targets))})
 
 
 def _problem(target: Fields) -> str:

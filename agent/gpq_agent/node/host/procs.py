@@ -74,12 +74,20 @@ def identity(pid: int) -> Dict[str, Any]:
     return {"pid": pid, "start_time": process.start_time, "boot_id": boot_id()}
 
 
-def lives(record: Optional[Dict[str, Any]], boot: str) -> bool:
-    """Is the process of this record (see `identity`) alive now, and still the same one?"""
+def living(record: Optional[Dict[str, Any]], boot: str) -> Optional[Process]:
+    """The process of this record (see `identity`), None if it is not alive now or not the same
+    one."""
     if record is None or record.get("boot_id") != boot:
-        return False
+        return None
     process = read(int(record["pid"]))
-    return process is not None and process.alive and process.start_time == record["start_time"]
+    if process is None or not process.alive or process.start_time != record["start_time"]:
+        return None
+    return process
+
+
+def lives(record: Optional[Dict[str, Any]], boot: str) -> bool:
+    """Is the process of this record alive now, and still the same one?"""
+    return living(record, boot) is not None
 
 
 def snapshot() -> Dict[int, Process]:
