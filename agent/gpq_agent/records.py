@@ -199,7 +199,9 @@ def check(kind: Type[Any], content: Dict[str, Any], path: str) -> Dict[str, Any]
         if name not in content and name not in kind._field_defaults:
             raise Damaged(path, "it has no {!r}".format(name))
     for name in misfits(kind, content):
-        raise Damaged(path, "its {!r} is {}".format(name, _show(content[name])))
+        text = repr(content[name])
+        text = text if len(text) <= 40 else text[:40] + "..."
+        raise Damaged(path, "its {!r} is {}".format(name, text))
     return content
 
 
@@ -235,8 +237,3 @@ def _fits(value: Any, hint: Any, least: float, most: float) -> bool:
         # not a number is not between them
         return isinstance(value, kinds) and not isinstance(value, bool) and least <= value <= most
     return isinstance(value, hint)
-
-
-def _show(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) <= 40 else text[:40] + "..."

@@ -159,8 +159,18 @@ class Attempts:
         info = self._must(key)
         if info.state not in LIVE:
             return info
+        path = self.files.path(key, wire.STOP)
         with self.spool.lock():
-            self._order_stop(key, mode, grace)
+            seq = beyond() if os.path.lexists(path) else 1
+            previous = self.files.read(key, wire.STOP)
+            is_softer = False
+            if previous is not None:
+                seq = int(previous["seq"]) % records.MOST + 1
+                # the harder mode counts, then the shorter time
+                rank = STOP_RANK.get(str(previous["mode"]), 0)
+                is_softer = (STOP_RANK[mode], -grace) < (rank, -float(previous["grace"]))
+            if not is_softer:
+                spool.write_reserved(path, {"mode": mode, "grace": grace, "seq": seq})
             record = self.files.read(key, wire.SHIM)
             process = procs.living(record, self.boot)
             if process is not None:
@@ -169,19 +179,6 @@ class Attempts:
             elif record is not None or info.state == "orphan":
                 self._adopt(key)
         return self._must(key)
-
-    def _order_stop(self, key: str, mode: str, grace: float) -> None:
-        path = self.files.path(key, wire.STOP)
-        is_known = os.path.lexists(path)
-        previous = self.files.read(key, wire.STOP)
-        if previous is not None:
-            # the harder mode counts, then the shorter time
-            order = (STOP_RANK[mode], -grace)
-            if order < (STOP_RANK.get(str(previous["mode"]), 0), -float(previous["grace"])):
-                return
-        first = beyond() if is_known else 1
-        seq = int(previous["seq"]) % records.MOST + 1 if previous else first
-        spool.write_reserved(path, {"mode": mode, "grace": grace, "seq": seq})
 
     def tend(self, infos: List[wire.AttemptInfo]) -> None:
         """Replace killed shims, for a stop that one did not see or for a lease. Keep standbys."""

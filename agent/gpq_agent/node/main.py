@@ -22,14 +22,18 @@ from gpq_agent.node.shim import launch
 from gpq_agent.node.spool.spool import Spool, own_path
 
 LINE_LIMIT = 16 << 20  # bytes
-_FOLDERS = "the first shared one of {}".format(", ".join(FOLDERS))
 
 
 def main(arguments: Optional[List[str]] = None) -> int:
     """Serve until stdin ends or `quit`. Returns 2 for invalid arguments."""
     options = parse(arguments)
     if wire.ENV_MARK in os.environ:
-        _leave_the_job()
+        # The agent was started from within a job. Start again without the job's mark, otherwise the
+        # end of that job would end the agent.
+        with open("/proc/self/cmdline", "rb") as stream:
+            argv = stream.read().split(b"\0")[:-1]
+        env = {name: value for name, value in os.environ.items() if not name.startswith("GPQ_")}
+        os.execve(sys.executable, argv, env)
     default = attributes.own()
     attributes.settle()
     try:
@@ -79,7 +83,10 @@ def parse(arguments: Optional[List[str]]) -> argparse.Namespace:
     parser.add_argument(
         "--locks",
         default="",
-        help="folder of the GPU locks, the same for every user (default: {})".format(_FOLDERS),
+        help=(
+            "folder of the GPU locks, the same for every user (default: the first shared one of"
+            " {})".format(", ".join(FOLDERS))
+        ),
     )
     parser.add_argument("--owner", default="", help="user who may ask for the server: `gpq yield`")
     parser.add_argument(
@@ -113,15 +120,6 @@ def _slots(text: str) -> int:
     if number < -1 or number > 1024:
         raise ValueError(text)
     return number
-
-
-def _leave_the_job() -> None:
-    """The agent was started from within a job. Start again without the job's mark, otherwise the
-    end of that job would end the agent."""
-    with open("/proc/self/cmdline", "rb") as stream:
-        argv = stream.read().split(b"\0")[:-1]
-    env = {name: value for name, value in os.environ.items() if not name.startswith("GPQ_")}
-    os.execve(sys.executable, argv, env)
 
 
 class Server:

@@ -165,7 +165,11 @@ class AttemptStates:
         start_record = self.files.read(key, wire.STARTED)
         info = self._of_order(order, start_record)
         if is_alive:  # the record of the end is its last work. An earlier one is by somebody else
-            return self._with_shim(key, info, shim_record)
+            note = self.files.read(key, NOTE)
+            if note is not None:
+                info = info._replace(exit=self._unknown_exit(key, info, str(note["note"])))
+            is_adopted = shim_record is not None and bool(shim_record.get("adopted"))
+            return info._replace(state="orphan") if is_adopted else info
         # read after the check of the shim, because the shim may have ended in between
         exit_record = self.files.read(key, wire.EXIT)
         if exit_record is not None:
@@ -206,14 +210,6 @@ class AttemptStates:
             started_at=float(start_record["started_at"]),
             began=self._moment(start_record, seconds, start_record["started_at"]),
         )
-
-    def _with_shim(self, key: str, info: wire.AttemptInfo, shim_record: Record) -> wire.AttemptInfo:
-        """An attempt whose shim lives."""
-        note = self.files.read(key, NOTE)
-        if note is not None:
-            info = info._replace(exit=self._unknown_exit(key, info, str(note["note"])))
-        is_adopted = shim_record is not None and bool(shim_record.get("adopted"))
-        return info._replace(state="orphan") if is_adopted else info
 
     def _lost_attempt(
         self, key: str, info: wire.AttemptInfo, shim_record: Record

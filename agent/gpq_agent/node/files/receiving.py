@@ -200,26 +200,26 @@ def _present(folder: str, entries: List[Entry]) -> Set[int]:
     """Places in the list of the files that the folder has. No link leads there."""
     if not os.path.isdir(folder) or not os.listdir(folder):
         return set()
-    plain_folders = {"": not os.path.islink(folder)}
+    plain_by_path = {"": not os.path.islink(folder)}
     return {
         number
         for number, entry in enumerate(entries)
         if entry.is_file
         and trees.is_same(folder, entry)
-        and _is_plain(folder, os.path.dirname(entry.path), plain_folders)
+        and _is_plain(folder, os.path.dirname(entry.path), plain_by_path)
     }
 
 
-def _is_plain(folder: str, path: str, known: Dict[str, bool]) -> bool:
-    """Does no link lead to the folder with this path? Remembers it in `known`."""
+def _is_plain(folder: str, path: str, plain_by_path: Dict[str, bool]) -> bool:
+    """Does no link lead to the folder with this path? Remembers it in `plain_by_path`."""
     way: List[str] = []
-    while path not in known:
+    while path not in plain_by_path:
         way.append(path)
         path = os.path.dirname(path)
-    is_plain = known[path]
+    is_plain = plain_by_path[path]
     for step in reversed(way):
         full_path = os.path.join(folder, trees.local_name(step))
-        is_plain = known[step] = is_plain and not os.path.islink(full_path)
+        is_plain = plain_by_path[step] = is_plain and not os.path.islink(full_path)
     return is_plain
 
 

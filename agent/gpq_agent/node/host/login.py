@@ -5,6 +5,7 @@ They do not depend on who started the agent, or from which shell. Everything els
 job's submission and from gpq.
 """
 
+import contextlib
 import json
 import os
 import pwd
@@ -19,7 +20,9 @@ PATH = "/usr/local/bin:/usr/bin:/bin"
 def environment(agent_env: Mapping[str, str]) -> Dict[str, str]:
     """`agent_env`: the agent's variables. Over ssh its PATH is that of a login. HOME is where `~`
     leads for gpq. The system knows the user's name. If the user id has none, `agent_env` does."""
-    entry = _entry()
+    entry: Optional[pwd.struct_passwd] = None
+    with contextlib.suppress(KeyError):
+        entry = pwd.getpwuid(os.geteuid())
     name = entry.pw_name if entry else agent_env.get("USER") or agent_env.get("LOGNAME", "")
     variables = {
         "HOME": agent_env.get("HOME") or (entry.pw_dir if entry else "/"),
@@ -41,10 +44,3 @@ def with_defaults(env: Mapping[str, str], values: Mapping[str, str]) -> Dict[str
         **additions,
         **({wire.ENV_DEFAULTS: json.dumps(defaults, sort_keys=True)} if defaults else {}),
     }
-
-
-def _entry() -> Optional[pwd.struct_passwd]:
-    try:
-        return pwd.getpwuid(os.geteuid())
-    except KeyError:
-        return None

@@ -42,12 +42,15 @@ def interfaces() -> List[Interface]:
     addresses = []
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         flags: Dict[str, int] = {}
-        rows = [
-            (name, address, _netmask(probe, label)) for label, name, address in _ipv4(probe)
-        ] + _ipv6()
+        rows = [(name, address, _netmask(probe, label)) for label, name, address in _ipv4(probe)]
+        for words in _table("/proc/net/if_inet6"):
+            if len(words) == 6:
+                address = socket.inet_ntop(socket.AF_INET6, bytes.fromhex(words[0]))
+                rows.append((words[5], address, int(words[2], 16)))
         for name, address, prefix in rows:
             if name not in flags:
-                flags[name] = _flags(probe, name)
+                answer = _ask(probe, SIOCGIFFLAGS, name)
+                flags[name] = int(struct.unpack("H", answer[16:18])[0]) if answer else 0
             if flags[name] & IFF_UP:
                 kind = _kind(name, flags[name], name in defaults)
                 addresses.append(Interface(name, address, prefix, kind, name in defaults))
@@ -79,25 +82,11 @@ def _netmask(probe: socket.socket, label: str) -> int:
     return bin(struct.unpack(">I", answer[20:24])[0]).count("1") if answer else 32
 
 
-def _flags(probe: socket.socket, name: str) -> int:
-    answer = _ask(probe, SIOCGIFFLAGS, name)
-    return int(struct.unpack("H", answer[16:18])[0]) if answer else 0
-
-
 def _ask(probe: socket.socket, request: int, name: str) -> bytes:
     try:
         return fcntl.ioctl(probe.fileno(), request, struct.pack("256s", os.fsencode(name)[:15]))
     except OSError:  # it is gone
         return b""
-
-
-def _ipv6() -> List[Tuple[str, str, int]]:
-    addresses = []
-    for words in _table("/proc/net/if_inet6"):
-        if len(words) == 6:
-            address = socket.inet_ntop(socket.AF_INET6, bytes.fromhex(words[0]))
-            addresses.append((words[5], address, int(words[2], 16)))
-    return addresses
 
 
 def default_interfaces() -> List[str]:

@@ -15,16 +15,14 @@ import select
 import signal
 import stat
 import time
-from typing import Any, Callable, Dict, Iterator, Optional, Tuple
+from typing import Any, Callable, Dict, Optional, Tuple
 
 from gpq_agent import wire
 from gpq_agent.node.host import procs
 
 PATIENCE = 5.0  # seconds for everything
-SMALL, LARGE = (
-    1 << 16,
-    32 << 20,
-)  # bytes to read from a record, and from a trainer's state, which holds everything that it logged
+SMALL = 1 << 16  # bytes to read from a record
+LARGE = 32 << 20  # bytes to read from a trainer's state, which holds everything that it logged
 MEMORY = 1 << 30  # bytes of address space that the child may have, whatever it reads
 MOST_ENTRIES = 10_000  # entries of a folder to look at
 SAID = {
@@ -173,7 +171,12 @@ def _in_child(look: Callable[[], Signs]) -> Optional[Signs]:
     os.close(writing)
     try:
         os.waitpid(child, 0)
-        output = b"".join(_until_end(reading))
+        output, end = b"", time.monotonic() + PATIENCE
+        while select.select([reading], [], [], max(end - time.monotonic(), 0.0))[0]:
+            data = os.read(reading, 1 << 16)
+            if not data:
+                break
+            output += data
         pid, _, line = output.partition(b"\n")
         if not line.endswith(b"\n"):
             with contextlib.suppress(OSError, ValueError):
@@ -184,15 +187,6 @@ def _in_child(look: Callable[[], Signs]) -> Optional[Signs]:
         return None
     finally:
         os.close(reading)
-
-
-def _until_end(reading: int) -> Iterator[bytes]:
-    end = time.monotonic() + PATIENCE
-    while select.select([reading], [], [], max(end - time.monotonic(), 0.0))[0]:
-        data = os.read(reading, 1 << 16)
-        if not data:
-            return
-        yield data
 
 
 def _fork_on(writing: int, look: Callable[[], Signs]) -> None:

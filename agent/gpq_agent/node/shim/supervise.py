@@ -76,20 +76,18 @@ class Supervisor:
 
     def run(self) -> None:
         """Returns when no process of the tree is left and the exit record is written."""
-        while not self._look():
-            self._wait()
+        is_over = False
+        while not is_over:
+            try:
+                is_over = self._step()
+            except OSError as error:
+                # Without a free descriptor or memory to look with, nothing counts as gone.
+                self.notes.add("its shim could not check it for a while: {}".format(error.strerror))
+                time.sleep(BUSY)
+            if not is_over:
+                self._wait()
         gpu_locks.close(self.gpus)
         self._record()
-
-    def _look(self) -> bool:
-        """Like `_step`. Without a free descriptor or memory to look with, nothing counts as gone,
-        and the shim looks again."""
-        try:
-            return self._step()
-        except OSError as error:
-            self.notes.add("its shim could not check it for a while: {}".format(error.strerror))
-            time.sleep(BUSY)
-            return False
 
     def _wait(self) -> None:
         if self.stage in ("run", "asked"):

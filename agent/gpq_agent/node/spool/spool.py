@@ -64,10 +64,10 @@ class Lock:
         os.close(self.descriptor)
 
 
-def try_lock(descriptor: int) -> bool:
+def try_lock(descriptor: int, kind: int = fcntl.LOCK_EX) -> bool:
     """Take the exclusive lock if it is free."""
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
     except OSError as error:
         if error.errno in (errno.EWOULDBLOCK, errno.EACCES):
             return False
@@ -77,13 +77,7 @@ def try_lock(descriptor: int) -> bool:
 
 def try_share(descriptor: int) -> bool:
     """Take a shared lock if nobody holds it exclusively."""
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except OSError as error:
-        if error.errno in (errno.EWOULDBLOCK, errno.EACCES):
-            return False
-        raise
-    return True
+    return try_lock(descriptor, fcntl.LOCK_SH)
 
 
 def is_locked(path: str) -> bool:
@@ -124,11 +118,9 @@ class Spool:
                 )
                 hint = "end the jobs there, then remove {}".format(self.attempts)
                 raise SpoolError(problem, hint)
-            record = (
-                identities[0]
-                if identities
-                else {"id": uuid.uuid4().hex[:16], "machine": machine_id()}
-            )
+            record = {"id": uuid.uuid4().hex[:16], "machine": machine_id()}
+            if identities:
+                record = identities[0]
             if len(identities) < 2:
                 self.write_both(NAME, record)
         recorded_machine, own_machine = record.get("machine", ""), machine_id()

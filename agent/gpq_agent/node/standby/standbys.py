@@ -13,7 +13,7 @@ import shutil
 import signal
 import socket
 import time
-from typing import Any, Callable, Dict, Iterator, List, NamedTuple, NoReturn, Optional, Set, Tuple
+from typing import Any, Callable, Dict, List, NamedTuple, Optional, Set, Tuple
 
 from gpq_agent import wire
 from gpq_agent.node.host import attributes
@@ -72,18 +72,14 @@ def recipes(order: wire.StartOrder, env: Dict[str, str]) -> List[Recipe]:
     if python is None or not os.path.isfile(program):
         return []
     common = {name: value for name, value in env.items() if not is_of_attempt(name)}
-    variants = [common, *_of_other_sizes(common, env)]
+    variants = [common]
+    if env.get("CUDA_VISIBLE_DEVICES"):
+        # On GPUs torchrun's default for the threads holds for several replicas only.
+        if THREADS not in common:
+            variants.append({**common, THREADS: OF_TORCHRUN[THREADS]})
+        elif THREADS in json.loads(env.get(wire.ENV_DEFAULTS, "{}")):
+            variants.append({name: value for name, value in common.items() if name != THREADS})
     return [Recipe(program, python, variant, order.attributes) for variant in variants]
-
-
-def _of_other_sizes(common: Dict[str, str], env: Dict[str, str]) -> Iterator[Dict[str, str]]:
-    """On GPUs torchrun's default for the threads holds for several replicas only."""
-    if not env.get("CUDA_VISIBLE_DEVICES"):
-        return
-    if THREADS not in common:
-        yield {**common, THREADS: OF_TORCHRUN[THREADS]}
-    elif THREADS in json.loads(env.get(wire.ENV_DEFAULTS, "{}")):
-        yield {name: value for name, value in common.items() if name != THREADS}
 
 
 class Handover(NamedTuple):
@@ -96,13 +92,25 @@ class Handover(NamedTuple):
 
 
 def wait(place: Spool, recipe: Recipe, agent: socket.socket) -> None:
-    """The body of the process. `agent`: the socket to the agent. Without an agent it ends."""
+    """The body of the process: wait for an attempt, and become its shim. `agent`: the socket to the
+    agent. Without an agent it ends."""
     child, channel = _start(recipe)
     try:
         handover = _await(agent, channel)
         if handover is None:
             return
-        _begin(place, handover, child, channel)
+        order, env, cores, (_, *gpus) = handover
+        if not _is_fit(channel):  # start the attempt as any other
+            _end(child)
+            shim.start(place, order, env, cores, gpus)
+            return
+        request = {"order": order._asdict(), "env": env, "cores": cores}
+        shim.supervise(
+            place, order, env, gpus, child,
+            go=lambda: passing.send(channel, request, gpus),
+            call_off=channel.close,
+            warm=True,
+        )  # fmt: skip
     finally:
         _end(child)
 
@@ -115,22 +123,18 @@ def _start(recipe: Recipe) -> Tuple[int, socket.socket]:
         theirs.close()
         return pid, ours
     try:
-        _become_interpreter(recipe, theirs)
+        os.setsid()
+        for number in range(1, signal.NSIG):
+            with contextlib.suppress(OSError, ValueError):
+                signal.signal(number, signal.SIG_DFL)
+        signal.pthread_sigmask(signal.SIG_SETMASK, [])
+        if recipe.attributes is not None:
+            attributes.apply(attributes.of(recipe.attributes))
+        theirs.set_inheritable(True)
+        env = {**recipe.env, wire.ENV_MARK: wire.STANDBY_MARK}
+        os.execve(recipe.python, [recipe.python, INTERPRETER, str(theirs.fileno())], env)
     finally:
         os._exit(1)
-
-
-def _become_interpreter(recipe: Recipe, channel: socket.socket) -> NoReturn:
-    os.setsid()
-    for number in range(1, signal.NSIG):
-        with contextlib.suppress(OSError, ValueError):
-            signal.signal(number, signal.SIG_DFL)
-    signal.pthread_sigmask(signal.SIG_SETMASK, [])
-    if recipe.attributes is not None:
-        attributes.apply(attributes.of(recipe.attributes))
-    channel.set_inheritable(True)
-    env = {**recipe.env, wire.ENV_MARK: wire.STANDBY_MARK}
-    os.execve(recipe.python, [recipe.python, INTERPRETER, str(channel.fileno())], env)
 
 
 def _await(agent: socket.socket, channel: socket.socket) -> Optional[Handover]:
@@ -154,22 +158,6 @@ def _await(agent: socket.socket, channel: socket.socket) -> Optional[Handover]:
             agent.close()
             order = wire.StartOrder(**message["order"])
             return Handover(order, message["env"], message["cores"], locks)
-
-
-def _begin(place: Spool, handover: Handover, child: int, channel: socket.socket) -> None:
-    """Become the shim of the attempt. Without a fit child, start it as any other."""
-    order, env, cores, (_, *gpus) = handover
-    if not _is_fit(channel):
-        _end(child)
-        shim.start(place, order, env, cores, gpus)
-        return
-    request = {"order": order._asdict(), "env": env, "cores": cores}
-    shim.supervise(
-        place, order, env, gpus, child,
-        go=lambda: passing.send(channel, request, gpus),
-        call_off=channel.close,
-        warm=True,
-    )  # fmt: skip
 
 
 def _is_fit(channel: socket.socket) -> bool:
@@ -258,7 +246,11 @@ class Standbys:
             return
         self._tended_at = time.monotonic()
         self._recipes = {key: value for key, value in self._recipes.items() if key in live}
-        needed = self._needed_elsewhere()
+        now = self._tended_at
+        self._expected = {job: entry for job, entry in self._expected.items() if entry[0] > now}
+        needed = {
+            recipe.key: recipe for _, fitting in self._expected.values() for recipe in fitting
+        }
         for attempt, fitting in sorted(self._recipes.items()):
             if os.path.exists(os.path.join(self._spool.folder(attempt), wire.COLD)):
                 self._unfit |= {recipe.key for recipe in fitting}
@@ -269,11 +261,6 @@ class Standbys:
         for key in needed.keys() - self._standbys.keys() - self._unfit:
             if not is_scarce and len(self._standbys) < MOST:
                 self._make(needed[key])
-
-    def _needed_elsewhere(self) -> Dict[str, Recipe]:
-        now = time.monotonic()
-        self._expected = {job: entry for job, entry in self._expected.items() if entry[0] > now}
-        return {recipe.key: recipe for _, made_of in self._expected.values() for recipe in made_of}
 
     @property
     def ready(self) -> int:
