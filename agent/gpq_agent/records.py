@@ -36,14 +36,9 @@ FLAGS = os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NOCTTY
 # This process lacks something, or the problem passes: descriptors, memory, a file server that was
 # away.
 SHORTAGES = (
-    errno.EMFILE,
-    errno.ENFILE,
-    errno.ENOMEM,
-    errno.EAGAIN,
-    errno.EINTR,
-    errno.ESTALE,
+    errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN, errno.EINTR, errno.ESTALE,
     errno.ETIMEDOUT,
-)
+)  # fmt: skip
 KINDS = (
     (stat.S_ISDIR, "it is a folder"),
     (stat.S_ISFIFO, "it is a FIFO"),
@@ -71,10 +66,8 @@ def open_plain(path: str, flags: int = os.O_RDONLY) -> int:
         if not stat.S_ISREG(mode):
             raise Damaged(path, kind(mode))
         descriptor = os.open(path, flags | FLAGS)
-    except FileNotFoundError:
-        raise
     except OSError as error:
-        if error.errno in SHORTAGES:
+        if error.errno in (errno.ENOENT, *SHORTAGES):
             raise
         raise Damaged(path, os.strerror(error.errno or 0)) from error
     mode = os.fstat(descriptor).st_mode

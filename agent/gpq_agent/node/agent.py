@@ -91,18 +91,12 @@ class Agent:
         try:
             message = wire.decode(line)
         except (ValueError, UnicodeDecodeError):
-            return [
-                refusal(
-                    None, "the line is not a JSON object", "send one request per line, see wire.py"
-                )
-            ]
+            hint = "send one request per line, see wire.py"
+            return [refusal(None, "the line is not a JSON object", hint)]
         if message.get("v") != wire.VERSION:
             problem = "this agent speaks version {}, not {}".format(wire.VERSION, message.get("v"))
-            return [
-                refusal(
-                    message.get("id"), problem, "restart the daemon, so that it ships its own agent"
-                )
-            ]
+            hint = "restart the daemon, so that it ships its own agent"
+            return [refusal(message.get("id"), problem, hint)]
         return self._answer(message)
 
     def tick(self) -> List[Message]:

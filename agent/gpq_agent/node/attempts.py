@@ -51,26 +51,23 @@ class Attempts:
             # A change shortly after this listing, within the clock's resolution, would have the
             # same time stamp.
             self._listed_early = time.time_ns() - change_time < 50_000_000
-            self._list()
+            keys = [key for key in self.spool.attempt_keys() if key not in self._forgotten]
+            earlier_keys = self._keys if self._is_listed else self.processes.marked_keys()
+            self._is_listed = True
+            for key in earlier_keys:
+                if key in self._forgotten or os.path.lexists(self.files.path(key, wire.ORDER)):
+                    continue
+                # Somebody removed its folder or its order, perhaps the job itself. If the attempt
+                # lives, make them again so that gpq can stop it.
+                if self.processes.has_survivors(key):
+                    self.files.restore(key)
+                    keys.append(key)
+            self._keys = list(dict.fromkeys(keys))
         for key in self._keys:
             if self.is_forgotten(key):
                 self._let_go(key)
         self._keys = [key for key in self._keys if key not in self._forgotten]
         return self._keys
-
-    def _list(self) -> None:
-        keys = [key for key in self.spool.attempt_keys() if key not in self._forgotten]
-        earlier_keys = self._keys if self._is_listed else self.processes.marked_keys()
-        self._is_listed = True
-        for key in earlier_keys:
-            if key in self._forgotten or os.path.lexists(self.files.path(key, wire.ORDER)):
-                continue
-            # Somebody removed its folder or its order, perhaps the job itself. If the attempt
-            # lives, make them again so that gpq can stop it.
-            if self.processes.has_survivors(key):
-                self.files.restore(key)
-                keys.append(key)
-        self._keys = list(dict.fromkeys(keys))
 
     def order(self, key: str) -> Optional[wire.StartOrder]:
         """The order of an attempt, None if there is no such attempt."""
@@ -236,9 +233,8 @@ class Attempts:
         with self.spool.lock():
             previous = self.files.read(key, wire.CONTROL)
             if previous is not None and previous.get("stop"):
-                control = dict(
-                    control, stop=True, seq=max(control["seq"], int(previous["seq"]) + 1)
-                )
+                seq = max(control["seq"], int(previous["seq"]) + 1)
+                control = dict(control, stop=True, seq=seq)
             if previous is None or control["seq"] > int(previous["seq"]):
                 wire.write_json(path, control)
 

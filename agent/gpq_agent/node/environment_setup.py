@@ -9,7 +9,7 @@ import time
 from typing import Any, Dict, List, NamedTuple, Optional, Tuple
 
 from gpq_agent import records, wire
-from gpq_agent.node.host import attributes, logs
+from gpq_agent.node.host import attributes, logs, procs
 from gpq_agent.node.host.errors import SpoolError
 from gpq_agent.node.spool.spool import Spool
 
@@ -115,10 +115,8 @@ def run(
 
 def _wait(process: "subprocess.Popen[bytes]", limit: float) -> Optional[int]:
     """The exit code. None if it took too long, and its whole process group was ended."""
-    try:
+    with contextlib.suppress(subprocess.TimeoutExpired):
         return process.wait(limit)
-    except subprocess.TimeoutExpired:
-        pass
     for number in (signal.SIGTERM, signal.SIGKILL):
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, number)
@@ -180,7 +178,4 @@ def as_a_job(allowance: Optional[wire.Attributes] = None) -> None:
     os.setsid()
     if allowance is not None:
         attributes.apply(allowance)
-    for number in range(1, signal.NSIG):
-        with contextlib.suppress(OSError, ValueError):
-            signal.signal(number, signal.SIG_DFL)
-    signal.pthread_sigmask(signal.SIG_SETMASK, [])
+    procs.reset_signals()

@@ -65,8 +65,10 @@ def judge(
     if not order.setup:
         return _look_at(order, env, None)
     result = environment_setup.latest(folder)
-    answer = _look_at(order, env, result) if result is not None else None
-    if result is None or answer is None or (result["made"] and not answer.fit):
+    if result is None:
+        result = environment_setup.run(order, folder, env, allowance)
+    answer = _look_at(order, env, result)
+    if result["made"] and not answer.fit:
         result = environment_setup.run(order, folder, env, allowance)
         answer = _look_at(order, env, result)
     if answer.fit and not result["made"]:

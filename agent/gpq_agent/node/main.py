@@ -15,7 +15,7 @@ from gpq_agent import wire
 from gpq_agent.node.agent import Agent
 from gpq_agent.node.devices import slots
 from gpq_agent.node.devices.gpu_locks import FOLDERS
-from gpq_agent.node.host import attributes, login
+from gpq_agent.node.host import attributes, login, procs
 from gpq_agent.node.host.errors import SpoolError
 from gpq_agent.node.operations import refusal
 from gpq_agent.node.shim import launch
@@ -38,10 +38,8 @@ def main(arguments: Optional[List[str]] = None) -> int:
     attributes.settle()
     try:
         cores = slots.parse_cores(options.cores) if options.cores else slots.own_cores()
-        place = Spool(
-            own_path(options.spool),
-            own_path(options.checkpoints) if options.checkpoints else None,
-        )
+        checkpoints = own_path(options.checkpoints) if options.checkpoints else None
+        place = Spool(own_path(options.spool), checkpoints)
         agent = Agent(
             place=place,
             base=login.environment(os.environ),
@@ -170,9 +168,7 @@ class Server:
         return True
 
     def _send(self, reply: Dict[str, object]) -> None:
-        data = wire.encode(reply)
-        while data:
-            data = data[os.write(self.sink, data) :]
+        procs.write_all(self.sink, wire.encode(reply))
 
 
 if __name__ == "__main__":

@@ -115,18 +115,15 @@ class Survey:
             info = self.release.filter(key, info, devices)
             infos.append(info)
             if info.state == "exited":
-                self.trials.hear(
-                    info,
-                    devices,
-                    functools.partial(statement, self.attempts.spool.folder(key), wire.FIRST_ERROR),
-                )
+                folder = self.attempts.spool.folder(key)
+                error = functools.partial(statement, folder, wire.FIRST_ERROR)
+                self.trials.hear(info, devices, error)
             if info.state in LIVE or self.release.holding(key):
                 holders.update(dict.fromkeys(devices, key))
             if info.state in LIVE and info.exit is not None:
                 # only a process that cannot be killed leaves a note this early
-                stuck.update(
-                    dict.fromkeys(devices, "attempt {}: {}".format(key, info.exit.get("note", "")))
-                )
+                words = "attempt {}: {}".format(key, info.exit.get("note", ""))
+                stuck.update(dict.fromkeys(devices, words))
         self.holders = holders
         self.devices.stuck = {**stuck, **self.trials.suspects()}
         self.least_lease = min(

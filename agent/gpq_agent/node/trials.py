@@ -105,7 +105,5 @@ class Trials:
             return
         jobs.add(trial.suspicion.job)
         if len(jobs) >= IN_A_ROW:
-            self._quarantine(
-                trial.suspicion.gpu,
-                "{} jobs in a row could not use it: {}".format(len(jobs), words),
-            )
+            reason = "{} jobs in a row could not use it: {}".format(len(jobs), words)
+            self._quarantine(trial.suspicion.gpu, reason)

@@ -69,9 +69,8 @@ class Watches:
         except SpoolError as error:
             return [refusal(message.get("id"), error.message, error.hint, error.kind)]
         except OSError as error:  # leases that are not renewed end, so that nothing runs twice
-            return [
-                refusal(message.get("id"), "cannot renew leases: {}".format(error), kind="busy")
-            ]
+            problem = "cannot renew leases: {}".format(error)
+            return [refusal(message.get("id"), problem, kind="busy")]
         except (TypeError, ValueError) as error:
             return [refusal(message.get("id"), "invalid watch: {}".format(error), "see wire.OPS")]
         recalled_keys = [key for key in sorted(offsets) if self.attempts.is_forgotten(key)]
@@ -121,12 +120,10 @@ class Watches:
             key = wire.attempt_key(info.job, info.attempt)
             if key in offsets:
                 report, offset = self._lines(info, offsets[key], share)
-                ranks = (
-                    [pulse._asdict() for pulse in pulses(self.spool.folder(key))]
-                    if info.state in LIVE
-                    else []
-                )
-                info = info._replace(report=report, report_offset=offset, ranks=ranks)
+                info = info._replace(report=report, report_offset=offset)
+                if info.state in LIVE:
+                    ranks = [pulse._asdict() for pulse in pulses(self.spool.folder(key))]
+                    info = info._replace(ranks=ranks)
                 if report:
                     self.survey.touch()
                 elif offset > offsets[key]:

@@ -116,8 +116,10 @@ class Locks:
                     TAKEN,
                 )
             try:
+                # A file that was removed in the meantime locks nothing.
+                is_locked = all(try_lock(fd) and os.fstat(fd).st_nlink > 0 for fd in opened)
                 # The own lock comes before the look, so that at least one of two sees the other.
-                if all(map(_lock, opened)) and not self._holder_of(name, except_own=True):
+                if is_locked and not self._holder_of(name, except_own=True):
                     self._tell(opened[-1], job, attempt)
                     return opened
             except BaseException:
@@ -248,11 +250,6 @@ def open_plain(path: str, flags: int = os.O_RDONLY, *, uid: int = -1, links: int
         return descriptor
     os.close(descriptor)
     return -1
-
-
-def _lock(descriptor: int) -> bool:
-    """Take the lock, unless the file has been removed in the meantime."""
-    return try_lock(descriptor) and os.fstat(descriptor).st_nlink > 0
 
 
 def _read_locked(path: str, uid: int) -> Optional[Dict[str, Any]]:

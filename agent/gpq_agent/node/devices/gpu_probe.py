@@ -111,8 +111,7 @@ def unused_hardware() -> str:
 
 
 def _line(device: str, name: str) -> str:
-    try:
-        with open(os.path.join(PCI, device, name), encoding="ascii") as stream:
-            return stream.read().strip()
-    except (OSError, ValueError):
-        return ""
+    path = os.path.join(PCI, device, name)
+    with contextlib.suppress(OSError, ValueError), open(path, encoding="ascii") as stream:
+        return stream.read().strip()
+    return ""

@@ -52,21 +52,15 @@ class Looking:
         """Answers at once only if no process can be started. `skip`: GPUs that must not be
         queried."""
         self.begun, self._answer, self._is_late = time.monotonic(), b"", False
-        agent, pipe = os.getpid(), (-1, -1)
+        agent = os.getpid()
         try:
-            pipe = os.pipe()
-            pid = os.fork()
+            pid, pipe = procs.fork_with_pipe()
         except OSError as error:
-            for end in pipe:
-                with contextlib.suppress(OSError):
-                    os.close(end)
             return Probe([], error="cannot query the GPUs: {}".format(error.strerror))
-        reading, writing = pipe
         if pid == 0:
-            _look_and_exit(writing, agent, self._binding, skip)
-        os.close(writing)
-        os.set_blocking(reading, False)
-        self._child, self.pipe = pid, reading
+            _look_and_exit(pipe, agent, self._binding, skip)
+        os.set_blocking(pipe, False)
+        self._child, self.pipe = pid, pipe
         return None
 
     def advance(self) -> Optional[Probe]:
@@ -123,9 +117,7 @@ def _look_and_exit(writing: int, agent: int, binding: Any, skip: Sequence[str]) 
         os.setpgid(0, 0)
         procs.keep_only({writing})
         procs.die_with_parent(agent)
-        data = json.dumps(probe(binding, skip)._asdict()).encode("utf-8")
-        while data:
-            data = data[os.write(writing, data) :]
+        procs.write_all(writing, json.dumps(probe(binding, skip)._asdict()).encode("utf-8"))
     except BaseException as error:
         text = json.dumps({"gpus": [], "error": "querying the GPUs failed: {}".format(error)})
         os.write(writing, text.encode("utf-8"))

@@ -7,6 +7,7 @@ nothing but a mark in the checkpoint folder, which `unmark` removes.
 """
 
 import contextlib
+import glob
 import os
 import re
 import resource
@@ -78,9 +79,7 @@ def examine(place: Place, fields: Fields, pipe: int) -> None:
         "interfaces": [interface._asdict() for interface in interfaces],
         "addresses": [interface.address for interface in network.candidates(interfaces)],
         "ephemeral": list(network.ephemeral_ports()),
-        "infiniband": (
-            os.path.isdir("/sys/class/infiniband") and bool(os.listdir("/sys/class/infiniband"))
-        ),
+        "infiniband": bool(glob.glob("/sys/class/infiniband/*")),
         "conda": shutil.which("conda") or "",
     }
     with contextlib.suppress(OSError):

@@ -40,12 +40,8 @@ def of_gpu(binding: Any, index: int) -> Dict[str, Fact]:
     def pids(name: str) -> List[int]:
         return sorted(int(process.pid) for process in getattr(binding, name)(handle))
 
-    def memory(version: Any) -> List[int]:
-        info = (
-            binding.nvmlDeviceGetMemoryInfo(handle, version)
-            if version
-            else binding.nvmlDeviceGetMemoryInfo(handle)
-        )
+    def memory(*version: Any) -> List[int]:
+        info = binding.nvmlDeviceGetMemoryInfo(handle, *version)
         return [int(info.used) // MIB, int(getattr(info, "reserved", 0)) // MIB]
 
     def slices() -> Any:
@@ -60,7 +56,7 @@ def of_gpu(binding: Any, index: int) -> Dict[str, Fact]:
         "capability": lambda: list(binding.nvmlDeviceGetCudaComputeCapability(handle)),
         "persistence": lambda: int(binding.nvmlDeviceGetPersistenceMode(handle)),
         "compute mode": lambda: int(binding.nvmlDeviceGetComputeMode(handle)),
-        "memory v1": lambda: memory(None),
+        "memory v1": lambda: memory(),
         "memory v2": lambda: memory(binding.nvmlMemory_v2),
         "processes": lambda: pids("nvmlDeviceGetComputeRunningProcesses"),
         "graphics": lambda: pids("nvmlDeviceGetGraphicsRunningProcesses"),

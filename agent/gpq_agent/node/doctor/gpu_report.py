@@ -187,10 +187,9 @@ def _remapped_rows(gpu: Facts) -> Judgement:
 
 
 def _mps(gpu: Facts, servers: List[int]) -> Judgement:
-    try:
+    clients: List[int] = []
+    with contextlib.suppress(Unsupported):
         clients = value(gpu, "MPS")
-    except Unsupported:
-        clients = []
     if servers or clients:
         pids = ", ".join(map(str, servers)) or "not visible"
         return True, "server {}, clients {}: a fault in one client ends all of them".format(
@@ -285,13 +284,10 @@ def _reply(limit: float, *arguments: str) -> Dict[str, Any]:
 def mps_servers() -> List[int]:
     """Pids of the processes of NVIDIA's multi-process service."""
     pids = []
-    for entry in os.listdir("/proc"):
-        try:
-            with open("/proc/{}/comm".format(entry), encoding="utf-8", errors="replace") as stream:
-                if entry.isdigit() and stream.read().startswith("nvidia-cuda-mps"):
-                    pids.append(int(entry))
-        except OSError:
-            continue
+    for entry in filter(str.isdigit, os.listdir("/proc")):
+        with contextlib.suppress(OSError), open("/proc/{}/comm".format(entry), "rb") as stream:
+            if stream.read().startswith(b"nvidia-cuda-mps"):
+                pids.append(int(entry))
     return pids
 
 

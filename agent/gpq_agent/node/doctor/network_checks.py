@@ -113,14 +113,11 @@ def _problem(target: Fields) -> str:
     """Like network.reachable, but the right server must answer."""
     token = str(target["token"]).encode("ascii")
     try:
-        with socket.create_connection(
-            (str(target["address"]), int(target["port"])), TRY_LIMIT
-        ) as connection:
+        place = (str(target["address"]), int(target["port"]))
+        with socket.create_connection(place, TRY_LIMIT) as connection:
             answer = connection.recv(len(token))
-    except socket.timeout:
-        return "no answer within {:g} s".format(TRY_LIMIT)
     except OSError as error:
-        return (error.strerror or str(error)).lower()
+        return network.failure_text(error, TRY_LIMIT)
     return "" if answer == token else "another machine answers there"
 
 

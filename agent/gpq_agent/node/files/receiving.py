@@ -34,12 +34,7 @@ class Receiver:
     SpoolError if another daemon has taken over."""
 
     def __init__(
-        self,
-        spool: Spool,
-        source: BinaryIO,
-        sink: BinaryIO,
-        pace: Pace,
-        admit: Callable[[], None],
+        self, spool: Spool, source: BinaryIO, sink: BinaryIO, pace: Pace, admit: Callable[[], None]
     ) -> None:
         self._spool = spool
         self._folder = spool.checkpoints
@@ -108,8 +103,8 @@ class Receiver:
     def _take_file(self, tree: str, entry: Entry) -> None:
         path = os.path.join(tree, trees.local_name(entry.path))
         seal, end, done = Seal(), 0, self._done
-        if os.path.lexists(path):  # a part of it came earlier
-            os.unlink(path)
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(path)  # a part of it came earlier
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
         try:
             line: Dict[str, Any] = {}

@@ -78,8 +78,6 @@ def inside(folder: str, path: str) -> str:
 
 def remove(path: str) -> None:
     """Rename first, so that half of it never looks complete."""
-    if not os.path.lexists(path):
-        return
     folder, name = os.path.split(path)
     temporary = os.path.join(folder, ".{}.{}.old.tmp".format(name.lstrip("."), os.getpid()))
     with contextlib.suppress(OSError):

@@ -75,15 +75,13 @@ def grant(request: wire.Attributes, default: wire.Attributes) -> Tuple[wire.Attr
         hard_limit = resource.getrlimit(number)[1]
         soft, hard = [_least(value, hard_limit) for value in pair]
         limits[name] = [soft, hard]
+        label = NAMES.get(name, name)
         if soft != pair[0]:
-            shortfalls.append(
-                "{} {} instead of {}".format(NAMES.get(name, name), _show(soft), _show(pair[0]))
-            )
+            words = "{} {} instead of {}"
+            shortfalls.append(words.format(label, _show(soft), _show(pair[0])))
         elif hard != pair[1]:
-            line = "{} at most {} instead of {}".format(
-                NAMES.get(name, name), _show(hard), _show(pair[1])
-            )
-            shortfalls.append(line)
+            words = "{} at most {} instead of {}"
+            shortfalls.append(words.format(label, _show(hard), _show(pair[1])))
     return wire.Attributes(request.umask, nice, limits), shortfalls
 
 

@@ -1,5 +1,6 @@
 """The kernel's counter of out-of-memory kills in a process's control group, and when it changed."""
 
+import contextlib
 import os
 import time
 from typing import List, Tuple
@@ -42,14 +43,11 @@ class Memory:
 
 def _count(path: str) -> int:
     """-1 if there is no such counter."""
-    try:
-        with open(path) as stream:
-            for line in stream:
-                name, _, value = line.partition(" ")
-                if name == "oom_kill":
-                    return int(value)
-    except (OSError, ValueError):
-        pass
+    with contextlib.suppress(OSError, ValueError), open(path) as stream:
+        for line in stream:
+            name, _, value = line.partition(" ")
+            if name == "oom_kill":
+                return int(value)
     return -1
 
 

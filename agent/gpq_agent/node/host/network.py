@@ -6,11 +6,13 @@ the standard library alone.
 """
 
 import array
+import contextlib
 import fcntl
 import os
 import re
 import socket
 import struct
+import sys
 from typing import Dict, List, NamedTuple, Tuple
 
 SIOCGIFCONF, SIOCGIFFLAGS, SIOCGIFNETMASK = 0x8912, 0x8913, 0x891B
@@ -42,7 +44,10 @@ def interfaces() -> List[Interface]:
     addresses = []
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         flags: Dict[str, int] = {}
-        rows = [(name, address, _netmask(probe, label)) for label, name, address in _ipv4(probe)]
+        rows: List[Tuple[str, str, int]] = []
+        for label, name, address in _ipv4(probe):
+            netmask = _ask(probe, SIOCGIFNETMASK, label)[20:24] or b"\xff" * 4
+            rows.append((name, address, bin(int.from_bytes(netmask, "big")).count("1")))
         for words in _table("/proc/net/if_inet6"):
             if len(words) == 6:
                 address = socket.inet_ntop(socket.AF_INET6, bytes.fromhex(words[0]))
@@ -50,7 +55,7 @@ def interfaces() -> List[Interface]:
         for name, address, prefix in rows:
             if name not in flags:
                 answer = _ask(probe, SIOCGIFFLAGS, name)
-                flags[name] = int(struct.unpack("H", answer[16:18])[0]) if answer else 0
+                flags[name] = int.from_bytes(answer[16:18], sys.byteorder)  # 0 if it is gone
             if flags[name] & IFF_UP:
                 kind = _kind(name, flags[name], name in defaults)
                 addresses.append(Interface(name, address, prefix, kind, name in defaults))
@@ -77,11 +82,6 @@ def _ipv4(probe: socket.socket) -> List[Tuple[str, str, str]]:
     return addresses
 
 
-def _netmask(probe: socket.socket, label: str) -> int:
-    answer = _ask(probe, SIOCGIFNETMASK, label)
-    return bin(struct.unpack(">I", answer[20:24])[0]).count("1") if answer else 32
-
-
 def _ask(probe: socket.socket, request: int, name: str) -> bytes:
     try:
         return fcntl.ioctl(probe.fileno(), request, struct.pack("256s", os.fsencode(name)[:15]))
@@ -97,11 +97,9 @@ def default_interfaces() -> List[str]:
 
 
 def _table(path: str) -> List[List[str]]:
-    try:
-        with open(path, encoding="ascii", errors="replace") as stream:
-            return [line.split() for line in stream]
-    except OSError:
-        return []
+    with contextlib.suppress(OSError), open(path, encoding="ascii", errors="replace") as stream:
+        return [line.split() for line in stream]
+    return []
 
 
 def _kind(name: str, flags: int, is_default: bool) -> str:
@@ -162,11 +160,16 @@ def reachable(address: str, port: int, timeout: float = 3.0) -> str:
     """Why there is no TCP connection to `address` within `timeout` seconds. "" if there is one."""
     try:
         socket.create_connection((address, port), timeout).close()
-    except socket.timeout:
-        return "no answer within {:g} s".format(timeout)
     except OSError as error:
-        return (error.strerror or str(error)).lower()
+        return failure_text(error, timeout)
     return ""
+
+
+def failure_text(error: OSError, timeout: float) -> str:
+    """Why a connection with this time limit failed."""
+    if isinstance(error, socket.timeout):
+        return "no answer within {:g} s".format(timeout)
+    return (error.strerror or str(error)).lower()
 
 
 def ephemeral_ports() -> Tuple[int, int]:

@@ -32,25 +32,18 @@ def check(place: str, question: Callable[[], None], longest: float = PATIENCE) -
         raise no_answer(place)
     patience = SHORT_PATIENCE if _silent.pop(place, None) is not None else longest
     try:
-        reading, writing = os.pipe()
+        pid, pipe = procs.fork_with_pipe()
     except OSError as error:
-        raise no_process(error) from error
-    try:
-        pid = os.fork()
-    except OSError as error:
-        os.close(reading)
-        os.close(writing)
         raise no_process(error) from error
     if pid == 0:
-        _answer(writing, question)
-    os.close(writing)
+        _answer(pipe, question)
     try:
         # Counts the seconds in several waits. If the machine stood still during one, the answer has
         # time in the others.
-        ready = any(select.select([reading], [], [], patience / LOOKS)[0] for _ in range(LOOKS))
-        line = os.read(reading, 1 << 16) if ready else b""
+        ready = any(select.select([pipe], [], [], patience / LOOKS)[0] for _ in range(LOOKS))
+        line = os.read(pipe, 1 << 16) if ready else b""
     finally:
-        os.close(reading)
+        os.close(pipe)
     if not ready:
         os.kill(pid, signal.SIGKILL)
         _left.append(pid)

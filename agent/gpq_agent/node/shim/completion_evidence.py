@@ -52,9 +52,9 @@ class CompletionEvidence:
             return ""  # it stopped half way, whatever it said earlier
         if os.path.exists(os.path.join(self._folder, wire.FINISHED)):
             return SAID["marker"]
-        signs_now = self._look() if self._before is not None else None
-        if signs_now is None or self._before is None:
+        if self._before is None:
             return ""
+        signs_now = self._look() or {}
         for kind, phrase in SAID.items():
             if signs_now.get(kind) not in (None, self._before.get(kind)):
                 return phrase
@@ -157,23 +157,16 @@ def _in_child(look: Callable[[], Signs]) -> Optional[Signs]:
     alive.
     """
     try:
-        reading, writing = os.pipe()
+        child, pipe = procs.fork_with_pipe()
     except OSError:
-        return None
-    try:
-        child = os.fork()
-    except OSError:
-        os.close(reading)
-        os.close(writing)
         return None
     if child == 0:
-        _fork_on(writing, look)
-    os.close(writing)
+        _fork_on(pipe, look)
     try:
         os.waitpid(child, 0)
         output, end = b"", time.monotonic() + PATIENCE
-        while select.select([reading], [], [], max(end - time.monotonic(), 0.0))[0]:
-            data = os.read(reading, 1 << 16)
+        while select.select([pipe], [], [], max(end - time.monotonic(), 0.0))[0]:
+            data = os.read(pipe, 1 << 16)
             if not data:
                 break
             output += data
@@ -186,7 +179,7 @@ def _in_child(look: Callable[[], Signs]) -> Optional[Signs]:
     except (OSError, ValueError):
         return None
     finally:
-        os.close(reading)
+        os.close(pipe)
 
 
 def _fork_on(writing: int, look: Callable[[], Signs]) -> None:

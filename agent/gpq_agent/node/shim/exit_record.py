@@ -40,7 +40,8 @@ class JobProcess:
         self.boot = boot
         self.childless = not parent
         self.ended_at: Optional[float] = None
-        self._status: Optional[int] = None
+        self.code: Optional[int] = None  # its exit code, None if a signal ended it or it is unknown
+        self.killer: Optional[int] = None  # the signal that ended it
 
     def collect(self) -> None:
         """Collect every child that has ended, including escapees that the kernel handed to us."""
@@ -53,25 +54,14 @@ class JobProcess:
                 pid, status = os.waitpid(-1, os.WNOHANG)
                 if pid == 0:
                     return
-                if pid == self.pid and self._status is None:
-                    self._status = status
+                if pid == self.pid and self.ended_at is None:
                     self.ended_at = time.time()
+                    if os.WIFEXITED(status):
+                        self.code = os.WEXITSTATUS(status)
+                    else:
+                        self.killer = os.WTERMSIG(status)
         except ChildProcessError:
             self.childless = True
-
-    @property
-    def code(self) -> Optional[int]:
-        """Its exit code, None if a signal ended it or the code is unknown."""
-        if self._status is None or not os.WIFEXITED(self._status):
-            return None
-        return os.WEXITSTATUS(self._status)
-
-    @property
-    def killer(self) -> Optional[int]:
-        """The signal that ended it, None if it exited or the signal is unknown."""
-        if self._status is None or os.WIFEXITED(self._status):
-            return None
-        return os.WTERMSIG(self._status)
 
 
 class Notes:

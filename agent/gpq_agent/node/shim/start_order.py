@@ -26,12 +26,13 @@ def parse_order(message: Any) -> wire.StartOrder:
         raise SpoolError("a start needs an order", 'send {"order": {...}}')
     order: wire.StartOrder = parse(wire.StartOrder, message)
     ranks, devices, margin = order.ranks, order.devices, order.lease_margin
+    is_below = not os.path.isabs(order.cwd) and ".." not in order.cwd.split("/")
     checks: List[Tuple[str, Any]] = [
         ("job", order.job >= 0),
         ("attempt", order.attempt >= 1),
         ("argv", order.argv and order.argv[0] != ""),
         ("code", not order.code or HASH.fullmatch(order.code)),
-        ("cwd", _is_place(order.cwd, bool(order.code))),
+        ("cwd", is_below if order.code else os.path.isabs(order.cwd)),
         ("env", is_env(order.env)),
         ("devices", devices and len(set(devices)) == len(devices)),
         ("level", order.level in LEVELS),
@@ -91,12 +92,6 @@ def _has_nul(value: Any) -> bool:
 def is_env(env: Dict[str, str]) -> bool:
     """Can these be the variables of a process?"""
     return not any(name == "" or "=" in name for name in env)
-
-
-def _is_place(cwd: str, is_in_code: bool) -> bool:
-    """Is it inside its code, or else a full path?"""
-    is_inside = not os.path.isabs(cwd) and ".." not in cwd.split("/")
-    return is_inside if is_in_code else os.path.isabs(cwd)
 
 
 def signal_number(name: str) -> Optional[int]:

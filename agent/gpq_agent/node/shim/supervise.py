@@ -125,8 +125,11 @@ class Supervisor:
             return True
         if time.monotonic() >= self.deadline:
             self._escalate()
-        if self.stage == "kill" and time.monotonic() > self.stage_since + STUCK_AFTER:
-            self._tell_stuck()
+        is_stuck = self.stage == "kill" and time.monotonic() > self.stage_since + STUCK_AFTER
+        members = self.tree.members() if is_stuck and not self.stuck_was_noted else []
+        if members:
+            self.stuck_was_noted = True
+            self.notes.tell("pid {} cannot be killed: the kernel holds it".format(names(members)))
         return False
 
     def _is_over(self) -> bool:
@@ -210,13 +213,6 @@ class Supervisor:
             self.deadline = float("inf")
             self.stage_since = time.monotonic()
             self.tree.signal_once(signal.SIGKILL)
-
-    def _tell_stuck(self) -> None:
-        members = [] if self.stuck_was_noted else self.tree.members()
-        if not members:
-            return
-        self.stuck_was_noted = True
-        self.notes.tell("pid {} cannot be killed: the kernel holds it".format(names(members)))
 
     def _cap_log(self, at_once: bool = False) -> None:
         problem = self.cap.look(at_once)

@@ -59,7 +59,7 @@ def storage_id(folder: str, damage: List[str]) -> str:
         except OSError:  # a file system without links
             os.replace(temporary, path)
         finally:
-            if os.path.exists(temporary):
+            with contextlib.suppress(FileNotFoundError):
                 os.unlink(temporary)
         with contextlib.suppress(records.Damaged):
             marker = records.read_shape(Marker, path)

@@ -197,10 +197,8 @@ class Spool:
         """Attempts with an order, oldest first, forgotten ones included."""
         attempts = []
         for name in os.listdir(self.attempts):
-            try:
+            with contextlib.suppress(ValueError):
                 attempts.append(wire.parse_attempt_key(name))
-            except ValueError:
-                continue
         return [wire.attempt_key(job, attempt) for job, attempt in sorted(attempts)]
 
     def purge(self, job: int) -> None:

@@ -16,12 +16,13 @@ import time
 from typing import Any, Callable, Dict, List, NamedTuple, Optional, Set, Tuple
 
 from gpq_agent import wire
-from gpq_agent.node.host import attributes
+from gpq_agent.node.host import attributes, procs
 from gpq_agent.node.shim import shim
 from gpq_agent.node.shim.launch import OF_TORCHRUN
 from gpq_agent.node.spool.spool import Spool
 from gpq_agent.node.standby import passing
 
+Handover = Tuple[wire.StartOrder, Dict[str, str], List[int], List[int]]
 THREADS = "OMP_NUM_THREADS"
 # variables of wire.READ_AT_START that differ between attempts, and that no import reads
 OF_ATTEMPTS = (
@@ -82,15 +83,6 @@ def recipes(order: wire.StartOrder, env: Dict[str, str]) -> List[Recipe]:
     return [Recipe(program, python, variant, order.attributes) for variant in variants]
 
 
-class Handover(NamedTuple):
-    """An attempt for a standby. `locks`: that of the attempt, then those of its GPUs."""
-
-    order: wire.StartOrder
-    env: Dict[str, str]
-    cores: List[int]
-    locks: List[int]
-
-
 def wait(place: Spool, recipe: Recipe, agent: socket.socket) -> None:
     """The body of the process: wait for an attempt, and become its shim. `agent`: the socket to the
     agent. Without an agent it ends."""
@@ -124,10 +116,7 @@ def _start(recipe: Recipe) -> Tuple[int, socket.socket]:
         return pid, ours
     try:
         os.setsid()
-        for number in range(1, signal.NSIG):
-            with contextlib.suppress(OSError, ValueError):
-                signal.signal(number, signal.SIG_DFL)
-        signal.pthread_sigmask(signal.SIG_SETMASK, [])
+        procs.reset_signals()
         if recipe.attributes is not None:
             attributes.apply(attributes.of(recipe.attributes))
         theirs.set_inheritable(True)
@@ -138,7 +127,8 @@ def _start(recipe: Recipe) -> Tuple[int, socket.socket]:
 
 
 def _await(agent: socket.socket, channel: socket.socket) -> Optional[Handover]:
-    """The attempt to start. None if the agent or the child has ended."""
+    """The attempt to start, None if the agent or the child has ended: (order, environment, cores,
+    the lock of the attempt and those of its GPUs)."""
     while True:
         readable, _, _ = select.select([agent, channel], [], [])
         if channel in readable:
@@ -157,7 +147,7 @@ def _await(agent: socket.socket, channel: socket.socket) -> Optional[Handover]:
                 return None
             agent.close()
             order = wire.StartOrder(**message["order"])
-            return Handover(order, message["env"], message["cores"], locks)
+            return order, message["env"], message["cores"], locks
 
 
 def _is_fit(channel: socket.socket) -> bool:
@@ -186,10 +176,6 @@ class Standby:
         self.channel = channel
         self.pid: Optional[int] = None
         self.needed_at = time.monotonic()
-
-    def close(self) -> None:
-        """End it. Its shim notices that."""
-        self.channel.close()
 
 
 class Standbys:
@@ -231,7 +217,7 @@ class Standbys:
         except (OSError, ValueError):
             return False
         finally:
-            standby.close()
+            standby.channel.close()
 
     def expect(self, order: wire.StartOrder, env: Dict[str, str]) -> None:
         """Keep a standby for this job, which runs elsewhere."""
@@ -240,8 +226,6 @@ class Standbys:
     def tend(self, live: Set[str], may_move: Callable[[str], bool]) -> None:
         """Make what is missing, and drop what nobody needs. `live`: attempts that have not ended.
         `may_move`: may gpq move this attempt by now?"""
-        if not (self._recipes or self._expected or self._standbys):
-            return
         if time.monotonic() - self._tended_at < PERIOD:
             return
         self._tended_at = time.monotonic()
@@ -304,7 +288,7 @@ class Standbys:
         return memory_mib(standby.pid) <= MOST_MIB
 
     def _drop(self, key: str) -> None:
-        self._standbys.pop(key).close()
+        self._standbys.pop(key).channel.close()  # its shim notices that, and ends
 
 
 def memory_mib(pid: int) -> float:
