@@ -168,9 +168,8 @@ def _is_free(name: str) -> bool:
 
 
 def last_line(data: bytes) -> str:
-    lines = list(filter(None, map(str.strip, data.decode("utf-8", "replace").splitlines())))
-    final_line = lines[-1][:LONGEST_LINE] if lines else ""
-    return "".join(sign if sign.isprintable() else "?" for sign in final_line)
+    lines = ["", *filter(None, map(str.strip, data.decode("utf-8", "replace").splitlines()))]
+    return "".join(sign if sign.isprintable() else "?" for sign in lines[-1][:LONGEST_LINE])
 
 
 def as_a_job(allowance: Optional[wire.Attributes] = None) -> None:

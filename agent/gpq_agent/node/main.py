@@ -38,8 +38,7 @@ def main(arguments: Optional[List[str]] = None) -> int:
     attributes.settle()
     try:
         cores = slots.parse_cores(options.cores) if options.cores else slots.own_cores()
-        checkpoints = own_path(options.checkpoints) if options.checkpoints else None
-        place = Spool(own_path(options.spool), checkpoints)
+        place = Spool(own_path(options.spool), own_path(options.checkpoints))
         agent = Agent(
             place=place,
             base=login.environment(os.environ),
@@ -73,7 +72,7 @@ def parse(arguments: Optional[List[str]]) -> argparse.Namespace:
         "--spool", required=True, help="directory of this server's attempts, created if missing"
     )
     parser.add_argument(
-        "--checkpoints", help="where jobs keep checkpoints, if not inside the spool"
+        "--checkpoints", default="", help="where jobs keep checkpoints, if not inside the spool"
     )
     parser.add_argument(
         "--cores", help="cores that CPU slots share, e.g. 0,1 or 0-7 (default: all)"

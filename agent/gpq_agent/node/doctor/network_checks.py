@@ -61,7 +61,7 @@ def listen(_: Place, fields: Fields, pipe: int) -> None:
     """Listen on a port of each range that jobs use, report the ports, and send `token` to everyone
     who connects until time is up."""
     token = str(fields["token"]).encode("ascii")
-    sockets = [_listener(0), _listener_of_masters()]
+    sockets = [network.listener(0), _listener_of_masters()]
     tell(pipe, {"ports": [server.getsockname()[1] for server in sockets]})
 
     def serve(listener: socket.socket) -> None:
@@ -76,27 +76,11 @@ def listen(_: Place, fields: Fields, pipe: int) -> None:
     time.sleep(float(fields.get("seconds", 30.0)))
 
 
-def _listener(port: int) -> socket.socket:
-    family = socket.AF_INET
-    if socket.has_ipv6 and os.path.exists("/proc/net/if_inet6"):
-        family = socket.AF_INET6
-    listener = socket.socket(family, socket.SOCK_STREAM)
-    try:
-        if family == socket.AF_INET6:
-            listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
-        listener.bind(("", port))
-        listener.listen(64)
-    except OSError:
-        listener.close()
-        raise
-    return listener
-
-
 def _listener_of_masters() -> socket.socket:
     for attempt in range(200):
         place = (os.getpid() * 31 + attempt * 61) % (LAST_PORT - FIRST_PORT)
         with contextlib.suppress(OSError):
-            return _listener(FIRST_PORT + place)
+            return network.listener(FIRST_PORT + place)
     raise OSError("no port from {} to {} is free".format(FIRST_PORT, LAST_PORT))
 
 

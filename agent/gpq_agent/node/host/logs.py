@@ -93,8 +93,9 @@ class Cap:
 
     def __init__(self, path: str, limit: int) -> None:
         self.path = path
-        self.limit = max(limit, 16 * ALIGN) if limit > 0 else 0
-        self._due = 0.0 if limit > 0 else float("inf")
+        self.limit, self._due = 0, float("inf")
+        if limit > 0:
+            self.limit, self._due = max(limit, 16 * ALIGN), 0.0
         self._wait = SOONEST
         self._last = (time.monotonic(), 0)  # (when, bytes) of the last look
 

@@ -1,7 +1,7 @@
 """This server's network: its interfaces and addresses, which of them other servers may try, and
 whether an address answers.
 
-Only looks. It changes nothing and guesses no peer. IPv4 by ioctl, IPv6 and routes by /proc, with
+It changes nothing and guesses no peer. IPv4 by ioctl, IPv6 and routes by /proc, with
 the standard library alone.
 """
 
@@ -83,10 +83,9 @@ def _ipv4(probe: socket.socket) -> List[Tuple[str, str, str]]:
 
 
 def _ask(probe: socket.socket, request: int, name: str) -> bytes:
-    try:
+    with contextlib.suppress(OSError):  # it is gone
         return fcntl.ioctl(probe.fileno(), request, struct.pack("256s", os.fsencode(name)[:15]))
-    except OSError:  # it is gone
-        return b""
+    return b""
 
 
 def default_interfaces() -> List[str]:
@@ -147,13 +146,12 @@ def interface_of(address: str, interfaces: List[Interface]) -> str:
 def local_address(address: str) -> str:
     """Our own address on the way to `address` by the current routes, "" if there is no way. Sends
     nothing."""
-    try:
+    with contextlib.suppress(OSError):
         family, _, _, _, target = socket.getaddrinfo(address, 9, type=socket.SOCK_DGRAM)[0]
         with socket.socket(family, socket.SOCK_DGRAM) as probe:
             probe.connect(target)
             return str(probe.getsockname()[0])
-    except OSError:
-        return ""
+    return ""
 
 
 def reachable(address: str, port: int, timeout: float = 3.0) -> str:
@@ -163,6 +161,13 @@ def reachable(address: str, port: int, timeout: float = 3.0) -> str:
     except OSError as error:
         return failure_text(error, timeout)
     return ""
+
+
+def listener(port: int) -> socket.socket:
+    """Listens on a port, 0 for any, at all addresses. Raises OSError."""
+    if socket.has_dualstack_ipv6():
+        return socket.create_server(("", port), family=socket.AF_INET6, dualstack_ipv6=True)
+    return socket.create_server(("", port))
 
 
 def failure_text(error: OSError, timeout: float) -> str:

@@ -78,7 +78,8 @@ def environment(
 def tidy_compiled(folder: str) -> None:
     """Remove what nothing has used for long."""
     for place, _, names in os.walk(folder):
-        for path in (os.path.join(place, name) for name in names):
+        for name in names:
+            path = os.path.join(place, name)
             with contextlib.suppress(OSError):
                 status = os.lstat(path)
                 if time.time() - max(status.st_atime, status.st_mtime) > UNUSED:

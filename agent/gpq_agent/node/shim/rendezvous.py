@@ -180,9 +180,7 @@ def _gather(
 
 def _listen(port: int) -> socket.socket:
     try:
-        if socket.has_dualstack_ipv6():
-            return socket.create_server(("", port), family=socket.AF_INET6, dualstack_ipv6=True)
-        return socket.create_server(("", port))
+        return network.listener(port)
     except OSError as error:
         hint = "port {} was taken: {}".format(port, error.strerror)
         raise RendezvousFailed("port", hint) from error

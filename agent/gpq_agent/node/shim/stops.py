@@ -142,7 +142,8 @@ class Stops:
         rank, previous_rank = STOP_RANK[stop.mode], STOP_RANK.get(self.mode or "", 0)
         if rank < previous_rank or (has_ended and stop.mode != "kill"):
             return None
-        self.asked_late = self.asked_late or (self.mode is None and has_ended)
+        if self.mode is None:
+            self.asked_late = has_ended
         self.mode = stop.mode
         return stop, rank > previous_rank
 

@@ -150,10 +150,9 @@ def _of_library(folder: str) -> Iterator[Entry]:
 
 def _content(path: str) -> Dict[str, Any]:
     """The object in a file, {} if there is no valid one."""
-    try:
+    with contextlib.suppress(OSError, ValueError):
         return wire.read_json(path) or {}
-    except (OSError, ValueError):
-        return {}
+    return {}
 
 
 def _of_script(folder: str) -> Iterator[Entry]:

@@ -19,7 +19,7 @@ import os
 import shutil
 import time
 import uuid
-from typing import Any, Dict, List, NamedTuple, Optional, Type
+from typing import Any, Dict, List, NamedTuple, Type
 
 from gpq_agent import records, wire
 from gpq_agent.node.host.errors import SpoolError
@@ -95,12 +95,10 @@ def is_locked(path: str) -> bool:
 class Spool:
     """Paths and state changes of one spool directory. Opening it creates what is missing."""
 
-    def __init__(self, path: str, checkpoints: Optional[str] = None) -> None:
+    def __init__(self, path: str, checkpoints: str = "") -> None:
         self.path = os.path.abspath(path)
         self.attempts = os.path.join(self.path, "attempts")
-        self.checkpoints = (
-            os.path.abspath(checkpoints) if checkpoints else os.path.join(self.path, "checkpoints")
-        )
+        self.checkpoints = os.path.abspath(checkpoints or os.path.join(path, "checkpoints"))
         for folder in (self.path, self.attempts, self.checkpoints):
             wire.make_private(folder)
         self.damage: List[str] = []  # sentences about files of the spool that were set aside
@@ -230,11 +228,9 @@ def own_path(text: str) -> str:
 
 def machine_id() -> str:
     """The id of the installed system, "" if it has none."""
-    try:
-        with open("/etc/machine-id") as stream:
-            return stream.read().strip()
-    except OSError:
-        return ""
+    with contextlib.suppress(OSError), open("/etc/machine-id") as stream:
+        return stream.read().strip()
+    return ""
 
 
 def reserve(path: str, count: int = 1) -> None:
