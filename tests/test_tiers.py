@@ -149,6 +149,7 @@ SYSTEM = {"daemon", "faults", "servers", "store", "trainings"}
     [
         ("agent/gpq_agent/train/loop/loop.py", {"habits", "library", "gpu", "checks", "trainings"}),
         ("agent/gpq_agent/node/shim/shim.py", {"agent", "simulation", *SYSTEM}),
+        ("agent/gpq_agent/standby/interpreter.py", {"agent", *SYSTEM}),
         ("gpq/cli/jobs/status.py", set()),
         ("gpq/core/goodput/goodput.py", {"simulation", "policies", *SYSTEM}),
         ("tests/support/commands.py", {"agent", *SYSTEM}),

@@ -107,7 +107,6 @@ def _is_nameless(uid: int) -> bool:
 
 def user_name(uid: int) -> str:
     """Login name, or the user id if this machine does not know the name."""
-    try:
+    with contextlib.suppress(KeyError):
         return pwd.getpwuid(uid).pw_name
-    except KeyError:
-        return str(uid)
+    return str(uid)

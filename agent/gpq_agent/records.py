@@ -36,14 +36,9 @@ FLAGS = os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NOCTTY
 # This process lacks something, or the problem passes: descriptors, memory, a file server that was
 # away.
 SHORTAGES = (
-    errno.EMFILE,
-    errno.ENFILE,
-    errno.ENOMEM,
-    errno.EAGAIN,
-    errno.EINTR,
-    errno.ESTALE,
+    errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN, errno.EINTR, errno.ESTALE,
     errno.ETIMEDOUT,
-)
+)  # fmt: skip
 KINDS = (
     (stat.S_ISDIR, "it is a folder"),
     (stat.S_ISFIFO, "it is a FIFO"),
@@ -71,10 +66,8 @@ def open_plain(path: str, flags: int = os.O_RDONLY) -> int:
         if not stat.S_ISREG(mode):
             raise Damaged(path, kind(mode))
         descriptor = os.open(path, flags | FLAGS)
-    except FileNotFoundError:
-        raise
     except OSError as error:
-        if error.errno in SHORTAGES:
+        if error.errno in (errno.ENOENT, *SHORTAGES):
             raise
         raise Damaged(path, os.strerror(error.errno or 0)) from error
     mode = os.fstat(descriptor).st_mode
@@ -199,7 +192,9 @@ def check(kind: Type[Any], content: Dict[str, Any], path: str) -> Dict[str, Any]
         if name not in content and name not in kind._field_defaults:
             raise Damaged(path, "it has no {!r}".format(name))
     for name in misfits(kind, content):
-        raise Damaged(path, "its {!r} is {}".format(name, _show(content[name])))
+        text = repr(content[name])
+        text = text if len(text) <= 40 else text[:40] + "..."
+        raise Damaged(path, "its {!r} is {}".format(name, text))
     return content
 
 
@@ -235,8 +230,3 @@ def _fits(value: Any, hint: Any, least: float, most: float) -> bool:
         # not a number is not between them
         return isinstance(value, kinds) and not isinstance(value, bool) and least <= value <= most
     return isinstance(value, hint)
-
-
-def _show(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) <= 40 else text[:40] + "..."

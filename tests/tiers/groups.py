@@ -52,7 +52,7 @@ def _is_cached(path: Path) -> bool:
 
 
 WIRE = ("agent/gpq_agent/messages", "agent/gpq_agent/wire.py", "agent/gpq_agent/records.py")
-AGENT = ("agent/gpq_agent/__init__.py", "agent/gpq_agent/node", *WIRE)
+AGENT = ("agent/gpq_agent/__init__.py", "agent/gpq_agent/node", "agent/gpq_agent/standby", *WIRE)
 LIBRARY = ("agent/gpq_agent/train", *WIRE, "constraints.txt")
 MODELS = (
     "gpq/core", "gpq/policies", "gpq/lab/policies", "gpq/extensions.py", "gpq/config.py", "gpq/config_rules.py",

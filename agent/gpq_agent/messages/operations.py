@@ -69,13 +69,4 @@ OPS = (
 # so launch another. "wrong", "not-found" and "not-executable" are permanent. A "busy" with
 # ``"taken": true`` will not pass soon: somebody else has the device, or it is out of use, so the
 # job should start elsewhere at once.
-REFUSALS = (
-    "wrong",
-    "busy",
-    "expired",
-    "stale",
-    "not-found",
-    "not-executable",
-    "unfit",
-    "used",
-)
+REFUSALS = ("wrong", "busy", "expired", "stale", "not-found", "not-executable", "unfit", "used")

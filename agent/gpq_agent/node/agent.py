@@ -91,21 +91,12 @@ class Agent:
         try:
             message = wire.decode(line)
         except (ValueError, UnicodeDecodeError):
-            return [
-                refusal(
-                    None, "the line is not a JSON object", "send one request per line, see wire.py"
-                )
-            ]
+            hint = "send one request per line, see wire.py"
+            return [refusal(None, "the line is not a JSON object", hint)]
         if message.get("v") != wire.VERSION:
             problem = "this agent speaks version {}, not {}".format(wire.VERSION, message.get("v"))
-            return [
-                refusal(
-                    message.get("id"), problem, "restart the daemon, so that it ships its own agent"
-                )
-            ]
-        if self._is_early(message):
-            self._waiting.append(message)
-            return []
+            hint = "restart the daemon, so that it ships its own agent"
+            return [refusal(message.get("id"), problem, hint)]
         return self._answer(message)
 
     def tick(self) -> List[Message]:
@@ -117,7 +108,10 @@ class Agent:
             )
         with self._survive("testing devices"):
             self.trials.tick()
-        replies = self._waiting_replies()
+        waiting_messages, self._waiting = self._waiting, []
+        replies: List[Message] = []
+        for message in waiting_messages:
+            replies += self._answer(message)
         for message, answer in self.environments.ended() + self.errands.ended():
             replies.append(dict(answer, v=wire.VERSION, id=message.get("id"), ok=True))
         if self.watches.is_pending:
@@ -129,16 +123,6 @@ class Agent:
                     raise
                 return replies
             replies += self.watches.answers(infos)
-        return replies
-
-    def _waiting_replies(self) -> List[Message]:
-        """Replies to requests that no longer have to wait."""
-        early_messages = [message for message in self._waiting if self._is_early(message)]
-        due_messages = [message for message in self._waiting if message not in early_messages]
-        self._waiting = early_messages
-        replies: List[Message] = []
-        for message in due_messages:
-            replies += self._answer(message)
         return replies
 
     @contextlib.contextmanager
@@ -155,27 +139,33 @@ class Agent:
                 sys.stderr.write("gpq: a bug while {}\n".format(words))
                 traceback.print_exc(file=sys.stderr)
 
-    def _is_early(self, message: Message) -> bool:
-        """Must the request wait for the first look at the GPUs? `probe` also waits for the end of a
-        slow one."""
-        if message.get("op") == "probe":
-            return not self.devices.is_seen
-        return message.get("op") in NEED_DEVICES and not self.devices.known
-
     def patience(self) -> Optional[float]:
         """Seconds in which only a request can matter, None for ever."""
         if self.watches.is_pending:
             return self.watches.patience()
-        if not self.devices.known or self.devices.waiting_on() is not None or self._is_looking():
-            return CALM_POLL
-        return None
+        is_looking = (
+            not self.devices.known
+            or self.devices.waiting_on() is not None
+            or self.environments.is_waited_for
+            or self.errands.is_waited_for
+            or bool(self.trials.suspects())
+        )
+        return CALM_POLL if is_looking else None
 
     def _answer(self, message: Message) -> List[Message]:
+        """Replies to one request, none yet if it has to wait."""
         operation = message.get("op")
+        # `probe` also waits for the end of a slow look
+        is_ready = self.devices.is_seen if operation == "probe" else self.devices.known
+        if operation in NEED_DEVICES and not is_ready:
+            self._waiting.append(message)
+            return []
         if operation == "watch":
             return self.watches.begin(message)
         if operation in ("prepare", "errand"):
-            return self._begin_look(message)
+            self.survey.touch()
+            reply = self.replies.reply(message, self._look)
+            return [] if reply.get("later") else [reply]  # a later tick finds the result
         handler = self.operations.by_name.get(str(operation))
         if handler is None:
             hint = "use one of {}".format(", ".join(wire.OPS))
@@ -183,21 +173,8 @@ class Agent:
         self.survey.touch()
         return [self.replies.reply(message, handler)]
 
-    def _begin_look(self, message: Message) -> List[Message]:
-        """Answer at once if possible, otherwise with the tick that finds the result."""
-        self.survey.touch()
-        reply = self.replies.reply(message, self._look)
-        return [] if reply.get("later") else [reply]
-
     def _look(self, message: Message) -> Message:
         if message.get("op") == "errand":
             self.errands.begin(message)
             return {"later": True}
         return self.environments.prepare(message) or {"later": True}
-
-    def _is_looking(self) -> bool:
-        return (
-            self.environments.is_waited_for
-            or self.errands.is_waited_for
-            or bool(self.trials.suspects())
-        )

@@ -136,12 +136,10 @@ def create(folder: str, order: wire.StartOrder) -> int:
 
 def remove_unborn(folder: str) -> None:
     """Undo `create` for an attempt that has no order yet."""
-    try:
+    with contextlib.suppress(OSError):  # without an order the directory means nothing
         for name in os.listdir(folder):
             os.unlink(os.path.join(folder, name))
         os.rmdir(folder)
-    except OSError:
-        pass  # without an order the directory means nothing
 
 
 def pulses(folder: str) -> List[wire.Pulse]:
@@ -157,13 +155,11 @@ def pulses(folder: str) -> List[wire.Pulse]:
         return []
     for name in names:
         rank = name[len(wire.RANK) :]
-        try:
+        with contextlib.suppress(OSError, ValueError, struct.error):
             with os.fdopen(records.open_plain(os.path.join(folder, name)), "rb") as stream:
                 _, step, phase, since = layout.unpack(stream.read(layout.size))
             if 0 <= phase < len(wire.PHASES) and 0 <= since <= now:
                 pulse = wire.Pulse(int(rank), step, wire.PHASES[phase], round(now - since, 1))
                 if not wire.misfits(wire.Pulse, pulse._asdict()):
                     heartbeats.append(pulse)
-        except (OSError, ValueError, struct.error):
-            continue
     return sorted(heartbeats)

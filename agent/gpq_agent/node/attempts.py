@@ -47,34 +47,27 @@ class Attempts:
         hold years of attempts."""
         change_time = os.stat(self.spool.attempts).st_mtime_ns
         if change_time != self._listed_at or self._listed_early:
-            self._list(change_time)
+            self._listed_at = change_time
+            # A change shortly after this listing, within the clock's resolution, would have the
+            # same time stamp.
+            self._listed_early = time.time_ns() - change_time < 50_000_000
+            keys = [key for key in self.spool.attempt_keys() if key not in self._forgotten]
+            earlier_keys = self._keys if self._is_listed else self.processes.marked_keys()
+            self._is_listed = True
+            for key in earlier_keys:
+                if key in self._forgotten or os.path.lexists(self.files.path(key, wire.ORDER)):
+                    continue
+                # Somebody removed its folder or its order, perhaps the job itself. If the attempt
+                # lives, make them again so that gpq can stop it.
+                if self.processes.has_survivors(key):
+                    self.files.restore(key)
+                    keys.append(key)
+            self._keys = list(dict.fromkeys(keys))
         for key in self._keys:
             if self.is_forgotten(key):
                 self._let_go(key)
         self._keys = [key for key in self._keys if key not in self._forgotten]
         return self._keys
-
-    def _list(self, change_time: int) -> None:
-        self._listed_at = change_time
-        # A change shortly after this listing, within the clock's resolution, would have the same
-        # time stamp.
-        self._listed_early = time.time_ns() - change_time < 50_000_000
-        keys = [key for key in self.spool.attempt_keys() if key not in self._forgotten]
-        earlier_keys = self._keys if self._is_listed else self.processes.marked_keys()
-        self._is_listed = True
-        removed = [
-            key for key in earlier_keys if not os.path.lexists(self.files.path(key, wire.ORDER))
-        ]
-        restored = [key for key in removed if self._is_restored(key)]
-        self._keys = keys + [key for key in restored if key not in keys]
-
-    def _is_restored(self, key: str) -> bool:
-        """Somebody removed its folder or its order, perhaps the job itself. If the attempt lives,
-        make them again so that gpq can stop it."""
-        if key in self._forgotten or not self.processes.has_survivors(key):
-            return False
-        self.files.restore(key)
-        return True
 
     def order(self, key: str) -> Optional[wire.StartOrder]:
         """The order of an attempt, None if there is no such attempt."""
@@ -163,27 +156,26 @@ class Attempts:
         info = self._must(key)
         if info.state not in LIVE:
             return info
+        path = self.files.path(key, wire.STOP)
         with self.spool.lock():
-            self._order_stop(key, mode, grace)
+            seq = beyond() if os.path.lexists(path) else 1
+            previous = self.files.read(key, wire.STOP)
+            is_softer = False
+            if previous is not None:
+                seq = int(previous["seq"]) % records.MOST + 1
+                # the harder mode counts, then the shorter time
+                rank = STOP_RANK.get(str(previous["mode"]), 0)
+                is_softer = (STOP_RANK[mode], -grace) < (rank, -float(previous["grace"]))
+            if not is_softer:
+                spool.write_reserved(path, {"mode": mode, "grace": grace, "seq": seq})
             record = self.files.read(key, wire.SHIM)
-            if record is not None and procs.lives(record, self.boot):
-                _wake(record)
+            process = procs.living(record, self.boot)
+            if process is not None:
+                procs.send(process, shim.WAKE_SIGNAL)
+                procs.send(process, signal.SIGCONT)  # a stopped process hears nothing
             elif record is not None or info.state == "orphan":
                 self._adopt(key)
         return self._must(key)
-
-    def _order_stop(self, key: str, mode: str, grace: float) -> None:
-        path = self.files.path(key, wire.STOP)
-        is_known = os.path.lexists(path)
-        previous = self.files.read(key, wire.STOP)
-        if previous is not None:
-            # the harder mode counts, then the shorter time
-            order = (STOP_RANK[mode], -grace)
-            if order < (STOP_RANK.get(str(previous["mode"]), 0), -float(previous["grace"])):
-                return
-        first = beyond() if is_known else 1
-        seq = int(previous["seq"]) % records.MOST + 1 if previous else first
-        spool.write_reserved(path, {"mode": mode, "grace": grace, "seq": seq})
 
     def tend(self, infos: List[wire.AttemptInfo]) -> None:
         """Replace killed shims, for a stop that one did not see or for a lease. Keep standbys."""
@@ -241,9 +233,8 @@ class Attempts:
         with self.spool.lock():
             previous = self.files.read(key, wire.CONTROL)
             if previous is not None and previous.get("stop"):
-                control = dict(
-                    control, stop=True, seq=max(control["seq"], int(previous["seq"]) + 1)
-                )
+                seq = max(control["seq"], int(previous["seq"]) + 1)
+                control = dict(control, stop=True, seq=seq)
             if previous is None or control["seq"] > int(previous["seq"]):
                 wire.write_json(path, control)
 
@@ -297,10 +288,3 @@ class Attempts:
         if info is None:
             raise SpoolError("no attempt {} on this server".format(key))
         return info
-
-
-def _wake(shim_record: Dict[str, Any]) -> None:
-    process = procs.read(int(shim_record["pid"]))
-    if process is not None and process.start_time == shim_record["start_time"]:
-        procs.send(process, shim.WAKE_SIGNAL)
-        procs.send(process, signal.SIGCONT)  # a stopped process hears nothing

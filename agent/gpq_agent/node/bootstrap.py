@@ -47,11 +47,9 @@ def main() -> None:
     word = str(request["word"])
     try:
         if request["op"] == "agent":
-            become_agent(
-                word, str(request["sha256"]), [str(argument) for argument in request["arguments"]]
-            )
+            become_agent(word, str(request["sha256"]), list(map(str, request["arguments"])))
         elif request["op"] == "run":
-            become(word, [str(argument) for argument in request["argv"]])
+            become(word, list(map(str, request["argv"])))
         else:
             put(str(request["path"]), block())
             answer(word, {"ok": True})
@@ -60,14 +58,8 @@ def main() -> None:
     except OSError as error:
         location = " {}".format(error.filename) if error.filename else ""
         message = "cannot write{}: {}".format(location, error.strerror)
-        answer(
-            word,
-            {
-                "ok": False,
-                "error": message,
-                "hint": "make it writable, and check that the disk is not full",
-            },
-        )
+        hint = "make it writable, and check that the disk is not full"
+        answer(word, {"ok": False, "error": message, "hint": hint})
 
 
 def take(size: int) -> bytes:

@@ -9,7 +9,7 @@ import time
 from typing import Any, Dict, List, NamedTuple, Optional, Tuple
 
 from gpq_agent import records, wire
-from gpq_agent.node.host import attributes, logs
+from gpq_agent.node.host import attributes, logs, procs
 from gpq_agent.node.host.errors import SpoolError
 from gpq_agent.node.spool.spool import Spool
 
@@ -115,10 +115,8 @@ def run(
 
 def _wait(process: "subprocess.Popen[bytes]", limit: float) -> Optional[int]:
     """The exit code. None if it took too long, and its whole process group was ended."""
-    try:
+    with contextlib.suppress(subprocess.TimeoutExpired):
         return process.wait(limit)
-    except subprocess.TimeoutExpired:
-        pass
     for number in (signal.SIGTERM, signal.SIGKILL):
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, number)
@@ -159,7 +157,9 @@ def _exports(path: str, base: Dict[str, str]) -> Message:
         if _is_free(name) and base.get(name) != value
     }
     unset = [name for name in base if name not in variables and _is_free(name)]
-    return {"set": changes, "unset": unset, "python": _first_python(changes.get("PATH"))}
+    path = changes.get("PATH", "")
+    python = shutil.which("python", path=path) or shutil.which("python3", path=path) or ""
+    return {"set": changes, "unset": unset, "python": python}
 
 
 def _is_free(name: str) -> bool:
@@ -167,17 +167,9 @@ def _is_free(name: str) -> bool:
     return not name.startswith(OURS) and name not in OF_THE_SHELL
 
 
-def _first_python(path: Optional[str]) -> str:
-    """The first Python in a changed PATH, "" for none."""
-    if path is None:
-        return ""
-    return shutil.which("python", path=path) or shutil.which("python3", path=path) or ""
-
-
 def last_line(data: bytes) -> str:
-    lines = list(filter(None, map(str.strip, data.decode("utf-8", "replace").splitlines())))
-    final_line = lines[-1][:LONGEST_LINE] if lines else ""
-    return "".join(sign if sign.isprintable() else "?" for sign in final_line)
+    lines = ["", *filter(None, map(str.strip, data.decode("utf-8", "replace").splitlines()))]
+    return "".join(sign if sign.isprintable() else "?" for sign in lines[-1][:LONGEST_LINE])
 
 
 def as_a_job(allowance: Optional[wire.Attributes] = None) -> None:
@@ -185,7 +177,4 @@ def as_a_job(allowance: Optional[wire.Attributes] = None) -> None:
     os.setsid()
     if allowance is not None:
         attributes.apply(allowance)
-    for number in range(1, signal.NSIG):
-        with contextlib.suppress(OSError, ValueError):
-            signal.signal(number, signal.SIG_DFL)
-    signal.pthread_sigmask(signal.SIG_SETMASK, [])
+    procs.reset_signals()

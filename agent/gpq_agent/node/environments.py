@@ -65,8 +65,10 @@ def judge(
     if not order.setup:
         return _look_at(order, env, None)
     result = environment_setup.latest(folder)
-    answer = _look_at(order, env, result) if result is not None else None
-    if result is None or answer is None or (result["made"] and not answer.fit):
+    if result is None:
+        result = environment_setup.run(order, folder, env, allowance)
+    answer = _look_at(order, env, result)
+    if result["made"] and not answer.fit:
         result = environment_setup.run(order, folder, env, allowance)
         answer = _look_at(order, env, result)
     if answer.fit and not result["made"]:
@@ -183,7 +185,7 @@ class Environments:
     def prepare(self, message: Message) -> Optional[Message]:
         """The answer, None if it comes with a later `ended`. Raises SpoolError and OSError."""
         order = parse(message.get("prepare"))
-        env = self._env(order)
+        env = {**self.base, **order.env}
         is_quick, until = not order.setup and not (order.python and order.modules), float("inf")
         try:
             with_timeout.check(order.environment, lambda: check_places(order, env), QUICK)
@@ -196,7 +198,7 @@ class Environments:
                 until = time.monotonic() + with_timeout.PATIENCE
         folder = environment_folder(self.spool, order.environment)
         os.makedirs(folder, mode=0o700, exist_ok=True)
-        self._look(order, folder)
+        self._look(order, folder, env)
         self._pending.append(Pending(message, folder, order.cwd, until))
         return None
 
@@ -215,24 +217,16 @@ class Environments:
         if is_locked(os.path.join(look.folder, LOCK)):
             silence = with_timeout.no_answer(look.cwd)
             return Answer(False, silence.message, silence.hint)._asdict()
-        return self._answer(look.folder)
-
-    def _answer(self, folder: str) -> Message:
-        path = os.path.join(folder, ANSWER)
         try:
-            answer = records.read_shape(Answer, path)
+            answer = records.read_shape(Answer, os.path.join(look.folder, ANSWER))
         except records.Damaged as damage:
             return Answer(False, str(damage), "remove it, and gpq checks again")._asdict()
         if answer is None:
-            return Answer(
-                False, "the process that checked the environment was killed", "free memory there"
-            )._asdict()
+            problem = "the process that checked the environment was killed"
+            return Answer(False, problem, "free memory there")._asdict()
         return answer
 
-    def _env(self, order: wire.PrepareOrder) -> Dict[str, str]:
-        return {**self.base, **order.env}
-
-    def _look(self, order: wire.PrepareOrder, folder: str) -> None:
+    def _look(self, order: wire.PrepareOrder, folder: str, env: Dict[str, str]) -> None:
         """Check in a separate process, unless one is already running."""
         lock = os.open(os.path.join(folder, LOCK), os.O_RDWR | os.O_CREAT, 0o600)
         try:
@@ -240,7 +234,6 @@ class Environments:
                 return
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(os.path.join(folder, ANSWER))
-            env = self._env(order)
             request = attributes.of(order.attributes) if order.attributes else self.default
             allowance, _ = attributes.grant(request, self.default)
 

@@ -15,29 +15,30 @@ from gpq_agent import wire
 from gpq_agent.node.agent import Agent
 from gpq_agent.node.devices import slots
 from gpq_agent.node.devices.gpu_locks import FOLDERS
-from gpq_agent.node.host import attributes, login
+from gpq_agent.node.host import attributes, login, procs
 from gpq_agent.node.host.errors import SpoolError
 from gpq_agent.node.operations import refusal
 from gpq_agent.node.shim import launch
 from gpq_agent.node.spool.spool import Spool, own_path
 
 LINE_LIMIT = 16 << 20  # bytes
-_FOLDERS = "the first shared one of {}".format(", ".join(FOLDERS))
 
 
 def main(arguments: Optional[List[str]] = None) -> int:
     """Serve until stdin ends or `quit`. Returns 2 for invalid arguments."""
     options = parse(arguments)
     if wire.ENV_MARK in os.environ:
-        _leave_the_job()
+        # The agent was started from within a job. Start again without the job's mark, otherwise the
+        # end of that job would end the agent.
+        with open("/proc/self/cmdline", "rb") as stream:
+            argv = stream.read().split(b"\0")[:-1]
+        env = {name: value for name, value in os.environ.items() if not name.startswith("GPQ_")}
+        os.execve(sys.executable, argv, env)
     default = attributes.own()
     attributes.settle()
     try:
         cores = slots.parse_cores(options.cores) if options.cores else slots.own_cores()
-        place = Spool(
-            own_path(options.spool),
-            own_path(options.checkpoints) if options.checkpoints else None,
-        )
+        place = Spool(own_path(options.spool), own_path(options.checkpoints))
         agent = Agent(
             place=place,
             base=login.environment(os.environ),
@@ -71,7 +72,7 @@ def parse(arguments: Optional[List[str]]) -> argparse.Namespace:
         "--spool", required=True, help="directory of this server's attempts, created if missing"
     )
     parser.add_argument(
-        "--checkpoints", help="where jobs keep checkpoints, if not inside the spool"
+        "--checkpoints", default="", help="where jobs keep checkpoints, if not inside the spool"
     )
     parser.add_argument(
         "--cores", help="cores that CPU slots share, e.g. 0,1 or 0-7 (default: all)"
@@ -79,7 +80,10 @@ def parse(arguments: Optional[List[str]]) -> argparse.Namespace:
     parser.add_argument(
         "--locks",
         default="",
-        help="folder of the GPU locks, the same for every user (default: {})".format(_FOLDERS),
+        help=(
+            "folder of the GPU locks, the same for every user (default: the first shared one of"
+            " {})".format(", ".join(FOLDERS))
+        ),
     )
     parser.add_argument("--owner", default="", help="user who may ask for the server: `gpq yield`")
     parser.add_argument(
@@ -113,15 +117,6 @@ def _slots(text: str) -> int:
     if number < -1 or number > 1024:
         raise ValueError(text)
     return number
-
-
-def _leave_the_job() -> None:
-    """The agent was started from within a job. Start again without the job's mark, otherwise the
-    end of that job would end the agent."""
-    with open("/proc/self/cmdline", "rb") as stream:
-        argv = stream.read().split(b"\0")[:-1]
-    env = {name: value for name, value in os.environ.items() if not name.startswith("GPQ_")}
-    os.execve(sys.executable, argv, env)
 
 
 class Server:
@@ -172,9 +167,7 @@ class Server:
         return True
 
     def _send(self, reply: Dict[str, object]) -> None:
-        data = wire.encode(reply)
-        while data:
-            data = data[os.write(self.sink, data) :]
+        procs.write_all(self.sink, wire.encode(reply))
 
 
 if __name__ == "__main__":

@@ -19,6 +19,7 @@ from gpq_agent.node.host import attributes, logs, network
 from gpq_agent.node.host.errors import SpoolError
 from gpq_agent.node.shim import launch, start_order
 from gpq_agent.node.shim.leases import DaemonEpoch
+from gpq_agent.node.spool import checkpoint_folder
 from gpq_agent.node.spool.spool import Spool
 from gpq_agent.node.states import LIVE
 from gpq_agent.node.survey import Survey
@@ -107,11 +108,13 @@ class Operations:
             "forget": self._forget,
             "purge": self._purge,
             "quit": self._quit,
-            **staging.operations,
+            "kept": lambda _: checkpoint_folder.jobs(staging.folder),
             "drop": self._drop,
         }
 
     def identity(self) -> Message:
+        # client's address and port, then those at which ssh reached this machine
+        connection = os.environ.get("SSH_CONNECTION", "").split()
         return {
             "version": wire.VERSION,
             "boot_id": self.attempts.boot,
@@ -123,7 +126,7 @@ class Operations:
             "spool": self.spool.id,
             "path": self.spool.path,
             "library": os.path.dirname(os.path.dirname(os.path.abspath(wire.__file__))),
-            "address": _own_address(os.environ.get("SSH_CONNECTION", "")),
+            "address": connection[2] if len(connection) == 4 else "",
             "network": [
                 [interface.name, interface.address]
                 for interface in network.candidates(network.interfaces())
@@ -282,7 +285,8 @@ class Operations:
             if any(str(message["code"]) in place for place in places):
                 problem = "the code {} is in use here".format(message["code"])
                 raise SpoolError(problem, "wait for its jobs to end")
-        return self.staging.operations["drop"](message)
+        self.staging.drop(message)
+        return {}
 
     def _quit(self, _: Message) -> Message:
         self.quitting = True
@@ -293,9 +297,3 @@ def _key(message: Message) -> str:
     """The attempt that a request names. Raises ValueError for anything but ``42.1``, above all for
     a path."""
     return wire.attempt_key(*wire.parse_attempt_key(str(message["attempt"])))
-
-
-def _own_address(connection: str) -> str:
-    """The address at which ssh reached this machine, "" if there was no ssh."""
-    words = connection.split()  # client's address and port, then ours
-    return words[2] if len(words) == 4 else ""

@@ -76,7 +76,11 @@ class AttemptProcesses:
 
     def owner_by_shim(self, pid: int, keys: Iterable[str]) -> str:
         """The attempt among `keys` whose shim is above a process, "" for none."""
-        shims = self._shims(keys)
+        shims = {}
+        for key in keys:
+            process = procs.living(self.files.read(key, wire.SHIM), self.boot)
+            if process is not None:
+                shims[process.pid] = key
         visited_pids = set()
         while pid > 1 and pid not in visited_pids:
             if pid in shims:
@@ -85,15 +89,6 @@ class AttemptProcesses:
             process = procs.read(pid)
             pid = process.parent if process else 0
         return ""
-
-    def _shims(self, keys: Iterable[str]) -> Dict[int, str]:
-        """Attempts by the pid of their living shim."""
-        shims = {}
-        for key in keys:
-            record = self.files.read(key, wire.SHIM)
-            if procs.lives(record, self.boot) and record is not None:
-                shims[int(record["pid"])] = key
-        return shims
 
     def oldest(self, key: str) -> Optional[Dict[str, Any]]:
         """The identity of the oldest process of an attempt whose first process is unknown."""
@@ -170,13 +165,18 @@ class AttemptStates:
         start_record = self.files.read(key, wire.STARTED)
         info = self._of_order(order, start_record)
         if is_alive:  # the record of the end is its last work. An earlier one is by somebody else
-            return self._with_shim(key, info, shim_record)
+            note = self.files.read(key, NOTE)
+            if note is not None:
+                info = info._replace(exit=self._unknown_exit(key, info, str(note["note"])))
+            is_adopted = shim_record is not None and bool(shim_record.get("adopted"))
+            return info._replace(state="orphan") if is_adopted else info
         # read after the check of the shim, because the shim may have ended in between
         exit_record = self.files.read(key, wire.EXIT)
         if exit_record is not None:
-            self._final[key] = info._replace(
-                state="exited", exit=exit_record, ended=self._end_time(exit_record)
-            )
+            ended = None  # an older shim did not record it
+            if exit_record.get("stamp"):
+                ended = self._moment(exit_record, exit_record["stamp"], exit_record["ended_at"])
+            self._final[key] = info._replace(state="exited", exit=exit_record, ended=ended)
             return self._final[key]
         if spool.is_locked(self.files.path(key, spool.LOCK)):
             # a shim is starting, or adopting the attempt
@@ -200,23 +200,16 @@ class AttemptStates:
             devices=list(order.devices),
             lease=order.lease,
             shortfall=order.shortfall,
-            began=self._began(start_record),
         )
         if not start_record:
             return info
+        seconds = start_record["start_time"] / os.sysconf("SC_CLK_TCK")
         return info._replace(
             state="running",
             pid=int(start_record["pid"]),
             started_at=float(start_record["started_at"]),
+            began=self._moment(start_record, seconds, start_record["started_at"]),
         )
-
-    def _with_shim(self, key: str, info: wire.AttemptInfo, shim_record: Record) -> wire.AttemptInfo:
-        """An attempt whose shim lives."""
-        note = self.files.read(key, NOTE)
-        if note is not None:
-            info = info._replace(exit=self._unknown_exit(key, info, str(note["note"])))
-        is_adopted = shim_record is not None and bool(shim_record.get("adopted"))
-        return info._replace(state="orphan") if is_adopted else info
 
     def _lost_attempt(
         self, key: str, info: wire.AttemptInfo, shim_record: Record
@@ -227,7 +220,11 @@ class AttemptStates:
             reason = "rebooted"
             latest_end = 0.0  # the boot ended its processes
         elif info.state == "starting":
-            reason = "it never started: its shim did not come up{}".format(self._last_words(key))
+            reason = "it never started: its shim did not come up"
+            with contextlib.suppress(OSError, ValueError, IndexError):
+                words = records.read_bytes(self.files.path(key, shim.CRASH)) or b""
+                last_line = words.decode("utf-8", "replace").strip().splitlines()[-1]
+                reason += " ({})".format(last_line)
         else:
             reason = "; ".join(
                 ["its shim was killed, and none of its processes is left", *self.files.damage(key)]
@@ -236,32 +233,15 @@ class AttemptStates:
             state="lost", exit=self._unknown_exit(key, info, reason), ended=latest_end
         )
 
-    def _began(self, record: Record) -> Optional[float]:
-        """CLOCK_BOOTTIME of a start. If the server has booted since, by the wall clock."""
-        if record is None:
-            return None
+    def _moment(self, record: Record, seconds: float, wall_time: float) -> float:
+        """CLOCK_BOOTTIME of a start or an end, which is `seconds` in the boot of the record. If the
+        server has booted since, by the wall clock."""
         if self._same_boot(record):
-            return float(record["start_time"]) / os.sysconf("SC_CLK_TCK")
-        return _before_boot(float(record["started_at"]))
-
-    def _end_time(self, record: Dict[str, Any]) -> Optional[float]:
-        """Like `_began`, for an end. None if an older shim did not record it."""
-        if not record.get("stamp"):
-            return None
-        if self._same_boot(record):
-            return float(record["stamp"])
-        return _before_boot(float(record["ended_at"]))
+            return float(seconds)
+        return min(boottime() - (time.time() - wall_time), 0.0)
 
     def _same_boot(self, record: Record) -> bool:
         return record is None or record.get("boot_id") == self.boot
-
-    def _last_words(self, key: str) -> str:
-        """The last line that a failed shim left, in parentheses."""
-        try:
-            words = records.read_bytes(self.files.path(key, shim.CRASH)) or b""
-            return " ({})".format(words.decode("utf-8", "replace").strip().splitlines()[-1])
-        except (OSError, ValueError, IndexError):
-            return ""
 
     def _unknown_exit(self, key: str, info: wire.AttemptInfo, note: str) -> Dict[str, Any]:
         """An exit record for an end that nobody saw, without code and signal."""
@@ -282,7 +262,3 @@ class AttemptStates:
             note=note,
         )
         return record._asdict()
-
-
-def _before_boot(wall_time: float) -> float:
-    return min(boottime() - (time.time() - wall_time), 0.0)

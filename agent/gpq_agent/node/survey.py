@@ -47,8 +47,8 @@ class Release:
 
     def filter(self, key: str, info: wire.AttemptInfo, devices: List[str]) -> wire.AttemptInfo:
         """The attempt as the agent may report it: "running" while it is held back."""
-        gpus = [device for device in devices if not device.startswith("slot-")]
-        if info.state != "exited" or not self.devices.with_gpus or not gpus:
+        has_gpu = any(not device.startswith("slot-") for device in devices)
+        if info.state != "exited" or not self.devices.with_gpus or not has_gpu:
             return info
         if key in self._released:
             return self._blame(info, devices)
@@ -61,13 +61,13 @@ class Release:
         is_free = bool(self.devices.error) or not use
         if is_free or seconds > RELEASE_AFTER:
             self._released[key] = True
-            if use and not is_free:
+            if not is_free:
                 self.devices.left_by(key, devices)
             return self._blame(info, devices)
-        note = "it has ended, but {}".format(use) if seconds > NOTE_AFTER else ""
-        return info._replace(
-            state="running", exit=dict(info.exit or {}, note=note) if note else None
-        )
+        record = None
+        if seconds > NOTE_AFTER:
+            record = dict(info.exit or {}, note="it has ended, but {}".format(use))
+        return info._replace(state="running", exit=record)
 
     def _blame(self, info: wire.AttemptInfo, devices: List[str]) -> wire.AttemptInfo:
         """Add a note about lost GPUs to a failed attempt. The note stays the same for every
@@ -115,18 +115,15 @@ class Survey:
             info = self.release.filter(key, info, devices)
             infos.append(info)
             if info.state == "exited":
-                self.trials.hear(
-                    info,
-                    devices,
-                    functools.partial(statement, self.attempts.spool.folder(key), wire.FIRST_ERROR),
-                )
+                folder = self.attempts.spool.folder(key)
+                error = functools.partial(statement, folder, wire.FIRST_ERROR)
+                self.trials.hear(info, devices, error)
             if info.state in LIVE or self.release.holding(key):
                 holders.update(dict.fromkeys(devices, key))
             if info.state in LIVE and info.exit is not None:
                 # only a process that cannot be killed leaves a note this early
-                stuck.update(
-                    dict.fromkeys(devices, "attempt {}: {}".format(key, info.exit.get("note", "")))
-                )
+                words = "attempt {}: {}".format(key, info.exit.get("note", ""))
+                stuck.update(dict.fromkeys(devices, words))
         self.holders = holders
         self.devices.stuck = {**stuck, **self.trials.suspects()}
         self.least_lease = min(

@@ -91,8 +91,12 @@ class Trials:
             return
         self._running = None
         trial.process.kill()
-        text = "CUDA did not answer within {:.0f} s"
-        words = text.format(LIMIT) if is_late else _refusal(trial.process)
+        words = "CUDA did not answer within {:.0f} s".format(LIMIT)
+        if not is_late:
+            output, _ = trial.process.communicate()
+            is_refused = trial.process.returncode == cuda_trial.REFUSED
+            # CUDA's words if it refused the GPU
+            words = output.decode("utf-8", "replace").partition("\n")[0] if is_refused else ""
         gpu_locks.release(trial.lock)
         self._locks.forget(trial.suspicion.gpu)
         jobs = self._refused.setdefault(trial.suspicion.gpu, set())
@@ -101,15 +105,5 @@ class Trials:
             return
         jobs.add(trial.suspicion.job)
         if len(jobs) >= IN_A_ROW:
-            self._quarantine(
-                trial.suspicion.gpu,
-                "{} jobs in a row could not use it: {}".format(len(jobs), words),
-            )
-
-
-def _refusal(process: "subprocess.Popen[bytes]") -> str:
-    """CUDA's words if it refused the GPU, "" otherwise."""
-    output, _ = process.communicate()
-    if process.returncode != cuda_trial.REFUSED:
-        return ""
-    return output.decode("utf-8", "replace").partition("\n")[0]
+            reason = "{} jobs in a row could not use it: {}".format(len(jobs), words)
+            self._quarantine(trial.suspicion.gpu, reason)

@@ -1,5 +1,6 @@
 """Long polls: each stays pending until there is news."""
 
+import functools
 import os
 import time
 from typing import Dict, List, NamedTuple, Tuple
@@ -8,7 +9,7 @@ from gpq_agent import wire
 from gpq_agent.node.attempt_files import pulses
 from gpq_agent.node.host import logs
 from gpq_agent.node.host.errors import SpoolError
-from gpq_agent.node.operations import Handler, Message, Replies, refusal
+from gpq_agent.node.operations import Message, Replies, refusal
 from gpq_agent.node.spool.spool import Spool
 from gpq_agent.node.states import LIVE
 from gpq_agent.node.survey import Survey
@@ -68,9 +69,8 @@ class Watches:
         except SpoolError as error:
             return [refusal(message.get("id"), error.message, error.hint, error.kind)]
         except OSError as error:  # leases that are not renewed end, so that nothing runs twice
-            return [
-                refusal(message.get("id"), "cannot renew leases: {}".format(error), kind="busy")
-            ]
+            problem = "cannot renew leases: {}".format(error)
+            return [refusal(message.get("id"), problem, kind="busy")]
         except (TypeError, ValueError) as error:
             return [refusal(message.get("id"), "invalid watch: {}".format(error), "see wire.OPS")]
         recalled_keys = [key for key in sorted(offsets) if self.attempts.is_forgotten(key)]
@@ -81,10 +81,12 @@ class Watches:
         """Replies to the long polls that are ready."""
         due_watches = [watch for watch in self._pending if self._is_due(watch, infos)]
         self._pending = [watch for watch in self._pending if watch not in due_watches]
-        return [
-            self.replies.reply(watch.message, self._teller(infos, watch.recalled))
-            for watch in due_watches
-        ]
+        replies = []
+        for watch in due_watches:
+            recalled_attempts = filter(None, map(self.attempts.look, watch.recalled))
+            news = functools.partial(self._news, infos=[*infos, *recalled_attempts])
+            replies.append(self.replies.reply(watch.message, news))
+        return replies
 
     def _is_due(self, watch: Watch, infos: List[wire.AttemptInfo]) -> bool:
         if time.monotonic() >= watch.until or watch.message.get("seen") != self.survey.digest:
@@ -106,10 +108,6 @@ class Watches:
             self._sizes[key] = logs.tail(path, 0, 0)[2]
         return logs.lines_after(path, offset, budget, self._sizes[key])
 
-    def _teller(self, infos: List[wire.AttemptInfo], recalled_keys: List[str]) -> Handler:
-        recalled_attempts = list(filter(None, map(self.attempts.look, recalled_keys)))
-        return lambda message: self._news(message, infos + recalled_attempts)
-
     def _news(self, message: Message, infos: List[wire.AttemptInfo]) -> Message:
         """Every attempt as it is, each with its new report lines. They share the budget equally, so
         that each gets some."""
@@ -122,12 +120,10 @@ class Watches:
             key = wire.attempt_key(info.job, info.attempt)
             if key in offsets:
                 report, offset = self._lines(info, offsets[key], share)
-                ranks = (
-                    [pulse._asdict() for pulse in pulses(self.spool.folder(key))]
-                    if info.state in LIVE
-                    else []
-                )
-                info = info._replace(report=report, report_offset=offset, ranks=ranks)
+                info = info._replace(report=report, report_offset=offset)
+                if info.state in LIVE:
+                    ranks = [pulse._asdict() for pulse in pulses(self.spool.folder(key))]
+                    info = info._replace(ranks=ranks)
                 if report:
                     self.survey.touch()
                 elif offset > offsets[key]:

@@ -5,18 +5,9 @@ import time
 from typing import Any, Callable, Dict, List, Optional
 
 from gpq_agent import wire
-from gpq_agent.node.devices import gpu_probe
+from gpq_agent.node.devices import gpu_probe, health
 from gpq_agent.node.devices.gpu_probe import Probe, RawGpu
-from gpq_agent.node.devices.health import (
-    DESKTOP,
-    FIRST_WAIT,
-    SHARING,
-    TRIAL,
-    UNSEEN_MIB,
-    DeviceHealth,
-    HealthState,
-    strangers,
-)
+from gpq_agent.node.devices.health import DeviceHealth, HealthState
 from gpq_agent.node.devices.looking import Looking
 from gpq_agent.node.host import procs, user_names
 
@@ -28,6 +19,7 @@ MPS_SERVER = "nvidia-cuda-mps"  # prefix of the process name
 HURRY_FROM, HURRY_TO = 0.1, 1.0
 IDLE_PERIOD = 60.0  # if the last look found no GPU
 PROBE_LIMIT = 10.0
+UNSHOWN = (health.SHARING, health.TRIAL)  # roles of processes that are not reported
 LONGEST_DRIVER = 300.0  # seconds between two looks at a driver that fails
 
 
@@ -67,19 +59,15 @@ class Devices:
         self._parents: Dict[str, str] = {}  # the GPU of each MIG device
         self._gpus: List[wire.DeviceInfo] = []
         self._watched: Dict[str, DeviceHealth] = {}
-        self._first_wait = FIRST_WAIT * probe_period / PERIOD
+        self._first_wait = health.FIRST_WAIT * probe_period / PERIOD
         self._driver = HealthState(probe_period, LONGEST_DRIVER)  # a problem of all GPUs at once
 
     def current(self) -> List[wire.DeviceInfo]:
         """All devices. A server that falls back to slots has them once it is known that there is no
         GPU."""
-        if self.slots_if_none:
-            devices = self.slots
-            if self._gpus or self.error or self._last.lost or not self.known:
-                devices = self._gpus
-        else:
-            devices = self.slots + self._gpus
-        return [self._info(device) for device in devices]
+        has_no_gpu = self.known and not (self._gpus or self.error or self._last.lost)
+        slots = self.slots if has_no_gpu or not self.slots_if_none else []
+        return [self._info(device) for device in slots + self._gpus]
 
     def notice(self) -> str:
         """Probe.describe of the last look that was answered."""
@@ -94,7 +82,7 @@ class Devices:
         if not self.with_gpus:
             return
         if self.looking.is_under_way:
-            self._take_any(self.looking.advance())
+            self._take(self.looking.advance())
         if not self.looking.may_begin():
             return
         period = self.period if self._gpus or self.error else max(self.period, IDLE_PERIOD)
@@ -103,44 +91,33 @@ class Devices:
         elif self._gpus and self.haste:
             period = min(period, self.haste)
         period = max(period, REST * self.looking.lasted)
-        begin = self.looking.begun
-        period = min(period, self._hurry(since))
-        is_due = time.monotonic() - begin >= period
+        now, begin = time.monotonic(), self.looking.begun
+        if since is not None:
+            # The pauses grow with the time that it takes: most GPUs are free within a moment.
+            period = min(period, max(now - since, HURRY_FROM), HURRY_TO)
+        elif any(watched.is_in_doubt for watched in self._watched.values()):
+            period = min(period, HURRY_TO)
+        is_due = now - begin >= period
         if (
             not self.known
             or (is_watched and is_due)
             or (since is not None and (is_due or begin < since))
         ):
-            self._take_any(self.looking.begin(self._not_due()))
-
-    def _hurry(self, since: Optional[float]) -> float:
-        """The longest pause between looks if somebody waits for one. The pauses grow with the time
-        that it takes: most GPUs are free within a moment."""
-        if since is not None:
-            return min(max(time.monotonic() - since, HURRY_FROM), HURRY_TO)
-        is_doubted = any(watched.is_in_doubt for watched in self._watched.values())
-        return HURRY_TO if is_doubted else float("inf")
+            # Leave GPUs alone that are out of use and not due, because a faulty one may answer late
+            # or never.
+            illnesses = [(name, watched.course.now) for name, watched in self._watched.items()]
+            skip = [name for name, illness in illnesses if illness and now < illness.due]
+            self._take(self.looking.begin(skip))
 
     def waiting_on(self) -> Optional[int]:
         """The descriptor that becomes readable when the running look answers."""
         return self.looking.pipe if self.looking.is_under_way else None
 
-    def _not_due(self) -> List[str]:
-        """GPUs that are out of use and should be left alone for now, because a faulty GPU may
-        answer late or never."""
-        now = time.monotonic()
-        illnesses = {name: watched.course.now for name, watched in self._watched.items()}
-        return [
-            name for name, illness in illnesses.items() if illness is not None and now < illness.due
-        ]
-
     # -- judging
 
-    def _take_any(self, probe: Optional[Probe]) -> None:
-        if probe is not None:
-            self._take(probe)
-
-    def _take(self, probe: Probe) -> None:
+    def _take(self, probe: Optional[Probe]) -> None:
+        if probe is None:
+            return
         now = time.monotonic()
         self.known = True
         self.error = probe.error
@@ -156,17 +133,18 @@ class Devices:
         self._driver.well(now, at_once=True)
         gpus_by_id = {gpu.id: gpu for gpu in self._gpus}
         gpus = [self._read(raw, gpus_by_id.get(raw.uuid), now) for raw in probe.gpus]
-        lost_gpus = [gpu for gpu in self._gpus if self._is_gone(gpu.id, probe)]
+        # A lost one was there, is not there now, and its GPU was not partitioned again.
+        whole_uuids = {raw.uuid for raw in probe.gpus} | set(probe.partitioned)
+        lost_gpus = [
+            gpu
+            for gpu in self._gpus
+            if whole_uuids.isdisjoint((gpu.id, self._parents.get(gpu.id, "")))
+        ]
         for gpu in lost_gpus:
             self._watched[gpu.id].look(now, loss=gpu_probe.LOST)
         gpus += [gpu._replace(utilisation=None, used_mib=0, processes=[]) for gpu in lost_gpus]
         self._parents = {raw.uuid: raw.parent for raw in probe.gpus if raw.parent}
         self._gpus = sorted(gpus, key=lambda gpu: (gpu.index, gpu.id))
-
-    def _is_gone(self, name: str, probe: Probe) -> bool:
-        """It was there, is not there now, and its GPU was not partitioned again."""
-        whole_uuids = {raw.uuid for raw in probe.gpus} | set(probe.partitioned)
-        return name not in whole_uuids and self._parents.get(name) not in whole_uuids
 
     def _read(
         self, raw: RawGpu, previous: Optional[wire.DeviceInfo], now: float
@@ -178,9 +156,10 @@ class Devices:
             return previous._replace(index=raw.number)
         processes = [self._describe(pid, memory, raw.uuid) for pid, memory in raw.processes]
         processes += [
-            dict(self._describe(pid, memory, ""), role=DESKTOP) for pid, memory in raw.drawing
+            dict(self._describe(pid, memory, ""), role=health.DESKTOP)
+            for pid, memory in raw.drawing
         ]
-        foreign_use, ghost = strangers(processes, raw.used_mib, self.holder_of(raw.uuid))
+        foreign_use, ghost = health.strangers(processes, raw.used_mib, self.holder_of(raw.uuid))
         loss = gpu_probe.LOST if raw.problem == "lost" else ""
         watched.look(now, "" if loss else raw.problem, loss, foreign_use, ghost, raw.ecc)
         return wire.DeviceInfo(
@@ -192,7 +171,7 @@ class Devices:
             state="ok",
             used_mib=raw.used_mib,
             utilisation=raw.utilisation,
-            processes=[process for process in processes if process["role"] not in (SHARING, TRIAL)],
+            processes=[process for process in processes if process["role"] not in UNSHOWN],
         )
 
     def _info(self, device: wire.DeviceInfo) -> wire.DeviceInfo:
@@ -222,9 +201,8 @@ class Devices:
 
     def left_by(self, key: str, names: List[str]) -> None:
         """The agent reports an ended attempt although memory of these GPUs is still in use."""
-        for name in names:
-            if name in self._watched:
-                self._watched[name].left = key
+        for name in self._watched.keys() & set(names):
+            self._watched[name].left = key
 
     def _describe(self, pid: int, memory_mib: int, device: str) -> Dict[str, Any]:
         """A process as seen from here. In a container NVML may show pids of another namespace. Such
@@ -256,7 +234,7 @@ class Devices:
             pids = [str(process["pid"]) for process in gpu.processes if process["attempt"] == key]
             if pids:
                 return "{} still shows pid {}".format(gpu.id, ", ".join(pids))
-            if not gpu.processes and gpu.used_mib > UNSEEN_MIB:
+            if not gpu.processes and gpu.used_mib > health.UNSEEN_MIB:
                 return "{} still has {:,} MiB in use".format(gpu.id, gpu.used_mib)
         return ""
 
@@ -264,5 +242,5 @@ class Devices:
 def _role(process: procs.Process) -> str:
     """A role as in health.py, "" for most processes."""
     if process.name.startswith(MPS_SERVER):
-        return SHARING
-    return TRIAL if procs.mark_of(process.pid, wire.ENV_TRIAL) else ""
+        return health.SHARING
+    return health.TRIAL if procs.mark_of(process.pid, wire.ENV_TRIAL) else ""

@@ -116,8 +116,10 @@ class Locks:
                     TAKEN,
                 )
             try:
+                # A file that was removed in the meantime locks nothing.
+                is_locked = all(try_lock(fd) and os.fstat(fd).st_nlink > 0 for fd in opened)
                 # The own lock comes before the look, so that at least one of two sees the other.
-                if all(map(_lock, opened)) and not self._holder_of(name, except_own=True):
+                if is_locked and not self._holder_of(name, except_own=True):
                     self._tell(opened[-1], job, attempt)
                     return opened
             except BaseException:
@@ -169,17 +171,14 @@ class Locks:
         """Who has the GPU, as a phrase, "" for nobody. Only for GPUs that none of our own attempts
         has. One look serves for `LOOK_PERIOD`."""
         if time.monotonic() - self._seen_at.get(name, float("-inf")) >= LOOK_PERIOD:
-            self._seen[name] = self._look(name)
+            descriptor = self._open_shared(name)
+            is_held = descriptor >= 0 and not try_share(descriptor)
+            if descriptor >= 0:
+                os.close(descriptor)
+            holder = self._holder_of(name) or (Holder("", {}) if is_held else None)
+            self._seen[name] = holder.sentence(self.spool) if holder else ""
             self._seen_at[name] = time.monotonic()
         return self._seen[name]
-
-    def _look(self, name: str) -> str:
-        descriptor = self._open_shared(name)
-        is_held = descriptor >= 0 and not try_share(descriptor)
-        if descriptor >= 0:
-            os.close(descriptor)
-        holder = self._holder_of(name) or (Holder("", {}) if is_held else None)
-        return holder.sentence(self.spool) if holder else ""
 
     def _holder_of(self, name: str, *, except_own: bool = False) -> Optional[Holder]:
         """Who has locked their own file. `except_own`: except this user, and with a new look at who
@@ -228,10 +227,8 @@ def keep_fresh(descriptors: Iterable[int]) -> None:
     """Update the time stamps, so that programs that remove old files leave the locks alone. Files
     of other users cannot be touched."""
     for descriptor in descriptors:
-        try:
+        with contextlib.suppress(OSError):
             os.utime(descriptor)
-        except OSError:
-            continue
 
 
 def own_names(path: str) -> List[str]:
@@ -253,11 +250,6 @@ def open_plain(path: str, flags: int = os.O_RDONLY, *, uid: int = -1, links: int
         return descriptor
     os.close(descriptor)
     return -1
-
-
-def _lock(descriptor: int) -> bool:
-    """Take the lock, unless the file has been removed in the meantime."""
-    return try_lock(descriptor) and os.fstat(descriptor).st_nlink > 0
 
 
 def _read_locked(path: str, uid: int) -> Optional[Dict[str, Any]]:

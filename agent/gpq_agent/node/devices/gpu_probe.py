@@ -1,5 +1,6 @@
 """The result of one look at the GPUs of a machine, whichever way it was made."""
 
+import contextlib
 import os
 from typing import Any, List, NamedTuple, Optional, Tuple
 
@@ -89,7 +90,9 @@ def shared_memory_mib() -> int:
 
 def unused_hardware() -> str:
     """A line about GPUs in this machine that no driver reports, "" for none."""
-    cards = _cards()
+    cards: List[Tuple[str, str]] = []  # (vendor, class) of each PCI device
+    with contextlib.suppress(OSError):
+        cards = [(_line(name, "vendor"), _line(name, "class")[:6]) for name in os.listdir(PCI)]
     nvidia = sum(1 for vendor, kind in cards if vendor == NVIDIA and kind in DISPLAYS)
     if nvidia:
         words = (
@@ -107,18 +110,8 @@ def unused_hardware() -> str:
     return ""
 
 
-def _cards() -> List[Tuple[str, str]]:
-    """(vendor, class) of each PCI device."""
-    try:
-        names = os.listdir(PCI)
-    except OSError:
-        return []
-    return [(_line(name, "vendor"), _line(name, "class")[:6]) for name in names]
-
-
 def _line(device: str, name: str) -> str:
-    try:
-        with open(os.path.join(PCI, device, name), encoding="ascii") as stream:
-            return stream.read().strip()
-    except (OSError, ValueError):
-        return ""
+    path = os.path.join(PCI, device, name)
+    with contextlib.suppress(OSError, ValueError), open(path, encoding="ascii") as stream:
+        return stream.read().strip()
+    return ""

@@ -47,8 +47,10 @@ class HealthState:
     def ill(self, state: str, reason: str, now: float) -> None:
         """A look found a fault."""
         if self.now is not None:
-            wait = min(self.now.wait * 2, self.longest) if now >= self.now.due else self.now.wait
-            due = now + wait if now >= self.now.due else self.now.due
+            wait, due = self.now.wait, self.now.due
+            if now >= due:
+                wait = min(wait * 2, self.longest)
+                due = now + wait
             self.now = HealthProblem(state, reason, self.now.since, wait, due)
             return
         wait = self.first_wait
@@ -87,22 +89,20 @@ class DeviceHealth:
         """Take one look. `problem`: a fault that the driver reports. `loss`: the GPU is gone.
         `strangers`: who else uses it. `ghost`: no visible process does. `ecc`: uncorrectable memory
         errors since the driver was loaded."""
-        new_errors = ecc - self._ecc if ecc is not None and self._ecc is not None else 0
-        self._ecc = ecc if ecc is not None else self._ecc
+        new_errors = 0
+        if ecc is not None:
+            new_errors = ecc - self._ecc if self._ecc is not None else 0
+            self._ecc = ecc
         if loss:
             self.course.ill("lost", loss, now)
         elif problem:
             self.course.ill("quarantined", problem, now)
         elif new_errors > 0:
-            self.course.ill(
-                "quarantined", "{} uncorrectable memory errors (ECC)".format(new_errors), now
-            )
+            words = "{} uncorrectable memory errors (ECC)".format(new_errors)
+            self.course.ill("quarantined", words, now)
         elif self.left and ghost:
-            self.course.ill(
-                "quarantined",
-                "attempt {} has ended, but the GPU is {}".format(self.left, strangers),
-                now,
-            )
+            words = "attempt {} has ended, but the GPU is {}".format(self.left, strangers)
+            self.course.ill("quarantined", words, now)
         else:
             self.left = ""
             self.course.well(now)
@@ -161,29 +161,26 @@ def strangers(processes: List[Dict[str, Any]], used_mib: int, holder: str) -> Tu
     ]
     if foreign_processes:
         names = [_process_text(process) for process in foreign_processes[:3]]
-        suffix = (
-            " and {} more".format(len(foreign_processes) - 3) if len(foreign_processes) > 3 else ""
-        )
+        unnamed = len(foreign_processes) - 3
+        suffix = " and {} more".format(unnamed) if unnamed > 0 else ""
         return "used by {}{}".format(", ".join(names), suffix), False
     if holder and not processes:  # the driver shows no processes, so all of it may be ours
         return "", False
     unseen_mib = used_mib - sum(process["memory_mib"] for process in processes)
     if unseen_mib > UNSEEN_MIB and all(process["memory_mib"] > 0 for process in processes):
-        return "used by somebody: {} are in use, but by no visible process".format(
-            user_names.size(unseen_mib)
-        ), True
+        words = "used by somebody: {} are in use, but by no visible process"
+        return words.format(user_names.size(unseen_mib)), True
     return "", False
 
 
 def _process_text(process: Dict[str, Any]) -> str:
     """``carl (python, 11 GiB, since 14:02)``."""
     if process["attempt"]:
-        facts = ["{}, not assigned to it".format(user_names.size(process["memory_mib"]))]
-        return "attempt {} ({})".format(process["attempt"], ", ".join(facts))
+        words = "attempt {} ({}, not assigned to it)"
+        return words.format(process["attempt"], user_names.size(process["memory_mib"]))
     if not process["user"]:
-        return "pid {} (not visible from here, {})".format(
-            process["pid"], user_names.size(process["memory_mib"])
-        )
+        words = "pid {} (not visible from here, {})"
+        return words.format(process["pid"], user_names.size(process["memory_mib"]))
     facts = [process["name"] or "pid {}".format(process["pid"])]
     if process["memory_mib"]:
         facts.append(user_names.size(process["memory_mib"]))

@@ -52,59 +52,41 @@ class Looking:
         """Answers at once only if no process can be started. `skip`: GPUs that must not be
         queried."""
         self.begun, self._answer, self._is_late = time.monotonic(), b"", False
-        agent, pipe = os.getpid(), (-1, -1)
+        agent = os.getpid()
         try:
-            pipe = os.pipe()
-            pid = os.fork()
+            pid, pipe = procs.fork_with_pipe()
         except OSError as error:
-            for end in pipe:
-                with contextlib.suppress(OSError):
-                    os.close(end)
             return Probe([], error="cannot query the GPUs: {}".format(error.strerror))
-        reading, writing = pipe
         if pid == 0:
-            _look_and_exit(writing, agent, self._binding, skip)
-        os.close(writing)
-        os.set_blocking(reading, False)
-        self._child, self.pipe = pid, reading
+            _look_and_exit(pipe, agent, self._binding, skip)
+        os.set_blocking(pipe, False)
+        self._child, self.pipe = pid, pipe
         return None
 
     def advance(self) -> Optional[Probe]:
         """What there is to report: the answer, or once each, that it is late and that the look was
         given up."""
-        try:
+        with contextlib.suppress(BlockingIOError):
             while True:
                 chunk = os.read(self.pipe, 65536)
                 if not chunk:
                     return self._finish()
                 self._answer += chunk
-        except BlockingIOError:
-            return self._silence()
-
-    def _silence(self) -> Optional[Probe]:
         seconds = time.monotonic() - self.begun
         patience = max(self.limit, LATE * self.lasted)
         if seconds > max(patience, GIVEN_UP * self.limit):
-            self._kill()
-            return Probe(
-                [], error="the NVIDIA driver did not answer within {:.0f} s".format(seconds)
-            )
+            try:
+                os.killpg(self._child, signal.SIGKILL)  # also the nvidia-smi that it may wait for
+            except OSError:
+                os.kill(self._child, signal.SIGKILL)
+            self._let_go()
+            words = "the NVIDIA driver did not answer within {:.0f} s"
+            return Probe([], error=words.format(seconds))
         if seconds <= patience or self._is_late:
             return None
         self._is_late = True
-        return Probe(
-            [],
-            error="the NVIDIA driver did not answer within {:.0f} s, and gpq still waits".format(
-                patience
-            ),
-        )
-
-    def _kill(self) -> None:
-        try:
-            os.killpg(self._child, signal.SIGKILL)  # also the nvidia-smi that it may be waiting for
-        except OSError:
-            os.kill(self._child, signal.SIGKILL)
-        self._let_go()
+        words = "the NVIDIA driver did not answer within {:.0f} s, and gpq still waits"
+        return Probe([], error=words.format(patience))
 
     def _finish(self) -> Probe:
         self._let_go()
@@ -135,9 +117,7 @@ def _look_and_exit(writing: int, agent: int, binding: Any, skip: Sequence[str]) 
         os.setpgid(0, 0)
         procs.keep_only({writing})
         procs.die_with_parent(agent)
-        data = json.dumps(probe(binding, skip)._asdict()).encode("utf-8")
-        while data:
-            data = data[os.write(writing, data) :]
+        procs.write_all(writing, json.dumps(probe(binding, skip)._asdict()).encode("utf-8"))
     except BaseException as error:
         text = json.dumps({"gpus": [], "error": "querying the GPUs failed: {}".format(error)})
         os.write(writing, text.encode("utf-8"))

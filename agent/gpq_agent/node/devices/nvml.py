@@ -179,17 +179,9 @@ def _read(nvml: Any, handle: Any, uuid: str, index: int) -> RawGpu:
     problem, errors = _health(nvml, handle)
     users = sorted([*compute_processes, *mps_clients])
     return RawGpu(
-        uuid,
-        index,
-        name,
-        total_mib,
-        used_mib,
-        utilisation,
-        users,
-        problem,
-        errors,
+        uuid, index, name, total_mib, used_mib, utilisation, users, problem, errors,
         sorted(graphics_processes),
-    )
+    )  # fmt: skip
 
 
 def answer_or(nvml: Any, question: Callable[[], Any], otherwise: Any) -> Any:

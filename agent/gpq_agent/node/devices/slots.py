@@ -1,6 +1,7 @@
 """CPU slots: a server without GPUs divides its cores into equal parts, and jobs get them as they
 would get GPUs."""
 
+import contextlib
 import os
 from typing import List
 
@@ -29,13 +30,10 @@ def own_cores() -> List[int]:
 
 def memory_mib() -> int:
     """Memory of the server, MiB. 0 if the kernel does not report it."""
-    try:
-        with open("/proc/meminfo") as stream:
-            for line in stream:
-                if line.startswith("MemTotal:"):
-                    return int(line.split()[1]) // 1024
-    except OSError:
-        pass
+    with contextlib.suppress(OSError), open("/proc/meminfo") as stream:
+        for line in stream:
+            if line.startswith("MemTotal:"):
+                return int(line.split()[1]) // 1024
     return 0
 
 

@@ -12,8 +12,7 @@ from gpq_agent.node.host import procs
 
 GPUS = (
     "--query-gpu=index,uuid,name,memory.total,memory.used,utilization.gpu,driver_version,"
-    "mig.mode.current,"
-    "ecc.errors.uncorrected.volatile.total,compute_mode"
+    "mig.mode.current,ecc.errors.uncorrected.volatile.total,compute_mode"
 )
 APPS = "--query-compute-apps=gpu_uuid,pid,used_gpu_memory"
 AS_CSV = "--format=csv,noheader,nounits"
@@ -66,18 +65,11 @@ def _read(output: str, processes: Processes) -> Probe:
         processes_here = sorted(processes.get(uuid, []))
         memory = (_number(total_mib) or gpu_probe.shared_memory_mib(), _number(used_mib) or 0)
         problem = gpu_probe.BANNED if mode == "Prohibited" else ""
-        answer.gpus.append(
-            RawGpu(
-                uuid,
-                int(index),
-                name,
-                *memory,
-                gpu_probe.plausible(utilisation),
-                processes_here,
-                problem,
-                _number(ecc),
-            )
-        )
+        gpu = RawGpu(
+            uuid, int(index), name, *memory, gpu_probe.plausible(utilisation), processes_here,
+            problem, _number(ecc),
+        )  # fmt: skip
+        answer.gpus.append(gpu)
     return answer
 
 
@@ -99,18 +91,8 @@ def _slices(parent: str, index: int, processes: Processes) -> List[RawGpu]:
             total_mib = int(size.group(1)) * 1024 if size else 0
             slice_processes = sorted([*processes.get(uuid, []), *processes.get(parent, [])])
             used_mib = sum(mib for _, mib in processes.get(uuid, []))
-            slices.append(
-                RawGpu(
-                    uuid,
-                    index,
-                    "MIG " + profile,
-                    total_mib,
-                    used_mib,
-                    None,
-                    slice_processes,
-                    parent=parent,
-                )
-            )
+            name, sizes = "MIG " + profile, (total_mib, used_mib)
+            slices.append(RawGpu(uuid, index, name, *sizes, None, slice_processes, parent=parent))
     return slices
 
 

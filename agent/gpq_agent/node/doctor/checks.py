@@ -7,14 +7,16 @@ nothing but a mark in the checkpoint folder, which `unmark` removes.
 """
 
 import contextlib
+import glob
 import os
+import re
 import resource
 import shutil
 import signal
 import socket
 import sys
 import time
-from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple
+from typing import Any, Callable, Dict, List, NamedTuple, Tuple
 
 from gpq_agent import wire
 from gpq_agent.node.devices import looking, yield_files
@@ -58,6 +60,8 @@ def examine(place: Place, fields: Fields, pipe: int) -> None:
     """Report everything that the server itself shows. `python`: interpreter of scripts, "" for
     none. `env`: variables of the jobs."""
     interfaces = network.interfaces()
+    # a shipped agent's is named by its SHA-256
+    folder = os.path.basename(os.path.dirname(os.path.dirname(os.path.abspath(wire.__file__))))
     facts: Fields = {
         "time": time.time(),
         "host": socket.gethostname(),
@@ -65,21 +69,21 @@ def examine(place: Place, fields: Fields, pipe: int) -> None:
         "python": ".".join(map(str, sys.version_info[:3])),
         "executable": sys.executable,
         "version": wire.VERSION,
-        "agent": _agent_name(),
+        "agent": folder if re.fullmatch("[0-9a-f]{12,}", folder) else "",
         "disks": [_disk("spool", place.spool), _disk("checkpoints", place.checkpoints)],
         "limits": {
             name: place.limits.get(name, list(resource.getrlimit(number)))
             for name, number in LIMITS
         },
-        "shm_mib": _size_mib("/dev/shm"),
+        "shm_mib": None,
         "interfaces": [interface._asdict() for interface in interfaces],
         "addresses": [interface.address for interface in network.candidates(interfaces)],
         "ephemeral": list(network.ephemeral_ports()),
-        "infiniband": (
-            os.path.isdir("/sys/class/infiniband") and bool(os.listdir("/sys/class/infiniband"))
-        ),
+        "infiniband": bool(glob.glob("/sys/class/infiniband/*")),
         "conda": shutil.which("conda") or "",
     }
+    with contextlib.suppress(OSError):
+        facts["shm_mib"] = shutil.disk_usage("/dev/shm").total >> 20
     if fields.get("python"):
         env = {**place.base, **fields.get("env", {}), "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
         facts["torch"] = run([str(fields["python"]), "-c", LOOK_AT_TORCH], env, TORCH_LIMIT)
@@ -92,12 +96,6 @@ def driver(_: Place, fields: Fields, pipe: int) -> None:
     probe = looking.probe(looking.binding())
     notice = probe.describe(time.monotonic() - begin)
     tell(pipe, {"driver": probe.driver, "error": probe.error, "notice": notice})
-
-
-def _agent_name() -> str:
-    """The SHA-256 that names a shipped agent's folder, "" if the agent was installed with gpq."""
-    name = os.path.basename(os.path.dirname(os.path.dirname(os.path.abspath(wire.__file__))))
-    return name if len(name) >= 12 and all(sign in "0123456789abcdef" for sign in name) else ""
 
 
 def _disk(name: str, path: str) -> Fields:
@@ -125,13 +123,6 @@ def _filesystem(path: str) -> str:
             if os.path.commonpath([real_path, mount]) == mount and len(mount) >= len(best_mount):
                 best_mount, kind = mount, words[2]
     return kind
-
-
-def _size_mib(path: str) -> Optional[int]:
-    try:
-        return shutil.disk_usage(path).total >> 20
-    except OSError:
-        return None
 
 
 # -- whose server is it? ---------------------------------------------------------------------------
@@ -257,22 +248,18 @@ class Errands:
         """(message, answer) of the errands that have reported since the last call."""
         over: List[Tuple[Message, Message]] = []
         for errand in list(self._under_way):
-            answer = self._look(errand)
-            if answer is not None:
-                self._under_way.remove(errand)
-                os.close(errand.pipe)
-                over.append((errand.message, {"answer": answer}))
-        return over
-
-    @staticmethod
-    def _look(errand: _Errand) -> Optional[Message]:
-        with contextlib.suppress(BlockingIOError):
-            while True:
-                chunk = os.read(errand.pipe, 1 << 16)
-                if not chunk:
-                    break
-                errand.heard.append(chunk)
+            try:
+                while True:
+                    chunk = os.read(errand.pipe, 1 << 16)
+                    if not chunk:
+                        break
+                    errand.heard.append(chunk)
+            except BlockingIOError:
+                continue
+            self._under_way.remove(errand)
+            os.close(errand.pipe)
+            answer: Message = {"error": "no answer within {:g} s".format(errand.limit)}
             with contextlib.suppress(ValueError):
-                return wire.decode(b"".join(errand.heard))
-            return {"error": "no answer within {:g} s".format(errand.limit)}
-        return None
+                answer = wire.decode(b"".join(errand.heard))
+            over.append((errand.message, {"answer": answer}))
+        return over

@@ -6,6 +6,7 @@ import subprocess
 from typing import Any, Dict, List, NamedTuple
 
 from gpq_agent import wire
+from gpq_agent.node.host import procs
 
 Fields = Dict[str, Any]
 TRY_LIMIT = 3.0  # of one connection
@@ -24,9 +25,7 @@ class Place(NamedTuple):
 
 def tell(pipe: int, answer: Fields) -> None:
     """Send the errand's one answer. Its process may continue."""
-    data = wire.encode(answer)
-    while data:
-        data = data[os.write(pipe, data) :]
+    procs.write_all(pipe, wire.encode(answer))
     os.close(pipe)
 
 
@@ -47,9 +46,5 @@ def run(command: List[str], env: Dict[str, str], limit: float) -> Fields:
             answer: Fields = json.loads(line[4:])
             return answer
     output = process.stderr.decode("utf-8", "replace").splitlines()
-    lines = list(filter(None, map(str.strip, output)))
-    return {
-        "error": "exit {}: {}".format(
-            process.returncode, lines[-1][:LAST_LINE] if lines else "no output"
-        )
-    }
+    lines = ["no output", *filter(None, map(str.strip, output))]
+    return {"error": "exit {}: {}".format(process.returncode, lines[-1][:LAST_LINE])}

@@ -4,6 +4,7 @@
 look of the agent. It has its own process, because a faulty driver may never answer.
 """
 
+import contextlib
 import functools
 import json
 import sys
@@ -39,12 +40,8 @@ def of_gpu(binding: Any, index: int) -> Dict[str, Fact]:
     def pids(name: str) -> List[int]:
         return sorted(int(process.pid) for process in getattr(binding, name)(handle))
 
-    def memory(version: Any) -> List[int]:
-        info = (
-            binding.nvmlDeviceGetMemoryInfo(handle, version)
-            if version
-            else binding.nvmlDeviceGetMemoryInfo(handle)
-        )
+    def memory(*version: Any) -> List[int]:
+        info = binding.nvmlDeviceGetMemoryInfo(handle, *version)
         return [int(info.used) // MIB, int(getattr(info, "reserved", 0)) // MIB]
 
     def slices() -> Any:
@@ -59,7 +56,7 @@ def of_gpu(binding: Any, index: int) -> Dict[str, Fact]:
         "capability": lambda: list(binding.nvmlDeviceGetCudaComputeCapability(handle)),
         "persistence": lambda: int(binding.nvmlDeviceGetPersistenceMode(handle)),
         "compute mode": lambda: int(binding.nvmlDeviceGetComputeMode(handle)),
-        "memory v1": lambda: memory(None),
+        "memory v1": lambda: memory(),
         "memory v2": lambda: memory(binding.nvmlMemory_v2),
         "processes": lambda: pids("nvmlDeviceGetComputeRunningProcesses"),
         "graphics": lambda: pids("nvmlDeviceGetGraphicsRunningProcesses"),
@@ -91,8 +88,13 @@ def everything() -> Dict[str, Any]:
             binding.NVML_ERROR_DRIVER_NOT_LOADED,
         )
         return {"absent" if absent else "error": "NVML: {}".format(error)}
+    from importlib import metadata  # which takes long, and the agent does not need it
+
+    version = "unknown"
+    with contextlib.suppress(metadata.PackageNotFoundError):
+        version = metadata.version("nvidia-ml-py")
     return {
-        "nvml": _version(),
+        "nvml": version,
         "driver": asked(binding, lambda: nvml.text(binding.nvmlSystemGetDriverVersion())),
         "cuda": asked(binding, lambda: int(binding.nvmlSystemGetCudaDriverVersion())),
         "gpus": [
@@ -100,15 +102,6 @@ def everything() -> Dict[str, Any]:
             for index in range(binding.nvmlDeviceGetCount())
         ],
     }
-
-
-def _version() -> str:
-    from importlib import metadata
-
-    try:
-        return metadata.version("nvidia-ml-py")
-    except metadata.PackageNotFoundError:
-        return "unknown"
 
 
 def look() -> Dict[str, Any]:

@@ -187,10 +187,9 @@ def _remapped_rows(gpu: Facts) -> Judgement:
 
 
 def _mps(gpu: Facts, servers: List[int]) -> Judgement:
-    try:
+    clients: List[int] = []
+    with contextlib.suppress(Unsupported):
         clients = value(gpu, "MPS")
-    except Unsupported:
-        clients = []
     if servers or clients:
         pids = ", ".join(map(str, servers)) or "not visible"
         return True, "server {}, clients {}: a fault in one client ends all of them".format(
@@ -285,13 +284,10 @@ def _reply(limit: float, *arguments: str) -> Dict[str, Any]:
 def mps_servers() -> List[int]:
     """Pids of the processes of NVIDIA's multi-process service."""
     pids = []
-    for entry in os.listdir("/proc"):
-        try:
-            with open("/proc/{}/comm".format(entry), encoding="utf-8", errors="replace") as stream:
-                if entry.isdigit() and stream.read().startswith("nvidia-cuda-mps"):
-                    pids.append(int(entry))
-        except OSError:
-            continue
+    for entry in filter(str.isdigit, os.listdir("/proc")):
+        with contextlib.suppress(OSError), open("/proc/{}/comm".format(entry), "rb") as stream:
+            if stream.read().startswith(b"nvidia-cuda-mps"):
+                pids.append(int(entry))
     return pids
 
 
@@ -311,15 +307,13 @@ def trial() -> GpuLine:
             facts[uuid] = _fact(process, max(begin + TRIAL_LIMIT - time.monotonic(), 0.1))
     finally:
         gpu_locks.close([lock for locks in free.values() for lock in locks])
-    rows += [(_number(gpu), facts[gpu["uuid"]]) for gpu in look["gpus"]]
+    for gpu in look["gpus"]:
+        number = "{number} ({uuid})" if gpu["parent"] else "{number}"
+        rows.append((number.format(**gpu), facts[gpu["uuid"]]))
     line = over_gpus("trial", rows, lambda judgement: judgement)
     if any(process.returncode == cuda_trial.NO_LIBRARY for process in processes.values()):
         line = line._replace(fix=LIBRARY_FIX)
     return line._replace(seconds=round(time.monotonic() - begin, 1))
-
-
-def _number(gpu: Dict[str, Any]) -> str:
-    return "{} ({})".format(gpu["number"], gpu["uuid"]) if gpu["parent"] else str(gpu["number"])
 
 
 def _fact(process: "subprocess.Popen[bytes]", limit: float) -> gpu_facts.Fact:

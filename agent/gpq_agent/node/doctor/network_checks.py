@@ -1,6 +1,7 @@
 """What `gpq doctor` tries between servers: which servers reach each other, and how fast an
 all-reduce is. Each function runs in its own process."""
 
+import contextlib
 import os
 import socket
 import threading
@@ -60,7 +61,7 @@ def listen(_: Place, fields: Fields, pipe: int) -> None:
     """Listen on a port of each range that jobs use, report the ports, and send `token` to everyone
     who connects until time is up."""
     token = str(fields["token"]).encode("ascii")
-    sockets = [_listener(0), _listener_between(FIRST_PORT, LAST_PORT)]
+    sockets = [network.listener(0), _listener_of_masters()]
     tell(pipe, {"ports": [server.getsockname()[1] for server in sockets]})
 
     def serve(listener: socket.socket) -> None:
@@ -75,64 +76,32 @@ def listen(_: Place, fields: Fields, pipe: int) -> None:
     time.sleep(float(fields.get("seconds", 30.0)))
 
 
-def _listener(port: int) -> socket.socket:
-    family = socket.AF_INET
-    if socket.has_ipv6 and os.path.exists("/proc/net/if_inet6"):
-        family = socket.AF_INET6
-    listener = socket.socket(family, socket.SOCK_STREAM)
-    try:
-        if family == socket.AF_INET6:
-            listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
-        listener.bind(("", port))
-        listener.listen(64)
-    except OSError:
-        listener.close()
-        raise
-    return listener
-
-
-def _listener_between(first_port: int, last_port: int) -> socket.socket:
+def _listener_of_masters() -> socket.socket:
     for attempt in range(200):
-        try:
-            return _listener(
-                first_port + (os.getpid() * 31 + attempt * 61) % (last_port - first_port)
-            )
-        except OSError:
-            continue
-    raise OSError("no port from {} to {} is free".format(first_port, last_port))
+        place = (os.getpid() * 31 + attempt * 61) % (LAST_PORT - FIRST_PORT)
+        with contextlib.suppress(OSError):
+            return network.listener(FIRST_PORT + place)
+    raise OSError("no port from {} to {} is free".format(FIRST_PORT, LAST_PORT))
 
 
 def reach(_: Place, fields: Fields, pipe: int) -> None:
     """Why each target is not reachable. "" if it is, and sends its token."""
     targets: List[Fields] = list(fields["targets"])
-    problems = [""] * len(targets)
+    from concurrent.futures import ThreadPoolExecutor  # the agent does not need it
 
-    def try_one(number: int) -> None:
-        problems[number] = _problem(targets[number])
-
-    threads = [
-        threading.Thread(target=try_one, args=(number,), daemon=True)
-        for number in range(len(targets))
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    tell(pipe, {"problems": problems})
+    with ThreadPoolExecutor(len(targets) or 1) as pool:
+        tell(pipe, {"problems": list(pool.map(_problem, targets))})
 
 
 def _problem(target: Fields) -> str:
     """Like network.reachable, but the right server must answer."""
     token = str(target["token"]).encode("ascii")
     try:
-        with socket.create_connection(
-            (str(target["address"]), int(target["port"])), TRY_LIMIT
-        ) as connection:
+        place = (str(target["address"]), int(target["port"]))
+        with socket.create_connection(place, TRY_LIMIT) as connection:
             answer = connection.recv(len(token))
-    except socket.timeout:
-        return "no answer within {:g} s".format(TRY_LIMIT)
     except OSError as error:
-        return (error.strerror or str(error)).lower()
+        return network.failure_text(error, TRY_LIMIT)
     return "" if answer == token else "another machine answers there"
 
 

@@ -34,12 +34,7 @@ class Receiver:
     SpoolError if another daemon has taken over."""
 
     def __init__(
-        self,
-        spool: Spool,
-        source: BinaryIO,
-        sink: BinaryIO,
-        pace: Pace,
-        admit: Callable[[], None],
+        self, spool: Spool, source: BinaryIO, sink: BinaryIO, pace: Pace, admit: Callable[[], None]
     ) -> None:
         self._spool = spool
         self._folder = spool.checkpoints
@@ -108,8 +103,8 @@ class Receiver:
     def _take_file(self, tree: str, entry: Entry) -> None:
         path = os.path.join(tree, trees.local_name(entry.path))
         seal, end, done = Seal(), 0, self._done
-        if os.path.lexists(path):  # a part of it came earlier
-            os.unlink(path)
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(path)  # a part of it came earlier
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
         try:
             line: Dict[str, Any] = {}
@@ -200,26 +195,26 @@ def _present(folder: str, entries: List[Entry]) -> Set[int]:
     """Places in the list of the files that the folder has. No link leads there."""
     if not os.path.isdir(folder) or not os.listdir(folder):
         return set()
-    plain_folders = {"": not os.path.islink(folder)}
+    plain_by_path = {"": not os.path.islink(folder)}
     return {
         number
         for number, entry in enumerate(entries)
         if entry.is_file
         and trees.is_same(folder, entry)
-        and _is_plain(folder, os.path.dirname(entry.path), plain_folders)
+        and _is_plain(folder, os.path.dirname(entry.path), plain_by_path)
     }
 
 
-def _is_plain(folder: str, path: str, known: Dict[str, bool]) -> bool:
-    """Does no link lead to the folder with this path? Remembers it in `known`."""
+def _is_plain(folder: str, path: str, plain_by_path: Dict[str, bool]) -> bool:
+    """Does no link lead to the folder with this path? Remembers it in `plain_by_path`."""
     way: List[str] = []
-    while path not in known:
+    while path not in plain_by_path:
         way.append(path)
         path = os.path.dirname(path)
-    is_plain = known[path]
+    is_plain = plain_by_path[path]
     for step in reversed(way):
         full_path = os.path.join(folder, trees.local_name(step))
-        is_plain = known[step] = is_plain and not os.path.islink(full_path)
+        is_plain = plain_by_path[step] = is_plain and not os.path.islink(full_path)
     return is_plain
 
 

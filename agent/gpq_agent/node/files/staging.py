@@ -4,7 +4,7 @@ Files arrive in a process of their own (receiving.py)."""
 import contextlib
 import os
 import shutil
-from typing import Any, Callable, Dict, List, Tuple
+from typing import Any, Dict, List, Tuple
 
 from gpq_agent import wire
 from gpq_agent.node.host.errors import SpoolError
@@ -22,16 +22,12 @@ class Staging:
         self.folder = folder
         self.damage: List[str] = []
         self.storage = checkpoint_folder.storage_id(folder, self.damage)
-        self.operations: Dict[str, Callable[[Message], Message]] = {
-            "kept": lambda _: checkpoint_folder.jobs(self.folder),
-            "drop": self._drop,
-        }
 
-    def _drop(self, message: Message) -> Message:
+    def drop(self, message: Message) -> None:
+        """Remove the files of a job, or the code of a snapshot: {"job"} or {"code"}."""
         name, target = self._target(message)
         remove(os.path.join(self.folder, STAGING, name))
         remove(target)
-        return {}
 
     def code(self, digest: str) -> str:
         """The folder of a snapshot's code. Raises SpoolError if it is not here, and
@@ -82,8 +78,6 @@ def inside(folder: str, path: str) -> str:
 
 def remove(path: str) -> None:
     """Rename first, so that half of it never looks complete."""
-    if not os.path.lexists(path):
-        return
     folder, name = os.path.split(path)
     temporary = os.path.join(folder, ".{}.{}.old.tmp".format(name.lstrip("."), os.getpid()))
     with contextlib.suppress(OSError):

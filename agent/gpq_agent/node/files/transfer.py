@@ -41,9 +41,7 @@ def main() -> NoReturn:
     os.dup2(2, 1)  # a stray print must not get into the stream
     pipes, limit = Pipes(os.fdopen(0, "rb", BUFFER), sink), options.transfer_limit * 1e6
     try:
-        place = Spool(
-            own_path(options.spool), own_path(options.checkpoints) if options.checkpoints else None
-        )
+        place = Spool(own_path(options.spool), own_path(options.checkpoints))
     except (SpoolError, wire.NotPrivate, OSError) as error:
         sys.exit("{}".format(error))
     if options.send:

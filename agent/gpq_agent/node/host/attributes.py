@@ -46,9 +46,12 @@ def settle() -> None:
     """Give this process everything that it may have, whatever its shell or login had. Its hard
     limits are then what this server allows jobs."""
     os.umask(0o077)
+    most = dict.fromkeys(RESOURCES, UNLIMITED)
+    with contextlib.suppress(OSError, ValueError), open(NR_OPEN) as stream:
+        most["nofile"] = int(stream.read())
     for name, number in RESOURCES.items():
         soft, hard = resource.getrlimit(number)
-        for limit in (_nr_open() if name == "nofile" else UNLIMITED, hard):
+        for limit in (most[name], hard):
             with contextlib.suppress(OSError, ValueError):  # only root can raise hard limits
                 resource.setrlimit(number, (soft if name in NOT_RAISED else limit, limit))
                 break
@@ -56,14 +59,6 @@ def settle() -> None:
         os.setpriority(os.PRIO_PROCESS, 0, 0)
     with contextlib.suppress(OSError):
         os.sched_setaffinity(0, range(MOST_CORES))  # the kernel takes those that it allows
-
-
-def _nr_open() -> int:
-    try:
-        with open(NR_OPEN) as stream:
-            return int(stream.read())
-    except (OSError, ValueError):
-        return UNLIMITED
 
 
 def grant(request: wire.Attributes, default: wire.Attributes) -> Tuple[wire.Attributes, List[str]]:
@@ -80,15 +75,13 @@ def grant(request: wire.Attributes, default: wire.Attributes) -> Tuple[wire.Attr
         hard_limit = resource.getrlimit(number)[1]
         soft, hard = [_least(value, hard_limit) for value in pair]
         limits[name] = [soft, hard]
+        label = NAMES.get(name, name)
         if soft != pair[0]:
-            shortfalls.append(
-                "{} {} instead of {}".format(NAMES.get(name, name), _show(soft), _show(pair[0]))
-            )
+            words = "{} {} instead of {}"
+            shortfalls.append(words.format(label, _show(soft), _show(pair[0])))
         elif hard != pair[1]:
-            line = "{} at most {} instead of {}".format(
-                NAMES.get(name, name), _show(hard), _show(pair[1])
-            )
-            shortfalls.append(line)
+            words = "{} at most {} instead of {}"
+            shortfalls.append(words.format(label, _show(hard), _show(pair[1])))
     return wire.Attributes(request.umask, nice, limits), shortfalls
 
 

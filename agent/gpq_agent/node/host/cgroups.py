@@ -1,5 +1,6 @@
 """The kernel's counter of out-of-memory kills in a process's control group, and when it changed."""
 
+import contextlib
 import os
 import time
 from typing import List, Tuple
@@ -27,8 +28,8 @@ class Memory:
         self._path = next((path for path in _counters(self._pid) if _count(path) >= 0), self._path)
         self._seen.append((now, self._path, max(_count(self._path), 0)))
         old_samples = [sample for sample in self._seen if sample[0] <= now - LATELY]
-        if len(old_samples) > 1:  # `killed` compares with the newest of them
-            self._seen = self._seen[len(old_samples) - 1 :]
+        # `kill_evidence` compares with the newest of them
+        self._seen = self._seen[max(len(old_samples) - 1, 0) :]
 
     def kill_evidence(self) -> str:
         """What shows that a process of the group was killed since `LATELY` before the last look, ""
@@ -42,14 +43,11 @@ class Memory:
 
 def _count(path: str) -> int:
     """-1 if there is no such counter."""
-    try:
-        with open(path) as stream:
-            for line in stream:
-                name, _, value = line.partition(" ")
-                if name == "oom_kill":
-                    return int(value)
-    except (OSError, ValueError):
-        pass
+    with contextlib.suppress(OSError, ValueError), open(path) as stream:
+        for line in stream:
+            name, _, value = line.partition(" ")
+            if name == "oom_kill":
+                return int(value)
     return -1
 
 

@@ -8,7 +8,7 @@ job's submission and from gpq.
 import json
 import os
 import pwd
-from typing import Dict, Mapping, Optional
+from typing import Dict, Mapping
 
 from gpq_agent import wire
 
@@ -19,13 +19,16 @@ PATH = "/usr/local/bin:/usr/bin:/bin"
 def environment(agent_env: Mapping[str, str]) -> Dict[str, str]:
     """`agent_env`: the agent's variables. Over ssh its PATH is that of a login. HOME is where `~`
     leads for gpq. The system knows the user's name. If the user id has none, `agent_env` does."""
-    entry = _entry()
-    name = entry.pw_name if entry else agent_env.get("USER") or agent_env.get("LOGNAME", "")
+    try:
+        name, _, _, _, _, home, shell = pwd.getpwuid(os.geteuid())
+    except KeyError:
+        name = agent_env.get("USER") or agent_env.get("LOGNAME", "")
+        home, shell = "/", agent_env.get("SHELL", "")
     variables = {
-        "HOME": agent_env.get("HOME") or (entry.pw_dir if entry else "/"),
+        "HOME": agent_env.get("HOME") or home,
         "USER": name,
         "LOGNAME": name,
-        "SHELL": (entry.pw_shell if entry else agent_env.get("SHELL")) or "/bin/sh",
+        "SHELL": shell or "/bin/sh",
         "PATH": agent_env.get("PATH", PATH) if "SSH_CONNECTION" in agent_env else PATH,
     }
     return {key: value for key, value in variables.items() if value}
@@ -41,10 +44,3 @@ def with_defaults(env: Mapping[str, str], values: Mapping[str, str]) -> Dict[str
         **additions,
         **({wire.ENV_DEFAULTS: json.dumps(defaults, sort_keys=True)} if defaults else {}),
     }
-
-
-def _entry() -> Optional[pwd.struct_passwd]:
-    try:
-        return pwd.getpwuid(os.geteuid())
-    except KeyError:
-        return None

@@ -61,11 +61,9 @@ def _edge(path: str, offset: int, direction: int) -> int:
             try:
                 return os.lseek(stream.fileno(), offset, direction)
             except OSError as error:
-                if error.errno != errno.ENXIO:  # the file system does not support holes
-                    if direction == os.SEEK_DATA:
-                        return offset
-                    return max(offset, os.fstat(stream.fileno()).st_size)
-                # beyond the end, or only a hole
+                if error.errno != errno.ENXIO and direction == os.SEEK_DATA:
+                    return offset  # the file system does not support holes
+                # the same, beyond the end, or only a hole
                 return max(offset, os.fstat(stream.fileno()).st_size)
     except (FileNotFoundError, records.Damaged):
         return offset
@@ -95,8 +93,9 @@ class Cap:
 
     def __init__(self, path: str, limit: int) -> None:
         self.path = path
-        self.limit = max(limit, 16 * ALIGN) if limit > 0 else 0
-        self._due = 0.0 if limit > 0 else float("inf")
+        self.limit, self._due = 0, float("inf")
+        if limit > 0:
+            self.limit, self._due = max(limit, 16 * ALIGN), 0.0
         self._wait = SOONEST
         self._last = (time.monotonic(), 0)  # (when, bytes) of the last look
 
@@ -130,21 +129,16 @@ class Cap:
             except OSError as error:
                 self._due = float("inf")
                 self.limit = 0
-                return "its log is over its limit and cannot be shortened here: {}".format(
-                    error.strerror
-                )
+                words = "its log is over its limit and cannot be shortened here: {}"
+                return words.format(error.strerror)
             used_bytes = os.fstat(descriptor).st_blocks * 512
-        self._due = time.monotonic() + self._next(
-            self._until_full(status.st_size, self.limit - used_bytes)
-        )
-        return ""
-
-    def _until_full(self, size: int, room: int) -> float:
-        """Half the time to write `room` bytes, at the rate since the last look."""
         now, (previous_time, previous_size) = time.monotonic(), self._last
-        self._last = (now, size)
-        rate = (size - previous_size) / max(now - previous_time, 1e-3)
-        return room / rate / 2 if rate > 0 else LATEST
+        self._last = (now, status.st_size)
+        rate = (status.st_size - previous_size) / max(now - previous_time, 1e-3)
+        # half the time until it is full, at the rate since the last look
+        wait = (self.limit - used_bytes) / rate / 2 if rate > 0 else LATEST
+        self._due = now + self._next(wait)
+        return ""
 
     def _next(self, desired: float) -> float:
         self._wait = min(max(desired, SOONEST), 2 * self._wait, LATEST)

@@ -1,16 +1,18 @@
 """This server's network: its interfaces and addresses, which of them other servers may try, and
 whether an address answers.
 
-Only looks. It changes nothing and guesses no peer. IPv4 by ioctl, IPv6 and routes by /proc, with
+It changes nothing and guesses no peer. IPv4 by ioctl, IPv6 and routes by /proc, with
 the standard library alone.
 """
 
 import array
+import contextlib
 import fcntl
 import os
 import re
 import socket
 import struct
+import sys
 from typing import Dict, List, NamedTuple, Tuple
 
 SIOCGIFCONF, SIOCGIFFLAGS, SIOCGIFNETMASK = 0x8912, 0x8913, 0x891B
@@ -42,12 +44,18 @@ def interfaces() -> List[Interface]:
     addresses = []
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         flags: Dict[str, int] = {}
-        rows = [
-            (name, address, _netmask(probe, label)) for label, name, address in _ipv4(probe)
-        ] + _ipv6()
+        rows: List[Tuple[str, str, int]] = []
+        for label, name, address in _ipv4(probe):
+            netmask = _ask(probe, SIOCGIFNETMASK, label)[20:24] or b"\xff" * 4
+            rows.append((name, address, bin(int.from_bytes(netmask, "big")).count("1")))
+        for words in _table("/proc/net/if_inet6"):
+            if len(words) == 6:
+                address = socket.inet_ntop(socket.AF_INET6, bytes.fromhex(words[0]))
+                rows.append((words[5], address, int(words[2], 16)))
         for name, address, prefix in rows:
             if name not in flags:
-                flags[name] = _flags(probe, name)
+                answer = _ask(probe, SIOCGIFFLAGS, name)
+                flags[name] = int.from_bytes(answer[16:18], sys.byteorder)  # 0 if it is gone
             if flags[name] & IFF_UP:
                 kind = _kind(name, flags[name], name in defaults)
                 addresses.append(Interface(name, address, prefix, kind, name in defaults))
@@ -74,30 +82,10 @@ def _ipv4(probe: socket.socket) -> List[Tuple[str, str, str]]:
     return addresses
 
 
-def _netmask(probe: socket.socket, label: str) -> int:
-    answer = _ask(probe, SIOCGIFNETMASK, label)
-    return bin(struct.unpack(">I", answer[20:24])[0]).count("1") if answer else 32
-
-
-def _flags(probe: socket.socket, name: str) -> int:
-    answer = _ask(probe, SIOCGIFFLAGS, name)
-    return int(struct.unpack("H", answer[16:18])[0]) if answer else 0
-
-
 def _ask(probe: socket.socket, request: int, name: str) -> bytes:
-    try:
+    with contextlib.suppress(OSError):  # it is gone
         return fcntl.ioctl(probe.fileno(), request, struct.pack("256s", os.fsencode(name)[:15]))
-    except OSError:  # it is gone
-        return b""
-
-
-def _ipv6() -> List[Tuple[str, str, int]]:
-    addresses = []
-    for words in _table("/proc/net/if_inet6"):
-        if len(words) == 6:
-            address = socket.inet_ntop(socket.AF_INET6, bytes.fromhex(words[0]))
-            addresses.append((words[5], address, int(words[2], 16)))
-    return addresses
+    return b""
 
 
 def default_interfaces() -> List[str]:
@@ -108,11 +96,9 @@ def default_interfaces() -> List[str]:
 
 
 def _table(path: str) -> List[List[str]]:
-    try:
-        with open(path, encoding="ascii", errors="replace") as stream:
-            return [line.split() for line in stream]
-    except OSError:
-        return []
+    with contextlib.suppress(OSError), open(path, encoding="ascii", errors="replace") as stream:
+        return [line.split() for line in stream]
+    return []
 
 
 def _kind(name: str, flags: int, is_default: bool) -> str:
@@ -160,24 +146,35 @@ def interface_of(address: str, interfaces: List[Interface]) -> str:
 def local_address(address: str) -> str:
     """Our own address on the way to `address` by the current routes, "" if there is no way. Sends
     nothing."""
-    try:
+    with contextlib.suppress(OSError):
         family, _, _, _, target = socket.getaddrinfo(address, 9, type=socket.SOCK_DGRAM)[0]
         with socket.socket(family, socket.SOCK_DGRAM) as probe:
             probe.connect(target)
             return str(probe.getsockname()[0])
-    except OSError:
-        return ""
+    return ""
 
 
 def reachable(address: str, port: int, timeout: float = 3.0) -> str:
     """Why there is no TCP connection to `address` within `timeout` seconds. "" if there is one."""
     try:
         socket.create_connection((address, port), timeout).close()
-    except socket.timeout:
-        return "no answer within {:g} s".format(timeout)
     except OSError as error:
-        return (error.strerror or str(error)).lower()
+        return failure_text(error, timeout)
     return ""
+
+
+def listener(port: int) -> socket.socket:
+    """Listens on a port, 0 for any, at all addresses. Raises OSError."""
+    if socket.has_dualstack_ipv6():
+        return socket.create_server(("", port), family=socket.AF_INET6, dualstack_ipv6=True)
+    return socket.create_server(("", port))
+
+
+def failure_text(error: OSError, timeout: float) -> str:
+    """Why a connection with this time limit failed."""
+    if isinstance(error, socket.timeout):
+        return "no answer within {:g} s".format(timeout)
+    return (error.strerror or str(error)).lower()
 
 
 def ephemeral_ports() -> Tuple[int, int]:

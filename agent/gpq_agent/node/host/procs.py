@@ -10,7 +10,7 @@ import errno
 import os
 import signal
 import time
-from typing import Any, Dict, Iterable, List, NamedTuple, Optional, Set
+from typing import Any, Dict, Iterable, List, NamedTuple, Optional, Set, Tuple
 
 MOST_COMMAND = 200
 PR_SET_PDEATHSIG, PR_SET_NAME, PR_SET_CHILD_SUBREAPER = 1, 15, 36
@@ -74,12 +74,20 @@ def identity(pid: int) -> Dict[str, Any]:
     return {"pid": pid, "start_time": process.start_time, "boot_id": boot_id()}
 
 
-def lives(record: Optional[Dict[str, Any]], boot: str) -> bool:
-    """Is the process of this record (see `identity`) alive now, and still the same one?"""
+def living(record: Optional[Dict[str, Any]], boot: str) -> Optional[Process]:
+    """The process of this record (see `identity`), None if it is not alive now or not the same
+    one."""
     if record is None or record.get("boot_id") != boot:
-        return False
+        return None
     process = read(int(record["pid"]))
-    return process is not None and process.alive and process.start_time == record["start_time"]
+    if process is None or not process.alive or process.start_time != record["start_time"]:
+        return None
+    return process
+
+
+def lives(record: Optional[Dict[str, Any]], boot: str) -> bool:
+    """Is the process of this record alive now, and still the same one?"""
+    return living(record, boot) is not None
 
 
 def snapshot() -> Dict[int, Process]:
@@ -153,41 +161,48 @@ def marked_pids(variable: str, value: str, processes: Dict[int, Process]) -> Set
 
 def send(process: Process, number: int) -> bool:
     """Signal exactly this process. False if it is gone, or another process has its pid."""
-    if not hasattr(os, "pidfd_open") or not hasattr(signal, "pidfd_send_signal"):
-        return _send_checked(process, number)
+    descriptor = -1  # for an old Python or kernel without pidfd, or without a free descriptor
     try:
-        descriptor = os.pidfd_open(process.pid)
+        if hasattr(os, "pidfd_open") and hasattr(signal, "pidfd_send_signal"):
+            descriptor = os.pidfd_open(process.pid)
     except ProcessLookupError:
         return False
-    except OSError:  # an old kernel without pidfd, or no free descriptor
-        return _send_checked(process, number)
+    except OSError:
+        pass
     try:
         # The descriptor holds whichever process has the pid now. The start time shows whether it is
         # the right one.
         current = read(process.pid)
         if current is None or current.start_time != process.start_time:
             return False
-        signal.pidfd_send_signal(descriptor, number)
+        if descriptor >= 0:
+            signal.pidfd_send_signal(descriptor, number)
+        else:
+            os.kill(process.pid, number)
     except ProcessLookupError:
         return False
     except PermissionError:
         return True
     finally:
-        os.close(descriptor)
+        if descriptor >= 0:
+            os.close(descriptor)
     return True
 
 
-def _send_checked(process: Process, number: int) -> bool:
-    current = read(process.pid)
-    if current is None or current.start_time != process.start_time:
-        return False
+def fork_with_pipe() -> Tuple[int, int]:
+    """(pid, the end of a pipe from the child) here, (0, the end to write to) in the child. Raises
+    OSError."""
+    reading, writing = os.pipe()
     try:
-        os.kill(process.pid, number)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    return True
+        pid = os.fork()
+    except OSError:
+        os.close(reading)
+        os.close(writing)
+        raise
+    if pid == 0:
+        return 0, writing
+    os.close(writing)
+    return pid, reading
 
 
 def keep_only(keep: Set[int]) -> None:
@@ -201,6 +216,21 @@ def keep_only(keep: Set[int]) -> None:
         if int(name) > 2 and int(name) not in keep:
             with contextlib.suppress(OSError):  # the descriptor of this listing
                 os.close(int(name))
+
+
+def write_all(descriptor: int, data: bytes) -> None:
+    """Write all of it. Raises OSError."""
+    while data:
+        data = data[os.write(descriptor, data) :]
+
+
+def reset_signals() -> None:
+    """Handle signals as a new process does. Those that are ignored or blocked would stay so through
+    exec."""
+    for number in range(1, signal.NSIG):
+        with contextlib.suppress(OSError, ValueError):
+            signal.signal(number, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_SETMASK, [])
 
 
 def become_subreaper() -> None:

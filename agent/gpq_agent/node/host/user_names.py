@@ -26,10 +26,9 @@ def size(mib: int) -> str:
 
 def user_of(pid: int) -> str:
     """The owner of a process, "" if it is gone."""
-    try:
+    with contextlib.suppress(OSError):
         return user_name(os.stat("/proc/{}".format(pid)).st_uid)
-    except OSError:
-        return ""
+    return ""
 
 
 def present() -> Set[int]:

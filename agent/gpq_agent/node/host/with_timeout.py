@@ -32,36 +32,31 @@ def check(place: str, question: Callable[[], None], longest: float = PATIENCE) -
         raise no_answer(place)
     patience = SHORT_PATIENCE if _silent.pop(place, None) is not None else longest
     try:
-        reading, writing = os.pipe()
+        pid, pipe = procs.fork_with_pipe()
     except OSError as error:
-        raise no_process(error) from error
-    try:
-        pid = os.fork()
-    except OSError as error:
-        os.close(reading)
-        os.close(writing)
         raise no_process(error) from error
     if pid == 0:
-        _answer(writing, question)
-    os.close(writing)
+        _answer(pipe, question)
     try:
-        ready = _is_ready(reading, patience)
-        answer = os.read(reading, 1 << 16) if ready else b""
+        # Counts the seconds in several waits. If the machine stood still during one, the answer has
+        # time in the others.
+        ready = any(select.select([pipe], [], [], patience / LOOKS)[0] for _ in range(LOOKS))
+        line = os.read(pipe, 1 << 16) if ready else b""
     finally:
-        os.close(reading)
+        os.close(pipe)
     if not ready:
         os.kill(pid, signal.SIGKILL)
         _left.append(pid)
         _silent[place] = time.monotonic()
         raise no_answer(place)
     os.waitpid(pid, 0)
-    _conclude(answer, place)
-
-
-def _is_ready(reading: int, patience: float) -> bool:
-    """Is there an answer within `patience` seconds? Counts them in several waits. If the machine
-    stood still during one, the answer has time in the others."""
-    return any(select.select([reading], [], [], patience / LOOKS)[0] for _ in range(LOOKS))
+    try:
+        answer = json.loads(line.decode("utf-8"))
+    except ValueError:
+        problem = "the process that checked {} ended too soon".format(place)
+        raise SpoolError(problem, "", "busy") from None
+    if answer:
+        raise SpoolError(answer["message"], answer["hint"], answer["kind"])
 
 
 def _answer(writing: int, question: Callable[[], None]) -> None:
@@ -77,16 +72,6 @@ def _answer(writing: int, question: Callable[[], None]) -> None:
     finally:
         os.write(writing, json.dumps(answer).encode("utf-8"))
         os._exit(0)
-
-
-def _conclude(line: bytes, place: str) -> None:
-    try:
-        answer = json.loads(line.decode("utf-8"))
-    except ValueError:
-        problem = "the process that checked {} ended too soon".format(place)
-        raise SpoolError(problem, "", "busy") from None
-    if answer:
-        raise SpoolError(answer["message"], answer["hint"], answer["kind"])
 
 
 def no_answer(place: str) -> SpoolError:

@@ -15,16 +15,14 @@ import select
 import signal
 import stat
 import time
-from typing import Any, Callable, Dict, Iterator, Optional, Tuple
+from typing import Any, Callable, Dict, Optional, Tuple
 
 from gpq_agent import wire
 from gpq_agent.node.host import procs
 
 PATIENCE = 5.0  # seconds for everything
-SMALL, LARGE = (
-    1 << 16,
-    32 << 20,
-)  # bytes to read from a record, and from a trainer's state, which holds everything that it logged
+SMALL = 1 << 16  # bytes to read from a record
+LARGE = 32 << 20  # bytes to read from a trainer's state, which holds everything that it logged
 MEMORY = 1 << 30  # bytes of address space that the child may have, whatever it reads
 MOST_ENTRIES = 10_000  # entries of a folder to look at
 SAID = {
@@ -54,9 +52,9 @@ class CompletionEvidence:
             return ""  # it stopped half way, whatever it said earlier
         if os.path.exists(os.path.join(self._folder, wire.FINISHED)):
             return SAID["marker"]
-        signs_now = self._look() if self._before is not None else None
-        if signs_now is None or self._before is None:
+        if self._before is None:
             return ""
+        signs_now = self._look() or {}
         for kind, phrase in SAID.items():
             if signs_now.get(kind) not in (None, self._before.get(kind)):
                 return phrase
@@ -159,21 +157,19 @@ def _in_child(look: Callable[[], Signs]) -> Optional[Signs]:
     alive.
     """
     try:
-        reading, writing = os.pipe()
+        child, pipe = procs.fork_with_pipe()
     except OSError:
-        return None
-    try:
-        child = os.fork()
-    except OSError:
-        os.close(reading)
-        os.close(writing)
         return None
     if child == 0:
-        _fork_on(writing, look)
-    os.close(writing)
+        _fork_on(pipe, look)
     try:
         os.waitpid(child, 0)
-        output = b"".join(_until_end(reading))
+        output, end = b"", time.monotonic() + PATIENCE
+        while select.select([pipe], [], [], max(end - time.monotonic(), 0.0))[0]:
+            data = os.read(pipe, 1 << 16)
+            if not data:
+                break
+            output += data
         pid, _, line = output.partition(b"\n")
         if not line.endswith(b"\n"):
             with contextlib.suppress(OSError, ValueError):
@@ -183,16 +179,7 @@ def _in_child(look: Callable[[], Signs]) -> Optional[Signs]:
     except (OSError, ValueError):
         return None
     finally:
-        os.close(reading)
-
-
-def _until_end(reading: int) -> Iterator[bytes]:
-    end = time.monotonic() + PATIENCE
-    while select.select([reading], [], [], max(end - time.monotonic(), 0.0))[0]:
-        data = os.read(reading, 1 << 16)
-        if not data:
-            return
-        yield data
+        os.close(pipe)
 
 
 def _fork_on(writing: int, look: Callable[[], Signs]) -> None:

@@ -40,7 +40,8 @@ class JobProcess:
         self.boot = boot
         self.childless = not parent
         self.ended_at: Optional[float] = None
-        self._status: Optional[int] = None
+        self.code: Optional[int] = None  # its exit code, None if a signal ended it or it is unknown
+        self.killer: Optional[int] = None  # the signal that ended it
 
     def collect(self) -> None:
         """Collect every child that has ended, including escapees that the kernel handed to us."""
@@ -53,25 +54,14 @@ class JobProcess:
                 pid, status = os.waitpid(-1, os.WNOHANG)
                 if pid == 0:
                     return
-                if pid == self.pid and self._status is None:
-                    self._status = status
+                if pid == self.pid and self.ended_at is None:
                     self.ended_at = time.time()
+                    if os.WIFEXITED(status):
+                        self.code = os.WEXITSTATUS(status)
+                    else:
+                        self.killer = os.WTERMSIG(status)
         except ChildProcessError:
             self.childless = True
-
-    @property
-    def code(self) -> Optional[int]:
-        """Its exit code, None if a signal ended it or the code is unknown."""
-        if self._status is None or not os.WIFEXITED(self._status):
-            return None
-        return os.WEXITSTATUS(self._status)
-
-    @property
-    def killer(self) -> Optional[int]:
-        """The signal that ended it, None if it exited or the signal is unknown."""
-        if self._status is None or os.WIFEXITED(self._status):
-            return None
-        return os.WTERMSIG(self._status)
 
 
 class Notes:
@@ -115,10 +105,8 @@ def _is_gone(folder: str) -> bool:
     """Is the folder gone? No if the disk only fails to answer."""
     try:
         os.stat(folder)
-    except (FileNotFoundError, NotADirectoryError):
-        return True
-    except OSError:
-        return False
+    except OSError as error:
+        return isinstance(error, (FileNotFoundError, NotADirectoryError))
     return False
 
 
@@ -140,7 +128,10 @@ def verdict(folder: str, order: wire.StartOrder, code: int) -> Verdict:
         return Verdict(excused=str(reason.get("note")))
     if not order.port:
         return Verdict()
-    log = _tail(os.path.join(folder, wire.LOG))
+    log = ""
+    with contextlib.suppress(OSError):
+        data, _, _ = logs.tail(os.path.join(folder, wire.LOG), -LOOK_BACK, LOOK_BACK)
+        log = data.decode("utf-8", "replace")
     # The server releases a port after its check, so that the launcher can take it. Another process
     # may be faster.
     if re.search(r"port: {}\b.*EADDRINUSE".format(order.port), log):
@@ -151,34 +142,26 @@ def verdict(folder: str, order: wire.StartOrder, code: int) -> Verdict:
 def _of_replicas(folder: str, order: wire.StartOrder, log: str) -> Verdict:
     """The verdict from what the first process noted about replicas, or torchrun's summary in the
     log, and from the notes of replicas."""
-    failures = _noted_endings(folder) or _failures(log)
+    note = statement(folder, wire.FAILURES) or {"failures": []}
+    endings = [(failure[0], failure[1]) for failure in note["failures"] if len(failure) == 2]
+    failures = endings or _failures(log)
     for rank, code in failures:
         if code < 0 and code not in (-signal.SIGABRT, -signal.SIGTERM):
             return Verdict(cause=_cause(rank, code))
     error = statement(folder, wire.FIRST_ERROR)
     departure = statement(folder, wire.DEPARTED)
     if departure is not None and (error is None or PEER_GONE.search(str(error.get("error")))):
-        return Verdict(cause=_departure(int(departure.get("rank", 0)), failures))
+        rank = int(departure.get("rank", 0))
+        causes = [_cause(*failure) for failure in failures if failure[0] == rank]
+        words = "rank {} ended before its training was over".format(rank)
+        return Verdict(cause="".join(causes) or words)
     victim = order.node_count > 1 and PEER_GONE.search(log) is not None
     if error is not None:
-        return Verdict(cause=_error(order, error), victim=victim)
+        words = str(error.get("error"))
+        if order.node_count > 1 or len(order.devices) > 1:
+            words = "rank {}: {}".format(error.get("rank"), words)
+        return Verdict(cause=words, victim=victim)
     return Verdict(cause=_cause(*failures[0]) if failures else "", victim=victim)
-
-
-def _departure(rank: int, failures: List[Tuple[int, int]]) -> str:
-    ends = [_cause(failed_rank, code) for failed_rank, code in failures if failed_rank == rank]
-    return "".join(ends) or "rank {} ended before its training was over".format(rank)
-
-
-def _error(order: wire.StartOrder, error: Dict[str, Any]) -> str:
-    if order.node_count > 1 or len(order.devices) > 1:
-        return "rank {}: {}".format(error.get("rank"), error.get("error"))
-    return "{}".format(error.get("error"))
-
-
-def _noted_endings(folder: str) -> List[Tuple[int, int]]:
-    note = statement(folder, wire.FAILURES) or {"failures": []}
-    return [(failure[0], failure[1]) for failure in note["failures"] if len(failure) == 2]
 
 
 def _failures(log: str) -> List[Tuple[int, int]]:
@@ -204,11 +187,3 @@ def _cause(rank: int, code: int) -> str:
     except ValueError:
         name = "signal {}".format(-code)
     return "rank {} was killed by {}".format(rank, name)
-
-
-def _tail(path: str) -> str:
-    try:
-        data, _, _ = logs.tail(path, -LOOK_BACK, LOOK_BACK)
-    except OSError:
-        return ""
-    return data.decode("utf-8", "replace")

@@ -78,7 +78,8 @@ def environment(
 def tidy_compiled(folder: str) -> None:
     """Remove what nothing has used for long."""
     for place, _, names in os.walk(folder):
-        for path in (os.path.join(place, name) for name in names):
+        for name in names:
+            path = os.path.join(place, name)
             with contextlib.suppress(OSError):
                 status = os.lstat(path)
                 if time.time() - max(status.st_atime, status.st_mtime) > UNUSED:
@@ -168,10 +169,8 @@ def prepare(
             raise NotLaunched(NOT_EXECUTABLE) from apart
         line = "the servers of this job meet at {} port {}, this one through {}"
         _say(output, line.format(meeting.address, order.port, meeting.interface))
-        env, argv = (
-            rendezvous.exports(meeting, order.port, env),
-            with_address(argv, meeting.address),
-        )
+        env = rendezvous.exports(meeting, order.port, env)
+        argv = with_address(argv, meeting.address)
     for failure in attributes.apply(attributes.of(order.attributes)) if order.attributes else ():
         _say(output, failure)
     return argv, env
@@ -187,12 +186,9 @@ def execute(argv: List[str], env: Dict[str, str], ranks: List[int], output: int)
         argv = [argv[0], *words, *argv]
     try:
         os.execvpe(argv[0], argv, env)
-    except FileNotFoundError as error:
-        _say(output, "cannot run {}: {}".format(argv[0], error.strerror))
-        return NOT_FOUND
     except OSError as error:
         _say(output, "cannot run {}: {}".format(argv[0], error.strerror))
-        return NOT_EXECUTABLE
+        return NOT_FOUND if isinstance(error, FileNotFoundError) else NOT_EXECUTABLE
 
 
 def list_names(devices: List[wire.DeviceInfo], names: str) -> str:

@@ -11,7 +11,7 @@ import contextlib
 import os
 import re
 import time
-from typing import Any, Dict, List, NamedTuple, Optional
+from typing import Any, List, NamedTuple
 
 from gpq_agent import records, wire
 from gpq_agent.node.host import procs
@@ -130,9 +130,11 @@ class DaemonEpoch:
             problem = "a lease needs a daemon that has said hello: {!r}".format(store)
             raise SpoolError(problem, "send `hello` first")
         path = _lease_path(self.spool, store)
-        if self._descriptor >= 0 and _is_at(path, self._descriptor):
-            return
-        if self._descriptor >= 0:  # somebody replaced the file, and shims see the new one
+        if self._descriptor >= 0:
+            with contextlib.suppress(OSError):
+                if os.path.samestat(os.lstat(path), os.fstat(self._descriptor)):
+                    return
+            # somebody replaced the file, and shims see the new one
             os.close(self._descriptor)
             self._descriptor = -1
         try:
@@ -152,14 +154,6 @@ class DaemonEpoch:
 
 def _new(path: str) -> int:
     return os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-
-
-def _is_at(path: str, descriptor: int) -> bool:
-    try:
-        path_status, own_status = os.lstat(path), os.fstat(descriptor)
-    except OSError:
-        return False
-    return (path_status.st_dev, path_status.st_ino) == (own_status.st_dev, own_status.st_ino)
 
 
 class Lease:
@@ -192,7 +186,11 @@ class Lease:
         now = boottime()
         if now < self._stamp + self.seconds / 2:  # too early to read the file
             return False
-        self._stamp = max(self._stamp, self._acknowledgement())
+        with contextlib.suppress(OSError, ValueError):
+            # not there yet, or half written. The next look finds it complete
+            record = records.read_shape(Renewal, self._path)
+            if record is not None and record["boot_id"] == self._boot:
+                self._stamp = max(self._stamp, float(record["stamp"]))
         return now >= self._stamp + self.seconds
 
     def is_guards(self) -> bool:
@@ -200,15 +198,6 @@ class Lease:
         return (
             self.is_over() and boottime() >= self._stamp + self.seconds + self.margin * GUARD_SHARE
         )
-
-    def _acknowledgement(self) -> float:
-        record: Optional[Dict[str, Any]] = None
-        with contextlib.suppress(OSError, ValueError):
-            # not there yet, or half written. The next look finds it complete
-            record = records.read_shape(Renewal, self._path)
-        if record is None or record.get("boot_id") != self._boot:
-            return float("-inf")
-        return float(record["stamp"])
 
     def note(self) -> str:
         """The note for the exit record."""

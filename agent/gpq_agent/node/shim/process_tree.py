@@ -62,9 +62,8 @@ class Tree:
         """
         processes = procs.snapshot()
         own_pids = {process.pid for process in self._of(processes)}
-        youngest_start = (time.clock_gettime(time.CLOCK_BOOTTIME) - YOUNG) * os.sysconf(
-            "SC_CLK_TCK"
-        )
+        seconds = time.clock_gettime(time.CLOCK_BOOTTIME) - YOUNG
+        youngest_start = seconds * os.sysconf("SC_CLK_TCK")
         strangers = {
             process.group
             for process in processes.values()

@@ -171,9 +171,8 @@ def _gather(
             missing = ", ".join(
                 _name(order, rank) for rank in range(1, order.node_count) if rank not in guests
             )
-            problem = "port {} of {} heard nothing from {}".format(
-                order.port, _name(order, 0), missing
-            )
+            words = "port {} of {} heard nothing from {}"
+            problem = words.format(order.port, _name(order, 0), missing)
             raise RendezvousFailed("network", problem) from None
         guests[rank] = guest
     return guests
@@ -181,9 +180,7 @@ def _gather(
 
 def _listen(port: int) -> socket.socket:
     try:
-        if socket.has_dualstack_ipv6():
-            return socket.create_server(("", port), family=socket.AF_INET6, dualstack_ipv6=True)
-        return socket.create_server(("", port))
+        return network.listener(port)
     except OSError as error:
         hint = "port {} was taken: {}".format(port, error.strerror)
         raise RendezvousFailed("port", hint) from error
@@ -218,7 +215,7 @@ def _welcome(
 ) -> None:
     """Foreign processes, and guests that only knock, leave no trace."""
     guest = Conversation(line, order.secret, hosts=True)
-    try:
+    with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
         line.settimeout(KNOCK)
         is_known = guest.open()
         strangers.remove(line)
@@ -229,8 +226,6 @@ def _welcome(
             if 0 < rank < order.node_count and 0 < port < 65536:
                 arrivals.put((rank, RendezvousPeer(guest, list(introduction["reached"]), port)))
                 return
-    except (OSError, ValueError, KeyError, TypeError):
-        pass
     with contextlib.suppress(ValueError):
         strangers.remove(line)
     guest.close()
@@ -271,16 +266,12 @@ def _tell(guests: Dict[int, RendezvousPeer], answer: Dict[str, Any]) -> None:
     """Then wait until they have closed the connection, because whoever closes first keeps the port
     busy for a while."""
     for guest in guests.values():
-        try:
+        with contextlib.suppress(OSError):  # the program's own rendezvous will miss it
             guest.conversation.send(answer)
-        except OSError:  # the program's own rendezvous will miss it
-            continue
     for guest in guests.values():
-        try:
+        with contextlib.suppress(OSError):
             guest.conversation.socket.settimeout(1.0)
             guest.conversation.socket.recv(1)
-        except OSError:
-            pass
         guest.conversation.close()
 
 
@@ -322,16 +313,12 @@ def _knock(address: str, order: wire.StartOrder) -> Tuple[Optional[Conversation]
     """A conversation with a server that knows the secret, or why there is none."""
     try:
         line = socket.create_connection((address, order.port), KNOCK)
-    except socket.timeout:
-        return None, "no answer within {:g} s".format(KNOCK)
     except OSError as error:
-        return None, (error.strerror or str(error)).lower()
+        return None, network.failure_text(error, KNOCK)
     host = Conversation(line, order.secret, hosts=False)
-    try:
+    with contextlib.suppress(OSError, ValueError):
         if host.open():
             return host, ""
-    except (OSError, ValueError):
-        pass
     host.close()
     return None, "another program answers there"
 
@@ -363,8 +350,7 @@ def _introduce(
     if "error" in answer:
         raise RendezvousFailed("network", str(answer["error"]))
     if answer.get("address") not in order.masters:
-        problem = "{} names an address that is not its own: {!r}".format(
-            _name(order, 0), answer.get("address")
-        )
+        words = "{} names an address that is not its own: {!r}"
+        problem = words.format(_name(order, 0), answer.get("address"))
         raise RendezvousFailed("network", problem)
     return str(answer["address"]), own_address

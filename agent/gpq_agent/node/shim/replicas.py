@@ -17,7 +17,7 @@ import signal
 import sys
 import threading
 import time
-from typing import Callable, Dict, Iterator, List, Optional, Sequence, Tuple
+from typing import Callable, Dict, List, Optional, Sequence, Tuple
 
 LONGEST_LINE = 1 << 16  # bytes. A longer line is passed on in pieces
 QUIET = 1.0  # seconds without output after which unfinished lines are passed on
@@ -47,7 +47,15 @@ class Replicas:
         while self._living:
             patience = max(self._deadline - time.monotonic(), 0.0)
             signal.sigtimedwait(WAKE, min(patience, 3600.0))
-            failures = sorted(self._collect(), key=lambda failure: failure[1] >= 0)
+            failures = []
+            for pid in list(self._living):
+                ended, status = os.waitpid(pid, os.WNOHANG)
+                if ended:
+                    rank = self._living.pop(pid)
+                    code = os.WEXITSTATUS(status) if os.WIFEXITED(status) else -os.WTERMSIG(status)
+                    if code:
+                        failures.append((rank, code))
+            failures.sort(key=lambda failure: failure[1] >= 0)
             if failures and not self.failures:
                 self._deadline = time.monotonic() + TERM_GRACE
                 self._signal(signal.SIGTERM)
@@ -55,15 +63,6 @@ class Replicas:
             if time.monotonic() >= self._deadline:
                 self._deadline = float("inf")
                 self._signal(signal.SIGKILL)
-
-    def _collect(self) -> Iterator[Tuple[int, int]]:
-        for pid in list(self._living):
-            ended, status = os.waitpid(pid, os.WNOHANG)
-            if ended:
-                rank = self._living.pop(pid)
-                code = os.WEXITSTATUS(status) if os.WIFEXITED(status) else -os.WTERMSIG(status)
-                if code:
-                    yield rank, code
 
     def _signal(self, number: int) -> None:
         for pid in self._living:

@@ -57,17 +57,15 @@ def spawn(
 def adopt(place: Spool, order: wire.StartOrder, first: Dict[str, object], lock: int) -> None:
     """Fork a shim for an attempt whose own shim was killed. It obeys stop.json and records that the
     exit code is unknown."""
+    key = wire.attempt_key(order.job, order.attempt)
+    folder = place.folder(key)
 
     def watch() -> None:
-        folder = place.folder(wire.attempt_key(order.job, order.attempt))
-        wire.write_json(
-            os.path.join(folder, wire.SHIM), dict(procs.identity(os.getpid()), adopted=True)
-        )
-        Supervisor(
-            place, order, Tree(place.mark(os.path.basename(folder)), None), first, parent=False
-        ).run()
+        record = dict(procs.identity(os.getpid()), adopted=True)
+        wire.write_json(os.path.join(folder, wire.SHIM), record)
+        Supervisor(place, order, Tree(place.mark(key), None), first, parent=False).run()
 
-    detach(place.folder(wire.attempt_key(order.job, order.attempt)), {lock}, watch)
+    detach(folder, {lock}, watch)
 
 
 def detach(folder: str, keep: Set[int], body: Callable[[], None]) -> None:
@@ -90,18 +88,12 @@ def detach(folder: str, keep: Set[int], body: Callable[[], None]) -> None:
         body()
         code = 0
     except BaseException:
-        _leave_trace(folder)
+        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NONBLOCK | os.O_NOFOLLOW
+        path = os.path.join(folder, CRASH)
+        with contextlib.suppress(OSError), open(os.open(path, flags, 0o600), "a") as stream:
+            traceback.print_exc(file=stream)
     finally:
         os._exit(code)
-
-
-def _leave_trace(folder: str) -> None:
-    try:
-        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NONBLOCK | os.O_NOFOLLOW
-        with open(os.open(os.path.join(folder, CRASH), flags, 0o600), "a") as stream:
-            traceback.print_exc(file=stream)
-    except OSError:
-        pass
 
 
 def start(
@@ -155,30 +147,14 @@ def supervise(
         os.waitpid(child, 0)
         note = "not started: cannot write {}: {}".format(wire.STARTED, error.strerror)
         record = wire.ExitRecord(
-            order.job,
-            order.attempt,
-            None,
-            None,
-            False,
-            None,
-            started_at,
-            ended_at=time.time(),
-            note=note,
-            stamp=boottime(),
-            boot_id=procs.boot_id(),
-        )
+            order.job, order.attempt, None, None, False, None, started_at, ended_at=time.time(),
+            note=note, stamp=boottime(), boot_id=procs.boot_id(),
+        )  # fmt: skip
         write_exit(folder, record)
         return
     go()
-    Supervisor(
-        place,
-        order,
-        Tree(place.mark(key), os.getpid()),
-        first,
-        parent=True,
-        gpus=gpus,
-        witness=witness,
-    ).run()
+    tree = Tree(place.mark(key), os.getpid())
+    Supervisor(place, order, tree, first, parent=True, gpus=gpus, witness=witness).run()
 
 
 def spawn_guard(place: spool.Spool, order: wire.StartOrder) -> None:
@@ -215,21 +191,31 @@ class Guard:
         """None if it is gone."""
         path = os.path.join(self.folder, wire.SHIM)
         with contextlib.suppress(OSError, ValueError):
-            record = records.read_shape(Identity, path)
-            if record is not None and procs.lives(record, self.boot):
-                return procs.read(int(record["pid"]))
+            return procs.living(records.read_shape(Identity, path), self.boot)
         return None
 
     def _end(self) -> None:
         begin = time.monotonic()
         self._empty(begin)
-        self._wait_for_shim()
+        deadline = time.monotonic() + RECORDED_WITHIN
+        while time.monotonic() < deadline and not self._is_over():
+            shim = self._shim()
+            if shim is None or shim.state in ("T", "t"):
+                break
+            time.sleep(PERIOD)
         shim = self._shim()
         if shim is not None:  # it hangs, and still holds its locks
             procs.send(shim, signal.SIGKILL)
         self._empty(begin)
-        if not self._is_over():
-            self._record("its shim did not respond" if shim is not None else "its shim was gone")
+        if self._is_over():
+            return
+        reason = "its shim did not respond" if shim is not None else "its shim was gone"
+        record = wire.ExitRecord(
+            self.order.job, self.order.attempt, None, None, False, None, started_at=0.0,
+            ended_at=time.time(), note="{} ({})".format(self.lease.note(), reason), fenced=True,
+            stamp=boottime(), boot_id=self.boot,
+        )  # fmt: skip
+        write_exit(self.folder, record)
 
     def _empty(self, begin: float) -> None:
         """Kill until no process of the tree is left."""
@@ -241,19 +227,3 @@ class Guard:
             if time.monotonic() > begin + GROUPS_AFTER:
                 self.tree.signal_groups(signal.SIGKILL)
             time.sleep(PERIOD)
-
-    def _wait_for_shim(self) -> None:
-        deadline = time.monotonic() + RECORDED_WITHIN
-        while time.monotonic() < deadline and not self._is_over():
-            shim = self._shim()
-            if shim is None or shim.state in ("T", "t"):
-                return
-            time.sleep(PERIOD)
-
-    def _record(self, reason: str) -> None:
-        record = wire.ExitRecord(
-            self.order.job, self.order.attempt, None, None, False, None, started_at=0.0,
-            ended_at=time.time(), note="{} ({})".format(self.lease.note(), reason), fenced=True,
-            stamp=boottime(), boot_id=self.boot,
-        )  # fmt: skip
-        write_exit(self.folder, record)

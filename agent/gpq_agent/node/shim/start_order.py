@@ -25,50 +25,14 @@ def parse_order(message: Any) -> wire.StartOrder:
     if not isinstance(message, dict):
         raise SpoolError("a start needs an order", 'send {"order": {...}}')
     order: wire.StartOrder = parse(wire.StartOrder, message)
-    require(order, _checks(order))
-    return order
-
-
-def parse(kind: Type[Any], message: Dict[str, Any]) -> Any:
-    """Make the NamedTuple `kind` of a message. Raises SpoolError if a field is missing, or is not
-    of its type or one that a system call accepts."""
-    try:
-        order = kind(**{name: value for name, value in message.items() if name in kind._fields})
-    except TypeError as error:
-        raise SpoolError("the order is incomplete: {}".format(error)) from error
-    content = order._asdict()
-    misfits = wire.misfits(kind, content)
-    require(
-        order,
-        [(name, name not in misfits and not _has_nul(value)) for name, value in content.items()],
-    )
-    return order
-
-
-def require(order: Any, checks: Iterable[Tuple[str, Any]]) -> None:
-    """Raises SpoolError that names the first field that is not valid."""
-    for name, is_right in checks:
-        if not is_right:
-            raise SpoolError("invalid {} in the order: {!r}".format(name, getattr(order, name)))
-
-
-def _has_nul(value: Any) -> bool:
-    """Has any text in it a character that no system call accepts?"""
-    if isinstance(value, str):
-        return "\0" in value
-    items = [*value, *value.values()] if isinstance(value, dict) else value
-    return isinstance(items, list) and any(map(_has_nul, items))
-
-
-def _checks(order: wire.StartOrder) -> List[Tuple[str, Any]]:
-    """(field, is its value valid?), in the order of reporting."""
     ranks, devices, margin = order.ranks, order.devices, order.lease_margin
-    return [
+    is_below = not os.path.isabs(order.cwd) and ".." not in order.cwd.split("/")
+    checks: List[Tuple[str, Any]] = [
         ("job", order.job >= 0),
         ("attempt", order.attempt >= 1),
         ("argv", order.argv and order.argv[0] != ""),
         ("code", not order.code or HASH.fullmatch(order.code)),
-        ("cwd", _is_place(order.cwd, bool(order.code))),
+        ("cwd", is_below if order.code else os.path.isabs(order.cwd)),
         ("env", is_env(order.env)),
         ("devices", devices and len(set(devices)) == len(devices)),
         ("level", order.level in LEVELS),
@@ -89,17 +53,45 @@ def _checks(order: wire.StartOrder) -> List[Tuple[str, Any]]:
         ("attributes", attributes.is_right(order.attributes)),
         ("store", not order.lease or STORE.fullmatch(order.store)),
     ]
+    require(order, checks)
+    return order
+
+
+def parse(kind: Type[Any], message: Dict[str, Any]) -> Any:
+    """Make the NamedTuple `kind` of a message. Raises SpoolError if a field is missing, or is not
+    of its type or one that a system call accepts."""
+    try:
+        order = kind(**{name: value for name, value in message.items() if name in kind._fields})
+    except TypeError as error:
+        raise SpoolError("the order is incomplete: {}".format(error)) from error
+    content = order._asdict()
+    misfits = wire.misfits(kind, content)
+    require(
+        order,
+        [(name, name not in misfits and not _has_nul(value)) for name, value in content.items()],
+    )
+    return order
+
+
+def require(order: Any, checks: Iterable[Tuple[str, Any]]) -> None:
+    """`checks`: (field, is its value valid?). Raises SpoolError that names the first field that is
+    not."""
+    for name, is_right in checks:
+        if not is_right:
+            raise SpoolError("invalid {} in the order: {!r}".format(name, getattr(order, name)))
+
+
+def _has_nul(value: Any) -> bool:
+    """Has any text in it a character that no system call accepts?"""
+    if isinstance(value, str):
+        return "\0" in value
+    items = [*value, *value.values()] if isinstance(value, dict) else value
+    return isinstance(items, list) and any(map(_has_nul, items))
 
 
 def is_env(env: Dict[str, str]) -> bool:
     """Can these be the variables of a process?"""
     return not any(name == "" or "=" in name for name in env)
-
-
-def _is_place(cwd: str, is_in_code: bool) -> bool:
-    """Is it inside its code, or else a full path?"""
-    is_inside = not os.path.isabs(cwd) and ".." not in cwd.split("/")
-    return is_inside if is_in_code else os.path.isabs(cwd)
 
 
 def signal_number(name: str) -> Optional[int]:
@@ -124,7 +116,11 @@ def check_startable(order: wire.StartOrder, environment: Dict[str, str]) -> None
         raise SpoolError("the start order {}".format(problem), hint, "expired")
     with_timeout.check(order.cwd, lambda: _check_places(order, environment))
     if order.interface and order.masters:
-        _check_interface(order.interface)
+        names = sorted({interface.name for interface in network.interfaces()})
+        if order.interface not in names:
+            problem = "no interface {} on this server".format(order.interface)
+            hint = "it has {}: correct `interface` of this server in config.toml"
+            raise SpoolError(problem, hint.format(", ".join(names)), "busy")
 
 
 def _check_places(order: wire.StartOrder, environment: Dict[str, str]) -> None:
@@ -169,9 +165,8 @@ def folder_problem(path: str) -> Optional[Tuple[str, str]]:
             return problem, "check its file system"
         is_folder = False
     if not is_folder:
-        return "no folder {}".format(
-            path
-        ), "create it there, or use a file system that the servers share"
+        hint = "create it there, or use a file system that the servers share"
+        return "no folder {}".format(path), hint
     if not os.access(path, os.X_OK):
         return "cannot enter the folder {}".format(path), "check its permissions there"
     return None
@@ -206,12 +201,3 @@ def check_command(command: str, cwd: str, path: str) -> None:
     elif shutil.which(command, path=path) is None:
         problem = "no command {} in PATH on this server".format(command)
         raise SpoolError(problem, "give its full path", "not-found")
-
-
-def _check_interface(name: str) -> None:
-    names = sorted({interface.name for interface in network.interfaces()})
-    if name not in names:
-        hint = "it has {}: correct `interface` of this server in config.toml".format(
-            ", ".join(names)
-        )
-        raise SpoolError("no interface {} on this server".format(name), hint, "busy")

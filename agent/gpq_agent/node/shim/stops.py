@@ -132,14 +132,18 @@ class Stops:
     def read(self, has_ended: bool) -> Optional[Tuple[Stop, bool]]:
         """(the stop to obey, is it harder than the last?), None if there is none. `has_ended`: the
         first process has ended."""
-        stop = self._newer_stop()
-        if stop is None:
+        # None also while this process is out of descriptors, for example: the next look comes soon.
+        # The agent rewrites a damaged file.
+        content = shapes.statement(self.folder, wire.STOP)
+        if content is None or content["seq"] == self._seq or content["mode"] not in STOP_RANK:
             return None
+        stop = Stop(str(content["mode"]), float(content["grace"]), int(content["seq"]))
         self._seq = stop.seq
         rank, previous_rank = STOP_RANK[stop.mode], STOP_RANK.get(self.mode or "", 0)
         if rank < previous_rank or (has_ended and stop.mode != "kill"):
             return None
-        self.asked_late = self.asked_late or (self.mode is None and has_ended)
+        if self.mode is None:
+            self.asked_late = has_ended
         self.mode = stop.mode
         return stop, rank > previous_rank
 
@@ -153,19 +157,6 @@ class Stops:
             return True, "it had ended before that"
         evidence = witness.evidence() if witness is not None else ""
         return bool(evidence), evidence
-
-    def _newer_stop(self) -> Optional[Stop]:
-        path = os.path.join(self.folder, wire.STOP)
-        try:
-            content = wire.read_json(path)
-            if content is None or records.check(Stop, content, path)["seq"] == self._seq:
-                return None
-        except (OSError, ValueError):
-            # for example out of descriptors: the next look comes soon. The agent rewrites a damaged
-            # file.
-            return None
-        stop = Stop(str(content["mode"]), float(content["grace"]), int(content["seq"]))
-        return stop if stop.mode in STOP_RANK else None
 
 
 def order_checkpoint(place: spool.Spool, order: wire.StartOrder) -> Optional[str]:

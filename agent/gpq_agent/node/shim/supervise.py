@@ -76,20 +76,18 @@ class Supervisor:
 
     def run(self) -> None:
         """Returns when no process of the tree is left and the exit record is written."""
-        while not self._look():
-            self._wait()
+        is_over = False
+        while not is_over:
+            try:
+                is_over = self._step()
+            except OSError as error:
+                # Without a free descriptor or memory to look with, nothing counts as gone.
+                self.notes.add("its shim could not check it for a while: {}".format(error.strerror))
+                time.sleep(BUSY)
+            if not is_over:
+                self._wait()
         gpu_locks.close(self.gpus)
         self._record()
-
-    def _look(self) -> bool:
-        """Like `_step`. Without a free descriptor or memory to look with, nothing counts as gone,
-        and the shim looks again."""
-        try:
-            return self._step()
-        except OSError as error:
-            self.notes.add("its shim could not check it for a while: {}".format(error.strerror))
-            time.sleep(BUSY)
-            return False
 
     def _wait(self) -> None:
         if self.stage in ("run", "asked"):
@@ -127,8 +125,11 @@ class Supervisor:
             return True
         if time.monotonic() >= self.deadline:
             self._escalate()
-        if self.stage == "kill" and time.monotonic() > self.stage_since + STUCK_AFTER:
-            self._tell_stuck()
+        is_stuck = self.stage == "kill" and time.monotonic() > self.stage_since + STUCK_AFTER
+        members = self.tree.members() if is_stuck and not self.stuck_was_noted else []
+        if members:
+            self.stuck_was_noted = True
+            self.notes.tell("pid {} cannot be killed: the kernel holds it".format(names(members)))
         return False
 
     def _is_over(self) -> bool:
@@ -212,13 +213,6 @@ class Supervisor:
             self.deadline = float("inf")
             self.stage_since = time.monotonic()
             self.tree.signal_once(signal.SIGKILL)
-
-    def _tell_stuck(self) -> None:
-        members = [] if self.stuck_was_noted else self.tree.members()
-        if not members:
-            return
-        self.stuck_was_noted = True
-        self.notes.tell("pid {} cannot be killed: the kernel holds it".format(names(members)))
 
     def _cap_log(self, at_once: bool = False) -> None:
         problem = self.cap.look(at_once)

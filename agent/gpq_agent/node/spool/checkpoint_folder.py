@@ -59,7 +59,7 @@ def storage_id(folder: str, damage: List[str]) -> str:
         except OSError:  # a file system without links
             os.replace(temporary, path)
         finally:
-            if os.path.exists(temporary):
+            with contextlib.suppress(FileNotFoundError):
                 os.unlink(temporary)
         with contextlib.suppress(records.Damaged):
             marker = records.read_shape(Marker, path)
@@ -137,7 +137,8 @@ def _of_library(folder: str) -> Iterator[Entry]:
     for name in steps(folder):
         place = "{}/{}".format(LIBRARY, name)
         state = trees.entry(folder, "{}/{}".format(place, STATE))
-        if state is None or state.size != _manifest(folder, place).get("bytes"):
+        manifest = _content(os.path.join(folder, place, MANIFEST))
+        if state is None or state.size != manifest.get("bytes"):
             continue
         yield state
         for path in ("{}/{}".format(place, MANIFEST), *ALONGSIDE):
@@ -147,24 +148,22 @@ def _of_library(folder: str) -> Iterator[Entry]:
         return
 
 
-def _manifest(folder: str, step: str) -> Dict[str, Any]:
-    try:
-        return wire.read_json(os.path.join(folder, step, MANIFEST)) or {}
-    except (OSError, ValueError):
-        return {}
+def _content(path: str) -> Dict[str, Any]:
+    """The object in a file, {} if there is no valid one."""
+    with contextlib.suppress(OSError, ValueError):
+        return wire.read_json(path) or {}
+    return {}
 
 
 def _of_script(folder: str) -> Iterator[Entry]:
     """The last complete save of a script that saves on its own, and the record that names it."""
-    try:
-        complete = (wire.read_json(os.path.join(folder, OWN, RECORD)) or {}).get("complete") or []
-    except (OSError, ValueError):
+    complete = _content(os.path.join(folder, OWN, RECORD)).get("complete")
+    if not isinstance(complete, list) or not complete or "/" in str(complete[0]):
         return
     record = trees.entry(folder, OWN + "/" + RECORD)
-    if not isinstance(complete, list) or not complete or "/" in str(complete[0]) or record is None:
-        return
-    yield record
-    yield from trees.below(folder, "{}/{}".format(OWN, complete[0]))
+    if record is not None:
+        yield record
+        yield from trees.below(folder, "{}/{}".format(OWN, complete[0]))
 
 
 def jobs(folder: str) -> Dict[str, List[Any]]:

@@ -5,6 +5,7 @@ Its job may write to the folder of an attempt. Whatever the job makes of it, gpq
 there.
 """
 
+import contextlib
 import os
 import stat
 import time
@@ -93,10 +94,9 @@ SHAPES: Dict[str, Type[Any]] = {
 
 def statement(folder: str, name: str) -> Optional[Dict[str, Any]]:
     """What processes of an attempt say in one of these files. None if there is no valid one."""
-    try:
+    with contextlib.suppress(OSError, ValueError):
         return records.read_shape(SHAPES[name], os.path.join(folder, name), MOST_BYTES)
-    except (OSError, ValueError):
-        return None
+    return None
 
 
 def beyond() -> int:

@@ -19,7 +19,7 @@ import os
 import shutil
 import time
 import uuid
-from typing import Any, Dict, List, NamedTuple, Optional, Type
+from typing import Any, Dict, List, NamedTuple, Type
 
 from gpq_agent import records, wire
 from gpq_agent.node.host.errors import SpoolError
@@ -64,10 +64,10 @@ class Lock:
         os.close(self.descriptor)
 
 
-def try_lock(descriptor: int) -> bool:
+def try_lock(descriptor: int, kind: int = fcntl.LOCK_EX) -> bool:
     """Take the exclusive lock if it is free."""
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
     except OSError as error:
         if error.errno in (errno.EWOULDBLOCK, errno.EACCES):
             return False
@@ -77,13 +77,7 @@ def try_lock(descriptor: int) -> bool:
 
 def try_share(descriptor: int) -> bool:
     """Take a shared lock if nobody holds it exclusively."""
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except OSError as error:
-        if error.errno in (errno.EWOULDBLOCK, errno.EACCES):
-            return False
-        raise
-    return True
+    return try_lock(descriptor, fcntl.LOCK_SH)
 
 
 def is_locked(path: str) -> bool:
@@ -101,12 +95,10 @@ def is_locked(path: str) -> bool:
 class Spool:
     """Paths and state changes of one spool directory. Opening it creates what is missing."""
 
-    def __init__(self, path: str, checkpoints: Optional[str] = None) -> None:
+    def __init__(self, path: str, checkpoints: str = "") -> None:
         self.path = os.path.abspath(path)
         self.attempts = os.path.join(self.path, "attempts")
-        self.checkpoints = (
-            os.path.abspath(checkpoints) if checkpoints else os.path.join(self.path, "checkpoints")
-        )
+        self.checkpoints = os.path.abspath(checkpoints or os.path.join(path, "checkpoints"))
         for folder in (self.path, self.attempts, self.checkpoints):
             wire.make_private(folder)
         self.damage: List[str] = []  # sentences about files of the spool that were set aside
@@ -124,11 +116,9 @@ class Spool:
                 )
                 hint = "end the jobs there, then remove {}".format(self.attempts)
                 raise SpoolError(problem, hint)
-            record = (
-                identities[0]
-                if identities
-                else {"id": uuid.uuid4().hex[:16], "machine": machine_id()}
-            )
+            record = {"id": uuid.uuid4().hex[:16], "machine": machine_id()}
+            if identities:
+                record = identities[0]
             if len(identities) < 2:
                 self.write_both(NAME, record)
         recorded_machine, own_machine = record.get("machine", ""), machine_id()
@@ -205,10 +195,8 @@ class Spool:
         """Attempts with an order, oldest first, forgotten ones included."""
         attempts = []
         for name in os.listdir(self.attempts):
-            try:
+            with contextlib.suppress(ValueError):
                 attempts.append(wire.parse_attempt_key(name))
-            except ValueError:
-                continue
         return [wire.attempt_key(job, attempt) for job, attempt in sorted(attempts)]
 
     def purge(self, job: int) -> None:
@@ -240,11 +228,9 @@ def own_path(text: str) -> str:
 
 def machine_id() -> str:
     """The id of the installed system, "" if it has none."""
-    try:
-        with open("/etc/machine-id") as stream:
-            return stream.read().strip()
-    except OSError:
-        return ""
+    with contextlib.suppress(OSError), open("/etc/machine-id") as stream:
+        return stream.read().strip()
+    return ""
 
 
 def reserve(path: str, count: int = 1) -> None:

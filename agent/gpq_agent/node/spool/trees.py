@@ -100,23 +100,22 @@ def entry(folder: str, path: str) -> Optional[Entry]:
             return Entry(path, 0, LINK + _target(folder, full_path, path), BITS, status.st_mtime_ns)
         if stat.S_ISDIR(status.st_mode):
             if status.st_mode & OWNERS != OWNERS:
-                raise Immovable(
-                    "{} is a folder that its owner may not read and write".format(
-                        display_name(path)
-                    )
-                )
+                words = "{} is a folder that its owner may not read and write"
+                raise Immovable(words.format(display_name(path)))
             return Entry(path, 0, FOLDER, status.st_mode & BITS, status.st_mtime_ns)
         if not stat.S_ISREG(status.st_mode):
             raise Immovable("{} is not a file, a folder or a link".format(display_name(path)))
         if status.st_mode & (stat.S_ISUID | stat.S_ISGID):
             raise Immovable("{} runs as another user (setuid or setgid)".format(display_name(path)))
-        return _file(full_path, path, status)
+        if not os.access(full_path, os.R_OK):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), full_path)
+        mode, stored = status.st_mode & BITS, min(status.st_size, status.st_blocks * 512)
+        return Entry(path, status.st_size, FILE, mode, status.st_mtime_ns, stored)
     except FileNotFoundError:
         return None
     except PermissionError as error:
-        raise Immovable(
-            "{} cannot be read: {}".format(display_name(path), error.strerror)
-        ) from error
+        words = "{} cannot be read: {}"
+        raise Immovable(words.format(display_name(path), error.strerror)) from error
 
 
 def _target(folder: str, full_path: str, path: str) -> str:
@@ -136,13 +135,6 @@ def _target(folder: str, full_path: str, path: str) -> str:
         )
         raise Immovable(words.format(display_name(path), display_name(shared_name(target))))
     return shared_name(target)
-
-
-def _file(full_path: str, path: str, status: os.stat_result) -> Entry:
-    if not os.access(full_path, os.R_OK):
-        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), full_path)
-    mode, stored = status.st_mode & BITS, min(status.st_size, status.st_blocks * 512)
-    return Entry(path, status.st_size, FILE, mode, status.st_mtime_ns, stored)
 
 
 def is_same(folder: str, expected: Entry) -> bool:

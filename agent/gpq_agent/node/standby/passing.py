@@ -27,13 +27,13 @@ def receive(channel: socket.socket) -> Tuple[Optional[Dict[str, Any]], List[int]
     something else than a message."""
     room = socket.CMSG_SPACE(MOST_FILES * array.array("i").itemsize)
     head, control, _, _ = channel.recvmsg(LENGTH.size, room)
+    if not head:
+        return None, []
     files = array.array("i")
     for level, kind, data in control:
         if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
             files.frombytes(data[: len(data) - len(data) % files.itemsize])
-    head += _exactly(channel, LENGTH.size - len(head)) if head else b""
-    if not head:
-        return None, []
+    head += _exactly(channel, LENGTH.size - len(head))
     (length,) = LENGTH.unpack(head)
     if length > LONGEST:
         raise ValueError("a message of {} bytes".format(length))

@@ -13,15 +13,16 @@ import shutil
 import signal
 import socket
 import time
-from typing import Any, Callable, Dict, Iterator, List, NamedTuple, NoReturn, Optional, Set, Tuple
+from typing import Any, Callable, Dict, List, NamedTuple, Optional, Set, Tuple
 
 from gpq_agent import wire
-from gpq_agent.node.host import attributes
+from gpq_agent.node.host import attributes, procs
 from gpq_agent.node.shim import shim
 from gpq_agent.node.shim.launch import OF_TORCHRUN
 from gpq_agent.node.spool.spool import Spool
 from gpq_agent.node.standby import passing
 
+Handover = Tuple[wire.StartOrder, Dict[str, str], List[int], List[int]]
 THREADS = "OMP_NUM_THREADS"
 # variables of wire.READ_AT_START that differ between attempts, and that no import reads
 OF_ATTEMPTS = (
@@ -29,7 +30,7 @@ OF_ATTEMPTS = (
     "TORCH_NCCL_ASYNC_ERROR_HANDLING",
 )  # fmt: skip
 
-INTERPRETER = os.path.join(os.path.dirname(__file__), "interpreter.py")
+INTERPRETER = os.path.join(os.path.dirname(wire.__file__), "standby", "interpreter.py")
 PROBE_SECONDS = 2.0  # in which the child must answer before it gets an attempt
 
 MOST = 4  # on one server
@@ -72,37 +73,36 @@ def recipes(order: wire.StartOrder, env: Dict[str, str]) -> List[Recipe]:
     if python is None or not os.path.isfile(program):
         return []
     common = {name: value for name, value in env.items() if not is_of_attempt(name)}
-    variants = [common, *_of_other_sizes(common, env)]
+    variants = [common]
+    if env.get("CUDA_VISIBLE_DEVICES"):
+        # On GPUs torchrun's default for the threads holds for several replicas only.
+        if THREADS not in common:
+            variants.append({**common, THREADS: OF_TORCHRUN[THREADS]})
+        elif THREADS in json.loads(env.get(wire.ENV_DEFAULTS, "{}")):
+            variants.append({name: value for name, value in common.items() if name != THREADS})
     return [Recipe(program, python, variant, order.attributes) for variant in variants]
 
 
-def _of_other_sizes(common: Dict[str, str], env: Dict[str, str]) -> Iterator[Dict[str, str]]:
-    """On GPUs torchrun's default for the threads holds for several replicas only."""
-    if not env.get("CUDA_VISIBLE_DEVICES"):
-        return
-    if THREADS not in common:
-        yield {**common, THREADS: OF_TORCHRUN[THREADS]}
-    elif THREADS in json.loads(env.get(wire.ENV_DEFAULTS, "{}")):
-        yield {name: value for name, value in common.items() if name != THREADS}
-
-
-class Handover(NamedTuple):
-    """An attempt for a standby. `locks`: that of the attempt, then those of its GPUs."""
-
-    order: wire.StartOrder
-    env: Dict[str, str]
-    cores: List[int]
-    locks: List[int]
-
-
 def wait(place: Spool, recipe: Recipe, agent: socket.socket) -> None:
-    """The body of the process. `agent`: the socket to the agent. Without an agent it ends."""
+    """The body of the process: wait for an attempt, and become its shim. `agent`: the socket to the
+    agent. Without an agent it ends."""
     child, channel = _start(recipe)
     try:
         handover = _await(agent, channel)
         if handover is None:
             return
-        _begin(place, handover, child, channel)
+        order, env, cores, (_, *gpus) = handover
+        if not _is_fit(channel):  # start the attempt as any other
+            _end(child)
+            shim.start(place, order, env, cores, gpus)
+            return
+        request = {"order": order._asdict(), "env": env, "cores": cores}
+        shim.supervise(
+            place, order, env, gpus, child,
+            go=lambda: passing.send(channel, request, gpus),
+            call_off=channel.close,
+            warm=True,
+        )  # fmt: skip
     finally:
         _end(child)
 
@@ -115,26 +115,20 @@ def _start(recipe: Recipe) -> Tuple[int, socket.socket]:
         theirs.close()
         return pid, ours
     try:
-        _become_interpreter(recipe, theirs)
+        os.setsid()
+        procs.reset_signals()
+        if recipe.attributes is not None:
+            attributes.apply(attributes.of(recipe.attributes))
+        theirs.set_inheritable(True)
+        env = {**recipe.env, wire.ENV_MARK: wire.STANDBY_MARK}
+        os.execve(recipe.python, [recipe.python, INTERPRETER, str(theirs.fileno())], env)
     finally:
         os._exit(1)
 
 
-def _become_interpreter(recipe: Recipe, channel: socket.socket) -> NoReturn:
-    os.setsid()
-    for number in range(1, signal.NSIG):
-        with contextlib.suppress(OSError, ValueError):
-            signal.signal(number, signal.SIG_DFL)
-    signal.pthread_sigmask(signal.SIG_SETMASK, [])
-    if recipe.attributes is not None:
-        attributes.apply(attributes.of(recipe.attributes))
-    channel.set_inheritable(True)
-    env = {**recipe.env, wire.ENV_MARK: wire.STANDBY_MARK}
-    os.execve(recipe.python, [recipe.python, INTERPRETER, str(channel.fileno())], env)
-
-
 def _await(agent: socket.socket, channel: socket.socket) -> Optional[Handover]:
-    """The attempt to start. None if the agent or the child has ended."""
+    """The attempt to start, None if the agent or the child has ended: (order, environment, cores,
+    the lock of the attempt and those of its GPUs)."""
     while True:
         readable, _, _ = select.select([agent, channel], [], [])
         if channel in readable:
@@ -153,23 +147,7 @@ def _await(agent: socket.socket, channel: socket.socket) -> Optional[Handover]:
                 return None
             agent.close()
             order = wire.StartOrder(**message["order"])
-            return Handover(order, message["env"], message["cores"], locks)
-
-
-def _begin(place: Spool, handover: Handover, child: int, channel: socket.socket) -> None:
-    """Become the shim of the attempt. Without a fit child, start it as any other."""
-    order, env, cores, (_, *gpus) = handover
-    if not _is_fit(channel):
-        _end(child)
-        shim.start(place, order, env, cores, gpus)
-        return
-    request = {"order": order._asdict(), "env": env, "cores": cores}
-    shim.supervise(
-        place, order, env, gpus, child,
-        go=lambda: passing.send(channel, request, gpus),
-        call_off=channel.close,
-        warm=True,
-    )  # fmt: skip
+            return order, message["env"], message["cores"], locks
 
 
 def _is_fit(channel: socket.socket) -> bool:
@@ -198,10 +176,6 @@ class Standby:
         self.channel = channel
         self.pid: Optional[int] = None
         self.needed_at = time.monotonic()
-
-    def close(self) -> None:
-        """End it. Its shim notices that."""
-        self.channel.close()
 
 
 class Standbys:
@@ -243,7 +217,7 @@ class Standbys:
         except (OSError, ValueError):
             return False
         finally:
-            standby.close()
+            standby.channel.close()
 
     def expect(self, order: wire.StartOrder, env: Dict[str, str]) -> None:
         """Keep a standby for this job, which runs elsewhere."""
@@ -252,13 +226,15 @@ class Standbys:
     def tend(self, live: Set[str], may_move: Callable[[str], bool]) -> None:
         """Make what is missing, and drop what nobody needs. `live`: attempts that have not ended.
         `may_move`: may gpq move this attempt by now?"""
-        if not (self._recipes or self._expected or self._standbys):
-            return
         if time.monotonic() - self._tended_at < PERIOD:
             return
         self._tended_at = time.monotonic()
         self._recipes = {key: value for key, value in self._recipes.items() if key in live}
-        needed = self._needed_elsewhere()
+        now = self._tended_at
+        self._expected = {job: entry for job, entry in self._expected.items() if entry[0] > now}
+        needed = {
+            recipe.key: recipe for _, fitting in self._expected.values() for recipe in fitting
+        }
         for attempt, fitting in sorted(self._recipes.items()):
             if os.path.exists(os.path.join(self._spool.folder(attempt), wire.COLD)):
                 self._unfit |= {recipe.key for recipe in fitting}
@@ -269,11 +245,6 @@ class Standbys:
         for key in needed.keys() - self._standbys.keys() - self._unfit:
             if not is_scarce and len(self._standbys) < MOST:
                 self._make(needed[key])
-
-    def _needed_elsewhere(self) -> Dict[str, Recipe]:
-        now = time.monotonic()
-        self._expected = {job: entry for job, entry in self._expected.items() if entry[0] > now}
-        return {recipe.key: recipe for _, made_of in self._expected.values() for recipe in made_of}
 
     @property
     def ready(self) -> int:
@@ -317,7 +288,7 @@ class Standbys:
         return memory_mib(standby.pid) <= MOST_MIB
 
     def _drop(self, key: str) -> None:
-        self._standbys.pop(key).close()
+        self._standbys.pop(key).channel.close()  # its shim notices that, and ends
 
 
 def memory_mib(pid: int) -> float:

@@ -11,14 +11,13 @@ import builtins
 import ctypes
 import gc
 import importlib.machinery
-import io
 import multiprocessing
 import os
 import signal
 import socket
 import sys
 import types
-from typing import Any, Dict, List, NoReturn, Tuple
+from typing import Any, Dict, List, Tuple
 
 del sys.path[0]  # this folder. A script must not find these modules
 import torch  # noqa: E402
@@ -31,6 +30,7 @@ import gpq_agent.train  # noqa: E402, F401
 from gpq_agent import wire  # noqa: E402
 from gpq_agent.node.shim import launch, replicas  # noqa: E402
 from gpq_agent.node.standby import passing  # noqa: E402
+from gpq_agent.train.prove import fork_server  # noqa: E402
 
 CHANGES = ("os.putenv", "os.unsetenv")  # audit events of Python
 STARTS_AGAIN = (
@@ -90,7 +90,9 @@ def _wait(
         if request is None:
             os._exit(0)
         if "probe" in request:
-            problem = _problem(imported)
+            problem = changed_file(imported)
+            if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+                problem = "a GPU is in use"
             passing.send(channel, {"fit": not problem, "problem": problem})
             continue
         if not rename(request["env"][wire.ENV_MARK]):
@@ -99,36 +101,29 @@ def _wait(
         return wire.StartOrder(**request["order"]), request["env"], request["cores"], gpus
 
 
-def _problem(imported: Imported) -> str:
-    """Why it no longer equals a new interpreter, or ""."""
-    if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
-        return "a GPU is in use"
-    return changed_file(imported)
-
-
 def _replicas(ranks: List[int]) -> None:
     """Fork one replica for each rank. Returns in each of them. The first process waits for them and
     ends."""
+
+    def fork(rank: int, local_rank: int) -> int:
+        pid = os.fork()
+        if pid:
+            return pid
+        replicas.become(rank, local_rank)
+        multiprocessing.current_process().authkey = os.urandom(32)
+        numpy: Any = sys.modules.get("numpy")
+        if numpy is not None:  # `random` does this itself, and torch has a fixed seed
+            numpy.random.seed()
+        raise Replica
+
     failures = os.path.join(os.environ[wire.ENV_RUN_DIR], wire.FAILURES)
     try:
-        code = replicas.supervise(failures, ranks, _fork)
+        code = replicas.supervise(failures, ranks, fork)
     except Replica:
         return
     for stream in (sys.stdout, sys.stderr):
         stream.flush()
     os._exit(code)
-
-
-def _fork(rank: int, local_rank: int) -> int:
-    pid = os.fork()
-    if pid:
-        return pid
-    replicas.become(rank, local_rank)
-    multiprocessing.current_process().authkey = os.urandom(32)
-    numpy: Any = sys.modules.get("numpy")
-    if numpy is not None:  # `random` does this itself, and torch has a fixed seed
-        numpy.random.seed()
-    raise Replica
 
 
 def adopt(env: Dict[str, str]) -> None:
@@ -149,30 +144,13 @@ def run(argv: List[str]) -> None:
     if hasattr(sys, "orig_argv"):  # Python 3.10 and newer
         sys.orig_argv[:] = argv
     sys.path.insert(0, os.path.dirname(os.path.realpath(path)))
-    names = _main_module(path)
-    failure = None
-    try:
-        with io.open_code(path) as stream:
-            code = compile(stream.read(), path, "exec", dont_inherit=True)
-        exec(code, names)
-    except Exception as error:
-        failure = error
-    if failure is not None:
-        trace = failure.__traceback__.tb_next if failure.__traceback__ else None
-        failure = failure.with_traceback(trace)
-        sys.last_type, sys.last_value, sys.last_traceback = type(failure), failure, trace
-        sys.excepthook(type(failure), failure, trace)
-        sys.exit(1)
-
-
-def _main_module(path: str) -> Dict[str, object]:
     loader = importlib.machinery.SourceFileLoader("__main__", path)
     main = types.ModuleType("__main__")
     main.__dict__.update(
         __annotations__={}, __builtins__=builtins, __cached__=None, __file__=path, __loader__=loader
     )
     sys.modules["__main__"] = main
-    return main.__dict__
+    fork_server.run(path, main.__dict__)
 
 
 def rename(mark: str) -> bool:
@@ -209,18 +187,15 @@ def watch(argv: List[str]) -> None:
         if event in CHANGES and os.fsdecode(arguments[0]).startswith(wire.READ_AT_IMPORT):
             is_over = True
             os.chdir(cwd)
-            _start_again(os.fsdecode(arguments[0]), argv, env)
+            name = os.fsdecode(arguments[0])
+            wire.write_json(os.path.join(env[wire.ENV_RUN_DIR], wire.COLD), {"variable": name})
+            os.write(2, STARTS_AGAIN.format(name).encode())
+            for number in (signal.SIGPIPE, signal.SIGXFSZ):
+                signal.signal(number, signal.SIG_DFL)
+            # What the script has printed and not flushed is lost, and printed again.
+            os.execvpe(argv[0], argv, env)
 
     sys.addaudithook(hook)
-
-
-def _start_again(name: str, argv: List[str], env: "dict[str, str]") -> NoReturn:
-    """What the script has printed and not flushed is lost, and printed again."""
-    wire.write_json(os.path.join(env[wire.ENV_RUN_DIR], wire.COLD), {"variable": name})
-    os.write(2, STARTS_AGAIN.format(name).encode())
-    for number in (signal.SIGPIPE, signal.SIGXFSZ):
-        signal.signal(number, signal.SIG_DFL)
-    os.execvpe(argv[0], argv, env)
 
 
 def imported_files() -> Imported:
