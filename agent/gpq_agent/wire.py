@@ -87,11 +87,16 @@ agent reports them in `watch` (`AttemptInfo.ranks`). They are not reports: nobod
 daemon that does not know them misses nothing.
 """
 
+import contextlib
+import json
+import os
+import time
+from typing import Any, Dict
+
+from gpq_agent import records
 from gpq_agent.folders import *  # noqa: F403
 from gpq_agent.messages.attempt_files import *  # noqa: F403
 from gpq_agent.messages.checks import *  # noqa: F403
-from gpq_agent.messages.json_lines import *  # noqa: F403
-from gpq_agent.messages.operations import *  # noqa: F403
 from gpq_agent.messages.orders import *  # noqa: F403
 from gpq_agent.messages.reports import *  # noqa: F403
 
@@ -108,3 +113,34 @@ READ_AT_START = (
     "TRITON_", "TZ", "USER", "VIRTUAL_ENV", "XDG_CACHE_HOME",
 )  # fmt: skip
 START_EXPIRY = 20.0  # seconds from the stamp of a start order until the agent refuses it
+
+decode = records.parse  # the object on one line
+read_json = records.read_object
+misfits = records.misfits
+
+
+def encode(message: Dict[str, Any]) -> bytes:
+    """Return one line of UTF-8 JSON, newline included."""
+    return json.dumps(message, separators=(",", ":"), allow_nan=False).encode("utf-8") + b"\n"
+
+
+def write_json(path: str, content: Dict[str, Any]) -> None:
+    """Replace `path` completely or not at all, and durably: temporary file, fsync, rename, fsync of
+    the folder."""
+    temporary = "{}.{}.{}.tmp".format(path, os.getpid(), time.monotonic_ns())
+    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    try:
+        with os.fdopen(descriptor, "wb") as stream:
+            stream.write(encode(content))
+            stream.flush()
+            os.fsync(stream.fileno())
+        os.replace(temporary, path)
+    except OSError:
+        with contextlib.suppress(OSError):
+            os.unlink(temporary)
+        raise
+    folder = os.open(os.path.dirname(path) or ".", os.O_RDONLY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
