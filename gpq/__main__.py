@@ -16,7 +16,19 @@ def main() -> int:
     try:
         streams.open_closed()
         own_packages_first()
-        return _through_the_door(sys.argv[1:])
+        argv = sys.argv[1:]
+        if argv[:1] == ["__complete"]:
+            from gpq.cli.complete import answer
+
+            try:
+                code = answer(argv[1:])
+            except OSError:  # the output failed, and a shell that completes shows no error
+                code = 1
+            return leave(code)
+        from gpq.cli import fast_path
+
+        code = fast_path.run(argv)
+        return leave(code) if argv[:1] == ["status"] else code
     except KeyboardInterrupt:  # `fast_path` handles this once it is imported
         return 130
     except (ImportError, SyntaxError) as error:
@@ -54,21 +66,6 @@ def _not_importable(error: "ImportError | SyntaxError") -> int:
         " there\n"
     )
     return 1
-
-
-def _through_the_door(argv: list[str]) -> int:
-    if argv[:1] == ["__complete"]:
-        from gpq.cli.complete import answer
-
-        try:
-            code = answer(argv[1:])
-        except OSError:  # the output failed, and a shell that completes shows no error
-            code = 1
-        return leave(code)
-    from gpq.cli import fast_path
-
-    code = fast_path.run(argv)
-    return leave(code) if argv[:1] == ["status"] else code
 
 
 def leave(code: int) -> int:

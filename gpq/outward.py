@@ -112,8 +112,14 @@ def notify(table: Table) -> Notify:
 def notify_problems(table: Table) -> Iterator[tuple[str, str, str]]:
     """(key, problem, hint). None contains a URL."""
     for name, url in table.items():
-        if name not in SETTINGS:
-            yield from _target_problems(name, url)
+        if name in SETTINGS:
+            continue
+        if not re.fullmatch(TARGET, name) or name in (NOBODY, DESKTOP):
+            problem = f"`{name}` cannot be the name of a target"
+            yield name, problem, f"{NAME_HINT}, except {NOBODY} and {DESKTOP}"
+        elif not isinstance(url, str) or not re.fullmatch(URL, url):
+            problem = f"notify.{name} is not an apprise URL"
+            yield name, problem, 'write for example "slack://...". `gpq notify --help` says more'
     for name in ("default", "on"):
         if not isinstance(table.get(name, []), (list, str)):
             yield name, f"notify.{name} must be a list in square brackets", ""
@@ -129,15 +135,6 @@ def notify_problems(table: Table) -> Iterator[tuple[str, str, str]]:
         events(settings.on)
     except UsageError as error:
         yield key, f"notify.{key}: {error.message}", error.hint
-
-
-def _target_problems(name: str, url: object) -> Iterator[tuple[str, str, str]]:
-    if not re.fullmatch(TARGET, name) or name in (NOBODY, DESKTOP):
-        problem = f"`{name}` cannot be the name of a target"
-        yield name, problem, f"{NAME_HINT}, except {NOBODY} and {DESKTOP}"
-    elif not isinstance(url, str) or not re.fullmatch(URL, url):
-        problem = f"notify.{name} is not an apprise URL"
-        yield name, problem, 'write for example "slack://...". `gpq notify --help` says more'
 
 
 def check_targets(names: Sequence[str], settings: Notify) -> None:

@@ -88,7 +88,15 @@ class Case:
 
 
 def guess(case: Case) -> FoundHabit:
-    return _of_inputs(case) or _of_state(case) or _of_loss(case)
+    cause = _of_inputs(case) or _of_state(case)
+    if cause is not None:
+        return cause
+    if _is_scaled(case):
+        return habit("scaled-loss")
+    if case.judge.rounding.mixed:
+        return habit("mixed")
+    line = case.script.token_loss()
+    return habit("by-pass") if line is None else habit("token-loss", str(line))
 
 
 def _of_inputs(case: Case) -> FoundHabit | None:
@@ -127,33 +135,19 @@ def _of_state(case: Case) -> FoundHabit | None:
     return None
 
 
-def _of_loss(case: Case) -> FoundHabit:
-    if _is_scaled(case):
-        return habit("scaled-loss")
-    if case.judge.rounding.mixed:
-        return habit("mixed")
-    line = case.script.token_loss()
-    return habit("by-pass") if line is None else habit("token-loss", str(line))
-
-
 def _is_scaled(case: Case) -> bool:
-    """In the first step that differs, are all gradients off by one factor, a number of
-    micro-batches or replicas?"""
-    number = case.finding.tensors
+    """In the first step that differs, are all gradients off by one factor, a number of parts that
+    a batch of this shape may seem to have?"""
+    number, shape = case.finding.tensors, case.shape
     factor = None if number is None else case.judge.factor(number, case.run.steps[number])
-    return factor is not None and any(_is_near(factor, count) for count in _parts(case.shape))
-
-
-def _parts(shape: Shape) -> set[int]:
-    """The numbers of parts that a batch of this shape may seem to have."""
+    if factor is None:
+        return False
     counts = {shape.micros, shape.replicas, shape.replicas * shape.micros}
     if shape.sample:
         counts.add(2 * shape.replicas)
-    return counts - {1}
-
-
-def _is_near(factor: float, count: int) -> bool:
-    return abs(factor / count - 1) < NEAR or abs(factor * count - 1) < NEAR
+    return any(
+        abs(factor / count - 1) < NEAR or abs(factor * count - 1) < NEAR for count in counts - {1}
+    )
 
 
 def join(guesses: list[FoundHabit | None]) -> list[FoundHabit | None]:

@@ -18,7 +18,7 @@ runs in half precision.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from statistics import median
 
@@ -70,10 +70,6 @@ class StepPair:
     expected: Step
     actual: Step
 
-    @property
-    def has_same_examples(self) -> bool:
-        return self.expected.indices == self.actual.indices
-
 
 class Judge:
     """Knows the reference, and what rounding does to it (`rounding`)."""
@@ -86,9 +82,19 @@ class Judge:
 
     def judge(self, run: Run) -> Finding:
         finding = Finding(missing=run.last < self.reference.last)
-        pairs = self._pairs(run)
-        finding.samples = next((pair.number for pair in pairs if not pair.has_same_examples), None)
-        self._compare_rates(finding, pairs)
+        pairs = [
+            StepPair(number, expected, run.steps[number])
+            for number, expected in sorted(self.reference.steps.items())
+            if number in run.steps
+        ]
+        finding.samples = next(
+            (pair.number for pair in pairs if pair.expected.indices != pair.actual.indices), None
+        )
+        for pair in pairs:
+            expected, actual = pair.expected.rates, pair.actual.rates
+            if not _same_rates(expected, actual):
+                finding.rates, finding.uneven = pair.number, len(expected) != len(actual)
+                break
         last = self._compare_tensors(finding, pairs)
         metrics = (self._metrics(pair.number, pair.actual) for pair in pairs)
         finding.metrics = list(dict.fromkeys(name for names in metrics for name in names))
@@ -119,32 +125,20 @@ class Judge:
 
     def factor(self, number: int, step: Step) -> float | None:
         """The factor by which all gradients of step `number` are too large, if there is one."""
-        gradients = {
-            name: sketch
+        candidates = [
+            one_factor(sketch, step.tensors[name])
             for name, sketch in self.reference.steps[number].tensors.items()
-            if name.startswith(GRADIENT) and name in step.tensors and norm(sketch)
-        }
-        return _common_factor(
-            [
-                one_factor(sketch, step.tensors[name])
-                for name, sketch in gradients.items()
-                if self.rounding.is_steady(name, sketch, number, MOVED)
-            ]
-        )
-
-    def _pairs(self, run: Run) -> list[StepPair]:
-        return [
-            StepPair(number, expected, run.steps[number])
-            for number, expected in sorted(self.reference.steps.items())
-            if number in run.steps
+            if name.startswith(GRADIENT)
+            and name in step.tensors
+            and norm(sketch)
+            and self.rounding.is_steady(name, sketch, number, MOVED)
         ]
-
-    def _compare_rates(self, finding: Finding, pairs: Iterable[StepPair]) -> None:
-        for pair in pairs:
-            expected, actual = pair.expected.rates, pair.actual.rates
-            if not _same_rates(expected, actual):
-                finding.rates, finding.uneven = pair.number, len(expected) != len(actual)
-                return
+        factors = [factor for factor in candidates if factor is not None]
+        if not factors or len(factors) < len(candidates):
+            return None
+        typical = median(factors)
+        is_common = all(abs(factor / typical - 1) < ONE_FACTOR for factor in factors)
+        return typical if is_common else None
 
     def _compare_tensors(self, finding: Finding, pairs: Iterable[StepPair]) -> int:
         """Compare up to the first step that differs. In half precision that is the first step
@@ -166,11 +160,19 @@ class Judge:
         any number of tensors may be off, if they follow from gradients with different rounding."""
         if self.rounding.coarse:
             gradients = {gap.what: gap.excess for gap in differences if gap.is_gradient}
-            if not _are_cancelled(gradients.values()):
+            large = [excess for excess in gradients.values() if excess > 1]
+            if len(large) > _few(len(gradients)) or max(large, default=0) > CANCELLED:
                 return False
-            gaps = [gap for gap in gaps if not _is_explained(gap, gradients)]
+            inexact = {name.removeprefix(GRADIENT) for name in gradients if gradients[name]}
+            gaps = [
+                gap
+                for gap in gaps
+                if gap.relative > SIGNS or gap.what.rpartition(" of ")[2] not in inexact
+            ]
         tensors = sum(difference.kind == "tensor" for difference in differences)
-        return len(gaps) <= _few(tensors) and all(map(_is_amplification, gaps))
+        return len(gaps) <= _few(tensors) and all(
+            gap.kind == "tensor" and not gap.is_gradient and gap.excess <= AMPLIFIED for gap in gaps
+        )
 
     def _tensor(
         self, name: str, expected: Sketch, actual: Sketch | None, number: int
@@ -230,38 +232,8 @@ def _few(count: int) -> float:
     return max(1, FEW * count)
 
 
-def _are_cancelled(excesses: Collection[float]) -> bool:
-    """Are only a few gradients beyond their allowance, and only slightly?"""
-    large = [excess for excess in excesses if excess > 1]
-    return len(large) <= _few(len(excesses)) and max(large, default=0) <= CANCELLED
-
-
-def _is_explained(gap: Difference, gradients: Mapping[str, float]) -> bool:
-    """Does it follow from a gradient with different rounding? `gradients`: their excesses."""
-    return gap.relative <= SIGNS and gradients.get(_source(gap.what), 0.0) != 0
-
-
-def _is_amplification(gap: Difference) -> bool:
-    return gap.kind == "tensor" and not gap.is_gradient and gap.excess <= AMPLIFIED
-
-
-def _common_factor(candidates: Sequence[float | None]) -> float | None:
-    """A factor that all are close to, or None."""
-    factors = [factor for factor in candidates if factor is not None]
-    if not factors or len(factors) < len(candidates):
-        return None
-    typical = median(factors)
-    is_common = all(abs(factor / typical - 1) < ONE_FACTOR for factor in factors)
-    return typical if is_common else None
-
-
 def _ratio(distance: float, whole: float) -> float:
     return distance / whole if whole else math.inf
-
-
-def _source(name: str) -> str:
-    """The gradient that a weight or an optimizer state follows from."""
-    return GRADIENT + name.rpartition(" of ")[2]
 
 
 def _private(name: str) -> bool:

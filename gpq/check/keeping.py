@@ -67,9 +67,15 @@ def saved_verdict(script: str, arguments: list[str]) -> dict[str, object] | None
 
 def changed_file(verdict: dict[str, object]) -> str:
     """The path of a file that has changed since the verdict, or ""."""
-    return next(
-        (path for path, content in files_of(verdict).items() if _digest(path) != content), ""
-    )
+    for path, content in files_of(verdict).items():
+        try:
+            with open(path, "rb") as stream:
+                digest = hashlib.sha256(stream.read(MOST_READ)).hexdigest()
+        except OSError:
+            digest = ""
+        if digest != content:
+            return path
+    return ""
 
 
 def files_of(verdict: dict[str, object]) -> dict[str, str]:
@@ -82,14 +88,6 @@ def files_of(verdict: dict[str, object]) -> dict[str, str]:
     return files
 
 
-def _digest(path: str) -> str:
-    try:
-        with open(path, "rb") as stream:
-            return hashlib.sha256(stream.read(MOST_READ)).hexdigest()
-    except OSError:
-        return ""
-
-
 def _size(number: re.Match[str]) -> str:
     value = float(number[0])
     if value in (0.0, 1.0):
@@ -99,14 +97,23 @@ def _size(number: re.Match[str]) -> str:
 
 def proof(verdict: dict[str, object]) -> ProofMessage | None:
     """The proof, or None if the verdict has no readable row."""
-    rows = _rows(verdict)
+    shapes = verdict.get("shapes")
+    rows = [
+        row
+        for row in (shapes if isinstance(shapes, list) else [])
+        if isinstance(row, dict) and row.get("shape") in NEEDED and "verdict" in row
+    ]
     if not rows:
         return None
     bad_rows = [row for row in rows if row["verdict"] != SAME]
-    lost_freedoms = _lost_freedoms(bad_rows)
-    same_freedoms = {
-        freedom for freedom in FREEDOMS if freedom not in lost_freedoms and _is_same(freedom, rows)
-    }
+    # A shape that needs several freedoms takes them only if none of them is lost already. If
+    # accumulating differs, two replicas that accumulate differ too.
+    lost_freedoms: set[str] = set()
+    for row in sorted(bad_rows, key=lambda row: len(_freedoms(row))):
+        if row["verdict"] == TOLD or lost_freedoms.isdisjoint(_freedoms(row)):
+            lost_freedoms.update(_freedoms(row))
+    same_freedoms = {freedom for row in rows for freedom in _freedoms(row)}
+    same_freedoms.difference_update(*map(_freedoms, bad_rows))
     if same_freedoms and not bad_rows and not verdict.get("coarse"):
         same_freedoms.add(RETUNE)
     return ProofMessage(
@@ -120,36 +127,8 @@ def proof(verdict: dict[str, object]) -> ProofMessage | None:
     )
 
 
-def _lost_freedoms(bad_rows: list[dict[str, object]]) -> set[str]:
-    """A shape that needs several freedoms takes them only if none of them is lost already. If
-    accumulating differs, two replicas that accumulate differ too."""
-    lost_freedoms: set[str] = set()
-    for row in sorted(bad_rows, key=lambda row: len(_freedoms(row))):
-        freedoms = _freedoms(row)
-        if row["verdict"] == TOLD or not lost_freedoms & set(freedoms):
-            lost_freedoms.update(freedoms)
-    return lost_freedoms
-
-
-def _is_same(freedom: str, rows: list[dict[str, object]]) -> bool:
-    """Is there a shape that needs this freedom, and are all such shapes the same?"""
-    verdicts = [row["verdict"] for row in rows if freedom in _freedoms(row)]
-    return bool(verdicts) and all(verdict == SAME for verdict in verdicts)
-
-
 def _in_order(freedoms: set[str]) -> list[str]:
     return [freedom for freedom in FREEDOMS if freedom in freedoms]
-
-
-def _rows(verdict: dict[str, object]) -> list[dict[str, object]]:
-    shapes = verdict.get("shapes")
-    if not isinstance(shapes, list):
-        return []
-    return [
-        row
-        for row in shapes
-        if isinstance(row, dict) and row.get("shape") in NEEDED and "verdict" in row
-    ]
 
 
 def _freedoms(row: dict[str, object]) -> tuple[str, ...]:

@@ -135,16 +135,11 @@ def _first_reordered(shares: Mapping[int, Mapping[str, float]]) -> int | None:
 
 def _half_epsilon(run: Run, exact: bool) -> float:
     """Machine epsilon of the coarsest half type, 0 if everything is in full precision."""
-    half = max(run.epsilon, _weight_epsilon(run), 0.0)
+    half = run.epsilon
+    if run.facts is not None and run.facts.half and run.steps:
+        weights = run.steps[min(run.steps)].tensors.values()
+        half = max([half, *map(epsilon, weights)])
     return half if half or exact else BFLOAT16
-
-
-def _weight_epsilon(run: Run) -> float:
-    """For weights in half precision, else 0."""
-    if run.facts is None or not run.facts.half or not run.steps:
-        return 0.0
-    weights = run.steps[min(run.steps)].tensors.values()
-    return max(map(epsilon, weights), default=0.0)
 
 
 def apart(first: Sketch, second: Sketch) -> float:

@@ -15,7 +15,8 @@ import msgspec
 import typer
 
 from gpq.check import keeping
-from gpq.check.proving import CheckRequest, prove
+from gpq.check.proving import prove
+from gpq.check.runner import CheckRequest
 from gpq.check.shapes import LEAST_STEPS
 from gpq.check.verdict import DIFFERS, FAILED, SAME, Verdict
 from gpq.cli import output
