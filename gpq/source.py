@@ -1,8 +1,6 @@
-"""The one reader of the user's source: texts of files, and what they show.
+"""The one reader of the user's source: texts of files, what they show, and hints about it.
 
-Says nothing to anybody: that is for `check/hints.py`, `check/judge.py` and
-`options/left_behind.py`. It follows no calls, so it does not see what a function counts in its own
-variable.
+It follows no calls, so it does not see what a function counts in its own variable.
 """
 
 from __future__ import annotations
@@ -30,6 +28,25 @@ COPIERS = re.compile(r"deepcopy|clone|AveragedModel|\w*(EMA|Ema(?![a-z])|MovingA
 UPDATES = ("update", "update_parameters")  # methods of averages, besides those that end with "_"
 SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ClassDef)
 Loop = ast.For | ast.AsyncFor
+
+MOST_HINTS = 5
+END = "`{name}`, by which the loop may end"
+KEEP = (
+    "add {name} = job.state({short!r}, {name}) before the loop, and job.state({short!r}, {name})"
+    " where it changes"
+)
+RESETS = {  # kind of a Reset -> what a restart resets, and the cure
+    "value": (END, KEEP),
+    "number": (END, "use the epoch that job.epochs() yields"),
+    "object": (END, "add {name} = job.state({name}) before the loop"),
+    "best": ("`{name}`, the best value so far", KEEP),
+    "average": (
+        "`{name}`, an average of weights",
+        "make it a module (AveragedModel), call job.state() with it before the loop, and update it"
+        " only if job.at_step",
+    ),
+    "scale": ("the scale of `{name}`", "call job.prepare(model, optimizer, scaler={name})"),
+}
 
 
 def text_of(path: str) -> str:
@@ -199,6 +216,15 @@ class Script:
         methods = [node for node in self._nodes if isinstance(node, ast.FunctionDef)]
         parts = [part for item in methods if item.name != "__init__" for part in ast.walk(item)]
         return {name for name in _all(_changes, parts) if name.startswith("self.")}
+
+
+def hints(script: Script) -> list[str]:
+    """What a restart resets, one line each, at most MOST_HINTS. They take no freedom."""
+    lines = []
+    for kind, name, line in script.resets()[:MOST_HINTS]:
+        what, cure = (part.format(name=name, short=name.split(".")[-1]) for part in RESETS[kind])
+        lines.append(f"line {line}: a restart of the job resets {what}: {cure}")
+    return lines
 
 
 def _is_token_loss(node: ast.AST) -> bool:

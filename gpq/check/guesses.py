@@ -12,8 +12,8 @@ from gpq_agent import wire
 from gpq.check.judge import Finding, Judge
 from gpq.check.records import Run
 from gpq.check.shapes import Shape
-from gpq.check.verdict import FoundHabit
 from gpq.source import Script
+from gpq.verdicts import FoundHabit
 
 # code -> what the loop does, and the cure
 # fmt: off

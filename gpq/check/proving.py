@@ -19,17 +19,17 @@ import gpq_agent
 import msgspec
 from gpq_agent import wire
 
-from gpq.check import keeping, runner
+from gpq import verdicts
 from gpq.check import rows as judgement
+from gpq.check import runner
 from gpq.check.guesses import draws_numbers
-from gpq.check.hints import hints
 from gpq.check.judge import Judge
 from gpq.check.records import Facts, Run, read
 from gpq.check.runner import CheckRequest, Runner, ShapeRun, last_lines
 from gpq.check.shapes import AGAIN, REFERENCE, REPLICAS, ROUNDING, Shape, compared_shapes
-from gpq.check.verdict import FAILED, Verdict
 from gpq.errors import GpqError, Interrupted, Refused, TimedOut
-from gpq.source import Script, text_of
+from gpq.source import Script, hints, text_of
+from gpq.verdicts import FAILED, Verdict
 
 THREADS = 4  # cores per thread of a process beyond the first
 SHOWN = 10  # names of files
@@ -51,7 +51,7 @@ def prove(request: CheckRequest, on_end: Callable[[str], None]) -> Verdict:
         with interruptible(), Runner(replace(request, environ=environ), home) as runner:
             verdict = _verdict(request, runner, start, on_end)
         is_home_cited = verdict.verdict == FAILED
-        return _save(verdict, keeping.place(request.script, list(request.arguments)))
+        return _save(verdict, verdicts.place(request.script, list(request.arguments)))
     except GpqError as error:
         is_home_cited = any(
             str(home) in text for text in (error.message, error.hint, *error.quoted)
@@ -71,8 +71,7 @@ def _verdict(
     _whole(courses, request)
     reference, *other_runs = [read(course.folder, len(course.shape.attempts)) for course in courses]
     reorderings, runs = other_runs[: len(ROUNDING)], other_runs[len(ROUNDING) :]
-    facts = reference.facts or Facts(loader=False)
-    _usable(reference, courses[0], request)
+    facts = _usable_facts(reference, courses[0], request)
     judge = Judge(reference, *reorderings, exact=runner.exact)
     reproducible = None
     if judge.rounding.mixed and not draws_numbers(reference):
@@ -81,7 +80,7 @@ def _verdict(
         reproducible = judge.judge(read(again[0].folder, 1)).step is None
     script = Script(text_of(request.script))
     # gpq never accumulates or splits a loop of the script's own.
-    unused = {"accumulate", "split"} if reference.facts and not facts.loader else set()
+    unused = set() if facts.loader else {"accumulate", "split"}
     pairs = [
         (course, run)
         for course, run in zip(courses[1 + len(ROUNDING) :], runs, strict=True)
@@ -101,7 +100,7 @@ def _verdict(
         shapes=rows,
         habits=judgement.habits([reference, *other_runs], rows),
         notes=[
-            *judgement.notes(reference, rows, judge.rounding, failure),
+            *judgement.notes(reference, facts, rows, judge.rounding, failure),
             *judgement.doubts([reference, *runs], rows),
             *_writes(courses[0].folder, request.cwd),
             *dict.fromkeys(line for run in runs for line in run.side_effects),
@@ -141,7 +140,7 @@ def _courses(
 def _save(verdict: Verdict, place: str) -> Verdict:
     """The same verdict, with a note if it cannot be saved."""
     try:
-        keeping.keep(place, msgspec.to_builtins(verdict))
+        verdicts.keep(place, verdict)
     except (OSError, Refused) as error:
         cause = getattr(error, "strerror", error)
         remark = f"cannot save the verdict in {os.path.dirname(place)}: {cause}"
@@ -197,17 +196,21 @@ def _whole(courses: list[ShapeRun], request: CheckRequest) -> None:
         )
 
 
-def _usable(reference: Run, course: ShapeRun, request: CheckRequest) -> None:
-    if reference.outside and (reference.facts is None or not reference.facts.loader):
+def _usable_facts(reference: Run, course: ShapeRun, request: CheckRequest) -> Facts:
+    """What the script says about itself. It does so before its first step under gpq's library.
+    Raises GpqError if it makes none."""
+    facts = reference.facts or Facts(loader=False)
+    problem = ""
+    if reference.outside and not facts.loader:
         problem = "it neither loops over job.loader() nor calls job.should_stop()"
     elif not reference.last and not reference.outside:
         problem = "it made no step under gpq's library"
-    else:
-        return
-    raise GpqError(
-        f"{request.script}: {problem}, so there is nothing to compare",
-        f"see docs/training.md, and its output in {course.folder}",
-    )
+    if problem:
+        raise GpqError(
+            f"{request.script}: {problem}, so there is nothing to compare",
+            f"see docs/training.md, and its output in {course.folder}",
+        )
+    return facts
 
 
 def _tidy(home: Path, *, with_logs: bool) -> None:

@@ -9,12 +9,12 @@ from gpq_agent import wire
 
 from gpq.check.guesses import Case, draws_numbers, guess, habit, join
 from gpq.check.judge import Judge
-from gpq.check.records import Run, Told
+from gpq.check.records import Facts, Run, Told
 from gpq.check.rounding import Rounding
 from gpq.check.runner import ShapeRun, last_lines
 from gpq.check.shapes import Shape
-from gpq.check.verdict import DIFFERS, FAILED, SAME, TOLD, FoundHabit, ShapeView
 from gpq.source import Script
+from gpq.verdicts import DIFFERS, FAILED, SAME, TOLD, FoundHabit, ShapeView
 
 ORDER = "order of examples"  # it matters in one replica, so part of a batch is never like the whole
 
@@ -147,11 +147,13 @@ def _failure(judge: Judge, course: ShapeRun, problem: str) -> ShapeView:
     return ShapeView(course.shape.name, FAILED, None, None, "", None, [], problem[:500], log)
 
 
-def notes(reference: Run, rows: Sequence[ShapeView], rounding: Rounding, failure: str) -> list[str]:
+def notes(
+    reference: Run, facts: Facts, rows: Sequence[ShapeView], rounding: Rounding, failure: str
+) -> list[str]:
     """`failure`: the error of the script in full precision."""
-    facts, is_random = reference.facts, draws_numbers(reference)
+    is_random, is_controlled = draws_numbers(reference), facts.loader and not facts.compiled
     lines = []
-    if facts and facts.loader and not facts.compiled:
+    if is_controlled:
         lines.append(
             "random numbers, such as dropout and augmentation, were drawn per example, but in "
             "a job each shape draws its own"
@@ -161,18 +163,18 @@ def notes(reference: Run, rows: Sequence[ShapeView], rounding: Rounding, failure
             "some random numbers belong to no example and were the same in every part of a "
             "step, so their effect could not be told from rounding"
         )
-    if facts and (facts.compiled or not facts.loader):
+    if not is_controlled:
         lines.append(
             "dropout was off, because the check cannot control what a compiled model or a "
             "loop without job.loader() draws"
         )
-    elif facts and facts.recurrent:
+    elif facts.recurrent:
         lines.append(
             "dropout between the layers of recurrent modules was off, because each shape draws "
             "it differently"
         )
     lines.append(_precision(rounding.coarse, failure))
-    if facts and not facts.loader:
+    if not facts.loader:
         lines.append(
             "the script does not use job.loader(), so gpq never accumulates or splits its steps"
         )

@@ -97,11 +97,15 @@ class _Links:
             self.names,
         )
         outcomes = side_by_side(lambda name: self._reach(name, listeners, tokens), self.names)
-        return [
-            self._connection(source, target, problems)
-            for source, problems_by_target in outcomes.items()
-            for target, problems in problems_by_target.items()
-        ]
+        checks = []
+        for source, problems_by_target in outcomes.items():
+            for target, problems in problems_by_target.items():
+                ways = self._ways(source, target)
+                checks.append(tcp_line(source, target, ways, problems))
+                open_ways = [address for address in ways if is_open(address, problems)]
+                if open_ways:
+                    self.routes[source, target] = open_ways[0]
+        return checks
 
     def _reach(
         self, source: str, listeners: Mapping[str, Told], tokens: Mapping[str, str]
@@ -125,15 +129,6 @@ class _Links:
             outcomes[target][address, port] = problem
         return outcomes
 
-    def _connection(self, source: str, target: str, problems: Problems) -> Check:
-        ways = self._ways(source, target)
-        check = tcp_line(source, target, ways, problems)
-        if check.verdict == "ok":
-            self.routes[source, target] = next(
-                address for address in ways if is_open(address, problems)
-            )
-        return check
-
     def _ways(self, source: str, target: str) -> list[str]:
         """Addresses that a job on both would try, in its order. Two servers that are one machine
         need no network, unless they are in separate containers."""
@@ -146,7 +141,12 @@ class _Links:
 
     def _all_reduces(self) -> list[Check]:
         """One for each pair. No server takes part in two at once, so none disturbs another."""
-        pairs = self._connected_pairs()
+        names = [name for name in self.names if "torch" in self.servers[name].torch]
+        pairs = [
+            pair
+            for pair in combinations(names, 2)
+            if pair in self.routes and pair[::-1] in self.routes  # connected both ways
+        ]
         if not pairs:
             finding = "not measured, because no two servers with torch reach each other"
             return [Check("all-reduce", "warn", finding, "fix the lines above")]
@@ -156,23 +156,19 @@ class _Links:
             for (first, second), (answer, backend) in answers.items():
                 checks.append(all_reduce(first, second, answer, backend))
                 if "bandwidth" in answer:
-                    _keep(first, second, answer, backend)
+                    latency, bandwidth = float(answer["latency"]), float(answer["bandwidth"])
+                    call(
+                        requests.Measured([first, second], latency, bandwidth, backend),
+                        node_answers.Kept,
+                    )
             self.show(f"measured {len(checks)} of {len(pairs)} connections")
         return checks
-
-    def _connected_pairs(self) -> list[tuple[str, str]]:
-        """Servers with torch that are connected both ways."""
-        names = [name for name in self.names if "torch" in self.servers[name].torch]
-        return [
-            pair
-            for pair in combinations(names, 2)
-            if pair in self.routes and pair[::-1] in self.routes
-        ]
 
     def _all_reduce(self, first: str, second: str) -> tuple[Told, str]:
         """What the two ranks reported, and the backend."""
         devices = {name: _free_gpu(self.servers[name].node) for name in (first, second)}
-        backend = self._backend(devices)
+        has_gpus = all(self.servers[name].torch.get("gpus") for name in devices)
+        backend = "nccl" if has_gpus and all(devices.values()) else "gloo"
         listener = errand(first, "listen", TCP, token="x", seconds=0.01)
         common = {
             "address": self.routes[second, first],
@@ -195,11 +191,6 @@ class _Links:
         if "error" in answers[1]:
             outcome = answers[1]
         return outcome, backend
-
-    def _backend(self, devices: Mapping[str, str]) -> str:
-        """NCCL if each server has a free GPU and a torch that sees GPUs."""
-        has_gpus = all(self.servers[name].torch.get("gpus") for name in devices)
-        return "nccl" if has_gpus and all(devices.values()) else "gloo"
 
 
 def _free_gpu(node: NodeView) -> str:
@@ -224,13 +215,6 @@ def disjoint(pairs: Sequence[tuple[str, str]]) -> Iterator[list[tuple[str, str]]
                 busy_names |= set(pair)
         open_pairs = [pair for pair in open_pairs if pair not in batch]
         yield batch
-
-
-def _keep(first: str, second: str, answer: Told, backend: str) -> None:
-    measurement = requests.Measured(
-        [first, second], float(answer["latency"]), float(answer["bandwidth"]), backend
-    )
-    call(measurement, node_answers.Kept)
 
 
 def versions(answers: Mapping[str, Told]) -> Check:

@@ -7,7 +7,7 @@ import os
 import resource
 import subprocess
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from gpq import config
@@ -59,11 +59,25 @@ class _Checkup:
     def lines(self) -> list[Check]:
         examinations = self._examine([name for name, node in self.nodes.items() if node.answers])
         checks: list[Check] = []
-        for name in self.nodes:
-            checks += self._before_examination(name)
+        for name, node in self.nodes.items():
+            settings = self._config(name)
+            checks.append(server_lines.reachability(node))
+            checks += server_lines.unknown_attempts(node)
+            checks += server_lines.damaged_files(node)
+            if settings.connector == "ssh":
+                checks.append(ssh(name, settings))
             if name in examinations:
-                checks += self._after_examination(name, examinations[name])
-        servers = list(self._linked_servers(examinations))
+                look = examinations[name]
+                checks += server_lines.of_itself(
+                    name, look.facts, look.offset, look.uncertainty, self.open_files
+                )
+                checks.append(server_lines.gpus(node, look.driver))
+                checks.append(server_lines.torch(name, self._python(name), look.torch))
+        servers = [
+            link_checks.Server(self.nodes[name], self._python(name), answer.facts, answer.torch)
+            for name, answer in examinations.items()
+            if "error" not in answer.facts
+        ]
         if len(servers) > 1:
             checks += link_checks.between(servers, self.show)
         return checks
@@ -92,32 +106,6 @@ class _Checkup:
             )
 
         return side_by_side(look, names)
-
-    def _before_examination(self, name: str) -> Iterator[Check]:
-        """Lines that need no answer from the server."""
-        node, settings = self.nodes[name], self._config(name)
-        yield server_lines.reachability(node)
-        yield from server_lines.unknown_attempts(node)
-        yield from server_lines.damaged_files(node)
-        if settings.connector == "ssh":
-            yield ssh(name, settings)
-
-    def _after_examination(self, name: str, examination: _Examination) -> Iterator[Check]:
-        yield from server_lines.of_itself(
-            name, examination.facts, examination.offset, examination.uncertainty, self.open_files
-        )
-        yield server_lines.gpus(self.nodes[name], examination.driver)
-        yield server_lines.torch(name, self._python(name), examination.torch)
-
-    def _linked_servers(
-        self, examinations: Mapping[str, _Examination]
-    ) -> Iterator[link_checks.Server]:
-        """Servers that answered, so gpq can test the connections between them."""
-        for name, examination in examinations.items():
-            if "error" not in examination.facts:
-                yield link_checks.Server(
-                    self.nodes[name], self._python(name), examination.facts, examination.torch
-                )
 
 
 def ssh(name: str, node: NodeConfig) -> Check:

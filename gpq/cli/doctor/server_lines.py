@@ -13,7 +13,7 @@ from gpq.client.connection import call
 from gpq.errors import GpqError
 from gpq.options import environment
 from gpq.rpc import node_answers, requests
-from gpq.rpc.node_answers import DeviceView, NodeView
+from gpq.rpc.node_answers import NodeView
 
 Told = Mapping[str, Any]
 K = TypeVar("K")
@@ -283,7 +283,12 @@ def gpus(node: NodeView, answer: Told) -> Check:
     if faults:
         fix = "sudo dmesg | grep -i xid there says more. A lost GPU needs a reboot"
         return Check("gpus", "fail", ", ".join([finding, *faults]), fix, name)
-    foreign_processes = _foreign_processes(cards)
+    foreign_processes = [
+        f"GPU {card.index}: {process.user} (pid {process.pid}, {process.name})"
+        for card in cards
+        for process in card.processes
+        if process.job is None
+    ]
     if foreign_processes:
         finding = ", ".join([finding, *foreign_processes[:6]])
         fix = "gpq leaves those GPUs alone until they are free"
@@ -302,16 +307,6 @@ def _without_gpus(node: NodeView, notice: str) -> Check:
         finding += f", but {notice}"
         return Check("gpus", "warn", finding, "nvidia-smi there says more", node.name)
     return Check("gpus", "ok", finding, "", node.name)
-
-
-def _foreign_processes(cards: Sequence[DeviceView]) -> list[str]:
-    """Processes that gpq did not start."""
-    return [
-        f"GPU {card.index}: {process.user} (pid {process.pid}, {process.name})"
-        for card in cards
-        for process in card.processes
-        if process.job is None
-    ]
 
 
 def torch(name: str, python: str, answer: Told) -> Check:

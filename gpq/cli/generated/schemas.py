@@ -16,12 +16,12 @@ from typing import Any
 import msgspec
 
 from gpq import config
-from gpq.check.verdict import Verdict
 from gpq.cli.lab.schema import name_of
 from gpq.demo import DemoResult
 from gpq.lab.comparison import Comparison
 from gpq.options import json_answers as own
 from gpq.rpc import account_answers, daemon_answers, job_answers, node_answers
+from gpq.verdicts import Verdict
 
 # Command -> what it may print. All of them print `own.Error` when they fail.
 PRINTED: dict[str, tuple[type, ...]] = {
@@ -156,7 +156,12 @@ def comments(kind: type) -> dict[str, str]:
 
 def _field_comments(source: str) -> dict[str, str]:
     """The comments of one class, by field."""
-    texts = _comments_by_row(source)
+    tokens = tokenize.generate_tokens(io.StringIO(source).readline)
+    texts = {
+        token.start[0]: token.string.lstrip("# ")
+        for token in tokens
+        if token.type == tokenize.COMMENT
+    }
     alone = {row for row, line in enumerate(source.splitlines(), 1) if line.lstrip()[:1] == "#"}
     tree = ast.parse(source).body[0]
     statements = tree.body if isinstance(tree, ast.ClassDef) else []
@@ -167,15 +172,6 @@ def _field_comments(source: str) -> dict[str, str]:
             if rows:
                 comments[statement.target.id] = " ".join(texts[row] for row in rows)
     return comments
-
-
-def _comments_by_row(source: str) -> dict[int, str]:
-    tokens = tokenize.generate_tokens(io.StringIO(source).readline)
-    return {
-        token.start[0]: token.string.lstrip("# ")
-        for token in tokens
-        if token.type == tokenize.COMMENT
-    }
 
 
 def _comment_rows(statement: ast.stmt, rows: Collection[int], alone: Collection[int]) -> list[int]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import os
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Any
 
@@ -69,7 +69,10 @@ def slurm(
       gpq import slurm train.sbatch --submit
     """
     for file in files:
-        _readable(file)
+        hint = "give job scripts, such as jobs/*.sh"
+        if os.path.isdir(file):
+            hint = f"give the scripts in it, such as {shlex.quote(file.rstrip('/') or '/')}/*.sh"
+        values.readable(file, file, hint)
     candidates = [_of_script(file, hold=hold) for file in dict.fromkeys(files)]
     return _finish(candidates, submit=submit, json=json)
 
@@ -95,12 +98,9 @@ def ts(
         sources = {candidate.source for candidate in candidates if not candidate.refusal}
         candidates.append(_of_spooler(job, sources, queue.running, hold=hold))
     code = _finish(candidates, submit=submit, json=json)
-    if not json:
-        _tell_what_stays(queue, [job.source for job in candidates if job.id is not None])
-    return code
-
-
-def _tell_what_stays(queue: task_spooler.Queue, queued_sources: Sequence[str]) -> None:
+    if json:
+        return code
+    queued_sources = [job.source for job in candidates if job.id is not None]
     if queued_sources:
         where = f"TS_SOCKET={shlex.quote(queue.socket)} " if os.environ.get("TS_SOCKET") else ""
         output.note("these jobs are still queued in task-spooler, so they would run twice")
@@ -110,14 +110,7 @@ def _tell_what_stays(queue: task_spooler.Queue, queued_sources: Sequence[str]) -
         )
     elif not queue.waiting:
         output.say("nothing waits in task-spooler")
-
-
-def _readable(file: str) -> None:
-    """Raises UsageError."""
-    hint = "give job scripts, such as jobs/*.sh"
-    if os.path.isdir(file):
-        hint = f"give the scripts in it, such as {shlex.quote(file.rstrip('/') or '/')}/*.sh"
-    values.readable(file, file, hint)
+    return code
 
 
 def _of_script(file: str, *, hold: bool) -> ImportedJob:
@@ -166,20 +159,18 @@ def _of_spooler(
             "submit it by hand: gpq submit -- ...",
         )
         return candidate
-    candidate.notes += _losses(job)
+    # What changes compared with task-spooler.
+    if job.argv is None:
+        candidate.notes.append("its directory is unknown, so the current one is used")
+    if job.slots < 1:
+        candidate.notes.append("it asked for no slot, but every gpq job gets at least one GPU")
+    if job.env.get("CUDA_VISIBLE_DEVICES"):
+        candidate.notes.append(
+            "CUDA_VISIBLE_DEVICES was set, but gpq chooses the GPUs and sets it itself"
+        )
     argv = job.text.split(" ") if job.argv is None else job.argv
     _settle(candidate, submit_request.Parsed(_fields(job), argv, True), hold=hold)
     return candidate
-
-
-def _losses(job: task_spooler.Waiting) -> Iterator[str]:
-    """What changes compared with task-spooler."""
-    if job.argv is None:
-        yield "its directory is unknown, so the current one is used"
-    if job.slots < 1:
-        yield "it asked for no slot, but every gpq job gets at least one GPU"
-    if job.env.get("CUDA_VISIBLE_DEVICES"):
-        yield "CUDA_VISIBLE_DEVICES was set, but gpq chooses the GPUs and sets it itself"
 
 
 def _fields(job: task_spooler.Waiting) -> dict[str, Any]:

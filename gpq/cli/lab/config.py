@@ -145,7 +145,11 @@ def policies(json: Json = False) -> None:
     Example:
       gpq config policies
     """
-    policy_name = _configured_policy()
+    policy_name = ""
+    try:
+        policy_name = configuration.load().policy
+    except UsageError as error:  # the list works without it
+        output.note(f"no policy is marked: {error.message}")
     if json:
         rows = [
             json_answers.PolicyView(name, policy.sentence, name == policy_name)
@@ -157,16 +161,6 @@ def policies(json: Json = False) -> None:
     for name, policy in POLICIES.items():
         mark = "*" if name == policy_name else " "
         output.say(*plain.wrap(policy.sentence, limit, f"{mark} {name:{room}}  ", " " * (room + 4)))
-
-
-def _configured_policy() -> str:
-    """The policy that the file names, or "" and a note if the file is invalid. The list works
-    without it."""
-    try:
-        return configuration.load().policy
-    except UsageError as error:
-        output.note(f"no policy is marked: {error.message}")
-        return ""
 
 
 def _without_gaps(tree: dict[str, Any]) -> dict[str, Any]:

@@ -129,17 +129,11 @@ class Browser:
             self._confirm(key)
         elif key in self._keys:
             self._keys[key]()
-        elif self._mode == "list":
-            return self._in_list(key)
-        else:
+        elif self._mode != "list":
             self._in_page(key)
-        return True
-
-    def _in_list(self, key: str) -> bool:
-        """False when it is over."""
-        if key == "q":
+        elif key == "q":
             return False
-        if key in self._list_keys:
+        elif key in self._list_keys:
             self._list_keys[key]()
         else:
             self._move(key)

@@ -81,20 +81,17 @@ class Screen:
         signal.set_wakeup_fd(self._wake_writer, warn_on_full_buffer=False)
         self._window = curses.initscr()
         try:
-            self._set_up()
+            for setting in (curses.noecho, curses.cbreak, lambda: curses.curs_set(0)):
+                with contextlib.suppress(curses.error):
+                    # a terminal that cannot hide its cursor shows it
+                    setting()
+            self._keyboard = Keyboard()
+            self._palette = Palette(colour=self._colour)
+            self._measure()
         except BaseException:
             self.__exit__()
             raise
         return self
-
-    def _set_up(self) -> None:
-        for setting in (curses.noecho, curses.cbreak, lambda: curses.curs_set(0)):
-            with contextlib.suppress(curses.error):
-                # a terminal that cannot hide its cursor shows it
-                setting()
-        self._keyboard = Keyboard()
-        self._palette = Palette(colour=self._colour)
-        self._measure()
 
     def __exit__(self, *_: object) -> None:
         """Restore the terminal. If a SIGTERM came, obey it now."""
@@ -167,7 +164,10 @@ class Screen:
         if signal.SIGTERM in self._signals:
             return "gone"
         while self._signals:
-            self._obey(self._signals.pop(0))
+            if self._signals.pop(0) == signal.SIGTSTP:
+                self._suspend()
+            self._measure()
+            self.redraw()
         key = self._keyboard.read()
         if 0 in readable and not key:
             self._empty_reads += 1
@@ -178,12 +178,6 @@ class Screen:
     def redraw(self) -> None:
         """Send the next picture completely, because another program wrote on the terminal."""
         self._window.clearok(True)
-
-    def _obey(self, number: int) -> None:
-        if number == signal.SIGTSTP:
-            self._suspend()
-        self._measure()
-        self.redraw()
 
     def _suspend(self) -> None:
         """On Ctrl-Z, give the terminal back to the shell. After `fg`, draw everything again."""
@@ -252,11 +246,8 @@ class Palette:
     def attribute(self, style: Style | None) -> int:
         if style is None:
             return curses.A_NORMAL
-        if style not in self._attributes:
-            self._attributes[style] = self._find_attribute(style)
-        return self._attributes[style]
-
-    def _find_attribute(self, style: Style) -> int:
+        if style in self._attributes:
+            return self._attributes[style]
         attributes = curses.A_NORMAL
         for is_set, attribute in (
             (style.bold, curses.A_BOLD),
@@ -270,6 +261,7 @@ class Palette:
             pair = (_number(style.color), _number(style.bgcolor))
             if pair != OWN_COLOURS:
                 attributes |= self._pair(pair)
+        self._attributes[style] = attributes
         return attributes
 
     def _pair(self, pair: tuple[int, int]) -> int:
@@ -278,15 +270,13 @@ class Palette:
             number = len(self._pairs) + 1
             if number >= min(curses.COLOR_PAIRS, MOST_PAIRS):
                 return curses.A_NORMAL
-            foreground, background = map(_nearest, pair)
+            # the plain colour for a bright one, if the terminal has only eight
+            foreground, background = (
+                colour if colour < curses.COLORS else colour % 8 for colour in pair
+            )
             curses.init_pair(number, foreground, background)
             self._pairs[pair] = number
         return curses.color_pair(self._pairs[pair])
-
-
-def _nearest(colour: int) -> int:
-    """The plain colour for a bright one, if the terminal has only eight."""
-    return colour if colour < curses.COLORS else colour % 8
 
 
 def _number(colour: Any) -> int:
