@@ -20,7 +20,7 @@ from gpq_agent.wire import FREEDOMS
 
 from gpq import decoding, paths
 from gpq.folders import make_private
-from gpq.rpc.requests import ProofMessage
+from gpq.rpc import requests
 
 SAME, TOLD, DIFFERS, FAILED = "same", "told", "differs", "failed"
 # Shape -> gpq uses it only if a job has all of these freedoms.
@@ -143,7 +143,7 @@ def _size(number: re.Match[str]) -> str:
     return SIZE
 
 
-def proof(verdict: Verdict) -> ProofMessage | None:
+def proof(verdict: Verdict) -> requests.ProofMessage | None:
     """The proof, or None if the verdict has no row of a known shape."""
     rows = [row for row in verdict.shapes if row.shape in NEEDED]
     if not rows:
@@ -159,7 +159,7 @@ def proof(verdict: Verdict) -> ProofMessage | None:
     same_freedoms.difference_update(*map(_freedoms, bad_rows))
     if same_freedoms and not bad_rows and not verdict.coarse:
         same_freedoms.add(RETUNE)
-    return ProofMessage(
+    return requests.ProofMessage(
         program=verdict.program[:64],
         same=[freedom for freedom in FREEDOMS if freedom in same_freedoms],
         lost=[freedom for freedom in FREEDOMS if freedom in lost_freedoms],
