@@ -153,10 +153,16 @@ class Script:
         nodes = list(_inside(loop.body))
         changes = _all(_changes, nodes) | self._changes_by_methods
         carried = changes & self._before(loop, _is_plain).keys()
-        objects, numbers = self._before(loop, _is_instance), _numbers(loop)
+        objects = self._before(loop, _is_instance)
+        numbers: set[str] = set()  # the name that enumerate() numbers epochs with
+        if _owner(loop.iter) == "enumerate" and isinstance(loop.target, ast.Tuple):
+            numbers = _names(next(ast.iter_child_nodes(loop.target)))
+        formulas = [pair for node in nodes for pair in _assignments(node)]
         exit_names: set[str] = set()
         for line, tests in _exits(nodes):
-            names = _with_terms(_names(*tests), nodes)
+            names = _names(*tests)  # and those from which the loop computes them
+            terms = [_names(value) for target, value in formulas if _name(target) in names]
+            names = names.union(*terms)
             if any("." in name and name.split(".")[-1] in ASKS for name in names):
                 continue
             exit_names |= names
@@ -252,18 +258,6 @@ def _exits(nodes: list[ast.AST]) -> Iterator[tuple[int, list[ast.expr]]]:
                 if isinstance(part, ast.Break | ast.Return):
                     tests_by_line.setdefault(part.lineno, []).append(node.test)
     yield from sorted(tests_by_line.items())
-
-
-def _with_terms(names: set[str], nodes: list[ast.AST]) -> set[str]:
-    """These names, and those from which the loop computes them."""
-    formulas = [pair for node in nodes for pair in _assignments(node)]
-    return names.union(*(_names(value) for target, value in formulas if _name(target) in names))
-
-
-def _numbers(loop: Loop) -> set[str]:
-    """The name that enumerate() numbers epochs with."""
-    is_numbered = _owner(loop.iter) == "enumerate" and isinstance(loop.target, ast.Tuple)
-    return _names(next(ast.iter_child_nodes(loop.target))) if is_numbered else set()
 
 
 def _owner(node: ast.AST) -> str:

@@ -91,8 +91,17 @@ def guess(case: Case) -> FoundHabit:
     cause = _of_inputs(case) or _of_state(case)
     if cause is not None:
         return cause
-    if _is_scaled(case):
-        return habit("scaled-loss")
+    number, shape = case.finding.tensors, case.shape
+    factor = None if number is None else case.judge.factor(number, case.run.steps[number])
+    if factor is not None:
+        # In the first step that differs, all gradients are off by this factor. Is it a number of
+        # parts that a batch of this shape may seem to have?
+        counts = {shape.micros, shape.replicas, shape.replicas * shape.micros}
+        if shape.sample:
+            counts.add(2 * shape.replicas)
+        gaps = [abs(ratio - 1) for n in counts - {1} for ratio in (factor / n, factor * n)]
+        if min(gaps, default=NEAR) < NEAR:
+            return habit("scaled-loss")
     if case.judge.rounding.mixed:
         return habit("mixed")
     line = case.script.token_loss()
@@ -133,21 +142,6 @@ def _of_state(case: Case) -> FoundHabit | None:
     if case.finding.tensors in case.shape.restarts:
         return habit("not-kept", names[0])
     return None
-
-
-def _is_scaled(case: Case) -> bool:
-    """In the first step that differs, are all gradients off by one factor, a number of parts that
-    a batch of this shape may seem to have?"""
-    number, shape = case.finding.tensors, case.shape
-    factor = None if number is None else case.judge.factor(number, case.run.steps[number])
-    if factor is None:
-        return False
-    counts = {shape.micros, shape.replicas, shape.replicas * shape.micros}
-    if shape.sample:
-        counts.add(2 * shape.replicas)
-    return any(
-        abs(factor / count - 1) < NEAR or abs(factor * count - 1) < NEAR for count in counts - {1}
-    )
 
 
 def join(guesses: list[FoundHabit | None]) -> list[FoundHabit | None]:

@@ -51,7 +51,14 @@ def prove(request: CheckRequest, on_end: Callable[[str], None]) -> Verdict:
         with interruptible(), Runner(replace(request, environ=environ), home) as runner:
             verdict = _verdict(request, runner, start, on_end)
         is_home_cited = verdict.verdict == FAILED
-        return _save(verdict, verdicts.place(request.script, list(request.arguments)))
+        place = verdicts.place(request.script, list(request.arguments))
+        try:
+            verdicts.keep(place, verdict)
+        except (OSError, Refused) as error:
+            cause = getattr(error, "strerror", error)
+            remark = f"cannot save the verdict in {os.path.dirname(place)}: {cause}"
+            verdict = msgspec.structs.replace(verdict, notes=[*verdict.notes, remark])
+        return verdict
     except GpqError as error:
         is_home_cited = any(
             str(home) in text for text in (error.message, error.hint, *error.quoted)
@@ -135,17 +142,6 @@ def _courses(
     failure = reference.error()
     runner.exact = False
     return runner.run(shapes, deadline, on_end), failure
-
-
-def _save(verdict: Verdict, place: str) -> Verdict:
-    """The same verdict, with a note if it cannot be saved."""
-    try:
-        verdicts.keep(place, verdict)
-    except (OSError, Refused) as error:
-        cause = getattr(error, "strerror", error)
-        remark = f"cannot save the verdict in {os.path.dirname(place)}: {cause}"
-        return msgspec.structs.replace(verdict, notes=[*verdict.notes, remark])
-    return verdict
 
 
 def _environ(own: Mapping[str, str], home: Path) -> dict[str, str]:

@@ -52,7 +52,14 @@ class Rounding:
         """`reorderings`: the reference with its batches in other orders. `exact`: in full
         precision."""
         self._reference, self._reorderings = reference, reorderings
-        self.coarse = COARSE * _half_epsilon(reference, exact)
+        # Machine epsilon of the coarsest half type, 0 if everything is in full precision.
+        half = reference.epsilon
+        if reference.facts is not None and reference.facts.half and reference.steps:
+            weights = reference.steps[min(reference.steps)].tensors.values()
+            half = max([half, *map(epsilon, weights)])
+        if not half and not exact:
+            half = BFLOAT16
+        self.coarse = COARSE * half
         shares = {number: self._shares(number) for number in sorted(reference.steps)}
         self._typical = {number: _typical(share.values()) for number, share in shares.items()}
         self.mixed = not self.coarse and max(self._typical.values(), default=0.0) > MIXED
@@ -131,15 +138,6 @@ def _first_reordered(shares: Mapping[int, Mapping[str, float]]) -> int | None:
         if gradients:
             return number if median(gradients) > MOVED else None
     return None
-
-
-def _half_epsilon(run: Run, exact: bool) -> float:
-    """Machine epsilon of the coarsest half type, 0 if everything is in full precision."""
-    half = run.epsilon
-    if run.facts is not None and run.facts.half and run.steps:
-        weights = run.steps[min(run.steps)].tensors.values()
-        half = max([half, *map(epsilon, weights)])
-    return half if half or exact else BFLOAT16
 
 
 def apart(first: Sketch, second: Sketch) -> float:

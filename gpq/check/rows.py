@@ -54,7 +54,7 @@ def _compare(
 ) -> ShapeView:
     shape = course.shape
     if course.failed:
-        return _failure(judge, course, f"{course.failed}: {' '.join(last_lines(course.log)[-1:])}")
+        return _failure(course, f"{course.failed}: {' '.join(last_lines(course.log)[-1:])}")
     if run.outside or judge.reference.outside:
         # Optimizer steps run outside the loop over job.loader(), so gpq can only start several
         # replicas or restart them.
@@ -64,11 +64,8 @@ def _compare(
         return ShapeView(shape.name, DIFFERS, None, None, "samples", own, [], "", "")
     finding = judge.judge(run)
     if finding.missing:
-        return _failure(
-            judge,
-            course,
-            f"it made {run.last} steps, but the reference made {judge.reference.last}",
-        )
+        problem = f"it made {run.last} steps, but the reference made {judge.reference.last}"
+        return _failure(course, problem)
     case = Case(judge, shape, run, finding, script, reproducible)
     step, difference, cause = _difference(case)
     verdict = SAME if step is None else DIFFERS
@@ -142,7 +139,7 @@ def _view(told_habit: Told) -> FoundHabit:
     )
 
 
-def _failure(judge: Judge, course: ShapeRun, problem: str) -> ShapeView:
+def _failure(course: ShapeRun, problem: str) -> ShapeView:
     log = course.log or str(course.log_of(0))
     return ShapeView(course.shape.name, FAILED, None, None, "", None, [], problem[:500], log)
 

@@ -66,23 +66,19 @@ def complaint(error: Exception, name: str) -> Exception:
         return error
     path = getattr(getattr(error, "ctx", None), "command_path", f"gpq {name}")
     if type(error).__name__ == "NoSuchOption":
-        return _no_option(error, path, name)
+        option = getattr(error, "option_name", "")
+        hint = f"`{path} --help` lists the options"
+        if possibilities := getattr(error, "possibilities", None):
+            hint = f"did you mean {', '.join(sorted(possibilities))}?"
+        if equivalent := EQUIVALENTS.get((name, option.partition("=")[0])):
+            hint = f"`{equivalent}`"
+        return UsageError(f"{path} has no option {option}", hint)
     message = _own_words(
         " ".join(error.format_message().split()).rstrip(".").replace(": Value error, ", ": ")
     )
     if not message[:2].isupper():
         message = message[:1].lower() + message[1:]
     return UsageError(f"{path}: {message}", f"`{path} --help` shows examples")
-
-
-def _no_option(error: Any, path: str, name: str) -> UsageError:
-    option = getattr(error, "option_name", "")
-    hint = f"`{path} --help` lists the options"
-    if error.possibilities:
-        hint = f"did you mean {', '.join(sorted(error.possibilities))}?"
-    if equivalent := EQUIVALENTS.get((name, option.partition("=")[0])):
-        hint = f"`{equivalent}`"
-    return UsageError(f"{path} has no option {option}", hint)
 
 
 SYNONYMS = {  # words from other tools, by gpq's name for the command
@@ -174,7 +170,14 @@ def overview() -> str:
     """What `gpq --help` prints."""
     names = commands.names()
     width = max(map(len, names))
-    lines = "\n".join(f"  {name:{width}}  {_line(name)}" for name in names)
+    rows = []
+    for name in names:
+        try:
+            line = commands.row(name)[1]
+        except GpqError as error:  # another package has broken it
+            line = error.message
+        rows.append(f"  {name:{width}}  {line}")
+    lines = "\n".join(rows)
     return f"""usage: gpq COMMAND [options]
 
 A job manager for shared GPU servers. Submit your jobs, and gpq decides which GPUs they get.
@@ -187,11 +190,3 @@ Example:
 
 `gpq COMMAND --help` explains one command. `gpq --version` prints the version.
 """
-
-
-def _line(name: str) -> str:
-    """What `gpq --help` says about a command, also if another package has broken it."""
-    try:
-        return commands.row(name)[1]
-    except GpqError as error:
-        return error.message

@@ -166,7 +166,14 @@ class _Links:
 
     def _all_reduce(self, first: str, second: str) -> tuple[Told, str]:
         """What the two ranks reported, and the backend."""
-        devices = {name: _free_gpu(self.servers[name].node) for name in (first, second)}
+        devices = {}
+        for name in (first, second):
+            free_gpus = [
+                device.id
+                for device in self.servers[name].node.devices
+                if device.kind == "cuda" and device.state == "ok" and device.job is None
+            ]
+            devices[name] = free_gpus[0] if free_gpus else ""
         has_gpus = all(self.servers[name].torch.get("gpus") for name in devices)
         backend = "nccl" if has_gpus and all(devices.values()) else "gloo"
         listener = errand(first, "listen", TCP, token="x", seconds=0.01)
@@ -191,16 +198,6 @@ class _Links:
         if "error" in answers[1]:
             outcome = answers[1]
         return outcome, backend
-
-
-def _free_gpu(node: NodeView) -> str:
-    """A GPU that nobody uses, "" if there is none."""
-    free = (
-        device.id
-        for device in node.devices
-        if device.kind == "cuda" and device.state == "ok" and device.job is None
-    )
-    return next(free, "")
 
 
 def disjoint(pairs: Sequence[tuple[str, str]]) -> Iterator[list[tuple[str, str]]]:

@@ -273,7 +273,12 @@ def gpus(node: NodeView, answer: Told) -> Check:
     cards = [device for device in node.devices if device.kind == "cuda"]
     notice = str(answer.get("notice") or "")
     if not cards:
-        return _without_gpus(node, notice)
+        finding = "no NVIDIA GPU"
+        if node.devices:
+            finding += f", {len(node.devices)} CPU slots"
+        if not notice:
+            return Check("gpus", "ok", finding, "", name)
+        return Check("gpus", "warn", f"{finding}, but {notice}", "nvidia-smi there says more", name)
     finding = f"{len(cards)} x {cards[0].type}, driver {answer.get('driver') or 'unknown'}"
     faults = [
         f"GPU {card.index} {card.state}: {card.reason}"
@@ -297,16 +302,6 @@ def gpus(node: NodeView, answer: Told) -> Check:
         fix = "jobs run on the other GPUs"
         return Check("gpus", "warn", f"{finding}, but {notice}", fix, name)
     return Check("gpus", "ok", finding, "", name)
-
-
-def _without_gpus(node: NodeView, notice: str) -> Check:
-    finding = "no NVIDIA GPU"
-    if node.devices:
-        finding += f", {len(node.devices)} CPU slots"
-    if notice:
-        finding += f", but {notice}"
-        return Check("gpus", "warn", finding, "nvidia-smi there says more", node.name)
-    return Check("gpus", "ok", finding, "", node.name)
 
 
 def torch(name: str, python: str, answer: Told) -> Check:

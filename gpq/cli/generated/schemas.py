@@ -78,7 +78,19 @@ def schema(path: str) -> dict[str, Any]:
     )
     classes = _classes()
     for name, component in components.items():
-        _complete(component, classes.get(name))
+        # Every field is required, more fields may come, and comments become descriptions.
+        properties = component.get("properties", {})
+        descriptions = comments(classes[name]) if name in classes else {}
+        for field, field_schema in properties.items():
+            field_schema.pop("default", None)
+            if field in descriptions:
+                field_schema["description"] = descriptions[field]
+        if properties:
+            component["required"] = list(properties)
+        if component.get("additionalProperties") is False:
+            del component["additionalProperties"]
+        if "description" in component:
+            component["description"] = " ".join(component["description"].split())
     subject = "each line that" if path in STREAMS else "what"
     return {
         "$schema": DIALECT,
@@ -102,23 +114,6 @@ def files() -> dict[str, str]:
         f"gpq/schemas/{name_of(path)}.json": json.dumps(schema(path), indent=1) + "\n"
         for path in PRINTED
     }
-
-
-def _complete(component: dict[str, Any], kind: type | None) -> None:
-    """Complete a schema: every field is required, more fields may come, and comments become
-    descriptions."""
-    properties = component.get("properties", {})
-    descriptions = comments(kind) if kind is not None else {}
-    for name, field_schema in properties.items():
-        field_schema.pop("default", None)
-        if name in descriptions:
-            field_schema["description"] = descriptions[name]
-    if properties:
-        component["required"] = list(properties)
-    if component.get("additionalProperties") is False:
-        del component["additionalProperties"]
-    if "description" in component:
-        component["description"] = " ".join(component["description"].split())
 
 
 def _classes() -> dict[str, type]:

@@ -73,7 +73,21 @@ def slurm(
         if os.path.isdir(file):
             hint = f"give the scripts in it, such as {shlex.quote(file.rstrip('/') or '/')}/*.sh"
         values.readable(file, file, hint)
-    candidates = [_of_script(file, hold=hold) for file in dict.fromkeys(files)]
+    candidates = []
+    for file in dict.fromkeys(files):
+        candidate = ImportedJob(file)
+        _settle(candidate, submit_request.Parsed({}, [os.path.abspath(file)]), hold=hold)
+        how = candidate.submission.how if candidate.submission is not None else {}
+        if how.get("dry_run"):
+            candidate.submission = None
+            candidate.refuse(
+                "it has --test-only, so sbatch would queue nothing", "remove that line"
+            )
+        elif how.get("wait"):
+            candidate.notes.append(
+                "it has --wait, but gpq import does not wait: use `gpq wait JOB`"
+            )
+        candidates.append(candidate)
     return _finish(candidates, submit=submit, json=json)
 
 
@@ -111,19 +125,6 @@ def ts(
     elif not queue.waiting:
         output.say("nothing waits in task-spooler")
     return code
-
-
-def _of_script(file: str, *, hold: bool) -> ImportedJob:
-    candidate = ImportedJob(file)
-    _settle(candidate, submit_request.Parsed({}, [os.path.abspath(file)]), hold=hold)
-    if candidate.submission is None:
-        return candidate
-    if candidate.submission.how["dry_run"]:
-        candidate.submission = None
-        candidate.refuse("it has --test-only, so sbatch would queue nothing", "remove that line")
-    elif candidate.submission.how["wait"]:
-        candidate.notes.append("it has --wait, but gpq import does not wait: use `gpq wait JOB`")
-    return candidate
 
 
 def _settle(candidate: ImportedJob, parsed: submit_request.Parsed, *, hold: bool) -> None:
@@ -169,23 +170,18 @@ def _of_spooler(
             "CUDA_VISIBLE_DEVICES was set, but gpq chooses the GPUs and sets it itself"
         )
     argv = job.text.split(" ") if job.argv is None else job.argv
-    _settle(candidate, submit_request.Parsed(_fields(job), argv, True), hold=hold)
-    return candidate
-
-
-def _fields(job: task_spooler.Waiting) -> dict[str, Any]:
-    """The options of `gpq submit` for it."""
-    fields: dict[str, Any] = {}
-    if job.label and (name := values.as_name(job.label)):
-        fields["name"] = name
-    if job.cwd:
-        fields["cwd"] = job.cwd
-    fields["gpus"] = str(max(job.slots, 1))
     variables = environment.job_variables(job.env, {})
-    fields["env"] = [
-        f"{key}={value}" for key, value in variables.items() if os.environ.get(key) != value
+    options: dict[str, Any] = {}
+    if job.label:
+        options["name"] = values.as_name(job.label)
+    if job.cwd:
+        options["cwd"] = job.cwd
+    options["gpus"] = str(max(job.slots, 1))
+    options["env"] = [
+        f"{key}={text}" for key, text in variables.items() if os.environ.get(key) != text
     ]
-    return fields
+    _settle(candidate, submit_request.Parsed(options, argv, True), hold=hold)
+    return candidate
 
 
 def _finish(candidates: list[ImportedJob], *, submit: bool, json: bool) -> int:

@@ -51,14 +51,14 @@ class Browser:
         self._problem: GpqError | None = None  # the last problem
         self._keys: dict[str, Callable[[], None]] = {
             "c": self._cancel, "h": self._hold, "+": lambda: self._prioritise(1),
-            "=": lambda: self._prioritise(1), "-": lambda: self._prioritise(-1), "?": self._help,
-            "redraw": screen.redraw,
+            "=": lambda: self._prioritise(1), "-": lambda: self._prioritise(-1),
+            "?": lambda: self._show("help"), "redraw": screen.redraw,
         }  # fmt: skip
         self._list_keys: dict[str, Callable[[], None]] = {
             "enter": self._open, "/": self._edit_filter, "esc": lambda: self._filter(""),
             "s": lambda: self._list.sort(1), "right": lambda: self._list.sort(1),
             "S": lambda: self._list.sort(-1), "left": lambda: self._list.sort(-1),
-            "r": self._list.reverse, "n": self._show_servers,
+            "r": self._list.reverse, "n": lambda: self._show("servers"),
         }  # fmt: skip
 
     def run(self) -> None:
@@ -126,7 +126,11 @@ class Browser:
         elif self._draft is not None:
             self._type(key)
         elif self._cancel_candidate is not None:
-            self._confirm(key)
+            if key in ("y", "Y"):
+                self._deeds.cancel(self._cancel_candidate)
+            else:
+                self._deeds.say("nothing was cancelled")
+            self._cancel_candidate = None
         elif key in self._keys:
             self._keys[key]()
         elif self._mode != "list":
@@ -136,7 +140,10 @@ class Browser:
         elif key in self._list_keys:
             self._list_keys[key]()
         else:
-            self._move(key)
+            page = max(self._list.room(self._view, self._screen.height - 2) - 1, 1)
+            step = {**_moves(page), "g": -FAR, "G": FAR}.get(key)
+            if step is not None:
+                self._list.move(step)
         return True
 
     def _in_page(self, key: str) -> None:
@@ -153,17 +160,8 @@ class Browser:
                 step = -step
             self._scroll = max(self._scroll + step, 0)
 
-    def _show_servers(self) -> None:
-        self._mode, self._scroll = "servers", 0
-
     def _edit_filter(self) -> None:
         self._draft = self._list.filter
-
-    def _move(self, key: str) -> None:
-        page = max(self._list.room(self._view, self._screen.height - 2) - 1, 1)
-        moves = {**_moves(page), "g": -FAR, "G": FAR}
-        if key in moves:
-            self._list.move(moves[key])
 
     def _type(self, key: str) -> None:
         """Edit the filter, only at its end."""
@@ -189,8 +187,8 @@ class Browser:
         self._list.filter_by(text)
         self._feed.now()
 
-    def _help(self) -> None:
-        self._previous_mode, self._mode, self._scroll = self._mode, "help", 0
+    def _show(self, mode: str) -> None:
+        self._previous_mode, self._mode, self._scroll = self._mode, mode, 0
 
     # -- one job -----------------------------------------------------------------------------------
 
@@ -217,13 +215,6 @@ class Browser:
             self._deeds.say(f"job {job.id} has already ended ({job.state})")
         else:
             self._cancel_candidate = job
-
-    def _confirm(self, key: str) -> None:
-        job, self._cancel_candidate = self._cancel_candidate, None
-        if job is None or key not in ("y", "Y"):
-            self._deeds.say("nothing was cancelled")
-        else:
-            self._deeds.cancel(job)
 
     def _hold(self) -> None:
         if (job := self._current_job()) is not None:

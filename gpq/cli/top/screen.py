@@ -306,8 +306,10 @@ class Keyboard:
             next_key = self._next()
             if next_key in ("[", "O"):
                 return self._sequence()
-            if next_key:
-                _push_back(next_key)
+            if isinstance(next_key, int):  # let the next read return it
+                curses.ungetch(next_key)
+            elif next_key:
+                curses.unget_wch(next_key)
         if key in NAMES:
             return NAMES[key]
         return key if isinstance(key, str) and key.isprintable() else ""
@@ -331,11 +333,3 @@ class Keyboard:
             if character.isalpha() or character == "~":
                 break
         return SEQUENCES.get(code, "")
-
-
-def _push_back(key: str | int) -> None:
-    """Let the next read return it."""
-    if isinstance(key, str):
-        curses.unget_wch(key)
-    else:
-        curses.ungetch(key)
