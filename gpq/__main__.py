@@ -53,12 +53,9 @@ def own_packages_first() -> None:
 
 def _not_importable(error: "ImportError | SyntaxError") -> int:
     """Print one line instead of a traceback, because not gpq but one of its packages is broken."""
-    at = error.__traceback__
-    while at is not None and at.tb_next is not None:
-        at = at.tb_next
-    place = getattr(error, "filename", None) or (
-        at.tb_frame.f_code.co_filename if at is not None else ""
-    )
+    from traceback import extract_tb
+
+    place = getattr(error, "filename", None) or extract_tb(error.__traceback__)[-1].filename
     text = str(error).splitlines()[0] if str(error) else type(error).__name__
     sys.stderr.write(f"gpq: cannot import a package that gpq needs: {text} ({place})\n")
     sys.stderr.write(

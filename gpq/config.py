@@ -145,7 +145,7 @@ def load(
             ) from None
         return FileConfig()
     except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else error
+        reason = getattr(error, "strerror", error)
         raise UsageError(f"cannot read {path}: {reason}", "make it a readable UTF-8 file") from None
     return parse(text, path, policies=policies, cores=cores)
 

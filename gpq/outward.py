@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 from gpq.errors import UsageError
 
@@ -100,13 +100,8 @@ NO_TARGETS = Notify({})
 def notify(table: Table) -> Notify:
     """A `[notify]` without mistakes."""
     targets = {name: str(url) for name, url in table.items() if name not in SETTINGS}
-    lines = table.get("lines", 20)
-    return Notify(
-        targets,
-        _words(table.get("default", [])),
-        _words(table.get("on", ["end"])),
-        lines if isinstance(lines, int) else 20,
-    )
+    default, on = _words(table.get("default", [])), _words(table.get("on", ["end"]))
+    return Notify(targets, default, on, cast(int, table.get("lines", 20)))
 
 
 def notify_problems(table: Table) -> Iterator[tuple[str, str, str]]:

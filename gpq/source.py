@@ -234,16 +234,14 @@ def hints(script: Script) -> list[str]:
 
 
 def _is_token_loss(node: ast.AST) -> bool:
-    if isinstance(node, ast.keyword):
-        is_sum = isinstance(node.value, ast.Constant) and node.value.value == "sum"
-        return node.arg == "ignore_index" or (node.arg == "reduction" and is_sum)
-    return (
-        isinstance(node, ast.BinOp)
-        and isinstance(node.op, ast.Div)
-        and isinstance(node.left, ast.Call)
-        and _method(node.left) == "sum"
-        and not node.left.args
-    )
+    match node:
+        case (
+            ast.keyword(arg="ignore_index")
+            | ast.keyword(arg="reduction", value=ast.Constant(value="sum"))
+            | ast.BinOp(op=ast.Div(), left=ast.Call(func=ast.Attribute(attr="sum"), args=[]))
+        ):
+            return True
+    return False
 
 
 def _exits(nodes: list[ast.AST]) -> Iterator[tuple[int, list[ast.expr]]]:
@@ -262,45 +260,48 @@ def _exits(nodes: list[ast.AST]) -> Iterator[tuple[int, list[ast.expr]]]:
 
 def _owner(node: ast.AST) -> str:
     """`a` for `a()` and `a.b`, "" for anything else."""
-    if isinstance(node, ast.Call):
-        return _name(node.func)
-    return _name(node.value) if isinstance(node, ast.Attribute) else ""
+    match node:
+        case ast.Call(func=part) | ast.Attribute(value=part):
+            return _name(part)
+    return ""
 
 
 def _updates(node: ast.AST) -> set[str]:
     """Names whose tensors this node changes in place."""
-    if isinstance(node, ast.For):
-        is_changed = _all(_updates, _inside(node.body)) & _names(node.target)
-        return _names(node.iter) if is_changed else set()
-    if isinstance(node, ast.Assign | ast.AugAssign):
-        targets = node.targets if isinstance(node, ast.Assign) else [node.target]
-        return {_name(target.value) for target in targets if isinstance(target, ast.Subscript)}
-    method = _method(node)
-    if not isinstance(node, ast.Call) or not (method in UPDATES or method.endswith("_")):
-        return set()
-    return _names(node.func, *(node.args[:1] if method.startswith("_") else []))
+    match node:
+        case ast.For():
+            is_changed = _all(_updates, _inside(node.body)) & _names(node.target)
+            return _names(node.iter) if is_changed else set()
+        case ast.Assign():
+            return {_name(part.value) for part in node.targets if isinstance(part, ast.Subscript)}
+        case ast.AugAssign(target=ast.Subscript(value=owner)):
+            return {_name(owner)}
+        case ast.Call(func=ast.Attribute(attr=name)) if name in UPDATES or name.endswith("_"):
+            return _names(node.func, *(node.args[:1] if name.startswith("_") else []))
+    return set()
 
 
 def _changes(node: ast.AST) -> set[str]:
     """Names that a node assigns, or of which it calls a method."""
     names = {_name(target) for target, _ in _assignments(node)}
-    if isinstance(node, ast.AugAssign):
-        names.add(_name(node.target))
-    if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
-        names.add(_name(node.func.value))
+    match node:
+        case ast.AugAssign(target=part) | ast.Call(func=ast.Attribute(value=part)):
+            names.add(_name(part))
     return names
 
 
 def _assignments(node: ast.AST) -> Iterator[tuple[ast.expr, ast.expr]]:
     """(target, value)."""
-    if isinstance(node, ast.Assign):
-        for target in node.targets:
-            if isinstance(target, ast.Tuple) and isinstance(node.value, ast.Tuple):
-                yield from zip(target.elts, node.value.elts, strict=False)
-            else:
-                yield target, node.value
-    elif isinstance(node, ast.AnnAssign) and node.value is not None:
-        yield node.target, node.value
+    match node:
+        case ast.Assign():
+            for target in node.targets:
+                match target, node.value:
+                    case ast.Tuple(elts=targets), ast.Tuple(elts=values):
+                        yield from zip(targets, values, strict=False)
+                    case pair:
+                        yield pair
+        case ast.AnnAssign(target=target, value=ast.expr() as value):
+            yield target, value
 
 
 def _inside(body: Iterable[ast.AST]) -> Iterator[ast.AST]:
@@ -314,12 +315,14 @@ def _inside(body: Iterable[ast.AST]) -> Iterator[ast.AST]:
 
 
 def _is_plain(value: ast.expr) -> bool:
-    if isinstance(value, ast.UnaryOp):
-        return _is_plain(value.operand)
-    if isinstance(value, ast.Call):
-        return _name(value.func).split(".")[-1] in NUMBERS
-    is_literal = isinstance(value, ast.Constant | ast.List | ast.Dict | ast.Set)
-    return is_literal or _name(value).endswith(".inf")
+    match value:
+        case ast.UnaryOp():
+            return _is_plain(value.operand)
+        case ast.Call():
+            return _name(value.func).split(".")[-1] in NUMBERS
+        case ast.Constant() | ast.List() | ast.Dict() | ast.Set():
+            return True
+    return _name(value).endswith(".inf")
 
 
 def _is_instance(value: ast.expr) -> bool:
@@ -344,8 +347,9 @@ def _called_names(value: ast.expr) -> list[str]:
 
 def _method(node: ast.AST) -> str:
     """`b` for a call of a.b(), "" for anything else."""
-    if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
-        return node.func.attr
+    match node:
+        case ast.Call(func=ast.Attribute(attr=name)):
+            return name
     return ""
 
 

@@ -161,11 +161,15 @@ def proof(verdict: Verdict) -> requests.ProofMessage | None:
         same_freedoms.add(RETUNE)
     return requests.ProofMessage(
         program=verdict.program[:64],
-        same=[freedom for freedom in FREEDOMS if freedom in same_freedoms],
-        lost=[freedom for freedom in FREEDOMS if freedom in lost_freedoms],
+        same=_in_order(same_freedoms),
+        lost=_in_order(lost_freedoms),
         message=" / ".join(map(_description, bad_rows))[:MOST_CHARACTERS],
         at=verdict.at[:25],
     )
+
+
+def _in_order(freedoms: set[str]) -> list[str]:
+    return [freedom for freedom in FREEDOMS if freedom in freedoms]
 
 
 def _freedoms(row: ShapeView) -> tuple[str, ...]:

@@ -114,12 +114,12 @@ def _of_inputs(case: Case) -> FoundHabit | None:
     finding = case.finding
     if case.reproducible is False:
         return habit("not-reproducible")
-    if finding.samples is not None and finding.samples == finding.step:
+    if finding.samples == finding.step:
         return habit("samples")
-    if finding.rates is not None and finding.rates == finding.step:
+    if finding.step is not None and finding.rates == finding.step:
         if finding.uneven:
             return habit("by-pass")
-        is_restart = finding.rates - 1 in case.shape.restarts
+        is_restart = finding.step - 1 in case.shape.restarts
         return habit("forgotten-scheduler" if is_restart else "own-rate")
     if draws_numbers(case.judge.reference) or draws_numbers(case.run):
         return habit("random")

@@ -20,6 +20,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from statistics import median
 
 from gpq.check.records import GRADIENT, Run, Sketch, Step
@@ -97,7 +98,7 @@ class Judge:
                 break
         last = self._compare_tensors(finding, pairs)
         metrics = (self._metrics(pair.number, pair.actual) for pair in pairs)
-        finding.metrics = list(dict.fromkeys(name for names in metrics for name in names))
+        finding.metrics = list(dict.fromkeys(chain.from_iterable(metrics)))
         if last in run.steps:
             finding.largest = self._largest(last, run.steps[last])
         firsts = (finding.samples, finding.rates, finding.tensors)
@@ -242,8 +243,7 @@ def _private(name: str) -> bool:
 
 
 def _same_rates(expected: Sequence[Sequence[float]], actual: Sequence[Sequence[float]]) -> bool:
-    expected_flat = [rate for rates in expected for rate in rates]
-    actual_flat = [rate for rates in actual for rate in rates]
+    expected_flat, actual_flat = list(chain(*expected)), list(chain(*actual))
     return len(expected_flat) == len(actual_flat) and all(
         math.isclose(a, b, rel_tol=NUMBER) for a, b in zip(expected_flat, actual_flat, strict=True)
     )

@@ -119,7 +119,7 @@ def read(folder: Path, attempts: int) -> Run:
 
 def _take(run: Run, line: Line, rank: int) -> None:
     run.facts = run.facts or line.facts
-    run.ended = run.ended or line.end is not None
+    run.ended |= line.end is not None
     run.outside = max(run.outside, line.outside)
     run.epsilon = max(run.epsilon, line.epsilon)
     if line.suspected is not None:
@@ -128,7 +128,7 @@ def _take(run: Run, line: Line, rank: int) -> None:
         return
     step = run.steps.setdefault(line.step, Step())
     step.indices += line.indices
-    step.random = step.random or line.random
+    step.random |= line.random
     for name, value, weight in line.metrics:
         step.metrics.setdefault(name, []).append((value, weight, rank))
     if rank == 0:

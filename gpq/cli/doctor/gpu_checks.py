@@ -112,13 +112,13 @@ def verdict_of(look: Mapping[str, Any]) -> Check:
     if gpus:
         finding = f"{', '.join(counts)}, driver {look['driver']}"
     if look["notice"]:  # the driver answers but reports a problem
-        fix = "" if gpus and not look["lost"] else "nvidia-smi says more"
-        verdict = "fail" if look["lost"] else "warn"
-        return Check("gpus", verdict, f"{finding}, but {look['notice']}", fix)
-    pids = {pid for gpu in gpus for pid, _ in gpu["processes"]}
-    foreign_pids = sorted(pid for pid in pids if not _is_ours(pid))
+        finding += f", but {look['notice']}"
+        if look["lost"]:
+            return Check("gpus", "fail", finding, "nvidia-smi says more")
+        return Check("gpus", "warn", finding, "" if gpus else "nvidia-smi says more")
+    foreign_pids = {pid for gpu in gpus for pid, _ in gpu["processes"] if not _is_ours(pid)}
     if foreign_pids:
-        processes = ", ".join(f"{pid} ({_program(pid)})" for pid in foreign_pids[:5])
+        processes = ", ".join(f"{pid} ({_program(pid)})" for pid in sorted(foreign_pids)[:5])
         finding += f", in use by others: pid {processes}"
         return Check("gpus", "warn", finding, "gpq leaves those GPUs alone")
     return Check("gpus", "ok", finding)

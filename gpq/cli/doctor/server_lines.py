@@ -204,7 +204,7 @@ def _locked_memory(answer: Told) -> Check:
 
 
 def _amount(number: int) -> str:
-    return "unlimited" if number < 0 or number >= 1 << 60 else str(number)
+    return str(number) if 0 <= number < 1 << 60 else "unlimited"
 
 
 def _size(number: int) -> str:

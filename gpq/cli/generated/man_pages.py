@@ -12,9 +12,8 @@ from collections.abc import Iterator
 from typing import Any
 
 import gpq
-from gpq.cli.app import command
-from gpq.cli.commands import names, row
-from gpq.cli.generated.pages import usage
+from gpq.cli.app import command, names, row
+from gpq.cli.generated.pages import parameters, usage
 
 EXIT_STATUS = (
     ("0", "Success."),
@@ -121,16 +120,12 @@ def _body(typer_command: Any) -> Iterator[str]:
 
 
 def _examples(typer_command: Any) -> list[str]:
-    lines = [
-        line.strip() for line in (typer_command.help or "").partition("Example:")[2].splitlines()
-    ]
-    return _verbatim([line for line in lines if line])
+    lines = map(str.strip, (typer_command.help or "").partition("Example:")[2].splitlines())
+    return _verbatim([*filter(None, lines)])
 
 
 def _options(typer_command: Any) -> Iterator[str]:
-    for parameter in typer_command.params:
-        if parameter.param_type_name != "option":
-            continue
+    for parameter in parameters(typer_command, "option"):
         value = "" if parameter.is_flag else f" \\fI{_text(str(parameter.metavar or 'TEXT'))}\\fR"
         names = [
             f"\\fB{_text(name)}\\fR{value}" for name in (*parameter.opts, *parameter.secondary_opts)

@@ -63,9 +63,8 @@ def _section(path: str, command: Any) -> Iterator[str]:
     yield f"```text\ngpq {path} {usage(command)}\n```\n"
     for paragraph in re.split(r"\n\s*\n", text.strip()):
         yield " ".join(paragraph.split()) + "\n"
-    options = [part for part in command.params if part.param_type_name == "option"]
     yield "| option | meaning |\n|---|---|"
-    for option in options:
+    for option in parameters(command, "option"):
         metavar = "" if option.is_flag else f" {option.metavar or option.type.name.upper()}"
         names = ", ".join(f"`{name}`" for name in sorted(option.opts, key=len))
         meaning = " ".join((option.help or "").split())
@@ -75,13 +74,14 @@ def _section(path: str, command: Any) -> Iterator[str]:
     yield f"\n```console\n{prompts}\n```\n"
 
 
+def parameters(command: Any, kind: str) -> list[Any]:
+    """The parameters of a typer command that are of a kind: "argument" or "option"."""
+    return [part for part in command.params if part.param_type_name == kind]
+
+
 def usage(command: Any) -> str:
     """The arguments as the first line of the help has them: `[OPTIONS] SCRIPT [ARGS]...`."""
-    arguments = [
-        str(part.metavar or part.name)
-        for part in command.params
-        if part.param_type_name == "argument"
-    ]
+    arguments = [str(part.metavar or part.name) for part in parameters(command, "argument")]
     return " ".join(["[OPTIONS]", *arguments])
 
 

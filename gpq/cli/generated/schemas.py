@@ -11,6 +11,7 @@ import json
 import textwrap
 import tokenize
 from collections.abc import Collection
+from itertools import chain
 from typing import Any
 
 import msgspec
@@ -119,20 +120,13 @@ def files() -> dict[str, str]:
 def _classes() -> dict[str, type]:
     """Every class that can be part of an answer, by name. Raises TypeError if two have the same
     name, because a schema would describe the wrong one."""
-    modules = {
-        inspect.getmodule(kind)
-        for kinds in (*PRINTED.values(), (config.FileConfig,))
-        for kind in kinds
-    }
+    modules = set(map(inspect.getmodule, chain(*PRINTED.values(), [config.FileConfig])))
     classes: dict[str, type] = {}
-    for kind in (
-        kind for module in modules for _, kind in inspect.getmembers(module, inspect.isclass)
-    ):
-        if classes.setdefault(kind.__name__, kind) is not kind:
-            raise TypeError(
-                f"two classes are called {kind.__name__}: {classes[kind.__name__].__module__},"
-                f" {kind.__module__}"
-            )
+    for module in modules:
+        for _, kind in inspect.getmembers(module, inspect.isclass):
+            if classes.setdefault(kind.__name__, kind) is not kind:
+                name, other = kind.__name__, classes[kind.__name__].__module__
+                raise TypeError(f"two classes are called {name}: {other}, {kind.__module__}")
     return classes
 
 
@@ -158,10 +152,8 @@ def _field_comments(source: str) -> dict[str, str]:
         if token.type == tokenize.COMMENT
     }
     alone = {row for row, line in enumerate(source.splitlines(), 1) if line.lstrip()[:1] == "#"}
-    tree = ast.parse(source).body[0]
-    statements = tree.body if isinstance(tree, ast.ClassDef) else []
     comments: dict[str, str] = {}
-    for statement in statements:
+    for statement in ast.iter_child_nodes(ast.parse(source).body[0]):
         if isinstance(statement, ast.AnnAssign) and isinstance(statement.target, ast.Name):
             rows = _comment_rows(statement, texts.keys(), alone)
             if rows:

@@ -189,8 +189,8 @@ def _finish(candidates: list[ImportedJob], *, submit: bool, json: bool) -> int:
     queued."""
     job_ids: dict[str, int] = {}
     for candidate in candidates if submit else ():
-        if candidate.submission is not None and not candidate.refusal:
-            _queue(candidate, job_ids)
+        if candidate.submission is not None:
+            _queue(candidate, candidate.submission, job_ids)
     if json:
         views = [_view(candidate) for candidate in candidates]
         output.confirm(result=json_answers.Imported(views))
@@ -202,8 +202,9 @@ def _finish(candidates: list[ImportedJob], *, submit: bool, json: bool) -> int:
     return 5 if any(candidate.refusal for candidate in candidates) else 0
 
 
-def _queue(candidate: ImportedJob, job_ids: dict[str, int]) -> None:
-    assert candidate.submission is not None
+def _queue(
+    candidate: ImportedJob, submission: submit_request.ResolvedOptions, job_ids: dict[str, int]
+) -> None:
     if candidate.after and candidate.after not in job_ids:
         candidate.refuse(
             f"it waits for {candidate.after}, which was not queued",
@@ -211,7 +212,7 @@ def _queue(candidate: ImportedJob, job_ids: dict[str, int]) -> None:
         )
         return
     try:
-        request, _ = submit_request.make_request(candidate.submission)
+        request, _ = submit_request.make_request(submission)
         if candidate.after:
             spec = msgspec.structs.replace(request.spec, after=[f"{job_ids[candidate.after]}:ok"])
             request = msgspec.structs.replace(request, spec=spec)

@@ -151,12 +151,12 @@ class Browser:
         if key in ("esc", "q", "left", "backspace"):
             self._mode, self._scroll = "list", 0
             self._close()
-        elif key in ("l", "tab") and self._open_job is not None and self._mode == "job":
-            self._open_job.turn()
+        elif key in ("l", "tab") and self._page is not None:
+            self._page.turn()
             self._scroll = 0
         else:
             step = _moves(self._screen.height - 4).get(key, 0)
-            if self._open_job is not None and self._mode == "job" and self._open_job.is_log:
+            if self._page is not None and self._page.is_log:
                 step = -step
             self._scroll = max(self._scroll + step, 0)
 
@@ -192,10 +192,15 @@ class Browser:
 
     # -- one job -----------------------------------------------------------------------------------
 
+    @property
+    def _page(self) -> OpenJob | None:
+        """The open job, unless the help hides it."""
+        return self._open_job if self._mode == "job" else None
+
     def _current_job(self) -> JobView | None:
         """The open job, or the job under the cursor."""
-        if self._mode == "job" and self._open_job is not None:
-            return self._open_job.job
+        if self._page is not None:
+            return self._page.job
         return self._list.current() if self._mode == "list" else None
 
     def _open(self) -> None:
@@ -233,8 +238,8 @@ class Browser:
         if self._mode == "servers":
             lines = top_tables.process_lines(self._view.nodes, self._samples, width)
             return self._scroll_lines(lines, height), top.PAGE_KEYS
-        if self._mode == "job" and self._open_job is not None:
-            picture, self._scroll = self._open_job.picture(self._scroll, width, height)
+        if self._page is not None:
+            picture, self._scroll = self._page.picture(self._scroll, width, height)
             return picture, top.JOB_KEYS
         picture = self._list.picture(self._view, self._samples, width, height)
         return picture, top.LIST_KEYS
