@@ -43,12 +43,11 @@ def own_packages_first() -> None:
         return
     folders = {os.path.abspath(entry) for entry in path.split(os.pathsep)}
     folders.discard(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-    foreign = [
-        folder
-        for folder in sys.path
-        if folder in folders and not os.path.isdir(os.path.join(folder, "gpq_agent"))
-    ]
-    sys.path[:] = [folder for folder in sys.path if folder not in foreign] + foreign
+
+    def is_foreign(folder: str) -> bool:
+        return folder in folders and not os.path.isdir(os.path.join(folder, "gpq_agent"))
+
+    sys.path.sort(key=is_foreign)  # stable
 
 
 def _not_importable(error: "ImportError | SyntaxError") -> int:

@@ -167,9 +167,13 @@ class Script:
                 continue
             exit_names |= names
             used = {_owner(part) for test in tests for part in ast.walk(test)}
-            yield from (Reset("value", name, line) for name in sorted(names & carried))
-            yield from (Reset("number", name, line) for name in sorted(names & numbers))
-            yield from (Reset("object", name, line) for name in sorted(used & objects.keys()))
+            matches = {
+                "value": names & carried,
+                "number": names & numbers,
+                "object": used & objects.keys(),
+            }
+            for kind, affected in matches.items():
+                yield from (Reset(kind, name, line) for name in sorted(affected))
         for node in nodes:
             if isinstance(node, ast.If):
                 best = _names(node.test) & _all(_changes, _inside(node.body)) & carried

@@ -150,8 +150,7 @@ class ForkServer:
         """How it ended, with its last line."""
         assert self._process is not None
         code = self._process.wait()
-        lines = self._log.read_text("utf-8", "replace").split("\n")
-        last_line = next((line.strip() for line in reversed(lines) if line.strip()), "")
+        last_line = self._log.read_text("utf-8", "replace").strip().rpartition("\n")[2].strip()
         return f"it ended with {ending(code)}{last_line and f' ({last_line[:200]})'}"
 
 

@@ -68,10 +68,12 @@ WORDS = {
 }
 # fmt: on
 NEAR = 0.1  # parts of a batch may be uneven
-PLAINER = {  # a habit -> habits that it may be mistaken for
-    "own-rate": ("forgotten-scheduler",),
-    "scaled-loss": ("token-loss", "by-pass"),
-    "state-in-pieces": ("not-kept",),
+# A habit -> the habit that it may be, if that shows in another shape.
+PLAINER = {
+    "forgotten-scheduler": "own-rate",
+    "token-loss": "scaled-loss",
+    "by-pass": "scaled-loss",
+    "not-kept": "state-in-pieces",
 }
 
 
@@ -148,14 +150,8 @@ def join(guesses: list[FoundHabit | None]) -> list[FoundHabit | None]:
     """One habit can show in several shapes, more clearly in some. Their guess then applies to the
     other shapes too."""
     guess_by_code = {candidate.code: candidate for candidate in reversed(guesses) if candidate}
-    plainer_guesses = {
-        vague_code: guess_by_code[plain_code]
-        for plain_code, vague_codes in PLAINER.items()
-        if plain_code in guess_by_code
-        for vague_code in vague_codes
-    }
     return [
-        plainer_guesses.get(candidate.code, candidate) if candidate else candidate
+        guess_by_code.get(PLAINER.get(candidate.code, ""), candidate) if candidate else None
         for candidate in guesses
     ]
 

@@ -63,15 +63,6 @@ class Finding:
     metrics: list[str] = field(default_factory=list)
 
 
-@dataclass(frozen=True, slots=True)
-class StepPair:
-    """A step of the reference and the same step of a run."""
-
-    number: int
-    expected: Step
-    actual: Step
-
-
 class Judge:
     """Knows the reference, and what rounding does to it (`rounding`)."""
 
@@ -83,21 +74,20 @@ class Judge:
 
     def judge(self, run: Run) -> Finding:
         finding = Finding(missing=run.last < self.reference.last)
-        pairs = [
-            StepPair(number, expected, run.steps[number])
-            for number, expected in sorted(self.reference.steps.items())
+        pairs = [  # (number, the reference's step, the step of this run)
+            (number, step, run.steps[number])
+            for number, step in sorted(self.reference.steps.items())
             if number in run.steps
         ]
         finding.samples = next(
-            (pair.number for pair in pairs if pair.expected.indices != pair.actual.indices), None
+            (number for number, step, actual in pairs if step.indices != actual.indices), None
         )
-        for pair in pairs:
-            expected, actual = pair.expected.rates, pair.actual.rates
-            if not _same_rates(expected, actual):
-                finding.rates, finding.uneven = pair.number, len(expected) != len(actual)
+        for number, step, actual in pairs:
+            if not _same_rates(step.rates, actual.rates):
+                finding.rates, finding.uneven = number, len(step.rates) != len(actual.rates)
                 break
         last = self._compare_tensors(finding, pairs)
-        metrics = (self._metrics(pair.number, pair.actual) for pair in pairs)
+        metrics = (self._metrics(number, actual) for number, _, actual in pairs)
         finding.metrics = list(dict.fromkeys(chain.from_iterable(metrics)))
         if last in run.steps:
             finding.largest = self._largest(last, run.steps[last])
@@ -141,17 +131,17 @@ class Judge:
         is_common = all(abs(factor / typical - 1) < ONE_FACTOR for factor in factors)
         return typical if is_common else None
 
-    def _compare_tensors(self, finding: Finding, pairs: Iterable[StepPair]) -> int:
+    def _compare_tensors(self, finding: Finding, pairs: Iterable[tuple[int, Step, Step]]) -> int:
         """Compare up to the first step that differs. In half precision that is the first step
         that is not the reference's bit for bit. Returns the last step that shows how far the run
         is off."""
-        for pair in pairs:
-            differences = self.differences(pair.number, pair.actual)
+        for number, _, actual in pairs:
+            differences = self.differences(number, actual)
             gaps = [difference for difference in differences if difference.excess > 1]
             if gaps and not self._is_amplified(gaps, differences):
-                finding.tensors, finding.differences = pair.number, gaps
+                finding.tensors, finding.differences = number, gaps
             if self.rounding.coarse and any(difference.excess for difference in differences):
-                return pair.number
+                return number
             if finding.tensors is not None:
                 break
         return self.reference.last

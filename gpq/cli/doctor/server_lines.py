@@ -6,7 +6,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 from gpq.client.connection import call
@@ -26,19 +26,9 @@ LEAST_SHM_MIB = 1024
 MOST_OFFSET = 2.0  # seconds
 UNLIMITED = -1  # servers report it like this too
 NETWORK = (
-    "nfs",
-    "nfs4",
-    "cifs",
-    "smb3",
-    "fuse.sshfs",
-    "lustre",
-    "beegfs",
-    "glusterfs",
-    "ceph",
-    "gpfs",
-    "afs",
-    "9p",
-)
+    "nfs", "nfs4", "cifs", "smb3", "fuse.sshfs", "lustre", "beegfs", "glusterfs", "ceph", "gpfs",
+    "afs", "9p",
+)  # fmt: skip
 CONF = "`{}` in /etc/security/limits.conf, then log in again"
 
 
@@ -51,9 +41,6 @@ class Check:
     message: str
     fix: str = ""
     node: str = ""  # the server, "" for this machine or for several servers
-
-    def row(self) -> dict[str, str]:
-        return asdict(self)
 
 
 LEAST_DISK_MIB, LOW_DISK_MIB = 200, 5 << 10

@@ -69,7 +69,7 @@ def _section(path: str, command: Any) -> Iterator[str]:
         names = ", ".join(f"`{name}`" for name in sorted(option.opts, key=len))
         meaning = " ".join((option.help or "").split())
         yield f"| {names}{_escape(metavar)} | {_escape(meaning)} |"
-    lines = [line.strip() for line in examples.splitlines()]
+    lines = map(str.strip, examples.splitlines())
     prompts = "\n".join(f"$ {line}" for line in lines if line not in ("", "Example:"))
     yield f"\n```console\n{prompts}\n```\n"
 

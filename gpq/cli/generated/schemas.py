@@ -154,10 +154,11 @@ def _field_comments(source: str) -> dict[str, str]:
     alone = {row for row, line in enumerate(source.splitlines(), 1) if line.lstrip()[:1] == "#"}
     comments: dict[str, str] = {}
     for statement in ast.iter_child_nodes(ast.parse(source).body[0]):
-        if isinstance(statement, ast.AnnAssign) and isinstance(statement.target, ast.Name):
-            rows = _comment_rows(statement, texts.keys(), alone)
-            if rows:
-                comments[statement.target.id] = " ".join(texts[row] for row in rows)
+        match statement:
+            case ast.AnnAssign(target=ast.Name(id=name)):
+                rows = _comment_rows(statement, texts.keys(), alone)
+                if rows:
+                    comments[name] = " ".join(texts[row] for row in rows)
     return comments
 
 

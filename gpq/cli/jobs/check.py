@@ -30,13 +30,8 @@ DEFAULT_STEPS = 8
 DEFAULT_TIMEOUT = "5m"
 # A job gets these from its server.
 ENVIRONMENT_NAMES = (
-    "HOME",
-    "USER",
-    "LOGNAME",
-    "XDG_CONFIG_HOME",
-    "CUDA_VISIBLE_DEVICES",
-    "CUDA_DEVICE_ORDER",
-)
+    "HOME", "USER", "LOGNAME", "XDG_CONFIG_HOME", "CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER",
+)  # fmt: skip
 
 app = frame()
 WORDS = typer.Argument(metavar="SCRIPT [ARG]...", help="The training script and its arguments.")

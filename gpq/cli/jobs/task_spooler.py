@@ -177,8 +177,8 @@ def _client(process: str) -> _Client | None:
         program, *words = _strings(f"{process}/cmdline") or [""]
         if os.path.basename(program) not in NAMES:
             return None
-        pairs = [text.partition("=") for text in _strings(f"{process}/environ") if "=" in text]
-        env = {key: value for key, _, value in pairs}
+        variables = _strings(f"{process}/environ")
+        env = dict(text.partition("=")[::2] for text in variables if "=" in text)
         cwd = os.readlink(f"{process}/cwd")
         with open(f"{process}/stat", "rb") as stream:
             start_ticks = int(stream.read().rpartition(b")")[2].split()[19])

@@ -167,7 +167,7 @@ class Deeds:
         if self._order_count == self._answer_count:
             self._priorities.clear()
         remark = self.remark()
-        for job in jobs if remark else ():
+        for job in jobs:
             if job.state in ENDED and remark == _being_cancelled(job.id):
                 self.say(f"job {job.id} {job.state}")
 
