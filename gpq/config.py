@@ -192,11 +192,9 @@ def _locate(problem: str, tree: dict[str, Any], text: str, path: str) -> UsageEr
     if "`$.nodes[...]" in problem:  # msgspec leaves out which one
         node_name = next(name for name, node in tree["nodes"].items() if _is_wrong(node))
         problem = problem.replace("[...]", f".{node_name}", 1)
-    keys: list[str] = []
-    if location := re.search(r"at `\$\.?([^`]*)`", problem):
-        keys = re.findall(r"[A-Za-z0-9_-]+", location.group(1))
+    message, _, place = problem.partition(" - at `")
+    keys = re.findall(r"[A-Za-z0-9_-]+", place)
     name = ".".join(keys) or "file"
-    message = problem.split(" - at `")[0]
     match = re.match(r"Expected `(\w+)", message)
     if match is not None and match.group(1) in KINDS:
         return _error(f"{name} must be {KINDS[match.group(1)]}", keys, text, path)

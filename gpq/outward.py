@@ -120,7 +120,7 @@ def notify_problems(table: Table) -> Iterator[tuple[str, str, str]]:
             yield name, f"notify.{name} must be a list in square brackets", ""
             return
     lines = table.get("lines", 20)
-    if not isinstance(lines, int) or isinstance(lines, bool) or not 0 <= lines <= MOST_LINES:
+    if type(lines) is not int or not 0 <= lines <= MOST_LINES:  # a bool is no number here
         yield "lines", f"notify.lines must lie between 0 and {MOST_LINES}", ""
     settings = notify({**table, "lines": 20})
     try:

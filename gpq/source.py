@@ -345,8 +345,12 @@ def _is_scaler(value: ast.expr) -> bool:
 
 def _called_names(value: ast.expr) -> list[str]:
     """The last names of everything that an expression calls."""
-    calls = [node.func for node in ast.walk(value) if isinstance(node, ast.Call)]
-    return [item.attr if isinstance(item, ast.Attribute) else _name(item) for item in calls]
+    names = []
+    for node in ast.walk(value):
+        match node:
+            case ast.Call(func=ast.Attribute(attr=name) | ast.Name(id=name)):
+                names.append(name)
+    return names
 
 
 def _method(node: ast.AST) -> str:

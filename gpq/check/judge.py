@@ -184,8 +184,7 @@ class Judge:
             gap = 0.0 if expected == actual else math.inf
             return Difference(name, "number", gap, gap)
         size, distance = abs(expected), abs(expected - actual)
-        furthest = self.rounding.furthest_number(number, name, expected)
-        noise = 0.0 if furthest is None else abs(expected - furthest)
+        noise = self.rounding.number_noise(number, name, expected)
         allowance = max(NUMBER * size, self.rounding.coarse * size, NOISE * noise, 1e-12)
         relative = distance / size if size else distance
         return Difference(name, "number", distance / allowance, relative)

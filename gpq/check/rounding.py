@@ -88,13 +88,10 @@ class Rounding:
         """That step in the other orders."""
         return [run.steps[number] for run in self._reorderings if number in run.steps]
 
-    def furthest_number(self, number: int, name: str, expected: float | None) -> float | None:
-        """The value furthest from the reference among the runs in other orders."""
-        values = [step.numbers.get(name) for step in self.steps(number)]
-        finite_values = [value for value in values if value is not None]
-        if expected is not None and finite_values:
-            return max(finite_values, key=lambda value: abs(value - expected))
-        return None if values else expected
+    def number_noise(self, number: int, name: str, expected: float) -> float:
+        """How far a plain number is from the reference, at most, in the other orders."""
+        values = (step.numbers.get(name) for step in self.steps(number))
+        return max((abs(expected - value) for value in values if value is not None), default=0.0)
 
     def _noise(self, name: str, expected: Sketch, number: int) -> float:
         if self.mixed:

@@ -86,7 +86,9 @@ class Runner:
     def __init__(self, request: CheckRequest, folder: Path) -> None:
         self._request, self._folder = request, folder
         self._environ = dict(request.environ)
-        self._head = confinement(request.python, folder)  # the start of every process's command
+        # The start of every process's command. It can then only write below `folder`, if this Linux
+        # can enforce that.
+        self._head = [request.python, "-I", str(LANDLOCK), str(folder)]
         if not request.gpu:
             self._environ |= {"CUDA_VISIBLE_DEVICES": "", "GLOO_SOCKET_IFNAME": "lo"}
         self._courses: list[ShapeRun] = []
@@ -343,8 +345,3 @@ def tidy(home: Path) -> None:
     """Remove what is outside of `home`."""
     with contextlib.suppress(OSError):
         os.unlink(os.readlink(home / LINK))
-
-
-def confinement(python: str, home: Path) -> list[str]:
-    """The start of a command that can only write below `home`, if this Linux can enforce that."""
-    return [python, "-I", str(LANDLOCK), str(home)]

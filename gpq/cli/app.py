@@ -7,6 +7,7 @@ Other packages, such as `gpq.lab`, add such rows as entry points of the group `g
 from __future__ import annotations
 
 import importlib
+import re
 import sys
 from typing import Any
 
@@ -137,9 +138,14 @@ def complaint(error: Exception, name: str) -> Exception:
         if equivalent := EQUIVALENTS.get((name, option.partition("=")[0])):
             hint = f"`{equivalent}`"
         return UsageError(f"{path} has no option {option}", hint)
-    message = _own_words(
-        " ".join(error.format_message().split()).rstrip(".").replace(": Value error, ", ": ")
-    )
+    message = " ".join(error.format_message().split())
+    message = message.rstrip(".").replace(": Value error, ", ": ")
+    match = re.fullmatch(VALIDATION, message, re.IGNORECASE)
+    if match is not None:
+        expected = match[2]
+        for pattern, words in VALIDATOR:
+            expected = re.sub(rf"^{pattern}$", words, expected)
+        message = f"{match[1].partition(' / ')[0]} must be {expected}"
     if not message[:2].isupper():
         message = message[:1].lower() + message[1:]
     return UsageError(f"{path}: {message}", f"`{path} --help` shows examples")
@@ -184,27 +190,13 @@ def command_hint(word: str) -> str:
     return "`gpq --help` lists the commands"
 
 
+VALIDATION = r"Invalid value for '([^']+)'(?: / '[^']+')*: Input should be (.*)"
 VALIDATOR = (  # what the validator expects, and how gpq says it
     (r"a valid integer\b.*", "a whole number"),
     (r"a valid number\b.*", "a number"),
     (r"greater than or equal to (\S+)", r"\1 or more"),
     (r"less than or equal to (\S+)", r"\1 or less"),
 )
-
-
-def _own_words(sentence: str) -> str:
-    """A sentence of the validator in plain words. Other sentences stay as they are."""
-    import re
-
-    match = re.fullmatch(
-        r"Invalid value for '([^']+)'(?: / '[^']+')*: Input should be (.*)", sentence, re.IGNORECASE
-    )
-    if match is None:
-        return sentence
-    expected = match[2]
-    for pattern, words in VALIDATOR:
-        expected = re.sub(rf"^{pattern}$", words, expected)
-    return f"{match[1].partition(' / ')[0]} must be {expected}"
 
 
 DAILY_COMMANDS = ("submit", "status", "why", "logs", "cancel", "top")

@@ -47,7 +47,7 @@ def join_words(words: list[str]) -> list[str]:
             whole.append("")
         else:
             whole.append(word)
-    return [word for index, word in enumerate(whole) if word or index == len(whole) - 1]
+    return [*filter(None, whole[:-1]), whole[-1]]
 
 
 def bash(pairs: list[Pair], columns: int) -> str:

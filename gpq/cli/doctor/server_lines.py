@@ -78,9 +78,7 @@ def reachability(node: NodeView) -> Check:
         )
     finding = "answers"
     if node.drained:
-        finding += ", drained"
-    if node.drained and node.reason:
-        finding += f": {node.reason}"
+        finding += f", drained: {node.reason}" if node.reason else ", drained"
     return Check("reach", "ok", finding, "", node.name)
 
 

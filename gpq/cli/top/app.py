@@ -6,6 +6,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 
 from rich.console import RenderableType
 from rich.text import Text
@@ -49,16 +50,18 @@ class Browser:
         self._cancel_candidate: JobView | None = None  # a job that waits for the y to cancel it
         self._answer_time = 0.0  # time of the last answer
         self._problem: GpqError | None = None  # the last problem
+        higher = partial(self._on_job, partial(self._deeds.prioritise, step=1))
+        lower = partial(self._on_job, partial(self._deeds.prioritise, step=-1))
         self._keys: dict[str, Callable[[], None]] = {
-            "c": self._cancel, "h": self._hold, "+": lambda: self._prioritise(1),
-            "=": lambda: self._prioritise(1), "-": lambda: self._prioritise(-1),
-            "?": lambda: self._show("help"), "redraw": screen.redraw,
+            "c": self._cancel, "h": partial(self._on_job, self._deeds.hold), "+": higher,
+            "=": higher, "-": lower, "?": partial(self._show, "help"), "redraw": screen.redraw,
         }  # fmt: skip
         self._list_keys: dict[str, Callable[[], None]] = {
-            "enter": self._open, "/": self._edit_filter, "esc": lambda: self._filter(""),
-            "s": lambda: self._list.sort(1), "right": lambda: self._list.sort(1),
-            "S": lambda: self._list.sort(-1), "left": lambda: self._list.sort(-1),
-            "r": self._list.reverse, "n": lambda: self._show("servers"),
+            "enter": partial(self._on_job, self._open), "/": self._edit_filter,
+            "esc": partial(self._filter, ""), "s": partial(self._list.sort, 1),
+            "right": partial(self._list.sort, 1), "S": partial(self._list.sort, -1),
+            "left": partial(self._list.sort, -1), "r": self._list.reverse,
+            "n": partial(self._show, "servers"),
         }  # fmt: skip
 
     def run(self) -> None:
@@ -203,11 +206,14 @@ class Browser:
             return self._page.job
         return self._list.current() if self._mode == "list" else None
 
-    def _open(self) -> None:
+    def _on_job(self, act: Callable[[JobView], None]) -> None:
         job = self._current_job()
         if job is not None:
-            self._mode, self._scroll = "job", 0
-            self._open_job = OpenJob(job, self._interval, self._screen.wake)
+            act(job)
+
+    def _open(self, job: JobView) -> None:
+        self._mode, self._scroll = "job", 0
+        self._open_job = OpenJob(job, self._interval, self._screen.wake)
 
     def _close(self) -> None:
         if self._open_job is not None:
@@ -220,14 +226,6 @@ class Browser:
             self._deeds.say(f"job {job.id} has already ended ({job.state})")
         else:
             self._cancel_candidate = job
-
-    def _hold(self) -> None:
-        if (job := self._current_job()) is not None:
-            self._deeds.hold(job)
-
-    def _prioritise(self, step: int) -> None:
-        if (job := self._current_job()) is not None:
-            self._deeds.prioritise(job, step)
 
     # -- pictures ----------------------------------------------------------------------------------
 

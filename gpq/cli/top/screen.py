@@ -125,17 +125,13 @@ class Screen:
         from rich.cells import cell_len, set_cell_size
 
         options = self._console.options.update(width=self.width, height=max(lines, 1))
-        options.encoding = "utf-8" if self.unicode else "ascii"
+        encoding = options.encoding = "utf-8" if self.unicode else "ascii"
         for row, line in enumerate(
             self._console.render_lines(picture, options, pad=False)[: max(lines, 0)], top
         ):
             column = 0
             for segment in line:
-                text = (
-                    segment.text
-                    if self.unicode
-                    else segment.text.encode("ascii", "backslashreplace").decode()
-                )
+                text = segment.text.encode(encoding, "backslashreplace").decode(encoding)
                 size = cell_len(text)
                 if column + size > self.width:
                     text = set_cell_size(text, self.width - column)
