@@ -42,8 +42,8 @@ def default_to(name: str, *, alone: bool = False) -> type[TyperGroup]:
 
     class Group(TyperGroup):
         def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-            known = {*self.commands, "--help", "-h"}
-            if not args or (args[0] not in known and (args[0][:1] == "-" or not alone)):
+            names = {*self.commands, "--help", "-h"}
+            if not args or (args[0] not in names and (args[0][:1] == "-" or not alone)):
                 args = [name, *args]
             return super().parse_args(ctx, args)
 

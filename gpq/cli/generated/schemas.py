@@ -125,8 +125,8 @@ def _classes() -> dict[str, type]:
     for module in modules:
         for _, kind in inspect.getmembers(module, inspect.isclass):
             if classes.setdefault(kind.__name__, kind) is not kind:
-                name, other = kind.__name__, classes[kind.__name__].__module__
-                raise TypeError(f"two classes are called {name}: {other}, {kind.__module__}")
+                name, first = kind.__name__, classes[kind.__name__].__module__
+                raise TypeError(f"two classes are called {name}: {first}, {kind.__module__}")
     return classes
 
 

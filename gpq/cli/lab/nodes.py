@@ -143,7 +143,7 @@ def add(
             "add that server on its own: gpq nodes add HOST",
         )
     hosts = adding.offer(ssh_config, every=yes) if from_ssh_config else [host]
-    indices = [word.strip() for word in gpus.split(",") if word.strip()]
+    indices = [*filter(None, map(str.strip, gpus.split(",")))]
     servers = [
         adding.Wanted(
             destination, name, indices, slots, python=python, port=port or 0, address=address,
