@@ -16,7 +16,19 @@ def main() -> int:
     try:
         streams.open_closed()
         own_packages_first()
-        return _through_the_door(sys.argv[1:])
+        argv = sys.argv[1:]
+        if argv[:1] == ["__complete"]:
+            from gpq.cli.complete import answer
+
+            try:
+                code = answer(argv[1:])
+            except OSError:  # the output failed, and a shell that completes shows no error
+                code = 1
+            return leave(code)
+        from gpq.cli import fast_path
+
+        code = fast_path.run(argv)
+        return leave(code) if argv[:1] == ["status"] else code
     except KeyboardInterrupt:  # `fast_path` handles this once it is imported
         return 130
     except (ImportError, SyntaxError) as error:
@@ -31,22 +43,18 @@ def own_packages_first() -> None:
         return
     folders = {os.path.abspath(entry) for entry in path.split(os.pathsep)}
     folders.discard(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-    foreign = [
-        folder
-        for folder in sys.path
-        if folder in folders and not os.path.isdir(os.path.join(folder, "gpq_agent"))
-    ]
-    sys.path[:] = [folder for folder in sys.path if folder not in foreign] + foreign
+
+    def is_foreign(folder: str) -> bool:
+        return folder in folders and not os.path.isdir(os.path.join(folder, "gpq_agent"))
+
+    sys.path.sort(key=is_foreign)  # stable
 
 
 def _not_importable(error: "ImportError | SyntaxError") -> int:
     """Print one line instead of a traceback, because not gpq but one of its packages is broken."""
-    at = error.__traceback__
-    while at is not None and at.tb_next is not None:
-        at = at.tb_next
-    place = getattr(error, "filename", None) or (
-        at.tb_frame.f_code.co_filename if at is not None else ""
-    )
+    from traceback import extract_tb
+
+    place = getattr(error, "filename", None) or extract_tb(error.__traceback__)[-1].filename
     text = str(error).splitlines()[0] if str(error) else type(error).__name__
     sys.stderr.write(f"gpq: cannot import a package that gpq needs: {text} ({place})\n")
     sys.stderr.write(
@@ -54,21 +62,6 @@ def _not_importable(error: "ImportError | SyntaxError") -> int:
         " there\n"
     )
     return 1
-
-
-def _through_the_door(argv: list[str]) -> int:
-    if argv[:1] == ["__complete"]:
-        from gpq.cli.complete import answer
-
-        try:
-            code = answer(argv[1:])
-        except OSError:  # the output failed, and a shell that completes shows no error
-            code = 1
-        return leave(code)
-    from gpq.cli import fast_path
-
-    code = fast_path.run(argv)
-    return leave(code) if argv[:1] == ["status"] else code
 
 
 def leave(code: int) -> int:

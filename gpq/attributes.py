@@ -30,8 +30,11 @@ class Attributes(NamedTuple):
 
 def own() -> Attributes:
     """The attributes of this process."""
-    limits = {name: list(resource.getrlimit(number)) for name, number in RESOURCES.items()}
-    limits = {name: pair for name, pair in limits.items() if pair != [UNLIMITED, UNLIMITED]}
+    limits = {
+        name: list(pair)
+        for name, number in RESOURCES.items()
+        if (pair := resource.getrlimit(number)) != (UNLIMITED, UNLIMITED)
+    }
     return Attributes(_umask(), os.getpriority(os.PRIO_PROCESS, 0), limits)
 
 

@@ -145,7 +145,7 @@ def load(
             ) from None
         return FileConfig()
     except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else error
+        reason = getattr(error, "strerror", error)
         raise UsageError(f"cannot read {path}: {reason}", "make it a readable UTF-8 file") from None
     return parse(text, path, policies=policies, cores=cores)
 
@@ -192,11 +192,9 @@ def _locate(problem: str, tree: dict[str, Any], text: str, path: str) -> UsageEr
     if "`$.nodes[...]" in problem:  # msgspec leaves out which one
         node_name = next(name for name, node in tree["nodes"].items() if _is_wrong(node))
         problem = problem.replace("[...]", f".{node_name}", 1)
-    keys: list[str] = []
-    if location := re.search(r"at `\$\.?([^`]*)`", problem):
-        keys = re.findall(r"[A-Za-z0-9_-]+", location.group(1))
+    message, _, place = problem.partition(" - at `")
+    keys = re.findall(r"[A-Za-z0-9_-]+", place)
     name = ".".join(keys) or "file"
-    message = problem.split(" - at `")[0]
     match = re.match(r"Expected `(\w+)", message)
     if match is not None and match.group(1) in KINDS:
         return _error(f"{name} must be {KINDS[match.group(1)]}", keys, text, path)
@@ -238,28 +236,19 @@ def _plain(message: str) -> str:
 
 
 def _check_keys(tree: dict[str, Any], text: str, path: str) -> None:
-    names = set(FileConfig.__dataclass_fields__)
-    for key in tree:
-        if key not in names:
-            raise _error(f"unknown key `{key}`", [key], text, path, _near(key, names))
-    names = set(NodeConfig.__dataclass_fields__)
-    for name, node in tree.get("nodes", {}).items():
-        for key in node:
-            if key not in names:
-                raise _error(
-                    f"unknown key `{key}` in nodes.{name}",
-                    ["nodes", name, key],
-                    text,
-                    path,
-                    _near(key, names),
-                )
+    tables: list[tuple[list[str], dict[str, Any], type[FileConfig | NodeConfig]]] = [
+        ([], tree, FileConfig),
+        *((["nodes", name], node, NodeConfig) for name, node in tree.get("nodes", {}).items()),
+    ]
+    for keys, table, kind in tables:
+        names = sorted(kind.__dataclass_fields__)
+        unknown_keys = [key for key in table if key not in names]
+        if unknown_keys:
+            import difflib  # imported only for mistakes
 
-
-def _near(key: str, names: Collection[str]) -> str:
-    """The most similar keys, or all of them."""
-    import difflib  # imported only for mistakes
-
-    neighbours = difflib.get_close_matches(key, sorted(names), n=2, cutoff=0.6)
-    if neighbours:
-        return f"did you mean {' or '.join(neighbours)}?"
-    return f"known keys: {', '.join(sorted(names))}"
+            key, place = unknown_keys[0], f" in {'.'.join(keys)}" if keys else ""
+            hint = f"known keys: {', '.join(names)}"
+            neighbours = difflib.get_close_matches(key, names, n=2, cutoff=0.6)
+            if neighbours:
+                hint = f"did you mean {' or '.join(neighbours)}?"
+            raise _error(f"unknown key `{key}`{place}", [*keys, key], text, path, hint)

@@ -21,6 +21,30 @@ ADDRESS = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]{0,252}")  # a name, an IPv4 or
 INTERFACE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,14}")
 # never starts with a dash
 HOST = re.compile(rf"(?:[A-Za-z0-9_][A-Za-z0-9._-]{{0,63}}@)?(?:{ADDRESS.pattern})")
+# Key of a server -> how its value must look, the problem, and a hint.
+PATTERNS: dict[str, tuple[str | re.Pattern[str], str, str]] = {
+    "script_python": (
+        "/.*",
+        "must start with /",
+        "give the full path of a Python interpreter on that server",
+    ),
+    "address": (
+        ADDRESS,
+        "`{}` is not an address",
+        "give a host name or an IP address that other servers can reach",
+    ),
+    "interface": (
+        INTERFACE,
+        "`{}` is not a network interface",
+        "give a name that `ip link` shows, such as eth0",
+    ),
+    "checkpoints": (
+        "~?/.*",
+        "must start with / or ~/",
+        "it is a folder on the server",
+    ),
+    "owner": (USER_NAME, "is not a user name", "`id -un` prints it on the server"),
+}
 CODE_OF_HABIT = re.compile(r"[a-z]+(-[a-z]+)*")
 POSITIVE = ("interval", "restart_seconds", "grace", "setup_limit")
 # Key -> its range, its unit and a hint. 0 turns it off.
@@ -99,46 +123,32 @@ def _node_problems(name: str, node: NodeConfig) -> Iterator[Problem]:
     if node.connector not in ("local", "ssh"):
         message = f"unknown connector `{node.connector}`"
         yield Problem(["nodes", name, "connector"], message, "choose local or ssh")
-    for key, message, hint in (
-        *_interpreter_problems(node),
-        *_network_problems(node),
-        *_ssh_problems(node),
-        *_use_problems(node),
-    ):
+    for key, message, hint in _key_problems(node):
         yield Problem(["nodes", name, key], f"nodes.{name}.{key} {message}", hint)
 
 
-def _interpreter_problems(node: NodeConfig) -> Iterator[tuple[str, str, str]]:
-    """(key, problem, hint), like those below."""
-    path = node.script_python
-    if path and not (path.startswith("/") and path.isprintable()):
-        hint = "give the full path of a Python interpreter on that server"
-        yield "script_python", "must start with /", hint
-
-
-def _network_problems(node: NodeConfig) -> Iterator[tuple[str, str, str]]:
-    if node.address and not ADDRESS.fullmatch(node.address):
-        hint = "give a host name or an IP address that other servers can reach"
-        yield "address", f"`{node.address}` is not an address", hint
-    if node.interface and not INTERFACE.fullmatch(node.interface):
-        hint = "give a name that `ip link` shows, such as eth0"
-        yield "interface", f"`{node.interface}` is not a network interface", hint
+def _key_problems(node: NodeConfig) -> Iterator[tuple[str, str, str]]:
+    """(key, problem, hint)."""
+    yield from _ssh_problems(node)
+    for key, (pattern, problem, hint) in PATTERNS.items():
+        value = getattr(node, key)
+        if value and not (re.fullmatch(pattern, value) and value.isprintable()):
+            yield key, problem.format(value), hint
+    if not 0 <= node.transfer_limit < 1e6:
+        yield "transfer_limit", "must be 0 (off) or above, in MB/s", ""
+    if node.visible not in ("uuid", "index"):
+        yield "visible", "must be `uuid` or `index`", ""
+    if node.slots is not None and not 0 <= node.slots <= 1024:
+        yield "slots", "must be between 0 and 1024", ""
 
 
 def _ssh_problems(node: NodeConfig) -> Iterator[tuple[str, str, str]]:
-    folder = node.checkpoints
-    if folder and not (folder.startswith(("/", "~/")) and folder.isprintable()):
-        yield "checkpoints", "must start with / or ~/", "it is a folder on the server"
-    if node.connector == "ssh":
-        yield from _login_problems(node)
-        yield from _path_problems(node)
+    if node.connector != "ssh":
+        hint = 'add connector = "ssh", or remove this key'
+        for key in ("host", "port", "identity", "spool", "ssh"):
+            if getattr(node, key):
+                yield key, 'is only for connector = "ssh"', hint
         return
-    for key in ("host", "port", "identity", "spool", "ssh"):
-        if getattr(node, key):
-            yield key, 'is only for connector = "ssh"', 'add connector = "ssh", or remove this key'
-
-
-def _login_problems(node: NodeConfig) -> Iterator[tuple[str, str, str]]:
     if not node.host:
         hint = 'add host = "user@server", or a name of ~/.ssh/config'
         yield "connector", 'is "ssh", but there is no host', hint
@@ -146,9 +156,6 @@ def _login_problems(node: NodeConfig) -> Iterator[tuple[str, str, str]]:
         yield "host", f"`{node.host}` is not a host", "give USER@HOST, or a name of ~/.ssh/config"
     if not 0 <= node.port <= 65535:
         yield "port", "must be between 1 and 65535", ""
-
-
-def _path_problems(node: NodeConfig) -> Iterator[tuple[str, str, str]]:
     for key in ("identity", "spool", "python"):
         value = getattr(node, key)
         if value.startswith("-") or not value.isprintable():
@@ -158,14 +165,3 @@ def _path_problems(node: NodeConfig) -> Iterator[tuple[str, str, str]]:
     if not all(word and word.isprintable() for word in node.ssh):
         hint = 'for example ssh = ["ssh", "-F", "/path/to/a/config"]'
         yield "ssh", "must be a command and its options", hint
-
-
-def _use_problems(node: NodeConfig) -> Iterator[tuple[str, str, str]]:
-    if node.owner and not (USER_NAME.fullmatch(node.owner) and node.owner.isprintable()):
-        yield "owner", "is not a user name", "`id -un` prints it on the server"
-    if not 0 <= node.transfer_limit < 1e6:
-        yield "transfer_limit", "must be 0 (off) or above, in MB/s", ""
-    if node.visible not in ("uuid", "index"):
-        yield "visible", "must be `uuid` or `index`", ""
-    if node.slots is not None and not 0 <= node.slots <= 1024:
-        yield "slots", "must be between 0 and 1024", ""

@@ -51,11 +51,6 @@ class Part:
     target: float
     higher: bool  # is a higher value better?
 
-    def is_reached(self, value: float) -> bool:
-        if self.higher:
-            return value >= self.target
-        return value <= self.target
-
 
 # The base batch is so small that a larger one helps: most of a step's time does not depend on its
 # examples.
@@ -232,17 +227,11 @@ def play(
         if not queue and ended_count == len(CAST):
             return judge(here)
         if elapsed > timeout:
-            raise _timed_out(here, timeout)
+            logs = "--home DIR keeps its logs" if here.temporary else f"its logs are in {here.home}"
+            raise TimedOut(
+                f"the demo did not end within {timeout:.0f} s", f"use a longer --timeout ({logs})"
+            )
         time.sleep(pause)
-
-
-def _timed_out(here: Stage, timeout: float) -> TimedOut:
-    logs = f"its logs are in {here.home}"
-    if here.temporary:
-        logs = "--home DIR keeps its logs"
-    return TimedOut(
-        f"the demo did not end within {timeout:.0f} s", f"use a longer --timeout ({logs})"
-    )
 
 
 def _is_grown(here: Stage, part: Part) -> bool:
@@ -303,6 +292,7 @@ def _result(here: Stage, part: Part) -> JobResult:
     detail = connection.call(Show(str(here.ids[part.name])), JobDetail)
     job, value = detail.job, detail.metrics.get(part.metric)
     passes = detail.metrics.get("gpq_passes") or 0.0
+    sign = 1 if part.higher else -1
     return JobResult(
         name=part.name,
         id=job.id,
@@ -310,7 +300,7 @@ def _result(here: Stage, part: Part) -> JobResult:
         metric=part.metric,
         value=value,
         target=part.target,
-        reached=value is not None and part.is_reached(value),
+        reached=value is not None and sign * value >= sign * part.target,
         resizes=job.resizes,
         restarts=job.restarts,
         batch_changes=job.batch_changes,

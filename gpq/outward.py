@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 from gpq.errors import UsageError
 
@@ -100,26 +100,27 @@ NO_TARGETS = Notify({})
 def notify(table: Table) -> Notify:
     """A `[notify]` without mistakes."""
     targets = {name: str(url) for name, url in table.items() if name not in SETTINGS}
-    lines = table.get("lines", 20)
-    return Notify(
-        targets,
-        _words(table.get("default", [])),
-        _words(table.get("on", ["end"])),
-        lines if isinstance(lines, int) else 20,
-    )
+    default, on = _words(table.get("default", [])), _words(table.get("on", ["end"]))
+    return Notify(targets, default, on, cast(int, table.get("lines", 20)))
 
 
 def notify_problems(table: Table) -> Iterator[tuple[str, str, str]]:
     """(key, problem, hint). None contains a URL."""
     for name, url in table.items():
-        if name not in SETTINGS:
-            yield from _target_problems(name, url)
+        if name in SETTINGS:
+            continue
+        if not re.fullmatch(TARGET, name) or name in (NOBODY, DESKTOP):
+            problem = f"`{name}` cannot be the name of a target"
+            yield name, problem, f"{NAME_HINT}, except {NOBODY} and {DESKTOP}"
+        elif not isinstance(url, str) or not re.fullmatch(URL, url):
+            problem = f"notify.{name} is not an apprise URL"
+            yield name, problem, 'write for example "slack://...". `gpq notify --help` says more'
     for name in ("default", "on"):
         if not isinstance(table.get(name, []), (list, str)):
             yield name, f"notify.{name} must be a list in square brackets", ""
             return
     lines = table.get("lines", 20)
-    if not isinstance(lines, int) or isinstance(lines, bool) or not 0 <= lines <= MOST_LINES:
+    if type(lines) is not int or not 0 <= lines <= MOST_LINES:  # a bool is no number here
         yield "lines", f"notify.lines must lie between 0 and {MOST_LINES}", ""
     settings = notify({**table, "lines": 20})
     try:
@@ -129,15 +130,6 @@ def notify_problems(table: Table) -> Iterator[tuple[str, str, str]]:
         events(settings.on)
     except UsageError as error:
         yield key, f"notify.{key}: {error.message}", error.hint
-
-
-def _target_problems(name: str, url: object) -> Iterator[tuple[str, str, str]]:
-    if not re.fullmatch(TARGET, name) or name in (NOBODY, DESKTOP):
-        problem = f"`{name}` cannot be the name of a target"
-        yield name, problem, f"{NAME_HINT}, except {NOBODY} and {DESKTOP}"
-    elif not isinstance(url, str) or not re.fullmatch(URL, url):
-        problem = f"notify.{name} is not an apprise URL"
-        yield name, problem, 'write for example "slack://...". `gpq notify --help` says more'
 
 
 def check_targets(names: Sequence[str], settings: Notify) -> None:

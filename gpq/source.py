@@ -1,8 +1,6 @@
-"""The one reader of the user's source: texts of files, and what they show.
+"""The one reader of the user's source: texts of files, what they show, and hints about it.
 
-Says nothing to anybody: that is for `check/hints.py`, `check/judge.py` and
-`options/left_behind.py`. It follows no calls, so it does not see what a function counts in its own
-variable.
+It follows no calls, so it does not see what a function counts in its own variable.
 """
 
 from __future__ import annotations
@@ -30,6 +28,25 @@ COPIERS = re.compile(r"deepcopy|clone|AveragedModel|\w*(EMA|Ema(?![a-z])|MovingA
 UPDATES = ("update", "update_parameters")  # methods of averages, besides those that end with "_"
 SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ClassDef)
 Loop = ast.For | ast.AsyncFor
+
+MOST_HINTS = 5
+END = "`{name}`, by which the loop may end"
+KEEP = (
+    "add {name} = job.state({short!r}, {name}) before the loop, and job.state({short!r}, {name})"
+    " where it changes"
+)
+RESETS = {  # kind of a Reset -> what a restart resets, and the cure
+    "value": (END, KEEP),
+    "number": (END, "use the epoch that job.epochs() yields"),
+    "object": (END, "add {name} = job.state({name}) before the loop"),
+    "best": ("`{name}`, the best value so far", KEEP),
+    "average": (
+        "`{name}`, an average of weights",
+        "make it a module (AveragedModel), call job.state() with it before the loop, and update it"
+        " only if job.at_step",
+    ),
+    "scale": ("the scale of `{name}`", "call job.prepare(model, optimizer, scaler={name})"),
+}
 
 
 def text_of(path: str) -> str:
@@ -136,17 +153,27 @@ class Script:
         nodes = list(_inside(loop.body))
         changes = _all(_changes, nodes) | self._changes_by_methods
         carried = changes & self._before(loop, _is_plain).keys()
-        objects, numbers = self._before(loop, _is_instance), _numbers(loop)
+        objects = self._before(loop, _is_instance)
+        numbers: set[str] = set()  # the name that enumerate() numbers epochs with
+        if _owner(loop.iter) == "enumerate" and isinstance(loop.target, ast.Tuple):
+            numbers = _names(next(ast.iter_child_nodes(loop.target)))
+        formulas = [pair for node in nodes for pair in _assignments(node)]
         exit_names: set[str] = set()
         for line, tests in _exits(nodes):
-            names = _with_terms(_names(*tests), nodes)
+            names = _names(*tests)  # and those from which the loop computes them
+            terms = [_names(value) for target, value in formulas if _name(target) in names]
+            names = names.union(*terms)
             if any("." in name and name.split(".")[-1] in ASKS for name in names):
                 continue
             exit_names |= names
             used = {_owner(part) for test in tests for part in ast.walk(test)}
-            yield from (Reset("value", name, line) for name in sorted(names & carried))
-            yield from (Reset("number", name, line) for name in sorted(names & numbers))
-            yield from (Reset("object", name, line) for name in sorted(used & objects.keys()))
+            matches = {
+                "value": names & carried,
+                "number": names & numbers,
+                "object": used & objects.keys(),
+            }
+            for kind, affected in matches.items():
+                yield from (Reset(kind, name, line) for name in sorted(affected))
         for node in nodes:
             if isinstance(node, ast.If):
                 best = _names(node.test) & _all(_changes, _inside(node.body)) & carried
@@ -201,17 +228,24 @@ class Script:
         return {name for name in _all(_changes, parts) if name.startswith("self.")}
 
 
+def hints(script: Script) -> list[str]:
+    """What a restart resets, one line each, at most MOST_HINTS. They take no freedom."""
+    lines = []
+    for kind, name, line in script.resets()[:MOST_HINTS]:
+        what, cure = (part.format(name=name, short=name.split(".")[-1]) for part in RESETS[kind])
+        lines.append(f"line {line}: a restart of the job resets {what}: {cure}")
+    return lines
+
+
 def _is_token_loss(node: ast.AST) -> bool:
-    if isinstance(node, ast.keyword):
-        is_sum = isinstance(node.value, ast.Constant) and node.value.value == "sum"
-        return node.arg == "ignore_index" or (node.arg == "reduction" and is_sum)
-    return (
-        isinstance(node, ast.BinOp)
-        and isinstance(node.op, ast.Div)
-        and isinstance(node.left, ast.Call)
-        and _method(node.left) == "sum"
-        and not node.left.args
-    )
+    match node:
+        case (
+            ast.keyword(arg="ignore_index")
+            | ast.keyword(arg="reduction", value=ast.Constant(value="sum"))
+            | ast.BinOp(op=ast.Div(), left=ast.Call(func=ast.Attribute(attr="sum"), args=[]))
+        ):
+            return True
+    return False
 
 
 def _exits(nodes: list[ast.AST]) -> Iterator[tuple[int, list[ast.expr]]]:
@@ -228,59 +262,50 @@ def _exits(nodes: list[ast.AST]) -> Iterator[tuple[int, list[ast.expr]]]:
     yield from sorted(tests_by_line.items())
 
 
-def _with_terms(names: set[str], nodes: list[ast.AST]) -> set[str]:
-    """These names, and those from which the loop computes them."""
-    formulas = [pair for node in nodes for pair in _assignments(node)]
-    return names.union(*(_names(value) for target, value in formulas if _name(target) in names))
-
-
-def _numbers(loop: Loop) -> set[str]:
-    """The name that enumerate() numbers epochs with."""
-    is_numbered = _owner(loop.iter) == "enumerate" and isinstance(loop.target, ast.Tuple)
-    return _names(next(ast.iter_child_nodes(loop.target))) if is_numbered else set()
-
-
 def _owner(node: ast.AST) -> str:
     """`a` for `a()` and `a.b`, "" for anything else."""
-    if isinstance(node, ast.Call):
-        return _name(node.func)
-    return _name(node.value) if isinstance(node, ast.Attribute) else ""
+    match node:
+        case ast.Call(func=part) | ast.Attribute(value=part):
+            return _name(part)
+    return ""
 
 
 def _updates(node: ast.AST) -> set[str]:
     """Names whose tensors this node changes in place."""
-    if isinstance(node, ast.For):
-        is_changed = _all(_updates, _inside(node.body)) & _names(node.target)
-        return _names(node.iter) if is_changed else set()
-    if isinstance(node, ast.Assign | ast.AugAssign):
-        targets = node.targets if isinstance(node, ast.Assign) else [node.target]
-        return {_name(target.value) for target in targets if isinstance(target, ast.Subscript)}
-    method = _method(node)
-    if not isinstance(node, ast.Call) or not (method in UPDATES or method.endswith("_")):
-        return set()
-    return _names(node.func, *(node.args[:1] if method.startswith("_") else []))
+    match node:
+        case ast.For():
+            is_changed = _all(_updates, _inside(node.body)) & _names(node.target)
+            return _names(node.iter) if is_changed else set()
+        case ast.Assign():
+            return {_name(part.value) for part in node.targets if isinstance(part, ast.Subscript)}
+        case ast.AugAssign(target=ast.Subscript(value=owner)):
+            return {_name(owner)}
+        case ast.Call(func=ast.Attribute(attr=name)) if name in UPDATES or name.endswith("_"):
+            return _names(node.func, *(node.args[:1] if name.startswith("_") else []))
+    return set()
 
 
 def _changes(node: ast.AST) -> set[str]:
     """Names that a node assigns, or of which it calls a method."""
     names = {_name(target) for target, _ in _assignments(node)}
-    if isinstance(node, ast.AugAssign):
-        names.add(_name(node.target))
-    if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
-        names.add(_name(node.func.value))
+    match node:
+        case ast.AugAssign(target=part) | ast.Call(func=ast.Attribute(value=part)):
+            names.add(_name(part))
     return names
 
 
 def _assignments(node: ast.AST) -> Iterator[tuple[ast.expr, ast.expr]]:
     """(target, value)."""
-    if isinstance(node, ast.Assign):
-        for target in node.targets:
-            if isinstance(target, ast.Tuple) and isinstance(node.value, ast.Tuple):
-                yield from zip(target.elts, node.value.elts, strict=False)
-            else:
-                yield target, node.value
-    elif isinstance(node, ast.AnnAssign) and node.value is not None:
-        yield node.target, node.value
+    match node:
+        case ast.Assign():
+            for target in node.targets:
+                match target, node.value:
+                    case ast.Tuple(elts=targets), ast.Tuple(elts=values):
+                        yield from zip(targets, values, strict=False)
+                    case pair:
+                        yield pair
+        case ast.AnnAssign(target=target, value=ast.expr() as value):
+            yield target, value
 
 
 def _inside(body: Iterable[ast.AST]) -> Iterator[ast.AST]:
@@ -294,12 +319,14 @@ def _inside(body: Iterable[ast.AST]) -> Iterator[ast.AST]:
 
 
 def _is_plain(value: ast.expr) -> bool:
-    if isinstance(value, ast.UnaryOp):
-        return _is_plain(value.operand)
-    if isinstance(value, ast.Call):
-        return _name(value.func).split(".")[-1] in NUMBERS
-    is_literal = isinstance(value, ast.Constant | ast.List | ast.Dict | ast.Set)
-    return is_literal or _name(value).endswith(".inf")
+    match value:
+        case ast.UnaryOp():
+            return _is_plain(value.operand)
+        case ast.Call():
+            return _name(value.func).split(".")[-1] in NUMBERS
+        case ast.Constant() | ast.List() | ast.Dict() | ast.Set():
+            return True
+    return _name(value).endswith(".inf")
 
 
 def _is_instance(value: ast.expr) -> bool:
@@ -318,14 +345,19 @@ def _is_scaler(value: ast.expr) -> bool:
 
 def _called_names(value: ast.expr) -> list[str]:
     """The last names of everything that an expression calls."""
-    calls = [node.func for node in ast.walk(value) if isinstance(node, ast.Call)]
-    return [item.attr if isinstance(item, ast.Attribute) else _name(item) for item in calls]
+    names = []
+    for node in ast.walk(value):
+        match node:
+            case ast.Call(func=ast.Attribute(attr=name) | ast.Name(id=name)):
+                names.append(name)
+    return names
 
 
 def _method(node: ast.AST) -> str:
     """`b` for a call of a.b(), "" for anything else."""
-    if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
-        return node.func.attr
+    match node:
+        case ast.Call(func=ast.Attribute(attr=name)):
+            return name
     return ""
 
 

@@ -119,7 +119,15 @@ class ForkServer:
                 self._lose(self._how_it_ended())
             *lines, self._buffer = (self._buffer + data).split(b"\n")
             for line in lines:
-                self._hear(*json.loads(line))
+                word, *details = json.loads(line)
+                if word == "ready":
+                    self.ready = True
+                elif word == "refused":
+                    self._lose(str(details[0]))
+                elif word == "forked":
+                    self._forked_pids.append(details[0])
+                elif word == "ended":
+                    self.codes[details[0]] = details[1]
         if not self.ready and not self.lost and time.monotonic() > self._start + PATIENCE:
             self._lose(f"it was not ready within {PATIENCE:.0f} s")
 
@@ -133,16 +141,6 @@ class ForkServer:
             self._process.kill()
             self._process.wait()
 
-    def _hear(self, word: str, *details: object) -> None:
-        if word == "ready":
-            self.ready = True
-        elif word == "refused":
-            self._lose(str(details[0]))
-        elif word == "forked" and isinstance(details[0], int):
-            self._forked_pids.append(details[0])
-        elif word == "ended" and isinstance(details[0], int) and isinstance(details[1], int):
-            self.codes[details[0]] = details[1]
-
     def _lose(self, reason: str) -> None:
         self.lost = reason
         if self._process is not None:
@@ -152,8 +150,7 @@ class ForkServer:
         """How it ended, with its last line."""
         assert self._process is not None
         code = self._process.wait()
-        lines = self._log.read_text("utf-8", "replace").split("\n")
-        last_line = next((line.strip() for line in reversed(lines) if line.strip()), "")
+        last_line = self._log.read_text("utf-8", "replace").strip().rpartition("\n")[2].strip()
         return f"it ended with {ending(code)}{last_line and f' ({last_line[:200]})'}"
 
 

@@ -12,8 +12,8 @@ from gpq_agent import wire
 from gpq.check.judge import Finding, Judge
 from gpq.check.records import Run
 from gpq.check.shapes import Shape
-from gpq.check.verdict import FoundHabit
 from gpq.source import Script
+from gpq.verdicts import FoundHabit
 
 # code -> what the loop does, and the cure
 # fmt: off
@@ -68,10 +68,12 @@ WORDS = {
 }
 # fmt: on
 NEAR = 0.1  # parts of a batch may be uneven
-PLAINER = {  # a habit -> habits that it may be mistaken for
-    "own-rate": ("forgotten-scheduler",),
-    "scaled-loss": ("token-loss", "by-pass"),
-    "state-in-pieces": ("not-kept",),
+# A habit -> the habit that it may be, if that shows in another shape.
+PLAINER = {
+    "forgotten-scheduler": "own-rate",
+    "token-loss": "scaled-loss",
+    "by-pass": "scaled-loss",
+    "not-kept": "state-in-pieces",
 }
 
 
@@ -88,7 +90,24 @@ class Case:
 
 
 def guess(case: Case) -> FoundHabit:
-    return _of_inputs(case) or _of_state(case) or _of_loss(case)
+    cause = _of_inputs(case) or _of_state(case)
+    if cause is not None:
+        return cause
+    number, shape = case.finding.tensors, case.shape
+    factor = None if number is None else case.judge.factor(number, case.run.steps[number])
+    if factor is not None:
+        # In the first step that differs, all gradients are off by this factor. Is it a number of
+        # parts that a batch of this shape may seem to have?
+        counts = {shape.micros, shape.replicas, shape.replicas * shape.micros}
+        if shape.sample:
+            counts.add(2 * shape.replicas)
+        gaps = [abs(ratio - 1) for n in counts - {1} for ratio in (factor / n, factor * n)]
+        if min(gaps, default=NEAR) < NEAR:
+            return habit("scaled-loss")
+    if case.judge.rounding.mixed:
+        return habit("mixed")
+    line = case.script.token_loss()
+    return habit("by-pass") if line is None else habit("token-loss", str(line))
 
 
 def _of_inputs(case: Case) -> FoundHabit | None:
@@ -97,12 +116,12 @@ def _of_inputs(case: Case) -> FoundHabit | None:
     finding = case.finding
     if case.reproducible is False:
         return habit("not-reproducible")
-    if finding.samples is not None and finding.samples == finding.step:
+    if finding.samples == finding.step:
         return habit("samples")
-    if finding.rates is not None and finding.rates == finding.step:
+    if finding.step is not None and finding.rates == finding.step:
         if finding.uneven:
             return habit("by-pass")
-        is_restart = finding.rates - 1 in case.shape.restarts
+        is_restart = finding.step - 1 in case.shape.restarts
         return habit("forgotten-scheduler" if is_restart else "own-rate")
     if draws_numbers(case.judge.reference) or draws_numbers(case.run):
         return habit("random")
@@ -127,47 +146,12 @@ def _of_state(case: Case) -> FoundHabit | None:
     return None
 
 
-def _of_loss(case: Case) -> FoundHabit:
-    if _is_scaled(case):
-        return habit("scaled-loss")
-    if case.judge.rounding.mixed:
-        return habit("mixed")
-    line = case.script.token_loss()
-    return habit("by-pass") if line is None else habit("token-loss", str(line))
-
-
-def _is_scaled(case: Case) -> bool:
-    """In the first step that differs, are all gradients off by one factor, a number of
-    micro-batches or replicas?"""
-    number = case.finding.tensors
-    factor = None if number is None else case.judge.factor(number, case.run.steps[number])
-    return factor is not None and any(_is_near(factor, count) for count in _parts(case.shape))
-
-
-def _parts(shape: Shape) -> set[int]:
-    """The numbers of parts that a batch of this shape may seem to have."""
-    counts = {shape.micros, shape.replicas, shape.replicas * shape.micros}
-    if shape.sample:
-        counts.add(2 * shape.replicas)
-    return counts - {1}
-
-
-def _is_near(factor: float, count: int) -> bool:
-    return abs(factor / count - 1) < NEAR or abs(factor * count - 1) < NEAR
-
-
 def join(guesses: list[FoundHabit | None]) -> list[FoundHabit | None]:
     """One habit can show in several shapes, more clearly in some. Their guess then applies to the
     other shapes too."""
     guess_by_code = {candidate.code: candidate for candidate in reversed(guesses) if candidate}
-    plainer_guesses = {
-        vague_code: guess_by_code[plain_code]
-        for plain_code, vague_codes in PLAINER.items()
-        if plain_code in guess_by_code
-        for vague_code in vague_codes
-    }
     return [
-        plainer_guesses.get(candidate.code, candidate) if candidate else candidate
+        guess_by_code.get(PLAINER.get(candidate.code, ""), candidate) if candidate else None
         for candidate in guesses
     ]
 

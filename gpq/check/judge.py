@@ -18,8 +18,9 @@ runs in half precision.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from statistics import median
 
 from gpq.check.records import GRADIENT, Run, Sketch, Step
@@ -62,19 +63,6 @@ class Finding:
     metrics: list[str] = field(default_factory=list)
 
 
-@dataclass(frozen=True, slots=True)
-class StepPair:
-    """A step of the reference and the same step of a run."""
-
-    number: int
-    expected: Step
-    actual: Step
-
-    @property
-    def has_same_examples(self) -> bool:
-        return self.expected.indices == self.actual.indices
-
-
 class Judge:
     """Knows the reference, and what rounding does to it (`rounding`)."""
 
@@ -86,12 +74,21 @@ class Judge:
 
     def judge(self, run: Run) -> Finding:
         finding = Finding(missing=run.last < self.reference.last)
-        pairs = self._pairs(run)
-        finding.samples = next((pair.number for pair in pairs if not pair.has_same_examples), None)
-        self._compare_rates(finding, pairs)
+        pairs = [  # (number, the reference's step, the step of this run)
+            (number, step, run.steps[number])
+            for number, step in sorted(self.reference.steps.items())
+            if number in run.steps
+        ]
+        finding.samples = next(
+            (number for number, step, actual in pairs if step.indices != actual.indices), None
+        )
+        for number, step, actual in pairs:
+            if not _same_rates(step.rates, actual.rates):
+                finding.rates, finding.uneven = number, len(step.rates) != len(actual.rates)
+                break
         last = self._compare_tensors(finding, pairs)
-        metrics = (self._metrics(pair.number, pair.actual) for pair in pairs)
-        finding.metrics = list(dict.fromkeys(name for names in metrics for name in names))
+        metrics = (self._metrics(number, actual) for number, _, actual in pairs)
+        finding.metrics = list(dict.fromkeys(chain.from_iterable(metrics)))
         if last in run.steps:
             finding.largest = self._largest(last, run.steps[last])
         firsts = (finding.samples, finding.rates, finding.tensors)
@@ -119,44 +116,32 @@ class Judge:
 
     def factor(self, number: int, step: Step) -> float | None:
         """The factor by which all gradients of step `number` are too large, if there is one."""
-        gradients = {
-            name: sketch
+        candidates = [
+            one_factor(sketch, step.tensors[name])
             for name, sketch in self.reference.steps[number].tensors.items()
-            if name.startswith(GRADIENT) and name in step.tensors and norm(sketch)
-        }
-        return _common_factor(
-            [
-                one_factor(sketch, step.tensors[name])
-                for name, sketch in gradients.items()
-                if self.rounding.is_steady(name, sketch, number, MOVED)
-            ]
-        )
-
-    def _pairs(self, run: Run) -> list[StepPair]:
-        return [
-            StepPair(number, expected, run.steps[number])
-            for number, expected in sorted(self.reference.steps.items())
-            if number in run.steps
+            if name.startswith(GRADIENT)
+            and name in step.tensors
+            and norm(sketch)
+            and self.rounding.is_steady(name, sketch, number, MOVED)
         ]
+        factors = [factor for factor in candidates if factor is not None]
+        if not factors or len(factors) < len(candidates):
+            return None
+        typical = median(factors)
+        is_common = all(abs(factor / typical - 1) < ONE_FACTOR for factor in factors)
+        return typical if is_common else None
 
-    def _compare_rates(self, finding: Finding, pairs: Iterable[StepPair]) -> None:
-        for pair in pairs:
-            expected, actual = pair.expected.rates, pair.actual.rates
-            if not _same_rates(expected, actual):
-                finding.rates, finding.uneven = pair.number, len(expected) != len(actual)
-                return
-
-    def _compare_tensors(self, finding: Finding, pairs: Iterable[StepPair]) -> int:
+    def _compare_tensors(self, finding: Finding, pairs: Iterable[tuple[int, Step, Step]]) -> int:
         """Compare up to the first step that differs. In half precision that is the first step
         that is not the reference's bit for bit. Returns the last step that shows how far the run
         is off."""
-        for pair in pairs:
-            differences = self.differences(pair.number, pair.actual)
+        for number, _, actual in pairs:
+            differences = self.differences(number, actual)
             gaps = [difference for difference in differences if difference.excess > 1]
             if gaps and not self._is_amplified(gaps, differences):
-                finding.tensors, finding.differences = pair.number, gaps
+                finding.tensors, finding.differences = number, gaps
             if self.rounding.coarse and any(difference.excess for difference in differences):
-                return pair.number
+                return number
             if finding.tensors is not None:
                 break
         return self.reference.last
@@ -166,11 +151,19 @@ class Judge:
         any number of tensors may be off, if they follow from gradients with different rounding."""
         if self.rounding.coarse:
             gradients = {gap.what: gap.excess for gap in differences if gap.is_gradient}
-            if not _are_cancelled(gradients.values()):
+            large = [excess for excess in gradients.values() if excess > 1]
+            if len(large) > _few(len(gradients)) or max(large, default=0) > CANCELLED:
                 return False
-            gaps = [gap for gap in gaps if not _is_explained(gap, gradients)]
+            inexact = {name.removeprefix(GRADIENT) for name in gradients if gradients[name]}
+            gaps = [
+                gap
+                for gap in gaps
+                if gap.relative > SIGNS or gap.what.rpartition(" of ")[2] not in inexact
+            ]
         tensors = sum(difference.kind == "tensor" for difference in differences)
-        return len(gaps) <= _few(tensors) and all(map(_is_amplification, gaps))
+        return len(gaps) <= _few(tensors) and all(
+            gap.kind == "tensor" and not gap.is_gradient and gap.excess <= AMPLIFIED for gap in gaps
+        )
 
     def _tensor(
         self, name: str, expected: Sketch, actual: Sketch | None, number: int
@@ -191,8 +184,7 @@ class Judge:
             gap = 0.0 if expected == actual else math.inf
             return Difference(name, "number", gap, gap)
         size, distance = abs(expected), abs(expected - actual)
-        furthest = self.rounding.furthest_number(number, name, expected)
-        noise = 0.0 if furthest is None else abs(expected - furthest)
+        noise = self.rounding.number_noise(number, name, expected)
         allowance = max(NUMBER * size, self.rounding.coarse * size, NOISE * noise, 1e-12)
         relative = distance / size if size else distance
         return Difference(name, "number", distance / allowance, relative)
@@ -230,38 +222,8 @@ def _few(count: int) -> float:
     return max(1, FEW * count)
 
 
-def _are_cancelled(excesses: Collection[float]) -> bool:
-    """Are only a few gradients beyond their allowance, and only slightly?"""
-    large = [excess for excess in excesses if excess > 1]
-    return len(large) <= _few(len(excesses)) and max(large, default=0) <= CANCELLED
-
-
-def _is_explained(gap: Difference, gradients: Mapping[str, float]) -> bool:
-    """Does it follow from a gradient with different rounding? `gradients`: their excesses."""
-    return gap.relative <= SIGNS and gradients.get(_source(gap.what), 0.0) != 0
-
-
-def _is_amplification(gap: Difference) -> bool:
-    return gap.kind == "tensor" and not gap.is_gradient and gap.excess <= AMPLIFIED
-
-
-def _common_factor(candidates: Sequence[float | None]) -> float | None:
-    """A factor that all are close to, or None."""
-    factors = [factor for factor in candidates if factor is not None]
-    if not factors or len(factors) < len(candidates):
-        return None
-    typical = median(factors)
-    is_common = all(abs(factor / typical - 1) < ONE_FACTOR for factor in factors)
-    return typical if is_common else None
-
-
 def _ratio(distance: float, whole: float) -> float:
     return distance / whole if whole else math.inf
-
-
-def _source(name: str) -> str:
-    """The gradient that a weight or an optimizer state follows from."""
-    return GRADIENT + name.rpartition(" of ")[2]
 
 
 def _private(name: str) -> bool:
@@ -270,8 +232,7 @@ def _private(name: str) -> bool:
 
 
 def _same_rates(expected: Sequence[Sequence[float]], actual: Sequence[Sequence[float]]) -> bool:
-    expected_flat = [rate for rates in expected for rate in rates]
-    actual_flat = [rate for rates in actual for rate in rates]
+    expected_flat, actual_flat = list(chain(*expected)), list(chain(*actual))
     return len(expected_flat) == len(actual_flat) and all(
         math.isclose(a, b, rel_tol=NUMBER) for a, b in zip(expected_flat, actual_flat, strict=True)
     )

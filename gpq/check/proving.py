@@ -11,7 +11,7 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 from datetime import datetime, timezone
 from pathlib import Path
 
@@ -19,51 +19,23 @@ import gpq_agent
 import msgspec
 from gpq_agent import wire
 
-from gpq.check import keeping, runner
+from gpq import verdicts
 from gpq.check import rows as judgement
+from gpq.check import runner
 from gpq.check.guesses import draws_numbers
-from gpq.check.hints import hints
 from gpq.check.judge import Judge
 from gpq.check.records import Facts, Run, read
-from gpq.check.rows import notes
-from gpq.check.runner import Program, Runner, ShapeRun, last_lines
+from gpq.check.runner import CheckRequest, Runner, ShapeRun, last_lines
 from gpq.check.shapes import AGAIN, REFERENCE, REPLICAS, ROUNDING, Shape, compared_shapes
-from gpq.check.verdict import FAILED, ShapeView, Verdict
 from gpq.errors import GpqError, Interrupted, Refused, TimedOut
-from gpq.source import Script, text_of
+from gpq.source import Script, hints, text_of
+from gpq.verdicts import FAILED, Verdict
 
 THREADS = 4  # cores per thread of a process beyond the first
 SHOWN = 10  # names of files
 PAST_PYTHON = "under gpq check, C code and other programs may only write below TMPDIR. "
 ASK = "import torch; print(torch.cuda.device_count())"
 PATIENCE = 120  # seconds. A first import of torch from a network drive is slow
-
-
-@dataclass(frozen=True, slots=True)
-class CheckRequest:
-    script: str
-    arguments: tuple[str, ...]
-    python: str
-    environ: Mapping[str, str]
-    cwd: str
-    steps: int
-    seconds: float  # for the whole check
-    gpu: bool = False
-    isolated: bool = False  # a new interpreter for every replica
-
-
-@dataclass(frozen=True, slots=True)
-class Trial:
-    """All shapes, run and compared. `failure`: the error of the script in full precision.
-    `writes`: a note about its files."""
-
-    judge: Judge
-    reorderings: list[Run]
-    runs: list[Run]
-    rows: list[ShapeView]
-    script: Script
-    failure: str
-    writes: list[str]
 
 
 def prove(request: CheckRequest, on_end: Callable[[str], None]) -> Verdict:
@@ -75,11 +47,18 @@ def prove(request: CheckRequest, on_end: Callable[[str], None]) -> Verdict:
     home = Path(tempfile.mkdtemp(prefix="gpq-check-"))
     is_home_cited = False
     try:
-        with interruptible(), Runner(_program(request, home), home, request.steps) as runner:
-            trial = _trial(request, runner, start + request.seconds, on_end)
-        verdict = _verdict(request, trial, runner.remarks, time.monotonic() - start)
+        environ = _environ(request.environ, home)
+        with interruptible(), Runner(replace(request, environ=environ), home) as runner:
+            verdict = _verdict(request, runner, start, on_end)
         is_home_cited = verdict.verdict == FAILED
-        return _save(verdict, keeping.place(request.script, list(request.arguments)))
+        place = verdicts.place(request.script, list(request.arguments))
+        try:
+            verdicts.keep(place, verdict)
+        except (OSError, Refused) as error:
+            cause = getattr(error, "strerror", error)
+            remark = f"cannot save the verdict in {os.path.dirname(place)}: {cause}"
+            verdict = msgspec.structs.replace(verdict, notes=[*verdict.notes, remark])
+        return verdict
     except GpqError as error:
         is_home_cited = any(
             str(home) in text for text in (error.message, error.hint, *error.quoted)
@@ -89,50 +68,32 @@ def prove(request: CheckRequest, on_end: Callable[[str], None]) -> Verdict:
         _tidy(home, with_logs=not is_home_cited)
 
 
-def _trial(
-    request: CheckRequest, runner: Runner, deadline: float, on_end: Callable[[str], None]
-) -> Trial:
+def _verdict(
+    request: CheckRequest, runner: Runner, start: float, on_end: Callable[[str], None]
+) -> Verdict:
+    """Run all shapes, and compare them."""
+    deadline = start + request.seconds
     shapes = (REFERENCE, *ROUNDING, *compared_shapes(request.steps))
     courses, failure = _courses(runner, shapes, deadline, on_end)
     _whole(courses, request)
     reference, *other_runs = [read(course.folder, len(course.shape.attempts)) for course in courses]
     reorderings, runs = other_runs[: len(ROUNDING)], other_runs[len(ROUNDING) :]
-    _usable(reference, courses[0], request)
+    facts = _usable_facts(reference, courses[0], request)
     judge = Judge(reference, *reorderings, exact=runner.exact)
     reproducible = None
     if judge.rounding.mixed and not draws_numbers(reference):
-        reproducible = _is_reproducible(judge, request, runner, deadline, on_end)
+        again = runner.run((AGAIN,), deadline, on_end)
+        _whole(again, request)
+        reproducible = judge.judge(read(again[0].folder, 1)).step is None
     script = Script(text_of(request.script))
-    has_own_loop = reference.facts is not None and not reference.facts.loader
+    # gpq never accumulates or splits a loop of the script's own.
+    unused = set() if facts.loader else {"accumulate", "split"}
     pairs = [
         (course, run)
         for course, run in zip(courses[1 + len(ROUNDING) :], runs, strict=True)
-        if not has_own_loop or _suits_own_loop(course.shape)
+        if unused.isdisjoint(course.shape.freedoms)
     ]
     rows = judgement.rows(judge, pairs, script, reproducible)
-    writes = _writes(courses[0].folder, request.cwd)
-    return Trial(judge, reorderings, runs, rows, script, failure, writes)
-
-
-def _is_reproducible(
-    judge: Judge,
-    request: CheckRequest,
-    runner: Runner,
-    deadline: float,
-    on_end: Callable[[str], None],
-) -> bool:
-    """Does the reference train the same when it runs again?"""
-    courses = runner.run((AGAIN,), deadline, on_end)
-    _whole(courses, request)
-    return judge.judge(read(courses[0].folder, 1)).step is None
-
-
-def _verdict(
-    request: CheckRequest, trial: Trial, remarks: Sequence[str], seconds: float
-) -> Verdict:
-    judge, rows = trial.judge, trial.rows
-    reference = judge.reference
-    facts = reference.facts or Facts(loader=False)
     return Verdict(
         script=os.path.realpath(request.script),
         arguments=list(request.arguments),
@@ -144,17 +105,17 @@ def _verdict(
         steps=reference.last or request.steps,
         batch=facts.batch,
         shapes=rows,
-        habits=judgement.habits([reference, *trial.reorderings, *trial.runs], rows),
+        habits=judgement.habits([reference, *other_runs], rows),
         notes=[
-            *notes(reference, rows, judge.rounding, trial.failure),
-            *judgement.doubts([reference, *trial.runs], rows),
-            *trial.writes,
-            *dict.fromkeys(line for run in trial.runs for line in run.side_effects),
-            *hints(trial.script),
-            *remarks,
+            *judgement.notes(reference, facts, rows, judge.rounding, failure),
+            *judgement.doubts([reference, *runs], rows),
+            *_writes(courses[0].folder, request.cwd),
+            *dict.fromkeys(line for run in runs for line in run.side_effects),
+            *hints(script),
+            *runner.remarks,
         ],
         coarse=judge.rounding.coarse,
-        seconds=round(seconds, 1),
+        seconds=round(time.monotonic() - start, 1),
         at=datetime.now(timezone.utc).isoformat(timespec="seconds").replace("+00:00", "Z"),
     )
 
@@ -183,101 +144,69 @@ def _courses(
     return runner.run(shapes, deadline, on_end), failure
 
 
-def _save(verdict: Verdict, place: str) -> Verdict:
-    """The same verdict, with a note if it cannot be saved."""
-    try:
-        keeping.keep(place, msgspec.to_builtins(verdict))
-    except (OSError, Refused) as error:
-        cause = getattr(error, "strerror", error)
-        remark = f"cannot save the verdict in {os.path.dirname(place)}: {cause}"
-        return msgspec.structs.replace(verdict, notes=[*verdict.notes, remark])
-    return verdict
-
-
-def _suits_own_loop(shape: Shape) -> bool:
-    """gpq never accumulates or splits a loop of the script's own."""
-    return not {"accumulate", "split"} & set(shape.freedoms)
-
-
-def _program(request: CheckRequest, home: Path) -> Program:
-    """The program as the first process of a job starts it, with the library of this gpq."""
-    environ = dict(request.environ)
-    path = environ.get("PYTHONPATH", "")
-    environ["PYTHONPATH"] = os.pathsep.join(filter(None, [_library(home), path]))
-    environ.setdefault("PYTHONUNBUFFERED", "1")
-    environ.setdefault("PYTHONHASHSEED", wire.HASH_SEED)
-    environ.setdefault("OMP_NUM_THREADS", str(max(1, len(os.sched_getaffinity(0)) // THREADS)))
-    environ |= runner.variables(home)
-    return Program(
-        request.python,
-        request.script,
-        request.arguments,
-        request.cwd,
-        environ,
-        request.gpu,
-        request.isolated,
-    )
-
-
-def _library(home: Path) -> str:
-    """A folder with only gpq_agent in it. Any other package there would hide the script's own."""
+def _environ(own: Mapping[str, str], home: Path) -> dict[str, str]:
+    """The environment in which the first process of a job starts, with the library of this gpq."""
+    # A folder with only gpq_agent in it. Any other package there would hide the script's own.
     package = Path(gpq_agent.__file__).resolve().parent
-    if os.listdir(package.parent) == [package.name]:
-        return str(package.parent)
-    shutil.copytree(
-        package, home / "library" / package.name, ignore=shutil.ignore_patterns("__pycache__")
-    )
-    return str(home / "library")
+    library = package.parent
+    if os.listdir(library) != [package.name]:
+        library = home / "library"
+        ignore = shutil.ignore_patterns("__pycache__")
+        shutil.copytree(package, library / package.name, ignore=ignore)
+    return {
+        "PYTHONUNBUFFERED": "1",
+        "PYTHONHASHSEED": wire.HASH_SEED,
+        "OMP_NUM_THREADS": str(max(1, len(os.sched_getaffinity(0)) // THREADS)),
+        **own,
+        "PYTHONPATH": os.pathsep.join(filter(None, [str(library), own.get("PYTHONPATH", "")])),
+        **runner.variables(home),
+    }
 
 
 def _whole(courses: list[ShapeRun], request: CheckRequest) -> None:
     """Raises if the script fails in one replica, or if time is up."""
-    if courses[0].failed:
-        raise _failure_alone(courses[0])
+    reference = courses[0]
+    if reference.failed:
+        output = last_lines(reference.log)
+        hint = f"see its full output in {reference.log}"
+        if any("Permission denied" in line for line in output):
+            hint = PAST_PYTHON + hint
+        problem = f"the script fails on its own, in one replica, with {reference.failed}:"
+        raise GpqError(problem, hint, output)
     late_shapes = [course.shape.name for course in courses if not course.over]
     if late_shapes:
+        lines = [
+            f"{course.shape.name} failed with {course.failed}: {course.log}"
+            for course in courses
+            if course.failed
+        ]
+        names = [course.shape.name for course in courses if course.over and not course.failed]
+        if names:
+            lines.append(f"done: {' / '.join(names)}")
         raise TimedOut(
             f"not done after {request.seconds:.0f} s: {' / '.join(late_shapes)}. Their output is in"
-            f" {courses[0].folder.parent}",
+            f" {reference.folder.parent}",
             f"run `gpq check` with a longer --timeout, with fewer --steps (now {request.steps}), or"
             " with arguments that make the script smaller",
-            _progress(courses),
+            lines,
         )
 
 
-def _failure_alone(reference: ShapeRun) -> GpqError:
-    output = last_lines(reference.log)
-    hint = f"see its full output in {reference.log}"
-    if any("Permission denied" in line for line in output):
-        hint = PAST_PYTHON + hint
-    problem = f"the script fails on its own, in one replica, with {reference.failed}:"
-    return GpqError(problem, hint, output)
-
-
-def _progress(courses: Sequence[ShapeRun]) -> list[str]:
-    """One line for each shape that failed, and one for those that are done."""
-    lines = [
-        f"{course.shape.name} failed with {course.failed}: {course.log}"
-        for course in courses
-        if course.failed
-    ]
-    names = [course.shape.name for course in courses if course.over and not course.failed]
-    if names:
-        lines.append(f"done: {' / '.join(names)}")
-    return lines
-
-
-def _usable(reference: Run, course: ShapeRun, request: CheckRequest) -> None:
-    if reference.outside and (reference.facts is None or not reference.facts.loader):
+def _usable_facts(reference: Run, course: ShapeRun, request: CheckRequest) -> Facts:
+    """What the script says about itself. It does so before its first step under gpq's library.
+    Raises GpqError if it makes none."""
+    facts = reference.facts or Facts(loader=False)
+    problem = ""
+    if reference.outside and not facts.loader:
         problem = "it neither loops over job.loader() nor calls job.should_stop()"
     elif not reference.last and not reference.outside:
         problem = "it made no step under gpq's library"
-    else:
-        return
-    raise GpqError(
-        f"{request.script}: {problem}, so there is nothing to compare",
-        f"see docs/training.md, and its output in {course.folder}",
-    )
+    if problem:
+        raise GpqError(
+            f"{request.script}: {problem}, so there is nothing to compare",
+            f"see docs/training.md, and its output in {course.folder}",
+        )
+    return facts
 
 
 def _tidy(home: Path, *, with_logs: bool) -> None:
@@ -317,16 +246,6 @@ def interruptible() -> Iterator[None]:
 def need(count: int, python: str, environ: Mapping[str, str], cwd: str) -> None:
     """Raises Refused if torch sees fewer GPUs, because it would silently train on the CPU. Starts a
     process."""
-    devices = _device_count(python, environ, cwd)
-    if devices < count:
-        plural = "" if devices == 1 else "s"
-        raise Refused(
-            f"--gpu needs {count} GPUs, but torch sees {devices} GPU{plural} here",
-            "without --gpu the check runs on the CPUs",
-        )
-
-
-def _device_count(python: str, environ: Mapping[str, str], cwd: str) -> int:
     try:
         answer = subprocess.run(
             [python, "-c", ASK],
@@ -351,4 +270,10 @@ def _device_count(python: str, environ: Mapping[str, str], cwd: str) -> int:
             f"{python} cannot count the GPUs: {error_line or f'exit code {answer.returncode}'}"
         )
         raise GpqError(problem[:500], "use --python PATH with an interpreter that has torch")
-    return int(last_line)
+    devices = int(last_line)
+    if devices < count:
+        plural = "" if devices == 1 else "s"
+        raise Refused(
+            f"--gpu needs {count} GPUs, but torch sees {devices} GPU{plural} here",
+            "without --gpu the check runs on the CPUs",
+        )

@@ -6,6 +6,7 @@ It skips damaged and incomplete lines: their process was ended there, and its ex
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
@@ -104,7 +105,13 @@ def read(folder: Path, attempts: int) -> Run:
             for line in _lines(path, Line):
                 _take(run, line, rank)
         for report in _lines(folder / str(attempt) / wire.REPORT, dict):
-            _hear(run, report)
+            if report.get("kind") == "notice":
+                place = run.side_effects if report.get(wire.SIDE_EFFECT) else run.notices
+                place.append(str(report.get("message"))[:500])
+            elif report.get("kind") == "habit":
+                with contextlib.suppress(msgspec.ValidationError):
+                    habit = msgspec.convert(report, Told)
+                    run.habits.setdefault(habit.code, habit)
     for step in run.steps.values():
         step.indices.sort()
     return run
@@ -112,7 +119,7 @@ def read(folder: Path, attempts: int) -> Run:
 
 def _take(run: Run, line: Line, rank: int) -> None:
     run.facts = run.facts or line.facts
-    run.ended = run.ended or line.end is not None
+    run.ended |= line.end is not None
     run.outside = max(run.outside, line.outside)
     run.epsilon = max(run.epsilon, line.epsilon)
     if line.suspected is not None:
@@ -121,7 +128,7 @@ def _take(run: Run, line: Line, rank: int) -> None:
         return
     step = run.steps.setdefault(line.step, Step())
     step.indices += line.indices
-    step.random = step.random or line.random
+    step.random |= line.random
     for name, value, weight in line.metrics:
         step.metrics.setdefault(name, []).append((value, weight, rank))
     if rank == 0:
@@ -133,18 +140,6 @@ def _take(run: Run, line: Line, rank: int) -> None:
         step.tensors, step.numbers = {**gradients, **line.tensors}, line.numbers
 
 
-def _hear(run: Run, report: dict[str, object]) -> None:
-    if report.get("kind") == "notice":
-        place = run.side_effects if report.get(wire.SIDE_EFFECT) else run.notices
-        place.append(str(report.get("message"))[:500])
-    elif report.get("kind") == "habit":
-        try:
-            habit = msgspec.convert(report, Told)
-        except msgspec.ValidationError:
-            return
-        run.habits.setdefault(habit.code, habit)
-
-
 def _lines(path: Path, kind: type[Kind]) -> list[Kind]:
     """The lines of a file that may not exist."""
     try:
@@ -153,13 +148,8 @@ def _lines(path: Path, kind: type[Kind]) -> list[Kind]:
     except OSError:
         return []
     decoder = msgspec.json.Decoder(kind)
-    return [
-        record for line in content.splitlines() if (record := _decode(decoder, line)) is not None
-    ]
-
-
-def _decode(decoder: msgspec.json.Decoder[Kind], line: bytes) -> Kind | None:
-    try:
-        return decoder.decode(line)
-    except (msgspec.DecodeError, UnicodeDecodeError):
-        return None
+    records = []
+    for line in content.splitlines():
+        with contextlib.suppress(msgspec.DecodeError, UnicodeDecodeError):
+            records.append(decoder.decode(line))
+    return records

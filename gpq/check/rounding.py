@@ -52,7 +52,14 @@ class Rounding:
         """`reorderings`: the reference with its batches in other orders. `exact`: in full
         precision."""
         self._reference, self._reorderings = reference, reorderings
-        self.coarse = COARSE * _half_epsilon(reference, exact)
+        # Machine epsilon of the coarsest half type, 0 if everything is in full precision.
+        half = reference.epsilon
+        if reference.facts is not None and reference.facts.half and reference.steps:
+            weights = reference.steps[min(reference.steps)].tensors.values()
+            half = max([half, *map(epsilon, weights)])
+        if not half and not exact:
+            half = BFLOAT16
+        self.coarse = COARSE * half
         shares = {number: self._shares(number) for number in sorted(reference.steps)}
         self._typical = {number: _typical(share.values()) for number, share in shares.items()}
         self.mixed = not self.coarse and max(self._typical.values(), default=0.0) > MIXED
@@ -81,13 +88,10 @@ class Rounding:
         """That step in the other orders."""
         return [run.steps[number] for run in self._reorderings if number in run.steps]
 
-    def furthest_number(self, number: int, name: str, expected: float | None) -> float | None:
-        """The value furthest from the reference among the runs in other orders."""
-        values = [step.numbers.get(name) for step in self.steps(number)]
-        finite_values = [value for value in values if value is not None]
-        if expected is not None and finite_values:
-            return max(finite_values, key=lambda value: abs(value - expected))
-        return None if values else expected
+    def number_noise(self, number: int, name: str, expected: float) -> float:
+        """How far a plain number is from the reference, at most, in the other orders."""
+        values = (step.numbers.get(name) for step in self.steps(number))
+        return max((abs(expected - value) for value in values if value is not None), default=0.0)
 
     def _noise(self, name: str, expected: Sketch, number: int) -> float:
         if self.mixed:
@@ -131,20 +135,6 @@ def _first_reordered(shares: Mapping[int, Mapping[str, float]]) -> int | None:
         if gradients:
             return number if median(gradients) > MOVED else None
     return None
-
-
-def _half_epsilon(run: Run, exact: bool) -> float:
-    """Machine epsilon of the coarsest half type, 0 if everything is in full precision."""
-    half = max(run.epsilon, _weight_epsilon(run), 0.0)
-    return half if half or exact else BFLOAT16
-
-
-def _weight_epsilon(run: Run) -> float:
-    """For weights in half precision, else 0."""
-    if run.facts is None or not run.facts.half or not run.steps:
-        return 0.0
-    weights = run.steps[min(run.steps)].tensors.values()
-    return max(map(epsilon, weights), default=0.0)
 
 
 def apart(first: Sketch, second: Sketch) -> float:

@@ -8,13 +8,13 @@ import msgspec
 from gpq_agent import wire
 
 from gpq.check.guesses import Case, draws_numbers, guess, habit, join
-from gpq.check.judge import Finding, Judge
+from gpq.check.judge import Judge
 from gpq.check.records import Facts, Run, Told
 from gpq.check.rounding import Rounding
 from gpq.check.runner import ShapeRun, last_lines
 from gpq.check.shapes import Shape
-from gpq.check.verdict import DIFFERS, FAILED, SAME, TOLD, FoundHabit, ShapeView
 from gpq.source import Script
+from gpq.verdicts import DIFFERS, FAILED, SAME, TOLD, FoundHabit, ShapeView
 
 ORDER = "order of examples"  # it matters in one replica, so part of a batch is never like the whole
 
@@ -54,16 +54,18 @@ def _compare(
 ) -> ShapeView:
     shape = course.shape
     if course.failed:
-        return _failure(judge, course, f"{course.failed}: {' '.join(last_lines(course.log)[-1:])}")
+        return _failure(course, f"{course.failed}: {' '.join(last_lines(course.log)[-1:])}")
     if run.outside or judge.reference.outside:
-        return _outside(shape)
+        # Optimizer steps run outside the loop over job.loader(), so gpq can only start several
+        # replicas or restart them.
+        if shape.replicas == 1:
+            return ShapeView(shape.name, SAME, None, None, "", None, [], "", "")
+        own = habit("own-loader")
+        return ShapeView(shape.name, DIFFERS, None, None, "samples", own, [], "", "")
     finding = judge.judge(run)
     if finding.missing:
-        return _failure(
-            judge,
-            course,
-            f"it made {run.last} steps, but the reference made {judge.reference.last}",
-        )
+        problem = f"it made {run.last} steps, but the reference made {judge.reference.last}"
+        return _failure(course, problem)
     case = Case(judge, shape, run, finding, script, reproducible)
     step, difference, cause = _difference(case)
     verdict = SAME if step is None else DIFFERS
@@ -73,22 +75,21 @@ def _compare(
 
 
 def _difference(case: Case) -> tuple[int | None, str, FoundHabit | None]:
-    """The first step that differs, what differs there, and the habit behind it. None if everything
-    is the same."""
-    if case.finding.step is not None:
-        return case.finding.step, _what(case.finding), guess(case)
-    ordered = case.judge.rounding.ordered
-    if ordered is not None and case.reproducible and case.shape.cut:
-        return ordered, ORDER, habit("mixed")
-    return None, "", None
-
-
-def _outside(shape: Shape) -> ShapeView:
-    """Optimizer steps run outside the loop over job.loader(), so gpq can only start several
-    replicas or restart them."""
-    if shape.replicas == 1:
-        return ShapeView(shape.name, SAME, None, None, "", None, [], "", "")
-    return ShapeView(shape.name, DIFFERS, None, None, "samples", habit("own-loader"), [], "", "")
+    """The first step that differs, what differs there first, and the habit behind it. None if
+    everything is the same. Causes come before their effects."""
+    finding = case.finding
+    if finding.step is None:
+        ordered = case.judge.rounding.ordered
+        if ordered is not None and case.reproducible and case.shape.cut:
+            return ordered, ORDER, habit("mixed")
+        return None, "", None
+    if finding.samples == finding.step:
+        what = "samples"
+    elif finding.rates == finding.step:
+        what = "optimizer steps" if finding.uneven else "learning rate"
+    else:
+        what = finding.differences[0].what
+    return finding.step, what, guess(case)
 
 
 def habits(runs: Sequence[Run], rows: Sequence[ShapeView] = ()) -> list[FoundHabit]:
@@ -138,66 +139,56 @@ def _view(told_habit: Told) -> FoundHabit:
     )
 
 
-def _failure(judge: Judge, course: ShapeRun, problem: str) -> ShapeView:
+def _failure(course: ShapeRun, problem: str) -> ShapeView:
     log = course.log or str(course.log_of(0))
     return ShapeView(course.shape.name, FAILED, None, None, "", None, [], problem[:500], log)
 
 
-def _what(finding: Finding) -> str:
-    """What differs first. Causes come before their effects."""
-    if finding.step is None:
-        return ""
-    if finding.samples == finding.step:
-        return "samples"
-    if finding.rates == finding.step:
-        if finding.uneven:
-            return "optimizer steps"
-        return "learning rate"
-    if finding.differences:
-        return finding.differences[0].what
-    return ""
-
-
-def notes(reference: Run, rows: Sequence[ShapeView], rounding: Rounding, failure: str) -> list[str]:
+def notes(
+    reference: Run, facts: Facts, rows: Sequence[ShapeView], rounding: Rounding, failure: str
+) -> list[str]:
     """`failure`: the error of the script in full precision."""
-    return [
-        *_random_numbers(reference),
-        _precision(rounding.coarse, failure),
-        *_steps(reference, rounding),
-        *_table(rows),
-    ]
-
-
-def _random_numbers(reference: Run) -> list[str]:
+    is_random, is_controlled = draws_numbers(reference), facts.loader and not facts.compiled
     lines = []
-    facts = reference.facts
-    if facts and facts.loader and not facts.compiled:
+    if is_controlled:
         lines.append(
             "random numbers, such as dropout and augmentation, were drawn per example, but in "
             "a job each shape draws its own"
         )
-    if draws_numbers(reference):
+    if is_random:
         lines.append(
             "some random numbers belong to no example and were the same in every part of a "
             "step, so their effect could not be told from rounding"
         )
-    if facts:
-        lines += _dropout(facts)
-    return lines
-
-
-def _dropout(facts: Facts) -> list[str]:
-    if facts.compiled or not facts.loader:
-        return [
+    if not is_controlled:
+        lines.append(
             "dropout was off, because the check cannot control what a compiled model or a "
             "loop without job.loader() draws"
-        ]
-    if facts.recurrent:
-        return [
+        )
+    elif facts.recurrent:
+        lines.append(
             "dropout between the layers of recurrent modules was off, because each shape draws "
             "it differently"
-        ]
-    return []
+        )
+    lines.append(_precision(rounding.coarse, failure))
+    if not facts.loader:
+        lines.append(
+            "the script does not use job.loader(), so gpq never accumulates or splits its steps"
+        )
+    if rounding.mixed and not is_random:
+        lines.append(
+            "the order of the examples in a batch changes the result, so the effect of "
+            "rounding is unknown"
+        )
+    metrics = sorted({name for row in rows for name in row.metrics})
+    if metrics:
+        lines.append(
+            f"logged values that differ: {', '.join(metrics)[:200]} (part of a batch has its own"
+            " value)"
+        )
+    if any(row.verdict == DIFFERS for row in rows):
+        lines.append("the habit behind a difference is a guess from what differs first")
+    return lines
 
 
 def _precision(coarse: float, failure: str) -> str:
@@ -210,30 +201,3 @@ def _precision(coarse: float, failure: str) -> str:
         f"{reason}: only the first step that differs was compared, to within 3 units in the last"
         f" place ({coarse:.1%})"
     )
-
-
-def _steps(reference: Run, rounding: Rounding) -> list[str]:
-    lines = []
-    if reference.facts and not reference.facts.loader:
-        lines.append(
-            "the script does not use job.loader(), so gpq never accumulates or splits its steps"
-        )
-    if rounding.mixed and not draws_numbers(reference):
-        lines.append(
-            "the order of the examples in a batch changes the result, so the effect of "
-            "rounding is unknown"
-        )
-    return lines
-
-
-def _table(rows: Sequence[ShapeView]) -> list[str]:
-    lines = []
-    metrics = sorted({name for row in rows for name in row.metrics})
-    if metrics:
-        lines.append(
-            f"logged values that differ: {', '.join(metrics)[:200]} (part of a batch has its own"
-            " value)"
-        )
-    if any(row.verdict == DIFFERS for row in rows):
-        lines.append("the habit behind a difference is a guess from what differs first")
-    return lines

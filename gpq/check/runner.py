@@ -62,17 +62,18 @@ FIXED = {
 
 
 @dataclass(frozen=True, slots=True)
-class Program:
-    """What to run. `environ`: its environment without the shape's variables. `isolated`: every
-    replica gets a new interpreter."""
+class CheckRequest:
+    """What to run. `environ`: its environment without the shape's variables."""
 
-    python: str
     script: str
     arguments: tuple[str, ...]
-    cwd: str
+    python: str
     environ: Mapping[str, str]
+    cwd: str
+    steps: int
+    seconds: float  # for the whole check
     gpu: bool = False
-    isolated: bool = False
+    isolated: bool = False  # a new interpreter for every replica
 
 
 class Runner:
@@ -82,11 +83,13 @@ class Runner:
     remarks: what to tell the user about the way it ran.
     """
 
-    def __init__(self, program: Program, folder: Path, steps: int) -> None:
-        self._program, self._folder, self._steps = program, folder, steps
-        self._environ = dict(program.environ)
-        self._head = confinement(program.python, folder)  # the start of every process's command
-        if not program.gpu:
+    def __init__(self, request: CheckRequest, folder: Path) -> None:
+        self._request, self._folder = request, folder
+        self._environ = dict(request.environ)
+        # The start of every process's command. It can then only write below `folder`, if this Linux
+        # can enforce that.
+        self._head = [request.python, "-I", str(LANDLOCK), str(folder)]
+        if not request.gpu:
             self._environ |= {"CUDA_VISIBLE_DEVICES": "", "GLOO_SOCKET_IFNAME": "lo"}
         self._courses: list[ShapeRun] = []
         self._server: ForkServer | None = None
@@ -95,13 +98,13 @@ class Runner:
         self._lifeline, self._lifeline_end = os.pipe()
 
     def __enter__(self) -> Runner:
-        program = self._program
-        if program.script.endswith(".py") and not program.isolated:
+        request = self._request
+        if request.script.endswith(".py") and not request.isolated:
             log = self._folder / "fork-server.log"
             self._server = ForkServer(
-                program.python,
-                program.script,
-                program.cwd,
+                request.python,
+                request.script,
+                request.cwd,
                 self._environ,
                 self._lifeline,
                 log,
@@ -195,25 +198,22 @@ class Runner:
         for rank in range(attempt.replicas):
             environ = self._own_environ(course, attempt, rank, port)
             try:
-                course.processes.append(self._replica(course, environ, course.log_of(rank)))
+                course.processes.append(self._replica(course, environ, rank))
             except ServerLost:
                 self._begin_anew(course)
                 break
 
-    def _replica(self, course: ShapeRun, environ: dict[str, str], log: Path) -> Process:
+    def _replica(self, course: ShapeRun, environ: dict[str, str], rank: int) -> Process:
         """Start a replica. `environ`: what it has in addition to the others. Raises ServerLost."""
-        if self._server is None or course.shape is REFERENCE:
-            return self._launch({**self._environ, **environ}, log)
-        return self._server.fork(self._program.arguments, environ, log)
-
-    def _launch(self, environ: dict[str, str], path: Path) -> subprocess.Popen[bytes]:
-        program = self._program
+        request, path = self._request, course.log_of(rank)
+        if self._server is not None and course.shape is not REFERENCE:
+            return self._server.fork(request.arguments, environ, path)
         with open(path, "wb") as log:
             try:
                 return subprocess.Popen(
-                    [*self._head, program.python, program.script, *program.arguments],
-                    cwd=program.cwd,
-                    env=environ,
+                    [*self._head, request.python, request.script, *request.arguments],
+                    cwd=request.cwd,
+                    env={**self._environ, **environ},
                     stdin=subprocess.DEVNULL,
                     stdout=log,
                     stderr=subprocess.STDOUT,
@@ -221,7 +221,7 @@ class Runner:
                     pass_fds=(self._lifeline,),
                 )
             except OSError as error:
-                problem = f"cannot start {program.python} here: {error.strerror}"
+                problem = f"cannot start {request.python} here: {error.strerror}"
                 raise GpqError(
                     problem, "use --python PATH with an interpreter of this machine"
                 ) from None
@@ -231,7 +231,7 @@ class Runner:
     ) -> dict[str, str]:
         """The variables that only this replica has."""
         folder = str(course.folder)
-        order = course.shape.order(attempt, folder, self._steps, self._lifeline, self.exact)
+        order = course.shape.order(attempt, folder, self._request.steps, self._lifeline, self.exact)
         number = course.attempt + 1
         environ = {
             wire.ENV_CHECK: json.dumps(order._asdict()),
@@ -294,30 +294,27 @@ class ShapeRun:
         codes = [process.poll() for process in self.processes]
         failures = [(rank, code) for rank, code in enumerate(codes) if code]
         if failures:
-            self._fail(*failures[0])
+            rank, code = failures[0]
+            path = str(self.log_of(rank))
+            if self.tries < TRIES and any("EADDRINUSE" in line for line in last_lines(path)):
+                # Another process had the port by then.
+                self.tries += 1
+                self.attempt -= 1
+            else:
+                self.failed, self.log, self.over = ending(code), path, True
+            self.close()
         elif None not in codes:
             self.close()
             self.over = self.attempt + 1 == len(self.shape.attempts)
 
     def close(self) -> None:
-        """End its remaining processes."""
+        """End the sessions of its remaining processes: loader workers, and everything that the
+        script started."""
         for process in self.processes:
-            _end(process)
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
         self.processes.clear()
-
-    def _fail(self, rank: int, code: int) -> None:
-        """Try the attempt again if its port was taken."""
-        if self.tries < TRIES and self._is_port_taken(rank):
-            self.close()
-            self.tries += 1
-            self.attempt -= 1
-            return
-        self.failed, self.log, self.over = ending(code), str(self.log_of(rank)), True
-        self.close()
-
-    def _is_port_taken(self, rank: int) -> bool:
-        """Did another process have the port by then?"""
-        return any("EADDRINUSE" in line for line in last_lines(str(self.log_of(rank))))
 
 
 def last_lines(path: str) -> list[str]:
@@ -331,37 +328,20 @@ def last_lines(path: str) -> list[str]:
     return [line for line in text.splitlines() if line.strip()][-LAST_LINES:]
 
 
-def _end(process: Process) -> None:
-    """End its whole session: loader workers, and everything that the script started."""
-    with contextlib.suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGKILL)
-    process.wait()
-
-
 def variables(home: Path) -> dict[str, str]:
     """Variables that override the shell's. Creates the folder."""
     folder = home / SCRATCH
     folder.mkdir(exist_ok=True)
     if len(os.fsencode(folder)) > LONGEST:
-        folder = _short_path(folder)
+        link = LINKS / f"gpq-{secrets.token_hex(8)}"
+        (home / LINK).symlink_to(link)  # first, so that tidying up finds it
+        link.symlink_to(folder)
+        folder = link
     paths = {name: str(folder / subfolder) for name, subfolder in FOLDERS.items()}
     return {**FIXED, **paths, "MLFLOW_TRACKING_URI": f"file:{folder / 'mlruns'}"}
-
-
-def _short_path(folder: Path) -> Path:
-    """The same folder by a short path."""
-    link = LINKS / f"gpq-{secrets.token_hex(8)}"
-    (folder.parent / LINK).symlink_to(link)  # first, so that tidying up finds it
-    link.symlink_to(folder)
-    return link
 
 
 def tidy(home: Path) -> None:
     """Remove what is outside of `home`."""
     with contextlib.suppress(OSError):
         os.unlink(os.readlink(home / LINK))
-
-
-def confinement(python: str, home: Path) -> list[str]:
-    """The start of a command that can only write below `home`, if this Linux can enforce that."""
-    return [python, "-I", str(LANDLOCK), str(home)]

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 
 from gpq_agent import wire
 
+from gpq.verdicts import NEEDED
+
 MICROS = 3  # the parts are uneven if the batch is not a multiple of it
 REPLICAS = 2  # in the largest shape
 LEAST_STEPS = 4  # enough to see the end of an epoch, a stop and a restart
@@ -30,8 +32,11 @@ class Shape:
     sample: bool = False
     reverse: bool = False
     rotate: bool = False
-    # gpq uses this shape only if a job has all of these
-    freedoms: tuple[str, ...] = ()
+
+    @property
+    def freedoms(self) -> tuple[str, ...]:
+        """gpq uses this shape only if a job has all of these."""
+        return NEEDED.get(self.name, ())
 
     @property
     def cut(self) -> bool:
@@ -86,22 +91,16 @@ def resumption(steps: int) -> Shape:
         Attempt(REPLICAS, first_stop, second_stop),
         Attempt(1, second_stop),
     )
-    return Shape("stopped and resumed on another number", attempts, freedoms=("resize",))
+    return Shape("stopped and resumed on another number", attempts)
 
 
 def compared_shapes(steps: int) -> tuple[Shape, ...]:
     """The shapes that are compared with the reference, in the order of the table."""
     two = (Attempt(REPLICAS),)
     return (
-        Shape("accumulating", micros=MICROS, freedoms=("accumulate",)),
-        Shape("split", sample=True, freedoms=("split",)),
-        Shape("two replicas", two, sample=True, freedoms=("resize",)),
-        Shape(
-            "two replicas, accumulating",
-            two,
-            micros=MICROS,
-            sample=True,
-            freedoms=("resize", "accumulate"),
-        ),
+        Shape("accumulating", micros=MICROS),
+        Shape("split", sample=True),
+        Shape("two replicas", two, sample=True),
+        Shape("two replicas, accumulating", two, micros=MICROS, sample=True),
         resumption(steps),
     )

@@ -1,16 +1,81 @@
-"""Finds the module of a command and runs its typer app. Turns errors of typer into errors of
-gpq."""
+"""The commands: their module (and the name of the app, if it is not `app`) and one line each. Finds
+the module of a command and runs its typer app. Turns errors of typer into errors of gpq.
+
+Other packages, such as `gpq.lab`, add such rows as entry points of the group `gpq.commands`.
+"""
 
 from __future__ import annotations
 
 import importlib
+import re
 import sys
 from typing import Any
 
 import gpq
-from gpq.cli import commands
-from gpq.cli.commands import COMMANDS
+from gpq import extensions
 from gpq.errors import GpqError, UsageError
+
+GROUP = "gpq.commands"
+Row = tuple[str, str]
+
+COMMANDS: dict[str, Row] = {
+    "submit": ("gpq.cli.jobs.submit", "queue a job"),
+    "status": (
+        "gpq.cli.jobs.status:status",
+        "show the queue: which job has which GPUs, and why others wait",
+    ),
+    "show": ("gpq.cli.jobs.status:show", "show everything about one job"),
+    "why": ("gpq.cli.jobs.status:why", "explain why a job waits, or why it has these GPUs"),
+    "logs": ("gpq.cli.jobs.logs", "show what a job printed"),
+    "cancel": (
+        "gpq.cli.jobs.cancel",
+        "stop jobs permanently, and return when every process is gone",
+    ),
+    "hold": ("gpq.cli.jobs.changes:hold", "keep jobs from starting until you release them"),
+    "release": ("gpq.cli.jobs.changes:release", "let held jobs start"),
+    "requeue": ("gpq.cli.jobs.changes:requeue", "queue jobs again"),
+    "edit": ("gpq.cli.jobs.changes:edit", "change jobs"),
+    "wait": ("gpq.cli.jobs.wait", "wait until jobs have ended, and exit with the job's code"),
+    "nodes": ("gpq.cli.lab.nodes", "show and manage the servers and their GPUs"),
+    "yield": ("gpq.cli.lab.nodes:yield_", "get your own server back from gpq"),
+    "top": ("gpq.cli.top.top", "live view of GPUs, jobs, goodput, fairness and changes"),
+    "notify": ("gpq.cli.lab.config:notify", "list and test the targets of notifications"),
+    "history": (
+        "gpq.cli.jobs.history:history",
+        "show jobs that ended: waits, GPU hours, goodput hours, restarts",
+    ),
+    "report": ("gpq.cli.jobs.history:report", "report GPU hours, waits, restarts and fairness"),
+    "daemon": ("gpq.cli.lab.daemon", "start, stop and inspect the daemon"),
+    "check": (
+        "gpq.cli.jobs.check",
+        "prove on your own script that gpq does not change what it trains",
+    ),
+    "doctor": (
+        "gpq.cli.doctor.doctor",
+        "check this machine and the servers, and say how to fix problems",
+    ),
+    "config": ("gpq.cli.lab.config:config", "show and check the configuration"),
+    "demo": ("gpq.cli.lab.demo", "watch three real training jobs on two small CPU servers"),
+    "import": ("gpq.cli.jobs.import_", "import jobs from Slurm scripts or from task-spooler"),
+    "schema": ("gpq.cli.lab.schema:schema", "print the JSON Schema of a command's --json output"),
+    "completion": ("gpq.cli.lab.schema:completion", "print the completion script of a shell"),
+}
+
+
+def names() -> list[str]:
+    """The names of all commands. It imports none of them."""
+    return [*COMMANDS, *(name for name in extensions.entries(GROUP) if name not in COMMANDS)]
+
+
+def row(name: str) -> Row:
+    """The row of a command. Raises KeyError if there is none, and UsageError for a broken entry
+    point."""
+    if name in COMMANDS:
+        return COMMANDS[name]
+    match extensions.load(GROUP, name):
+        case (str(module), str(line)):
+            return module, line
+    raise extensions.broken(GROUP, name, "it is not a pair (module, line for `gpq --help`)")
 
 
 def dispatch(argv: list[str]) -> int:
@@ -27,7 +92,7 @@ def dispatch(argv: list[str]) -> int:
     if name == "--version":
         sys.stdout.write(f"gpq {gpq.__version__}\n")
         return 0
-    if name not in COMMANDS and name not in commands.names():
+    if name not in COMMANDS and name not in names():
         kind = "option" if name.startswith("-") else "command"
         raise UsageError(f"gpq has no {kind} {name}", command_hint(name))
     return run(name, argv[1:])
@@ -52,7 +117,7 @@ def command(name: str) -> Any:
     """The typer command of this name, from its own module."""
     import typer.main
 
-    module, _, attribute = commands.row(name)[0].partition(":")
+    module, _, attribute = row(name)[0].partition(":")
     return typer.main.get_command(getattr(importlib.import_module(module), attribute or "app"))
 
 
@@ -66,23 +131,24 @@ def complaint(error: Exception, name: str) -> Exception:
         return error
     path = getattr(getattr(error, "ctx", None), "command_path", f"gpq {name}")
     if type(error).__name__ == "NoSuchOption":
-        return _no_option(error, path, name)
-    message = _own_words(
-        " ".join(error.format_message().split()).rstrip(".").replace(": Value error, ", ": ")
-    )
+        option = getattr(error, "option_name", "")
+        hint = f"`{path} --help` lists the options"
+        if possibilities := getattr(error, "possibilities", None):
+            hint = f"did you mean {', '.join(sorted(possibilities))}?"
+        if equivalent := EQUIVALENTS.get((name, option.partition("=")[0])):
+            hint = f"`{equivalent}`"
+        return UsageError(f"{path} has no option {option}", hint)
+    message = " ".join(error.format_message().split())
+    message = message.rstrip(".").replace(": Value error, ", ": ")
+    match = re.fullmatch(VALIDATION, message, re.IGNORECASE)
+    if match is not None:
+        expected = match[2]
+        for pattern, words in VALIDATOR:
+            expected = re.sub(rf"^{pattern}$", words, expected)
+        message = f"{match[1].partition(' / ')[0]} must be {expected}"
     if not message[:2].isupper():
         message = message[:1].lower() + message[1:]
     return UsageError(f"{path}: {message}", f"`{path} --help` shows examples")
-
-
-def _no_option(error: Any, path: str, name: str) -> UsageError:
-    option = getattr(error, "option_name", "")
-    hint = f"`{path} --help` lists the options"
-    if error.possibilities:
-        hint = f"did you mean {', '.join(sorted(error.possibilities))}?"
-    if equivalent := EQUIVALENTS.get((name, option.partition("=")[0])):
-        hint = f"`{equivalent}`"
-    return UsageError(f"{path} has no option {option}", hint)
 
 
 SYNONYMS = {  # words from other tools, by gpq's name for the command
@@ -116,41 +182,21 @@ def command_hint(word: str) -> str:
     for name, synonyms in SYNONYMS.items():
         if word in synonyms.split():
             return f"`gpq {name}` does that"
-    return near(word, commands.names())
+    import difflib
+
+    matches = difflib.get_close_matches(word, names(), n=3, cutoff=0.5)
+    if matches:
+        return f"did you mean {' or '.join(matches)}?"
+    return "`gpq --help` lists the commands"
 
 
+VALIDATION = r"Invalid value for '([^']+)'(?: / '[^']+')*: Input should be (.*)"
 VALIDATOR = (  # what the validator expects, and how gpq says it
     (r"a valid integer\b.*", "a whole number"),
     (r"a valid number\b.*", "a number"),
     (r"greater than or equal to (\S+)", r"\1 or more"),
     (r"less than or equal to (\S+)", r"\1 or less"),
 )
-
-
-def _own_words(sentence: str) -> str:
-    """A sentence of the validator in plain words. Other sentences stay as they are."""
-    import re
-
-    match = re.fullmatch(
-        r"Invalid value for '([^']+)'(?: / '[^']+')*: Input should be (.*)", sentence, re.IGNORECASE
-    )
-    if match is None:
-        return sentence
-    expected = match[2]
-    for pattern, words in VALIDATOR:
-        expected = re.sub(rf"^{pattern}$", words, expected)
-    return f"{match[1].partition(' / ')[0]} must be {expected}"
-
-
-def near(word: str, names: object) -> str:
-    """A hint with the names that are similar to `word`."""
-    import difflib
-
-    words = list(names)  # type: ignore[call-overload]
-    matches = difflib.get_close_matches(word, words, n=3, cutoff=0.5)
-    if matches:
-        return f"did you mean {' or '.join(matches)}?"
-    return "`gpq --help` lists the commands"
 
 
 DAILY_COMMANDS = ("submit", "status", "why", "logs", "cancel", "top")
@@ -172,9 +218,16 @@ Example:
 
 def overview() -> str:
     """What `gpq --help` prints."""
-    names = commands.names()
-    width = max(map(len, names))
-    lines = "\n".join(f"  {name:{width}}  {_line(name)}" for name in names)
+    everything = names()
+    width = max(map(len, everything))
+    rows = []
+    for name in everything:
+        try:
+            line = row(name)[1]
+        except GpqError as error:  # another package has broken it
+            line = error.message
+        rows.append(f"  {name:{width}}  {line}")
+    lines = "\n".join(rows)
     return f"""usage: gpq COMMAND [options]
 
 A job manager for shared GPU servers. Submit your jobs, and gpq decides which GPUs they get.
@@ -187,11 +240,3 @@ Example:
 
 `gpq COMMAND --help` explains one command. `gpq --version` prints the version.
 """
-
-
-def _line(name: str) -> str:
-    """What `gpq --help` says about a command, also if another package has broken it."""
-    try:
-        return commands.row(name)[1]
-    except GpqError as error:
-        return error.message

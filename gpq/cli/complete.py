@@ -47,7 +47,7 @@ def join_words(words: list[str]) -> list[str]:
             whole.append("")
         else:
             whole.append(word)
-    return [word for index, word in enumerate(whole) if word or index == len(whole) - 1]
+    return [*filter(None, whole[:-1]), whole[-1]]
 
 
 def bash(pairs: list[Pair], columns: int) -> str:
@@ -91,21 +91,15 @@ SHELLS = {"zsh": zsh, "fish": fish}
 def candidates(words: list[str], shell: str) -> list[Pair] | int:
     """(word, description) for the last of `words`, or FILES, or COMMAND. The words before it are
     complete."""
-    if len(words) == 1:
-        return commands(words[0])
-    from gpq.options.completion_data import GRAMMAR
+    from gpq.options.completion_data import COMMANDS, GRAMMAR
 
+    if len(words) == 1:
+        options = [("--help", "Show all commands."), ("--version", "")]
+        return starting([*COMMANDS.items(), *options], words[0])
     path, *tail = words
     if path in GRAMMAR:
         return after_command(Line(shell, path), *GRAMMAR[path], tail)
     return in_group(path, tail, shell)
-
-
-def commands(current: str) -> list[Pair]:
-    from gpq.options.completion_data import COMMANDS
-
-    options = [("--help", "Show all commands."), ("--version", "")]
-    return starting([*COMMANDS.items(), *options], current)
 
 
 def in_group(group: str, words: list[str], shell: str) -> list[Pair] | int:
@@ -228,7 +222,8 @@ def daemon_words(line: Line, kind: str, current: str, arguments: list[str]) -> l
     pairs = ask({"kind": kind, "prefix": tail, "command": line.path, "given": names})
     pairs = [pair for pair in pairs if pair[0] not in names]
     if line.shell == "bash" and not tail.strip("0123456789"):
-        pairs = ids(pairs) or pairs  # names, if the word begins with a letter
+        ids = [pair for pair in pairs if pair[0].isdigit()]
+        pairs = ids or pairs  # names, if the word begins with a letter
     return [(f"{head}{comma}{word}", description) for word, description in pairs]
 
 
@@ -247,10 +242,6 @@ def ask(request: dict[str, object]) -> list[Pair]:
     except (GpqError, KeyError):
         return []
     return [(word, description) for word, description in pairs if word.isprintable()]
-
-
-def ids(pairs: list[Pair]) -> list[Pair]:
-    return [pair for pair in pairs if pair[0].isdigit()]
 
 
 def starting(pairs: list[Pair], prefix: str) -> list[Pair]:

@@ -14,14 +14,7 @@ if TYPE_CHECKING:
     from typing import Any
 
 FLAGS = {"--json": "json", "--all": "all", "-a": "all"}
-VALUES = {
-    "--color": "color",
-    "--user": "user",
-    "-u": "user",
-    "--state": "states",
-    "-s": "states",
-    "--recent": "recent",
-}
+VALUES = {"--color": "color", "--user": "user", "-u": "user"}
 # words after such a file belong to it
 SCRIPTS = (".py", ".sh", ".bash", ".zsh", ".sbatch", ".slurm", ".job")
 
@@ -104,11 +97,7 @@ def parse(argv: list[str]) -> "dict[str, Any] | None":
             return None
         else:
             jobs.append(word)
-    if (
-        options.get("color", "auto") not in ("auto", "always", "never")
-        or "recent" in options
-        or "states" in options
-    ):
+    if options.get("color", "auto") not in ("auto", "always", "never"):
         return None
     options["jobs"] = jobs
     return options

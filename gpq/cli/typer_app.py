@@ -42,10 +42,8 @@ def default_to(name: str, *, alone: bool = False) -> type[TyperGroup]:
 
     class Group(TyperGroup):
         def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-            is_argument = (
-                bool(args) and args[0] not in self.commands and args[0] not in ("--help", "-h")
-            )
-            if not args or (is_argument and not (alone and args[0][:1] != "-")):
+            names = {*self.commands, "--help", "-h"}
+            if not args or (args[0] not in names and (args[0][:1] == "-" or not alone)):
                 args = [name, *args]
             return super().parse_args(ctx, args)
 
@@ -57,13 +55,12 @@ class Command(TyperCommand):
     brackets."""
 
     def collect_usage_pieces(self, ctx: Any) -> list[str]:
-        arguments = [
-            parameter for parameter in self.params if parameter.param_type_name == "argument"
-        ]
-        return [
-            str(self.options_metavar),
-            *(str(parameter.metavar or parameter.name) for parameter in arguments),
-        ]
+        arguments = (
+            str(parameter.metavar or parameter.name)
+            for parameter in self.params
+            if parameter.param_type_name == "argument"
+        )
+        return [str(self.options_metavar), *arguments]
 
 
 class Frame(typer.Typer):

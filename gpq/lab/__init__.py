@@ -4,5 +4,5 @@
 are what jobs would do. `command.py` is `gpq simulate`. gpq finds all of it by entry points.
 """
 
-# As in `gpq.cli.commands`.
+# As in `gpq.cli.app`.
 SIMULATE = ("gpq.lab.command", "compare policies on a workload or on your own jobs")

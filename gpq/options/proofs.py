@@ -6,12 +6,11 @@ from __future__ import annotations
 import os
 import shlex
 
-from gpq.check import keeping
-from gpq.check.hints import hints
+from gpq import verdicts
 from gpq.options import job_spec
 from gpq.options.job_spec import SubmitTexts
 from gpq.rpc.requests import ArrayMessage, ProofMessage, SpecMessage, fill_placeholders
-from gpq.source import Script, text_of
+from gpq.source import Script, hints, text_of
 
 
 def of(
@@ -23,7 +22,7 @@ def of(
         return None, []
     arguments = first_arguments(texts, array)
     line = shlex.join([texts.words[0], *arguments])
-    verdict = keeping.saved_verdict(_path(texts), arguments)
+    verdict = verdicts.saved_verdict(_path(texts), arguments)
     may_be_resized = built.max_gpus != built.min_gpus and not built.rigid
     if verdict is None and not may_be_resized:
         return None, []
@@ -36,12 +35,12 @@ def of(
                 f" `gpq check {line}` tests whether it trains the same on any number of GPUs"
             )
         return None, remarks
-    changed = keeping.changed_file(verdict)
+    changed = verdicts.changed_file(verdict)
     if changed:
         name = os.path.relpath(changed, os.path.dirname(os.path.realpath(_path(texts))))
         remark = f"{name} has changed since the last check of this script"
         return None, [*remarks, f"{remark}: run `gpq check {line}` again"]
-    result = keeping.proof(verdict)
+    result = verdicts.proof(verdict)
     if result is None or not result.lost:
         return result, remarks
     words = f"gpq might change what this script trains ({result.message}), so it does not use"

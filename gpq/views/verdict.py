@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 
-from gpq.check.verdict import DIFFERS, FAILED, SAME, TOLD, ShapeView, Verdict
 from gpq.core.freedoms import MEANING
+from gpq.verdicts import DIFFERS, FAILED, SAME, TOLD, ShapeView, Verdict
 from gpq.views.plain import safe, wrap
 
 JUDGEMENTS = {

@@ -231,7 +231,7 @@ def test_a_guess_depends_on_the_first_difference_and_on_the_script() -> None:
     judged = judge()
     tripled = trained(lambda _, each: {name: value * 3 for name, value in each.items()}, seed=2)
     wrong = trained(lambda _, each: {name: value.roll(1, 0) for name, value in each.items()}, seed=2)
-    shape = Shape("accumulating", micros=3, freedoms=("accumulate",))
+    shape = Shape("accumulating", micros=3)
 
     def guessed(run: Run, script: str = "") -> str:
         return guess(Case(judged, shape, run, judged.judge(run), Script(script))).code

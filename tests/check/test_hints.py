@@ -7,8 +7,7 @@ import textwrap
 
 import pytest
 
-from gpq.check import hints as said
-from gpq.check.hints import MOST
+from gpq import source as said
 from gpq.source import Script
 from tests.habits.catalogue import load
 from tests.habits.proven import HINTED
@@ -74,7 +73,7 @@ def test_unreadable_scripts_have_no_hints_and_long_lists_are_cut() -> None:
         assert hints(text) == []
     many = "".join(f"a{number} = 0\n" for number in range(20)) + "for epoch in job.epochs(9):\n"
     many += "".join(f"    a{number} += 1\n    if a{number} > 3:\n        break\n" for number in range(20))
-    assert len(hints(many)) == MOST
+    assert len(hints(many)) == said.MOST_HINTS
 
 
 AVERAGE = """

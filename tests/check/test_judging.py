@@ -13,8 +13,8 @@ from gpq.check.records import Facts, Run, Step, Told, read
 from gpq.check.rows import doubts, habits, rows, worst
 from gpq.check.runner import ShapeRun
 from gpq.check.shapes import REFERENCE, compared_shapes
-from gpq.check.verdict import Verdict
 from gpq.source import Script
+from gpq.verdicts import Verdict
 from gpq.views.verdict import lines
 
 SHAPES = compared_shapes(8)

@@ -10,7 +10,7 @@ from typing import cast
 import pytest
 
 from gpq.check import proving
-from gpq.check.runner import Runner, ShapeRun
+from gpq.check.runner import CheckRequest, Runner, ShapeRun
 from gpq.check.shapes import REFERENCE, Shape, compared_shapes
 from gpq.errors import TimedOut
 
@@ -21,7 +21,7 @@ def test_a_timeout_names_the_shapes_that_ended(tmp_path: Path) -> None:
     ]
     first.over = split.over = two.over = True
     two.failed, two.log = "exit code 1", "two.log"
-    asked = proving.CheckRequest("train.py", (), "python", {}, "/", 8, 60.0)
+    asked = CheckRequest("train.py", (), "python", {}, "/", 8, 60.0)
     with pytest.raises(TimedOut) as caught:
         proving._whole([first, accumulating, split, two, both], asked)
     error = caught.value

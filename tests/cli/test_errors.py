@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from gpq.cli import app, fast_path
-from gpq.cli.commands import names
+from gpq.cli.app import names
 from gpq.client import quick
 from gpq.policies.registry import POLICIES
 from gpq.rpc import protocol

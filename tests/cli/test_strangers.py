@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from gpq.check import keeping
+from gpq import verdicts
 from gpq.cli.doctor import checks
 from gpq.cli.jobs import task_spooler
 from gpq.client import autostart, connection, daemon_control, quick
@@ -94,7 +94,7 @@ def test_a_verdict_and_the_configuration_are_in_folders_for_their_owner(
     monkeypatch.setenv("HOME", str(ana.home))
     before = os.umask(0)
     try:
-        keeping.keep(keeping.place("train.py", []), {})
+        verdicts.keep(verdicts.place("train.py", []), {})
         config_file.write("interval = 5.0\n", "")
     finally:
         os.umask(before)

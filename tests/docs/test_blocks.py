@@ -11,8 +11,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from gpq.cli.app import command
-from gpq.cli.commands import names
+from gpq.cli.app import command, names
 from gpq.config import parse
 from gpq.policies.registry import POLICIES
 from tests.docs.blocks import Block, blocks, commands, pages, words

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gpq.cli import fast_path
-from gpq.cli.commands import names
+from gpq.cli.app import names
 from gpq.cli.generated import pages, reference, schemas
 from gpq.cli.shell_scripts import SCRIPTS
 from tests.cli.conftest import ROOT

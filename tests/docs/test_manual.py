@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from gpq.cli.commands import names
+from gpq.cli.app import names
 from gpq.cli.generated import man_pages, reference
 from tests.cli.conftest import ROOT
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from gpq.cli.commands import names
+from gpq.cli.app import names
 from gpq.options import sbatch
 from gpq.options.completion_data import GRAMMAR
 from tests.cli.conftest import ROOT

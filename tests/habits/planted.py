@@ -14,7 +14,7 @@ from typing import Any
 from gpq_agent.train.habits.table import HABITS, SUSPECTED
 
 from gpq.check.shapes import Shape, compared_shapes
-from gpq.check.verdict import DIFFERS, SAME, TOLD
+from gpq.verdicts import DIFFERS, SAME, TOLD
 
 from .proven import PROVEN
 

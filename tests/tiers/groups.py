@@ -80,7 +80,7 @@ GROUPS = (
     Group(
         "checks",
         ("tests/check", "tests/cli/check/test_check.py", "tests/cli/check/test_precision.py"),
-        (*LIBRARY, "gpq/check", "gpq/source.py", "gpq/cli/jobs/check.py"),
+        (*LIBRARY, "gpq/check", "gpq/source.py", "gpq/verdicts.py", "gpq/cli/jobs/check.py"),
     ),
     Group(
         "simulation",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from gpq.check.verdict import SAME, TOLD, FoundHabit, ShapeView, Verdict
+from gpq.verdicts import SAME, TOLD, FoundHabit, ShapeView, Verdict
 from gpq.views.verdict import lines
 
 HABIT = FoundHabit("batch-norm", ["accumulate", "split"], "batch norm (1) takes its own", "layer norm")

@@ -64,12 +64,9 @@ def directory() -> Check:
     home = paths.home()
     folder = nearest_folder(home)
     if not os.access(folder, os.W_OK | os.X_OK):
-        return Check(
-            "state",
-            "fail",
-            f"{folder} is not writable",
-            f"make it writable, or set GPQ_HOME (now {home})",
-        )
+        finding = f"{folder} is not writable"
+        fix = f"make it writable, or set GPQ_HOME (now {home})"
+        return Check("state", "fail", finding, fix)
     if folder != home:
         return Check("state", "ok", f"gpq will create {home}")
     mode = os.stat(home).st_mode & 0o777
@@ -95,12 +92,9 @@ def filesystem() -> Check:
     except OSError as error:
         return Check("filesystem", "warn", f"cannot read /proc/self/mounts: {error.strerror}", "")
     if kind in NETWORK:
-        return Check(
-            "filesystem",
-            "fail",
-            f"the state is on {kind} ({mount}), where locks and SQLite are not reliable",
-            "set GPQ_HOME to a folder on a local disk",
-        )
+        finding = f"the state is on {kind} ({mount}), where locks and SQLite are not reliable"
+        fix = "set GPQ_HOME to a folder on a local disk"
+        return Check("filesystem", "fail", finding, fix)
     return Check("filesystem", "ok", f"the state is on {kind} ({mount})")
 
 
@@ -121,12 +115,9 @@ def free_space() -> Check:
     folder = nearest_folder(paths.home())
     free = shutil.disk_usage(folder).free >> 20
     if free < MIN_FREE_MIB:
-        return Check(
-            "disk",
-            "fail",
-            f"{free} MiB free at {folder}",
-            "make room, or set GPQ_HOME to another disk",
-        )
+        finding = f"{free} MiB free at {folder}"
+        fix = "make room, or set GPQ_HOME to another disk"
+        return Check("disk", "fail", finding, fix)
     return Check("disk", "ok", f"{free / 1024:.1f} GiB free at {folder}")
 
 
@@ -134,12 +125,9 @@ def socket() -> Check:
     path = paths.socket()
     size = len(os.fsencode(path))
     if size > LONGEST_SOCKET:
-        return Check(
-            "socket",
-            "fail",
-            f"{path} has {size} bytes, but at most {LONGEST_SOCKET} are possible",
-            "set GPQ_HOME to a shorter path",
-        )
+        finding = f"{path} has {size} bytes, but at most {LONGEST_SOCKET} are possible"
+        fix = "set GPQ_HOME to a shorter path"
+        return Check("socket", "fail", finding, fix)
     return Check("socket", "ok", path)
 
 
@@ -162,12 +150,9 @@ def running_daemon(info: DaemonInfo) -> Check:
     from gpq.client import daemon_control
 
     if info.version != gpq.__version__:
-        return Check(
-            "daemon",
-            "warn",
-            f"version {info.version} is running, but this is {gpq.__version__}",
-            "`gpq daemon stop`. The next command starts the new one, and jobs keep running",
-        )
+        finding = f"version {info.version} is running, but this is {gpq.__version__}"
+        fix = "`gpq daemon stop`. The next command starts the new one, and jobs keep running"
+        return Check("daemon", "warn", finding, fix)
     finding, fix = f"running (pid {info.pid})", ""
     unreachable = sorted(name for name, state in info.nodes.items() if state == "unreachable")
     if unreachable:
@@ -209,12 +194,9 @@ def processors() -> Check:
             "cores", "warn", finding, "lower `slots` in config.toml, otherwise replicas share cores"
         )
     if load > 2 * usable:
-        return Check(
-            "cores",
-            "warn",
-            f"{finding}, load {load:.1f}",
-            "other programs slow down your jobs. See `top`",
-        )
+        finding = f"{finding}, load {load:.1f}"
+        fix = "other programs slow down your jobs. See `top`"
+        return Check("cores", "warn", finding, fix)
     return Check("cores", "ok", finding)
 
 
@@ -230,23 +212,17 @@ def clock() -> Check:
     """Is the clock set, and does it agree with the newest write of the daemon?"""
     now = time.time()
     if now < OLDEST_CLOCK:
-        return Check(
-            "clock",
-            "fail",
-            time.strftime("it shows %Y-%m-%d", time.gmtime(now)),
-            "set it: timedatectl set-ntp true",
-        )
+        finding = time.strftime("it shows %Y-%m-%d", time.gmtime(now))
+        fix = "set it: timedatectl set-ntp true"
+        return Check("clock", "fail", finding, fix)
     try:
         newest = os.stat(paths.database()).st_mtime
     except OSError:
         newest = 0.0
     if newest > now + 60:
-        return Check(
-            "clock",
-            "warn",
-            f"{newest - now:.0f} s behind the last write of the daemon",
-            "timedatectl set-ntp true",
-        )
+        finding = f"{newest - now:.0f} s behind the last write of the daemon"
+        fix = "timedatectl set-ntp true"
+        return Check("clock", "warn", finding, fix)
     return Check("clock", "ok", time.strftime("%Y-%m-%d %H:%M:%S %Z", time.localtime(now)))
 
 
@@ -267,19 +243,13 @@ def torch(requested_python: str) -> Check:
             check=False,
         )
     except (OSError, subprocess.TimeoutExpired) as error:
-        return Check(
-            "torch",
-            "warn",
-            f"{python} did not import torch: {error}",
-            "training scripts need it, commands do not",
-        )
+        finding = f"{python} did not import torch: {error}"
+        fix = "training scripts need it, commands do not"
+        return Check("torch", "warn", finding, fix)
     if answer.returncode != 0:
         finding = (answer.stderr.strip().splitlines() or ["no reason given"])[-1]
-        return Check(
-            "torch",
-            "warn",
-            f"{python}: {finding}",
-            f"{python} -m pip install torch (only training scripts need it)",
-        )
+        finding = f"{python}: {finding}"
+        fix = f"{python} -m pip install torch (only training scripts need it)"
+        return Check("torch", "warn", finding, fix)
     version, count = answer.stdout.split()[-2:]
     return Check("torch", "ok", f"{version} in {python} sees {count} CUDA GPUs")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import asdict
 from functools import partial
 from typing import Annotated
 
@@ -66,7 +67,7 @@ def doctor(
     if names or checks.has_servers():
         results += server_checks.of_servers(names, python, output.Progress())
     if json:
-        views = [json_answers.CheckView(**check.row()) for check in results]
+        views = [json_answers.CheckView(**asdict(check)) for check in results]
         output.emit(json_answers.Checkup(views))
     else:
         output.text(lines, results, color.value)

@@ -7,6 +7,7 @@ import json
 import os
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -105,32 +106,22 @@ def verdict_of(look: Mapping[str, Any]) -> Check:
     if faults:
         fix = "sudo dmesg | grep -i xid says more. A lost GPU needs a reboot"
         return Check("gpus", "fail", ", ".join(faults), fix)
-    finding = _equipment(look)
-    if look["notice"]:
-        return _notice(look, finding)
-    pids = {pid for gpu in gpus for pid, _ in gpu["processes"]}
-    foreign_pids = sorted(pid for pid in pids if not _is_ours(pid))
+    kinds = Counter(gpu["name"] for gpu in gpus)
+    counts = [f"{count} x {kind}" for kind, count in kinds.items()]
+    finding = "no NVIDIA GPU, so jobs run on CPU slots"
+    if gpus:
+        finding = f"{', '.join(counts)}, driver {look['driver']}"
+    if look["notice"]:  # the driver answers but reports a problem
+        finding += f", but {look['notice']}"
+        if look["lost"]:
+            return Check("gpus", "fail", finding, "nvidia-smi says more")
+        return Check("gpus", "warn", finding, "" if gpus else "nvidia-smi says more")
+    foreign_pids = {pid for gpu in gpus for pid, _ in gpu["processes"] if not _is_ours(pid)}
     if foreign_pids:
-        processes = ", ".join(f"{pid} ({_program(pid)})" for pid in foreign_pids[:5])
+        processes = ", ".join(f"{pid} ({_program(pid)})" for pid in sorted(foreign_pids)[:5])
         finding += f", in use by others: pid {processes}"
         return Check("gpus", "warn", finding, "gpq leaves those GPUs alone")
     return Check("gpus", "ok", finding)
-
-
-def _equipment(look: Mapping[str, Any]) -> str:
-    kinds = [gpu["name"] for gpu in look["gpus"]]
-    if not kinds:
-        return "no NVIDIA GPU, so jobs run on CPU slots"
-    counts = [f"{kinds.count(kind)} x {kind}" for kind in dict.fromkeys(kinds)]
-    return f"{', '.join(counts)}, driver {look['driver']}"
-
-
-def _notice(look: Mapping[str, Any], finding: str) -> Check:
-    """For a driver that answers but reports a problem."""
-    finding += f", but {look['notice']}"
-    if look["lost"]:
-        return Check("gpus", "fail", finding, "nvidia-smi says more")
-    return Check("gpus", "warn", finding, "" if look["gpus"] else "nvidia-smi says more")
 
 
 def _is_ours(pid: int) -> bool:

@@ -6,14 +6,14 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 from gpq.client.connection import call
 from gpq.errors import GpqError
 from gpq.options import environment
 from gpq.rpc import node_answers, requests
-from gpq.rpc.node_answers import DeviceView, NodeView
+from gpq.rpc.node_answers import NodeView
 
 Told = Mapping[str, Any]
 K = TypeVar("K")
@@ -26,19 +26,9 @@ LEAST_SHM_MIB = 1024
 MOST_OFFSET = 2.0  # seconds
 UNLIMITED = -1  # servers report it like this too
 NETWORK = (
-    "nfs",
-    "nfs4",
-    "cifs",
-    "smb3",
-    "fuse.sshfs",
-    "lustre",
-    "beegfs",
-    "glusterfs",
-    "ceph",
-    "gpfs",
-    "afs",
-    "9p",
-)
+    "nfs", "nfs4", "cifs", "smb3", "fuse.sshfs", "lustre", "beegfs", "glusterfs", "ceph", "gpfs",
+    "afs", "9p",
+)  # fmt: skip
 CONF = "`{}` in /etc/security/limits.conf, then log in again"
 
 
@@ -51,9 +41,6 @@ class Check:
     message: str
     fix: str = ""
     node: str = ""  # the server, "" for this machine or for several servers
-
-    def row(self) -> dict[str, str]:
-        return asdict(self)
 
 
 LEAST_DISK_MIB, LOW_DISK_MIB = 200, 5 << 10
@@ -91,9 +78,7 @@ def reachability(node: NodeView) -> Check:
         )
     finding = "answers"
     if node.drained:
-        finding += ", drained"
-    if node.drained and node.reason:
-        finding += f": {node.reason}"
+        finding += f", drained: {node.reason}" if node.reason else ", drained"
     return Check("reach", "ok", finding, "", node.name)
 
 
@@ -204,7 +189,7 @@ def _locked_memory(answer: Told) -> Check:
 
 
 def _amount(number: int) -> str:
-    return "unlimited" if number < 0 or number >= 1 << 60 else str(number)
+    return str(number) if 0 <= number < 1 << 60 else "unlimited"
 
 
 def _size(number: int) -> str:
@@ -273,7 +258,12 @@ def gpus(node: NodeView, answer: Told) -> Check:
     cards = [device for device in node.devices if device.kind == "cuda"]
     notice = str(answer.get("notice") or "")
     if not cards:
-        return _without_gpus(node, notice)
+        finding = "no NVIDIA GPU"
+        if node.devices:
+            finding += f", {len(node.devices)} CPU slots"
+        if not notice:
+            return Check("gpus", "ok", finding, "", name)
+        return Check("gpus", "warn", f"{finding}, but {notice}", "nvidia-smi there says more", name)
     finding = f"{len(cards)} x {cards[0].type}, driver {answer.get('driver') or 'unknown'}"
     faults = [
         f"GPU {card.index} {card.state}: {card.reason}"
@@ -283,7 +273,12 @@ def gpus(node: NodeView, answer: Told) -> Check:
     if faults:
         fix = "sudo dmesg | grep -i xid there says more. A lost GPU needs a reboot"
         return Check("gpus", "fail", ", ".join([finding, *faults]), fix, name)
-    foreign_processes = _foreign_processes(cards)
+    foreign_processes = [
+        f"GPU {card.index}: {process.user} (pid {process.pid}, {process.name})"
+        for card in cards
+        for process in card.processes
+        if process.job is None
+    ]
     if foreign_processes:
         finding = ", ".join([finding, *foreign_processes[:6]])
         fix = "gpq leaves those GPUs alone until they are free"
@@ -292,26 +287,6 @@ def gpus(node: NodeView, answer: Told) -> Check:
         fix = "jobs run on the other GPUs"
         return Check("gpus", "warn", f"{finding}, but {notice}", fix, name)
     return Check("gpus", "ok", finding, "", name)
-
-
-def _without_gpus(node: NodeView, notice: str) -> Check:
-    finding = "no NVIDIA GPU"
-    if node.devices:
-        finding += f", {len(node.devices)} CPU slots"
-    if notice:
-        finding += f", but {notice}"
-        return Check("gpus", "warn", finding, "nvidia-smi there says more", node.name)
-    return Check("gpus", "ok", finding, "", node.name)
-
-
-def _foreign_processes(cards: Sequence[DeviceView]) -> list[str]:
-    """Processes that gpq did not start."""
-    return [
-        f"GPU {card.index}: {process.user} (pid {process.pid}, {process.name})"
-        for card in cards
-        for process in card.processes
-        if process.job is None
-    ]
 
 
 def torch(name: str, python: str, answer: Told) -> Check:

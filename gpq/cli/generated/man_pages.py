@@ -12,9 +12,8 @@ from collections.abc import Iterator
 from typing import Any
 
 import gpq
-from gpq.cli.app import command
-from gpq.cli.commands import names, row
-from gpq.cli.generated.pages import usage
+from gpq.cli.app import command, names, row
+from gpq.cli.generated.pages import parameters, usage
 
 EXIT_STATUS = (
     ("0", "Success."),
@@ -77,13 +76,16 @@ def page(name: str) -> str:
     inner = getattr(typer_command, "commands", None)
     lines = _head(f"gpq-{name}", row(name)[1])
     if inner is None:
-        lines += [*_synopsis({f"gpq {name}": typer_command}), *_description(typer_command)]
+        lines += [*_synopsis({f"gpq {name}": typer_command}), ".SH DESCRIPTION"]
+        lines += [*_body(typer_command), ".SH OPTIONS", *_options(typer_command)]
+        lines += [".SH EXAMPLES", *_examples(typer_command)]
     else:
         parts = {f"gpq {name} {subcommand}": inner[subcommand] for subcommand in inner}
         help_text = _text(" ".join((typer_command.help or "").split()))
         lines += [*_synopsis(parts), ".SH DESCRIPTION", help_text, ".SH COMMANDS"]
         for path, part in parts.items():
-            lines += _section(path, part)
+            lines += [f".SS {_text(path)}", *_body(part), *_options(part)]
+            lines += [".PP", "Example:", *_examples(part)]
     lines += [".SH SEE ALSO", r"\fBgpq\fR(1)"]
     return "\n".join(lines) + "\n"
 
@@ -96,30 +98,6 @@ def _synopsis(parts: dict[str, Any]) -> Iterator[str]:
             yield ".br"
         yield f".B {_text(path)}"
         yield _text(usage(typer_command), emphasised=True)
-
-
-def _description(typer_command: Any) -> list[str]:
-    """The sections of a command that is not in a group."""
-    return [
-        ".SH DESCRIPTION",
-        *_body(typer_command),
-        ".SH OPTIONS",
-        *_options(typer_command),
-        ".SH EXAMPLES",
-        *_examples(typer_command),
-    ]
-
-
-def _section(path: str, typer_command: Any) -> list[str]:
-    """The section of a command in a group."""
-    return [
-        f".SS {_text(path)}",
-        *_body(typer_command),
-        *_options(typer_command),
-        ".PP",
-        "Example:",
-        *_examples(typer_command),
-    ]
 
 
 def _head(name: str, line: str) -> list[str]:
@@ -142,39 +120,31 @@ def _body(typer_command: Any) -> Iterator[str]:
 
 
 def _examples(typer_command: Any) -> list[str]:
-    lines = [
-        line.strip() for line in (typer_command.help or "").partition("Example:")[2].splitlines()
-    ]
-    return _verbatim([line for line in lines if line])
+    lines = map(str.strip, (typer_command.help or "").partition("Example:")[2].splitlines())
+    return _verbatim([*filter(None, lines)])
 
 
 def _options(typer_command: Any) -> Iterator[str]:
-    for parameter in typer_command.params:
-        if parameter.param_type_name != "option":
-            continue
+    for parameter in parameters(typer_command, "option"):
         value = "" if parameter.is_flag else f" \\fI{_text(str(parameter.metavar or 'TEXT'))}\\fR"
         names = [
             f"\\fB{_text(name)}\\fR{value}" for name in (*parameter.opts, *parameter.secondary_opts)
         ]
         yield ".TP"
         yield ", ".join(sorted(names, key=len))
-        yield _text(_with_default(parameter))
+        help = " ".join((parameter.help or "").split())
+        default = getattr(parameter.default, "value", parameter.default)  # the value of a choice
+        shows_default = (
+            parameter.show_default is not False
+            and not parameter.is_flag
+            and default not in (None, "", [], ())
+        )
+        if shows_default and "[default" not in help:
+            help += f" [default: {default}]"
+        yield _text(help)
     yield ".TP"
     yield r"\fB\-h\fR, \fB\-\-help\fR"
     yield "Show the help and exit."
-
-
-def _with_default(parameter: Any) -> str:
-    help = " ".join((parameter.help or "").split())
-    default = getattr(parameter.default, "value", parameter.default)  # the value of a choice
-    shows_default = (
-        parameter.show_default is not False
-        and not parameter.is_flag
-        and default not in (None, "", [], ())
-    )
-    if shows_default and "[default" not in help:
-        return f"{help} [default: {default}]"
-    return help
 
 
 def _definitions(pairs: tuple[tuple[str, str], ...]) -> list[str]:

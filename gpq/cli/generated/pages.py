@@ -63,30 +63,26 @@ def _section(path: str, command: Any) -> Iterator[str]:
     yield f"```text\ngpq {path} {usage(command)}\n```\n"
     for paragraph in re.split(r"\n\s*\n", text.strip()):
         yield " ".join(paragraph.split()) + "\n"
-    options = [part for part in command.params if part.param_type_name == "option"]
     yield "| option | meaning |\n|---|---|"
-    for option in options:
+    for option in parameters(command, "option"):
+        metavar = "" if option.is_flag else f" {option.metavar or option.type.name.upper()}"
+        names = ", ".join(f"`{name}`" for name in sorted(option.opts, key=len))
         meaning = " ".join((option.help or "").split())
-        yield f"| {_names(option)} | {_escape(meaning)} |"
-    lines = [line.strip() for line in examples.splitlines()]
+        yield f"| {names}{_escape(metavar)} | {_escape(meaning)} |"
+    lines = map(str.strip, examples.splitlines())
     prompts = "\n".join(f"$ {line}" for line in lines if line not in ("", "Example:"))
     yield f"\n```console\n{prompts}\n```\n"
 
 
+def parameters(command: Any, kind: str) -> list[Any]:
+    """The parameters of a typer command that are of a kind: "argument" or "option"."""
+    return [part for part in command.params if part.param_type_name == kind]
+
+
 def usage(command: Any) -> str:
     """The arguments as the first line of the help has them: `[OPTIONS] SCRIPT [ARGS]...`."""
-    arguments = [
-        str(part.metavar or part.name)
-        for part in command.params
-        if part.param_type_name == "argument"
-    ]
+    arguments = [str(part.metavar or part.name) for part in parameters(command, "argument")]
     return " ".join(["[OPTIONS]", *arguments])
-
-
-def _names(option: Any) -> str:
-    metavar = "" if option.is_flag else f" {option.metavar or option.type.name.upper()}"
-    names = ", ".join(f"`{name}`" for name in sorted(option.opts, key=len))
-    return f"{names}{_escape(metavar)}"
 
 
 def _escape(text: str) -> str:
@@ -167,16 +163,11 @@ def tables() -> dict[str, str]:
         with open(path, encoding="utf-8") as stream:
             text = stream.read()
         for name, maker in makers.items():
-            text = _with_table(text, name, maker())
+            begin, end = MARKER.format(name), END.format(name)
+            head, _, rest = text.partition(begin)
+            _, end_marker, tail = rest.partition(end)
+            if not end_marker:
+                raise ValueError(f"no {begin} ... {end} in the page")
+            text = f"{head}{begin}\n{maker()}{end}{tail}"
         texts[path] = text
     return texts
-
-
-def _with_table(text: str, name: str, table: str) -> str:
-    """Raises ValueError if the page has no such markers."""
-    begin, end = MARKER.format(name), END.format(name)
-    head, _, rest = text.partition(begin)
-    _, end_marker, tail = rest.partition(end)
-    if not end_marker:
-        raise ValueError(f"no {begin} ... {end} in the page")
-    return f"{head}{begin}\n{table}{end}{tail}"

@@ -12,8 +12,7 @@ import sys
 from collections.abc import Iterator
 from typing import Any
 
-from gpq.cli.app import command
-from gpq.cli.commands import names, row
+from gpq.cli.app import command, names, row
 from gpq.cli.generated import man_pages, pages, schemas
 from gpq.cli.shell_scripts import SCRIPTS
 from gpq.core.model.jobs import JobState
@@ -97,19 +96,14 @@ def grammar() -> str:
         "GRAMMAR: dict[str, tuple[str, dict[str, tuple[str, str]]]] = {",
     ]
     for path, typer_command in leaves():
-        arguments = [
-            _kind(argument)
-            for argument in typer_command.params
-            if argument.param_type_name == "argument"
-        ]
+        arguments = [*map(_kind, pages.parameters(typer_command, "argument"))]
         lines += [
             f"    {_quote(path)}: (",
             f"        {_quote(arguments[0] if arguments else '')},",
             "        {",
         ]
-        for parameter in typer_command.params:
-            if parameter.param_type_name == "option":
-                lines += _option_lines(parameter)
+        for parameter in pages.parameters(typer_command, "option"):
+            lines += _option_lines(parameter)
         lines += ["        },", "    ),"]
     return "\n".join([*lines, "}"]) + "\n"
 

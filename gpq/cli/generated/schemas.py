@@ -11,17 +11,18 @@ import json
 import textwrap
 import tokenize
 from collections.abc import Collection
+from itertools import chain
 from typing import Any
 
 import msgspec
 
 from gpq import config
-from gpq.check.verdict import Verdict
 from gpq.cli.lab.schema import name_of
 from gpq.demo import DemoResult
 from gpq.lab.comparison import Comparison
 from gpq.options import json_answers as own
 from gpq.rpc import account_answers, daemon_answers, job_answers, node_answers
+from gpq.verdicts import Verdict
 
 # Command -> what it may print. All of them print `own.Error` when they fail.
 PRINTED: dict[str, tuple[type, ...]] = {
@@ -78,7 +79,19 @@ def schema(path: str) -> dict[str, Any]:
     )
     classes = _classes()
     for name, component in components.items():
-        _complete(component, classes.get(name))
+        # Every field is required, more fields may come, and comments become descriptions.
+        properties = component.get("properties", {})
+        descriptions = comments(classes[name]) if name in classes else {}
+        for field, field_schema in properties.items():
+            field_schema.pop("default", None)
+            if field in descriptions:
+                field_schema["description"] = descriptions[field]
+        if properties:
+            component["required"] = list(properties)
+        if component.get("additionalProperties") is False:
+            del component["additionalProperties"]
+        if "description" in component:
+            component["description"] = " ".join(component["description"].split())
     subject = "each line that" if path in STREAMS else "what"
     return {
         "$schema": DIALECT,
@@ -104,40 +117,16 @@ def files() -> dict[str, str]:
     }
 
 
-def _complete(component: dict[str, Any], kind: type | None) -> None:
-    """Complete a schema: every field is required, more fields may come, and comments become
-    descriptions."""
-    properties = component.get("properties", {})
-    descriptions = comments(kind) if kind is not None else {}
-    for name, field_schema in properties.items():
-        field_schema.pop("default", None)
-        if name in descriptions:
-            field_schema["description"] = descriptions[name]
-    if properties:
-        component["required"] = list(properties)
-    if component.get("additionalProperties") is False:
-        del component["additionalProperties"]
-    if "description" in component:
-        component["description"] = " ".join(component["description"].split())
-
-
 def _classes() -> dict[str, type]:
     """Every class that can be part of an answer, by name. Raises TypeError if two have the same
     name, because a schema would describe the wrong one."""
-    modules = {
-        inspect.getmodule(kind)
-        for kinds in (*PRINTED.values(), (config.FileConfig,))
-        for kind in kinds
-    }
+    modules = set(map(inspect.getmodule, chain(*PRINTED.values(), [config.FileConfig])))
     classes: dict[str, type] = {}
-    for kind in (
-        kind for module in modules for _, kind in inspect.getmembers(module, inspect.isclass)
-    ):
-        if classes.setdefault(kind.__name__, kind) is not kind:
-            raise TypeError(
-                f"two classes are called {kind.__name__}: {classes[kind.__name__].__module__},"
-                f" {kind.__module__}"
-            )
+    for module in modules:
+        for _, kind in inspect.getmembers(module, inspect.isclass):
+            if classes.setdefault(kind.__name__, kind) is not kind:
+                name, first = kind.__name__, classes[kind.__name__].__module__
+                raise TypeError(f"two classes are called {name}: {first}, {kind.__module__}")
     return classes
 
 
@@ -156,26 +145,21 @@ def comments(kind: type) -> dict[str, str]:
 
 def _field_comments(source: str) -> dict[str, str]:
     """The comments of one class, by field."""
-    texts = _comments_by_row(source)
-    alone = {row for row, line in enumerate(source.splitlines(), 1) if line.lstrip()[:1] == "#"}
-    tree = ast.parse(source).body[0]
-    statements = tree.body if isinstance(tree, ast.ClassDef) else []
-    comments: dict[str, str] = {}
-    for statement in statements:
-        if isinstance(statement, ast.AnnAssign) and isinstance(statement.target, ast.Name):
-            rows = _comment_rows(statement, texts.keys(), alone)
-            if rows:
-                comments[statement.target.id] = " ".join(texts[row] for row in rows)
-    return comments
-
-
-def _comments_by_row(source: str) -> dict[int, str]:
     tokens = tokenize.generate_tokens(io.StringIO(source).readline)
-    return {
+    texts = {
         token.start[0]: token.string.lstrip("# ")
         for token in tokens
         if token.type == tokenize.COMMENT
     }
+    alone = {row for row, line in enumerate(source.splitlines(), 1) if line.lstrip()[:1] == "#"}
+    comments: dict[str, str] = {}
+    for statement in ast.iter_child_nodes(ast.parse(source).body[0]):
+        match statement:
+            case ast.AnnAssign(target=ast.Name(id=name)):
+                rows = _comment_rows(statement, texts.keys(), alone)
+                if rows:
+                    comments[name] = " ".join(texts[row] for row in rows)
+    return comments
 
 
 def _comment_rows(statement: ast.stmt, rows: Collection[int], alone: Collection[int]) -> list[int]:

@@ -92,20 +92,18 @@ def _ask(words: list[str], rows: list[job_answers.JobView]) -> None:
         return
     for word in dict.fromkeys(words):
         matches = [row for row in rows if row.name == word and row.state not in following.ENDED]
-        if len(matches) > 1 and not _confirm(word, matches):
+        if len(matches) < 2:
+            continue
+        examples = ", ".join(f"{job.id} ({job.state})" for job in matches[:MOST_EXAMPLES])
+        if len(matches) > MOST_EXAMPLES:
+            examples += f" and {len(matches) - MOST_EXAMPLES} more"
+        output.note(f"{len(matches)} jobs are called {word}: {examples}")
+        sys.stderr.write("Cancel all of them? [y/N] ")
+        sys.stderr.flush()
+        if sys.stdin.readline().strip().lower() not in ("y", "yes"):
             raise Refused(
                 "nothing was cancelled", "use an id, or a range such as 3-7, to name fewer jobs"
             )
-
-
-def _confirm(name: str, jobs: list[job_answers.JobView]) -> bool:
-    examples = ", ".join(f"{job.id} ({job.state})" for job in jobs[:MOST_EXAMPLES])
-    if len(jobs) > MOST_EXAMPLES:
-        examples += f" and {len(jobs) - MOST_EXAMPLES} more"
-    output.note(f"{len(jobs)} jobs are called {name}: {examples}")
-    sys.stderr.write("Cancel all of them? [y/N] ")
-    sys.stderr.flush()
-    return sys.stdin.readline().strip().lower() in ("y", "yes")
 
 
 @contextlib.contextmanager

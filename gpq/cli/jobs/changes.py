@@ -128,21 +128,20 @@ def _select(words: list[str], states: list[str]) -> list[str]:
     return [str(row.id) for row in rows]
 
 
-def _parameter(name: str) -> Parameter:
-    """An option that changes nothing if it is left out."""
-    row = replace(ROWS[name], help=HELP[name])
-    if row.kind == "flag":
-        flags = f"{row.flag}/--no-{row.name}"
-        return submit.parameter(row, bool | None, None, flags)
-    typed = "int | None" if row.typed == "int" else row.typed
-    return submit.parameter(row, *submit.TYPES[typed])
-
-
 def _with_options(command: submit.F) -> submit.F:
+    """Add the options of HELP. One that is left out changes nothing."""
     keyword = submit.KEYWORD
-    jobs = Parameter("jobs", keyword, annotation=Jobs)
-    json = Parameter("json", keyword, default=False, annotation=Json)
-    return submit.declare(command, [jobs, *map(_parameter, HELP), json])
+    parameters = [Parameter("jobs", keyword, annotation=Jobs)]
+    for name, text in HELP.items():
+        row = replace(ROWS[name], help=text)
+        if row.kind == "flag":
+            flags = f"{row.flag}/--no-{row.name}"
+            parameters.append(submit.parameter(row, bool | None, None, flags))
+        else:
+            typed = "int | None" if row.typed == "int" else row.typed
+            parameters.append(submit.parameter(row, *submit.TYPES[typed]))
+    parameters.append(Parameter("json", keyword, default=False, annotation=Json))
+    return submit.declare(command, parameters)
 
 
 @edit.command("edit")

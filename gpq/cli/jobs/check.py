@@ -6,24 +6,23 @@ a verdict.
 
 from __future__ import annotations
 
-import contextlib
 import os
 from dataclasses import replace
 from typing import Annotated
 
-import msgspec
 import typer
 
-from gpq.check import keeping
-from gpq.check.proving import CheckRequest, prove
+from gpq import verdicts
+from gpq.check.proving import prove
+from gpq.check.runner import CheckRequest
 from gpq.check.shapes import LEAST_STEPS
-from gpq.check.verdict import DIFFERS, FAILED, SAME, Verdict
 from gpq.cli import output
 from gpq.cli.output import Progress
 from gpq.cli.typer_app import HELP, Color, ColorChoice, frame
 from gpq.errors import GpqError, NotFound, UsageError
 from gpq.options import environment, job_spec, proofs, sweeps, values
 from gpq.options.job_spec import SubmitTexts
+from gpq.verdicts import DIFFERS, FAILED, SAME, Verdict
 from gpq.views.verdict import JUDGEMENTS, lines
 
 MOST_STEPS = 1000
@@ -31,13 +30,8 @@ DEFAULT_STEPS = 8
 DEFAULT_TIMEOUT = "5m"
 # A job gets these from its server.
 ENVIRONMENT_NAMES = (
-    "HOME",
-    "USER",
-    "LOGNAME",
-    "XDG_CONFIG_HOME",
-    "CUDA_VISIBLE_DEVICES",
-    "CUDA_DEVICE_ORDER",
-)
+    "HOME", "USER", "LOGNAME", "XDG_CONFIG_HOME", "CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER",
+)  # fmt: skip
 
 app = frame()
 WORDS = typer.Argument(metavar="SCRIPT [ARG]...", help="The training script and its arguments.")
@@ -112,7 +106,14 @@ def check(
         )
     seconds = values.seconds(timeout, "--timeout")
     if last:
-        verdict = _saved_verdict(script, arguments)
+        saved = verdicts.current(script, arguments)
+        if saved is None:
+            command = " ".join(["gpq check", os.path.relpath(script), *arguments])
+            raise NotFound(
+                "there is no saved verdict for this version of the script with these arguments",
+                f"`{command}` makes one",
+            )
+        verdict = saved
     else:
         request = CheckRequest(
             script,
@@ -130,18 +131,6 @@ def check(
     return 1 if verdict.verdict in (DIFFERS, FAILED) else 0
 
 
-def _saved_verdict(script: str, arguments: list[str]) -> Verdict:
-    record = keeping.current(script, arguments)
-    if record is not None:
-        with contextlib.suppress(msgspec.ValidationError):
-            return msgspec.convert(record, Verdict)
-    command = " ".join(["gpq check", os.path.relpath(script), *arguments])
-    raise NotFound(
-        "there is no saved verdict for this version of the script with these arguments",
-        f"`{command}` makes one",
-    )
-
-
 def check_first(texts: SubmitTexts, *, quiet: bool) -> list[str]:
     """Check the script, unless a verdict of this version of it is saved. Returns a remark on a
     verdict that costs the job nothing: submitting says the others.
@@ -152,7 +141,7 @@ def check_first(texts: SubmitTexts, *, quiet: bool) -> list[str]:
     built = job_spec.build(texts.having(snapshot=False, stdin=""))
     array = sweeps.array_of(texts.array, texts.sweep, texts.sweep_file)
     script, arguments = built.argv[0], proofs.first_arguments(texts, array)
-    if keeping.current(script, arguments) is not None:
+    if verdicts.current(script, arguments) is not None:
         return []
     request = CheckRequest(
         script,

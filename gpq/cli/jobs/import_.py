@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import os
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Any
 
@@ -69,8 +69,25 @@ def slurm(
       gpq import slurm train.sbatch --submit
     """
     for file in files:
-        _readable(file)
-    candidates = [_of_script(file, hold=hold) for file in dict.fromkeys(files)]
+        hint = "give job scripts, such as jobs/*.sh"
+        if os.path.isdir(file):
+            hint = f"give the scripts in it, such as {shlex.quote(file.rstrip('/') or '/')}/*.sh"
+        values.readable(file, file, hint)
+    candidates = []
+    for file in dict.fromkeys(files):
+        candidate = ImportedJob(file)
+        _settle(candidate, submit_request.Parsed({}, [os.path.abspath(file)]), hold=hold)
+        how = candidate.submission.how if candidate.submission is not None else {}
+        if how.get("dry_run"):
+            candidate.submission = None
+            candidate.refuse(
+                "it has --test-only, so sbatch would queue nothing", "remove that line"
+            )
+        elif how.get("wait"):
+            candidate.notes.append(
+                "it has --wait, but gpq import does not wait: use `gpq wait JOB`"
+            )
+        candidates.append(candidate)
     return _finish(candidates, submit=submit, json=json)
 
 
@@ -95,12 +112,9 @@ def ts(
         sources = {candidate.source for candidate in candidates if not candidate.refusal}
         candidates.append(_of_spooler(job, sources, queue.running, hold=hold))
     code = _finish(candidates, submit=submit, json=json)
-    if not json:
-        _tell_what_stays(queue, [job.source for job in candidates if job.id is not None])
-    return code
-
-
-def _tell_what_stays(queue: task_spooler.Queue, queued_sources: Sequence[str]) -> None:
+    if json:
+        return code
+    queued_sources = [job.source for job in candidates if job.id is not None]
     if queued_sources:
         where = f"TS_SOCKET={shlex.quote(queue.socket)} " if os.environ.get("TS_SOCKET") else ""
         output.note("these jobs are still queued in task-spooler, so they would run twice")
@@ -110,27 +124,7 @@ def _tell_what_stays(queue: task_spooler.Queue, queued_sources: Sequence[str]) -
         )
     elif not queue.waiting:
         output.say("nothing waits in task-spooler")
-
-
-def _readable(file: str) -> None:
-    """Raises UsageError."""
-    hint = "give job scripts, such as jobs/*.sh"
-    if os.path.isdir(file):
-        hint = f"give the scripts in it, such as {shlex.quote(file.rstrip('/') or '/')}/*.sh"
-    values.readable(file, file, hint)
-
-
-def _of_script(file: str, *, hold: bool) -> ImportedJob:
-    candidate = ImportedJob(file)
-    _settle(candidate, submit_request.Parsed({}, [os.path.abspath(file)]), hold=hold)
-    if candidate.submission is None:
-        return candidate
-    if candidate.submission.how["dry_run"]:
-        candidate.submission = None
-        candidate.refuse("it has --test-only, so sbatch would queue nothing", "remove that line")
-    elif candidate.submission.how["wait"]:
-        candidate.notes.append("it has --wait, but gpq import does not wait: use `gpq wait JOB`")
-    return candidate
+    return code
 
 
 def _settle(candidate: ImportedJob, parsed: submit_request.Parsed, *, hold: bool) -> None:
@@ -166,35 +160,28 @@ def _of_spooler(
             "submit it by hand: gpq submit -- ...",
         )
         return candidate
-    candidate.notes += _losses(job)
-    argv = job.text.split(" ") if job.argv is None else job.argv
-    _settle(candidate, submit_request.Parsed(_fields(job), argv, True), hold=hold)
-    return candidate
-
-
-def _losses(job: task_spooler.Waiting) -> Iterator[str]:
-    """What changes compared with task-spooler."""
+    # What changes compared with task-spooler.
     if job.argv is None:
-        yield "its directory is unknown, so the current one is used"
+        candidate.notes.append("its directory is unknown, so the current one is used")
     if job.slots < 1:
-        yield "it asked for no slot, but every gpq job gets at least one GPU"
+        candidate.notes.append("it asked for no slot, but every gpq job gets at least one GPU")
     if job.env.get("CUDA_VISIBLE_DEVICES"):
-        yield "CUDA_VISIBLE_DEVICES was set, but gpq chooses the GPUs and sets it itself"
-
-
-def _fields(job: task_spooler.Waiting) -> dict[str, Any]:
-    """The options of `gpq submit` for it."""
-    fields: dict[str, Any] = {}
-    if job.label and (name := values.as_name(job.label)):
-        fields["name"] = name
-    if job.cwd:
-        fields["cwd"] = job.cwd
-    fields["gpus"] = str(max(job.slots, 1))
+        candidate.notes.append(
+            "CUDA_VISIBLE_DEVICES was set, but gpq chooses the GPUs and sets it itself"
+        )
+    argv = job.text.split(" ") if job.argv is None else job.argv
     variables = environment.job_variables(job.env, {})
-    fields["env"] = [
-        f"{key}={value}" for key, value in variables.items() if os.environ.get(key) != value
+    options: dict[str, Any] = {}
+    if job.label:
+        options["name"] = values.as_name(job.label)
+    if job.cwd:
+        options["cwd"] = job.cwd
+    options["gpus"] = str(max(job.slots, 1))
+    options["env"] = [
+        f"{key}={text}" for key, text in variables.items() if os.environ.get(key) != text
     ]
-    return fields
+    _settle(candidate, submit_request.Parsed(options, argv, True), hold=hold)
+    return candidate
 
 
 def _finish(candidates: list[ImportedJob], *, submit: bool, json: bool) -> int:
@@ -202,8 +189,8 @@ def _finish(candidates: list[ImportedJob], *, submit: bool, json: bool) -> int:
     queued."""
     job_ids: dict[str, int] = {}
     for candidate in candidates if submit else ():
-        if candidate.submission is not None and not candidate.refusal:
-            _queue(candidate, job_ids)
+        if candidate.submission is not None:
+            _queue(candidate, candidate.submission, job_ids)
     if json:
         views = [_view(candidate) for candidate in candidates]
         output.confirm(result=json_answers.Imported(views))
@@ -215,8 +202,9 @@ def _finish(candidates: list[ImportedJob], *, submit: bool, json: bool) -> int:
     return 5 if any(candidate.refusal for candidate in candidates) else 0
 
 
-def _queue(candidate: ImportedJob, job_ids: dict[str, int]) -> None:
-    assert candidate.submission is not None
+def _queue(
+    candidate: ImportedJob, submission: submit_request.ResolvedOptions, job_ids: dict[str, int]
+) -> None:
     if candidate.after and candidate.after not in job_ids:
         candidate.refuse(
             f"it waits for {candidate.after}, which was not queued",
@@ -224,7 +212,7 @@ def _queue(candidate: ImportedJob, job_ids: dict[str, int]) -> None:
         )
         return
     try:
-        request, _ = submit_request.make_request(candidate.submission)
+        request, _ = submit_request.make_request(submission)
         if candidate.after:
             spec = msgspec.structs.replace(request.spec, after=[f"{job_ids[candidate.after]}:ok"])
             request = msgspec.structs.replace(request, spec=spec)

@@ -79,30 +79,16 @@ class Transcript:
         self._line_open = False
 
     def write(self, piece: job_answers.LogChunk) -> None:
+        is_new = piece.attempt != self._attempt
         if piece.silent:
-            self._write_silence(piece)
-        else:
-            self._write_piece(piece)
-        if self._live:
-            self._write_rest()
-        self._sink.flush()
-
-    def close(self) -> None:
-        self._write_rest()
-        self._sink.flush()
-
-    def _write_silence(self, piece: job_answers.LogChunk) -> None:
-        missing_part = "its log" if piece.attempt != self._attempt else "the rest of its log"
-        self._write_rule(
-            f"attempt {piece.attempt} on {piece.node}: {missing_part} is not available now:"
-            f" {piece.silent}"
-        )
-        self._attempt, self._line_open = piece.attempt, False
-
-    def _write_piece(self, piece: job_answers.LogChunk) -> None:
-        if piece.attempt != self._attempt:
-            if len(piece.attempts) > 1 or self._attempt:
-                self._write_rule(f"attempt {piece.attempt} on {piece.node or 'no server yet'}")
+            missing_part = "its log" if is_new else "the rest of its log"
+            self._write_rule(
+                f"attempt {piece.attempt} on {piece.node}: {missing_part} is not available now:"
+                f" {piece.silent}"
+            )
+        elif is_new and (len(piece.attempts) > 1 or self._attempt):
+            self._write_rule(f"attempt {piece.attempt} on {piece.node or 'no server yet'}")
+        if is_new or piece.silent:
             self._attempt, self._line_open = piece.attempt, False
         if piece.skipped:
             self._write_rule(
@@ -110,9 +96,16 @@ class Transcript:
                 " (log_limit)"
             )
         data = base64.b64decode(piece.data)
-        self._sink.write(self._fit(self._states.feed(data) if self._states else data))
         if data:
+            self._sink.write(self._fit(self._states.feed(data) if self._states else data))
             self._line_open = not data.endswith(b"\n")
+        if self._live:
+            self._write_rest()
+        self._sink.flush()
+
+    def close(self) -> None:
+        self._write_rest()
+        self._sink.flush()
 
     def _write_rest(self) -> None:
         if self._states:

@@ -7,10 +7,6 @@ from gpq.client import quick
 from gpq.views import plain
 from gpq.views.queue import is_query, lines
 
-TYPE_CHECKING = False  # typing's own would have to be imported
-if TYPE_CHECKING:
-    from typing import Any
-
 EVERY = 1 << 40  # more than there can ever be
 SCREEN = 200  # the most rows for waiting jobs, unless the user names jobs or asks for all
 
@@ -39,7 +35,13 @@ def show(
         request["recent"] = EVERY
     elif not (json or jobs or query or states):
         request["waiting"] = SCREEN
-    result = _ask(request)
+    try:
+        result = quick.ask("status", request)
+    except quick.NobodyListens:
+        from gpq.client.autostart import ensure_daemon
+
+        ensure_daemon()
+        result = quick.ask("status", request)
     if json:
         import json as encoder  # imported only here, because it costs time
 
@@ -57,14 +59,3 @@ def show(
     for warning in result.get("warnings", []):
         sys.stderr.write(f"note: {plain.safe(warning)}\n")
     return 0
-
-
-def _ask(request: "dict[str, object]") -> "dict[str, Any]":
-    """Ask the daemon, and start it if it is not running."""
-    try:
-        return quick.ask("status", request)
-    except quick.NobodyListens:
-        from gpq.client.autostart import ensure_daemon
-
-        ensure_daemon()
-        return quick.ask("status", request)

@@ -55,19 +55,15 @@ def queue(program: str = "") -> Queue:
     executable = program or _program()
     path = _socket_of(os.environ)
     _alive(path)
-    states = _states(_ask(executable, "-l"))
+    listing = _ask(executable, "-l")
+    # Words of a command may contain line breaks.
+    rows = re.split(r"\n(?=\d+ +[a-z]+ )", listing.partition("\n")[2])
+    states = {int(match[1]): match[2] for match in map(ROW.match, rows) if match}
     waiting = [
         _details(executable, number) for number in sorted(states) if states[number] == "queued"
     ]
     running = [number for number, state in states.items() if state == "running"]
     return Queue(executable, path, _with_processes(waiting, path), running)
-
-
-def _states(listing: str) -> dict[int, str]:
-    """States by number. Words of a command may contain line breaks."""
-    rows = re.split(r"\n(?=\d+ +[a-z]+ )", listing.partition("\n")[2])
-    matches = [ROW.match(row) for row in rows]
-    return {int(match[1]): match[2] for match in matches if match}
 
 
 def _program() -> str:
@@ -181,8 +177,8 @@ def _client(process: str) -> _Client | None:
         program, *words = _strings(f"{process}/cmdline") or [""]
         if os.path.basename(program) not in NAMES:
             return None
-        pairs = [text.partition("=") for text in _strings(f"{process}/environ") if "=" in text]
-        env = {key: value for key, _, value in pairs}
+        variables = _strings(f"{process}/environ")
+        env = dict(text.partition("=")[::2] for text in variables if "=" in text)
         cwd = os.readlink(f"{process}/cwd")
         with open(f"{process}/stat", "rb") as stream:
             start_ticks = int(stream.read().rpartition(b")")[2].split()[19])

@@ -82,7 +82,12 @@ def until_ended(
 
     answer = following.until_ended(jobs, seconds, bar, longest=longest, listener=explain)
     if as_json or not quiet:
-        output.confirm(*map(_end_line, answer.jobs), result=answer if as_json else None)
+        lines = []
+        for job in answer.jobs:
+            row = {"exit_status": job.exit_status, "state": job.state, "reason": job.reason}
+            detail = remark(row)
+            lines.append(f"job {job.id} {job.state}" + (f": {detail}" if detail else ""))
+        output.confirm(*lines, result=answer if as_json else None)
     output.note(*notes([msgspec.to_builtins(job) for job in answer.jobs]))
     return next((status for job in answer.jobs if (status := following.exit_status(job))), 0)
 
@@ -92,11 +97,6 @@ def waiting(answer: job_answers.JobList) -> list[str]:
     pending = [job for job in answer.jobs if job.state == "pending" and job.reason]
     lines = [f"job {job.id} is pending: {job.reason} (see `gpq why {job.id}`)" for job in pending]
     return [*lines, *answer.warnings] if lines else []
-
-
-def _end_line(job: job_answers.JobView) -> str:
-    detail = remark({"exit_status": job.exit_status, "state": job.state, "reason": job.reason})
-    return f"job {job.id} {job.state}" + (f": {detail}" if detail else "")
 
 
 class Bar:

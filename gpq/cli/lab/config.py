@@ -79,12 +79,9 @@ def check(file: Annotated[str, FILE] = "", json: Json = False) -> None:
     try:
         settings = configuration.load(path, policies=POLICIES, cores=os.sched_getaffinity(0))
     except UsageError as error:  # a hint to run this command would not help
-        hint = (
-            "correct it, or remove it to use the defaults"
-            if error.hint == configuration.CHECK
-            else error.hint
-        )
-        raise UsageError(error.message, hint) from None
+        if error.hint == configuration.CHECK:
+            error.hint = "correct it, or remove it to use the defaults"
+        raise
     _check_targets(settings.notify, path)
     line = f"{path} is valid" if exists else f"no {path}, so the defaults apply"
     output.result(json_answers.ConfigChecked(path, exists), line, as_json=json)
@@ -145,7 +142,11 @@ def policies(json: Json = False) -> None:
     Example:
       gpq config policies
     """
-    policy_name = _configured_policy()
+    policy_name = ""
+    try:
+        policy_name = configuration.load().policy
+    except UsageError as error:  # the list works without it
+        output.note(f"no policy is marked: {error.message}")
     if json:
         rows = [
             json_answers.PolicyView(name, policy.sentence, name == policy_name)
@@ -157,16 +158,6 @@ def policies(json: Json = False) -> None:
     for name, policy in POLICIES.items():
         mark = "*" if name == policy_name else " "
         output.say(*plain.wrap(policy.sentence, limit, f"{mark} {name:{room}}  ", " " * (room + 4)))
-
-
-def _configured_policy() -> str:
-    """The policy that the file names, or "" and a note if the file is invalid. The list works
-    without it."""
-    try:
-        return configuration.load().policy
-    except UsageError as error:
-        output.note(f"no policy is marked: {error.message}")
-        return ""
 
 
 def _without_gaps(tree: dict[str, Any]) -> dict[str, Any]:
@@ -221,15 +212,13 @@ def try_targets(names: Annotated[list[str], NAMES], json: Json = False) -> int:
     views: list[json_answers.SentView] = []
     for view in targets.try_targets(names):
         views.append(view)
-        if not json and not view.sent:
-            fix = (
-                "correct [notify] in config.toml. `gpq config check` checks it"
-                if view.name in table
-                else ""
-            )
-            output.failure(f"{view.name}: {view.problem}", fix)
-        elif not json:
+        if json:
+            continue
+        if view.sent:
             output.say(f"{view.name}: sent")
+        else:
+            fix = "correct [notify] in config.toml. `gpq config check` checks it"
+            output.failure(f"{view.name}: {view.problem}", fix if view.name in table else "")
     if json:
         output.emit(json_answers.Sent(views))
     return 0 if all(view.sent for view in views) else 1

@@ -10,7 +10,6 @@ from gpq import outward
 from gpq.cli import output
 from gpq.cli.typer_app import Json, frame
 from gpq.client import daemon_control
-from gpq.rpc.daemon_answers import DaemonInfo
 from gpq.views.plain import duration
 
 app = frame()
@@ -91,6 +90,9 @@ def status(json: Json = False) -> None:
     if json:
         output.emit(info)
         return
+    metrics = info.metrics or "not served"
+    if info.metrics and info.metrics_problem:
+        metrics = f"not served: {info.metrics_problem}, {METRICS_AGAIN}"
     rounds = f", {info.round_ms_median:.1f} ms each" if info.round_ms_median is not None else ""
     output.say(
         f"daemon {info.version} running (pid {info.pid}) for {duration(info.uptime_seconds)}",
@@ -102,20 +104,12 @@ def status(json: Json = False) -> None:
         "  servers  "
         f" {', '.join(f'{name} {state}' for name, state in sorted(info.nodes.items())) or 'none'}",
         f"  memory    {info.memory_mib:.0f} MiB",
-        f"  metrics   {_metrics(info)}",
+        f"  metrics   {metrics}",
     )
     if info.metrics:
         _warn_if_open(info.metrics)
     if info.config_changed:
         output.note(f"{daemon_control.CHANGED}: {daemon_control.RESTART}")
-
-
-def _metrics(info: DaemonInfo) -> str:
-    if not info.metrics:
-        return "not served"
-    if info.metrics_problem:
-        return f"not served: {info.metrics_problem}, {METRICS_AGAIN}"
-    return info.metrics
 
 
 @app.command()

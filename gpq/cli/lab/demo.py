@@ -11,7 +11,7 @@ import typer
 
 from gpq.cli import output
 from gpq.cli.typer_app import Color, ColorChoice, Json, frame
-from gpq.demo import DemoResult, JobResult, play, stage
+from gpq.demo import DemoResult, play, stage
 from gpq.options import values
 from gpq.rpc.daemon_answers import TopView
 from gpq.views.plain import moment, safe
@@ -110,8 +110,17 @@ def _summary(result: DemoResult) -> list[str]:
     ending = f"{verdict} under {result.policy} in {result.seconds:.0f} s"
     if result.home:
         ending += f", logs in {result.home}"
+    lines = []
+    for job in result.jobs:
+        value = "nothing" if job.value is None else f"{job.value:.4g}"
+        target = "reached" if job.reached else "missed"
+        lines.append(
+            f"{job.name}: {job.state} after {job.seconds:.0f} s, {job.metric} {value} (target"
+            f" {job.target:g}: {target}), resized {job.resizes}x,"
+            f" batch changed {job.batch_changes}x"
+        )
     return [
-        *map(_job_line, result.jobs),
+        *lines,
         f"{result.completed} of {count} jobs completed",
         f"{result.targets_reached} of {count} targets reached",
         f"{result.resized} of {count} jobs resized while running, resumed from their checkpoints",
@@ -119,13 +128,3 @@ def _summary(result: DemoResult) -> list[str]:
         samples,
         ending,
     ]
-
-
-def _job_line(job: JobResult) -> str:
-    value = "nothing" if job.value is None else f"{job.value:.4g}"
-    target = "reached" if job.reached else "missed"
-    return (
-        f"{job.name}: {job.state} after {job.seconds:.0f} s, {job.metric} {value} (target"
-        f" {job.target:g}: {target}), resized {job.resizes}x,"
-        f" batch changed {job.batch_changes}x"
-    )

@@ -143,7 +143,7 @@ def add(
             "add that server on its own: gpq nodes add HOST",
         )
     hosts = adding.offer(ssh_config, every=yes) if from_ssh_config else [host]
-    indices = [word.strip() for word in gpus.split(",") if word.strip()]
+    indices = [*filter(None, map(str.strip, gpus.split(",")))]
     servers = [
         adding.Wanted(
             destination, name, indices, slots, python=python, port=port or 0, address=address,
@@ -281,21 +281,18 @@ def _add_each(servers: Sequence[adding.Wanted], *, yes: bool, quiet: bool) -> li
     """What --json shows of the servers that gpq added. One bad server does not stop the others."""
     from gpq.servers.adding import add
 
-    if len(servers) == 1:
-        return [add(servers[0], output, yes=yes, quiet=quiet)]
-    rows = [_add_or_note(server, yes=yes, quiet=quiet) for server in servers]
-    return [row for row in rows if row is not None]
-
-
-def _add_or_note(server: adding.Wanted, *, yes: bool, quiet: bool) -> dict[str, Any] | None:
-    from gpq.servers.adding import add
-
-    try:
-        return add(server, output, yes=yes, quiet=quiet)
-    except GpqError as error:
-        hint = f" ({error.hint})" if error.hint else ""
-        output.note(f"{server.host} was not added: {error.message}{hint}")
-        return None
+    rows = []
+    for server in servers:
+        try:
+            row = add(server, output, yes=yes, quiet=quiet)
+        except GpqError as error:
+            if len(servers) == 1:
+                raise
+            hint = f" ({error.hint})" if error.hint else ""
+            output.note(f"{server.host} was not added: {error.message}{hint}")
+            continue
+        rows.append(row)
+    return rows
 
 
 @yield_.command("yield")

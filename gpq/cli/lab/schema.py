@@ -22,6 +22,7 @@ COMMAND = typer.Argument(
     metavar="[COMMAND]...", help="For example: status, nodes list. [default: list all]"
 )
 FOLDER = os.path.join(os.path.dirname(os.path.abspath(gpq.__file__)), "schemas")
+DEFAULTS = {"nodes": "nodes-list", "config": "config-show"}  # as on the command line
 
 
 @schema.command("schema")
@@ -46,15 +47,13 @@ def _schema(command: Annotated[list[str] | None, COMMAND] = None) -> None:
         )
         return
     path = " ".join(command)
-    try:
-        with open(
-            os.path.join(FOLDER, f"{_known()[name_of(path)]}.json"), encoding="utf-8"
-        ) as stream:
-            sys.stdout.write(stream.read())
-    except KeyError:
+    name = DEFAULTS.get(path, name_of(path))
+    if name not in _files():
         raise NotFound(
             f"gpq {path} has no --json, so it has no schema", "`gpq schema` lists all schemas"
-        ) from None
+        )
+    with open(os.path.join(FOLDER, f"{name}.json"), encoding="utf-8") as stream:
+        sys.stdout.write(stream.read())
 
 
 def name_of(path: str) -> str:
@@ -66,15 +65,6 @@ def _files() -> list[str]:
     return sorted(
         name.removesuffix(".json") for name in os.listdir(FOLDER) if name.endswith(".json")
     )
-
-
-def _known() -> dict[str, str]:
-    """Name of a command -> its file. `nodes` means `nodes list`, as on the command line."""
-    names = _files()
-    default = {
-        name.partition("-")[0]: name for name in names if name in ("nodes-list", "config-show")
-    }
-    return {**{name: name for name in names}, **default}
 
 
 class Shell(str, Enum):

@@ -6,6 +6,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 
 from rich.console import RenderableType
 from rich.text import Text
@@ -49,16 +50,18 @@ class Browser:
         self._cancel_candidate: JobView | None = None  # a job that waits for the y to cancel it
         self._answer_time = 0.0  # time of the last answer
         self._problem: GpqError | None = None  # the last problem
+        higher = partial(self._on_job, partial(self._deeds.prioritise, step=1))
+        lower = partial(self._on_job, partial(self._deeds.prioritise, step=-1))
         self._keys: dict[str, Callable[[], None]] = {
-            "c": self._cancel, "h": self._hold, "+": lambda: self._prioritise(1),
-            "=": lambda: self._prioritise(1), "-": lambda: self._prioritise(-1), "?": self._help,
-            "redraw": screen.redraw,
+            "c": self._cancel, "h": partial(self._on_job, self._deeds.hold), "+": higher,
+            "=": higher, "-": lower, "?": partial(self._show, "help"), "redraw": screen.redraw,
         }  # fmt: skip
         self._list_keys: dict[str, Callable[[], None]] = {
-            "enter": self._open, "/": self._edit_filter, "esc": lambda: self._filter(""),
-            "s": lambda: self._list.sort(1), "right": lambda: self._list.sort(1),
-            "S": lambda: self._list.sort(-1), "left": lambda: self._list.sort(-1),
-            "r": self._list.reverse, "n": self._show_servers,
+            "enter": partial(self._on_job, self._open), "/": self._edit_filter,
+            "esc": partial(self._filter, ""), "s": partial(self._list.sort, 1),
+            "right": partial(self._list.sort, 1), "S": partial(self._list.sort, -1),
+            "left": partial(self._list.sort, -1), "r": self._list.reverse,
+            "n": partial(self._show, "servers"),
         }  # fmt: skip
 
     def run(self) -> None:
@@ -126,23 +129,24 @@ class Browser:
         elif self._draft is not None:
             self._type(key)
         elif self._cancel_candidate is not None:
-            self._confirm(key)
+            if key in ("y", "Y"):
+                self._deeds.cancel(self._cancel_candidate)
+            else:
+                self._deeds.say("nothing was cancelled")
+            self._cancel_candidate = None
         elif key in self._keys:
             self._keys[key]()
-        elif self._mode == "list":
-            return self._in_list(key)
-        else:
+        elif self._mode != "list":
             self._in_page(key)
-        return True
-
-    def _in_list(self, key: str) -> bool:
-        """False when it is over."""
-        if key == "q":
+        elif key == "q":
             return False
-        if key in self._list_keys:
+        elif key in self._list_keys:
             self._list_keys[key]()
         else:
-            self._move(key)
+            page = max(self._list.room(self._view, self._screen.height - 2) - 1, 1)
+            step = {**_moves(page), "g": -FAR, "G": FAR}.get(key)
+            if step is not None:
+                self._list.move(step)
         return True
 
     def _in_page(self, key: str) -> None:
@@ -150,26 +154,17 @@ class Browser:
         if key in ("esc", "q", "left", "backspace"):
             self._mode, self._scroll = "list", 0
             self._close()
-        elif key in ("l", "tab") and self._open_job is not None and self._mode == "job":
-            self._open_job.turn()
+        elif key in ("l", "tab") and self._page is not None:
+            self._page.turn()
             self._scroll = 0
         else:
             step = _moves(self._screen.height - 4).get(key, 0)
-            if self._open_job is not None and self._mode == "job" and self._open_job.is_log:
+            if self._page is not None and self._page.is_log:
                 step = -step
             self._scroll = max(self._scroll + step, 0)
 
-    def _show_servers(self) -> None:
-        self._mode, self._scroll = "servers", 0
-
     def _edit_filter(self) -> None:
         self._draft = self._list.filter
-
-    def _move(self, key: str) -> None:
-        page = max(self._list.room(self._view, self._screen.height - 2) - 1, 1)
-        moves = {**_moves(page), "g": -FAR, "G": FAR}
-        if key in moves:
-            self._list.move(moves[key])
 
     def _type(self, key: str) -> None:
         """Edit the filter, only at its end."""
@@ -195,22 +190,30 @@ class Browser:
         self._list.filter_by(text)
         self._feed.now()
 
-    def _help(self) -> None:
-        self._previous_mode, self._mode, self._scroll = self._mode, "help", 0
+    def _show(self, mode: str) -> None:
+        self._previous_mode, self._mode, self._scroll = self._mode, mode, 0
 
     # -- one job -----------------------------------------------------------------------------------
 
+    @property
+    def _page(self) -> OpenJob | None:
+        """The open job, unless the help hides it."""
+        return self._open_job if self._mode == "job" else None
+
     def _current_job(self) -> JobView | None:
         """The open job, or the job under the cursor."""
-        if self._mode == "job" and self._open_job is not None:
-            return self._open_job.job
+        if self._page is not None:
+            return self._page.job
         return self._list.current() if self._mode == "list" else None
 
-    def _open(self) -> None:
+    def _on_job(self, act: Callable[[JobView], None]) -> None:
         job = self._current_job()
         if job is not None:
-            self._mode, self._scroll = "job", 0
-            self._open_job = OpenJob(job, self._interval, self._screen.wake)
+            act(job)
+
+    def _open(self, job: JobView) -> None:
+        self._mode, self._scroll = "job", 0
+        self._open_job = OpenJob(job, self._interval, self._screen.wake)
 
     def _close(self) -> None:
         if self._open_job is not None:
@@ -224,21 +227,6 @@ class Browser:
         else:
             self._cancel_candidate = job
 
-    def _confirm(self, key: str) -> None:
-        job, self._cancel_candidate = self._cancel_candidate, None
-        if job is None or key not in ("y", "Y"):
-            self._deeds.say("nothing was cancelled")
-        else:
-            self._deeds.cancel(job)
-
-    def _hold(self) -> None:
-        if (job := self._current_job()) is not None:
-            self._deeds.hold(job)
-
-    def _prioritise(self, step: int) -> None:
-        if (job := self._current_job()) is not None:
-            self._deeds.prioritise(job, step)
-
     # -- pictures ----------------------------------------------------------------------------------
 
     def _picture(self, width: int, height: int) -> tuple[RenderableType, str]:
@@ -248,8 +236,8 @@ class Browser:
         if self._mode == "servers":
             lines = top_tables.process_lines(self._view.nodes, self._samples, width)
             return self._scroll_lines(lines, height), top.PAGE_KEYS
-        if self._mode == "job" and self._open_job is not None:
-            picture, self._scroll = self._open_job.picture(self._scroll, width, height)
+        if self._page is not None:
+            picture, self._scroll = self._page.picture(self._scroll, width, height)
             return picture, top.JOB_KEYS
         picture = self._list.picture(self._view, self._samples, width, height)
         return picture, top.LIST_KEYS

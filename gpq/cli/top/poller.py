@@ -147,18 +147,11 @@ class Deeds:
 
     def hold(self, job: JobView) -> None:
         """Hold the job, or release it if it is held."""
+        request: Request = requests.Hold([str(job.id)])
+        outcome = "will be held"
         if job.state == "held":
-            self._send(
-                requests.Release([str(job.id)]),
-                job_answers.Changed,
-                lambda answer: _change_outcome(answer, "released"),
-            )
-        else:
-            self._send(
-                requests.Hold([str(job.id)]),
-                job_answers.Changed,
-                lambda answer: _change_outcome(answer, "will be held"),
-            )
+            request, outcome = requests.Release([str(job.id)]), "released"
+        self._send(request, job_answers.Changed, lambda answer: _change_outcome(answer, outcome))
 
     def prioritise(self, job: JobView, step: int) -> None:
         priority = self._priorities[job.id] = self._priorities.get(job.id, job.priority) + step
@@ -174,7 +167,7 @@ class Deeds:
         if self._order_count == self._answer_count:
             self._priorities.clear()
         remark = self.remark()
-        for job in jobs if remark else ():
+        for job in jobs:
             if job.state in ENDED and remark == _being_cancelled(job.id):
                 self.say(f"job {job.id} {job.state}")
 

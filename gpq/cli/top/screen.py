@@ -81,20 +81,17 @@ class Screen:
         signal.set_wakeup_fd(self._wake_writer, warn_on_full_buffer=False)
         self._window = curses.initscr()
         try:
-            self._set_up()
+            for setting in (curses.noecho, curses.cbreak, lambda: curses.curs_set(0)):
+                with contextlib.suppress(curses.error):
+                    # a terminal that cannot hide its cursor shows it
+                    setting()
+            self._keyboard = Keyboard()
+            self._palette = Palette(colour=self._colour)
+            self._measure()
         except BaseException:
             self.__exit__()
             raise
         return self
-
-    def _set_up(self) -> None:
-        for setting in (curses.noecho, curses.cbreak, lambda: curses.curs_set(0)):
-            with contextlib.suppress(curses.error):
-                # a terminal that cannot hide its cursor shows it
-                setting()
-        self._keyboard = Keyboard()
-        self._palette = Palette(colour=self._colour)
-        self._measure()
 
     def __exit__(self, *_: object) -> None:
         """Restore the terminal. If a SIGTERM came, obey it now."""
@@ -128,17 +125,13 @@ class Screen:
         from rich.cells import cell_len, set_cell_size
 
         options = self._console.options.update(width=self.width, height=max(lines, 1))
-        options.encoding = "utf-8" if self.unicode else "ascii"
+        encoding = options.encoding = "utf-8" if self.unicode else "ascii"
         for row, line in enumerate(
             self._console.render_lines(picture, options, pad=False)[: max(lines, 0)], top
         ):
             column = 0
             for segment in line:
-                text = (
-                    segment.text
-                    if self.unicode
-                    else segment.text.encode("ascii", "backslashreplace").decode()
-                )
+                text = segment.text.encode(encoding, "backslashreplace").decode(encoding)
                 size = cell_len(text)
                 if column + size > self.width:
                     text = set_cell_size(text, self.width - column)
@@ -167,7 +160,10 @@ class Screen:
         if signal.SIGTERM in self._signals:
             return "gone"
         while self._signals:
-            self._obey(self._signals.pop(0))
+            if self._signals.pop(0) == signal.SIGTSTP:
+                self._suspend()
+            self._measure()
+            self.redraw()
         key = self._keyboard.read()
         if 0 in readable and not key:
             self._empty_reads += 1
@@ -178,12 +174,6 @@ class Screen:
     def redraw(self) -> None:
         """Send the next picture completely, because another program wrote on the terminal."""
         self._window.clearok(True)
-
-    def _obey(self, number: int) -> None:
-        if number == signal.SIGTSTP:
-            self._suspend()
-        self._measure()
-        self.redraw()
 
     def _suspend(self) -> None:
         """On Ctrl-Z, give the terminal back to the shell. After `fg`, draw everything again."""
@@ -252,11 +242,8 @@ class Palette:
     def attribute(self, style: Style | None) -> int:
         if style is None:
             return curses.A_NORMAL
-        if style not in self._attributes:
-            self._attributes[style] = self._find_attribute(style)
-        return self._attributes[style]
-
-    def _find_attribute(self, style: Style) -> int:
+        if style in self._attributes:
+            return self._attributes[style]
         attributes = curses.A_NORMAL
         for is_set, attribute in (
             (style.bold, curses.A_BOLD),
@@ -270,6 +257,7 @@ class Palette:
             pair = (_number(style.color), _number(style.bgcolor))
             if pair != OWN_COLOURS:
                 attributes |= self._pair(pair)
+        self._attributes[style] = attributes
         return attributes
 
     def _pair(self, pair: tuple[int, int]) -> int:
@@ -278,15 +266,13 @@ class Palette:
             number = len(self._pairs) + 1
             if number >= min(curses.COLOR_PAIRS, MOST_PAIRS):
                 return curses.A_NORMAL
-            foreground, background = map(_nearest, pair)
+            # the plain colour for a bright one, if the terminal has only eight
+            foreground, background = (
+                colour if colour < curses.COLORS else colour % 8 for colour in pair
+            )
             curses.init_pair(number, foreground, background)
             self._pairs[pair] = number
         return curses.color_pair(self._pairs[pair])
-
-
-def _nearest(colour: int) -> int:
-    """The plain colour for a bright one, if the terminal has only eight."""
-    return colour if colour < curses.COLORS else colour % 8
 
 
 def _number(colour: Any) -> int:
@@ -316,8 +302,10 @@ class Keyboard:
             next_key = self._next()
             if next_key in ("[", "O"):
                 return self._sequence()
-            if next_key:
-                _push_back(next_key)
+            if isinstance(next_key, int):  # let the next read return it
+                curses.ungetch(next_key)
+            elif next_key:
+                curses.unget_wch(next_key)
         if key in NAMES:
             return NAMES[key]
         return key if isinstance(key, str) and key.isprintable() else ""
@@ -341,11 +329,3 @@ class Keyboard:
             if character.isalpha() or character == "~":
                 break
         return SEQUENCES.get(code, "")
-
-
-def _push_back(key: str | int) -> None:
-    """Let the next read return it."""
-    if isinstance(key, str):
-        curses.unget_wch(key)
-    else:
-        curses.ungetch(key)

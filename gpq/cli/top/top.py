@@ -65,11 +65,7 @@ def top(
 
         console = output.console(color.value)
         console.print(picture(view, console.width, None, words))
-    else:
-        _live(view, words, interval, color.value)
-
-
-def _live(view: TopView, words: str, interval: float, color: str) -> None:
+        return
     try:
         from gpq.cli.top.app import Browser
         from gpq.cli.top.screen import Screen
@@ -78,5 +74,6 @@ def _live(view: TopView, words: str, interval: float, color: str) -> None:
             f"this Python cannot draw on a terminal: {error}", "use `gpq top --once`"
         ) from None
 
-    with Screen(output.screen(color), colour=plain.wants_colour(color)) as screen:
+    colour = plain.wants_colour(color.value)
+    with Screen(output.screen(color.value), colour=colour) as screen:
         Browser(screen, view, words, interval).run()

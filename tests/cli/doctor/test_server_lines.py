@@ -8,9 +8,8 @@ from typing import Any
 
 import pytest
 
-from gpq.cli.doctor import link_checks, server_lines
-from gpq.cli.doctor.link_checks import disjoint
-from gpq.cli.doctor.server_checks import ssh
+from gpq.cli.doctor import server_checks, server_lines
+from gpq.cli.doctor.server_checks import disjoint, ssh
 from gpq.cli.doctor.server_lines import Check
 from gpq.config import NodeConfig
 from gpq.rpc.node_answers import DeviceView, NodeView, ProcessView
@@ -115,42 +114,42 @@ TORCH = {"python": "3.11.2", "torch": "2.4.0", "gpus": 1, "nccl": "2.20.5"}
 
 def test_torch_versions_must_agree_but_python_patch_levels_may_differ() -> None:
     same = {"a": TORCH, "b": {**TORCH, "python": "3.11.9"}, "c": {"error": "no torch"}}
-    assert link_checks.versions(same) == Check("versions", "ok", "Python 3.11, torch 2.4.0, NCCL 2.20.5 on a, b")
+    assert server_checks.versions(same) == Check("versions", "ok", "Python 3.11, torch 2.4.0, NCCL 2.20.5 on a, b")
     for other in ({"torch": "2.5.0"}, {"nccl": "2.21.0"}, {"python": "3.12.0"}):
-        check = link_checks.versions({"a": TORCH, "b": {**TORCH, **other}})
+        check = server_checks.versions({"a": TORCH, "b": {**TORCH, **other}})
         assert (check.verdict, bool(check.fix)) == ("fail", True)
-    assert link_checks.versions({"a": {"error": "none"}}).verdict == "warn"
+    assert server_checks.versions({"a": {"error": "none"}}).verdict == "warn"
     assert server_lines.torch("a", "/py", {"error": "no torch"}).verdict == "warn"
 
 
 def test_two_servers_with_one_host_name_get_a_warning_but_one_server_listed_twice_does_not() -> None:
     one = {"host": "vm", "boot": "x"}
-    assert link_checks.host_names({"a": one, "b": one}).verdict == "ok"
-    check = link_checks.host_names({"a": one, "b": {**one, "boot": "y"}})
+    assert server_checks.host_names({"a": one, "b": one}).verdict == "ok"
+    check = server_checks.host_names({"a": one, "b": {**one, "boot": "y"}})
     assert (check.verdict, check.message) == ("warn", "a, b all have the host name vm")
 
 
 def test_a_connection_is_good_if_one_address_accepts_every_port() -> None:
     tried = {("10.0.0.2", 21000): "", ("10.0.0.2", 40000): "", ("192.168.0.2", 21000): "no route to host"}
-    assert link_checks.tcp_line("a", "b", ["192.168.0.2", "10.0.0.2"], tried | {("192.168.0.2", 40000): "x"}) == Check(
-        "tcp", "ok", "a -> b at 10.0.0.2"
-    )
-    some = link_checks.tcp_line("a", "b", ["10.0.0.2"], {("10.0.0.2", 21000): "", ("10.0.0.2", 40000): "no answer"})
+    assert server_checks.tcp_line(
+        "a", "b", ["192.168.0.2", "10.0.0.2"], tried | {("192.168.0.2", 40000): "x"}
+    ) == Check("tcp", "ok", "a -> b at 10.0.0.2")
+    some = server_checks.tcp_line("a", "b", ["10.0.0.2"], {("10.0.0.2", 21000): "", ("10.0.0.2", 40000): "no answer"})
     assert (some.verdict, "of 2 ports only 10.0.0.2:21000" in some.message, "allow all TCP from a" in some.fix) == (
         "fail",
         True,
         True,
     )
-    none = link_checks.tcp_line("a", "b", ["10.0.0.2"], {("10.0.0.2", 21000): "connection refused"})
+    none = server_checks.tcp_line("a", "b", ["10.0.0.2"], {("10.0.0.2", 21000): "connection refused"})
     assert (none.verdict, "10.0.0.2: connection refused" in none.message) == ("fail", True)
 
 
 def test_an_all_reduce_reports_its_figures_and_warns_if_slow() -> None:
     told = {"bandwidth": 1.1e9, "latency": 0.0002, "interface": "eth0"}
-    good = link_checks.all_reduce("a", "b", told, "nccl")
+    good = server_checks.all_reduce("a", "b", told, "nccl")
     assert good == Check("all-reduce", "ok", "a - b: 1100 MB/s, 0.20 ms (nccl over eth0)")
-    assert link_checks.all_reduce("a", "b", {**told, "bandwidth": 11e6}, "gloo").verdict == "warn"
-    failed = link_checks.all_reduce("a", "b", {"error": "timed out"}, "gloo")
+    assert server_checks.all_reduce("a", "b", {**told, "bandwidth": 11e6}, "gloo").verdict == "warn"
+    failed = server_checks.all_reduce("a", "b", {"error": "timed out"}, "gloo")
     assert replace(failed, fix="") == Check("all-reduce", "fail", "a - b: timed out")
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from jsonschema import Draft202012Validator
 
-from gpq.check import verdict
+from gpq import verdicts
 from gpq.cli.generated import schemas
 from gpq.cli.lab.schema import name_of
 from gpq.options import json_answers
@@ -63,7 +63,7 @@ def test_two_kinds_of_habit_have_their_own_descriptions() -> None:
 
 def test_two_classes_with_the_same_name_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     other = type("HabitView", (), {})
-    monkeypatch.setattr(verdict, "Other", other, raising=False)
+    monkeypatch.setattr(verdicts, "Other", other, raising=False)
     with pytest.raises(TypeError, match="two classes are called HabitView: "):
         schemas.schema("show")
 

@@ -12,8 +12,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from gpq import verdicts
 from gpq.api import options as api_options
-from gpq.check import keeping
 from gpq.cli.app import dispatch
 from gpq.cli.jobs import submit_fast
 from gpq.core.rounds.planning import CANCEL_GRACE
@@ -349,13 +349,17 @@ def test_a_check_before_the_submission_is_for_scripts(gpq: Gpq, made: Made, home
 def test_a_verdict_is_sent_with_the_job_until_its_script_changes(gpq: Gpq, made: Made, home: Path) -> None:
     script = home / "train.py"
     script.write_text(LOOP)
-    rows = [{"shape": "accumulating", "verdict": "same"}, {"shape": "split", "verdict": "differs"}]
+    rows = [
+        verdicts.ShapeView(shape, verdict, None, None, "", None, [], "", "")
+        for shape, verdict in (("accumulating", "same"), ("split", "differs"))
+    ]
     files = {str(script): hashlib.sha256(LOOP.encode()).hexdigest()}
-    found = {"files": files, "program": "abc", "shapes": rows, "at": "2026-11-27T10:00:00Z"}
+    at = "2026-11-27T10:00:00Z"
+    found = verdicts.Verdict("", [], "abc", files, "", "", "differs", 8, 4, rows, [], [], 0.0, 1.0, at)
     monkeypatch = pytest.MonkeyPatch()
     with monkeypatch.context() as patch:
         patch.setenv("GPQ_HOME", gpq.environment["GPQ_HOME"])
-        keeping.keep(keeping.place(str(script), ["--lr", "0.3"]), found)
+        verdicts.keep(verdicts.place(str(script), ["--lr", "0.3"]), found)
     said = gpq("submit", "train.py", "--lr", "0.1")
     assert "(split: differs), so it does not use split: see `gpq check --last train.py --lr 0.1`" in said.stderr
     proof = requests.ProofMessage("abc", ["accumulate"], ["split"], "split: differs", "2026-11-27T10:00:00Z")
