@@ -210,7 +210,7 @@ def history(
     if request.limit < 0:
         raise UsageError("the limit is negative", "use 0 for no limit, or a larger number")
     check_moments(request)
-    ids, names, notes = _named(request.jobs, snapshot, past)
+    ids, names, notes = _ids_and_names(request.jobs, snapshot, past)
     criteria = Wanted(
         ids,
         names,
@@ -227,7 +227,7 @@ def history(
     )
 
 
-def _named(
+def _ids_and_names(
     selectors: Sequence[str], snapshot: Snapshot, past: History
 ) -> tuple[list[JobId], list[str], list[str]]:
     """(ids, names, and a line for each job that has not ended)."""

@@ -89,7 +89,7 @@ class Cluster(Collector):
         yield from _users(look.reader)
         yield from gpus(look.reader, nodes)
         yield from availability(nodes)
-        yield from self._counted(look)
+        yield from self._counters(look)
         yield gauge(
             "gpq_build_info",
             "Always 1. The labels give the version and the policy.",
@@ -97,7 +97,7 @@ class Cluster(Collector):
             [((gpq.__version__, self._policy, ".".join(map(str, sys.version_info[:3]))), 1.0)],
         )
 
-    def _counted(self, look: Scrape) -> Iterator[Metric]:
+    def _counters(self, look: Scrape) -> Iterator[Metric]:
         tally, reader, users = look.tally, look.reader, _known_users(look)
         yield histogram("gpq_round_duration_seconds", "Time to decide a round.", tally.rounds)
         yield histogram(
@@ -131,12 +131,16 @@ class Cluster(Collector):
                 "Time from the order to stop to the first step after it.",
                 tally.restart_seconds,
             ),
-            ("gpq_gpu_seconds", "GPU time of live and ended jobs.", self._attained(look)),
+            (
+                "gpq_gpu_seconds",
+                "GPU time of live and ended jobs.",
+                self._gpu_seconds_by_user(look),
+            ),
         ):
             rows: list[Row] = [((user,), counts.get(user, 0)) for user in users]
             yield counter(name, documentation, ["user"], rows)
 
-    def _attained(self, look: Scrape) -> Mapping[str, float]:
+    def _gpu_seconds_by_user(self, look: Scrape) -> Mapping[str, float]:
         totals = dict(look.tally.gpu_seconds)
         for job in look.reader.snapshot.jobs.values():
             totals[job.spec.user] = totals.get(job.spec.user, 0.0) + job.service_at(look.reader.now)
@@ -272,7 +276,7 @@ def gpus(reader: Reader, nodes: list[NodeView]) -> Iterator[Metric]:
     for name, documentation, value_of in (
         ("utilisation_ratio", "Part of the time in which the GPU was busy.", _utilisation),
         ("memory_bytes", "Memory of the GPU.", lambda device: device.memory_mib * MIB or None),
-        ("memory_used_bytes", "Memory in use by any process.", _used),
+        ("memory_used_bytes", "Memory in use by any process.", _memory_use),
     ):
         yield gauge(f"gpq_gpu_{name}", documentation, ["node", "gpu"], [
             ((node.name, str(device.index)), value_of(device)) for node, device in answering_devices
@@ -285,7 +289,7 @@ def _utilisation(device: DeviceView) -> float | None:
     return device.utilisation / 100.0
 
 
-def _used(device: DeviceView) -> float | None:
+def _memory_use(device: DeviceView) -> float | None:
     if not device.memory_mib:
         return None
     return device.used_mib * MIB
@@ -323,15 +327,15 @@ def availability(nodes: list[NodeView]) -> Iterator[Metric]:
 
 
 def gauge(name: str, documentation: str, labels: list[str], rows: Iterable[Row]) -> Metric:
-    return _filled(GaugeMetricFamily(name, documentation, labels=labels), rows)
+    return _fill(GaugeMetricFamily(name, documentation, labels=labels), rows)
 
 
 def counter(name: str, documentation: str, labels: list[str], rows: Iterable[Row]) -> Metric:
     """`name`: without `_total`, which is added."""
-    return _filled(CounterMetricFamily(name, documentation, labels=labels), rows)
+    return _fill(CounterMetricFamily(name, documentation, labels=labels), rows)
 
 
-def _filled(family: GaugeMetricFamily | CounterMetricFamily, rows: Iterable[Row]) -> Metric:
+def _fill(family: GaugeMetricFamily | CounterMetricFamily, rows: Iterable[Row]) -> Metric:
     for values, figure in rows:
         if figure is not None and math.isfinite(figure):
             family.add_metric([label(value) for value in values], figure)

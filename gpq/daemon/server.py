@@ -113,7 +113,7 @@ class Server:
             if self._closing:
                 connection.close()
                 return
-            has_place = self._served(uid) < _most_served(connection)
+            has_place = self._open_count(uid) < _most_served(connection)
             if has_place:
                 self._open[connection] = uid
             else:
@@ -139,7 +139,7 @@ class Server:
             if next_turn is not None:
                 self._spawn(*next_turn)
 
-    def _served(self, uid: int) -> int:
+    def _open_count(self, uid: int) -> int:
         return list(self._open.values()).count(uid)
 
     def _serve(self, connection: socket.socket, uid: int, pid: int) -> None:
@@ -170,7 +170,7 @@ class Server:
             if not queue or self._closing:
                 self._parked.pop(uid, None)
                 return None
-            if self._served(uid) >= MAX_PER_USER:
+            if self._open_count(uid) >= MAX_PER_USER:
                 return None
             next_connection, pid = queue.popleft()
             self._open[next_connection] = uid

@@ -119,10 +119,10 @@ def picture(blocks: Sequence[Block], width: int, *, whole: bool = True) -> Rende
         cluster = block.cluster if several else ""
         if parts:
             parts.append(Text())
-        columns = _fitted(block.rows, cluster, width, missing_titles)
+        columns = _fit_columns(block.rows, cluster, width, missing_titles)
         parts.append(_table(block.rows, columns))
         if len(block.means) < len(block.rows):
-            columns = _fitted(block.means, cluster, width, missing_titles)
+            columns = _fit_columns(block.means, cluster, width, missing_titles)
             parts += [
                 Text(),
                 Text(_legend(columns, whole=whole), style="dim"),
@@ -138,7 +138,7 @@ def picture(blocks: Sequence[Block], width: int, *, whole: bool = True) -> Rende
     return Group(*parts)
 
 
-def _fitted(
+def _fit_columns(
     rows: Sequence[Summary], cluster: str, width: int, missing_titles: dict[str, None]
 ) -> list[Column]:
     """The columns that fit. The titles of the others go to `missing_titles`."""

@@ -220,7 +220,7 @@ class Memo(Generic[K, V]):
                 places.setdefault(questions[place], []).append(place)
         if places:
             for (question, same), answer in zip(
-                places.items(), self._computed(list(places)), strict=True
+                places.items(), self._values(list(places)), strict=True
             ):
                 self._answers[question] = answer
                 for place in same:
@@ -235,7 +235,7 @@ class Memo(Generic[K, V]):
         answers = iter(self.many([question for question in questions if question is not None]))
         return [next(answers) if question is not None else None for question in questions]
 
-    def _computed(self, questions: Sequence[K]) -> Sequence[V]:
+    def _values(self, questions: Sequence[K]) -> Sequence[V]:
         try:
             return self._compute(questions)
         except Exception:
@@ -243,7 +243,7 @@ class Memo(Generic[K, V]):
                 raise
             if len(questions) == 1:
                 return [self._failed]
-            return [self._computed([question])[0] for question in questions]
+            return [self._values([question])[0] for question in questions]
 
     def clear(self) -> None:
         self._answers.clear()

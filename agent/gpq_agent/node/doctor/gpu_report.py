@@ -73,11 +73,11 @@ def of_facts(facts: Facts, torch: Facts, mps: List[int]) -> List[GpuLine]:
         return [missing._replace(name=name) for name in ("versions", "architectures", *names)]
     return [
         versions(facts, torch), architectures(facts, torch),
-        *(over_gpus(name, _numbered(facts), judge) for name, judge in names.items()),
+        *(over_gpus(name, _by_number(facts), judge) for name, judge in names.items()),
     ]  # fmt: skip
 
 
-def _numbered(facts: Facts) -> List[Tuple[str, Facts]]:
+def _by_number(facts: Facts) -> List[Tuple[str, Facts]]:
     return [(str(number), gpu) for number, gpu in enumerate(facts["gpus"])]
 
 
@@ -246,7 +246,7 @@ def architectures(facts: Facts, torch: Facts) -> GpuLine:
             name, " ".join(torch["architectures"])
         )
 
-    return over_gpus("architectures", _numbered(facts), judge)
+    return over_gpus("architectures", _by_number(facts), judge)
 
 
 def runs_on(architectures: List[str], major: int, minor: int) -> bool:
