@@ -441,8 +441,8 @@ def _asks(kind: Kind) -> JobSpec:
     return JobSpec(
         (),
         "",
-        "",
-        0,
+        user="",
+        uid=0,
         gpu_type=kind.requested_type,
         min_gpu_memory_mib=kind.memory_mib,
         min_gpus=least,

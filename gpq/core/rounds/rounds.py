@@ -331,7 +331,7 @@ def _limits(snapshot: Snapshot) -> tuple[dict[JobId, Job], list[Job]]:
         limited_job = bind(job, snapshot)
         if runs_cramped(job) and not is_fixed(job, snapshot) and not must_leave(job, snapshot):
             cramped_jobs.append(limited_job)
-            limited_job = replace(limited_job, spec=replace(limited_job.spec, rigid=True))
+            limited_job = replace(limited_job, spec=limited_job.spec.having(rigid=True))
         if limited_job is not job:
             changes[name] = limited_job
     return changes, sorted(cramped_jobs, key=arrival)
@@ -428,7 +428,7 @@ def _leftover(
 
 
 def _background_job(job: Job, busy_devices: Set[tuple[NodeId, DeviceId]]) -> Job:
-    spec = replace(job.spec, background=False)
+    spec = job.spec.having(background=False)
     if job.placement is None or not job.placement.devices & busy_devices:
         return replace(job, spec=spec)
     return replace(
