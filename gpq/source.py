@@ -1,7 +1,7 @@
 """The one reader of the user's source: texts of files, and what they show.
 
 Says nothing to anybody: that is for `check/hints.py`, `check/judge.py` and
-`options/left_behind.py`. It follows no calls, so it does not see what a function counts in its own
+`options/remarks.py`. It follows no calls, so it does not see what a function counts in its own
 variable.
 """
 

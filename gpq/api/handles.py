@@ -16,7 +16,7 @@ from gpq.api import options
 from gpq.client import following, job_logs
 from gpq.client.connection import Lasting, call
 from gpq.errors import NotFound, Refused, UsageError
-from gpq.options import submit_values, values
+from gpq.options import job_spec, values
 from gpq.rpc import job_answers, requests
 from gpq.views import queue
 
@@ -241,7 +241,7 @@ class Job:
             notify=notify, notify_on=notify_on, accept=accept,
         )  # fmt: skip
         answer = call(
-            submit_values.edit_request([str(self.id)], **options.read(values_by_option)),
+            job_spec.edit_request([str(self.id)], **options.read(values_by_option)),
             job_answers.Changed,
         )
         if answer.unchanged and not answer.jobs:

@@ -28,7 +28,13 @@ def moment(text: str, option: str, now: datetime) -> float:
             re.sub(r"\s", "", word[1:] if word[0] == "+" else word[3:]), option
         )
     if re.match(r"\d{4}-", word):
-        return _exact(text.strip(), option)
+        iso = text.strip().replace("Z", "+00:00").replace("z", "+00:00")
+        try:  # in this machine's zone unless it names one
+            return datetime.fromisoformat(iso).timestamp()
+        except (ValueError, OverflowError):
+            raise UsageError(
+                f"invalid {option} {text.strip()!r}: expected a time", EXAMPLES
+            ) from None
     day, hour, minute = _words(word, text, option)
     today = now.date()
     if not day.isalpha() and day:
@@ -105,15 +111,10 @@ def _words(word: str, text: str, option: str) -> tuple[str, int, int]:
         raise UsageError(f"invalid {option} {text!r}: expected a time", EXAMPLES)
     if not hours:
         return day, 0, 0
-    return day, *_clock(hours, minutes, half, f"{option} {text}")
-
-
-def _clock(hours: str, minutes: str | None, half: str | None, typed: str) -> tuple[int, int]:
-    """(hour, minute) of the day. `half`: am or pm."""
     hour, minute = int(hours), int(minutes or 0)
     if not minutes and not half:
         raise UsageError(
-            f"{typed}: {hours} is ambiguous", f"use {hours}:00, {hours}am or {hours}pm"
+            f"{option} {text}: {hours} is ambiguous", f"use {hours}:00, {hours}am or {hours}pm"
         )
     if half:
         is_right = 1 <= hour <= 12
@@ -121,8 +122,8 @@ def _clock(hours: str, minutes: str | None, half: str | None, typed: str) -> tup
     else:
         is_right = hour <= 23
     if not is_right or minute > 59:
-        raise UsageError(f"{typed}: no such time of day", EXAMPLES)
-    return hour, minute
+        raise UsageError(f"{option} {text}: no such time of day", EXAMPLES)
+    return day, hour, minute
 
 
 def _of_the_year(
@@ -142,13 +143,3 @@ def _of_the_year(
 
 def _at(day: date, hour: int, minute: int) -> float:
     return datetime(day.year, day.month, day.day, hour, minute).timestamp()
-
-
-def _exact(text: str, option: str) -> float:
-    """ISO 8601, in this machine's zone unless it names one."""
-    try:
-        return datetime.fromisoformat(
-            text.replace("Z", "+00:00").replace("z", "+00:00")
-        ).timestamp()
-    except (ValueError, OverflowError):
-        raise UsageError(f"invalid {option} {text!r}: expected a time", EXAMPLES) from None

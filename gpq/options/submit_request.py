@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from gpq.errors import UsageError
-from gpq.options import job_spec, left_behind, standard_input, values
+from gpq.options import job_spec, remarks, standard_input, values
 from gpq.options.job_spec import SubmitTexts
 from gpq.rpc import requests
-from gpq.rpc.submit_table import BY_NAME, BY_WORD, OPTIONS, Option
+from gpq.rpc.submit_table import BY_NAME, BY_WORD, OPTIONS
 
 if TYPE_CHECKING:  # a plain command needs neither
     from gpq.options import sbatch, script_directives
@@ -94,9 +94,17 @@ def _own(fields: dict[str, Any], words: list[str]) -> int | None:
         return 0 if assigned else 1
     if not assigned and len(words) < 2:
         return 0
-    if not _store(fields, option, value if assigned else words[1]):
-        return 0
-    return 1 if assigned else 2
+    count = 1 if assigned else 2
+    value = value if assigned else words[1]
+    if option.typed == "list[str]":
+        fields.setdefault(option.name, []).append(value)
+    elif option.typed == "str":
+        fields[option.name] = value
+    elif value.removeprefix("-").isdecimal():
+        fields[option.name] = int(value)
+    else:
+        count = 0
+    return count
 
 
 def _foreign(pairs: list[sbatch.Pair], words: list[str]) -> int:
@@ -118,22 +126,17 @@ def _foreign(pairs: list[sbatch.Pair], words: list[str]) -> int:
     return count
 
 
-def _store(fields: dict[str, Any], option: Option, value: str) -> bool:
-    """False for a value that does not have its option's type."""
-    if option.typed == "list[str]":
-        fields.setdefault(option.name, []).append(value)
-    elif option.typed == "str":
-        fields[option.name] = value
-    elif value.removeprefix("-").isdecimal():
-        fields[option.name] = int(value)
-    else:
-        return False
-    return True
-
-
 def settle(parsed: Parsed) -> ResolvedOptions:
     """The request with the options in the script itself. Raises UsageError."""
-    parsed = _wrap(parsed)
+    wrapped_line = dict(parsed.pairs).get("wrap")
+    if wrapped_line is not None:  # a line of shell instead of a script
+        if parsed.words:
+            raise UsageError(
+                "--wrap cannot be combined with a script or command", "use one of them"
+            )
+        default_name = {} if "job-name" in dict(parsed.pairs) else {"name": "wrap"}
+        words = ["/bin/sh", "-c", wrapped_line]
+        parsed = Parsed({**default_name, **parsed.fields}, words, True, parsed.pairs)
     script = None if parsed.black_box or not parsed.words else _script(parsed)
     shell = parsed.black_box or (script is not None and not script.python)
     fields, notes = parsed.fields, []
@@ -147,8 +150,8 @@ def settle(parsed: Parsed) -> ResolvedOptions:
     if script is None:
         notes += _of_command(parsed) if parsed.black_box else []
         return _settle(fields, parsed.words, parsed.black_box, notes)
-    fields, remarks = _with_lines(script, fields, parsed, shell=shell)
-    notes += remarks
+    fields, line_notes = _with_lines(script, fields, parsed, shell=shell)
+    notes += line_notes
     if script.slurm and parsed.fields.get("name", "").isdigit():
         # for users of sbatch `-n 4` means four tasks
         notes.append(f"{HERE}: -n is --name, so the job is called {parsed.fields['name']}")
@@ -182,30 +185,15 @@ def _settle(
     if len(checks) > 1:
         raise UsageError(f"{' and '.join(checks)} exclude each other", "use one of them")
     if fields.get("setup") and fields.get("env"):
-        notes += _not_in_setup(fields["env"])
+        from gpq.core.feasibility.environments import early  # no plain command needs the core
+
+        pairs = [(word.partition("=")[0], "") for word in fields["env"]]
+        names = [name for name, _ in sorted({*pairs} - {*early(pairs)})]
+        if names:
+            notes.append(
+                f"--setup runs without {', '.join(names)}, which only the job gets, where it starts"
+            )
     return ResolvedOptions(SubmitTexts(words, black_box, fields), how, notes)
-
-
-def _not_in_setup(env: list[str]) -> list[str]:
-    """A note that names the variables that `--env` gives to the job only."""
-    from gpq.core.feasibility.environments import early  # no plain command needs the core
-
-    pairs = [(word.partition("=")[0], "") for word in env]
-    names = [name for name, _ in sorted({*pairs} - {*early(pairs)})]
-    if not names:
-        return []
-    return [f"--setup runs without {', '.join(names)}, which only the job gets, where it starts"]
-
-
-def _wrap(parsed: Parsed) -> Parsed:
-    """`--wrap "LINE"`: a line of shell instead of a script."""
-    line = dict(parsed.pairs).get("wrap")
-    if line is None:
-        return parsed
-    if parsed.words:
-        raise UsageError("--wrap cannot be combined with a script or command", "use one of them")
-    default_name = {} if "job-name" in dict(parsed.pairs) else {"name": "wrap"}
-    return Parsed({**default_name, **parsed.fields}, ["/bin/sh", "-c", line], True, parsed.pairs)
 
 
 def _of_command(parsed: Parsed) -> Iterator[str]:
@@ -220,7 +208,12 @@ def _of_command(parsed: Parsed) -> Iterator[str]:
         except UsageError as error:
             yield f"{error.message}: {error.hint}"
         else:
-            yield from [] if script is None else [*_unread(script, word), *_srun(script)]
+            if script is not None and (script.slurm or script.own):
+                yield (
+                    f"{script.name} runs as a command, so its #SBATCH and #GPQ lines have no"
+                    f" effect: `gpq submit {word}` reads them"
+                )
+            yield from [] if script is None else _srun(script)
 
 
 def _script(parsed: Parsed) -> script_directives.Script | None:
@@ -237,15 +230,6 @@ def _script(parsed: Parsed) -> script_directives.Script | None:
     if script is None and not word.endswith(".py"):
         script = script_directives.read(os.path.abspath(word))
     return script
-
-
-def _unread(script: script_directives.Script, word: str) -> list[str]:
-    if not (script.slurm or script.own):
-        return []
-    return [
-        f"{script.name} runs as a command, so its #SBATCH and #GPQ lines have no effect:"
-        f" `gpq submit {word}` reads them"
-    ]
 
 
 def _srun(script: script_directives.Script) -> list[str]:
@@ -288,9 +272,9 @@ def _with_lines(
 
         options = slurm_variables.overlay(dict(slurm), pairs, own)
         options = slurm_variables.overlay(options, parsed.pairs, parsed.fields)
-        env, remarks = slurm_variables.environment(options, fields, script, shell=shell)
+        env, env_notes = slurm_variables.environment(options, fields, script, shell=shell)
         fields["env"] = [*env, *fields.get("env", [])]
-        notes += remarks
+        notes += env_notes
     taken = [name for name in fields.get("env", []) if "=" not in name and name not in asked]
     if taken:
         notes.append(f"{script.name} passes {', '.join(taken)} of your shell on to the job")
@@ -342,7 +326,7 @@ def make_request(
     hold = hold or settled.how["hold"]
     dry_run = dry_run or settled.how["dry_run"]
     built = job_spec.build(texts)
-    notes = [*settled.notes, *job_spec.missing(built)]
+    notes = [*settled.notes, *remarks.missing(built)]
     array = None
     if texts.array or texts.sweep or texts.sweep_file:
         from gpq.options import sweeps
@@ -350,12 +334,9 @@ def make_request(
         array = sweeps.array_of(texts.array, texts.sweep, texts.sweep_file)
         assert array is not None
         notes += [*sweeps.unused_lines(array, built), *sweeps.plain_indices(texts.array, built)]
-    if built.level == "script":
-        from gpq.options import proofs
-
-        proof, remarks = proofs.of(texts, built, array)
-        built, notes = msgspec.structs.replace(built, proof=proof), [*notes, *remarks]
-    notes += left_behind.notes(built, os.environ)
+    proof, proof_remarks = remarks.proof(texts, built, array)
+    built = built.having(proof=proof)
+    notes += [*proof_remarks, *remarks.left_behind(built, os.environ)]
     return requests.Submit(built, held=hold, array=array, dry_run=dry_run), notes
 
 

@@ -4,7 +4,7 @@ The table feeds
 - the signature of the command (`gpq.cli.jobs.submit`), and so help, man page, completion,
 - the fast reader without typer (`gpq.options.submit_request`),
 - the options as typed (`gpq.options.job_spec.SubmitTexts`),
-- their values (`gpq.options.submit_values`),
+- their values (`gpq.options.job_spec.READERS`),
 - the keywords of `gpq.submit` (`gpq.api.option_types`, generated),
 - and the fields that `gpq edit` may change (`gpq.control.edit`).
 

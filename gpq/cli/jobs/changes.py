@@ -15,7 +15,7 @@ from gpq.cli.typer_app import Jobs, Json, frame
 from gpq.client.connection import call
 from gpq.core.model.jobs import JobState
 from gpq.errors import NotFound, UsageError
-from gpq.options import submit_values
+from gpq.options import job_spec
 from gpq.rpc import job_answers, requests
 from gpq.rpc.submit_table import BY_NAME, Option
 from gpq.views.queue import is_query
@@ -163,7 +163,7 @@ def _edit(jobs: list[str], *, json: bool, **texts: Any) -> int:
       gpq edit 42 --accept own-next
     """
     options = {name: text for name, text in texts.items() if text is not None}
-    answer = call(submit_values.edit_request(jobs, **options), job_answers.Changed)
+    answer = call(job_spec.edit_request(jobs, **options), job_answers.Changed)
     return tell(answer, "changed", as_json=json)
 
 

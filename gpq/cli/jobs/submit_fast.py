@@ -66,9 +66,8 @@ def _is_check_configured(settled: submit_request.ResolvedOptions) -> bool:
     if texts.black_box or not texts.words or how["no_check"] or how["dry_run"]:
         return False
     from gpq import config
-    from gpq.options import proofs
 
-    return proofs.script_of(texts).uses_library() and config.load().check == "first"
+    return job_spec.script_of(texts).uses_library() and config.load().check == "first"
 
 
 def late(parsed: submit_request.Parsed) -> list[str]:
