@@ -45,7 +45,10 @@ def log(
     row = newest(daemon, job, watcher)
     if row is not None:
         job = str(row.id)  # a selector such as `@` keeps the meaning that it had at first
-        _expect_log(row, watcher, follow=follow)
+        if row.started_at is None and row.state in (*WAITING, *ENDED):  # it has no log yet
+            if not follow or row.state in ENDED:
+                raise _no_log(row)
+            watcher.note(f"{_start_note(row)}: see `gpq why {row.id}`")
     place = _LogPosition(job, node, attempt=only)
     if lines is not None:
         place.attempt, place.offset = tail_start(_reader(daemon, job, node), only, lines)
@@ -59,15 +62,6 @@ def log(
     row = newest(daemon, job)
     if row is not None and row.started_at is None:
         raise _no_log(row)
-
-
-def _expect_log(row: job_answers.JobView, watcher: Watcher, *, follow: bool) -> None:
-    """Raises GpqError if the job has none yet and the caller does not follow it."""
-    if row.started_at is not None or row.state not in (*WAITING, *ENDED):
-        return
-    if not follow or row.state in ENDED:
-        raise _no_log(row)
-    watcher.note(f"{_start_note(row)}: see `gpq why {row.id}`")
 
 
 def _reader(daemon: Lasting, job: str, node: str) -> Read:
@@ -138,7 +132,10 @@ class _LogFollower:
             piece = self._read()
             if not self._place.find_node(piece):
                 continue
-            next_attempt = _next_attempt(piece) if self._every else 0
+            next_attempt = 0  # none, or none yet
+            if self._every:
+                later = (attempt for attempt in piece.attempts if attempt > piece.attempt)
+                next_attempt = next(later, 0)
             self._note_silence(piece, next_attempt)
             is_first = next_attempt > 0 if piece.silent else piece.attempt != current_attempt
             is_new = bool(piece.data) or is_first
@@ -159,7 +156,11 @@ class _LogFollower:
         request = requests.Logs(place.job, place.attempt, place.name, place.offset, wait=wait)
         piece = self._daemon.call(request, job_answers.LogChunk)
         if self._follow and watcher.watched:
-            _show_transfer(self._daemon, watcher, place.job, piece)
+            # how the files of a starting job arrive, until it prints something
+            rows: Sequence[job_answers.JobView] = ()
+            if piece.state in BEGINNING and not piece.data:
+                rows = self._daemon.call(requests.Status([place.job]), job_answers.JobList).jobs
+            watcher.show(rows)
         return piece
 
     def _note_silence(self, piece: job_answers.LogChunk, next_attempt: int) -> None:
@@ -192,21 +193,6 @@ class _LogFollower:
         if not self._follow:
             return True
         return piece.ended and (not self._every or piece.state in ENDED)
-
-
-def _next_attempt(piece: job_answers.LogChunk) -> int:
-    """The next attempt of the job, 0 if there is none yet."""
-    return next((attempt for attempt in piece.attempts if attempt > piece.attempt), 0)
-
-
-def _show_transfer(
-    daemon: Lasting, watcher: Watcher, job: str, piece: job_answers.LogChunk
-) -> None:
-    """Show how the files of a starting job arrive, until it prints something."""
-    rows: Sequence[job_answers.JobView] = ()
-    if piece.state in BEGINNING and not piece.data:
-        rows = daemon.call(requests.Status([job]), job_answers.JobList).jobs
-    watcher.show(rows)
 
 
 def newest(daemon: Lasting, job: str, watcher: Watcher | None = None) -> job_answers.JobView | None:
