@@ -16,7 +16,7 @@ import msgspec
 from gpq import outward, paths
 from gpq.errors import UsageError
 from gpq.options import environment, standard_input, values
-from gpq.rpc.requests import ArrayMessage, Edit, SpecMessage, fill_placeholders
+from gpq.rpc.requests import Edit, SpecMessage
 from gpq.rpc.submit_table import BY_NAME, DEFAULTS, OPTIONS
 from gpq.source import Script, text_of
 
@@ -77,7 +77,6 @@ def build(texts: SubmitTexts) -> SpecMessage:
         level = "signal"
     refuse_mismatches(texts, level)
     low, high, rigid = gpu_range(texts, level)
-    standard_input.refuse_descriptors(texts.words)
     argv = list(texts.words) if texts.black_box else [script(texts.words, cwd), *texts.words[1:]]
     filling = [option for option in OPTIONS if option.fields and getattr(texts, option.name)]
     fields = {
@@ -114,7 +113,7 @@ def build(texts: SubmitTexts) -> SpecMessage:
 
 
 def refuse_mismatches(texts: SubmitTexts, level: str) -> None:
-    """Options without a meaning at this level are mistakes."""
+    """Options without a meaning at this level are mistakes, and words without one in a job."""
     if level == "signal" and not texts.black_box:
         raise UsageError(
             "--preemptible is only for commands that save a checkpoint on a signal",
@@ -134,6 +133,12 @@ def refuse_mismatches(texts: SubmitTexts, level: str) -> None:
         raise UsageError(
             "torchrun's replicas would share one stdin", "let the script read it from a file"
         )
+    for word in texts.words:  # a descriptor of this shell, such as that of `<(...)`
+        if standard_input.DESCRIPTOR.fullmatch(word) and int(os.path.basename(word)) > 2:
+            raise UsageError(
+                f"{word} exists only in your shell, not in the job",
+                "write it to a file, or pass it on stdin: ... | gpq submit --stdin - -- COMMAND",
+            )
     if texts.batch_size and texts.max_batch_size and texts.max_batch_size < texts.batch_size:
         raise UsageError(
             f"--max-batch-size {texts.max_batch_size} is below --batch-size {texts.batch_size}",
@@ -192,14 +197,6 @@ def script_of(texts: SubmitTexts) -> Script:
 
 def script_path(texts: SubmitTexts) -> str:
     return os.path.join(directory(texts.cwd), os.path.expanduser(texts.words[0]))
-
-
-def first_arguments(texts: SubmitTexts, array: ArrayMessage | None) -> list[str]:
-    """The arguments of the script, for an array those of its first job."""
-    words = {}
-    if array is not None:
-        words = {"index": str(array.indices[0]), **(array.params or [{}])[0]}
-    return [fill_placeholders(word, words) for word in texts.words[1:]]
 
 
 def script(words: list[str], cwd: str) -> str:

@@ -68,6 +68,23 @@ DEFINES = re.compile(
 )
 
 
+def of(
+    texts: SubmitTexts, built: SpecMessage, array: ArrayMessage | None
+) -> tuple[ProofMessage | None, list[str]]:
+    """What `gpq check` found of the script, and all remarks."""
+    remarks, arguments = missing(built), texts.words[1:]
+    if array is not None:
+        from gpq.options import sweeps
+
+        remarks += sweeps.unused_lines(array, built) + sweeps.plain_indices(texts.array, built)
+        arguments = sweeps.first_words(arguments, array)
+    proof = None
+    if built.level == "script":
+        proof, proof_remarks = _proof(texts, built, arguments)
+        remarks += proof_remarks
+    return proof, remarks + left_behind(built, os.environ)
+
+
 def missing(built: SpecMessage) -> list[str]:
     """A remark about a command that this machine does not have, although servers may have it. Also
     one about gpq's own Python, if it would run a script and lacks a module."""
@@ -107,17 +124,14 @@ def _missing_command(word: str, built: SpecMessage) -> str:
     return problem
 
 
-def proof(
-    texts: SubmitTexts, built: SpecMessage, array: ArrayMessage | None
+def _proof(
+    texts: SubmitTexts, built: SpecMessage, arguments: list[str]
 ) -> tuple[ProofMessage | None, list[str]]:
     """The findings of `gpq check` about a script, which travel with the job, and remarks on them,
-    or that there are none. For an array, those of its first job."""
-    if built.level != "script" or not texts.words:
-        return None, []
+    or that there are none. `arguments`: those of an array's first job."""
     from gpq.check import keeping
     from gpq.check.hints import hints
 
-    arguments = job_spec.first_arguments(texts, array)
     line = shlex.join([texts.words[0], *arguments])
     path = job_spec.script_path(texts)
     verdict = keeping.saved_verdict(path, arguments)

@@ -126,6 +126,44 @@ def _foreign(pairs: list[sbatch.Pair], words: list[str]) -> int:
     return count
 
 
+def settle_typed(parsed: Parsed) -> ResolvedOptions:
+    """As `settle`, for words from a shell: with what is on stdin, and a note on misplaced options.
+    Raises UsageError."""
+    misplaced = late(parsed)
+    if not parsed.words and "wrap" not in dict(parsed.pairs) and standard_input.has_script():
+        parsed.words = ["-"]
+    settled = settle(parsed)
+    texts, unused = settled.texts, list[str]()
+    if texts.words and not texts.stdin:
+        stdin, unused = standard_input.implied_stdin(texts.words, black_box=texts.black_box)
+        texts = texts.having(stdin=stdin)
+    return ResolvedOptions(texts, settled.how, [*misplaced, *unused, *settled.notes])
+
+
+def late(parsed: Parsed) -> list[str]:
+    """A note about options of gpq that are placed after the script or command. Raises UsageError if
+    a command begins with one. Options that gpq would refuse for a command belong to the command."""
+    words = [word.partition("=")[0] for word in parsed.words]
+    if parsed.black_box:
+        if words and words[0] in BY_WORD:
+            raise UsageError(
+                f"{words[0]} is after `--`, where the command begins",
+                "put gpq's options before `--`",
+            )
+        words = [word for word in words if word not in job_spec.OF_SCRIPTS]
+    misplaced = dict.fromkeys(name for name in words[1:] if name[:2] == "--" and name in BY_WORD)
+    if not misplaced:
+        return []
+    where, whom, before = (
+        ("`--`", "the command", "`--`") if parsed.black_box else ("the script", "it", "it")
+    )
+    are, go = ("are", "go") if len(misplaced) > 1 else ("is", "goes")
+    return [
+        f"{', '.join(misplaced)} {are} after {where} and so {go} to {whom}:"
+        f" put gpq's options before {before}"
+    ]
+
+
 def settle(parsed: Parsed) -> ResolvedOptions:
     """The request with the options in the script itself. Raises UsageError."""
     wrapped_line = dict(parsed.pairs).get("wrap")
@@ -317,6 +355,18 @@ def _notes(translated: sbatch.Translated, where: str) -> list[str]:
     return [*unused, *(f"{where}: {note}" for note in dict.fromkeys(translated.notes))]
 
 
+def wants_check(settled: ResolvedOptions) -> bool:
+    """Does the user or config.toml ask for a check of this script first? Raises UsageError."""
+    how, texts = settled.how, settled.texts
+    if how["check"]:
+        return True
+    if texts.black_box or not texts.words or how["no_check"] or how["dry_run"]:
+        return False
+    from gpq import config
+
+    return job_spec.script_of(texts).uses_library() and config.load().check == "first"
+
+
 def make_request(
     settled: ResolvedOptions, *, hold: bool = False, dry_run: bool = False
 ) -> tuple[requests.Submit, list[str]]:
@@ -326,18 +376,15 @@ def make_request(
     hold = hold or settled.how["hold"]
     dry_run = dry_run or settled.how["dry_run"]
     built = job_spec.build(texts)
-    notes = [*settled.notes, *remarks.missing(built)]
     array = None
     if texts.array or texts.sweep or texts.sweep_file:
         from gpq.options import sweeps
 
         array = sweeps.array_of(texts.array, texts.sweep, texts.sweep_file)
-        assert array is not None
-        notes += [*sweeps.unused_lines(array, built), *sweeps.plain_indices(texts.array, built)]
-    proof, proof_remarks = remarks.proof(texts, built, array)
-    built = built.having(proof=proof)
-    notes += [*proof_remarks, *remarks.left_behind(built, os.environ)]
-    return requests.Submit(built, held=hold, array=array, dry_run=dry_run), notes
+    proof, notes = remarks.of(texts, built, array)
+    built = msgspec.structs.replace(built, proof=proof)
+    request = requests.Submit(built, held=hold, array=array, dry_run=dry_run)
+    return request, [*settled.notes, *notes]
 
 
 def words_of(settled: ResolvedOptions) -> list[str]:

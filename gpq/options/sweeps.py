@@ -44,6 +44,14 @@ def array_of(array: str, sweeps: list[str], file: str) -> ArrayMessage | None:
     return ArrayMessage(list(range(len(points))), points, limit)
 
 
+def first_words(words: Sequence[str], array: ArrayMessage | None) -> list[str]:
+    """The words as the first job of the array gets them."""
+    if array is None:
+        return list(words)
+    values = {"index": str(array.indices[0]), **(array.params or [{}])[0]}
+    return [requests.fill_placeholders(word, values) for word in words]
+
+
 def unused_lines(array: ArrayMessage, spec: SpecMessage) -> list[str]:
     """A line about each `${NAME}` that is left to the shell although `{NAME}` may have been meant.
     Also one if something swept is in no argument, because the job then has it only in its

@@ -151,7 +151,7 @@ def check_first(texts: SubmitTexts, *, quiet: bool) -> list[str]:
     """
     built = job_spec.build(texts.having(snapshot=False, stdin=""))
     array = sweeps.array_of(texts.array, texts.sweep, texts.sweep_file)
-    script, arguments = built.argv[0], job_spec.first_arguments(texts, array)
+    script, arguments = built.argv[0], sweeps.first_words(texts.words[1:], array)
     if keeping.current(script, arguments) is not None:
         return []
     request = CheckRequest(

@@ -15,7 +15,6 @@ import pytest
 from gpq.api import options as api_options
 from gpq.check import keeping
 from gpq.cli.app import dispatch
-from gpq.cli.jobs import submit_fast
 from gpq.core.rounds.planning import CANCEL_GRACE
 from gpq.errors import UsageError
 from gpq.options import environment, job_spec, remarks, submit_request
@@ -297,7 +296,7 @@ def test_options_that_gpq_refuses_for_a_command_belong_to_the_command(option: st
         refused = "is only for training scripts" in error.message
     typed = submit_request.parse(["--", "true", option, *value])
     assert typed is not None
-    assert bool(submit_fast.late(typed)) is not (refused or option == "--python")
+    assert bool(submit_request.late(typed)) is not (refused or option == "--python")
 
 
 @pytest.mark.parametrize("words", [["--gpus", "2", "true"], ["--dry-run", "true"], ["-g", "2"], ["--time=2h", "true"]])
