@@ -35,18 +35,7 @@ def moment(text: str, option: str, now: datetime) -> float:
             raise UsageError(
                 f"invalid {option} {text.strip()!r}: expected a time", EXAMPLES
             ) from None
-    day, hour, minute = _words(word, text, option)
-    today = now.date()
-    if not day.isalpha() and day:
-        return _of_the_year(day, hour, minute, now, option, text)
-    if day == "tomorrow":
-        return _at(today + timedelta(days=1), hour, minute)
-    if day in DAYS:
-        weekday = today + timedelta(days=(DAYS.index(day) - today.weekday()) % 7)
-        later = _at(weekday, hour, minute)
-        return later if later > now.timestamp() else _at(weekday + timedelta(days=7), hour, minute)
-    later = _at(today, hour, minute)
-    return later if day or later > now.timestamp() else _at(today + timedelta(days=1), hour, minute)
+    return _near(word, text, option, now, past=False)
 
 
 def earlier(text: str, option: str, now: datetime) -> float:
@@ -58,27 +47,9 @@ def earlier(text: str, option: str, now: datetime) -> float:
             return now.timestamp() - seconds(word, option)
         if word == "now" or word.startswith("+") or re.match(r"\d{4}-", word):
             return moment(text, option, now)
-        past = word.startswith("yesterday")
-        day, hour, minute = _words(
-            word.replace("yesterday", "today", 1) if past else word, text, option
-        )
-        if not day.isalpha() and day:
-            return _of_the_year(day, hour, minute, now, option, text, past=True)
+        return _near(word, text, option, now, past=True)
     except UsageError as error:
         raise UsageError(error.message, PAST_EXAMPLES) from None
-    today = now.date()
-    if past or day == "tomorrow":
-        return _at(today + timedelta(days=-1 if past else 1), hour, minute)
-    if day in DAYS:
-        weekday = today - timedelta(days=(today.weekday() - DAYS.index(day)) % 7)
-        latest = _at(weekday, hour, minute)
-        return (
-            latest if latest <= now.timestamp() else _at(weekday - timedelta(days=7), hour, minute)
-        )
-    latest = _at(today, hour, minute)
-    return (
-        latest if day or latest <= now.timestamp() else _at(today - timedelta(days=1), hour, minute)
-    )
 
 
 def window(since: str, until: str) -> tuple[float | None, float | None]:
@@ -92,6 +63,26 @@ def window(since: str, until: str) -> tuple[float | None, float | None]:
             "use a later --until or an earlier --since",
         )
     return begin, end
+
+
+def _near(word: str, text: str, option: str, now: datetime, *, past: bool) -> float:
+    """The next moment that the word means, or the latest past one."""
+    yesterday = past and word.startswith("yesterday")
+    day, hour, minute = _words(
+        word.replace("yesterday", "today", 1) if yesterday else word, text, option
+    )
+    if day and not day.isalpha():
+        return _of_the_year(day, hour, minute, now, option, text, past=past)
+    start, period, step = now.date(), 1, -1 if past else 1
+    if yesterday or day == "tomorrow":
+        return _at(start + timedelta(days=-1 if yesterday else 1), hour, minute)
+    if day in DAYS:
+        start += timedelta(days=step * ((DAYS.index(day) - start.weekday()) * step % 7))
+        period = 7
+    nearest = _at(start, hour, minute)
+    if day == "today" or (nearest <= now.timestamp()) is past:
+        return nearest
+    return _at(start + timedelta(days=step * period), hour, minute)
 
 
 def _words(word: str, text: str, option: str) -> tuple[str, int, int]:
