@@ -17,6 +17,7 @@ from gpq.check import keeping
 from gpq.cli.app import dispatch
 from gpq.core.rounds.planning import CANCEL_GRACE
 from gpq.errors import UsageError
+from gpq.job_request import JobRequest
 from gpq.options import environment, job_spec, remarks, submit_request
 from gpq.options.completion_data import GRAMMAR
 from gpq.rpc import protocol, requests
@@ -280,6 +281,9 @@ def test_the_note_about_options_after_dashes_names_only_options_that_gpq_would_a
 def test_each_row_of_the_option_table_has_a_reader_and_existing_fields(option: Option) -> None:
     assert option.kind in job_spec.READERS or not option.fields
     assert set(option.fields) <= set(requests.SpecMessage.__struct_fields__)
+    assert set(option.fields) - {"after"} <= set(JobRequest.__struct_fields__), (
+        "the message and the stored job share them"
+    )
     assert option.fields or option.edit == "never"
     assert option.part == "call" or option.name in api_options.READERS
 
