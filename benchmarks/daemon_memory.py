@@ -48,11 +48,11 @@ def fill(path: str, jobs: int) -> None:
                 spec = JobSpec(
                     ("train.py",),
                     "/home/ada",
-                    "ada",
-                    1000,
-                    Level.SCRIPT,
-                    f"job-{number}",
-                    ENVIRONMENT,
+                    user="ada",
+                    uid=1000,
+                    level=Level.SCRIPT,
+                    name=f"job-{number}",
+                    env=ENVIRONMENT,
                 )
                 events += [
                     Submitted(at, job, spec),

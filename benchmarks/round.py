@@ -104,7 +104,12 @@ def lab(
         black_box = number % 10 == 0
         level = Level.BLACK_BOX if black_box else Level.SCRIPT
         spec = JobSpec(
-            ("train.py",), "/", f"user{number % 4}", 1000, level, max_gpus=1 if black_box else 0
+            ("train.py",),
+            "/",
+            user=f"user{number % 4}",
+            uid=1000,
+            level=level,
+            max_gpus=1 if black_box else 0,
         )
         known = not black_box and number % 5 != 1
         seen = profile(params[name], int(rng.choice([1, 4, 8, 16])), rng) if known else Profile()

@@ -66,9 +66,9 @@ def lab(gpus: int, jobs: int, rng: Rng) -> tuple[Snapshot, dict[JobId, gp.Throug
         spec = JobSpec(
             ("train.py",),
             "/",
-            f"user{number % 4}",
-            1000,
-            Level.BLACK_BOX if command else Level.SCRIPT,
+            user=f"user{number % 4}",
+            uid=1000,
+            level=Level.BLACK_BOX if command else Level.SCRIPT,
             max_gpus=1 if command else 0,
         )
         known = not command and number % 10 != 1

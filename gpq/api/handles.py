@@ -5,20 +5,24 @@ from __future__ import annotations
 import base64
 import codecs
 import logging
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
 
 from gpq.api import options
+from gpq.api.option_types import Edits
 from gpq.client import following, job_logs
 from gpq.client.connection import Lasting, call
 from gpq.errors import NotFound, Refused, UsageError
-from gpq.options import submit_values, values
+from gpq.options import job_spec, values
 from gpq.rpc import job_answers, requests
 from gpq.views import queue
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack  # typing has it from Python 3.11 on
 
 R = TypeVar("R", bound=msgspec.Struct)
 
@@ -206,27 +210,8 @@ class Job:
         """
         return Job(self._change(requests.Requeue([str(self.id)], fresh)))
 
-    def edit(
-        self,
-        *,
-        name: str = "",
-        priority: int | None = None,
-        gpus: options.Gpus = "",
-        time: options.Duration = "",
-        retries: int | None = None,
-        tag: str | Sequence[str] = (),
-        untag: str | Sequence[str] = (),
-        after: options.Selector | Sequence[options.Selector] = (),
-        begin: options.Moment = "",
-        gpu_type: str = "",
-        min_gpu_memory: str = "",
-        background: bool | None = None,
-        max_batch_size: int | None = None,
-        array_limit: str | int = "",
-        notify: str | Sequence[str] = (),
-        notify_on: str | Sequence[str] = (),
-        accept: str | Sequence[str] = (),
-    ) -> list[str]:
+    @options.spelled_out(Edits.__annotations__, 1, options.EDIT_DEFAULTS)
+    def edit(self, **changes: Unpack[Edits]) -> list[str]:
         """Change the options of the job, as `gpq edit` does. Returns one line for each change.
 
         Options that you leave out stay as they are. "none" lifts a limit or a condition (time,
@@ -234,16 +219,9 @@ class Job:
         ``notify="none"`` stops the messages. Raises gpq.errors.UsageError for invalid values, and
         gpq.errors.Refused for what can no longer change.
         """
-        values_by_option: dict[str, Any] = dict(  # noqa: C408
-            name=name, priority=priority, gpus=gpus, time=time, retries=retries, tag=tag,
-            untag=untag, after=after, begin=begin, gpu_type=gpu_type, min_gpu_memory=min_gpu_memory,
-            max_batch_size=max_batch_size, array_limit=array_limit, background=background,
-            notify=notify, notify_on=notify_on, accept=accept,
-        )  # fmt: skip
-        answer = call(
-            submit_values.edit_request([str(self.id)], **options.read(values_by_option)),
-            job_answers.Changed,
-        )
+        options.refuse_unknown("Job.edit", changes, Edits.__annotations__)
+        request = job_spec.edit_request([str(self.id)], **options.read(changes))
+        answer = call(request, job_answers.Changed)
         if answer.unchanged and not answer.jobs:
             raise Refused(". ".join(answer.unchanged), f"see `gpq show {self.id}`")
         return list(answer.messages)

@@ -1,5 +1,5 @@
-"""The options of `gpq.submit` and their types. Made from gpq/rpc/submit_table.py by `make
-completions`, so edit that instead."""
+"""The options of `gpq.submit` and `Job.edit`, and their types. Made from gpq/rpc/submit_table.py by
+`make completions`, so edit that instead."""
 
 from __future__ import annotations
 
@@ -45,3 +45,25 @@ class Options(TypedDict, total=False):
     python: str | os.PathLike[str]
     setup: str
     snapshot: bool
+
+
+class Edits(TypedDict, total=False):
+    """The options of `Job.edit`, with the names of the command line."""
+
+    name: str
+    priority: int | None
+    gpus: Gpus
+    time: Duration
+    retries: int | None
+    tag: str | Sequence[str]
+    untag: str | Sequence[str]
+    after: Selector | Sequence[Selector]
+    begin: Moment
+    gpu_type: str
+    min_gpu_memory: str
+    max_batch_size: int | None
+    background: bool | None
+    array_limit: str | int
+    notify: str | Sequence[str]
+    notify_on: str | Sequence[str]
+    accept: str | Sequence[str]

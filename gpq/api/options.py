@@ -7,17 +7,19 @@ import math
 import os
 import shlex
 import signal as signals
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any, TypeAlias
+from inspect import Parameter, signature
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from gpq.errors import UsageError
 from gpq.options import submit_request, sweeps
-from gpq.rpc.submit_table import BY_NAME, OPTIONS
+from gpq.rpc.submit_table import BY_NAME, DEFAULTS, ONLY_EDIT, OPTIONS, edit_options
 
 if TYPE_CHECKING:
     from gpq.api.handles import Array, Job
 
+F = TypeVar("F", bound=Callable[..., object])
 # A word of a command. Numbers are written out.
 Word = str | os.PathLike[str] | int | float
 # "90m" or "1h30m", a timedelta, or a number of seconds.
@@ -28,6 +30,10 @@ Gpus = str | int | tuple[int, int | None]
 Moment = str | datetime | timedelta
 # A Job or an Array, an id, or text as on the command line: "3-7,9", a name, "@", "all".
 Selector: TypeAlias = "Job | Array | int | str"
+
+
+SUBMIT_DEFAULTS: Mapping[str, Any] = {**DEFAULTS, "list[str]": ()}
+EDIT_DEFAULTS: Mapping[str, Any] = {**SUBMIT_DEFAULTS, "int": None, "bool": None}
 
 
 def resolve(
@@ -65,6 +71,40 @@ def read(values_by_option: Mapping[str, Any]) -> dict[str, Any]:
         for name, value in values_by_option.items()
         if value is not None
     }
+
+
+def refuse_unknown(function: str, options: Mapping[str, Any], names: Iterable[str]) -> None:
+    """Raises TypeError, as Python does for a keyword that a function does not have."""
+    unknown = next((name for name in options if name not in names), None)
+    if unknown is not None:
+        raise TypeError(f"{function}() got an unexpected keyword argument {unknown!r}")
+
+
+def spelled_out(
+    types: Mapping[str, Any], place: int, defaults: Mapping[str, Any] = SUBMIT_DEFAULTS
+) -> Callable[[F], F]:
+    """Give a function a signature that names each option instead of `**options`, for `help`.
+    `types`: the annotations of a TypedDict. `place`: how many parameters come before. `defaults`:
+    by the type on the command line."""
+    rows = {**BY_NAME, **{option.name: option for option in edit_options()}}
+
+    def decorate(function: F) -> F:
+        plain_signature = signature(function)
+        *parameters, _ = plain_signature.parameters.values()
+        parameters[place:place] = [
+            Parameter(
+                name,
+                Parameter.KEYWORD_ONLY,
+                default=defaults[rows[name].typed],
+                annotation=written.__forward_arg__,
+            )
+            for name, written in types.items()
+        ]
+        full_signature = plain_signature.replace(parameters=parameters)
+        function.__signature__ = full_signature  # type: ignore[attr-defined]
+        return function
+
+    return decorate
 
 
 def word(value: Word) -> str:
@@ -236,7 +276,7 @@ KINDS: dict[str, Any] = {
         ("duration", "lease", "limit"), lambda name, value: seconds(value, _option(name))
     ),
     **dict.fromkeys(("count", "size"), _count),
-    **dict.fromkeys(("gpus", "span"), _range),
+    **dict.fromkeys(("at_once", "gpus", "span"), _range),
     **dict.fromkeys(("codes", "tags", "targets"), _tags),
     "events": lambda name, value: ",".join(_tags(name, value)),
     "flag": _flag,
@@ -249,8 +289,9 @@ KINDS: dict[str, Any] = {
     "variables": _environment,
     "words": _resume,
 }
-READERS = {option.name: KINDS[option.kind] for option in OPTIONS if option.part != "call"}
-READERS |= {"untag": _tags, "array_limit": _range}  # only for `Job.edit`
+READERS = {
+    option.name: KINDS[option.kind] for option in (*OPTIONS, *ONLY_EDIT) if option.part != "call"
+}
 
 
 def _option(name: str) -> str:

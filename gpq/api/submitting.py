@@ -4,43 +4,20 @@ send."""
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
-from inspect import Parameter, signature
-from typing import TYPE_CHECKING, Literal, TypeVar, overload
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Literal, overload
 
 from gpq.api.handles import LOG, Array, Job
 from gpq.api.option_types import Options
-from gpq.api.options import Word, resolve
+from gpq.api.options import Word, refuse_unknown, resolve, spelled_out
 from gpq.client.connection import call
 from gpq.errors import UsageError
 from gpq.options import submit_request
 from gpq.rpc import job_answers, requests
 from gpq.rpc.job_answers import DryRun
-from gpq.rpc.submit_table import BY_NAME, DEFAULTS
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack  # typing has it from Python 3.11 on
-
-F = TypeVar("F", bound=Callable[..., object])
-
-
-def spelled_out(function: F) -> F:
-    """Give the function a signature that names each option instead of `**options`, for `help`."""
-    plain_signature = signature(function)
-    script, command, *switches, _ = plain_signature.parameters.values()
-    options = [
-        Parameter(
-            name,
-            Parameter.KEYWORD_ONLY,
-            default=() if BY_NAME[name].typed == "list[str]" else DEFAULTS[BY_NAME[name].typed],
-            annotation=written.__forward_arg__,
-        )
-        for name, written in Options.__annotations__.items()
-    ]
-    parameters = [script, command, *options, *switches]
-    full_signature = plain_signature.replace(parameters=parameters)
-    function.__signature__ = full_signature  # type: ignore[attr-defined]
-    return function
 
 
 @overload
@@ -61,7 +38,7 @@ def submit(*script: Word, command: Sequence[
 ) -> DryRun: ...  # fmt: skip
 
 
-@spelled_out
+@spelled_out(Options.__annotations__, 2)
 def submit(
     *script: Word,
     command: Sequence[Word] | None = None,
@@ -83,9 +60,7 @@ def submit(
     Raises gpq.errors.UsageError for invalid options, gpq.errors.Refused if the daemon refuses the
     job, and gpq.errors.DaemonUnreachable if no daemon can be started.
     """
-    unknown = next((name for name in options if name not in Options.__annotations__), None)
-    if unknown is not None:
-        raise TypeError(f"submit() got an unexpected keyword argument {unknown!r}")
+    refuse_unknown("submit", options, Options.__annotations__)
     settled = resolve(script, command, options)
     texts = settled.texts
     if texts.array or texts.sweep or texts.sweep_file:

@@ -3,7 +3,6 @@ reaches the terminal."""
 
 from __future__ import annotations
 
-import contextlib
 import fcntl
 import json
 import os
@@ -13,7 +12,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 from gpq import paths
 from gpq.client.quick import refuse_stranger
@@ -29,11 +28,27 @@ def ensure_daemon(*options: str, quiet: bool = False) -> bool:
     """Return once a daemon serves: True if this call started it, with `options`. `quiet` writes
     nothing, because the terminal shows a picture. Raises the daemon's own error, such as
     Refused."""
-    with _starting():
+    home = paths.home()
+    make_private(home)
+    try:
+        # One starter at a time. The daemon's own lock will not do, because the daemon holds it as
+        # long as it lives.
+        descriptor = os.open(
+            os.path.join(home, "start.lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600
+        )
+    except OSError as error:
+        raise Refused(
+            f"cannot write in the state directory {home}: {error.strerror}",
+            "make it writable, or set GPQ_HOME to another directory",
+        ) from None
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
         if serves():
             return False
         _start(options, quiet)
         return True
+    finally:
+        os.close(descriptor)
 
 
 def serves() -> bool:
@@ -46,28 +61,6 @@ def serves() -> bool:
             return False
         refuse_stranger(probe)
         return True
-
-
-@contextlib.contextmanager
-def _starting() -> Iterator[None]:
-    """One starter at a time. The daemon's own lock will not do, because the daemon holds it as long
-    as it lives."""
-    home = paths.home()
-    make_private(home)
-    try:
-        descriptor = os.open(
-            os.path.join(home, "start.lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600
-        )
-    except OSError as error:
-        raise Refused(
-            f"cannot write in the state directory {home}: {error.strerror}",
-            "make it writable, or set GPQ_HOME to another directory",
-        ) from None
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(descriptor)
 
 
 def _not_through_links(path: str, flags: int) -> int:
@@ -114,11 +107,10 @@ def _start(options: Sequence[str], quiet: bool) -> None:
         remark.start()
     try:
         child.wait()  # it forks and exits. The daemon is its child, not ours
-        answer = _read_all(read_end, START_SECONDS)
+        _expect_ready(read_end, START_SECONDS)
     finally:
         remark.cancel()
         os.close(read_end)
-    _judge(answer)
 
 
 def _announce() -> None:
@@ -128,8 +120,9 @@ def _announce() -> None:
         sys.stderr.flush()
 
 
-def _read_all(descriptor: int, seconds: float) -> bytes:
-    until, pieces = time.monotonic() + seconds, list[bytes]()
+def _expect_ready(descriptor: int, seconds: float) -> None:
+    """Read what the daemon reports. Raises its error, unless it serves."""
+    until, answer = time.monotonic() + seconds, b""
     while True:
         readable, _, _ = select.select([descriptor], [], [], max(until - time.monotonic(), 0.0))
         if not readable:
@@ -138,12 +131,8 @@ def _read_all(descriptor: int, seconds: float) -> bytes:
             )
         piece = os.read(descriptor, 65536)
         if not piece:
-            return b"".join(pieces)
-        pieces.append(piece)
-
-
-def _judge(answer: bytes) -> None:
-    """Raise the daemon's error, unless it reported that it serves."""
+            break
+        answer += piece
     try:
         verdict = json.loads(answer)
     except ValueError:

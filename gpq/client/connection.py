@@ -69,10 +69,18 @@ class Connection:
         self.close()
 
     def _read_line(self, seconds: float = ANSWER_SECONDS) -> bytes:
+        """Waits in slices, because Python handles a Ctrl-C that comes just before the system call
+        only after it."""
         until = time.monotonic() + seconds
         pieces = [self._rest]
+        self._socket.settimeout(SLICE_SECONDS)
         while b"\n" not in pieces[-1]:
-            piece = self._receive(until)
+            try:
+                piece = self._socket.recv(262_144)
+            except TimeoutError:
+                if time.monotonic() > until:
+                    raise
+                continue
             if not piece:
                 raise HungUp(
                     "the daemon hung up before it answered", "try again: nothing it did is lost"
@@ -81,17 +89,6 @@ class Connection:
         line, _, self._rest = b"".join(pieces).partition(b"\n")
         return line
 
-    def _receive(self, until: float) -> bytes:
-        """The next piece. Waits in slices, because Python handles a Ctrl-C that comes just before
-        the system call only after it."""
-        while True:
-            self._socket.settimeout(SLICE_SECONDS)
-            try:
-                return self._socket.recv(262_144)
-            except TimeoutError:
-                if time.monotonic() > until:
-                    raise
-
 
 def connect(*, start: bool = True, quiet: bool = False) -> Connection:
     """A connection to the daemon. With `start`, starts one if none runs. Raises
@@ -99,12 +96,13 @@ def connect(*, start: bool = True, quiet: bool = False) -> Connection:
     until = time.monotonic() + RETRY_SECONDS
     late = False
     while True:
-        outcome = _try()
-        if isinstance(outcome, Connection):
-            return outcome
+        try:
+            return Connection()
+        except OSError as error:
+            problem = error
         if late:
             raise DaemonUnreachable(
-                f"cannot reach the daemon's socket {paths.socket()}: {outcome.strerror or outcome}",
+                f"cannot reach the daemon's socket {paths.socket()}: {problem.strerror or problem}",
                 "see `gpq daemon status` and `gpq daemon logs`",
             )
         if start:
@@ -112,18 +110,11 @@ def connect(*, start: bool = True, quiet: bool = False) -> Connection:
             from gpq.client.autostart import ensure_daemon
 
             ensure_daemon(quiet=quiet)
-        elif isinstance(outcome, (FileNotFoundError, ConnectionRefusedError)):
+        elif isinstance(problem, (FileNotFoundError, ConnectionRefusedError)):
             raise DaemonUnreachable("the daemon is not running", "start it with `gpq daemon start`")
         # one more try, because a slow start may be complete now
         late = time.monotonic() > until
         time.sleep(0.02)
-
-
-def _try() -> Connection | OSError:
-    try:
-        return Connection()
-    except OSError as error:
-        return error
 
 
 def call(request: Request, kind: type[R], *, start: bool = True) -> R:

@@ -36,21 +36,14 @@ def start(metrics: str = "") -> bool:
         return ensure_daemon()
     url = outward.address(metrics).url
     begun = ensure_daemon("--metrics", metrics)
-    if not begun:
-        _expect_metrics(url)
+    current_url = url if begun else status().metrics
+    if current_url != url:
+        offer = f"metrics at {current_url}" if current_url else "no metrics"
+        raise Refused(
+            f"the daemon is already running and serves {offer}",
+            "run `gpq daemon stop` and try again. Jobs keep running",
+        )
     return begun
-
-
-def _expect_metrics(url: str) -> None:
-    """Raises Refused if the running daemon does not serve them there."""
-    current_url = status().metrics
-    if current_url == url:
-        return
-    offer = f"metrics at {current_url}" if current_url else "no metrics"
-    raise Refused(
-        f"the daemon is already running and serves {offer}",
-        "run `gpq daemon stop` and try again. Jobs keep running",
-    )
 
 
 def status() -> DaemonInfo:

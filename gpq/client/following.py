@@ -115,15 +115,11 @@ def cancel_and_wait(
     live_ids = {job.id for job in before if job.state not in ENDED}
     if not live_ids.intersection(answer.ended):
         return answer
-    cancelled_ids = [job for job in _cancelled_ids(daemon, answer.ended) if job in live_ids]
+    ended = [str(job) for job in answer.ended]
+    rows = daemon.call(requests.Status(ended), job_answers.JobList).jobs
+    cancelled_ids = [row.id for row in rows if row.state == "cancelled" and row.id in live_ids]
     return msgspec.structs.replace(
         answer,
         cancelled=[*answer.cancelled, *cancelled_ids],
         ended=[job for job in answer.ended if job not in cancelled_ids],
     )
-
-
-def _cancelled_ids(daemon: Lasting, jobs: Iterable[int]) -> list[int]:
-    """The ids of those jobs that are cancelled."""
-    rows = daemon.call(requests.Status([str(job) for job in jobs]), job_answers.JobList).jobs
-    return [row.id for row in rows if row.state == "cancelled"]

@@ -7,7 +7,6 @@ import re
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 
 from gpq.client.connection import Lasting
 from gpq.client.following import BEGINNING, ENDED, Watcher
@@ -45,12 +44,24 @@ def log(
     row = newest(daemon, job, watcher)
     if row is not None:
         job = str(row.id)  # a selector such as `@` keeps the meaning that it had at first
-        _expect_log(row, watcher, follow=follow)
-    place = _LogPosition(job, node, attempt=only)
+        if row.started_at is None and row.state in (*WAITING, *ENDED):  # it has no log yet
+            if not follow or row.state in ENDED:
+                raise _no_log(row)
+            watcher.note(f"{_start_note(row)}: see `gpq why {row.id}`")
+    attempt, offset = only, 0
     if lines is not None:
-        place.attempt, place.offset = tail_start(_reader(daemon, job, node), only, lines)
+        attempt, offset = tail_start(_reader(daemon, job, node), only, lines)
     any_output = False
-    follower = _LogFollower(daemon, watcher, place, follow=follow, every=not only)
+    follower = _LogFollower(
+        daemon,
+        watcher,
+        job,
+        node,
+        attempt=attempt,
+        offset=offset,
+        follow=follow,
+        every=not only,
+    )
     for piece in follower.pieces():
         any_output = any_output or bool(piece.data or piece.silent)
         yield piece
@@ -59,15 +70,6 @@ def log(
     row = newest(daemon, job)
     if row is not None and row.started_at is None:
         raise _no_log(row)
-
-
-def _expect_log(row: job_answers.JobView, watcher: Watcher, *, follow: bool) -> None:
-    """Raises GpqError if the job has none yet and the caller does not follow it."""
-    if row.started_at is not None or row.state not in (*WAITING, *ENDED):
-        return
-    if not follow or row.state in ENDED:
-        raise _no_log(row)
-    watcher.note(f"{_start_note(row)}: see `gpq why {row.id}`")
 
 
 def _reader(daemon: Lasting, job: str, node: str) -> Read:
@@ -85,50 +87,27 @@ def _reader(daemon: Lasting, job: str, node: str) -> Read:
     return read
 
 
-@dataclass
-class _LogPosition:
-    """The place where reading continues. `node` is a name, a rank, or "" for the first."""
-
-    job: str
-    node: str
-    attempt: int
-    offset: int = 0
-    name: str = ""  # of the node, once known
-
-    def __post_init__(self) -> None:
-        self._forget_name()
-
-    def go_on(self, piece: job_answers.LogChunk) -> None:
-        """Move behind this piece."""
-        self.attempt, self.offset = piece.attempt, piece.offset
-
-    def tail_start(self, attempt: int) -> None:
-        """Move to the first byte of another attempt, which may have run elsewhere."""
-        self.attempt, self.offset = attempt, 0
-        self._forget_name()
-
-    def find_node(self, piece: job_answers.LogChunk) -> bool:
-        """Is this piece of the right node? Raises NotFound for an unknown rank."""
-        if self.name or not self.node.isdigit():
-            return True
-        self.name = _with_rank(piece, int(self.node))
-        return self.name == piece.node
-
-    def _forget_name(self) -> None:
-        self.name = "" if self.node.isdigit() else self.node
-
-
 class _LogFollower:
-    """Reads a log piece by piece. With `every`, reads all attempts from the one in `place`."""
+    """Reads a log piece by piece. `node` is a name, a rank, or "" for the first. With `every`,
+    reads all attempts from this one."""
 
     def __init__(
-        self, daemon: Lasting, watcher: Watcher, place: _LogPosition, *, follow: bool, every: bool
+        self,
+        daemon: Lasting,
+        watcher: Watcher,
+        job: str,
+        node: str,
+        *,
+        attempt: int,
+        offset: int,
+        follow: bool,
+        every: bool,
     ) -> None:
-        self._daemon = daemon
-        self._watcher = watcher
-        self._place = place
-        self._follow = follow
-        self._every = every
+        self._daemon, self._watcher = daemon, watcher
+        self._job, self._node = job, node
+        self._attempt, self._offset = attempt, offset
+        self._follow, self._every = follow, every
+        self._name = "" if node.isdigit() else node  # of the node, once known
         self._silence = ""
 
     def pieces(self) -> Iterator[job_answers.LogChunk]:
@@ -136,9 +115,14 @@ class _LogFollower:
         is_over = False
         while not is_over:
             piece = self._read()
-            if not self._place.find_node(piece):
-                continue
-            next_attempt = _next_attempt(piece) if self._every else 0
+            if not self._name and self._node.isdigit():
+                self._name = _with_rank(piece, int(self._node))
+                if self._name != piece.node:
+                    continue
+            next_attempt = 0  # none, or none yet
+            if self._every:
+                later = (attempt for attempt in piece.attempts if attempt > piece.attempt)
+                next_attempt = next(later, 0)
             self._note_silence(piece, next_attempt)
             is_first = next_attempt > 0 if piece.silent else piece.attempt != current_attempt
             is_new = bool(piece.data) or is_first
@@ -152,14 +136,16 @@ class _LogFollower:
                 self._watcher.note(*piece.notes)
 
     def _read(self) -> job_answers.LogChunk:
-        place, watcher = self._place, self._watcher
-        wait = 0.0
-        if self._follow:
-            wait = watcher.patience(LOG_SLICE)
-        request = requests.Logs(place.job, place.attempt, place.name, place.offset, wait=wait)
+        watcher = self._watcher
+        wait = watcher.patience(LOG_SLICE) if self._follow else 0.0
+        request = requests.Logs(self._job, self._attempt, self._name, self._offset, wait=wait)
         piece = self._daemon.call(request, job_answers.LogChunk)
         if self._follow and watcher.watched:
-            _show_transfer(self._daemon, watcher, place.job, piece)
+            # how the files of a starting job arrive, until it prints something
+            rows: Sequence[job_answers.JobView] = ()
+            if piece.state in BEGINNING and not piece.data:
+                rows = self._daemon.call(requests.Status([self._job]), job_answers.JobList).jobs
+            watcher.show(rows)
         return piece
 
     def _note_silence(self, piece: job_answers.LogChunk, next_attempt: int) -> None:
@@ -175,16 +161,15 @@ class _LogFollower:
 
     def _go_on(self, piece: job_answers.LogChunk, next_attempt: int) -> bool:
         """Move behind this piece. Was it the last?"""
-        if piece.data:
-            self._place.go_on(piece)
-        elif next_attempt and (piece.ended or piece.silent or not self._follow):
-            self._place.tail_start(next_attempt)
-        elif self._is_last(piece):
+        if next_attempt and not piece.data and (piece.ended or piece.silent or not self._follow):
+            self._attempt, self._offset = next_attempt, 0
+            self._name = "" if self._node.isdigit() else self._node  # it may have run elsewhere
+            return False
+        if not piece.data and self._is_last(piece):
             return True
-        else:
-            self._place.go_on(piece)
-            if piece.ended:
-                time.sleep(PAUSE)  # the daemon does not wait for the next attempt
+        self._attempt, self._offset = piece.attempt, piece.offset
+        if piece.ended and not piece.data:
+            time.sleep(PAUSE)  # the daemon does not wait for the next attempt
         return False
 
     def _is_last(self, piece: job_answers.LogChunk) -> bool:
@@ -192,21 +177,6 @@ class _LogFollower:
         if not self._follow:
             return True
         return piece.ended and (not self._every or piece.state in ENDED)
-
-
-def _next_attempt(piece: job_answers.LogChunk) -> int:
-    """The next attempt of the job, 0 if there is none yet."""
-    return next((attempt for attempt in piece.attempts if attempt > piece.attempt), 0)
-
-
-def _show_transfer(
-    daemon: Lasting, watcher: Watcher, job: str, piece: job_answers.LogChunk
-) -> None:
-    """Show how the files of a starting job arrive, until it prints something."""
-    rows: Sequence[job_answers.JobView] = ()
-    if piece.state in BEGINNING and not piece.data:
-        rows = daemon.call(requests.Status([job]), job_answers.JobList).jobs
-    watcher.show(rows)
 
 
 def newest(daemon: Lasting, job: str, watcher: Watcher | None = None) -> job_answers.JobView | None:

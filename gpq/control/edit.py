@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -13,7 +13,7 @@ from gpq.control.event_text import stamp
 from gpq.control.submit import MOST_ELEMENTS
 from gpq.core.freedoms import blame, cures
 from gpq.core.model.events import Edited
-from gpq.core.model.jobs import HOLDS_DEVICES, Dependency, DesiredState, Job, JobSpec, Level, Seat
+from gpq.core.model.jobs import HOLDS_DEVICES, Dependency, DesiredState, Job, JobSpec, Level
 from gpq.core.model.profile import RESIZE
 from gpq.core.model.snapshot import Snapshot
 from gpq.core.model.units import Seconds
@@ -105,46 +105,33 @@ def edit_spec(
     if "notify" not in changes:
         # a target that has left config.toml since then must not block other changes
         notify = notify._replace(targets={**notify.targets, **dict.fromkeys(before.notify, "")})
-    message = _changed_message(before, changes)
+    fields = msgspec.structs.asdict(submission.message_of(before))
+    try:
+        message = msgspec.convert({**fields, **changes}, SpecMessage)
+    except msgspec.ValidationError as error:
+        raise UsageError(f"invalid value: {error}", "see `gpq edit --help`") from None
     tags = [tag for tag in message.tags if tag not in request.untags]
-    message = msgspec.structs.replace(
-        message, tags=[*tags, *(tag for tag in dict.fromkeys(request.tags) if tag not in tags)]
-    )
+    tags += [tag for tag in dict.fromkeys(request.tags) if tag not in tags]
+    message = message.having(tags=tags)
     spec = submission.spec_of(
         message, before.user, before.uid, before.grace, before.requeue_on_lost, notify
     )
     if "notify_on" in request.changes and not spec.notify:
         raise UsageError(f"job {job.id} notifies nobody", "add --notify NAME")
     after = before.after if new_after is None else tuple(new_after)
-    seat = _limited_seat(job, request.array_limit)
-    return replace(spec, environment=before.environment, after=after, seat=seat)
-
-
-def _changed_message(before: JobSpec, changes: Mapping[str, object]) -> SpecMessage:
-    fields = msgspec.structs.asdict(submission.message_of(before))
-    try:
-        return msgspec.convert({**fields, **changes}, SpecMessage)
-    except msgspec.ValidationError as error:
-        raise UsageError(f"invalid value: {error}", "see `gpq edit --help`") from None
-
-
-def _limited_seat(job: Job, limit: int | None) -> Seat | None:
-    """The job's place in its array, which may run `limit` jobs at once. None keeps the limit."""
-    seat = job.spec.seat
-    if limit is None:
-        return seat
-    if seat is None:
-        raise UsageError(f"job {job.id} is not part of an array", "--array-limit is for arrays")
-    return replace(seat, limit=limit)
+    seat = before.seat
+    if request.array_limit is not None:
+        if seat is None:
+            raise UsageError(f"job {job.id} is not part of an array", "--array-limit is for arrays")
+        seat = replace(seat, limit=request.array_limit)
+    return spec.having(environment=before.environment, after=after, seat=seat)
 
 
 def refuse_while_running(job: Job, spec: JobSpec) -> None:
     """Raises Refused for a change that a job with GPUs cannot make."""
     if job.state not in HOLDS_DEVICES:
         return
-    fields = [*sorted(WAITING), "after"]
-    if not job.elastic:
-        fields += sorted(SIZE)
+    fields = [*sorted(WAITING), "after", *([] if job.elastic else sorted(SIZE))]
     field = next((name for name in fields if getattr(spec, name) != getattr(job.spec, name)), None)
     if field is None:
         return
@@ -156,41 +143,29 @@ def refuse_while_running(job: Job, spec: JobSpec) -> None:
             ". ".join(cures(job, RESIZE))
             or f"to resize it anyway, `gpq hold {job.id}`, then edit and release it",
         )
-    reason = _only_at_a_start(job, field)
-    if job_requests.may_declare(job) and not (job.spec.rigid and is_size):
-        if is_size:
-            reason = f"job {job.id} has not declared itself to gpq yet, so gpq cannot resize it"
-        raise Refused(reason, _once_declared(job, size=is_size))
-    if is_size:
-        reason = _never_resized(job)
-    raise Refused(reason, _way_through_the_queue(job))
-
-
-def _only_at_a_start(job: Job, field: str) -> str:
-    return (
+    reason = (
         f"job {job.id} is {job.state}, and {OPTION_OF[field].flag} only takes effect when a job"
         " starts"
     )
-
-
-def _never_resized(job: Job) -> str:
-    what = "was submitted with --rigid" if job.spec.level is Level.SCRIPT else "runs a command"
-    return f"job {job.id} {what}, so it cannot be resized while it is {job.state}"
-
-
-def _way_through_the_queue(job: Job) -> str:
+    # gpq can resize or hold a script after its first batches under gpq, so the user has to wait
+    if job_requests.may_declare(job) and not (job.spec.rigid and is_size):
+        then = f"`gpq hold {job.id}`, edit and release it"
+        if is_size:
+            reason = f"job {job.id} has not declared itself to gpq yet, so gpq cannot resize it"
+            then = "edit it again"
+        raise Refused(
+            reason,
+            f"wait for its first steps, then {then}. `gpq why {job.id}` shows whether it has"
+            " declared itself. A script that never calls gpq's library cannot change",
+        )
+    if is_size:
+        is_script = job.spec.level is Level.SCRIPT
+        what = "was submitted with --rigid" if is_script else "runs a command"
+        reason = f"job {job.id} {what}, so it cannot be resized while it is {job.state}"
+    hint = f"`gpq cancel {job.id}` and submit it again with this option: it loses its work"
     if job.resumable:
-        return f"`gpq hold {job.id}`, then edit and release it: it resumes from its checkpoint"
-    return f"`gpq cancel {job.id}` and submit it again with this option: it loses its work"
-
-
-def _once_declared(job: Job, *, size: bool) -> str:
-    """The user has to wait: gpq can resize or hold a script after its first batches under gpq."""
-    then = "edit it again" if size else f"`gpq hold {job.id}`, edit and release it"
-    return (
-        f"wait for its first steps, then {then}. `gpq why {job.id}` shows whether it has declared"
-        " itself. A script that never calls gpq's library cannot change"
-    )
+        hint = f"`gpq hold {job.id}`, then edit and release it: it resumes from its checkpoint"
+    raise Refused(reason, hint)
 
 
 def differences(before: JobSpec, now: JobSpec) -> list[str]:

@@ -11,42 +11,31 @@ import json
 import math
 import re
 import signal
+from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import replace
 from posixpath import basename, join, normpath
+from typing import Any
+
+import msgspec
 
 from gpq import outward
 from gpq.config_rules import CODE_OF_HABIT
 from gpq.control.selectors import NAME, is_selector
 from gpq.core.feasibility.environments import early
-from gpq.core.model.events import (
-    Event,
-    HoldAsked,
-    Submitted,
-)
-from gpq.core.model.jobs import (
-    TORCHRUN,
-    Attributes,
-    Dependency,
-    JobSpec,
-    Level,
-    Proof,
-)
+from gpq.core.model.events import Event, HoldAsked, Submitted
+from gpq.core.model.jobs import TORCHRUN, Attributes, Dependency, JobSpec, Level, Proof
 from gpq.core.model.nodes import Device, NodeState
 from gpq.core.model.profile import FREEDOMS
 from gpq.core.model.snapshot import Snapshot
 from gpq.core.model.units import JobId, NodeId, Seconds
 from gpq.errors import Refused, UsageError
+from gpq.job_request import JobRequest
 from gpq.outward import NO_TARGETS, Notify
-from gpq.rpc import requests
-from gpq.rpc.requests import SpecMessage
+from gpq.rpc.requests import AttributesMessage, ProofMessage, SpecMessage
 from gpq.rpc.submit_table import OPTIONS
 
 UNLIMITED, MOST_LIMIT = -1, (1 << 63) - 1
 RESOURCE = re.compile(r"[a-z]{1,16}")
-LISTS = ("argv", "resume_argv", "paths", "tags", "modules", "notify", "notify_on", "accept")
-# fields of the message that become something else
-LATER = ("level", "env", "after", "attributes", "proof")
 MAX_PROOF = 500  # characters of one text
 HOME = "~"  # where the setup of frozen code runs. The code itself arrives with the first start
 MAX_GPUS = 100_000
@@ -62,6 +51,14 @@ DURATIONS = [
     for option in OPTIONS
     for field in option.fields
     if option.kind in ("duration", "limit")
+]
+# kind of an option -> the largest number. `priority` may be negative
+MOST = {"memory": 1 << 30, "count": 1000, "size": MAX_BATCH, "span": MAX_BATCH}
+NUMBERS = [
+    (option.flag, field, MOST[option.kind])
+    for option in OPTIONS
+    for field in option.fields
+    if option.kind in MOST and field != "priority"
 ]
 LAUNCHERS = ("", TORCHRUN)
 SIGNALS = frozenset(member.name.removeprefix("SIG") for member in signal.Signals) - {
@@ -81,7 +78,12 @@ def spec_of(
 ) -> JobSpec:
     """The checked specification, without the jobs that `after` names. `grace`, `lease` and `notify`
     are the defaults. Raises UsageError."""
-    level = _level_of(message)
+    try:
+        level = Level(message.level)
+    except ValueError:
+        raise UsageError(
+            f"unknown level `{message.level}`", f"use one of {', '.join(Level)}"
+        ) from None
     check_texts(message)
     check_numbers(message)
     if level is not Level.SCRIPT and message.max_gpus not in (0, message.min_gpus):
@@ -89,9 +91,13 @@ def spec_of(
             f"--gpus {message.min_gpus}-{message.max_gpus}: a command gets a fixed number of GPUs",
             f"use --gpus {message.min_gpus}, or submit a script that uses gpq_agent.train",
         )
-    fields = {
-        name: getattr(message, name) for name in message.__struct_fields__ if name not in LATER
+    values = {name: getattr(message, name) for name in JobRequest.__struct_fields__}
+    fields: dict[str, Any] = {
+        name: tuple(value) if isinstance(value, list) else value for name, value in values.items()
     }
+    fields["level"] = level
+    if level is not Level.SCRIPT:
+        fields["max_gpus"] = message.min_gpus
     for name, default in (
         ("grace", grace),
         ("requeue_on_lost", lease),
@@ -100,29 +106,18 @@ def spec_of(
     ):
         if fields[name] is None:
             fields[name] = default
-    fields["notify_on"] = outward.events(fields["notify_on"])
+    events = outward.events(fields["notify_on"])
     outward.check_targets(fields["notify"], notify)
-    for name in LISTS:
-        fields[name] = tuple(fields[name])
-    if not fields["notify"]:
-        fields["notify_on"] = ()
-    fields["environment"] = environment_of(message)
-    if level is not Level.SCRIPT:
-        fields["max_gpus"] = message.min_gpus
-    env = tuple(sorted(message.env.items()))
-    attributes, proof = _attributes_of(message), _proof_of(message)
+    fields["notify_on"] = tuple(events) if fields["notify"] else ()
     return JobSpec(
-        **fields, level=level, env=env, user=user, uid=uid, attributes=attributes, proof=proof
+        **fields,
+        user=user,
+        uid=uid,
+        env=tuple(sorted(message.env.items())),
+        environment=environment_of(message),
+        attributes=_attributes_of(message),
+        proof=_proof_of(message),
     )
-
-
-def _level_of(message: SpecMessage) -> Level:
-    try:
-        return Level(message.level)
-    except ValueError:
-        raise UsageError(
-            f"unknown level `{message.level}`", f"use one of {', '.join(Level)}"
-        ) from None
 
 
 def accepting(spec: JobSpec, programs: Mapping[str, Sequence[str]]) -> JobSpec:
@@ -132,7 +127,7 @@ def accepting(spec: JobSpec, programs: Mapping[str, Sequence[str]]) -> JobSpec:
         return spec
     path = normpath(join(spec.cwd, spec.argv[0]))
     codes = [*spec.accept, *programs.get(path, ()), *programs.get(basename(path), ())]
-    return replace(spec, accept=tuple(dict.fromkeys(codes)))
+    return spec.having(accept=tuple(dict.fromkeys(codes)))
 
 
 def _proof_of(message: SpecMessage) -> Proof | None:
@@ -190,25 +185,20 @@ def environment_of(message: SpecMessage) -> str:
 
 def message_of(spec: JobSpec) -> SpecMessage:
     """The inverse of `spec_of`."""
-    fields = {name: getattr(spec, name) for name in SpecMessage.__struct_fields__}
-    for name in LISTS:
-        fields[name] = list(fields[name])
-    fields |= {
-        "env": dict(spec.env),
-        "level": str(spec.level),
-        "after": [str(dependency) for dependency in spec.after],
+    values = {name: getattr(spec, name) for name in JobRequest.__struct_fields__}
+    fields: dict[str, Any] = {
+        name: list(value) if isinstance(value, tuple) else value for name, value in values.items()
     }
-    if spec.attributes is not None:
-        limits = {name: (soft, hard) for name, soft, hard in spec.attributes.limits}
-        fields["attributes"] = requests.AttributesMessage(
-            spec.attributes.umask, spec.attributes.nice, limits
-        )
-    if spec.proof is not None:
-        proof = spec.proof
-        fields["proof"] = requests.ProofMessage(
+    fields["level"] = str(spec.level)
+    attributes, proof = spec.attributes, spec.proof
+    if attributes is not None:
+        limits = {name: (soft, hard) for name, soft, hard in attributes.limits}
+        fields["attributes"] = AttributesMessage(attributes.umask, attributes.nice, limits)
+    if proof is not None:
+        fields["proof"] = ProofMessage(
             proof.program, list(proof.same), list(proof.lost), proof.message, proof.at
         )
-    return SpecMessage(**fields)
+    return SpecMessage(**fields, env=dict(spec.env), after=list(map(str, spec.after)))
 
 
 # -- submit ----------------------------------------------------------------------------------------
@@ -244,66 +234,50 @@ def fits(snapshot: Snapshot, spec: JobSpec, configured: Collection[str]) -> None
     while a server is still unknown."""
     if not nodes_known(snapshot, configured):
         return
-    everything = {node.id: node.devices for node in snapshot.nodes.values()}
-    counts = [sum(_suits(device, spec) for device in devices) for devices in everything.values()]
+    counts = [
+        sum(
+            spec.gpu_type.casefold() in device.type.casefold()
+            and device.memory_mib >= spec.min_gpu_memory_mib
+            for device in node.devices
+        )
+        for node in snapshot.nodes.values()
+    ]
     most = max(counts, default=0) if spec.level is not Level.SCRIPT else sum(counts)
     if spec.min_gpus <= most:
         return
-    raise Refused(_too_few(spec, servers=len(everything)), _whole_offer(everything))
-
-
-def _too_few(spec: JobSpec, servers: int) -> str:
     kind = f" of type '{spec.gpu_type}'" if spec.gpu_type else ""
     if spec.min_gpu_memory_mib:
         kind += f" with {spec.min_gpu_memory_mib} MiB"
+    problem = f"there are fewer than {spec.min_gpus} GPUs{kind}"
     if spec.min_gpus == 1:
-        return f"there is no GPU{kind}"
-    if spec.level is not Level.SCRIPT and servers > 1:
-        return f"no server has {spec.min_gpus} GPUs{kind}"
-    return f"there are fewer than {spec.min_gpus} GPUs{kind}"
-
-
-def _whole_offer(everything: Mapping[NodeId, Sequence[Device]]) -> str:
-    if not everything:
-        return "no server is configured: see `gpq config show`"
-    offers = (f"{name} has {_offer(devices)}" for name, devices in sorted(everything.items()))
-    return ", ".join(offers)
-
-
-def _suits(device: Device, spec: JobSpec) -> bool:
-    return (
-        spec.gpu_type.casefold() in device.type.casefold()
-        and device.memory_mib >= spec.min_gpu_memory_mib
+        problem = f"there is no GPU{kind}"
+    elif spec.level is not Level.SCRIPT and len(counts) > 1:
+        problem = f"no server has {spec.min_gpus} GPUs{kind}"
+    offers = ", ".join(
+        f"{name} has {_offer(node.devices)}" for name, node in sorted(snapshot.nodes.items())
     )
+    raise Refused(problem, offers or "no server is configured: see `gpq config show`")
 
 
 def _offer(devices: Sequence[Device]) -> str:
-    kinds: dict[str, int] = {}
-    for device in devices:
-        kind = (
-            f"{device.type} ({device.memory_mib} MiB)"
-            if device.kind == "cuda"
-            else f"{device.type} slot"
-        )
-        kinds[kind] = kinds.get(kind, 0) + 1
+    kinds = Counter(
+        f"{device.type} ({device.memory_mib} MiB)"
+        if device.kind == "cuda"
+        else f"{device.type} slot"
+        for device in devices
+    )
     return " and ".join(f"{count} x {kind}" for kind, count in kinds.items()) or "nothing"
 
 
 def check_texts(message: SpecMessage) -> None:
-    _check_command(message)
-    _check_names(message)
-    _check_code(message)
-    _check_environment(message)
-
-
-def _check_command(message: SpecMessage) -> None:
+    """Raises UsageError."""
     if not message.argv or not message.argv[0]:
         hint = "use `gpq submit -- COMMAND` or `gpq submit SCRIPT`"
         raise UsageError("there is no command to run", hint)
     if not message.cwd.startswith("/"):
         problem = f"the working directory {message.cwd!r} is not absolute"
         raise UsageError(problem, "use its full path")
-    if message.signal.removeprefix("SIG") not in SIGNALS or message.signal.startswith("SIG"):
+    if message.signal not in SIGNALS:
         raise UsageError(f"unknown signal `{message.signal}`", "e.g. TERM, USR1, INT")
     if message.launcher not in LAUNCHERS:
         raise UsageError(
@@ -316,11 +290,14 @@ def _check_command(message: SpecMessage) -> None:
     if len(message.setup) > MAX_SETUP:
         problem = f"--setup has {len(message.setup)} characters"
         raise UsageError(problem, "put them into a script and name the script")
-    for name, _ in set(message.env.items()) - set(early(message.env.items())):
-        use, assignment = rf"\$\{{?{re.escape(name)}\b", rf"\b{re.escape(name)}="
-        if re.search(use, message.setup) and not re.search(assignment, message.setup):
-            problem = f"the setup uses {name}, which only the job gets, where it starts"
-            raise UsageError(problem, f"give it a value in --setup: {name}=... before the command")
+    outside = message.code_cwd.startswith("/") or ".." in message.code_cwd.split("/")
+    if message.code and (not CODE.fullmatch(message.code) or outside):
+        problem = f"{message.code!r} with {message.code_cwd!r} is not frozen code"
+        raise UsageError(problem, "use `gpq submit --snapshot`")
+    if message.stdin and not CODE.fullmatch(message.stdin):
+        raise UsageError(f"{message.stdin!r} is no kept stdin", "use `gpq submit --stdin`")
+    _check_names(message)
+    _check_environment(message)
 
 
 def _check_names(message: SpecMessage) -> None:
@@ -333,36 +310,29 @@ def _check_names(message: SpecMessage) -> None:
     for tag in message.tags:
         if not NAME.fullmatch(tag):
             raise UsageError(f"invalid tag {tag!r}", characters)
-    _check_habits(message)
-    for module in message.modules:
-        if not MODULE.fullmatch(module):
-            raise UsageError(f"invalid module {module!r}", "use the name of a package, e.g. torch")
-
-
-def _check_habits(message: SpecMessage) -> None:
     for code in message.accept:
         if not CODE_OF_HABIT.fullmatch(code):
             hint = "`gpq show` lists the codes, such as own-next"
             raise UsageError(f"--accept {code[:40]!r} is not the code of a habit", hint)
     if message.accept and message.level != Level.SCRIPT:
         raise UsageError("--accept is for training scripts", "gpq suspects no habits of a command")
-
-
-def _check_code(message: SpecMessage) -> None:
-    outside = message.code_cwd.startswith("/") or ".." in message.code_cwd.split("/")
-    if message.code and (not CODE.fullmatch(message.code) or outside):
-        problem = f"{message.code!r} with {message.code_cwd!r} is not frozen code"
-        raise UsageError(problem, "use `gpq submit --snapshot`")
-    if message.stdin and not CODE.fullmatch(message.stdin):
-        raise UsageError(f"{message.stdin!r} is no kept stdin", "use `gpq submit --stdin`")
+    for module in message.modules:
+        if not MODULE.fullmatch(module):
+            raise UsageError(f"invalid module {module!r}", "use the name of a package, e.g. torch")
 
 
 def _check_environment(message: SpecMessage) -> None:
-    texts = (
-        *message.argv, message.code_cwd, message.code_from, *message.resume_argv,
-        message.done_file, message.cwd, message.python, message.gpu_type, message.setup,
-        *message.env, *message.env.values(),
-    )  # fmt: skip
+    for name, _ in set(message.env.items()) - set(early(message.env.items())):
+        use, assignment = rf"\$\{{?{re.escape(name)}\b", rf"\b{re.escape(name)}="
+        if re.search(use, message.setup) and not re.search(assignment, message.setup):
+            problem = f"the setup uses {name}, which only the job gets, where it starts"
+            raise UsageError(problem, f"give it a value in --setup: {name}=... before the command")
+    texts = [*message.env.values()]
+    for value in msgspec.structs.astuple(message):
+        if isinstance(value, str):
+            texts.append(value)
+        elif isinstance(value, list | tuple | dict):
+            texts += value
     if any("\0" in text for text in texts):
         raise UsageError("the command or its environment holds a NUL byte", "remove it")
     for name in message.env:
@@ -372,13 +342,7 @@ def _check_environment(message: SpecMessage) -> None:
 
 
 def check_numbers(message: SpecMessage) -> None:
-    _check_gpus(message)
-    _check_counts(message)
-    _check_times(message)
-    _check_batch_ranges(message)
-
-
-def _check_gpus(message: SpecMessage) -> None:
+    """Raises UsageError."""
     low, high = message.min_gpus, message.max_gpus
     if not 1 <= low <= MAX_GPUS:
         raise UsageError(
@@ -389,26 +353,26 @@ def _check_gpus(message: SpecMessage) -> None:
             f"--gpus {low}-{high}: range end is below its start",
             f"e.g. --gpus {min(low, high)}-{max(low, high)}",
         )
-
-
-def _check_counts(message: SpecMessage) -> None:
-    for flag, value, most in (
-        ("--min-gpu-memory", message.min_gpu_memory_mib, 1 << 30),
-        ("--retries", message.retries, 1000),
-        ("--batch-size", message.batch_size, MAX_BATCH),
-        ("--max-batch-size", message.max_batch_size, MAX_BATCH),
-        ("--atomic-batch-size", message.min_atomic_batch, MAX_BATCH),
-        ("--atomic-batch-size", message.max_atomic_batch, MAX_BATCH),
-    ):
-        if not 0 <= value <= most:
+    for flag, field, most in NUMBERS:
+        number = getattr(message, field)
+        if not 0 <= number <= most:
             raise UsageError(
-                f"invalid {flag} {value}: expected 0 to {most}", "see `gpq submit --help`"
+                f"invalid {flag} {number}: expected 0 to {most}", "see `gpq submit --help`"
             )
     if not -1_000_000 <= message.priority <= 1_000_000:
         raise UsageError(
             "invalid --priority: expected -1000000 to 1000000",
             "0 is the default, and higher goes first",
         )
+    _check_times(message)
+    for small, large, flag in (
+        (message.batch_size, message.max_batch_size, "--max-batch-size"),
+        (message.min_atomic_batch, message.max_atomic_batch, "--atomic-batch-size"),
+    ):
+        if large and large < small:
+            raise UsageError(
+                f"{flag}: {large} is less than {small}", f"use {small} or a larger number"
+            )
 
 
 def _check_times(message: SpecMessage) -> None:
@@ -423,14 +387,3 @@ def _check_times(message: SpecMessage) -> None:
         raise UsageError(
             "invalid --requeue-on-lost: expected 1m to 30d", "e.g. --requeue-on-lost 10m"
         )
-
-
-def _check_batch_ranges(message: SpecMessage) -> None:
-    for small, large, flag in (
-        (message.batch_size, message.max_batch_size, "--max-batch-size"),
-        (message.min_atomic_batch, message.max_atomic_batch, "--atomic-batch-size"),
-    ):
-        if large and large < small:
-            raise UsageError(
-                f"{flag}: {large} is less than {small}", f"use {small} or a larger number"
-            )

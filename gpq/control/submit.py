@@ -23,7 +23,7 @@ from gpq.core.model.events import Submitted
 from gpq.core.model.jobs import Dependency, JobSpec, JobState, Level, Seat, note_for_waiters
 from gpq.core.model.snapshot import Snapshot
 from gpq.core.model.units import JobId
-from gpq.core.rounds.rounds import Decision, decide
+from gpq.core.rounds.rounds import decide
 from gpq.core.state.apply_events import fold
 from gpq.errors import Refused, UsageError
 from gpq.pace import deadline, left
@@ -88,7 +88,7 @@ class Submitting:
             self._wait_for_nodes()
         submission.fits(self._controller.snapshot, spec, self._node_names())
         after = dependencies.dependencies(request.spec.after, self._controller.snapshot, self._past)
-        spec = replace(spec, after=after)
+        spec = spec.having(after=after)
         if request.dry_run:
             return self._dry_run(request, spec)
         for archive in spec.archives:
@@ -104,7 +104,9 @@ class Submitting:
             )
             state = JobState.HELD if request.held else JobState.PENDING
             jobs = [int(event.job) for event in events if isinstance(event, Submitted)]
-            remarks = [*warnings(spec), *self._notes_before(after, awaits)]
+            ended = [dependency.job for dependency in after if dependency not in awaits]
+            ended_jobs = self._past.history(ids=ended) if ended else ()
+            remarks = [*warnings(spec), *filter(None, map(note_for_waiters, ended_jobs))]
             answer = job_answers.Submitted(snapshot.next_id, spec.name, str(state), remarks, jobs)
             return events, answer
 
@@ -123,12 +125,6 @@ class Submitting:
         return dependencies.open_dependencies(
             after, snapshot, lambda names: self._past.history(ids=names)
         )
-
-    def _notes_before(self, after: Sequence[Dependency], awaits: Sequence[Dependency]) -> list[str]:
-        """What its user should know of the dependencies that have ended."""
-        ended = [dependency.job for dependency in after if dependency not in awaits]
-        jobs = self._past.history(ids=ended) if ended else ()
-        return list(filter(None, map(note_for_waiters, jobs)))
 
     def _wait_for_nodes(self) -> None:
         """Right after the start the servers have not reported their devices yet, so a job that does
@@ -161,33 +157,23 @@ class Submitting:
         snapshot = replace(fold(snapshot, events).snapshot, checks=snapshot.checks)
         decision = decide(snapshot, [], controller.policy, allocate=True)
         reader = Reader(decision.snapshot, decision.round, now, {})
-        state, reasons = _outlook(decision, name, reader)
-        if len(specs) > 1:
-            starting_ids = _starting_ids(decision)
-            at_once = sum(JobId(name + place) in starting_ids for place in range(len(specs)))
-            reasons = [*reasons, f"{at_once} of {len(specs)} jobs would start at once"]
+        job = decision.snapshot.jobs[name]
+        state = "held" if job.state is JobState.HELD else "pending"
+        reasons = detail.explanation(reader, job).reasons
+        starting_ids = {action.job for action in decision.actions if isinstance(action, Launch)}
         placement = None
         if decision.round is not None:
             placement = decision.round.placements.get(name)
+        if name in starting_ids:
+            state = "starting"
+            if decision.round is not None and (motive := decision.round.motives.get(name)):
+                reasons = [motive]
+        if len(specs) > 1:
+            at_once = sum(JobId(name + place) in starting_ids for place in range(len(specs)))
+            reasons = [*reasons, f"{at_once} of {len(specs)} jobs would start at once"]
         return job_answers.DryRun(
             state, reader.parts(placement), reasons, [*reader.warnings(), *warnings(spec)]
         )
-
-
-def _outlook(decision: Decision, name: JobId, reader: Reader) -> tuple[str, list[str]]:
-    """(what would happen to a job now, why)."""
-    job = decision.snapshot.jobs[name]
-    reasons = detail.explanation(reader, job).reasons
-    if name in _starting_ids(decision):
-        motive = decision.round.motives.get(name) if decision.round is not None else None
-        return "starting", [motive] if motive else reasons
-    if job.state is JobState.HELD:
-        return "held", reasons
-    return "pending", reasons
-
-
-def _starting_ids(decision: Decision) -> set[JobId]:
-    return {action.job for action in decision.actions if isinstance(action, Launch)}
 
 
 def _specs(request: requests.Submit, spec: JobSpec, snapshot: Snapshot) -> list[JobSpec]:
@@ -225,8 +211,7 @@ def elements(spec: JobSpec, array: ArrayMessage, name: JobId) -> Iterator[JobSpe
         env = {key: fill_placeholders(value, words) for key, value in spec.env}
         env.update({ID: str(name), INDEX: str(index), SIZE: str(len(array.indices))})
         env.update({f"{SWEEP}{key}": value for key, value in params.items()})
-        yield replace(
-            spec,
+        yield spec.having(
             argv=tuple(fill_placeholders(word, words) for word in spec.argv),
             resume_argv=tuple(fill_placeholders(word, words) for word in spec.resume_argv),
             done_file=fill_placeholders(spec.done_file, words),
@@ -256,13 +241,7 @@ def check_array(array: ArrayMessage) -> None:
             f"invalid limit %{array.limit}: expected 1 or more jobs at once",
             "e.g. --array 0-99%4",
         )
-    for params in array.params:
-        _check_params(params)
-
-
-def _check_params(params: Mapping[str, str]) -> None:
-    """Raises UsageError."""
-    for key, value in params.items():
+    for key, value in (pair for params in array.params for pair in params.items()):
         if not PARAM.fullmatch(key) or key == "index":
             raise UsageError(
                 f"invalid name in the sweep: {key[:80]!r}",

@@ -74,7 +74,7 @@ def bind(job: Job, snapshot: Snapshot) -> Job:
         target = None
     if (least, most, target) == (job.spec.min_gpus, job.spec.max_gpus, job.target):
         return job
-    return replace(job, spec=replace(job.spec, min_gpus=least, max_gpus=most), target=target)
+    return replace(job, spec=job.spec.having(min_gpus=least, max_gpus=most), target=target)
 
 
 def gpus_kept(job: Job) -> int:

@@ -363,8 +363,8 @@ class FreeDevices:
             spec = JobSpec(
                 (),
                 "",
-                "",
-                0,
+                user="",
+                uid=0,
                 gpu_type=kind.requested_type,
                 min_gpu_memory_mib=kind.memory_mib,
                 min_gpus=1 + kind.several,

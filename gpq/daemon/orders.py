@@ -127,7 +127,7 @@ def as_expected(launch: Launch) -> Launch:
     """What a server may know of a launch that it expects, which may happen elsewhere."""
     env = tuple(early(launch.spec.env, wire.READ_AT_START))
     return replace(
-        launch, spec=replace(launch.spec, argv=launch.spec.argv[:1], resume_argv=(), env=env)
+        launch, spec=launch.spec.having(argv=launch.spec.argv[:1], resume_argv=(), env=env)
     )
 
 

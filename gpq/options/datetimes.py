@@ -28,19 +28,14 @@ def moment(text: str, option: str, now: datetime) -> float:
             re.sub(r"\s", "", word[1:] if word[0] == "+" else word[3:]), option
         )
     if re.match(r"\d{4}-", word):
-        return _exact(text.strip(), option)
-    day, hour, minute = _words(word, text, option)
-    today = now.date()
-    if not day.isalpha() and day:
-        return _of_the_year(day, hour, minute, now, option, text)
-    if day == "tomorrow":
-        return _at(today + timedelta(days=1), hour, minute)
-    if day in DAYS:
-        weekday = today + timedelta(days=(DAYS.index(day) - today.weekday()) % 7)
-        later = _at(weekday, hour, minute)
-        return later if later > now.timestamp() else _at(weekday + timedelta(days=7), hour, minute)
-    later = _at(today, hour, minute)
-    return later if day or later > now.timestamp() else _at(today + timedelta(days=1), hour, minute)
+        iso = text.strip().replace("Z", "+00:00").replace("z", "+00:00")
+        try:  # in this machine's zone unless it names one
+            return datetime.fromisoformat(iso).timestamp()
+        except (ValueError, OverflowError):
+            raise UsageError(
+                f"invalid {option} {text.strip()!r}: expected a time", EXAMPLES
+            ) from None
+    return _near(word, text, option, now, past=False)
 
 
 def earlier(text: str, option: str, now: datetime) -> float:
@@ -52,27 +47,9 @@ def earlier(text: str, option: str, now: datetime) -> float:
             return now.timestamp() - seconds(word, option)
         if word == "now" or word.startswith("+") or re.match(r"\d{4}-", word):
             return moment(text, option, now)
-        past = word.startswith("yesterday")
-        day, hour, minute = _words(
-            word.replace("yesterday", "today", 1) if past else word, text, option
-        )
-        if not day.isalpha() and day:
-            return _of_the_year(day, hour, minute, now, option, text, past=True)
+        return _near(word, text, option, now, past=True)
     except UsageError as error:
         raise UsageError(error.message, PAST_EXAMPLES) from None
-    today = now.date()
-    if past or day == "tomorrow":
-        return _at(today + timedelta(days=-1 if past else 1), hour, minute)
-    if day in DAYS:
-        weekday = today - timedelta(days=(today.weekday() - DAYS.index(day)) % 7)
-        latest = _at(weekday, hour, minute)
-        return (
-            latest if latest <= now.timestamp() else _at(weekday - timedelta(days=7), hour, minute)
-        )
-    latest = _at(today, hour, minute)
-    return (
-        latest if day or latest <= now.timestamp() else _at(today - timedelta(days=1), hour, minute)
-    )
 
 
 def window(since: str, until: str) -> tuple[float | None, float | None]:
@@ -86,6 +63,26 @@ def window(since: str, until: str) -> tuple[float | None, float | None]:
             "use a later --until or an earlier --since",
         )
     return begin, end
+
+
+def _near(word: str, text: str, option: str, now: datetime, *, past: bool) -> float:
+    """The next moment that the word means, or the latest past one."""
+    yesterday = past and word.startswith("yesterday")
+    day, hour, minute = _words(
+        word.replace("yesterday", "today", 1) if yesterday else word, text, option
+    )
+    if day and not day.isalpha():
+        return _of_the_year(day, hour, minute, now, option, text, past=past)
+    start, period, step = now.date(), 1, -1 if past else 1
+    if yesterday or day == "tomorrow":
+        return _at(start + timedelta(days=-1 if yesterday else 1), hour, minute)
+    if day in DAYS:
+        start += timedelta(days=step * ((DAYS.index(day) - start.weekday()) * step % 7))
+        period = 7
+    nearest = _at(start, hour, minute)
+    if day == "today" or (nearest <= now.timestamp()) is past:
+        return nearest
+    return _at(start + timedelta(days=step * period), hour, minute)
 
 
 def _words(word: str, text: str, option: str) -> tuple[str, int, int]:
@@ -105,15 +102,10 @@ def _words(word: str, text: str, option: str) -> tuple[str, int, int]:
         raise UsageError(f"invalid {option} {text!r}: expected a time", EXAMPLES)
     if not hours:
         return day, 0, 0
-    return day, *_clock(hours, minutes, half, f"{option} {text}")
-
-
-def _clock(hours: str, minutes: str | None, half: str | None, typed: str) -> tuple[int, int]:
-    """(hour, minute) of the day. `half`: am or pm."""
     hour, minute = int(hours), int(minutes or 0)
     if not minutes and not half:
         raise UsageError(
-            f"{typed}: {hours} is ambiguous", f"use {hours}:00, {hours}am or {hours}pm"
+            f"{option} {text}: {hours} is ambiguous", f"use {hours}:00, {hours}am or {hours}pm"
         )
     if half:
         is_right = 1 <= hour <= 12
@@ -121,8 +113,8 @@ def _clock(hours: str, minutes: str | None, half: str | None, typed: str) -> tup
     else:
         is_right = hour <= 23
     if not is_right or minute > 59:
-        raise UsageError(f"{typed}: no such time of day", EXAMPLES)
-    return hour, minute
+        raise UsageError(f"{option} {text}: no such time of day", EXAMPLES)
+    return day, hour, minute
 
 
 def _of_the_year(
@@ -142,13 +134,3 @@ def _of_the_year(
 
 def _at(day: date, hour: int, minute: int) -> float:
     return datetime(day.year, day.month, day.day, hour, minute).timestamp()
-
-
-def _exact(text: str, option: str) -> float:
-    """ISO 8601, in this machine's zone unless it names one."""
-    try:
-        return datetime.fromisoformat(
-            text.replace("Z", "+00:00").replace("z", "+00:00")
-        ).timestamp()
-    except (ValueError, OverflowError):
-        raise UsageError(f"invalid {option} {text!r}: expected a time", EXAMPLES) from None

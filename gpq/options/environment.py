@@ -3,6 +3,7 @@ runs a script."""
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import shutil
@@ -42,24 +43,18 @@ PASSWORD = re.compile(r"//[^/]*@")  # a password in the value of a proxy
 def job_variables(environ: dict[str, str], explicit: dict[str, str]) -> dict[str, str]:
     """The variables that a job starts with. A variable that looks like a secret goes along only if
     --env names it. From within a job, gpq's choices for its server stay behind."""
-    defaults = _defaults(environ)
+    defaults: dict[str, str] = {}
+    if DEFAULTS in environ:
+        import msgspec
+
+        with contextlib.suppress(ValueError):  # belongs to another user
+            defaults = msgspec.json.decode(environ[DEFAULTS], type=dict[str, str])
     inherited = {
         k: value
         for k, value in environ.items()
         if _goes_along(k, value) and defaults.get(k) != value
     }
     return dict(sorted({**inherited, **explicit}.items()))
-
-
-def _defaults(environ: dict[str, str]) -> dict[str, str]:
-    if DEFAULTS not in environ:
-        return {}
-    import msgspec
-
-    try:
-        return msgspec.json.decode(environ[DEFAULTS], type=dict[str, str])
-    except ValueError:  # belongs to another user
-        return {}
 
 
 def _goes_along(key: str, value: str) -> bool:
@@ -84,21 +79,17 @@ def modules(script: str, least: int) -> list[str]:
     return ["torch"] if least > 1 or Script(text_of(script)).imports_torch() else []
 
 
-def _has_servers() -> bool:
-    """Is there a machine apart from this one?"""
-    from gpq import config
-
-    return any(node.connector != "local" for node in config.load().nodes.values())
-
-
 def interpreter(program: str, environ: dict[str, str]) -> str:
     """Absolute path: --python, otherwise that of the active virtual environment, then of conda,
     then the one that runs gpq."""
     if program:
         path = shutil.which(os.path.expanduser(program))
-        if not path and os.path.isabs(program) and _has_servers():
-            return program  # servers may have it, and gpq asks each of them
         if not path:
+            from gpq import config
+
+            connectors = {node.connector for node in config.load().nodes.values()}
+            if os.path.isabs(program) and connectors - {"local"}:
+                return program  # servers may have it, and gpq asks each of them
             raise UsageError(
                 f"--python {program}: no such program", "give the path of a Python interpreter"
             )

@@ -1,5 +1,6 @@
-"""From the options of `gpq submit` to the SpecMessage that the daemon keeps. Checks everything that
-can be checked here."""
+"""From the options of `gpq submit` and `gpq edit` to the messages for the daemon: a reader for each
+kind of option, and what the options mean together. Checks everything that can be checked here.
+Everything here raises UsageError."""
 
 from __future__ import annotations
 
@@ -7,20 +8,33 @@ import contextlib
 import os
 import re
 import shlex
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import msgspec
 
-from gpq import paths
+from gpq import outward, paths
 from gpq.errors import UsageError
-from gpq.options import environment, standard_input, submit_values, values
-from gpq.rpc.requests import SpecMessage
+from gpq.options import environment, standard_input, values
+from gpq.rpc.requests import Edit, SpecMessage
 from gpq.rpc.submit_table import BY_NAME, DEFAULTS, OPTIONS
+from gpq.source import Script, text_of
 
 PYTHON_LINE = re.compile(rb"#!.*\bpython")
 # mean nothing to a command
 OF_SCRIPTS = (*(option.flag for option in OPTIONS if option.scripts_only), "--python")
 AS_COMMAND = "to run it as a command, on a fixed number of GPUs: gpq submit -- {}"
+LEAST_LEASE, MOST_LEASE = 60.0, 30 * 86400.0  # seconds
+NOTHING = ("none", "off")
+MOST_AT_ONCE = 10_000  # jobs of an array
+# values of options for `none`
+LIFTED: dict[str, Any] = {
+    "time": None,
+    "gpu_type": "",
+    "min_gpu_memory": 0,
+    "after": [],
+    "accept": [],
+}
 
 
 class SubmitTexts(msgspec.Struct, frozen=True):
@@ -43,60 +57,19 @@ class SubmitTexts(msgspec.Struct, frozen=True):
         return SubmitTexts(self.words, self.black_box, {**self.options, **options})
 
 
-def missing(built: SpecMessage) -> list[str]:
-    """A remark about a command that this machine does not have, although servers may have it. Also
-    one about gpq's own Python, if it would run a script and lacks a module."""
-    if built.level == "script":
-        return _missing_modules(built)
-    word = built.argv[0]
-    if built.setup or "{" in word or _exists(word, built):
-        return []
-    return [_missing_command(word, built)]
-
-
-def _missing_modules(built: SpecMessage) -> list[str]:
-    if not built.modules or built.python_asked or built.python != environment.own():
-        return []
-    import importlib.util
-
-    lacking = [name for name in built.modules if importlib.util.find_spec(name) is None]
-    if not lacking:
-        return []
-    return [
-        f"gpq's own Python ({built.python}) has no {', '.join(lacking)}: activate the environment"
-        " that has it, or use --python python3"
-    ]
-
-
-def _missing_command(word: str, built: SpecMessage) -> str:
-    is_file = os.path.isfile(os.path.join(built.cwd, word))
-    if "/" in word and is_file:
-        return (
-            f"`{word[:80]}` is not executable: run `chmod +x {word}`, or leave out `--`:"
-            f" gpq submit {word}"
-        )
-    problem = (
-        f"this machine has no command `{word[:80]}`, and the job will fail on a server without it"
-    )
-    if not word.startswith(("/", "./", "../")) and is_file:
-        return f"{problem}: did you mean `./{word}`?"
-    if " " in word and len(built.argv) == 1:
-        return f"{problem}: remove the quotes if this is a command with arguments"
-    return problem
-
-
-def _exists(word: str, built: SpecMessage) -> bool:
-    folders = [""] if "/" in word else built.env.get("PATH", os.defpath).split(os.pathsep)
-    return any(
-        os.access(path, os.X_OK) and os.path.isfile(path)
-        for path in (os.path.join(built.cwd, folder, word) for folder in folders)
-    )
-
-
 def build(texts: SubmitTexts) -> SpecMessage:
     """The checked specification. Raises UsageError."""
-    _refuse_no_command(texts)
-    _refuse_low_counts(texts)
+    if not texts.words:
+        raise UsageError("nothing to run", "gpq submit train.py, or gpq submit --gpus 1 -- COMMAND")
+    if any("\0" in word for word in texts.words):
+        raise UsageError("the command contains a NUL character", "remove it")
+    for flag, count, least in (
+        ("--retries", texts.retries, 0),
+        ("--batch-size", texts.batch_size, 1),
+        ("--max-batch-size", texts.max_batch_size, 1),
+    ):
+        if count is not None and count < least:
+            raise UsageError(f"{flag} {count} is too small", f"use a whole number, {least} or more")
     cwd = directory(texts.cwd)
     environ = dict(os.environ)
     level = "black-box" if texts.black_box else "script"
@@ -104,11 +77,11 @@ def build(texts: SubmitTexts) -> SpecMessage:
         level = "signal"
     refuse_mismatches(texts, level)
     low, high, rigid = gpu_range(texts, level)
-    standard_input.refuse_descriptors(texts.words)
     argv = list(texts.words) if texts.black_box else [script(texts.words, cwd), *texts.words[1:]]
+    filling = [option for option in OPTIONS if option.fields and getattr(texts, option.name)]
     fields = {
         "name": default_name(argv, level),
-        **submit_values.fields_of(_plain_options(texts)),
+        **fields_of({option.name: getattr(texts, option.name) for option in filling}),
         "min_gpus": low,
         "max_gpus": high,
         "rigid": rigid,
@@ -139,63 +112,38 @@ def build(texts: SubmitTexts) -> SpecMessage:
     )
 
 
-def _refuse_no_command(texts: SubmitTexts) -> None:
-    if not texts.words:
-        raise UsageError("nothing to run", "gpq submit train.py, or gpq submit --gpus 1 -- COMMAND")
-    if any("\0" in word for word in texts.words):
-        raise UsageError("the command contains a NUL character", "remove it")
-
-
-def _refuse_low_counts(texts: SubmitTexts) -> None:
-    for flag, count, least in (
-        ("--retries", texts.retries, 0),
-        ("--batch-size", texts.batch_size, 1),
-        ("--max-batch-size", texts.max_batch_size, 1),
-    ):
-        if count is not None and count < least:
-            raise UsageError(f"{flag} {count} is too small", f"use a whole number, {least} or more")
-
-
-def _plain_options(texts: SubmitTexts) -> dict[str, Any]:
-    """The options that fill fields directly, by name."""
-    return {
-        option.name: text
-        for option in OPTIONS
-        if option.fields and (text := getattr(texts, option.name))
-    }
-
-
 def refuse_mismatches(texts: SubmitTexts, level: str) -> None:
-    """Options without a meaning at this level are mistakes."""
+    """Options without a meaning at this level are mistakes, and words without one in a job."""
     if level == "signal" and not texts.black_box:
         raise UsageError(
             "--preemptible is only for commands that save a checkpoint on a signal",
             "put the command after `--`: gpq submit --preemptible -- python train.py. A script that"
             " uses the training library does not need this option",
         )
-    if level != "signal":
-        _refuse_signals(texts)
-    for option in OPTIONS if level != "script" else ():
-        if option.scripts_only and getattr(texts, option.name):
+    for flag, text in (("--signal", texts.signal), ("--resume-args", texts.resume_args)):
+        if text and level != "signal":
+            raise UsageError(
+                f"{flag} needs --preemptible",
+                "for example gpq submit --preemptible --signal USR1 -- COMMAND",
+            )
+    for option in OPTIONS:
+        if option.scripts_only and level != "script" and getattr(texts, option.name):
             raise refused_option(option.flag)
     if texts.stdin and texts.launcher:
         raise UsageError(
             "torchrun's replicas would share one stdin", "let the script read it from a file"
         )
+    for word in texts.words:  # a descriptor of this shell, such as that of `<(...)`
+        if standard_input.DESCRIPTOR.fullmatch(word) and int(os.path.basename(word)) > 2:
+            raise UsageError(
+                f"{word} exists only in your shell, not in the job",
+                "write it to a file, or pass it on stdin: ... | gpq submit --stdin - -- COMMAND",
+            )
     if texts.batch_size and texts.max_batch_size and texts.max_batch_size < texts.batch_size:
         raise UsageError(
             f"--max-batch-size {texts.max_batch_size} is below --batch-size {texts.batch_size}",
             "raise --max-batch-size or lower --batch-size",
         )
-
-
-def _refuse_signals(texts: SubmitTexts) -> None:
-    for flag, text in (("--signal", texts.signal), ("--resume-args", texts.resume_args)):
-        if text:
-            raise UsageError(
-                f"{flag} needs --preemptible",
-                "for example gpq submit --preemptible --signal USR1 -- COMMAND",
-            )
 
 
 def refused_option(flag: str) -> UsageError:
@@ -229,21 +177,26 @@ def gpu_range(texts: SubmitTexts, level: str) -> tuple[int, int, bool]:
 
 
 def directory(name: str) -> str:
-    """The working directory, absolute."""
-    path = paths.absolute(os.path.expanduser(name)) if name else _here()
+    """The working directory, absolute. By default the current one by the shell's name for it: a
+    home has the same name on all servers if an automounter or a link provides it, but its real path
+    may differ."""
+    path = paths.absolute(os.path.expanduser(name or os.curdir))
     if not os.path.isdir(path):
         raise UsageError(f"--cwd {name}: no such directory", "give one that exists")
+    shell_name = os.environ.get("PWD", "")
+    if not name and os.path.isabs(shell_name) and ".." not in shell_name.split("/"):
+        with contextlib.suppress(OSError):
+            return shell_name if os.path.samefile(shell_name, path) else path
     return path
 
 
-def _here() -> str:
-    """The current directory by the shell's name for it. A home has the same name on all servers if
-    an automounter or a link provides it, but its real path may differ."""
-    here, name = paths.absolute(os.curdir), os.environ.get("PWD", "")
-    with contextlib.suppress(OSError):
-        if os.path.isabs(name) and ".." not in name.split("/") and os.path.samefile(name, here):
-            return name
-    return here
+def script_of(texts: SubmitTexts) -> Script:
+    """The submitted script, without text if it cannot be read."""
+    return Script(text_of(script_path(texts)))
+
+
+def script_path(texts: SubmitTexts) -> str:
+    return os.path.join(directory(texts.cwd), os.path.expanduser(texts.words[0]))
 
 
 def script(words: list[str], cwd: str) -> str:
@@ -276,3 +229,126 @@ def default_name(argv: list[str], level: str) -> str:
     """From the program's file name, without characters that a name may not have."""
     base = os.path.basename(argv[0])
     return values.as_name(base.removesuffix(".py") if level == "script" else base)
+
+
+# -- the values of options -------------------------------------------------------------------------
+
+
+def fields_of(texts: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields that the options fill, by name."""
+    fields: dict[str, Any] = {}
+    for name, text in texts.items():
+        option = BY_NAME[name]
+        value = READERS[option.kind](text, option.flag)
+        filled = value if len(option.fields) > 1 else (value,)
+        fields.update(zip(option.fields, filled, strict=True))
+    return fields
+
+
+def begin(text: str, option: str) -> float:
+    """Seconds since the epoch. 0 for `now`."""
+    from datetime import datetime
+
+    from gpq.options.datetimes import moment
+
+    if text.strip().lower() == "now":
+        return 0.0
+    now = datetime.now().astimezone()
+    start = moment(text, option, now)
+    if start < now.timestamp():
+        raise UsageError(
+            f"{option} {text} is in the past", "leave it out to start as soon as possible"
+        )
+    return start
+
+
+def targets(names: list[str], option: str) -> list[str]:
+    """The daemon checks whether a name is in config.toml."""
+    if outward.NOBODY in names and len(names) > 1:
+        raise UsageError(
+            f"{option} none cannot be combined with other targets", "remove none, or the others"
+        )
+    if names == [outward.NOBODY]:
+        return []
+    plain_names = {name: "" for name in names if re.fullmatch(outward.TARGET, name)}
+    outward.check_targets(names, outward.Notify(plain_names))
+    return list(dict.fromkeys(names))
+
+
+def lease(text: str, option: str) -> float:
+    """Seconds. 0 for `off`."""
+    if text == "off":
+        return 0.0
+    seconds = values.seconds(text, option)
+    if not LEAST_LEASE <= seconds <= MOST_LEASE:
+        raise UsageError(
+            f"invalid {option} {text!r}: expected 1m to 30d, or off",
+            "a shorter time often means only a slow network",
+        )
+    return seconds
+
+
+def resume(text: str, option: str) -> list[str]:
+    try:
+        return shlex.split(text)
+    except ValueError as error:
+        raise UsageError(f"{option} {text}: {error}", "quote it as in a shell") from None
+
+
+def gpu_bounds(text: str, option: str) -> tuple[int, int]:
+    """(least, most). most 0 = as many as help."""
+    low, high = values.gpus(text)
+    return low, low if high is None else high
+
+
+READERS: dict[str, Callable[[Any, str], Any]] = {
+    **dict.fromkeys(("count", "flag", "jobs", "path", "size", "text"), lambda text, option: text),
+    "codes": lambda codes, option: list(dict.fromkeys(codes)),
+    "duration": values.seconds,
+    "events": lambda text, option: list(outward.events(text.split(","))),
+    "gpus": gpu_bounds,
+    "lease": lease,
+    "limit": values.limit,
+    "line": lambda text, option: text.strip(),
+    "memory": values.memory_mib,
+    "moment": begin,
+    "name": values.name,
+    "signal": lambda text, option: values.signal_name(text),
+    "span": values.span,
+    "tags": lambda names, option: [values.name(name, option) for name in names],
+    "targets": targets,
+    "words": resume,
+}
+
+
+def edit_request(
+    jobs: list[str],
+    *,
+    tag: Sequence[str] = (),
+    untag: Sequence[str] = (),
+    array_limit: str = "",
+    **texts: Any,
+) -> Edit:
+    """`texts`: options as typed. Empty ones, and None, change nothing. Raises UsageError."""
+    changes: dict[str, Any] = {}
+    for name, text in texts.items():
+        if not text and not isinstance(text, int):
+            continue
+        if name in LIFTED and text in (*NOTHING, ["none"]):
+            [field] = BY_NAME[name].fields
+            changes[field] = LIFTED[name]
+        else:
+            changes |= fields_of({name: text})
+    new_tags = [values.name(name, "--tag") for name in tag]
+    old_tags = [values.name(name, "--tag") for name in untag]
+    limit = None
+    if array_limit in NOTHING:
+        limit = 0
+    elif array_limit.isdecimal() and 1 <= int(array_limit) <= MOST_AT_ONCE:
+        limit = int(array_limit)
+    elif array_limit:
+        raise UsageError(
+            f"invalid --array-limit {array_limit[:20]!r}: expected a number of jobs",
+            "for example --array-limit 4",
+        )
+    return Edit(jobs, changes, new_tags, old_tags, limit)

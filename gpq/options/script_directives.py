@@ -57,7 +57,14 @@ def parse(path: str, text: str) -> Script | None:
     text, marked = text.removeprefix(MARK), text.startswith(MARK)
     first = text.partition("\n")[0]
     python = path.endswith(".py") or bool(PYTHON_LINE.match(first))
-    slurm, own = _lines(text, os.path.basename(path))
+    lines: dict[str, list[tuple[str, list[str]]]] = {"SBATCH": [], "GPQ": []}
+    for number, line in enumerate(text.splitlines(), 1):
+        if line.strip() and not line.lstrip().startswith("#"):
+            break  # only comments and empty lines come before
+        if match := LINE.fullmatch(line.rstrip()):
+            where = f"#{match[1]} in {os.path.basename(path)}, line {number}"
+            lines[match[1]].append((where, words(match[2] or "", where)))
+    slurm, own = lines["SBATCH"], lines["GPQ"]
     if not (python or slurm or own or first.startswith("#!") or path.endswith(SHELLS)):
         return None
     if not python and first.endswith("\r"):
@@ -99,18 +106,6 @@ def command(script: Script, cwd: str, *, relative: bool = False) -> list[str]:
     if script.interpreter and os.access(script.path, os.X_OK):
         return [path]
     return [*(script.interpreter or ["/bin/sh"]), path]
-
-
-def _lines(text: str, name: str) -> tuple[list[tuple[str, list[str]]], list[tuple[str, list[str]]]]:
-    """(#SBATCH, #GPQ) up to the first line that is neither empty nor a comment."""
-    lines_by_kind: dict[str, list[tuple[str, list[str]]]] = {"SBATCH": [], "GPQ": []}
-    for number, line in enumerate(text.splitlines(), 1):
-        if line.strip() and not line.lstrip().startswith("#"):
-            break
-        if match := LINE.fullmatch(line.rstrip()):
-            where = f"#{match[1]} in {name}, line {number}"
-            lines_by_kind[match[1]].append((where, words(match[2] or "", where)))
-    return lines_by_kind["SBATCH"], lines_by_kind["GPQ"]
 
 
 def words(text: str, where: str) -> list[str]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 import os
 import re
 import socket
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from gpq.options import sbatch, sweeps
@@ -81,18 +81,25 @@ def environment(
     variables = _variables(options, fields, script.name)
     assigned_names = {assignment.partition("=")[0] for assignment in fields.get("env", [])}
     remarks = []
-    tasks = (
-        [name for name in _plain_tasks(script.text) if name not in {*variables, *assigned_names}]
+    code = COMMENT.sub("", script.text)
+    # Scripts of Python do not get numbers of tasks, because a library that finds one waits for
+    # processes that `srun` starts.
+    tasks = [
+        name
+        for name in TASKS
         if shell
-        else []
-    )
+        and name not in {*variables, *assigned_names}
+        and re.search(rf"\$(?:{name}\b|\{{{name}\}})", code)
+    ]
     if tasks:
         variables |= dict.fromkeys(tasks, "1")
         remarks.append(
             f"{script.name} reads {', '.join(tasks)}, which sbatch sets only with --ntasks:"
             " gpq sets it to 1"
         )
-    missing = _missing(script.text, {*variables, *assigned_names})
+    assigned_names |= {name for names in ASSIGNMENT.findall(code) for name in names}
+    slurm_would_set = {*ANY.findall(code)} - BY_DAEMON - OPTIONAL
+    missing = sorted(slurm_would_set - assigned_names - variables.keys())
     if missing:
         remarks.append(
             f"{script.name} reads {', '.join(missing)}, which gpq does not set: set it with --env"
@@ -122,28 +129,10 @@ def _variables(options: Options, fields: Mapping[str, Any], script: str) -> dict
     if any(option in options for option in sbatch.TASKS):
         tasks = sbatch.tasks(options, script, fields.get("gpus") or "1")
         variables |= dict.fromkeys(TASKS, str(tasks))
-    return variables | _of_array(fields)
-
-
-def _of_array(fields: Mapping[str, Any]) -> dict[str, str]:
     text = fields.get("array", "")
     array = sweeps.array_of(text, fields.get("sweep", []), fields.get("sweep_file", ""))
-    if array is None:
-        return {}
-    step = re.search(r":(\d+)", text)  # the first one counts, even if each range has one
-    ends = str(array.indices[0]), str(array.indices[-1])
-    return dict(zip(ARRAY, (*ends, step[1] if step else "1"), strict=True))
-
-
-def _plain_tasks(text: str) -> list[str]:
-    """Numbers of tasks that a shell script reads as if they were set. Other scripts do not get
-    them, because a library that finds one waits for processes that `srun` starts."""
-    code = COMMENT.sub("", text)
-    return [name for name in TASKS if re.search(rf"\$(?:{name}\b|\{{{name}\}})", code)]
-
-
-def _missing(text: str, set_names: Collection[str]) -> list[str]:
-    """Variables that `text` reads, does not set itself, and Slurm would set."""
-    code = COMMENT.sub("", text)
-    assigned = {name for names in ASSIGNMENT.findall(code) for name in names}
-    return sorted({*ANY.findall(code)} - assigned - BY_DAEMON - OPTIONAL - {*set_names})
+    if array is not None:
+        step = re.search(r":(\d+)", text)  # the first one counts, even if each range has one
+        ends = str(array.indices[0]), str(array.indices[-1])
+        variables |= zip(ARRAY, (*ends, step[1] if step else "1"), strict=True)
+    return variables

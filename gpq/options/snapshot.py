@@ -232,9 +232,26 @@ def keep_stdin(data: bytes) -> str:
 
 
 def _fill(archive: tarfile.TarFile, root: str, names: list[str], folder_too: str) -> None:
-    """`folder_too`: a folder that none of `names` creates."""
+    """Without owners and times, so that equal code makes an equal archive. `folder_too`: a folder
+    that none of `names` creates."""
     for name in names:
-        _add(archive, root, name)
+        full = os.path.join(root, name)
+        status = os.lstat(full)
+        member = tarfile.TarInfo(name)
+        if stat.S_ISLNK(status.st_mode):
+            member.type, member.linkname = tarfile.SYMTYPE, os.readlink(full)
+            end = os.path.normpath(os.path.join(os.path.dirname(name), member.linkname))
+            if os.path.isabs(member.linkname) or end == ".." or end.startswith("../"):
+                raise UsageError(
+                    f"the link {name} points outside {root}",
+                    "remove it, list it in .gitignore, or copy its target",
+                )
+            archive.addfile(member)
+        elif stat.S_ISREG(status.st_mode):
+            member.mode = 0o755 if status.st_mode & 0o100 else 0o644
+            with open(full, "rb") as stream:
+                member.size = os.fstat(stream.fileno()).st_size
+                archive.addfile(member, stream)
     if folder_too:
         entry = tarfile.TarInfo(folder_too)
         entry.type, entry.mode = tarfile.DIRTYPE, 0o755
@@ -273,24 +290,3 @@ def _write(fill: Callable[[tarfile.TarFile], None]) -> str:
         if temporary and os.path.exists(temporary):
             os.unlink(temporary)
     return digest.hexdigest()
-
-
-def _add(archive: tarfile.TarFile, root: str, name: str) -> None:
-    """Without owner and time, so that equal code makes an equal archive."""
-    full = os.path.join(root, name)
-    status = os.lstat(full)
-    member = tarfile.TarInfo(name)
-    if stat.S_ISLNK(status.st_mode):
-        member.type, member.linkname = tarfile.SYMTYPE, os.readlink(full)
-        end = os.path.normpath(os.path.join(os.path.dirname(name), member.linkname))
-        if os.path.isabs(member.linkname) or end == ".." or end.startswith("../"):
-            raise UsageError(
-                f"the link {name} points outside {root}",
-                "remove it, list it in .gitignore, or copy its target",
-            )
-        archive.addfile(member)
-    elif stat.S_ISREG(status.st_mode):
-        member.mode = 0o755 if status.st_mode & 0o100 else 0o644
-        with open(full, "rb") as stream:
-            member.size = os.fstat(stream.fileno()).st_size
-            archive.addfile(member, stream)

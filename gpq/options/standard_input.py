@@ -82,16 +82,6 @@ def _is_bare(words: list[str]) -> bool:
     return True
 
 
-def refuse_descriptors(words: list[str]) -> None:
-    """Raises UsageError for a descriptor of this shell, such as that of `<(...)`."""
-    for word in words:
-        if DESCRIPTOR.fullmatch(word) and int(os.path.basename(word)) > 2:
-            raise UsageError(
-                f"{word} exists only in your shell, not in the job",
-                "write it to a file, or pass it on stdin: ... | gpq submit --stdin - -- COMMAND",
-            )
-
-
 def contents(name: str, folder: str = "") -> bytes:
     """All of a stream, which is read once, or of a file. Raises UsageError."""
     if name in _streams:

@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from gpq.errors import UsageError
-from gpq.options import job_spec, left_behind, standard_input, values
+from gpq.options import job_spec, remarks, standard_input, values
 from gpq.options.job_spec import SubmitTexts
 from gpq.rpc import requests
-from gpq.rpc.submit_table import BY_NAME, BY_WORD, OPTIONS, Option
+from gpq.rpc.submit_table import BY_NAME, BY_WORD, OPTIONS
 
 if TYPE_CHECKING:  # a plain command needs neither
     from gpq.options import sbatch, script_directives
@@ -94,9 +94,17 @@ def _own(fields: dict[str, Any], words: list[str]) -> int | None:
         return 0 if assigned else 1
     if not assigned and len(words) < 2:
         return 0
-    if not _store(fields, option, value if assigned else words[1]):
-        return 0
-    return 1 if assigned else 2
+    count = 1 if assigned else 2
+    value = value if assigned else words[1]
+    if option.typed == "list[str]":
+        fields.setdefault(option.name, []).append(value)
+    elif option.typed == "str":
+        fields[option.name] = value
+    elif value.removeprefix("-").isdecimal():
+        fields[option.name] = int(value)
+    else:
+        count = 0
+    return count
 
 
 def _foreign(pairs: list[sbatch.Pair], words: list[str]) -> int:
@@ -118,22 +126,55 @@ def _foreign(pairs: list[sbatch.Pair], words: list[str]) -> int:
     return count
 
 
-def _store(fields: dict[str, Any], option: Option, value: str) -> bool:
-    """False for a value that does not have its option's type."""
-    if option.typed == "list[str]":
-        fields.setdefault(option.name, []).append(value)
-    elif option.typed == "str":
-        fields[option.name] = value
-    elif value.removeprefix("-").isdecimal():
-        fields[option.name] = int(value)
-    else:
-        return False
-    return True
+def settle_typed(parsed: Parsed) -> ResolvedOptions:
+    """As `settle`, for words from a shell: with what is on stdin, and a note on misplaced options.
+    Raises UsageError."""
+    misplaced = late(parsed)
+    if not parsed.words and "wrap" not in dict(parsed.pairs) and standard_input.has_script():
+        parsed.words = ["-"]
+    settled = settle(parsed)
+    texts, unused = settled.texts, list[str]()
+    if texts.words and not texts.stdin:
+        stdin, unused = standard_input.implied_stdin(texts.words, black_box=texts.black_box)
+        texts = texts.having(stdin=stdin)
+    return ResolvedOptions(texts, settled.how, [*misplaced, *unused, *settled.notes])
+
+
+def late(parsed: Parsed) -> list[str]:
+    """A note about options of gpq that are placed after the script or command. Raises UsageError if
+    a command begins with one. Options that gpq would refuse for a command belong to the command."""
+    words = [word.partition("=")[0] for word in parsed.words]
+    if parsed.black_box:
+        if words and words[0] in BY_WORD:
+            raise UsageError(
+                f"{words[0]} is after `--`, where the command begins",
+                "put gpq's options before `--`",
+            )
+        words = [word for word in words if word not in job_spec.OF_SCRIPTS]
+    misplaced = dict.fromkeys(name for name in words[1:] if name[:2] == "--" and name in BY_WORD)
+    if not misplaced:
+        return []
+    where, whom, before = (
+        ("`--`", "the command", "`--`") if parsed.black_box else ("the script", "it", "it")
+    )
+    are, go = ("are", "go") if len(misplaced) > 1 else ("is", "goes")
+    return [
+        f"{', '.join(misplaced)} {are} after {where} and so {go} to {whom}:"
+        f" put gpq's options before {before}"
+    ]
 
 
 def settle(parsed: Parsed) -> ResolvedOptions:
     """The request with the options in the script itself. Raises UsageError."""
-    parsed = _wrap(parsed)
+    wrapped_line = dict(parsed.pairs).get("wrap")
+    if wrapped_line is not None:  # a line of shell instead of a script
+        if parsed.words:
+            raise UsageError(
+                "--wrap cannot be combined with a script or command", "use one of them"
+            )
+        default_name = {} if "job-name" in dict(parsed.pairs) else {"name": "wrap"}
+        words = ["/bin/sh", "-c", wrapped_line]
+        parsed = Parsed({**default_name, **parsed.fields}, words, True, parsed.pairs)
     script = None if parsed.black_box or not parsed.words else _script(parsed)
     shell = parsed.black_box or (script is not None and not script.python)
     fields, notes = parsed.fields, []
@@ -147,8 +188,8 @@ def settle(parsed: Parsed) -> ResolvedOptions:
     if script is None:
         notes += _of_command(parsed) if parsed.black_box else []
         return _settle(fields, parsed.words, parsed.black_box, notes)
-    fields, remarks = _with_lines(script, fields, parsed, shell=shell)
-    notes += remarks
+    fields, line_notes = _with_lines(script, fields, parsed, shell=shell)
+    notes += line_notes
     if script.slurm and parsed.fields.get("name", "").isdigit():
         # for users of sbatch `-n 4` means four tasks
         notes.append(f"{HERE}: -n is --name, so the job is called {parsed.fields['name']}")
@@ -182,30 +223,15 @@ def _settle(
     if len(checks) > 1:
         raise UsageError(f"{' and '.join(checks)} exclude each other", "use one of them")
     if fields.get("setup") and fields.get("env"):
-        notes += _not_in_setup(fields["env"])
+        from gpq.core.feasibility.environments import early  # no plain command needs the core
+
+        pairs = [(word.partition("=")[0], "") for word in fields["env"]]
+        names = [name for name, _ in sorted({*pairs} - {*early(pairs)})]
+        if names:
+            notes.append(
+                f"--setup runs without {', '.join(names)}, which only the job gets, where it starts"
+            )
     return ResolvedOptions(SubmitTexts(words, black_box, fields), how, notes)
-
-
-def _not_in_setup(env: list[str]) -> list[str]:
-    """A note that names the variables that `--env` gives to the job only."""
-    from gpq.core.feasibility.environments import early  # no plain command needs the core
-
-    pairs = [(word.partition("=")[0], "") for word in env]
-    names = [name for name, _ in sorted({*pairs} - {*early(pairs)})]
-    if not names:
-        return []
-    return [f"--setup runs without {', '.join(names)}, which only the job gets, where it starts"]
-
-
-def _wrap(parsed: Parsed) -> Parsed:
-    """`--wrap "LINE"`: a line of shell instead of a script."""
-    line = dict(parsed.pairs).get("wrap")
-    if line is None:
-        return parsed
-    if parsed.words:
-        raise UsageError("--wrap cannot be combined with a script or command", "use one of them")
-    default_name = {} if "job-name" in dict(parsed.pairs) else {"name": "wrap"}
-    return Parsed({**default_name, **parsed.fields}, ["/bin/sh", "-c", line], True, parsed.pairs)
 
 
 def _of_command(parsed: Parsed) -> Iterator[str]:
@@ -220,7 +246,12 @@ def _of_command(parsed: Parsed) -> Iterator[str]:
         except UsageError as error:
             yield f"{error.message}: {error.hint}"
         else:
-            yield from [] if script is None else [*_unread(script, word), *_srun(script)]
+            if script is not None and (script.slurm or script.own):
+                yield (
+                    f"{script.name} runs as a command, so its #SBATCH and #GPQ lines have no"
+                    f" effect: `gpq submit {word}` reads them"
+                )
+            yield from [] if script is None else _srun(script)
 
 
 def _script(parsed: Parsed) -> script_directives.Script | None:
@@ -237,15 +268,6 @@ def _script(parsed: Parsed) -> script_directives.Script | None:
     if script is None and not word.endswith(".py"):
         script = script_directives.read(os.path.abspath(word))
     return script
-
-
-def _unread(script: script_directives.Script, word: str) -> list[str]:
-    if not (script.slurm or script.own):
-        return []
-    return [
-        f"{script.name} runs as a command, so its #SBATCH and #GPQ lines have no effect:"
-        f" `gpq submit {word}` reads them"
-    ]
 
 
 def _srun(script: script_directives.Script) -> list[str]:
@@ -288,9 +310,9 @@ def _with_lines(
 
         options = slurm_variables.overlay(dict(slurm), pairs, own)
         options = slurm_variables.overlay(options, parsed.pairs, parsed.fields)
-        env, remarks = slurm_variables.environment(options, fields, script, shell=shell)
+        env, env_notes = slurm_variables.environment(options, fields, script, shell=shell)
         fields["env"] = [*env, *fields.get("env", [])]
-        notes += remarks
+        notes += env_notes
     taken = [name for name in fields.get("env", []) if "=" not in name and name not in asked]
     if taken:
         notes.append(f"{script.name} passes {', '.join(taken)} of your shell on to the job")
@@ -333,6 +355,18 @@ def _notes(translated: sbatch.Translated, where: str) -> list[str]:
     return [*unused, *(f"{where}: {note}" for note in dict.fromkeys(translated.notes))]
 
 
+def wants_check(settled: ResolvedOptions) -> bool:
+    """Does the user or config.toml ask for a check of this script first? Raises UsageError."""
+    how, texts = settled.how, settled.texts
+    if how["check"]:
+        return True
+    if texts.black_box or not texts.words or how["no_check"] or how["dry_run"]:
+        return False
+    from gpq import config
+
+    return job_spec.script_of(texts).uses_library() and config.load().check == "first"
+
+
 def make_request(
     settled: ResolvedOptions, *, hold: bool = False, dry_run: bool = False
 ) -> tuple[requests.Submit, list[str]]:
@@ -342,21 +376,15 @@ def make_request(
     hold = hold or settled.how["hold"]
     dry_run = dry_run or settled.how["dry_run"]
     built = job_spec.build(texts)
-    notes = [*settled.notes, *job_spec.missing(built)]
     array = None
     if texts.array or texts.sweep or texts.sweep_file:
         from gpq.options import sweeps
 
         array = sweeps.array_of(texts.array, texts.sweep, texts.sweep_file)
-        assert array is not None
-        notes += [*sweeps.unused_lines(array, built), *sweeps.plain_indices(texts.array, built)]
-    if built.level == "script":
-        from gpq.options import proofs
-
-        proof, remarks = proofs.of(texts, built, array)
-        built, notes = msgspec.structs.replace(built, proof=proof), [*notes, *remarks]
-    notes += left_behind.notes(built, os.environ)
-    return requests.Submit(built, held=hold, array=array, dry_run=dry_run), notes
+    proof, notes = remarks.of(texts, built, array)
+    built = msgspec.structs.replace(built, proof=proof)
+    request = requests.Submit(built, held=hold, array=array, dry_run=dry_run)
+    return request, [*settled.notes, *notes]
 
 
 def words_of(settled: ResolvedOptions) -> list[str]:

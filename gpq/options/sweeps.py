@@ -6,7 +6,7 @@ from __future__ import annotations
 import csv
 import itertools
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 from gpq.errors import UsageError
 from gpq.rpc import requests
@@ -30,7 +30,9 @@ def array_of(array: str, sweeps: list[str], file: str) -> ArrayMessage | None:
     if not array and not sweeps and not file:
         return None
     text, percent, at_once = array.partition("%")
-    limit = _limit(array, at_once) if percent else 0
+    if percent and not (re.fullmatch(r"\d{1,5}", at_once) and 1 <= int(at_once) <= MOST):
+        raise UsageError(f"invalid --array {array!r}: expected a number of jobs after %", EXAMPLE)
+    limit = int(at_once) if percent else 0
     if not sweeps and not file:
         return ArrayMessage(indices(text, array), limit=limit)
     if text:
@@ -40,6 +42,14 @@ def array_of(array: str, sweeps: list[str], file: str) -> ArrayMessage | None:
         )
     points = _combine([_from_file(file)] if file else [], [_grid(sweep) for sweep in sweeps])
     return ArrayMessage(list(range(len(points))), points, limit)
+
+
+def first_words(words: Sequence[str], array: ArrayMessage | None) -> list[str]:
+    """The words as the first job of the array gets them."""
+    if array is None:
+        return list(words)
+    values = {"index": str(array.indices[0]), **(array.params or [{}])[0]}
+    return [requests.fill_placeholders(word, values) for word in words]
 
 
 def unused_lines(array: ArrayMessage, spec: SpecMessage) -> list[str]:
@@ -86,12 +96,6 @@ def plain_indices(text: str, spec: SpecMessage) -> list[str]:
         f"--array {text}: an index is a number, so {{index}} has no leading zeros."
         " --sweep i=001..010 keeps them"
     ]
-
-
-def _limit(array: str, text: str) -> int:
-    if not re.fullmatch(r"\d{1,5}", text) or not 1 <= int(text) <= MOST:
-        raise UsageError(f"invalid --array {array!r}: expected a number of jobs after %", EXAMPLE)
-    return int(text)
 
 
 def indices(text: str, array: str) -> list[int]:
@@ -179,11 +183,8 @@ def _combine(files: list[list[Params]], grids: list[list[Params]]) -> list[Param
         raise UsageError(
             f"the sweep has {count} jobs, and the limit is {MOST}", "submit it in parts"
         )
-    return [_merge(point) for point in itertools.product(*parts)]
-
-
-def _merge(point: Iterable[Params]) -> Params:
-    return {name: value for params in point for name, value in params.items()}
+    points = itertools.product(*parts)
+    return [dict(pair for params in point for pair in params.items()) for point in points]
 
 
 def read(text: str, option: str) -> list[str]:
@@ -225,7 +226,13 @@ def _values(piece: str, option: str) -> list[str]:
             f"{option}: a value is empty", 'remove the comma, or write "" for an empty value'
         )
     if piece[0] in QUOTES:
-        return [_unquote(piece, option)]
+        end = piece.index(piece[0], 1)
+        if end + 1 < len(piece):
+            raise UsageError(
+                f"{option}: {piece[end + 1 :][:80]} follows a value in quotes",
+                "put a comma after the closing quote",
+            )
+        return [piece[1:end]]
     bounds = RANGE.fullmatch(piece)
     if bounds:
         return _numbers(bounds, option)
@@ -237,16 +244,6 @@ def _values(piece: str, option: str) -> list[str]:
             f'list the values, as in 0.1,0.2,0.3, or quote a single value: "{piece[:80]}"',
         )
     return [piece]
-
-
-def _unquote(piece: str, option: str) -> str:
-    end = piece.index(piece[0], 1)
-    if end + 1 < len(piece):
-        raise UsageError(
-            f"{option}: {piece[end + 1 :][:80]} follows a value in quotes",
-            "put a comma after the closing quote",
-        )
-    return piece[1:end]
 
 
 def _numbers(bounds: re.Match[str], option: str) -> list[str]:
@@ -268,8 +265,6 @@ def _numbers(bounds: re.Match[str], option: str) -> list[str]:
         )
     if high - low >= MOST:
         raise UsageError(f"{option} has more than {MOST} jobs", "submit it in parts")
-    return [_zero_padded(number, width if padded else 1) for number in range(low, high + 1)]
-
-
-def _zero_padded(number: int, width: int) -> str:
-    return f"{'-' if number < 0 else ''}{abs(number):0{width}d}"
+    digits = width if padded else 1
+    # the sign comes before the zeros, and takes none of their places
+    return [f"{number:0{digits + (number < 0)}d}" for number in range(low, high + 1)]

@@ -5,6 +5,8 @@ Malformed or hostile bytes raise a GpqError and nothing else.
 
 from __future__ import annotations
 
+from functools import reduce
+from operator import or_
 from typing import Any, TypeVar
 
 import msgspec
@@ -12,7 +14,6 @@ import msgspec
 import gpq
 from gpq import decoding
 from gpq.errors import BY_CODE, DaemonUnreachable, GpqError, UsageError, expect_utf8
-from gpq.rpc import requests
 from gpq.rpc.protocol import MAX_LINE, VERSION
 from gpq.rpc.requests import Request
 
@@ -23,33 +24,8 @@ RESTART_HINT = (
     " running"
 )
 
-AnyRequest = (
-    requests.Submit
-    | requests.Status
-    | requests.History
-    | requests.Report
-    | requests.Show
-    | requests.Why
-    | requests.Logs
-    | requests.Cancel
-    | requests.Hold
-    | requests.Release
-    | requests.Requeue
-    | requests.Edit
-    | requests.Wait
-    | requests.Nodes
-    | requests.Drain
-    | requests.Undrain
-    | requests.Reserve
-    | requests.Unreserve
-    | requests.Top
-    | requests.Complete
-    | requests.Errand
-    | requests.Measured
-    | requests.Info
-    | requests.Reload
-    | requests.Shutdown
-)
+# every kind of request, told apart by its tag
+AnyRequest: Any = reduce(or_, Request.__subclasses__())
 
 
 class _Answer(msgspec.Struct):

@@ -7,6 +7,8 @@ from collections.abc import Mapping
 
 import msgspec
 
+from gpq.job_request import NO_WORDS, JobRequest
+
 
 class Request(
     msgspec.Struct, frozen=True, tag_field="op", tag=str.lower, forbid_unknown_fields=True
@@ -34,54 +36,21 @@ class ProofMessage(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     at: str = ""  # when gpq check ran, UTC
 
 
-class SpecMessage(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class SpecMessage(JobRequest[list[str]], frozen=True, forbid_unknown_fields=True):
     """A job as the command line parsed it. It has no user and no uid, because the daemon takes
     them from the socket."""
 
-    argv: list[str]
-    cwd: str
-    level: str  # "black-box" | "signal" | "script"
-    name: str = ""
-    env: dict[str, str] = {}
-    paths: list[str] = []  # variables with a path that exists where the job was submitted
-    python: str = ""
-    python_asked: bool = False  # if not, the Python of the server or of `setup` comes first
-    setup: str = ""
-    modules: list[str] = []  # modules that this Python must have
-    min_gpus: int = 1
-    max_gpus: int = 0
-    rigid: bool = False
-    gpu_type: str = ""
-    min_gpu_memory_mib: int = 0
-    priority: int = 0
-    time_limit: float | None = None
-    retries: int = 0
-    requeue_on_lost: float | None = None  # seconds. 0: off, None: as in config.toml
-    signal: str = "TERM"
-    grace: float | None = None  # None: as in config.toml
-    resume_argv: list[str] = []
-    launcher: str = ""  # "torchrun": starts the replicas. "": gpq does
-    done_file: str = ""  # the job writes it at its end. Relative to `cwd`
-    batch_size: int = 0
-    max_batch_size: int = 0
-    min_atomic_batch: int = 0
-    max_atomic_batch: int = 0
-    tags: list[str] = []
-    # names of targets, "desktop", "mailto:ADDRESS". []: nobody, None: as in config.toml
-    notify: list[str] | None = None
-    # "start", "restart", "retry", "fail", "end". None: as in config.toml
-    notify_on: list[str] | None = None
-    # SHA-256 of the snapshot in the state directory's `snapshots` that it runs in. "": none
-    code: str = ""
-    code_cwd: str = ""  # working directory in the snapshot, relative
-    code_from: str = ""  # description of the snapshot
-    stdin: str = ""  # SHA-256 of the archive with its stdin, in the same folder. "": /dev/null
-    after: list[str] = []  # starts after these have ended: `12:ok`, `@:any`, `train:notok`
-    begin: float = 0.0  # does not start before, in seconds since the epoch
-    background: bool = False  # uses only GPUs that nobody else wants
+    env: dict[str, str] = msgspec.field(default_factory=dict)
+    # starts after these have ended: `12:ok`, `@:any`, `train:notok`
+    after: list[str] = msgspec.field(default_factory=list)
     attributes: AttributesMessage | None = None  # None: those of the server
-    accept: list[str] = []  # codes of suspected habits that gpq ignores
     proof: ProofMessage | None = None  # what `gpq check` found about the script
+
+    def __post_init__(self) -> None:
+        """Words that were not given are an empty list, as if they had travelled."""
+        for name in self.__struct_fields__:
+            if getattr(self, name) == NO_WORDS:
+                msgspec.structs.force_setattr(self, name, [])
 
 
 class ArrayMessage(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -4,11 +4,13 @@ The table feeds
 - the signature of the command (`gpq.cli.jobs.submit`), and so help, man page, completion,
 - the fast reader without typer (`gpq.options.submit_request`),
 - the options as typed (`gpq.options.job_spec.SubmitTexts`),
-- their values (`gpq.options.submit_values`),
-- the keywords of `gpq.submit` (`gpq.api.option_types`, generated),
-- and the fields that `gpq edit` may change (`gpq.control.edit`).
+- their values (`gpq.options.job_spec.READERS`),
+- the keywords of `gpq.submit` and `Job.edit` (`gpq.api.option_types`, generated),
+- the options of `gpq edit` (`gpq.cli.jobs.changes`),
+- and the fields that it may change (`gpq.control.edit`).
 
-To add an option, add a row here and a field to SpecMessage and JobSpec, and run `make completions`.
+To add an option, add a row here and a field to `gpq.job_request.JobRequest`, and run `make
+completions`.
 """
 
 from __future__ import annotations
@@ -22,6 +24,7 @@ Editing = Literal["never", "always", "resizable", "waiting"]
 
 # kind: (type on the command line, type that `gpq.submit` takes)
 KINDS = {
+    "at_once": ("str", "str | int"),
     "codes": ("list[str]", "str | Sequence[str]"),
     "count": ("int", "int"),
     "duration": ("str", "Duration"),
@@ -174,5 +177,32 @@ OPTIONS = (
     Option("json", "flag", "Print only JSON.", part="call"),
 )
 # fmt: on
+# What `gpq edit` offers, in the order of its help, which it words like this.
+EDIT_HELP = {
+    "name": "New name.",
+    "priority": "Higher priority starts first.",
+    "gpus": "Only for jobs that wait or can be resized.",
+    "time": "Limit of the run time, or none.",
+    "retries": "Restarts after a failure, in total.",
+    "tag": "Add a label. Can be repeated.",
+    "untag": "Remove a label. Can be repeated.",
+    "after": "Wait for these jobs instead, or none.",
+    "begin": "Do not start before this time, or now.",
+    "gpu_type": "Part of the GPU's name, or none.",
+    "min_gpu_memory": "Minimum memory of each GPU, or none.",
+    "max_batch_size": "Largest batch size.",
+    "background": "Use only GPUs that nobody else wants, or not.",
+    "array_limit": "How many jobs of the array may run at once, or none for no limit.",
+    "notify": "Where to send notifications from now on, as in `gpq submit`, or none.",
+    "notify_on": "When to notify: start, restart, retry, fail, end.",
+    "accept": "Ignore a habit that gpq suspects, or none to ignore none. Can be repeated.",
+}
+ONLY_EDIT = (Option("untag", "tags", "", "NAME"), Option("array_limit", "at_once", "", "N"))
 BY_NAME = {option.name: option for option in OPTIONS}
 BY_WORD = {word: option for option in OPTIONS for word in (option.flag, option.short) if word}
+
+
+def edit_options() -> list[Option]:
+    """The options of `gpq edit`."""
+    rows = {**BY_NAME, **{option.name: option for option in ONLY_EDIT}}
+    return [msgspec.structs.replace(rows[name], help=text) for name, text in EDIT_HELP.items()]

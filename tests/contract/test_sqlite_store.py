@@ -232,7 +232,7 @@ def test_flipped_bytes_are_refused_or_harmless_and_never_trusted(path: str, figu
 
 def test_invalid_text_is_damage_and_the_error_does_not_show_the_row(path: str) -> None:
     with closing(SqliteStore(path)) as store:
-        submit(store, replace(spec("secret"), env=(("TOKEN", "canary"),)))
+        submit(store, spec("secret").having(env=(("TOKEN", "canary"),)))
     with closing(sqlite3.connect(path)) as connection, connection:
         connection.execute("UPDATE jobs SET body = CAST(CAST(body AS BLOB) || X'ff' AS TEXT)")
     with pytest.raises(Refused, match="damaged") as refusal:

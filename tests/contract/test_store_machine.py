@@ -130,7 +130,7 @@ class StoreMachine(RuleBasedStateMachine):
             del self.model.ended[past.id]
             self._commit(RequeueAsked(self.clock, past.id, "ada", past))
         else:
-            self._commit(Edited(self.clock, past.id, replace(past.spec, name=name), past=past))
+            self._commit(Edited(self.clock, past.id, past.spec.having(name=name), past=past))
 
     # -- the disk and who writes on it ---------------------------------------------------------------------------------
 

@@ -81,7 +81,7 @@ def test_what_was_committed_is_loaded(store: AnyStore) -> None:
 
 
 def test_every_field_of_a_job_survives(store: AnyStore) -> None:
-    [job] = submit(store, replace(spec(), env=(("A", "ä \n"),), argv=("a", "b c"), time_limit=3.5))
+    [job] = submit(store, spec().having(env=(("A", "ä \n"),), argv=("a", "b c"), time_limit=3.5))
     full = replace(
         job,
         placement=Placement(((NodeId("a"), (DeviceId("a-0"),)),)),
@@ -125,7 +125,7 @@ def test_an_ended_job_leaves_the_state_and_enters_history(store: AnyStore) -> No
 def test_a_renamed_job_is_found_by_its_new_name(store: AnyStore) -> None:
     [job] = submit(store, spec("digits"))
     before = store.load()
-    edited = replace(job, spec=replace(job.spec, name="letters"))
+    edited = replace(job, spec=job.spec.having(name="letters"))
     said = Edited(1.0, job.id, edited.spec, said="name digits -> letters")
     store.commit([said], replace(before, jobs={job.id: edited}))
     over = end(store, edited, 2.0)

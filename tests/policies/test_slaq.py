@@ -47,5 +47,5 @@ def test_the_unit_of_a_loss_does_not_matter() -> None:
 def test_new_jobs_come_first_when_there_is_not_enough_for_all() -> None:
     old = running(1, on("a", 0), profile=profile(0.01, 40_000))
     assert counts(snapshot(node("a", 1), old, job(2, at=5.0, profile=Profile(DECLARED)))) == {2: 1}
-    urgent = replace(old, spec=replace(old.spec, priority=1))
+    urgent = replace(old, spec=old.spec.having(priority=1))
     assert counts(snapshot(node("a", 1), urgent, job(2, at=5.0, profile=Profile(DECLARED)))) == {1: 1}

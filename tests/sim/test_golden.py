@@ -35,7 +35,7 @@ def train(at: float, work: float, params: ThroughputParams = PARAMS, **more: obj
     )  # otherwise they share priors
     what = more.pop("spec", spec())
     assert isinstance(what, JobSpec)
-    more["spec"] = replace(what, argv=(f"{more.get('noise', 0)}-{script}",))
+    more["spec"] = what.having(argv=(f"{more.get('noise', 0)}-{script}",))
     fields: dict[str, object] = {"start_seconds": 10.0, "checkpoint_seconds": 2.0, "declared": declared, **more}
     return program(at, work=work, params=params, **fields)
 

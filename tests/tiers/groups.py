@@ -56,7 +56,7 @@ AGENT = ("agent/gpq_agent/__init__.py", "agent/gpq_agent/node", "agent/gpq_agent
 LIBRARY = ("agent/gpq_agent/train", *WIRE, "constraints.txt")
 MODELS = (
     "gpq/core", "gpq/policies", "gpq/lab/policies", "gpq/extensions.py", "gpq/config.py", "gpq/config_rules.py",
-    "constraints.txt",
+    "gpq/job_request.py", "constraints.txt",
 )  # fmt: skip
 DAEMON = ("gpq/connectors", "gpq/control", "gpq/daemon", "gpq/notify", "gpq/rpc", "gpq/store", "agent/gpq_agent/node")
 SYSTEM = (

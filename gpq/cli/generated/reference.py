@@ -18,7 +18,7 @@ from gpq.cli.shell_scripts import SCRIPTS
 from gpq.core.model.jobs import JobState
 from gpq.outward import WORDS
 from gpq.policies.registry import POLICIES
-from gpq.rpc.submit_table import KINDS, OPTIONS
+from gpq.rpc.submit_table import KINDS, OPTIONS, edit_options
 from gpq.views.queue import ENDED
 
 COMPLETED = {
@@ -38,8 +38,8 @@ CHOICES = {
     "WORD,...": tuple(WORDS),
 }
 OPTION_TYPES = '''\
-"""The options of `gpq.submit` and their types. Made from gpq/rpc/submit_table.py by `make
-completions`, so edit that instead."""
+"""The options of `gpq.submit` and `Job.edit`, and their types. Made from gpq/rpc/submit_table.py by
+`make completions`, so edit that instead."""
 
 from __future__ import annotations
 
@@ -53,6 +53,13 @@ from gpq.api.options import Duration, Gpus, Moment, Selector, Word
 class Options(TypedDict, total=False):
     """The options of `gpq.submit`, with the names of the command line. `gpq submit --help` explains
     them."""
+
+'''
+EDIT_TYPES = '''\
+
+
+class Edits(TypedDict, total=False):
+    """The options of `Job.edit`, with the names of the command line."""
 
 '''
 
@@ -150,7 +157,12 @@ def option_types() -> str:
         for option in OPTIONS
         if option.part == "job"
     ]
-    return OPTION_TYPES + "".join(lines)
+    edits = [(option.name, KINDS[option.kind][1]) for option in edit_options()]
+    edit_lines = [  # a number that is not given is None
+        f"    {name}: {kind} | None\n" if kind in ("int", "bool") else f"    {name}: {kind}\n"
+        for name, kind in edits
+    ]
+    return "".join([OPTION_TYPES, *lines, EDIT_TYPES, *edit_lines])
 
 
 def documents() -> dict[str, str]:

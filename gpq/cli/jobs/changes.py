@@ -7,7 +7,6 @@ from inspect import Parameter
 from typing import Annotated, Any
 
 import typer
-from msgspec.structs import replace
 
 from gpq.cli import output
 from gpq.cli.jobs import status, status_fast, submit
@@ -15,41 +14,15 @@ from gpq.cli.typer_app import Jobs, Json, frame
 from gpq.client.connection import call
 from gpq.core.model.jobs import JobState
 from gpq.errors import NotFound, UsageError
-from gpq.options import submit_values
+from gpq.options import job_spec
 from gpq.rpc import job_answers, requests
-from gpq.rpc.submit_table import BY_NAME, Option
+from gpq.rpc.submit_table import Option, edit_options
 from gpq.views.queue import is_query
 
 hold = frame()
 release = frame()
 requeue = frame()
 edit = frame()
-
-# the help of each option. The rest is as in `gpq submit`
-HELP = {
-    "name": "New name.",
-    "priority": "Higher priority starts first.",
-    "gpus": "Only for jobs that wait or can be resized.",
-    "time": "Limit of the run time, or none.",
-    "retries": "Restarts after a failure, in total.",
-    "tag": "Add a label. Can be repeated.",
-    "untag": "Remove a label. Can be repeated.",
-    "after": "Wait for these jobs instead, or none.",
-    "begin": "Do not start before this time, or now.",
-    "gpu_type": "Part of the GPU's name, or none.",
-    "min_gpu_memory": "Minimum memory of each GPU, or none.",
-    "max_batch_size": "Largest batch size.",
-    "background": "Use only GPUs that nobody else wants, or not.",
-    "array_limit": "How many jobs of the array may run at once, or none for no limit.",
-    "notify": "Where to send notifications from now on, as in `gpq submit`, or none.",
-    "notify_on": "When to notify: start, restart, retry, fail, end.",
-    "accept": "Ignore a habit that gpq suspects, or none to ignore none. Can be repeated.",
-}
-ROWS = {
-    **BY_NAME,
-    "untag": Option("untag", "tags", "", "NAME"),
-    "array_limit": Option("array_limit", "text", "", "N"),
-}
 
 
 @hold.command("hold")
@@ -128,20 +101,21 @@ def _select(words: list[str], states: list[str]) -> list[str]:
     return [str(row.id) for row in rows]
 
 
+def _parameter(row: Option) -> Parameter:
+    """An option that changes nothing if it is left out."""
+    if row.kind == "flag":
+        flags = f"{row.flag}/--no-{row.name}"
+        return submit.parameter(row, bool | None, None, flags)
+    typed = "int | None" if row.typed == "int" else row.typed
+    return submit.parameter(row, *submit.TYPES[typed])
+
+
 def _with_options(command: submit.F) -> submit.F:
-    """Add the options of HELP. One that is left out changes nothing."""
+    """Add the options that `gpq edit` has in the table of `gpq submit`."""
     keyword = submit.KEYWORD
-    parameters = [Parameter("jobs", keyword, annotation=Jobs)]
-    for name, text in HELP.items():
-        row = replace(ROWS[name], help=text)
-        if row.kind == "flag":
-            flags = f"{row.flag}/--no-{row.name}"
-            parameters.append(submit.parameter(row, bool | None, None, flags))
-        else:
-            typed = "int | None" if row.typed == "int" else row.typed
-            parameters.append(submit.parameter(row, *submit.TYPES[typed]))
-    parameters.append(Parameter("json", keyword, default=False, annotation=Json))
-    return submit.declare(command, parameters)
+    jobs = Parameter("jobs", keyword, annotation=Jobs)
+    json = Parameter("json", keyword, default=False, annotation=Json)
+    return submit.declare(command, [jobs, *map(_parameter, edit_options()), json])
 
 
 @edit.command("edit")
@@ -162,7 +136,7 @@ def _edit(jobs: list[str], *, json: bool, **texts: Any) -> int:
       gpq edit 42 --accept own-next
     """
     options = {name: text for name, text in texts.items() if text is not None}
-    answer = call(submit_values.edit_request(jobs, **options), job_answers.Changed)
+    answer = call(job_spec.edit_request(jobs, **options), job_answers.Changed)
     return tell(answer, "changed", as_json=json)
 
 

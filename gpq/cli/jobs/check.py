@@ -20,7 +20,7 @@ from gpq.cli import output
 from gpq.cli.output import Progress
 from gpq.cli.typer_app import HELP, Color, ColorChoice, frame
 from gpq.errors import GpqError, NotFound, UsageError
-from gpq.options import environment, job_spec, proofs, sweeps, values
+from gpq.options import environment, job_spec, sweeps, values
 from gpq.options.job_spec import SubmitTexts
 from gpq.verdicts import DIFFERS, FAILED, SAME, Verdict
 from gpq.views.verdict import JUDGEMENTS, lines
@@ -140,7 +140,7 @@ def check_first(texts: SubmitTexts, *, quiet: bool) -> list[str]:
     """
     built = job_spec.build(texts.having(snapshot=False, stdin=""))
     array = sweeps.array_of(texts.array, texts.sweep, texts.sweep_file)
-    script, arguments = built.argv[0], proofs.first_arguments(texts, array)
+    script, arguments = built.argv[0], sweeps.first_words(texts.words[1:], array)
     if verdicts.current(script, arguments) is not None:
         return []
     request = CheckRequest(

@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import msgspec
-
 from gpq.client.connection import call
-from gpq.errors import UsageError
-from gpq.options import job_spec, standard_input, submit_request
+from gpq.options import submit_request
 from gpq.rpc import job_answers, requests
-from gpq.rpc.submit_table import BY_WORD
 
 
 def quick(argv: list[str]) -> int | None:
@@ -19,22 +15,13 @@ def quick(argv: list[str]) -> int | None:
 
 def run(parsed: submit_request.Parsed) -> int:
     """Submit, and print the result."""
-    misplaced = late(parsed)
-    if not parsed.words and "wrap" not in dict(parsed.pairs) and standard_input.has_script():
-        parsed.words = ["-"]
-    settled = submit_request.settle(parsed)
-    texts = settled.texts
-    if texts.words and not texts.stdin:
-        stdin, unused = standard_input.implied_stdin(texts.words, black_box=texts.black_box)
-        texts = texts.having(stdin=stdin)
-        settled = msgspec.structs.replace(settled, texts=texts, notes=[*unused, *settled.notes])
+    settled = submit_request.settle_typed(parsed)
     hold, wait, dry_run, json = (settled.how[key] for key in ("hold", "wait", "dry_run", "json"))
-    if settled.how["check"] or _is_check_configured(settled):
+    if submit_request.wants_check(settled):
         from gpq.cli.jobs.check import check_first
 
-        misplaced += check_first(texts, quiet=json)
+        settled.notes[:0] = check_first(settled.texts, quiet=json)
     request, notes = submit_request.make_request(settled)
-    notes = [*misplaced, *notes]
     if notes:
         from gpq.cli import output
 
@@ -58,41 +45,6 @@ def run(parsed: submit_request.Parsed) -> int:
         ):
             return until_ended([str(answer.id)], None, quiet=json, say_why=True)
     return 0
-
-
-def _is_check_configured(settled: submit_request.ResolvedOptions) -> bool:
-    """Does config.toml ask for a check of this script? Raises UsageError."""
-    how, texts = settled.how, settled.texts
-    if texts.black_box or not texts.words or how["no_check"] or how["dry_run"]:
-        return False
-    from gpq import config
-    from gpq.options import proofs
-
-    return proofs.script_of(texts).uses_library() and config.load().check == "first"
-
-
-def late(parsed: submit_request.Parsed) -> list[str]:
-    """A note about options of gpq that are placed after the script or command. Raises UsageError if
-    a command begins with one. Options that gpq would refuse for a command belong to the command."""
-    words = [word.partition("=")[0] for word in parsed.words]
-    if parsed.black_box:
-        if words and words[0] in BY_WORD:
-            raise UsageError(
-                f"{words[0]} is after `--`, where the command begins",
-                "put gpq's options before `--`",
-            )
-        words = [word for word in words if word not in job_spec.OF_SCRIPTS]
-    misplaced = dict.fromkeys(name for name in words[1:] if name[:2] == "--" and name in BY_WORD)
-    if not misplaced:
-        return []
-    where, whom, before = (
-        ("`--`", "the command", "`--`") if parsed.black_box else ("the script", "it", "it")
-    )
-    are, go = ("are", "go") if len(misplaced) > 1 else ("is", "goes")
-    return [
-        f"{', '.join(misplaced)} {are} after {where} and so {go} to {whom}:"
-        f" put gpq's options before {before}"
-    ]
 
 
 def submitted_line(answer: job_answers.Submitted, array: requests.ArrayMessage | None) -> str:

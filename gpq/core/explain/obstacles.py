@@ -238,7 +238,7 @@ def _too_large(snapshot: Snapshot, job: Job, fewest: int) -> JobReasons:
         most = max(by_node.values(), default=0)
         code = "too-large-for-server"
     reasons: list[Reason] = [reason(code, gpus=fewest, most=most, kind=kind)]
-    if any(suits(device, replace(spec, min_gpus=1)) for device in devices if device.is_slice):
+    if any(suits(device, spec.having(min_gpus=1)) for device in devices if device.is_slice):
         reasons.append(reason("one-mig-device"))
         most = max(most, 1)
     remedies = (reason("edit-gpus", job=job.id, gpus=most),) if most else ()

@@ -136,7 +136,7 @@ def recall(snapshot: Snapshot) -> Snapshot:
 def without_environment(spec: JobSpec) -> JobSpec:
     """The specification as if every server had what the job needs, to find out whether the job
     waits for that."""
-    return replace(spec, environment="")
+    return spec.having(environment="")
 
 
 def obstacles(snapshot: Snapshot, job: Job) -> list[str]:

@@ -99,7 +99,7 @@ def cap_idle(snapshot: Snapshot) -> Snapshot:
     """The snapshot as a policy sees it: a job that was found idle asks for its fewest GPUs. The
     same object if there is none."""
     idle = {
-        name: replace(job, spec=replace(job.spec, max_gpus=job.spec.min_gpus))
+        name: replace(job, spec=job.spec.having(max_gpus=job.spec.min_gpus))
         for name, job in snapshot.jobs.items()
         if job.idle and job.elastic
     }

@@ -12,6 +12,7 @@ from gpq.core.model.accounts import Account, Gain, Mark, RestartTimes
 from gpq.core.model.placements import BatchOrder, Exit, FilesAt, Layout, Placement, Shape
 from gpq.core.model.profile import RESIZE, Profile, RankPulse
 from gpq.core.model.units import DeviceId, JobId, NodeId, Seconds, Word
+from gpq.job_request import JobRequest
 
 
 class JobState(Word):
@@ -112,65 +113,23 @@ class Proof:
     at: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class JobSpec:
-    """What was asked. Only `Edited` changes it."""
+class JobSpec(JobRequest[tuple[str, ...]], frozen=True, kw_only=True):
+    """What was asked, checked and with the defaults of config.toml. Only `Edited` changes it."""
 
-    argv: tuple[str, ...]  # the command. For a script: its path, then its arguments
-    cwd: str
     user: str
     uid: int
     level: Level = Level.BLACK_BOX
-    name: str = ""
     env: tuple[tuple[str, str], ...] = ()
-    python: str = ""  # interpreter of a script
-    # its user named the interpreter. Otherwise the server's own, or that of `setup`, comes first
-    python_asked: bool = False
-    setup: str = ""  # shell command that runs once on each server before the first launch there
-    modules: tuple[str, ...] = ()  # that the interpreter must find
     # a digest of what a server must have (gpq.core.feasibility.environments). "" = nothing
     environment: str = ""
-    min_gpus: int = 1
-    max_gpus: int = 0  # 0 = as many as help
-    rigid: bool = False  # a script that gpq never resizes
-    gpu_type: str = ""  # substring of the device type, case-insensitive
-    min_gpu_memory_mib: int = 0
-    priority: int = 0
-    time_limit: Seconds | None = None  # run time, over all attempts
-    retries: int = 0
-    requeue_on_lost: Seconds = (
-        # the lease: after this silence the job ends itself and gpq starts it elsewhere. 0 = off
-        0.0
-    )
-    signal: str = "TERM"
-    grace: Seconds = 120.0  # from the stop order to KILL
-    resume_argv: tuple[str, ...] = ()  # appended from the second attempt on
-    # the job writes it at its end, so that exit 0 after a stop order counts as success. "" = none
-    done_file: str = ""
-    launcher: str = ""  # "torchrun": starts the replicas. "": gpq does
-    batch_size: int = 0  # M0, overrides the script's declaration. 0 = the script's
-    max_batch_size: int = 0
-    min_atomic_batch: int = 0
-    max_atomic_batch: int = 0
-    tags: tuple[str, ...] = ()
+    requeue_on_lost: Seconds = 0.0  # the lease. 0 = off
+    grace: Seconds = 120.0
     after: tuple[Dependency, ...] = ()  # starts after these have ended as required
-    begin: Seconds = 0.0  # starts no earlier
-    background: bool = False  # runs only on GPUs that nobody else wants
     seat: Seat | None = None  # its place in an array
-    # names of targets in config.toml, "desktop", "mailto:ADDRESS". Never a URL
     notify: tuple[str, ...] = ()
     notify_on: tuple[str, ...] = ()  # which events (gpq.outward.WORDS)
-    # SHA-256 of the archive with its frozen code. "" runs what is in `cwd` at that time
-    code: str = ""
-    code_cwd: str = ""  # the working directory in the archive, relative
-    # the source of the frozen code, for people: commit, dirty or not, number of files
-    code_from: str = ""
-    paths: tuple[str, ...] = ()  # variables with a path that exists where it was submitted
-    stdin: str = ""  # SHA-256 of the archive with what it reads on stdin. "" reads nothing
     # None (an older submission or another program) means the server's own
     attributes: Attributes | None = None
-    # codes of habits that take no freedom if the library only suspects them
-    accept: tuple[str, ...] = ()
     proof: Proof | None = None  # what `gpq check` found of the script before the submission
 
     @property

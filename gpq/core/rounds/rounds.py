@@ -304,7 +304,7 @@ def _limits(snapshot: Snapshot) -> tuple[dict[JobId, Job], list[Job]]:
         limited_job = bind(job, snapshot)
         if runs_cramped(job) and not is_fixed(job, snapshot) and not must_leave(job, snapshot):
             cramped_jobs.append(limited_job)
-            limited_job = replace(limited_job, spec=replace(limited_job.spec, rigid=True))
+            limited_job = replace(limited_job, spec=limited_job.spec.having(rigid=True))
         if limited_job is not job:
             changes[name] = limited_job
     return changes, sorted(cramped_jobs, key=arrival)
@@ -391,6 +391,6 @@ def _leftover(
         if job.wish is DesiredState.RUN:
             has_to_leave = job.placement is not None and job.placement.devices & busy_devices
             jobs[name] = replace(
-                as_waiting(job) if has_to_leave else job, spec=replace(job.spec, background=False)
+                as_waiting(job) if has_to_leave else job, spec=job.spec.having(background=False)
             )
     return replace(snapshot, nodes=nodes, jobs=jobs)

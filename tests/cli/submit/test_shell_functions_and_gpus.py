@@ -9,7 +9,7 @@ import sys
 import pytest
 
 from gpq import api
-from gpq.options import left_behind
+from gpq.options import remarks
 from tests.cli.conftest import Call, Gpq
 from tests.cli.served import Made
 
@@ -76,7 +76,7 @@ READS = (
 
 @pytest.mark.parametrize("code", [*SETS, *READS])
 def test_code_that_sets_the_gpus_is_told_from_code_that_reads_them(code: str) -> None:
-    assert bool(left_behind.SETS_VISIBLE.search(f"first\n  {code}\nlast")) == (code in SETS)
+    assert bool(remarks.SETS_VISIBLE.search(f"first\n  {code}\nlast")) == (code in SETS)
 
 
 def test_gpus_that_the_user_chose_are_named_on_every_way_in(

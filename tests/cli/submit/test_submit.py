@@ -15,10 +15,10 @@ import pytest
 from gpq import verdicts
 from gpq.api import options as api_options
 from gpq.cli.app import dispatch
-from gpq.cli.jobs import submit_fast
 from gpq.core.rounds.planning import CANCEL_GRACE
 from gpq.errors import UsageError
-from gpq.options import environment, job_spec, submit_request, submit_values
+from gpq.job_request import JobRequest
+from gpq.options import environment, job_spec, remarks, submit_request
 from gpq.options.completion_data import GRAMMAR
 from gpq.rpc import protocol, requests
 from gpq.rpc.submit_table import OPTIONS, Option
@@ -149,12 +149,12 @@ def test_a_note_says_if_gpqs_own_python_lacks_a_module_of_the_script(
 ) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     own = requests.SpecMessage(argv=["train.py"], cwd="/", level="script", python=environment.own(), modules=["torch"])
-    [said] = job_spec.missing(own)
+    [said] = remarks.missing(own)
     assert "has no torch: activate the environment that has it" in said
     for other in ({"python_asked": True}, {"python": "/usr/bin/python9"}, {"modules": []}):
-        assert job_spec.missing(msgspec.structs.replace(own, **other)) == []
+        assert remarks.missing(msgspec.structs.replace(own, **other)) == []
     monkeypatch.undo()
-    assert job_spec.missing(own) == []
+    assert remarks.missing(own) == []
 
 
 def test_the_variables_that_a_setup_does_not_get_are_named(gpq: Gpq, made: Made) -> None:
@@ -279,8 +279,11 @@ def test_the_note_about_options_after_dashes_names_only_options_that_gpq_would_a
 
 @pytest.mark.parametrize("option", OPTIONS, ids=lambda option: option.name)
 def test_each_row_of_the_option_table_has_a_reader_and_existing_fields(option: Option) -> None:
-    assert option.kind in submit_values.READERS or not option.fields
+    assert option.kind in job_spec.READERS or not option.fields
     assert set(option.fields) <= set(requests.SpecMessage.__struct_fields__)
+    assert set(option.fields) - {"after"} <= set(JobRequest.__struct_fields__), (
+        "the message and the stored job share them"
+    )
     assert option.fields or option.edit == "never"
     assert option.part == "call" or option.name in api_options.READERS
 
@@ -297,7 +300,7 @@ def test_options_that_gpq_refuses_for_a_command_belong_to_the_command(option: st
         refused = "is only for training scripts" in error.message
     typed = submit_request.parse(["--", "true", option, *value])
     assert typed is not None
-    assert bool(submit_fast.late(typed)) is not (refused or option == "--python")
+    assert bool(submit_request.late(typed)) is not (refused or option == "--python")
 
 
 @pytest.mark.parametrize("words", [["--gpus", "2", "true"], ["--dry-run", "true"], ["-g", "2"], ["--time=2h", "true"]])

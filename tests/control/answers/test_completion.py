@@ -16,11 +16,11 @@ from tests.support.memory_store import MemoryStore
 
 
 def named(one: Job, name: str) -> Job:
-    return replace(one, spec=replace(one.spec, name=name))
+    return replace(one, spec=one.spec.having(name=name))
 
 
 RIGID = named(running(3, on("a", 0), declared=False), "train")  # cannot stop without losing its work
-MOVABLE = replace(RIGID, id=5, spec=replace(RIGID.spec, name="big", level=Level.SIGNAL))  # type: ignore[arg-type]
+MOVABLE = replace(RIGID, id=5, spec=RIGID.spec.having(name="big", level=Level.SIGNAL))  # type: ignore[arg-type]
 HERE = (
     RIGID,
     MOVABLE,

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
 from gpq.control.selectors import is_selector, resolve, single
@@ -50,7 +48,7 @@ def test_each_job_of_an_array_runs_what_its_index_and_parameters_say() -> None:
 
 
 def test_each_job_of_an_array_has_its_own_done_file() -> None:
-    spec = replace(ECHO, done_file="runs/{index}-{lr}/done", resume_argv=("--from", "{index}"))
+    spec = ECHO.having(done_file="runs/{index}-{lr}/done", resume_argv=("--from", "{index}"))
     made = list(elements(spec, ArrayMessage([3, 7], [{"lr": "0.1"}, {"lr": "0.2"}], 1), JobId(42)))
     assert [one.done_file for one in made] == ["runs/3-0.1/done", "runs/7-0.2/done"]
     assert [one.resume_argv for one in made] == [("--from", "3"), ("--from", "7")]
@@ -62,7 +60,7 @@ def test_a_value_is_put_in_once_and_never_read_as_a_name() -> None:
 
 def test_variables_of_the_shell_stay_as_they_are() -> None:
     text = "${lr} $lr ${lr:-1} {lr} ${x[{lr}]} $${lr} ${index}"
-    spec = replace(ECHO, argv=(text,), resume_argv=(text,), done_file=text, env=(("OUT", text),))
+    spec = ECHO.having(argv=(text,), resume_argv=(text,), done_file=text, env=(("OUT", text),))
     [one] = elements(spec, ArrayMessage([3], [{"lr": "1e-3"}]), JobId(42))
     filled_in = "${lr} $lr ${lr:-1} 1e-3 ${x[1e-3]} $${lr} ${index}"
     assert (one.argv, one.resume_argv, one.done_file) == ((filled_in,), (filled_in,), filled_in)
@@ -111,7 +109,7 @@ def test_ended_jobs_still_belong_to_their_array() -> None:
     past.commit([], live, [ended])
     assert resolve(["1"], live, past) == [2, 3, 4]
     assert resolve(["1_0"], live, past) == [2]
-    swept = replace(live.jobs[JobId(3)].spec, name="sweep")
+    swept = live.jobs[JobId(3)].spec.having(name="sweep")
     others = Snapshot(jobs={JobId(4): live.jobs[JobId(4)]}, next_id=state.next_id)
     past.commit([], others, [builders.job(3, spec_=swept, state=JobState.COMPLETED, ended_at=5.0)])
     assert resolve(["sweep"], others, past) == [2, 3, 4]  # a name, too, means the whole array

@@ -44,7 +44,7 @@ def test_name_priority_and_limits_change_in_every_state(job: Job) -> None:
     event = asked(job, changes={"name": "new", "priority": 5, "time_limit": 60.0, "retries": 2}, tags=["x"])
     assert isinstance(event, Edited)
     assert event.said == "tags none -> x, name none -> new, priority 0 -> 5, retries 0 -> 2, time limit none -> 60 s"
-    assert event.spec == replace(job.spec, name="new", priority=5, time_limit=60.0, retries=2, tags=("x",))
+    assert event.spec == job.spec.having(name="new", priority=5, time_limit=60.0, retries=2, tags=("x",))
 
 
 @pytest.mark.parametrize(
@@ -107,7 +107,7 @@ def test_an_edit_to_the_present_value_says_so_and_changes_nothing() -> None:
 
 
 def test_tags_are_added_and_taken_away() -> None:
-    job = replace(PENDING, spec=replace(PENDING.spec, tags=("a", "b")))
+    job = replace(PENDING, spec=PENDING.spec.having(tags=("a", "b")))
     event = asked(job, tags=["c", "a"], untags=["b"])
     assert isinstance(event, Edited)
     assert event.spec.tags == ("a", "c")
@@ -125,7 +125,7 @@ def test_what_it_waits_for_is_replaced() -> None:
 
 
 def test_the_limit_of_an_array_changes() -> None:
-    job = replace(PENDING, spec=replace(PENDING.spec, seat=Seat(JobId(9), 0, 3, 1)))
+    job = replace(PENDING, spec=PENDING.spec.having(seat=Seat(JobId(9), 0, 3, 1)))
     event = asked(job, array_limit=2)
     assert isinstance(event, Edited)
     assert event.said == "array limit 1 -> 2"
@@ -140,7 +140,7 @@ def test_an_edit_keeps_what_the_user_did_not_name() -> None:
     job = builders.job(1, spec_=full, profile=replace(PENDING.profile, declared=DECLARED))
     event = asked(job, changes={"priority": 1})
     assert isinstance(event, Edited)
-    assert event.spec == replace(full, priority=1)
+    assert event.spec == full.having(priority=1)
 
 
 @pytest.mark.parametrize("job", [ELASTIC, YOUNG])
@@ -163,20 +163,20 @@ def test_the_notification_targets_can_change_in_every_state(job: Job) -> None:
     told = replace(job, spec=event.spec)
     less = asked(told, changes={"notify_on": ["start", "end"]})
     assert isinstance(less, Edited)
-    assert less.spec == replace(event.spec, notify_on=("start", "end"))
+    assert less.spec == event.spec.having(notify_on=("start", "end"))
     silent = asked(told, changes={"notify": []})
     assert isinstance(silent, Edited)
     assert silent.spec == job.spec
     default = asked(told, changes={"notify": None, "notify_on": None})
     assert isinstance(default, Edited)
-    assert default.spec == replace(job.spec, notify=("desktop",), notify_on=("fail",))
+    assert default.spec == job.spec.having(notify=("desktop",), notify_on=("fail",))
 
 
 def test_a_target_removed_from_the_file_blocks_no_other_change() -> None:
-    job = replace(PENDING, spec=replace(PENDING.spec, notify=("gone",), notify_on=("end",)))
+    job = replace(PENDING, spec=PENDING.spec.having(notify=("gone",), notify_on=("end",)))
     event = asked(job, changes={"priority": 1})
     assert isinstance(event, Edited)
-    assert event.spec == replace(job.spec, priority=1)
+    assert event.spec == job.spec.having(priority=1)
     with pytest.raises(UsageError, match="no target `gone`"):
         asked(job, changes={"notify": ["gone", "desktop"]})
 

@@ -361,6 +361,6 @@ def test_config_accepts_suspicions_of_a_script_by_its_path_or_its_files_name() -
     programs = {"train.py": ["own-next"], "/a/train.py": ["own-count"], "other.py": ["own-end"]}
     here = spec(argv=("./train.py",), cwd="/a", accept=("own-next", "forgotten-copy"))
     assert submission.accepting(here, programs).accept == ("own-next", "forgotten-copy", "own-count")
-    assert submission.accepting(replace(here, cwd="/b"), programs).accept == ("own-next", "forgotten-copy")
+    assert submission.accepting(here.having(cwd="/b"), programs).accept == ("own-next", "forgotten-copy")
     command = black_box(argv=("train.py",))
     assert submission.accepting(command, programs) is command

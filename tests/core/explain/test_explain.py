@@ -184,7 +184,7 @@ def test_missing_gpus_are_counted_and_the_remedy_fits(asked: JobSpec, words: str
     assert words in said(answer)
     assert remedy in said(answer)
     count = int(remedy.rpartition(" ")[2])
-    edited = replace(here, jobs={JobId(1): job(1, spec_=replace(asked, min_gpus=count, max_gpus=count))})
+    edited = replace(here, jobs={JobId(1): job(1, spec_=asked.having(min_gpus=count, max_gpus=count))})
     assert "more GPUs than there are" not in said(why(edited))
     assert "are free" in said(why(edited))
 

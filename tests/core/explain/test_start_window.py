@@ -56,7 +56,7 @@ def test_progress_gives_both_ends_and_a_limit_cuts_the_later() -> None:
     assert found is not None
     assert (found.earliest, found.latest) == pytest.approx((700.0, 1500.0))
     assert "job 1 seems to need another 16 m" in words(found)
-    cut = replace(runs, spec=replace(runs.spec, time_limit=1200.0, grace=10.0))
+    cut = replace(runs, spec=runs.spec.having(time_limit=1200.0, grace=10.0))
     found = of(snapshot(A, cut, now=1000.0), 2)
     assert found is not None
     assert found.latest == pytest.approx(210.0)

@@ -83,11 +83,11 @@ def test_only_servers_that_answer_and_are_not_drained_are_asked_and_only_for_job
 def test_only_servers_with_a_gpu_that_suits_one_of_the_jobs_are_asked() -> None:
     here = snapshot(
         node("a", type="A100"), node("b", type="H100"), node("c", 0),
-        job(1, spec_=replace(NEEDS, gpu_type="A100")),
+        job(1, spec_=NEEDS.having(gpu_type="A100")),
     )  # fmt: skip
     assert asked(next_round(here)) == [("a", "e1")]
     assert explain(here, {}, here.jobs[JobId(1)]).reasons == ("server a: its environment is being checked",)
-    other = replace(here, jobs={**here.jobs, **snapshot(job(2, spec_=replace(NEEDS, gpu_type="h1"))).jobs})
+    other = replace(here, jobs={**here.jobs, **snapshot(job(2, spec_=NEEDS.having(gpu_type="h1"))).jobs})
     looks = environments.checks_due(other)
     assert [(look.node, look.spec.gpu_type) for look in looks] == [("a", "A100"), ("b", "h1")]
 
@@ -174,6 +174,6 @@ def test_why_of_a_waiting_job_says_which_servers_it_cannot_use() -> None:
     assert said.headline == "waits for GPUs"
     assert "gpq cannot use server b: no folder /x (seen 0 s ago)" in said.reasons
     assert (
-        explain(replace(here, checks={}), {}, job(1, spec_=replace(NEEDS, setup="make"))).headline
+        explain(replace(here, checks={}), {}, job(1, spec_=NEEDS.having(setup="make"))).headline
         == "gpq is running its setup"
     )

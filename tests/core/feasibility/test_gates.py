@@ -135,12 +135,12 @@ def test_behind_a_gate_a_job_has_no_share() -> None:
 
 def test_an_edit_opens_the_gate() -> None:
     state = snapshot(A, running(1, on("a", 0)), behind(2, "1:ok"), now=1.0)
-    free = replace(state.jobs[JobId(2)].spec, after=())
+    free = state.jobs[JobId(2)].spec.having(after=())
     assert launched(state, [Edited(1.0, JobId(2), free)]) == [2]
     gone = fold(state, [ends(1, Failed)]).snapshot
     assert gone.jobs[JobId(2)].unmet
     assert not fold(gone, [Edited(2.0, JobId(2), free)]).snapshot.jobs[JobId(2)].unmet
-    other = replace(gone.jobs[JobId(2)].spec, priority=5)
+    other = gone.jobs[JobId(2)].spec.having(priority=5)
     assert fold(gone, [Edited(2.0, JobId(2), other)]).snapshot.jobs[JobId(2)].unmet
 
 
@@ -172,9 +172,9 @@ def _drawn(number: int, random: Random) -> Job:
     what = random.randrange(4) if number > 1 else 3
     if what == 0:
         awaits = (Dependency(JobId(random.randrange(1, number)), random.choice(list(On))),)
-        return job(number, spec_=replace(asked, after=awaits), awaits=awaits)
+        return job(number, spec_=asked.having(after=awaits), awaits=awaits)
     if what == 1:
-        return job(number, spec_=replace(asked, begin=random.choice([5.0, 15.0])))
+        return job(number, spec_=asked.having(begin=random.choice([5.0, 15.0])))
     if what == 2:
-        return job(number, spec_=replace(asked, seat=Seat(JobId(100), number, 20, 2)))
+        return job(number, spec_=asked.having(seat=Seat(JobId(100), number, 20, 2)))
     return job(number, spec_=asked)

@@ -92,7 +92,7 @@ def test_her_presence_triggers_a_round_even_if_all_gpus_are_ours() -> None:
 
 
 def test_her_own_jobs_stay() -> None:
-    mine = running(1, on("desk", 1), spec_=replace(SIGNAL, user="ana"))
+    mine = running(1, on("desk", 1), spec_=SIGNAL.having(user="ana"))
     assert stops(decided(snapshot(DESK, LAB, mine, now=100.0), NodeSeen(100.0, used_by("ana")))) == []
 
 

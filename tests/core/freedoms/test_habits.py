@@ -76,7 +76,7 @@ def test_an_accepted_suspicion_takes_nothing_but_an_observation_does() -> None:
     assert one.profile.lost == {ACCUMULATE, SPLIT, RESIZE}
     assert "(token-loss, suspected)" in blame(one, RESIZE)
     assert "gpq edit 1 --accept token-loss" in cures(one, RESIZE)[0]
-    accepted = replace(one.spec, accept=("token-loss", "two-passes"))
+    accepted = one.spec.having(accept=("token-loss", "two-passes"))
     here = fold(here, [facts.Edited(here.now, one.id, accepted, one.awaits, "me", "")]).snapshot
     assert profile_of(here, 1).lost == {ACCUMULATE, SPLIT}
     here = report(here, 1, 20, habits=(suspected,))

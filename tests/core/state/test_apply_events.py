@@ -88,7 +88,7 @@ def test_jobs_wait_again_for_one_that_comes_back_but_only_for_that_one() -> None
 
 def test_an_edit_of_a_job_that_ended_changes_its_record_and_ends_nothing() -> None:
     past = job(7, state=JobState.FAILED, ended_at=5.0)
-    folded = fold(snapshot(), [facts.Edited(9.0, JobId(7), replace(past.spec, name="new"), past=past)])
+    folded = fold(snapshot(), [facts.Edited(9.0, JobId(7), past.spec.having(name="new"), past=past)])
     assert ([one.spec.name for one in folded.amended], folded.ended) == (["new"], ())
     assert not folded.snapshot.jobs
 

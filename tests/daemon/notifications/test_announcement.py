@@ -45,11 +45,11 @@ def test_each_fact_has_its_word(event: Failed, now: Job, word: str) -> None:
 
 
 def test_a_failure_is_an_end_and_a_hold_is_not() -> None:
-    asks = replace(GOING, spec=replace(GOING.spec, notify=("slack",), notify_on=("end",)))
+    asks = replace(GOING, spec=GOING.spec.having(notify=("slack",), notify_on=("end",)))
     assert is_wanted("fail", Failed(1.0, ONE, BAD), asks)
     assert not is_wanted("fail", Held(1.0, ONE, "held: x"), asks)
     assert not is_wanted("start", Started(1.0, ONE, 1, NodeId("a")), asks)
-    fails = replace(asks, spec=replace(asks.spec, notify_on=("fail",)))
+    fails = replace(asks, spec=asks.spec.having(notify_on=("fail",)))
     assert is_wanted("fail", Held(1.0, ONE, "held: x"), fails)
     assert not is_wanted("end", Succeeded(1.0, ONE, Exit(0)), fails)
 
@@ -77,7 +77,7 @@ def test_a_message_has_the_end_of_the_log_but_no_command_and_no_environment() ->
     "line", ["HTTPError: 401 for https://ana:hunter2-Secret@x.de", "KeyError: hunter2-Secret", "at K=versteckt"]
 )
 def test_no_line_that_a_job_or_a_server_wrote_leaves_with_a_secret_or_a_control_character(line: str) -> None:
-    job_ = replace(GOING, spec=replace(GOING.spec, env=(("API_TOKEN", "hunter2-Secret"), ("K", "versteckt"))))
+    job_ = replace(GOING, spec=GOING.spec.having(env=(("API_TOKEN", "hunter2-Secret"), ("K", "versteckt"))))
     failed = replace(job_, state=JobState.FAILED, placement=None, exit=Exit(code=1, note=line))
     sent = [
         letter(failed, "fail", "", [], "", now=9.0), letter(job_, "retry", f"attempt failed: {line}", [], "", now=9.0),

@@ -125,7 +125,7 @@ def test_a_replayed_job_takes_as_long_as_before() -> None:
     assert box.ended_at - box.started_at == 600.0
     assert box.rho == pytest.approx(box.completion_seconds / 600.0)
     learnt = ended(2)
-    found = history([replace(learnt, spec=replace(learnt.spec, max_gpus=1))], NOW, restart=0.0)
+    found = history([replace(learnt, spec=learnt.spec.having(max_gpus=1))], NOW, restart=0.0)
     [job] = replay("fifo", found.tasks(), Rules(parse_cluster("1x1"))).jobs
     speed = goodput_of(learnt, Shape(1), 64, 0)
     assert speed is not None
