@@ -95,9 +95,8 @@ class StepGate:
         idle: Tuple[str, ...] = ()
         steppers = self._stepper_ids
         if len(steppers) < len(self._optimizers):
-            idle = tuple(
-                type(item).__name__ for item in self._optimizers if id(item) not in steppers
-            )
+            lazy = (item for item in self._optimizers if id(item) not in steppers)
+            idle = tuple(type(item).__name__ for item in lazy)
         facts = BodyFacts(
             self.stepped,
             idle,
@@ -210,9 +209,8 @@ class StepGate:
         if callable(closure):
             self._steps.alone("closure")
             return True
-        if any(
-            isinstance(item, (torch.Tensor, float)) for item in (closure, *args, *kwargs.values())
-        ):
+        values = (closure, *args, *kwargs.values())
+        if any(isinstance(item, (torch.Tensor, float)) for item in values):
             self._report("step-value")
         return False
 

@@ -14,14 +14,9 @@ from gpq_agent.train.loop.engine import Engine
 from gpq_agent.train.loop.loader import Loader
 from gpq_agent.train.loop.loop import TrainingLoop
 from gpq_agent.train.loop.resumption import Resumption
-from gpq_agent.train.loop.setup import (
-    Training,
-    attach_training,
-    make_rules,
-    make_training,
-    wrap_model,
-)
-from gpq_agent.train.loop.training_data import LoaderArguments, TrainingData, make_training_data
+from gpq_agent.train.loop.runtime import BatchSource
+from gpq_agent.train.loop.setup import Training, make_rules, make_training, wrap_model
+from gpq_agent.train.loop.training_data import LoaderArguments, make_loader
 from gpq_agent.train.process.environment import Environment
 from gpq_agent.train.process.rng import reseed, seed_all
 from gpq_agent.train.process.shutdown import STOP_ORDERED, on_error
@@ -61,7 +56,6 @@ class Job:
         if environment.checkpoint_dir:
             on_error(self._engine.failures.failed)
         self._resumption = Resumption(self._engine)
-        self._data: Optional[TrainingData] = None  # set by loader()
         self._gate: Optional[StepGate] = None  # set by prepare()
 
     # -- set-up ------------------------------------------------------------------------------------
@@ -107,8 +101,7 @@ class Job:
             dataset, batch_size, max_batch_size, max_local_batch, fixed_batch, shuffle, sampler,
             batch_sampler, drop_last, generator, data_may_change, options,
         )  # fmt: skip
-        self._data = make_training_data(self._engine, self._seed, arguments)
-        return self._data.loader
+        return make_loader(self._engine, self._seed, arguments)
 
     def wrap(self, model: torch.nn.Module, *, sync_batch_norm: bool = False) -> torch.nn.Module:
         """Move the model to this replica's device. Wrap it in DistributedDataParallel if there are
@@ -162,17 +155,22 @@ class Job:
         engine.runtime.agreement.call = "job.prepare()"
         engine.recall(lambda: program().digest)
         if self._data is None:
-            self._resumption.resume(training, None)
+            self._resumption.resume(training)
             engine.attach_steps(training.models, training.optimizers)
             return None
         limits = self._data.limits
         rules = make_rules(engine, training.optimizers, limits, rule, warmup_steps)
         training = training._replace(rules=rules)
-        self._resumption.resume(training, self._data)
-        loop = attach_training(engine, training, limits, watch=watch)
+        self._resumption.resume(training)
+        loop = engine.attach(training, watch=watch)
         self._gate = loop.gate
         reseed(self._seed, engine.runtime.meter.steps, self.rank)
         return loop
+
+    @property
+    def _data(self) -> Optional[BatchSource]:
+        """What `loader` made."""
+        return self._engine.shape.data
 
     def state(self, part: Any, name: Any = None) -> Any:
         """Keep something in checkpoints, and restore it. Returns it.
@@ -210,7 +208,7 @@ class Job:
             hint = "for other loops use job.steps()"
             raise GpqTrainError("job.epochs() needs job.loader()", hint)
         passes = passes or self._data.limits.fixed
-        yield from loops.epoch_loop(self._engine, self._data.loader.sampler, count, passes=passes)
+        yield from loops.epoch_loop(self._engine, self._data.sampler, count, passes=passes)
 
     def steps(self, count: int) -> Iterator[int]:
         """Yield 0 to count - 1, from the step of the checkpoint, for a loop without job.loader().

@@ -12,7 +12,6 @@ from gpq_agent.train import internals
 from gpq_agent.train.data.sampler import GlobalSampler
 from gpq_agent.train.errors import GpqTrainError
 from gpq_agent.train.loop.engine import Engine
-from gpq_agent.train.loop.loop import TrainingLoop
 from gpq_agent.train.process.rng import stable_seed
 from gpq_agent.train.prove.trial import Trial
 
@@ -109,18 +108,42 @@ class Loader:
     def __iter__(self) -> Iterator[Any]:
         return self._after_the_end() if self._engine.runtime.finished else self._batches()
 
+    def _after_the_end(self) -> Iterator[Any]:
+        """Training is over. A loop that trains nothing leaves the place in the data as it was."""
+        place = self.sampler.cursor
+        try:
+            yield from self._batches()
+        finally:
+            if self._engine.runtime.finished:
+                self.sampler.seek(*place)
+
     def _batches(self) -> Iterator[Any]:
         sampler, loop = self.sampler, self._engine.training_loop()
         epoch = loop.begin_loop(by_next=_is_called_by_next(sys._getframe(1)))
-        self._seek(loop, epoch)
-        is_begun = False
+        if epoch is not None and loop.is_over:
+            raise GpqTrainError(
+                "the script started a second loop over the loader in one epoch of job.epochs()",
+                "loop once per epoch with job.epochs(2 * count), or use a separate DataLoader "
+                "if the second loop does not train",
+            )
+        # A loop without job.epochs() starts the next epoch, even after it left the last one early.
+        if epoch is None and (sampler.is_over or self._early_exit):
+            sampler.next_pass()
+            self._engine.runtime.meter.end_epoch(0.0)
+        else:
+            sampler.seek(*sampler.cursor)  # forgets what was prefetched
+        is_begun = self._early_exit = False
         batches: Any = None
         seeks = -1  # when the data loader started
         step = loop.next_step()
         while step is not None:
             if seeks != sampler.seeks:
                 del batches  # its workers end before others start
-                batches, seeks = self._start(), sampler.seeks
+                self._renew_workers()
+                if self._workers is not None:
+                    seed = stable_seed(self._seed, *sampler.cursor, sampler.rank)
+                    self._workers.manual_seed(seed)
+                batches, seeks = iter(self._data), sampler.seeks
             for micro in step.micros:
                 batch = next(batches)
                 self.counted = len(micro.indices)
@@ -140,46 +163,17 @@ class Loader:
                 yield from self._trial.batches()
             step = loop.next_step()
 
-    def _seek(self, loop: TrainingLoop, epoch: Optional[int]) -> None:
-        """Go to where a new loop starts. `epoch`: of job.epochs(). Raises GpqTrainError."""
-        sampler = self.sampler
-        if epoch is not None and loop.is_over:
-            raise GpqTrainError(
-                "the script started a second loop over the loader in one epoch of job.epochs()",
-                "loop once per epoch with job.epochs(2 * count), or use a separate DataLoader "
-                "if the second loop does not train",
-            )
-        # A loop without job.epochs() starts the next epoch, even after it left the last one early.
-        if epoch is None and (sampler.is_over or self._early_exit):
-            sampler.next_pass()
-            self._engine.runtime.meter.end_epoch(0.0)
-        else:
-            sampler.seek(*sampler.cursor)  # forgets what was prefetched
-        self._early_exit = False
-
-    def _start(self) -> Iterator[Any]:
-        """Fetch from the current place on."""
-        if self._workers is not None:
-            epoch, consumed = self.sampler.cursor
-            self._workers.manual_seed(stable_seed(self._seed, epoch, consumed, self.sampler.rank))
-        self._renew_workers()
-        return iter(self._data)
-
-    def _after_the_end(self) -> Iterator[Any]:
-        """Training is over. A loop that trains nothing leaves the place in the data as it was."""
-        place = self.sampler.cursor
-        try:
-            yield from self._batches()
-        finally:
-            if self._engine.runtime.finished:
-                self.sampler.seek(*place)
-
     def _renew_workers(self) -> None:
         """Persistent workers keep their copy of the data set. If the script has changed it since,
         as with set_epoch(), they start again, as they would after a restart."""
         if not self._data.persistent_workers:
             return
-        copied, self._copied = self._copied, _values(self.dataset)
+        values: List[Any] = []  # of the attributes of the data set, and of those in it
+        dataset = self.dataset
+        for _ in range(DEEPEST):
+            values += getattr(dataset, "__dict__", {}).values()
+            dataset = getattr(dataset, "dataset", None)
+        copied, self._copied = self._copied, values
         if copied and list(map(id, copied)) != list(map(id, self._copied)):
             if not self._has_renewed:
                 self._has_renewed = True
@@ -203,15 +197,6 @@ def _is_called_by_next(frame: Any) -> bool:
             return "CALL" in dis.opname[code.co_code[frame.f_lasti]]
         frame = frame.f_back  # it only passes batches on, so look at its caller
     return False
-
-
-def _values(dataset: Any) -> List[Any]:
-    """What the attributes of a data set are, and of the data sets in it."""
-    values: List[Any] = []
-    for _ in range(DEEPEST):
-        values += getattr(dataset, "__dict__", {}).values()
-        dataset = getattr(dataset, "dataset", None)
-    return values
 
 
 def dataset_size(dataset: Any) -> int:

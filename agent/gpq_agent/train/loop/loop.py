@@ -160,15 +160,15 @@ class TrainingLoop:
         self._times.begin(step.configuration, first=micro.place == 0, usable=step.full)
         if micro.place == 0:
             self._begin_step(step)
-        if setup.training.scaler is not None and step.sampled:
+        if step.sampled and setup.training.scaler is not None:
             # The tensor itself: get_scale() would wait for the GPU.
             setup.probe.grad_scale = internals.scale_of(setup.training.scaler)
         setup.gradients.enter(micro)
         self.gate.enter(micro)
         if self._runtime.recorder is not None:
             self._runtime.recorder.enter(step, micro)
-        if self._steps.is_watched:
-            self._watch.batch_begins(micro, self._steps.count)
+        if self._steps.is_watched and micro.place == 0:
+            self._watch.step_begins(self._steps.count)
 
     def end_micro(self, *, left_early: bool = False) -> bool:
         """The body is over. `left_early`: by a break or an error.
@@ -177,24 +177,31 @@ class TrainingLoop:
         one? Otherwise nothing of its step counts.
         """
         step, micro, gradients = self.step, self.micro, self._setup.gradients
+        runtime, steps, stepped = self._runtime, self._steps, self.gate.stepped
         assert step is not None
         assert micro is not None
-        has_gradients = gradients.passes > 0
-        is_used = self.gate.stepped or not left_early
-        self._is_step_due = has_gradients and not self.gate.stepped and not left_early
+        has_gradients, is_used = gradients.passes > 0, stepped or not left_early
+        self._is_step_due = has_gradients and not stepped and not left_early
         is_look = self._opening is not None and not (is_used or has_gradients)
-        if left_early and not self._runtime.evaluation_failed:
+        if left_early and not runtime.evaluation_failed:
             self._failed = step, micro
-        if self._runtime.finished or is_look:
+        if runtime.finished or is_look:
             self.gate.leave()
             self._drop()
             return is_used
-        if self._opening is not None:
-            self._loop_trains(*self._opening)
-            self._is_first_unused = not (has_gradients or self.gate.stepped)
-        if micro.last and not left_early and self._runtime.replicas > 1 and not has_gradients:
-            self._meet_others()
-        if not self.gate.stepped or self._runtime.evaluating:
+        if self._opening is not None:  # its first batch is used up: the loop was not only a look
+            by_next, epoch = self._opening
+            self._opening, self._is_first_unused = None, not (has_gradients or stepped)
+            if by_next:
+                self._engine.lose("own-next")
+            if epoch is None:
+                self._engine.lose("own-epochs")
+        if micro.last and not (left_early or has_gradients) and runtime.replicas > 1:
+            # Either the other replicas had no backward pass either, however long they take, or they
+            # wait in theirs for this one forever.
+            runtime.agreement.call = SKIPPED
+            runtime.agreement.meet(lambda: runtime.pulse.others_wait(runtime.meter.steps))
+        if not stepped or runtime.evaluating:
             self._times.discard()
         if self._weighing.is_used and not left_early:
             self._weighing.check()
@@ -202,19 +209,10 @@ class TrainingLoop:
         facts, previous_facts = self.gate.leave(), self._facts
         self._facts = facts
         # A body that does what the one before did shows nothing new.
-        if (
-            self._steps.is_watched
-            or left_early
-            or facts != previous_facts
-            or self._watch.foreign_steps
-        ):
+        is_new = left_early or facts != previous_facts or self._watch.foreign_steps
+        if steps.is_watched or is_new:
             self._watch.batch_ends(
-                self._runtime.meter.epoch,
-                micro,
-                facts,
-                self._steps.count,
-                is_watched=self._steps.is_watched,
-                left_early=left_early,
+                micro, facts, steps.count, is_watched=steps.is_watched, left_early=left_early
             )
         self.has_cut = self.has_cut or (micro.last and micro.place > 0)
         if not is_used:
@@ -395,14 +393,6 @@ class TrainingLoop:
 
     # -- inside ------------------------------------------------------------------------------------
 
-    def _loop_trains(self, by_next: bool, epoch: Optional[int]) -> None:
-        """Its first batch is used up, so the loop was not only for a look."""
-        self._opening = None
-        if by_next:
-            self._engine.lose("own-next")
-        if epoch is None:
-            self._engine.lose("own-epochs")
-
     def _use_up(self, micro: Micro, facts: BodyFacts) -> None:
         self.micro = None
         if self._runtime.recorder is not None:
@@ -446,14 +436,5 @@ class TrainingLoop:
         setup.lr.begin_step(step.total, most)
         if step.configuration is not self._configuration:
             self._configuration = step.configuration
-            self._shape.announce(step.configuration, self._runtime.report, self._factor)
-
-    def _factor(self) -> float:
-        return self._setup.lr.factor(self._setup.training.optimizers[0])
-
-    def _meet_others(self) -> None:
-        """A step had no backward pass. Either the other replicas had none either, however long they
-        take, or they wait in theirs for this one forever."""
-        runtime = self._runtime
-        runtime.agreement.call = SKIPPED
-        runtime.agreement.meet(lambda: runtime.pulse.others_wait(runtime.meter.steps))
+            factor = setup.lr.factor(setup.training.optimizers[0])
+            self._shape.announce(step.configuration, self._runtime.report, factor)

@@ -87,16 +87,12 @@ def rows_of_replica(engine: Engine, batch: Tuple[Any, ...]) -> Any:
         words = "a batch of {} is too small for {} replicas"
         hint = "submit with --gpus 1-{}, or draw larger batches"
         raise GpqTrainError(words.format(size, replicas), hint.format(size))
-    shares = [_rows(part, rank, replicas) for part in batch]
+    shares = [part[rank::replicas] for part in batch]
+    # Models call view() on a batch, which needs contiguous memory. Rows of it need a copy for that.
+    shares = [part.contiguous() if isinstance(part, torch.Tensor) else part for part in shares]
     if engine.own_batches is not None:
         engine.own_batches.weigh(replicas * len(shares[0]) / size)
     return shares[0] if len(shares) == 1 else tuple(shares)
-
-
-def _rows(part: Any, first: int, stride: int) -> Any:
-    rows = part[first::stride]
-    # Models call view() on a batch, which needs contiguous memory. Rows of it need a copy for that.
-    return rows.contiguous() if isinstance(rows, torch.Tensor) else rows
 
 
 def pass_boundary(engine: Engine) -> None:

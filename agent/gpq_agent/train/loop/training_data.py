@@ -14,6 +14,7 @@ from gpq_agent.train.errors import GpqTrainError
 from gpq_agent.train.gradients.noise_scale import NoiseScale
 from gpq_agent.train.loop.engine import Engine
 from gpq_agent.train.loop.loader import Loader, dataset_size
+from gpq_agent.train.loop.runtime import BatchSource
 
 USUAL_BATCH = "pass the usual number of examples per batch, the one that your learning rate is for"
 
@@ -65,7 +66,14 @@ class LoaderArguments(NamedTuple):
         """What the sizes allow `replicas`, with `own_order` of the script or None. `seed`: of that
         order, whose first epoch shows its longest batch. Raises GpqTrainError."""
         for name in ("batch_size", "max_batch_size", "max_local_batch"):
-            _check(name, getattr(self, name))
+            value = getattr(self, name)
+            try:
+                is_too_small = value is not None and operator.index(value) < 1
+            except TypeError:
+                problem = "{} must be a whole number, not {!r}".format(name, value)
+                raise GpqTrainError(problem) from None
+            if is_too_small:
+                raise GpqTrainError("{} must be at least 1, not {}".format(name, value))
         batch, max_batch = self.batch_size, self.max_batch_size
         batches = own_order if own_order is not None and own_order.batched else None
         if batches is not None:
@@ -107,16 +115,7 @@ class LoaderArguments(NamedTuple):
         return batch
 
 
-class TrainingData(NamedTuple):
-    """The training data of a job, as the engine sees them."""
-
-    limits: Limits
-    noise: NoiseScale
-    loader: Loader
-    fingerprint: Optional[Fingerprint]  # None if data may change, or if there is nothing to compare
-
-
-def make_training_data(engine: Engine, seed: int, arguments: LoaderArguments) -> TrainingData:
+def make_loader(engine: Engine, seed: int, arguments: LoaderArguments) -> Loader:
     """Make the loader that a script asks for, and attach it to the engine. Collective. `seed`: for
     the order if the script gives no generator, the same on every replica. Raises GpqTrainError for
     arguments that make no loader, and after job.prepare()."""
@@ -172,8 +171,8 @@ def make_training_data(engine: Engine, seed: int, arguments: LoaderArguments) ->
     fingerprint = None
     if not arguments.data_may_change and (environment.replicas > 1 or environment.checkpoint_dir):
         fingerprint = Fingerprint(dataset, dataset_size(dataset), options)
-    engine.attach_data(limits, cursor, noise)
-    return TrainingData(limits, noise, loader, fingerprint)
+    engine.shape.data = BatchSource(limits, cursor, noise, fingerprint)
+    return loader
 
 
 def _within_memory(engine: Engine, limits: Limits) -> Limits:
@@ -181,10 +180,10 @@ def _within_memory(engine: Engine, limits: Limits) -> Limits:
     scale did not fit, the engine no longer measures it."""
     memory = engine.failures.memory
     record = memory.bound() if memory is not None else None
-    # Each server may have its own record. The smallest bound applies to all.
-    smallest_bound = float(min(record or limits.max_local, limits.max_local))
+    own_bound = float(min(record or limits.max_local, limits.max_local))
     is_refused = memory is not None and not memory.may_sample()
-    maxima = engine.runtime.agreement.all_reduce_max([-smallest_bound, float(is_refused)])
+    # Each server may have its own record. The smallest bound applies to all.
+    maxima = engine.runtime.agreement.all_reduce_max([-own_bound, float(is_refused)])
     bound, engine.statistics.measures = -int(maxima[0]), not maxima[1]
     if bound >= limits.max_local:
         return limits
@@ -197,14 +196,3 @@ def _refuse_rivals(option: str, reason: str, rivals: List[str]) -> None:
     if rivals:
         words = "{} and {} were both given: {}"
         raise GpqTrainError(words.format(option, "=, ".join(rivals) + "=", reason), "leave one out")
-
-
-def _check(name: str, value: Optional[int]) -> None:
-    if value is None:
-        return
-    try:
-        number = operator.index(value)
-    except TypeError:
-        raise GpqTrainError("{} must be a whole number, not {!r}".format(name, value)) from None
-    if number < 1:
-        raise GpqTrainError("{} must be at least 1, not {}".format(name, value))

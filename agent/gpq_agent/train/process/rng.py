@@ -8,8 +8,6 @@ from typing import Any, Callable, List, Sequence, Tuple
 import torch
 
 LARGEST_SEED = 1 << 32  # numpy takes no larger one, so scripts use none
-
-
 _unseeded: List[int] = []  # at most one: the seed that torch chose, if the script drew with it
 
 
@@ -75,7 +73,8 @@ def generator_states() -> List[Tuple[Callable[[Any], Any], Any]]:
         (random.setstate, random.getstate()),
     ]
     if torch.cuda.is_available() and torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
-        states.append((torch.cuda.set_rng_state, torch.cuda.get_rng_state()))
+        generators = torch.cuda.default_generators
+        states += [(generator.set_state, generator.get_state()) for generator in generators]
     numpy = sys.modules.get("numpy")
     if numpy is not None:
         states.append((numpy.random.set_state, numpy.random.get_state()))

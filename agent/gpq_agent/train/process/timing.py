@@ -31,7 +31,13 @@ class StepClock:
 
     def __init__(self, device: torch.device) -> None:
         self._cuda = device.type == "cuda"
-        self.mark: Callable[[], Any] = _event if self._cuda else time.perf_counter
+
+        def event() -> Any:
+            mark: Any = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+            mark.record()
+            return mark
+
+        self.mark: Callable[[], Any] = event if self._cuda else time.perf_counter
 
     def ready(self, mark: Any) -> bool:
         return not self._cuda or bool(mark.query())
@@ -39,12 +45,6 @@ class StepClock:
     def seconds(self, begin: Any, end: Any) -> float:
         """Seconds between two marks that are ready."""
         return float(begin.elapsed_time(end)) / 1000.0 if self._cuda else float(end - begin)
-
-
-def _event() -> Any:
-    event: Any = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
-    event.record()
-    return event
 
 
 def trim(values: List[float]) -> List[float]:
@@ -165,17 +165,14 @@ class StepTimes:
                 wait = self.clock.seconds(*entry.tail) if entry.tail else 0.0
                 if entry.key[1] == 0:
                     self._accum.setdefault(entry.key, []).append(max(seconds - wait, 0.0))
-            self._add(entry, seconds, wait)
+            # Add the micro-batch to its step.
+            previous = (0.0, 0.0) if entry.first else self._open_step
+            self._open_step = None
+            if previous is None:  # the start of its step was spoiled
+                continue
+            total, fetch_seconds = previous[0] + seconds, previous[1] + entry.fetch
+            if not entry.synchronised:
+                self._open_step = (total, fetch_seconds)
+            elif wait is not None and len(self._rank_rows) < MOST_STEPS:
+                self._rank_rows.append((total, min(wait, total), fetch_seconds))
         self._entries = unread
-
-    def _add(self, entry: Entry, seconds: float, wait: Optional[float]) -> None:
-        """Add one micro-batch to its step."""
-        previous = (0.0, 0.0) if entry.first else self._open_step
-        self._open_step = None
-        if previous is None:  # the start of its step was spoiled
-            return
-        total, fetch_seconds = previous[0] + seconds, previous[1] + entry.fetch
-        if not entry.synchronised:
-            self._open_step = (total, fetch_seconds)
-        elif wait is not None and len(self._rank_rows) < MOST_STEPS:
-            self._rank_rows.append((total, min(wait, total), fetch_seconds))

@@ -1,6 +1,6 @@
 """Python's own file functions, as they work on the layers of a checked script."""
 
-import contextlib
+import functools
 import os
 import posix  # has the original functions of `os`
 import stat
@@ -43,7 +43,8 @@ class FileCalls:
             (CHANGE_LINK, layers.change, False),
             (MAKE, layers.make, False),
         ):
-            calls.update((name, _on(place, getattr(posix, name), follow)) for name in names)
+            for name in names:
+                calls[name] = functools.partial(_call, place, getattr(posix, name), follow)
         return calls
 
     # -- open --------------------------------------------------------------------------------------
@@ -57,8 +58,11 @@ class FileCalls:
         if isinstance(file, int):
             return plain_open(file, mode, *args, **kwargs)
         if args[5:] or kwargs.get("opener") is not None:
-            with self._open_by_other_means():
+            previous, self._own.opening = self.is_opening, True
+            try:
                 return plain_open(file, mode, *args, **kwargs)
+            finally:
+                self._own.opening = previous
         if "x" in mode:
             path = self._layers.make(file)
         elif set("wa+") & set(mode):
@@ -69,15 +73,6 @@ class FileCalls:
         raw: Any = getattr(stream, "buffer", stream)
         getattr(raw, "raw", raw).name = os.fspath(file)
         return stream
-
-    @contextlib.contextmanager
-    def _open_by_other_means(self) -> Iterator[None]:
-        previous = self.is_opening
-        self._own.opening = True
-        try:
-            yield
-        finally:
-            self._own.opening = previous
 
     def open(self, path: Any, flags: int, mode: int = 0o777, *, dir_fd: Folder = None) -> int:
         path, follow = _absolute(path, dir_fd), not flags & os.O_NOFOLLOW
@@ -121,10 +116,9 @@ class FileCalls:
         return [os.fsencode(name) for name in names] if isinstance(path, bytes) else names
 
     def scandir(self, path: Any = None) -> "Entries":
-        place = "." if path is None else path
-        argument = "" if isinstance(path, int) else os.fspath(place)
+        argument = "" if isinstance(path, int) else os.fspath("." if path is None else path)
         entries = self._layers.entries(_folder(path))
-        return Entries([Entry(entry, argument, self._layers) for entry in entries])
+        return Entries(Entry(entry, argument, self._layers) for entry in entries)
 
     def chdir(self, path: Any) -> None:
         if isinstance(path, int):
@@ -217,8 +211,8 @@ class Entry:
 class Entries:
     """Like the result of os.scandir."""
 
-    def __init__(self, entries: List[Entry]) -> None:
-        self._rest = iter(entries)
+    def __init__(self, entries: Iterator[Entry]) -> None:
+        self._rest = entries
 
     def __iter__(self) -> "Entries":
         return self
@@ -241,21 +235,24 @@ def is_no_path(database: str) -> bool:
     return database in ("", ":memory:") or database.startswith("file:")
 
 
-def _on(place: Callable[[Any, bool], str], plain: Any, follows: bool) -> Callable[..., Any]:
-    """A function of os on the real place of its path."""
-
-    def call(
-        path: Any, *args: Any, dir_fd: Folder = None, follow_symlinks: bool = True, **kwargs: Any
-    ) -> Any:
-        if not follow_symlinks:
-            kwargs["follow_symlinks"] = False
-        if isinstance(path, int):
-            return plain(path, *args, **kwargs)
-        real = place(_absolute(path, dir_fd), follows and follow_symlinks)
-        is_bytes = isinstance(os.fspath(path), bytes)
-        return plain(os.fsencode(real) if is_bytes else real, *args, **kwargs)
-
-    return call
+def _call(
+    place: Callable[[Any, bool], str],
+    plain: Any,
+    follows: bool,
+    path: Any,
+    *args: Any,
+    dir_fd: Folder = None,
+    follow_symlinks: bool = True,
+    **kwargs: Any,
+) -> Any:
+    """Call a function of os on the real place of its path."""
+    if not follow_symlinks:
+        kwargs["follow_symlinks"] = False
+    if isinstance(path, int):
+        return plain(path, *args, **kwargs)
+    real = place(_absolute(path, dir_fd), follows and follow_symlinks)
+    is_bytes = isinstance(os.fspath(path), bytes)
+    return plain(os.fsencode(real) if is_bytes else real, *args, **kwargs)
 
 
 def _absolute(path: Any, folder: Folder) -> Any:

@@ -58,15 +58,13 @@ class Server:
                     request: Dict[str, Any] = json.loads(line)
                     return request
                 self._replicas.append(replica)
-            self._reap()
-
-    def _reap(self) -> None:
-        for replica in list(self._replicas):
-            ended, status = os.waitpid(replica, os.WNOHANG)
-            if ended:
-                self._replicas.remove(replica)
-                code = -os.WTERMSIG(status) if os.WIFSIGNALED(status) else os.WEXITSTATUS(status)
-                self.say("ended", replica, code)
+            for replica in list(self._replicas):
+                ended, status = os.waitpid(replica, os.WNOHANG)
+                if ended:
+                    self._replicas.remove(replica)
+                    is_killed = os.WIFSIGNALED(status)
+                    code = -os.WTERMSIG(status) if is_killed else os.WEXITSTATUS(status)
+                    self.say("ended", replica, code)
 
     def _end(self) -> NoReturn:
         for replica in self._replicas:

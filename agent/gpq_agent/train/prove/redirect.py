@@ -102,15 +102,30 @@ class Redirect:
         for (module, name), place in OF_TORCH.items():
             if module in sys.modules:
                 plain = getattr(sys.modules[module], name)
-                replacements[plain] = _on_a_path(
-                    plain, place, layers.write if place else layers.read
-                )
+                call = functools.partial(self._of_torch, plain, place)
+                replacements[plain] = functools.wraps(plain)(call)
         return replacements
+
+    def _of_torch(self, plain: Any, place: int, *args: Any, **kwargs: Any) -> Any:
+        """Call a function of torch that gets the path of what it reads or writes."""
+        argument = args[place] if args[place:] else kwargs.get("f")
+        if isinstance(argument, (str, os.PathLike)):
+            layers = self._layers
+            path = layers.write(argument, content=False) if place else layers.read(argument)
+            if args[place:]:
+                args = (*args[:place], path, *args[place + 1 :])
+            else:
+                kwargs["f"] = path
+        return plain(*args, **kwargs)
 
     def hear(self, event: str, args: Tuple[Any, ...]) -> None:
         """An audit hook: something is about to happen."""
-        if event not in EVENTS or self._calls.is_opening or (event == "open" and not _writes(args)):
+        if event not in EVENTS or self._calls.is_opening:
             return
+        if event == "open":
+            is_path = isinstance(args[0], (str, bytes, os.PathLike))
+            if not (is_path and args[2] & WRITING):
+                return
         for index in EVENTS[event]:
             path = args[index]
             if isinstance(path, int):
@@ -127,28 +142,6 @@ class Redirect:
                 raise GpqTrainError(problem.format(name, event), hint)
 
 
-def _on_a_path(plain: Any, place: int, real: Callable[..., str]) -> Any:
-    """A function of torch that gets the path of what it reads or writes."""
-
-    @functools.wraps(plain)
-    def call(*args: Any, **kwargs: Any) -> Any:
-        argument = args[place] if args[place:] else kwargs.get("f")
-        if isinstance(argument, (str, os.PathLike)):
-            path = real(argument, content=False) if place else real(argument)
-            if args[place:]:
-                args = (*args[:place], path, *args[place + 1 :])
-            else:
-                kwargs["f"] = path
-        return plain(*args, **kwargs)
-
-    return call
-
-
-def _writes(args: Tuple[Any, ...]) -> bool:
-    path, _, flags = args
-    return bool(flags & WRITING) and isinstance(path, (str, bytes, os.PathLike))
-
-
 def _replace(instead: Dict[Any, Any]) -> None:
     """Replace in all modules that name them. Modules imported later find them in `os` and
     similar."""
@@ -161,20 +154,16 @@ def _replace(instead: Dict[Any, Any]) -> None:
             if type(value) in FUNCTIONS and value in instead:
                 names[key] = instead[value]
             elif type(value) is type and name.partition(".")[0] in KEEPERS:
-                _replace_in(value, instead)
+                # What a class holds, and the defaults of its methods.
+                for member, item in list(vars(value).items()):
+                    function = item.__func__ if isinstance(item, staticmethod) else item
+                    if type(function) in FUNCTIONS and function in instead:
+                        setattr(value, member, instead[function])
+                    elif isinstance(function, types.FunctionType) and function.__defaults__:
+                        function.__defaults__ = tuple(
+                            instead.get(default, default) if type(default) in FUNCTIONS else default
+                            for default in function.__defaults__
+                        )
     openers = getattr(sys.modules.get("numpy.lib._datasource"), "_file_openers", None)
     table = getattr(openers, "_file_openers", {})  # for savetxt and loadtxt of numpy
     table.update((key, instead[plain_open]) for key, value in table.items() if value is plain_open)
-
-
-def _replace_in(kind: type, instead: Dict[Any, Any]) -> None:
-    """Replace what a class holds, and the defaults of its methods."""
-    for name, value in list(vars(kind).items()):
-        function = value.__func__ if isinstance(value, staticmethod) else value
-        if type(function) in FUNCTIONS and function in instead:
-            setattr(kind, name, instead[function])
-        elif isinstance(function, types.FunctionType) and function.__defaults__:
-            function.__defaults__ = tuple(
-                instead.get(default, default) if type(default) in FUNCTIONS else default
-                for default in function.__defaults__
-            )

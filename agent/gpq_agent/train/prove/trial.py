@@ -117,8 +117,11 @@ class Trial:
                 self._is_decided &= self._passes == 1
             means.append(total / weight)
         variables.restore()
-        if self._is_decided and self._differ(*means):
-            engine.lose("mean")
+        if self._is_decided:
+            distance = float((means[0] - means[1]).square().mean(dim=1).sum().sqrt())
+            # More than rounding? Never if a gradient is not finite.
+            if distance > COARSE * self._epsilon * self._size:
+                engine.lose("mean")
         engine.shape.agree()
 
     # -- told by the loop --------------------------------------------------------------------------
@@ -160,11 +163,6 @@ class Trial:
         begin += sampler.rank * count
         indices: List[int] = sampler.order()[begin : begin + count].tolist()
         return indices
-
-    def _differ(self, first: torch.Tensor, second: torch.Tensor) -> bool:
-        """By more than rounding. False if a gradient is not finite."""
-        distance = float((first - second).square().mean(dim=1).sum().sqrt())
-        return distance > COARSE * self._epsilon * self._size
 
     def _fetch(self, indices: List[int], batches: Batches) -> Tuple[List[Any], bool]:
         """The batches, and whether they are the same examples in any case."""

@@ -43,7 +43,11 @@ class Undo(internals.TorchDispatchMode):
             if alias is not None and alias.is_write:
                 value = args[place] if args[place:] else kwargs.get(argument.name)
                 for tensor in _tensors(value):
-                    self._keep(tensor)
+                    number = _address(tensor)
+                    if number not in self._own and number not in self._kept:
+                        whole = torch.empty(0, dtype=torch.uint8, device=tensor.device)
+                        whole.set_(tensor.untyped_storage())
+                        self._kept[number] = whole, whole.to("cpu", copy=True)
         result = func(*args, **kwargs)
         results = result if len(schema.returns) > 1 else (result,)
         for output, value in zip(schema.returns, results):
@@ -53,13 +57,6 @@ class Undo(internals.TorchDispatchMode):
                 if output.alias_info is None:
                     self._own.add(_address(tensor))
         return result
-
-    def _keep(self, tensor: torch.Tensor) -> None:
-        number = _address(tensor)
-        if number not in self._own and number not in self._kept:
-            whole = torch.empty(0, dtype=torch.uint8, device=tensor.device)
-            whole.set_(tensor.untyped_storage())
-            self._kept[number] = whole, whole.to("cpu", copy=True)
 
 
 class Variables:
