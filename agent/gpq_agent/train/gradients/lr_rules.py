@@ -93,9 +93,6 @@ UNCHANGED = Adjustment()
 @contextmanager
 def adjust_for_step(optimizer: Any, adjustment: Adjustment) -> Iterator[None]:
     """Within, the optimizer has these rates and betas. Afterwards it has its own again."""
-    if adjustment.rate == 1.0 and adjustment.betas == 1.0:
-        yield
-        return
     # Group, name and value of a setting, and a copy of the value if it is a tensor.
     originals: List[Tuple[Dict[str, Any], str, Any, Optional[torch.Tensor]]] = []
     for group in optimizer.param_groups:

@@ -40,7 +40,6 @@ class GradientProbe:
 
     optimizers: gpq measures on their parameters. Several, or one that is not Adam, are not
     preconditioned.
-    grad_scale: the loss scale of this step, a number or a tensor.
     weights: the sum of the weights of this replica's micro-batches of the step.
     """
 
@@ -117,15 +116,9 @@ class GradientProbe:
             self._step = self._step._replace(coordinates=self._adam.prepare())
         self.cost = perf_counter() - start
 
-    @property
-    def grad_scale(self) -> Any:
-        """The loss scale of this step: a number or a tensor."""
-        return self._sums.grad_scale
-
-    @grad_scale.setter
-    def grad_scale(self, value: Any) -> None:
-        # A GradScaler changes its scale in place, in the body of the loop, before the norms of the
-        # step are divided by it.
+    def set_scale(self, value: Any) -> None:
+        """The loss scale of this step: a number or a tensor. A GradScaler changes its scale in
+        place, in the body of the loop, before the norms of the step are divided by it."""
         scale = value.detach().clone() if isinstance(value, torch.Tensor) else value
         self._sums.grad_scale = scale
 

@@ -71,18 +71,12 @@ class ProgressMeter:
         self.passes = True
         self.schedules: List[ScheduleClock] = []
 
-    def stepped(self, gain: float) -> None:
+    def stepped(self, gain: float, *, applied: bool) -> None:
         """A step of the optimizer. A short one at the end of an epoch counts as one, as in plain
-        PyTorch."""
+        PyTorch. `applied`: its gradients were finite. Schedules count it anyway."""
         self.steps += 1
-        self.base_steps += gain
-        for schedule in self.schedules:
-            schedule.stepped(gain)
-
-    def skipped(self, gain: float) -> None:
-        """A step without effect, because its gradients were not finite. Schedules count it, as in
-        plain PyTorch."""
-        self.steps += 1
+        if applied:
+            self.base_steps += gain
         for schedule in self.schedules:
             schedule.stepped(gain)
 

@@ -143,8 +143,6 @@ class StepGate:
         self.stepped = True
         self._stepper_ids.add(id(optimizer))
 
-    # -- inside ------------------------------------------------------------------------------------
-
     def _wrap_step(self, part: Any, optimizer: Any) -> None:
         """Is `part` the `optimizer`, or an inner one of it?"""
         step = part.step

@@ -166,8 +166,6 @@ class LoopWatch:
             "compares what it trains".format(text)
         )
 
-    # -- inside ------------------------------------------------------------------------------------
-
     def _look_for_hooks(self) -> None:
         """A hook of a parameter may change its gradient before a batch is complete. Those of wandb
         only read. Hooks of modules and activations are covered by gpq check."""

@@ -140,8 +140,6 @@ class StepBoundary:
             pause=min(max(pause, 1), MAX_PAUSE),
         )
 
-    # -- inside ------------------------------------------------------------------------------------
-
     def _obey(self, agreed: Proposal) -> None:
         self._shape.obey(agreed)
         self.stopping = agreed.stop

@@ -122,8 +122,6 @@ class Engine:
         else:
             self.shape.freedoms.record(habit)
 
-    # -- inside ------------------------------------------------------------------------------------
-
     def _make_freedoms(self) -> Freedoms:
         runtime = self.runtime
         accepted = set(filter(None, runtime.environ.get(wire.ENV_ACCEPTED, "").split(",")))
@@ -140,7 +138,7 @@ class Engine:
 
 
 # Errors that no micro-batch causes: files and networks, memory, a missing module.
-OUTSIDE = (OSError, EOFError, MemoryError, ImportError, dist.DistError)
+OUTSIDE = (OSError, EOFError, MemoryError, ImportError, dist.DistError, GpqTrainError)
 TRIED = "the loop failed on a batch that gpq made to look at its loss ({})"
 # The end of another replica, which gloo reports as RuntimeError.
 LOST = ("closed by peer", "reset by peer", "broken pipe", "timed out", "timeout")
@@ -177,7 +175,11 @@ class FailureHandler:
                     self._excuse(shortage.line)
             return
         is_proven = (loop.has_cut or len(step.micros) == 1) and not loop.in_trial
-        if is_proven or not may_be_of_a_part(error):
+        # From outside the loop, or another replica's end: no cut batch causes that.
+        is_outside = not isinstance(error, Exception) or isinstance(error, OUTSIDE)
+        text = str(error).lower()
+        is_lost = isinstance(error, RuntimeError) and any(words in text for words in LOST)
+        if is_proven or is_outside or is_lost:
             return
         # The first step in micro-batches, or a trial: the loop probably cannot handle part of a
         # batch.
@@ -193,15 +195,6 @@ class FailureHandler:
         if run_dir:
             with contextlib.suppress(OSError):  # then it counts as the job's fault
                 wire.write_json(os.path.join(run_dir, wire.EXCUSED), {"note": note})
-
-
-def may_be_of_a_part(error: BaseException) -> bool:
-    """May this error come from a cut batch? Not if it is from outside the loop, or from another
-    replica's end."""
-    if not isinstance(error, Exception) or isinstance(error, (GpqTrainError, *OUTSIDE)):
-        return False
-    text = str(error).lower()
-    return not (isinstance(error, RuntimeError) and any(words in text for words in LOST))
 
 
 class Shortage(NamedTuple):

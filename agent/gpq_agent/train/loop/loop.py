@@ -162,7 +162,7 @@ class TrainingLoop:
             self._begin_step(step)
         if step.sampled and setup.training.scaler is not None:
             # The tensor itself: get_scale() would wait for the GPU.
-            setup.probe.grad_scale = internals.scale_of(setup.training.scaler)
+            setup.probe.set_scale(internals.scale_of(setup.training.scaler))
         setup.gradients.enter(micro)
         self.gate.enter(micro)
         if self._runtime.recorder is not None:
@@ -343,14 +343,10 @@ class TrainingLoop:
 
     def stepped(self, applied: bool) -> None:
         """The current step was made."""
-        meter, gain = self._runtime.meter, self._setup.lr.gain
         if self._runtime.finished:
             self._runtime.reopen()
-        if not applied:
-            meter.skipped(gain)
-            return
-        meter.stepped(gain)
-        if not self._steps.count:
+        self._runtime.meter.stepped(self._setup.lr.gain, applied=applied)
+        if applied and not self._steps.count:
             self._engine.statistics.say_ready()
 
     def outside(self) -> None:
@@ -390,8 +386,6 @@ class TrainingLoop:
         words = "{}, which gpq can do only on one GPU with the whole batch at once"
         hint = "{}. Or use gpq submit --gpus 1, and leave out max_local_batch".format(habit.cure)
         raise GpqTrainError(words.format(habit.message), hint)
-
-    # -- inside ------------------------------------------------------------------------------------
 
     def _use_up(self, micro: Micro, facts: BodyFacts) -> None:
         self.micro = None

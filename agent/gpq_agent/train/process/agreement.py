@@ -138,8 +138,6 @@ class Agreement:
         # A signal may reach any replica.
         return proposals[0]._replace(stop=max(proposal.stop for proposal in proposals))
 
-    # -- inside ------------------------------------------------------------------------------------
-
     def _send(self, proposal: Proposal = NOTHING) -> Rows:
         """Tell the others where this replica is. All that replicas agree on starts with this, so
         different calls find each other."""

@@ -68,10 +68,9 @@ def reseed(seed: int, step: int, rank: int) -> None:
 
 def generator_states() -> List[Tuple[Callable[[Any], Any], Any]]:
     """For every generator in use: how to set it, and its state."""
-    states: List[Tuple[Callable[[Any], Any], Any]] = [
-        (torch.set_rng_state, torch.get_rng_state()),
-        (random.setstate, random.getstate()),
-    ]
+    states: List[Tuple[Callable[[Any], Any], Any]] = []
+    states.append((torch.set_rng_state, torch.get_rng_state()))
+    states.append((random.setstate, random.getstate()))
     if torch.cuda.is_available() and torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
         generators = torch.cuda.default_generators
         states += [(generator.set_state, generator.get_state()) for generator in generators]
