@@ -64,9 +64,8 @@ class CheckpointStore:
 
     def due(self) -> bool:
         """Is a periodic checkpoint due?"""
-        return time.monotonic() - self._saved_at >= max(
-            MIN_PERIOD, PERIOD_FACTOR * self._blocked_seconds
-        )
+        period = max(MIN_PERIOD, PERIOD_FACTOR * self._blocked_seconds)
+        return time.monotonic() - self._saved_at >= period
 
     def postpone(self) -> None:
         """Count the period from now, for example after a failed write."""

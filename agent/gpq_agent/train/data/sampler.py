@@ -220,14 +220,9 @@ class GlobalSampler:
         self._most = most
         self._drop_last = drop_last
         self._replicas = replicas
+        least = self._base if drop_last else 1
         self._orders = EpochOrders(
-            size,
-            own_order,
-            seed,
-            shuffle=shuffle,
-            least=self._base if drop_last else 1,
-            gather=gather,
-            tell=tell,
+            size, own_order, seed, shuffle=shuffle, least=least, gather=gather, tell=tell
         )
         self.seeks = 0
         self._cursor = Cursor(0, 0)
@@ -307,7 +302,6 @@ class GlobalSampler:
         return {"epoch": epoch, "consumed": consumed, **state}
 
     def load_state_dict(self, state: Dict[str, Any]) -> None:
-        """Raises GpqTrainError if the data set or its order differs from the checkpoint."""
         self._orders.load_state_dict(state)
         self.seek(state["epoch"], state["consumed"])
 

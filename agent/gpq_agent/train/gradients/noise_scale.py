@@ -21,7 +21,8 @@ WINDOW = 100  # in base batches: after this many examples a weight in the averag
 TINY = 1e-30
 
 HALF = (torch.float16, torch.bfloat16)
-CHUNK = 1 << 24  # elements of gradients to weigh at once
+# Elements of gradients to weigh at once, whose copy is nothing compared with the model.
+CHUNK = 1 << 24
 FIRST_STEP = 20  # of Adam. Before it, second moments are too young for weights
 # Of rms(sqrt v): a coordinate that rarely gets a gradient must not outweigh all others.
 FLOOR = 0.01
@@ -199,15 +200,14 @@ class NormSums:
         self._sums.clear()
 
 
-def chunks(parameters: List[torch.nn.Parameter]) -> Iterator[List[torch.nn.Parameter]]:
-    """Chunks so small that a copy of their gradients is nothing compared with the model. A larger
-    parameter is a chunk of its own."""
+def chunks(items: List[torch.nn.Parameter], most: int) -> Iterator[List[torch.nn.Parameter]]:
+    """Chunks of at most so many elements. A larger parameter is a chunk of its own."""
     chunk: List[torch.nn.Parameter] = []
-    room = CHUNK
-    for parameter in parameters:
+    room = most
+    for parameter in items:
         if chunk and parameter.numel() > room:
             yield chunk
-            chunk, room = [], CHUNK
+            chunk, room = [], most
         chunk.append(parameter)
         room -= parameter.numel()
     if chunk:

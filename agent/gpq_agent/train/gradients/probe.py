@@ -7,6 +7,7 @@ from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tu
 import torch
 
 from gpq_agent.train.gradients.noise_scale import (
+    CHUNK,
     NoiseScale,
     NormSums,
     Preconditioner,
@@ -218,7 +219,7 @@ class GradientProbe:
         result = self._sums.zeros()
         weigh = not total and not self._pass_norms  # the sum of the weights is needed only once
         parameters = [item for item in self._parameters if item.grad is not None]
-        for index, chunk in enumerate(chunks(parameters)):
+        for index, chunk in enumerate(chunks(parameters, CHUNK)):
             gradients = [item.grad.detach() for item in chunk if item.grad is not None]
             if self._adam is None:
                 result += squares(gradients, self._sums.dtype)
@@ -229,8 +230,6 @@ class GradientProbe:
             foreach_mul_(weights, gradients)
             result += squares(weights, self._sums.dtype)
         return result
-
-    # -- both -------------------------------------------------------------------------------------
 
     def finish(self) -> None:
         """The last micro-batch of a step is over."""

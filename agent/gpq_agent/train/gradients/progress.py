@@ -89,14 +89,8 @@ class ProgressMeter:
         """What the job reports. `size` and `base_steps`: of a pass over the data."""
         part = self.samples / size if self.passes else max(self.position, 0.0) / base_steps
         fraction = min((self.epoch + part) / self.epochs, 1.0) if self.epochs else 0.0
-        return wire.Progress(
-            self.epoch,
-            self.epochs,
-            self.samples,
-            self.steps,
-            round(self.base_steps, 3),
-            round(fraction, 6),
-        )
+        total, fraction = round(self.base_steps, 3), round(fraction, 6)
+        return wire.Progress(self.epoch, self.epochs, self.samples, self.steps, total, fraction)
 
     def state_dict(self) -> Dict[str, Any]:
         schedules = [list(schedule.state_dict()) for schedule in self.schedules]

@@ -13,6 +13,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from gpq_agent.train.data.batches import Micro
 from gpq_agent.train.gradients.ddp_buckets import DdpBuckets, Parameter, Share
+from gpq_agent.train.gradients.noise_scale import chunks
 from gpq_agent.train.gradients.probe import GradientProbe
 from gpq_agent.train.internals import version_of
 from gpq_agent.train.process.process_group import finish
@@ -216,8 +217,13 @@ class Reducer:
                 dist.all_reduce(parameter.grad, group=self._group)
             else:
                 dense.append(parameter)
-        for chunk in _chunks(dense):
-            self._sum(chunk)
+        kinds: Dict[Tuple[str, str], List[Parameter]] = {}  # by type and device of their gradients
+        for item in dense:
+            assert item.grad is not None
+            kinds.setdefault((str(item.grad.dtype), str(item.grad.device)), []).append(item)
+        for kind in sorted(kinds):
+            for chunk in chunks(kinds[kind], CHUNK):
+                self._sum(chunk)
 
     def _sum(self, parameters: List[Parameter]) -> None:
         """Sum over replicas, in one buffer that is freed before the next."""
@@ -227,21 +233,3 @@ class Reducer:
         sizes = [gradient.numel() for gradient in gradients]
         for gradient, total in zip(gradients, torch.split(buffer, sizes)):
             gradient.copy_(total.view_as(gradient))
-
-
-def _chunks(parameters: List[Parameter]) -> List[List[Parameter]]:
-    """Groups by type and device of their gradients: at most CHUNK elements, or one tensor."""
-    kinds: Dict[Tuple[str, str], List[Parameter]] = {}
-    for item in parameters:
-        assert item.grad is not None
-        kinds.setdefault((str(item.grad.dtype), str(item.grad.device)), []).append(item)
-    chunks: List[List[Parameter]] = []
-    for kind in sorted(kinds):
-        size = CHUNK
-        for item in kinds[kind]:
-            size += item.numel()
-            if size > CHUNK:
-                chunks.append([])
-                size = item.numel()
-            chunks[-1].append(item)
-    return chunks

@@ -292,7 +292,15 @@ def wrap_scaler(scaler: Any, gate: StepGate) -> None:
     """Its step, unscale_ and update do nothing until the last micro-batch of a step. They are
     replaced on this instance. Outside a loop over the loader, and for optimizers of others, `step`
     acts as in plain PyTorch."""
-    step, unscale, update = scaler.step, scaler.unscale_, scaler.update
+    step = scaler.step
+
+    def in_last(method: Any) -> Any:
+        @functools.wraps(method)
+        def gated(*args: Any, **kwargs: Any) -> None:
+            if gate.last:
+                method(*args, **kwargs)
+
+        return gated
 
     @functools.wraps(step)
     def gated_step(optimizer: Any, *args: Any, **kwargs: Any) -> Any:
@@ -307,17 +315,8 @@ def wrap_scaler(scaler: Any, gate: StepGate) -> None:
         gate.end_scaler_step(optimizer)
         return result
 
-    @functools.wraps(unscale)
-    def gated_unscale(optimizer: Any) -> None:
-        if gate.last:
-            unscale(optimizer)
-
-    @functools.wraps(update)
-    def gated_update(*args: Any, **kwargs: Any) -> None:
-        if gate.last:
-            update(*args, **kwargs)
-
-    scaler.__dict__.update(step=gated_step, unscale_=gated_unscale, update=gated_update)
+    others = {name: in_last(getattr(scaler, name)) for name in ("unscale_", "update")}
+    scaler.__dict__.update(others, step=gated_step)
 
 
 def inner_optimizers(optimizer: Any) -> List[Any]:

@@ -96,17 +96,13 @@ class Freedoms:
 
     def agree(self) -> bool:
         """What any replica has seen, all have. Returns whether this takes freedoms. Collective."""
-        own_marks = [float(code in self.waiting) for code in CODES]
-        agreed_codes = [
-            code
-            for code, is_noticed in zip(CODES, self._agreement.all_reduce_max(own_marks))
-            if is_noticed and code not in self._agreed
-        ]
+        marks = self._agreement.all_reduce_max([float(code in self.waiting) for code in CODES])
+        noticed_codes = [code for code, mark in zip(CODES, marks) if mark]
+        agreed_codes = [code for code in noticed_codes if code not in self._agreed]
         for code in agreed_codes:
             self._agreed[code] = self.waiting.get(code, "")
-        self.waiting.clear()
-        for code in agreed_codes:
             self.lost.update(HABITS[code].freedoms)
+        self.waiting.clear()
         if agreed_codes and self._rank == 0:
             self._write()
             for code in agreed_codes:
@@ -135,17 +131,15 @@ class Freedoms:
         if ACCUMULATE not in self.lost:
             if total == configuration.total:
                 return configuration
-            micros = max(
-                ceil_div(ceil_div(total, limits.replicas), max(configuration.atomic_batch, 1)), 1
-            )
-            share = ceil_div(ceil_div(total, limits.replicas), micros)
-            return configuration._replace(atomic_batch=share, accum_steps=micros - 1, total=total)
+            share = ceil_div(total, limits.replicas)
+            micros = max(ceil_div(share, max(configuration.atomic_batch, 1)), 1)
+            atomic = ceil_div(share, micros)
+            return configuration._replace(atomic_batch=atomic, accum_steps=micros - 1, total=total)
         if RETUNE not in self.lost and configuration.accum_steps > 0:
             # What fits at once decides, within the batch size that the rate is for.
             total = max(limits.base_batch, configuration.atomic_batch * limits.replicas)
-        return configuration._replace(
-            atomic_batch=ceil_div(total, limits.replicas), accum_steps=0, total=total
-        )
+        share = ceil_div(total, limits.replicas)
+        return configuration._replace(atomic_batch=share, accum_steps=0, total=total)
 
     def _write(self) -> None:
         if self._path is not None:

@@ -59,11 +59,9 @@ class LoopWatch:
         self._lacks_schedule = False  # a micro-batch ended without a call of a scheduler
         # torch reports every step in the process. Inner optimizers of the job's own ones belong to
         # them.
-        own = {
-            id(part)
-            for optimizer in self._optimizers
-            for part in (optimizer, *inner_optimizers(optimizer))
-        }
+        own = set(map(id, self._optimizers))
+        for optimizer in self._optimizers:
+            own.update(map(id, inner_optimizers(optimizer)))
         reference = weakref.ref(self)
 
         def stepping(optimizer: Any, args: Any, kwargs: Any) -> None:

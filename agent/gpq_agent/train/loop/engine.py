@@ -7,7 +7,7 @@ it finds who chose the size that did not fit, and what the next attempt does ins
 import contextlib
 import os
 import sys
-from typing import TYPE_CHECKING, Any, Callable, Mapping, NamedTuple, Optional, Sequence
+from typing import TYPE_CHECKING, Any, Mapping, NamedTuple, Optional, Sequence
 
 import torch
 import torch.distributed as dist
@@ -28,6 +28,7 @@ from gpq_agent.train.loop.setup import OwnBatches, Training, set_up, share_outsi
 from gpq_agent.train.loop.side_effects import SideEffects
 from gpq_agent.train.process.environment import Environment
 from gpq_agent.train.process.shutdown import is_out_of_memory, note_error
+from gpq_agent.train.program import program
 
 if TYPE_CHECKING:
     from gpq_agent.train.prove.recorder import Recorder
@@ -57,15 +58,15 @@ class Engine:
         self.own_batches: Optional[OwnBatches] = None
         self.is_cleared = False
 
-    def recall(self, digest: Callable[[], str]) -> None:
-        """Recall what `gpq check` found, and what earlier attempts saw. `digest`: of the program
-        that runs here. Collective."""
+    def recall(self) -> None:
+        """Recall what `gpq check` found, and what earlier attempts saw. The script has prepared its
+        training, so its own modules are imported. Collective."""
         runtime = self.runtime
         if runtime.recorder is not None:
-            runtime.recorder.note_program()
+            runtime.recorder.program = program()
         proof = read_proof(runtime.environ, runtime.notice) if runtime.is_lead else None
         every_shape = proof is not None and set(proof.same) == set(wire.FREEDOMS)
-        is_cleared = proof is not None and every_shape and proof.program == digest()
+        is_cleared = proof is not None and every_shape and proof.program == program().digest
         self.is_cleared = runtime.agreement.broadcast_flag(is_cleared)
         self.shape.freedoms.recall(proof, is_cleared=self.is_cleared)
 

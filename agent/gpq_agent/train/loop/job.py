@@ -22,7 +22,6 @@ from gpq_agent.train.loop.setup import Training, make_rules, make_training, wrap
 from gpq_agent.train.process.environment import Environment
 from gpq_agent.train.process.rng import generator_states, reseed, seed_all, set_generators
 from gpq_agent.train.process.shutdown import STOP_ORDERED, on_error, raise_if_stopping
-from gpq_agent.train.program import program
 
 if TYPE_CHECKING:
     from gpq_agent.train.prove.recorder import Recorder
@@ -155,7 +154,7 @@ class Job:
             hint = "call it once, with lists of models and optimizers"
             raise GpqTrainError("job.prepare() was called twice", hint)
         engine.runtime.agreement.call = "job.prepare()"
-        engine.recall(lambda: program().digest)
+        engine.recall()
         if self._data is None:
             self._resumption.resume(training)
             engine.attach_steps(training.models, training.optimizers)

@@ -58,7 +58,7 @@ and says so with `engine.lose(code, detail)`.
 """
 
 import math
-from typing import TYPE_CHECKING, Any, Callable, List, Optional, Protocol, Tuple
+from typing import TYPE_CHECKING, Any, Callable, List, Optional, Tuple
 
 import torch
 
@@ -77,17 +77,7 @@ from gpq_agent.train.process.agreement import LOOP, SKIPPED
 
 if TYPE_CHECKING:
     from gpq_agent.train.loop.engine import Engine
-
-
-class Trial(Protocol):
-    """Hears of the passes in bodies that do not count. `weight`: of the batch of the current
-    one."""
-
-    weight: float
-
-    def backward_begins(self) -> None: ...
-
-    def backward_ends(self) -> None: ...
+    from gpq_agent.train.prove.trial import Trial
 
 
 class TrainingLoop:
@@ -116,7 +106,7 @@ class TrainingLoop:
         self._first_part = FirstPart(setup, engine.checkpointer.parts, engine.shape, engine.lose)
         # When the gradients of the newest backward pass were ready, here and everywhere.
         self._tail: Optional[Tuple[Any, ...]] = None
-        self._trial: Optional[Trial] = None  # None in a body that counts
+        self._trial: Optional["Trial"] = None  # None in a body that counts
         listen(self)
         self._failed: Optional[Tuple[Step, Micro]] = None  # the body that the script left
         self._is_new = True  # there was no step in this attempt yet
@@ -134,11 +124,9 @@ class TrainingLoop:
         """Obeys gpq, writes a checkpoint if one is due, and returns what to do next. None: the
         epoch is over. Collective. Does not return if the attempt ends."""
         meter, sampler = self._runtime.meter, self._sampler
-        if not meter.passes and meter.position >= sampler.base_steps - ROUNDING:
+        if self.is_over:
             return None
-        if sampler.is_over:
-            if meter.passes:
-                return None
+        if not meter.passes and sampler.is_over:
             self._engine.boundaries.close_pass(sampler.size)
         if not self._runtime.finished:
             self._engine.boundaries.run()
@@ -259,7 +247,7 @@ class TrainingLoop:
             runtime.agreement.meet()
         return runtime.epoch
 
-    def begin_trial(self, trial: Trial, micro: Micro) -> None:
+    def begin_trial(self, trial: "Trial", micro: Micro) -> None:
         """A body is about to run that does not count. It makes no step, and its gradients stay on
         this replica."""
         self.micro, self._trial, self.in_trial = micro, trial, True

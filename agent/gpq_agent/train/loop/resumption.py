@@ -30,9 +30,8 @@ class Resumption:
         begin = time.perf_counter()
         runtime = engine.runtime
         # Until it is restored.
-        self._state: Optional[Dict[str, Any]] = choose_state(
-            engine.checkpointer.store, runtime.group, runtime.environment, engine.runtime.notice
-        )
+        store, environment = engine.checkpointer.store, runtime.environment
+        self._state = choose_state(store, runtime.group, environment, runtime.notice)
         if self._state is not None:
             engine.checkpointer.parts.offer(self._state)
         self._seconds = time.perf_counter() - begin

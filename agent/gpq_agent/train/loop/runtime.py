@@ -83,9 +83,8 @@ class BatchShape:
         if self.data is not None:
             limits, sampler = self.data.limits, self.data.sampler
             if agreed.seq > self.seq:
-                self._order = ordered_configuration(
-                    limits, agreed.seq, agreed.atomic_batch, agreed.accum_steps
-                )
+                sizes = agreed.atomic_batch, agreed.accum_steps
+                self._order = ordered_configuration(limits, agreed.seq, *sizes)
                 sampler.configure(self.freedoms.restrict(self._order, limits))
             sampler.sample_every = 0 if self._is_whole() else agreed.sample_every
         self.seq = max(self.seq, agreed.seq)

@@ -120,21 +120,17 @@ class StepTimes:
         """The micro-batch is done. `tail`: marks of the last local gradient and of the end of its
         synchronisation. Empty if there was nothing to wait for, None if not measured."""
         if not self._is_spoiled and self._start is not None:
-            mark = self.clock.mark()
-            self._entries.append(
-                Entry(self._key, self._first, synchronised, self._start, mark, tail, self._fetch)
-            )
+            start, mark, fetch = self._start, self.clock.mark(), self._fetch
+            entry = Entry(self._key, self._first, synchronised, start, mark, tail, fetch)
+            self._entries.append(entry)
 
     def flush(self) -> List[Tuple[Tuple[int, int], Sums, Sums]]:
         """Sums per (atomic, accum) since the last flush, the gradient part first. Marks that are
         not ready wait for the next one."""
         self._read()
-        keys = sorted(set(self._accum) | set(self._step))
-        result = [
-            (key, sums(self._accum.get(key, [])), sums(self._step.get(key, []))) for key in keys
-        ]
-        self._accum, self._step = {}, {}
-        return result
+        accum, step, self._accum, self._step = self._accum, self._step, {}, {}
+        keys = sorted(accum.keys() | step.keys())
+        return [(key, sums(accum.get(key, [])), sums(step.get(key, []))) for key in keys]
 
     def window(self) -> List[float]:
         """Figures since the last window, zeros if nothing was measured. The first is the number of

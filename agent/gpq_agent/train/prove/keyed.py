@@ -66,9 +66,8 @@ class Keyed(internals.TorchDispatchMode):
             return False
         # A mode advances torch's CPU generator by what it tells draws apart by.
         watched = int(self._inside)
-        luck = bool(self._examples) and (
-            self._luck or has_moved(self._begun[watched:], generators()[watched:])
-        )
+        has_drawn = self._luck or has_moved(self._begun[watched:], generators()[watched:])
+        luck = bool(self._examples) and has_drawn
         set_generators(self._outside)
         self._outside, self._examples = [], []
         # A mode that the script has entered since, and not left, would be mistaken for this one.

@@ -24,7 +24,7 @@ from gpq_agent.train.internals import is_compiled
 from gpq_agent.train.process.agreement import Proposal
 from gpq_agent.train.process.environment import Environment
 from gpq_agent.train.process.shutdown import STOP_ORDERED, end_at_once
-from gpq_agent.train.program import Program, program
+from gpq_agent.train.program import Program
 from gpq_agent.train.prove.determinism import (
     HALF,
     Dropout,
@@ -208,10 +208,6 @@ class Recorder:
         self._micro = None
         if micro.last:
             self._count += 1
-
-    def note_program(self) -> None:
-        """The script has prepared its training, so its own modules are imported."""
-        self.program = program()
 
     def suspect(self, habit: wire.Habit) -> None:
         """In a job this would take freedoms. Here it is tested."""

@@ -16,7 +16,7 @@ import sys
 import threading
 import types
 from _io import open as plain_open
-from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional, Tuple
+from typing import Any, Callable, ContextManager, Dict, Iterator, List, Mapping, Optional, Tuple
 from urllib.parse import quote, unquote
 
 from gpq_agent import wire
@@ -32,8 +32,8 @@ READ, READ_LINK = ("stat", "access", "getxattr", "listxattr", "statvfs"), ("lsta
 CHANGE, CHANGE_LINK = ("utime", "chmod", "chown", "setxattr", "removexattr"), ("lchown",)
 MAKE = ("mkdir", "mkfifo", "mknod")
 OWN = (
-    "open", "listdir", "scandir", "chdir", "getcwd", "getcwdb", "symlink", "link", "rename",
-    "replace", "remove", "unlink", "rmdir",
+    "open", "listdir", "scandir", "chdir", "getcwdb", "symlink", "link", "rename", "replace",
+    "remove", "unlink", "rmdir",
 )  # fmt: skip
 # Functions of torch that open a file past Python. Their argument `f` is its name.
 OF_TORCH = {
@@ -75,6 +75,7 @@ class FileCalls:
     def by_name(self) -> Dict[str, Callable[..., Any]]:
         layers = self._layers
         calls: Dict[str, Callable[..., Any]] = {name: getattr(self, name) for name in OWN}
+        calls["getcwd"] = layers.folder
         for names, place, follow in (
             (READ, layers.read, True),
             (READ_LINK, layers.read, False),
@@ -166,9 +167,6 @@ class FileCalls:
         else:
             self._layers.enter(path)
 
-    def getcwd(self) -> str:
-        return self._layers.folder()
-
     def getcwdb(self) -> bytes:
         return os.fsencode(self._layers.folder())
 
@@ -248,20 +246,14 @@ class Entry:
             return False
 
 
-class Entries:
+class Entries(Iterator[Entry], ContextManager["Entries"]):
     """Like the result of os.scandir."""
 
     def __init__(self, entries: Iterator[Entry]) -> None:
         self._rest = entries
 
-    def __iter__(self) -> "Entries":
-        return self
-
     def __next__(self) -> Entry:
         return next(self._rest)
-
-    def __enter__(self) -> "Entries":
-        return self
 
     def __exit__(self, *_: Any) -> None:
         self.close()
@@ -416,10 +408,11 @@ def _replace(instead: Dict[Any, Any]) -> None:
                     if type(function) in FUNCTIONS and function in instead:
                         setattr(value, member, instead[function])
                     elif isinstance(function, types.FunctionType) and function.__defaults__:
-                        function.__defaults__ = tuple(
-                            instead.get(default, default) if type(default) in FUNCTIONS else default
-                            for default in function.__defaults__
-                        )
+                        defaults = list(function.__defaults__)
+                        for place, default in enumerate(defaults):
+                            if type(default) in FUNCTIONS:
+                                defaults[place] = instead.get(default, default)
+                        function.__defaults__ = tuple(defaults)
     openers = getattr(sys.modules.get("numpy.lib._datasource"), "_file_openers", None)
     table = getattr(openers, "_file_openers", {})  # for savetxt and loadtxt of numpy
     table.update((key, instead[plain_open]) for key, value in table.items() if value is plain_open)

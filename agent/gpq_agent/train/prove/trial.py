@@ -125,9 +125,8 @@ class Trial:
                 engine.lose("mean")
         engine.shape.agree()
 
-    # -- told by the loop --------------------------------------------------------------------------
-
     def backward_begins(self) -> None:
+        """Told by the loop."""
         self._passes += 1
         if self._passes == 1:
             parameters = self._engine.training_loop().parameters()
@@ -166,15 +165,9 @@ class Trial:
     def _fetch(self, indices: List[int], batches: Batches) -> Tuple[List[Any], bool]:
         """The batches, and whether they are the same examples in any case."""
         options = {**reading_options(self._options), "timeout": 0}
-        dealer = Dealer(self._options.get("collate_fn"), batches)
-        generator = torch.Generator()  # the loader draws from no other
-        data: Any = DataLoader(
-            self._dataset,
-            batch_sampler=[indices],
-            collate_fn=dealer,
-            generator=generator,
-            **options,
-        )
+        options["collate_fn"] = Dealer(self._options.get("collate_fn"), batches)
+        options["generator"] = torch.Generator()  # the loader draws from no other
+        data: Any = DataLoader(self._dataset, batch_sampler=[indices], **options)
         try:
             with fixed_seed(0):
                 result: Tuple[List[Any], bool] = next(iter(data))
