@@ -86,11 +86,14 @@ class Dropout:
     def __init__(self) -> None:
         self.off = True
         for name in DROPOUTS:
-            plain = getattr(functional, name)
-            setattr(functional, name, functools.wraps(plain)(functools.partial(self._drop, plain)))
+            setattr(functional, name, self._around(getattr(functional, name)))
 
-    def _drop(self, plain: Callable[..., Any], input: Any, *args: Any, **kwargs: Any) -> Any:
-        return input if self.off else plain(input, *args, **kwargs)
+    def _around(self, plain: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(plain)  # a function, which a copy of a model shares
+        def dropout(input: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+            return input if self.off else plain(input, *args, **kwargs)
+
+        return dropout
 
 
 def still(model: torch.nn.Module) -> bool:

@@ -88,8 +88,6 @@ class FileCalls:
                 calls[name] = functools.partial(_call, place, getattr(posix, name), follow)
         return calls
 
-    # -- open --------------------------------------------------------------------------------------
-
     @property
     def is_opening(self) -> bool:
         return getattr(self._own, "opening", False)
@@ -150,8 +148,6 @@ class FileCalls:
 
         return connect
 
-    # -- folders -----------------------------------------------------------------------------------
-
     def listdir(self, path: Any = None) -> List[Any]:
         names = [entry.name for entry in self._layers.entries(_folder(path))]
         return [os.fsencode(name) for name in names] if isinstance(path, bytes) else names
@@ -169,8 +165,6 @@ class FileCalls:
 
     def getcwdb(self) -> bytes:
         return os.fsencode(self._layers.folder())
-
-    # -- names -------------------------------------------------------------------------------------
 
     def symlink(self, src: Any, dst: Any, *_: Any, dir_fd: Folder = None, **__: Any) -> None:
         posix.symlink(os.fsdecode(src), self._layers.make(_absolute(dst, dir_fd)))
@@ -331,9 +325,8 @@ class Redirect:
     def instead(self) -> Dict[Any, Any]:
         """The replacement for each original."""
         layers = self._layers
-        replacements: Dict[Any, Any] = {
-            plain_open: Call(plain_open, "io", self._calls.stream, layers)
-        }
+        replacements: Dict[Any, Any] = {}
+        replacements[plain_open] = Call(plain_open, "io", self._calls.stream, layers)
         for name, call in self._calls.by_name().items():
             plain = getattr(posix, name)
             replacements[plain] = Call(plain, "os", call, layers)
@@ -350,21 +343,25 @@ class Redirect:
         for (module, name), place in OF_TORCH.items():
             if module in sys.modules:
                 plain = getattr(sys.modules[module], name)
-                call = functools.partial(self._of_torch, plain, place)
-                replacements[plain] = functools.wraps(plain)(call)
+                replacements[plain] = self._of_torch(plain, place)
         return replacements
 
-    def _of_torch(self, plain: Any, place: int, *args: Any, **kwargs: Any) -> Any:
-        """Call a function of torch that gets the path of what it reads or writes."""
-        argument = args[place] if args[place:] else kwargs.get("f")
-        if isinstance(argument, (str, os.PathLike)):
-            layers = self._layers
-            path = layers.write(argument, content=False) if place else layers.read(argument)
-            if args[place:]:
-                args = (*args[:place], path, *args[place + 1 :])
-            else:
-                kwargs["f"] = path
-        return plain(*args, **kwargs)
+    def _of_torch(self, plain: Any, place: int) -> Any:
+        """A function of torch that gets the path of what it reads or writes."""
+
+        @functools.wraps(plain)
+        def call(*args: Any, **kwargs: Any) -> Any:
+            argument = args[place] if args[place:] else kwargs.get("f")
+            if isinstance(argument, (str, os.PathLike)):
+                layers = self._layers
+                path = layers.write(argument, content=False) if place else layers.read(argument)
+                if args[place:]:
+                    args = (*args[:place], path, *args[place + 1 :])
+                else:
+                    kwargs["f"] = path
+            return plain(*args, **kwargs)
+
+        return call
 
     def hear(self, event: str, args: Tuple[Any, ...]) -> None:
         """An audit hook: something is about to happen."""
