@@ -296,11 +296,11 @@ def wrap_scaler(scaler: Any, gate: StepGate) -> None:
 
     def in_last(method: Any) -> Any:
         @functools.wraps(method)
-        def gated(*args: Any, **kwargs: Any) -> None:
+        def gated_call(*args: Any, **kwargs: Any) -> None:
             if gate.last:
                 method(*args, **kwargs)
 
-        return gated
+        return gated_call
 
     @functools.wraps(step)
     def gated_step(optimizer: Any, *args: Any, **kwargs: Any) -> Any:
