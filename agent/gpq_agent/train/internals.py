@@ -27,7 +27,6 @@ current_dispatch_mode = _get_current_dispatch_mode
 # One call for many tensors.
 foreach_add_ = torch._foreach_add_
 foreach_div = torch._foreach_div
-foreach_mul = torch._foreach_mul
 foreach_mul_ = torch._foreach_mul_
 foreach_norm = torch._foreach_norm
 foreach_reciprocal_ = torch._foreach_reciprocal_

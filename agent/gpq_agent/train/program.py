@@ -1,13 +1,14 @@
 """Which program runs here: the script, its own modules, the versions of torch and gpq. `gpq check`
 saves it, and a job compares it."""
 
+import contextlib
 import hashlib
 import json
 import os
 import sys
 import sysconfig
 import types
-from typing import Dict, List, NamedTuple
+from typing import Dict, NamedTuple
 
 import torch
 
@@ -30,19 +31,12 @@ class Program(NamedTuple):
 
 def program() -> Program:
     """The program, as far as it is imported by now."""
-    library = gpq_agent.__version__
-    files = {path: _digest(path) for path in _own_files()}
-    whole = json.dumps([sorted(files.values()), torch.__version__, library])
-    return Program(hashlib.sha256(whole.encode()).hexdigest(), torch.__version__, library, files)
-
-
-def _own_files() -> List[str]:
-    """The files of the script and its own modules: not of Python, installed packages or gpq, also
-    through links."""
+    # The files of the script and its own modules: not of Python, installed packages or gpq, also
+    # through links.
     foreign = [os.path.dirname(gpq_agent.__file__)]
     foreign += [sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")]
     prefixes = tuple(os.path.join(os.path.realpath(folder), "") for folder in foreign)
-    paths = set()
+    files: Dict[str, str] = {}
     for module in list(sys.modules.values()):
         # Read it from the module's dict, because a module may import others when asked for an
         # attribute.
@@ -52,14 +46,10 @@ def _own_files() -> List[str]:
             # Installers may put links into site-packages, to a cache of theirs.
             installed = any(part in file or part in path for part in INSTALLED)
             if not installed and not path.startswith(prefixes):
-                paths.add(path)
-    return sorted(paths)
-
-
-def _digest(path: str) -> str:
-    """The digest of a file, or "" if it cannot be read."""
-    try:
-        with open(path, "rb") as stream:
-            return hashlib.sha256(stream.read(MOST_READ)).hexdigest()
-    except OSError:
-        return ""
+                files[path] = ""  # if it cannot be read
+                with contextlib.suppress(OSError), open(path, "rb") as stream:
+                    files[path] = hashlib.sha256(stream.read(MOST_READ)).hexdigest()
+    library = gpq_agent.__version__
+    whole = json.dumps([sorted(files.values()), torch.__version__, library])
+    digest = hashlib.sha256(whole.encode()).hexdigest()
+    return Program(digest, torch.__version__, library, dict(sorted(files.items())))

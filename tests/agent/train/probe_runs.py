@@ -215,7 +215,7 @@ class Trial:
             self.order = torch.randperm(EXAMPLES, generator=self.generator)
         self.taken, self.order = self.order[: self.total], self.order[self.total :]
         if self.scaler is not None:
-            self.loop.probe.grad_scale = self.scaler.get_scale() if self.scaler._scale is None else self.scaler._scale
+            self.loop.probe.set_scale(self.scaler.get_scale() if self.scaler._scale is None else self.scaler._scale)
         self.loop.begin(self.step)
 
     def loss(self, place: int) -> torch.Tensor:
@@ -397,7 +397,7 @@ def loss_scale_ratio(rank: int, *, updated: bool = False) -> float:
     for factor in (1024.0, 1.0):
         loop = loop_of_two(rank)
         scale = torch.tensor(factor)
-        loop.probe.grad_scale = scale
+        loop.probe.set_scale(scale)
         one_step(loop, factor, scale=scale if updated and factor > 1.0 else None)
         loop.probe.collect()
         traces.append(loop.scale.var)

@@ -185,7 +185,7 @@ SAFE = ["accumulate", "split", "resize"]
 
 
 def test_a_failed_gpq_check_counts_even_after_the_script_changed(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     here = program()
     assert os.path.realpath(__file__) in here.files
@@ -201,8 +201,9 @@ def test_a_failed_gpq_check_counts_even_after_the_script_changed(
     text = capsys.readouterr().err
     assert "has changed since" not in text, "gpq submit says so"
     assert "(two replicas: differs). gpq will not change the number of GPUs (resize)" in text
+    monkeypatch.setattr("gpq_agent.train.loop.engine.program", None)  # it reads no module of the script
     environ = {wire.ENV_PROOF: json.dumps(other._asdict())}
-    Job(Environment(), torch.device("cpu"), 0, environ)._engine.recall(None)  # reads no module of the script
+    Job(Environment(), torch.device("cpu"), 0, environ)._engine.recall()
     environ = {wire.ENV_PROOF: "[]"}
-    Job(Environment(), torch.device("cpu"), 0, environ)._engine.recall(None)
+    Job(Environment(), torch.device("cpu"), 0, environ)._engine.recall()
     assert "the verdict of gpq check cannot be read" in capsys.readouterr().err

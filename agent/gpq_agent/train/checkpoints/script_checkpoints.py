@@ -23,24 +23,21 @@ class Record(NamedTuple):
     number: int
 
 
-def _record(folder: Optional[str]) -> Dict[str, Any]:
-    """Empty if nothing was saved yet. Raises GpqTrainError for a damaged record, because starting
-    again would lose the saves."""
-    if folder is None:
-        return {}
-    try:
-        return records.read_shape(Record, os.path.join(folder, RECORD)) or {}
-    except records.Damaged as damage:
-        hint = "restore it, or remove it so that the job starts from the beginning"
-        raise GpqTrainError("the record of saves is damaged: {}".format(damage), hint) from damage
-
-
 class ScriptCheckpoints:
     """One folder per save, and one record of the complete saves. Only rank 0 commits."""
 
     def __init__(self, folder: Optional[str]) -> None:
+        """Raises GpqTrainError for a damaged record, because starting again would lose the
+        saves."""
         self._folder = os.path.join(folder, "own") if folder else None
-        record = _record(self._folder)
+        record: Dict[str, Any] = {}
+        try:
+            if self._folder is not None:
+                record = records.read_shape(Record, os.path.join(self._folder, RECORD)) or {}
+        except records.Damaged as damage:
+            hint = "restore it, or remove it so that the job starts from the beginning"
+            problem = "the record of saves is damaged: {}".format(damage)
+            raise GpqTrainError(problem, hint) from damage
         self.start_step = int(record.get("step", 0))
         self._complete_saves: List[str] = list(record.get("complete", []))
         self._number = int(record.get("number", 0))

@@ -17,7 +17,7 @@ import pickle
 import re
 import uuid
 from itertools import chain, repeat
-from typing import Any, Collection, Dict, List, NamedTuple, Optional, Set
+from typing import Any, Dict, List, NamedTuple, Optional, Set
 
 import torch
 from torch.nn.parallel import DistributedDataParallel
@@ -48,8 +48,15 @@ def read_state(source: Any) -> Dict[str, Any]:
 
 def _load_plainly(source: Any) -> Any:
     use_mmap = True if isinstance(source, str) else None
+    allowed: List[Any] = list(PLAIN)
+    with contextlib.suppress(ImportError):
+        import numpy
+
+        allowed += [numpy.array([0]).__reduce__()[0], numpy.float64(0).__reduce__()[0]]
+        allowed += [type(numpy.dtype(code)) for code in "?bhilqBHILQefdgFDGSUVMm"]
+        allowed += [numpy.ndarray, numpy.dtype, _codecs.encode]
     try:
-        with torch.serialization.safe_globals([*PLAIN, *_of_numpy()]):
+        with torch.serialization.safe_globals(allowed):
             return torch.load(source, map_location="cpu", mmap=use_mmap, weights_only=True)
     except pickle.UnpicklingError as error:
         name = GLOBAL.search(str(error))
@@ -99,17 +106,6 @@ def _light(value: Any) -> Any:
     if type(value) in (list, tuple):
         return type(value)(_light(item) for item in value)
     return value
-
-
-def _of_numpy() -> List[Any]:
-    """The classes that numpy arrays and numbers consist of. Empty without numpy."""
-    try:
-        import numpy
-    except ImportError:
-        return []
-    constructors = [numpy.array([0]).__reduce__()[0], numpy.float64(0).__reduce__()[0]]
-    kinds = [type(numpy.dtype(code)) for code in "?bhilqBHILQefdgFDGSUVMm"]
-    return [numpy.ndarray, numpy.dtype, *constructors, *kinds, _codecs.encode]
 
 
 class ModelPair(NamedTuple):
@@ -183,12 +179,8 @@ class Parts:
         numbers = range(1, self._script_parts + 1)
         return [type(self._parts.get("{}{}".format(USER, n))).__name__ for n in numbers]
 
-    def held(self) -> Collection[Any]:
-        """The parts themselves, including those registered later."""
-        return self._parts.values()
-
     def by_name(self) -> Dict[str, Any]:
-        """All of them, by name."""
+        """All of them, by name, including those registered later."""
         return self._parts
 
     def of_the_script(self) -> Dict[str, Any]:

@@ -13,7 +13,7 @@ import os
 import shutil
 import time
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, BinaryIO, Callable, Dict, List, NamedTuple, Optional, Set, Tuple, cast
+from typing import Any, BinaryIO, Callable, Dict, List, NamedTuple, Optional, Set, cast
 
 import torch
 
@@ -64,9 +64,8 @@ class CheckpointStore:
 
     def due(self) -> bool:
         """Is a periodic checkpoint due?"""
-        return time.monotonic() - self._saved_at >= max(
-            MIN_PERIOD, PERIOD_FACTOR * self._blocked_seconds
-        )
+        period = max(MIN_PERIOD, PERIOD_FACTOR * self._blocked_seconds)
+        return time.monotonic() - self._saved_at >= period
 
     def postpone(self) -> None:
         """Count the period from now, for example after a failed write."""
@@ -79,7 +78,9 @@ class CheckpointStore:
         begin = time.perf_counter()
         name = "{}{:012d}".format(PREFIX, step)
         temporary = os.path.join(self.folder, ".{}.{}.tmp".format(name, os.getpid()))
-        self._sweep()
+        for leftover in os.listdir(self.folder):  # of a killed attempt. They never overlap
+            if leftover.startswith(".") and leftover.endswith(".tmp"):
+                shutil.rmtree(os.path.join(self.folder, leftover), ignore_errors=True)
         try:
             os.mkdir(temporary)
             path = os.path.join(temporary, STATE)
@@ -90,14 +91,26 @@ class CheckpointStore:
             manifest: Dict[str, Any] = {"format": FORMAT, "step": step, "attempt": attempt}
             manifest.update(why=why, bytes=size, sha256=sha256, stamp=stamp(path))
             wire.write_json(os.path.join(temporary, MANIFEST), manifest)
-            final_path = self._free_name(name)
+            # A stop right after a periodic checkpoint saves the same step again. Both stay until
+            # pruning.
+            final_path, repeat = os.path.join(self.folder, name), 0
+            while os.path.exists(final_path):
+                repeat += 1
+                final_path = os.path.join(self.folder, "{}.{}".format(name, repeat))
             os.rename(temporary, final_path)
             make_durable(self.folder)
         except BaseException:
             shutil.rmtree(temporary, ignore_errors=True)
             raise
         reason = refusal(os.path.join(final_path, STATE))
-        self._prune(keep=os.path.basename(final_path))
+        others = [other for other in self.names() if other != os.path.basename(final_path)]
+        whole = [other for other in others if other not in self._damaged]
+        for old in [*whole[KEEP - 1 :], *self._damaged.intersection(others)]:
+            # Rename first: a kill in the middle must not leave half a checkpoint that looks whole.
+            trash = os.path.join(self.folder, ".{}.old.tmp".format(old))
+            with contextlib.suppress(OSError):
+                os.rename(os.path.join(self.folder, old), trash)
+            shutil.rmtree(trash, ignore_errors=True)
         self._blocked_seconds = time.perf_counter() - begin
         self._saved_at = time.monotonic()
         return Saved(final_path, self._blocked_seconds, size, reason)
@@ -105,8 +118,13 @@ class CheckpointStore:
     def names(self) -> List[str]:
         """Finished checkpoints, the newest first. A repeated step (`step-7.1`) is newer than the
         first one."""
+
+        def age(name: str) -> List[int]:
+            step, _, repeat = name[len(PREFIX) :].partition(".")
+            return [int(part) if part.isdecimal() else -1 for part in (step, repeat)]
+
         names = [name for name in os.listdir(self.folder) if name.startswith(PREFIX)]
-        return sorted(names, key=_age, reverse=True)
+        return sorted(names, key=age, reverse=True)
 
     def newest(self, notice: Callable[[str], None]) -> Optional[str]:
         """The name of the newest whole checkpoint. A notice names the damaged ones that it
@@ -153,36 +171,6 @@ class CheckpointStore:
             return wire.read_json(os.path.join(self.folder, name, MANIFEST))
         except (OSError, ValueError):
             return None
-
-    def _free_name(self, name: str) -> str:
-        """The first free name from `name` on. A stop right after a periodic checkpoint saves the
-        same step again. Both stay until pruning."""
-        path, repeat = os.path.join(self.folder, name), 0
-        while os.path.exists(path):
-            repeat += 1
-            path = os.path.join(self.folder, "{}.{}".format(name, repeat))
-        return path
-
-    def _sweep(self) -> None:
-        """Remove the half-written files of a killed attempt. Attempts of a job never overlap."""
-        for name in os.listdir(self.folder):
-            if name.startswith(".") and name.endswith(".tmp"):
-                shutil.rmtree(os.path.join(self.folder, name), ignore_errors=True)
-
-    def _prune(self, keep: str) -> None:
-        other_names = [name for name in self.names() if name != keep]
-        whole_names = [name for name in other_names if name not in self._damaged]
-        for name in [*whole_names[KEEP - 1 :], *self._damaged.intersection(other_names)]:
-            # Rename first: a kill in the middle must not leave half a checkpoint that looks whole.
-            trash = os.path.join(self.folder, ".{}.old.tmp".format(name))
-            with contextlib.suppress(OSError):
-                os.rename(os.path.join(self.folder, name), trash)
-            shutil.rmtree(trash, ignore_errors=True)
-
-
-def _age(name: str) -> Tuple[int, int]:
-    step, _, repeat = name[len(PREFIX) :].partition(".")
-    return (int(step) if step.isdecimal() else -1, int(repeat) if repeat.isdecimal() else 0)
 
 
 def digest(path: str) -> str:
@@ -241,6 +229,18 @@ def stamp(path: str) -> Dict[str, Any]:
     return {"boot": boot_id, **place, "changed": facts.st_ctime_ns}
 
 
+def read_record(path: str) -> Dict[str, Any]:
+    """What earlier attempts noted there. Empty if that is nothing. A damaged record is set
+    aside."""
+    try:
+        return wire.read_json(path) or {}
+    except records.Damaged as damage:
+        records.set_aside(damage.path)
+    except OSError:
+        pass
+    return {}
+
+
 class MemoryRecord:
     """What is known to fit in memory. It is in a file of its own, because an out-of-memory error
     ends the attempt. It holds the largest atomic batch, and whether steps may be sampled for the
@@ -251,28 +251,18 @@ class MemoryRecord:
 
     def bound(self) -> Optional[int]:
         """The largest atomic batch to try, or None if none ever failed."""
-        value = self._content().get("max_atomic_batch")
+        value = read_record(self._path).get("max_atomic_batch")
         return value if isinstance(value, int) and value > 0 else None
 
     def may_sample(self) -> bool:
-        return self._content().get("sample") is not False
+        return read_record(self._path).get("sample") is not False
 
     def stop_sampling(self) -> None:
         """A sampled step did not fit."""
-        wire.write_json(self._path, dict(self._content(), sample=False))
+        wire.write_json(self._path, dict(read_record(self._path), sample=False))
 
     def failed(self, atomic_batch: int) -> int:
         """`atomic_batch` did not fit. Remember three quarters of it, and return that bound."""
         bound = max(min(atomic_batch * 3 // 4, self.bound() or atomic_batch), 1)
-        wire.write_json(self._path, dict(self._content(), max_atomic_batch=bound))
+        wire.write_json(self._path, dict(read_record(self._path), max_atomic_batch=bound))
         return bound
-
-    def _content(self) -> Dict[str, Any]:
-        """Empty if nothing is known. A damaged record is replaced later."""
-        try:
-            return wire.read_json(self._path) or {}
-        except records.Damaged as damage:
-            records.set_aside(damage.path)
-        except OSError:
-            pass
-        return {}

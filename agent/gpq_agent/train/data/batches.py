@@ -91,10 +91,8 @@ def spread(limits: Limits, seq: int, total: int, bound: int) -> Configuration:
 
     A micro-batch has at most `bound` examples.
     """
-    ranks = range(limits.replicas)
-    shares = [
-        share_of(total, limits.replicas, rank, max(bound, 1), limits.max_local) for rank in ranks
-    ]
+    replicas, most = limits.replicas, limits.max_local
+    shares = [share_of(total, replicas, rank, max(bound, 1), most) for rank in range(replicas)]
     largest = max(max(share.counts) for share in shares)
     return Configuration(seq, largest, len(shares[0].counts) - 1, total)
 
@@ -151,9 +149,7 @@ def share_of(total: int, replicas: int, rank: int, bound: int, most: int) -> Sha
     quotient, larger_shares = divmod(groups, replicas)
     own_groups = quotient + (rank < larger_shares)
     counts = [0] * (ceil_div(groups, replicas) - own_groups) + [FEWEST] * own_groups
-    if (
-        remainder and rank == min(groups, replicas) - 1
-    ):  # the last replica with examples: none has fewer
+    if remainder and rank == min(groups, replicas) - 1:  # the last with examples: none has fewer
         counts[-1] += -1 if lone_example else 1
     return Share(counts, FEWEST * (rank * quotient + min(rank, larger_shares)), 1)
 
@@ -198,10 +194,8 @@ def shape_step(
         counts = split_evenly(total, 2) if is_split else counts
         parts = counts
         if replicas > 1:
-            parts = [
-                sum(share_of(total, replicas, other_rank, bound, most).counts)
-                for other_rank in range(replicas)
-            ]
+            shares = [share_of(total, replicas, other, bound, most) for other in range(replicas)]
+            parts = [sum(other_share.counts) for other_share in shares]
         if len(parts) > 1 and min(parts) > 0:
             inverse = sum(1 / part for part in parts) / len(parts)
     is_even = replicas == 1 or (share.stride == replicas and total % replicas == 0)

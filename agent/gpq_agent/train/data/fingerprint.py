@@ -54,17 +54,13 @@ class Likeness(NamedTuple):
 
     def resembles(self, likeness: "Likeness") -> bool:
         """Are both the same example, apart from rounding?"""
-        pairs = zip(self.moments, likeness.moments)
-        return (
-            self.digest == likeness.digest
-            and len(self.moments) == len(likeness.moments)
-            and all(_are_close(*pair) for pair in pairs)
-        )
-
-
-def _are_close(one: List[float], other: List[float]) -> bool:
-    allowance = TOLERANCE * max(sum(map(abs, one)), sum(map(abs, other)))
-    return all(abs(number - value) <= allowance for number, value in zip(one, other))
+        if self.digest != likeness.digest or len(self.moments) != len(likeness.moments):
+            return False
+        for own, other in zip(self.moments, likeness.moments):
+            allowance = TOLERANCE * max(sum(map(abs, own)), sum(map(abs, other)))
+            if any(abs(number - value) > allowance for number, value in zip(own, other)):
+                return False
+        return True
 
 
 def likeness(example: Any) -> Likeness:
@@ -90,7 +86,17 @@ def _leaves(value: Any, depth: int) -> Iterator[Tuple[str, List[float]]]:
     if isinstance(value, PLAIN):
         yield "{} {}".format(name, _text(value)), []
     elif isinstance(value, torch.Tensor):
-        yield _of_tensor(value.detach().to_dense().cpu())
+        text = "{} {}".format(value.dtype, tuple(value.shape))
+        tensor = value.detach().to_dense().cpu()
+        tensor = torch.view_as_real(tensor) if tensor.is_complex() else tensor
+        if not tensor.numel():
+            yield text, []
+        elif tensor.is_floating_point() or tensor.dtype == torch.uint8:
+            values = tensor.double().nan_to_num(nan=0.5, posinf=2.0, neginf=-2.0)
+            yield text, [float(values.mean()), float(values.std(unbiased=False))]
+        else:
+            data = tensor.contiguous().numpy().tobytes()
+            yield "{} {}".format(text, hashlib.blake2b(data, digest_size=8).hexdigest()), []
     elif depth == DEEPEST or isinstance(value, (type, ModuleType)) or callable(value):
         yield name, []
     elif isinstance(value, (Mapping, list, tuple)):
@@ -110,19 +116,6 @@ def _text(value: Any) -> str:
     if isinstance(value, os.PathLike) or (isinstance(value, str) and value.startswith("/")):
         return os.path.basename(os.fspath(value))
     return repr(value) if isinstance(value, PLAIN) else type(value).__name__
-
-
-def _of_tensor(tensor: torch.Tensor) -> Tuple[str, List[float]]:
-    text = "{} {}".format(tensor.dtype, tuple(tensor.shape))
-    if tensor.is_complex():
-        tensor = torch.view_as_real(tensor)
-    if not tensor.numel():
-        return text, []
-    if tensor.is_floating_point() or tensor.dtype == torch.uint8:
-        values = tensor.double().nan_to_num(nan=0.5, posinf=2.0, neginf=-2.0)
-        return text, [float(values.mean()), float(values.std(unbiased=False))]
-    content = tensor.contiguous().numpy().tobytes()
-    return "{} {}".format(text, hashlib.blake2b(content, digest_size=8).hexdigest()), []
 
 
 def read_twice(
@@ -154,7 +147,11 @@ def read_twice(
                 if time.monotonic() > begin + READING_SECONDS:
                     return readings, "reading them takes more than {:.0f} s".format(READING_SECONDS)
     except Exception as error:
-        return readings, _reason(error)
+        # A worker puts its traceback into the message, which ends with the cause.
+        lines = str(error).strip().split("\n")
+        if "Original Traceback" in str(error):
+            return readings, lines[-1]
+        return readings, "{}: {}".format(type(error).__name__, lines[0])
     finally:
         set_generators(states)
     return readings, ""
@@ -186,22 +183,28 @@ def _describe(example: Any) -> Likeness:
     return content
 
 
-def _reason(error: Exception) -> str:
-    """A worker puts its traceback into the message, which ends with the cause."""
-    lines = str(error).strip().split("\n")
-    if "Original Traceback" in str(error):
-        return lines[-1]
-    return "{}: {}".format(type(error).__name__, lines[0])
-
-
 class Fingerprint:
     """A part of checkpoints: likenesses of a few examples by place, and of the choice of
     subsets."""
 
     def __init__(self, dataset: Any, size: int, options: Dict[str, Any]) -> None:
-        """`options`: of the script's DataLoader."""
+        """`options`: of the script's DataLoader. Raises GpqTrainError for a Subset whose indices
+        differ in each attempt."""
         self.examples: Dict[str, Likeness] = {}
-        self.subsets = _subsets(dataset)
+        # Of each Subset within another: its length, and a digest of its indices.
+        self.subsets: List[List[Any]] = []
+        subset: Any = dataset
+        while isinstance(subset, Subset):
+            inner: Any = subset.dataset
+            if len(subset.indices) and is_unseeded(subset.indices, len(inner)):
+                raise GpqTrainError(
+                    "the indices of a Subset were drawn without a seed, before gpq_agent.train was "
+                    "imported, so the next attempt would train on other data",
+                    HINT,
+                )
+            content = likeness(torch.as_tensor([int(place) for place in subset.indices]))
+            self.subsets.append([len(subset.indices), content.digest])
+            subset = inner
         places = [stable_seed(size, number) % size for number in range(DRAWS)]
         self._places = sorted({0, size - 1, *places})
         self._dataset, self._options = dataset, options
@@ -209,7 +212,21 @@ class Fingerprint:
     def compare(self, agreement: Agreement, notice: Callable[[str], None]) -> None:
         """Compare with rank 0, and raise GpqTrainError on every replica if a replica has other
         data. Collective."""
-        self._read(notice)
+        readings, reason = read_twice(self._dataset, self._places, self._options)
+        for place, first, second in zip(self._places, readings[::2], readings[1::2]):
+            if first.resembles(second):
+                self.examples[str(place)] = first
+        missing = len(self._places) - len(self.examples)
+        if missing and not reason:
+            reason = "they are random even under the same seed"
+            if not self._options.get("num_workers"):
+                reason += ", so gpq's reading has moved their own generator on"
+        if missing:
+            words = (
+                "gpq cannot compare {} of {} examples with those of the next attempt ({}). Make "
+                "sure that the script trains on the same data every time"
+            )
+            notice(words.format(missing, len(self._places), reason))
         difference = self.difference(agreement.broadcast(self.state_dict()))
         rows = agreement.gather([float(bool(difference))])
         ranks = [rank for rank, row in enumerate(rows) if row[0]]
@@ -246,40 +263,3 @@ class Fingerprint:
         if difference:
             words = "the training data has changed since the previous attempt: {}"
             raise GpqTrainError(words.format(difference), HINT)
-
-    def _read(self, notice: Callable[[str], None]) -> None:
-        """Keep the examples that were read the same twice, and say why the rest was not."""
-        readings, reason = read_twice(self._dataset, self._places, self._options)
-        for place, first, second in zip(self._places, readings[::2], readings[1::2]):
-            if first.resembles(second):
-                self.examples[str(place)] = first
-        missing = len(self._places) - len(self.examples)
-        if not missing:
-            return
-        if not reason:
-            reason = "they are random even under the same seed"
-            if not self._options.get("num_workers"):
-                reason += ", so gpq's reading has moved their own generator on"
-        words = (
-            "gpq cannot compare {} of {} examples with those of the next attempt ({}). Make sure "
-            "that the script trains on the same data every time"
-        )
-        notice(words.format(missing, len(self._places), reason))
-
-
-def _subsets(dataset: Any) -> List[List[Any]]:
-    """For each Subset within another: its length, and a digest of its indices. Raises GpqTrainError
-    for indices that differ in each attempt."""
-    levels = []
-    while isinstance(dataset, Subset):
-        inner: Any = dataset.dataset
-        if len(dataset.indices) and is_unseeded(dataset.indices, len(inner)):
-            raise GpqTrainError(
-                "the indices of a Subset were drawn without a seed, before gpq_agent.train was "
-                "imported, so the next attempt would train on other data",
-                HINT,
-            )
-        content = likeness(torch.as_tensor([int(place) for place in dataset.indices]))
-        levels.append([len(dataset.indices), content.digest])
-        dataset = inner
-    return levels

@@ -5,6 +5,7 @@ epoch, so every replica and every attempt draws the same order. Samplers are ref
 the data themselves, do not end, or yield indices that are not integers.
 """
 
+import functools
 import hashlib
 import operator
 import random
@@ -94,7 +95,7 @@ class OwnOrder:
             if callable(getattr(member, "set_epoch", None)):
                 member.set_epoch(epoch)
         with _seed_generators(stable_seed(seed, epoch), self._chain):
-            indices, ends = self._batches() if self.batched else (self._indices(), None)
+            indices, ends = self._read_sampler()
         if not indices:
             problem = "the sampler {} yields nothing in epoch {}".format(self.name, epoch)
             raise GpqTrainError(problem)
@@ -105,44 +106,39 @@ class OwnOrder:
         self._latest = (seed, epoch, order)
         return order
 
-    def _indices(self) -> "array[int]":
+    def _read_sampler(self) -> Tuple["array[int]", Optional[List[int]]]:
+        """Its indices, and where each batch ends if it yields batches."""
         result = array("q")
-        limit = max(PASSES * self._examples + SLACK, min(self.length() or 0, LONGEST))
-        for item in self._sampler:
-            result.append(self._index(item))
-            self._refuse_endless(len(result), limit)
-        return result
-
-    def _batches(self) -> Any:
-        result = array("q")
-        ends: List[int] = []
+        ends: Optional[List[int]] = [] if self.batched else None
         limit = PASSES * self._examples + SLACK
-        for batch in self._sampler:
+        if ends is None:
+            limit = max(limit, min(self.length() or 0, LONGEST))
+        for item in self._sampler:
             try:
-                result.extend([self._index(item) for item in batch])
+                batch = [item] if ends is None else list(item)
             except TypeError:
                 words = "batch_sampler= needs lists of indices, but {} yields a {}"
                 hint = "pass a sampler of single indices as sampler="
-                raise GpqTrainError(words.format(self.name, type(batch).__name__), hint) from None
-            if len(result) == (ends[-1] if ends else 0):
+                raise GpqTrainError(words.format(self.name, type(item).__name__), hint) from None
+            if not batch:
                 raise GpqTrainError("the batch sampler {} yields an empty batch".format(self.name))
-            ends.append(len(result))
-            self._refuse_endless(len(result), limit)
+            for index in batch:
+                try:
+                    result.append(operator.index(index))
+                except TypeError:
+                    words = "job.loader() needs integer indices, but {} yields a {}"
+                    words = words.format(self.name, type(index).__name__)
+                    hint = "pass a sampler of lists of indices as batch_sampler="
+                    raise GpqTrainError(words, hint if ends is None else "") from None
+            if ends is not None:
+                ends.append(len(result))
+            if len(result) > limit:
+                words = (
+                    "the sampler {} does not end: it yielded more than {} indices for {} examples"
+                )
+                hint = "an epoch is one pass over the sampler, so let it stop after one"
+                raise GpqTrainError(words.format(self.name, limit, self._examples), hint)
         return result, ends
-
-    def _index(self, item: Any) -> int:
-        try:
-            return operator.index(item)
-        except TypeError:
-            words = "job.loader() needs integer indices, but {} yields a {}"
-            hint = "" if self.batched else "pass a sampler of lists of indices as batch_sampler="
-            raise GpqTrainError(words.format(self.name, type(item).__name__), hint) from None
-
-    def _refuse_endless(self, count: int, limit: int) -> None:
-        if count > limit:
-            words = "the sampler {} does not end: it yielded more than {} indices for {} examples"
-            hint = "an epoch is one pass over the sampler, so let it stop after one"
-            raise GpqTrainError(words.format(self.name, limit, self._examples), hint)
 
 
 def hold_together(
@@ -184,33 +180,21 @@ def _seed_generators(seed: int, holders: List[Any]) -> Iterator[None]:
         ]
     undo: List[Callable[[], Any]] = []
     try:
-        for generator in generators:
-            restore = _seed(generator, seed, numpy)
-            if restore is not None:
-                undo.append(restore)
+        for item in generators:
+            if isinstance(item, torch.Generator):
+                undo.append(functools.partial(item.set_state, item.get_state()))
+                item.manual_seed(seed)
+            elif isinstance(item, random.Random) and not isinstance(item, random.SystemRandom):
+                undo.append(functools.partial(item.setstate, item.getstate()))
+                item.seed(seed)
+            elif numpy is not None and isinstance(item, numpy.random.RandomState):
+                undo.append(functools.partial(item.set_state, item.get_state()))
+                item.seed(seed % 2**32)
+            elif numpy is not None and isinstance(item, numpy.random.Generator):
+                bits = item.bit_generator
+                undo.append(functools.partial(setattr, bits, "state", bits.state))
+                bits.state = type(bits)(seed).state
         yield
     finally:
         for restore in undo:
             restore()
-
-
-def _seed(generator: Any, seed: int, numpy: Any) -> Optional[Callable[[], Any]]:
-    """Seed it if it is a generator. Returns a function that restores its state."""
-    if isinstance(generator, torch.Generator):
-        state = generator.get_state()
-        generator.manual_seed(seed)
-        return lambda: generator.set_state(state)
-    if isinstance(generator, random.Random) and not isinstance(generator, random.SystemRandom):
-        python_state = generator.getstate()
-        generator.seed(seed)
-        return lambda: generator.setstate(python_state)
-    if numpy is not None and isinstance(generator, numpy.random.RandomState):
-        legacy_state = generator.get_state()
-        generator.seed(seed % 2**32)
-        return lambda: generator.set_state(legacy_state)
-    if numpy is not None and isinstance(generator, numpy.random.Generator):
-        bits = generator.bit_generator
-        bits_state = bits.state
-        bits.state = type(bits)(seed).state
-        return lambda: setattr(bits, "state", bits_state)
-    return None

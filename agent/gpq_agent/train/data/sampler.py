@@ -70,7 +70,17 @@ class EpochOrders:
         epoch, consumed = cursor
         if self._newest[0] == epoch:
             return self._newest[1]
-        order = self._draw(epoch)
+        if self.own is None:
+            order = Order(permutation(self.seed, epoch, self.examples, self._shuffle))
+        else:
+            order = self.own.draw(self.seed, epoch)
+            if len(order.indices) < self._least:
+                raise GpqTrainError(
+                    "drop_last=True leaves nothing of epoch {}: the sampler {} yields {} examples "
+                    "and a batch has {}".format(
+                        epoch, self.own.name, len(order.indices), self._least
+                    )
+                )
         saved = self._saved[1]
         if consumed and self._saved[0] == epoch and saved.digest != order.digest:
             assert self.own is not None
@@ -166,17 +176,6 @@ class EpochOrders:
             ends = None if order["ends"] is None else order["ends"].tolist()
             self._saved = (state["epoch"], Order(indices, ends, order["digest"]))
 
-    def _draw(self, epoch: int) -> Order:
-        if self.own is None:
-            return Order(permutation(self.seed, epoch, self.examples, self._shuffle))
-        order = self.own.draw(self.seed, epoch)
-        if len(order.indices) < self._least:
-            raise GpqTrainError(
-                "drop_last=True leaves nothing of epoch {}: the sampler {} yields {} examples "
-                "and a batch has {}".format(epoch, self.own.name, len(order.indices), self._least)
-            )
-        return order
-
 
 class GlobalSampler:
     """The steps of one replica, in order: `next_step`. Iterating yields what to fetch for each of
@@ -221,14 +220,9 @@ class GlobalSampler:
         self._most = most
         self._drop_last = drop_last
         self._replicas = replicas
+        least = self._base if drop_last else 1
         self._orders = EpochOrders(
-            size,
-            own_order,
-            seed,
-            shuffle=shuffle,
-            least=self._base if drop_last else 1,
-            gather=gather,
-            tell=tell,
+            size, own_order, seed, shuffle=shuffle, least=least, gather=gather, tell=tell
         )
         self.seeks = 0
         self._cursor = Cursor(0, 0)
@@ -308,7 +302,6 @@ class GlobalSampler:
         return {"epoch": epoch, "consumed": consumed, **state}
 
     def load_state_dict(self, state: Dict[str, Any]) -> None:
-        """Raises GpqTrainError if the data set or its order differs from the checkpoint."""
         self._orders.load_state_dict(state)
         self.seek(state["epoch"], state["consumed"])
 
@@ -336,6 +329,13 @@ class GlobalSampler:
         else:
             total = next_total(size, start, self.configuration, self._base)
         self._steps_issued += 1
+        # How often a step is sampled depends only on what was issued, never on time, so a script
+        # that runs twice takes the same steps.
+        every, samples = self.sample_every, self._samples_issued
+        if every and samples < EARLY_SAMPLES:
+            every = 2
+        elif self._replicas == 1:
+            every *= min(samples // EARLY_SAMPLES, MOST_RARELY)
         if start + total > self._ahead_start + len(self._ahead):
             self._ahead_start = start
             self._ahead = order[start : start + max(total, AHEAD)].tolist()
@@ -347,7 +347,7 @@ class GlobalSampler:
             self.configuration,
             self._replicas,
             self.rank,
-            bool(self.sample_every) and self._steps_issued % self._interval() == 0,
+            every > 0 and self._steps_issued % every == 0,
             most=self._most,
         )
         # A batch of a batch sampler is a whole step, whatever its size.
@@ -362,16 +362,3 @@ class GlobalSampler:
     def sampled(self, number: int) -> None:
         """Continue as if this many steps had been sampled."""
         self._samples_issued = number
-
-    def _interval(self) -> int:
-        """Steps from one sample to the next.
-
-        Depends only on what was issued, never on time, so a script that runs twice takes the same
-        steps.
-        """
-        samples = self._samples_issued
-        if samples < EARLY_SAMPLES:
-            return 2
-        if self._replicas > 1:
-            return self.sample_every
-        return self.sample_every * min(samples // EARLY_SAMPLES, MOST_RARELY)

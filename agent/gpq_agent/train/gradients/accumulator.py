@@ -11,7 +11,7 @@ step's gradient, and its second call only a part. `repeats` says so.
 
 import functools
 import weakref
-from itertools import chain
+from itertools import chain, repeat
 from operator import attrgetter, is_, itemgetter
 from typing import Any, Callable, List, Optional, Sequence
 
@@ -136,7 +136,16 @@ class Accumulator:
             self._may_repeat = True
         self._hides = self._accumulates and not (self.last and self._is_reached)
         if self._hides:
-            self._take_gradients(parameters)
+            # At the start of a step, what the script has not cleared is a part of it. Later there
+            # are zeros and what the script made of them, which has no effect.
+            is_start, self._has_begun = not self._has_begun, True
+            has_some = not all(map(is_, map(_grad, parameters), repeat(None)))
+            for item in parameters if has_some else ():
+                if is_start and item.grad is not None:
+                    gradient = item.grad.detach()
+                    is_view = base_of(item.grad) is not None
+                    self._share.sums[id(item)] = gradient.clone() if is_view else gradient
+                item.grad = None
         self._marks = {}
         if self._may_repeat and not self.repeats:
             self._marks = {item: mark(item) for item in parameters}
@@ -151,11 +160,14 @@ class Accumulator:
             return
         reached: List[Parameter] = []
         if self._hides:
-            reached = [item for item in self._current if item.grad is not None]
+            reached = self._current
+            if any(map(is_, map(_grad, reached), repeat(None))):
+                reached = [item for item in reached if item.grad is not None]
         elif self._marks:
             reached = [item for item in self._marks if not is_marked(item, self._marks)]
-        self.repeats |= self._is_reached and bool(reached)
-        self._is_reached |= bool(reached)
+        if reached:
+            self.repeats |= self._is_reached
+            self._is_reached = True
         if not self.last:
             self._stash(reached)
         elif self._reducer is not None:
@@ -167,26 +179,15 @@ class Accumulator:
 
     # -- the sums --------------------------------------------------------------------------------
 
-    def _take_gradients(self, parameters: List[Parameter]) -> None:
-        """Empty `p.grad`. At the start of a step, what the script has not cleared is a part of it.
-        Later it holds zeros and what the script made of them, which has no effect."""
-        if not self._has_begun:
-            self._has_begun = True
-            for item in parameters:
-                if item.grad is not None:
-                    kept = item.grad.detach()
-                    is_view = base_of(item.grad) is not None
-                    self._share.sums[id(item)] = kept.clone() if is_view else kept
-        for item in parameters:
-            item.grad = None
-
     def _stash(self, parameters: List[Parameter]) -> None:
         """Move the gradients of this call into the sums. Leaves zero."""
-        self._has_begun = True
         if not parameters:
             return
         share, gradients = self._share, list(map(_grad, parameters))
-        if share.sums or share.weight <= 0.0 or not _can_move(gradients):
+        # Does nothing else hold these? A view is a part of a tensor of DDP's.
+        can_move = all(map(is_, map(base_of, gradients), repeat(None)))
+        can_move = can_move and True not in map(_has_history, gradients)
+        if share.sums or share.weight <= 0.0 or not can_move:
             self._add(parameters)
             with torch.no_grad():
                 foreach_zero_(gradients)
@@ -195,8 +196,8 @@ class Accumulator:
         if self._reducer is None:
             self._probe.pass_ended(share.weight, touched=parameters)
         share.sums, share.unit = dict(zip(map(id, parameters), gradients)), share.weight
-        for item, gradient in zip(parameters, gradients):
-            item.grad = torch.zeros_like(gradient)
+        for item, zero in zip(parameters, map(torch.zeros_like, gradients)):
+            item.grad = zero
 
     def _restore(self, parameters: List[Parameter]) -> None:
         """Complete the step in `p.grad`: the sums, and the gradients of this call."""
@@ -228,12 +229,6 @@ class Accumulator:
                     parts.append(gradient)
             if totals:
                 foreach_add_(totals, parts, alpha=factor)
-
-
-def _can_move(gradients: List[torch.Tensor]) -> bool:
-    """Does nothing else hold these? A view is a part of a tensor of DDP's."""
-    has_views = not {None}.issuperset(map(base_of, gradients))
-    return not has_views and True not in map(_has_history, gradients)
 
 
 class Weighing:
@@ -299,14 +294,12 @@ def listen(listener: Any) -> None:
     pass of this process, as long as somebody else keeps it. Passes within a pass, as in reentrant
     checkpointing, do not count. This is the only patch of torch.autograd.backward, which
     Tensor.backward calls."""
-    if _patch.original is None:
-        _patch.original = torch.autograd.backward
-        torch.autograd.backward = _around(_patch.original)
     _patch.listeners = [item for item in _patch.listeners if item() is not None]
     _patch.listeners.append(weakref.ref(listener))
+    if _patch.original is not None:
+        return
+    _patch.original = original = torch.autograd.backward
 
-
-def _around(original: Any) -> Any:
     @functools.wraps(original)
     def backward(*args: Any, **kwargs: Any) -> None:
         # Checkpointing may run nested calls in the engine's own threads, so one flag serves the
@@ -328,4 +321,4 @@ def _around(original: Any) -> Any:
             if listener is not None:
                 listener.backward_ends()
 
-    return backward
+    torch.autograd.backward = backward

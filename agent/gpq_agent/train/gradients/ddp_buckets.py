@@ -1,7 +1,8 @@
 """A model in DistributedDataParallel (DDP), and the communication hook that weighs its buckets."""
 
 import weakref
-from itertools import compress
+from itertools import compress, repeat
+from operator import is_
 from typing import Any, Dict, List, Optional, Tuple
 
 import torch
@@ -54,7 +55,16 @@ class DdpBuckets:
         self.reach = set(self.parameters)
         self.knows_reach = False
         self.keeps_views = bool(getattr(model, "gradient_as_bucket_view", False))
-        self.can_accumulate = _can_accumulate(model, self.parameters)
+        # Can DDP reduce a call that it did not see completely? Not if it looks for unused
+        # parameters or expects one graph for all calls. Not if gradients are sparse or complex,
+        # because its buckets hold those in another form.
+        inner = model.module.modules()
+        self.can_accumulate = not (
+            getattr(model, "find_unused_parameters", False)
+            or getattr(model, "static_graph", False)
+            or any(getattr(module, "sparse", False) is True for module in inner)
+            or any(item.is_complex() for item in self.parameters)
+        )
         self.group: Any = model.process_group
         device = self.parameters[0].device if self.parameters else torch.device("cpu")
         by_backend = averages(dist.get_backend(self.group), device.type)
@@ -65,7 +75,7 @@ class DdpBuckets:
         options.reduceOp = operation  # type: ignore[assignment]
         self._works: List[Any] = []  # of the current call
         # Address and length of a bucket, and its future.
-        self._latest: Optional[Tuple[int, int, Any]] = None
+        self._latest: Optional[Tuple[Tuple[int, int], Any]] = None
         self._model = model
         self._share, self._probe = share, probe
         self._shares_buffers = False
@@ -132,7 +142,14 @@ class DdpBuckets:
         if factor != 1.0:
             buffer.mul_(factor)
         if own.sums:
-            _add_sums(bucket, own.sums, share * own.unit)
+            # All at once, because one call for each would cost more than all the sums.
+            parts: List[Any] = list(map(own.sums.get, map(id, bucket.parameters())))
+            views = bucket.gradients()
+            if any(map(is_, parts, repeat(None))):
+                views = list(compress(views, [part is not None for part in parts]))
+                parts = [part for part in parts if part is not None]
+            if views:
+                internals.foreach_add_(views, parts, alpha=share * own.unit)
         measure = probe.bucket(self, buffer, bucket, share)
         work = internals.all_reduce(self.group, buffer, self._options)
         self._works.append(work)
@@ -142,20 +159,17 @@ class DdpBuckets:
             # Nothing else can be computed now, and waiting here saves handing the result between
             # threads.
             work.wait()
-            return self._future_of(buffer if measure is None else measure(buffer))
+            result = buffer if measure is None else measure(buffer)
+            # Buckets stay in place, so it is almost always the same future.
+            place, latest = (result.data_ptr(), result.numel()), self._latest
+            if latest is None or latest[0] != place:
+                future: torch.futures.Future[torch.Tensor] = torch.futures.Future()
+                future.set_result(result)
+                latest = self._latest = (place, future)
+            return latest[1]
         if measure is None:
-            return work.get_future().then(_result)
+            return work.get_future().then(lambda future: future.value()[0])
         return work.get_future().then(lambda future: measure(future.value()[0]))
-
-    def _future_of(self, buffer: torch.Tensor) -> Any:
-        """The future with this tensor. Buckets stay in place, so it is almost always the same
-        one."""
-        latest = self._latest
-        if latest is None or latest[0] != buffer.data_ptr() or latest[1] != buffer.numel():
-            future: torch.futures.Future[torch.Tensor] = torch.futures.Future()
-            future.set_result(buffer)
-            latest = self._latest = (buffer.data_ptr(), buffer.numel(), future)
-        return latest[2]
 
 
 def _forward(model: Any, *inputs: Any, **keywords: Any) -> Any:
@@ -176,26 +190,6 @@ def averages(backend: str, device_type: str) -> bool:
     """Can the backend of a group ("nccl", or by device "cpu:gloo,cuda:nccl") average while it
     reduces on this device?"""
     return device_type == "cuda" and not {"nccl", "cuda:nccl"}.isdisjoint(backend.split(","))
-
-
-def _can_accumulate(model: DistributedDataParallel, parameters: List[Parameter]) -> bool:
-    """Can DDP reduce a call that it did not see completely? Not if it looks for unused parameters
-    or expects one graph for all calls. Not if gradients are sparse or complex, because its buckets
-    hold those in another form."""
-    if any(getattr(model, name, False) for name in ("find_unused_parameters", "static_graph")):
-        return False
-    if any(getattr(module, "sparse", False) is True for module in model.module.modules()):
-        return False
-    return not any(item.is_complex() for item in parameters)
-
-
-def _add_sums(bucket: Any, sums: Dict[int, torch.Tensor], factor: float) -> None:
-    """All at once, because one call for each would cost more than all the sums."""
-    parts: List[Any] = list(map(sums.get, map(id, bucket.parameters())))
-    has_part = [part is not None for part in parts]
-    views = list(compress(bucket.gradients(), has_part))
-    if views:
-        internals.foreach_add_(views, list(compress(parts, has_part)), alpha=factor)
 
 
 class _State:
@@ -225,8 +219,3 @@ def _communicate(
         return allreduce_hook(state.group, bucket)
     future: torch.futures.Future[torch.Tensor] = buckets.bucket_ready(bucket)
     return future
-
-
-def _result(future: Any) -> torch.Tensor:
-    result: torch.Tensor = future.value()[0]
-    return result

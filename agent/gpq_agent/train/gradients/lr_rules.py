@@ -5,7 +5,7 @@ An optimizer changes only for the length of a step.
 """
 
 from contextlib import contextmanager
-from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple
+from typing import TYPE_CHECKING, Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Tuple
 
 import torch
 
@@ -23,6 +23,9 @@ FORMULAS: Dict[str, Callable[[float, float], float]] = {
     "none": lambda scale, gain: 1.0,
 }
 NAMES = ("auto", *FORMULAS)
+
+if TYPE_CHECKING:
+    from gpq_agent.train.loop.setup import Training
 
 
 class Rule(NamedTuple):
@@ -90,9 +93,6 @@ UNCHANGED = Adjustment()
 @contextmanager
 def adjust_for_step(optimizer: Any, adjustment: Adjustment) -> Iterator[None]:
     """Within, the optimizer has these rates and betas. Afterwards it has its own again."""
-    if adjustment.rate == 1.0 and adjustment.betas == 1.0:
-        yield
-        return
     # Group, name and value of a setting, and a copy of the value if it is a tensor.
     originals: List[Tuple[Dict[str, Any], str, Any, Optional[torch.Tensor]]] = []
     for group in optimizer.param_groups:
@@ -124,20 +124,12 @@ class LrAdjuster:
     batch the current step is worth (AdaScale)."""
 
     def __init__(
-        self,
-        limits: Limits,
-        noise: NoiseScale,
-        meter: ProgressMeter,
-        optimizers: Sequence[Any],
-        rules: Sequence[Rule],
-        *,
-        scale_betas: bool,
+        self, limits: Limits, noise: NoiseScale, meter: ProgressMeter, training: "Training"
     ) -> None:
         self.gain = 1.0
-        self._limits, self._noise = limits, noise
-        self._meter = meter
-        self._rules = {id(optimizer): rule for optimizer, rule in zip(optimizers, rules)}
-        self._scale_betas = scale_betas and not limits.fixed
+        self._limits, self._noise, self._meter = limits, noise, meter
+        self._rules = dict(zip(map(id, training.optimizers), training.rules))
+        self._scale_betas = training.scale_betas and not limits.fixed
         self._total = limits.base_batch
 
     def begin_step(self, total: int, most: float) -> None:

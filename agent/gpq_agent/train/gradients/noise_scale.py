@@ -21,7 +21,8 @@ WINDOW = 100  # in base batches: after this many examples a weight in the averag
 TINY = 1e-30
 
 HALF = (torch.float16, torch.bfloat16)
-CHUNK = 1 << 24  # elements of gradients to weigh at once
+# Elements of gradients to weigh at once, whose copy is nothing compared with the model.
+CHUNK = 1 << 24
 FIRST_STEP = 20  # of Adam. Before it, second moments are too young for weights
 # Of rms(sqrt v): a coordinate that rarely gets a gradient must not outweigh all others.
 FLOOR = 0.01
@@ -199,15 +200,14 @@ class NormSums:
         self._sums.clear()
 
 
-def chunks(parameters: List[torch.nn.Parameter]) -> Iterator[List[torch.nn.Parameter]]:
-    """Chunks so small that a copy of their gradients is nothing compared with the model. A larger
-    parameter is a chunk of its own."""
+def chunks(items: List[torch.nn.Parameter], most: int) -> Iterator[List[torch.nn.Parameter]]:
+    """Chunks of at most so many elements. A larger parameter is a chunk of its own."""
     chunk: List[torch.nn.Parameter] = []
-    room = CHUNK
-    for parameter in parameters:
+    room = most
+    for parameter in items:
         if chunk and parameter.numel() > room:
             yield chunk
-            chunk, room = [], CHUNK
+            chunk, room = [], most
         chunk.append(parameter)
         room -= parameter.numel()
     if chunk:
@@ -257,7 +257,10 @@ class Preconditioner:
         """Whether the optimizer has taken FIRST_STEP steps. Once true it stays true, so that no
         step reads it again."""
         if not self._is_ripe:
-            self._is_ripe = any(float(state["step"]) >= FIRST_STEP for state in self._states())
+            # One state is enough: that of the first parameter that has one.
+            states = (self._optimizer.state.get(item, {}) for item in self._parameters)
+            steps = (float(state["step"]) for state in states if "step" in state)
+            self._is_ripe = next(steps, 0.0) >= FIRST_STEP
         return self._is_ripe
 
     def prepare(self) -> int:
@@ -275,9 +278,17 @@ class Preconditioner:
             name = "max_exp_avg_sq" if group.get("amsgrad") else "exp_avg_sq"
             moments = [state[name] for state in states.values()]
             shares = torch.stack([moment.sum(dtype=torch.float32) for moment in moments])
-            roots, share = _correct(
-                [state["step"] for state in states.values()], group["betas"][1], shares
-            )
+            # The factor on the root of each second moment, and the sum of all corrected moments.
+            # Steps on the GPU stay there.
+            beta, steps = group["betas"][1], [state["step"] for state in states.values()]
+            roots: List[Any]
+            if isinstance(steps[0], torch.Tensor) and steps[0].is_cuda:
+                corrections = 1.0 - beta ** torch.stack(steps)
+                roots, share = list(corrections.rsqrt().unbind()), (shares / corrections).sum()
+            else:
+                numbers = [1.0 - beta ** float(step) for step in steps]
+                roots = [number**-0.5 for number in numbers]
+                share = torch.stack(list(foreach_div(list(shares.unbind()), numbers))).sum()
             self._by_parameter.update(zip(states, zip(moments, roots)))
             total = share if total is None else total + share
             coordinates += sum(moment.numel() for moment in moments)
@@ -327,22 +338,3 @@ class Preconditioner:
             out.copy_(moment)
             out.sqrt_()
         out.mul_(root)
-
-    def _states(self) -> List[Any]:
-        # One state is enough: that of the first parameter that has one.
-        for parameter in self._parameters:
-            state = self._optimizer.state.get(parameter, {})
-            if "step" in state:
-                return [state]
-        return []
-
-
-def _correct(steps: List[Any], beta: float, shares: torch.Tensor) -> Tuple[List[Any], torch.Tensor]:
-    """(factor on the root of each second moment, sum of all corrected moments). Steps on the GPU
-    stay there."""
-    if isinstance(steps[0], torch.Tensor) and steps[0].is_cuda:
-        corrections = 1.0 - beta ** torch.stack(steps)
-        return list(corrections.rsqrt().unbind()), (shares / corrections).sum()
-    numbers = [1.0 - beta ** float(step) for step in steps]
-    parts = foreach_div(list(shares.unbind()), numbers)
-    return [number**-0.5 for number in numbers], torch.stack(list(parts)).sum()

@@ -7,6 +7,7 @@ from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tu
 import torch
 
 from gpq_agent.train.gradients.noise_scale import (
+    CHUNK,
     NoiseScale,
     NormSums,
     Preconditioner,
@@ -40,7 +41,6 @@ class GradientProbe:
 
     optimizers: gpq measures on their parameters. Several, or one that is not Adam, are not
     preconditioned.
-    grad_scale: the loss scale of this step, a number or a tensor.
     weights: the sum of the weights of this replica's micro-batches of the step.
     """
 
@@ -117,15 +117,9 @@ class GradientProbe:
             self._step = self._step._replace(coordinates=self._adam.prepare())
         self.cost = perf_counter() - start
 
-    @property
-    def grad_scale(self) -> Any:
-        """The loss scale of this step: a number or a tensor."""
-        return self._sums.grad_scale
-
-    @grad_scale.setter
-    def grad_scale(self, value: Any) -> None:
-        # A GradScaler changes its scale in place, in the body of the loop, before the norms of the
-        # step are divided by it.
+    def set_scale(self, value: Any) -> None:
+        """The loss scale of this step: a number or a tensor. A GradScaler changes its scale in
+        place, in the body of the loop, before the norms of the step are divided by it."""
         scale = value.detach().clone() if isinstance(value, torch.Tensor) else value
         self._sums.grad_scale = scale
 
@@ -225,7 +219,7 @@ class GradientProbe:
         result = self._sums.zeros()
         weigh = not total and not self._pass_norms  # the sum of the weights is needed only once
         parameters = [item for item in self._parameters if item.grad is not None]
-        for index, chunk in enumerate(chunks(parameters)):
+        for index, chunk in enumerate(chunks(parameters, CHUNK)):
             gradients = [item.grad.detach() for item in chunk if item.grad is not None]
             if self._adam is None:
                 result += squares(gradients, self._sums.dtype)
@@ -236,8 +230,6 @@ class GradientProbe:
             foreach_mul_(weights, gradients)
             result += squares(weights, self._sums.dtype)
         return result
-
-    # -- both -------------------------------------------------------------------------------------
 
     def finish(self) -> None:
         """The last micro-batch of a step is over."""

@@ -71,18 +71,12 @@ class ProgressMeter:
         self.passes = True
         self.schedules: List[ScheduleClock] = []
 
-    def stepped(self, gain: float) -> None:
+    def stepped(self, gain: float, *, applied: bool) -> None:
         """A step of the optimizer. A short one at the end of an epoch counts as one, as in plain
-        PyTorch."""
+        PyTorch. `applied`: its gradients were finite. Schedules count it anyway."""
         self.steps += 1
-        self.base_steps += gain
-        for schedule in self.schedules:
-            schedule.stepped(gain)
-
-    def skipped(self, gain: float) -> None:
-        """A step without effect, because its gradients were not finite. Schedules count it, as in
-        plain PyTorch."""
-        self.steps += 1
+        if applied:
+            self.base_steps += gain
         for schedule in self.schedules:
             schedule.stepped(gain)
 
@@ -95,14 +89,8 @@ class ProgressMeter:
         """What the job reports. `size` and `base_steps`: of a pass over the data."""
         part = self.samples / size if self.passes else max(self.position, 0.0) / base_steps
         fraction = min((self.epoch + part) / self.epochs, 1.0) if self.epochs else 0.0
-        return wire.Progress(
-            self.epoch,
-            self.epochs,
-            self.samples,
-            self.steps,
-            round(self.base_steps, 3),
-            round(fraction, 6),
-        )
+        total, fraction = round(self.base_steps, 3), round(fraction, 6)
+        return wire.Progress(self.epoch, self.epochs, self.samples, self.steps, total, fraction)
 
     def state_dict(self) -> Dict[str, Any]:
         schedules = [list(schedule.state_dict()) for schedule in self.schedules]

@@ -13,6 +13,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from gpq_agent.train.data.batches import Micro
 from gpq_agent.train.gradients.ddp_buckets import DdpBuckets, Parameter, Share
+from gpq_agent.train.gradients.noise_scale import chunks
 from gpq_agent.train.gradients.probe import GradientProbe
 from gpq_agent.train.internals import version_of
 from gpq_agent.train.process.process_group import finish
@@ -116,17 +117,14 @@ class Reducer:
         """`partial`: the call may reach only some parameters, and it matters which."""
         self._parameters = parameters
         self._marks = None
-        if self._synchronises and (partial or not self._is_plain(parameters)):
-            self._marks = {item: mark(item) for item in parameters}
+        if self._synchronises:
+            # Does the hook of one model reduce all of these, as far as it can tell?
+            only = self._only
+            is_plain = only is not None and only.knows_reach and only.synchronises
+            if partial or not is_plain or self._outside(parameters):
+                self._marks = {item: mark(item) for item in parameters}
         for buckets in self.buckets:
             buckets.backward_begins()
-
-    def _is_plain(self, parameters: List[Parameter]) -> bool:
-        """Does the hook of one model reduce all of these, as far as it can tell?"""
-        only = self._only
-        if only is None or not only.knows_reach or not only.synchronises:
-            return False
-        return not self._outside(parameters)
 
     def _outside(self, parameters: List[Parameter]) -> List[Parameter]:
         """The parameters that no wrapped model reduces, and that may have a gradient now."""
@@ -201,14 +199,31 @@ class Reducer:
         for parameter, vote in zip(parameters, votes.tolist()):
             if not vote:
                 continue
-            self._prepare(parameter, sums.get(id(parameter)), weight)
+            # This replica's share of the mean goes into `p.grad` itself, because a copy would cost
+            # too much. A gradient from before the call has the same weight, because it is the same
+            # on every replica. The sum is used up.
+            part = sums.get(id(parameter))
+            with torch.no_grad():
+                if part is not None:
+                    part.mul_(self.share.unit / self._count)
+                if parameter.grad is None:
+                    parameter.grad = torch.zeros_like(parameter) if part is None else part
+                else:
+                    parameter.grad.mul_(weight / self._count)
+                    if part is not None:
+                        parameter.grad.add_(part)
             if parameter.grad is not None and parameter.grad.is_sparse:
                 parameter.grad = parameter.grad.coalesce()
                 dist.all_reduce(parameter.grad, group=self._group)
             else:
                 dense.append(parameter)
-        for chunk in _chunks(dense):
-            self._sum(chunk)
+        kinds: Dict[Tuple[str, str], List[Parameter]] = {}  # by type and device of their gradients
+        for item in dense:
+            assert item.grad is not None
+            kinds.setdefault((str(item.grad.dtype), str(item.grad.device)), []).append(item)
+        for kind in sorted(kinds):
+            for chunk in chunks(kinds[kind], CHUNK):
+                self._sum(chunk)
 
     def _sum(self, parameters: List[Parameter]) -> None:
         """Sum over replicas, in one buffer that is freed before the next."""
@@ -218,35 +233,3 @@ class Reducer:
         sizes = [gradient.numel() for gradient in gradients]
         for gradient, total in zip(gradients, torch.split(buffer, sizes)):
             gradient.copy_(total.view_as(gradient))
-
-    def _prepare(self, parameter: Parameter, part: Optional[torch.Tensor], weight: float) -> None:
-        """Write this replica's share of the mean into `p.grad` itself, because a copy would cost
-        too much. `part`: its sum, which is used up. A gradient from before the call has the same
-        weight, because it is the same on every replica."""
-        with torch.no_grad():
-            if part is not None:
-                part.mul_(self.share.unit / self._count)
-            if parameter.grad is None:
-                parameter.grad = torch.zeros_like(parameter) if part is None else part
-                return
-            parameter.grad.mul_(weight / self._count)
-            if part is not None:
-                parameter.grad.add_(part)
-
-
-def _chunks(parameters: List[Parameter]) -> List[List[Parameter]]:
-    """Groups by type and device of their gradients: at most CHUNK elements, or one tensor."""
-    kinds: Dict[Tuple[str, str], List[Parameter]] = {}
-    for item in parameters:
-        assert item.grad is not None
-        kinds.setdefault((str(item.grad.dtype), str(item.grad.device)), []).append(item)
-    chunks: List[List[Parameter]] = []
-    for kind in sorted(kinds):
-        size = CHUNK
-        for item in kinds[kind]:
-            size += item.numel()
-            if size > CHUNK:
-                chunks.append([])
-                size = item.numel()
-            chunks[-1].append(item)
-    return chunks

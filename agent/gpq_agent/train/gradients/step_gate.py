@@ -95,9 +95,8 @@ class StepGate:
         idle: Tuple[str, ...] = ()
         steppers = self._stepper_ids
         if len(steppers) < len(self._optimizers):
-            idle = tuple(
-                type(item).__name__ for item in self._optimizers if id(item) not in steppers
-            )
+            lazy = (item for item in self._optimizers if id(item) not in steppers)
+            idle = tuple(type(item).__name__ for item in lazy)
         facts = BodyFacts(
             self.stepped,
             idle,
@@ -143,8 +142,6 @@ class StepGate:
         """Its step() was called in a micro-batch that only accumulates."""
         self.stepped = True
         self._stepper_ids.add(id(optimizer))
-
-    # -- inside ------------------------------------------------------------------------------------
 
     def _wrap_step(self, part: Any, optimizer: Any) -> None:
         """Is `part` the `optimizer`, or an inner one of it?"""
@@ -210,9 +207,8 @@ class StepGate:
         if callable(closure):
             self._steps.alone("closure")
             return True
-        if any(
-            isinstance(item, (torch.Tensor, float)) for item in (closure, *args, *kwargs.values())
-        ):
+        values = (closure, *args, *kwargs.values())
+        if any(isinstance(item, (torch.Tensor, float)) for item in values):
             self._report("step-value")
         return False
 
@@ -296,7 +292,15 @@ def wrap_scaler(scaler: Any, gate: StepGate) -> None:
     """Its step, unscale_ and update do nothing until the last micro-batch of a step. They are
     replaced on this instance. Outside a loop over the loader, and for optimizers of others, `step`
     acts as in plain PyTorch."""
-    step, unscale, update = scaler.step, scaler.unscale_, scaler.update
+    step = scaler.step
+
+    def in_last(method: Any) -> Any:
+        @functools.wraps(method)
+        def gated_call(*args: Any, **kwargs: Any) -> None:
+            if gate.last:
+                method(*args, **kwargs)
+
+        return gated_call
 
     @functools.wraps(step)
     def gated_step(optimizer: Any, *args: Any, **kwargs: Any) -> Any:
@@ -311,17 +315,8 @@ def wrap_scaler(scaler: Any, gate: StepGate) -> None:
         gate.end_scaler_step(optimizer)
         return result
 
-    @functools.wraps(unscale)
-    def gated_unscale(optimizer: Any) -> None:
-        if gate.last:
-            unscale(optimizer)
-
-    @functools.wraps(update)
-    def gated_update(*args: Any, **kwargs: Any) -> None:
-        if gate.last:
-            update(*args, **kwargs)
-
-    scaler.__dict__.update(step=gated_step, unscale_=gated_unscale, update=gated_update)
+    others = {name: in_last(getattr(scaler, name)) for name in ("unscale_", "update")}
+    scaler.__dict__.update(others, step=gated_step)
 
 
 def inner_optimizers(optimizer: Any) -> List[Any]:

@@ -5,11 +5,13 @@ All replicas lose a freedom at the same step, because each one's batch follows f
 habit itself.
 """
 
+import contextlib
 import json
 import os
-from typing import Any, Callable, Collection, Dict, Mapping, Optional, Set
+from typing import Callable, Collection, Dict, Mapping, Optional, Set
 
-from gpq_agent import records, wire
+from gpq_agent import wire
+from gpq_agent.train.checkpoints.store import read_record
 from gpq_agent.train.data.batches import Configuration, Limits, ceil_div
 from gpq_agent.train.habits.table import (
     ACCEPTABLE,
@@ -73,10 +75,13 @@ class Freedoms:
         if proof is not None:
             self.lost.update(proof.lost)
             if proof.lost and first and self._rank == 0:
-                self._tell(_habit_of(proof))
-        for code, detail in self._read().items():
-            if code in HABITS:
-                self.record(Habit(code, detail))
+                message = "gpq check found that it may train differently ({})".format(proof.message)
+                self._tell(wire.Habit(PROVEN, list(proof.lost), message, CURE, PROVEN))
+        habits = read_record(self._path).get("habits") if self._path is not None else None
+        if isinstance(habits, dict):
+            for code, detail in habits.items():
+                if code in HABITS:
+                    self.record(Habit(code, str(detail)[:200]))
         self.agree()
 
     def record(self, habit: Habit) -> None:
@@ -91,17 +96,13 @@ class Freedoms:
 
     def agree(self) -> bool:
         """What any replica has seen, all have. Returns whether this takes freedoms. Collective."""
-        own_marks = [float(code in self.waiting) for code in CODES]
-        agreed_codes = [
-            code
-            for code, is_noticed in zip(CODES, self._agreement.all_reduce_max(own_marks))
-            if is_noticed and code not in self._agreed
-        ]
+        marks = self._agreement.all_reduce_max([float(code in self.waiting) for code in CODES])
+        noticed_codes = [code for code, mark in zip(CODES, marks) if mark]
+        agreed_codes = [code for code in noticed_codes if code not in self._agreed]
         for code in agreed_codes:
             self._agreed[code] = self.waiting.get(code, "")
-        self.waiting.clear()
-        for code in agreed_codes:
             self.lost.update(HABITS[code].freedoms)
+        self.waiting.clear()
         if agreed_codes and self._rank == 0:
             self._write()
             for code in agreed_codes:
@@ -130,39 +131,20 @@ class Freedoms:
         if ACCUMULATE not in self.lost:
             if total == configuration.total:
                 return configuration
-            micros = max(
-                ceil_div(ceil_div(total, limits.replicas), max(configuration.atomic_batch, 1)), 1
-            )
-            share = ceil_div(ceil_div(total, limits.replicas), micros)
-            return configuration._replace(atomic_batch=share, accum_steps=micros - 1, total=total)
+            share = ceil_div(total, limits.replicas)
+            micros = max(ceil_div(share, max(configuration.atomic_batch, 1)), 1)
+            atomic = ceil_div(share, micros)
+            return configuration._replace(atomic_batch=atomic, accum_steps=micros - 1, total=total)
         if RETUNE not in self.lost and configuration.accum_steps > 0:
             # What fits at once decides, within the batch size that the rate is for.
             total = max(limits.base_batch, configuration.atomic_batch * limits.replicas)
-        return configuration._replace(
-            atomic_batch=ceil_div(total, limits.replicas), accum_steps=0, total=total
-        )
-
-    def _read(self) -> Dict[str, str]:
-        if self._path is None:
-            return {}
-        try:
-            content: Any = (wire.read_json(self._path) or {}).get("habits")
-        except records.Damaged as damage:
-            records.set_aside(damage.path)
-            return {}
-        except OSError:
-            return {}
-        if not isinstance(content, dict):
-            return {}
-        return {str(code): str(detail)[:200] for code, detail in list(content.items())[:100]}
+        share = ceil_div(total, limits.replicas)
+        return configuration._replace(atomic_batch=share, accum_steps=0, total=total)
 
     def _write(self) -> None:
-        if self._path is None:
-            return
-        try:
-            wire.write_json(self._path, {"habits": self._agreed})
-        except OSError:
-            return  # a full disk. The next attempt sees the habit again
+        if self._path is not None:
+            with contextlib.suppress(OSError):  # a full disk. The next attempt sees the habit again
+                wire.write_json(self._path, {"habits": self._agreed})
 
 
 def read_proof(environ: Mapping[str, str], notice: Callable[[str], None]) -> Optional[wire.Proof]:
@@ -176,12 +158,6 @@ def read_proof(environ: Mapping[str, str], notice: Callable[[str], None]) -> Opt
     except (ValueError, TypeError):
         notice("the verdict of gpq check cannot be read, so it is ignored")
         return None
-
-
-def _habit_of(proof: wire.Proof) -> wire.Habit:
-    """The habit that reports the lost freedoms."""
-    message = "gpq check found that it may train differently ({})".format(proof.message)
-    return wire.Habit(PROVEN, list(proof.lost), message, CURE, PROVEN)
 
 
 def line(habit: wire.Habit) -> str:

@@ -50,44 +50,68 @@ class LoopWatch:
         self._engine, self._report = engine, engine.lose
         self._noticed = engine.shape.freedoms.noticed
         self._models, self._optimizers = setup.training.models, setup.training.optimizers
-        self._schedulers, self._parts = setup.training.schedulers, engine.checkpointer.parts.held()
+        self._schedulers, self._parts = setup.training.schedulers, engine.checkpointer.parts
         self._gradients = setup.gradients
         self.foreign_steps: List[str] = []  # classes of other optimizers that stepped in the body
         self._norms: Optional[List[float]] = None  # of parameters, at the start of a step
         self._epoch = -1  # of the newest watched micro-batch
         self._trained: List[bool] = []  # which parameters it trained
         self._lacks_schedule = False  # a micro-batch ended without a call of a scheduler
-        self._remove_hook = self._hear_other_optimizers()
+        # torch reports every step in the process. Inner optimizers of the job's own ones belong to
+        # them.
+        own = set(map(id, self._optimizers))
+        for optimizer in self._optimizers:
+            own.update(map(id, inner_optimizers(optimizer)))
+        reference = weakref.ref(self)
+
+        def stepping(optimizer: Any, args: Any, kwargs: Any) -> None:
+            watch = reference()
+            if watch is not None and id(optimizer) not in own:
+                loop = watch._engine.loop
+                if loop is not None and loop.in_body:
+                    watch.foreign_steps.append(type(optimizer).__name__)
+
+        handle = register_optimizer_step_pre_hook(stepping)
+        self._remove_hook = weakref.finalize(self, handle.remove)
 
     @_guard
     def training_begins(self) -> None:
         """The first micro-batch of the attempt has arrived, so models are as they are trained."""
         self._look_for_hooks()
-        self._look_for_batch_norm()
         self._look_for_schedulers()
+        # Batch norm computes statistics over the part on one device, or over all replicas with
+        # SyncBatchNorm. A layer in eval mode computes none.
+        synchronised = ""
+        for model in self._models:
+            for name, layer in unwrap(model).inner.named_modules():
+                if not isinstance(layer, BatchNorm) or not layer.training:
+                    continue
+                if not isinstance(layer, torch.nn.SyncBatchNorm):
+                    self._report("batch-norm", name)
+                    return
+                synchronised = synchronised or name or type(layer).__name__
+        if synchronised:
+            self._report("sync-batch-norm", synchronised)
 
     @_guard
-    def batch_begins(self, micro: Micro, step: int) -> None:
-        """Before the body of the loop, in a watched step. `step`: steps of this attempt so far."""
-        if micro.place == 0:
-            self._norms = self._parameter_norms() if step < WEIGHT_STEPS else None
+    def step_begins(self, step: int) -> None:
+        """Before the first body of a watched step. `step`: steps of this attempt so far."""
+        self._norms = self._parameter_norms() if step < WEIGHT_STEPS else None
 
     @_guard
     def batch_ends(
-        self,
-        epoch: int,
-        micro: Micro,
-        facts: BodyFacts,
-        step: int,
-        *,
-        is_watched: bool,
-        left_early: bool,
+        self, micro: Micro, facts: BodyFacts, step: int, *, is_watched: bool, left_early: bool
     ) -> None:
         """After the body of the loop. `left_early`: by a break or an error."""
         if step < HOOK_STEPS:
             self._look_for_hooks()
-        if is_watched:
-            self._look_for_freezing(epoch, asked_step=facts.asked_step)
+        if is_watched:  # does the set of trained parameters change within an epoch?
+            epoch = self._engine.runtime.meter.epoch
+            is_same_epoch, before = epoch == self._epoch, self._trained
+            trained = [item.requires_grad for item in self._gradients.parameters()]
+            self._epoch, self._trained = epoch, trained
+            if is_same_epoch and before != trained[: len(before)] and not facts.asked_step:
+                self._report("own-freezing")
         if self.foreign_steps:
             self._report("other-optimizer", self.foreign_steps[0])
             self.foreign_steps = []
@@ -100,7 +124,12 @@ class LoopWatch:
         # A loop that asked job.at_step in a micro-batch that only accumulates may skip steps.
         if micro.last or not facts.asked_sync:
             self._judge_steps(facts)
-        self._judge_schedule(facts)
+        # A scheduler that is called only in some passes of the loop is called by a count of them.
+        # In many loops, a step that a GradScaler skips does not count for a schedule either.
+        if not (facts.asked_sync or facts.asked_step):
+            if facts.scheduled and self._lacks_schedule:
+                self.rate_set()
+            self._lacks_schedule |= not (facts.scheduled or facts.skipped)
 
     @_guard
     def boundary(self) -> None:
@@ -135,28 +164,6 @@ class LoopWatch:
             "compares what it trains".format(text)
         )
 
-    # -- inside ------------------------------------------------------------------------------------
-
-    def _hear_other_optimizers(self) -> Callable[[], None]:
-        """torch reports every step in the process. Inner optimizers of the job's own ones belong to
-        them. Returns how to end it."""
-        own = {
-            id(part)
-            for optimizer in self._optimizers
-            for part in (optimizer, *inner_optimizers(optimizer))
-        }
-        reference = weakref.ref(self)
-
-        def stepping(optimizer: Any, args: Any, kwargs: Any) -> None:
-            watch = reference()
-            if watch is not None and id(optimizer) not in own:
-                loop = watch._engine.loop
-                if loop is not None and loop.in_body:
-                    watch.foreign_steps.append(type(optimizer).__name__)
-
-        handle = register_optimizer_step_pre_hook(stepping)
-        return weakref.finalize(self, handle.remove)
-
     def _look_for_hooks(self) -> None:
         """A hook of a parameter may change its gradient before a batch is complete. Those of wandb
         only read. Hooks of modules and activations are covered by gpq check."""
@@ -168,27 +175,12 @@ class LoopWatch:
                         self._report("grad-hook", getattr(hook, "__qualname__", repr(hook)))
                         return
 
-    def _look_for_batch_norm(self) -> None:
-        """It computes statistics over the part on one device, or over all replicas with
-        SyncBatchNorm. A layer in eval mode computes none."""
-        synchronised = ""
-        for model in self._models:
-            for name, layer in unwrap(model).inner.named_modules():
-                if not isinstance(layer, BatchNorm) or not layer.training:
-                    continue
-                if not isinstance(layer, torch.nn.SyncBatchNorm):
-                    self._report("batch-norm", name)
-                    return
-                synchronised = synchronised or name or type(layer).__name__
-        if synchronised:
-            self._report("sync-batch-norm", synchronised)
-
     def _look_for_schedulers(self) -> bool:
         """Has an optimizer a scheduler that the job was not given? Every scheduler of torch leaves
         a mark on its optimizer. A second one leaves no second mark, so an optimizer with one given
         scheduler counts as complete."""
         of_torch = torch.optim.lr_scheduler.LRScheduler
-        registered = [part for part in self._parts if isinstance(part, of_torch)]
+        registered = [part for part in self._parts.by_name().values() if isinstance(part, of_torch)]
         owners = [getattr(item, "optimizer", None) for item in (*self._schedulers, *registered)]
         if any(owner is None for owner in owners):
             return False  # a scheduler of another kind may belong to any optimizer
@@ -197,14 +189,6 @@ class LoopWatch:
                 self._report("forgotten-scheduler", type(optimizer).__name__)
                 return True
         return False
-
-    def _look_for_freezing(self, epoch: int, *, asked_step: bool) -> None:
-        """Does the set of trained parameters change within an epoch?"""
-        is_same_epoch, before = epoch == self._epoch, self._trained
-        trained = [item.requires_grad for item in self._gradients.parameters()]
-        self._epoch, self._trained = epoch, trained
-        if is_same_epoch and before != trained[: len(before)] and not asked_step:
-            self._report("own-freezing")
 
     def _judge_steps(self, facts: BodyFacts) -> None:
         """A body without a step changes weights itself, accumulates or skips the batch: did
@@ -219,18 +203,6 @@ class LoopWatch:
             self._report("hand-step")
         else:
             self._report("hand-accumulation" if facts.has_gradients else "skipped-batch")
-
-    def _judge_schedule(self, facts: BodyFacts) -> None:
-        """A scheduler that is called only in some passes of the loop is called by a count of
-        them."""
-        if facts.asked_sync or facts.asked_step:
-            return
-        if facts.scheduled:
-            if self._lacks_schedule:
-                self.rate_set()
-        # In many loops, a step that a GradScaler skips does not count for a schedule either.
-        elif not facts.skipped:
-            self._lacks_schedule = True
 
     def _parameter_norms(self) -> List[float]:
         parameters = self._gradients.parameters()

@@ -73,7 +73,8 @@ class StepBoundary:
         if runtime.environment.checkpoint_dir and not self.ending.terminator.is_armed:
             self.ending.terminator.arm()
         runtime.pulse.beat(runtime.meter.steps, "arrived")
-        agreed = runtime.agreement.step() if runtime.recorder is None else self._orders_of_check()
+        recorder = runtime.recorder
+        agreed = runtime.agreement.step() if recorder is None else recorder.boundary(self._engine)
         if agreed is not None:
             self._obey(agreed)
             self._is_save_due = checkpointer.is_due()
@@ -123,10 +124,10 @@ class StepBoundary:
         """What this replica knows. Only rank 0 reads orders."""
         order = self._control.read() if self._control is not None else None
         order = order or wire.Control(attempt=0, seq=0)
-        stop = STOP_ORDERED if order.stop else 0
-        stop = STOP_SIGNAL if self.ending.terminator.requested else stop
-        if time.monotonic() < self._retry_at:
-            stop = 0
+        stop = 0
+        if time.monotonic() >= self._retry_at:
+            stop = STOP_ORDERED if order.stop else 0
+            stop = STOP_SIGNAL if self.ending.terminator.requested else stop
         report, seconds = self._runtime.report, self._steps.seconds
         pause = int(AGREE_SECONDS / seconds) if seconds else 1
         return Proposal(
@@ -138,16 +139,6 @@ class StepBoundary:
             sample_every=self._statistics.sample_every(seconds),
             pause=min(max(pause, 1), MAX_PAUSE),
         )
-
-    # -- inside ------------------------------------------------------------------------------------
-
-    def _orders_of_check(self) -> Optional[Proposal]:
-        """The orders of `gpq check`."""
-        recorder = self._runtime.recorder
-        assert recorder is not None
-        if not self._steps.in_midst:
-            recorder.boundary(self._engine)
-        return recorder.agreement()
 
     def _obey(self, agreed: Proposal) -> None:
         self._shape.obey(agreed)
@@ -165,12 +156,12 @@ class StepBoundary:
         whenever something was noticed."""
         if self._shape.data is None or not self._checkpointer.is_ready:
             return
-        count, several = self._steps.count, self._runtime.replicas > 1
         if self._steps.is_watched and self.watch is not None:
             self.watch.boundary()
-        if count > WATCHED_STEPS and several:
-            return
-        if several or self._shape.freedoms.waiting:
+        if self._runtime.replicas == 1:
+            if self._shape.freedoms.waiting:
+                self._shape.agree()
+        elif self._steps.count <= WATCHED_STEPS:
             self._shape.agree()
 
     def _audit(self) -> None:
@@ -251,17 +242,13 @@ class Ledger:
         """A step trained on these examples."""
         self._pending_indices += indices
         if len(self._pending_indices) >= TOGETHER:
-            self._add_up()
-
-    def _add_up(self) -> None:
-        indices, self._pending_indices = self._pending_indices, []
-        moments = (len(indices), sum(indices), sum(map(mul, indices, indices)))
-        for place, value in enumerate(moments):
-            self._sums[place] = (self._sums[place] + value) % WRAP
+            self.counted()
 
     def counted(self) -> List[float]:
         """This replica's sums. The sums over all replicas go into `compare`."""
-        self._add_up()
+        indices, self._pending_indices = self._pending_indices, []
+        moments = (len(indices), sum(indices), sum(map(mul, indices, indices)))
+        self._sums = [(total + value) % WRAP for total, value in zip(self._sums, moments)]
         return [float(value) for value in self._sums]
 
     def compare(self, totals: Sequence[float], order: torch.Tensor, end: int) -> None:

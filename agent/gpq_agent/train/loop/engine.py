@@ -7,7 +7,7 @@ it finds who chose the size that did not fit, and what the next attempt does ins
 import contextlib
 import os
 import sys
-from typing import TYPE_CHECKING, Any, Callable, Mapping, NamedTuple, Optional, Sequence
+from typing import TYPE_CHECKING, Any, Mapping, NamedTuple, Optional, Sequence
 
 import torch
 import torch.distributed as dist
@@ -15,20 +15,20 @@ import torch.distributed as dist
 from gpq_agent import wire
 from gpq_agent.train.checkpoints.store import MemoryRecord
 from gpq_agent.train.data.batches import Limits, Step, ceil_div
-from gpq_agent.train.data.sampler import GlobalSampler
 from gpq_agent.train.errors import GpqTrainError
-from gpq_agent.train.gradients.noise_scale import NoiseScale
+from gpq_agent.train.gradients.step_gate import wrap_scaler, wrap_scheduler
 from gpq_agent.train.habits.freedoms import Freedoms, line, read_proof
 from gpq_agent.train.habits.table import ACCEPTABLE, Habit, describe, is_suspected
 from gpq_agent.train.habits.watch import LoopWatch
 from gpq_agent.train.loop.boundary import StepBoundary, StepRecord
 from gpq_agent.train.loop.first_part import RUINED, RuinedWeights
 from gpq_agent.train.loop.loop import TrainingLoop
-from gpq_agent.train.loop.runtime import BatchShape, BatchSource, Checkpointer, Runtime, Statistics
+from gpq_agent.train.loop.runtime import BatchShape, Checkpointer, Runtime, Statistics
 from gpq_agent.train.loop.setup import OwnBatches, Training, set_up, share_outside
 from gpq_agent.train.loop.side_effects import SideEffects
 from gpq_agent.train.process.environment import Environment
 from gpq_agent.train.process.shutdown import is_out_of_memory, note_error
+from gpq_agent.train.program import program
 
 if TYPE_CHECKING:
     from gpq_agent.train.prove.recorder import Recorder
@@ -47,7 +47,7 @@ class Engine:
         recorder: "Optional[Recorder]" = None,
     ) -> None:
         self.runtime = Runtime(environment, device, environ, recorder)
-        self.shape = BatchShape(self._freedoms(), environment.replicas)
+        self.shape = BatchShape(self._make_freedoms(), environment.replicas)
         self.steps = StepRecord()
         self.checkpointer = Checkpointer(self.runtime)
         self.side_effects = SideEffects(self.runtime, self.checkpointer.store)
@@ -58,39 +58,43 @@ class Engine:
         self.own_batches: Optional[OwnBatches] = None
         self.is_cleared = False
 
-    def attach_data(self, limits: Limits, sampler: GlobalSampler, noise: NoiseScale) -> None:
-        """`job.loader()` was called."""
-        self.shape.data = BatchSource(limits, sampler, noise)
-        if not self.statistics.measures:
-            sampler.sample_every = 0
-
-    def recall(self, digest: Callable[[], str]) -> None:
-        """Recall what `gpq check` found, and what earlier attempts saw. `digest`: of the program
-        that runs here. Collective."""
+    def recall(self) -> None:
+        """Recall what `gpq check` found, and what earlier attempts saw. The script has prepared its
+        training, so its own modules are imported. Collective."""
         runtime = self.runtime
         if runtime.recorder is not None:
-            runtime.recorder.note_program()
+            runtime.recorder.program = program()
         proof = read_proof(runtime.environ, runtime.notice) if runtime.is_lead else None
         every_shape = proof is not None and set(proof.same) == set(wire.FREEDOMS)
-        is_cleared = proof is not None and every_shape and proof.program == digest()
+        is_cleared = proof is not None and every_shape and proof.program == program().digest
         self.is_cleared = runtime.agreement.broadcast_flag(is_cleared)
         self.shape.freedoms.recall(proof, is_cleared=self.is_cleared)
 
-    def attach(self, training: Training, *, watch: bool = True) -> TrainingLoop:
-        """`job.prepare()` was called, after `job.loader()`. Collective. `watch`: look for habits of
-        hand-written loops."""
-        assert self.shape.data is not None
-        setup = set_up(training, self.shape.data, self.runtime)
+    def attach(self, training: Training, *, watch: bool) -> TrainingLoop:
+        """`job.prepare()` was called, after `job.loader()`, so everything follows the batch size.
+        Collective. `watch`: look for habits of hand-written loops."""
+        data, runtime = self.shape.data, self.runtime
+        assert data is not None
+        setup = set_up(training, data, runtime)
         self.statistics.probes = [setup.probe]
         self.boundaries.watch = loop_watch = LoopWatch(self, setup)
         if not watch:
             loop_watch.stop()
         self.loop = loop = TrainingLoop(self, setup, loop_watch)
-        if self.runtime.replicas > 1:
+        if runtime.replicas > 1:
             share_outside(setup)
             self.shape.freedoms.agree()
         self.shape.reshape()
         self.checkpointer.is_ready = True
+        for scheduler, clock in zip(training.schedulers, runtime.meter.schedules):
+            wrap_scheduler(scheduler, clock, loop)
+        if training.scaler is not None:
+            wrap_scaler(training.scaler, loop.gate)
+        if len(training.optimizers) > 1 and not data.limits.fixed:
+            source = "all parameters"
+            if len(training.measured) == 1:
+                source = "the parameters of {}".format(type(training.measured[0]).__name__)
+            runtime.notice("gpq measures gradient noise on {}".format(source))
         return loop
 
     def attach_steps(self, models: Sequence[torch.nn.Module], optimizers: Sequence[Any]) -> None:
@@ -119,28 +123,23 @@ class Engine:
         else:
             self.shape.freedoms.record(habit)
 
-    # -- inside ------------------------------------------------------------------------------------
-
-    def _freedoms(self) -> Freedoms:
+    def _make_freedoms(self) -> Freedoms:
         runtime = self.runtime
-        names = runtime.environ.get(wire.ENV_ACCEPTED, "").split(",")
-        accepted = {code for code in names if code}
+        accepted = set(filter(None, runtime.environ.get(wire.ENV_ACCEPTED, "").split(",")))
         for code in sorted(accepted - ACCEPTABLE):
             text = "--accept {} has no effect: only suspected habits can be accepted"
             runtime.notice(text.format(code))
+
+        def tell(habit: wire.Habit) -> None:
+            sys.stderr.write("gpq: {}\n".format(line(habit)))
+            runtime.report.send("habit", habit._asdict())
+
         folder, rank = runtime.environment.checkpoint_dir, runtime.environment.rank
-        return Freedoms(folder, runtime.agreement, rank, self._tell, accepted & ACCEPTABLE)
+        return Freedoms(folder, runtime.agreement, rank, tell, accepted & ACCEPTABLE)
 
-    def _tell(self, habit: wire.Habit) -> None:
-        sys.stderr.write("gpq: {}\n".format(line(habit)))
-        self.runtime.report.send("habit", habit._asdict())
-
-
-if TYPE_CHECKING:
-    pass
 
 # Errors that no micro-batch causes: files and networks, memory, a missing module.
-OUTSIDE = (OSError, EOFError, MemoryError, ImportError, dist.DistError)
+OUTSIDE = (OSError, EOFError, MemoryError, ImportError, dist.DistError, GpqTrainError)
 TRIED = "the loop failed on a batch that gpq made to look at its loss ({})"
 # The end of another replica, which gloo reports as RuntimeError.
 LOST = ("closed by peer", "reset by peer", "broken pipe", "timed out", "timeout")
@@ -168,10 +167,20 @@ class FailureHandler:
             self._excuse(RUINED)
             return
         if is_out_of_memory(error):
-            self._out_of_memory(step)
+            # Let the next attempt ask for less.
+            runtime, shape = self._engine.runtime, self._engine.shape
+            if self.memory is not None and shape.data is not None:
+                shortage = lessen(self.memory, step, shape.data.limits, may_cut=shape.may_cut)
+                runtime.notice(shortage.line)
+                if shortage.is_ours:
+                    self._excuse(shortage.line)
             return
         is_proven = (loop.has_cut or len(step.micros) == 1) and not loop.in_trial
-        if is_proven or not may_be_of_a_part(error):
+        # From outside the loop, or another replica's end: no cut batch causes that.
+        is_outside = not isinstance(error, Exception) or isinstance(error, OUTSIDE)
+        text = str(error).lower()
+        is_lost = isinstance(error, RuntimeError) and any(words in text for words in LOST)
+        if is_proven or is_outside or is_lost:
             return
         # The first step in micro-batches, or a trial: the loop probably cannot handle part of a
         # batch.
@@ -181,31 +190,12 @@ class FailureHandler:
         if loop.in_trial:
             self._excuse(TRIED.format(detail))
 
-    def _out_of_memory(self, step: Step) -> None:
-        """An allocation failed. Let the next attempt ask for less."""
-        runtime, shape = self._engine.runtime, self._engine.shape
-        if self.memory is None or shape.data is None:
-            return
-        shortage = lessen(self.memory, step, shape.data.limits, may_cut=shape.may_cut)
-        runtime.notice(shortage.line)
-        if shortage.is_ours:
-            self._excuse(shortage.line)
-
     def _excuse(self, note: str) -> None:
         """The job starts again, without counting this as a failure of its own."""
         run_dir = self._engine.runtime.environment.run_dir
         if run_dir:
             with contextlib.suppress(OSError):  # then it counts as the job's fault
                 wire.write_json(os.path.join(run_dir, wire.EXCUSED), {"note": note})
-
-
-def may_be_of_a_part(error: BaseException) -> bool:
-    """May this error come from a cut batch? Not if it is from outside the loop, or from another
-    replica's end."""
-    if not isinstance(error, Exception) or isinstance(error, (GpqTrainError, *OUTSIDE)):
-        return False
-    text = str(error).lower()
-    return not (isinstance(error, RuntimeError) and any(words in text for words in LOST))
 
 
 class Shortage(NamedTuple):

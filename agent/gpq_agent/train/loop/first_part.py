@@ -58,13 +58,6 @@ class FirstPart:
             return
         after = self._state()
         self._epoch = step.epoch
-        self._tell(before, after)
-        if self._shape.freedoms.agree():
-            self._shape.is_late = True
-        if before.parameters.isfinite().all() and not after.parameters.isfinite().all():
-            raise RuinedWeights(RUINED, "run it again: it resumes from its newest checkpoint")
-
-    def _tell(self, before: State, after: State) -> None:
         if not torch.equal(before.parameters.nan_to_num(), after.parameters.nan_to_num()):
             self._report("hand-step")
         buffers = _changes(before.buffers, after.buffers)
@@ -73,8 +66,13 @@ class FirstPart:
         parts = _changes(before.parts, after.parts)
         if parts:
             self._report("state-in-pieces", ", ".join(parts))
+        if self._shape.freedoms.agree():
+            self._shape.is_late = True
+        if before.parameters.isfinite().all() and not after.parameters.isfinite().all():
+            raise RuinedWeights(RUINED, "run it again: it resumes from its newest checkpoint")
 
     def _state(self) -> State:
+        """Waits for the device."""
         parameters = list(filter(_is_tensor, self._setup.gradients.parameters()))
         named = (model.named_buffers() for model in self._setup.training.models)
         buffers = {name: item for pairs in named for name, item in pairs if _is_tensor(item)}
@@ -85,17 +83,19 @@ class FirstPart:
             except Exception:  # it cannot be saved now, which the next checkpoint reports
                 continue
         tensors = [item for part in parts.values() for item in part if _is_tensor(item)]
-        sums = _sums([*parameters, *buffers.values(), *tensors])
-        count = len(parameters)
-        values = iter(sums[count:].nan_to_num().tolist())
-        return State(
-            sums[:count],
-            {name: next(values) for name in buffers},
-            {
-                name: [next(values) if _is_tensor(item) else item for item in part]
-                for name, part in parts.items()
-            },
-        )
+        sums = [torch.zeros(0, dtype=torch.float64)]
+        for item in (*parameters, *buffers.values(), *tensors):
+            item = item.detach().abs() if item.is_complex() else item.detach()
+            # Half types are too narrow for a sum. A wider one than needed is slow on a CPU.
+            is_half = item.is_floating_point() and item.element_size() < 4
+            total = item.sum(dtype=torch.float32 if is_half else None)
+            sums.append(total.double().reshape(1).cpu())
+        whole, count = torch.cat(sums), len(parameters)
+        values = iter(whole[count:].nan_to_num().tolist())
+        moved_buffers = {name: next(values) for name in buffers}
+        for name, part in parts.items():
+            parts[name] = [next(values) if _is_tensor(item) else item for item in part]
+        return State(whole[:count], moved_buffers, parts)
 
 
 def _is_tensor(item: Any) -> bool:
@@ -113,20 +113,6 @@ def _leaves(state: Any) -> Iterator[Any]:
             yield from _leaves(item)
     elif _is_tensor(state) or isinstance(state, (bool, int, float, str)):
         yield state
-
-
-def _sums(tensors: List[torch.Tensor]) -> torch.Tensor:
-    """The sum of each tensor. Shape (tensors,), float64, on the CPU. Waits for the device."""
-    sums = [item.detach().abs() if item.is_complex() else item.detach() for item in tensors]
-    sums = [item.sum(dtype=torch.float32 if _is_half(item) else None) for item in sums]
-    if not sums:
-        return torch.zeros(0)
-    return torch.stack([item.double().cpu() for item in sums])
-
-
-def _is_half(item: torch.Tensor) -> bool:
-    """Is its type too narrow for a sum? Conversion to a wider one than needed is slow on a CPU."""
-    return item.is_floating_point() and item.element_size() < 4
 
 
 def _changes(before: Dict[str, Any], after: Dict[str, Any]) -> List[str]:

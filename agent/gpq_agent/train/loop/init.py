@@ -12,12 +12,7 @@ from gpq_agent import wire
 from gpq_agent.train.errors import GpqTrainError, UnusableGpu
 from gpq_agent.train.internals import untried_notice
 from gpq_agent.train.loop.job import Job
-from gpq_agent.train.process.environment import (
-    Environment,
-    bind_cores,
-    open_device,
-    read_environment,
-)
+from gpq_agent.train.process.environment import bind_cores, open_device, read_environment
 from gpq_agent.train.process.process_group import let_threads_rest, open_group
 from gpq_agent.train.process.rng import script_seed
 from gpq_agent.train.process.shutdown import be_one_of_many, note_departure, note_error
@@ -44,7 +39,13 @@ def init(*, seed: Optional[int] = None, checkpoint_dir: Optional[str] = None) ->
     if environment.checkpoint_dir is None and checkpoint_dir is not None:
         environment = environment._replace(checkpoint_dir=os.path.abspath(checkpoint_dir))
     problem = bind_cores(environment.cores)
-    device = _open_device(environment)
+    try:
+        device = open_device(environment)
+    except UnusableGpu as error:
+        if environment.run_dir and environment.local_rank < len(environment.gpus):
+            gpu = environment.gpus[environment.local_rank]
+            note_error(environment.run_dir, environment.rank, error, gpu)
+        raise
     if environment.replicas > 1:
         be_one_of_many()
         atexit.register(let_threads_rest)  # exit handlers run from the last to the first
@@ -59,14 +60,3 @@ def init(*, seed: Optional[int] = None, checkpoint_dir: Optional[str] = None) ->
             job._engine.runtime.notice(words)
     _current[:] = [weakref.ref(job)]
     return job
-
-
-def _open_device(environment: Environment) -> torch.device:
-    """As open_device. Tells the agent if a GPU cannot be used."""
-    try:
-        return open_device(environment)
-    except UnusableGpu as error:
-        if environment.run_dir and environment.local_rank < len(environment.gpus):
-            gpu = environment.gpus[environment.local_rank]
-            note_error(environment.run_dir, environment.rank, error, gpu)
-        raise

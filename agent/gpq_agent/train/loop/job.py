@@ -1,31 +1,27 @@
-"""Everything that a script can do with its job. Refuses wrong use, and delegates the rest."""
+"""Everything that a script can do with its job: over epochs, over steps with its own batches, or in
+any other loop. Refuses wrong use."""
 
+import os
+import time
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Iterator, Mapping, NoReturn, Optional, Tuple
 
 import torch
 
 from gpq_agent import wire
-from gpq_agent.train.checkpoints.script_checkpoints import ScriptCheckpoints
+from gpq_agent.train.checkpoints.script_checkpoints import ScriptCheckpoints, files_below
 from gpq_agent.train.errors import GpqTrainError
+from gpq_agent.train.gradients.progress import ROUNDING
 from gpq_agent.train.gradients.step_gate import StepGate
-from gpq_agent.train.loop import loops
 from gpq_agent.train.loop.engine import Engine
-from gpq_agent.train.loop.loader import Loader
+from gpq_agent.train.loop.loader import Loader, LoaderArguments, make_loader
 from gpq_agent.train.loop.loop import TrainingLoop
 from gpq_agent.train.loop.resumption import Resumption
-from gpq_agent.train.loop.setup import (
-    Training,
-    attach_training,
-    make_rules,
-    make_training,
-    wrap_model,
-)
-from gpq_agent.train.loop.training_data import LoaderArguments, TrainingData, make_training_data
+from gpq_agent.train.loop.runtime import BatchSource
+from gpq_agent.train.loop.setup import Training, make_rules, make_training, wrap_model
 from gpq_agent.train.process.environment import Environment
-from gpq_agent.train.process.rng import reseed, seed_all
-from gpq_agent.train.process.shutdown import STOP_ORDERED, on_error
-from gpq_agent.train.program import program
+from gpq_agent.train.process.rng import generator_states, reseed, seed_all, set_generators
+from gpq_agent.train.process.shutdown import STOP_ORDERED, on_error, raise_if_stopping
 
 if TYPE_CHECKING:
     from gpq_agent.train.prove.recorder import Recorder
@@ -61,7 +57,6 @@ class Job:
         if environment.checkpoint_dir:
             on_error(self._engine.failures.failed)
         self._resumption = Resumption(self._engine)
-        self._data: Optional[TrainingData] = None  # set by loader()
         self._gate: Optional[StepGate] = None  # set by prepare()
 
     # -- set-up ------------------------------------------------------------------------------------
@@ -107,8 +102,7 @@ class Job:
             dataset, batch_size, max_batch_size, max_local_batch, fixed_batch, shuffle, sampler,
             batch_sampler, drop_last, generator, data_may_change, options,
         )  # fmt: skip
-        self._data = make_training_data(self._engine, self._seed, arguments)
-        return self._data.loader
+        return make_loader(self._engine, self._seed, arguments)
 
     def wrap(self, model: torch.nn.Module, *, sync_batch_norm: bool = False) -> torch.nn.Module:
         """Move the model to this replica's device. Wrap it in DistributedDataParallel if there are
@@ -160,19 +154,24 @@ class Job:
             hint = "call it once, with lists of models and optimizers"
             raise GpqTrainError("job.prepare() was called twice", hint)
         engine.runtime.agreement.call = "job.prepare()"
-        engine.recall(lambda: program().digest)
+        engine.recall()
         if self._data is None:
-            self._resumption.resume(training, None)
+            self._resumption.resume(training)
             engine.attach_steps(training.models, training.optimizers)
             return None
         limits = self._data.limits
         rules = make_rules(engine, training.optimizers, limits, rule, warmup_steps)
         training = training._replace(rules=rules)
-        self._resumption.resume(training, self._data)
-        loop = attach_training(engine, training, limits, watch=watch)
+        self._resumption.resume(training)
+        loop = engine.attach(training, watch=watch)
         self._gate = loop.gate
         reseed(self._seed, engine.runtime.meter.steps, self.rank)
         return loop
+
+    @property
+    def _data(self) -> Optional[BatchSource]:
+        """What `loader` made."""
+        return self._engine.shape.data
 
     def state(self, part: Any, name: Any = None) -> Any:
         """Keep something in checkpoints, and restore it. Returns it.
@@ -209,8 +208,34 @@ class Job:
         if self._data is None:
             hint = "for other loops use job.steps()"
             raise GpqTrainError("job.epochs() needs job.loader()", hint)
+        sampler, engine = self._data.sampler, self._engine
+        meter, boundaries = engine.runtime.meter, engine.boundaries
         passes = passes or self._data.limits.fixed
-        yield from loops.epoch_loop(self._engine, self._data.loader.sampler, count, passes=passes)
+        meter.epochs, meter.passes = count, passes
+        while meter.epoch < count:
+            if engine.runtime.finished:
+                engine.runtime.reopen()
+            engine.runtime.epoch = meter.epoch
+            if self._gate is not None:
+                self._gate.resumes_epoch = meter.samples > 0
+            try:
+                yield meter.epoch
+            except GeneratorExit:
+                boundaries.ending.terminator.disarm()
+                meter.passes = True  # of what follows the training
+                raise
+            boundaries.close_epoch()
+            excess = meter.position - sampler.base_steps
+            if passes or excess < -ROUNDING:  # or the script left the epoch early
+                boundaries.close_pass(sampler.size)
+                excess = 0.0
+            elif sampler.is_over or meter.epoch == count - 1:
+                boundaries.close_pass(sampler.cursor.consumed)
+            meter.end_epoch(excess)
+            if meter.epoch < count and not engine.runtime.finished:
+                boundaries.run()
+        boundaries.finish()
+        meter.passes = True
 
     def steps(self, count: int) -> Iterator[int]:
         """Yield 0 to count - 1, from the step of the checkpoint, for a loop without job.loader().
@@ -223,14 +248,47 @@ class Job:
         """
         if self._data is not None:
             raise GpqTrainError("job.steps() is for loops without job.loader()", "use job.epochs()")
-        yield from loops.step_loop(self._engine, count, self._seed)
+        engine = self._engine
+        if not engine.checkpointer.is_ready:
+            hint = "call job.prepare() first"
+            raise GpqTrainError("job.steps() was called before job.prepare()", hint)
+        engine.statistics.total_steps = count
+        engine.statistics.declare()
+        while engine.runtime.meter.steps < count:
+            engine.boundaries.run()
+            reseed(self._seed, engine.runtime.meter.steps, 0)
+            if engine.own_batches is not None:
+                engine.own_batches.begin_step()
+            try:
+                yield engine.runtime.meter.steps
+            except GeneratorExit:
+                engine.boundaries.ending.terminator.disarm()
+                raise
+            engine.runtime.meter.stepped(1.0, applied=True)
+            engine.statistics.say_ready()
+        engine.boundaries.finish()
 
     def share(self, *batch: Any) -> Any:
         """Return this replica's rows of a batch that all replicas drew alike. The parts of a batch
         are tensors or sequences of the same length. The gradient is the mean over the whole batch,
         even if the number of replicas does not divide it. Give every micro-batch of a step the same
         number of rows. Raises GpqTrainError for a batch with fewer rows than replicas."""
-        return loops.rows_of_replica(self._engine, batch)
+        sizes = {len(part) for part in batch}
+        if len(sizes) != 1:
+            words = "job.share() was given parts of different lengths: {}"
+            raise GpqTrainError(words.format(sorted(sizes)))
+        size = sizes.pop()
+        if size < self.replicas:
+            words = "a batch of {} is too small for {} replicas"
+            hint = "submit with --gpus 1-{}, or draw larger batches"
+            raise GpqTrainError(words.format(size, self.replicas), hint.format(size))
+        shares = [part[self.rank :: self.replicas] for part in batch]
+        # Models call view() on a batch, which needs contiguous memory. Rows of it need a copy for
+        # that.
+        shares = [part.contiguous() if isinstance(part, torch.Tensor) else part for part in shares]
+        if self._engine.own_batches is not None:
+            self._engine.own_batches.weigh(self.replicas * len(shares[0]) / size)
+        return shares[0] if len(shares) == 1 else tuple(shares)
 
     def clip_grad_norm_(self, max_norm: float) -> Optional[torch.Tensor]:
         """Clip the gradient of the whole step. None in micro-batches that only accumulate."""
@@ -249,8 +307,21 @@ class Job:
     @contextmanager
     def eval(self) -> Iterator[None]:
         """gpq neither stops nor saves inside, and the time does not count as training."""
-        with loops.evaluation(self._engine, restores_generators=self._data is None):
+        runtime = self._engine.runtime
+        # Without job.loader() replicas draw batches alike, whatever one of them draws inside.
+        generators = generator_states() if self._data is None else []
+        runtime.evaluating += 1
+        runtime.pulse.phase("evaluating")
+        self._engine.statistics.times.discard()
+        try:
             yield
+        except BaseException:
+            runtime.evaluation_failed = True
+            raise
+        finally:
+            set_generators(generators)
+            runtime.evaluating -= 1
+            runtime.pulse.phase("computing")
 
     @property
     def at_step(self) -> bool:
@@ -299,14 +370,35 @@ class Job:
     def should_stop(self) -> bool:
         """Must the job stop? Call it once per step, on every replica. All get the same answer. With
         job.loader() the job stops without it."""
-        if self._data is None and not self._engine.runtime.evaluating:
-            loops.pass_boundary(self._engine)
-        return bool(self._engine.boundaries.stopping) and not self._engine.runtime.evaluating
+        engine = self._engine
+        if engine.runtime.evaluating:
+            return False
+        if self._data is None:
+            engine.statistics.declare()
+            engine.runtime.meter.steps += 1
+            engine.statistics.say_ready()
+            engine.boundaries.run()
+            if engine.own_batches is not None:
+                engine.own_batches.begin_step()
+        return bool(engine.boundaries.stopping)
 
     def saved(self, next_step: int) -> None:
         """Say that the save in `save_path` is complete, and that training resumes at `next_step`.
-        Call it on every replica."""
-        loops.commit_save(self._engine, self._saves, next_step)
+        Call it on every replica. Raises OSError on replica 0 if the disk refuses it."""
+        raise_if_stopping()
+        runtime = self._engine.runtime
+        runtime.agreement.call = "job.saved()"
+        if runtime.is_lead:
+            begin = time.perf_counter()
+            path = self._saves.commit(next_step)
+            size = sum(os.path.getsize(name) for name in files_below(path))
+            seconds = time.perf_counter() - begin
+            content = {"step": next_step, "seconds": seconds, "bytes": size, "why": "periodic"}
+            runtime.report.send("checkpoint", content)
+        else:
+            self._saves.advance()
+        runtime.meter.steps = next_step
+        runtime.agreement.broadcast_flag(success=True)
 
     def exit_preempted(self, next_step: Optional[int] = None) -> NoReturn:
         """End this attempt. With `next_step`, commit the save in `save_path` first. Call it on
@@ -320,5 +412,9 @@ class Job:
         """Say that training is over and everything is saved, so that exit code 0 ends the job. This
         holds even if gpq has asked the job to stop. Call it on every replica, after your own loop
         or when you leave `job.epochs` early. The end of `job.epochs` does it for you."""
-        loops.finish_saves(self._engine, self._saves)
+        try:
+            if self.rank == 0:
+                self._saves.finish()
+        except OSError as error:
+            self._engine.runtime.notice("cannot mark the last save: {}".format(error))
         self._engine.boundaries.ending.done()

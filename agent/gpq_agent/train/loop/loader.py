@@ -1,18 +1,24 @@
-"""The loader that a script iterates over: a DataLoader fed by the steps of the training loop."""
+"""What `job.loader()` makes of its arguments: limits of the batch, the order of the data, and the
+loader that a script iterates over. That is a DataLoader fed by the steps of the training loop."""
 
 import dis
 import inspect
+import operator
 import sys
-from typing import Any, Callable, Iterator, List, Optional
+from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional
 
 import torch
 from torch.utils.data import DataLoader, IterableDataset
 
 from gpq_agent.train import internals
+from gpq_agent.train.data.batches import Limits, starting
+from gpq_agent.train.data.fingerprint import Fingerprint
+from gpq_agent.train.data.order import OwnOrder
 from gpq_agent.train.data.sampler import GlobalSampler
 from gpq_agent.train.errors import GpqTrainError
+from gpq_agent.train.gradients.noise_scale import NoiseScale
 from gpq_agent.train.loop.engine import Engine
-from gpq_agent.train.loop.loop import TrainingLoop
+from gpq_agent.train.loop.runtime import BatchSource
 from gpq_agent.train.process.rng import stable_seed
 from gpq_agent.train.prove.trial import Trial
 
@@ -22,6 +28,7 @@ OPTIONS = (
     "prefetch_factor", "timeout", "worker_init_fn", "multiprocessing_context", "in_order",
 )  # fmt: skip
 DEEPEST = 8  # data sets within data sets
+USUAL_BATCH = "pass the usual number of examples per batch, the one that your learning rate is for"
 
 
 class Loader:
@@ -109,18 +116,42 @@ class Loader:
     def __iter__(self) -> Iterator[Any]:
         return self._after_the_end() if self._engine.runtime.finished else self._batches()
 
+    def _after_the_end(self) -> Iterator[Any]:
+        """Training is over. A loop that trains nothing leaves the place in the data as it was."""
+        place = self.sampler.cursor
+        try:
+            yield from self._batches()
+        finally:
+            if self._engine.runtime.finished:
+                self.sampler.seek(*place)
+
     def _batches(self) -> Iterator[Any]:
         sampler, loop = self.sampler, self._engine.training_loop()
         epoch = loop.begin_loop(by_next=_is_called_by_next(sys._getframe(1)))
-        self._seek(loop, epoch)
-        is_begun = False
+        if epoch is not None and loop.is_over:
+            raise GpqTrainError(
+                "the script started a second loop over the loader in one epoch of job.epochs()",
+                "loop once per epoch with job.epochs(2 * count), or use a separate DataLoader "
+                "if the second loop does not train",
+            )
+        # A loop without job.epochs() starts the next epoch, even after it left the last one early.
+        if epoch is None and (sampler.is_over or self._early_exit):
+            sampler.next_pass()
+            self._engine.runtime.meter.end_epoch(0.0)
+        else:
+            sampler.seek(*sampler.cursor)  # forgets what was prefetched
+        is_begun = self._early_exit = False
         batches: Any = None
         seeks = -1  # when the data loader started
         step = loop.next_step()
         while step is not None:
             if seeks != sampler.seeks:
                 del batches  # its workers end before others start
-                batches, seeks = self._start(), sampler.seeks
+                self._renew_workers()
+                if self._workers is not None:
+                    seed = stable_seed(self._seed, *sampler.cursor, sampler.rank)
+                    self._workers.manual_seed(seed)
+                batches, seeks = iter(self._data), sampler.seeks
             for micro in step.micros:
                 batch = next(batches)
                 self.counted = len(micro.indices)
@@ -140,46 +171,17 @@ class Loader:
                 yield from self._trial.batches()
             step = loop.next_step()
 
-    def _seek(self, loop: TrainingLoop, epoch: Optional[int]) -> None:
-        """Go to where a new loop starts. `epoch`: of job.epochs(). Raises GpqTrainError."""
-        sampler = self.sampler
-        if epoch is not None and loop.is_over:
-            raise GpqTrainError(
-                "the script started a second loop over the loader in one epoch of job.epochs()",
-                "loop once per epoch with job.epochs(2 * count), or use a separate DataLoader "
-                "if the second loop does not train",
-            )
-        # A loop without job.epochs() starts the next epoch, even after it left the last one early.
-        if epoch is None and (sampler.is_over or self._early_exit):
-            sampler.next_pass()
-            self._engine.runtime.meter.end_epoch(0.0)
-        else:
-            sampler.seek(*sampler.cursor)  # forgets what was prefetched
-        self._early_exit = False
-
-    def _start(self) -> Iterator[Any]:
-        """Fetch from the current place on."""
-        if self._workers is not None:
-            epoch, consumed = self.sampler.cursor
-            self._workers.manual_seed(stable_seed(self._seed, epoch, consumed, self.sampler.rank))
-        self._renew_workers()
-        return iter(self._data)
-
-    def _after_the_end(self) -> Iterator[Any]:
-        """Training is over. A loop that trains nothing leaves the place in the data as it was."""
-        place = self.sampler.cursor
-        try:
-            yield from self._batches()
-        finally:
-            if self._engine.runtime.finished:
-                self.sampler.seek(*place)
-
     def _renew_workers(self) -> None:
         """Persistent workers keep their copy of the data set. If the script has changed it since,
         as with set_epoch(), they start again, as they would after a restart."""
         if not self._data.persistent_workers:
             return
-        copied, self._copied = self._copied, _values(self.dataset)
+        values: List[Any] = []  # of the attributes of the data set, and of those in it
+        dataset = self.dataset
+        for _ in range(DEEPEST):
+            values += getattr(dataset, "__dict__", {}).values()
+            dataset = getattr(dataset, "dataset", None)
+        copied, self._copied = self._copied, values
         if copied and list(map(id, copied)) != list(map(id, self._copied)):
             if not self._has_renewed:
                 self._has_renewed = True
@@ -205,15 +207,6 @@ def _is_called_by_next(frame: Any) -> bool:
     return False
 
 
-def _values(dataset: Any) -> List[Any]:
-    """What the attributes of a data set are, and of the data sets in it."""
-    values: List[Any] = []
-    for _ in range(DEEPEST):
-        values += getattr(dataset, "__dict__", {}).values()
-        dataset = getattr(dataset, "dataset", None)
-    return values
-
-
 def dataset_size(dataset: Any) -> int:
     """The number of examples.
 
@@ -232,3 +225,182 @@ def dataset_size(dataset: Any) -> int:
         words = "job.loader() needs a data set with a length, but {} has none"
         hint = "give it __len__ and __getitem__"
         raise GpqTrainError(words.format(type(dataset).__name__), hint) from None
+
+
+class LoaderArguments(NamedTuple):
+    """The arguments of job.loader(), under its names. `options`: of torch's DataLoader."""
+
+    dataset: Any
+    batch_size: Optional[int]
+    max_batch_size: Optional[int]
+    max_local_batch: Optional[int]
+    fixed_batch: bool
+    shuffle: Optional[bool]
+    sampler: Any
+    batch_sampler: Any
+    drop_last: bool
+    generator: Optional[torch.Generator]
+    data_may_change: bool
+    options: Dict[str, Any]
+
+    @property
+    def has_sampler(self) -> bool:
+        """Does the script have its own sampler or batch sampler?"""
+        return self.sampler is not None or self.batch_sampler is not None
+
+    @property
+    def shuffles(self) -> bool:
+        return self.shuffle is None or bool(self.shuffle)
+
+    def own_order(self, size: int) -> Optional[OwnOrder]:
+        """The script's own order of an epoch over `size` examples, or None. Raises
+        GpqTrainError."""
+        if self.batch_sampler is not None:
+            arguments = {
+                "sampler": self.sampler is not None,
+                "shuffle": self.shuffle,
+                "drop_last": self.drop_last,
+            }
+            rivals = [name for name, is_set in arguments.items() if is_set]
+            _refuse_rivals("batch_sampler=", "it decides that itself", rivals)
+            return OwnOrder(self.batch_sampler, size, batched=True)
+        if self.sampler is None:
+            return None
+        rivals = ["shuffle"] if self.shuffle else []
+        _refuse_rivals("sampler=", "the sampler decides the order", rivals)
+        return OwnOrder(self.sampler, size, batched=False)
+
+    def limits(self, replicas: int, own_order: Optional[OwnOrder], seed: int) -> Limits:
+        """What the sizes allow `replicas`, with `own_order` of the script or None. `seed`: of that
+        order, whose first epoch shows its longest batch. Raises GpqTrainError."""
+        for name in ("batch_size", "max_batch_size", "max_local_batch"):
+            value = getattr(self, name)
+            try:
+                is_too_small = value is not None and operator.index(value) < 1
+            except TypeError:
+                problem = "{} must be a whole number, not {!r}".format(name, value)
+                raise GpqTrainError(problem) from None
+            if is_too_small:
+                raise GpqTrainError("{} must be at least 1, not {}".format(name, value))
+        batch, max_batch = self.batch_size, self.max_batch_size
+        batches = own_order if own_order is not None and own_order.batched else None
+        if batches is not None:
+            batch = self._batch_of_sampler(batches.batch_size())
+        if batch is None:
+            hint = "the total over all replicas that your learning rate is for"
+            raise GpqTrainError("job.loader() needs batch_size", hint)
+        if max_batch is not None and max_batch < batch:
+            raise GpqTrainError(
+                "max_batch_size {} is below batch_size {}".format(max_batch, batch),
+                "batch_size is the total over all replicas, and max_batch_size is how far it "
+                "may grow",
+            )
+        if batches is None:
+            most = batch if self.fixed_batch else max_batch or batch
+            return Limits(batch, most, self.max_local_batch or batch, replicas, self.fixed_batch)
+        if max_batch is not None and max_batch > batch:
+            raise GpqTrainError(
+                "max_batch_size cannot be combined with batch_sampler=, whose batches are the "
+                "steps",
+                "leave it out, or use sampler= and let gpq make the batches",
+            )
+        # One replica alone would process each of its batches at once.
+        local = self.max_local_batch or max(batch, batches.draw(seed, 0).longest())
+        return Limits(batch, batch, local, replicas, True)
+
+    def _batch_of_sampler(self, own_size: Optional[int]) -> int:
+        """With a batch sampler. `own_size`: the batch size that it states."""
+        batch = own_size if own_size is not None else self.batch_size
+        if batch is None:
+            words = (
+                "job.loader() needs batch_size, because the batch sampler has no "
+                "batch_size of its own"
+            )
+            raise GpqTrainError(words, USUAL_BATCH)
+        if self.batch_size not in (None, batch):
+            words = "batch_size {} differs from the {} of the batch sampler"
+            raise GpqTrainError(words.format(self.batch_size, batch), "leave batch_size out")
+        return batch
+
+
+def make_loader(engine: Engine, seed: int, arguments: LoaderArguments) -> Loader:
+    """Make the loader that a script asks for, and attach it to the engine. Collective. `seed`: for
+    the order if the script gives no generator, the same on every replica. Raises GpqTrainError for
+    arguments that make no loader, and after job.prepare()."""
+    if engine.checkpointer.is_ready:
+        hint = "call job.loader() first"
+        raise GpqTrainError("job.prepare() was called before job.loader()", hint)
+    environment, agreement = engine.runtime.environment, engine.runtime.agreement
+    check, dataset = engine.runtime.recorder, arguments.dataset
+    size = dataset_size(dataset)
+    if arguments.generator is not None:
+        seed = arguments.generator.initial_seed()
+    seed = agreement.broadcast(seed)
+    if check is not None and not arguments.has_sampler:
+        size = check.size(size, arguments.batch_size or 1)
+    own_order = arguments.own_order(size)
+    limits = _within_memory(engine, arguments.limits(environment.replicas, own_order, seed))
+    facts = {
+        "data set": size,
+        "batch_size": int(limits.base_batch),
+        "max_batch_size": int(limits.max_batch),
+        "fixed_batch": bool(limits.fixed),
+        "shuffle": arguments.shuffles,
+        "drop_last": bool(arguments.drop_last),
+        "sampler": arguments.has_sampler,
+    }
+    unlike = agreement.unlike(list(facts.values()))
+    if unlike is not None:
+        rank, place = unlike
+        words = "replica {} calls job.loader() with another {} than replica 0"
+        hint = "pass the same on every replica"
+        raise GpqTrainError(words.format(rank, list(facts)[place]), hint)
+    if check is not None:
+        limits = check.limits(limits)
+    cursor = GlobalSampler(
+        size,
+        starting(limits),
+        replicas=environment.replicas,
+        rank=environment.rank,
+        seed=seed,
+        shuffle=arguments.shuffles,
+        base=limits.base_batch,
+        most=limits.max_local,
+        drop_last=arguments.drop_last,
+        own_order=own_order,
+        gather=agreement.gather,
+        tell=engine.runtime.notice,
+    )
+    # It is unknown how often a sampler repeats an example, so the data counts as endless.
+    noise = NoiseScale(limits.base_batch, size if own_order is None else 0)
+    options = arguments.options
+    loader = Loader(dataset, cursor, engine, generator=arguments.generator, **options)
+    loader.share_workers(agreement.gather)
+    fingerprint = None
+    if not arguments.data_may_change and (environment.replicas > 1 or environment.checkpoint_dir):
+        fingerprint = Fingerprint(dataset, dataset_size(dataset), options)
+    engine.shape.data = BatchSource(limits, cursor, noise, fingerprint)
+    return loader
+
+
+def _within_memory(engine: Engine, limits: Limits) -> Limits:
+    """Limit examples at once to what earlier attempts had memory for. Collective. If the noise
+    scale did not fit, the engine no longer measures it."""
+    memory = engine.failures.memory
+    record = memory.bound() if memory is not None else None
+    own_bound = float(min(record or limits.max_local, limits.max_local))
+    is_refused = memory is not None and not memory.may_sample()
+    # Each server may have its own record. The smallest bound applies to all.
+    maxima = engine.runtime.agreement.all_reduce_max([-own_bound, float(is_refused)])
+    bound, engine.statistics.measures = -int(maxima[0]), not maxima[1]
+    if bound >= limits.max_local:
+        return limits
+    words = "an earlier attempt ran out of memory, so gpq uses at most {} examples at once"
+    engine.runtime.notice(words.format(bound))
+    return limits._replace(max_local=bound)
+
+
+def _refuse_rivals(option: str, reason: str, rivals: List[str]) -> None:
+    if rivals:
+        words = "{} and {} were both given: {}"
+        raise GpqTrainError(words.format(option, "=, ".join(rivals) + "=", reason), "leave one out")

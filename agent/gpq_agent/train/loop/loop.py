@@ -58,7 +58,7 @@ and says so with `engine.lose(code, detail)`.
 """
 
 import math
-from typing import TYPE_CHECKING, Any, Callable, List, Optional, Protocol, Tuple
+from typing import TYPE_CHECKING, Any, Callable, List, Optional, Tuple
 
 import torch
 
@@ -77,17 +77,7 @@ from gpq_agent.train.process.agreement import LOOP, SKIPPED
 
 if TYPE_CHECKING:
     from gpq_agent.train.loop.engine import Engine
-
-
-class Trial(Protocol):
-    """Hears of the passes in bodies that do not count. `weight`: of the batch of the current
-    one."""
-
-    weight: float
-
-    def backward_begins(self) -> None: ...
-
-    def backward_ends(self) -> None: ...
+    from gpq_agent.train.prove.trial import Trial
 
 
 class TrainingLoop:
@@ -116,7 +106,7 @@ class TrainingLoop:
         self._first_part = FirstPart(setup, engine.checkpointer.parts, engine.shape, engine.lose)
         # When the gradients of the newest backward pass were ready, here and everywhere.
         self._tail: Optional[Tuple[Any, ...]] = None
-        self._trial: Optional[Trial] = None  # None in a body that counts
+        self._trial: Optional["Trial"] = None  # None in a body that counts
         listen(self)
         self._failed: Optional[Tuple[Step, Micro]] = None  # the body that the script left
         self._is_new = True  # there was no step in this attempt yet
@@ -134,11 +124,9 @@ class TrainingLoop:
         """Obeys gpq, writes a checkpoint if one is due, and returns what to do next. None: the
         epoch is over. Collective. Does not return if the attempt ends."""
         meter, sampler = self._runtime.meter, self._sampler
-        if not meter.passes and meter.position >= sampler.base_steps - ROUNDING:
+        if self.is_over:
             return None
-        if sampler.is_over:
-            if meter.passes:
-                return None
+        if not meter.passes and sampler.is_over:
             self._engine.boundaries.close_pass(sampler.size)
         if not self._runtime.finished:
             self._engine.boundaries.run()
@@ -160,15 +148,15 @@ class TrainingLoop:
         self._times.begin(step.configuration, first=micro.place == 0, usable=step.full)
         if micro.place == 0:
             self._begin_step(step)
-        if setup.training.scaler is not None and step.sampled:
+        if step.sampled and setup.training.scaler is not None:
             # The tensor itself: get_scale() would wait for the GPU.
-            setup.probe.grad_scale = internals.scale_of(setup.training.scaler)
+            setup.probe.set_scale(internals.scale_of(setup.training.scaler))
         setup.gradients.enter(micro)
         self.gate.enter(micro)
         if self._runtime.recorder is not None:
             self._runtime.recorder.enter(step, micro)
-        if self._steps.is_watched:
-            self._watch.batch_begins(micro, self._steps.count)
+        if self._steps.is_watched and micro.place == 0:
+            self._watch.step_begins(self._steps.count)
 
     def end_micro(self, *, left_early: bool = False) -> bool:
         """The body is over. `left_early`: by a break or an error.
@@ -177,24 +165,31 @@ class TrainingLoop:
         one? Otherwise nothing of its step counts.
         """
         step, micro, gradients = self.step, self.micro, self._setup.gradients
+        runtime, steps, stepped = self._runtime, self._steps, self.gate.stepped
         assert step is not None
         assert micro is not None
-        has_gradients = gradients.passes > 0
-        is_used = self.gate.stepped or not left_early
-        self._is_step_due = has_gradients and not self.gate.stepped and not left_early
+        has_gradients, is_used = gradients.passes > 0, stepped or not left_early
+        self._is_step_due = has_gradients and not stepped and not left_early
         is_look = self._opening is not None and not (is_used or has_gradients)
-        if left_early and not self._runtime.evaluation_failed:
+        if left_early and not runtime.evaluation_failed:
             self._failed = step, micro
-        if self._runtime.finished or is_look:
+        if runtime.finished or is_look:
             self.gate.leave()
             self._drop()
             return is_used
-        if self._opening is not None:
-            self._loop_trains(*self._opening)
-            self._is_first_unused = not (has_gradients or self.gate.stepped)
-        if micro.last and not left_early and self._runtime.replicas > 1 and not has_gradients:
-            self._meet_others()
-        if not self.gate.stepped or self._runtime.evaluating:
+        if self._opening is not None:  # its first batch is used up: the loop was not only a look
+            by_next, epoch = self._opening
+            self._opening, self._is_first_unused = None, not (has_gradients or stepped)
+            if by_next:
+                self._engine.lose("own-next")
+            if epoch is None:
+                self._engine.lose("own-epochs")
+        if micro.last and not (left_early or has_gradients) and runtime.replicas > 1:
+            # Either the other replicas had no backward pass either, however long they take, or they
+            # wait in theirs for this one forever.
+            runtime.agreement.call = SKIPPED
+            runtime.agreement.meet(lambda: runtime.pulse.others_wait(runtime.meter.steps))
+        if not stepped or runtime.evaluating:
             self._times.discard()
         if self._weighing.is_used and not left_early:
             self._weighing.check()
@@ -202,19 +197,10 @@ class TrainingLoop:
         facts, previous_facts = self.gate.leave(), self._facts
         self._facts = facts
         # A body that does what the one before did shows nothing new.
-        if (
-            self._steps.is_watched
-            or left_early
-            or facts != previous_facts
-            or self._watch.foreign_steps
-        ):
+        is_new = left_early or facts != previous_facts or self._watch.foreign_steps
+        if steps.is_watched or is_new:
             self._watch.batch_ends(
-                self._runtime.meter.epoch,
-                micro,
-                facts,
-                self._steps.count,
-                is_watched=self._steps.is_watched,
-                left_early=left_early,
+                micro, facts, steps.count, is_watched=steps.is_watched, left_early=left_early
             )
         self.has_cut = self.has_cut or (micro.last and micro.place > 0)
         if not is_used:
@@ -261,7 +247,7 @@ class TrainingLoop:
             runtime.agreement.meet()
         return runtime.epoch
 
-    def begin_trial(self, trial: Trial, micro: Micro) -> None:
+    def begin_trial(self, trial: "Trial", micro: Micro) -> None:
         """A body is about to run that does not count. It makes no step, and its gradients stay on
         this replica."""
         self.micro, self._trial, self.in_trial = micro, trial, True
@@ -345,14 +331,10 @@ class TrainingLoop:
 
     def stepped(self, applied: bool) -> None:
         """The current step was made."""
-        meter, gain = self._runtime.meter, self._setup.lr.gain
         if self._runtime.finished:
             self._runtime.reopen()
-        if not applied:
-            meter.skipped(gain)
-            return
-        meter.stepped(gain)
-        if not self._steps.count:
+        self._runtime.meter.stepped(self._setup.lr.gain, applied=applied)
+        if applied and not self._steps.count:
             self._engine.statistics.say_ready()
 
     def outside(self) -> None:
@@ -392,16 +374,6 @@ class TrainingLoop:
         words = "{}, which gpq can do only on one GPU with the whole batch at once"
         hint = "{}. Or use gpq submit --gpus 1, and leave out max_local_batch".format(habit.cure)
         raise GpqTrainError(words.format(habit.message), hint)
-
-    # -- inside ------------------------------------------------------------------------------------
-
-    def _loop_trains(self, by_next: bool, epoch: Optional[int]) -> None:
-        """Its first batch is used up, so the loop was not only for a look."""
-        self._opening = None
-        if by_next:
-            self._engine.lose("own-next")
-        if epoch is None:
-            self._engine.lose("own-epochs")
 
     def _use_up(self, micro: Micro, facts: BodyFacts) -> None:
         self.micro = None
@@ -446,14 +418,5 @@ class TrainingLoop:
         setup.lr.begin_step(step.total, most)
         if step.configuration is not self._configuration:
             self._configuration = step.configuration
-            self._shape.announce(step.configuration, self._runtime.report, self._factor)
-
-    def _factor(self) -> float:
-        return self._setup.lr.factor(self._setup.training.optimizers[0])
-
-    def _meet_others(self) -> None:
-        """A step had no backward pass. Either the other replicas had none either, however long they
-        take, or they wait in theirs for this one forever."""
-        runtime = self._runtime
-        runtime.agreement.call = SKIPPED
-        runtime.agreement.meet(lambda: runtime.pulse.others_wait(runtime.meter.steps))
+            factor = setup.lr.factor(setup.training.optimizers[0])
+            self._shape.announce(step.configuration, self._runtime.report, factor)

@@ -13,8 +13,8 @@ from gpq_agent.train.errors import GpqTrainError
 from gpq_agent.train.gradients.progress import ScheduleClock
 from gpq_agent.train.gradients.step_gate import inner_optimizers
 from gpq_agent.train.loop.engine import Engine
-from gpq_agent.train.loop.setup import Training
-from gpq_agent.train.loop.training_data import TrainingData
+from gpq_agent.train.loop.runtime import BatchSource
+from gpq_agent.train.loop.setup import Training, outside
 from gpq_agent.train.process.agreement import broadcast_value
 from gpq_agent.train.process.environment import Environment
 from gpq_agent.train.process.process_group import finish
@@ -30,52 +30,41 @@ class Resumption:
         begin = time.perf_counter()
         runtime = engine.runtime
         # Until it is restored.
-        self._state: Optional[Dict[str, Any]] = choose_state(
-            engine.checkpointer.store, runtime.group, runtime.environment, engine.runtime.notice
-        )
+        store, environment = engine.checkpointer.store, runtime.environment
+        self._state = choose_state(store, runtime.group, environment, runtime.notice)
         if self._state is not None:
             engine.checkpointer.parts.offer(self._state)
         self._seconds = time.perf_counter() - begin
 
-    def resume(self, training: Training, data: Optional[TrainingData]) -> None:
-        """Register what trains as parts of checkpoints, and restore it. Collective. `data`: from
-        job.loader(), or None. Raises GpqTrainError for data that differ between replicas or from
-        the previous attempt, for a part that cannot be saved, and for a checkpoint that does not
-        fit the script."""
+    def resume(self, training: Training) -> None:
+        """Register what trains as parts of checkpoints, and restore it. Collective. Raises
+        GpqTrainError for data that differ between replicas or from the previous attempt, for a part
+        that cannot be saved, and for a checkpoint that does not fit the script."""
         engine = self._engine
         if engine.runtime.agreement.unlike(engine.checkpointer.parts.kinds()) is not None:
             raise GpqTrainError(
                 "job.state() keeps other objects on one replica than on replica 0",
                 'call it in the same order on every replica, or give names: job.state(part, "ema")',
             )
-        self._register_progress(training, data)
-        self._register_training(training)
-        self._restore(data)
-
-    def _register_progress(self, training: Training, data: Optional[TrainingData]) -> None:
-        engine, parts = self._engine, self._engine.checkpointer.parts
+        parts, data = engine.checkpointer.parts, engine.shape.data
         engine.runtime.meter.schedules = [ScheduleClock() for _ in training.schedulers]
         parts.add("progress", engine.runtime.meter)
-        if data is None:
-            return
-        parts.add("cursor", data.loader.sampler)
-        parts.add("ledger", engine.boundaries.ledger)
-        parts.add("noise", data.noise)
-        if data.fingerprint is not None:
+        if data is not None:
+            parts.add("cursor", data.sampler)
+            parts.add("ledger", engine.boundaries.ledger)
+            parts.add("noise", data.noise)
+        if data is not None and data.fingerprint is not None:
             data.fingerprint.compare(engine.runtime.agreement, engine.runtime.notice)
             parts.add("data", data.fingerprint)
-
-    def _register_training(self, training: Training) -> None:
-        parts = self._engine.checkpointer.parts
         optimizers = training.optimizers
         models = [unwrap(model).inner for model in training.models]
         for name, items in (("model", models), ("optimizer", optimizers)):
             for index, item in enumerate(items):
                 parts.add("{}:{}".format(name, index) if index else name, item)
         parts.add("trained", Trained(optimizers))
-        outside = Outside(models, optimizers)
-        if outside.parameters:
-            parts.add("outside", outside)
+        outsiders = outside(models, optimizers)
+        if outsiders:
+            parts.add("outside", Outside(outsiders))
         for index, optimizer in enumerate(optimizers):
             for place, inner in enumerate(inner_optimizers(optimizer)):
                 name = "optimizer:{}.{}".format(index, place)
@@ -84,8 +73,9 @@ class Resumption:
             parts.add("scheduler:{}".format(index), scheduler)
         if training.scaler is not None:
             parts.add("scaler", training.scaler)
+        self._restore(data)
 
-    def _restore(self, data: Optional[TrainingData]) -> None:
+    def _restore(self, data: Optional[BatchSource]) -> None:
         begin = time.perf_counter()
         engine = self._engine
         if engine.runtime.environment.checkpoint_dir:
@@ -96,7 +86,7 @@ class Resumption:
         try:
             engine.checkpointer.parts.restore(state)
             if data is not None:
-                cursor, meter = data.loader.sampler.cursor, engine.runtime.meter
+                cursor, meter = data.sampler.cursor, engine.runtime.meter
                 engine.boundaries.ledger.resume(cursor.consumed)
                 if meter.epoch < 0:  # written when an epoch was a pass
                     meter.epoch, meter.samples = cursor
@@ -130,10 +120,8 @@ class Outside:
     """A part of checkpoints: parameters of optimizers that no model holds, such as those of a
     criterion. They are in the order of the groups."""
 
-    def __init__(self, models: Sequence[torch.nn.Module], optimizers: Sequence[Any]) -> None:
-        inside = {item for model in models for item in model.parameters()}
-        outsiders = (item for item in _parameters(optimizers) if item not in inside)
-        self.parameters = list(dict.fromkeys(outsiders))
+    def __init__(self, parameters: List[torch.nn.Parameter]) -> None:
+        self.parameters = parameters
 
     def state_dict(self) -> Dict[str, Any]:
         return {"parameters": [item.detach() for item in self.parameters]}

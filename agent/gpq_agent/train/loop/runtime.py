@@ -5,18 +5,7 @@ import contextlib
 import os
 import sys
 import time
-from typing import (
-    TYPE_CHECKING,
-    Any,
-    Callable,
-    Mapping,
-    NamedTuple,
-    NoReturn,
-    Optional,
-    Sequence,
-    Set,
-    Tuple,
-)
+from typing import TYPE_CHECKING, Any, Mapping, NamedTuple, NoReturn, Optional, Sequence, Set, Tuple
 
 import torch
 import torch.distributed as dist
@@ -25,6 +14,7 @@ from gpq_agent import wire
 from gpq_agent.train.checkpoints.state_parts import Parts
 from gpq_agent.train.checkpoints.store import CheckpointStore
 from gpq_agent.train.data.batches import Configuration, Limits, ordered_configuration
+from gpq_agent.train.data.fingerprint import Fingerprint
 from gpq_agent.train.data.sampler import SAMPLE_EVERY, GlobalSampler
 from gpq_agent.train.gradients.noise_scale import NoiseScale
 from gpq_agent.train.gradients.probe import GradientProbe
@@ -53,11 +43,13 @@ SAMPLE_RANGE = (5, 50)  # steps
 
 
 class BatchSource(NamedTuple):
-    """What `job.loader()` made for a loop."""
+    """What `job.loader()` made for a loop. `fingerprint`: None if data may change, or if there is
+    nothing to compare."""
 
     limits: Limits
     sampler: GlobalSampler
     noise: NoiseScale
+    fingerprint: Optional[Fingerprint]
 
 
 class BatchShape:
@@ -91,9 +83,8 @@ class BatchShape:
         if self.data is not None:
             limits, sampler = self.data.limits, self.data.sampler
             if agreed.seq > self.seq:
-                self._order = ordered_configuration(
-                    limits, agreed.seq, agreed.atomic_batch, agreed.accum_steps
-                )
+                sizes = agreed.atomic_batch, agreed.accum_steps
+                self._order = ordered_configuration(limits, agreed.seq, *sizes)
                 sampler.configure(self.freedoms.restrict(self._order, limits))
             sampler.sample_every = 0 if self._is_whole() else agreed.sample_every
         self.seq = max(self.seq, agreed.seq)
@@ -121,9 +112,7 @@ class BatchShape:
             sampler.keep_whole()
         sampler.seek(*sampler.cursor)  # what was issued has the old shape
 
-    def announce(
-        self, configuration: Configuration, report: Reporter, factor: Callable[[], float]
-    ) -> None:
+    def announce(self, configuration: Configuration, report: Reporter, factor: float) -> None:
         """A step of this configuration begins. Report it once it is in effect. `factor`: on the
         learning rate."""
         if configuration.seq <= 0 or configuration == self._announced:
@@ -132,7 +121,7 @@ class BatchShape:
         content = {
             "atomic_batch": configuration.atomic_batch,
             "accum_steps": configuration.accum_steps,
-            "lr_factor": round(factor(), 6),
+            "lr_factor": round(factor, 6),
             "seq": configuration.seq,
         }
         report.send("retuned", content)
@@ -227,9 +216,8 @@ class Checkpointer:
 
     def is_due(self) -> bool:
         """Must rank 0 write a checkpoint now, without another reason?"""
-        return (
-            self.store is not None and self._runtime.is_lead and self.is_ready and self.store.due()
-        )
+        is_ready = self._runtime.is_lead and self.is_ready
+        return is_ready and self.store is not None and self.store.due()
 
     def save(self, why: str) -> bool:
         """Rank 0 writes one: "periodic", "stop" or "end". Returns False, with a notice, if that
@@ -241,25 +229,17 @@ class Checkpointer:
         runtime.pulse.phase("saving")
         try:
             saved = store.save(self.parts.state(), step, runtime.environment.attempt, why)
-        except (
-            Exception
-        ) as error:  # a full disk or a part's own error: others must not wait for rank 0
+        except Exception as error:  # a full disk, or of a part. Others must not wait for rank 0
             store.postpone()
             text = " ".join((str(error) or repr(error)).split())
             runtime.notice("cannot write a checkpoint: {}".format(text))
             return False
         if saved.refusal and saved.refusal not in self._refusals:
             self._refusals.add(saved.refusal)
-            runtime.notice(
-                "the next attempt cannot resume from this checkpoint: {}".format(saved.refusal)
-            )
-        content = {
-            "step": step,
-            "seconds": round(saved.seconds, 4),
-            "bytes": saved.size,
-            "why": why,
-        }
-        runtime.report.send("checkpoint", content)
+            words = "the next attempt cannot resume from this checkpoint: {}"
+            runtime.notice(words.format(saved.refusal))
+        content = {"step": step, "seconds": round(saved.seconds, 4), "bytes": saved.size}
+        runtime.report.send("checkpoint", {**content, "why": why})
         return True
 
 

@@ -22,14 +22,12 @@ from gpq_agent.train.gradients.lr_rules import LrAdjuster, Rule, make_rule
 from gpq_agent.train.gradients.noise_scale import NoiseScale
 from gpq_agent.train.gradients.probe import GradientProbe
 from gpq_agent.train.gradients.reducer import Reducer
-from gpq_agent.train.gradients.step_gate import wrap_scaler, wrap_scheduler
 from gpq_agent.train.loop.runtime import BatchSource, Runtime
 from gpq_agent.train.process.environment import Environment
 from gpq_agent.train.process.process_group import finish
 
 if TYPE_CHECKING:
     from gpq_agent.train.loop.engine import Engine
-    from gpq_agent.train.loop.loop import TrainingLoop
 
 SHARDING: Dict[str, str] = {
     "FullyShardedDataParallel": "FullyShardedDataParallel (FSDP)",
@@ -86,22 +84,17 @@ def set_up(training: Training, data: BatchSource, runtime: Runtime) -> TrainingS
     probe.arrived = functools.partial(runtime.pulse.reduces, True)
     reducer = Reducer(wrapped_models, probe, runtime.group, replicas) if replicas > 1 else None
     gradients = Accumulator(training.optimizers, probe, reducer)
-    lr = LrAdjuster(
-        data.limits,
-        data.noise,
-        runtime.meter,
-        training.optimizers,
-        training.rules,
-        scale_betas=training.scale_betas,
-    )
+    lr = LrAdjuster(data.limits, data.noise, runtime.meter, training)
     return TrainingSetup(training, data, gradients, probe, lr, reducer)
 
 
 def outside(models: Sequence[torch.nn.Module], optimizers: Sequence[Any]) -> List[Any]:
-    """The parameters of the optimizers that no model holds."""
+    """The parameters of the optimizers that no model holds, in the order of the groups. Each
+    once."""
     inside = {item for model in models for item in model.parameters()}
     groups = [group for optimizer in optimizers for group in optimizer.param_groups]
-    return [item for group in groups for item in group["params"] if item not in inside]
+    outsiders = (item for group in groups for item in group["params"] if item not in inside)
+    return list(dict.fromkeys(outsiders))
 
 
 def share_outside(setup: TrainingSetup) -> None:
@@ -111,7 +104,7 @@ def share_outside(setup: TrainingSetup) -> None:
     models = _wrapped_models(setup.training.models)
     if models:
         with torch.no_grad():
-            for item in dict.fromkeys(outside(models, setup.training.optimizers)):
+            for item in outside(models, setup.training.optimizers):
                 group = models[0].process_group
                 finish(dist.broadcast(item.detach(), src=0, group=group, async_op=True))
 
@@ -128,28 +121,25 @@ class OwnBatches:
     def __init__(
         self, runtime: Runtime, models: Sequence[torch.nn.Module], optimizers: Sequence[Any]
     ) -> None:
-        self._reducers = []
+        self._reducer: Optional[Reducer] = None
         wrapped_models = _wrapped_models(models)
         self.trains_outside = bool(wrapped_models and outside(models, optimizers))
         if wrapped_models:
-            replicas = runtime.replicas
-            probe = GradientProbe(
-                optimizers, NoiseScale(1, 0), replicas, wrapped_models[0].process_group
-            )
-            reducer = Reducer(wrapped_models, probe, runtime.group, replicas)
-            reducer.follow()
-            self._reducers.append(reducer)
+            replicas, group = runtime.replicas, wrapped_models[0].process_group
+            probe = GradientProbe(optimizers, NoiseScale(1, 0), replicas, group)
+            self._reducer = Reducer(wrapped_models, probe, runtime.group, replicas)
+            self._reducer.follow()
 
     def begin_step(self) -> None:
         """Collective."""
         self.weigh(1.0)
-        for reducer in self._reducers:
-            reducer.share_buffers()
+        if self._reducer is not None:
+            self._reducer.share_buffers()
 
     def weigh(self, weight: float) -> None:
         """Set a factor on the gradients of this replica until the next call."""
-        for reducer in self._reducers:
-            reducer.share.weight = weight
+        if self._reducer is not None:
+            self._reducer.share.weight = weight
 
 
 def wrap_model(
@@ -201,11 +191,8 @@ def make_rules(
 ) -> List[Rule]:
     """The learning-rate rule of each optimizer, under the names of job.prepare(). Raises
     GpqTrainError for a rule that does not fit an optimizer."""
-    base = limits.base_batch
     try:
-        rules = [
-            make_rule(rule, item, base_batch=base, warmup_steps=warmup_steps) for item in optimizers
-        ]
+        rules = [make_rule(rule, item, limits.base_batch, warmup_steps) for item in optimizers]
     except ValueError as error:
         raise GpqTrainError(str(error)) from None
     for item in rules:
@@ -214,30 +201,13 @@ def make_rules(
     return rules
 
 
-def attach_training(
-    engine: "Engine", training: Training, limits: Limits, *, watch: bool
-) -> "TrainingLoop":
-    """For a loop over job.loader(), in which everything follows the batch size. Collective."""
-    loop = engine.attach(training, watch=watch)
-    for scheduler, clock in zip(training.schedulers, engine.runtime.meter.schedules):
-        wrap_scheduler(scheduler, clock, loop)
-    if training.scaler is not None:
-        wrap_scaler(training.scaler, loop.gate)
-    if len(training.optimizers) > 1 and not limits.fixed:
-        source = "all parameters"
-        if len(training.measured) == 1:
-            source = "the parameters of {}".format(type(training.measured[0]).__name__)
-        engine.runtime.notice("gpq measures gradient noise on {}".format(source))
-    return loop
-
-
 def refuse_sharded(*parts: Any) -> None:
     """Raises GpqTrainError for a sharded model or optimizer, or one in a list. Also with one
     replica, because it would only fail later with several."""
+    words = "gpq cannot resize or checkpoint a model or optimizer sharded by {}"
     for member in chain.from_iterable(map(_as_list, parts)):
         sharding = _sharding(member)
         if sharding:
-            words = "gpq cannot resize or checkpoint a model or optimizer sharded by {}"
             raise GpqTrainError(words.format(sharding), WAYS)
 
 

@@ -85,7 +85,13 @@ class SideEffects:
             os.path.join(run_dir, wire.REPORT) if is_beside_lead else "", runtime.environ
         )
         self._record_path = os.path.join(checkpoint_dir, RECORD)
-        self._record = self._read()
+        # A new record if there is none, or a damaged one.
+        name = "gpq-{}-{}".format(runtime.environ.get(wire.ENV_JOB, "0"), uuid.uuid4().hex[:8])
+        self._record = JobRecord(name)
+        with contextlib.suppress(OSError, records.Damaged):
+            content = records.read_shape(JobRecord, self._record_path) or {}
+            saved = {field: content[field] for field in JobRecord._fields if field in content}
+            self._record = self._record._replace(**saved)
         self._go_on()
         self._listen()
         for path, size, written_at in _early_files:
@@ -96,7 +102,17 @@ class SideEffects:
     def begin(self) -> None:
         """Training is about to begin."""
         self.before_training = False
-        record, runs = self._record, _current_runs()
+        record = self._record
+        runs: Dict[str, str] = {}  # ids of the runs that libraries write, by library
+        wandb: Any = sys.modules.get("wandb")
+        mlflow: Any = sys.modules.get("mlflow")
+        with contextlib.suppress(Exception):  # of another version. Training does not depend on it
+            if not wandb.run.disabled:
+                runs["wandb"] = str(wandb.run.id)
+        with contextlib.suppress(Exception):
+            run = mlflow.active_run()
+            # The first run that a script starts is the outer one.
+            runs["mlflow"] = str(run.data.tags.get("mlflow.parentRunId", run.info.run_id))
         each_logs = bool(EACH_LOGS & os.environ.keys())
         if not self._runtime.is_lead:
             for library in () if each_logs else runs:
@@ -125,17 +141,6 @@ class SideEffects:
         if "mlflow" in runs:
             environ.setdefault("MLFLOW_RUN_ID", runs["mlflow"])
         self._write(self._record)
-
-    def _read(self) -> JobRecord:
-        """A new one if there is none, or a damaged one."""
-        with contextlib.suppress(OSError, records.Damaged):
-            content = records.read_shape(JobRecord, self._record_path)
-            if content is not None:
-                return JobRecord(
-                    **{name: content[name] for name in JobRecord._fields if name in content}
-                )
-        job = self._runtime.environ.get(wire.ENV_JOB, "0")
-        return JobRecord("gpq-{}-{}".format(job, uuid.uuid4().hex[:8]))
 
     def _write(self, record: JobRecord) -> None:
         with contextlib.suppress(OSError):
@@ -234,18 +239,3 @@ def _content(path: Any, flags: int) -> Tuple[int, float]:
     except OSError:
         status = None
     return (status.st_size, status.st_mtime) if status is not None else (0, 0.0)
-
-
-def _current_runs() -> Dict[str, str]:
-    """The ids of the runs that libraries write in this process, by library."""
-    runs = {}
-    wandb: Any = sys.modules.get("wandb")
-    mlflow: Any = sys.modules.get("mlflow")
-    with contextlib.suppress(Exception):  # of another version. Training does not depend on it
-        if not wandb.run.disabled:
-            runs["wandb"] = str(wandb.run.id)
-    with contextlib.suppress(Exception):
-        run = mlflow.active_run()
-        # The first run that a script starts is the outer one.
-        runs["mlflow"] = str(run.data.tags.get("mlflow.parentRunId", run.info.run_id))
-    return runs

@@ -138,8 +138,6 @@ class Agreement:
         # A signal may reach any replica.
         return proposals[0]._replace(stop=max(proposal.stop for proposal in proposals))
 
-    # -- inside ------------------------------------------------------------------------------------
-
     def _send(self, proposal: Proposal = NOTHING) -> Rows:
         """Tell the others where this replica is. All that replicas agree on starts with this, so
         different calls find each other."""
@@ -153,7 +151,19 @@ class Agreement:
         """The rows of all replicas, by rank."""
         tensors, work = pending
         seconds = 0.0  # only those in which this process ran: it may be suspended
-        while work is not None and not self._is_done(work):
+        while work is not None:
+            is_done = True
+            try:
+                work.wait(timedelta(seconds=LOOK_SECONDS))
+            except RuntimeError:
+                is_done = work.is_completed()  # perhaps at the last moment
+            try:
+                if is_done:
+                    finish(work)
+                    break
+            except RuntimeError as error:
+                words = "replica {} lost the others in {}: {}"
+                raise GpqTrainError(words.format(self._rank, self.call, error)) from error
             seconds = seconds + LOOK_SECONDS if is_awaited() else 0.0
             if seconds > MEET_SECONDS:
                 words = "replica {} waits in {}, and another one waits for it in backward()"
@@ -166,20 +176,6 @@ class Agreement:
                 sides = CALLS[call], place, rank, CALLS[other_call], other_place
                 raise GpqTrainError(words.format(*sides), TOGETHER)
         return rows
-
-    def _is_done(self, work: dist.Work) -> bool:
-        """Waits for it, but not for long."""
-        try:
-            work.wait(timedelta(seconds=LOOK_SECONDS))
-        except RuntimeError:
-            if not work.is_completed():
-                return False
-        try:
-            finish(work)  # it has ended, perhaps at the last moment
-        except RuntimeError as error:
-            words = "replica {} lost the others in {}: {}"
-            raise GpqTrainError(words.format(self._rank, self.call, error)) from error
-        return True
 
 
 def broadcast_value(value: Any, group: Optional[dist.ProcessGroup], source: int = 0) -> Any:

@@ -128,28 +128,21 @@ class ControlReader:
             self._stamp = stamp
         except (OSError, ValueError):
             return self._order
-        order = _parse(content)
-        is_ours = order is not None and order.attempt == self._attempt
-        if order is not None and is_ours and (self._order is None or order.seq > self._order.seq):
+        try:  # unknown fields belong to a later version
+            fields: Dict[str, Any] = content or {}
+            order = wire.Control(
+                attempt=int(fields["attempt"]),
+                seq=int(fields["seq"]),
+                stop=bool(fields.get("stop", False)),
+                atomic_batch=int(fields.get("atomic_batch", 0)),
+                accum_steps=int(fields.get("accum_steps", 0)),
+            )
+        except (KeyError, TypeError, ValueError, OverflowError):
+            return self._order
+        is_new = self._order is None or order.seq > self._order.seq
+        if order.attempt == self._attempt and is_new:
             self._order = order
         return self._order
-
-
-def _parse(content: Any) -> Optional[wire.Control]:
-    """A Control with fields of the right types, or None. Unknown fields belong to a later
-    version."""
-    if not isinstance(content, dict):
-        return None
-    try:
-        return wire.Control(
-            attempt=int(content["attempt"]),
-            seq=int(content["seq"]),
-            stop=bool(content.get("stop", False)),
-            atomic_batch=int(content.get("atomic_batch", 0)),
-            accum_steps=int(content.get("accum_steps", 0)),
-        )
-    except (KeyError, TypeError, ValueError, OverflowError):
-        return None
 
 
 class Reporter:
@@ -190,13 +183,6 @@ class Reporter:
         message: Dict[str, Any] = {"v": wire.VERSION, "kind": kind, "time": round(time.time(), 3)}
         message.update({name: _plain(value) for name, value in content.items()})
         self._lines.append(wire.encode(message))
-        self._write()
-
-    def notice(self, message: str) -> None:
-        """A line for the user."""
-        self.send("notice", {"message": message})
-
-    def _write(self) -> None:
         data = b"".join(self._lines)
         try:
             descriptor = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
@@ -210,6 +196,10 @@ class Reporter:
         # After a short write the rest of a line waits for the next try, so that the file consists
         # of lines.
         self._lines = [data[count:]] if count < len(data) else []
+
+    def notice(self, message: str) -> None:
+        """A line for the user."""
+        self.send("notice", {"message": message})
 
 
 class Publisher:
@@ -264,7 +254,19 @@ class Publisher:
     ) -> None:
         """Send one round of lines. All replicas must call it at the same step. The times of the
         slowest replica count."""
-        self._timing(times, current)
+        entries, own_mean = times.flush(), 0.0
+        for key, accum, _ in entries:
+            if key == current and accum.number:
+                own_mean = accum.total / accum.number
+        # Steps end together, so rank 0's times hold for all. Gradients are ready when those of the
+        # slowest replica are.
+        slowest = self._agreement.all_reduce_max([own_mean])[0]
+        for key, accum, step in entries:
+            is_slowed = key == current and own_mean > 0.0
+            seconds = accum.total * (slowest / own_mean if is_slowed else 1.0)
+            shape = (self._nodes, self._replicas, *key)
+            timing = wire.Timing(*shape, accum.number, seconds, step.number, step.total)
+            self._report.send("timing", timing._asdict())
         self._report.note_report()
         if not self._report.active:
             self._metrics.clear()
@@ -287,23 +289,6 @@ class Publisher:
             rounded = [[float("{:.4g}".format(value)) for value in column] for column in columns]
             content = wire.RankTimes(step, [int(count) for count in steps], *rounded)
             self._report.send("ranks", content._asdict())
-
-    def _timing(self, times: StepTimes, current: Tuple[int, int]) -> None:
-        entries = times.flush()
-        own_mean = 0.0
-        for key, accum, _ in entries:
-            if key == current and accum.number:
-                own_mean = accum.total / accum.number
-        # Steps end together, so rank 0's times hold for all. Gradients are ready when those of the
-        # slowest replica are.
-        slowest = self._agreement.all_reduce_max([own_mean])[0]
-        for key, accum, step in entries:
-            seconds = accum.total
-            if key == current and own_mean > 0.0:
-                seconds *= slowest / own_mean
-            shape = (self._nodes, self._replicas, *key)
-            content = wire.Timing(*shape, accum.number, seconds, step.number, step.total)
-            self._report.send("timing", content._asdict())
 
 
 class LossWindow:

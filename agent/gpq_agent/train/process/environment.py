@@ -83,35 +83,30 @@ def open_device(environment: Environment) -> torch.device:
     try:
         torch.cuda.init()  # type: ignore[no-untyped-call]
         visible_gpus = torch.cuda.device_count()
-    except Exception as error:
-        raise _refusal(environment, error) from error
-    if environment.gpus and visible_gpus < environment.local_replicas:
-        words = "{} replicas run on this server, but torch sees only {} of its GPUs"
-        raise GpqTrainError(
-            words.format(environment.local_replicas, visible_gpus),
-            "each replica needs its own GPU. Start fewer, or run gpq doctor --gpu to see which "
-            "GPU CUDA leaves out",
-        )
-    # Other launchers may show each replica only its own GPU.
-    device = torch.device("cuda", environment.local_rank % visible_gpus)
-    try:
+        if environment.gpus and visible_gpus < environment.local_replicas:
+            words = "{} replicas run on this server, but torch sees only {} of its GPUs"
+            raise GpqTrainError(
+                words.format(environment.local_replicas, visible_gpus),
+                "each replica needs its own GPU. Start fewer, or run gpq doctor --gpu to see which "
+                "GPU CUDA leaves out",
+            )
+        # Other launchers may show each replica only its own GPU.
+        device = torch.device("cuda", environment.local_rank % visible_gpus)
         torch.cuda.set_device(device)
         # Run a kernel: only that shows whether torch was built for this GPU.
         (torch.ones(1, device=device) + 1).item()
+    except GpqTrainError:
+        raise
     except Exception as error:
-        raise _refusal(environment, error) from error
+        # The first line in torch's own words. The rest is for debugging CUDA.
+        words = (str(error).strip() or type(error).__name__).splitlines()[0]
+        gpus = ", ".join(environment.gpus) or "number {}".format(environment.local_rank)
+        raise UnusableGpu(
+            "this replica cannot use its GPU ({}): {}".format(gpus, words),
+            "gpq does not train on the CPU instead. gpq doctor --gpu tests the driver and torch on "
+            "that server",
+        ) from error
     return device
-
-
-def _refusal(environment: Environment, error: Exception) -> UnusableGpu:
-    """The first line in torch's own words. The rest is for debugging CUDA."""
-    words = (str(error).strip() or type(error).__name__).splitlines()[0]
-    gpus = ", ".join(environment.gpus) or "number {}".format(environment.local_rank)
-    return UnusableGpu(
-        "this replica cannot use its GPU ({}): {}".format(gpus, words),
-        "gpq does not train on the CPU instead. gpq doctor --gpu tests the driver and torch on "
-        "that server",
-    )
 
 
 def seconds_since_launch() -> float:

@@ -9,7 +9,7 @@ import threading
 import time
 from collections import deque
 from datetime import timedelta
-from typing import Any, Deque, Iterator, Optional, Tuple
+from typing import Any, Deque, Iterator, Optional, Set, Tuple
 from urllib.parse import parse_qs, urlparse
 
 import torch
@@ -38,31 +38,22 @@ def meet_in_files() -> None:
     over_network = handlers["env"]
 
     def by_environment(url: str, **options: Any) -> Iterator[Tuple[Any, int, int]]:
-        if _is_of_this_attempt():
-            yield _in_file(url)
-        else:
+        environ = os.environ
+        # The script or torchrun may start a group with an address or a store of its own.
+        is_other = environ.get("MASTER_ADDR") != LOOPBACK
+        is_other = is_other or environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
+        if is_other or wire.ENV_MEETING not in environ:
             yield from over_network(url, **options)
+            return
+        words = parse_qs(urlparse(url).query)
+        rank = int(words.get("rank", [environ["RANK"]])[0])
+        replicas = int(words.get("world_size", [environ["WORLD_SIZE"]])[0])
+        # One file for each port that a script may set.
+        path = "{}.{}".format(environ[wire.ENV_MEETING], environ["MASTER_PORT"])
+        store = dist.FileStore(path, replicas)  # type: ignore[attr-defined]
+        yield store, rank, replicas
 
     handlers["env"] = by_environment
-
-
-def _is_of_this_attempt() -> bool:
-    """Not what the script or torchrun starts with an address or a store of its own."""
-    return (
-        wire.ENV_MEETING in os.environ
-        and os.environ.get("MASTER_ADDR") == LOOPBACK
-        and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True"
-    )
-
-
-def _in_file(url: str) -> Tuple[Any, int, int]:
-    """(store, rank, number of replicas). There is one file for each port that a script may set."""
-    words = parse_qs(urlparse(url).query)
-    rank = int(words.get("rank", [os.environ["RANK"]])[0])
-    replicas = int(words.get("world_size", [os.environ["WORLD_SIZE"]])[0])
-    path = "{}.{}".format(os.environ[wire.ENV_MEETING], os.environ["MASTER_PORT"])
-    store = dist.FileStore(path, replicas)  # type: ignore[attr-defined]
-    return store, rank, replicas
 
 
 def open_group(environment: Environment, device: torch.device) -> None:
@@ -109,24 +100,20 @@ def let_threads_rest(patience: float = REST_SECONDS) -> None:
     idle_checks = 0
     while idle_checks < 2 and time.monotonic() < deadline:
         time.sleep(0.001)  # a thread that waits for the interpreter gets it here
-        idle_checks = 0 if _running_threads() else idle_checks + 1
+        idle_checks = 0 if _runs_threads() else idle_checks + 1
 
 
-def _running_threads() -> bool:
+def _runs_threads() -> bool:
     """Is a thread that Python did not start running, or waiting for a core?"""
     python_threads = {str(thread.native_id) for thread in threading.enumerate()}
-    python_threads.add(str(os.getpid()))
+    names: Set[str] = set()
     with contextlib.suppress(OSError):
-        names = [name for name in os.listdir("/proc/self/task") if name not in python_threads]
-        return any(_state_of(name) in ("R", "D") for name in names)
+        names.update(os.listdir("/proc/self/task"))
+    for name in names - python_threads - {str(os.getpid())}:
+        path = "/proc/self/task/{}/stat".format(name)
+        with contextlib.suppress(OSError, IndexError):  # it is gone
+            with open(path, encoding="utf-8", errors="replace") as stream:
+                state = stream.read().rpartition(")")[2].split()[0]  # as in proc(5)
+            if state in ("R", "D"):
+                return True
     return False
-
-
-def _state_of(thread: str) -> str:
-    """Its state as in proc(5), or "" if it is gone."""
-    path = "/proc/self/task/{}/stat".format(thread)
-    try:
-        with open(path, encoding="utf-8", errors="replace") as stream:
-            return stream.read().rpartition(")")[2].split()[0]
-    except (OSError, IndexError):
-        return ""

@@ -8,8 +8,6 @@ from typing import Any, Callable, List, Sequence, Tuple
 import torch
 
 LARGEST_SEED = 1 << 32  # numpy takes no larger one, so scripts use none
-
-
 _unseeded: List[int] = []  # at most one: the seed that torch chose, if the script drew with it
 
 
@@ -70,12 +68,12 @@ def reseed(seed: int, step: int, rank: int) -> None:
 
 def generator_states() -> List[Tuple[Callable[[Any], Any], Any]]:
     """For every generator in use: how to set it, and its state."""
-    states: List[Tuple[Callable[[Any], Any], Any]] = [
-        (torch.set_rng_state, torch.get_rng_state()),
-        (random.setstate, random.getstate()),
-    ]
+    states: List[Tuple[Callable[[Any], Any], Any]] = []
+    states.append((torch.set_rng_state, torch.get_rng_state()))
+    states.append((random.setstate, random.getstate()))
     if torch.cuda.is_available() and torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
-        states.append((torch.cuda.set_rng_state, torch.cuda.get_rng_state()))
+        generators = torch.cuda.default_generators
+        states += [(generator.set_state, generator.get_state()) for generator in generators]
     numpy = sys.modules.get("numpy")
     if numpy is not None:
         states.append((numpy.random.set_state, numpy.random.get_state()))

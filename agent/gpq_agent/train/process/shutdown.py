@@ -116,7 +116,21 @@ def leave(code: int, say: Callable[[str], None]) -> NoReturn:
     nothing raised there would reach the script's blocks."""
     if not is_leaving():
         departure[:] = [(os.getpid(), code)]
-        sys.excepthook = _hook(sys.excepthook, say)
+        previous = sys.excepthook
+
+        def hook(
+            kind: Type[BaseException], error: BaseException, trace: Optional[TracebackType]
+        ) -> None:
+            previous(kind, error, trace)
+            if is_leaving():
+                text = " ".join(str(error).split())[:200]
+                description = "{}: {}".format(kind.__name__, text) if text else kind.__name__
+                say(
+                    "the script's own clean-up failed while it stopped ({}), but its checkpoint is "
+                    "complete".format(description)
+                )
+
+        sys.excepthook = hook
     flush_files()
     if threading.current_thread() is not threading.main_thread():
         _end_process()
@@ -145,51 +159,29 @@ def flush_files() -> None:
     kinds = {kind for writer in _WRITERS for kind in _with_subclasses(writer)}
     # By type(), because isinstance() is slow and would ask lazy objects of the script what they
     # are.
-    streams = [item for item in gc.get_objects() if type(item) in kinds]
+    streams: List[Any] = [item for item in gc.get_objects() if type(item) in kinds]
     # Text goes through a buffer.
     for stream in sorted(streams, key=lambda item: not isinstance(item, io.TextIOWrapper)):
-        _flush(stream)
+        try:
+            is_open = not stream.closed and stream.writable()
+            if not is_open or not stat.S_ISREG(os.fstat(stream.fileno()).st_mode):
+                continue
+        except (AttributeError, OSError, ValueError):  # detached, or without a file
+            continue
+        try:
+            stream.flush()
+        except (OSError, ValueError) as error:
+            words = "gpq: cannot flush {}: {}\n"
+            message = words.format(getattr(stream, "name", "a file"), error)
+            with contextlib.suppress(AttributeError, OSError, ValueError):
+                sys.stderr.write(message)
 
 
 def _with_subclasses(kind: Type[Any]) -> List[Type[Any]]:
-    subclasses: List[Type[Any]] = kind.__subclasses__()
-    return [
-        kind,
-        *(descendant for subclass in subclasses for descendant in _with_subclasses(subclass)),
-    ]
-
-
-def _flush(stream: Any) -> None:
-    try:
-        if stream.closed or not stream.writable():
-            return
-        if not stat.S_ISREG(os.fstat(stream.fileno()).st_mode):
-            return
-    except (AttributeError, OSError, ValueError):  # detached, or without a file
-        return
-    try:
-        stream.flush()
-    except (OSError, ValueError) as error:
-        words = "gpq: cannot flush {}: {}\n"
-        message = words.format(getattr(stream, "name", "a file"), error)
-        with contextlib.suppress(AttributeError, OSError, ValueError):
-            sys.stderr.write(message)
-
-
-def _hook(previous: Callable[..., Any], say: Callable[[str], None]) -> Callable[..., Any]:
-    def hook(
-        kind: Type[BaseException], error: BaseException, trace: Optional[TracebackType]
-    ) -> None:
-        previous(kind, error, trace)
-        if is_leaving():
-            text = " ".join(str(error).split())[:200]
-            description = "{}: {}".format(kind.__name__, text) if text else kind.__name__
-            say(
-                "the script's own clean-up failed while it stopped ({}), but its checkpoint is "
-                "complete".format(description)
-            )
-
-    return hook
+    kinds = [kind]
+    for subclass in kind.__subclasses__():
+        kinds += _with_subclasses(subclass)
+    return kinds
 
 
 def _end_process() -> NoReturn:

@@ -31,7 +31,13 @@ class StepClock:
 
     def __init__(self, device: torch.device) -> None:
         self._cuda = device.type == "cuda"
-        self.mark: Callable[[], Any] = _event if self._cuda else time.perf_counter
+
+        def event() -> Any:
+            mark: Any = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+            mark.record()
+            return mark
+
+        self.mark: Callable[[], Any] = event if self._cuda else time.perf_counter
 
     def ready(self, mark: Any) -> bool:
         return not self._cuda or bool(mark.query())
@@ -39,12 +45,6 @@ class StepClock:
     def seconds(self, begin: Any, end: Any) -> float:
         """Seconds between two marks that are ready."""
         return float(begin.elapsed_time(end)) / 1000.0 if self._cuda else float(end - begin)
-
-
-def _event() -> Any:
-    event: Any = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
-    event.record()
-    return event
 
 
 def trim(values: List[float]) -> List[float]:
@@ -120,21 +120,17 @@ class StepTimes:
         """The micro-batch is done. `tail`: marks of the last local gradient and of the end of its
         synchronisation. Empty if there was nothing to wait for, None if not measured."""
         if not self._is_spoiled and self._start is not None:
-            mark = self.clock.mark()
-            self._entries.append(
-                Entry(self._key, self._first, synchronised, self._start, mark, tail, self._fetch)
-            )
+            start, mark, fetch = self._start, self.clock.mark(), self._fetch
+            entry = Entry(self._key, self._first, synchronised, start, mark, tail, fetch)
+            self._entries.append(entry)
 
     def flush(self) -> List[Tuple[Tuple[int, int], Sums, Sums]]:
         """Sums per (atomic, accum) since the last flush, the gradient part first. Marks that are
         not ready wait for the next one."""
         self._read()
-        keys = sorted(set(self._accum) | set(self._step))
-        result = [
-            (key, sums(self._accum.get(key, [])), sums(self._step.get(key, []))) for key in keys
-        ]
-        self._accum, self._step = {}, {}
-        return result
+        accum, step, self._accum, self._step = self._accum, self._step, {}, {}
+        keys = sorted(accum.keys() | step.keys())
+        return [(key, sums(accum.get(key, [])), sums(step.get(key, []))) for key in keys]
 
     def window(self) -> List[float]:
         """Figures since the last window, zeros if nothing was measured. The first is the number of
@@ -165,17 +161,14 @@ class StepTimes:
                 wait = self.clock.seconds(*entry.tail) if entry.tail else 0.0
                 if entry.key[1] == 0:
                     self._accum.setdefault(entry.key, []).append(max(seconds - wait, 0.0))
-            self._add(entry, seconds, wait)
+            # Add the micro-batch to its step.
+            previous = (0.0, 0.0) if entry.first else self._open_step
+            self._open_step = None
+            if previous is None:  # the start of its step was spoiled
+                continue
+            total, fetch_seconds = previous[0] + seconds, previous[1] + entry.fetch
+            if not entry.synchronised:
+                self._open_step = (total, fetch_seconds)
+            elif wait is not None and len(self._rank_rows) < MOST_STEPS:
+                self._rank_rows.append((total, min(wait, total), fetch_seconds))
         self._entries = unread
-
-    def _add(self, entry: Entry, seconds: float, wait: Optional[float]) -> None:
-        """Add one micro-batch to its step."""
-        previous = (0.0, 0.0) if entry.first else self._open_step
-        self._open_step = None
-        if previous is None:  # the start of its step was spoiled
-            return
-        total, fetch_seconds = previous[0] + seconds, previous[1] + entry.fetch
-        if not entry.synchronised:
-            self._open_step = (total, fetch_seconds)
-        elif wait is not None and len(self._rank_rows) < MOST_STEPS:
-            self._rank_rows.append((total, min(wait, total), fetch_seconds))

@@ -12,11 +12,9 @@ import contextlib
 import functools
 import math
 import os
-import random
-import sys
 import warnings
 from operator import attrgetter
-from typing import Any, Callable, Dict, Iterator, List, Optional, Sequence, Tuple, TypeVar
+from typing import Any, Callable, Iterator, List, Sequence, Tuple, TypeVar
 
 import torch
 from torch.nn import functional
@@ -24,19 +22,13 @@ from torch.utils.data import Dataset
 
 from gpq_agent.train import internals
 from gpq_agent.train.data.sampler import GlobalSampler
-from gpq_agent.train.process.rng import stable_seed
+from gpq_agent.train.process.rng import generator_states, seed_host, set_generators, stable_seed
 
 DROPOUTS = (
-    "dropout",
-    "dropout1d",
-    "dropout2d",
-    "dropout3d",
-    "alpha_dropout",
-    "feature_alpha_dropout",
-)
+    "dropout", "dropout1d", "dropout2d", "dropout3d", "alpha_dropout", "feature_alpha_dropout",
+)  # fmt: skip
 ATTENTION = "scaled_dot_product_attention"
 Item = TypeVar("Item")
-States = Tuple[List[torch.Tensor], Any, Any]  # states of the generators of torch, random and numpy
 
 # The settings in torch.backends with which a script chooses the precision of single precision, by
 # version.
@@ -66,44 +58,25 @@ def plain_attention() -> None:
     ) -> Any:
         if not dropout_p:
             return attention(query, key, value, attn_mask, dropout_p, is_causal, **more)
-        return _attend(query, key, value, attn_mask, dropout_p, is_causal, **more)
+        if more.get("enable_gqa"):
+            key = key.repeat_interleave(query.size(-3) // key.size(-3), -3)
+            value = value.repeat_interleave(query.size(-3) // value.size(-3), -3)
+        scale = more.get("scale")
+        scale = 1 / math.sqrt(query.size(-1)) if scale is None else scale
+        weights = query @ key.transpose(-2, -1) * scale
+        if is_causal:
+            past = weights.new_ones(weights.shape[-2:], dtype=torch.bool).tril()
+            weights = weights.masked_fill(~past, -math.inf)
+        if attn_mask is not None and attn_mask.dtype == torch.bool:
+            weights = weights.masked_fill(~attn_mask, -math.inf)
+        elif attn_mask is not None:
+            weights = weights + attn_mask
+        # A row that may look at nothing gets zeros.
+        blind = (weights == -math.inf).all(dim=-1, keepdim=True)
+        weights = torch.softmax(weights.masked_fill(blind, 0.0), dim=-1).masked_fill(blind, 0.0)
+        return functional.dropout(weights, dropout_p) @ value
 
     setattr(functional, ATTENTION, plain)
-
-
-def _attend(
-    query: torch.Tensor,
-    key: torch.Tensor,
-    value: torch.Tensor,
-    mask: Optional[torch.Tensor],
-    share: float,
-    is_causal: bool,
-    scale: Optional[float] = None,
-    enable_gqa: bool = False,
-) -> torch.Tensor:
-    """As torch documents it. `share`: of the weights to drop."""
-    if enable_gqa:
-        key = key.repeat_interleave(query.size(-3) // key.size(-3), -3)
-        value = value.repeat_interleave(query.size(-3) // value.size(-3), -3)
-    weights = (
-        query @ key.transpose(-2, -1) * (1 / math.sqrt(query.size(-1)) if scale is None else scale)
-    )
-    if is_causal:
-        past = torch.ones(
-            query.size(-2), key.size(-2), dtype=torch.bool, device=query.device
-        ).tril()
-        weights = weights.masked_fill(past.logical_not(), -math.inf)
-    if mask is not None:
-        weights = (
-            weights.masked_fill(mask.logical_not(), -math.inf)
-            if mask.dtype == torch.bool
-            else weights + mask
-        )
-    blind = (weights == -math.inf).all(
-        dim=-1, keepdim=True
-    )  # a row that may look at nothing gets zeros
-    weights = torch.softmax(weights.masked_fill(blind, 0.0), dim=-1).masked_fill(blind, 0.0)
-    return functional.dropout(weights, share) @ value
 
 
 class Dropout:
@@ -116,7 +89,7 @@ class Dropout:
             setattr(functional, name, self._around(getattr(functional, name)))
 
     def _around(self, plain: Callable[..., Any]) -> Callable[..., Any]:
-        @functools.wraps(plain)
+        @functools.wraps(plain)  # a function, which a copy of a model shares
         def dropout(input: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
             return input if self.off else plain(input, *args, **kwargs)
 
@@ -126,14 +99,11 @@ class Dropout:
 def still(model: torch.nn.Module) -> bool:
     """No dropout between the layers of recurrent modules, because kernels draw it. Was there
     any?"""
-    recurrent = [
-        module
-        for module in model.modules()
-        if isinstance(module, torch.nn.RNNBase) and module.dropout
-    ]
-    for module in recurrent:
-        module.dropout = 0.0
-    return bool(recurrent)
+    had_dropout = False
+    for module in model.modules():
+        if isinstance(module, torch.nn.RNNBase) and module.dropout:
+            module.dropout, had_dropout = 0.0, True
+    return had_dropout
 
 
 def torch_generators() -> List[torch.Generator]:
@@ -144,21 +114,13 @@ def torch_generators() -> List[torch.Generator]:
 
 
 def generators() -> List[Any]:
-    """The states of all generators that a script may draw from."""
-    numpy = sys.modules.get("numpy")
-    states: List[Any] = [torch.get_rng_state(), random.getstate()]
-    if torch.cuda.is_available() and torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
-        states.append(torch.cuda.get_rng_state())
-    if numpy is not None:
-        states.append(numpy.random.get_state()[1:])
-    return states
+    """The states of all generators that a script may draw from, torch's on the CPU first."""
+    return [state for _, state in generator_states()]
 
 
 def has_moved(before: List[Any], after: List[Any]) -> bool:
     """Was a random number drawn between the two?"""
-    return len(before) != len(after) or not all(
-        _same(first, second) for first, second in zip(before, after)
-    )
+    return not _same(tuple(before), tuple(after))
 
 
 def _same(first: Any, second: Any) -> bool:
@@ -169,26 +131,8 @@ def _same(first: Any, second: Any) -> bool:
     return bool((first == second).all()) if hasattr(first, "all") else bool(first == second)
 
 
-def states() -> States:
-    """States for put_back()."""
-    numpy = sys.modules.get("numpy")
-    return (
-        torch_states(),
-        random.getstate(),
-        numpy.random.get_state() if numpy is not None else None,
-    )
-
-
 def torch_states() -> List[torch.Tensor]:
     return [generator.get_state() for generator in torch_generators()]
-
-
-def put_back(states: States) -> None:
-    put_back_torch(states[0])
-    random.setstate(states[1])
-    numpy = sys.modules.get("numpy")
-    if numpy is not None and states[2] is not None:
-        numpy.random.set_state(states[2])
 
 
 def put_back_torch(states: Sequence[torch.Tensor]) -> None:
@@ -199,10 +143,7 @@ def put_back_torch(states: Sequence[torch.Tensor]) -> None:
 def seed(value: int) -> None:
     """All generators of this process start at `value`."""
     seed_torch(value)
-    random.seed(value)
-    numpy = sys.modules.get("numpy")
-    if numpy is not None:
-        numpy.random.seed(value % 2**32)
+    seed_host(value)
 
 
 def seed_torch(value: int) -> None:
@@ -213,12 +154,12 @@ def seed_torch(value: int) -> None:
 @contextlib.contextmanager
 def fixed_seed(value: int) -> Iterator[None]:
     """Inside, all generators of this process start at `value`. Afterwards they are as before."""
-    saved = states()
+    states = generator_states()
     seed(value)
     try:
         yield
     finally:
-        put_back(saved)
+        set_generators(states)
 
 
 class SeededData(Dataset):  # type: ignore[type-arg]
@@ -267,13 +208,12 @@ def arrange(batch: Sequence[Item], reverse: bool, rotate: bool) -> List[Item]:
     return turned_batch[::-1] if reverse else turned_batch
 
 
-def copies(model: torch.nn.Module, registered: Dict[int, Any]) -> List[torch.nn.Module]:
+def copies(model: torch.nn.Module, registered: Sequence[torch.nn.Module]) -> List[torch.nn.Module]:
     """Modules of this process that look like copies of the model and that nothing keeps."""
     import gc
 
     kinds = (torch.optim.swa_utils.AveragedModel, type(model))
-    own = {id(module) for part in registered.values() for module in part.modules()}
-    own |= {id(module) for module in model.modules()}
+    own = {id(module) for part in registered for module in part.modules()}
     candidates = [item for item in gc.get_objects() if type(item) in kinds and id(item) not in own]
     pairs = [(outer, module) for outer in candidates for module in outer.modules()]
     inner = {id(module) for outer, module in pairs if module is not outer}
@@ -288,34 +228,10 @@ class FullPrecision:
         self._exact = exact
         self._autocast = not exact  # as the script sets it
         self.epsilon = 0.0
-        os.environ.setdefault(
-            "CUBLAS_WORKSPACE_CONFIG", ":4096:8"
-        )  # otherwise cuBLAS is not reproducible
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # cuBLAS needs it to repeat
         torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
         for message in WARNINGS:
             warnings.filterwarnings("ignore", message=message)
-        self._around_autocast()
-        self.renew()
-
-    def renew(self) -> None:
-        """Whatever the script has set since."""
-        if self._exact and _is_reduced():
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # names that some versions no longer accept
-                torch.set_float32_matmul_precision("highest")
-                torch.backends.cuda.matmul.allow_tf32 = False
-                torch.backends.cudnn.allow_tf32 = False
-                for place in _places():
-                    place.fp32_precision = "ieee"
-        torch.backends.cudnn.benchmark = False
-        torch.set_deterministic_debug_mode("warn")
-
-    def give_up(self) -> None:
-        """Weights are in half precision, so autocast stays as the script sets it. Without it the
-        types would not match."""
-        self._autocast = True
-
-    def _around_autocast(self) -> None:
         plain: Callable[[Any], Any] = torch.amp.autocast_mode.autocast.__enter__
 
         @functools.wraps(plain)
@@ -323,31 +239,39 @@ class FullPrecision:
             if not self._autocast:
                 return internals.enter_without_effect(region, plain)
             result = plain(region)
-            self._note(region.device)
+            dtype = torch.get_autocast_dtype(region.device)
+            if torch.is_autocast_enabled(region.device) and dtype in HALF:
+                self.epsilon = max(self.epsilon, torch.finfo(dtype).eps)
             return result
 
         torch.amp.autocast_mode.autocast.__enter__ = enter  # type: ignore[method-assign]
+        self.renew()
 
-    def _note(self, device: str) -> None:
-        dtype = torch.get_autocast_dtype(device)
-        if torch.is_autocast_enabled(device) and dtype in HALF:
-            self.epsilon = max(self.epsilon, torch.finfo(dtype).eps)
+    def renew(self) -> None:
+        """Whatever the script has set since."""
+        torch.backends.cudnn.benchmark = False
+        torch.set_deterministic_debug_mode("warn")
+        if not self._exact:
+            return
+        places = []
+        for name in PLACES:
+            with contextlib.suppress(AttributeError):  # an older torch
+                place = attrgetter(name)(torch.backends)
+                places += [place] if hasattr(place, "fp32_precision") else []
+        matmul, cudnn = torch.backends.cuda.matmul, torch.backends.cudnn
+        if places:
+            is_reduced = any(place.fp32_precision not in FULL for place in places)
+        else:
+            is_reduced = matmul.allow_tf32 or cudnn.allow_tf32
+        if is_reduced:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # names that some versions no longer accept
+                torch.set_float32_matmul_precision("highest")
+                matmul.allow_tf32 = cudnn.allow_tf32 = False
+                for place in places:
+                    place.fp32_precision = "ieee"
 
-
-def _is_reduced() -> bool:
-    places = _places()
-    if places:
-        return any(place.fp32_precision not in FULL for place in places)
-    return bool(torch.backends.cuda.matmul.allow_tf32 or torch.backends.cudnn.allow_tf32)
-
-
-def _places() -> List[Any]:
-    places = []
-    for name in PLACES:
-        try:
-            place = attrgetter(name)(torch.backends)
-        except AttributeError:  # an older torch
-            continue
-        if hasattr(place, "fp32_precision"):
-            places.append(place)
-    return places
+    def give_up(self) -> None:
+        """Weights are in half precision, so autocast stays as the script sets it. Without it the
+        types would not match."""
+        self._autocast = True

@@ -19,7 +19,7 @@ import socket
 import sys
 import types
 import warnings
-from typing import Any, Dict, List, NoReturn
+from typing import Any, Dict, List, NoReturn, Optional
 
 import torch
 import torch._dynamo  # the script's first optimizer would import it
@@ -58,15 +58,13 @@ class Server:
                     request: Dict[str, Any] = json.loads(line)
                     return request
                 self._replicas.append(replica)
-            self._reap()
-
-    def _reap(self) -> None:
-        for replica in list(self._replicas):
-            ended, status = os.waitpid(replica, os.WNOHANG)
-            if ended:
-                self._replicas.remove(replica)
-                code = -os.WTERMSIG(status) if os.WIFSIGNALED(status) else os.WEXITSTATUS(status)
-                self.say("ended", replica, code)
+            for replica in list(self._replicas):
+                ended, status = os.waitpid(replica, os.WNOHANG)
+                if ended:
+                    self._replicas.remove(replica)
+                    is_killed = os.WIFSIGNALED(status)
+                    code = -os.WTERMSIG(status) if is_killed else os.WEXITSTATUS(status)
+                    self.say("ended", replica, code)
 
     def _end(self) -> NoReturn:
         for replica in self._replicas:
@@ -124,7 +122,7 @@ def become(script: str, request: Dict[str, Any]) -> Dict[str, Any]:
 def run(script: str, names: Dict[str, Any]) -> None:
     """Run the script to its end. An error is printed and ends the process, as if this function did
     not exist."""
-    failure = None
+    failure: Optional[Exception] = None
     try:
         with io.open_code(script) as stream:
             code = compile(stream.read(), script, "exec", dont_inherit=True)
@@ -133,11 +131,8 @@ def run(script: str, names: Dict[str, Any]) -> None:
         failure = error
     if failure is not None:
         trace = failure.__traceback__.tb_next if failure.__traceback__ else None
-        sys.last_type, sys.last_value, sys.last_traceback = (
-            type(failure),
-            failure.with_traceback(trace),
-            trace,
-        )
+        failure.__traceback__ = trace
+        sys.last_type, sys.last_value, sys.last_traceback = type(failure), failure, trace
         sys.excepthook(type(failure), failure, trace)
         sys.exit(1)
 

@@ -11,16 +11,13 @@ from typing import Any, Dict, List, Optional, Sequence, Tuple
 import torch
 
 from gpq_agent.train import internals
-from gpq_agent.train.process.rng import stable_seed
+from gpq_agent.train.process.rng import generator_states, set_generators, stable_seed
 from gpq_agent.train.prove.determinism import (
-    States,
     generators,
     has_moved,
-    put_back,
     put_back_torch,
     seed,
     seed_torch,
-    states,
     torch_states,
 )
 
@@ -42,10 +39,9 @@ class Keyed(internals.TorchDispatchMode):
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self._inside = False  # on the stack of modes
-        self._examples: List[
-            int
-        ] = []  # examples of the body, in the order of their rows. None: nothing is keyed
-        self._outside: Optional[States] = None  # states of the generators before the body
+        # Of the body, in the order of their rows. Without any, nothing is keyed.
+        self._examples: List[int] = []
+        self._outside: List[Any] = []  # states of the generators before the body, empty outside
         self._begun: List[Any] = []  # their states when it began
         self._draws, self._luck = 0, False
         # By the number of a draw: how many examples the first body with that draw had, and the
@@ -56,7 +52,7 @@ class Keyed(internals.TorchDispatchMode):
         """Part of the step that starts at `start`. `examples`: of its rows, none if they do not
         count."""
         self.end()
-        self._outside = states()
+        self._outside = generator_states()
         seed(stable_seed(epoch, start))
         self._begun = generators()
         self._examples, self._draws, self._luck = list(examples), 0, False
@@ -66,15 +62,14 @@ class Keyed(internals.TorchDispatchMode):
 
     def end(self) -> bool:
         """Did the body draw something that belongs to no single example?"""
-        if self._outside is None:
+        if not self._outside:
             return False
         # A mode advances torch's CPU generator by what it tells draws apart by.
         watched = int(self._inside)
-        luck = bool(self._examples) and (
-            self._luck or has_moved(self._begun[watched:], generators()[watched:])
-        )
-        put_back(self._outside)
-        self._outside, self._examples = None, []
+        has_drawn = self._luck or has_moved(self._begun[watched:], generators()[watched:])
+        luck = bool(self._examples) and has_drawn
+        set_generators(self._outside)
+        self._outside, self._examples = [], []
         # A mode that the script has entered since, and not left, would be mistaken for this one.
         if self._inside and internals.current_dispatch_mode() is self:
             self.__exit__(None, None, None)  # type: ignore[no-untyped-call]
@@ -83,21 +78,14 @@ class Keyed(internals.TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        own = (
-            isinstance(argument_value, torch.Generator) and not internals.is_torchs(argument_value)
-            for argument_value in (*args, *kwargs.values())
-        )
-        if (
-            not self._examples
-            or torch.Tag.nondeterministic_seeded not in getattr(func, "tags", ())
-            or any(own)
-        ):
+        is_draw = torch.Tag.nondeterministic_seeded in getattr(func, "tags", ())
+        if not self._examples or not is_draw:
             return func(*args, **kwargs)
-        schema = internals.schema_of(func)
-        arguments = {
-            **{argument.name: value for argument, value in zip(schema.arguments, args)},
-            **kwargs,
-        }
+        for value in (*args, *kwargs.values()):
+            if isinstance(value, torch.Generator) and not internals.is_torchs(value):
+                return func(*args, **kwargs)
+        names = [argument.name for argument in internals.schema_of(func).arguments]
+        arguments = {**dict(zip(names, args)), **kwargs}
         place = self._place(func.overloadpacket.__name__, arguments)
         # The generators advance by one number. Restoring them, as checkpointing does, repeats the
         # draw.
@@ -115,7 +103,12 @@ class Keyed(internals.TorchDispatchMode):
     def _place(self, name: str, arguments: Dict[str, Any]) -> Optional[Place]:
         """The dimension of the rows of examples, or None if the draw has none."""
         self._draws += 1
-        shapes = [_shape(*item) for item in arguments.items()]
+        shapes: List[Shape] = []  # of what may have rows of examples. A parameter has none
+        for key, value in arguments.items():
+            if isinstance(value, torch.Tensor) and not isinstance(value, torch.nn.Parameter):
+                shapes.append(tuple(value.shape))
+            elif key == "size":
+                shapes.append(tuple(value))
         shapes = [shape for shape in shapes if shape and 0 not in shape]
         if not shapes or any(word in name for word in WHOLE):
             return None
@@ -128,11 +121,11 @@ class Keyed(internals.TorchDispatchMode):
             dimensions = range(2 if len(shape) > 2 else 1)
             fitting = [place for place in dimensions if shape[place] * before == first[place] * now]
             dimension = fitting[0] if fitting else None
-        if (name in BY_ROW and len(shape) == 1) or (
-            "out" in arguments and tuple(arguments["out"].shape) != shape
-        ):
+        is_one_row = name in BY_ROW and len(shape) == 1
+        is_elsewhere = "out" in arguments and tuple(arguments["out"].shape) != shape
+        if is_one_row or is_elsewhere or dimension is None:
             return None
-        return None if dimension is None else (shape, dimension)
+        return shape, dimension
 
     def _dimension(self, shape: Shape) -> Optional[int]:
         """The first, perhaps several rows of each. Sequences may have them after the time
@@ -146,57 +139,38 @@ class Keyed(internals.TorchDispatchMode):
         self, func: Any, positional: int, arguments: Dict[str, Any], place: Place, number: int
     ) -> Any:
         schema = internals.schema_of(func)
-        aliases = {
-            argument.name: argument.alias_info
-            for argument in schema.arguments
-            if argument.name in arguments
-        }
         written_names = [
-            name for name, alias in aliases.items() if alias is not None and alias.is_write
+            argument.name
+            for argument in schema.arguments
+            if argument.name in arguments and getattr(argument.alias_info, "is_write", False)
         ]
-        rows = place[0][place[1]] // len(self._examples)
+        shape, dimension = place
+        rows = shape[dimension] // len(self._examples)
         results = []
         for example_place, example in enumerate(self._examples):
             seed_torch(stable_seed(number, example))
-            parts = {
-                name: _part(name, value, place, example_place * rows, rows)
-                for name, value in arguments.items()
-            }
-            # Drawn values follow the order in memory, which differs if a batch has one example.
-            own = [
-                value.contiguous() if isinstance(value, torch.Tensor) else value
-                for value in parts.values()
-            ]
-            copies = dict(zip(parts, own))
-            results.append(func(*own[:positional], **dict(list(copies.items())[positional:])))
+            parts = dict(arguments)
+            own = dict(arguments)
+            for name, value in arguments.items():
+                if name == "size":
+                    own[name] = [*value[:dimension], rows, *value[dimension + 1 :]]
+                elif isinstance(value, torch.Tensor):
+                    has_rows = value.dim() == len(shape)
+                    if has_rows and value.shape[dimension] == shape[dimension]:
+                        parts[name] = value.narrow(dimension, example_place * rows, rows)
+                    # Drawn values follow the order in memory, which differs if a batch has one
+                    # example.
+                    own[name] = parts[name].contiguous()
+            items = list(own.items())
+            positionals = [value for _, value in items[:positional]]
+            results.append(func(*positionals, **dict(items[positional:])))
             for name in written_names:
-                parts[name].copy_(copies[name])
+                parts[name].copy_(own[name])
         if any(output.alias_info is not None for output in schema.returns):
             if len(written_names) == 1:
                 return arguments[written_names[0]]
             return tuple(arguments[name] for name in written_names)
-        return _join(results, place[1])
-
-
-def _shape(name: str, value: Any) -> Shape:
-    """An argument of a draw, if it may have rows of examples. A parameter has none."""
-    if isinstance(value, torch.Tensor):
-        return () if isinstance(value, torch.nn.Parameter) else tuple(value.shape)
-    return tuple(value) if name == "size" else ()
-
-
-def _part(name: str, value: Any, place: Place, begin: int, rows: int) -> Any:
-    """One example's part of an argument of a draw."""
-    shape, dimension = place
-    if name == "size":
-        return [*value[:dimension], rows, *value[dimension + 1 :]]
-    if (
-        isinstance(value, torch.Tensor)
-        and value.dim() == len(shape)
-        and value.shape[dimension] == shape[dimension]
-    ):
-        return value.narrow(dimension, begin, rows)
-    return value
+        return _join(results, dimension)
 
 
 def _join(results: Sequence[Any], dimension: int) -> Any:

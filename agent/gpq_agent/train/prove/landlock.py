@@ -24,12 +24,6 @@ LEAST_VERSION = 2  # the first version forbids every rename from one folder to a
 SHARED = ("/dev", "/proc")
 
 
-class Ruleset(ctypes.Structure):
-    """As version 1 has it."""
-
-    _fields_ = [("handled", ctypes.c_uint64)]
-
-
 class Beneath(ctypes.Structure):
     _pack_ = 1
     _layout_ = "ms"
@@ -44,7 +38,7 @@ def confine(folders: Sequence[str]) -> bool:
     if version < LEAST_VERSION:
         return False
     rights = WRITING | REFER | (TRUNCATE if version >= 3 else 0)
-    ruleset = Ruleset(rights)
+    ruleset = ctypes.c_uint64(rights)  # in version 1 the struct has this field alone
     size = ctypes.c_size_t(ctypes.sizeof(ruleset))
     rules = _check(libc.syscall(CREATE_RULESET, ctypes.byref(ruleset), size, 0))
     for folder in folders:

@@ -80,7 +80,10 @@ def copy(source: str, target: str, part: str, content: bool) -> None:
             posix.mkdir(target, 0o700)
             posix.chmod(target, rights | stat.S_IRWXU)
         elif stat.S_ISREG(status.st_mode):
-            _copy_file(source, part, content)
+            with plain_open(part, "wb") as target_stream:
+                if content:
+                    with plain_open(source, "rb") as stream:
+                        shutil.copyfileobj(stream, target_stream, 1 << 20)
             posix.chmod(part, rights)
             posix.utime(part, ns=(status.st_atime_ns, status.st_mtime_ns))
             posix.link(part, target)
@@ -92,13 +95,6 @@ def copy(source: str, target: str, part: str, content: bool) -> None:
     finally:
         if mode_of(part) is not None:
             posix.remove(part)
-
-
-def _copy_file(source: str, target: str, content: bool) -> None:
-    with plain_open(target, "wb") as copy:
-        if content:
-            with plain_open(source, "rb") as stream:
-                shutil.copyfileobj(stream, copy, 1 << 20)
 
 
 class Place(NamedTuple):

@@ -24,7 +24,7 @@ from gpq_agent.train.internals import is_compiled
 from gpq_agent.train.process.agreement import Proposal
 from gpq_agent.train.process.environment import Environment
 from gpq_agent.train.process.shutdown import STOP_ORDERED, end_at_once
-from gpq_agent.train.program import Program, program
+from gpq_agent.train.program import Program
 from gpq_agent.train.prove.determinism import (
     HALF,
     Dropout,
@@ -66,11 +66,6 @@ class JobState:
         self._is_lead = is_lead
         self._names: Dict[int, str] = {}  # names of the model's parameters, by id
 
-    def register(self, optimizer: Any) -> None:
-        """It steps."""
-        if all(optimizer is not registered for registered in self.optimizers):
-            self.optimizers.append(optimizer)
-
     def gradients(self, optimizer: Any) -> Dict[str, Fingerprint]:
         """Its current parameters."""
         sketches: Dict[str, Fingerprint] = {}
@@ -91,19 +86,16 @@ class JobState:
         named_parameters = [pair for model in models.values() for pair in model.named_parameters()]
         self._names = {id(parameter): name for name, parameter in named_parameters}
         state: Dict[str, Any] = {}
+        registered = []
         for name, part in parts.items():
-            state.update(flatten("" if name == "model" else name, self._plain(part)))
-        self._add_optimizers(state, [part for part in parts.values() if _is_optimizer(part)])
-        if is_last:
-            self._add_copies(state, list(models.values()))
-        return state
-
-    def _plain(self, part: Any) -> Any:
-        return named_optimizer(part, self._names) if _is_optimizer(part) else part.state_dict()
-
-    def _add_optimizers(self, state: Dict[str, Any], registered: List[Any]) -> None:
-        """What is trained but not in a model. For registered optimizers also before their first
-        step in this process, because restored state is compared."""
+            if hasattr(part, "param_groups"):
+                registered.append(part)
+                content = named_optimizer(part, self._names)
+            else:
+                content = part.state_dict()
+            state.update(flatten("" if name == "model" else name, content))
+        # What is trained but not in a model. For registered optimizers also before their first step
+        # in this process, because restored state is compared.
         for number, optimizer in enumerate(registered):
             place = "{}, optimizer {}".format(OUTSIDE, number + 1) if number else OUTSIDE
             self._add_outside(state, place, optimizer)
@@ -116,21 +108,17 @@ class JobState:
                 name = "another optimizer ({} {})".format(type(optimizer).__name__, number + 1)
                 self._add_outside(state, name, optimizer)
                 state.update(flatten(name, named_optimizer(optimizer, self._names)))
+        originals = list(models.values()) if is_last else []
+        for model in originals:
+            for number, copy in enumerate(copies(model, originals)):
+                name = "copy {} of the model".format(number + 1)
+                state.update(flatten(name, copy.state_dict()))
+        return state
 
     def _add_outside(self, state: Dict[str, Any], place: str, optimizer: Any) -> None:
         for key, parameter in named_parameters(optimizer, self._names):
             if id(parameter) not in self._names:
                 state["{}: {}".format(place, key)] = parameter.detach()
-
-    def _add_copies(self, state: Dict[str, Any], models: List[torch.nn.Module]) -> None:
-        for model in models:
-            for number, copy in enumerate(copies(model, dict(enumerate(models)))):
-                name = "copy {} of the model".format(number + 1)
-                state.update(flatten(name, copy.state_dict()))
-
-
-def _is_optimizer(part: Any) -> bool:
-    return hasattr(part, "param_groups")
 
 
 def begin(environ: Mapping[str, str], environment: Environment) -> "Optional[Recorder]":
@@ -140,15 +128,14 @@ def begin(environ: Mapping[str, str], environment: Environment) -> "Optional[Rec
 
 
 class StepRecord:
-    """The results of the current step. `metrics`: [name, value, examples]. `rates`: by call of an
-    optimizer. `gradients`: as optimizers found them."""
+    """The results of the current step."""
 
     def __init__(self) -> None:
         self.indices: List[int] = []
         self.is_random = False
-        self.metrics: List[Any] = []
-        self.rates: List[List[float]] = []
-        self.gradients: Dict[str, Fingerprint] = {}
+        self.metrics: List[Any] = []  # [name, value, examples]
+        self.rates: List[List[float]] = []  # by call of an optimizer
+        self.gradients: Dict[str, Fingerprint] = {}  # as optimizers found them
 
 
 class Recorder:
@@ -198,11 +185,6 @@ class Recorder:
         else."""
         return SeededData(data), EpochIndexSampler(sampler, self.order.reverse, self.order.rotate)
 
-    def agreement(self) -> Proposal:
-        """What rank 0 would propose. All have the same order."""
-        stop = STOP_ORDERED if self.order.stop and self._count == self.order.stop else 0
-        return Proposal(stop=stop, sample_every=2 if self.order.sample else 0)
-
     # -- what happens ------------------------------------------------------------------------------
 
     def enter(self, step: Step, micro: Micro) -> None:
@@ -227,10 +209,6 @@ class Recorder:
         if micro.last:
             self._count += 1
 
-    def note_program(self) -> None:
-        """The script has prepared its training, so its own modules are imported."""
-        self.program = program()
-
     def suspect(self, habit: wire.Habit) -> None:
         """In a job this would take freedoms. Here it is tested."""
         if habit.code not in self._suspicions:
@@ -248,28 +226,33 @@ class Recorder:
                 except (TypeError, ValueError, OverflowError, RuntimeError):
                     continue  # the library itself reports it, and better
 
-    def boundary(self, engine: "Engine") -> None:
-        """Between two steps. Does not return once all are done."""
-        self._precision.renew()
-        if engine.shape.data is None and self._state.optimizers:
-            self._count += 1  # a loop of the script's own, which asks once per step
-        self._write_step(engine)
-        if self._count >= self.order.steps:
-            self._end(engine)
+    def boundary(self, engine: "Engine") -> Proposal:
+        """Between two steps. Returns what rank 0 would propose, because all have the same order.
+        Does not return once all steps are done."""
+        if not engine.steps.in_midst:
+            self._precision.renew()
+            if engine.shape.data is None and self._state.optimizers:
+                self._count += 1  # a loop of the script's own, which asks once per step
+            self._write_step(engine)
+            if self._count >= self.order.steps:
+                self._end(engine)
+        stop = STOP_ORDERED if self.order.stop and self._count == self.order.stop else 0
+        return Proposal(stop=stop, sample_every=2 if self.order.sample else 0)
 
     def finish(self, engine: "Engine") -> NoReturn:
         """The script trained to its end before that."""
         self._write_step(engine)
         self._end(engine)
 
-    def _before_step(self, optimizer: Any, args: Any = (), kwargs: Any = None) -> None:
-        self._state.register(optimizer)
+    def _before_step(self, optimizer: Any, args: Any, kwargs: Any) -> None:
+        if all(optimizer is not registered for registered in self._state.optimizers):
+            self._state.optimizers.append(optimizer)
         rates = [group.get("lr") for group in optimizer.param_groups]
         self._step.rates.append([float(rate) for rate in rates if rate is not None])
         if not _has_closure(args, kwargs):
             self._step.gradients.update(self._state.gradients(optimizer))
 
-    def _after_step(self, optimizer: Any, args: Any = (), kwargs: Any = None) -> None:
+    def _after_step(self, optimizer: Any, args: Any, kwargs: Any) -> None:
         if _has_closure(args, kwargs):  # earlier lines belong to an earlier step
             self._step.gradients.update(self._state.gradients(optimizer))
         if self._micro is not None:
@@ -284,11 +267,20 @@ class Recorder:
     def _write_step(self, engine: "Engine") -> None:
         if self._count == self._written:
             return
-        if self._written < 0:
-            self._write_facts(engine)
+        parts = engine.checkpointer.parts.by_name()
+        if self._written < 0:  # say what the script is, now that there is something to train
+            models = [part for part in parts.values() if isinstance(part, torch.nn.Module)]
+            self._facts["recurrent"] = sum(map(still, models)) > 0  # calms each of them
+            half = any(item.dtype in HALF for model in models for item in model.parameters())
+            if half:
+                self._precision.give_up()
+            self._facts.update(loader=engine.shape.data is not None, half=half)
+            self._facts["compiled"] = is_compiled()
+            if self.program is not None:
+                self._facts.update(self.program._asdict())
+            self._write({"facts": self._facts})
         self._written = self._count
         step, self._step = self._step, StepRecord()
-        parts = engine.checkpointer.parts.by_name()
         state = self._state.of(parts, is_last=self._count >= self.order.steps)
         tensors = dict(step.gradients)
         numbers: Dict[str, Optional[float]] = {}
@@ -307,26 +299,6 @@ class Recorder:
             numbers=numbers,
         )
         self._write(content._asdict())
-
-    def _write_facts(self, engine: "Engine") -> None:
-        """Record what the script is, once there is something to train."""
-        models = [
-            part for part in engine.checkpointer.parts.held() if isinstance(part, torch.nn.Module)
-        ]
-        recurrent = [still(model) for model in models]
-        half = any(item.dtype in HALF for model in models for item in model.parameters())
-        if half:
-            self._precision.give_up()
-        facts = dict(
-            self._facts,
-            loader=engine.shape.data is not None,
-            half=half,
-            recurrent=any(recurrent),
-            compiled=is_compiled(),
-        )
-        if self.program is not None:
-            facts.update(self.program._asdict())
-        self._write({"facts": facts})
 
     def _write(self, content: Dict[str, Any]) -> None:
         data = wire.encode(content)

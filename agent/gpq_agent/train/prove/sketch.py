@@ -31,6 +31,7 @@ class Sketcher:
         generator = torch.Generator().manual_seed(SEED)
         self._matrix = torch.randn(WIDTH, COUNT, dtype=torch.float64, generator=generator)
         self._matrices: Dict[torch.device, torch.Tensor] = {}
+        # The directions for the rows of a part of a tensor, by its number.
         self._signs: Dict[Tuple[torch.device, int], torch.Tensor] = {}
 
     def __call__(self, tensor: torch.Tensor) -> Fingerprint:
@@ -40,7 +41,9 @@ class Sketcher:
             flat = torch.view_as_real(flat).reshape(-1)
         epsilon = torch.finfo(flat.dtype).eps if flat.is_floating_point() else 0.0
         device = flat.device if flat.device.type == "cuda" else torch.device("cpu")
-        matrix = self._matrix_on(device)
+        if device not in self._matrices:
+            self._matrices[device] = self._matrix.to(device)
+        matrix = self._matrices[device]
         # Append the squares: everything from a device arrives at once.
         total = torch.zeros(COUNT + 1, dtype=torch.float64, device=device)
         for number, part in enumerate(torch.split(flat, WIDTH * ROWS)):
@@ -49,28 +52,16 @@ class Sketcher:
             rows = -(-len(part) // WIDTH)
             padded = torch.zeros(rows * WIDTH, dtype=torch.float64, device=device)
             padded[: len(part)] = part
-            signs = self._signs_on(device, number)[:rows]
+            if (device, number) not in self._signs:
+                generator = torch.Generator().manual_seed(SEED + 1 + number)
+                bits = torch.randint(0, 2, (ROWS, COUNT), generator=generator, dtype=torch.int8)
+                self._signs[device, number] = (bits * 2 - 1).to(device)
+            signs = self._signs[device, number][:rows]
             total[:COUNT] += (padded.reshape(rows, WIDTH) @ matrix * signs).sum(dim=0)
         *projections, squares = total.tolist()
         if not math.isfinite(squares):
             return [None]
         return [math.sqrt(squares), epsilon, *projections]
-
-    def _matrix_on(self, device: torch.device) -> torch.Tensor:
-        if device not in self._matrices:
-            self._matrices[device] = self._matrix.to(device)
-        return self._matrices[device]
-
-    def _signs_on(self, device: torch.device, number: int) -> torch.Tensor:
-        """The directions for the rows of part `number` of a tensor."""
-        key = (device, number)
-        if key not in self._signs:
-            generator = torch.Generator().manual_seed(SEED + 1 + number)
-            signs = (
-                torch.randint(0, 2, (ROWS, COUNT), generator=generator, dtype=torch.int8) * 2 - 1
-            )
-            self._signs[key] = signs.to(device)
-        return self._signs[key]
 
 
 def flatten(name: str, value: Any) -> Iterator[Tuple[str, Any]]:
@@ -96,9 +87,8 @@ def named_optimizer(optimizer: Any, names: Dict[int, str]) -> Dict[str, Any]:
     model."""
     state: Dict[str, Any] = {}
     for index, group in enumerate(optimizer.param_groups):
-        state["group {}".format(index)] = {
-            key: value for key, value in group.items() if key != "params"
-        }
+        settings = {key: value for key, value in group.items() if key != "params"}
+        state["group {}".format(index)] = settings
     for name, parameter in named_parameters(optimizer, names):
         slots = optimizer.state.get(parameter, {})
         if isinstance(slots, dict):
@@ -110,7 +100,5 @@ def named_parameters(optimizer: Any, names: Dict[int, str]) -> Iterator[Tuple[st
     """What an optimizer trains, by the names in the model, or else by its places in it."""
     for index, group in enumerate(optimizer.param_groups):
         for place, parameter in enumerate(group["params"]):
-            yield (
-                names.get(id(parameter), "parameter {} of group {}".format(place, index)),
-                parameter,
-            )
+            place_name = "parameter {} of group {}".format(place, index)
+            yield names.get(id(parameter), place_name), parameter

@@ -7,21 +7,22 @@ without a step. Tensors that it changes in place and variables of the loop are r
 
 import contextlib
 import copy
+import ctypes
+import inspect
 import math
 import sys
-from typing import TYPE_CHECKING, Any, Dict, Iterator, List, Tuple
+from typing import TYPE_CHECKING, Any, Dict, Iterator, List, Set, Tuple
 
 import torch
 from torch.utils.data import DataLoader, default_collate
 
+from gpq_agent.train import internals
 from gpq_agent.train.data.batches import FEWEST, Micro, ceil_div, split_evenly
 from gpq_agent.train.data.fingerprint import reading_options
-from gpq_agent.train.internals import is_compiled
 
 from .determinism import fixed_seed
 from .keyed import Keyed
 from .sketch import COUNT, Sketcher
-from .undo import Undo, Variables
 
 if TYPE_CHECKING:
     from gpq_agent.train.loop.engine import Engine
@@ -93,7 +94,7 @@ class Trial:
         if runtime.finished or runtime.recorder is not None or not runtime.environment.run_dir:
             return False
         is_in_pieces = runtime.replicas > 1 or loop.has_cut
-        is_allowed = is_in_pieces and engine.shape.may_cut and not is_compiled()
+        is_allowed = is_in_pieces and engine.shape.may_cut and not internals.is_compiled()
         return is_allowed and bool(self._indices())
 
     def batches(self) -> Iterator[Any]:
@@ -117,13 +118,15 @@ class Trial:
                 self._is_decided &= self._passes == 1
             means.append(total / weight)
         variables.restore()
-        if self._is_decided and self._differ(*means):
-            engine.lose("mean")
+        if self._is_decided:
+            distance = float((means[0] - means[1]).square().mean(dim=1).sum().sqrt())
+            # More than rounding? Never if a gradient is not finite.
+            if distance > COARSE * self._epsilon * self._size:
+                engine.lose("mean")
         engine.shape.agree()
 
-    # -- told by the loop --------------------------------------------------------------------------
-
     def backward_begins(self) -> None:
+        """Told by the loop."""
         self._passes += 1
         if self._passes == 1:
             parameters = self._engine.training_loop().parameters()
@@ -144,8 +147,6 @@ class Trial:
         self._projections = torch.tensor(rows, dtype=torch.float64)
         self._size = max(self._size, math.sqrt(squares))
 
-    # -- inside ------------------------------------------------------------------------------------
-
     def _indices(self) -> List[int]:
         """Of this replica's examples: as many as half of its next step if they fit at once. None if
         the epoch has too few left."""
@@ -161,23 +162,12 @@ class Trial:
         indices: List[int] = sampler.order()[begin : begin + count].tolist()
         return indices
 
-    def _differ(self, first: torch.Tensor, second: torch.Tensor) -> bool:
-        """By more than rounding. False if a gradient is not finite."""
-        distance = float((first - second).square().mean(dim=1).sum().sqrt())
-        return distance > COARSE * self._epsilon * self._size
-
     def _fetch(self, indices: List[int], batches: Batches) -> Tuple[List[Any], bool]:
         """The batches, and whether they are the same examples in any case."""
         options = {**reading_options(self._options), "timeout": 0}
-        dealer = Dealer(self._options.get("collate_fn"), batches)
-        generator = torch.Generator()  # the loader draws from no other
-        data: Any = DataLoader(
-            self._dataset,
-            batch_sampler=[indices],
-            collate_fn=dealer,
-            generator=generator,
-            **options,
-        )
+        options["collate_fn"] = Dealer(self._options.get("collate_fn"), batches)
+        options["generator"] = torch.Generator()  # the loader draws from no other
+        data: Any = DataLoader(self._dataset, batch_sampler=[indices], **options)
         try:
             with fixed_seed(0):
                 result: Tuple[List[Any], bool] = next(iter(data))
@@ -207,3 +197,83 @@ class Trial:
             self._epsilon = max(self._epsilon, undo.epsilon)
             for item, gradient in self._earlier:
                 item.grad = gradient
+
+
+class Undo(internals.TorchDispatchMode):
+    """Inside, a tensor that is older than the mode is copied to the host before the first write to
+    it. `restore` puts the copies back.
+
+    epsilon: of the coarsest type that was computed in.
+    """
+
+    supports_higher_order_operators = True
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.epsilon = 0.0
+        self._own: Set[int] = set()  # addresses of the storages that were made inside
+        # A tensor over each storage that was written to, and its bytes before that.
+        self._kept: Dict[int, Tuple[torch.Tensor, torch.Tensor]] = {}
+
+    def restore(self) -> None:
+        """After the mode has ended."""
+        for tensor, content in self._kept.values():
+            tensor.copy_(content)
+
+    def has_restored(self, tensor: torch.Tensor) -> bool:
+        return _address(tensor) in self._kept
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        schema = internals.schema_of(func)
+        if schema is None:  # an operator of other operators, which are seen themselves
+            return func(*args, **kwargs)
+        for place, argument in enumerate(schema.arguments):
+            alias = argument.alias_info
+            if alias is not None and alias.is_write:
+                value = args[place] if args[place:] else kwargs.get(argument.name)
+                for tensor in _tensors(value):
+                    number = _address(tensor)
+                    if number not in self._own and number not in self._kept:
+                        whole = torch.empty(0, dtype=torch.uint8, device=tensor.device)
+                        whole.set_(tensor.untyped_storage())
+                        self._kept[number] = whole, whole.to("cpu", copy=True)
+        result = func(*args, **kwargs)
+        results = result if len(schema.returns) > 1 else (result,)
+        for output, value in zip(schema.returns, results):
+            for tensor in _tensors(value):
+                if tensor.is_floating_point():
+                    self.epsilon = max(self.epsilon, torch.finfo(tensor.dtype).eps)
+                if output.alias_info is None:
+                    self._own.add(_address(tensor))
+        return result
+
+
+class Variables:
+    """Of the function that runs a loop, and of generators between it and the loader. `restore`
+    gives them the values that they have now. What is in an object or a list stays."""
+
+    def __init__(self, frame: Any) -> None:
+        """`frame`: of the function that asks the loader for a batch."""
+        self._values: List[Tuple[Any, Dict[str, Any]]] = []
+        while frame is not None:
+            self._values.append((frame, dict(frame.f_locals)))
+            is_generator = frame.f_code.co_flags & inspect.CO_GENERATOR
+            frame = frame.f_back if is_generator else None
+
+    def restore(self) -> None:
+        for frame, values in self._values:
+            frame.f_locals.update(values)
+            # Before Python 3.13 these are a copy.
+            ctypes.pythonapi.PyFrame_LocalsToFast(ctypes.py_object(frame), ctypes.c_int(0))
+
+
+def _tensors(value: Any) -> Iterator[torch.Tensor]:
+    """Those with memory of their own, in a value or a list."""
+    for item in value if isinstance(value, (list, tuple)) else (value,):
+        if isinstance(item, torch.Tensor) and item.layout == torch.strided:
+            yield item
+
+
+def _address(tensor: torch.Tensor) -> int:
+    return tensor.untyped_storage().data_ptr()
