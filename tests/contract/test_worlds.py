@@ -234,7 +234,7 @@ def test_a_cancel_overtakes_a_stop_with_a_long_grace(loop: Loop, tmp_path: Path)
 
 
 def test_a_command_that_does_not_exist_is_refused_permanently(loop: Loop, tmp_path: Path) -> None:
-    spec = replace(shell("", tmp_path), argv=("no-such-command",))
+    spec = shell("", tmp_path).having(argv=("no-such-command",))
     loop.launch(spec)
     loop.until(lambda: loop.has(StartRefused), "it is refused")
     [refusal] = [event for event in loop.events if isinstance(event, StartRefused)]
@@ -275,7 +275,7 @@ def test_reports_arrive_once_each_whatever_happens_to_the_agent(loop: Loop, home
         f"import os,time;f=open(os.environ['{wire.ENV_RUN_DIR}']+'/{wire.REPORT}','a',buffering=1)\n"
         f"for i in range(200): f.write('{line}\\n' % i); time.sleep(0.01)"
     )
-    order = loop.launch(replace(shell("", tmp_path), argv=("python3", "-c", script)))
+    order = loop.launch(shell("", tmp_path).having(argv=("python3", "-c", script)))
     loop.until(lambda: loop.has(Profiled, 3), "reports come")
     agent_of(home).kill()
     loop.exit_of(order.job)

@@ -153,7 +153,9 @@ class FileCalls:
         return [os.fsencode(name) for name in names] if isinstance(path, bytes) else names
 
     def scandir(self, path: Any = None) -> "Entries":
-        argument = "" if isinstance(path, int) else os.fspath("." if path is None else path)
+        argument = ""
+        if not isinstance(path, int):
+            argument = os.fspath("." if path is None else path)
         entries = self._layers.entries(_folder(path))
         return Entries(Entry(entry, argument, self._layers) for entry in entries)
 
