@@ -1,9 +1,9 @@
 """How long one allocation round takes, including fit and placement. Exits with 1 if the median is
 over the bar.
 
-    python benchmarks/round.py [--jobs 30] [--nodes 16] [--gpus 4] [--rounds 40] [--out FILE]
+    python benchmarks/round.py [--jobs 30] [--nodes 16] [--gpus 4] [--users 4] [--rounds 40] [--out FILE]
 
-A synthetic lab: adaptive training jobs of four users in every stage (new, profiled, running,
+A synthetic lab: adaptive training jobs of several users in every stage (new, profiled, running,
 waiting), and a few black boxes. Between two rounds every job reports new step times and noise, so
 no answer can come from memory.
 """
@@ -94,7 +94,7 @@ def profile(params: gp.ThroughputParams, most: int, rng: Rng) -> Profile:
 
 
 def lab(
-    jobs: int, nodes: int, gpus: int, rng: Rng
+    jobs: int, nodes: int, gpus: int, users: int, rng: Rng
 ) -> tuple[Snapshot, dict[JobId, gp.ThroughputParams]]:
     """A snapshot in which all jobs wait, but gpq knows how far each had come."""
     live, params = {}, {}
@@ -106,7 +106,7 @@ def lab(
         spec = JobSpec(
             ("train.py",),
             "/",
-            user=f"user{number % 4}",
+            user=f"user{number % users}",
             uid=1000,
             level=level,
             max_gpus=1 if black_box else 0,
@@ -153,6 +153,7 @@ def main() -> int:
     parser.add_argument("--jobs", type=int, default=30)
     parser.add_argument("--nodes", type=int, default=16)
     parser.add_argument("--gpus", type=int, default=4, help="GPUs of each server")
+    parser.add_argument("--users", type=int, default=4)
     parser.add_argument("--rounds", type=int, default=40)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--policy", default="goodput")
@@ -160,7 +161,7 @@ def main() -> int:
     options = parser.parse_args()
     rng = np.random.default_rng(options.seed)
     chooser = policy(options.policy)
-    snapshot, params = lab(options.jobs, options.nodes, options.gpus, rng)
+    snapshot, params = lab(options.jobs, options.nodes, options.gpus, options.users, rng)
     seconds, busy, used, moved = [], [], [], 0
     for _ in range(options.rounds):
         begin, working = time.perf_counter(), time.process_time()

@@ -37,11 +37,14 @@ class JobFairness:
     rho: float | None
 
 
-def shares(owners: Mapping[JobId, str], gpus: float) -> dict[JobId, float]:
-    """The fair share of each job in GPUs: `gpus` split evenly among users, then evenly among each
-    user's jobs."""
-    jobs = Counter(owners.values())
-    return {job: gpus / (len(jobs) * jobs[user]) for job, user in owners.items()}
+def shares(
+    owners: Mapping[JobId, str], gpus: float, weights: Mapping[str, float] | None = None
+) -> dict[JobId, float]:
+    """The fair share of each job in GPUs: `gpus` split among users by their weights (1 unless
+    named), then evenly among each user's jobs."""
+    jobs, named = Counter(owners.values()), weights or {}
+    unit = gpus / sum(named.get(user, 1.0) for user in jobs) if jobs else 0.0
+    return {job: unit * named.get(user, 1.0) / jobs[user] for job, user in owners.items()}
 
 
 def speed_at(points: Sequence[Point], gpus: float) -> float:
@@ -112,7 +115,7 @@ def shares_now(snapshot: Snapshot) -> dict[JobId, float]:
     (`Config.by_user`), each job stands for itself."""
     by_user = snapshot.config.by_user
     owners = {job.id: job.spec.user if by_user else str(job.id) for job in active(snapshot)}
-    return shares(owners, devices_up(snapshot))
+    return shares(owners, devices_up(snapshot), dict(snapshot.config.user_weights))
 
 
 def advance(

@@ -28,6 +28,14 @@ class MeanShare:
 
 
 @dataclass(frozen=True, slots=True)
+class Standing:
+    """How a user stands with the others who share the GPUs."""
+
+    debt: float = 0.0  # GPU-seconds borrowed while another user waited, less what was forgotten
+    short_since: Seconds | None = None  # the policy would leave them below their floor since then
+
+
+@dataclass(frozen=True, slots=True)
 class Saving:
     """What growths saved: the seconds that the work of their attempts would have taken at the size
     before, less those it took."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
+from copy import deepcopy
 
 from gpq.core.model.jobs import Allotment
 from gpq.core.model.placements import Shape
@@ -27,6 +28,16 @@ class Policy(ABC):
     # gpq still tunes batch sizes.
     own_batch = False
     by_loss = False  # it reads loss curves, so a simulated job logs its loss every round
+    _instances: dict[str, Policy] | None = None
+
+    def aside(self, purpose: str) -> Policy:
+        """The instance with the same settings that decides for `purpose`, such as on the jobs of
+        one user. Its memory is its own."""
+        instances, self._instances = self._instances or {}, None  # a copy has none
+        if purpose not in instances:
+            instances[purpose] = deepcopy(self)
+        self._instances = instances
+        return instances[purpose]
 
     @abstractmethod
     def allocate(self, snapshot: Snapshot) -> Mapping[JobId, Allotment]: ...

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from gpq.core.model.accounts import MeanShare
+from gpq.core.model.accounts import MeanShare, Standing
 from gpq.core.model.jobs import Job
 from gpq.core.model.nodes import Fitness, Link, Node, Reservation
 from gpq.core.model.placements import Shape
@@ -44,6 +44,12 @@ class Config:
     seed: int = 0  # for policies that search at random
     events: bool = True  # also run a round when something happens, not only by the timer
     by_user: bool = True  # fair shares by user first, then by job. Off: by job
+    # how much users count who do not count 1, such as 2 for twice the GPUs
+    user_weights: tuple[tuple[str, float], ...] = ()
+    # how long a user may have less than their floor if that makes more of the GPUs
+    floor_patience: Seconds = 600.0
+    # a job that gpq cannot stop may use more than its user's floor for at most this long
+    borrow_limit: Seconds = 7200.0
 
     def restart_cost(self, job: Job) -> Seconds:
         """The seconds that its restart takes: measured, otherwise assumed."""
@@ -102,6 +108,8 @@ class Snapshot:
     # as they were when last kept
     means_kept: Mapping[JobId, MeanShare] = field(default_factory=dict)
     means_kept_at: Seconds = 0.0
+    standings: Mapping[str, Standing] = field(default_factory=dict)  # by user
+    standings_at: Seconds = 0.0  # of the round that counted them
 
     @property
     def holders(self) -> list[Job]:

@@ -42,7 +42,7 @@ from gpq.core.model.events import (
     Profiled,
     Released,
 )
-from gpq.core.model.jobs import HOLDS_DEVICES, Allotment, DesiredState, Job, JobState, arrival
+from gpq.core.model.jobs import HOLDS_DEVICES, DesiredState, Job, JobState, arrival
 from gpq.core.model.nodes import Device, NodeState
 from gpq.core.model.placements import Placement, Shape
 from gpq.core.model.policy import Policy, shape_of
@@ -51,6 +51,7 @@ from gpq.core.model.units import JobId, NodeId
 from gpq.core.placement import place
 from gpq.core.rounds.motives import Reallocation, motives, reallocations
 from gpq.core.rounds.planning import order_fact, plan, time_left, wished_stop
+from gpq.core.sharing.division import Division, divide
 from gpq.core.state.apply_events import fold
 
 
@@ -103,13 +104,16 @@ def decide(
     outcome: Round | None = None
     actions: list[Action]
     if allocate:
-        allotments, placements = allocate_for(snapshot, policy)
-        allocation = {name: shape_of(allotment) for name, allotment in allotments.items()}
+        division = allocate_for(snapshot, policy)
+        placements = division.placements
+        allocation = {name: shape_of(allotment) for name, allotment in division.allotments.items()}
         reasons = motives(snapshot, placements)
         changes = reallocations(snapshot, placements, reasons)
         outcome = Round(snapshot.now, allocation, placements, reasons, changes)
         actions = [*plan(snapshot, placements, reasons), *wanted_checks(snapshot)]
-        snapshot = replace(snapshot, round_at=snapshot.now)
+        now = snapshot.now
+        standings = division.standings
+        snapshot = replace(snapshot, round_at=now, standings=standings, standings_at=now)
     else:
         stops = (wished_stop(job, snapshot.now) for job in snapshot.holders)
         actions = [stop for stop in stops if stop is not None]
@@ -321,22 +325,18 @@ def _has_room(job: Job, snapshot: Snapshot) -> bool:
     )
 
 
-def allocate_for(
-    snapshot: Snapshot, policy: Policy
-) -> tuple[dict[JobId, Allotment], dict[JobId, Placement]]:
+def allocate_for(snapshot: Snapshot, policy: Policy) -> Division:
     """What `policy` gives to whom, and where. It may move a job that runs cramped, but not stop it
     for nothing."""
     offer, mover = make_offer(without_gated(snapshot))
-    allotments, placements = _allocate(evacuate(cap_idle(offer)), policy)
-    if mover is None or mover in placements:
-        return allotments, placements
+    division = _allocate(evacuate(cap_idle(offer)), policy)
+    if mover is None or mover in division.placements:
+        return division
     offer, _ = make_offer(without_gated(snapshot), moving=False)
     return _allocate(evacuate(cap_idle(offer)), policy)
 
 
-def _allocate(
-    snapshot: Snapshot, policy: Policy
-) -> tuple[dict[JobId, Allotment], dict[JobId, Placement]]:
+def _allocate(snapshot: Snapshot, policy: Policy) -> Division:
     """What `policy` gives to whom, and where. Background jobs get only GPUs that nobody else wants:
     gpq first decides on the others as if there were none, then on these with what is left."""
     background_jobs = {
@@ -345,28 +345,18 @@ def _allocate(
         if job.spec.background and not is_fixed(job, snapshot)
     }
     if not background_jobs:
-        allotments = dict(policy.allocate(snapshot))
-        return allotments, place(snapshot, allotments)
+        return divide(snapshot, policy)
     foreground_jobs = {
         name: job for name, job in snapshot.jobs.items() if name not in background_jobs
     }
-    allotments = dict(policy.allocate(replace(snapshot, jobs=foreground_jobs)))
-    # If there is a choice, other jobs start on devices that no background job has to leave, because
-    # they would have to wait for that. A policy's own choice of servers ignores this, so it stays
-    # only if there is no other place.
-    shapes = {
-        name: shape_of(wish) if snapshot.jobs[name].placement is None else wish
-        for name, wish in allotments.items()
-    }
-    placements = place(snapshot, shapes)
-    if not placements.keys() >= allotments.keys():
-        placements = place(snapshot, allotments)
-    leftover = _leftover(snapshot, background_jobs, placements)
+    division = divide(replace(snapshot, jobs=foreground_jobs), policy, background_jobs)
+    leftover = _leftover(snapshot, background_jobs, division.placements)
     background_allotments = policy.allocate(leftover)
-    return {**allotments, **background_allotments}, {
-        **placements,
-        **place(leftover, background_allotments),
-    }
+    return Division(
+        {**division.allotments, **background_allotments},
+        {**division.placements, **place(leftover, background_allotments)},
+        division.standings,
+    )
 
 
 def _leftover(

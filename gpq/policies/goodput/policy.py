@@ -3,6 +3,7 @@ and maximised exactly."""
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import ceil, log2
@@ -43,6 +44,7 @@ REPAIRS = 12  # how often shapes that do not fit together are withdrawn
 UNKNOWN_SECONDS: Seconds = 60.0
 SERVICE_KNEE = 4000.0  # GPU-seconds below which service makes little difference
 SERVICE_POWER = 0.4
+DAY: Seconds = 86_400.0
 DEFICIT = 1.75  # a job with this many times less service than its fair share counts for more
 
 
@@ -101,7 +103,11 @@ class Goodput(Policy):
         groups = groups_of(candidates, self.outlook.tables(questions), max_replicas)
         stakes = [_stakes(snapshot, group) for group in groups]
         ends = _ends(groups, stakes, shares)
-        weight = weights(candidates, ends, shares, snapshot.now, with_floor=self.fairness_floor)
+        weight = _after_debts(
+            snapshot,
+            weights(candidates, ends, shares, snapshot.now, with_floor=self.fairness_floor),
+            shares,
+        )
         valuations = [
             valuation
             for group, stake in zip(groups, stakes, strict=True)
@@ -261,6 +267,24 @@ def weights(
         relative_share = share / mean if mean > 0 else 1.0
         job_weights[job.id] = urgency * relative_share * priority_weight(job)
     return job_weights
+
+
+def _after_debts(
+    snapshot: Snapshot, weight: Mapping[JobId, float], shares: Mapping[JobId, float]
+) -> Mapping[JobId, float]:
+    """Weights divided by 1 + the debt of the user, in days of the user's share."""
+    if not snapshot.standings:
+        return weight
+    user_shares: dict[str, float] = defaultdict(float)
+    for name, share in shares.items():
+        user_shares[snapshot.jobs[name].spec.user] += share
+    after = dict(weight)
+    for name in weight:
+        user = snapshot.jobs[name].spec.user
+        standing = snapshot.standings.get(user)
+        if standing is not None:
+            after[name] /= 1.0 + standing.debt / (max(user_shares[user], 1.0) * DAY)
+    return after
 
 
 def _guess(job: Job, now: Seconds) -> Seconds:

@@ -1,0 +1,243 @@
+"""divide(): any policy decides for everybody, and nobody stays below their floor for it.
+
+First the policy decides on all GPUs. Each user is then compared with the best that their jobs could
+do on the part of their floor alone, by their own reports. Who is short for longer than
+`Config.floor_patience`, or gets nothing at all, gets just that, the shortest first, and the policy
+decides on the rest again. Parts do not overlap, so nobody is short because another user is not.
+
+What a user holds beyond their floor is borrowed, and only what can give it back may borrow.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, replace
+
+from gpq.core.feasibility import owners
+from gpq.core.feasibility.leases import may_start
+from gpq.core.feasibility.mobility import as_waiting
+from gpq.core.feasibility.shapes import is_mixed, nodes_up, shape_on, suits
+from gpq.core.goodput import estimates
+from gpq.core.model.accounts import Standing
+from gpq.core.model.jobs import Allotment, Job, arrival
+from gpq.core.model.placements import Placement
+from gpq.core.model.policy import Policy, shape_of
+from gpq.core.model.profile import RESIZE
+from gpq.core.model.snapshot import Config, Snapshot
+from gpq.core.model.units import JobId, Seconds
+from gpq.core.placement import place
+from gpq.core.sharing.floors import NO_DEBT, Floor, Place, floors_of, stays
+
+ENOUGH = 0.98  # of what a user's jobs could do on their part
+HALF_LIFE: Seconds = 86_400.0  # in which half of a debt is forgotten
+
+LEAST_DEBT = 1.0  # GPU-seconds
+
+Jobs = Mapping[JobId, Job]
+Answer = tuple[dict[JobId, Allotment], dict[JobId, Placement]]
+
+
+@dataclass(frozen=True, slots=True)
+class Division:
+    """What the jobs get and where, and how their users then stand with each other."""
+
+    allotments: Mapping[JobId, Allotment]
+    placements: Mapping[JobId, Placement]
+    standings: Mapping[str, Standing]
+
+
+def divide(snapshot: Snapshot, policy: Policy, background: Jobs | None = None) -> Division:
+    """`snapshot` is what the policy may see. `background`: other jobs, whose devices count as
+    free."""
+    floors, others = floors_of(snapshot), background or {}
+    standings = _with_debts(snapshot, floors)
+    if not floors:
+        return Division(*_ask(policy, snapshot, others), standings)
+    level = _within_floors(_levelled(snapshot, floors), floors)
+    parts = {user: _on_part(level, user, floor) for user, floor in floors.items()}
+    own = {user: _ask(policy.aside(user), part, others) for user, part in parts.items()}
+    best = {user: _utility(snapshot, placements) for user, (_, placements) in own.items()}
+    allotments, placements = _ask(policy, level, others)
+    secured: dict[str, Answer] = {}
+    since: dict[str, Seconds] = {}  # when each user who is short became so
+    overdue = snapshot.now - snapshot.config.floor_patience
+    while True:
+        ratios = {}
+        for user in floors.keys() - secured.keys():
+            mine = {name: placements[name] for name in placements.keys() & parts[user].jobs.keys()}
+            utility = _utility(snapshot, mine)
+            if utility < ENOUGH * best[user]:
+                ratios[user] = utility / best[user]
+                before = standings.get(user, NO_DEBT).short_since
+                since.setdefault(user, snapshot.now if before is None else before)
+        claims = [user for user, ratio in ratios.items() if not ratio or since[user] <= overdue]
+        if not claims:
+            break
+        user = min(claims, key=lambda name: (ratios[name], name))
+        secured[user] = own[user]
+        since[user] = min(since[user], overdue)  # until the policy itself gives them enough
+        rest = _beside(level, [placements for _, placements in secured.values()])
+        allotments, placements = _ask(policy.aside(""), rest, others)
+    for own_allotments, own_placements in secured.values():
+        allotments.update(own_allotments)
+        placements.update(own_placements)
+    after = {
+        user: Standing(standings.get(user, NO_DEBT).debt, since.get(user))
+        for user in standings.keys() | since.keys()
+    }
+    return Division(allotments, placements, after)
+
+
+def _ask(policy: Policy, snapshot: Snapshot, background: Jobs) -> Answer:
+    """What the policy gives to whom, and where. Of equal places, jobs start where no background job
+    has to leave, because they would have to wait for that."""
+    allotments = dict(policy.allocate(snapshot))
+    if not background:
+        return allotments, place(snapshot, allotments)
+    everybody = replace(snapshot, jobs={**background, **snapshot.jobs})
+    # A policy's own choice of servers ignores this, so it stays only if there is no other place.
+    shapes = {
+        name: shape_of(wish) if snapshot.jobs[name].placement is None else wish
+        for name, wish in allotments.items()
+    }
+    placements = place(everybody, shapes)
+    if not placements.keys() >= allotments.keys():
+        placements = place(everybody, allotments)
+    return allotments, placements
+
+
+def _levelled(snapshot: Snapshot, floors: Collection[str]) -> Snapshot:
+    """The highest priority of each user is 0. Priorities order a user's jobs, never users."""
+    tops: dict[str, int] = {}
+    for job in snapshot.jobs.values():
+        user, priority = job.spec.user, job.spec.priority
+        tops[user] = max(tops.get(user, priority), priority)
+    jobs = dict(snapshot.jobs)
+    for name, job in snapshot.jobs.items():
+        top = tops[job.spec.user]
+        if top and job.spec.user in floors:
+            jobs[name] = replace(job, spec=job.spec.having(priority=job.spec.priority - top))
+    return replace(snapshot, jobs=jobs)
+
+
+def gives_back(job: Job, config: Config) -> bool:
+    """Can its GPUs be had back soon, because gpq can stop it or because it ends?"""
+    limit = job.spec.time_limit
+    if limit is not None and limit - job.run_seconds <= config.borrow_limit:
+        return True
+    return owners.leaves(job) and RESIZE not in job.profile.lost
+
+
+def types_within_floors(snapshot: Snapshot, floors: Mapping[str, Floor]) -> dict[JobId, str | None]:
+    """For each waiting job that could not give its GPUs back: the type of which the floor of its
+    user has most room for it. None: it must wait, because its user may not borrow for it."""
+    config = snapshot.config
+    room = {user: Counter(floor.gpus) for user, floor in floors.items()}
+    waiting_jobs = []
+    for job in sorted(snapshot.jobs.values(), key=arrival):
+        if job.spec.user not in floors or gives_back(job, config):
+            continue
+        if job.placement is not None:
+            node, ids = job.parts[0]
+            kinds = [d.type for d in snapshot.nodes[node].devices if d.id == ids[0]]
+            room[job.spec.user].subtract(dict.fromkeys(kinds, job.replicas))
+        elif may_start(snapshot, job):
+            waiting_jobs.append(job)
+    devices = [device for node in nodes_up(snapshot) for device in node.devices]
+    types: dict[JobId, str | None] = {}
+    for job in waiting_jobs:
+        suited = {device.type for device in devices if suits(device, job.spec)}
+        own = room[job.spec.user]
+        options = [kind for kind in sorted(suited) if own[kind] >= job.spec.min_gpus]
+        types[job.id] = max(options, key=lambda kind: own[kind], default=None)
+        own.subtract({kind: job.spec.min_gpus for kind in options if kind == types[job.id]})
+    return types
+
+
+def _within_floors(snapshot: Snapshot, floors: Mapping[str, Floor]) -> Snapshot:
+    """Without the jobs for which their user would have to borrow GPUs that do not come back."""
+    jobs = dict(snapshot.jobs)
+    for name, kind in types_within_floors(snapshot, floors).items():
+        if kind is None:
+            del jobs[name]
+        elif is_mixed(snapshot):
+            jobs[name] = replace(jobs[name], spec=jobs[name].spec.having(gpu_type=kind))
+    return replace(snapshot, jobs=jobs)
+
+
+def _on_part(snapshot: Snapshot, user: str, floor: Floor) -> Snapshot:
+    """One user's jobs alone, on the part of their floor."""
+    jobs = {
+        name: job
+        for name, job in snapshot.jobs.items()
+        if job.spec.user == user and not job.spec.background
+    }
+    return _confined(snapshot, jobs, floor.part)
+
+
+def _beside(snapshot: Snapshot, secured: Iterable[Mapping[JobId, Placement]]) -> Snapshot:
+    """All jobs but the secured ones, on the devices that these leave."""
+    placements = {name: placement for answer in secured for name, placement in answer.items()}
+    taken = {place for placement in placements.values() for place in placement.devices}
+    places = {(node.id, device.id) for node in snapshot.nodes.values() for device in node.devices}
+    jobs = {name: job for name, job in snapshot.jobs.items() if name not in placements}
+    return _confined(snapshot, jobs, places - taken)
+
+
+def _confined(snapshot: Snapshot, jobs: Jobs, places: set[Place]) -> Snapshot:
+    """These jobs on these devices. Who holds others and can leave them counts as waiting."""
+    nodes = {
+        name: replace(node, devices=tuple(d for d in node.devices if (name, d.id) in places))
+        for name, node in snapshot.nodes.items()
+    }
+    confined = {
+        name: job
+        if job.placement is None or stays(job, snapshot) or job.placement.devices <= places
+        else as_waiting(job)
+        for name, job in jobs.items()
+    }
+    return replace(snapshot, nodes=nodes, jobs=confined)
+
+
+def _utility(snapshot: Snapshot, placements: Mapping[JobId, Placement]) -> float:
+    """The sum of the jobs' goodputs, each in goodputs of one GPU by what the job reports. Who
+    reports nothing counts as if it scaled perfectly."""
+    requests = []
+    for name, placement in placements.items():
+        job, shape = snapshot.jobs[name], shape_on(placement, snapshot)
+        fewest = replace(shape, replicas=job.spec.min_gpus, nodes=1)
+        requests.append((job, (fewest, shape)))
+    utility = 0.0
+    for (job, (_, shape)), table in zip(requests, estimates.tables(requests), strict=True):
+        speedup = float(shape.replicas)
+        if table is not None and table.goodput[0] > 0:
+            speedup = job.spec.min_gpus * float(table.goodput[1] / table.goodput[0])
+        utility += speedup
+    return utility
+
+
+def _with_debts(snapshot: Snapshot, floors: Mapping[str, Floor]) -> dict[str, Standing]:
+    """The standings up to now. A debt grows by what its user holds beyond their entitlement while
+    another user waits below theirs, and halves every day."""
+    elapsed = max(snapshot.now - snapshot.standings_at, 0.0)
+    counted = min(elapsed, snapshot.config.interval)  # nobody knows what was held before a pause
+    waiting = {
+        job.spec.user
+        for job in snapshot.jobs.values()
+        if job.placement is None and job.spec.user in floors and may_start(snapshot, job)
+    }
+    hungry = {
+        user
+        for user in waiting
+        if floors[user].held.total() < sum(floors[user].entitlement.values())
+    }
+    standings = {}
+    for user in sorted(snapshot.standings.keys() | floors.keys()):
+        before = snapshot.standings.get(user, NO_DEBT)
+        debt = before.debt * 0.5 ** (elapsed / HALF_LIFE)
+        if user in floors and hungry - {user}:
+            debt += floors[user].borrowed * counted
+        if debt >= LEAST_DEBT or before.short_since is not None:
+            standings[user] = replace(before, debt=debt)
+    return standings

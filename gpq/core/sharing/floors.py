@@ -1,0 +1,226 @@
+"""Floors: the GPUs that a user gets whenever their jobs can use them.
+
+Of each GPU type, a floor is the user's part by weight among all users who have something to run, in
+whole GPUs. It is a count of devices, so no report of a job can change it. Each floor is thought a
+`part`: devices of its own, apart from all other parts. So to give one user their floor never makes
+another's impossible.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+
+from gpq.core.accounting.fairness import active
+from gpq.core.feasibility.mobility import held_by, is_fixed
+from gpq.core.feasibility.reservations import current, devices_of
+from gpq.core.feasibility.shapes import DeviceKind, kind_of, nodes_up, supply
+from gpq.core.model.accounts import Standing
+from gpq.core.model.jobs import DesiredState, Job
+from gpq.core.model.snapshot import Snapshot
+from gpq.core.model.units import DeviceId, NodeId
+
+TURN = 600.0  # GPU-seconds of debt after which a GPU that does not divide evenly goes to another
+NO_DEBT = Standing()
+
+Place = tuple[NodeId, DeviceId]
+
+
+@dataclass(slots=True)
+class Floor:
+    """What is due to one user. By GPU type: the `entitlement`, which need not be whole, the GPUs of
+    the floor, what the user's jobs hold, and what of that they cannot give back now (`fixed`)."""
+
+    entitlement: dict[str, float] = field(default_factory=dict)
+    gpus: dict[str, int] = field(default_factory=dict)
+    held: Counter[str] = field(default_factory=Counter)
+    fixed: Counter[str] = field(default_factory=Counter)
+    part: set[Place] = field(default_factory=set)
+
+    @property
+    def total(self) -> int:
+        return sum(self.gpus.values())
+
+    @property
+    def borrowed(self) -> float:
+        """GPUs held beyond the entitlement."""
+        return sum(
+            max(count - self.entitlement.get(kind, 0.0), 0.0) for kind, count in self.held.items()
+        )
+
+
+def stays(job: Job, snapshot: Snapshot) -> bool:
+    """Does it keep its devices in this round, whatever a policy says?"""
+    return job.placement is not None and (
+        job.wish is not DesiredState.RUN or is_fixed(job, snapshot)
+    )
+
+
+def floors_of(snapshot: Snapshot) -> dict[str, Floor]:
+    """By user with something to run. Empty unless there are several such users and users count.
+
+    GPUs that cannot be given back now count against the floor of their user first. If these are
+    more than an equal part, the others divide what is left. `snapshot` is without jobs behind
+    gates.
+    """
+    jobs = _jobs_by_user(snapshot)
+    if len(jobs) < 2 or not snapshot.config.by_user:
+        return {}
+    floors = {user: Floor() for user in jobs}
+    reach = _reach(snapshot, jobs)
+    pool = _pool(snapshot, floors, reach)
+    weights = dict(snapshot.config.user_weights)
+    for kind in sorted(set(pool.values())):
+        size = sum(gpu_type == kind for gpu_type in pool.values())
+        rivals = {
+            user: weights.get(user, 1.0)
+            for user, floor in floors.items()
+            if floor.fixed[kind] or any(pool.get(place) == kind for place in reach[user])
+        }
+        entitlements = _entitlements(size, rivals, {u: floors[u].fixed[kind] for u in rivals})
+        for user, entitlement in entitlements.items():
+            floors[user].entitlement[kind] = entitlement
+        for user, count in _whole(kind, size, entitlements, floors, snapshot.standings).items():
+            floors[user].gpus[kind] = count
+    _choose_parts(snapshot, floors, pool, reach)
+    return floors
+
+
+def _jobs_by_user(snapshot: Snapshot) -> dict[str, list[Job]]:
+    jobs: dict[str, list[Job]] = defaultdict(list)
+    for job in active(snapshot):
+        if job.wish is DesiredState.RUN:
+            jobs[job.spec.user].append(job)
+    return dict(sorted(jobs.items()))
+
+
+def _reach(snapshot: Snapshot, jobs: Mapping[str, list[Job]]) -> dict[str, set[Place]]:
+    """The devices that suit some job of each user, whoever holds them now."""
+    places: dict[DeviceKind, set[Place]] = {}
+    reach: dict[str, set[Place]] = {}
+    for user, own in jobs.items():
+        kinds = {kind_of(job, snapshot): job for job in own}
+        for kind, job in kinds.items():
+            if kind not in places:
+                devices = supply(snapshot, job, {})
+                places[kind] = {(node, device) for node, ids in devices.items() for device in ids}
+        reach[user] = set().union(*(places[kind] for kind in kinds))
+    return reach
+
+
+def _pool(
+    snapshot: Snapshot, floors: Mapping[str, Floor], reach: Mapping[str, set[Place]]
+) -> dict[Place, str]:
+    """The devices to divide, with their types. What a user holds is counted on the way.
+
+    Neither reserved ones, nor those that a job of somebody without a floor keeps."""
+    now, holders = snapshot.now, held_by(snapshot)
+    reserved = {
+        (reservation.node, device)
+        for reservation in current(snapshot, now)
+        if reservation.start <= now
+        for device in devices_of(reservation, snapshot.nodes.get(reservation.node))
+    }
+    useful = set().union(*reach.values()) - reserved
+    pool: dict[Place, str] = {}
+    for node in nodes_up(snapshot):
+        for device in node.devices:
+            place = node.id, device.id
+            holder = holders.get(place)
+            job = snapshot.jobs[holder] if holder is not None else None
+            is_kept = job is not None and stays(job, snapshot)
+            if job is not None and job.spec.user in floors and not job.spec.background:
+                floor = floors[job.spec.user]
+                floor.held[device.type] += 1
+                if is_kept:
+                    floor.fixed[device.type] += 1
+                    floor.part.add(place)
+                    pool[place] = device.type
+                    continue
+            if place in useful and not is_kept:
+                pool[place] = device.type
+    return pool
+
+
+def _entitlements(
+    size: int, weights: Mapping[str, float], fixed: Mapping[str, int]
+) -> dict[str, float]:
+    """Parts of `size` GPUs by weight. Who cannot give back more than that has just this."""
+    entitlements: dict[str, float] = {}
+    rivals, left = dict(weights), float(size)
+    while rivals:
+        unit = max(left, 0.0) / sum(rivals.values())
+        above = [user for user, weight in rivals.items() if fixed[user] > weight * unit]
+        if not above:
+            return {**entitlements, **{user: weight * unit for user, weight in rivals.items()}}
+        for user in above:
+            entitlements[user] = float(fixed[user])
+            left -= fixed[user]
+            del rivals[user]
+    return entitlements
+
+
+def _whole(
+    kind: str,
+    size: int,
+    entitlements: Mapping[str, float],
+    floors: Mapping[str, Floor],
+    standings: Mapping[str, Standing],
+) -> dict[str, int]:
+    """Whole GPUs: the largest remainders get one more. Who owes more stands behind, so that users
+    take turns with a GPU that does not divide evenly. Otherwise who has it keeps it."""
+    counts = {user: int(share + 1e-9) for user, share in entitlements.items()}
+
+    def rank(user: str) -> tuple[float, float, int, str]:
+        debt = standings.get(user, NO_DEBT).debt
+        remainder = entitlements[user] - counts[user]
+        has_one = floors[user].held[kind] > counts[user]
+        return debt // TURN, -round(remainder, 9), not has_one, user
+
+    partial = [user for user, share in entitlements.items() if share - counts[user] > 1e-9]
+    for user in sorted(partial, key=rank)[: size - sum(counts.values())]:
+        counts[user] += 1
+    return counts
+
+
+def _choose_parts(
+    snapshot: Snapshot,
+    floors: Mapping[str, Floor],
+    pool: Mapping[Place, str],
+    reach: Mapping[str, set[Place]],
+) -> None:
+    """Devices for every floor: those that cannot be given back, then others that the user holds,
+    then more, on few servers. Who can use the fewest devices chooses first."""
+    held: dict[str, set[Place]] = {user: set() for user in floors}
+    for job in snapshot.holders:
+        if job.spec.user in floors and job.placement is not None:
+            held[job.spec.user] |= job.placement.devices
+    free = set(pool)
+    for floor in floors.values():
+        free -= floor.part
+    for choices in (held, reach):
+        for user in sorted(floors, key=lambda name: (len(reach[name]), name)):
+            floor = floors[user]
+            for kind, count in floor.gpus.items():
+                missing = count - sum(pool[place] == kind for place in floor.part)
+                options = {place for place in choices[user] & free if pool[place] == kind}
+                floor.part.update(_on_few_servers(options, missing))
+                free -= floor.part
+
+
+def _on_few_servers(options: Collection[Place], count: int) -> list[Place]:
+    """`count` of these devices, or all if there are fewer: of the server that just has enough,
+    otherwise of those with most."""
+    by_server: dict[NodeId, list[Place]] = defaultdict(list)
+    for place in sorted(options):
+        by_server[place[0]].append(place)
+    chosen: list[Place] = []
+    while by_server and (missing := count - len(chosen)) > 0:
+        enough = [name for name, places in by_server.items() if len(places) >= missing]
+        if enough:
+            server = min(enough, key=lambda name: (len(by_server[name]), name))
+        else:
+            server = min(by_server, key=lambda name: (-len(by_server[name]), name))
+        chosen += by_server.pop(server)[:missing]
+    return chosen
