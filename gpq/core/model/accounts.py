@@ -32,7 +32,8 @@ class Standing:
     """How a user stands with the others who share the GPUs."""
 
     debt: float = 0.0  # GPU-seconds borrowed while another user waited, less what was forgotten
-    short_since: Seconds | None = None  # the policy would leave them below their floor since then
+    # since when, and until when, the policy would have left them below their floor, on and off
+    short: tuple[Seconds, Seconds] | None = None
 
 
 @dataclass(frozen=True, slots=True)

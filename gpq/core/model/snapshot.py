@@ -46,6 +46,7 @@ class Config:
     by_user: bool = True  # fair shares by user first, then by job. Off: by job
     # how much users count who do not count 1, such as 2 for twice the GPUs
     user_weights: tuple[tuple[str, float], ...] = ()
+    floors: bool = True  # nobody stays below their floor. Off: only the weights of jobs
     # how long a user may have less than their floor if that makes more of the GPUs
     floor_patience: Seconds = 600.0
     # a job that gpq cannot stop may use more than its user's floor for at most this long

@@ -33,6 +33,8 @@ ENOUGH = 0.98  # of what a user's jobs could do on their part
 HALF_LIFE: Seconds = 86_400.0  # in which half of a debt is forgotten
 
 LEAST_DEBT = 1.0  # GPU-seconds
+# Who was short does not wait again if that comes back within this time.
+REMEMBERED: Seconds = 3600.0
 
 Jobs = Mapping[JobId, Job]
 Answer = tuple[dict[JobId, Allotment], dict[JobId, Placement]]
@@ -56,12 +58,12 @@ def divide(snapshot: Snapshot, policy: Policy, background: Jobs | None = None) -
         return Division(*_ask(policy, snapshot, others), standings)
     level = _within_floors(_levelled(snapshot, floors), floors)
     parts = {user: _on_part(level, user, floor) for user, floor in floors.items()}
-    own = {user: _ask(policy.aside(user), part, others) for user, part in parts.items()}
-    best = {user: _utility(snapshot, placements) for user, (_, placements) in own.items()}
+    fresh = {user: _ask(policy.aside(user), _anew(part), others) for user, part in parts.items()}
+    best = {user: _utility(snapshot, placements) for user, (_, placements) in fresh.items()}
     allotments, placements = _ask(policy, level, others)
     secured: dict[str, Answer] = {}
     since: dict[str, Seconds] = {}  # when each user who is short became so
-    overdue = snapshot.now - snapshot.config.floor_patience
+    now, patience = snapshot.now, snapshot.config.floor_patience
     while True:
         ratios = {}
         for user in floors.keys() - secured.keys():
@@ -69,24 +71,29 @@ def divide(snapshot: Snapshot, policy: Policy, background: Jobs | None = None) -
             utility = _utility(snapshot, mine)
             if utility < ENOUGH * best[user]:
                 ratios[user] = utility / best[user]
-                before = standings.get(user, NO_DEBT).short_since
-                since.setdefault(user, snapshot.now if before is None else before)
-        claims = [user for user, ratio in ratios.items() if not ratio or since[user] <= overdue]
+                before = standings.get(user, NO_DEBT).short
+                since.setdefault(user, now if before is None else before[0])
+        claims = [
+            user for user, ratio in ratios.items() if not ratio or now - since[user] >= patience
+        ]
         if not claims:
             break
         user = min(claims, key=lambda name: (ratios[name], name))
-        secured[user] = own[user]
-        since[user] = min(since[user], overdue)  # until the policy itself gives them enough
+        # without moves, if that is as good
+        secured[user] = _ask(policy.aside(user), parts[user], others)
+        if _utility(snapshot, secured[user][1]) < ENOUGH * best[user]:
+            secured[user] = fresh[user]
+        since[user] = min(since[user], now - patience)  # they need not wait again
         rest = _beside(level, [placements for _, placements in secured.values()])
         allotments, placements = _ask(policy.aside(""), rest, others)
     for own_allotments, own_placements in secured.values():
         allotments.update(own_allotments)
         placements.update(own_placements)
     after = {
-        user: Standing(standings.get(user, NO_DEBT).debt, since.get(user))
-        for user in standings.keys() | since.keys()
+        user: replace(standings.get(user, NO_DEBT), short=(start, now))
+        for user, start in since.items()
     }
-    return Division(allotments, placements, after)
+    return Division(allotments, placements, {**standings, **after})
 
 
 def _ask(policy: Policy, snapshot: Snapshot, background: Jobs) -> Answer:
@@ -176,6 +183,15 @@ def _on_part(snapshot: Snapshot, user: str, floor: Floor) -> Snapshot:
     return _confined(snapshot, jobs, floor.part)
 
 
+def _anew(snapshot: Snapshot) -> Snapshot:
+    """As if all jobs that can leave their devices had to start."""
+    jobs = {
+        name: job if stays(job, snapshot) else replace(as_waiting(job), target=None)
+        for name, job in snapshot.jobs.items()
+    }
+    return replace(snapshot, jobs=jobs)
+
+
 def _beside(snapshot: Snapshot, secured: Iterable[Mapping[JobId, Placement]]) -> Snapshot:
     """All jobs but the secured ones, on the devices that these leave."""
     placements = {name: placement for answer in secured for name, placement in answer.items()}
@@ -238,6 +254,9 @@ def _with_debts(snapshot: Snapshot, floors: Mapping[str, Floor]) -> dict[str, St
         debt = before.debt * 0.5 ** (elapsed / HALF_LIFE)
         if user in floors and hungry - {user}:
             debt += floors[user].borrowed * counted
-        if debt >= LEAST_DEBT or before.short_since is not None:
-            standings[user] = replace(before, debt=debt)
+        short = before.short
+        if short is not None and snapshot.now - short[1] > REMEMBERED:
+            short = None
+        if debt >= LEAST_DEBT or short is not None:
+            standings[user] = Standing(debt, short)
     return standings

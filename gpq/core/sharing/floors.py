@@ -9,7 +9,7 @@ another's impossible.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from gpq.core.accounting.fairness import active
@@ -65,12 +65,13 @@ def floors_of(snapshot: Snapshot) -> dict[str, Floor]:
     gates.
     """
     jobs = _jobs_by_user(snapshot)
-    if len(jobs) < 2 or not snapshot.config.by_user:
+    config = snapshot.config
+    if len(jobs) < 2 or not (config.by_user and config.floors):
         return {}
     floors = {user: Floor() for user in jobs}
     reach = _reach(snapshot, jobs)
     pool = _pool(snapshot, floors, reach)
-    weights = dict(snapshot.config.user_weights)
+    weights = dict(config.user_weights)
     for kind in sorted(set(pool.values())):
         size = sum(gpu_type == kind for gpu_type in pool.values())
         rivals = {
@@ -190,37 +191,34 @@ def _choose_parts(
     pool: Mapping[Place, str],
     reach: Mapping[str, set[Place]],
 ) -> None:
-    """Devices for every floor: those that cannot be given back, then others that the user holds,
-    then more, on few servers. Who can use the fewest devices chooses first."""
-    held: dict[str, set[Place]] = {user: set() for user in floors}
-    for job in snapshot.holders:
-        if job.spec.user in floors and job.placement is not None:
-            held[job.spec.user] |= job.placement.devices
-    free = set(pool)
-    for floor in floors.values():
-        free -= floor.part
-    for choices in (held, reach):
-        for user in sorted(floors, key=lambda name: (len(reach[name]), name)):
-            floor = floors[user]
-            for kind, count in floor.gpus.items():
-                missing = count - sum(pool[place] == kind for place in floor.part)
-                options = {place for place in choices[user] & free if pool[place] == kind}
-                floor.part.update(_on_few_servers(options, missing))
-                free -= floor.part
+    """Devices for every floor: those that cannot be given back, then as many as possible of one
+    server after the other. Of equal servers the one where the user holds most, and others least.
+    Who can use the fewest devices chooses first."""
+    holders = {place: snapshot.jobs[name].spec.user for place, name in held_by(snapshot).items()}
+    free = set(pool).difference(*(floor.part for floor in floors.values()))
+    for user in sorted(floors, key=lambda name: (len(reach[name]), name)):
+        part = floors[user].part
+        for kind, count in floors[user].gpus.items():
+            missing = count - sum(pool[place] == kind for place in part)
+            servers: dict[NodeId, list[Place]] = defaultdict(list)
+            for place in sorted(reach[user] & free):
+                if pool[place] == kind:
+                    servers[place[0]].append(place)
+            while missing > 0 and servers:
+                ranks = {
+                    name: _rank(places, missing, user, holders) for name, places in servers.items()
+                }
+                places = servers.pop(min(ranks, key=ranks.__getitem__))
+                places.sort(key=lambda place: (holders.get(place) != user, place in holders))
+                part.update(places[:missing])
+                missing -= len(places[:missing])
+        free -= part
 
 
-def _on_few_servers(options: Collection[Place], count: int) -> list[Place]:
-    """`count` of these devices, or all if there are fewer: of the server that just has enough,
-    otherwise of those with most."""
-    by_server: dict[NodeId, list[Place]] = defaultdict(list)
-    for place in sorted(options):
-        by_server[place[0]].append(place)
-    chosen: list[Place] = []
-    while by_server and (missing := count - len(chosen)) > 0:
-        enough = [name for name, places in by_server.items() if len(places) >= missing]
-        if enough:
-            server = min(enough, key=lambda name: (len(by_server[name]), name))
-        else:
-            server = min(by_server, key=lambda name: (-len(by_server[name]), name))
-        chosen += by_server.pop(server)[:missing]
-    return chosen
+def _rank(
+    places: Sequence[Place], missing: int, user: str, holders: Mapping[Place, str]
+) -> tuple[int, int, int, int, Place]:
+    """Of a server with these devices, the lowest first."""
+    own = sum(holders.get(place) == user for place in places)
+    others = sum(place in holders for place in places) - own
+    return -min(len(places), missing), -min(own, missing), others, len(places), places[0]
