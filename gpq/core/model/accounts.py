@@ -32,8 +32,7 @@ class Standing:
     """How a user stands with the others who share the GPUs."""
 
     debt: float = 0.0  # GPU-seconds borrowed while another user waited, less what was forgotten
-    # since when, and until when, the policy would have left them below their floor, on and off
-    short: tuple[Seconds, Seconds] | None = None
+    impatience: Seconds = 0.0  # for how long they were below their floor, on and off
 
 
 @dataclass(frozen=True, slots=True)

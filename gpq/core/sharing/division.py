@@ -11,30 +11,29 @@ What a user holds beyond their floor is borrowed, and only what can give it back
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Set
 from dataclasses import dataclass, replace
 
 from gpq.core.feasibility import owners
 from gpq.core.feasibility.leases import may_start
 from gpq.core.feasibility.mobility import as_waiting
-from gpq.core.feasibility.shapes import is_mixed, nodes_up, shape_on, suits
+from gpq.core.feasibility.shapes import gpu_range, is_mixed, nodes_up, shape_on, suits
 from gpq.core.goodput import estimates
 from gpq.core.model.accounts import Standing
-from gpq.core.model.jobs import Allotment, Job, arrival
+from gpq.core.model.jobs import ANY_NUMBER, Allotment, Job, arrival
 from gpq.core.model.placements import Placement
 from gpq.core.model.policy import Policy, shape_of
 from gpq.core.model.profile import RESIZE
 from gpq.core.model.snapshot import Config, Snapshot
 from gpq.core.model.units import JobId, Seconds
 from gpq.core.placement import place
-from gpq.core.sharing.floors import NO_DEBT, Floor, Place, floors_of, stays
+from gpq.core.sharing.floors import NO_DEBT, Floor, Place, floors_of, part_of, stays
 
 ENOUGH = 0.98  # of what a user's jobs could do on their part
 HALF_LIFE: Seconds = 86_400.0  # in which half of a debt is forgotten
 
 LEAST_DEBT = 1.0  # GPU-seconds
-# Who was short does not wait again if that comes back within this time.
-REMEMBERED: Seconds = 3600.0
+REFILL = 4.0  # seconds of patience that come back for each second at the floor or above
 
 Jobs = Mapping[JobId, Job]
 Answer = tuple[dict[JobId, Allotment], dict[JobId, Placement]]
@@ -57,43 +56,47 @@ def divide(snapshot: Snapshot, policy: Policy, background: Jobs | None = None) -
     if not floors:
         return Division(*_ask(policy, snapshot, others), standings)
     level = _within_floors(_levelled(snapshot, floors), floors)
-    parts = {user: _on_part(level, user, floor) for user, floor in floors.items()}
-    fresh = {user: _ask(policy.aside(user), _anew(part), others) for user, part in parts.items()}
-    best = {user: _utility(snapshot, placements) for user, (_, placements) in fresh.items()}
+    packed = {user: _part(level, user, floor) for user, floor in floors.items()}
+    best = {
+        user: _utility(snapshot, _ask(policy.aside(user), _anew(part), others)[1])
+        for user, part in packed.items()
+    }
     allotments, placements = _ask(policy, level, others)
     secured: dict[str, Answer] = {}
-    since: dict[str, Seconds] = {}  # when each user who is short became so
-    now, patience = snapshot.now, snapshot.config.floor_patience
+    spent: dict[str, Seconds] = {}  # the impatience of those who are short
+    elapsed, patience = elapsed_of(snapshot), snapshot.config.floor_patience
     while True:
         ratios = {}
         for user in floors.keys() - secured.keys():
-            mine = {name: placements[name] for name in placements.keys() & parts[user].jobs.keys()}
+            names = placements.keys() & packed[user].jobs.keys()
+            mine = {name: placements[name] for name in names}
+            gpus = sum(placement.replicas for placement in mine.values())
             utility = _utility(snapshot, mine)
-            if utility < ENOUGH * best[user]:
+            if gpus < floors[user].total and utility < ENOUGH * best[user]:
                 ratios[user] = utility / best[user]
-                before = standings.get(user, NO_DEBT).short
-                since.setdefault(user, now if before is None else before[0])
-        claims = [
-            user for user, ratio in ratios.items() if not ratio or now - since[user] >= patience
-        ]
+                spent.setdefault(user, standings.get(user, NO_DEBT).impatience + elapsed)
+        claims = [user for user, ratio in ratios.items() if not ratio or spent[user] >= patience]
         if not claims:
             break
         user = min(claims, key=lambda name: (ratios[name], name))
+        taken = _devices(secured.values())
         # without moves, if that is as good
-        secured[user] = _ask(policy.aside(user), parts[user], others)
+        secured[user] = _ask(
+            policy.aside(user), _part(level, user, floors[user], taken, whole_jobs=True), others
+        )
         if _utility(snapshot, secured[user][1]) < ENOUGH * best[user]:
-            secured[user] = fresh[user]
-        since[user] = min(since[user], now - patience)  # they need not wait again
-        rest = _beside(level, [placements for _, placements in secured.values()])
-        allotments, placements = _ask(policy.aside(""), rest, others)
+            part = _part(level, user, floors[user], taken)
+            secured[user] = _ask(policy.aside(user), _anew(part), others)
+        spent[user] = patience  # they need not wait again
+        allotments, placements = _ask(policy.aside(""), _beside(level, secured.values()), others)
     for own_allotments, own_placements in secured.values():
         allotments.update(own_allotments)
         placements.update(own_placements)
-    after = {
-        user: replace(standings.get(user, NO_DEBT), short=(start, now))
-        for user, start in since.items()
-    }
-    return Division(allotments, placements, {**standings, **after})
+    for user in standings.keys() | spent.keys():
+        before = standings.get(user, NO_DEBT)
+        left = max(before.impatience - REFILL * elapsed, 0.0)
+        standings[user] = replace(before, impatience=min(spent.get(user, left), patience))
+    return Division(allotments, placements, standings)
 
 
 def _ask(policy: Policy, snapshot: Snapshot, background: Jobs) -> Answer:
@@ -173,14 +176,21 @@ def _within_floors(snapshot: Snapshot, floors: Mapping[str, Floor]) -> Snapshot:
     return replace(snapshot, jobs=jobs)
 
 
-def _on_part(snapshot: Snapshot, user: str, floor: Floor) -> Snapshot:
-    """One user's jobs alone, on the part of their floor."""
+def _part(
+    snapshot: Snapshot,
+    user: str,
+    floor: Floor,
+    taken: Set[Place] = frozenset(),
+    *,
+    whole_jobs: bool = False,
+) -> Snapshot:
+    """One user's jobs alone, on a part of their floor."""
     jobs = {
         name: job
         for name, job in snapshot.jobs.items()
         if job.spec.user == user and not job.spec.background
     }
-    return _confined(snapshot, jobs, floor.part)
+    return _confined(snapshot, jobs, part_of(snapshot, user, floor, taken, whole_jobs=whole_jobs))
 
 
 def _anew(snapshot: Snapshot) -> Snapshot:
@@ -192,13 +202,21 @@ def _anew(snapshot: Snapshot) -> Snapshot:
     return replace(snapshot, jobs=jobs)
 
 
-def _beside(snapshot: Snapshot, secured: Iterable[Mapping[JobId, Placement]]) -> Snapshot:
+def _beside(snapshot: Snapshot, secured: Collection[Answer]) -> Snapshot:
     """All jobs but the secured ones, on the devices that these leave."""
-    placements = {name: placement for answer in secured for name, placement in answer.items()}
-    taken = {place for placement in placements.values() for place in placement.devices}
+    names = {name for _, placements in secured for name in placements}
     places = {(node.id, device.id) for node in snapshot.nodes.values() for device in node.devices}
-    jobs = {name: job for name, job in snapshot.jobs.items() if name not in placements}
-    return _confined(snapshot, jobs, places - taken)
+    jobs = {name: job for name, job in snapshot.jobs.items() if name not in names}
+    return _confined(snapshot, jobs, places - _devices(secured))
+
+
+def _devices(answers: Iterable[Answer]) -> set[Place]:
+    return {
+        place
+        for _, placements in answers
+        for placement in placements.values()
+        for place in placement.devices
+    }
 
 
 def _confined(snapshot: Snapshot, jobs: Jobs, places: set[Place]) -> Snapshot:
@@ -214,6 +232,15 @@ def _confined(snapshot: Snapshot, jobs: Jobs, places: set[Place]) -> Snapshot:
         for name, job in jobs.items()
     }
     return replace(snapshot, nodes=nodes, jobs=confined)
+
+
+def _could_use_more(snapshot: Snapshot, job: Job, floor: Floor) -> bool:
+    """Does its user hold less than the entitlement, and does this job wait or could it grow?"""
+    if floor.held.total() >= sum(floor.entitlement.values()):
+        return False
+    if job.placement is None:
+        return may_start(snapshot, job)
+    return job.replicas < gpu_range(job, ANY_NUMBER)[1]
 
 
 def _utility(snapshot: Snapshot, placements: Mapping[JobId, Placement]) -> float:
@@ -233,20 +260,20 @@ def _utility(snapshot: Snapshot, placements: Mapping[JobId, Placement]) -> float
     return utility
 
 
+def elapsed_of(snapshot: Snapshot) -> Seconds:
+    """Since the standings were counted."""
+    return max(snapshot.now - snapshot.standings_at, 0.0) if snapshot.standings_at else 0.0
+
+
 def _with_debts(snapshot: Snapshot, floors: Mapping[str, Floor]) -> dict[str, Standing]:
     """The standings up to now. A debt grows by what its user holds beyond their entitlement while
     another user waits below theirs, and halves every day."""
-    elapsed = max(snapshot.now - snapshot.standings_at, 0.0)
+    elapsed = elapsed_of(snapshot)
     counted = min(elapsed, snapshot.config.interval)  # nobody knows what was held before a pause
-    waiting = {
+    hungry = {
         job.spec.user
         for job in snapshot.jobs.values()
-        if job.placement is None and job.spec.user in floors and may_start(snapshot, job)
-    }
-    hungry = {
-        user
-        for user in waiting
-        if floors[user].held.total() < sum(floors[user].entitlement.values())
+        if job.spec.user in floors and _could_use_more(snapshot, job, floors[job.spec.user])
     }
     standings = {}
     for user in sorted(snapshot.standings.keys() | floors.keys()):
@@ -254,9 +281,6 @@ def _with_debts(snapshot: Snapshot, floors: Mapping[str, Floor]) -> dict[str, St
         debt = before.debt * 0.5 ** (elapsed / HALF_LIFE)
         if user in floors and hungry - {user}:
             debt += floors[user].borrowed * counted
-        short = before.short
-        if short is not None and snapshot.now - short[1] > REMEMBERED:
-            short = None
-        if debt >= LEAST_DEBT or short is not None:
-            standings[user] = Standing(debt, short)
+        if debt >= LEAST_DEBT or before.impatience:
+            standings[user] = replace(before, debt=debt)
     return standings

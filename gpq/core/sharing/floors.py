@@ -1,15 +1,14 @@
 """Floors: the GPUs that a user gets whenever their jobs can use them.
 
-Of each GPU type, a floor is the user's part by weight among all users who have something to run, in
-whole GPUs. It is a count of devices, so no report of a job can change it. Each floor is thought a
-`part`: devices of its own, apart from all other parts. So to give one user their floor never makes
-another's impossible.
+Of each GPU type, a floor is the part by weight of a user among all who have something to run, in
+whole GPUs. It is a count of devices, so no report of a job can change it. Floors add up to all
+GPUs, so to give one user a `part` of their own never makes the floor of another impossible.
 """
 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field
 
 from gpq.core.accounting.fairness import active
@@ -21,7 +20,7 @@ from gpq.core.model.jobs import DesiredState, Job
 from gpq.core.model.snapshot import Snapshot
 from gpq.core.model.units import DeviceId, NodeId
 
-TURN = 600.0  # GPU-seconds of debt after which a GPU that does not divide evenly goes to another
+TURN = 1800.0  # GPU-seconds of debt after which a GPU that does not divide evenly goes to another
 NO_DEBT = Standing()
 
 Place = tuple[NodeId, DeviceId]
@@ -30,13 +29,14 @@ Place = tuple[NodeId, DeviceId]
 @dataclass(slots=True)
 class Floor:
     """What is due to one user. By GPU type: the `entitlement`, which need not be whole, the GPUs of
-    the floor, what the user's jobs hold, and what of that they cannot give back now (`fixed`)."""
+    the floor, and what the user's jobs hold. `kept` are devices that they cannot give back now, and
+    `reach` other devices that suit them, whoever holds these."""
 
+    reach: set[Place]
     entitlement: dict[str, float] = field(default_factory=dict)
     gpus: dict[str, int] = field(default_factory=dict)
     held: Counter[str] = field(default_factory=Counter)
-    fixed: Counter[str] = field(default_factory=Counter)
-    part: set[Place] = field(default_factory=set)
+    kept: dict[Place, str] = field(default_factory=dict)
 
     @property
     def total(self) -> int:
@@ -68,23 +68,25 @@ def floors_of(snapshot: Snapshot) -> dict[str, Floor]:
     config = snapshot.config
     if len(jobs) < 2 or not (config.by_user and config.floors):
         return {}
-    floors = {user: Floor() for user in jobs}
-    reach = _reach(snapshot, jobs)
-    pool = _pool(snapshot, floors, reach)
+    floors = {user: Floor(reach) for user, reach in _reach(snapshot, jobs).items()}
+    pool = _pool(snapshot, floors)
     weights = dict(config.user_weights)
     for kind in sorted(set(pool.values())):
         size = sum(gpu_type == kind for gpu_type in pool.values())
+        kept = {
+            user: sum(gpu_type == kind for gpu_type in floor.kept.values())
+            for user, floor in floors.items()
+        }
         rivals = {
             user: weights.get(user, 1.0)
             for user, floor in floors.items()
-            if floor.fixed[kind] or any(pool.get(place) == kind for place in reach[user])
+            if kept[user] or any(pool[place] == kind for place in floor.reach)
         }
-        entitlements = _entitlements(size, rivals, {u: floors[u].fixed[kind] for u in rivals})
+        entitlements = _entitlements(size, rivals, kept)
         for user, entitlement in entitlements.items():
             floors[user].entitlement[kind] = entitlement
         for user, count in _whole(kind, size, entitlements, floors, snapshot.standings).items():
             floors[user].gpus[kind] = count
-    _choose_parts(snapshot, floors, pool, reach)
     return floors
 
 
@@ -110,54 +112,53 @@ def _reach(snapshot: Snapshot, jobs: Mapping[str, list[Job]]) -> dict[str, set[P
     return reach
 
 
-def _pool(
-    snapshot: Snapshot, floors: Mapping[str, Floor], reach: Mapping[str, set[Place]]
-) -> dict[Place, str]:
-    """The devices to divide, with their types. What a user holds is counted on the way.
+def _pool(snapshot: Snapshot, floors: Mapping[str, Floor]) -> dict[Place, str]:
+    """The devices to divide, with their types. Counts on the way what each user holds and keeps.
 
-    Neither reserved ones, nor those that a job of somebody without a floor keeps."""
+    Neither reserved devices, nor those that a job of somebody without a floor keeps."""
     now, holders = snapshot.now, held_by(snapshot)
-    reserved = {
-        (reservation.node, device)
-        for reservation in current(snapshot, now)
-        if reservation.start <= now
-        for device in devices_of(reservation, snapshot.nodes.get(reservation.node))
-    }
-    useful = set().union(*reach.values()) - reserved
+    useful = set().union(*(floor.reach for floor in floors.values()))
+    for reservation in current(snapshot, now):
+        if reservation.start <= now:
+            node = snapshot.nodes.get(reservation.node)
+            useful.difference_update(
+                (reservation.node, device) for device in devices_of(reservation, node)
+            )
     pool: dict[Place, str] = {}
     for node in nodes_up(snapshot):
         for device in node.devices:
             place = node.id, device.id
-            holder = holders.get(place)
-            job = snapshot.jobs[holder] if holder is not None else None
-            is_kept = job is not None and stays(job, snapshot)
-            if job is not None and job.spec.user in floors and not job.spec.background:
-                floor = floors[job.spec.user]
-                floor.held[device.type] += 1
-                if is_kept:
-                    floor.fixed[device.type] += 1
-                    floor.part.add(place)
+            job = snapshot.jobs[holders[place]] if place in holders else None
+            owner = None
+            if job is not None and not job.spec.background:
+                owner = floors.get(job.spec.user)
+            if owner is not None:
+                owner.held[device.type] += 1
+            if job is None or not stays(job, snapshot):
+                if place in useful:
                     pool[place] = device.type
-                    continue
-            if place in useful and not is_kept:
-                pool[place] = device.type
+            elif owner is not None:
+                pool[place] = owner.kept[place] = device.type
+    movable = pool.keys() - {place for floor in floors.values() for place in floor.kept}
+    for floor in floors.values():
+        floor.reach &= movable
     return pool
 
 
 def _entitlements(
-    size: int, weights: Mapping[str, float], fixed: Mapping[str, int]
+    size: int, weights: Mapping[str, float], kept: Mapping[str, int]
 ) -> dict[str, float]:
     """Parts of `size` GPUs by weight. Who cannot give back more than that has just this."""
     entitlements: dict[str, float] = {}
     rivals, left = dict(weights), float(size)
     while rivals:
         unit = max(left, 0.0) / sum(rivals.values())
-        above = [user for user, weight in rivals.items() if fixed[user] > weight * unit]
+        above = [user for user, weight in rivals.items() if kept[user] > weight * unit]
         if not above:
             return {**entitlements, **{user: weight * unit for user, weight in rivals.items()}}
         for user in above:
-            entitlements[user] = float(fixed[user])
-            left -= fixed[user]
+            entitlements[user] = float(kept[user])
+            left -= kept[user]
             del rivals[user]
     return entitlements
 
@@ -185,34 +186,41 @@ def _whole(
     return counts
 
 
-def _choose_parts(
-    snapshot: Snapshot,
-    floors: Mapping[str, Floor],
-    pool: Mapping[Place, str],
-    reach: Mapping[str, set[Place]],
-) -> None:
-    """Devices for every floor: those that cannot be given back, then as many as possible of one
-    server after the other. Of equal servers the one where the user holds most, and others least.
-    Who can use the fewest devices chooses first."""
+def part_of(
+    snapshot: Snapshot, user: str, floor: Floor, taken: Set[Place], *, whole_jobs: bool
+) -> set[Place]:
+    """Devices for a floor, none of them among `taken`: what the user keeps, then as many as
+    possible of one server after the other. With `whole_jobs`, first the devices of jobs that fit
+    into it, the largest first, so that these need not move."""
+    part = set(floor.kept)
+    types = {
+        (node.id, device.id): device.type
+        for node in snapshot.nodes.values()
+        for device in node.devices
+    }
+    missing = Counter(floor.gpus)
+    missing.subtract(floor.kept.values())
     holders = {place: snapshot.jobs[name].spec.user for place, name in held_by(snapshot).items()}
-    free = set(pool).difference(*(floor.part for floor in floors.values()))
-    for user in sorted(floors, key=lambda name: (len(reach[name]), name)):
-        part = floors[user].part
-        for kind, count in floors[user].gpus.items():
-            missing = count - sum(pool[place] == kind for place in part)
-            servers: dict[NodeId, list[Place]] = defaultdict(list)
-            for place in sorted(reach[user] & free):
-                if pool[place] == kind:
-                    servers[place[0]].append(place)
-            while missing > 0 and servers:
-                ranks = {
-                    name: _rank(places, missing, user, holders) for name, places in servers.items()
-                }
-                places = servers.pop(min(ranks, key=ranks.__getitem__))
-                places.sort(key=lambda place: (holders.get(place) != user, place in holders))
-                part.update(places[:missing])
-                missing -= len(places[:missing])
-        free -= part
+    if whole_jobs:
+        for job in sorted(snapshot.holders, key=lambda job: (-job.replicas, job.id)):
+            if job.spec.user == user and job.placement is not None:
+                places = job.placement.devices
+                kind = types.get(min(places), "")
+                if places <= floor.reach - taken and job.replicas <= missing[kind]:
+                    part |= places
+                    missing[kind] -= job.replicas
+    for kind, count in missing.items():
+        servers: dict[NodeId, list[Place]] = defaultdict(list)
+        for place in sorted(floor.reach - taken - part):
+            if types[place] == kind:
+                servers[place[0]].append(place)
+        while count > 0 and servers:
+            ranks = {name: _rank(places, count, user, holders) for name, places in servers.items()}
+            chosen = servers.pop(min(ranks, key=ranks.__getitem__))
+            chosen.sort(key=lambda place: (holders.get(place) != user, place in holders))
+            part.update(chosen[:count])
+            count -= len(chosen[:count])
+    return part
 
 
 def _rank(

@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpq.core.goodput.priors import remember, with_times
+from gpq.core.model.accounts import Standing
 from gpq.core.model.jobs import Job, JobState
 from gpq.core.model.nodes import Node
 from gpq.core.model.placements import Shape
@@ -24,8 +25,8 @@ from gpq.core.model.policy import Policy
 from gpq.core.model.profile import ACCUMULATE, Prior
 from gpq.core.model.snapshot import Config, Snapshot
 from gpq.core.model.units import JobId, NodeId, Seconds
-from gpq.core.placement import place
 from gpq.core.rounds.rounds import make_offer
+from gpq.core.sharing.division import divide
 from gpq.errors import Refused
 from gpq.lab.measurements.ground_truth import Task
 from gpq.lab.measurements.timings import NotMeasured
@@ -93,6 +94,8 @@ class Replay:
         self.guests: dict[JobId, SimJob] = {}
         self.ended: dict[JobId, SimJob] = {}
         self.priors: Mapping[str, Prior] = {}
+        self.standings: Mapping[str, Standing] = {}
+        self.standings_at: Seconds = 0.0
         self.round_seconds: list[Seconds] = []
         self.alone = Alone(rules.nodes)
         self.types = tuple(self.alone.sizes)
@@ -194,19 +197,22 @@ class Replay:
     def snapshot(self) -> Snapshot:
         jobs = {name: self.guests[name].shown(self.now) for name in sorted(self.guests)}
         oracles = {name: TrueOracle(self.guests[name].running, self.node_sizes) for name in jobs}
-        return Snapshot(
+        here = Snapshot(
             self.now, self.config, self.nodes, jobs, max(jobs) + 1, self.now, self.priors, oracles
         )
+        return replace(here, standings=self.standings, standings_at=self.standings_at)
 
     def _allocate(self) -> None:
         snapshot = self.snapshot()
         start = time.process_time()
         view, mover = make_offer(snapshot)
-        placements = place(view, self.policy.allocate(view))
-        if mover is not None and mover not in placements:
+        division = divide(view, self.policy)
+        if mover is not None and mover not in division.placements:
             view, _ = make_offer(snapshot, moving=False)
-            placements = place(view, self.policy.allocate(view))
+            division = divide(view, self.policy)
         self.round_seconds.append(time.process_time() - start)
+        placements, self.standings = division.placements, division.standings
+        self.standings_at = self.now
         for name in sorted(self.guests):
             guest = self.guests[name]
             if placements.get(name) != guest.running.placement:
