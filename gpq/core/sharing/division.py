@@ -33,7 +33,6 @@ ENOUGH = 0.98  # of what a user's jobs could do on their part
 HALF_LIFE: Seconds = 86_400.0  # in which half of a debt is forgotten
 
 LEAST_DEBT = 1.0  # GPU-seconds
-REFILL = 4.0  # seconds of patience that come back for each second at the floor or above
 
 Jobs = Mapping[JobId, Job]
 Answer = tuple[dict[JobId, Allotment], dict[JobId, Placement]]
@@ -70,9 +69,8 @@ def divide(snapshot: Snapshot, policy: Policy, background: Jobs | None = None) -
         for user in floors.keys() - secured.keys():
             names = placements.keys() & packed[user].jobs.keys()
             mine = {name: placements[name] for name in names}
-            gpus = sum(placement.replicas for placement in mine.values())
             utility = _utility(snapshot, mine)
-            if gpus < floors[user].total and utility < ENOUGH * best[user]:
+            if utility < ENOUGH * best[user]:
                 ratios[user] = utility / best[user]
                 spent.setdefault(user, standings.get(user, NO_DEBT).impatience + elapsed)
         claims = [user for user, ratio in ratios.items() if not ratio or spent[user] >= patience]
@@ -94,8 +92,7 @@ def divide(snapshot: Snapshot, policy: Policy, background: Jobs | None = None) -
         placements.update(own_placements)
     for user in standings.keys() | spent.keys():
         before = standings.get(user, NO_DEBT)
-        left = max(before.impatience - REFILL * elapsed, 0.0)
-        standings[user] = replace(before, impatience=min(spent.get(user, left), patience))
+        standings[user] = replace(before, impatience=min(spent.get(user, 0.0), patience))
     return Division(allotments, placements, standings)
 
 
