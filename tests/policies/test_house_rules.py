@@ -20,6 +20,7 @@ from gpq.core.model.profile import Declared, LossPoint, Noise, Profile, ProfileR
 from gpq.core.model.snapshot import Config, Oracle, Snapshot
 from gpq.core.model.units import DeviceId, JobId, NodeId
 from gpq.core.placement import place
+from gpq.core.rounds.answers import fault
 from gpq.policies.registry import POLICIES, policy
 from tests.support.builders import DECLARED, PARAMS, brief, job, node, snapshot, spec
 from tests.support.examples import examples
@@ -190,6 +191,7 @@ def must_stay(each: Job, here: Snapshot) -> bool:
 @given(here=snapshots())
 def test_every_named_shape_can_be_placed_and_is_allowed_for_the_job(name: str, here: Snapshot) -> None:
     allocation = brief(name).allocate(here)
+    assert not fault(allocation, here)
     placed = place(here, allocation)
     assert set(placed) == set(allocation)
     given_away = [device for placement in placed.values() for device in placement.devices]

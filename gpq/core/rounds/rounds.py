@@ -27,7 +27,7 @@ from gpq.core.feasibility.mobility import (
 )
 from gpq.core.feasibility.owners import presence
 from gpq.core.feasibility.reservations import next_change
-from gpq.core.feasibility.shapes import by_type, supply
+from gpq.core.feasibility.shapes import by_type, shape_on, supply
 from gpq.core.freedoms import bind, merge_habits, runs_cramped, without_accepted
 from gpq.core.model.actions import Action, Forget
 from gpq.core.model.events import (
@@ -49,6 +49,7 @@ from gpq.core.model.policy import Policy, shape_of
 from gpq.core.model.snapshot import Config, Snapshot
 from gpq.core.model.units import JobId, NodeId
 from gpq.core.placement import place
+from gpq.core.rounds.answers import WrongAnswer, ask
 from gpq.core.rounds.motives import Reallocation, motives, reallocations
 from gpq.core.rounds.planning import order_fact, plan, time_left, wished_stop
 from gpq.core.state.apply_events import fold
@@ -63,6 +64,7 @@ class Round:
     placements: Mapping[JobId, Placement]
     motives: Mapping[JobId, str]
     changes: tuple[Reallocation, ...] = ()
+    fault: str = ""  # how the policy answered wrongly. Then every job keeps what it holds
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,11 +105,17 @@ def decide(
     outcome: Round | None = None
     actions: list[Action]
     if allocate:
-        allotments, placements = allocate_for(snapshot, policy)
+        fault = ""
+        try:
+            allotments, placements = allocate_for(snapshot, policy)
+        except WrongAnswer as error:
+            fault = error.message
+            placements = {job.id: job.placement for job in snapshot.holders if job.placement}
+            allotments = {name: shape_on(held, snapshot) for name, held in placements.items()}
         allocation = {name: shape_of(allotment) for name, allotment in allotments.items()}
         reasons = motives(snapshot, placements)
         changes = reallocations(snapshot, placements, reasons)
-        outcome = Round(snapshot.now, allocation, placements, reasons, changes)
+        outcome = Round(snapshot.now, allocation, placements, reasons, changes, fault)
         actions = [*plan(snapshot, placements, reasons), *wanted_checks(snapshot)]
         snapshot = replace(snapshot, round_at=snapshot.now)
     else:
@@ -345,12 +353,12 @@ def _allocate(
         if job.spec.background and not is_fixed(job, snapshot)
     }
     if not background_jobs:
-        allotments = dict(policy.allocate(snapshot))
+        allotments = dict(ask(policy, snapshot))
         return allotments, place(snapshot, allotments)
     foreground_jobs = {
         name: job for name, job in snapshot.jobs.items() if name not in background_jobs
     }
-    allotments = dict(policy.allocate(replace(snapshot, jobs=foreground_jobs)))
+    allotments = dict(ask(policy, replace(snapshot, jobs=foreground_jobs)))
     # If there is a choice, other jobs start on devices that no background job has to leave, because
     # they would have to wait for that. A policy's own choice of servers ignores this, so it stays
     # only if there is no other place.
@@ -362,7 +370,7 @@ def _allocate(
     if not placements.keys() >= allotments.keys():
         placements = place(snapshot, allotments)
     leftover = _leftover(snapshot, background_jobs, placements)
-    background_allotments = policy.allocate(leftover)
+    background_allotments = ask(policy, leftover)
     return {**allotments, **background_allotments}, {
         **placements,
         **place(leftover, background_allotments),

@@ -25,6 +25,7 @@ from gpq.core.model.profile import ACCUMULATE, Prior
 from gpq.core.model.snapshot import Config, Snapshot
 from gpq.core.model.units import JobId, NodeId, Seconds
 from gpq.core.placement import place
+from gpq.core.rounds.answers import ask
 from gpq.core.rounds.rounds import make_offer
 from gpq.errors import Refused
 from gpq.lab.measurements.ground_truth import Task
@@ -54,9 +55,10 @@ def replay(
     """Run all `tasks` to their ends under the policy `name`.
 
     `watch` gets the share of the jobs that have ended. Raises UsageError for an unknown policy,
-    Refused if a job can never run on these nodes.
+    Refused if a job can never run on these nodes, or if the policy answers wrongly.
     """
     start = time.perf_counter()
+    rules = replace(rules, config=replace(rules.config, policy=name))
     run = Replay(policy(name, **dict(rules.arguments)), tasks, rules)
     while run.left:
         run.round()
@@ -202,10 +204,10 @@ class Replay:
         snapshot = self.snapshot()
         start = time.process_time()
         view, mover = make_offer(snapshot)
-        placements = place(view, self.policy.allocate(view))
+        placements = place(view, ask(self.policy, view))
         if mover is not None and mover not in placements:
             view, _ = make_offer(snapshot, moving=False)
-            placements = place(view, self.policy.allocate(view))
+            placements = place(view, ask(self.policy, view))
         self.round_seconds.append(time.process_time() - start)
         for name in sorted(self.guests):
             guest = self.guests[name]
