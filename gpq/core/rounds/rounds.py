@@ -64,7 +64,7 @@ class Round:
     placements: Mapping[JobId, Placement]
     motives: Mapping[JobId, str]
     changes: tuple[Reallocation, ...] = ()
-    fault: str = ""  # how the policy answered wrongly. Then every job keeps what it holds
+    fault: str = ""  # a line about a wrong answer, after which every job keeps what it holds
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +109,7 @@ def decide(
         try:
             allotments, placements = allocate_for(snapshot, policy)
         except WrongAnswer as error:
-            fault = error.message
+            fault = f"{error.message}. gpq changes nothing until it answers well: {error.hint}"
             placements = {job.id: job.placement for job in snapshot.holders if job.placement}
             allotments = {name: shape_on(held, snapshot) for name, held in placements.items()}
         allocation = {name: shape_of(allotment) for name, allotment in allotments.items()}
