@@ -1,6 +1,6 @@
-"""What a policy answers, checked where it enters: the policy may be anybody's. An answer with one
-fault counts for nothing, because what erred about one job may err about all. A shape that finds no
-room is no fault. Its job waits."""
+"""What a policy answers, checked where it enters, because anybody may write a policy. A policy that
+errs about one job may err about all, so one fault makes the whole answer wrong. A shape that finds
+no room is no fault. Its job waits."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def ask(policy: Policy, snapshot: Snapshot) -> Mapping[JobId, Allotment]:
     """What `policy` gives to whom. Raises WrongAnswer, or what the policy raises."""
     answer = policy.allocate(snapshot)
     if isinstance(answer, Mapping):
-        answer = dict(answer)  # one of another class may change between two looks
+        answer = dict(answer)  # a mapping of their own may change between two looks
     if reason := fault(answer, snapshot):
         raise WrongAnswer(
             f"policy {snapshot.config.policy} answered wrongly: {reason}",
@@ -39,20 +39,15 @@ def ask(policy: Policy, snapshot: Snapshot) -> Mapping[JobId, Allotment]:
 
 def fault(allotments: object, snapshot: Snapshot) -> str:
     """The first thing that is wrong with the answer to `snapshot`, or ""."""
-    return next(_faults(allotments, snapshot), "")
-
-
-def _faults(allotments: object, snapshot: Snapshot) -> Iterator[str]:
     if not isinstance(allotments, Mapping):
-        yield f"{_word(allotments)} is not a mapping from jobs to GPUs"
-        return
+        return f"{_word(allotments)} is not a mapping from jobs to GPUs"
     for name, allotment in allotments.items():
         if type(name) is not int or name not in snapshot.jobs:
-            yield f"it named {_word(name)} as a job, but was not asked about such a job"
-        else:
-            job = snapshot.jobs[JobId(name)]
-            for flaw in chain(_value_flaws(allotment), _job_flaws(job, allotment, snapshot)):
-                yield f"for job {name} it named {flaw}"
+            return f"it named {_word(name)} as a job, but was not asked about such a job"
+        job = snapshot.jobs[JobId(name)]
+        for flaw in chain(_value_flaws(allotment), _job_flaws(job, allotment, snapshot)):
+            return f"for job {name} it named {flaw}"
+    return ""
 
 
 def _value_flaws(allotment: object) -> Iterator[str]:
