@@ -158,6 +158,9 @@ class Controller:
         else:
             self._put_off += 1
         tally = self.tally.after(self.snapshot, decision, round_seconds, commit_seconds)
+        fault = self.last_round.fault if self.last_round is not None else ""
+        if decision.round is not None and decision.round.fault != fault:
+            log.warning(decision.round.fault or "the policy answers well again")
         with self.changed:
             self.tally = tally
             self.snapshot = decision.snapshot

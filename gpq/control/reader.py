@@ -175,6 +175,11 @@ class Reader:
     def allocation(self) -> Mapping[JobId, Shape] | None:
         return self.round.allocation if self.round is not None else None
 
+    @property
+    def fault(self) -> str:
+        """A line about the policy's last answer if that was wrong. Otherwise ""."""
+        return self.round.fault if self.round is not None else ""
+
     def parts(self, placement: Placement | None) -> list[PartView]:
         if placement is None:
             return []
@@ -225,11 +230,12 @@ class Reader:
         )
 
     def warnings(self) -> list[str]:
-        """Lines about servers, for the head of a listing. A server that gpq contacts for the first
-        time gets no line yet."""
+        """Lines about the policy and servers, for the head of a listing. A server that gpq contacts
+        for the first time gets no line yet."""
         snapshot, now = self.snapshot, self.now
         nodes = [node for _, node in sorted(snapshot.nodes.items())]
         return [
+            *filter(None, [self.fault]),
             *(
                 f"server {node.id} does not answer{f': {node.reason}' if node.reason else ''}"
                 for node in nodes

@@ -228,6 +228,7 @@ class Readings:
             promised_hours=growths.promised / HOUR,
             gained_hours=growths.measured / HOUR,
             states=Counter(str(job.state) for job in live),
+            fault=reader.fault,
         )
 
     def _looked_at(

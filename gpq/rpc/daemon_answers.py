@@ -31,6 +31,7 @@ class TopLook(TopView, frozen=True):
 
     # number of live jobs in each state, including those that a filter hides
     states: dict[str, int] = {}
+    fault: str = ""  # a line about a wrong answer of the policy
 
 
 class Words(msgspec.Struct, frozen=True):

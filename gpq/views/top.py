@@ -126,7 +126,10 @@ def panel(title: str | Text, body: RenderableType, lines: int | None) -> Panel:
 
 
 def header(view: TopView, rows: Sequence[JobView], width: int, filter: str = "") -> Text:
-    """The summary of everything, and how much of it the `filter` shows (`rows`)."""
+    """The summary of everything, and how much of it the `filter` shows (`rows`). Nothing matters as
+    much as a policy that answers wrongly."""
+    if isinstance(view, TopLook) and view.fault:
+        return Text(plain.cut(safe(view.fault), width, plain.ellipsis()), style="bold reverse")
     live_jobs = [job for job in rows if job.state not in ENDED]
     states: Mapping[str, int] = Counter(job.state for job in live_jobs)
     if isinstance(view, TopLook):

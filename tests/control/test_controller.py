@@ -29,7 +29,7 @@ from gpq.core.model.events import (
     TimingSums,
 )
 from gpq.core.model.jobs import Allotment, Job
-from gpq.core.model.placements import Exit
+from gpq.core.model.placements import Exit, Shape
 from gpq.core.model.profile import Noise, Progress
 from gpq.core.model.snapshot import Config, Snapshot
 from gpq.core.model.units import JobId, NodeId
@@ -402,6 +402,32 @@ def test_a_request_over_which_every_pass_fails_is_refused_and_the_news_is_kept(w
     controller.step(())
     assert len(controller.snapshot.jobs[JobId(2)].profile.rows) == 1
     goes_on(controller, world)
+
+
+def test_jobs_outlive_a_wrong_answer_and_go_on_after_a_good_one(
+    world: Desk, store: Ledger, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Astray(Fifo):
+        def allocate(self, snapshot: Snapshot) -> Mapping[JobId, Allotment]:
+            return {JobId(99): Shape(1)}
+
+    controller = Controller(world, store, Fifo(), Config(policy="fifo"))
+    begun(controller)
+    before = [one.placement for one in controller.snapshot.holders]
+    performed = list(world.performed)
+    controller.policy = Astray()
+    for number in (4, 5):
+        controller.step([Submitted(3.0, JobId(number), black_box())])
+    assert [one.placement for one in controller.snapshot.holders] == before
+    assert world.performed == performed
+    controller.policy = Fifo()
+    controller.step([Submitted(4.0, JobId(6), black_box())])
+    assert [action.job for action in world.performed[len(performed) :] if isinstance(action, Launch)] == [4]
+    assert [record.getMessage() for record in caplog.records] == [
+        "policy fifo answered wrongly: it named 99 as a job, but was not asked about such a job. gpq changes nothing"
+        " until it answers well: `gpq config policies` lists others",
+        "the policy answers well again",
+    ]
 
 
 def test_a_bug_that_no_measurements_explain_is_raised(world: Desk, store: Ledger) -> None:

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from gpq.core.answers import fault
 from gpq.core.feasibility.mobility import is_fixed
 from gpq.core.feasibility.shapes import gpu_range, shape_on, usable
 from gpq.core.goodput import goodput as gp
@@ -190,6 +191,7 @@ def must_stay(each: Job, here: Snapshot) -> bool:
 @given(here=snapshots())
 def test_every_named_shape_can_be_placed_and_is_allowed_for_the_job(name: str, here: Snapshot) -> None:
     allocation = brief(name).allocate(here)
+    assert not fault(allocation, here)
     placed = place(here, allocation)
     assert set(placed) == set(allocation)
     given_away = [device for placement in placed.values() for device in placement.devices]

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 
 from gpq.core.accounting import accrual
 from gpq.core.accounting.fairness import count_shares
+from gpq.core.answers import WrongAnswer, ask
 from gpq.core.feasibility.environments import checks_due as wanted_checks
 from gpq.core.feasibility.gates import next_opening, without_gated
 from gpq.core.feasibility.idle_gpus import cap_idle, reclaim
@@ -27,7 +28,7 @@ from gpq.core.feasibility.mobility import (
 )
 from gpq.core.feasibility.owners import presence
 from gpq.core.feasibility.reservations import next_change
-from gpq.core.feasibility.shapes import by_type, supply
+from gpq.core.feasibility.shapes import by_type, shape_on, supply
 from gpq.core.freedoms import bind, merge_habits, runs_cramped, without_accepted
 from gpq.core.model.actions import Action, Forget
 from gpq.core.model.events import (
@@ -64,6 +65,7 @@ class Round:
     placements: Mapping[JobId, Placement]
     motives: Mapping[JobId, str]
     changes: tuple[Reallocation, ...] = ()
+    fault: str = ""  # a line about a wrong answer, after which every job keeps what it holds
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,12 +106,19 @@ def decide(
     outcome: Round | None = None
     actions: list[Action]
     if allocate:
-        division = allocate_for(snapshot, policy)
+        fault = ""
+        try:
+            division = allocate_for(snapshot, policy)
+        except WrongAnswer as error:
+            fault = f"{error.message}. gpq changes nothing until it answers well: {error.hint}"
+            held = {job.id: job.placement for job in snapshot.holders if job.placement}
+            shapes = {name: shape_on(placement, snapshot) for name, placement in held.items()}
+            division = Division(shapes, held, snapshot.standings)
         placements = division.placements
         allocation = {name: shape_of(allotment) for name, allotment in division.allotments.items()}
         reasons = motives(snapshot, placements)
         changes = reallocations(snapshot, placements, reasons)
-        outcome = Round(snapshot.now, allocation, placements, reasons, changes)
+        outcome = Round(snapshot.now, allocation, placements, reasons, changes, fault)
         actions = [*plan(snapshot, placements, reasons), *wanted_checks(snapshot)]
         now = snapshot.now
         standings = division.standings
@@ -351,7 +360,7 @@ def _allocate(snapshot: Snapshot, policy: Policy) -> Division:
     }
     division = divide(replace(snapshot, jobs=foreground_jobs), policy, background_jobs)
     leftover = _leftover(snapshot, background_jobs, division.placements)
-    background_allotments = policy.allocate(leftover)
+    background_allotments = ask(policy, leftover)
     return Division(
         {**division.allotments, **background_allotments},
         {**division.placements, **place(leftover, background_allotments)},

@@ -14,6 +14,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Set
 from dataclasses import dataclass, replace
 
+from gpq.core.answers import ask
 from gpq.core.feasibility import owners
 from gpq.core.feasibility.leases import may_start
 from gpq.core.feasibility.mobility import as_waiting
@@ -99,7 +100,7 @@ def divide(snapshot: Snapshot, policy: Policy, background: Jobs | None = None) -
 def _ask(policy: Policy, snapshot: Snapshot, background: Jobs) -> Answer:
     """What the policy gives to whom, and where. Of equal places, jobs start where no background job
     has to leave, because they would have to wait for that."""
-    allotments = dict(policy.allocate(snapshot))
+    allotments = dict(ask(policy, snapshot))
     if not background:
         return allotments, place(snapshot, allotments)
     everybody = replace(snapshot, jobs={**background, **snapshot.jobs})

@@ -55,9 +55,10 @@ def replay(
     """Run all `tasks` to their ends under the policy `name`.
 
     `watch` gets the share of the jobs that have ended. Raises UsageError for an unknown policy,
-    Refused if a job can never run on these nodes.
+    Refused if a job can never run on these nodes, or if the policy answers wrongly.
     """
     start = time.perf_counter()
+    rules = replace(rules, config=replace(rules.config, policy=name))
     run = Replay(policy(name, **dict(rules.arguments)), tasks, rules)
     while run.left:
         run.round()

@@ -12,6 +12,7 @@ import pytest
 
 from tests.docs.blocks import blocks
 from tests.support.measurements import tiny, workload
+from tests.support.waiting import wait_until
 from tests.words.texts import ROOT
 
 TRACES = ("w.csv", "--traces", "traces", "--nodes", "2x4")
@@ -36,6 +37,12 @@ def install(folder: Path, module: str, entries: str) -> None:
 
 def gpq(folder: Path, *argv: str) -> tuple[int, str, str]:
     """(exit status, stdout, stderr) of a gpq that sees the distribution in the folder."""
+    command = [sys.executable, "-m", "gpq", *argv]
+    run = subprocess.run(command, cwd=folder, env=environment(folder), capture_output=True, text=True, check=False)
+    return run.returncode, run.stdout, run.stderr
+
+
+def environment(folder: Path) -> dict[str, str]:
     env = {
         **os.environ,
         "PYTHONPATH": str(folder),
@@ -44,10 +51,7 @@ def gpq(folder: Path, *argv: str) -> tuple[int, str, str]:
         "COLUMNS": "200",
     }
     env.pop("GPQ_CONFIG", None)
-    run = subprocess.run(
-        [sys.executable, "-m", "gpq", *argv], cwd=folder, env=env, capture_output=True, text=True, check=False
-    )
-    return run.returncode, run.stdout, run.stderr
+    return env
 
 
 @pytest.fixture
@@ -102,6 +106,61 @@ def test_a_broken_policy_is_one_line_with_a_hint_and_harms_no_other(tmp_path: Pa
         "hint: correct own_policy:Own there, or uninstall own-policy\n",
     )
     assert gpq(tmp_path, "simulate", *TRACES, "--policy", "fifo")[0] == 0
+
+
+ASTRAY = """
+from gpq.core.model.placements import Layout
+from gpq.core.model.policy import Policy
+
+
+class Own(Policy):
+    name = "another"
+
+    def allocate(self, snapshot):
+        return {name: Layout((("gpu9", 4),)) for name in snapshot.jobs}
+"""
+WRONG = "policy own answered wrongly: for job 1 it named 4 GPUs"
+
+
+@pytest.fixture
+def astray(tmp_path: Path) -> Path:
+    """A package whose policy names a server that does not exist, with a workload next to it."""
+    install(tmp_path, ASTRAY, "[gpq.policies]\nown = own_policy:Own\n")
+    tiny(tmp_path / "traces")
+    workload(tmp_path / "w.csv")
+    return tmp_path
+
+
+def test_a_wrong_answer_ends_its_simulation_and_no_other(astray: Path) -> None:
+    code, out, err = gpq(astray, "simulate", *TRACES, "--policy", "own,fifo", "--json")
+    assert (code, [run["policy"] for run in json.loads(out)["runs"]]) == (1, ["fifo"])
+    assert err == (
+        f"gpq: own on w (2x4, seed 0): {WRONG} on server 'gpu9', which does not exist\n"
+        "hint: `gpq config policies` lists others\n"
+    )
+
+
+def test_status_top_and_the_log_tell_of_a_wrong_answer(astray: Path) -> None:
+    (astray / "config" / "gpq").mkdir(parents=True)
+    (astray / "config" / "gpq" / "config.toml").write_text('policy = "own"\n\n[nodes.local]\nslots = 4\n')
+    # Not as `gpq daemon start` does it: without the variables of the shell it would not see the package.
+    start = [sys.executable, "-m", "gpq.daemon.main"]
+    log = astray / "log"
+    with (
+        log.open("w") as output,
+        subprocess.Popen(start, env=environment(astray), cwd=astray, stderr=output) as daemon,
+    ):
+        try:
+            wait_until(lambda: gpq(astray, "submit", "--gpus", "4", "--", "true")[0] == 0, "a job is submitted")
+            note = wait_until(lambda: gpq(astray, "status")[2], "a note in gpq status")
+            assert note == (
+                f"note: {WRONG} on server 'gpu9', which does not exist. gpq changes nothing until it answers well:"
+                " `gpq config policies` lists others\n"
+            )
+            assert gpq(astray, "top", "--once")[1].startswith(WRONG)
+        finally:
+            daemon.terminate()
+    assert log.read_text().count(WRONG) == 1
 
 
 COMMAND = '''
