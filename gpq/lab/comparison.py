@@ -102,7 +102,7 @@ def member_columns(rows: Sequence[MemberSummary], cluster: str) -> list[Column]:
     lies = [",".join(row.lies) or "-" for row in rows]
     return [
         *_run_columns(rows, cluster),
-        Column("MEMBER", [safe(row.member) for row in rows], 96, least=6),
+        Column("MEMBER", [safe(row.member) for row in rows], 100),
         Column("JOBS", [str(row.jobs) for row in rows], 60, right=True),
         Column("MEAN", [duration(row.avg_jct) for row in rows], 95, right=True),
         Column("RHO MAX", [number(row.rho_max) for row in rows], 80, right=True),
