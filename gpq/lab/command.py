@@ -16,7 +16,7 @@ from gpq.cli.typer_app import Color, ColorChoice, frame
 from gpq.errors import UsageError
 from gpq.lab import plan_runs
 from gpq.lab import plot as figures
-from gpq.lab.measurements.sources import Source
+from gpq.lab.measurements.sources import Member, Source
 from gpq.lab.simulator import compare, process_pool
 from gpq.lab.simulator.rules import Rules
 from gpq.options import values
@@ -93,6 +93,21 @@ SINCE = typer.Option(
     metavar="DURATION",
     help="With --history: only jobs submitted in this time, such as 30d.",
 )
+MEMBERS = typer.Option(
+    "--members",
+    metavar="N",
+    min=1,
+    max=100,
+    help="Deal the jobs of a file in turn to N members, member-1 and so on.",
+)
+LIE = typer.Option(
+    "--lie",
+    metavar="MEMBER:KIND,...",
+    help=(
+        "What the jobs of a member report or ask untruly: speed, superlinear, noise, length,"
+        " priority, age or jobs. Can be repeated."
+    ),
+)
 CSV = typer.Option("--csv", help="Print one CSV line per run.")
 PLOT = typer.Option(
     "--plot",
@@ -121,6 +136,8 @@ def simulate(
     setting: Annotated[list[str] | None, SET] = None,
     history: Annotated[bool, HISTORY] = False,
     since: Annotated[str, SINCE] = "",
+    members: Annotated[int | None, MEMBERS] = None,
+    lie: Annotated[list[str] | None, LIE] = None,
     plot: Annotated[str, PLOT] = "",
     csv: Annotated[bool, CSV] = False,
     color: Color = ColorChoice.auto,
@@ -130,13 +147,15 @@ def simulate(
 
     MEAN, MEDIAN and P99 are completion times. RHO is finish-time fairness: the completion time
     relative to that of the job alone on its fair share. 1 or less is fair. --history replays your
-    own jobs, on your own servers unless you give --nodes.
+    own jobs, on your own servers unless you give --nodes. With --members, several people
+    share a workload, and --lie says who of them is dishonest.
 
     \b
     Example:
       gpq simulate workload-1.csv --traces traces --policy goodput,fifo
       gpq simulate w.csv --traces t --nodes 6x4:t4,2x8:a100 --rules sia --json
       gpq simulate --history --since 30d --nodes 2x4 --nodes 2x5
+      gpq simulate w.csv --traces t --members 3 --lie member-1:speed,noise
     """
     if csv and json:
         raise UsageError("--csv and --json cannot be combined", "use one of them")
@@ -158,8 +177,9 @@ def simulate(
     if plot:
         figures.check(plot)
     names, numbers = plan_runs.policies(policy), plan_runs.seeds(seed)
+    team = plan_runs.team(members, lie or [], known_length=run_rules.known_length)
     if history:
-        _no_files(workloads or [], traces, rules)
+        _no_files(workloads or [], traces, rules, team)
         sources, machines = _own_jobs(since, restart, nodes or [])
     else:
         if since:
@@ -168,12 +188,18 @@ def simulate(
                 "remove --since, or add --history to replay your own jobs",
             )
         sources = plan_runs.published_workloads(
-            workloads or [], traces, rules is Ruleset.sia, restart
+            workloads or [], traces, rules is Ruleset.sia, restart, team
         )
         machines = plan_runs.named_clusters(nodes or [plan_runs.DEFAULT_NODES])
     compare.preflight(sources, machines, names)
     remark = plan_runs.unused_options(
-        names, run_rules, machines, numbers, known_length=known_length, priors=priors
+        names,
+        run_rules,
+        machines,
+        numbers,
+        known_length=known_length,
+        priors=priors,
+        members=team,
     )
     if remark:
         output.note(remark)
@@ -213,16 +239,18 @@ def _own_jobs(
     return [own_history], clusters
 
 
-def _no_files(workloads: Sequence[str], traces: str, rules: Ruleset) -> None:
-    for value, option in (
-        (workloads, "a workload file"),
-        (traces, "--traces"),
-        (rules is Ruleset.sia, "--rules sia"),
+def _no_files(
+    workloads: Sequence[str], traces: str, rules: Ruleset, team: Sequence[Member]
+) -> None:
+    replay = "--history replays your own jobs"
+    for value, option, hint in (
+        (workloads, "a workload file", replay),
+        (traces, "--traces", replay),
+        (rules is Ruleset.sia, "--rules sia", replay),
+        (team, "--members", f"{replay}, which have their users"),
     ):
         if value:
-            raise UsageError(
-                f"{option} cannot be combined with --history", "--history replays your own jobs"
-            )
+            raise UsageError(f"{option} cannot be combined with --history", hint)
 
 
 def _show(

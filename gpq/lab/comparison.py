@@ -14,7 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from gpq.lab.simulator.compare import Block, FailedRun
-from gpq.lab.simulator.outcomes import Summary
+from gpq.lab.simulator.outcomes import MemberSummary, Summary
 from gpq.views.accounts import hours_of
 from gpq.views.plain import Column, duration, fit, number, safe
 from gpq.views.queue import percent
@@ -56,28 +56,58 @@ class MeanView:
 
 
 @dataclass(frozen=True, slots=True)
+class MemberView(MemberSummary):
+    """One member in one run."""
+
+    cluster: str
+
+
+@dataclass(frozen=True, slots=True)
 class Comparison:
     """Answer of `gpq simulate`, made by `document`. Shares are from 0 to 1."""
 
     schema: int
     runs: list[RunView]
     means: list[MeanView]
+    members: list[MemberView]
     failed: list[FailedRun]
 
 
 def columns(rows: Sequence[Summary], cluster: str = "") -> list[Column]:
     """The columns for the runs of one cluster, which is named if there are several. Times are
     completion times, from submission to end."""
+    return [
+        *_run_columns(rows, cluster),
+        *(
+            Column(title, [cell(row) for row in rows], rank, right=True)
+            for title, rank, cell in FIGURES
+        ),
+    ]
+
+
+def _run_columns(rows: Sequence[Summary | MemberSummary], cluster: str) -> list[Column]:
+    """The columns that say which run a row is of."""
     several_seeds = len({row.seed for row in rows}) > 1
     return [
         Column("CLUSTER", [safe(cluster) or "-"] * len(rows), 90, least=7),
         Column("POLICY", [safe(row.policy) for row in rows], 99),
         Column("WORKLOAD", [safe(row.workload) for row in rows], 98, least=8),
         Column("SEED", [str(row.seed) if several_seeds else "-" for row in rows], 85, right=True),
-        *(
-            Column(title, [cell(row) for row in rows], rank, right=True)
-            for title, rank, cell in FIGURES
-        ),
+    ]
+
+
+def member_columns(rows: Sequence[MemberSummary], cluster: str) -> list[Column]:
+    """The columns for the members in the runs of one cluster, which is named if there are
+    several."""
+    lies = [",".join(row.lies) or "-" for row in rows]
+    return [
+        *_run_columns(rows, cluster),
+        Column("MEMBER", [safe(row.member) for row in rows], 100),
+        Column("JOBS", [str(row.jobs) for row in rows], 60, right=True),
+        Column("MEAN", [duration(row.avg_jct) for row in rows], 95, right=True),
+        Column("RHO MAX", [number(row.rho_max) for row in rows], 80, right=True),
+        Column("GPU H", [number(row.gpu_hours) for row in rows], 94, right=True),
+        Column("LIES", lies, 90, least=8),
     ]
 
 
@@ -109,9 +139,10 @@ FIGURES: tuple[tuple[str, int, Callable[[Summary], str]], ...] = (
 
 
 def picture(blocks: Sequence[Block], width: int, *, whole: bool = True) -> RenderableType:
-    """For each cluster its runs, then the mean of each policy if it has several runs. The lowest
-    mean completion time is green. With `width` 0 all columns are shown, otherwise a line names the
-    columns that did not fit. `whole`: did all runs end?"""
+    """For each cluster its runs, then the mean of each policy if it has several runs, then the
+    members if there are several. The lowest mean completion time of all jobs is green. With `width`
+    0 all columns are shown, otherwise a line names the columns that did not fit. `whole`: did all
+    runs end?"""
     several = len(blocks) > 1
     parts: list[RenderableType] = []
     missing_titles: dict[str, None] = {}
@@ -119,15 +150,19 @@ def picture(blocks: Sequence[Block], width: int, *, whole: bool = True) -> Rende
         cluster = block.cluster if several else ""
         if parts:
             parts.append(Text())
-        columns = _fit_columns(block.rows, cluster, width, missing_titles)
-        parts.append(_table(block.rows, columns))
+        visible = _fit_columns(columns(block.rows, cluster), width, missing_titles)
+        parts.append(_table(visible, _styles(block.rows)))
         if len(block.means) < len(block.rows):
-            columns = _fit_columns(block.means, cluster, width, missing_titles)
+            visible = _fit_columns(columns(block.means, cluster), width, missing_titles)
             parts += [
                 Text(),
-                Text(_legend(columns, whole=whole), style="dim"),
-                _table(block.means, columns),
+                Text(_legend(visible, whole=whole), style="dim"),
+                _table(visible, _styles(block.means)),
             ]
+        members = block.members
+        if len({row.member for row in members}) > 1:
+            visible = _fit_columns(member_columns(members, cluster), width, missing_titles)
+            parts += [Text(), _table(visible, [""] * len(members))]
     if missing_titles:
         plural = "s" if len(missing_titles) > 1 else ""
         count = f"{len(missing_titles)} column{plural} left out at width {width}"
@@ -139,17 +174,13 @@ def picture(blocks: Sequence[Block], width: int, *, whole: bool = True) -> Rende
 
 
 def _fit_columns(
-    rows: Sequence[Summary], cluster: str, width: int, missing_titles: dict[str, None]
+    columns: list[Column], width: int, missing_titles: dict[str, None]
 ) -> list[Column]:
     """The columns that fit. The titles of the others go to `missing_titles`."""
-    visible_columns = fit(columns(rows, cluster), width)
+    visible_columns = fit(columns, width)
     titles = {column.title for column in visible_columns}
     missing_titles.update(
-        {
-            column.title: None
-            for column in fit(columns(rows, cluster), 0)
-            if column.title not in titles
-        }
+        {column.title: None for column in fit(columns, 0) if column.title not in titles}
     )
     return visible_columns
 
@@ -166,18 +197,22 @@ def _legend(columns: Sequence[Column], *, whole: bool) -> str:
     return sentence
 
 
-def _table(rows: Sequence[Summary], columns: Sequence[Column]) -> Table:
+def _styles(rows: Sequence[Summary]) -> list[str]:
+    """The style of each row."""
+    best: dict[str, Summary] = {}  # of each workload
+    for row in rows:
+        if row.workload not in best or row.avg_jct < best[row.workload].avg_jct:
+            best[row.workload] = row
+    return ["green" if len(rows) > 1 and row == best[row.workload] else "" for row in rows]
+
+
+def _table(columns: Sequence[Column], styles: Sequence[str]) -> Table:
     table = Table(box=None, padding=(0, GAP, 0, 0), pad_edge=False, header_style="bold")
     for column in columns:
         right = "right" if column.right else "left"
         options = {"width": column.size, "no_wrap": True}
         table.add_column(column.title, justify=right, **options)  # type: ignore[arg-type]
-    best: dict[str, Summary] = {}  # of each workload
-    for row in rows:
-        if row.workload not in best or row.avg_jct < best[row.workload].avg_jct:
-            best[row.workload] = row
-    for index, row in enumerate(rows):
-        style = "green" if len(rows) > 1 and row == best[row.workload] else ""
+    for index, style in enumerate(styles):
         table.add_row(*(column.cells[index] for column in columns), style=style)
     return table
 
@@ -197,6 +232,9 @@ def document(blocks: Sequence[Block], failures: Sequence[FailedRun] = ()) -> dic
         "schema": SCHEMA,
         "runs": runs,
         "means": means,
+        "members": [
+            {"cluster": block.cluster, **asdict(row)} for block in blocks for row in block.members
+        ],
         "failed": [asdict(failure) for failure in failures],
     }
 

@@ -18,7 +18,8 @@ from gpq.core.model.nodes import Device, Node, NodeState
 from gpq.core.model.snapshot import Config
 from gpq.core.model.units import DeviceId, NodeId
 from gpq.errors import DaemonUnreachable, Refused, UsageError
-from gpq.lab.measurements.sources import OSDI21, SIA, Published, Source
+from gpq.lab.measurements.sources import EVERYBODY, OSDI21, SIA, Member, Published, Source
+from gpq.lab.simulator import lies
 from gpq.lab.simulator.compare import Cluster
 from gpq.lab.simulator.history import History, history, nodes_of
 from gpq.lab.simulator.rules import Rules, parse_cluster, with_types
@@ -27,6 +28,7 @@ from gpq.rpc import node_answers, requests
 from gpq.store.past import read_jobs, read_told
 
 DEFAULT_NODES = "16x4"
+LIE = "member-1:speed"  # an example
 MOST_NAMED = 5  # jobs that a note lists
 OWN_OPTION = {  # fields of Config with their own option
     "interval": "--interval",
@@ -143,10 +145,49 @@ def _wrong(word: str, hint: str = "use a number") -> bool:
     )
 
 
+def team(count: int | None, words: Sequence[str], *, known_length: bool) -> tuple[Member, ...]:
+    """Members in an order that sorting keeps, with the lies in `words`, each
+    `member-1:speed,noise`. () without a `count`."""
+    if count is None:
+        if words:
+            raise UsageError("--lie needs --members", f"for example --members 2 --lie {LIE}")
+        return ()
+    names = [f"member-{number:0{len(str(count))}}" for number in range(1, count + 1)]
+    lies_by_member: dict[str, list[str]] = {name: [] for name in names}
+    for word in words:
+        name, separator, kinds = word.partition(":")
+        if not separator:
+            raise UsageError(f"--lie {word} does not say who lies how", f"write it as {LIE}")
+        if name not in lies_by_member:
+            raise UsageError(
+                f"--lie {word}: there is no member {name!r}",
+                f"the members are {names[0]} to {names[-1]}",
+            )
+        for kind in kinds.split(","):
+            if kind not in lies.KINDS:
+                raise UsageError(
+                    f"--lie {word}: there is no lie {kind!r}",
+                    f"the lies are {', '.join(lies.KINDS)}",
+                )
+            if kind == lies.LENGTH and not known_length:
+                raise UsageError(
+                    f"--lie {word}: jobs do not say how long they are", "add --known-length"
+                )
+            lies_by_member[name].append(kind)
+    return tuple(
+        Member(name, tuple(dict.fromkeys(kinds))) for name, kinds in lies_by_member.items()
+    )
+
+
 def published_workloads(
-    paths: Sequence[str], traces: str, sia: bool, restart: float | None
+    paths: Sequence[str],
+    traces: str,
+    sia: bool,
+    restart: float | None,
+    members: Sequence[Member] = (),
 ) -> list[Source]:
-    """The workload files, with the shortest names that tell them apart."""
+    """The workload files, with the shortest names that tell them apart, and their jobs dealt to
+    these members, if any."""
     if not paths:
         raise UsageError(
             "there is no workload to simulate",
@@ -160,8 +201,11 @@ def published_workloads(
     charges = SIA if sia else OSDI21
     if restart is not None:
         charges = replace(charges, restarts=(), restart=restart)
-    names = short_names(paths)
-    return [Published(name, path, traces, charges) for name, path in zip(names, paths, strict=True)]
+    team = tuple(members) or EVERYBODY
+    return [
+        Published(name, path, traces, charges, team)
+        for name, path in zip(short_names(paths), paths, strict=True)
+    ]
 
 
 def short_names(paths: Sequence[str]) -> list[str]:
@@ -284,8 +328,10 @@ def unused_options(
     *,
     known_length: bool | None,
     priors: bool | None,
+    members: Sequence[Member] = (),
 ) -> str:
-    """One line about all options without effect, or "". The last two arguments are as typed."""
+    """One line about all options without effect, or "". `known_length` and `priors` are as
+    typed."""
     if any(name not in HEEDS for name in policies):
         return ""  # nobody knows what a policy of another package uses
     types = {
@@ -307,6 +353,16 @@ def unused_options(
         ("noise", rules.noise > 0, "--noise", f"{unused} measurements"),
         ("length", known_length, "--known-length", f"{unused} it"),
         ("priors", priors, "--priors", f"{unused} them"),
+        *(
+            (
+                "noise",
+                kind in lies.MEASURED,
+                f"--lie {member.name}:{kind}",
+                f"{unused} measurements",
+            )
+            for member in members
+            for kind in member.lies
+        ),
     )
     remarks = [
         f"{option} ({reason})"

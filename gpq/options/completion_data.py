@@ -443,6 +443,8 @@ GRAMMAR: dict[str, tuple[str, dict[str, tuple[str, str]]]] = {
             "--set": ("A setting of the policy, such as fairness_power=0. Can be repeated.", "any"),
             "--history": ("Replay your own jobs instead of a file.", ""),
             "--since": ("With --history: only jobs submitted in this time, such as 30d.", "any"),
+            "--members": ("Deal the jobs of a file in turn to N members, member-1 and so on.", "any"),
+            "--lie": ("What the jobs of a member report or ask untruly: speed, superlinear, noise, length, priority, age or jobs. Can be repeated.", "any"),
             "--plot": ("Plot completion times, fairness and GPUs to FILE.svg or FILE.png.", "files"),
             "--csv": ("Print one CSV line per run.", ""),
             "--color": ("auto: colours on a terminal, unless NO_COLOR is set.", "auto|always|never"),

@@ -89,6 +89,7 @@ class Task:
     # true progress relative to measured steps (the calibration of an artifact)
     slowdown: float = 1.0
     habits: tuple[Habit, ...] = ()  # habits of its loop, known when it arrives
+    lies: tuple[str, ...] = ()  # what it reports or asks untruly (lies.KINDS)
 
     def has_lost(self, freedom: str) -> bool:
         return any(freedom in habit.freedoms for habit in self.habits)

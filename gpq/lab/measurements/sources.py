@@ -6,9 +6,10 @@ A source is small and travels between processes. Each process reads the measurem
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
+from itertools import cycle
 from pathlib import Path
 from typing import Protocol
 
@@ -21,6 +22,8 @@ from gpq.lab.measurements.trace import Traces
 # Of the published workloads: what a policy may change. scale-gpus: the number of GPUs, not the
 # batch.
 CATEGORIES = ("adaptive", "scale-gpus", "rigid")
+SPLIT = "jobs"  # the lie of a member who submits each job as PARTS jobs that share its work
+PARTS = 4
 LATEST: Seconds = 1e12  # beyond this a floating-point clock loses its seconds
 COLUMNS = (
     Column("name", text=True),
@@ -70,42 +73,66 @@ SIA = Charges(
 
 
 @dataclass(frozen=True, slots=True)
+class Member:
+    """Who submits jobs. What they report or ask is untrue as `lies` say (lies.KINDS)."""
+
+    name: str
+    lies: tuple[str, ...] = ()
+
+    @property
+    def parts(self) -> int:
+        """Jobs that each of their jobs is submitted as."""
+        return PARTS if SPLIT in self.lies else 1
+
+
+EVERYBODY = (Member("user"),)
+
+
+@dataclass(frozen=True, slots=True)
 class Published:
-    """A workload file, and the folder of measurements that its applications are in."""
+    """A workload file, and the folder of measurements that its applications are in. Its jobs are
+    dealt to the members in turn, by arrival."""
 
     name: str
     path: str
     traces: str
     charges: Charges = OSDI21
+    members: tuple[Member, ...] = EVERYBODY
 
     def tasks(self) -> tuple[Task, ...]:
         """Errors name file and row."""
         traces = _traces(self.traces)
-        arrivals = read_workload(self.path)
-        check_workload(arrivals, traces, self.path)
+        check_workload(read_workload(self.path), traces, self.path)
         charges, tasks = self.charges, []
-        for arrival in arrivals:
-            name = arrival.application
-            truth: Truth = traces.application(name)
-            if arrival.category != "adaptive" and not truth.fixed_batch:
-                truth = _one_batch(self.traces, name, arrival.batch_size)
+        for name, arrival, member in self._jobs():
+            application = arrival.application
+            batch = 0 if arrival.category == "adaptive" else arrival.batch_size
             tasks.append(
                 Task(
-                    arrival.name,
+                    name,
                     arrival.at,
-                    truth,
+                    _truth(self.traces, application, batch, member.parts),
                     arrival.replicas,
                     arrival.batch_size,
-                    restart=dict(charges.restarts).get(name, charges.restart),
+                    member.name,
+                    restart=dict(charges.restarts).get(application, charges.restart),
                     rigid=arrival.category == "rigid",
-                    slowdown=dict(charges.slowdowns).get(name, charges.slowdown),
+                    slowdown=dict(charges.slowdowns).get(application, charges.slowdown),
+                    lies=member.lies,
                 )
             )
         return tuple(tasks)
 
     def rows(self) -> dict[str, int]:
         """The row of the file for each job."""
-        return {arrival.name: arrival.row for arrival in read_workload(self.path)}
+        return {name: arrival.row for name, arrival, _ in self._jobs()}
+
+    def _jobs(self) -> Iterator[tuple[str, Arrival, Member]]:
+        """The jobs by name, with the arrival that each is of, or is a part of."""
+        for arrival, member in zip(read_workload(self.path), cycle(self.members), strict=False):
+            for part in range(1, member.parts + 1):
+                name = f"{arrival.name}/{part}" if member.parts > 1 else arrival.name
+                yield name, arrival, member
 
 
 @lru_cache(maxsize=4)
@@ -114,8 +141,12 @@ def _traces(folder: str) -> Traces:
 
 
 @lru_cache(maxsize=1024)
-def _one_batch(folder: str, application: str, batch: int) -> Truth:
-    return _traces(folder).application(application).with_batch(batch)
+def _truth(folder: str, application: str, batch: int, parts: int) -> Truth:
+    """One of `parts` equal shares of an application, at one batch size (0: any)."""
+    truth = _traces(folder).application(application)
+    if batch and not truth.fixed_batch:
+        truth = truth.with_batch(batch)
+    return truth.share(parts) if parts > 1 else truth
 
 
 @dataclass(frozen=True, slots=True)

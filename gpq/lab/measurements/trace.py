@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from bisect import bisect_left
 from copy import copy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -211,6 +211,18 @@ class Application(Training):
         `scale-gpus` and `rigid`)."""
         twin = copy(self)
         twin.fixed_batch = batch
+        return twin
+
+    def share(self, parts: int) -> Application:
+        """One of `parts` equal shares of this work: as many epochs, each with so many times fewer
+        steps."""
+        twin = copy(self)
+        twin.runs = [
+            replace(run, progress=run.progress / parts, iteration=run.iteration / parts)
+            for run in self.runs
+        ]
+        twin._progress = [steps / parts for steps in self._progress]
+        twin.work = self.work / parts
         return twin
 
     def _times(self, gpu_type: str) -> StepTimes:

@@ -21,7 +21,15 @@ from gpq.lab.measurements.ground_truth import Task
 from gpq.lab.measurements.sources import Published, Source
 from gpq.lab.measurements.tables import at
 from gpq.lab.measurements.timings import Counts, NotMeasured
-from gpq.lab.simulator.outcomes import Alone, Outcome, Summary, means, summary
+from gpq.lab.simulator.outcomes import (
+    Alone,
+    MemberSummary,
+    Outcome,
+    Summary,
+    means,
+    members,
+    summary,
+)
 from gpq.lab.simulator.process_pool import Progress, work_on
 from gpq.lab.simulator.replay import replay
 from gpq.lab.simulator.rules import Rules
@@ -80,6 +88,10 @@ class Block:
     @property
     def means(self) -> list[Summary]:
         return means(self.rows)
+
+    @property
+    def members(self) -> list[MemberSummary]:
+        return [row for outcome in self.outcomes for row in members(outcome)]
 
 
 def plan(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,6 +36,7 @@ class JobOutcome:
     rho: float | None  # finish-time fairness, None if unknown
     sizes: tuple[tuple[Seconds, int], ...]  # (time, GPUs from then on)
     growths: Saving = field(default_factory=Saving)
+    lies: tuple[str, ...] = ()  # what it reported or asked untruly (lies.KINDS)
 
     @property
     def completion_seconds(self) -> Seconds:
@@ -111,6 +113,54 @@ def summary(run: Outcome) -> Summary:
         float(rounds.max()),
         run.wall_seconds,
     )
+
+
+@dataclass(frozen=True, slots=True)
+class MemberSummary:
+    """What one member got in a run. Its field names are those of `gpq simulate --json`."""
+
+    policy: str
+    workload: str
+    seed: int
+    member: str  # who submitted the jobs
+    lies: tuple[str, ...]  # what they reported or asked untruly
+    jobs: int  # as submitted
+    avg_jct: Seconds
+    gpu_hours: float
+    rho_max: float | None
+
+
+def members(run: Outcome) -> list[MemberSummary]:
+    """Figures of each member, sorted by name."""
+    jobs_by_member: dict[str, list[JobOutcome]] = {}
+    for job in run.jobs:
+        jobs_by_member.setdefault(job.user, []).append(job)
+    return [
+        MemberSummary(
+            run.policy,
+            run.workload,
+            run.seed,
+            name,
+            jobs[0].lies,
+            len(jobs),
+            _average(job.completion_seconds for job in jobs),
+            gpu_hours(jobs),
+            max(_known_values(job.rho for job in jobs), default=None),
+        )
+        for name, jobs in sorted(jobs_by_member.items())
+    ]
+
+
+def gpu_hours(
+    jobs: Iterable[JobOutcome], begin: Seconds = 0.0, end: Seconds = float("inf")
+) -> float:
+    """GPU hours that these jobs held from `begin` to `end`, in seconds since the start of the
+    workload."""
+    seconds = 0.0
+    for job in jobs:
+        for (start, gpus), (stop, _) in pairwise(job.sizes):
+            seconds += gpus * max(min(stop, end) - max(start, begin), 0.0)
+    return seconds / 3600.0
 
 
 def means(rows: Sequence[Summary]) -> list[Summary]:

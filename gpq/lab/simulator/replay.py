@@ -250,6 +250,7 @@ class Replay:
                     (end - task.at) / alone_seconds if alone_seconds else None,
                     tuple(guest.sizes),
                     guest.growths,
+                    task.lies,
                 )
             )
         return tuple(outcomes)

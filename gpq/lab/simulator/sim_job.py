@@ -27,6 +27,7 @@ from gpq.core.rounds.batch_orders import typed_shape
 from gpq.core.rounds.motives import goodput_ratio
 from gpq.core.state.learn_profile import MOST_GAINS, with_losses
 from gpq.lab.measurements.ground_truth import Task
+from gpq.lab.simulator import lies
 from gpq.lab.simulator.physics import Batch, Running, geometric_batches
 from gpq.lab.simulator.rules import Rules
 
@@ -58,14 +59,14 @@ class SimJob:
         profile = job.profile
         if self.reported != running.measured:
             rows = tuple(running.rows[key] for key in sorted(running.rows))
-            early = profile.early_noise or running.noise
             profile = replace(
                 profile,
                 rows=rows,
                 noise=running.noise,
-                early_noise=early,
+                early_noise=profile.early_noise or running.noise,
                 noise_curve=running.noise_curve,
             )
+            profile = lies.measurements(profile, running.task.lies)
             self.reported = running.measured
         progress = Progress(running.epoch, 0, 0, 0, running.progress, 0.0)
         if self.rules.known_length:
@@ -97,7 +98,7 @@ class SimJob:
             attempt_service = max(now - job.launched_at, 0.0) * running.replicas
         if state is not job.state or job.service != running.service - attempt_service:
             self.job = job = replace(job, state=state, service=running.service - attempt_service)
-        return job
+        return lies.claims(job, now, running.task.lies)
 
     def batch(self) -> Batch | None:
         """The batch size that gpq would order now. None while nothing is known."""

@@ -6,6 +6,7 @@ import csv
 import io
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -25,6 +26,7 @@ from gpq.core.model.placements import BatchOrder
 from gpq.lab import plan_runs
 from gpq.lab.measurements.sources import Published
 from gpq.lab.simulator.compare import Run
+from gpq.lab.simulator.lies import MEASURED
 from gpq.lab.simulator.replay import replay
 from gpq.lab.simulator.rules import Rules, parse_cluster
 from gpq.policies.registry import POLICIES
@@ -92,6 +94,44 @@ def test_json_has_the_documented_figures_and_repeats_them_exactly(say: Say) -> N
     assert [(mean["policy"], mean["runs"]) for mean in found["means"]] == [("goodput", 2), ("fifo", 2)]
     assert figures(say(*argv)[1]) == figures(out)
     assert figures(say(*argv, "--jobs-parallel", "2")[1]) == figures(out)
+
+
+def test_members_follow_the_runs_and_their_lies_are_named(say: Say) -> None:
+    argv = (
+        *TRACES,
+        "--policy",
+        "goodput,fifo",
+        "--members",
+        "10",
+        "--lie",
+        "member-02:speed,age",
+        "--lie",
+        "member-02:jobs",
+    )
+    code, out, err = say(*argv, "--json")
+    assert (code, err) == (0, "")
+    rows = json.loads(out)["members"]
+    assert [(row["policy"], row["member"], row["jobs"]) for row in rows] == [
+        (policy, f"member-0{number}", 4 if number == 2 else 1) for policy in ("goodput", "fifo") for number in range(1, 5)
+    ]  # fmt: skip
+    assert [row["lies"] for row in rows[:4]] == [[], ["speed", "age", "jobs"], [], []]
+    for run, members in zip(json.loads(out)["runs"], (rows[:4], rows[4:]), strict=True):
+        assert run["gpu_hours"] == pytest.approx(sum(row["gpu_hours"] for row in members))
+        assert run["rho_max"] == max(row["rho_max"] for row in members)
+    [title, *members] = say(*argv)[1].partition("\n\n")[2].splitlines()
+    assert re.split(" {2,}", title.strip()) == [
+        "POLICY",
+        "WORKLOAD",
+        "MEMBER",
+        "JOBS",
+        "MEAN",
+        "RHO MAX",
+        "GPU H",
+        "LIES",
+    ]
+    assert [line.split()[2] for line in members] == [row["member"] for row in rows]
+    assert members[1].split()[-1] == "speed,age,jobs"
+    assert "MEMBER" not in say(*TRACES, "--members", "1")[1]
 
 
 def test_csv_has_a_line_for_each_run(say: Say) -> None:
@@ -167,6 +207,7 @@ IDLE = [
      "--known-length (none of these policies uses it), --priors (none of these policies uses them)"),
     ("sia", "--priors", "--priors (none of these policies uses them)"),
     ("goodput", "--nodes 1x4 --interference 0.2", ""),
+    ("fifo", "--members 2 --lie member-1:speed,age", "--lie member-1:speed (none of these policies uses measurements)"),
 ]  # fmt: skip
 
 
@@ -194,14 +235,19 @@ def test_options_reported_as_unused_really_have_no_effect(tmp_path: Path, name: 
     rows = [f"j{number},{number * 40},tiny,{1 + number % 3},{(32, 64, 128)[number % 3]}" for number in range(8)]
     tasks = Published("w", str(workload(tmp_path / "w.csv", *rows)), str(tmp_path / "traces")).tasks()
 
-    def figures(seed: int = 0, **more: Any) -> list[tuple[float, object]]:
+    def figures(seed: int = 0, lies: tuple[str, ...] = (), **more: Any) -> list[tuple[float, object]]:
         rules = Rules(parse_cluster("1x4:t4,1x4:a100"), seed=seed, **more)
-        return [(each.ended_at, each.sizes) for each in replay(name, tasks, rules).jobs]
+        return [
+            (each.ended_at, each.sizes)
+            for each in replay(name, [replace(each, lies=lies) for each in tasks], rules).jobs
+        ]
 
     for option, more in OPTIONS.items():
         if option not in plan_runs.HEEDS.get(name, ()):
             assert figures(**more) == figures(), option
     assert figures(seed=7) == figures()
+    if "noise" not in plan_runs.HEEDS.get(name, ()):
+        assert figures(lies=tuple(MEASURED)) == figures()
 
 
 def test_two_clusters_give_two_blocks(say: Say) -> None:
@@ -292,6 +338,13 @@ MISTAKES: list[tuple[str, str]] = [
     ("w.csv --history", "cannot be combined with --history"),
     ("--history --traces traces", "--traces cannot be combined with --history"),
     ("--history --since 30", "the unit is missing"),
+    ("--history --members 2", "--members cannot be combined with --history"),
+    ("w.csv --traces traces --members 101", "--members"),
+    ("w.csv --traces traces --lie member-1:speed", "--lie needs --members"),
+    ("w.csv --traces traces --members 2 --lie speed", "--lie speed does not say who lies how"),
+    ("w.csv --traces traces --members 2 --lie bob:speed", "hint: the members are member-1 to member-2"),
+    ("w.csv --traces traces --members 2 --lie member-1:size", "hint: the lies are speed, superlinear, noise, length"),
+    ("w.csv --traces traces --members 2 --lie member-1:length", "hint: add --known-length"),
 ]
 
 

@@ -38,6 +38,15 @@ def test_a_folder_of_measurements_becomes_an_application(tmp_path: Path) -> None
     assert found.progress(1) == 100.0
 
 
+def test_a_share_has_the_same_epochs_with_fewer_steps(tmp_path: Path) -> None:
+    whole = Application(application(tmp_path))
+    share = whole.share(4)
+    assert (share.epochs, share.work, share.progress(1), share.iterations(60, 1)) == (3, 75.0, 25.0, 15.0)
+    assert share.loss(60, 25.0) == whole.loss(60, 100.0)
+    assert share.stats(20, 1) == whole.stats(20, 1)
+    assert whole.progress(1) == 100.0
+
+
 def test_folders_with_measurements_are_applications_and_are_read_when_needed(tmp_path: Path) -> None:
     application(tmp_path, "good")
     write(application(tmp_path, "bad") / "placements.csv", ("nonsense",))
