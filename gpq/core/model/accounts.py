@@ -31,8 +31,8 @@ class MeanShare:
 class Standing:
     """How a user stands with the others who share the GPUs."""
 
-    debt: float = 0.0  # GPU-seconds borrowed while another user waited, less what was forgotten
-    impatience: Seconds = 0.0  # for how long they were below their floor, on and off
+    debt: float = 0.0  # GPU-seconds borrowed while another user had too few, half of it each day
+    short: Seconds = 0.0  # for how long the policy has left them below their floor, without a break
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,30 +1,28 @@
-"""divide(): any policy decides for everybody, and nobody stays below their floor for it.
+"""divide(): any policy decides for everybody, and no user stays below their floor for it.
 
 First the policy decides on all GPUs. Each user is then compared with the best that their jobs could
-do on the part of their floor alone, by their own reports. Who is short for longer than
-`Config.floor_patience`, or gets nothing at all, gets just that, the shortest first, and the policy
-decides on the rest again. Parts do not overlap, so nobody is short because another user is not.
+do on a part of their floor's size alone, by their own reports. Who is short for longer than
+`Config.floor_patience`, or gets nothing at all, is given such a part, the shortest first, and the
+policy decides again on the rest.
 
-What a user holds beyond their floor is borrowed, and only what can give it back may borrow.
+What a user holds beyond their floor is borrowed. Only jobs that can give it back may borrow.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Set
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from gpq.core.answers import ask
-from gpq.core.feasibility import owners
 from gpq.core.feasibility.leases import may_start
-from gpq.core.feasibility.mobility import as_waiting
+from gpq.core.feasibility.mobility import UNKNOWN, as_waiting
 from gpq.core.feasibility.shapes import gpu_range, is_mixed, nodes_up, shape_on, suits
 from gpq.core.goodput import estimates
 from gpq.core.model.accounts import Standing
 from gpq.core.model.jobs import ANY_NUMBER, Allotment, Job, arrival
 from gpq.core.model.placements import Placement
 from gpq.core.model.policy import Policy, shape_of
-from gpq.core.model.profile import RESIZE
 from gpq.core.model.snapshot import Config, Snapshot
 from gpq.core.model.units import JobId, Seconds
 from gpq.core.placement import place
@@ -32,7 +30,6 @@ from gpq.core.sharing.floors import NO_DEBT, Floor, Place, floors_of, part_of, s
 
 ENOUGH = 0.98  # of what a user's jobs could do on their part
 HALF_LIFE: Seconds = 86_400.0  # in which half of a debt is forgotten
-
 LEAST_DEBT = 1.0  # GPU-seconds
 
 Jobs = Mapping[JobId, Job]
@@ -52,49 +49,43 @@ def divide(snapshot: Snapshot, policy: Policy, background: Jobs | None = None) -
     """`snapshot` is what the policy may see. `background`: other jobs, whose devices count as
     free."""
     floors, others = floors_of(snapshot), background or {}
-    standings = _with_debts(snapshot, floors)
+    debts = _debts(snapshot, floors)
     if not floors:
-        return Division(*_ask(policy, snapshot, others), standings)
+        return Division(*_ask(policy, snapshot, others), _standings(debts, {}))
     level = _within_floors(_levelled(snapshot, floors), floors)
-    packed = {user: _part(level, user, floor) for user, floor in floors.items()}
-    best = {
-        user: _utility(snapshot, _ask(policy.aside(user), _anew(part), others)[1])
-        for user, part in packed.items()
-    }
+    best = {}
+    for user, floor in floors.items():
+        part = _anew(_alone(level, user, part_of(level, user, floor)))
+        best[user] = _utility(level, _ask(policy.aside(user), part, others)[1])
     allotments, placements = _ask(policy, level, others)
     secured: dict[str, Answer] = {}
-    spent: dict[str, Seconds] = {}  # the impatience of those who are short
-    elapsed, patience = elapsed_of(snapshot), snapshot.config.floor_patience
+    patience = snapshot.config.floor_patience
+    short: dict[str, Seconds] = {}  # for how long users have been so
     while True:
         ratios = {}
         for user in floors.keys() - secured.keys():
-            names = placements.keys() & packed[user].jobs.keys()
-            mine = {name: placements[name] for name in names}
-            utility = _utility(snapshot, mine)
+            jobs = _jobs_of(level, user).keys()
+            utility = _utility(level, {name: placements[name] for name in placements.keys() & jobs})
             if utility < ENOUGH * best[user]:
                 ratios[user] = utility / best[user]
-                spent.setdefault(user, standings.get(user, NO_DEBT).impatience + elapsed)
-        claims = [user for user, ratio in ratios.items() if not ratio or spent[user] >= patience]
+                before = snapshot.standings.get(user, NO_DEBT).short
+                short.setdefault(user, before + _counted(snapshot))
+        claims = [user for user, ratio in ratios.items() if not ratio or short[user] >= patience]
         if not claims:
             break
         user = min(claims, key=lambda name: (ratios[name], name))
         taken = _devices(secured.values())
-        # without moves, if that is as good
-        secured[user] = _ask(
-            policy.aside(user), _part(level, user, floors[user], taken, whole_jobs=True), others
-        )
-        if _utility(snapshot, secured[user][1]) < ENOUGH * best[user]:
-            part = _part(level, user, floors[user], taken)
-            secured[user] = _ask(policy.aside(user), _anew(part), others)
-        spent[user] = patience  # they need not wait again
+        part = _alone(level, user, part_of(level, user, floors[user], taken, whole_jobs=True))
+        secured[user] = _ask(policy.aside(user), part, others)
+        if _utility(level, secured[user][1]) < ENOUGH * best[user]:  # not without moves
+            part = _anew(_alone(level, user, part_of(level, user, floors[user], taken)))
+            secured[user] = _ask(policy.aside(user), part, others)
+        short[user] = patience  # who gets it need not wait again while the policy would take it
         allotments, placements = _ask(policy.aside(""), _beside(level, secured.values()), others)
     for own_allotments, own_placements in secured.values():
         allotments.update(own_allotments)
         placements.update(own_placements)
-    for user in standings.keys() | spent.keys():
-        before = standings.get(user, NO_DEBT)
-        standings[user] = replace(before, impatience=min(spent.get(user, 0.0), patience))
-    return Division(allotments, placements, standings)
+    return Division(allotments, placements, _standings(debts, short))
 
 
 def _ask(policy: Policy, snapshot: Snapshot, background: Jobs) -> Answer:
@@ -130,11 +121,11 @@ def _levelled(snapshot: Snapshot, floors: Collection[str]) -> Snapshot:
 
 
 def gives_back(job: Job, config: Config) -> bool:
-    """Can its GPUs be had back soon, because gpq can stop it or because it ends?"""
+    """Can its GPUs be had back soon, because gpq can stop it or because it ends? A script that has
+    not declared itself yet may never do so."""
     limit = job.spec.time_limit
-    if limit is not None and limit - job.run_seconds <= config.borrow_limit:
-        return True
-    return owners.leaves(job) and RESIZE not in job.profile.lost
+    ends = limit is not None and limit - job.run_seconds <= config.borrow_limit
+    return ends or job.movable or job.spec.background
 
 
 def types_within_floors(snapshot: Snapshot, floors: Mapping[str, Floor]) -> dict[JobId, str | None]:
@@ -148,14 +139,19 @@ def types_within_floors(snapshot: Snapshot, floors: Mapping[str, Floor]) -> dict
             continue
         if job.placement is not None:
             node, ids = job.parts[0]
-            kinds = [d.type for d in snapshot.nodes[node].devices if d.id == ids[0]]
+            devices = snapshot.nodes.get(node, UNKNOWN).devices
+            kinds = [device.type for device in devices if device.id == ids[0]]
             room[job.spec.user].subtract(dict.fromkeys(kinds, job.replicas))
         elif may_start(snapshot, job):
             waiting_jobs.append(job)
-    devices = [device for node in nodes_up(snapshot) for device in node.devices]
     types: dict[JobId, str | None] = {}
     for job in waiting_jobs:
-        suited = {device.type for device in devices if suits(device, job.spec)}
+        suited = {
+            device.type
+            for node in nodes_up(snapshot)
+            for device in node.devices
+            if suits(device, job.spec)
+        }
         own = room[job.spec.user]
         options = [kind for kind in sorted(suited) if own[kind] >= job.spec.min_gpus]
         types[job.id] = max(options, key=lambda kind: own[kind], default=None)
@@ -174,21 +170,17 @@ def _within_floors(snapshot: Snapshot, floors: Mapping[str, Floor]) -> Snapshot:
     return replace(snapshot, jobs=jobs)
 
 
-def _part(
-    snapshot: Snapshot,
-    user: str,
-    floor: Floor,
-    taken: Set[Place] = frozenset(),
-    *,
-    whole_jobs: bool = False,
-) -> Snapshot:
-    """One user's jobs alone, on a part of their floor."""
-    jobs = {
+def _jobs_of(snapshot: Snapshot, user: str) -> dict[JobId, Job]:
+    return {
         name: job
         for name, job in snapshot.jobs.items()
         if job.spec.user == user and not job.spec.background
     }
-    return _confined(snapshot, jobs, part_of(snapshot, user, floor, taken, whole_jobs=whole_jobs))
+
+
+def _alone(snapshot: Snapshot, user: str, places: set[Place]) -> Snapshot:
+    """One user's jobs on these devices."""
+    return _confined(snapshot, _jobs_of(snapshot, user), places)
 
 
 def _anew(snapshot: Snapshot) -> Snapshot:
@@ -258,27 +250,33 @@ def _utility(snapshot: Snapshot, placements: Mapping[JobId, Placement]) -> float
     return utility
 
 
-def elapsed_of(snapshot: Snapshot) -> Seconds:
-    """Since the standings were counted."""
-    return max(snapshot.now - snapshot.standings_at, 0.0) if snapshot.standings_at else 0.0
+def _counted(snapshot: Snapshot) -> Seconds:
+    """The time since the last round, as far as anybody knows what was held in it."""
+    if not snapshot.standings_at:
+        return 0.0
+    return min(max(snapshot.now - snapshot.standings_at, 0.0), snapshot.config.interval)
 
 
-def _with_debts(snapshot: Snapshot, floors: Mapping[str, Floor]) -> dict[str, Standing]:
-    """The standings up to now. A debt grows by what its user holds beyond their entitlement while
-    another user waits below theirs, and halves every day."""
-    elapsed = elapsed_of(snapshot)
-    counted = min(elapsed, snapshot.config.interval)  # nobody knows what was held before a pause
+def _debts(snapshot: Snapshot, floors: Mapping[str, Floor]) -> dict[str, float]:
+    """GPU-seconds by user, up to now. A debt grows by what its user holds beyond their entitlement
+    while another user could use more and has less than theirs, and halves every day."""
     hungry = {
         job.spec.user
         for job in snapshot.jobs.values()
         if job.spec.user in floors and _could_use_more(snapshot, job, floors[job.spec.user])
     }
-    standings = {}
-    for user in sorted(snapshot.standings.keys() | floors.keys()):
-        before = snapshot.standings.get(user, NO_DEBT)
-        debt = before.debt * 0.5 ** (elapsed / HALF_LIFE)
-        if user in floors and hungry - {user}:
-            debt += floors[user].borrowed * counted
-        if debt >= LEAST_DEBT or before.impatience:
-            standings[user] = replace(before, debt=debt)
-    return standings
+    kept = 0.5 ** (max(snapshot.now - snapshot.standings_at, 0.0) / HALF_LIFE)
+    debts = {user: standing.debt * kept for user, standing in snapshot.standings.items()}
+    for user, floor in floors.items():
+        if hungry - {user}:
+            debts[user] = debts.get(user, 0.0) + floor.borrowed * _counted(snapshot)
+    return debts
+
+
+def _standings(debts: Mapping[str, float], short: Mapping[str, Seconds]) -> dict[str, Standing]:
+    """Without users who owe next to nothing and are at their floors."""
+    return {
+        user: Standing(debts.get(user, 0.0), short.get(user, 0.0))
+        for user in sorted(debts.keys() | short.keys())
+        if debts.get(user, 0.0) >= LEAST_DEBT or user in short
+    }

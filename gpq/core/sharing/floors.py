@@ -187,7 +187,12 @@ def _whole(
 
 
 def part_of(
-    snapshot: Snapshot, user: str, floor: Floor, taken: Set[Place], *, whole_jobs: bool
+    snapshot: Snapshot,
+    user: str,
+    floor: Floor,
+    taken: Set[Place] = frozenset(),
+    *,
+    whole_jobs: bool = False,
 ) -> set[Place]:
     """Devices for a floor, none of them among `taken`: what the user keeps, then as many as
     possible of one server after the other. With `whole_jobs`, first the devices of jobs that fit
