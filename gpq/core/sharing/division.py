@@ -132,7 +132,7 @@ def types_within_floors(snapshot: Snapshot, floors: Mapping[str, Floor]) -> dict
     """For each waiting job that could not give its GPUs back: the type of which the floor of its
     user has most room for it. None: it must wait, because its user may not borrow for it."""
     config = snapshot.config
-    room = {user: Counter(floor.gpus) for user, floor in floors.items()}
+    room = {user: Counter(floor.gpus) + floor.reserved for user, floor in floors.items()}
     waiting_jobs = []
     for job in sorted(snapshot.jobs.values(), key=arrival):
         if job.spec.user not in floors or gives_back(job, config):

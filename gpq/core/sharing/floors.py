@@ -29,13 +29,15 @@ Place = tuple[NodeId, DeviceId]
 @dataclass(slots=True)
 class Floor:
     """What is due to one user. By GPU type: the `entitlement`, which need not be whole, the GPUs of
-    the floor, and what the user's jobs hold. `kept` are devices that they cannot give back now, and
-    `reach` other devices that suit them, whoever holds these."""
+    the floor, what the user's jobs hold, and what is `reserved` for the user besides the floor.
+    `kept` are devices that they cannot give back now, and `reach` other devices that suit them,
+    whoever holds these."""
 
     reach: set[Place]
     entitlement: dict[str, float] = field(default_factory=dict)
     gpus: dict[str, int] = field(default_factory=dict)
     held: Counter[str] = field(default_factory=Counter)
+    reserved: Counter[str] = field(default_factory=Counter)
     kept: dict[Place, str] = field(default_factory=dict)
 
     @property
@@ -116,18 +118,20 @@ def _pool(snapshot: Snapshot, floors: Mapping[str, Floor]) -> dict[Place, str]:
     """The devices to divide, with their types. Counts on the way what each user holds and keeps.
 
     Neither reserved devices, nor those that a job of somebody without a floor keeps."""
-    now, holders = snapshot.now, held_by(snapshot)
+    holders = held_by(snapshot)
     useful = set().union(*(floor.reach for floor in floors.values()))
-    for reservation in current(snapshot, now):
-        if reservation.start <= now:
-            node = snapshot.nodes.get(reservation.node)
-            useful.difference_update(
-                (reservation.node, device) for device in devices_of(reservation, node)
-            )
+    reserved = {
+        (reservation.node, device): reservation.user
+        for reservation in current(snapshot, snapshot.now)
+        if reservation.start <= snapshot.now
+        for device in devices_of(reservation, snapshot.nodes.get(reservation.node))
+    }
     pool: dict[Place, str] = {}
     for node in nodes_up(snapshot):
         for device in node.devices:
             place = node.id, device.id
+            if place in reserved and reserved[place] in floors:
+                floors[reserved[place]].reserved[device.type] += 1
             job = snapshot.jobs[holders[place]] if place in holders else None
             owner = None
             if job is not None and not job.spec.background:
@@ -135,7 +139,7 @@ def _pool(snapshot: Snapshot, floors: Mapping[str, Floor]) -> dict[Place, str]:
             if owner is not None:
                 owner.held[device.type] += 1
             if job is None or not stays(job, snapshot):
-                if place in useful:
+                if place in useful and place not in reserved:
                     pool[place] = device.type
             elif owner is not None:
                 pool[place] = owner.kept[place] = device.type
