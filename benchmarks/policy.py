@@ -154,7 +154,7 @@ def with_more(bench: Bench) -> None:
     parts = {
         "by_user": replace(informed, config=Config(by_user=False)),
         "declared lengths": replace(informed, known_length=False),
-        "fairness_floor": replace(informed, arguments=(("fairness_floor", False),)),
+        "deficit_weight": replace(informed, arguments=(("deficit_weight", False),)),
         "priors": replace(informed, priors=False),
         "measured_restart": replace(informed, arguments=(("measured_restart", False),)),
         "events": replace(informed, events=False),

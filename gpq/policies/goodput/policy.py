@@ -62,7 +62,7 @@ class Goodput(Policy):
     sentence = "the most goodput for everybody in fair shares, solved exactly"
     outlook: Forecast = field(default_factory=Forecast)
     # Parts that it has in addition to Pollux. `make bench-policy` shows their effect.
-    fairness_floor: bool = True  # jobs far below their fair share count for more
+    deficit_weight: bool = True  # jobs far below their fair share count for more
     measured_restart: bool = True  # each job's own restart time. Off: `restart_seconds` for all
 
     def allocate(self, snapshot: Snapshot) -> Mapping[JobId, Shape]:
@@ -105,7 +105,7 @@ class Goodput(Policy):
         ends = _ends(groups, stakes, shares)
         weight = _after_debts(
             snapshot,
-            weights(candidates, ends, shares, snapshot.now, with_floor=self.fairness_floor),
+            weights(candidates, ends, shares, snapshot.now, with_deficit=self.deficit_weight),
             shares,
         )
         valuations = [
@@ -238,7 +238,7 @@ def weights(
     shares: Mapping[JobId, float],
     now: Seconds,
     *,
-    with_floor: bool,
+    with_deficit: bool,
 ) -> dict[JobId, float]:
     """Weights of the jobs. `remaining_seconds`: to the declared end on the fair share, for jobs
     whose end is known.
@@ -260,7 +260,7 @@ def weights(
         job, share = candidate.job, shares[candidate.job.id]
         if not remaining_seconds:
             urgency = (1.0 + job.service_at(now) / SERVICE_KNEE) ** -SERVICE_POWER
-        elif with_floor:
+        elif with_deficit:
             urgency = ranks[job.id] * _deficit(candidate, share, now)
         else:
             urgency = ranks[job.id]

@@ -137,7 +137,7 @@ def test_a_long_job_that_got_far_less_than_its_share_is_not_starved_by_shorter_o
     short = running(2, on("a", 0, 1), profile=profile(GOOD, fraction=0.4), service=1e5, spec_=spec(gpus=2, user="bo"))
     here = snapshot(node("a", 2), long, short, now=50_000.0)
     assert counts(here) == {1: 2}
-    assert counts(here, fairness_floor=False) == {2: 2}
+    assert counts(here, deficit_weight=False) == {2: 2}
 
 
 def test_a_job_keeps_its_shape_for_a_while_after_a_restart() -> None:
