@@ -138,10 +138,7 @@ def types_within_floors(snapshot: Snapshot, floors: Mapping[str, Floor]) -> dict
         if job.spec.user not in floors or gives_back(job, config):
             continue
         if job.placement is not None:
-            node, ids = job.parts[0]
-            devices = snapshot.nodes.get(node, UNKNOWN).devices
-            kinds = [device.type for device in devices if device.id == ids[0]]
-            room[job.spec.user].subtract(dict.fromkeys(kinds, job.replicas))
+            room[job.spec.user][type_on(job.placement, snapshot)] -= job.replicas
         elif may_start(snapshot, job):
             waiting_jobs.append(job)
     types: dict[JobId, str | None] = {}
@@ -157,6 +154,13 @@ def types_within_floors(snapshot: Snapshot, floors: Mapping[str, Floor]) -> dict
         types[job.id] = max(options, key=lambda kind: own[kind], default=None)
         own.subtract({kind: job.spec.min_gpus for kind in options if kind == types[job.id]})
     return types
+
+
+def type_on(placement: Placement, snapshot: Snapshot) -> str:
+    """The type of its devices, "" if its server no longer has them."""
+    node, ids = placement.parts[0]
+    devices = snapshot.nodes.get(node, UNKNOWN).devices
+    return next((device.type for device in devices if device.id == ids[0]), "")
 
 
 def _within_floors(snapshot: Snapshot, floors: Mapping[str, Floor]) -> Snapshot:
