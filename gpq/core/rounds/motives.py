@@ -36,8 +36,11 @@ class Reallocation:
     why: str
 
 
-def motives(snapshot: Snapshot, placements: Placements) -> dict[JobId, str]:
-    """One line for every job whose placement this round changes: why."""
+def motives(
+    snapshot: Snapshot, placements: Placements, secured: Mapping[str, int] | None = None
+) -> dict[JobId, str]:
+    """One line for every job whose placement this round changes: why. `secured`: the GPUs of the
+    floors that this round gives to users whom the policy had left short."""
     reasons: dict[JobId, str] = {}
     for name in sorted(snapshot.jobs):
         job, new_placement = snapshot.jobs[name], placements.get(name)
@@ -47,7 +50,7 @@ def motives(snapshot: Snapshot, placements: Placements) -> dict[JobId, str]:
             reasons[name] = _launch(job, new_placement)
         elif job.state is JobState.RUNNING and not is_fixed(job, snapshot):
             reasons[name] = _leave(snapshot, job, new_placement) or _change(
-                snapshot, job, new_placement, placements
+                snapshot, job, new_placement, placements, secured or {}
             )
     return reasons
 
@@ -116,20 +119,27 @@ def asked_gpus(spec: JobSpec) -> str:
 
 
 def _change(
-    snapshot: Snapshot, job: Job, new_placement: Placement | None, placements: Placements
+    snapshot: Snapshot,
+    job: Job,
+    new_placement: Placement | None,
+    placements: Placements,
+    secured: Mapping[str, int],
 ) -> str:
     user_wish = own_wish(job.spec, job.replicas)
     if new_placement is None:
         if user_wish:
             return f"stops and waits for {gpus(job.spec.min_gpus)}: {user_wish}"
-        purpose = _for_whom(snapshot, job, new_placement, placements)
+        purpose = _for_whom(snapshot, job, new_placement, placements, secured)
         return f"stops to free its {gpus(job.replicas)}: {purpose}"
     ratio = goodput_ratio(job, new_placement)
     if new_placement.replicas == job.replicas:
+        takers = _takers(job, new_placement, placements)
         purpose = "it makes room for larger jobs"
-        if ratio is not None and ratio > 1.0:
+        if floor := _floor(snapshot, job, takers, placements, secured):
+            purpose = floor
+        elif ratio is not None and ratio > 1.0:
             purpose = f"it is faster there, goodput x{ratio:.2f} expected"
-        elif takers := _takers(job, new_placement, placements):
+        elif takers:
             purpose = f"job {takers[0]} needs its place"
         return f"moves to {new_placement}: {purpose}"
     text = f"{job.replicas} -> {gpus(new_placement.replicas)}"
@@ -144,18 +154,24 @@ def _change(
         return f"{text}: it left GPUs unused"
     if ratio is not None and ratio >= 1.0:
         return f"{text}: fewer are faster, goodput x{ratio:.2f} expected"
-    return f"{text}: {_for_whom(snapshot, job, new_placement, placements)}"
+    return f"{text}: {_for_whom(snapshot, job, new_placement, placements, secured)}"
 
 
 def _for_whom(
-    snapshot: Snapshot, job: Job, new_placement: Placement | None, placements: Placements
+    snapshot: Snapshot,
+    job: Job,
+    new_placement: Placement | None,
+    placements: Placements,
+    secured: Mapping[str, int],
 ) -> str:
-    """Who gets what the job gives: first a waiting job, then a growing one. Jobs on its own devices
-    come first. If jobs swap places, another job may be named."""
+    """Who gets what the job gives: first a user's floor, then a waiting job, then a growing one.
+    Jobs on its own devices come first. If jobs swap places, another job may be named."""
     takers = _takers(job, new_placement, placements)
-    need = _need(snapshot, takers, placements) or _need(snapshot, sorted(placements), placements)
-    if need:
-        return need
+    for names in (takers, sorted(placements)):
+        need = _floor(snapshot, job, names, placements, secured)
+        need = need or _need(snapshot, names, placements)
+        if need:
+            return need
     if takers:
         return f"job {takers[0]} takes its place"
     return f"the policy {snapshot.config.policy} keeps them free"
@@ -165,6 +181,23 @@ def _takers(job: Job, new_placement: Placement | None, placements: Placements) -
     """Jobs that get devices that the job gives back."""
     freed_devices = _devices(job.placement) - _devices(new_placement)
     return [name for name in sorted(placements) if placements[name].devices & freed_devices]
+
+
+def _floor(
+    snapshot: Snapshot,
+    job: Job,
+    names: Sequence[JobId],
+    placements: Placements,
+    secured: Mapping[str, int],
+) -> str:
+    """Which other user is given their floor and gets other devices for one of these jobs. "" if
+    nobody is."""
+    for name in names:
+        rival = snapshot.jobs[name]
+        user = rival.spec.user
+        if user in secured and user != job.spec.user and placements[name] != rival.placement:
+            return f"user {user} gets their floor of {gpus(secured[user])}"
+    return ""
 
 
 def _devices(placement: Placement | None) -> frozenset[tuple[NodeId, DeviceId]]:
