@@ -34,6 +34,7 @@ IDLE = ("pending", "held")  # states without GPUs
 SLIM = 64  # below this width the two lower panels are below each other
 RATIOS = {5: 1}  # the cell that takes the remaining room
 Cells = tuple[str | Text, ...]
+WITH_FLOORS = 50  # below this width the floors of users are left out
 NARROW = 110  # below this width only half of the past is shown
 
 
@@ -251,11 +252,15 @@ def goodput_table(
     return table
 
 
-def fairness_table(view: TopView, jobs: list[JobView], lines: int | None) -> RenderableType:
+def fairness_table(
+    view: TopView, jobs: list[JobView], lines: int | None, width: int
+) -> RenderableType:
     """By user, then by job: share of the GPUs, speedup on the fair share, and finish-time fairness
-    (rho). With several users also their floors, such as `5 +3` for a floor of 5 GPUs and 3
-    more."""
+    (rho). With several users and enough room also the floors, such as `5 +3` for a floor of 5 GPUs
+    and 3 more."""
     floors = {user.user: _floor(user) for user in view.users if user.floor is not None}
+    if width < WITH_FLOORS:
+        floors = {}
     titles = ["WHO", "GPUS", *(["FLOOR"] if floors else []), "SHARE", "SPEEDUP", "RHO"]
     table = grid(*titles, right=" ".join(titles[1:]), give="WHO")
     total = sum(device.job is not None for node in view.nodes for device in node.devices)

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from dataclasses import replace
 
 from gpq.core.explain.obstacles import JobReasons, Reason, reason
 from gpq.core.feasibility.gates import without_gated
@@ -33,12 +34,12 @@ def of_running(snapshot: Snapshot, job: Job) -> list[Reason]:
     floor = floors_now(snapshot).get(job.spec.user)
     if floor is None or job.spec.background:
         return []
-    within, facts = _within(floor), {"user": job.spec.user, "floor": floor.total}
+    user, total, within = job.spec.user, floor.total, _within(floor)
     if borrowed := borrowed_gpus(floor):
         held = floor.held.total()
-        return [reason("user-borrows", gpus=held, borrowed=borrowed, **facts)]
-    if within < floor.total:
-        return [reason("user-below-floor", gpus=within, **facts)]
+        return [reason("user-borrows", user=user, gpus=held, borrowed=borrowed, floor=total)]
+    if within < total:
+        return [reason("user-below-floor", user=user, gpus=within, floor=total)]
     return []
 
 
@@ -51,9 +52,10 @@ def of_waiting(snapshot: Snapshot, job: Job) -> list[Reason]:
     for user, floor in floors.items():
         held, borrowed = floor.held.total(), borrowed_gpus(floor)
         if borrowed and user != job.spec.user:
-            facts = {"user": user, "gpus": held, "borrowed": borrowed, "floor": floor.total}
-            reasons.append(reason("rival-borrows", **facts))
-    return [*reasons, _own(snapshot, job, floors[job.spec.user])]
+            reasons.append(
+                reason("rival-borrows", user=user, gpus=held, borrowed=borrowed, floor=floor.total)
+            )
+    return [*reasons, _own(snapshot, job.spec.user, floors[job.spec.user])]
 
 
 def _within(floor: Floor) -> int:
@@ -61,53 +63,53 @@ def _within(floor: Floor) -> int:
     return sum(min(floor.held[kind], count) for kind, count in floor.gpus.items())
 
 
-def _own(snapshot: Snapshot, job: Job, floor: Floor) -> Reason:
-    user, within = job.spec.user, _within(floor)
-    facts: dict[str, object] = {"user": user, "gpus": within, "floor": floor.total}
-    if within == floor.total:
-        return reason("floor-full", user=user, gpus=floor.held.total(), floor=floor.total)
+def _own(snapshot: Snapshot, user: str, floor: Floor) -> Reason:
+    total, within = floor.total, _within(floor)
+    if within == total:
+        return reason("floor-full", user=user, gpus=floor.held.total(), floor=total)
     config, short = snapshot.config, snapshot.standings.get(user, NO_DEBT).short
     if not short:
-        return reason("floor-part", **facts)
+        return reason("floor-part", user=user, gpus=within, floor=total)
     if short >= config.floor_patience:
-        return reason("floor-due", **facts)
+        return reason("floor-due", user=user, gpus=within, floor=total)
     graces = (rival.spec.grace for rival in snapshot.holders if rival.spec.user != user)
     latest = snapshot.standings_at + config.floor_patience - short + config.interval
     wait = max(latest - snapshot.now, 0.0) + max(graces, default=0.0)
     wait = MINUTE * math.ceil(wait / MINUTE)
-    return reason("floor-later", since=short, wait=wait, **facts)
+    return reason("floor-later", user=user, gpus=within, floor=total, since=short, wait=wait)
 
 
 def beyond_floor(snapshot: Snapshot, job: Job) -> JobReasons | None:
-    """Its user would have to borrow GPUs for it that it could not give back."""
+    """Its user would have to borrow GPUs for it that they could not give back."""
     snapshot = without_gated(snapshot)
-    floors = floors_of(snapshot)
-    types = types_within_floors(snapshot, floors)
+    user, config, floors = job.spec.user, snapshot.config, floors_of(snapshot)
+    rivals = {
+        name: rival
+        for name, rival in snapshot.jobs.items()
+        if rival.spec.user == user
+        and (rival.placement is not None or arrival(rival) <= arrival(job))
+        and not gives_back(rival, config)
+    }
+    types = types_within_floors(replace(snapshot, jobs=rivals), floors)
     if types.get(job.id, "") is not None:
         return None
-    user, config = job.spec.user, snapshot.config
     devices = {
         (node.id, device.id): device for node in nodes_up(snapshot) for device in node.devices
     }
-    rivals = [
-        rival
-        for rival in snapshot.jobs.values()
-        if rival.spec.user == user and not gives_back(rival, config)
-    ]
     taken: Counter[str] = Counter()
-    for rival in rivals:
+    for name, rival in rivals.items():
         if rival.placement is not None:
             place = min(rival.placement.devices)
             taken[devices[place].type if place in devices else ""] += rival.replicas
-        elif arrival(rival) < arrival(job):
-            taken[types.get(rival.id) or ""] += rival.spec.min_gpus
+        elif kind := types.get(name):
+            taken[kind] += rival.spec.min_gpus
     room = Counter(floors[user].gpus) + floors[user].reserved
     suited = sorted({device.type for device in devices.values() if suits(device, job.spec)})
     best = max(suited, key=lambda kind: room[kind] - taken[kind], default="")
     kind = f" of type {best}" if is_mixed(snapshot) else ""
     limit = reason("beyond-floor", user=user, floor=room[best], kind=kind, taken=taken[best])
     remedies = [reason("edit-to-borrow", job=job.id, limit=config.borrow_limit)]
-    runners = sorted(rival.id for rival in rivals if rival.placement is not None)
+    runners = sorted(name for name, rival in rivals.items() if rival.placement is not None)
     if runners and job.spec.min_gpus <= room[best]:
         remedies.insert(0, reason("wait-for-end", jobs=runners))
     return JobReasons(reason("waits-for-gpus"), (limit,), tuple(remedies))
