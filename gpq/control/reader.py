@@ -248,13 +248,12 @@ class Reader:
 
     def users(self) -> list[UserShare]:
         """The fairness table by user."""
-        rows = fairness_by_user(self.snapshot, self.fairness)
         floors = floors_now(self.snapshot)
         return [
             replace(row, floor=floors[row.user].total, borrowed=borrowed_gpus(floors[row.user]))
             if row.user in floors
             else row
-            for row in rows
+            for row in fairness_by_user(self.snapshot, self.fairness)
         ]
 
 

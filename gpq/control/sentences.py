@@ -21,7 +21,7 @@ from gpq.core.model.jobs import Job
 _MORE_GPUS = "{gpus} GPUs would change its goodput by {ratio:percent}"
 _FREE = "{unused} {unused:is|are} free"
 _GIVE_UP = "`gpq cancel {job}` gives the job up"
-_FLOOR = "{user} has {gpus} of the {floor:gpus} of their floor"
+_FLOOR = "user {user} has {gpus} of the {floor:gpus} of their floor"
 _RESTORED = "the database was restored from a copy"
 _NEXT_ATTEMPT = "gpq waits {wait:.0f} s before the next attempt"
 # Codes are stable. Removing one, or giving it another meaning, raises the schema number.
@@ -185,8 +185,11 @@ SENTENCES = {
     ),
     "server-unfit": "gpq cannot use {line}",
     "held-by": "GPUs are in use by {jobs:holders}",
-    "rival-borrows": "{user} has {gpus:gpus}, {borrowed} of them beyond the floor of {floor}",
-    "floor-full": "{user} has {gpus:gpus}, and their floor is {floor:gpus}",
+    "user-borrows": (
+        "user {user} has {gpus:gpus}, {borrowed} of them beyond the floor of {floor}. These go back"
+        " when another user needs them"
+    ),
+    "floor-full": "user {user} has {gpus:gpus}, and their floor is {floor:gpus}",
     "floor-part": _FLOOR,
     "floor-due": (
         f"{_FLOOR}. gpq now gives them what their jobs can use of it, although the policy would not"
@@ -238,11 +241,6 @@ SENTENCES = {
     "runs-in-background": (
         "it is a background job, so it leaves as soon as somebody else can use its GPUs"
     ),
-    "user-borrows": (
-        "its user {user} has {gpus:gpus}, {borrowed} of them beyond the floor of {floor}. These go"
-        " back when another user needs them"
-    ),
-    "user-below-floor": "its user {user} has {gpus} of the {floor:gpus} of their floor",
     "undeclared": (
         "the script has not declared itself yet (gpq.init() and a loader), so gpq does not move it"
     ),

@@ -31,16 +31,13 @@ def borrowed_gpus(floor: Floor) -> int:
 
 def of_running(snapshot: Snapshot, job: Job) -> list[Reason]:
     """How the user of a running job compares with their floor, unless they hold just that."""
-    floor = floors_now(snapshot).get(job.spec.user)
+    user, floor = job.spec.user, floors_now(snapshot).get(job.spec.user)
     if floor is None or job.spec.background:
         return []
-    user, total, within = job.spec.user, floor.total, _within(floor)
-    if borrowed := borrowed_gpus(floor):
-        held = floor.held.total()
-        return [reason("user-borrows", user=user, gpus=held, borrowed=borrowed, floor=total)]
-    if within < total:
-        return [reason("user-below-floor", user=user, gpus=within, floor=total)]
-    return []
+    within = _within(floor)
+    if within < floor.total:
+        return [reason("floor-part", user=user, gpus=within, floor=floor.total)]
+    return _borrowing(user, floor)
 
 
 def of_waiting(snapshot: Snapshot, job: Job) -> list[Reason]:
@@ -48,14 +45,16 @@ def of_waiting(snapshot: Snapshot, job: Job) -> list[Reason]:
     floors = floors_now(snapshot)
     if job.spec.user not in floors or job.spec.background:
         return []
-    reasons = []
-    for user, floor in floors.items():
-        held, borrowed = floor.held.total(), borrowed_gpus(floor)
-        if borrowed and user != job.spec.user:
-            reasons.append(
-                reason("rival-borrows", user=user, gpus=held, borrowed=borrowed, floor=floor.total)
-            )
-    return [*reasons, _own(snapshot, job.spec.user, floors[job.spec.user])]
+    own = floors.pop(job.spec.user)
+    lines = [line for user, floor in floors.items() for line in _borrowing(user, floor)]
+    return [*lines, _own(snapshot, job.spec.user, own)]
+
+
+def _borrowing(user: str, floor: Floor) -> list[Reason]:
+    held, borrowed = floor.held.total(), borrowed_gpus(floor)
+    if not borrowed:
+        return []
+    return [reason("user-borrows", user=user, gpus=held, borrowed=borrowed, floor=floor.total)]
 
 
 def _within(floor: Floor) -> int:

@@ -49,8 +49,10 @@ def motives(
         if job.state is JobState.PENDING and new_placement is not None:
             reasons[name] = _launch(job, new_placement)
         elif job.state is JobState.RUNNING and not is_fixed(job, snapshot):
-            reasons[name] = _leave(snapshot, job, new_placement) or _change(
-                snapshot, job, new_placement, placements, secured or {}
+            reasons[name] = (
+                _leave(snapshot, job, new_placement)
+                or _for_floor(snapshot, job, placements, secured or {})
+                or _change(snapshot, job, new_placement, placements)
             )
     return reasons
 
@@ -118,28 +120,40 @@ def asked_gpus(spec: JobSpec) -> str:
     return f"{spec.min_gpus} to {gpus(spec.max_gpus)}"
 
 
+def _for_floor(
+    snapshot: Snapshot, job: Job, placements: Placements, secured: Mapping[str, int]
+) -> str:
+    """ "" unless another user gets its devices because of their floor."""
+    new_placement = placements.get(job.id)
+    users = [snapshot.jobs[name].spec.user for name in _takers(job, new_placement, placements)]
+    user = next((user for user in users if user in secured and user != job.spec.user), "")
+    if not user or job.idle or own_wish(job.spec, job.replicas):
+        return ""
+    change = f"stops to free its {gpus(job.replicas)}"
+    if new_placement is not None:
+        change = f"{job.replicas} -> {gpus(new_placement.replicas)}"
+        if new_placement.replicas > job.replicas:
+            return ""
+        if new_placement.replicas == job.replicas:
+            change = f"moves to {new_placement}"
+    return f"{change}: user {user} gets their floor of {gpus(secured[user])}"
+
+
 def _change(
-    snapshot: Snapshot,
-    job: Job,
-    new_placement: Placement | None,
-    placements: Placements,
-    secured: Mapping[str, int],
+    snapshot: Snapshot, job: Job, new_placement: Placement | None, placements: Placements
 ) -> str:
     user_wish = own_wish(job.spec, job.replicas)
     if new_placement is None:
         if user_wish:
             return f"stops and waits for {gpus(job.spec.min_gpus)}: {user_wish}"
-        purpose = _for_whom(snapshot, job, new_placement, placements, secured)
+        purpose = _for_whom(snapshot, job, new_placement, placements)
         return f"stops to free its {gpus(job.replicas)}: {purpose}"
     ratio = goodput_ratio(job, new_placement)
     if new_placement.replicas == job.replicas:
-        takers = _takers(job, new_placement, placements)
         purpose = "it makes room for larger jobs"
-        if floor := _floor(snapshot, job, takers, placements, secured):
-            purpose = floor
-        elif ratio is not None and ratio > 1.0:
+        if ratio is not None and ratio > 1.0:
             purpose = f"it is faster there, goodput x{ratio:.2f} expected"
-        elif takers:
+        elif takers := _takers(job, new_placement, placements):
             purpose = f"job {takers[0]} needs its place"
         return f"moves to {new_placement}: {purpose}"
     text = f"{job.replicas} -> {gpus(new_placement.replicas)}"
@@ -154,24 +168,18 @@ def _change(
         return f"{text}: it left GPUs unused"
     if ratio is not None and ratio >= 1.0:
         return f"{text}: fewer are faster, goodput x{ratio:.2f} expected"
-    return f"{text}: {_for_whom(snapshot, job, new_placement, placements, secured)}"
+    return f"{text}: {_for_whom(snapshot, job, new_placement, placements)}"
 
 
 def _for_whom(
-    snapshot: Snapshot,
-    job: Job,
-    new_placement: Placement | None,
-    placements: Placements,
-    secured: Mapping[str, int],
+    snapshot: Snapshot, job: Job, new_placement: Placement | None, placements: Placements
 ) -> str:
-    """Who gets what the job gives: first a user's floor, then a waiting job, then a growing one.
-    Jobs on its own devices come first. If jobs swap places, another job may be named."""
+    """Who gets what the job gives: first a waiting job, then a growing one. Jobs on its own devices
+    come first. If jobs swap places, another job may be named."""
     takers = _takers(job, new_placement, placements)
-    for names in (takers, sorted(placements)):
-        need = _floor(snapshot, job, names, placements, secured)
-        need = need or _need(snapshot, names, placements)
-        if need:
-            return need
+    need = _need(snapshot, takers, placements) or _need(snapshot, sorted(placements), placements)
+    if need:
+        return need
     if takers:
         return f"job {takers[0]} takes its place"
     return f"the policy {snapshot.config.policy} keeps them free"
@@ -181,23 +189,6 @@ def _takers(job: Job, new_placement: Placement | None, placements: Placements) -
     """Jobs that get devices that the job gives back."""
     freed_devices = _devices(job.placement) - _devices(new_placement)
     return [name for name in sorted(placements) if placements[name].devices & freed_devices]
-
-
-def _floor(
-    snapshot: Snapshot,
-    job: Job,
-    names: Sequence[JobId],
-    placements: Placements,
-    secured: Mapping[str, int],
-) -> str:
-    """Which other user is given their floor and gets other devices for one of these jobs. "" if
-    nobody is."""
-    for name in names:
-        rival = snapshot.jobs[name]
-        user = rival.spec.user
-        if user in secured and user != job.spec.user and placements[name] != rival.placement:
-            return f"user {user} gets their floor of {gpus(secured[user])}"
-    return ""
 
 
 def _devices(placement: Placement | None) -> frozenset[tuple[NodeId, DeviceId]]:

@@ -66,7 +66,8 @@ def test_a_waiting_job_says_who_borrows_and_when_the_floor_of_its_user_comes(sho
     mine = [running(1, on("a", 0)), job(2)]
     here = snapshot(node("a", 8), *mine, borrower, now=1000.0, interval=30.0)
     here = replace(here, standings={"ana": Standing(short=short)}, standings_at=1000.0)
-    assert "bob has 7 GPUs, 3 of them beyond the floor of 4 | ana has 1 of the 4 GPUs of their floor" in why(here, 2)
+    borrows = "user bob has 7 GPUs, 3 of them beyond the floor of 4. These go back when another user needs them"
+    assert f"{borrows} | user ana has 1 of the 4 GPUs of their floor" in why(here, 2)
     assert words in why(here, 2)
     assert "floor" not in why(replace(here, jobs={JobId(1): mine[0], JobId(2): mine[1]}), 2)
     background = job(2, spec_=spec(background=True))
@@ -75,7 +76,7 @@ def test_a_waiting_job_says_who_borrows_and_when_the_floor_of_its_user_comes(sho
 
 def test_a_user_with_a_full_floor_hears_how_much_that_is() -> None:
     here = snapshot(node("a", 8), running(1, on("a", 0, 1, 2, 3)), job(2), BOB)
-    assert "| ana has 4 GPUs, and their floor is 4 GPUs |" in why(here, 2)
+    assert "| user ana has 4 GPUs, and their floor is 4 GPUs |" in why(here, 2)
 
 
 def test_the_floor_comes_no_later_than_announced() -> None:
@@ -104,9 +105,9 @@ def test_the_floor_comes_no_later_than_announced() -> None:
 def test_a_running_job_says_how_its_user_compares_with_the_floor() -> None:
     mine = running(1, on("a", 0, 1, 2))
     here = snapshot(node("a", 8), mine, replace(BOB, placement=on("a", 3, 4, 5, 6, 7)))
-    line = "its user bob has 5 GPUs, 1 of them beyond the floor of 4. These go back when another user needs them"
+    line = "user bob has 5 GPUs, 1 of them beyond the floor of 4. These go back when another user needs them"
     assert line in why(here, 8)
-    assert "its user ana has 3 of the 4 GPUs of their floor" in why(here, 1)
+    assert "user ana has 3 of the 4 GPUs of their floor" in why(here, 1)
     even = snapshot(node("a", 8), running(1, on("a", 0, 1, 2, 3)), BOB)
     alone = snapshot(node("a", 8), mine)
     for other in (even, alone):
