@@ -12,6 +12,7 @@ from gpq.control import event_text, sentences
 from gpq.control.sentences import SENTENCES
 from gpq.core.accounting.fairness import JobFairness, fairness_by_user
 from gpq.core.explain.explain import explain
+from gpq.core.explain.standings import borrowed_gpus, floors_now
 from gpq.core.feasibility import idle_gpus
 from gpq.core.feasibility.checkpoints import Staging
 from gpq.core.feasibility.device_status import intruders
@@ -247,7 +248,13 @@ class Reader:
 
     def users(self) -> list[UserShare]:
         """The fairness table by user."""
-        return fairness_by_user(self.snapshot, self.fairness)
+        floors = floors_now(self.snapshot)
+        return [
+            replace(row, floor=floors[row.user].total, borrowed=borrowed_gpus(floors[row.user]))
+            if row.user in floors
+            else row
+            for row in fairness_by_user(self.snapshot, self.fairness)
+        ]
 
 
 def level_word(job: Job) -> str:

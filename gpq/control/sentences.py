@@ -21,6 +21,7 @@ from gpq.core.model.jobs import Job
 _MORE_GPUS = "{gpus} GPUs would change its goodput by {ratio:percent}"
 _FREE = "{unused} {unused:is|are} free"
 _GIVE_UP = "`gpq cancel {job}` gives the job up"
+_FLOOR = "user {user} has {gpus} of the {floor:gpus} of their floor"
 _RESTORED = "the database was restored from a copy"
 _NEXT_ATTEMPT = "gpq waits {wait:.0f} s before the next attempt"
 # Codes are stable. Removing one, or giving it another meaning, raises the schema number.
@@ -184,6 +185,23 @@ SENTENCES = {
     ),
     "server-unfit": "gpq cannot use {line}",
     "held-by": "GPUs are in use by {jobs:holders}",
+    "user-borrows": (
+        "user {user} has {gpus:gpus}, {borrowed} of them beyond the floor of {floor}. These go back"
+        " when another user needs them"
+    ),
+    "floor-full": "user {user} has {gpus:gpus}, and their floor is {floor:gpus}",
+    "floor-part": _FLOOR,
+    "floor-due": (
+        f"{_FLOOR}. gpq now gives them what their jobs can use of it, although the policy would not"
+    ),
+    "floor-later": (
+        f"{_FLOOR}, and gets what their jobs can use of the rest within {{wait:span}}, because the"
+        " policy has left them short for {since:span}"
+    ),
+    "beyond-floor": (
+        "it cannot give GPUs back, so it may use only {user}'s floor of {floor:gpus}{kind}. Other"
+        " such jobs need {taken} of these"
+    ),
     "start-window": "{window:window}",
     "gpus-free": "the GPUs are free",
     "jobs-ahead": "{jobs:ahead} {jobs:is|are} ahead of it",
@@ -206,6 +224,10 @@ SENTENCES = {
     "edit-to-fit": (
         "it fits on the free GPUs if {gpus:gpus} {gpus:is|are} enough: `gpq edit {job} --gpus"
         " {gpus}`"
+    ),
+    "edit-to-borrow": (
+        "`gpq edit {job} --time` with at most {limit:span}, or `gpq edit {job} --background`, lets"
+        " it use GPUs beyond the floor"
     ),
     "edit-no-background": "`gpq edit {job} --no-background` makes it an ordinary job",
     # Runs

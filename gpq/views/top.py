@@ -82,7 +82,7 @@ def lower_panels(
     """Fairness and changes, side by side if there is room. Below `SLIM` columns only the changes,
     or both below each other."""
     half = width // 2 if width >= SLIM else width
-    fairness = panel("fairness", fairness_table(view, live, lines), lines)
+    fairness = panel("fairness", fairness_table(view, live, lines, half), lines)
     changes = panel(
         "latest changes", change_lines(view.changes, (width - half or width) - 4, lines), lines
     )

@@ -13,6 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from gpq.control.query_language import known
+from gpq.core.model.accounts import UserShare
 from gpq.rpc.daemon_answers import TopView
 from gpq.rpc.job_answers import EventView, JobView
 from gpq.rpc.job_columns import COLUMNS, JobColumn, shown_on
@@ -33,6 +34,7 @@ IDLE = ("pending", "held")  # states without GPUs
 SLIM = 64  # below this width the two lower panels are below each other
 RATIOS = {5: 1}  # the cell that takes the remaining room
 Cells = tuple[str | Text, ...]
+WITH_FLOORS = 50  # below this width the floors of users are left out
 NARROW = 110  # below this width only half of the past is shown
 
 
@@ -250,17 +252,23 @@ def goodput_table(
     return table
 
 
-def fairness_table(view: TopView, jobs: list[JobView], lines: int | None) -> RenderableType:
+def fairness_table(
+    view: TopView, jobs: list[JobView], lines: int | None, width: int
+) -> RenderableType:
     """By user, then by job: share of the GPUs, speedup on the fair share, and finish-time fairness
-    (rho)."""
-    table = grid(
-        "WHO", "GPUS", "SHARE", "SPEEDUP", "RHO", right="GPUS SHARE SPEEDUP RHO", give="WHO"
-    )
+    (rho). With several users and enough room also the floors, such as `5 +3` for a floor of 5 GPUs
+    and 3 more."""
+    floors = {user.user: _floor(user) for user in view.users if user.floor is not None}
+    if width < WITH_FLOORS:
+        floors = {}
+    titles = ["WHO", "GPUS", *(["FLOOR"] if floors else []), "SHARE", "SPEEDUP", "RHO"]
+    table = grid(*titles, right=" ".join(titles[1:]), give="WHO")
     total = sum(device.job is not None for node in view.nodes for device in node.devices)
     rows = [
         (
             safe(user.user),
             str(user.gpus),
+            *([floors.get(user.user, "")] if floors else []),
             f"{percent(user.share)}/{percent(user.fair_share)}",
             number(user.speedup, "x"),
             number(user.rho),
@@ -271,6 +279,7 @@ def fairness_table(view: TopView, jobs: list[JobView], lines: int | None) -> Ren
         (
             f" {job.id} {safe(job.name)}",
             str(job.gpus),
+            *([""] if floors else []),
             percent(job.gpus / total if total else 0.0),
             number(job.speedup, "x"),
             number(job.rho),
@@ -286,6 +295,10 @@ def fairness_table(view: TopView, jobs: list[JobView], lines: int | None) -> Ren
     if len(shown_rows) < len(rows):
         table.add_row(f"+{len(rows) - len(shown_rows)} more")
     return table
+
+
+def _floor(user: UserShare) -> str:
+    return f"{user.floor} +{user.borrowed}" if user.borrowed else str(user.floor)
 
 
 def _row_count(count: int, lines: int | None) -> int:

@@ -80,9 +80,17 @@ def lab(columns: int) -> list[str]:
     return queue.lines(msgspec.to_builtins(job_answers.JobList(rows, 5)), columns)
 
 
-def drawn(columns: int, height: int | None) -> list[str]:
+TEAM = [
+    UserShare("alice", 2, 8, 0.727, 0.333, 1.25, 0.8, 7200.0, floor=5, borrowed=3),
+    UserShare("bob", 1, 3, 0.273, 0.333, 0.6, 1.9, 1800.0, floor=5),
+    UserShare("carol", 1, 0, 0.0, 0.333, None, None, 0.0, floor=6),
+]
+
+
+def drawn(columns: int, height: int | None, users: list[UserShare] | None = None) -> list[str]:
+    view = served.top() if users is None else msgspec.structs.replace(served.top(), users=users)
     sink = io.TextIOWrapper(io.BytesIO(), encoding="utf-8")
-    Console(file=sink, width=columns, height=height, color_system=None).print(top.frame(served.top(), columns, height))
+    Console(file=sink, width=columns, height=height, color_system=None).print(top.frame(view, columns, height))
     sink.flush()
     sink.seek(0)
     return sink.read().splitlines()
@@ -139,6 +147,7 @@ PAGES = {
     "doctor-60": lambda: doctor.lines(CHECKS, 60),
     "top-80x24": lambda: drawn(80, 24),
     "top-120": lambda: drawn(120, None),
+    "top-team-100": lambda: drawn(100, None, TEAM),
     "top-40x20": lambda: drawn(40, 20),
     "board-80x22": lambda: listed(80, 22),
     "board-40x10": lambda: listed(40, 10),
@@ -173,7 +182,7 @@ def test_no_line_of_a_page_is_too_wide(name: str) -> None:
 def test_the_live_view_fits_its_screen(columns: int, height: int) -> None:
     big = daemon_answers.TopView(
         nodes=served.nodes() * 8, jobs=[served.job(number) for number in range(60)],
-        users=[UserShare(f"user-{n}", 1, 1, 0.1, 0.1, 1.0, 1.0, 1.0) for n in range(20)],
+        users=[UserShare(f"user-{n}", 1, 1, 0.1, 0.1, 1.0, 1.0, 1.0, n % 3, n // 3) for n in range(20)],
         changes=served.events() * 20, policy="goodput", round_seconds=None, round_age=None, cluster_goodput=1.0, now=served.NOW,
     )  # fmt: skip
     for view in (served.top(), big, msgspec.structs.replace(big, nodes=[], jobs=[], users=[], changes=[])):

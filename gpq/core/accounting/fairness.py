@@ -241,6 +241,8 @@ def fairness_by_user(snapshot: Snapshot, jobs: Mapping[JobId, JobFairness]) -> l
     for job in active(snapshot):
         jobs_by_user[job.spec.user].append(job)
         total_gpus += job.replicas
+    weights = dict.fromkeys(jobs_by_user, 1.0) | dict(snapshot.config.user_weights)
+    whole = sum(weights[user] for user in jobs_by_user)
     rows = []
     for user, own in sorted(jobs_by_user.items()):
         gpus = sum(job.replicas for job in own)
@@ -252,7 +254,7 @@ def fairness_by_user(snapshot: Snapshot, jobs: Mapping[JobId, JobFairness]) -> l
                 len(own),
                 gpus,
                 gpus / max(total_gpus, 1),
-                1.0 / len(jobs_by_user),
+                weights[user] / whole,
                 sum(speedups) / len(speedups) if speedups else None,
                 max((row.rho for row in job_rows if row.rho is not None), default=None),
                 sum(job.service_at(snapshot.now) for job in own),

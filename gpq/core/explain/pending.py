@@ -31,6 +31,7 @@ from gpq.core.explain.obstacles import (
     tied_checkpoint,
     total_gpus,
 )
+from gpq.core.explain.standings import beyond_floor, of_waiting
 from gpq.core.feasibility import environments
 from gpq.core.feasibility.checkpoints import out_of_reach
 from gpq.core.feasibility.device_status import out_of_use
@@ -167,6 +168,9 @@ def _waits_for_gpus(
     if allocation is not None and job.id in allocation:
         reasons.append(reason("gpus-on-the-way", gpus=allocation[job.id].replicas))
         return JobReasons(reason("gpus-being-freed"), tuple(reasons))
+    if (obstacle := beyond_floor(snapshot, job)) is not None:
+        return replace(obstacle, reasons=(*reasons, *obstacle.reasons))
+    reasons += of_waiting(snapshot, job)
     ahead = _ahead(snapshot, job)
     start = window(snapshot, job, fewest, ahead)
     if start is not None:

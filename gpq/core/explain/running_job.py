@@ -6,6 +6,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from gpq.core import freedoms
+from gpq.core.explain import standings
 from gpq.core.explain.obstacles import JobReasons, Reason, lines, reason, total_gpus
 from gpq.core.feasibility import idle_gpus
 from gpq.core.feasibility.device_status import drain_line, intruders, reservation_line
@@ -28,7 +29,7 @@ WORTH_NAMING = 1.01  # goodput of another batch over the present one: a smaller 
 
 def why_running(snapshot: Snapshot, job: Job) -> JobReasons:
     headline = reason("runs", gpus=job.replicas)
-    reasons = _circumstances(snapshot, job)
+    reasons = [*_circumstances(snapshot, job), *standings.of_running(snapshot, job)]
     if not job.movable and (job.spec.rigid or not job.resumable):
         if job.spec.level is Level.SCRIPT and not job.spec.rigid:
             reasons.append(reason("undeclared"))

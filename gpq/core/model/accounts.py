@@ -175,3 +175,5 @@ class UserShare:
     speedup: float | None  # mean over the user's jobs whose speedup is known
     rho: float | None  # the worst of the user's jobs
     gpu_seconds: float  # received by the user's live jobs
+    floor: int | None = None  # GPUs. None: no other user has something to run
+    borrowed: int = 0  # GPUs beyond the floor

@@ -36,8 +36,11 @@ class Reallocation:
     why: str
 
 
-def motives(snapshot: Snapshot, placements: Placements) -> dict[JobId, str]:
-    """One line for every job whose placement this round changes: why."""
+def motives(
+    snapshot: Snapshot, placements: Placements, secured: Mapping[str, int] | None = None
+) -> dict[JobId, str]:
+    """One line for every job whose placement this round changes: why. `secured`: the GPUs of the
+    floors that this round gives to users whom the policy had left short."""
     reasons: dict[JobId, str] = {}
     for name in sorted(snapshot.jobs):
         job, new_placement = snapshot.jobs[name], placements.get(name)
@@ -46,8 +49,10 @@ def motives(snapshot: Snapshot, placements: Placements) -> dict[JobId, str]:
         if job.state is JobState.PENDING and new_placement is not None:
             reasons[name] = _launch(job, new_placement)
         elif job.state is JobState.RUNNING and not is_fixed(job, snapshot):
-            reasons[name] = _leave(snapshot, job, new_placement) or _change(
-                snapshot, job, new_placement, placements
+            reasons[name] = (
+                _leave(snapshot, job, new_placement)
+                or _for_floor(snapshot, job, placements, secured or {})
+                or _change(snapshot, job, new_placement, placements)
             )
     return reasons
 
@@ -113,6 +118,25 @@ def asked_gpus(spec: JobSpec) -> str:
     if spec.max_gpus == spec.min_gpus:
         return gpus(spec.min_gpus)
     return f"{spec.min_gpus} to {gpus(spec.max_gpus)}"
+
+
+def _for_floor(
+    snapshot: Snapshot, job: Job, placements: Placements, secured: Mapping[str, int]
+) -> str:
+    """ "" unless another user gets its devices because of their floor."""
+    new_placement = placements.get(job.id)
+    users = [snapshot.jobs[name].spec.user for name in _takers(job, new_placement, placements)]
+    user = next((user for user in users if user in secured and user != job.spec.user), "")
+    if not user or job.idle or own_wish(job.spec, job.replicas):
+        return ""
+    change = f"stops to free its {gpus(job.replicas)}"
+    if new_placement is not None:
+        change = f"{job.replicas} -> {gpus(new_placement.replicas)}"
+        if new_placement.replicas > job.replicas:
+            return ""
+        if new_placement.replicas == job.replicas:
+            change = f"moves to {new_placement}"
+    return f"{change}: user {user} gets their floor of {gpus(secured[user])}"
 
 
 def _change(

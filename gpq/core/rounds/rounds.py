@@ -116,7 +116,7 @@ def decide(
             division = Division(shapes, held, snapshot.standings)
         placements = division.placements
         allocation = {name: shape_of(allotment) for name, allotment in division.allotments.items()}
-        reasons = motives(snapshot, placements)
+        reasons = motives(snapshot, placements, division.secured)
         changes = reallocations(snapshot, placements, reasons)
         outcome = Round(snapshot.now, allocation, placements, reasons, changes, fault)
         actions = [*plan(snapshot, placements, reasons), *wanted_checks(snapshot)]
@@ -361,10 +361,10 @@ def _allocate(snapshot: Snapshot, policy: Policy) -> Division:
     division = divide(replace(snapshot, jobs=foreground_jobs), policy, background_jobs)
     leftover = _leftover(snapshot, background_jobs, division.placements)
     background_allotments = ask(policy, leftover)
-    return Division(
-        {**division.allotments, **background_allotments},
-        {**division.placements, **place(leftover, background_allotments)},
-        division.standings,
+    return replace(
+        division,
+        allotments={**division.allotments, **background_allotments},
+        placements={**division.placements, **place(leftover, background_allotments)},
     )
 
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from gpq.core.answers import ask
 from gpq.core.feasibility.leases import may_start
@@ -43,6 +43,8 @@ class Division:
     allotments: Mapping[JobId, Allotment]
     placements: Mapping[JobId, Placement]
     standings: Mapping[str, Standing]
+    # GPUs of the floors of the users who are given them although the policy decided otherwise
+    secured: Mapping[str, int] = field(default_factory=dict)
 
 
 def divide(snapshot: Snapshot, policy: Policy, background: Jobs | None = None) -> Division:
@@ -85,7 +87,8 @@ def divide(snapshot: Snapshot, policy: Policy, background: Jobs | None = None) -
     for own_allotments, own_placements in secured.values():
         allotments.update(own_allotments)
         placements.update(own_placements)
-    return Division(allotments, placements, _standings(debts, short))
+    due = {user: floors[user].total for user in secured}
+    return Division(allotments, placements, _standings(debts, short), due)
 
 
 def _ask(policy: Policy, snapshot: Snapshot, background: Jobs) -> Answer:

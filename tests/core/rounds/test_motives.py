@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpq.core.feasibility.mobility import is_fixed
+from gpq.core.model.accounts import Standing
 from gpq.core.model.jobs import Job, Level, StopReason
 from gpq.core.model.nodes import DeviceProcess, DeviceState, Node, Reservation
 from gpq.core.model.placements import Exit, Placement
@@ -251,3 +252,38 @@ def test_a_gpu_that_others_use_is_not_free_for_it() -> None:
     mine = train(1, on("a", 0), up_to=2, profile=measured(0.0))
     here = snapshot(replace(machine, devices=(*machine.devices[:2], taken)), mine, now=1000.0)
     assert any("1 is free, but that was not worth a restart" in line for line in explain(here, None, mine).reasons)
+
+
+# -- floors ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("background", [False, True])
+def test_who_gives_gpus_for_a_floor_hears_whose_it_is(background: bool) -> None:
+    bob = spec(user="bob", gpus=7, up_to=7)
+    jobs = [train(1, on("a", 0, 1, 2, 3, 4, 5, 6), spec_=bob), train(2, on("a", 7)), job(3)]
+    if background:
+        jobs.append(job(4, spec_=spec(background=True)))
+    here = snapshot(node("a", 8), *jobs, now=1000.0)
+    patient = replace(here, standings={"ana": Standing(short=0.0)}, standings_at=1000.0)
+    impatient = replace(here, standings={"ana": Standing(short=600.0)}, standings_at=1000.0)
+
+    def lines(state: Snapshot) -> dict[JobId, str]:
+        outcome = decide(state, [], policy("fifo"), allocate=True).round
+        assert outcome is not None
+        return dict(outcome.motives)
+
+    assert lines(patient) == {}
+    assert lines(impatient)[JobId(1)] == "stops to free its 7 GPUs: user ana gets their floor of 4 GPUs"
+
+
+def test_a_job_that_moves_or_stops_for_a_floor_says_so() -> None:
+    bob = spec(user="bob", gpus=2)
+    here = snapshot(node("a", 2), node("b", 2), train(1, on("a", 0, 1), spec_=bob), job(2, spec_=spec(gpus=2)))
+    placements = {JobId(2): on("a", 0, 1)}
+    stops = motives(here, placements, {"ana": 2})[JobId(1)]
+    assert stops == "stops to free its 2 GPUs: user ana gets their floor of 2 GPUs"
+    moves = motives(here, {**placements, JobId(1): on("b", 0, 1)}, {"ana": 2})[JobId(1)]
+    assert moves == "moves to b:b-0,b-1: user ana gets their floor of 2 GPUs"
+    own = replace(here.jobs[JobId(1)], spec=spec(gpus=2))
+    ours = replace(here, jobs={**here.jobs, JobId(1): own})
+    assert motives(ours, placements, {"ana": 2})[JobId(1)] == "stops to free its 2 GPUs: job 2 needs room"
