@@ -4,24 +4,57 @@ for which jobs nobody may borrow. Nothing is said while a single user has someth
 from __future__ import annotations
 
 import math
-from collections import Counter
-from dataclasses import replace
+from collections import Counter, defaultdict
+from collections.abc import Mapping
+from dataclasses import dataclass
 
 from gpq.core.explain.obstacles import JobReasons, Reason, reason
 from gpq.core.feasibility.gates import without_gated
-from gpq.core.feasibility.shapes import is_mixed, nodes_up, suits
-from gpq.core.model.jobs import Job, arrival
+from gpq.core.feasibility.shapes import is_mixed
+from gpq.core.model.jobs import Job
 from gpq.core.model.snapshot import Snapshot
-from gpq.core.model.units import Seconds
-from gpq.core.sharing.division import gives_back, types_within_floors
+from gpq.core.model.units import JobId, Seconds
+from gpq.core.sharing.division import gives_back, suited_types, type_on, types_within_floors
 from gpq.core.sharing.floors import NO_DEBT, Floor, floors_of
 
 MINUTE: Seconds = 60.0
 
 
-def floors_now(snapshot: Snapshot) -> dict[str, Floor]:
+@dataclass(frozen=True, slots=True)
+class _Look:
+    """Values that many jobs ask of one snapshot. `types`: of waiting jobs that cannot give GPUs
+    back (`types_within_floors`). `taken`: by user and type, the GPUs of such jobs."""
+
+    snapshot: Snapshot
+    floors: Mapping[str, Floor]
+    types: Mapping[JobId, str | None]
+    taken: Mapping[str, Counter[str]]
+
+
+_latest: list[_Look] = []  # of the last snapshot, which is replaced and never changed
+
+
+def _look(snapshot: Snapshot) -> _Look:
+    for look in _latest:
+        if look.snapshot is snapshot:
+            return look
+    open_jobs = without_gated(snapshot)
+    floors = floors_of(open_jobs)
+    types = types_within_floors(open_jobs, floors)
+    taken: dict[str, Counter[str]] = defaultdict(Counter)
+    for job in open_jobs.jobs.values():
+        kind = types.get(job.id)
+        if job.placement is not None and not gives_back(job, snapshot.config):
+            kind = type_on(job.placement, snapshot)
+        if kind is not None:
+            taken[job.spec.user][kind] += job.replicas or job.spec.min_gpus
+    _latest[:] = [_Look(snapshot, floors, types, taken)]
+    return _latest[0]
+
+
+def floors_now(snapshot: Snapshot) -> Mapping[str, Floor]:
     """By user, for a snapshot with all live jobs."""
-    return floors_of(without_gated(snapshot))
+    return _look(snapshot).floors
 
 
 def borrowed_gpus(floor: Floor) -> int:
@@ -45,9 +78,13 @@ def of_waiting(snapshot: Snapshot, job: Job) -> list[Reason]:
     floors = floors_now(snapshot)
     if job.spec.user not in floors or job.spec.background:
         return []
-    own = floors.pop(job.spec.user)
-    lines = [line for user, floor in floors.items() for line in _borrowing(user, floor)]
-    return [*lines, _own(snapshot, job.spec.user, own)]
+    lines = [
+        line
+        for user, floor in floors.items()
+        if user != job.spec.user
+        for line in _borrowing(user, floor)
+    ]
+    return [*lines, _own(snapshot, job.spec.user, floors[job.spec.user])]
 
 
 def _borrowing(user: str, floor: Floor) -> list[Reason]:
@@ -80,35 +117,20 @@ def _own(snapshot: Snapshot, user: str, floor: Floor) -> Reason:
 
 def beyond_floor(snapshot: Snapshot, job: Job) -> JobReasons | None:
     """Its user would have to borrow GPUs for it that they could not give back."""
-    snapshot = without_gated(snapshot)
-    user, config, floors = job.spec.user, snapshot.config, floors_of(snapshot)
-    rivals = {
-        name: rival
-        for name, rival in snapshot.jobs.items()
-        if rival.spec.user == user
-        and (rival.placement is not None or arrival(rival) <= arrival(job))
-        and not gives_back(rival, config)
-    }
-    types = types_within_floors(replace(snapshot, jobs=rivals), floors)
-    if types.get(job.id, "") is not None:
+    look, user = _look(snapshot), job.spec.user
+    if look.types.get(job.id, "") is not None:
         return None
-    devices = {
-        (node.id, device.id): device for node in nodes_up(snapshot) for device in node.devices
-    }
-    taken: Counter[str] = Counter()
-    for name, rival in rivals.items():
-        if rival.placement is not None:
-            place = min(rival.placement.devices)
-            taken[devices[place].type if place in devices else ""] += rival.replicas
-        elif kind := types.get(name):
-            taken[kind] += rival.spec.min_gpus
-    room = Counter(floors[user].gpus) + floors[user].reserved
-    suited = sorted({device.type for device in devices.values() if suits(device, job.spec)})
-    best = max(suited, key=lambda kind: room[kind] - taken[kind], default="")
+    floor, taken = look.floors[user], look.taken[user]
+    room = Counter(floor.gpus) + floor.reserved
+    best = max(suited_types(job, snapshot), key=lambda kind: room[kind], default="")
     kind = f" of type {best}" if is_mixed(snapshot) else ""
     limit = reason("beyond-floor", user=user, floor=room[best], kind=kind, taken=taken[best])
-    remedies = [reason("edit-to-borrow", job=job.id, limit=config.borrow_limit)]
-    runners = sorted(name for name, rival in rivals.items() if rival.placement is not None)
+    remedies = [reason("edit-to-borrow", job=job.id, limit=snapshot.config.borrow_limit)]
+    runners = [
+        holder.id
+        for holder in snapshot.holders
+        if holder.spec.user == user and not gives_back(holder, snapshot.config)
+    ]
     if runners and job.spec.min_gpus <= room[best]:
         remedies.insert(0, reason("wait-for-end", jobs=runners))
     return JobReasons(reason("waits-for-gpus"), (limit,), tuple(remedies))

@@ -17,7 +17,15 @@ from dataclasses import dataclass, field, replace
 from gpq.core.answers import ask
 from gpq.core.feasibility.leases import may_start
 from gpq.core.feasibility.mobility import UNKNOWN, as_waiting
-from gpq.core.feasibility.shapes import gpu_range, is_mixed, nodes_up, shape_on, suits
+from gpq.core.feasibility.shapes import (
+    DeviceKind,
+    gpu_range,
+    is_mixed,
+    kind_of,
+    nodes_up,
+    shape_on,
+    suits,
+)
 from gpq.core.goodput import estimates
 from gpq.core.model.accounts import Standing
 from gpq.core.model.jobs import ANY_NUMBER, Allotment, Job, arrival
@@ -145,18 +153,22 @@ def types_within_floors(snapshot: Snapshot, floors: Mapping[str, Floor]) -> dict
         elif may_start(snapshot, job):
             waiting_jobs.append(job)
     types: dict[JobId, str | None] = {}
+    suited: dict[DeviceKind, list[str]] = {}
     for job in waiting_jobs:
-        suited = {
-            device.type
-            for node in nodes_up(snapshot)
-            for device in node.devices
-            if suits(device, job.spec)
-        }
+        wish = kind_of(job, snapshot)
+        if wish not in suited:
+            suited[wish] = suited_types(job, snapshot)
         own = room[job.spec.user]
-        options = [kind for kind in sorted(suited) if own[kind] >= job.spec.min_gpus]
+        options = [kind for kind in suited[wish] if own[kind] >= job.spec.min_gpus]
         types[job.id] = max(options, key=lambda kind: own[kind], default=None)
         own.subtract({kind: job.spec.min_gpus for kind in options if kind == types[job.id]})
     return types
+
+
+def suited_types(job: Job, snapshot: Snapshot) -> list[str]:
+    """The types of GPU that a job could use if they were in order, sorted."""
+    devices = (device for node in nodes_up(snapshot) for device in node.devices)
+    return sorted({device.type for device in devices if suits(device, job.spec)})
 
 
 def type_on(placement: Placement, snapshot: Snapshot) -> str:

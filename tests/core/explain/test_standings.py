@@ -49,7 +49,7 @@ def test_earlier_jobs_of_the_user_come_first_and_other_types_do_not_count() -> N
     assert "cannot give GPUs back" not in why(here, 5)
     assert "ana's floor of 2 GPUs of type A100. Other such jobs need 2 of these" in why(here, 6)
     larger = replace(here, jobs={**here.jobs, JobId(5): job(5, spec_=black_box(3))})
-    assert "only ana's floor of 2 GPUs of type A100. Other such jobs need 0 of these" in why(larger, 5)
+    assert "only ana's floor of 2 GPUs of type A100. Other such jobs need 2 of these" in why(larger, 5)
     assert "it may start when" not in why(larger, 5), "no end of a job makes the floor larger"
 
 
