@@ -68,21 +68,16 @@ def divide(snapshot: Snapshot, policy: Policy, background: Jobs | None = None) -
         part = _anew(_alone(level, user, part_of(level, user, floor)))
         best[user] = _utility(level, _ask(policy.aside(user), part, others)[1])
     allotments, placements = _ask(policy, level, others)
-    secured: dict[str, Answer] = {}
+    ratios = _shortfalls(level, placements, best)
     patience = snapshot.config.floor_patience
-    short: dict[str, Seconds] = {}  # for how long users have been so
-    while True:
-        ratios = {}
-        for user in floors.keys() - secured.keys():
-            jobs = _jobs_of(level, user).keys()
-            utility = _utility(level, {name: placements[name] for name in placements.keys() & jobs})
-            if utility < ENOUGH * best[user]:
-                ratios[user] = utility / best[user]
-                before = snapshot.standings.get(user, NO_DEBT).short
-                short.setdefault(user, before + _counted(snapshot))
-        claims = [user for user, ratio in ratios.items() if not ratio or short[user] >= patience]
-        if not claims:
-            break
+    short = {  # for how long the policy has left users so
+        user: snapshot.standings.get(user, NO_DEBT).short + _counted(snapshot) for user in ratios
+    }
+    secured: dict[str, Answer] = {}
+    # Who is short only because others were secured need not wait: those who borrowed give way.
+    while claims := [
+        user for user in ratios if not ratios[user] or short.get(user, patience) >= patience
+    ]:
         user = min(claims, key=lambda name: (ratios[name], name))
         taken = _devices(secured.values())
         part = _alone(level, user, part_of(level, user, floors[user], taken, whole_jobs=True))
@@ -90,8 +85,11 @@ def divide(snapshot: Snapshot, policy: Policy, background: Jobs | None = None) -
         if _utility(level, secured[user][1]) < ENOUGH * best[user]:  # not without moves
             part = _anew(_alone(level, user, part_of(level, user, floors[user], taken)))
             secured[user] = _ask(policy.aside(user), part, others)
-        short[user] = patience  # who gets it need not wait again while the policy would take it
+        if user in short:
+            short[user] = patience  # no second wait while the policy would take it away again
         allotments, placements = _ask(policy.aside(""), _beside(level, secured.values()), others)
+        rest = {name: best[name] for name in best.keys() - secured.keys()}
+        ratios = _shortfalls(level, placements, rest)
     for own_allotments, own_placements in secured.values():
         allotments.update(own_allotments)
         placements.update(own_placements)
@@ -195,6 +193,19 @@ def _jobs_of(snapshot: Snapshot, user: str) -> dict[JobId, Job]:
         for name, job in snapshot.jobs.items()
         if job.spec.user == user and not job.spec.background
     }
+
+
+def _shortfalls(
+    snapshot: Snapshot, placements: Mapping[JobId, Placement], best: Mapping[str, float]
+) -> dict[str, float]:
+    """By user who is short, the part of the `best` utility that these placements give."""
+    ratios = {}
+    for user, most in best.items():
+        names = placements.keys() & _jobs_of(snapshot, user).keys()
+        utility = _utility(snapshot, {name: placements[name] for name in sorted(names)})
+        if utility < ENOUGH * most:
+            ratios[user] = utility / most
+    return ratios
 
 
 def _alone(snapshot: Snapshot, user: str, places: set[Place]) -> Snapshot:
