@@ -202,7 +202,7 @@ def _locate(problem: str, tree: dict[str, Any], text: str, path: str) -> UsageEr
             name = next(name for name, value in tree[table].items() if _is_wrong(value, kind))
             problem = problem.replace("[...]", f".{name}", 1)
     message, _, place = problem.partition(" - at `")
-    keys = re.findall(r"[A-Za-z0-9_-]+", place)
+    keys = re.findall(r"[\w-]+", place)
     name = ".".join(keys) or "file"
     match = re.match(r"Expected `(\w+)", message)
     if match is not None and match.group(1) in KINDS:
