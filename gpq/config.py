@@ -116,6 +116,14 @@ class FileConfig:
     events: bool = True
     # Share GPUs between users first, then between their jobs. `false`: between all jobs
     by_user: bool = True
+    # Seconds that a user may be worse off than with a fair share of the GPUs alone. 0: none, at
+    # most 86400
+    floor_patience: float = 600.0
+    # Beyond a user's fair share, jobs that gpq cannot stop get GPUs only if they end within this
+    # many seconds. 0: never
+    borrow_limit: float = 7200.0
+    # By user: how much they count in fair shares, above 0 and at most 1000. All others count 1
+    user_weights: dict[str, float] = field(default_factory=dict)
     # The servers, one table each
     nodes: dict[str, NodeConfig] = field(default_factory=lambda: {"local": NodeConfig()})
     # Targets of notifications and their URLs, which may hold secrets
@@ -189,11 +197,12 @@ def parse(
 
 def _locate(problem: str, tree: dict[str, Any], text: str, path: str) -> UsageError:
     """A validation message with the line of its key."""
-    if "`$.nodes[...]" in problem:  # msgspec leaves out which one
-        node_name = next(name for name, node in tree["nodes"].items() if _is_wrong(node))
-        problem = problem.replace("[...]", f".{node_name}", 1)
+    for table, kind in (("nodes", NodeConfig), ("user_weights", float)):
+        if f"`$.{table}[...]" in problem:  # msgspec leaves out which one
+            name = next(name for name, value in tree[table].items() if _is_wrong(value, kind))
+            problem = problem.replace("[...]", f".{name}", 1)
     message, _, place = problem.partition(" - at `")
-    keys = re.findall(r"[A-Za-z0-9_-]+", place)
+    keys = re.findall(r"[\w-]+", place)
     name = ".".join(keys) or "file"
     match = re.match(r"Expected `(\w+)", message)
     if match is not None and match.group(1) in KINDS:
@@ -201,9 +210,9 @@ def _locate(problem: str, tree: dict[str, Any], text: str, path: str) -> UsageEr
     return _error(f"{name}: {message}", keys, text, path)
 
 
-def _is_wrong(node: object) -> bool:
+def _is_wrong(value: object, kind: type) -> bool:
     try:
-        decoding.convert(node, NodeConfig)
+        decoding.convert(value, kind)
     except msgspec.ValidationError:
         return True
     return False

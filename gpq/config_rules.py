@@ -6,7 +6,7 @@ Knows no file. `config` finds the place of a problem in it.
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
 from gpq import outward
@@ -53,6 +53,12 @@ OFF_OR_BETWEEN = {
     "log_limit": (1, 1 << 20, "MiB", ""),
     "idle_after": (10, 30 * 86400, "s", ""),
 }
+BETWEEN = {  # key -> its range and its unit
+    "fairness_power": (-10, 1, ""),
+    "floor_patience": (0, 86400, " s"),
+    "borrow_limit": (0, 30 * 86400, " s"),
+}
+MOST_WEIGHT = 1000
 
 
 class Problem(NamedTuple):
@@ -73,8 +79,10 @@ def problems(config: FileConfig) -> Iterator[Problem]:
         if value and not least <= value <= most:
             message = f"{key} must be 0 (off) or between {least} and {most} {unit}"
             yield Problem([key], message, hint)
-    if not -10 <= config.fairness_power <= 1:
-        yield Problem(["fairness_power"], "fairness_power must be between -10 and 1")
+    for key, (lowest, highest, suffix) in BETWEEN.items():
+        if not lowest <= getattr(config, key) <= highest:
+            yield Problem([key], f"{key} must be between {lowest} and {highest}{suffix}")
+    yield from _weight_problems(config.user_weights)
     if config.check not in ("", "first"):
         hint = 'write check = "first", or remove the key to check only with `gpq submit --check`'
         yield Problem(["check"], f"unknown check `{config.check}`", hint)
@@ -85,6 +93,16 @@ def problems(config: FileConfig) -> Iterator[Problem]:
         yield Problem(["nodes"], "no server is configured", "add a table such as [nodes.local]")
     for name, node in config.nodes.items():
         yield from _node_problems(name, node)
+
+
+def _weight_problems(weights: Mapping[str, float]) -> Iterator[Problem]:
+    for user, weight in weights.items():
+        if not USER_NAME.fullmatch(user):
+            hint = "`gpq status --json` has the user of each job"
+            yield Problem(["user_weights", user], f"user_weights: `{user}` is not a user", hint)
+        if not 0 < weight <= MOST_WEIGHT:
+            message = f"user_weights.{user} must be above 0 and at most {MOST_WEIGHT}"
+            yield Problem(["user_weights", user], message)
 
 
 def _outward_problems(config: FileConfig) -> Iterator[Problem]:

@@ -8,6 +8,7 @@ import pytest
 
 from gpq.config import FileConfig, parse
 from gpq.core.model.snapshot import Config
+from gpq.daemon.main import core_config
 from gpq.errors import UsageError
 
 OWN = {
@@ -22,13 +23,21 @@ OWN = {
     "metrics",
     "notify",
     "accept",
-}  # settings that the core does not use
+    "user_weights",  # has another type there
+}  # settings that the core does not use as they are
 
 
 def test_the_defaults_are_those_of_the_core() -> None:
     for each in fields(FileConfig):
         if each.name not in OWN:
             assert getattr(FileConfig(), each.name) == getattr(Config(), each.name), each.name
+
+
+def test_what_is_due_to_users_reaches_the_core() -> None:
+    settings = parse("floor_patience = 0\nborrow_limit = 60.5\n[user_weights]\nbo = 1000\nana = 0.5\n")
+    core = core_config(settings, gang=False, port_salt=7)
+    assert (core.floor_patience, core.borrow_limit, core.port_salt) == (0.0, 60.5, 7)
+    assert core.user_weights == (("ana", 0.5), ("bo", 1000.0))
 
 
 def test_switches_and_the_seed_are_read() -> None:
@@ -99,6 +108,17 @@ cores = {}
             '[accept]\n"a.py" = ["own-next"]\n"b.py" = ["Own next"]\n',
             "invalid accept.b.py: expected codes of habits (at line 3, ",
         ),
+        ("floor_patience = -1\n", "floor_patience must be between 0 and 86400 s (at line 1, column 1)"),
+        ("floor_patience = nan\n", "floor_patience must be between 0 and 86400 s (at line 1, column 1)"),
+        ("seed = 1\nborrow_limit = inf\n", "borrow_limit must be between 0 and 2592000 s (at line 2, column 1)"),
+        (
+            "[user_weights]\nbo = 1\nana = 0\n",
+            "user_weights.ana must be above 0 and at most 1000 (at line 3, column 1)",
+        ),
+        ("user_weights.ana = nan\n", "user_weights.ana must be above 0 and at most 1000 (at line 1, column 14)"),
+        ("[user_weights]\nana = 1000.1\n", "user_weights.ana must be above 0 and at most 1000 (at line 2, column 1)"),
+        ("[user_weights]\nbo = 1\n'anä' = '2'\n", "user_weights.anä must be a number (at line 3, column 2)"),
+        ("[user_weights]\n'ana b' = 2\n", "user_weights: `ana b` is not a user (at line 2, column 2)"),
         (SSH + 'host = "a"\nssh = ["ssh", ""]\n', "ssh must be a command and its options (at line 4, column 1)"),
     ],
 )

@@ -54,7 +54,7 @@ def report(
     edges = cut(since, until, DAY if request.by == "day" else None)
     if len(edges) < 2:  # nothing has happened yet
         summary = reports.report(
-            {}, usage.Journal(), (since, since + 1.0), request.by, now, by_user=True
+            {}, usage.Journal(), (since, since + 1.0), request.by, now, snapshot.config
         )
         return _view(request, summary, [since, until], records, now)
     running_attempts = {
@@ -64,8 +64,7 @@ def report(
     }
     # somebody may set the clock
     journal = usage.read(past.journal(usage.KINDS, first - DAY), now, running_attempts)
-    by_user = snapshot.config.by_user
-    summary = reports.report(records, journal, edges, request.by, now, by_user=by_user)
+    summary = reports.report(records, journal, edges, request.by, now, snapshot.config)
     return _view(request, summary, edges, records, now)
 
 

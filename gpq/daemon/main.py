@@ -115,7 +115,7 @@ def _serve(ready: process.Ready, default: Attributes, lock: DaemonLock, metrics:
         store = stack.enter_context(contextlib.closing(database))
         may_order = lambda: lock.is_held() and store.holds()  # noqa: E731
         epoch = DaemonEpoch(store.id, store.epoch, may_order, store.secret)
-        core = _core_config(settings, scheduling_policy.gang, int(epoch.secret_of("ports"), 16))
+        core = core_config(settings, scheduling_policy.gang, int(epoch.secret_of("ports"), 16))
         world = LiveWorld(
             settings.nodes,
             paths.home(),
@@ -182,10 +182,11 @@ def _serve(ready: process.Ready, default: Attributes, lock: DaemonLock, metrics:
     return 0
 
 
-def _core_config(settings: config.FileConfig, gang: bool, port_salt: int) -> Config:
+def core_config(settings: config.FileConfig, gang: bool, port_salt: int) -> Config:
     """The settings that the core needs have the same names in both."""
     names = {field.name for field in fields(Config)} & {field.name for field in fields(settings)}
     values = {name: getattr(settings, name) for name in names}
+    values["user_weights"] = tuple(sorted(settings.user_weights.items()))
     return Config(**values, gang=gang, port_salt=port_salt)
 
 

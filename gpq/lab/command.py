@@ -199,6 +199,7 @@ def simulate(
         numbers,
         known_length=known_length,
         priors=priors,
+        sources=sources,
         members=team,
     )
     if remark:

@@ -44,7 +44,9 @@ NOT_SIMULATED = {
     "quick_failure_seconds",
     "max_quick_failures",
     "settle_seconds",
+    "user_weights",
 }
+BETWEEN_USERS = {"by_user", "floors", "floor_patience", "borrow_limit"}  # under every policy
 # ranges of settings. All others begin at 0
 RANGES = {"fairness_power": (-10.0, 1.0), "batch_growth": (1.0, 1e6)}
 WORDS = {
@@ -328,6 +330,7 @@ def unused_options(
     *,
     known_length: bool | None,
     priors: bool | None,
+    sources: Sequence[Source],
     members: Sequence[Member] = (),
 ) -> str:
     """One line about all options without effect, or "". `known_length` and `priors` are as
@@ -374,6 +377,9 @@ def unused_options(
     default = Config()
     for field in fields(Config):
         is_changed = getattr(rules.config, field.name) != getattr(default, field.name)
-        if is_changed and field.name not in (*effective_names, *SET_ELSEWHERE):
+        if is_changed and field.name in BETWEEN_USERS:
+            if all(len({task.user for task in source.tasks()}) < 2 for source in sources):
+                remarks.append(f"--set {field.name} (there is only one user)")
+        elif is_changed and field.name not in (*effective_names, *SET_ELSEWHERE):
             remarks.append(f"--set {field.name} ({unused} it)")
     return f"no effect here: {', '.join(remarks)}" if remarks else ""

@@ -10,12 +10,12 @@ import logging
 import sqlite3
 import zlib
 from collections.abc import Mapping, Sequence
-from typing import Any, TypeVar, get_args
+from typing import Annotated, Any, TypeVar, get_args
 
 import msgspec
 
 from gpq import decoding
-from gpq.core.model.accounts import MeanShare
+from gpq.core.model.accounts import MeanShare, Standing
 from gpq.core.model.events import JOURNAL_VERSION, Event, Submitted
 from gpq.core.model.jobs import TERMINAL, Job
 from gpq.core.model.nodes import Link, Reservation
@@ -26,6 +26,8 @@ from gpq.core.model.units import JobId, NodeId, Seconds
 log = logging.getLogger(__name__)
 T = TypeVar("T")
 Row = tuple[object, ...]
+Amount = Annotated[float, msgspec.Meta(ge=0.0)]
+NO_STANDINGS = "[0.0,{}]"
 _QUICK = msgspec.json.Encoder()
 _UNMEASURED = Profile()
 EVENT_KINDS: dict[str, type[Any]] = {kind.__name__: kind for kind in get_args(Event)}
@@ -144,6 +146,8 @@ def durable_part(snapshot: Snapshot) -> Snapshot:
         links=snapshot.links,
         means=snapshot.means_kept,
         means_kept=snapshot.means_kept,
+        standings=snapshot.standings,
+        standings_at=snapshot.standings_at if snapshot.standings else 0.0,
     )
 
 
@@ -170,6 +174,9 @@ def meta_rows(before: Snapshot, after: Snapshot) -> list[Row]:
         changes.append(("reservations", encode(reservations)))
     if before.means_kept is not after.means_kept and before.means_kept != after.means_kept:
         changes.append(("means", encode_shares(after.means_kept)))
+    standings = encode_standings(after)
+    if standings != encode_standings(before):
+        changes.append(("standings", standings))
     return changes
 
 
@@ -179,6 +186,7 @@ def state_of(
     """The state from the rows of table meta, with the live jobs. Raises KeyError, ValueError,
     TypeError and AttributeError for damage."""
     means = decode_shares(meta.get("means", "{}"))
+    standings, standings_at = decode_standings(meta.get("standings", NO_STANDINGS))
     lost_ids = json.loads(meta.get("lost_ids", "[]"))
     drained = json.loads(meta.get("drained", "{}"))
     reservations = decode(meta.get("reservations", "[]"), list[Reservation])
@@ -194,6 +202,8 @@ def state_of(
         next_reservation=int(meta.get("next_reservation", 1)),
         means=means,
         means_kept=means,
+        standings=standings,
+        standings_at=standings_at,
     )
 
 
@@ -228,6 +238,23 @@ def decode_shares(text: str) -> dict[JobId, MeanShare]:
         log.warning("gpq cannot read the past fair shares of jobs and counts them again: %s", error)
         return {}
     return {JobId(job): MeanShare(*mean) for job, mean in sums.items()}
+
+
+def encode_standings(snapshot: Snapshot) -> str:
+    """After the time of the round that counted them, which means nothing without them."""
+    if not snapshot.standings:
+        return NO_STANDINGS
+    rows = {user: (row.debt, row.short) for user, row in snapshot.standings.items()}
+    return msgspec.json.encode((snapshot.standings_at, rows)).decode()
+
+
+def decode_standings(text: str) -> tuple[dict[str, Standing], Seconds]:
+    try:
+        at, rows = decoding.decode(text, tuple[Amount, dict[str, tuple[Amount, Amount]]])
+    except msgspec.DecodeError as error:
+        log.warning("gpq cannot read what users owe each other and begins with nothing: %s", error)
+        return {}, 0.0
+    return {user: Standing(*row) for user, row in rows.items()}, at
 
 
 def prior_changes(

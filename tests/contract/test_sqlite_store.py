@@ -19,7 +19,7 @@ from pathlib import Path
 import pytest
 
 from gpq.core.freedoms import with_habits
-from gpq.core.model.accounts import MeanShare
+from gpq.core.model.accounts import MeanShare, Standing
 from gpq.core.model.events import Succeeded
 from gpq.core.model.profile import Declared, Habit, Noise, Prior, Profile, ProfileRow
 from gpq.core.model.units import JobId
@@ -464,6 +464,31 @@ def test_shares_survive_a_reopen_and_damaged_ones_are_counted_again(
     with closing(SqliteStore(path)) as store:
         assert store.load().means == {}
     assert "counts them again" in caplog.text
+
+
+def test_standings_survive_a_reopen_with_their_time(path: str) -> None:
+    standings = {"ana": Standing(0.1 + 0.2, 0.0), "bö": Standing(0.0, 600.0)}
+    for at in (5.0, 1e9 / 3):  # the same standings count from another round on
+        with closing(SqliteStore(path)) as store:
+            store.commit([], replace(store.load(), standings=standings, standings_at=at))
+        with closing(SqliteStore(path)) as store:
+            assert (store.load().standings, store.load().standings_at) == (standings, at)
+            before = store._writer.total_changes
+            store.commit([], store.load())
+            assert store._writer.total_changes == before
+
+
+@pytest.mark.parametrize("text", ["x", "[0]", '[1,{"ana":[-1,0]}]', '[1,{"ana":["9",0]}]', '[1,{"ana":[1e999,0]}]'])
+def test_damaged_standings_are_told_and_count_as_none(path: str, text: str, caplog: pytest.LogCaptureFixture) -> None:
+    with closing(SqliteStore(path)) as store:
+        [job] = submit(store, spec())
+        store.commit([], replace(store.load(), standings={"ana": Standing(9.0, 0.0)}, standings_at=5.0))
+    with closing(sqlite3.connect(path)) as connection, connection:
+        connection.execute("UPDATE meta SET value = ? WHERE key = 'standings'", (text,))
+    with closing(SqliteStore(path)) as store:
+        assert (store.load().standings, store.load().standings_at) == ({}, 0.0)
+        assert store.load().jobs == {job.id: job}
+    assert "begins with nothing" in caplog.text
 
 
 def test_a_damaged_row_gives_no_record(path: str) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from gpq.core.accounting.usage import record_of
-from gpq.core.model.accounts import Account, MeanShare
+from gpq.core.model.accounts import Account, MeanShare, Standing
 from gpq.core.model.events import (
     Edited,
     Failed,
@@ -301,3 +301,9 @@ def test_average_shares_are_kept(store: AnyStore) -> None:
     kept = {job.id: MeanShare(120.0, 60.0)}
     store.commit([], replace(store.load(), means_kept=kept))
     assert store.load().means == store.load().means_kept == kept
+
+
+def test_standings_are_kept_until_nobody_has_one(store: AnyStore) -> None:
+    for standings in ({"ana": Standing(0.1 + 0.2, 0.0), "bö": Standing(0.0, 600.0)}, {}):
+        store.commit([], replace(store.load(), standings=standings, standings_at=1e9 / 3))
+        assert store.load().standings == standings

@@ -28,7 +28,7 @@ from gpq.core.model.events import (
     Submitted,
     TimingSums,
 )
-from gpq.core.model.jobs import Allotment, Job
+from gpq.core.model.jobs import Allotment, Job, Level
 from gpq.core.model.placements import Exit, Shape
 from gpq.core.model.profile import Noise, Progress
 from gpq.core.model.snapshot import Config, Snapshot
@@ -200,6 +200,34 @@ def test_the_next_daemon_knows_what_jobs_measured(world: Desk, tmp_path: Path) -
         helped = inform(fresh, reborn.snapshot.priors[program_of(fresh)])
         assert [(row.gpu_type, row.step_time) for row in helped.profile.basis] == [("A100", 0.12)]
         assert helped.profile.noise_basis == Noise(1.0, 500.0, 640)
+
+
+def test_a_debt_outlives_the_daemon_and_costs_no_commit_of_its_own(world: Desk, tmp_path: Path) -> None:
+    """ana has all four GPUs when bo comes, and keeps them while her job saves."""
+    path, config = str(tmp_path / "gpq.db"), Config(policy="fifo")
+    ours = spec(level=Level.SIGNAL, gpus=4, up_to=4, grace=600.0)
+    another = spec(level=Level.SIGNAL, user="bo", gpus=2, up_to=2)
+    with closing(SqliteStore(path)) as store:
+        controller = Controller(world, store, Fifo(), config)
+        controller.step([NodeSeen(1.0, node("a")), Submitted(1.0, JobId(1), ours)])
+        controller.step([Started(1.5, JobId(1), 1, HERE)])
+        world.clock = 40.0
+        controller.step([Submitted(world.clock, JobId(2), another)])
+        debts = []
+        for _ in range(3):
+            world.clock += config.interval
+            before = store.load()
+            controller.step(())
+            assert store.load() is before
+            debts.append(controller.snapshot.standings["ana"].debt)
+        assert debts == sorted({*debts})
+        controller.step([Submitted(world.clock, JobId(3), another)])
+        kept = controller.snapshot.standings, controller.snapshot.standings_at
+    with closing(SqliteStore(path)) as store:
+        reborn = Controller(world, store, Fifo(), config)
+        assert (reborn.snapshot.standings, reborn.snapshot.standings_at) == kept
+        reborn.step([NodeSeen(world.clock, node("a"))])
+        assert reborn.snapshot.standings["ana"].debt >= debts[-1]
 
 
 @pytest.mark.parametrize("when", ["asking", "later"])

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from gpq.core.feasibility.shapes import feasible, shape_now
 from gpq.core.model.jobs import Allotment, Level
 from gpq.core.model.placements import Shape
+from gpq.core.model.policy import Policy
 from gpq.core.model.snapshot import Snapshot
 from gpq.core.model.units import JobId
 from gpq.policies.shared.eligible import eligible
@@ -21,6 +22,7 @@ FAULTS = {  # by name: relative frequency
     "daemon kill at commit": 5, "freeze": 3, "slow disk": 2, "full disk": 3,
 }  # fmt: skip
 FOCUSED = 0.1  # share of the seeds that try rare situations on purpose
+USERS = ("ana", "bo", "cleo")
 ENDLESS = 1e6  # seconds of work, so it runs until somebody cancels it
 
 
@@ -78,7 +80,10 @@ def drawn(seed: int) -> Plan:
         return _focused(seed)
     dice = random.Random(f"plan {seed}")
     nodes = dice.choice((2, 2, 3))
-    programs = tuple(_program(dice, number) for number in range(dice.randrange(3, 9)))
+    users = USERS[: random.Random(f"users {seed}").choice((1, 2, 2, 3))]
+    programs = tuple(
+        replace(_program(dice, number), user=users[number % len(users)]) for number in range(dice.randrange(3, 9))
+    )
     kinds = [name for name in FAULTS if dice.random() < 0.5] or ["cut"]
     deeds = _deeds(dice, programs)
     faults = [_fault(dice, kinds, nodes, deeds) for _ in range(dice.randrange(14))]
@@ -178,7 +183,7 @@ def _fault(dice: random.Random, kinds: list[str], nodes: int, deeds: tuple[Deed,
     )
 
 
-class Restless:
+class Restless(Policy):
     """Gives movable jobs another shape at random times. This exercises every kind of start and stop."""
 
     name = "restless"

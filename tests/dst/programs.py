@@ -33,6 +33,7 @@ class Program:
     retries: int = 0
     grace: float = 20.0
     lease: float = 0.0  # --requeue-on-lost
+    user: str = "ana"
     tries: int = 0  # how often it ended by itself
     done: float = 0.0  # seconds of work that a checkpoint keeps
 
@@ -40,7 +41,7 @@ class Program:
         return JobSpec(
             argv=(token,),
             cwd="/",
-            user="ana",
+            user=self.user,
             uid=1000,
             level=self.level,
             min_gpus=self.gpus,

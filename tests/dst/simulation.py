@@ -98,9 +98,7 @@ class Simulation:
         key = (token, *attempt.key)
         gang = self.gangs.get(key)
         if gang is None:
-            sizes = [int(word.partition("=")[2]) for word in attempt.order.argv if word.startswith("--nnodes=")]
-            size = sizes[0] if sizes else 1
-            schedule = self.schedule
+            schedule, size = self.schedule, attempt.order.node_count
             gang = self.gangs[key] = Gang(self.by_token[token], size, lambda: schedule.now, schedule.after)
         return gang
 

@@ -37,6 +37,7 @@ TYPES = {
     "dict[str, NodeConfig]": "table of tables",
     "dict[str, object]": "table",
     "dict[str, list[str]]": "table of lists",
+    "dict[str, float]": "table of numbers",
 }
 
 

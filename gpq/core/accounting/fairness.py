@@ -1,10 +1,10 @@
 """What a fair share is, and how jobs and users compare with it. It only measures. The policy
 decides who gets what.
 
-Shares go by user first, unless that is switched off. Every user with live jobs has the same share
-and splits it evenly among the jobs, so twenty jobs are not twenty shares. A share is a number of
-GPUs and need not be whole. Its throughput is interpolated between the shapes below and above that
-the job could really have. It never uses one imaginary server, as Pollux's artifact does.
+Shares go by user first, unless that is switched off. Every user with live jobs has a share by
+weight and splits it evenly among the jobs, so twenty jobs are not twenty shares. A share is a
+number of GPUs and need not be whole. Its throughput is interpolated between the shapes below and
+above that the job could really have. It never uses one imaginary server, as Pollux's artifact does.
 """
 
 from __future__ import annotations
@@ -241,8 +241,8 @@ def fairness_by_user(snapshot: Snapshot, jobs: Mapping[JobId, JobFairness]) -> l
     for job in active(snapshot):
         jobs_by_user[job.spec.user].append(job)
         total_gpus += job.replicas
-    weights = dict.fromkeys(jobs_by_user, 1.0) | dict(snapshot.config.user_weights)
-    whole = sum(weights[user] for user in jobs_by_user)
+    named = dict(snapshot.config.user_weights)
+    weights = {user: named.get(user, 1.0) for user in jobs_by_user}
     rows = []
     for user, own in sorted(jobs_by_user.items()):
         gpus = sum(job.replicas for job in own)
@@ -254,7 +254,7 @@ def fairness_by_user(snapshot: Snapshot, jobs: Mapping[JobId, JobFairness]) -> l
                 len(own),
                 gpus,
                 gpus / max(total_gpus, 1),
-                weights[user] / whole,
+                weights[user] / sum(weights.values()),
                 sum(speedups) / len(speedups) if speedups else None,
                 max((row.rho for row in job_rows if row.rho is not None), default=None),
                 sum(job.service_at(snapshot.now) for job in own),

@@ -16,6 +16,7 @@ from itertools import pairwise
 from gpq.core.accounting.usage import Journal, Record, Spell
 from gpq.core.model.accounts import Saving, Span
 from gpq.core.model.jobs import TERMINAL, JobState
+from gpq.core.model.snapshot import Config
 from gpq.core.model.units import JobId, Seconds
 
 RHO_EDGES = (0.5, 0.8, 1.0, 1.25, 2.0)  # between the bars of a histogram
@@ -80,12 +81,11 @@ def report(
     edges: Sequence[Seconds],
     by: str,
     now: Seconds,
-    *,
-    by_user: bool,
+    config: Config,
 ) -> Report:
     """`by` is one of BY. The keys of the rows are users, ids, servers, or numbers of pieces. The
     window is between the first and the last of `edges`, which are at least two and rising. They cut
-    it into pieces: days, for a report by day. `by_user` says how fair shares are counted."""
+    it into pieces: days, for a report by day. `config` says how fair shares are counted."""
     sums = _Sums(edges, by)
     for spell in journal.spells:
         record = records.get(spell.job)
@@ -93,7 +93,7 @@ def report(
             sums.add_spell(record, spell)
     for record in records.values():
         sums.add_end(record)
-    pieces = over_time(records, journal, edges, now, by_user=by_user)
+    pieces = over_time(records, journal, edges, now, config)
     bars = Counter(bisect_right(RHO_EDGES, rho) for rho in sums.total.rhos)
     return Report(
         sums.rows(pieces),
@@ -256,8 +256,7 @@ def over_time(
     journal: Journal,
     edges: Sequence[Seconds],
     now: Seconds,
-    *,
-    by_user: bool,
+    config: Config,
 ) -> tuple[Mapping[str, Slice], ...]:
     """What users held in each piece of time, what it was worth, and their fair share of everything
     held."""
@@ -274,7 +273,7 @@ def over_time(
             worth[int(key)][record.spec.user] += (
                 (spell.worth or 0.0) * (stop - begin) / (spell.ended - spell.began)
             )
-    fair = fair_credits(records, journal, edges, now, by_user=by_user)
+    fair = fair_credits(records, journal, edges, now, config)
     return tuple(map(_slices, gpu_seconds, worth, fair))
 
 
@@ -294,8 +293,7 @@ def fair_credits(
     journal: Journal,
     edges: Sequence[Seconds],
     now: Seconds,
-    *,
-    by_user: bool,
+    config: Config,
 ) -> list[dict[str, float]]:
     """GPU-seconds by user for each piece between two edges. It passes once over the moments at
     which something changes."""
@@ -307,12 +305,12 @@ def fair_credits(
         if spell.job in records:
             changes += (spell.began, GPUS, "", spell.gpus), (spell.ended, GPUS, "", -spell.gpus)
     for record in records.values():
-        owner = record.spec.user if by_user else f"{record.spec.user}\0{record.id}"
+        owner = record.spec.user if config.by_user else f"{record.spec.user}\0{record.id}"
         holds = journal.holds.get(record.id, ())
         for start, end in _stays(record, holds, first.get(record.id), now):
             changes += (start, JOBS, owner, 1), (end, JOBS, owner, -1)
     changes.sort(key=lambda change: change[0])
-    ledger = _Ledger(edges[0])
+    ledger = _Ledger(edges[0], dict(config.user_weights))
     for at, kind, owner, change in changes:
         ledger.advance(at)
         if kind == GPUS:
@@ -325,10 +323,10 @@ def fair_credits(
 
 
 class _Ledger:
-    """The credits of owners until now. `_level` grows as a single part does, so an owner's credit
-    is a difference of two levels."""
+    """The credits of owners until now. `_level` grows as the part of weight 1 does, so an owner's
+    credit is a difference of two levels times the weight."""
 
-    def __init__(self, begin: Seconds) -> None:
+    def __init__(self, begin: Seconds, weights: Mapping[str, float]) -> None:
         self.gpus = 0  # held by all
         self.credits: list[dict[str, float]] = []  # by user, one for each piece
         self._credit: dict[str, float] = defaultdict(float)
@@ -336,11 +334,13 @@ class _Ledger:
         # present owners, with the level up to which they have their credit
         self._since: dict[str, float] = {}
         self._level = 0.0
+        self._weights = weights
+        self._weight = 0.0  # of all present owners
         self._at = begin
 
     def advance(self, at: Seconds) -> None:
         if at > self._at and self._since:
-            self._level += self.gpus * (at - self._at) / len(self._since)
+            self._level += self.gpus * (at - self._at) / self._weight
         self._at = max(at, self._at)
 
     def count_jobs(self, owner: str, change: int) -> None:
@@ -348,8 +348,10 @@ class _Ledger:
         present = owner in self._since
         if self._jobs[owner] and not present:
             self._since[owner] = self._level
+            self._weight += self._weights.get(owner, 1.0)
         elif not self._jobs[owner] and present:
             self._pay(owner, self._since.pop(owner))
+            self._weight -= self._weights.get(owner, 1.0)
 
     def close_piece(self) -> None:
         for owner, start in self._since.items():
@@ -359,7 +361,8 @@ class _Ledger:
         self._credit = defaultdict(float)
 
     def _pay(self, owner: str, start: float) -> None:
-        self._credit[owner.partition("\0")[0]] += self._level - start
+        amount = (self._level - start) * self._weights.get(owner, 1.0)
+        self._credit[owner.partition("\0")[0]] += amount
 
 
 def _stays(

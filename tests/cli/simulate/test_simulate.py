@@ -207,6 +207,10 @@ IDLE = [
      "--known-length (none of these policies uses it), --priors (none of these policies uses them)"),
     ("sia", "--priors", "--priors (none of these policies uses them)"),
     ("goodput", "--nodes 1x4 --interference 0.2", ""),
+    ("fifo", "--set floors=off --set floor_patience=0 --set borrow_limit=60 --set by_user=off --members 2", ""),
+    ("goodput", "--set floors=off --members 1", "--set floors (there is only one user)"),
+    ("fifo", "--set floor_patience=0 --set borrow_limit=60",
+     "--set floor_patience (there is only one user), --set borrow_limit (there is only one user)"),
     ("fifo", "--members 2 --lie member-1:speed,age", "--lie member-1:speed (none of these policies uses measurements)"),
 ]  # fmt: skip
 
@@ -320,6 +324,9 @@ MISTAKES: list[tuple[str, str]] = [
     ("w.csv --traces traces --policy ,", "names no policy"),
     ("w.csv --traces traces --set fairness=1", "there is no setting 'fairness'"),
     ("w.csv --traces traces --set by_user=perhaps", "use on or off"),
+    ("w.csv --traces traces --set user_weights=2", "there is no setting 'user_weights'"),
+    ("w.csv --traces traces --set floors=0.5", "use on or off"),
+    ("w.csv --traces traces --set borrow_limit=-1", "--set borrow_limit -1 is out of range"),
     ("w.csv --traces traces --set fairness_power=nan", "use a number"),
     ("w.csv --traces traces --set by_user", "invalid value"),
     ("w.csv --traces traces --set interval=5", "use --interval"),
@@ -416,6 +423,21 @@ def test_your_own_jobs_are_replayed_on_other_clusters_while_the_daemon_runs(say:
     assert say(*argv)[0] == 0  # without a daemon
     code, _, err = say("--history", "--nodes", "1x2", "--since", "1m")
     assert (code, err.splitlines()[0][:34]) == (5, "gpq: there is no job to replay in ")
+
+
+def test_what_is_due_between_users_counts_in_a_history_of_several(say: Say, tmp_path: Path) -> None:
+    """ana's command without a time limit may use both GPUs, so bo waits for it, only where floors are off."""
+    begin = time.time() - 5000.0
+    jobs = [ran(1, begin, 600.0, 2), ran(2, begin, 600.0, 1)]
+    jobs[1] = replace(jobs[1], spec=jobs[1].spec.having(user="bo"))
+    argv = ("--history", "--policy", "fifo", "--restart", "0", "--nodes", "1x2", "--json", "--set")
+    with closing(keep(tmp_path / "home", *jobs)):
+        means = {}
+        for floors in ("off", "on"):
+            code, out, err = say(*argv, f"floors={floors}")
+            assert (code, err) == (0, "")
+            means[floors] = {row["member"]: round(row["avg_jct"]) for row in json.loads(out)["members"]}
+    assert means == {"off": {"ana": 600, "bo": 1200}, "on": {"ana": 1200, "bo": 600}}
 
 
 def test_the_replay_uses_holds_and_gpu_types_from_the_journal(say: Say, tmp_path: Path) -> None:

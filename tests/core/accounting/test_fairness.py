@@ -222,3 +222,5 @@ def test_users_are_summed_up() -> None:
     assert (rows[0].speedup, rows[0].rho) == (1.5, 1.5)
     assert (rows[1].speedup, rows[1].rho) == (None, None)
     assert rows[0].gpu_seconds == pytest.approx(3000)
+    weighted = replace(here, config=replace(here.config, user_weights=(("bo", 3.0),)))
+    assert [row.fair_share for row in fairness.fairness_by_user(weighted, {})] == [0.25, 0.75]

@@ -15,7 +15,7 @@ from gpq.core.model import events as facts
 from gpq.core.model.accounts import Account, AttemptAccount, Saving
 from gpq.core.model.jobs import JobState, StopReason
 from gpq.core.model.placements import BatchOrder, Exit, Placement
-from gpq.core.model.snapshot import Snapshot
+from gpq.core.model.snapshot import Config, Snapshot
 from gpq.core.model.units import JobId, NodeId
 from gpq.core.state.apply_events import fold
 from tests.support.builders import black_box, node, on, snapshot, spec
@@ -37,7 +37,7 @@ def spell(number: int, began: float, ended: float, gpus: int = 1, where: str = "
 
 
 def made(records: list[Record], spells: list[Spell], by: str = "user", edges: tuple[float, ...] = (0.0, NOW)) -> Report:
-    return report({each.id: each for each in records}, Journal(tuple(spells)), edges, by, NOW, by_user=True)
+    return report({each.id: each for each in records}, Journal(tuple(spells)), edges, by, NOW, Config())
 
 
 def test_a_journal_is_read_as_spells_with_what_restarts_took() -> None:
@@ -101,7 +101,7 @@ def test_fair_shares_split_held_gpus_equally_among_present_users() -> None:
     jobs = [record(1, "ana", 0.0, 100.0), record(2, "bo", 50.0, 200.0)]
     spells = [spell(1, 0.0, 100.0, 4), spell(2, 100.0, 200.0, 4)]
     first, second = over_time(
-        {each.id: each for each in jobs}, Journal(tuple(spells)), (0.0, 100.0, 200.0), NOW, by_user=True
+        {each.id: each for each in jobs}, Journal(tuple(spells)), (0.0, 100.0, 200.0), NOW, Config()
     )
     assert (first["ana"].held, first["ana"].fair) == (400.0, 300.0)
     assert (first["bo"].held, first["bo"].fair) == (0.0, 100.0)
@@ -113,10 +113,19 @@ def test_a_held_job_has_no_share_and_twenty_jobs_are_one_user() -> None:
     jobs = [record(n, "ana", 0.0, 100.0) for n in range(1, 21)] + [record(21, "bo", 0.0, 100.0)]
     journal = Journal((spell(1, 0.0, 100.0, 2),), {JobId(21): ((0.0, 60.0),)})
     by_id = {each.id: each for each in jobs}
-    [piece] = over_time(by_id, journal, (0.0, 100.0), NOW, by_user=True)
+    [piece] = over_time(by_id, journal, (0.0, 100.0), NOW, Config())
     assert (piece["ana"].fair, piece["bo"].fair) == (pytest.approx(160.0), pytest.approx(40.0))
-    [piece] = over_time(by_id, journal, (0.0, 100.0), NOW, by_user=False)
+    [piece] = over_time(by_id, journal, (0.0, 100.0), NOW, Config(by_user=False))
     assert piece["bo"].fair == pytest.approx(2 * 40 / 21)
+
+
+def test_weights_count_in_fair_shares_while_their_users_are_present() -> None:
+    """4 GPUs for 200 s. bo counts 3 times as much as ana, from 50 to 150."""
+    jobs = [record(1, "ana", 0.0, 200.0), record(2, "bo", 50.0, 150.0)]
+    by_id, weights = {each.id: each for each in jobs}, Config(user_weights=(("bo", 3.0),))
+    first, second = over_time(by_id, Journal((spell(1, 0.0, 200.0, 4),)), (0.0, 100.0, 200.0), NOW, weights)
+    assert (first["ana"].fair, first["bo"].fair) == (250.0, 150.0)
+    assert (second["ana"].fair, second["bo"].fair) == (250.0, 150.0)
 
 
 def test_a_job_that_waits_for_something_else_has_no_share_until_then() -> None:
@@ -129,7 +138,7 @@ def test_a_job_that_waits_for_something_else_has_no_share_until_then() -> None:
     ]
     by_id = {each.id: each for each in jobs}
     journal = Journal((spell(1, 0.0, 100.0, 6), spell(2, 70.0, 100.0, 0)))
-    [piece] = over_time(by_id, journal, (0.0, 100.0), 100.0, by_user=True)
+    [piece] = over_time(by_id, journal, (0.0, 100.0), 100.0, Config())
     fair = {user: each.fair for user, each in piece.items()}
     assert fair == {
         "ana": pytest.approx(6 * 60 + 3 * 15 + 2 * 25),
@@ -223,7 +232,7 @@ def test_sums_agree_for_every_key_and_match_the_jobs(seed: int, cuts: list[float
         )
     totals = []
     for by in BY:
-        rows = report(records, found, edges, by, 5000.0, by_user=True)
+        rows = report(records, found, edges, by, 5000.0, Config())
         assert_adds_up(rows.rows.values(), rows.total, by)
         totals.append(rows.total)
         for piece in rows.pieces:
