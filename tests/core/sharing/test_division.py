@@ -14,11 +14,11 @@ from hypothesis import strategies as st
 from gpq.core.feasibility.shapes import gpu_range, shape_on
 from gpq.core.model.accounts import Standing
 from gpq.core.model.jobs import Allotment, Job, JobSpec, Level
-from gpq.core.model.nodes import Node
+from gpq.core.model.nodes import Node, Reservation
 from gpq.core.model.placements import Shape
 from gpq.core.model.policy import Policy, shape_of
 from gpq.core.model.snapshot import Config, Snapshot
-from gpq.core.model.units import JobId
+from gpq.core.model.units import JobId, NodeId
 from gpq.core.placement import place
 from gpq.core.rounds.rounds import allocate_for
 from gpq.core.sharing.division import HALF_LIFE, Division, divide
@@ -31,6 +31,7 @@ from tests.support.teams import LIES, NUMBERS, ROUND, Team, courses, equal_part,
 
 FOUR = tuple(node(name) for name in "wxyz")
 PATIENCE = Config().floor_patience
+TYPES = ("A100", "T4")
 BOTH = ("ana", "ana", "bob", "bob")
 
 
@@ -78,6 +79,13 @@ def test_beyond_the_floor_only_jobs_start_whose_gpus_come_back(own: JobSpec, bor
     assert gpus(divide(alone, policy("fifo")), alone) == {"ana": 12}
 
 
+def test_what_is_reserved_for_a_user_is_not_borrowed() -> None:
+    jobs = [job(number, spec_=black_box(user="ana")) for number in range(1, 13)]
+    at = here(node("w"), node("x"), *jobs, job(20, spec_=black_box(user="bob")))
+    at = replace(at, reservations={1: Reservation(1, NodeId("w"), 0.0, 1e6, user="ana")})
+    assert gpus(divide(at, policy("fifo")), at) == {"ana": 6, "bob": 1}
+
+
 def test_background_jobs_use_all_that_is_left() -> None:
     jobs = [job(number, spec_=black_box(user="ana", background=True)) for number in range(1, 13)]
     at = here(*FOUR, *jobs, job(19, spec_=black_box(user="ana")), job(20, spec_=black_box(user="bob")))
@@ -116,7 +124,7 @@ def test_a_priority_orders_the_jobs_of_its_user_and_takes_nothing_from_others() 
         at = here(*FOUR, *jobs, **config)
         return gpus(divide(at, policy("goodput")), at)
 
-    assert shares(10) == shares(0) == {"ana": 8, "bob": 8}
+    assert shares(10) == shares(1) == shares(0) == {"ana": 8, "bob": 8}
     assert shares(10, floors=False) == {"bob": 16}
     first = here(node("w", 2), *[job(n, spec_=black_box(user="ana", priority=n)) for n in (1, 2)], training(3, "bob"))
     assert set(divide(first, policy("fifo")).placements) == {2, 3}
@@ -167,6 +175,13 @@ def test_who_has_nothing_gets_a_part_at_once() -> None:
     assert gpus(division, at) == {"ana": 2, "bob": 2}
 
 
+def test_two_users_who_are_short_get_parts_of_their_own() -> None:
+    at = here(node("w", 6), *[training(number, user) for number, user in enumerate(["ana", "bob", "cat"], 1)])
+    division = divide(at, Favours())
+    assert gpus(division, at) == {"ana": 2, "bob": 2, "cat": 2}
+    assert len({device for placement in division.placements.values() for device in placement.devices}) == 6
+
+
 def test_patience_is_whole_again_at_the_floor() -> None:
     at, division = favoured(2, PATIENCE)
     assert gpus(division, at) == {"ana": 2, "bob": 2}
@@ -214,6 +229,13 @@ def test_without_floors_the_policy_is_asked_once_about_the_snapshot_itself(confi
     assert division.standings == {}
 
 
+def test_what_a_policy_remembers_of_everybody_is_apart_from_what_it_remembers_of_parts() -> None:
+    observed = Observed()
+    for _ in range(2):
+        divide(here(*FOUR, training(1, "ana"), training(2, "bob")), observed)
+    assert [len(question.jobs) for question in observed.questions] == [2, 2]
+
+
 # -- debts -----------------------------------------------------------------------------------------
 
 
@@ -234,6 +256,16 @@ def test_a_debt_grows_by_what_is_borrowed_while_another_could_use_more() -> None
     assert owed(3, job(2, spec_=spec(user="bob"), not_before=1e6)) == 0
     assert owed(3, waits, since=0.0) == 0, "nobody knows what was held before the first round"
     assert owed(3, waits, at=5_000.0) == pytest.approx(ROUND, abs=0.1), "nor in a long pause"
+
+
+def test_who_is_the_only_one_to_want_more_owes_nothing() -> None:
+    """Ana has less than is due to her of both types together, but more of one of them."""
+    jobs = [at_work(1, "ana", "a", 0, 1, 2), at_work(2, "bob", "t", 0, up_to=1)]
+    typed = [
+        replace(each, placement=replace(each.placement, gpu_type=kind)) for each, kind in zip(jobs, TYPES, strict=True)
+    ]  # type: ignore[type-var]
+    at = here(node("a"), node("t", type="T4"), *typed, training(3, "ana"))
+    assert "ana" not in divide(at, policy("goodput")).standings
 
 
 def test_a_debt_halves_every_day_and_a_small_one_is_forgotten() -> None:

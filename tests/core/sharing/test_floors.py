@@ -119,6 +119,8 @@ def test_devices_that_somebody_without_a_floor_keeps_are_not_divided() -> None:
     assert totals(snapshot(*FOUR, cancelled, *waiting("ana", "bob"))) == {"ana": 7, "bob": 7}
     behind = running(1, on("w", 0, 1), spec_=black_box(2, user="dora", background=True))
     assert totals(snapshot(*FOUR, behind, *waiting("ana", "bob"))) == {"ana": 8, "bob": 8}
+    starting = replace(behind, state=JobState.STARTING, started_at=None, spec=behind.spec.having(user="ana"))
+    assert totals(snapshot(*FOUR, starting, *waiting("ana", "bob"))) == {"ana": 7, "bob": 7}
 
 
 def test_there_are_no_floors_for_one_user_or_if_users_do_not_count() -> None:
@@ -150,6 +152,15 @@ def test_a_part_is_on_few_servers_on_those_of_the_users_own_jobs_first() -> None
     assert on_servers(part(beside, "ana")) == {"x": 2, "y": 4}, "not where somebody would have to leave"
 
 
+def test_few_servers_come_before_own_jobs_and_own_devices_before_free_ones() -> None:
+    single = snapshot(node("w", 1), node("x", 5), running(1, on("w", 0), spec_=spec(user="ana")), *waiting(*USERS))
+    assert on_servers(part(single, "ana")) == {"x": 2}
+    beside = [
+        running(number, on("w", at), spec_=spec(user=user)) for number, at, user in ((1, 0, "bob"), (2, 3, "ana"))
+    ]
+    assert part(snapshot(node("w"), *beside), "ana") == {("w", "w-1"), ("w", "w-3")}
+
+
 def test_a_part_has_what_its_user_keeps_even_on_many_servers() -> None:
     kept = [fixed(number, "ana", name, 3) for number, name in enumerate("wxyz", 1)]
     here = snapshot(*FOUR, *kept, *waiting("ana", "bob"))
@@ -162,11 +173,11 @@ def test_a_part_has_what_its_user_keeps_even_on_many_servers() -> None:
 def test_a_part_may_spare_the_jobs_that_fit_into_it() -> None:
     small = [running(number, on(name, 0, 1), spec_=spec(user="ana")) for number, name in enumerate("wx", 1)]
     here = snapshot(*FOUR, *small, *waiting("ana", "bob"))
-    large = replace(small[0], placement=on("w", 0, 1, 2, 3))
+    large = replace(small[1], placement=on("x", 0, 1, 2, 3))
     assert part(here, "ana", whole_jobs=True) >= small[0].placement.devices | small[1].placement.devices  # type: ignore[union-attr]
-    crowd = snapshot(*FOUR, large, small[1], *waiting("ana", "ana", "bob", "cat", "dora"))
+    crowd = snapshot(*FOUR, small[0], large, *waiting("ana", "ana", "bob", "cat", "dora"))
     assert floors_of(crowd)["ana"].total == 4
-    assert on_servers(part(crowd, "ana", whole_jobs=True)) == {"w": 4}, "the larger job first"
+    assert on_servers(part(crowd, "ana", whole_jobs=True)) == {"x": 4}, "the larger job first"
 
 
 @st.composite
