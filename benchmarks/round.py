@@ -1,7 +1,8 @@
 """How long one allocation round takes, including fit and placement. Exits with 1 if the median is
 over the bar.
 
-    python benchmarks/round.py [--jobs 30] [--nodes 16] [--gpus 4] [--users 4] [--rounds 40] [--out FILE]
+    python benchmarks/round.py [--jobs 30] [--nodes 16] [--gpus 4] [--users 4] [--rounds 40]
+        [--out FILE]
 
 A synthetic lab: adaptive training jobs of several users in every stage (new, profiled, running,
 waiting), and a few black boxes. Between two rounds every job reports new step times and noise, so

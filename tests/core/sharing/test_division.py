@@ -341,9 +341,8 @@ def test_divided_gpus_go_to_one_job_each_which_may_have_them(name: str, at: Snap
 @drawn
 @given(at=disputes())
 def test_the_order_of_a_snapshot_and_a_second_call_do_not_change_a_division(name: str, at: Snapshot) -> None:
-    chooser = brief(name)
-    first = divide(at, chooser)
-    assert divide(at, chooser) == first
+    first = divide(at, brief(name))
+    assert divide(at, brief(name)) == first
     backwards = replace(
         at,
         nodes=dict(reversed(at.nodes.items())),
