@@ -133,13 +133,13 @@ class Bench:
         return [self._known[case] for case in cases]
 
 
-def progress_of(count: int) -> process_pool.Progress:
-    """Prints a line on stderr whenever another run has ended."""
+def progress_of(count: int, step: int = 1) -> process_pool.Progress:
+    """Prints a line on stderr whenever `step` more runs have ended."""
     told = [0]
 
     def progress(shares: Sequence[float]) -> None:
         done = sum(share >= 1.0 for share in shares)
-        if done > told[0]:
+        if done >= told[0] + step:
             told[0] = done
             print(f"{done} of {count} runs", file=sys.stderr, flush=True)
 

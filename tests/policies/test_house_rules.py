@@ -186,6 +186,23 @@ def must_stay(each: Job, here: Snapshot) -> bool:
     return each.placement is not None and (each.wish is not DesiredState.RUN or is_fixed(each, here))
 
 
+def check_allowed(here: Snapshot, number: JobId, placement: Placement, *, gang: bool) -> None:
+    """The job keeps what it holds, or may have the placement."""
+    each = here.jobs[number]
+    if placement == each.placement:
+        return
+    assert each.wish is DesiredState.RUN
+    assert each.state in HOLDS_DEVICES or (each.state is JobState.PENDING and here.now >= each.not_before)
+    fewest, most = gpu_range(each, 1000, placement.gpu_type)
+    assert fewest <= placement.replicas <= most
+    assert not gang or placement.replicas == each.spec.min_gpus
+    assert each.spec.level is Level.SCRIPT or len(placement.parts) == 1
+    devices = [d for n in here.nodes.values() for d in n.devices if (n.id, d.id) in placement.devices]
+    assert len({device.type for device in devices}) == 1
+    assert all(usable(device, each.spec) for device in devices)
+    assert all(here.nodes[where].state is NodeState.UP for where, _ in placement.parts)
+
+
 @on_every_policy
 @drawn
 @given(here=snapshots())
@@ -197,20 +214,8 @@ def test_every_named_shape_can_be_placed_and_is_allowed_for_the_job(name: str, h
     given_away = [device for placement in placed.values() for device in placement.devices]
     assert len(given_away) == len(set(given_away))
     for number, placement in placed.items():
-        each = here.jobs[number]
         assert shape_of(allocation[number]) == shape_on(placement, here)
-        if placement == each.placement:
-            continue
-        assert each.wish is DesiredState.RUN
-        assert each.state in HOLDS_DEVICES or (each.state is JobState.PENDING and here.now >= each.not_before)
-        fewest, most = gpu_range(each, 1000, placement.gpu_type)
-        assert fewest <= placement.replicas <= most
-        assert not POLICIES[name].gang or placement.replicas == each.spec.min_gpus
-        assert each.spec.level is Level.SCRIPT or len(placement.parts) == 1
-        devices = [d for n in here.nodes.values() for d in n.devices if (n.id, d.id) in placement.devices]
-        assert len({device.type for device in devices}) == 1
-        assert all(usable(device, each.spec) for device in devices)
-        assert all(here.nodes[where].state is NodeState.UP for where, _ in placement.parts)
+        check_allowed(here, number, placement, gang=POLICIES[name].gang)
 
 
 @on_every_policy
