@@ -93,8 +93,32 @@ def divide(snapshot: Snapshot, policy: Policy, background: Jobs | None = None) -
     for own_allotments, own_placements in secured.values():
         allotments.update(own_allotments)
         placements.update(own_placements)
+    for user in secured:
+        _widen(level, policy, user, others, (allotments, placements))
+    named = {
+        name: shape_on(placements[name], snapshot) if name in placements else allotment
+        for name, allotment in allotments.items()
+    }
     due = {user: floors[user].total for user in secured}
-    return Division(allotments, placements, _standings(debts, short), due)
+    return Division(named if secured else allotments, placements, _standings(debts, short), due)
+
+
+def _widen(snapshot: Snapshot, policy: Policy, user: str, background: Jobs, answer: Answer) -> None:
+    """Give the user also what nobody else can use, if the policy makes more of that. Changes
+    `answer`."""
+    allotments, placements = answer
+    everything = {(node.id, device.id) for node in nodes_up(snapshot) for device in node.devices}
+    free = everything - _devices([answer])
+    own = {name: placements[name] for name in placements if name in _jobs_of(snapshot, user)}
+    if not free:
+        return
+    part = _alone(snapshot, user, free | _devices([({}, own)]))
+    wider_allotments, wider_placements = _ask(policy.aside(user), part, background)
+    if _utility(snapshot, wider_placements) * ENOUGH > _utility(snapshot, own):
+        for name in own:
+            del allotments[name], placements[name]
+        allotments.update(wider_allotments)
+        placements.update(wider_placements)
 
 
 def _ask(policy: Policy, snapshot: Snapshot, background: Jobs) -> Answer:

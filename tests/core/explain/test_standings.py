@@ -81,18 +81,17 @@ def test_a_user_with_a_full_floor_hears_how_much_that_is() -> None:
 
 def test_the_floor_comes_no_later_than_announced() -> None:
     """Bob's job is first in the queue and takes what Ana's second job needs."""
-    jobs = [("bob", 7), ("ana", 1), ("ana", 3)]
-    profile = teams.trained(teams.PARAMS, 8000.0)
-    told = {
-        JobId(number): teams.training(number, user, profile, min_gpus=count, max_gpus=count)
-        for number, (user, count) in enumerate(jobs, 1)
+    profile = teams.trained()
+    jobs = {
+        JobId(number): job(number, spec_=spec(user=user, gpus=count, up_to=count), profile=profile)
+        for number, (user, count) in enumerate([("bob", 7), ("ana", 1), ("ana", 3)], 1)
     }
     config = Config(floor_patience=300.0)
-    team = teams.Team(teams.servers(1, 8), told, policy("fifo"), config=config)
+    team = teams.Team(teams.servers(1, 8), jobs, policy("fifo"), config=config)
     promises = []
-    while JobId(3) not in team.held:
-        team.round(config.interval)
-        here = team.seen()
+    while JobId(3) not in team.placements:
+        team.round()
+        here = team.snapshot_now()
         if here.jobs[JobId(3)].placement is None:
             answer = reasons(here, None, here.jobs[JobId(3)])
             promises += [team.now + one.facts["wait"] for one in answer.reasons if one.code == "floor-later"]

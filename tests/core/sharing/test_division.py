@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpq.core.feasibility.shapes import gpu_range
+from gpq.core.feasibility.shapes import gpu_range, shape_on
 from gpq.core.model.accounts import Standing
 from gpq.core.model.jobs import Allotment, Job, JobSpec, Level
 from gpq.core.model.nodes import Node, Reservation
@@ -351,3 +351,55 @@ def test_the_order_of_a_snapshot_and_a_second_call_do_not_change_a_division(name
         standings=dict(reversed(at.standings.items())),
     )
     assert divide(backwards, brief(name)) == first
+
+
+class Withholds(Policy):
+    """Gives nothing to ana unless she is alone."""
+
+    name = "withholds"
+
+    def allocate(self, snapshot: Snapshot) -> Mapping[JobId, Allotment]:
+        answer = policy("goodput").allocate(snapshot)
+        users = {asked.spec.user for asked in snapshot.jobs.values()}
+        return {
+            name: allotment
+            for name, allotment in answer.items()
+            if users == {"ana"} or snapshot.jobs[name].spec.user != "ana"
+        }
+
+
+def test_shapes_name_their_type_also_on_a_part_that_has_one_type() -> None:
+    at = here(
+        node("a", 2),
+        node("t", 2, type="T4"),
+        training(1, "ana", gpu_type="a100"),
+        training(2, "bob"),
+        training(3, "bob"),
+    )
+    division = divide(at, Withholds())
+    assert division.secured.keys() == {"ana"}
+    assert all(shape_of(division.allotments[name]) == shape_on(p, at) for name, p in division.placements.items())
+
+
+def test_a_secured_user_also_gets_what_nobody_else_can_use() -> None:
+    """Bob's job needs three GPUs, and two are left."""
+    at = here(
+        node("w"),
+        training(1, "ana"),
+        training(2, "ana"),
+        training(3, "bob", gpus=3, up_to=3),
+        standings={"ana": Standing(0.0, PATIENCE)},
+    )
+    division = divide(at, policy("goodput"))
+    assert division.secured.keys() == {"ana"}
+    assert gpus(division, at) == {"ana": 4}
+
+
+def test_who_borrows_gives_way_and_not_who_has_just_their_floor() -> None:
+    """Bob's jobs pretend to scale perfectly."""
+    least = [
+        min(course.ratio for course in courses(trio("quick", Config(floors=on)), {"ana": 5, "cat": 5}, 60).values())
+        for on in (False, True)
+    ]
+    assert least[0] < 0.85
+    assert least[1] > 0.9
