@@ -80,43 +80,58 @@ def divide(snapshot: Snapshot, policy: Policy, background: Jobs | None = None) -
     ]:
         user = min(claims, key=lambda name: (ratios[name], name))
         taken = _devices(secured.values())
-        part = _alone(level, user, part_of(level, user, floors[user], taken, whole_jobs=True))
-        secured[user] = _ask(policy.aside(user), part, others)
-        if _utility(level, secured[user][1]) < ENOUGH * best[user]:  # not without moves
-            part = _anew(_alone(level, user, part_of(level, user, floors[user], taken)))
-            secured[user] = _ask(policy.aside(user), part, others)
+        secured[user] = _secure(level, policy, user, floors[user], taken, best[user], others)
         if user in short:
             short[user] = patience  # no second wait while the policy would take it away again
         allotments, placements = _ask(policy.aside(""), _beside(level, secured.values()), others)
-        rest = {name: best[name] for name in best.keys() - secured.keys()}
-        ratios = _shortfalls(level, placements, rest)
+        rivals = {name: best[name] for name in best.keys() - secured.keys()}
+        ratios = _shortfalls(level, placements, rivals)
     for own_allotments, own_placements in secured.values():
         allotments.update(own_allotments)
         placements.update(own_placements)
     for user in secured:
         _widen(level, policy, user, others, (allotments, placements))
-    named = {
-        name: shape_on(placements[name], snapshot) if name in placements else allotment
-        for name, allotment in allotments.items()
-    }
-    due = {user: floors[user].total for user in secured}
-    return Division(named if secured else allotments, placements, _standings(debts, short), due)
+    if secured:  # a part of the GPUs may have one type, and its shapes then name none
+        allotments |= {name: shape_on(where, snapshot) for name, where in placements.items()}
+    secured_gpus = {user: floors[user].total for user in secured}
+    return Division(allotments, placements, _standings(debts, short), secured_gpus)
+
+
+def _secure(
+    snapshot: Snapshot,
+    policy: Policy,
+    user: str,
+    floor: Floor,
+    taken: set[Place],
+    best: float,
+    background: Jobs,
+) -> Answer:
+    """The user's jobs on a part of the floor without `taken`, where they are if that is as good."""
+    instance = policy.aside(user)
+    places = part_of(snapshot, user, floor, taken, whole_jobs=True)
+    answer = _ask(instance, _alone(snapshot, user, places), background)
+    if _utility(snapshot, answer[1]) >= ENOUGH * best:
+        return answer
+    places = part_of(snapshot, user, floor, taken)
+    return _ask(instance, _anew(_alone(snapshot, user, places)), background)
 
 
 def _widen(snapshot: Snapshot, policy: Policy, user: str, background: Jobs, answer: Answer) -> None:
     """Give the user also what nobody else can use, if the policy makes more of that. Changes
     `answer`."""
     allotments, placements = answer
-    everything = {(node.id, device.id) for node in nodes_up(snapshot) for device in node.devices}
-    free = everything - _devices([answer])
-    own = {name: placements[name] for name in placements if name in _jobs_of(snapshot, user)}
+    places = {(node.id, device.id) for node in nodes_up(snapshot) for device in node.devices}
+    free = places - _devices([answer])
     if not free:
         return
+    jobs = _jobs_of(snapshot, user)
+    own = {name: placement for name, placement in placements.items() if name in jobs}
     part = _alone(snapshot, user, free | _devices([({}, own)]))
     wider_allotments, wider_placements = _ask(policy.aside(user), part, background)
     if _utility(snapshot, wider_placements) * ENOUGH > _utility(snapshot, own):
         for name in own:
-            del allotments[name], placements[name]
+            del placements[name]
+            allotments.pop(name, None)  # a policy need not name a job that it may not move
         allotments.update(wider_allotments)
         placements.update(wider_placements)
 

@@ -354,7 +354,7 @@ def test_the_order_of_a_snapshot_and_a_second_call_do_not_change_a_division(name
 
 
 class Withholds(Policy):
-    """Gives nothing to ana unless she is alone."""
+    """Gives nothing to ana unless she is alone, and does not name jobs that must stay."""
 
     name = "withholds"
 
@@ -364,7 +364,8 @@ class Withholds(Policy):
         return {
             name: allotment
             for name, allotment in answer.items()
-            if users == {"ana"} or snapshot.jobs[name].spec.user != "ana"
+            if (users == {"ana"} or snapshot.jobs[name].spec.user != "ana")
+            and not must_stay(snapshot.jobs[name], snapshot)
         }
 
 
@@ -403,3 +404,13 @@ def test_who_borrows_gives_way_and_not_who_has_just_their_floor() -> None:
     ]
     assert least[0] < 0.85
     assert least[1] > 0.9
+
+
+def test_a_policy_need_not_name_a_job_that_it_may_not_move() -> None:
+    fixed = running(4, on("w", 0), spec_=black_box(user="ana"))
+    standings = {"ana": Standing(0.0, PATIENCE)}
+    at = here(node("w"), fixed, training(1, "ana"), training(3, "bob", gpus=3, up_to=3), standings=standings)
+    division = divide(at, Withholds())
+    assert division.secured.keys() == {"ana"}
+    assert division.placements[fixed.id] == fixed.placement
+    assert gpus(division, at) == {"ana": 4}
