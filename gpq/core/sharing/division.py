@@ -67,25 +67,34 @@ def divide(snapshot: Snapshot, policy: Policy, background: Jobs | None = None) -
     for user, floor in floors.items():
         part = _anew(_alone(level, user, part_of(level, user, floor)))
         best[user] = _utility(level, _ask(policy.aside(user), part, others)[1])
-    allotments, placements = _ask(policy, level, others)
-    ratios = _shortfalls(level, placements, best)
+    proposal = _ask(policy, level, others)
+    allotments, placements = proposal
+    shortfalls = ratios = _shortfalls(level, placements, best)
     patience = snapshot.config.floor_patience
     short = {  # for how long the policy has left users so
         user: snapshot.standings.get(user, NO_DEBT).short + _counted(snapshot) for user in ratios
     }
     secured: dict[str, Answer] = {}
+    first: set[str] = set()  # those to whom others left no part as good as it could be
     # Who is short only because others were secured need not wait: those who borrowed give way.
     while claims := [
         user for user in ratios if not ratios[user] or short.get(user, patience) >= patience
     ]:
-        user = min(claims, key=lambda name: (ratios[name], name))
+        user = min(claims, key=lambda name: (name not in first, ratios[name], name))
         taken = _devices(secured.values())
         secured[user] = _secure(level, policy, user, floors[user], taken, best[user], others)
+        is_good = _utility(level, secured[user][1]) >= ENOUGH * best[user]
+        if taken and not is_good and user not in first:  # they choose before the others
+            first.add(user)
+            secured.clear()
+            (allotments, placements), ratios = proposal, shortfalls
+            continue
         if user in short:
             short[user] = patience  # no second wait while the policy would take it away again
         allotments, placements = _ask(policy.aside(""), _beside(level, secured.values()), others)
         rivals = {name: best[name] for name in best.keys() - secured.keys()}
         ratios = _shortfalls(level, placements, rivals)
+    allotments, placements = dict(allotments), dict(placements)
     for own_allotments, own_placements in secured.values():
         allotments.update(own_allotments)
         placements.update(own_placements)

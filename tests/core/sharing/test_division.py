@@ -396,6 +396,13 @@ def test_a_secured_user_also_gets_what_nobody_else_can_use() -> None:
     assert gpus(division, at) == {"ana": 4}
 
 
+def test_a_user_to_whom_others_left_their_part_in_pieces_chooses_first() -> None:
+    """Three users need five GPUs or more on two servers of eight, and one of them has a job in the way of another."""
+    team = random_team(428, Config())
+    course = courses(team, {"u0": equal_part(team)}, 30)["u0"]
+    assert course.longest <= PATIENCE + ROUND
+
+
 def test_who_borrows_gives_way_and_not_who_has_just_their_floor() -> None:
     """Bob's jobs pretend to scale perfectly."""
     least = [
