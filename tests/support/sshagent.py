@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import socket
 import subprocess
 from pathlib import Path
 
@@ -24,10 +25,15 @@ class SshAgent:
     def __enter__(self) -> SshAgent:
         self._process = subprocess.Popen(["ssh-agent", "-D", "-a", self.path], stdout=subprocess.DEVNULL)
         environment = {**os.environ, "SSH_AUTH_SOCK": self.path}
-        wait_until(lambda: Path(self.path).is_socket(), "the ssh-agent listens")
+        wait_until(self._listens, "the ssh-agent listens")
         for key in self._keys:
             subprocess.run(["ssh-add", "-q", str(key)], env=environment, check=True)
         return self
+
+    def _listens(self) -> bool:
+        """Its socket is there a moment before it listens."""
+        with socket.socket(socket.AF_UNIX) as probe:
+            return probe.connect_ex(self.path) == 0
 
     def end(self) -> None:
         self._process.terminate()
