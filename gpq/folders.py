@@ -1,6 +1,8 @@
-"""gpq's own folders on this machine: only their owner may use them."""
+"""gpq's own folders on this machine: only their owner may change what is in them."""
 
 from __future__ import annotations
+
+import os
 
 from gpq_agent import wire
 
@@ -22,3 +24,10 @@ def make_private(folder: str) -> None:
             f"cannot write in the state directory {folder}: {error.strerror}",
             "make it writable, or set GPQ_HOME to a folder that is",
         ) from None
+
+
+def make_passable(folder: str) -> None:
+    """Like `make_private`, but with mode 0711: others may open what they know the name of, as far
+    as its own mode lets them."""
+    make_private(folder)
+    os.chmod(folder, 0o711)

@@ -1,8 +1,9 @@
 """The Unix socket: who may speak, how much, how long. It only turns lines into requests and results
 into lines.
 
-Only the daemon's own user and root may connect, as the kernel reports (SO_PEERCRED). A user's
-connections beyond `MAX_PER_USER` wait for their turn.
+A `Door` says who may connect, by the uid that the kernel reports (SO_PEERCRED). If it says nothing,
+these are the daemon's own user and root. A user's connections beyond `Door.per_user` wait for their
+turn.
 """
 
 from __future__ import annotations
@@ -14,19 +15,19 @@ import pwd
 import socket
 import struct
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from functools import lru_cache
-
-import msgspec
+from typing import Any
 
 from gpq.errors import GpqError, Refused, UsageError
-from gpq.folders import make_private
+from gpq.folders import make_passable, make_private
 from gpq.pace import deadline, left
 from gpq.ports import Peer
 from gpq.rpc import codec
 from gpq.rpc.protocol import MAX_LINE
-from gpq.rpc.requests import Request
 
 MAX_PER_USER = 64  # connections served at once. Each is a thread, so more cost more than they gain
 # beyond those, for commands that only look and wait for no commit. They need no turn
@@ -41,22 +42,76 @@ MAX_SOCKET_PATH = 107  # bytes, sockaddr_un
 log = logging.getLogger(__name__)
 
 
-Handler = Callable[[Request, Peer], msgspec.Struct]
+Handler = Callable[[Any, Peer], object]  # the request is what `Door.decode` returns
 Turn = tuple[socket.socket, int, int]  # a connection, its user, its process
+
+
+REFUSAL = Refused("this daemon serves another user", "run gpq with your own GPQ_HOME")
+
+
+def is_own(uid: int) -> bool:
+    return uid in (os.getuid(), 0)
+
+
+@dataclass(frozen=True)
+class Door:
+    """Who may speak to a server, how much, and in which messages. The defaults are those of one
+    user's daemon."""
+
+    admits: Callable[[int], bool] = is_own  # by uid, in the thread that accepts
+    refusal: GpqError = REFUSAL  # for all others
+    per_user: int = MAX_PER_USER
+    looks: int = MAX_LOOKS
+    parked: int = MAX_PARKED
+    per_second: float = 0.0  # messages of a user. More wait. 0: no limit
+    everybody: bool = False  # every user may open the socket, and `admits` alone decides
+    longest_line: int = MAX_LINE  # bytes
+    # False: a refused connection is closed at once and not logged, however many come
+    lingers: bool = True
+    decode: Callable[[bytes], Any] = codec.decode_request  # raises GpqError
+    clock: Callable[[], float] = time.monotonic
+    pause: Callable[[float], None] = time.sleep
+
+
+OWN_DOOR = Door()
+
+
+class Rate:
+    """A bucket of messages for each user. It holds those of one second."""
+
+    def __init__(self, per_second: float, clock: Callable[[], float]) -> None:
+        self._per_second = per_second
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._full_at: dict[int, float] = {}  # by user, when the bucket is full again
+
+    def take(self, uid: int) -> float:
+        """Count a message. Returns the seconds until it may be answered."""
+        if not self._per_second:
+            return 0.0
+        with self._lock:
+            now = self._clock()
+            full_at = max(self._full_at.get(uid, now), now) + 1 / self._per_second
+            self._full_at[uid] = full_at
+        return max(full_at - now - 1.0, 0.0)
 
 
 class Server:
     """Serves `handle` on `path` from `start` to `close`. `handle` raises GpqError for the user to
     read. `signpost` is a link to the socket, if the socket has another path."""
 
-    def __init__(self, path: str, handle: Handler, signpost: str = "") -> None:
+    def __init__(
+        self, path: str, handle: Handler, signpost: str = "", door: Door = OWN_DOOR
+    ) -> None:
         self._handle = handle
+        self._door = door
+        self._rate = Rate(door.per_second, door.clock)
         self._lock = threading.Lock()
         self._departures = threading.Condition(self._lock)
         self._open: dict[socket.socket, int] = {}  # served now, with their user
         self._parked: dict[int, deque[tuple[socket.socket, int]]] = {}
         self._closing = False
-        self._listener = Listener(path, signpost)
+        self._listener = Listener(path, signpost, everybody=door.everybody)
         self._thread = threading.Thread(target=self._accept, name="accept", daemon=True)
 
     def start(self) -> None:
@@ -99,12 +154,10 @@ class Server:
                 socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("iII")
             )
             pid, uid, _ = struct.unpack("iII", credentials)
-            if uid not in (os.getuid(), 0):
-                log.warning("refused uid %d (pid %d)", uid, pid)
-                _hang_up(
-                    connection,
-                    Refused("this daemon serves another user", "run gpq with your own GPQ_HOME"),
-                )
+            if not self._door.admits(uid):
+                if self._door.lingers:
+                    log.warning("refused uid %d (pid %d)", uid, pid)
+                _hang_up(connection, self._door.refusal, lingers=self._door.lingers)
                 continue
             self._admit(connection, uid, pid)
 
@@ -113,19 +166,19 @@ class Server:
             if self._closing:
                 connection.close()
                 return
-            has_place = self._open_count(uid) < _most_served(connection)
+            has_place = self._open_count(uid) < self._most_served(connection)
             if has_place:
                 self._open[connection] = uid
             else:
                 queue = self._parked.setdefault(uid, deque())
-                if len(queue) < MAX_PARKED:
+                if len(queue) < self._door.parked:
                     queue.append((connection, pid))
                     return
         if has_place:
             self._spawn(connection, uid, pid)
             return
         problem = Refused("too many commands wait for the daemon", "end some, or try again later")
-        _hang_up(connection, problem)
+        _hang_up(connection, problem, lingers=self._door.lingers)
 
     def _spawn(self, connection: socket.socket, uid: int, pid: int) -> None:
         try:
@@ -134,10 +187,21 @@ class Server:
             ).start()
         except RuntimeError:  # no thread available
             log.warning("cannot start a thread for another connection")
-            _hang_up(connection, Refused("the daemon is overloaded", "try again later"))
+            problem = Refused("the daemon is overloaded", "try again later")
+            _hang_up(connection, problem, lingers=self._door.lingers)
             next_turn = self._leave(connection, uid)
             if next_turn is not None:
                 self._spawn(*next_turn)
+
+    def _most_served(self, connection: socket.socket) -> int:
+        """The most connections of a user that are served if this is one of them. More if its first
+        request only looks, as far as it has arrived by now. Takes nothing out of the socket."""
+        begin = b""
+        with contextlib.suppress(OSError):
+            begin = connection.recv(64, socket.MSG_PEEK | socket.MSG_DONTWAIT)
+        if any(b'"op":"%s"' % look in begin for look in LOOKS):
+            return self._door.per_user + self._door.looks
+        return self._door.per_user
 
     def _open_count(self, uid: int) -> int:
         return list(self._open.values()).count(uid)
@@ -161,8 +225,8 @@ class Server:
             turn = self._leave(connection, uid)
 
     def _leave(self, connection: socket.socket, uid: int) -> Turn | None:
-        """A connection has ended: whose turn is it? The place of a look beyond `MAX_PER_USER` goes
-        to nobody. Otherwise waiting connections would take all places of looks."""
+        """A connection has ended: whose turn is it? The place of a look beyond `per_user` goes to
+        nobody. Otherwise waiting connections would take all places of looks."""
         with self._lock:
             self._open.pop(connection, None)
             self._departures.notify_all()
@@ -170,7 +234,7 @@ class Server:
             if not queue or self._closing:
                 self._parked.pop(uid, None)
                 return None
-            if self._open_count(uid) >= MAX_PER_USER:
+            if self._open_count(uid) >= self._door.per_user:
                 return None
             next_connection, pid = queue.popleft()
             self._open[next_connection] = uid
@@ -179,19 +243,23 @@ class Server:
     def _converse(self, connection: socket.socket, peer: Peer) -> None:
         surplus = b""
         while not self._closing:
-            line, surplus = _read_line(connection, surplus)
+            line, surplus = _read_line(connection, surplus, self._door.longest_line)
             if line is None:
                 return
+            seconds = self._rate.take(peer.uid)
+            if seconds:
+                self._door.pause(seconds)
             connection.settimeout(SEND_SECONDS)
             connection.sendall(self._answer(line, peer))
-            if len(line) > MAX_LINE:
+            if len(line) > self._door.longest_line:
                 return  # where the next line would begin is not known
 
     def _answer(self, line: bytes, peer: Peer) -> bytes:
         try:
-            if len(line) > MAX_LINE:
-                raise UsageError(f"the request is longer than {MAX_LINE} bytes", "make it shorter")
-            return codec.encode_result(self._handle(codec.decode_request(line), peer))
+            most = self._door.longest_line
+            if len(line) > most:
+                raise UsageError(f"the request is longer than {most} bytes", "make it shorter")
+            return codec.encode_result(self._handle(self._door.decode(line), peer))
         except GpqError as error:
             return codec.encode_error(error)
         except Exception as error:
@@ -204,9 +272,11 @@ class Server:
             )
 
 
-def _read_line(connection: socket.socket, surplus: bytes) -> tuple[bytes | None, bytes]:
+def _read_line(
+    connection: socket.socket, surplus: bytes, longest: int
+) -> tuple[bytes | None, bytes]:
     """(line, what follows it). (None, b"") at the end. A line that never ends is returned when it
-    is too long."""
+    has more than `longest` bytes."""
     buffer = bytearray(surplus)
     until = deadline(LINE_SECONDS if surplus else IDLE_SECONDS)
     scan_start = 0
@@ -214,7 +284,7 @@ def _read_line(connection: socket.socket, surplus: bytes) -> tuple[bytes | None,
         end = buffer.find(b"\n", scan_start)
         if end >= 0:
             return bytes(buffer[:end]), bytes(buffer[end + 1 :])
-        if len(buffer) > MAX_LINE:
+        if len(buffer) > longest:
             return bytes(buffer), b""
         scan_start = len(buffer)
         # Even if it is late, what is in the socket still counts: this process may have been
@@ -228,27 +298,19 @@ def _read_line(connection: socket.socket, surplus: bytes) -> tuple[bytes | None,
         buffer += piece
 
 
-def _most_served(connection: socket.socket) -> int:
-    """The most connections of a user that are served if this is one of them. More if its first
-    request only looks, as far as it has arrived by now. Takes nothing out of the socket."""
-    begin = b""
-    with contextlib.suppress(OSError):
-        begin = connection.recv(64, socket.MSG_PEEK | socket.MSG_DONTWAIT)
-    if any(b'"op":"%s"' % look in begin for look in LOOKS):
-        return MAX_PER_USER + MAX_LOOKS
-    return MAX_PER_USER
-
-
 def _shut_down(connections: Iterable[socket.socket], how: int) -> None:
     for connection in connections:
         with contextlib.suppress(OSError):
             connection.shutdown(how)
 
 
-def _hang_up(connection: socket.socket, error: GpqError) -> None:
-    """Say why, and leave. What the other end still writes is read for a moment, because otherwise
-    the kernel would drop our answer."""
+def _hang_up(connection: socket.socket, error: GpqError, *, lingers: bool) -> None:
+    """Say why, and leave. `lingers`: what the other end still writes is read for a moment, because
+    otherwise it may meet our end before our answer."""
     with connection, contextlib.suppress(OSError):
+        if not lingers:
+            connection.send(codec.encode_error(error), socket.MSG_DONTWAIT)
+            return
         connection.settimeout(0.2)
         connection.sendall(codec.encode_error(error))
         connection.shutdown(socket.SHUT_WR)
@@ -266,10 +328,11 @@ def user_name(uid: int) -> str:
 
 class Listener:
     """Listens on `path` from now on, until `leave` and `close`. `signpost` is a link to the socket,
-    if the socket has another path."""
+    if the socket has another path. `everybody`: every user may open it."""
 
-    def __init__(self, path: str, signpost: str = "") -> None:
+    def __init__(self, path: str, signpost: str = "", *, everybody: bool = False) -> None:
         self._path = path
+        self._everybody = everybody
         self._signpost = signpost if signpost != path else ""
         self._socket = self._bind()
         self._inode = os.stat(path).st_ino
@@ -304,14 +367,15 @@ class Listener:
                 f"the socket path {self._path} is longer than {MAX_SOCKET_PATH} bytes",
                 "set GPQ_HOME to a folder with a shorter path",
             )
-        make_private(os.path.dirname(self._path))
+        make_folder, mode = (make_passable, 0o666) if self._everybody else (make_private, 0o600)
+        make_folder(os.path.dirname(self._path))
         listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
             self._refuse_neighbour()
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(self._path)
             listener.bind(self._path)
-            os.chmod(self._path, 0o600)
+            os.chmod(self._path, mode)
             listener.listen(512)
         except OSError as error:
             listener.close()

@@ -44,8 +44,9 @@ _ENCODER = msgspec.json.Encoder()
 _ANSWER = msgspec.json.Decoder(_Answer)
 
 
-def encode_request(request: Request) -> bytes:
-    """One line. Raises UsageError if text is not Unicode or the request is too large."""
+def encode_request(request: msgspec.Struct) -> bytes:
+    """One line, for a request of any family. Raises UsageError if text is not Unicode or the
+    request is too large."""
     try:
         body = _ENCODER.encode(request)
     except UnicodeEncodeError:
@@ -77,6 +78,12 @@ def _expect_utf8(tree: Any, variable: str = "", *, in_env: bool = False) -> None
 def decode_request(line: bytes) -> Request:
     """The request on a line. Raises DaemonUnreachable for another version, and UsageError if the
     line is malformed."""
+    request: Request = request_of(request_tree(line), AnyRequest)
+    return request
+
+
+def request_tree(line: bytes) -> dict[str, Any]:
+    """The fields of a request of any family. Raises as `decode_request` does."""
     try:
         tree = msgspec.json.decode(line)
     except (ValueError, RecursionError):
@@ -90,16 +97,20 @@ def decode_request(line: bytes) -> Request:
             f" command uses {version!r:.20}",
             RESTART_HINT,
         )
+    return tree
+
+
+def request_of(tree: dict[str, Any], kinds: Any) -> Any:
+    """The request of one of these kinds with these fields. Raises UsageError."""
     try:
-        request: Request = decoding.convert(tree, AnyRequest)
+        return decoding.convert(tree, kinds)
     except (ValueError, RecursionError) as error:
         raise UsageError(
             f"the daemon does not understand the request: {error}", RESTART_HINT
         ) from None
-    return request
 
 
-def encode_result(result: msgspec.Struct) -> bytes:
+def encode_result(result: object) -> bytes:
     return b'{"v":%d,"program":%s,"ok":true,"result":%s}\n' % (
         VERSION,
         _ENCODER.encode(gpq.__version__),

@@ -34,3 +34,12 @@ def shared_place() -> Iterator[Path]:
     with tempfile.TemporaryDirectory(prefix="gpq-users-") as name:
         os.chmod(name, 0o1777)
         yield Path(name)
+
+
+def command_of(user: pwd.struct_passwd) -> list[str]:
+    """What to put in front of a command so that it runs as this user, but may read everything, as the checkout or the
+    interpreter may be in a folder of root's."""
+    return [
+        "setpriv", f"--reuid={user.pw_uid}", f"--regid={user.pw_gid}", "--clear-groups",
+        "--inh-caps=+dac_read_search", "--ambient-caps=+dac_read_search",
+    ]  # fmt: skip
