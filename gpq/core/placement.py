@@ -125,7 +125,12 @@ def _unplaced_jobs(
 def _same(placement: Placement, allotment: Allotment | None, snapshot: Snapshot) -> bool:
     if isinstance(allotment, Layout):
         types = ("", placement.gpu_type)
-        return placement.counts == allotment.parts and allotment.gpu_type in types
+        devices = tuple(ids for _, ids in placement.parts)
+        return (
+            placement.counts == allotment.parts
+            and allotment.gpu_type in types
+            and allotment.devices in ((), devices)
+        )
     return allotment == shape_on(placement, snapshot)
 
 
@@ -289,10 +294,24 @@ class FreeDevices:
             parts = [(self.index.get(node, -1), count) for node, count in allotment.parts]
             if any(at < 0 or len(self.suits(kind, at)) < count for at, count in parts):
                 return None
+            if allotment.devices:
+                return self._exactly(kind, parts, allotment)
             return self._placement(parts, kind, own)
         if allotment.nodes == 1:
             return self._find_one(kind, allotment, own)
         return self._find_several(kind, allotment, own)
+
+    def _exactly(
+        self, kind: Kind, parts: Sequence[tuple[int, int]], layout: Layout
+    ) -> Placement | None:
+        """The devices that the layout names, if all of them are available."""
+        for (at, _), ids in zip(parts, layout.devices, strict=True):
+            if not {self.position[at].get(device, -1) for device in ids} <= self.suits(kind, at):
+                return None
+        at, devices = parts[0][0], layout.devices
+        gpu_type = self.nodes[at].devices[self.position[at][devices[0][0]]].type
+        names = (node for node, _ in layout.parts)
+        return Placement(tuple(zip(names, devices, strict=True)), gpu_type)
 
     def _find_one(self, kind: Kind, shape: Shape, own: dict[int, set[int]]) -> Placement | None:
         here = self._supply(kind)

@@ -59,7 +59,7 @@ def floors_now(snapshot: Snapshot) -> Mapping[str, Floor]:
 
 def borrowed_gpus(floor: Floor) -> int:
     """Whole GPUs that its user holds beyond the floor."""
-    return (floor.held - Counter(floor.gpus) - floor.reserved).total()
+    return (floor.holdings - Counter(floor.gpus) - floor.reserved).total()
 
 
 def of_running(snapshot: Snapshot, job: Job) -> list[Reason]:
@@ -88,21 +88,21 @@ def of_waiting(snapshot: Snapshot, job: Job) -> list[Reason]:
 
 
 def _borrowing(user: str, floor: Floor) -> list[Reason]:
-    held, borrowed = floor.held.total(), borrowed_gpus(floor)
+    holdings, borrowed = floor.holdings.total(), borrowed_gpus(floor)
     if not borrowed:
         return []
-    return [reason("user-borrows", user=user, gpus=held, borrowed=borrowed, floor=floor.total)]
+    return [reason("user-borrows", user=user, gpus=holdings, borrowed=borrowed, floor=floor.total)]
 
 
 def _within(floor: Floor) -> int:
     """GPUs of the floor that its user holds."""
-    return sum(min(floor.held[kind], count) for kind, count in floor.gpus.items())
+    return sum(min(floor.holdings[kind], count) for kind, count in floor.gpus.items())
 
 
 def _own(snapshot: Snapshot, user: str, floor: Floor) -> Reason:
     total, within = floor.total, _within(floor)
     if within == total:
-        return reason("floor-full", user=user, gpus=floor.held.total(), floor=total)
+        return reason("floor-full", user=user, gpus=floor.holdings.total(), floor=total)
     config, short = snapshot.config, snapshot.standings.get(user, NO_DEBT).short
     if not short:
         return reason("floor-part", user=user, gpus=within, floor=total)

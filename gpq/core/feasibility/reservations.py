@@ -26,14 +26,15 @@ NOTHING: Barred = frozenset()
 
 
 def barred_devices(snapshot: Snapshot, job: Job) -> Barred:
-    """Devices that this job may not use now. They are reserved for others, or they belong to owners
-    for whom it could not leave, or gpq cannot copy its checkpoint there."""
+    """Devices that this job may not use now. They are reserved for others, or refuse its user, or
+    they belong to owners for whom it could not leave, or gpq cannot copy its checkpoint there."""
+    refusals = snapshot.refusals.get(job.spec.user, NOTHING)
     closed_nodes = [
         node for node in snapshot.nodes.values() if node.owner and not owners.suits(job, node)
     ]
     closed_nodes += [snapshot.nodes[name] for name in closed_to(snapshot, job)]
     if not snapshot.reservations and not closed_nodes:
-        return NOTHING
+        return refusals
     reserved = (
         (reservation.node, device)
         for reservation in snapshot.reservations.values()
@@ -41,7 +42,7 @@ def barred_devices(snapshot: Snapshot, job: Job) -> Barred:
         for device in devices_of(reservation, snapshot.nodes.get(reservation.node))
     )
     closed = ((node.id, device.id) for node in closed_nodes for device in node.devices)
-    return frozenset([*reserved, *closed])
+    return refusals.union(reserved, closed)
 
 
 def keeps_out(reservation: Reservation, job: Job, now: Seconds) -> bool:

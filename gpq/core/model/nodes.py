@@ -123,6 +123,7 @@ class Node:
     cores: int = 0
     memory_mib: int = 0
     boot_id: str = ""
+    machine: str = ""  # the same for all who reach the same devices. "": its agent is too old
     seen_at: Seconds = 0.0
     silent_since: Seconds = 0.0  # last heard of, if it is unreachable
     address: str = "127.0.0.1"  # where peers most likely reach it

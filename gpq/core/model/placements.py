@@ -21,19 +21,29 @@ class Shape:
 @dataclass(frozen=True, slots=True)
 class Layout:
     """A shape whose servers a policy chose itself: (server, number of its GPUs), sorted by server.
-    All GPUs have one type."""
+    All GPUs have one type. `devices`: exactly which ones, of each server. Empty: any."""
 
     parts: tuple[tuple[NodeId, int], ...]
     gpu_type: str = ""
+    devices: tuple[tuple[DeviceId, ...], ...] = ()
 
     def __post_init__(self) -> None:
-        """Raises ValueError if a server is named twice or gives no GPU."""
+        """Raises ValueError if a server is named twice or gives no GPU, or if `devices` do not
+        match."""
         if len({node for node, _ in self.parts}) < len(self.parts) or any(
             count < 1 for _, count in self.parts
         ):
             raise ValueError(
                 f"a layout names a server twice, or takes nothing of one: {self.parts}"
             )
+        counts = [len(set(ids)) for ids in self.devices]
+        if self.devices and counts != [count for _, count in self.parts]:
+            raise ValueError(f"a layout names other devices than it counts: {self}")
+
+    @classmethod
+    def of(cls, placement: Placement, gpu_type: str) -> Layout:
+        """Exactly these devices."""
+        return cls(placement.counts, gpu_type, tuple(ids for _, ids in placement.parts))
 
     @property
     def shape(self) -> Shape:

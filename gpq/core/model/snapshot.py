@@ -109,6 +109,9 @@ class Snapshot:
     # as they were when last kept
     means_kept: Mapping[JobId, MeanShare] = field(default_factory=dict)
     means_kept_at: Seconds = 0.0
+    # by user: devices that refuse the jobs of just this one, such as those of a server where they
+    # have no account
+    refusals: Mapping[str, frozenset[tuple[NodeId, DeviceId]]] = field(default_factory=dict)
     standings: Mapping[str, Standing] = field(default_factory=dict)  # by user
     standings_at: Seconds = 0.0  # of the round that counted them
 

@@ -111,9 +111,9 @@ def decide(
             division = allocate_for(snapshot, policy)
         except WrongAnswer as error:
             fault = f"{error.message}. gpq changes nothing until it answers well: {error.hint}"
-            held = {job.id: job.placement for job in snapshot.holders if job.placement}
-            shapes = {name: shape_on(placement, snapshot) for name, placement in held.items()}
-            division = Division(shapes, held, snapshot.standings)
+            present = {job.id: job.placement for job in snapshot.holders if job.placement}
+            shapes = {name: shape_on(placement, snapshot) for name, placement in present.items()}
+            division = Division(shapes, present, snapshot.standings)
         placements = division.placements
         allocation = {name: shape_of(allotment) for name, allotment in division.allotments.items()}
         reasons = motives(snapshot, placements, division.secured)
@@ -337,12 +337,18 @@ def _has_room(job: Job, snapshot: Snapshot) -> bool:
 def allocate_for(snapshot: Snapshot, policy: Policy) -> Division:
     """What `policy` gives to whom, and where. It may move a job that runs cramped, but not stop it
     for nothing."""
-    offer, mover = make_offer(without_gated(snapshot))
-    division = _allocate(evacuate(cap_idle(offer)), policy)
+    offer, mover = offer_of(snapshot)
+    division = _allocate(offer, policy)
     if mover is None or mover in division.placements:
         return division
-    offer, _ = make_offer(without_gated(snapshot), moving=False)
-    return _allocate(evacuate(cap_idle(offer)), policy)
+    return _allocate(offer_of(snapshot, moving=False)[0], policy)
+
+
+def offer_of(snapshot: Snapshot, *, moving: bool = True) -> tuple[Snapshot, JobId | None]:
+    """`make_offer` to the jobs in front of their gates, without those that must leave where they
+    are."""
+    offer, mover = make_offer(without_gated(snapshot), moving=moving)
+    return evacuate(cap_idle(offer)), mover
 
 
 def _allocate(snapshot: Snapshot, policy: Policy) -> Division:

@@ -29,7 +29,7 @@ from gpq.core.feasibility.shapes import (
 from gpq.core.goodput import estimates
 from gpq.core.model.accounts import Standing
 from gpq.core.model.jobs import ANY_NUMBER, Allotment, Job, arrival
-from gpq.core.model.placements import Placement
+from gpq.core.model.placements import Layout, Placement
 from gpq.core.model.policy import Policy, shape_of
 from gpq.core.model.snapshot import Config, Snapshot
 from gpq.core.model.units import JobId, Seconds
@@ -58,16 +58,16 @@ class Division:
 def divide(snapshot: Snapshot, policy: Policy, background: Jobs | None = None) -> Division:
     """`snapshot` is what the policy may see. `background`: other jobs, whose devices count as
     free."""
-    floors, others = floors_of(snapshot), background or {}
+    floors, background = floors_of(snapshot), background or {}
     debts = _debts(snapshot, floors)
     if not floors:
-        return Division(*_ask(policy, snapshot, others), _standings(debts, {}))
+        return Division(*_ask(policy, snapshot, background), _standings(debts, {}))
     level = _within_floors(_levelled(snapshot, floors), floors)
     best = {}
     for user, floor in floors.items():
         part = _anew(_alone(level, user, part_of(level, user, floor)))
-        best[user] = _utility(level, _ask(policy.aside(user), part, others)[1])
-    proposal = _ask(policy, level, others)
+        best[user] = _utility(level, _ask(policy.aside(user), part, background)[1])
+    proposal = _ask(policy, level, background)
     allotments, placements = proposal
     shortfalls = ratios = _shortfalls(level, placements, best)
     patience = snapshot.config.floor_patience
@@ -82,7 +82,7 @@ def divide(snapshot: Snapshot, policy: Policy, background: Jobs | None = None) -
     ]:
         user = min(claims, key=lambda name: (name not in first, ratios[name], name))
         taken = _devices(secured.values())
-        secured[user] = _secure(level, policy, user, floors[user], taken, best[user], others)
+        secured[user] = _secure(level, policy, user, floors[user], taken, best[user], background)
         is_good = _utility(level, secured[user][1]) >= ENOUGH * best[user]
         if taken and not is_good and user not in first:  # they choose before the others
             first.add(user)
@@ -91,7 +91,9 @@ def divide(snapshot: Snapshot, policy: Policy, background: Jobs | None = None) -
             continue
         if user in short:
             short[user] = patience  # no second wait while the policy would take it away again
-        allotments, placements = _ask(policy.aside(""), _beside(level, secured.values()), others)
+        allotments, placements = _ask(
+            policy.aside(""), _beside(level, secured.values()), background
+        )
         rivals = {name: best[name] for name in best.keys() - secured.keys()}
         ratios = _shortfalls(level, placements, rivals)
     allotments, placements = dict(allotments), dict(placements)
@@ -99,7 +101,7 @@ def divide(snapshot: Snapshot, policy: Policy, background: Jobs | None = None) -
         allotments.update(own_allotments)
         placements.update(own_placements)
     for user in secured:
-        _widen(level, policy, user, others, (allotments, placements))
+        _widen(level, policy, user, background, (allotments, placements))
     if secured:  # a part of the GPUs may have one type, and its shapes then name none
         allotments |= {name: shape_on(where, snapshot) for name, where in placements.items()}
     secured_gpus = {user: floors[user].total for user in secured}
@@ -152,12 +154,14 @@ def _ask(policy: Policy, snapshot: Snapshot, background: Jobs) -> Answer:
     if not background:
         return allotments, place(snapshot, allotments)
     everybody = replace(snapshot, jobs={**background, **snapshot.jobs})
-    # A policy's own choice of servers ignores this, so it stays only if there is no other place.
+    # A policy's own choice of servers ignores this, so it stays only if there is no other place, or
+    # if it names the devices.
     shapes = {
-        name: shape_of(wish) if snapshot.jobs[name].placement is None else wish
+        name: shape_of(wish)
         for name, wish in allotments.items()
+        if snapshot.jobs[name].placement is None and not (isinstance(wish, Layout) and wish.devices)
     }
-    placements = place(everybody, shapes)
+    placements = place(everybody, {**allotments, **shapes})
     if not placements.keys() >= allotments.keys():
         placements = place(everybody, allotments)
     return allotments, placements
@@ -304,7 +308,7 @@ def _confined(snapshot: Snapshot, jobs: Jobs, places: set[Place]) -> Snapshot:
 
 def _could_use_more(snapshot: Snapshot, job: Job, floor: Floor) -> bool:
     """Does its user hold less than the entitlement, and does this job wait or could it grow?"""
-    if floor.held.total() >= sum(floor.entitlement.values()):
+    if floor.holdings.total() >= sum(floor.entitlement.values()):
         return False
     if job.placement is None:
         return may_start(snapshot, job)
@@ -343,8 +347,8 @@ def _debts(snapshot: Snapshot, floors: Mapping[str, Floor]) -> dict[str, float]:
         for job in snapshot.jobs.values()
         if job.spec.user in floors and _could_use_more(snapshot, job, floors[job.spec.user])
     }
-    kept = 0.5 ** (max(snapshot.now - snapshot.standings_at, 0.0) / HALF_LIFE)
-    debts = {user: standing.debt * kept for user, standing in snapshot.standings.items()}
+    remainder = 0.5 ** (max(snapshot.now - snapshot.standings_at, 0.0) / HALF_LIFE)
+    debts = {user: standing.debt * remainder for user, standing in snapshot.standings.items()}
     for user, floor in floors.items():
         if hungry - {user}:
             debts[user] = debts.get(user, 0.0) + floor.borrowed * _counted(snapshot)

@@ -30,15 +30,15 @@ Place = tuple[NodeId, DeviceId]
 class Floor:
     """What is due to one user. By GPU type: the `entitlement`, which need not be whole, the GPUs of
     the floor, what the user's jobs hold, and what is `reserved` for the user besides the floor.
-    `kept` are devices that they cannot give back now, and `reach` other devices that suit them,
+    `fixed` are devices that they cannot give back now, and `reach` other devices that suit them,
     whoever holds these."""
 
     reach: set[Place]
     entitlement: dict[str, float] = field(default_factory=dict)
     gpus: dict[str, int] = field(default_factory=dict)
-    held: Counter[str] = field(default_factory=Counter)
+    holdings: Counter[str] = field(default_factory=Counter)
     reserved: Counter[str] = field(default_factory=Counter)
-    kept: dict[Place, str] = field(default_factory=dict)
+    fixed: dict[Place, str] = field(default_factory=dict)
 
     @property
     def total(self) -> int:
@@ -48,7 +48,8 @@ class Floor:
     def borrowed(self) -> float:
         """GPUs held beyond the entitlement."""
         return sum(
-            max(count - self.entitlement.get(kind, 0.0), 0.0) for kind, count in self.held.items()
+            max(count - self.entitlement.get(kind, 0.0), 0.0)
+            for kind, count in self.holdings.items()
         )
 
 
@@ -75,16 +76,16 @@ def floors_of(snapshot: Snapshot) -> dict[str, Floor]:
     weights = dict(config.user_weights)
     for kind in sorted(set(pool.values())):
         size = sum(gpu_type == kind for gpu_type in pool.values())
-        kept = {
-            user: sum(gpu_type == kind for gpu_type in floor.kept.values())
+        fixed = {
+            user: sum(gpu_type == kind for gpu_type in floor.fixed.values())
             for user, floor in floors.items()
         }
         rivals = {
             user: weights.get(user, 1.0)
             for user, floor in floors.items()
-            if kept[user] or any(pool[place] == kind for place in floor.reach)
+            if fixed[user] or any(pool[place] == kind for place in floor.reach)
         }
-        entitlements = _entitlements(size, rivals, kept)
+        entitlements = _entitlements(size, rivals, fixed)
         for user, entitlement in entitlements.items():
             floors[user].entitlement[kind] = entitlement
         for user, count in _whole(kind, size, entitlements, floors, snapshot.standings).items():
@@ -137,32 +138,32 @@ def _pool(snapshot: Snapshot, floors: Mapping[str, Floor]) -> dict[Place, str]:
             if job is not None and not job.spec.background:
                 owner = floors.get(job.spec.user)
             if owner is not None:
-                owner.held[device.type] += 1
+                owner.holdings[device.type] += 1
             if job is None or not stays(job, snapshot):
                 if place in useful and place not in reserved:
                     pool[place] = device.type
             elif owner is not None:
-                pool[place] = owner.kept[place] = device.type
-    movable = pool.keys() - {place for floor in floors.values() for place in floor.kept}
+                pool[place] = owner.fixed[place] = device.type
+    movable = pool.keys() - {place for floor in floors.values() for place in floor.fixed}
     for floor in floors.values():
         floor.reach &= movable
     return pool
 
 
 def _entitlements(
-    size: int, weights: Mapping[str, float], kept: Mapping[str, int]
+    size: int, weights: Mapping[str, float], fixed: Mapping[str, int]
 ) -> dict[str, float]:
     """Parts of `size` GPUs by weight. Who cannot give back more than that has just this."""
     entitlements: dict[str, float] = {}
     rivals, left = dict(weights), float(size)
     while rivals:
         unit = max(left, 0.0) / sum(rivals.values())
-        above = [user for user, weight in rivals.items() if kept[user] > weight * unit]
+        above = [user for user, weight in rivals.items() if fixed[user] > weight * unit]
         if not above:
             return {**entitlements, **{user: weight * unit for user, weight in rivals.items()}}
         for user in above:
-            entitlements[user] = float(kept[user])
-            left -= kept[user]
+            entitlements[user] = float(fixed[user])
+            left -= fixed[user]
             del rivals[user]
     return entitlements
 
@@ -181,7 +182,7 @@ def _whole(
     def rank(user: str) -> tuple[float, float, int, str]:
         debt = standings.get(user, NO_DEBT).debt
         remainder = entitlements[user] - counts[user]
-        has_one = floors[user].held[kind] > counts[user]
+        has_one = floors[user].holdings[kind] > counts[user]
         return debt // TURN, -round(remainder, 9), not has_one, user
 
     partial = [user for user, share in entitlements.items() if share - counts[user] > 1e-9]
@@ -201,14 +202,14 @@ def part_of(
     """Devices for a floor, none of them among `taken`: what the user keeps, then as many as
     possible of one server after the other. With `whole_jobs`, first the devices of jobs that fit
     into it, the largest first, so that these need not move."""
-    part = set(floor.kept)
+    part = set(floor.fixed)
     types = {
         (node.id, device.id): device.type
         for node in snapshot.nodes.values()
         for device in node.devices
     }
     missing = Counter(floor.gpus)
-    missing.subtract(floor.kept.values())
+    missing.subtract(floor.fixed.values())
     holders = {place: snapshot.jobs[name].spec.user for place, name in held_by(snapshot).items()}
     if whole_jobs:
         for job in sorted(snapshot.holders, key=lambda job: (-job.replicas, job.id)):
@@ -237,5 +238,5 @@ def _rank(
 ) -> tuple[int, int, int, int, Place]:
     """Of a server with these devices, the lowest first."""
     own = sum(holders.get(place) == user for place in places)
-    others = sum(place in holders for place in places) - own
-    return -min(len(places), missing), -min(own, missing), others, len(places), places[0]
+    occupied = sum(place in holders for place in places) - own
+    return -min(len(places), missing), -min(own, missing), occupied, len(places), places[0]

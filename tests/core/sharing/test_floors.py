@@ -68,7 +68,7 @@ def test_what_a_user_cannot_give_back_counts_first_and_the_others_divide_the_res
     here = snapshot(*FOUR, fixed(1, "ana", "w", 0, 1, 2, 3), fixed(2, "ana", "x", 0, 1, 2, 3), *waiting("bob", "cat"))
     floors = floors_of(here)
     assert totals(here) == {"ana": 8, "bob": 4, "cat": 4}
-    assert len(floors["ana"].kept) == 8
+    assert len(floors["ana"].fixed) == 8
     assert floors["ana"].borrowed == 0
     movable = replace(here, jobs={**here.jobs, **{n: replace(here.jobs[n], spec=spec()) for n in list(here.jobs)[:2]}})
     assert totals(movable) == {"ana": 6, "bob": 5, "cat": 5}
@@ -211,7 +211,7 @@ def test_floors_add_up_to_all_gpus_and_parts_for_all_exist_in_any_order(here: Sn
             own = part_of(here, user, floors[user], taken, whole_jobs=len(taken) % 2 == 0)
             assert len(own) == floors[user].total
             assert not own & taken
-            assert own >= set(floors[user].kept)
+            assert own >= set(floors[user].fixed)
             taken |= own
         assert taken == devices
 
@@ -221,7 +221,7 @@ def test_nobody_keeps_more_than_the_floor_and_reports_do_not_change_it(here: Sna
     floors = floors_of(here)
     for user, floor in floors.items():
         own = [each for each in here.holders if each.spec.user == user and stays(each, here)]
-        assert sum(each.replicas for each in own) == len(floor.kept) <= floor.total
+        assert sum(each.replicas for each in own) == len(floor.fixed) <= floor.total
     loud = {
         name: replace(each, spec=each.spec.having(priority=10), submitted_at=-1e6) for name, each in here.jobs.items()
     }
