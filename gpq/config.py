@@ -12,7 +12,7 @@ import os
 import re
 import sys
 from collections.abc import Collection
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import msgspec
@@ -50,6 +50,9 @@ class NodeConfig:
     # Offer this many CPU slots instead of GPUs. 0 means GPUs only, even if there are none
     slots: int | None = None
     cores: list[int] = field(default_factory=list)  # Cores that the CPU slots share. Empty: all
+    # Lock each of these CPU slots as gpq locks GPUs: users who offer as many on the same cores take
+    # turns
+    lock: bool = False
     # Use only these GPUs, by UUID or index. Empty: all
     gpus: list[str] = field(default_factory=list)
     python: str = ""  # Python 3.8 or newer on the server, which runs gpq's agent
@@ -76,6 +79,19 @@ class NodeConfig:
     visible: str = "uuid"
     # User of the server who owns it. gpq leaves when the owner uses a GPU or says `gpq yield`
     owner: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class TeamConfig:
+    """`[team]`: one queue with other users. An arbiter, which one of them runs on this machine,
+    divides the GPUs between all. Each user's own daemon starts their jobs."""
+
+    name: str = ""  # Name of the team. Empty: this daemon decides alone
+    uid: int = 0  # User who runs the arbiter. gpq believes no other
+    # While the arbiter is silent, jobs start on as many GPUs as are yours by right (`share`), or
+    # wait (`wait`)
+    without_arbiter: str = "share"
+    private: bool = False  # Do not tell the arbiter the names of jobs
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,6 +140,8 @@ class FileConfig:
     borrow_limit: float = 7200.0
     # By user: how much they count in fair shares, above 0 and at most 1000. All others count 1
     user_weights: dict[str, float] = field(default_factory=dict)
+    # The team whose queue you share, written by `gpq join`
+    team: TeamConfig = field(default_factory=TeamConfig)
     # The servers, one table each
     nodes: dict[str, NodeConfig] = field(default_factory=lambda: {"local": NodeConfig()})
     # Targets of notifications and their URLs, which may hold secrets
@@ -184,6 +202,9 @@ def parse(
     except msgspec.ValidationError as error:
         raise _locate(str(error), tree, text, path) from None
     _check_keys(tree, text, path)
+    if config.team.name:  # who shares servers takes turns on all of them
+        nodes = {name: replace(node, lock=True) for name, node in config.nodes.items()}
+        config = replace(config, nodes=nodes)
     for problem in problems(config):
         raise _error(problem.message, problem.keys, text, path, problem.hint)
     if policies is not None and config.policy not in policies:
@@ -245,8 +266,9 @@ def _plain(message: str) -> str:
 
 
 def _check_keys(tree: dict[str, Any], text: str, path: str) -> None:
-    tables: list[tuple[list[str], dict[str, Any], type[FileConfig | NodeConfig]]] = [
+    tables: list[tuple[list[str], dict[str, Any], type[FileConfig | TeamConfig | NodeConfig]]] = [
         ([], tree, FileConfig),
+        (["team"], tree.get("team", {}), TeamConfig),
         *((["nodes", name], node, NodeConfig) for name, node in tree.get("nodes", {}).items()),
     ]
     for keys, table, kind in tables:

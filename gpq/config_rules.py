@@ -13,10 +13,11 @@ from gpq import outward
 from gpq.errors import UsageError
 
 if TYPE_CHECKING:
-    from gpq.config import FileConfig, NodeConfig
+    from gpq.config import FileConfig, NodeConfig, TeamConfig
 
 NODE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 USER_NAME = re.compile(r"[^\s/:]{1,64}")
+TEAM_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,31}")
 ADDRESS = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]{0,252}")  # a name, an IPv4 or an IPv6 address
 INTERFACE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,14}")
 # never starts with a dash
@@ -83,6 +84,8 @@ def problems(config: FileConfig) -> Iterator[Problem]:
         if not lowest <= getattr(config, key) <= highest:
             yield Problem([key], f"{key} must be between {lowest} and {highest}{suffix}")
     yield from _weight_problems(config.user_weights)
+    yield from _team_problems(config.team)
+    yield from _lock_problems(config.nodes)
     if config.check not in ("", "first"):
         hint = 'write check = "first", or remove the key to check only with `gpq submit --check`'
         yield Problem(["check"], f"unknown check `{config.check}`", hint)
@@ -103,6 +106,27 @@ def _weight_problems(weights: Mapping[str, float]) -> Iterator[Problem]:
         if not 0 < weight <= MOST_WEIGHT:
             message = f"user_weights.{user} must be above 0 and at most {MOST_WEIGHT}"
             yield Problem(["user_weights", user], message)
+
+
+def _team_problems(team: TeamConfig) -> Iterator[Problem]:
+    if team.name and not TEAM_NAME.fullmatch(team.name):
+        hint = "use letters, digits, dash and underscore"
+        yield Problem(["team", "name"], f"team.name: `{team.name}` is not a name", hint)
+    if not 0 <= team.uid < 1 << 32:
+        yield Problem(["team", "uid"], "team.uid is not a user id", "`id -u` prints it")
+    if team.without_arbiter not in ("share", "wait"):
+        yield Problem(["team", "without_arbiter"], "team.without_arbiter must be share or wait")
+
+
+def _lock_problems(nodes: Mapping[str, NodeConfig]) -> Iterator[Problem]:
+    """Locked slots on the same cores are the same slots."""
+    slots: dict[tuple[object, ...], str] = {}
+    for name, node in nodes.items():
+        if node.connector == "local" and node.lock and node.slots:
+            twin = slots.setdefault((node.slots, *sorted(node.cores)), name)
+            if twin != name:
+                message = f"nodes.{name} offers the same locked CPU slots as nodes.{twin}"
+                yield Problem(["nodes", name], message, "give each of them `cores` of its own")
 
 
 def _outward_problems(config: FileConfig) -> Iterator[Problem]:

@@ -93,6 +93,22 @@ def verdicts() -> str:
     return os.path.join(home(), "checks")
 
 
+def team(name: str) -> str:
+    """The folder of the arbiter of a team that this user runs."""
+    return os.path.join(home(), "teams", name)
+
+
+def team_folders(name: str, uid: int) -> list[str]:
+    """Where the socket of the arbiter of this user may be, the first choice first."""
+    folder = f"gpq-team-{uid}-{name}"
+    return [os.path.join(base, folder) for base in ("/run/gpq", "/tmp")]
+
+
+def team_state() -> str:
+    """What the own daemon remembers of its team."""
+    return os.path.join(home(), "team.json")
+
+
 def daemon_log() -> str:
     return os.path.join(home(), "daemon.log")
 

@@ -14,6 +14,7 @@ from gpq.errors import UsageError
 OWN = {
     "grace",
     "nodes",
+    "team",
     "requeue_on_lost",
     "log_limit",
     "standby",

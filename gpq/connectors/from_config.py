@@ -55,6 +55,8 @@ def _common(config: NodeConfig) -> list[str]:
     arguments = ["--slots", slots]
     if config.cores:
         arguments += ["--cores", ",".join(map(str, config.cores))]
+    if config.lock:
+        arguments.append("--lock-slots")
     if config.transfer_limit:
         arguments += ["--transfer-limit", str(config.transfer_limit)]
     if config.visible != "uuid":

@@ -68,6 +68,7 @@ class Controller:
         self._lock = threading.Lock()
         self._over: GpqError | None = None
         self._backlog: list[Event] = []  # facts of a commit that the store refused
+        self._policy_news = threading.Event()
         self._due = self._urgent = False  # is a round due, and for another reason than new jobs?
         self._settled = False  # did an earlier pass produce the snapshot?
         # when the next round is due according to a snapshot
@@ -97,6 +98,11 @@ class Controller:
             self._asks.append((build, answer))
         self.world.wake()
         return answer
+
+    def hasten(self) -> None:
+        """A round at once, because the policy would now decide otherwise."""
+        self._policy_news.set()
+        self.world.wake()
 
     # -- the loop ----------------------------------------------------------------------------------
 
@@ -178,6 +184,9 @@ class Controller:
     def _look_for_reasons(self, snapshot: Snapshot, events: Sequence[Event]) -> None:
         """Do these events make a round due, and for another reason than new jobs?"""
         other_events = [event for event in events if not isinstance(event, Submitted)]
+        if self._policy_news.is_set():
+            self._policy_news.clear()
+            self._urgent = True
         if not self._urgent:
             self._urgent = due(snapshot, other_events) or snapshot.now >= self._next_round()
         self._due = self._due or self._urgent or due(snapshot, events)

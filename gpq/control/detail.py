@@ -207,6 +207,8 @@ def explanation(reader: Reader, job: Job) -> Explanation:
         start = reason("starts-once-brought", placement=job.placement)
         answer = JobReasons(reason("bringing", line=str(staging)), (start, *answer.reasons[1:]))
     words = sentences.texts(answer)
+    if lines := reader.team(job.id) if job.state is JobState.PENDING else ():
+        words = sentences.Texts(lines[0], (*lines[1:], *words.reasons), words.remedies)
     return Explanation(
         int(job.id), str(job.state), words.headline, list(words.reasons), list(words.remedies),
         _moment(reader.round), curve(reader, job), _moment(reader.changed), changes(reader),

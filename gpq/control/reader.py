@@ -4,7 +4,7 @@ its start waits for, or how it ended. Reads only."""
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import NamedTuple
 
@@ -62,10 +62,13 @@ class Reader:
     staging: Callable[[JobId], Staging | None] = lambda job: None
     changed: Round | None = None  # the last round that changed anybody's GPUs
     unsent: Callable[[JobId], list[str]] = lambda job: []  # notifications about it
+    team: Callable[[JobId], Sequence[str]] = lambda job: ()  # see `StatusReasons`
     _indices: dict[tuple[NodeId, DeviceId], int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self._reasons = StatusReasons(self.snapshot, self.allocation, self.now, self.staging)
+        self._reasons = StatusReasons(
+            self.snapshot, self.allocation, self.now, self.staging, self.team
+        )
         for node in self.snapshot.nodes.values():
             for device in node.devices:
                 self._indices[node.id, device.id] = device.index
@@ -276,12 +279,14 @@ def run_seconds(job: Job, now: Seconds) -> Seconds:
 @dataclass
 class StatusReasons:
     """Waiting jobs that ask for the same thing share a headline, so a thousand of them cost one.
-    `staging` looks up the files on their way to a job."""
+    `staging` looks up the files on their way to a job. `team` is what the arbiter of a team says
+    about one that waits, the headline first."""
 
     snapshot: Snapshot
     allocation: Mapping[JobId, Shape] | None
     now: Seconds
     staging: Callable[[JobId], Staging | None]
+    team: Callable[[JobId], Sequence[str]] = lambda job: ()
     _headlines: dict[object, str] = field(default_factory=dict)
     _gate_lines: Mapping[JobId, str] = field(default_factory=dict)
     _stagings: dict[JobId, Staging | None] = field(default_factory=dict)
@@ -319,6 +324,8 @@ class StatusReasons:
         """Why a queued job has no GPU. There may be ten thousand such jobs."""
         if job.id in self._gate_lines:
             return self._gate_lines[job.id]
+        if lines := self.team(job.id):
+            return lines[0]
         if job.not_before > self.now:
             return self._headline(job)
         key = self._likeness(job)

@@ -60,6 +60,8 @@ class Readings:
         self._staging = staging
         self._logs = LogReader(controller, past, tail)
         self._unsent, self._warnings = unsent, warnings
+        # why the arbiter of a team lets a job wait
+        self.team: Callable[[JobId], Sequence[str]] = lambda job: ()
         self._fairness: tuple[Snapshot, Mapping[JobId, JobFairness]] = (Snapshot(), {})
         self.handlers: Handlers = {
             requests.Status: self._status,
@@ -94,6 +96,7 @@ class Readings:
             self._staging,
             controller.last_change,
             self._unsent,
+            self.team,
         )
 
     def _status(self, request: requests.Status, peer: Peer) -> job_answers.JobList:

@@ -27,10 +27,12 @@ from gpq.daemon.nodes.registry import NodeRegistry
 from gpq.daemon.nodes.world import LiveWorld
 from gpq.daemon.server import Server
 from gpq.daemon.service import Service
+from gpq.daemon.team import TeamLink
 from gpq.errors import GpqError
 from gpq.folders import make_private
 from gpq.notify.notifier import Notifier
 from gpq.policies.registry import POLICIES, policy
+from gpq.policies.team import TeamPolicy
 from gpq.store import disk
 from gpq.store.lock import DaemonLock
 from gpq.store.sqlite import SqliteStore
@@ -56,7 +58,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         disk.refuse_network(paths.home())  # before anything is written or locked there
         make_private(paths.home())
         with contextlib.closing(DaemonLock()) as lock:
-            process.log_to_file(alone=options.detached)
+            process.log_to_file(paths.daemon_log(), alone=options.detached)
             try:
                 return _serve(ready, default, lock, options.metrics)
             except Exception:
@@ -126,6 +128,10 @@ def _serve(ready: process.Ready, default: Attributes, lock: DaemonLock, metrics:
             setup_limit=settings.setup_limit,
         )
         stack.callback(world.close)
+        team, link = settings.team, None
+        if team.name:
+            link = TeamLink(team, paths.team_state(), world.now)
+            scheduling_policy = TeamPolicy(link.latest, shares=team.without_arbiter == "share")
         controller = Controller(world, store, scheduling_policy, core)
         registry = NodeRegistry(world, controller, settings, fingerprint)
         view = lambda: controller.snapshot  # noqa: E731
@@ -148,7 +154,7 @@ def _serve(ready: process.Ready, default: Attributes, lock: DaemonLock, metrics:
             settings,
             ending.set,
             unsent=notifier.notes,
-            warnings=backups.warnings,
+            warnings=lambda: backups.warnings() + (link.warnings() if link else []),
         )
         server = Server(paths.socket(), service.handle, paths.signpost())
         stack.callback(server.close)
@@ -166,6 +172,10 @@ def _serve(ready: process.Ready, default: Attributes, lock: DaemonLock, metrics:
         server.start()
         keeper.start()
         notifier.start()
+        if link is not None:
+            stack.callback(link.close)
+            service.readings.team = link.why
+            link.start(controller)
         with process.ended_by_signals(ending):
             ready.serving()
             gc.freeze()  # later collections need not look at what exists now
@@ -187,6 +197,9 @@ def core_config(settings: config.FileConfig, gang: bool, port_salt: int) -> Conf
     names = {field.name for field in fields(Config)} & {field.name for field in fields(settings)}
     values = {name: getattr(settings, name) for name in names}
     values["user_weights"] = tuple(sorted(settings.user_weights.items()))
+    if settings.team.name:  # what is due between users is the arbiter's business
+        values |= {"floors": False, "policy": TeamPolicy.name}
+        gang = False
     return Config(**values, gang=gang, port_salt=port_salt)
 
 

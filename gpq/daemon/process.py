@@ -16,7 +16,7 @@ import signal
 from collections.abc import Iterator
 from io import TextIOWrapper
 
-from gpq import attributes, daemon, paths
+from gpq import attributes, daemon
 from gpq.connectors import environment
 from gpq.connectors.local import not_through_links
 from gpq.core.model.jobs import Attributes
@@ -82,17 +82,13 @@ class _LogFile(logging.handlers.RotatingFileHandler):
         return open(self.baseFilename, "a", encoding="utf-8", opener=not_through_links)
 
 
-def log_to_file(*, alone: bool) -> None:
+def log_to_file(path: str, *, alone: bool) -> None:
     try:
-        file_handler = _LogFile(
-            paths.daemon_log(), maxBytes=LOG_BYTES, backupCount=LOGS_KEPT, encoding="utf-8"
-        )
+        file_handler = _LogFile(path, maxBytes=LOG_BYTES, backupCount=LOGS_KEPT, encoding="utf-8")
     except OSError as error:
         if error.errno != errno.ELOOP:
             raise
-        raise Refused(
-            f"{paths.daemon_log()} is a link, so gpq does not write to it", "remove the link"
-        ) from None
+        raise Refused(f"{path} is a link, so gpq does not write to it", "remove the link") from None
     handlers: list[logging.Handler] = [file_handler]
     if not alone:
         handlers.append(logging.StreamHandler())
@@ -105,7 +101,7 @@ def log_to_file(*, alone: bool) -> None:
     logging.raiseExceptions = False  # a full disk stops the log, not the daemon
     # A crash within a library has no exception, so the log says where it was. Only that thread's
     # stack, because the others run on, and reading a stack that changes can end the report early.
-    log_file = not_through_links(paths.daemon_log(), os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+    log_file = not_through_links(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
     faulthandler.enable(log_file, all_threads=False)
 
 

@@ -28,8 +28,8 @@ MOST_ADDRESSES = 16  # of a server, for peers to try
 # what is news for rounds
 OF_DEVICE = attrgetter("id", "index", "kind", "type", "memory_mib", "state", "reason")
 OF_NODE = attrgetter(
-    "state", "boot_id", "cores", "memory_mib", "address", "addresses", "interface", "ephemeral",
-    "storage", "strangers", "stuck", "damage",
+    "state", "boot_id", "machine", "cores", "memory_mib", "address", "addresses", "interface",
+    "ephemeral", "storage", "strangers", "stuck", "damage",
 )  # fmt: skip
 LONGEST_AGE: Seconds = 10 * 365.25 * 86400  # of anything that a server dates
 MOST = 1 << 53  # of any number. Beyond it JSON and floats are not exact
@@ -231,6 +231,13 @@ def is_address(text: str) -> bool:
     except ValueError:
         return False
     return True
+
+
+def machine_of(hello: Mapping[str, Any]) -> str:
+    """What it has in common with nobody else's machine. "" if an agent does not say, or says what
+    cannot be."""
+    text = str(hello.get("machine") or "")
+    return text if len(text) <= LONGEST_NOTE and text.isprintable() else ""
 
 
 def ephemeral_of(hello: Mapping[str, Any]) -> tuple[int, int]:

@@ -279,6 +279,7 @@ def description(
         cores=decode.whole(hello.get("cores", 0)),
         memory_mib=decode.whole(hello.get("memory_mib", 0)),
         boot_id=str(hello.get("boot_id", "")),
+        machine=decode.machine_of(hello),
         seen_at=now,
         address=addresses[0] if addresses else "127.0.0.1",
         addresses=addresses,

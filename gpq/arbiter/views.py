@@ -1,0 +1,125 @@
+"""What a member may see of the team: the queue, its members, the audit. Names that are private are
+not told, so nobody can see them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from gpq.arbiter.audit import first_break
+from gpq.control import sentences
+from gpq.core.explain.obstacles import reason
+from gpq.core.explain.standings import beyond_floor, of_running, of_waiting
+from gpq.core.model.units import JobId, Seconds
+from gpq.core.sharing.floors import NO_DEBT
+from gpq.errors import NotFound, UsageError
+from gpq.rpc.team_codec import LONGEST_TEXT
+from gpq.rpc.team_messages import (
+    AuditLines,
+    MemberRow,
+    Membership,
+    Queue,
+    QueueRow,
+    Reasons,
+    View,
+)
+
+if TYPE_CHECKING:
+    from gpq.arbiter.arbiter import Arbiter, Verdict
+
+MOST_LINES = 1000
+
+
+def view(arbiter: Arbiter, request: View, now: Seconds) -> msgspec.Struct:
+    """Raises UsageError for an unknown kind."""
+    match request.kind:
+        case "queue":
+            return _queue(arbiter, now)
+        case "why":
+            return _why(arbiter, request)
+        case "members":
+            return _membership(arbiter, now)
+        case "audit":
+            lines = arbiter.audit.tail(min(max(request.lines, 0), MOST_LINES))
+            texts = [line[:LONGEST_TEXT] for line in lines if line.isprintable()]
+            return AuditLines(texts, first_break(arbiter.audit_path))
+    raise UsageError(f"no view `{request.kind:.32}`", "choose queue, members, audit or why")
+
+
+def reasons(verdict: Verdict, name: JobId) -> tuple[str, ...]:
+    """Why the job waits, or how its user stands, the headline first. In words without ids of jobs,
+    which mean something to their own user only. Empty: nothing keeps it."""
+    snapshot = verdict.team.snapshot
+    job = snapshot.jobs.get(name)
+    if job is None:
+        return ()
+    if job.placement is not None:
+        return tuple(map(sentences.text, of_running(snapshot, job)))
+    if name in verdict.division.placements:
+        return (sentences.text(reason("gpus-being-freed")),)
+    obstacle = beyond_floor(snapshot, job)
+    lines = obstacle.reasons if obstacle is not None else of_waiting(snapshot, job)
+    return tuple(map(sentences.text, (reason("waits-for-gpus"), *lines)))
+
+
+def _why(arbiter: Arbiter, request: View) -> Reasons:
+    verdict = arbiter.verdict
+    for name, (member, claim) in verdict.team.claims.items():
+        if (member, claim.job) == (request.member, request.job):
+            return Reasons(list(reasons(verdict, name)))
+    hint = "`gpq status --team` lists the jobs of all"
+    raise NotFound(f"no job {request.member}/{request.job} holds GPUs or waits for them", hint)
+
+
+def _queue(arbiter: Arbiter, now: Seconds) -> Queue:
+    team = arbiter.verdict.team
+    rows = []
+    for name, (member, claim) in team.claims.items():
+        placement = team.presence.get(name)
+        servers = [str(node) for node, _ in placement.parts] if placement else []
+        report = arbiter.reports.get(member)
+        age = report.statement.now - claim.submitted_at + now - report.at if report else 0.0
+        count = sum(len(ids) for _, ids in claim.parts)
+        rows.append(
+            QueueRow(
+                member,
+                claim.job,
+                claim.state,
+                count,
+                max(age, 0.0),
+                claim.name,
+                servers,
+                "" if claim.parts else "".join(reasons(arbiter.verdict, name)[:1]),
+            )
+        )
+    more = {name: report.statement.more for name, report in arbiter.reports.items()}
+    return Queue(rows, {name: count for name, count in sorted(more.items()) if count})
+
+
+def _membership(arbiter: Arbiter, now: Seconds) -> Membership:
+    verdict, ledger = arbiter.verdict, arbiter.ledger
+    rows = []
+    for name, row in sorted(arbiter.roster.members.items()):
+        report, floor = arbiter.reports.get(name), verdict.floors.get(name)
+        holdings = [
+            placement.replicas
+            for job, placement in verdict.team.presence.items()
+            if verdict.team.claims[job][0] == name
+        ]
+        rows.append(
+            MemberRow(
+                name=name,
+                share=row.share,
+                admin=row.admin,
+                paused=row.paused,
+                silent=report is None or not report.is_fresh(now),
+                floor=floor.total if floor else 0,
+                devices=sum(holdings),
+                borrowed=floor.borrowed if floor else 0.0,
+                debt=ledger.standings.get(name, NO_DEBT).debt,
+                gpu_hours=ledger.gpu_seconds(name) / 3600,
+            )
+        )
+    size = sum(len(node.devices) for node in verdict.team.snapshot.nodes.values())
+    return Membership(rows, size)

@@ -1,0 +1,94 @@
+"""The member's end of the arbiter's socket: one request, one answer. It speaks only to a listener
+of the account that decides for the team, and believes no answer beyond its bounds."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import struct
+import time
+from typing import TypeVar
+
+from gpq import paths
+from gpq.errors import DaemonUnreachable, Refused
+from gpq.rpc import codec
+from gpq.rpc.team_codec import decode_team_answer
+from gpq.rpc.team_messages import MAX_LINE, TeamRequest
+
+R = TypeVar("R")
+CONNECT_SECONDS = 5.0
+
+
+class ArbiterClient:
+    """An open connection to the arbiter of team `name`, which user `uid` runs."""
+
+    def __init__(self, name: str, uid: int) -> None:
+        """Raises DaemonUnreachable if nobody listens, and Refused if somebody else does."""
+        self._name = name
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self._surplus = b""
+        try:
+            self._socket.settimeout(CONNECT_SECONDS)
+            self._socket.connect(_path(name, uid))
+            size = struct.calcsize("iII")
+            credentials = self._socket.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, size)
+            self.pid, listener, _ = struct.unpack("iII", credentials)
+            if listener != uid:
+                raise Refused(
+                    f"user {listener} listens where the arbiter of team {name} should, which is"
+                    f" user {uid}",
+                    "ask that user whether the arbiter runs",
+                )
+        except OSError as error:
+            self._socket.close()
+            raise _unreachable(name, error) from None
+        except BaseException:
+            self._socket.close()
+            raise
+
+    def close(self) -> None:
+        """From any thread: a `call` in another one ends."""
+        with contextlib.suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)
+        self._socket.close()
+
+    def call(self, request: TeamRequest, kind: type[R], patience: float) -> R:
+        """The answer, which must be complete within `patience` seconds. Raises the arbiter's
+        GpqError, DaemonUnreachable, or Refused for an answer out of bounds."""
+        until = time.monotonic() + patience
+        try:
+            self._socket.settimeout(patience)
+            with contextlib.suppress(BrokenPipeError):  # it may have given the reason before
+                self._socket.sendall(codec.encode_request(request))
+            line = self._read_line(until)
+        except OSError as error:
+            raise _unreachable(self._name, error) from None
+        return decode_team_answer(line, kind)
+
+    def _read_line(self, until: float) -> bytes:
+        buffer = bytearray(self._surplus)
+        while b"\n" not in buffer:
+            if len(buffer) > MAX_LINE:
+                raise Refused(f"the arbiter of team {self._name} answered with too long a line")
+            left = until - time.monotonic()
+            if left <= 0:
+                raise TimeoutError("no answer in time")
+            self._socket.settimeout(left)
+            piece = self._socket.recv(65536)
+            if not piece:
+                raise ConnectionError("it hung up")
+            buffer += piece
+        line, _, surplus = bytes(buffer).partition(b"\n")
+        self._surplus = surplus
+        return line
+
+
+def _path(name: str, uid: int) -> str:
+    folders = [folder for folder in paths.team_folders(name, uid) if os.path.isdir(folder)]
+    return os.path.join((folders or paths.team_folders(name, uid))[0], "sock")
+
+
+def _unreachable(name: str, error: OSError) -> DaemonUnreachable:
+    reason = error.strerror or str(error)
+    return DaemonUnreachable(f"the arbiter of team {name} does not answer: {reason}")

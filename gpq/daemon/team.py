@@ -1,0 +1,187 @@
+"""The own daemon's end of a team: a thread tells the arbiter what this daemon would run, another
+takes what it grants. The loop never waits for either.
+
+What an answer says counts only if it follows from something that was told (`grants.flaw`). A wrong
+answer is dropped whole, and is as good as silence.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from dataclasses import replace
+
+from gpq_agent import wire
+
+from gpq import decoding
+from gpq.config import TeamConfig
+from gpq.connectors.arbiter import ArbiterClient
+from gpq.control.controller import Controller
+from gpq.core.feasibility.leases import span
+from gpq.core.model.units import JobId, Seconds
+from gpq.core.rounds.rounds import offer_of
+from gpq.core.team.claims import Statement, statement
+from gpq.core.team.grants import Grants, Term, flaw
+from gpq.errors import GpqError, Refused, UsageError
+from gpq.policies.team import SILENCE
+from gpq.rpc.team_messages import LONGEST_TAKE, Hello, Receipt, Take, Tell, Welcome
+
+ANSWER_SECONDS = 10.0
+HEARTBEAT = 10.0  # seconds after which the same is told again
+PAUSE = 0.1  # seconds between two statements. A job reports more often than anybody must know
+RETRY_SECONDS = 1.0
+STATEMENTS = 16  # of which an answer may follow
+log = logging.getLogger(__name__)
+
+
+class TeamLink:
+    """`latest` is for the policy, and `warnings` are lines for the head of a listing."""
+
+    def __init__(self, settings: TeamConfig, path: str, now: Callable[[], Seconds]) -> None:
+        """`path`: what outlives the daemon, the highest epoch and the last floor."""
+        self._settings, self._path, self._now = settings, path, now
+        self._record = _memory_of(path)
+        self._epoch = self._record.get("epoch", 0)
+        self._term = Term(now(), floor=self._record.get("floor", 0))
+        self._round = -1
+        self._statements: dict[int, Statement] = {}
+        self._seq = 0
+        self._problem = ""
+        self._closing = threading.Event()
+        self._clients: dict[str, ArbiterClient] = {}
+        self._controller: Controller | None = None
+
+    def latest(self) -> Term:
+        return self._term
+
+    def warnings(self) -> list[str]:
+        silence = self._now() - self._term.at
+        if silence <= SILENCE and not self._problem:
+            return []
+        line = f"team {self._settings.name}: {self._problem or 'the arbiter does not answer'}"
+        if silence <= SILENCE:
+            return [line]
+        line += f" (for {span(silence)}). Nothing stops"
+        if self._settings.without_arbiter == "wait":
+            return [f"{line}, and nothing starts"]
+        return [f"{line}, and jobs start on free GPUs up to your floor of {self._term.floor}"]
+
+    def why(self, job: JobId) -> tuple[str, ...]:
+        """Why the arbiter lets it wait, the headline first."""
+        return self._term.why.get(job, ()) if self._now() - self._term.at <= SILENCE else ()
+
+    def start(self, controller: Controller) -> None:
+        self._controller = controller
+        for work in (self._tell, self._take):
+            name = f"team{work.__name__}"
+            thread = threading.Thread(target=self._repeat, args=(name, work), name=name)
+            thread.daemon = True
+            thread.start()
+
+    def close(self) -> None:
+        self._closing.set()
+        for client in list(self._clients.values()):
+            client.close()
+
+    def _repeat(self, name: str, work: Callable[[ArbiterClient, Controller], None]) -> None:
+        """Over one connection after the other."""
+        while not self._closing.is_set() and self._controller is not None:
+            try:
+                client = ArbiterClient(self._settings.name, self._settings.uid)
+                self._clients[name] = client
+                try:
+                    work(client, self._controller)
+                finally:
+                    client.close()
+            except GpqError as error:
+                self._note(error.message)
+            except Exception as error:
+                log.exception("a bug in the talk with the arbiter")
+                self._note(f"gpq failed over an answer, which is a bug: {error!r:.200}")
+            self._closing.wait(RETRY_SECONDS)
+
+    def _note(self, problem: str) -> None:
+        if problem != self._problem and not self._closing.is_set():
+            log.warning("%s", problem or f"the arbiter of team {self._settings.name} answers")
+            self._problem = problem
+
+    def _tell(self, client: ArbiterClient, controller: Controller) -> None:
+        name = self._settings.name
+        welcome = client.call(Hello(team=name), Welcome, ANSWER_SECONDS)
+        self._follow(welcome.epoch)
+        latest, at = Statement(0.0), float("-inf")
+        while not self._closing.is_set():
+            snapshot = controller.snapshot
+            news = statement(snapshot, offer_of(snapshot)[0], private=self._settings.private)
+            now = self._now()
+            if replace(news, now=0.0) != replace(latest, now=0.0) or now - at >= HEARTBEAT:
+                self._send(client, replace(news, now=now))
+                latest, at = news, now
+            self._closing.wait(PAUSE)
+            with controller.changed:
+                controller.changed.wait_for(
+                    lambda: controller.snapshot is not snapshot or self._closing.is_set(),  # noqa: B023
+                    timeout=HEARTBEAT,
+                )
+
+    def _send(self, client: ArbiterClient, news: Statement) -> None:
+        self._seq += 1
+        earlier = list(self._statements.items())[1 - STATEMENTS :]
+        self._statements = {**dict(earlier), self._seq: news}
+        try:
+            client.call(Tell(seq=self._seq, statement=news), Receipt, ANSWER_SECONDS)
+        except UsageError:  # too long: then without what was measured
+            claims = tuple(replace(claim, rows=(), noise_curve=()) for claim in news.claims)
+            short = replace(news, claims=claims)
+            client.call(Tell(seq=self._seq, statement=short), Receipt, ANSWER_SECONDS)
+
+    def _take(self, client: ArbiterClient, controller: Controller) -> None:
+        while not self._closing.is_set():
+            request = Take(round=self._round, epoch=self._epoch)
+            answer = client.call(request, Grants, LONGEST_TAKE + ANSWER_SECONDS)
+            self._follow(answer.epoch)
+            self._round = answer.round
+            news = self._statements.get(answer.seq)
+            if news is None:  # it follows from what an earlier daemon told
+                self._closing.wait(PAUSE)
+                continue
+            if problem := flaw(answer, news):
+                raise Refused(f"its arbiter answered wrongly, so gpq ignores it: {problem}")
+            grants = {grant.job: grant.parts for grant in answer.grants}
+            claims = {claim.job: claim for claim in news.claims}
+            is_news = grants != self._term.grants
+            self._term = Term(self._now(), grants, claims, answer.floor, dict(answer.why))
+            self._note("")
+            self._remember(answer.floor)
+            if is_news:
+                controller.hasten()
+
+    def _follow(self, epoch: int) -> None:
+        """Raises Refused for an arbiter that was replaced by a later one."""
+        if epoch < self._epoch:
+            raise Refused(
+                f"an arbiter of epoch {epoch} answers, which one of {self._epoch} replaced"
+            )
+        if epoch > self._epoch:
+            self._epoch, self._round = epoch, -1
+            self._remember(self._term.floor)
+
+    def _remember(self, floor: int) -> None:
+        content = {"epoch": self._epoch, "floor": floor}
+        if content == self._record:
+            return
+        self._record = content
+        try:
+            wire.write_json(self._path, content)
+        except OSError as error:
+            log.warning("cannot write %s: %s", self._path, error.strerror)
+
+
+def _memory_of(path: str) -> dict[str, int]:
+    """Nothing, if there is no such file or it is damaged. The arbiter tells it again."""
+    try:
+        with open(path, "rb") as stream:
+            return decoding.decode(stream.read(), dict[str, int])
+    except (OSError, ValueError):
+        return {}

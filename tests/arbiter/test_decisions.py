@@ -1,0 +1,200 @@
+"""Several daemons and an arbiter, without processes: who gets which GPUs, and what nobody can bring about."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from gpq.arbiter.arbiter import Arbiter
+from gpq.arbiter.roster import Member as Row
+from gpq.arbiter.roster import Roster
+from gpq.core.model.snapshot import Config
+from gpq.core.team.claims import Statement
+from gpq.core.team.grants import Grants
+from gpq.errors import NotFound
+from gpq.policies.registry import policy
+from gpq.ports import Peer
+from gpq.rpc.team_messages import Reasons, Take, Tell, View
+from tests.support.builders import black_box, spec
+from tests.support.laboratory import Laboratory, machine
+from tests.support.teams import trained
+
+USERS = {"ana": 1001, "bob": 1002, "cat": 1003}
+
+
+def peer(name: str) -> Peer:
+    return Peer(USERS[name], 1, name, lambda: False)
+
+
+class Head:
+    """The arbiter of a laboratory. It can be ended and started again."""
+
+    def __init__(self, lab: Laboratory, folder: Path) -> None:
+        self.lab, self.folder = lab, str(folder)
+        members = {name: Row([uid], admin=name == "ana") for name, uid in USERS.items()}
+        Roster("lab", members=members).save(f"{folder}/roster.json")
+        self.start()
+
+    def start(self) -> None:
+        self.arbiter = Arbiter(self.folder, policy("goodput"), Config(), lambda: self.lab.now)
+
+    def answer(self, member: str, seq: int, news: Statement) -> Grants | None:
+        self.arbiter.handle(Tell(seq=seq, statement=news), peer(member))
+        self.arbiter.decide()
+        grants = self.arbiter.handle(Take(), peer(member))
+        assert isinstance(grants, Grants)
+        return grants
+
+
+Made = tuple[Laboratory, Head]
+
+
+@pytest.fixture
+def made(tmp_path: Path) -> Made:
+    lab = Laboratory({"gpu1": machine("1", 4), "gpu2": machine("2", 4)})
+    return lab, Head(lab, tmp_path)
+
+
+def after(made: Made, steps: int, *, until: Callable[[], bool] = lambda: False) -> int:
+    """How many steps it took."""
+    lab, head = made
+    for number in range(steps):
+        if until():
+            return number
+        lab.step(head.answer)
+    return steps
+
+
+def test_a_job_starts_on_the_devices_that_were_granted(made: Made) -> None:
+    lab, _ = made
+    ana = lab.join("ana")
+    name = ana.submit(spec(), trained())
+    assert after(made, 10, until=lambda: ana.gpus > 0) <= 2
+    assert ana.refused == 0
+    assert set(lab.locks.values()) == {("ana", name)}
+
+
+def test_three_members_get_their_floors_although_the_first_had_all(made: Made) -> None:
+    lab, _ = made
+    ana, bob, cat = (lab.join(name) for name in USERS)
+    for _ in range(4):
+        ana.submit(spec(), trained())
+    after(made, 100, until=lambda: ana.gpus == 8)
+    assert ana.gpus == 8
+    for member in (bob, cat):
+        member.submit(spec(), trained())
+    after(made, 300, until=lambda: min(bob.gpus, cat.gpus) >= 2)
+    assert min(bob.gpus, cat.gpus) >= 2
+    assert ana.gpus >= 2
+    assert ana.refused + bob.refused + cat.refused == 0
+
+
+def test_a_black_box_stays_where_it_is_and_counts_for_its_owner(made: Made) -> None:
+    lab, _ = made
+    ana, bob = lab.join("ana"), lab.join("bob")
+    name = ana.submit(black_box(6), trained())
+    after(made, 5)
+    assert ana.gpus == 0  # no server has six
+    name = ana.submit(black_box(4), trained())
+    after(made, 5)
+    before = ana.job(name).placement
+    for _ in range(3):
+        bob.submit(spec(), trained())
+    after(made, 120)
+    assert ana.job(name).placement == before
+    assert bob.gpus == 4
+
+
+def test_members_may_call_a_machine_by_other_names(made: Made) -> None:
+    lab, _ = made
+    ana = lab.join("ana", {"left": "gpu1", "right": "gpu2"})
+    bob = lab.join("bob", {"right": "gpu1"})
+    bob.submit(black_box(4), trained())
+    after(made, 5, until=lambda: bob.gpus == 4)
+    ana.submit(black_box(4), trained())
+    after(made, 5, until=lambda: ana.gpus == 4)
+    assert (ana.gpus, bob.gpus) == (4, 4)
+    assert ana.snapshot.holders[0].nodes == ("right",)
+
+
+def test_a_machine_that_one_member_alone_has_is_theirs(made: Made) -> None:
+    lab, _ = made
+    lab.machines = {**lab.machines, "desk": machine("desk", 2)}
+    ana = lab.join("ana", {"gpu1": "gpu1", "gpu2": "gpu2"})
+    bob = lab.join("bob", {"gpu1": "gpu1", "gpu2": "gpu2", "desk": "desk"})
+    for _ in range(4):
+        ana.submit(spec(), trained())
+        bob.submit(spec(), trained())
+    after(made, 200)
+    on_desk = [place for place, (name, _) in lab.locks.items() if place[0] == "desk"]
+    assert ana.gpus >= 4  # to invent machines wins nobody others' GPUs
+    assert len(on_desk) == 2
+    assert ana.gpus + bob.gpus == 10
+
+
+def test_a_killed_arbiter_touches_no_job_and_the_queue_is_whole_after_one_round(made: Made) -> None:
+    lab, head = made
+    ana, bob = lab.join("ana"), lab.join("bob")
+    ana.submit(black_box(4), trained())
+    bob.submit(spec(), trained())
+    after(made, 60)
+    before = dict(lab.locks)
+    for _ in range(30):
+        lab.step(lambda member, seq, news: None)
+    assert lab.locks == before
+    epoch = head.arbiter.ledger.epoch
+    head.start()
+    assert head.arbiter.ledger.epoch > epoch
+    after(made, 2)
+    assert lab.locks == before
+    assert {member for member, _ in head.arbiter.verdict.team.claims.values()} == {"ana", "bob"}
+
+
+def test_without_an_arbiter_jobs_start_up_to_the_floor_and_none_grows(made: Made) -> None:
+    lab, _ = made
+    ana, bob = lab.join("ana"), lab.join("bob")
+    for member in (ana, bob):
+        member.submit(spec(up_to=2), trained())
+    after(made, 60)
+    assert (ana.gpus, bob.gpus) == (2, 2)
+    assert (ana.term.floor, bob.term.floor) == (4, 4)
+    for _ in range(6):
+        ana.submit(black_box(1), trained())
+    for _ in range(70):
+        lab.step(lambda member, seq, news: None)
+    assert (ana.gpus, bob.gpus) == (4, 2)
+
+
+def test_what_a_dead_daemon_holds_is_given_to_nobody(made: Made) -> None:
+    lab, _ = made
+    ana, bob = lab.join("ana"), lab.join("bob")
+    ana.submit(spec(), trained())
+    after(made, 60)
+    ana.is_up = False
+    before = {place for place, (name, _) in lab.locks.items() if name == "ana"}
+    assert before
+    bob.submit(spec(), trained())
+    after(made, 200)
+    assert bob.refused == 0
+    assert {place for place, (name, _) in lab.locks.items() if name == "ana"} == before
+    assert bob.gpus == 8 - len(before)
+
+
+def test_who_waits_hears_who_has_more_than_their_floor(made: Made) -> None:
+    lab, head = made
+    ana, bob = lab.join("ana"), lab.join("bob")
+    for _ in range(2):
+        ana.submit(spec(), trained())
+    after(made, 60)
+    assert ana.gpus == 8
+    name = bob.submit(black_box(2), trained())
+    after(made, 2, until=lambda: name in bob.term.why)
+    headline, *lines = bob.term.why[name]
+    assert headline in ("waits for GPUs", "GPUs are being freed")
+    reasons = head.arbiter.handle(View(kind="why", member="ana", job=1), peer("bob"))
+    assert isinstance(reasons, Reasons)
+    assert any("ana" in line for line in [*lines, *reasons.lines])
+    with pytest.raises(NotFound, match="no job bob/99"):
+        head.arbiter.handle(View(kind="why", member="bob", job=99), peer("ana"))
