@@ -45,6 +45,9 @@ COMMANDS: dict[str, Row] = {
         "show jobs that ended: waits, GPU hours, goodput hours, restarts",
     ),
     "report": ("gpq.cli.jobs.history:report", "report GPU hours, waits, restarts and fairness"),
+    "team": ("gpq.cli.team", "one queue with colleagues: make it, show it, and say who is in it"),
+    "join": ("gpq.cli.team:join", "join the queue of a team"),
+    "leave": ("gpq.cli.team:leave", "leave the queue of your team"),
     "daemon": ("gpq.cli.lab.daemon", "start, stop and inspect the daemon"),
     "check": (
         "gpq.cli.jobs.check",

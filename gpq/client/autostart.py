@@ -1,9 +1,11 @@
 """Start the daemon if none runs. One of many racing commands starts it, and the daemon's error
-reaches the terminal."""
+reaches the terminal. With it start the arbiters of the teams for which this user decides."""
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
+import glob
 import json
 import os
 import select
@@ -45,10 +47,50 @@ def ensure_daemon(*options: str, quiet: bool = False) -> bool:
         fcntl.flock(descriptor, fcntl.LOCK_EX)
         if serves():
             return False
-        _start(options, quiet)
+        for team in own_teams():
+            _start_again(team, quiet)
+        _start("daemon", options, paths.daemon_log(), quiet)
         return True
     finally:
         os.close(descriptor)
+
+
+def start_arbiter(team: str, *options: str, quiet: bool = False) -> bool:
+    """Return once the arbiter of a team of this user serves: True if this call started it, with
+    `options`. Raises the arbiter's own error."""
+    if arbiter_runs(team):
+        return False
+    folder = paths.team(team)
+    make_private(folder)
+    _start("arbiter", (*options, "--", team), os.path.join(folder, "arbiter.log"), quiet)
+    return True
+
+
+def arbiter_runs(team: str) -> bool:
+    """Does the arbiter of this team of this user hold its lock?"""
+    try:
+        with open(os.path.join(paths.team(team), "lock"), "rb") as stream:
+            fcntl.flock(stream, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:  # it never ran
+        pass
+    return False
+
+
+def own_teams() -> list[str]:
+    """The teams for which this user decides."""
+    rosters = glob.glob(os.path.join(glob.escape(paths.team("")), "*", "roster.json"))
+    return sorted(os.path.basename(os.path.dirname(roster)) for roster in rosters)
+
+
+def _start_again(team: str, quiet: bool) -> None:
+    """The daemon does without it, so a failure is a remark."""
+    try:
+        start_arbiter(team, quiet=quiet)
+    except GpqError as error:
+        if not quiet:
+            _remark(f"the arbiter of team {team} does not start: {error.message}")
 
 
 def serves() -> bool:
@@ -67,22 +109,23 @@ def _not_through_links(path: str, flags: int) -> int:
     return os.open(path, flags | os.O_NOFOLLOW, 0o600)
 
 
-def _start(options: Sequence[str], quiet: bool) -> None:
-    """Run the daemon in its own session. It reports on a pipe that it serves, or why it cannot."""
+def _start(what: str, options: Sequence[str], log: str, quiet: bool) -> None:
+    """Run the daemon or an arbiter in its own session. It reports on a pipe that it serves, or why
+    it cannot."""
     if os.environ.get("GPQ_MARK"):
-        # The daemon would belong to the job's process tree and end with it.
+        # It would belong to the job's process tree and end with it.
         raise Refused(
-            "the daemon is not running, and a job cannot start it",
+            f"the {what} is not running, and a job cannot start it",
             "run `gpq daemon start` in your shell",
         )
     read_end, write_end = os.pipe()
     try:
-        with open(paths.daemon_log(), "ab", opener=_not_through_links) as output:
+        with open(log, "ab", opener=_not_through_links) as output:
             child = subprocess.Popen(
                 [
                     *environment.interpreter(),
                     "-m",
-                    "gpq.daemon.main",
+                    f"gpq.{what}.main",
                     "--detached",
                     "--ready-fd",
                     str(write_end),
@@ -98,37 +141,41 @@ def _start(options: Sequence[str], quiet: bool) -> None:
             )
     except OSError as error:
         os.close(read_end)
-        raise DaemonUnreachable(f"cannot start the daemon: {error}", "see `gpq doctor`") from None
+        raise DaemonUnreachable(f"cannot start the {what}: {error}", "see `gpq doctor`") from None
     finally:
         os.close(write_end)
-    remark = threading.Timer(QUIET_SECONDS, _announce)
+    remark = threading.Timer(QUIET_SECONDS, _announce, [what])
     remark.daemon = True
     if not quiet:
         remark.start()
     try:
-        child.wait()  # it forks and exits. The daemon is its child, not ours
-        _expect_ready(read_end, START_SECONDS)
+        child.wait()  # it forks and exits. What serves is its child, not ours
+        hint = "see `gpq daemon logs`" if what == "daemon" else f"see {log}"
+        _expect_ready(read_end, START_SECONDS, what, hint)
     finally:
         remark.cancel()
         os.close(read_end)
 
 
-def _announce() -> None:
+def _announce(what: str) -> None:
     """Say on a terminal what takes so long."""
     if sys.stderr is not None and sys.stderr.isatty():
-        sys.stderr.write("note: starting the daemon, which takes a moment\n")
+        _remark(f"starting the {what}, which takes a moment")
+
+
+def _remark(line: str) -> None:
+    with contextlib.suppress(OSError, AttributeError):  # closed, or none
+        sys.stderr.write(f"note: {line}\n")
         sys.stderr.flush()
 
 
-def _expect_ready(descriptor: int, seconds: float) -> None:
-    """Read what the daemon reports. Raises its error, unless it serves."""
+def _expect_ready(descriptor: int, seconds: float, what: str, logs: str) -> None:
+    """Read what the process reports. Raises its error, unless it serves."""
     until, answer = time.monotonic() + seconds, b""
     while True:
         readable, _, _ = select.select([descriptor], [], [], max(until - time.monotonic(), 0.0))
         if not readable:
-            raise DaemonUnreachable(
-                f"the daemon is not ready after {seconds:.0f} s", "see `gpq daemon logs`"
-            )
+            raise DaemonUnreachable(f"the {what} is not ready after {seconds:.0f} s", logs)
         piece = os.read(descriptor, 65536)
         if not piece:
             break
@@ -136,9 +183,7 @@ def _expect_ready(descriptor: int, seconds: float) -> None:
     try:
         verdict = json.loads(answer)
     except ValueError:
-        raise DaemonUnreachable(
-            "the daemon ended during its start", "see `gpq daemon logs`"
-        ) from None
+        raise DaemonUnreachable(f"the {what} ended during its start", logs) from None
     if not verdict.get("ok"):
         raise BY_CODE.get(verdict.get("code", 1), GpqError)(
             verdict.get("error", ""), verdict.get("hint", "")

@@ -28,6 +28,9 @@ COMMANDS: dict[str, str] = {
     "notify": "list and test the targets of notifications",
     "history": "show jobs that ended: waits, GPU hours, goodput hours, restarts",
     "report": "report GPU hours, waits, restarts and fairness",
+    "team": "one queue with colleagues: make it, show it, and say who is in it",
+    "join": "join the queue of a team",
+    "leave": "leave the queue of your team",
     "daemon": "start, stop and inspect the daemon",
     "check": "prove on your own script that gpq does not change what it trains",
     "doctor": "check this machine and the servers, and say how to fix problems",
@@ -99,6 +102,7 @@ GRAMMAR: dict[str, tuple[str, dict[str, tuple[str, str]]]] = {
             "--recent": ("How many ended jobs to show.", "any"),
             "--all": ("Show all jobs, also all that ended.", ""),
             "-a": ("--all", ""),
+            "--team": ("Show the jobs of all members of your team.", ""),
             "--color": ("auto: colours on a terminal, unless NO_COLOR is set.", "auto|always|never"),
             "--json": ("Print only JSON.", ""),
         },
@@ -308,6 +312,80 @@ GRAMMAR: dict[str, tuple[str, dict[str, tuple[str, str]]]] = {
             "--html": ("Write a page with plots. It needs no network.", "files"),
             "--color": ("auto: colours on a terminal, unless NO_COLOR is set.", "auto|always|never"),
             "--json": ("Print only JSON.", ""),
+        },
+    ),
+    "team init": (
+        "any",
+        {
+            "--group": ("Users of this Unix group may join.", "any"),
+        },
+    ),
+    "team show": (
+        "",
+        {
+            "--color": ("auto: colours on a terminal, unless NO_COLOR is set.", "auto|always|never"),
+            "--json": ("Print only JSON.", ""),
+        },
+    ),
+    "team add": (
+        "any",
+        {
+        },
+    ),
+    "team remove": (
+        "any",
+        {
+        },
+    ),
+    "team share": (
+        "any",
+        {
+        },
+    ),
+    "team pause": (
+        "any",
+        {
+        },
+    ),
+    "team resume": (
+        "any",
+        {
+        },
+    ),
+    "team admin": (
+        "any",
+        {
+        },
+    ),
+    "team recall": (
+        "any",
+        {
+        },
+    ),
+    "team audit": (
+        "",
+        {
+            "--lines": ("How many, the newest.", "any"),
+            "-n": ("--lines", "any"),
+            "--color": ("auto: colours on a terminal, unless NO_COLOR is set.", "auto|always|never"),
+            "--json": ("Print only JSON.", ""),
+        },
+    ),
+    "team check": (
+        "",
+        {
+        },
+    ),
+    "join": (
+        "any",
+        {
+            "--uid": ("User who decides, if there are several.", "any"),
+        },
+    ),
+    "leave": (
+        "",
+        {
+            "--end": ("End the team, as its last member.", ""),
         },
     ),
     "daemon start": (

@@ -1,5 +1,5 @@
-"""Adds and removes `[nodes.NAME]` tables in config.toml. A hand-written file keeps its order and
-its comments."""
+"""Adds and removes `[nodes.NAME]` and `[team]` tables in config.toml. A hand-written file keeps
+its order and its comments."""
 
 from __future__ import annotations
 
@@ -57,6 +57,24 @@ def without_node(text: str, name: str) -> str:
         raise Refused(f"{name} is the only server", "add another one first with `gpq nodes add`")
     expected = document.unwrap()
     del nodes[name], expected["nodes"][name]
+    return _check(_with_comments(text, document.as_string()), expected)
+
+
+def with_team(text: str, name: str, uid: int) -> str:
+    """`text` with the team, and with the user who decides for it."""
+    document = _document(text)
+    table = document.setdefault("team", tomlkit.table())
+    table["name"], table["uid"] = name, uid
+    return _check(document.as_string(), document.unwrap())
+
+
+def without_team(text: str) -> str:
+    """`text` without the team. Comments stay."""
+    document = _document(text)
+    expected = document.unwrap()
+    if expected.pop("team", None) is None:
+        return text
+    del document["team"]
     return _check(_with_comments(text, document.as_string()), expected)
 
 

@@ -12,7 +12,7 @@ from dataclasses import MISSING, fields
 from typing import Any
 
 from gpq.cli.generated.schemas import comments
-from gpq.config import FileConfig, NodeConfig
+from gpq.config import FileConfig, NodeConfig, TeamConfig
 from gpq.policies.registry import POLICIES
 from gpq.rpc.job_columns import COLUMNS, FIELDS, KINDS, shown_on
 
@@ -34,6 +34,7 @@ TYPES = {
     "str": "text",
     "list[int]": "list of whole numbers",
     "list[str]": "list of texts",
+    "TeamConfig": "table",
     "dict[str, NodeConfig]": "table of tables",
     "dict[str, object]": "table",
     "dict[str, list[str]]": "table of lists",
@@ -109,7 +110,7 @@ def _default(each: Any) -> str:
     match value:
         case dict() if value:
             return ", ".join(f"`[nodes.{name}]`" for name in value)
-        case None | "" | list() | dict():
+        case None | "" | list() | dict() | TeamConfig():
             return "-"
         case bool():
             return f"`{str(value).lower()}`"
@@ -149,6 +150,7 @@ def queries() -> str:
 TABLES: dict[str, dict[str, Callable[[], str]]] = {
     "docs/configuration.md": {
         "keys": lambda: keys(FileConfig),
+        "keys-of-teams": lambda: keys(TeamConfig),
         "keys-of-servers": lambda: keys(NodeConfig),
     },
     "docs/jobs.md": {"columns": columns},

@@ -21,15 +21,15 @@ from gpq.cli.lab.schema import name_of
 from gpq.demo import DemoResult
 from gpq.lab.comparison import Comparison
 from gpq.options import json_answers as own
-from gpq.rpc import account_answers, daemon_answers, job_answers, node_answers
+from gpq.rpc import account_answers, daemon_answers, job_answers, node_answers, team_messages
 from gpq.verdicts import Verdict
 
 # Command -> what it may print. All of them print `own.Error` when they fail.
 PRINTED: dict[str, tuple[type, ...]] = {
     "submit": (job_answers.Submitted, job_answers.DryRun),
-    "status": (job_answers.JobList,),
+    "status": (job_answers.JobList, team_messages.Queue),
     "show": (job_answers.JobDetail,),
-    "why": (job_answers.Explanation,),
+    "why": (job_answers.Explanation, team_messages.Reasons),
     "logs": (job_answers.LogChunk,),
     "cancel": (job_answers.CancelResult,),
     "hold": (job_answers.Changed,),
@@ -52,6 +52,8 @@ PRINTED: dict[str, tuple[type, ...]] = {
     "notify list": (own.Targets,),
     "notify test": (own.Sent,),
     "top": (daemon_answers.TopView,),
+    "team show": (team_messages.Membership,),
+    "team audit": (team_messages.AuditLines,),
     "daemon status": (daemon_answers.DaemonInfo,),
     "check": (Verdict,),
     "doctor": (own.Checkup, own.GpuReport),

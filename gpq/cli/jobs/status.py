@@ -27,6 +27,7 @@ STATE = typer.Option(
     "--state", "-s", metavar="STATE", help="Only jobs in this state. Can be repeated."
 )
 RECENT = typer.Option("--recent", metavar="N", min=0, help="How many ended jobs to show.")
+TEAM = typer.Option("--team", help="Show the jobs of all members of your team.")
 EVERYTHING = typer.Option("--all", "-a", help="Show all jobs, also all that ended.")
 
 
@@ -37,6 +38,7 @@ def _status(
     state: Annotated[list[str] | None, STATE] = None,
     recent: Annotated[int, RECENT] = 20,
     everything: Annotated[bool, EVERYTHING] = False,
+    team: Annotated[bool, TEAM] = False,
     color: Color = ColorChoice.auto,
     json: Json = False,
 ) -> int:
@@ -55,7 +57,15 @@ def _status(
       gpq status 3-7 --json
       gpq status --user alice --state running
       gpq status "user=alice tag~cifar age>2h sort=-goodput"
+      gpq status --team
     """
+    if team:
+        from gpq.client.team import ask  # takes a moment to import
+        from gpq.rpc.team_messages import Queue, View
+        from gpq.views.team import queue
+
+        output.text(queue, ask(View(kind="queue"), Queue), color.value, as_json=json)
+        return 0
     return status_fast.show(
         list(jobs or []),
         json=json,
@@ -92,9 +102,21 @@ def _show(job: Job, color: Color = ColorChoice.auto, json: Json = False) -> None
 def _why(job: Job, color: Color = ColorChoice.auto, json: Json = False) -> None:
     """Explain why a job waits, or why it has these GPUs, and what would change that.
 
+    MEMBER/JOB names a job of another member of your team.
+
     \b
     Example:
       gpq why 42
+      gpq why bob/42
     """
+    if "/" in job:
+        from gpq.client.team import ask, member_and_job
+        from gpq.rpc.team_messages import Reasons, View
+        from gpq.views.team import reasons
+
+        member, number = member_and_job(job)
+        lines = ask(View(kind="why", member=member, job=number), Reasons)
+        output.text(reasons, lines, color.value, as_json=json)
+        return
     answer = call(requests.Why(job), job_answers.Explanation)
     output.text(detail.why, answer, color.value, as_json=json)

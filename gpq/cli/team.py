@@ -1,0 +1,295 @@
+"""`gpq team`: one queue with colleagues. `gpq join` and `gpq leave` take this user's daemon into it
+and out of it."""
+
+from __future__ import annotations
+
+import os
+from enum import Enum
+from typing import Annotated
+
+import typer
+
+from gpq import config, paths
+from gpq.cli import output
+from gpq.cli.typer_app import Color, ColorChoice, Json, default_to, frame
+from gpq.client import team as client
+from gpq.client.autostart import own_teams
+from gpq.client.connection import connect
+from gpq.config_rules import MOST_WEIGHT
+from gpq.errors import DaemonUnreachable, UsageError
+from gpq.rpc import requests
+from gpq.rpc.job_answers import JobList
+from gpq.rpc.team_messages import Amend, AuditLines, Queue, Receipt, View
+from gpq.servers import membership
+from gpq.views import team as view
+
+app = frame(default_to("show", alone=True))
+join = frame()
+leave = frame()
+REBOOT = (
+    "the arbiter runs. After a reboot it starts with the next gpq command of yours that starts your"
+    " daemon. `@reboot gpq daemon start` in your crontab makes it independent of you"
+)
+TOLD = "names, sizes, times, speeds. Not commands, files, logs"
+NAME = typer.Argument(metavar="NAME", help="Name of the team.")
+MEMBER = typer.Argument(metavar="MEMBER", help="A name in `gpq team`.")
+LOGIN = typer.Argument(metavar="LOGIN", help="Login name or uid of a user of this machine.")
+SHARE = typer.Argument(
+    metavar="NUMBER", help="All members have 1 at first. Twice as much counts twice."
+)
+RECALL = typer.Argument(metavar="MEMBER/JOB", help="Such as bob/42.")
+GROUP = typer.Option("--group", metavar="GROUP", help="Users of this Unix group may join.")
+UID = typer.Option("--uid", metavar="N", min=0, help="User who decides, if there are several.")
+LINES = typer.Option("--lines", "-n", metavar="N", min=1, max=1000, help="How many, the newest.")
+
+
+class Switch(str, Enum):
+    on = "on"
+    off = "off"
+
+
+ADMIN = typer.Argument(metavar="on|off", help="May the member change who is in the team?")
+
+
+@app.callback(
+    help=(
+        "Share one queue with colleagues. Jobs run as their users, in everybody's own daemon."
+        " Without a command: `show`."
+    )
+)
+def team() -> None:
+    """Make it a group of commands."""
+
+
+@app.command()
+def init(name: Annotated[str, NAME], group: Annotated[str, GROUP] = "") -> None:
+    """Make a team, for which your account decides on this machine, and join it.
+
+    For a team of yours it starts the arbiter again.
+
+    \b
+    Example:
+      gpq team init lab --group gpu-users
+    """
+    client.expect_name(name)
+    if name not in own_teams():
+        client.expect_free()
+        client.expect_group(group)
+    if not client.start_new(name, group):
+        output.say(f"team {name} is yours already: {REBOOT}")
+        if config.load().team.name != name:
+            output.note(f"you are not in it: `gpq join {name}`")
+        return
+    membership.enter(name, os.getuid())
+    who = "others may join after `gpq team add LOGIN`"
+    if group:
+        who = f"users of the Unix group {group} may join"
+    nodes = config.load().nodes
+    output.say(
+        f"team {name}: this account, {client.person(os.getuid())}, decides, and {who}",
+        f"your servers are the team's: {' '.join(nodes)}",
+        REBOOT,
+        f"others type:  gpq join {name}",
+    )
+
+
+@join.command("join")
+def _join(name: Annotated[str, NAME], uid: Annotated[int | None, UID] = None) -> None:
+    """Join the queue of a team whose arbiter runs on this machine. Your jobs keep running, and run
+    as you.
+
+    Your daemon starts again. Then the arbiter of the team says which GPUs your jobs get.
+
+    \b
+    Example:
+      gpq join lab
+    """
+    client.expect_name(name)
+    client.expect_free()
+    decider = client.decider(name, uid)
+    output.say(
+        f"team {name} is decided by {client.person(decider)}. It will know of your jobs: {TOLD}"
+    )
+    with client.arbiter(name, decider) as arbiter:
+        member = arbiter.welcome().member
+        membership.enter(name, decider)
+        members = client.membership(arbiter, member)
+    output.say(f"joined as {member}", *view.prospects(members, member))
+
+
+@leave.command("leave")
+def _leave(
+    end: Annotated[bool, typer.Option("--end", help="End the team, as its last member.")] = False,
+) -> None:
+    """Leave your team. Your jobs keep running, and your daemon decides alone again.
+
+    \b
+    Example:
+      gpq leave
+    """
+    if end:
+        name = membership.end()
+        output.say(f"team {name} has ended. Its audit stays in {paths.team(name)}")
+        return
+    name = membership.leave(output.note)
+    output.say(f"left team {name}")
+    if name in own_teams():
+        output.note(f"your account goes on to decide for team {name}")
+
+
+@app.command()
+def show(color: Color = ColorChoice.auto, json: Json = False) -> None:
+    """Show the members: shares, floors, what they hold, borrow and owe.
+
+    \b
+    Example:
+      gpq team
+      gpq team show --json
+    """
+    with client.arbiter() as arbiter:
+        output.text(view.lines, arbiter.members(), color.value, as_json=json)
+
+
+@app.command()
+def add(login: Annotated[str, LOGIN]) -> None:
+    """Let a user join. For admins.
+
+    \b
+    Example:
+      gpq team add bob
+    """
+    name, uid = client.user(login)
+    _amend("add", name, uid, f"{name} (uid {uid}) is a member and may join")
+
+
+@app.command()
+def remove(member: Annotated[str, MEMBER]) -> None:
+    """Remove a member. Their jobs keep running, in their own daemon. For admins.
+
+    \b
+    Example:
+      gpq team remove bob
+    """
+    _amend("remove", member, 0, f"{member} is removed")
+
+
+@app.command()
+def share(member: Annotated[str, MEMBER], number: Annotated[str, SHARE]) -> None:
+    """Say how much a member counts. For admins.
+
+    \b
+    Example:
+      gpq team share bob 2
+    """
+    try:
+        value = float(number)
+    except ValueError:
+        value = 0.0
+    if not 0 < value <= MOST_WEIGHT:
+        hint = f"it must be above 0 and at most {MOST_WEIGHT:g}"
+        raise UsageError(f"invalid share `{number}`", hint)
+    _amend("share", member, value, f"{member} has a share of {value:g}")
+
+
+@app.command()
+def pause(member: Annotated[str, MEMBER]) -> None:
+    """Give a member nothing new, for example when an account was stolen. For admins.
+
+    \b
+    Example:
+      gpq team pause bob
+    """
+    _amend("pause", member, 0, f"{member} is paused")
+
+
+@app.command()
+def resume(member: Annotated[str, MEMBER]) -> None:
+    """Take back `gpq team pause`. For admins.
+
+    \b
+    Example:
+      gpq team resume bob
+    """
+    _amend("resume", member, 0, f"{member} is not paused")
+
+
+@app.command()
+def admin(member: Annotated[str, MEMBER], switch: Annotated[Switch, ADMIN]) -> None:
+    """Say who may change the team. For admins.
+
+    \b
+    Example:
+      gpq team admin bob on
+    """
+    is_on = switch is Switch.on
+    role = "an admin" if is_on else "no admin"
+    _amend("admin", member, int(is_on), f"{member} is {role}")
+
+
+@app.command()
+def recall(job: Annotated[str, RECALL]) -> None:
+    """Take the GPUs of a job back that gpq can stop. It goes on later, after 5 minutes or more. For
+    admins.
+
+    \b
+    Example:
+      gpq team recall bob/42
+    """
+    member, number = client.member_and_job(job)
+    _amend("recall", member, number, f"{job} gives its GPUs back")
+
+
+@app.command()
+def audit(
+    lines: Annotated[int, LINES] = 20, color: Color = ColorChoice.auto, json: Json = False
+) -> None:
+    """Show what was decided: who joined, who changed what, which jobs got GPUs.
+
+    \b
+    Example:
+      gpq team audit -n 50
+    """
+    with client.arbiter() as arbiter:
+        answer = arbiter.ask(View(kind="audit", lines=lines), AuditLines)
+    output.text(view.audit, answer, color.value, as_json=json)
+    if answer.broken and not json:
+        output.note(view.breach(answer))
+
+
+@app.command()
+def check() -> int:
+    """Check that the audit is whole, that floors hold now, and that your daemon hears the arbiter.
+    Exit code 1 if not.
+
+    \b
+    Example:
+      gpq team check
+    """
+    own = client.own_team()
+    with client.arbiter() as arbiter:
+        epoch = arbiter.welcome().epoch
+        members = arbiter.members()
+        queue = arbiter.ask(View(kind="queue"), Queue)
+        trail = arbiter.ask(View(kind="audit", lines=0), AuditLines)
+    results = [
+        *view.checks(members, queue, trail, _warnings(own.name)),
+        view.epochs(epoch, client.daemon_memory()),
+    ]
+    output.say(*(f"{'ok  ' if holds else 'not '}  {text}" for holds, text in results))
+    return int(not all(holds for holds, _ in results))
+
+
+def _warnings(name: str) -> list[str]:
+    """Of this user's daemon about the team."""
+    try:
+        with connect(start=False) as connection:
+            answer = connection.call(requests.Status(), JobList)
+    except DaemonUnreachable as error:
+        return [f"your daemon: {error.message}"]
+    return [line for line in answer.warnings if line.startswith(f"team {name}: ")]
+
+
+def _amend(action: str, member: str, value: float, result: str) -> None:
+    with client.arbiter() as arbiter:
+        arbiter.ask(Amend(action=action, member=member, value=value), Receipt)
+    output.confirm(result)

@@ -1,0 +1,211 @@
+"""What the commands of a team ask of its arbiter, and where they find it."""
+
+from __future__ import annotations
+
+import contextlib
+import grp
+import os
+import pwd
+import re
+import signal
+import time
+from collections.abc import Iterator
+from typing import TypeVar
+
+from gpq import config, decoding, paths
+from gpq.client.autostart import arbiter_runs, own_teams, start_arbiter
+from gpq.config_rules import TEAM_NAME
+from gpq.connectors.arbiter import ArbiterClient
+from gpq.errors import DaemonUnreachable, GpqError, NotFound, Refused, UsageError
+from gpq.rpc.team_messages import Hello, Membership, TeamRequest, View, Welcome
+
+R = TypeVar("R")
+ANSWER_SECONDS = 10.0
+END_SECONDS = 40.0
+SETTLE_SECONDS = 5.0  # for a daemon that was just started to tell of its servers
+LOOK_SECONDS = 0.1
+
+
+class Arbiter(ArbiterClient):
+    """An open connection to the arbiter of team `name`, which user `uid` runs."""
+
+    def __init__(self, name: str, uid: int) -> None:
+        """Raises DaemonUnreachable if it does not run, and Refused if somebody else listens."""
+        self.name = name
+        try:
+            super().__init__(name, uid)
+        except DaemonUnreachable as error:
+            hint = f"`gpq team init {name}` of {person(uid)} starts it again"
+            raise DaemonUnreachable(error.message, hint) from None
+
+    def ask(self, request: TeamRequest, kind: type[R]) -> R:
+        """The answer. Raises the arbiter's GpqError."""
+        return self.call(request, kind, ANSWER_SECONDS)
+
+    def welcome(self) -> Welcome:
+        """Who this user is there. Who may join is a member from then on."""
+        return self.ask(Hello(team=self.name), Welcome)
+
+    def members(self) -> Membership:
+        return self.ask(View(kind="members"), Membership)
+
+
+@contextlib.contextmanager
+def arbiter(name: str = "", uid: int = 0) -> Iterator[Arbiter]:
+    """Without a name that of this user's team. Raises GpqError."""
+    if not name:
+        team = own_team()
+        name, uid = team.name, team.uid
+    with contextlib.closing(Arbiter(name, uid)) as connection:
+        yield connection
+
+
+def own_team() -> config.TeamConfig:
+    """The team of this user. Raises Refused if there is none."""
+    team = config.load().team
+    if not team.name:
+        raise Refused(
+            "you are in no team", "`gpq join NAME` joins one, `gpq team init NAME` makes one"
+        )
+    return team
+
+
+def expect_free() -> None:
+    """Raises Refused if this user is in a team."""
+    team = config.load().team
+    if team.name:
+        hint = "`gpq team` shows it, `gpq leave` leaves it"
+        raise Refused(f"you are in team {team.name} already", hint)
+
+
+def expect_name(name: str) -> None:
+    """Raises UsageError."""
+    if not TEAM_NAME.fullmatch(name):
+        hint = "use at most 32 letters, digits, dashes and underscores"
+        raise UsageError(f"invalid name of a team `{name}`", hint)
+
+
+def expect_group(group: str) -> None:
+    """Raises UsageError, unless it is "" or a Unix group of this machine."""
+    try:
+        if group:
+            grp.getgrnam(group)
+    except KeyError:
+        hint = "`getent group` lists them"
+        raise UsageError(f"this machine has no Unix group {group}", hint) from None
+
+
+def daemon_memory() -> dict[str, int]:
+    """What this user's daemon remembers of the arbiter. Nothing if it has heard nothing."""
+    try:
+        with open(paths.team_state(), "rb") as stream:
+            return decoding.decode(stream.read(), dict[str, int])
+    except (OSError, ValueError):
+        return {}
+
+
+def person(uid: int) -> str:
+    """`ana (uid 1001)`, or `uid 1001` if the user has no name."""
+    try:
+        return f"{pwd.getpwuid(uid).pw_name} (uid {uid})"
+    except KeyError:
+        return f"uid {uid}"
+
+
+def user(word: str) -> tuple[str, int]:
+    """The name and the uid of a login name or a uid. Raises NotFound and UsageError."""
+    try:
+        entry = pwd.getpwuid(int(word)) if word.isdecimal() else pwd.getpwnam(word)
+    except OverflowError:
+        raise UsageError(f"invalid uid {word}", "`id -u` prints a uid") from None
+    except KeyError:
+        if word.isdecimal():
+            return word, int(word)
+        raise NotFound(f"this machine has no user {word}", "give a login name or a uid") from None
+    return entry.pw_name, entry.pw_uid
+
+
+def member_and_job(word: str) -> tuple[str, int]:
+    """Of `bob/42`. Raises UsageError."""
+    match = re.fullmatch(r"(.+)/(\d{1,15})", word)
+    if match is None:
+        raise UsageError(f"invalid job `{word}`", "name the member and the job: bob/42")
+    return match[1], int(match[2])
+
+
+def ask(view: View, kind: type[R]) -> R:
+    """The answer of the arbiter of this user's team. Raises GpqError."""
+    with arbiter() as connection:
+        return connection.ask(view, kind)
+
+
+def deciders(name: str) -> list[int]:
+    """The users who have a folder for the socket of an arbiter of this team."""
+    uids = set()
+    for place in paths.team_folders(name, 0):
+        with contextlib.suppress(OSError), os.scandir(os.path.dirname(place)) as entries:
+            for entry in entries:
+                match = re.fullmatch(rf"gpq-team-(\d+)-{re.escape(name)}", entry.name)
+                if match and entry.is_dir(follow_symlinks=False):
+                    uids |= {entry.stat(follow_symlinks=False).st_uid} & {int(match[1])}
+    return sorted(uids)
+
+
+def decider(name: str, uid: int | None) -> int:
+    """Who decides for this team, `uid` if there are several. Raises NotFound and Refused."""
+    uids = deciders(name)
+    if uid is not None:
+        uids = [candidate for candidate in uids if candidate == uid]
+    if not uids:
+        hint = f"ask who decides, or make the team: `gpq team init {name}`"
+        raise NotFound(f"there is no arbiter of a team {name} on this machine", hint)
+    if len(uids) > 1:
+        people = ", ".join(map(person, uids))
+        hint = "ask which is yours, then add `--uid N`"
+        raise Refused(f"several users decide for a team {name}: {people}", hint)
+    return uids[0]
+
+
+def start_new(name: str, group: str) -> bool:
+    """Make a team for which this user decides, and start its arbiter. False if the team is there,
+    and only the arbiter had to start. Raises GpqError."""
+    is_new = name not in own_teams()
+    if not is_new:
+        start_arbiter(name)
+        return False
+    strangers = [uid for uid in deciders(name) if uid != os.getuid()]
+    if strangers:
+        hint = f"`gpq join {name}` joins it, or choose another name"
+        raise Refused(f"{person(strangers[0])} decides for a team {name} on this machine", hint)
+    start_arbiter(name, "--new", f"--group={group}")
+    return True
+
+
+def membership(connection: Arbiter, member: str) -> Membership:
+    """The members, if possible after the daemon of `member` has told of its servers."""
+    until = time.monotonic() + SETTLE_SECONDS
+    while True:
+        answer = connection.members()
+        is_heard = any(row.name == member and not row.silent for row in answer.rows)
+        if (is_heard and answer.devices) or time.monotonic() > until:
+            return answer
+        time.sleep(LOOK_SECONDS)
+
+
+def end_arbiter(connection: Arbiter) -> None:
+    """End the arbiter of a team of this user for good. Its audit stays. Raises GpqError."""
+    name, folder = connection.name, paths.team(connection.name)
+    if not connection.pid:  # the kernel cannot name it here
+        raise Refused("the arbiter runs in another container", "end the team there")
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(connection.pid, signal.SIGTERM)
+    until = time.monotonic() + END_SECONDS
+    while arbiter_runs(name):
+        if time.monotonic() > until:
+            pid = connection.pid
+            raise GpqError(f"the arbiter (pid {pid}) does not end", f"run `kill -9 {pid}`")
+        time.sleep(LOOK_SECONDS / 5)
+    os.replace(os.path.join(folder, "roster.json"), os.path.join(folder, "roster-ended.json"))
+    for place in paths.team_folders(name, os.getuid()):
+        with contextlib.suppress(OSError):
+            os.rmdir(place)

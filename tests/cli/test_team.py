@@ -1,0 +1,202 @@
+"""`gpq team`, `gpq join` and `gpq leave` with a real arbiter and real daemons."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import pwd
+import signal
+import subprocess
+import sys
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from gpq import paths
+from gpq.connectors.arbiter import ArbiterClient
+from gpq.errors import GpqError
+from tests.cli.conftest import FIFO, Gpq, started, state_directory, submitted
+from tests.support.users import command_of
+from tests.support.waiting import wait_until
+
+USER = pwd.getpwnam("bin")  # a second user, who has a group of the same name
+COMMENTED = f"# mine\n{FIFO}# the end\n"
+
+
+def arbiter_pid(name: str) -> int:
+    with contextlib.closing(ArbiterClient(name, os.getuid())) as client:
+        return client.pid
+
+
+def end(pid: int, number: int = signal.SIGKILL) -> None:
+    os.kill(pid, number)
+    wait_until(lambda: not Path(f"/proc/{pid}").exists(), "the arbiter is gone")
+
+
+@pytest.fixture
+def name() -> Iterator[str]:
+    """That of a team, which no other test has. No arbiter of it remains."""
+    name = f"t{uuid.uuid4().hex[:12]}"
+    yield name
+    with contextlib.suppress(GpqError):
+        end(arbiter_pid(name))
+    for uid in (os.getuid(), USER.pw_uid, 3):
+        folder = Path(paths.team_folders(name, uid)[-1])
+        with contextlib.suppress(FileNotFoundError):
+            (folder / "sock").unlink(missing_ok=True)
+            folder.rmdir()
+
+
+def ok(gpq: Gpq, *argv: str) -> str:
+    done = gpq(*argv)
+    assert done.returncode == 0, done
+    return done.stdout
+
+
+def refusal(gpq: Gpq, *argv: str) -> tuple[int, str]:
+    """The exit status, and the line without its hint."""
+    done = gpq(*argv)
+    first, hint, *more = done.stderr.splitlines()
+    assert hint.startswith("hint: "), done
+    assert not more
+    return done.returncode, first
+
+
+def member_names(gpq: Gpq) -> set[str]:
+    return {row["name"] for row in json.loads(ok(gpq, "team", "--json"))["rows"]}
+
+
+def test_a_user_makes_a_team_runs_jobs_in_it_and_ends_it(gpq: Gpq, name: str) -> None:
+    config = gpq.home / "config.toml"
+    config.write_text(COMMENTED)
+    job = submitted(gpq, "--", "true")
+    try:
+        made = ok(gpq, "team", "init", name)
+        assert f"uid {os.getuid()}), decides, and others may join after `gpq team add LOGIN`\n" in made
+        assert f"gpq join {name}\n" in made
+        assert config.read_text().startswith(COMMENTED)
+        ok(gpq, "wait", job, submitted(gpq, "--", "true"))
+        ok(gpq, "team", "add", "54321")
+        ok(gpq, "team", "share", "54321", "2.5")
+        assert ok(gpq, "team").splitlines()[1].split()[:2] == ["54321", "2.5"]
+        trail = ok(gpq, "team", "audit", "-n", "3").splitlines()
+        assert [line.split("  ")[1].partition(" ")[2] for line in trail[1:]] == [
+            "added uid 54321 as 54321",
+            "set the share of 54321 to 2.5",
+        ]
+        assert trail[0].endswith(" may start on 1 x local")
+        checks = ok(gpq, "team", "check").splitlines()
+        assert {line[:4] for line in checks} == {"ok  "}
+
+        assert refusal(gpq, "team", "share", "54321", "0") == (2, "gpq: invalid share `0`")
+        assert refusal(gpq, "team", "pause", "dora") == (4, f"gpq: team {name} has no member dora")
+        assert refusal(gpq, "team", "add", "no-such-user")[0] == 4
+        assert refusal(gpq, "team", "init", "another") == (5, f"gpq: you are in team {name} already")
+        assert refusal(gpq, "leave") == (5, f"gpq: you are the last admin of team {name}")
+        assert refusal(gpq, "leave", "--end") == (5, "gpq: there are other members: 54321")
+        ok(gpq, "team", "remove", "54321")
+        ok(gpq, "leave", "--end")
+        assert config.read_text() == COMMENTED
+        assert (gpq.home / "teams" / name / "audit.jsonl").exists()
+        assert refusal(gpq, "join", name)[0] == 4
+        ok(gpq, "wait", submitted(gpq, "--", "true"))
+    finally:
+        gpq("daemon", "stop")
+
+
+def test_an_arbiter_that_ended_comes_back_with_the_daemon_and_nobody_needs_it_to_leave(gpq: Gpq, name: str) -> None:
+    try:
+        ok(gpq, "team", "init", name)
+        end(arbiter_pid(name))
+        assert refusal(gpq, "team")[0] == 3
+        ok(gpq, "daemon", "stop")
+        ok(gpq, "status")
+        wait_until(lambda: gpq("team", "check").returncode == 0, "the daemon hears the arbiter")
+        trail = gpq.home / "teams" / name / "audit.jsonl"
+        trail.write_text(trail.read_text().replace('"start"', '"Start"', 1))
+        done = gpq("team", "check")
+        assert (done.returncode, done.stdout.splitlines()[0]) == (
+            1,
+            "not   the audit is broken: line 2 does not follow from those before it",
+        )
+        assert "line 2 does not follow" in gpq("team", "audit").stderr
+
+        end(arbiter_pid(name), signal.SIGTERM)
+        done = gpq("leave")
+        assert (done.returncode, done.stdout) == (0, f"left team {name}\n")
+        assert "does not know that you left" in done.stderr
+        again = gpq("team", "init", name)
+        assert f"team {name} is yours already: the arbiter runs" in again.stdout
+        assert f"you are not in it: `gpq join {name}`" in again.stderr
+    finally:
+        gpq("daemon", "stop")
+
+
+class Second(Gpq):
+    """The command line of another user."""
+
+    def __call__(
+        self, *argv: str, timeout: float = 120, cwd: Path | None = None, **environ: str
+    ) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [*command_of(USER), sys.executable, "-m", "gpq", *argv],
+            env={**self.environment, **environ}, cwd=cwd or self.home, timeout=timeout, stdin=subprocess.DEVNULL,
+            capture_output=True, text=True, check=False,
+        )  # fmt: skip
+
+
+@pytest.fixture
+def second() -> Iterator[Second]:
+    with state_directory() as home:
+        for path in (home, *home.rglob("*")):
+            os.chown(path, USER.pw_uid, USER.pw_gid)
+        second = Second(home)
+        yield second
+        second("cancel", "all")
+        second("daemon", "stop")
+
+
+def folder(name: str, uid: int) -> None:
+    """A folder of the second user, where the arbiter of `uid` would have its socket."""
+    place = paths.team_folders(name, uid)[-1]
+    os.mkdir(place)
+    os.chown(place, USER.pw_uid, USER.pw_gid)
+
+
+def test_a_user_of_the_group_joins_and_one_who_was_removed_stays_out(home: Path, second: Second, name: str) -> None:
+    with started(home) as first:
+        ok(first, "team", "init", name, "--group", USER.pw_name)
+        folder(name, 3)
+        assert refusal(second, "team", "init", name)[0] == 5
+        folder(name, USER.pw_uid)
+        several = f"gpq: several users decide for a team {name}: root (uid 0), bin (uid {USER.pw_uid})"
+        assert refusal(second, "join", name) == (5, several)
+        assert refusal(second, "join", name, "--uid", str(USER.pw_uid))[0] == 3
+        joined = ok(second, "join", name, "--uid", "0")
+        assert "Not commands, files, logs\njoined as bin\n2 members with their shares: bin 1, root 1\n" in joined
+        assert joined.endswith("your floor is at least 1 of 2 GPUs while all want some\n")
+        assert refusal(second, "team", "share", "bin", "9")[0] == 5
+        ok(second, "wait", submitted(second, "--", "sh", "-c", 'test "$(id -un)" = bin'))
+        job = submitted(second, "--gpus", "2", "--", "sleep", "600")
+        wait_until(lambda: f"bin/{job}" in ok(first, "status", "--team"), "the arbiter knows it")
+        assert ok(first, "why", f"bin/{job}")
+        assert refusal(first, "why", "bin/99")[0] == 4
+        assert refusal(first, "why", "bin/x") == (2, "gpq: invalid job `bin/x`")
+        ok(second, "cancel", job)
+        assert member_names(first) == {"root", "bin"}
+
+        ok(first, "team", "pause", "bin")
+        assert refusal(second, "team") == (5, "gpq: an admin has paused bin")
+        ok(first, "team", "resume", "bin")
+        ok(second, "leave")
+        assert member_names(first) == {"root"}
+        ok(second, "join", name, "--uid", "0")
+        ok(first, "team", "remove", "bin")
+        assert refusal(second, "team") == (5, f"gpq: you are no member of team {name}")
+        ok(second, "leave")
+        assert refusal(second, "join", name, "--uid", "0") == (5, f"gpq: you are no member of team {name}")
+        assert ok(second, "daemon", "status").count("policy    fifo") == 1
+        ok(first, "leave", "--end")
