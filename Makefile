@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 export OMP_NUM_THREADS ?= 1
 export OPENBLAS_NUM_THREADS ?= 1
 
-.PHONY: help docs words stop-table demo demo-policies pictures test test-long test-interpreters bars prove lint check format bench bench-fit bench-cli bench-round bench-solver bench-policy bench-overhead bench-instructions bench-calls bench-daemon bench-exactness bench-full-training bench-noise bench-crowd bench-beside bench-files bench-floors bench-real bench-resize gpu-check chaos chaos-daemon compare-recovery dst habits planted completions clean
+.PHONY: help docs words stop-table demo demo-policies pictures test test-long test-interpreters bars prove lint check format bench bench-fit bench-cli bench-round bench-solver bench-policy bench-overhead bench-instructions bench-calls bench-daemon bench-exactness bench-full-training bench-noise bench-crowd bench-beside bench-files bench-floors bench-team bench-real bench-resize gpu-check chaos chaos-daemon compare-recovery dst habits planted completions clean
 
 help:            ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -130,6 +130,9 @@ bench-policy: $(VENV)/.dev  ## policies on public workloads, about an hour: make
 
 bench-floors: $(VENV)/.dev  ## what floors between users give and cost, 10 minutes: make bench-floors TRACES=DIR JOBS=2
 	$(BIN)/python benchmarks/floors.py --processes $(JOBS) $(if $(TRACES),--traces $(TRACES)) --out $(or $(OUT),benchmarks/results/floors.md) $(ARGS)
+
+bench-team: $(VENV)/.dev  ## what a team costs: submit to start, and a round of its arbiter
+	$(BIN)/python benchmarks/team.py $(ARGS)
 
 bench-cli: $(VENV)/.dev  ## CPU time of status, completion and submit, relative to `python -c pass`
 	$(BIN)/python benchmarks/cli.py

@@ -1,0 +1,131 @@
+"""What a team costs: from submit to start on a free slot, alone and under an arbiter, and a round
+of an arbiter with many members. Exits with 1 if a bar is missed.
+
+    python benchmarks/team.py [--jobs 15] [--rounds 20]
+
+One user with two daemons, one of them in a team. Both run here, and take turns.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from statistics import median
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path[:0] = [str(ROOT), str(ROOT / "agent")]
+
+from gpq.arbiter.arbiter import Arbiter  # noqa: E402
+from gpq.arbiter.roster import Member, Roster  # noqa: E402
+from gpq.core.model.snapshot import Config  # noqa: E402
+from gpq.core.team.claims import Statement, statement  # noqa: E402
+from gpq.policies.registry import policy  # noqa: E402
+from gpq.ports import Peer  # noqa: E402
+from gpq.rpc.team_messages import Tell  # noqa: E402
+from tests.daemon.daemons import Daemon, clear  # noqa: E402
+from tests.support.builders import spec  # noqa: E402
+from tests.support.laboratory import Laboratory, machine  # noqa: E402
+from tests.support.teams import trained  # noqa: E402
+from tests.support.waiting import wait_until  # noqa: E402
+
+MOST_MORE = 0.1  # seconds from submit to start, over alone
+MOST_ROUND = 0.05  # seconds
+SERVERS, GPUS, MEMBERS, JOBS = 16, 4, 10, 6
+ALONE = "[nodes.here]\nslots = 2\n"
+
+
+def start_seconds(daemon: Daemon, folder: Path, number: int) -> float:
+    """From the submission of a job to its first line."""
+    mark = folder / f"{daemon.home.name}.{number}"
+    begin = time.monotonic()
+    daemon.submit("touch", str(mark))
+    wait_until(mark.exists, "the job runs")
+    seconds = time.monotonic() - begin
+    wait_until(lambda: daemon.info().jobs_live == 0, "the job is over")
+    return seconds
+
+
+def starts(count: int) -> tuple[float, float]:
+    """Medians alone and in a team."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        team = f"bench{os.getpid()}"
+        config = f'{ALONE}[team]\nname = "{team}"\nuid = {os.getuid()}\n'
+        alone, member = Daemon(folder / "alone", ALONE), Daemon(folder / "member", config)
+        state = member.home / "teams" / team
+        state.mkdir(parents=True, mode=0o700)
+        state.parent.chmod(0o700)
+        members = {"me": {"uids": [os.getuid()], "admin": True}}
+        (state / "roster.json").write_text(json.dumps({"name": team, "members": members}))
+        arbiter = subprocess.Popen(
+            [sys.executable, "-m", "gpq.arbiter.main", team],
+            env=member.environment,
+            stderr=subprocess.DEVNULL,
+        )
+        seconds: dict[str, list[float]] = {"alone": [], "member": []}
+        try:
+            for daemon in (alone, member):
+                daemon.start()
+                start_seconds(daemon, folder, -1)
+            for number in range(count):
+                for daemon in (alone, member):
+                    seconds[daemon.home.name].append(start_seconds(daemon, folder, number))
+        finally:
+            arbiter.kill()
+            arbiter.wait()
+            for daemon in (alone, member):
+                clear(daemon)
+        return median(seconds["alone"]), median(seconds["member"])
+
+
+def round_seconds(count: int) -> float:
+    """The median of rounds with a news of one member before each."""
+    lab = Laboratory({f"n{at}": machine(str(at), GPUS) for at in range(SERVERS)})
+    with tempfile.TemporaryDirectory() as folder:
+        users = {f"u{at}": 1000 + at for at in range(MEMBERS)}
+        rows = {name: Member([uid], admin=name == "u0") for name, uid in users.items()}
+        Roster("lab", members=rows).save(f"{folder}/roster.json")
+        arbiter = Arbiter(folder, policy("goodput"), Config(), lambda: lab.now)
+
+        def answer(name: str, seq: int, news: Statement) -> None:
+            peer = Peer(users[name], 1, name, lambda: False)
+            arbiter.handle(Tell(seq=seq, statement=news), peer)
+
+        for name in users:
+            member = lab.join(name)
+            for _ in range(JOBS):
+                member.submit(spec(), trained())
+        seconds = []
+        for _ in range(count):
+            lab.step(answer)
+            begin = time.perf_counter()
+            arbiter.decide()
+            seconds.append(time.perf_counter() - begin)
+            for name, member in lab.members.items():
+                news = statement(member.snapshot, member.snapshot)
+                member.believe(arbiter._answers[name], news)
+        return median(seconds)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--jobs", type=int, default=15)
+    parser.add_argument("--rounds", type=int, default=20)
+    options = parser.parse_args()
+    alone, member = starts(options.jobs)
+    print(f"submit to start: alone {alone:.3f} s, in a team {member:.3f} s", end="")
+    print(f" ({member - alone:+.3f} s, asked: at most +{MOST_MORE} s)")
+    seconds = round_seconds(options.rounds)
+    print(f"round with {MEMBERS} members, {MEMBERS * JOBS} jobs, {SERVERS * GPUS} GPUs:", end="")
+    print(f" {seconds * 1000:.0f} ms (asked: at most {MOST_ROUND * 1000:.0f} ms)")
+    return int(member - alone > MOST_MORE or seconds > MOST_ROUND)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
