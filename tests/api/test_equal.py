@@ -71,6 +71,7 @@ NO_OPTION = {
     ("submit", "check"): "for a person, who reads the verdict",
     ("submit", "no_check"): "only the command checks",
     ("cancel", "yes"): "gpq asks nobody",
+    ("status", "team"): "jobs of others, for a person to look at",
     ("top", "once"): "there is one answer",
     ("top", "interval"): "there is one answer",
     ("requeue", "state"): "gpq.jobs chooses them",

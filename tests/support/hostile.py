@@ -144,7 +144,7 @@ def process(**more: Any) -> dict[str, Any]:
 def described(text: str) -> dict[str, Any]:
     """Says `text` in every place where an agent says a text."""
     there = device(id=text, type=text, reason=text, processes=[process(user=text, name=text, attempt=text)])
-    hello = dict.fromkeys(("boot_id", "library", "address", "host", "python", "spool"), text)
+    hello = dict.fromkeys(("boot_id", "library", "address", "host", "python", "spool", "machine"), text)
     return {"hello": hello, "watch": {"digest": text}, "devices": [there]}
 
 

@@ -43,8 +43,13 @@ class Agent:
         locks: str = "",
         visible: str = launch.UUIDS,
         owner: str = "",
+        lock_slots: bool = False,
     ) -> None:
-        attempts = Attempts(place, Locks(locks, place.id))
+        lock_slots = lock_slots and slots > 0
+        name = cpu_slots.core_list(cores) if lock_slots else place.id
+        machine = cpu_slots.machine(procs.boot_id(), slots, name)
+        slot_locks = machine if lock_slots else ""
+        attempts = Attempts(place, Locks(locks, place.id, slot_locks))
         compiled = os.path.join(place.path, launch.COMPILED)
         if os.path.isdir(compiled):  # in a process of its own, because it may take long
             shim.detach(place.path, set(), lambda: launch.tidy_compiled(compiled))
@@ -70,7 +75,14 @@ class Agent:
         self.replies = Replies(place, self.reign)
         self.watches = Watches(place, self.survey, self.replies)
         self.operations = Operations(
-            place, self.survey, self.staging, self.reign, cores, base, default, visible
+            place,
+            self.survey,
+            self.staging,
+            self.reign,
+            {"cores": len(cores), "machine": machine},
+            base,
+            default,
+            visible,
         )
         self._waiting: List[Message] = []
         self._told: Set[str] = set()  # problems already reported

@@ -120,7 +120,9 @@ class Attempts:
                 with_timeout.check(self.spool.checkpoints, move)
             cores = sorted({core for device in devices for core in device.cores})
             locks = self.locks.take(
-                [device.id for device in devices if device.kind == "cuda"], order.job, order.attempt
+                filter(self.locks.covers, [device.id for device in devices]),
+                order.job,
+                order.attempt,
             )
             try:
                 locks.append(attempt_files.create(folder, order))

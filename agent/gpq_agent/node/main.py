@@ -50,6 +50,7 @@ def main(arguments: Optional[List[str]] = None) -> int:
             locks=options.locks,
             visible=options.visible,
             owner=options.owner,
+            lock_slots=options.lock_slots,
         )
     except (SpoolError, wire.NotPrivate, OSError, ValueError) as error:
         hint = getattr(error, "hint", "")
@@ -105,6 +106,14 @@ def parse(arguments: Optional[List[str]]) -> argparse.Namespace:
         help=(
             "number of CPU slots instead of GPUs. 0 means GPUs only (default), auto means GPUs, or"
             " one CPU slot per core if there are none"
+        ),
+    )
+    parser.add_argument(
+        "--lock-slots",
+        action="store_true",
+        help=(
+            "lock each of the CPU slots as GPUs are locked, against users who offer as many on the"
+            " same cores"
         ),
     )
     parser.add_argument("--transfer-limit", help="MB/s that `--send` and `--receive` may take")

@@ -70,8 +70,9 @@ class Replies:
 
 
 class Operations:
-    """The operations of one agent. `base`: the environment of a login, which all jobs have.
-    `default`: what the agent had when it started. `visible`: see `launch.list_names`."""
+    """The operations of one agent. `facts`: part of its greeting. `base`: the environment of a
+    login, which all jobs have. `default`: what the agent had when it started. `visible`: see
+    `launch.list_names`."""
 
     def __init__(
         self,
@@ -79,7 +80,7 @@ class Operations:
         survey: Survey,
         staging: Staging,
         reign: DaemonEpoch,
-        cores: List[int],
+        facts: Message,
         base: Dict[str, str],
         default: wire.Attributes,
         visible: str = launch.UUIDS,
@@ -91,7 +92,7 @@ class Operations:
         self.release = survey.release
         self.staging = staging
         self.reign = reign
-        self.cores = cores
+        self.facts = facts
         self.base = base
         self.default = default
         self.visible = visible
@@ -121,7 +122,7 @@ class Operations:
             "time": time.time(),
             "python": platform.python_version(),
             "host": socket.gethostname(),
-            "cores": len(self.cores),
+            **self.facts,
             "memory_mib": slots.memory_mib(),
             "spool": self.spool.id,
             "path": self.spool.path,

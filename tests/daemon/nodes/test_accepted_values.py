@@ -117,6 +117,7 @@ PULSE = wire.Pulse(0, 7, "computing", 99.0)._asdict()
 PROCESS = wire.DeviceProcess(7, "bob", "python", 9, "1.1", "python x.py", 1e9)._asdict()
 HELLO = {
     "version": wire.VERSION, "boot_id": "boot", "time": 1e9, "stamp": 90.0, "library": "/l", "cores": 8,
+    "machine": "boot:1",
     "memory_mib": 9000, "ephemeral": [32768, 60999], "network": [["eth0", "10.0.0.1"]], "address": "", "path": "/s",
     "storage": "s", "damage": [],
 }  # fmt: skip

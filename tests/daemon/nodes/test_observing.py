@@ -16,6 +16,7 @@ from gpq.core.model.nodes import Node
 from gpq.core.model.units import JobId, NodeId
 from gpq.core.state.job_events import apply
 from gpq.daemon.clock import Clock
+from gpq.daemon.nodes.decode import differs
 from gpq.daemon.nodes.observer import STILL, Observer
 from gpq.daemon.nodes.session import NodeSession
 from gpq.daemon.nodes.settings import NodePorts, NodeSettings
@@ -107,6 +108,17 @@ def test_a_late_end_is_dated_by_its_age_on_the_server() -> None:
     ahead = told(7051.0, Exited)
     assert ahead.exit.ended_at == ahead.at
     assert told(None, Exited).exit.ended_at == 0.0  # an agent that does not report it
+
+
+@pytest.mark.parametrize("lie", [None, "", "a\nb", "\x1b[2J", "\ud800", "x" * 501])
+def test_a_server_that_names_no_machine_or_an_impossible_one_has_none(lie: object) -> None:
+    assert seen({"machine": lie}).machine == ""
+
+
+def test_another_machine_under_a_name_is_news() -> None:
+    first, second = (seen({"machine": f"boot:{network}:2:0-1"}) for network in (1, 2))
+    assert first.machine == "boot:1:2:0-1"
+    assert differs(first, second)
 
 
 def answered(hello: Mapping[str, Any], watch: Mapping[str, Any], *jobs: Job) -> list[Event]:

@@ -12,9 +12,10 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from gpq_agent.node.main import parse
 
 from gpq.config import NodeConfig
-from gpq.connectors.from_config import ssh_arguments
+from gpq.connectors.from_config import local_arguments, ssh_arguments
 from gpq.errors import Refused
 from gpq.rpc.job_answers import CancelResult, JobDetail, LogChunk
 from gpq.rpc.node_answers import NodeList, NodeView, Reloaded
@@ -186,3 +187,9 @@ def test_servers_that_share_a_home_share_only_its_checkpoints() -> None:
     assert one["--spool"] != other["--spool"]
     elsewhere = ssh_arguments("a", NodeConfig(connector="ssh", host="a"), "/another/state")
     assert one["--checkpoints"] not in elsewhere, "another daemon's jobs have the same numbers"
+
+
+@pytest.mark.parametrize("lock", [False, True])
+def test_an_agent_locks_its_slots_only_if_the_configuration_says_so(lock: bool) -> None:
+    arguments = local_arguments(NodeConfig(slots=2, cores=[0, 1], lock=lock), "/state", "/state/spool")
+    assert parse(arguments).lock_slots is lock

@@ -42,7 +42,7 @@ class Devices:
         self.with_gpus = with_gpus
         self.owner_of = owner_of
         self.holder_of = holder_of
-        # a phrase that says who holds the lock of a GPU that none of our attempts has
+        # a phrase that says who holds the lock of a device that none of our attempts has
         self.lock_of = lock_of
         # why devices are still taken by attempts that cannot be ended
         self.stuck: Dict[str, str] = {}
@@ -58,8 +58,8 @@ class Devices:
         self._last = Probe([])
         self._parents: Dict[str, str] = {}  # the GPU of each MIG device
         self._gpus: List[wire.DeviceInfo] = []
-        self._watched: Dict[str, DeviceHealth] = {}
         self._first_wait = health.FIRST_WAIT * probe_period / PERIOD
+        self._watched = {slot.id: DeviceHealth(self._first_wait) for slot in slots}
         self._driver = HealthState(probe_period, LONGEST_DRIVER)  # a problem of all GPUs at once
 
     def current(self) -> List[wire.DeviceInfo]:
@@ -178,8 +178,6 @@ class Devices:
         """The device as it is now, from the last look, its holder and the holder of its lock."""
         now = time.monotonic()
         stuck = self.stuck.get(device.id, "")
-        if device.kind != "cuda":
-            return device._replace(state="quarantined", reason=stuck) if stuck else device
         watched, holder = self._watched[device.id], self.holder_of(device.id)
         locked = "" if holder else self.lock_of(device.id)
         state, reason = watched.verdict(now, holder, locked, stuck, self._driver.now)

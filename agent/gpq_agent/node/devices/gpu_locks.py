@@ -1,5 +1,5 @@
-"""Which user's gpq has a GPU of this server. The lock files are in a folder that everybody may
-write to.
+"""Which user's gpq has a GPU of this server, or a CPU slot that is locked like one. The lock files
+are in a folder that everybody may write to.
 
 <folder>/gpq-<UUID>.<uid>.holder  each user's own file. Its flock holds the GPU. The shim has it,
                                   and so has the first process of its job. So the lock ends with
@@ -8,6 +8,8 @@ write to.
                                   "spool", "since"}
 <folder>/gpq-<UUID>.lock          one for all users, locked in the same way if it can be opened.
                                   Older versions know only this one
+<folder>/gpq-cpu-<digest>-<N>...  the same for CPU slot N. The digest is that of `slots.machine`, so
+                                  the same slots have the same lock, and no others do
 
 What nobody holds blocks nobody: only a lock counts, not a file. A file is a user's own if it
 belongs to the user in its name. gpq opens those of other users only for reading, never through a
@@ -17,6 +19,7 @@ take as long as others like. Somebody who means harm can hold locks, just as the
 
 import contextlib
 import fcntl
+import hashlib
 import os
 import re
 import stat
@@ -34,6 +37,7 @@ PATIENCE = 0.5  # seconds to wait for somebody who only checks whether the lock 
 LOOK_PERIOD = 1.0  # seconds for which one look at a lock serves
 MOST_BYTES = 4096  # bytes to read from a holder's file
 SPARE_NAMES = 3
+SLOT = "slot-"  # how the ids of CPU slots begin
 TAKEN = "taken"  # kind of SpoolError: reported as "busy", but waiting for this GPU does not help
 
 
@@ -79,15 +83,21 @@ def common_folder() -> str:
 
 
 class Locks:
-    """The locks of this server's GPUs, as one agent checks and takes them."""
+    """The locks of this server's GPUs, as one agent checks and takes them. `slots`: the machine's
+    identity if its CPU slots have locks, too."""
 
-    def __init__(self, folder: str = "", spool: str = "") -> None:
+    def __init__(self, folder: str = "", spool: str = "", slots: str = "") -> None:
         self.folder = folder or common_folder()
         self.spool = spool
+        self.slots = slots
         self._seen: Dict[str, str] = {}
         self._seen_at: Dict[str, float] = {}
         self._users: Set[int] = set()
         self._users_at = -LOOK_PERIOD
+
+    def covers(self, name: str) -> bool:
+        """Is this device locked between users?"""
+        return bool(self.slots) or not name.startswith(SLOT)
 
     # -- taking
 
@@ -170,6 +180,8 @@ class Locks:
     def holder(self, name: str) -> str:
         """Who has the GPU, as a phrase, "" for nobody. Only for GPUs that none of our own attempts
         has. One look serves for `LOOK_PERIOD`."""
+        if not self.covers(name):
+            return ""
         if time.monotonic() - self._seen_at.get(name, float("-inf")) >= LOOK_PERIOD:
             descriptor = self._open_shared(name)
             is_held = descriptor >= 0 and not try_share(descriptor)
@@ -193,6 +205,9 @@ class Locks:
         return None
 
     def _path(self, name: str, uid: int = -1) -> str:
+        if name.startswith(SLOT):
+            digest = hashlib.sha256(self.slots.encode("utf-8")).hexdigest()[:16]
+            name = "cpu-{}-{}".format(digest, name[len(SLOT) :])
         plain_name = re.sub(r"[^A-Za-z0-9-]", "_", name)[:120]
         return os.path.join(
             self.folder,

@@ -253,7 +253,7 @@ def test_the_lock_is_free_when_the_end_is_reported(
 class Person:
     """Another user's agent, with that user's rights."""
 
-    def __init__(self, name: str, place: Path, driver: Path, python: str) -> None:
+    def __init__(self, name: str, place: Path, driver: Path, python: str, *options: str) -> None:
         self.entry = pwd.getpwnam(name)
         self.home = place / name
         self.home.mkdir()
@@ -262,7 +262,7 @@ class Person:
         path = os.pathsep.join(map(str, (place / "fakes" / "nvml", place / "agent")))
         argv = [python, "-m", "gpq_agent.node", "--spool", str(self.spool), "--locks", str(place / "locks")]
         self.process = subprocess.Popen(
-            [*argv, "--probe-period", "0.3"],
+            [*argv, "--probe-period", "0.3", *options],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             env={
@@ -277,7 +277,7 @@ class Person:
             extra_groups=[],
         )
         self._number = 0
-        self._reply()  # the greeting
+        self.greeting = self._reply()
 
     def _reply(self) -> dict[str, Any]:
         assert self.process.stdout is not None
@@ -322,9 +322,9 @@ def everybodys_python() -> str:
     raise AssertionError("no Python that user nobody may run")
 
 
-@pytest.fixture
-def people() -> Iterator[tuple[Person, Person, Driver]]:
-    """Two users of one server with two GPUs."""
+@contextlib.contextmanager
+def users(*options: str) -> Iterator[tuple[Person, Person, Driver]]:
+    """Two users of one server. `options`: of both agents."""
     place = Path(tempfile.mkdtemp(prefix="gpq-people-"))
     found: list[Person] = []
     try:
@@ -335,12 +335,39 @@ def people() -> Iterator[tuple[Person, Person, Driver]]:
         shutil.copytree(FAKES / "nvml", place / "fakes" / "nvml")
         driver = Driver(place / "nvml.json")
         python = everybodys_python()
-        found += [Person(name, place, driver.path, python) for name in ("daemon", "nobody")]
+        found += [Person(name, place, driver.path, python, *options) for name in ("daemon", "nobody")]
         yield found[0], found[1], driver
     finally:
         for one in found:
             one.close()
         shutil.rmtree(place)
+
+
+@pytest.fixture
+def people() -> Iterator[tuple[Person, Person, Driver]]:
+    """Two users of one server with two GPUs."""
+    with users() as both:
+        yield both
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="acting as two users needs root")
+def test_two_users_never_get_the_same_locked_slot_and_learn_when_it_is_free() -> None:
+    with users("--slots", "2", "--cores", "0", "--lock-slots") as (first, second, _):
+        assert first.greeting["machine"] == second.greeting["machine"]
+        assert first.start(1, "slot-0")["ok"]
+        refused = second.start(1, "slot-0")
+        assert re.match(r"slot-0 is (foreign: )?held by daemon's gpq \(job 1, since ", refused["error"])
+        assert refused["taken"]
+        wait_until(lambda: second.device("slot-0")["state"] == "foreign", "the lock to be seen")
+        reason = second.device("slot-0")["reason"]
+        assert re.fullmatch(r"held by daemon's gpq \(job 1, since \d\d:\d\d\)", reason)
+        assert first.device("slot-0")["state"] == "ok"
+        assert second.start(2, "slot-1")["ok"]
+        first.stop(1)
+        wait_until(lambda: second.device("slot-0")["state"] == "ok", "the slot to be free")
+        assert second.start(3, "slot-0")["ok"]
+        for number in (2, 3):
+            second.stop(number)
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="acting as two users needs root")
