@@ -116,9 +116,6 @@ START_EXPIRY = 20.0  # seconds from the stamp of a start order until the agent r
 
 decode = records.parse  # the object on one line
 read_json = records.read_object
-read_bytes = records.read_bytes
-Damaged = records.Damaged
-put_away = records.put_away
 misfits = records.misfits
 
 

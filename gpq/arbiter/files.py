@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TypeVar
 
 import msgspec
-from gpq_agent import wire
+from gpq_agent import records, wire
 
 from gpq import decoding
 from gpq.errors import Refused
@@ -14,12 +14,12 @@ Content = TypeVar("Content", bound=msgspec.Struct)
 
 
 def read(path: str, kind: type[Content]) -> Content | None:
-    """None if there is no file. Raises wire.Damaged, or Refused if this process lacks something."""
+    """None if there is no file. Raises records.Damaged, or Refused if that cannot be found out."""
     try:
         tree = wire.read_json(path)
         return None if tree is None else decoding.convert(tree, kind)
     except msgspec.ValidationError as error:
-        raise wire.Damaged(path, str(error)) from None
+        raise records.Damaged(path, str(error)) from None
     except OSError as error:
         raise Refused(f"cannot read {path}: {error.strerror}", "try again") from None
 

@@ -11,7 +11,7 @@ import time
 from datetime import datetime, timezone
 
 import msgspec
-from gpq_agent import wire
+from gpq_agent import records
 
 from gpq.arbiter import files
 from gpq.core.model.accounts import Standing
@@ -36,8 +36,8 @@ class Ledger(msgspec.Struct):
         ledger = cls(0)
         try:
             ledger = _read(path) or ledger
-        except wire.Damaged as damage:
-            notes.append(f"{wire.put_away(damage)}. Debts and GPU hours begin again")
+        except records.Damaged as damage:
+            notes.append(f"{records.put_away(damage)}. Debts and GPU hours begin again")
         ledger.epoch = max(ledger.epoch + 1, int(time.time()))
         ledger.save(path)
         return ledger, notes
@@ -67,5 +67,5 @@ def _read(path: str) -> Ledger | None:
     numbers += [number for row in ledger.standings.values() for number in (row.debt, row.short)]
     numbers += [number for charges in ledger.days.values() for number in charges.values()]
     if not all(0 <= number < MOST for number in numbers):
-        raise wire.Damaged(path, "a number is below 0 or too large")
+        raise records.Damaged(path, "a number is below 0 or too large")
     return ledger

@@ -16,7 +16,7 @@ import re
 from collections.abc import Iterator
 
 import msgspec
-from gpq_agent import wire
+from gpq_agent import records
 from msgspec.structs import replace
 
 from gpq.arbiter import files
@@ -133,8 +133,8 @@ def load(path: str) -> Roster:
         if roster is None:
             raise NotFound(f"no team is decided here: there is no {path}", "make a team first")
         for flaw in _flaws(roster):
-            raise wire.Damaged(path, flaw)
-    except wire.Damaged as damage:
+            raise records.Damaged(path, flaw)
+    except records.Damaged as damage:
         hint = "repair it, or put a copy of it there. gpq did not change it"
         raise GpqError(f"the roster {path} is damaged: {damage.why}", hint) from None
     return roster

@@ -63,13 +63,6 @@ def test_an_answer_is_believed_only_if_it_gives_own_jobs_what_they_asked_for(
     )
 
 
-@given(GRANTS)
-def test_even_what_was_not_checked_breaks_no_round(grants: tuple[Grant, ...]) -> None:
-    valid = tuple(grant for grant in grants if grant.parts and all(ids for _, ids in grant.parts))
-    allotments = TeamPolicy(lambda: term(valid)).allocate(SNAPSHOT)
-    assert not fault(allotments, SNAPSHOT)
-
-
 def test_who_is_not_answered_keeps_what_they_hold_and_who_is_recalled_does_not() -> None:
     policy = TeamPolicy(lambda: term(()))
     assert place(SNAPSHOT, policy.allocate(SNAPSHOT)) == {}

@@ -102,12 +102,12 @@ class PrepareOrder(NamedTuple):
 
 
 OPS = (
-    # {"store", "epoch"} -> {"version", "boot_id", "machine": the same for all who reach the same
-    # devices, "time", "stamp", "python", "host", "cores", "memory_mib", "spool", "devices",
-    # "attempts", "library": the folder that the agent was loaded from, "address": the one that ssh
-    # reached it at, or "", "network": [[interface, address]] that others may try, "ephemeral":
-    # [first, last], "storage": id of the checkpoint folder. Servers with the same id share the
-    # folder, "standbys": how many are ready. An agent without it knows no `warm`}
+    # {"store", "epoch"} -> {"version", "boot_id", "time", "stamp", "python", "host", "cores",
+    # "memory_mib", "spool", "devices", "attempts", "library": the folder that the agent was loaded
+    # from, "address": the one that ssh reached it at, or "", "network": [[interface, address]] that
+    # others may try, "ephemeral": [first, last], "storage": id of the checkpoint folder. Servers
+    # with the same id share the folder, "standbys": how many are ready. An agent without it knows
+    # no `warm`}
     "hello",
     # {} -> {"time"}
     "ping",
