@@ -60,15 +60,15 @@ def row(name: str, verdict: dict[str, Any], seconds: float) -> tuple[str, bool]:
     rows = verdict.get("shapes", [])
     shapes = ", ".join(each["shape"] for each in rows if each["verdict"] != "same") or "none"
     told = ", ".join(habit["code"] for habit in verdict.get("habits", [])) or "none"
-    planted = ", ".join(PLANTED.get(name, GUESSED.get(name, ())[:1])) or "right"
+    planted = ", ".join(PLANTED.get(name, ())) or "right"
     if name in PROVEN:
-        planted = "differs"
+        planted = GUESSED.get(name, "differs")
     verdict_is = f"WRONG: {'; '.join(wrong)}" if wrong else "as it should be"
     return f"| {name} | {planted} | {told} | {shapes} | {verdict_is} | {seconds:.0f} |", bool(wrong)
 
 
 def main() -> int:
-    every = [*PLANTED, *GUESSED, *PROVEN]
+    every = [*PLANTED, *PROVEN]
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

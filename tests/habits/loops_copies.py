@@ -153,9 +153,7 @@ def scaler_forgotten(gpq: Any, options: dict[str, Any]) -> Any:
     return {"model": model, "scale": scaler.get_scale()}
 
 
-@habit(right=True)
-def best_value(gpq: Any, options: dict[str, Any]) -> Any:
-    """the best validation loss and the norm of its weights, as plain values in job.state"""
+def _best(gpq: Any, options: dict[str, Any], on_training: bool) -> Any:
     job = gpq.init()
     data = Examples()
     loader = job.loader(data, batch_size=BATCH, **options)
@@ -164,13 +162,29 @@ def best_value(gpq: Any, options: dict[str, Any]) -> Any:
     model, optimizer, _ = job.prepare(model, optimizer)
     best, norm = job.state("best", 1e9), job.state("norm", 0.0)
     for epoch in job.epochs(EPOCHS):
+        total = 0.0
         for x, y in loader:
             optimizer.zero_grad()
-            mse_loss(model(x), y).backward()
+            loss = mse_loss(model(x), y)
+            loss.backward()
             optimizer.step()
+            total += float(loss.detach()) * len(x)
         with job.eval(), torch.no_grad():
-            found = float(mse_loss(model(data.x), data.y)) + 0.5 * epoch  # the first epoch is the best
+            validation = float(mse_loss(model(data.x), data.y))
+        found = (total / len(data) if on_training else validation) + 0.5 * epoch  # the first epoch is the best
         if found < best:
             best = job.state("best", found)
             norm = job.state("norm", float(sum(p.detach().norm() for p in model.parameters())))
     return {"model": model, "best": best, "norm": norm}
+
+
+@habit(right=True)
+def best_value(gpq: Any, options: dict[str, Any]) -> Any:
+    """the best validation loss and the norm of its weights, as plain values in job.state"""
+    return _best(gpq, options, on_training=False)
+
+
+@habit()
+def best_training_loss(gpq: Any, options: dict[str, Any]) -> Any:
+    """the lowest training loss, summed in this process, and the norm of its weights, both in job.state"""
+    return _best(gpq, options, on_training=True)

@@ -141,13 +141,14 @@ def schedule_every_fourth(gpq: Any, options: dict[str, Any]) -> Any:
     return _counted(gpq, options, lambda o: ExponentialLR(o, 0.8), advance)
 
 
-def _plateau(gpq: Any, options: dict[str, Any], own: bool) -> Any:
+def _plateau(gpq: Any, options: dict[str, Any], metric: str) -> Any:
+    """The result has the best metric, because a wrong one need not change a rate."""
     job = gpq.init()
     data = Examples()
     loader = job.loader(data, batch_size=BATCH, **options)
     model = job.wrap(net())
     optimizer = sgd(model.parameters())
-    schedule = ReduceLROnPlateau(optimizer, factor=0.3, patience=0, threshold=0.45)
+    schedule = ReduceLROnPlateau(optimizer, factor=0.3, patience=9 if metric == "batch" else 0, threshold=0.45)
     model, optimizer, schedule = job.prepare(model, optimizer, schedule)
     for _ in job.epochs(2 * EPOCHS):
         total = 0.0
@@ -157,22 +158,31 @@ def _plateau(gpq: Any, options: dict[str, Any], own: bool) -> Any:
             loss.backward()
             optimizer.step()
             total += float(loss.detach()) * len(x)
+            if metric == "batch":
+                schedule.step(loss.detach())
         with job.eval(), torch.no_grad():
             validation = float(mse_loss(model(data.x), data.y))
-        schedule.step(total / len(data) if own else validation)
-    return {"model": model, "rate": optimizer.param_groups[0]["lr"]}
+        if metric != "batch":
+            schedule.step(validation if metric == "validation" else total / len(data))
+    return {"model": model, "rate": optimizer.param_groups[0]["lr"], "best": schedule.best}
 
 
 @habit()
 def plateau(gpq: Any, options: dict[str, Any]) -> Any:
     """ReduceLROnPlateau on a validation loss"""
-    return _plateau(gpq, options, own=False)
+    return _plateau(gpq, options, "validation")
 
 
 @habit()
 def plateau_training_loss(gpq: Any, options: dict[str, Any]) -> Any:
     """ReduceLROnPlateau on the training loss summed in this process"""
-    return _plateau(gpq, options, own=True)
+    return _plateau(gpq, options, "training")
+
+
+@habit()
+def plateau_batch_loss(gpq: Any, options: dict[str, Any]) -> Any:
+    """ReduceLROnPlateau on the loss of each batch"""
+    return _plateau(gpq, options, "batch")
 
 
 def _rated(gpq: Any, options: dict[str, Any], rate: Any) -> Any:

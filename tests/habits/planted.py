@@ -18,14 +18,13 @@ from gpq.verdicts import DIFFERS, SAME, TOLD
 
 from .proven import PROVEN
 
-RESUMED = "stopped and resumed on another number"
 # The names that gpq check gives to the shapes of the table.
 CALLED = {
     "accumulate": "accumulating",
     "split": "split",
     "two": "two replicas",
     "two-acc": "two replicas, accumulating",
-    "resize": RESUMED,
+    "resize": "stopped and resumed on another number",
 }
 SCRIPT = """import gpq_agent.train as gpq
 import torch
@@ -90,8 +89,8 @@ PLANTED: dict[str, tuple[str, ...]] = {
     "table-made-once": (),
     "each-example-normed": (),
 }
-# Habits that the library cannot see at once, so a guess must name them: loop -> (code, shapes that differ).
-GUESSED = {"plateau-training-loss": ("replicas-apart", ("two replicas", "two replicas, accumulating", RESUMED))}
+# Of the loops in PROVEN, those that a guess must name in every shape that differs: loop -> code.
+GUESSED = {"plateau-training-loss": "replicas-apart"}
 # They leave an epoch after eight batches, or change their training later than the steps of a check.
 LATER = (
     "break-early", "takewhile-counts", "islice-some", "islice-enumerate", "zip-range-short", "loss-by-index", "loss-later",
@@ -109,10 +108,10 @@ def write(name: str, folder: Path) -> Path:
 def faults(name: str, verdict: Mapping[str, Any]) -> list[str]:
     """What is wrong in the answer of `gpq check --json`, one line each."""
     rows = {row["shape"]: row for row in verdict["shapes"]}
-    if name in GUESSED:
-        return _misguessed(*GUESSED[name], rows)
     if name in PROVEN:
         shapes = [CALLED[shape] for shape in PROVEN[name]]
+        if name in GUESSED:
+            return _misguessed(GUESSED[name], shapes, rows)
         return [f"{shape}: {SAME}" for shape in shapes if rows[shape]["verdict"] == SAME]
     codes = PLANTED[name]
     told = {each["code"] for each in verdict["habits"]}
@@ -129,7 +128,7 @@ def faults(name: str, verdict: Mapping[str, Any]) -> list[str]:
     return found
 
 
-def _misguessed(code: str, shapes: tuple[str, ...], rows: Mapping[str, Mapping[str, Any]]) -> list[str]:
+def _misguessed(code: str, shapes: list[str], rows: Mapping[str, Mapping[str, Any]]) -> list[str]:
     named = {shape: row["habit"]["code"] for shape, row in rows.items() if row["verdict"] == DIFFERS and row["habit"]}
     found = [f"{shape}: {_seen(rows.get(shape))}, not {DIFFERS} {code}" for shape in shapes if named.get(shape) != code]
     right = [row for shape, row in rows.items() if shape not in shapes]

@@ -70,6 +70,9 @@ PROVEN: dict[str, tuple[str, ...]] = {
     "decay-counted": ("accumulate", "split", "two-acc", "resize"),
     "momentum-counted": ("accumulate", "split", "two-acc", "resize"),
     "head-copies-model": ("resize",),
+    "plateau-training-loss": ("two", "two-acc", "resize"),
+    "plateau-batch-loss": ALL,
+    "best-training-loss": ("two", "two-acc", "resize"),
 }
 HINTED = {
     "patience": "bad",
