@@ -57,8 +57,9 @@ def top(
     """
     least = 1.0 if team else 0.1  # an arbiter answers only some messages a second
     if not least <= interval <= 3600:
-        hint = f"use {least:g} to 3600 seconds"
-        raise UsageError(f"--interval {interval:g} is out of range", hint)
+        raise UsageError(
+            f"--interval {interval:g} is out of range", f"use {least:g} to 3600 seconds"
+        )
     words = " ".join(jobs or [])
     is_once = once or not sys.stdout.isatty() or os.environ.get("TERM") == "dumb"
     if team:
