@@ -31,7 +31,7 @@ from gpq.core.sharing.division import Division
 from gpq.core.sharing.floors import Floor, floors_of
 from gpq.core.team.claims import Claim
 from gpq.core.team.deciding import grant
-from gpq.core.team.grants import Grant, Grants
+from gpq.core.team.grants import MOST_HOLDINGS, Grant, Grants
 from gpq.core.team.merging import Memory, Report, Team, merge
 from gpq.errors import GpqError, NotFound, Refused
 from gpq.ports import Peer
@@ -305,23 +305,26 @@ class Arbiter:
     def _publish(
         self, reports: Mapping[str, Report], grants: Mapping[str, tuple[Grant, ...]]
     ) -> None:
-        team, floors = self.verdict.team, self.verdict.floors
-        size = sum(len(node.devices) for node in team.snapshot.nodes.values())
-        weights = {name: row.share for name, row in self.roster.members.items()}
+        team = self.verdict.team
+        size, holdings = views.holdings(self, self._at)
+        active = [row for row in holdings.values() if row.gpus or row.waiting]
+        active = sorted(active, key=lambda row: (-row.gpus, row.member))[: MOST_HOLDINGS - 1]
         news = []
         with self._changed:
             for member in reports.keys() & self.reports.keys():
                 own, before = grants.get(member, ()), self._answers.get(member)
-                floor = floors[member].total if member in floors else 0
-                floor = max(floor, int(size * weights[member] / sum(weights.values())))
+                floor = holdings[member].floor
+                rest = [row for row in active if row.member != member]
+                rows = (holdings[member], *rest) if len(holdings) > 1 else ()
                 why = tuple(
                     (claim.job, views.reasons(self.verdict, name))
                     for name, (user, claim) in team.claims.items()
                     if user == member and not claim.parts
                 )
-                answer = Grants(self.ledger.epoch, 1, reports[member].seq, own, floor, why)
+                seq = reports[member].seq
+                answer = Grants(self.ledger.epoch, 1, seq, own, floor, why, size, rows)
                 if before is not None:
-                    is_same = (own, floor) == (before.grants, before.floor)
+                    is_same = answer == replace(before, round=1, seq=seq, why=why)
                     answer = replace(answer, round=before.round + (not is_same))
                     news += _news(member, before, answer, team)
                 self._answers[member] = answer

@@ -56,7 +56,7 @@ class Ledger(msgspec.Struct):
 
     def gpu_seconds(self, member: str) -> float:
         """On all days that it has."""
-        return sum(charges.get(member, 0.0) for charges in self.days.values())
+        return sum(charges.get(member, 0.0) for charges in list(self.days.values()))
 
 
 def _read(path: str) -> Ledger | None:

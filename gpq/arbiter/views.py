@@ -3,6 +3,8 @@ not told, so nobody can see them."""
 
 from __future__ import annotations
 
+from collections import Counter
+from itertools import chain
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -11,12 +13,15 @@ from gpq.arbiter.audit import first_break
 from gpq.control import sentences
 from gpq.core.explain.obstacles import reason
 from gpq.core.explain.standings import beyond_floor, of_running, of_waiting
+from gpq.core.model.jobs import ANY_NUMBER
 from gpq.core.model.units import JobId, Seconds
 from gpq.core.sharing.floors import NO_DEBT
+from gpq.core.team.grants import Holding
 from gpq.errors import NotFound, UsageError
 from gpq.rpc.team_codec import LONGEST_TEXT
 from gpq.rpc.team_messages import (
     AuditLines,
+    GpuHours,
     MemberRow,
     Membership,
     Queue,
@@ -40,11 +45,13 @@ def view(arbiter: Arbiter, request: View, now: Seconds) -> msgspec.Struct:
             return _why(arbiter, request)
         case "members":
             return _membership(arbiter, now)
+        case "report":
+            return _report(arbiter, request)
         case "audit":
             lines = arbiter.audit.tail(min(max(request.lines, 0), MOST_LINES))
             texts = [line[:LONGEST_TEXT] for line in lines if line.isprintable()]
             return AuditLines(texts, first_break(arbiter.audit_path))
-    raise UsageError(f"no view `{request.kind:.32}`", "choose queue, members, audit or why")
+    raise UsageError(f"no view `{request.kind:.32}`", "choose queue, members, report, audit or why")
 
 
 def reasons(verdict: Verdict, name: JobId) -> tuple[str, ...]:
@@ -97,16 +104,48 @@ def _queue(arbiter: Arbiter, now: Seconds) -> Queue:
     return Queue(rows, {name: count for name, count in sorted(more.items()) if count})
 
 
+def holdings(arbiter: Arbiter, now: Seconds) -> tuple[int, dict[str, Holding]]:
+    """The GPUs of the team, and what each member has. A floor is what they can count on while all
+    want some, or more."""
+    verdict, members = arbiter.verdict, arbiter.roster.members
+    size, gpus = _gpus(verdict)
+    shares = sum(row.share for row in members.values())
+    rows = {}
+    for name, row in members.items():
+        floor = verdict.floors[name].total if name in verdict.floors else 0
+        floor = max(floor, int(size * row.share / shares))
+        report = arbiter.reports.get(name)
+        jobs = report.waiting(now) if report else 0
+        rows[name] = Holding(name, gpus[name], floor, min(max(jobs, 0), ANY_NUMBER))
+    return size, rows
+
+
+def _gpus(verdict: Verdict) -> tuple[int, Counter[str]]:
+    """How many there are, and how many the jobs of each member hold."""
+    team, gpus = verdict.team, Counter[str]()
+    for name, placement in team.presence.items():
+        gpus[team.claims[name][0]] += placement.replicas
+    return sum(len(node.devices) for node in team.snapshot.nodes.values()), gpus
+
+
+def _report(arbiter: Arbiter, request: View) -> GpuHours:
+    shares = {name: row.share for name, row in arbiter.roster.members.items()}
+    until = request.until or "~"  # after any day
+    days = {day: dict(charges) for day, charges in list(arbiter.ledger.days.items())}
+    days = {day: charges for day, charges in days.items() if request.since <= day < until}
+    hours = {
+        name: sum(charges.get(name, 0.0) for charges in days.values()) / 3600
+        for name in sorted({*shares, *chain(*days.values())})
+    }
+    return GpuHours(min(days, default=""), max(days, default=""), hours, shares)
+
+
 def _membership(arbiter: Arbiter, now: Seconds) -> Membership:
     verdict, ledger = arbiter.verdict, arbiter.ledger
+    size, gpus = _gpus(verdict)
     rows = []
     for name, row in sorted(arbiter.roster.members.items()):
         report, floor = arbiter.reports.get(name), verdict.floors.get(name)
-        holdings = [
-            placement.replicas
-            for job, placement in verdict.team.presence.items()
-            if verdict.team.claims[job][0] == name
-        ]
         rows.append(
             MemberRow(
                 name=name,
@@ -115,11 +154,10 @@ def _membership(arbiter: Arbiter, now: Seconds) -> Membership:
                 paused=row.paused,
                 silent=report is None or not report.is_fresh(now),
                 floor=floor.total if floor else 0,
-                devices=sum(holdings),
+                devices=gpus[name],
                 borrowed=floor.borrowed if floor else 0.0,
                 debt=ledger.standings.get(name, NO_DEBT).debt,
                 gpu_hours=ledger.gpu_seconds(name) / 3600,
             )
         )
-    size = sum(len(node.devices) for node in verdict.team.snapshot.nodes.values())
     return Membership(rows, size)

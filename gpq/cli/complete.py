@@ -10,6 +10,7 @@ import sys
 
 FILES = 9
 COMMAND = 10
+PATIENCE = 1.0  # seconds for the arbiter of a team
 EVERYWHERE = {"--help": ("Show the help of this command.", "")}
 Pair = tuple[str, str]  # word, description
 Options = dict[str, tuple[str, str]]  # name -> description, kind of its value
@@ -202,14 +203,37 @@ def values(line: Line, kind: str, current: str, arguments: list[str]) -> list[Pa
     """Possible values of this kind. `arguments`: the arguments so far."""
     if kind == "files":
         return FILES
-    if kind in ("job", "node"):  # exactly one
-        return [] if arguments else daemon_words(line, f"{kind}s", current, arguments)
+    if kind in ("job", "node", "member", "member/job") and arguments:  # exactly one
+        return []
+    if kind in ("member", "member/job"):
+        return team_words(kind, current)
+    if kind in ("job", "node"):
+        words = daemon_words(line, f"{kind}s", current, [])
+        is_name = line.path == "why" and current and not current.isdigit()
+        return words + team_words(kind, current) if is_name else words
     if kind in ("jobs", "nodes", "users"):
         return daemon_words(line, kind, current, arguments)
     if "|" not in kind:
         return []
     head, comma, tail = current.rpartition(",")  # of several values, the last
     return [(f"{head}{comma}{word}", "") for word in kind.split("|") if word.startswith(tail)]
+
+
+def team_words(kind: str, current: str) -> list[Pair]:
+    """Members, jobs that have GPUs such as `bob/42` ("member/job"), or all jobs, from the arbiter.
+    Nothing if it does not answer."""
+    from gpq.client import team
+    from gpq.errors import GpqError
+
+    try:
+        look = team.look(PATIENCE)
+    except GpqError:
+        return []
+    if kind == "member":
+        return starting([(row.name, "") for row in look.members.rows], current)
+    rows = [row for row in look.queue.rows if row.gpus or kind == "job"]
+    jobs = [(f"{row.member}/{row.job}", f"{row.name} {row.state}".strip()) for row in rows]
+    return starting(jobs, current)
 
 
 def daemon_words(line: Line, kind: str, current: str, arguments: list[str]) -> list[Pair]:

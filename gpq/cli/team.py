@@ -162,15 +162,17 @@ def add(login: Annotated[str, LOGIN]) -> None:
     _amend("add", name, uid, f"{name} (uid {uid}) is a member and may join")
 
 
-@app.command()
-def remove(member: Annotated[str, MEMBER]) -> None:
-    """Remove a member. Their jobs keep running, in their own daemon. For admins.
+def _offer(action: str, result: str, summary: str) -> None:
+    """A command that needs only the member."""
 
-    \b
-    Example:
-      gpq team remove bob
-    """
-    _amend("remove", member, 0, f"{member} is removed")
+    def command(member: Annotated[str, MEMBER]) -> None:
+        _amend(action, member, 0, f"{member} is {result}")
+
+    text = f"{summary} For admins.\n\n\b\nExample:\n  gpq team {action} bob\n"
+    app.command(action, help=text)(command)
+
+
+_offer("remove", "removed", "Remove a member. Their jobs keep running, in their own daemon.")
 
 
 @app.command()
@@ -191,26 +193,8 @@ def share(member: Annotated[str, MEMBER], number: Annotated[str, SHARE]) -> None
     _amend("share", member, value, f"{member} has a share of {value:g}")
 
 
-@app.command()
-def pause(member: Annotated[str, MEMBER]) -> None:
-    """Give a member nothing new, for example when an account was stolen. For admins.
-
-    \b
-    Example:
-      gpq team pause bob
-    """
-    _amend("pause", member, 0, f"{member} is paused")
-
-
-@app.command()
-def resume(member: Annotated[str, MEMBER]) -> None:
-    """Take back `gpq team pause`. For admins.
-
-    \b
-    Example:
-      gpq team resume bob
-    """
-    _amend("resume", member, 0, f"{member} is not paused")
+_offer("pause", "paused", "Give a member nothing new, for example when an account was stolen.")
+_offer("resume", "not paused", "Take back `gpq team pause`.")
 
 
 @app.command()

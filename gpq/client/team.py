@@ -17,7 +17,7 @@ from gpq.client.autostart import arbiter_runs, own_teams, start_arbiter
 from gpq.config_rules import TEAM_NAME
 from gpq.connectors.arbiter import ArbiterClient
 from gpq.errors import DaemonUnreachable, GpqError, NotFound, Refused, UsageError
-from gpq.rpc.team_messages import Hello, Membership, TeamRequest, View, Welcome
+from gpq.rpc.team_messages import Hello, Look, Membership, Queue, TeamRequest, View, Welcome
 
 R = TypeVar("R")
 ANSWER_SECONDS = 10.0
@@ -137,6 +137,13 @@ def ask(view: View, kind: type[R]) -> R:
     """The answer of the arbiter of this user's team. Raises GpqError."""
     with arbiter() as connection:
         return connection.ask(view, kind)
+
+
+def look(patience: float = ANSWER_SECONDS) -> Look:
+    """The members and the jobs of all. Raises GpqError."""
+    with arbiter() as connection:
+        members = connection.call(View(kind="members"), Membership, patience)
+        return Look(members, connection.call(View(kind="queue"), Queue, patience))
 
 
 def deciders(name: str) -> list[int]:

@@ -62,6 +62,7 @@ class Readings:
         self._unsent, self._warnings = unsent, warnings
         # why the arbiter of a team lets a job wait
         self.team: Callable[[JobId], Sequence[str]] = lambda job: ()
+        self.summary: Callable[[], job_answers.TeamView | None] = lambda: None
         self._fairness: tuple[Snapshot, Mapping[JobId, JobFairness]] = (Snapshot(), {})
         self.handlers: Handlers = {
             requests.Status: self._status,
@@ -145,6 +146,7 @@ class Readings:
             hidden_waiting=hidden_waiting,
             now=event_text.stamp(reader.now),
             warnings=warnings,
+            team=None if is_filtered else self.summary(),
         )
 
     def _recent_jobs(
@@ -230,6 +232,7 @@ class Readings:
             now=event_text.stamp(reader.now),
             promised_hours=growths.promised / HOUR,
             gained_hours=growths.measured / HOUR,
+            team=self.summary(),
             states=Counter(str(job.state) for job in live),
             fault=reader.fault,
         )

@@ -174,7 +174,7 @@ def _serve(ready: process.Ready, default: Attributes, lock: DaemonLock, metrics:
         notifier.start()
         if link is not None:
             stack.callback(link.close)
-            service.readings.team = link.why
+            service.readings.team, service.readings.summary = link.why, link.summary
             link.start(controller)
         with process.ended_by_signals(ending):
             ready.serving()

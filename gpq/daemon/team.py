@@ -25,6 +25,7 @@ from gpq.core.team.claims import Statement, statement
 from gpq.core.team.grants import Grants, Term, flaw
 from gpq.errors import GpqError, Refused, UsageError
 from gpq.policies.team import SILENCE
+from gpq.rpc.job_answers import HoldingView, TeamView
 from gpq.rpc.team_messages import LONGEST_TAKE, Hello, Receipt, Take, Tell, Welcome
 
 ANSWER_SECONDS = 10.0
@@ -44,6 +45,7 @@ class TeamLink:
         self._record = _memory_of(path)
         self._epoch = self._record.get("epoch", 0)
         self._term = Term(now(), floor=self._record.get("floor", 0))
+        self._summary: TeamView | None = None
         self._round = -1
         self._statements: dict[int, Statement] = {}
         self._seq = 0
@@ -70,6 +72,10 @@ class TeamLink:
     def why(self, job: JobId) -> tuple[str, ...]:
         """Why the arbiter lets it wait, the headline first."""
         return self._term.why.get(job, ()) if self._now() - self._term.at <= SILENCE else ()
+
+    def summary(self) -> TeamView | None:
+        """Who has how much. None in a team of one, and while `warnings` says what is wrong."""
+        return None if self.warnings() else self._summary
 
     def start(self, controller: Controller) -> None:
         self._controller = controller
@@ -152,6 +158,8 @@ class TeamLink:
             claims = {claim.job: claim for claim in news.claims}
             is_news = grants != self._term.grants
             self._term = Term(self._now(), grants, claims, answer.floor, dict(answer.why))
+            rows = [HoldingView(*holding) for holding in answer.holdings]
+            self._summary = TeamView(self._settings.name, answer.gpus, rows) if rows else None
             self._note("")
             self._remember(answer.floor)
             if is_news:

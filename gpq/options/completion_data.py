@@ -1,8 +1,8 @@
 """What completion offers. Made from the commands by `make completions`, so edit those instead.
 
 GRAMMAR: path -> (kind of arguments, {option: (help, kind of value, "" for a flag)}). A kind is jobs,
-nodes, users, files, commands (with a schema), any, words joined by |, or one job or
-node.
+nodes, users, files, commands (with a schema), any, words joined by |, or one job, node,
+member or job of a member.
 
 COMMANDS: command -> what `gpq --help` says of it.
 """
@@ -269,7 +269,8 @@ GRAMMAR: dict[str, tuple[str, dict[str, tuple[str, str]]]] = {
         "jobs",
         {
             "--once": ("Print the view once and exit.", ""),
-            "--interval": ("Time between two updates, at least 0.1.", "any"),
+            "--interval": ("Time between two updates, at least 0.1 (1 with --team).", "any"),
+            "--team": ("Watch the members of your team and the jobs of all.", ""),
             "--color": ("auto: colours on a terminal, unless NO_COLOR is set.", "auto|always|never"),
             "--json": ("Print only JSON.", ""),
         },
@@ -310,6 +311,7 @@ GRAMMAR: dict[str, tuple[str, dict[str, tuple[str, str]]]] = {
             "--until": ("End of the report, in the same formats.", "any"),
             "--csv": ("Print one CSV line per row.", ""),
             "--html": ("Write a page with plots. It needs no network.", "files"),
+            "--team": ("Report the GPU hours of the members of your team.", ""),
             "--color": ("auto: colours on a terminal, unless NO_COLOR is set.", "auto|always|never"),
             "--json": ("Print only JSON.", ""),
         },
@@ -333,32 +335,32 @@ GRAMMAR: dict[str, tuple[str, dict[str, tuple[str, str]]]] = {
         },
     ),
     "team remove": (
-        "any",
+        "member",
         {
         },
     ),
     "team share": (
-        "any",
+        "member",
         {
         },
     ),
     "team pause": (
-        "any",
+        "member",
         {
         },
     ),
     "team resume": (
-        "any",
+        "member",
         {
         },
     ),
     "team admin": (
-        "any",
+        "member",
         {
         },
     ),
     "team recall": (
-        "any",
+        "member/job",
         {
         },
     ),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from gpq.core.model.accounts import UserShare
-from gpq.rpc.job_answers import EventView, JobView
+from gpq.rpc.job_answers import EventView, JobView, TeamView
 from gpq.rpc.node_answers import NodeView
 from gpq.rpc.protocol import SCHEMA
 
@@ -23,6 +23,7 @@ class TopView(msgspec.Struct, frozen=True):
     # hours that growths of the live jobs saved, as in `ReportRow`
     promised_hours: float = 0.0
     gained_hours: float = 0.0
+    team: TeamView | None = None  # as in `JobList`
     schema: int = SCHEMA
 
 

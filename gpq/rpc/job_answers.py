@@ -82,6 +82,22 @@ class JobView(msgspec.Struct, frozen=True):
     notes: list[str] = []  # what its user should know, the oldest first
 
 
+class HoldingView(msgspec.Struct, frozen=True):
+    member: str
+    gpus: int  # that their jobs hold
+    floor: int  # GPUs that they can count on
+    waiting: int  # jobs
+
+
+class TeamView(msgspec.Struct, frozen=True):
+    """The team of this user."""
+
+    name: str
+    gpus: int
+    # this user, then others who have GPUs or wait for some, most GPUs first
+    members: list[HoldingView]
+
+
 class JobList(msgspec.Struct, frozen=True):
     jobs: list[JobView]
     total: int  # all jobs, live and ended
@@ -89,6 +105,8 @@ class JobList(msgspec.Struct, frozen=True):
     hidden_waiting: int = 0  # waiting jobs that are not listed, because of `Status.waiting`
     now: str = ""
     warnings: list[str] = []
+    # null in no team, in a team of one, while its arbiter is silent, and if not all jobs are wanted
+    team: TeamView | None = None
     schema: int = SCHEMA
 
 

@@ -39,13 +39,15 @@ class Take(TeamRequest, frozen=True, kw_only=True):
 
 
 class View(TeamRequest, frozen=True, kw_only=True):
-    """Answered by `Queue`, `Membership`, `AuditLines` or `Reasons`, as `kind` says: "queue",
-    "members", "audit" or "why"."""
+    """Answered by `Queue`, `Membership`, `GpuHours`, `AuditLines` or `Reasons`, as `kind` says:
+    "queue", "members", "report", "audit" or "why"."""
 
     kind: str
     lines: int = 100  # of the audit, the newest
     member: str = ""  # whose `job`, for "why"
     job: int = 0
+    since: str = ""  # of the report, the first UTC day
+    until: str = ""  # the first day after it
 
 
 class Amend(TeamRequest, frozen=True, kw_only=True):
@@ -116,6 +118,22 @@ class MemberRow(msgspec.Struct):
 class Membership(msgspec.Struct):
     rows: list[MemberRow]
     devices: int  # of the team
+
+
+class Look(msgspec.Struct):
+    """What `gpq top --team` shows."""
+
+    members: Membership
+    queue: Queue
+
+
+class GpuHours(msgspec.Struct):
+    """From the first to the last UTC day with GPU hours. Former members have no share."""
+
+    since: str  # "" if nobody had a GPU
+    until: str
+    gpu_hours: dict[str, float]  # by member
+    shares: dict[str, float]  # that they have now
 
 
 class AuditLines(msgspec.Struct):

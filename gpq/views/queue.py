@@ -11,6 +11,7 @@ if TYPE_CHECKING:
 
 Row = dict[str, "Any"]
 MOST_NOTES = 6  # lines of notes on more jobs than `FOLDED`
+MOST_MEMBERS = 8  # in the line about a team
 FOLDED = 4  # this many jobs of an array with the same reason become one row
 USER_FIRST = 5  # keeps the column of users for less long than any other
 ENDED = ("completed", "failed", "cancelled", "timeout")
@@ -185,16 +186,31 @@ OWN_TEXTS: "dict[str, Callable[[Row], str]]" = {
 }
 
 
+def team_lines(team: Row, limit: int = 0) -> list[str]:
+    """Who has how many GPUs in the team (rpc TeamView, decoded), and how many others wait."""
+    own, *members = team["members"]
+    texts = [f"{safe(row['member'])} {row['gpus']} ({row['floor']})" for row in members]
+    if len(texts) > MOST_MEMBERS:
+        texts[MOST_MEMBERS:] = [f"{len(texts) - MOST_MEMBERS} more: gpq team"]
+    own_text = f"you hold {own['gpus']} of {team['gpus']} GPUs (floor {own['floor']})"
+    text = wrap(f"team {safe(team['name'])}: {', '.join([own_text, *texts])}", limit, indent="  ")
+    jobs = sum(row["waiting"] for row in members)
+    remark = "1 job of others waits" if jobs == 1 else f"{jobs} jobs of others wait"
+    return [*text, *wrap(remark, limit)] if jobs else text
+
+
 def lines(
     answer: Row, limit: int = 0, *, colour: bool = False, mark: str = "…", fold: bool = False
 ) -> list[str]:
     """The whole answer (rpc JobList) as lines of at most `limit` columns. `fold`: combine waiting
     jobs of an array."""
     rows = fold_arrays(answer["jobs"]) if fold else answer["jobs"]
-    text = ["no jobs"]
+    text = team_lines(answer["team"], limit) if answer.get("team") else []
     if rows:
         least = {"reason": max(12, 2 * limit // 5)}
-        text = table(columns(rows, shown_on("status"), least), limit, colour=colour, mark=mark)
+        text += table(columns(rows, shown_on("status"), least), limit, colour=colour, mark=mark)
+    else:
+        text.append("no jobs")
     waiting_count = answer.get("hidden_waiting", 0)
     if waiting_count:
         text.append(f"and {waiting_count} more pending or held: gpq status state=pending,held")

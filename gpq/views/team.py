@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping, Sequence
 
-from gpq.rpc.team_messages import AuditLines, MemberRow, Membership, Queue, Reasons
+from gpq.rpc.team_messages import AuditLines, GpuHours, Look, MemberRow, Membership, Queue, Reasons
 from gpq.views.accounts import hours
 from gpq.views.detail import count
 from gpq.views.plain import Head, columns, duration, ellipsis, moment, number, safe, table, wrap
+from gpq.views.queue import percent
 
 MEMBERS = (
     Head("MEMBER", 99, least=6), Head("SHARE", 80, right=True), Head("FLOOR", 90, right=True),
@@ -19,6 +20,7 @@ JOBS = (
     Head("JOB", 99, least=5), Head("NAME", 70, least=4), Head("STATE", 95), Head("GPUS", 90),
     Head("AGE", 60, right=True), Head("REASON", 80, least=12),
 )  # fmt: skip
+HOURS = (*MEMBERS[:2], MEMBERS[6], Head("OF ALL", 90, right=True))
 DECISIONS = {  # by what an entry of the audit says. Those of members have `by`, those of rounds not
     "start": "the arbiter started, epoch {epoch}",
     "join": "{member} joined as uid {value:.0f}",
@@ -62,6 +64,23 @@ def queue(answer: Queue, limit: int, bar: str = "") -> list[str]:
     if not rows:
         return ["no jobs", *more]
     return [*table(columns(JOBS, rows), limit, mark=ellipsis()), *more]
+
+
+def page(answer: Look, limit: int, bar: str = "") -> list[str]:
+    return [*lines(answer.members, limit), "", *queue(answer.queue, limit)]
+
+
+def report(answer: GpuHours, limit: int, bar: str = "") -> list[str]:
+    total = sum(answer.gpu_hours.values())
+    if not total:
+        return wrap("no member had a GPU in this time", limit)
+    shares = {name: f"{share:g}" for name, share in answer.shares.items()}
+    rows = [
+        (safe(name), shares.get(name, "-"), hours(part), percent(part / total))
+        for name, part in answer.gpu_hours.items()
+    ]
+    head = wrap(f"{answer.since} to {answer.until}, in whole days (UTC)", limit)
+    return [*head, "", *table(columns(HOURS, rows), limit, mark=ellipsis())]
 
 
 def reasons(answer: Reasons, limit: int, bar: str = "") -> list[str]:

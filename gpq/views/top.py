@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
+import msgspec
 from rich.console import Group, RenderableType
 from rich.panel import Panel
 from rich.table import Table
@@ -18,7 +19,7 @@ from gpq.control import query_language
 from gpq.rpc.daemon_answers import TopLook, TopView
 from gpq.rpc.job_answers import JobView
 from gpq.rpc.job_columns import COLUMNS
-from gpq.views import plain, top_tables
+from gpq.views import plain, queue, top_tables
 from gpq.views.accounts import hours_of
 from gpq.views.plain import duration, number, safe
 from gpq.views.queue import ENDED
@@ -62,18 +63,27 @@ LAST = ("  ? keys  q quit", "  ? keys")
 def frame(view: TopView, width: int, height: int | None, filter: str = "") -> RenderableType:
     """One picture, `width` columns wide and `height` lines high, or as high as needed (None)."""
     live_jobs = [job for job in view.jobs if job.state not in ENDED]
+    team = team_lines(view, height)
     rows = shares(
-        height,
+        height and height - len(team),
         devices=sum(len(node.devices) for node in view.nodes),
         jobs=len(live_jobs),
         users=len(view.users),
     )
     return Group(
         header(view, live_jobs, width, filter),
+        stack(team),
         panel("GPUs", device_table(view.nodes, rows[0], width), rows[0]),
         panel("goodput", goodput_table(live_jobs, rows[1], width, filter), rows[1]),
         *lower_panels(view, live_jobs, width, rows[2]),
     )
+
+
+def team_lines(view: TopView, height: int | None) -> list[Text]:
+    """Who has how much in the team, if there is a team and room for it."""
+    if view.team is None or (height is not None and height < ONLY_JOBS):
+        return []
+    return list(map(Text, queue.team_lines(msgspec.to_builtins(view.team))))
 
 
 def lower_panels(
@@ -199,6 +209,7 @@ def room_for_jobs(view: TopView, jobs: int, height: int) -> int:
 def _lines(view: TopView, jobs: int, height: int) -> tuple[int, int, int]:
     """Lines inside the panels of GPUs, of jobs and below. 0: left out."""
     devices = sum(len(node.devices) for node in view.nodes)
+    height -= len(team_lines(view, height))
     if height < ONLY_JOBS:
         return 0, max(height - 2, 1), 0
     if height < NO_LOWER:
@@ -215,7 +226,7 @@ def picture(
     below."""
     live_jobs = [job for job in rows if job.state not in ENDED]
     gpus, jobs, lower = _lines(view, len(rows), height)
-    parts: list[RenderableType] = []
+    parts: list[RenderableType] = [stack(team_lines(view, height))]
     if gpus:
         parts.append(panel("GPUs", top_tables.device_table(view.nodes, gpus, width, past), gpus))
     room = jobs - 1
@@ -257,7 +268,7 @@ def keys(width: int) -> list[Text]:
 
 def late(age: float, reason: str, width: int) -> Text:
     """The first line when the last answer is `age` seconds old."""
-    message = f"gpq as of {plain.duration(age)} ago: {safe(reason) or 'the daemon is slow'}"
+    message = f"gpq as of {plain.duration(age)} ago: {safe(reason) or 'no answer yet'}"
     return Text(plain.cut(message, width, plain.ellipsis()), style="bold reverse")
 
 

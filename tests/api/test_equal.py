@@ -72,6 +72,8 @@ NO_OPTION = {
     ("submit", "no_check"): "only the command checks",
     ("cancel", "yes"): "gpq asks nobody",
     ("status", "team"): "jobs of others, for a person to look at",
+    ("top", "team"): "jobs of others, for a person to look at",
+    ("report", "team"): "what others had, for a person to look at",
     ("top", "once"): "there is one answer",
     ("top", "interval"): "there is one answer",
     ("requeue", "state"): "gpq.jobs chooses them",

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -31,9 +32,9 @@ def peer(name: str) -> Peer:
 class Head:
     """The arbiter of a laboratory. It can be ended and started again."""
 
-    def __init__(self, lab: Laboratory, folder: Path) -> None:
+    def __init__(self, lab: Laboratory, folder: Path, names: Iterable[str] = USERS) -> None:
         self.lab, self.folder = lab, str(folder)
-        members = {name: Row([uid], admin=name == "ana") for name, uid in USERS.items()}
+        members = {name: Row([USERS[name]], admin=name == "ana") for name in names}
         Roster("lab", members=members).save(f"{folder}/roster.json")
         self.start()
 
@@ -89,6 +90,44 @@ def test_three_members_get_their_floors_although_the_first_had_all(made: Made) -
     assert min(bob.gpus, cat.gpus) >= 2
     assert ana.gpus >= 2
     assert ana.refused + bob.refused + cat.refused == 0
+
+
+def test_each_member_hears_first_of_themselves_then_of_those_who_have_gpus_or_wait(made: Made) -> None:
+    lab, head = made
+    ana, bob = lab.join("ana"), lab.join("bob")
+    ana.submit(black_box(3), trained())
+    for _ in range(2):
+        bob.submit(black_box(4), trained())
+
+    def heard(name: str) -> Grants:
+        grants = head.arbiter.handle(Take(), peer(name))
+        assert isinstance(grants, Grants)
+        return grants
+
+    after(made, 30, until=lambda: heard("ana").holdings[1:] == (("bob", 4, 4, 1),))
+    assert heard("ana").holdings == (("ana", 3, 4, 0), ("bob", 4, 4, 1))
+    assert heard("bob").holdings == (("bob", 4, 4, 1), ("ana", 3, 4, 0))
+    assert heard("ana").gpus == 8
+    before = heard("ana").round
+    bob.submit(black_box(4), trained())
+    after(made, 3)
+    assert heard("ana").holdings[1].waiting == 2
+    assert heard("ana").round > before, "a daemon that waits for news gets them"
+    for number in (-(1 << 52), 1 << 52):  # however bob lies, ana's daemon believes the arbiter (`talk`)
+        bob.lie = lambda news, number=number: replace(news, more=number)  # type: ignore[misc]
+        after(made, 3)
+        assert heard("ana").holdings[1].waiting in (0, 1 << 30)
+
+
+def test_nobody_hears_of_a_team_of_one(tmp_path: Path) -> None:
+    lab = Laboratory({"gpu1": machine("1", 4)})
+    made = lab, Head(lab, tmp_path, ["ana"])
+    ana = lab.join("ana")
+    ana.submit(spec(), trained())
+    after(made, 10, until=lambda: ana.gpus > 0)
+    grants = made[1].arbiter.handle(Take(), peer("ana"))
+    assert isinstance(grants, Grants)
+    assert (grants.floor, grants.holdings) == (4, ())
 
 
 def test_a_black_box_stays_where_it_is_and_counts_for_its_owner(made: Made) -> None:

@@ -25,7 +25,7 @@ from gpq.core.model.units import DeviceId, JobId, NodeId
 from gpq.core.placement import place
 from gpq.core.rounds.rounds import offer_of
 from gpq.core.team.claims import statement
-from gpq.core.team.grants import Grant, Grants, Term, flaw
+from gpq.core.team.grants import Grant, Grants, Holding, Term, flaw
 from gpq.errors import DaemonUnreachable, GpqError, Refused
 from gpq.policies.team import TeamPolicy
 from gpq.rpc.team_messages import Hello, Take, Welcome
@@ -61,6 +61,23 @@ def test_an_answer_is_believed_only_if_it_gives_own_jobs_what_they_asked_for(
     assert len({place for where in placements.values() for place in where.devices}) == sum(
         where.replicas for where in placements.values()
     )
+
+
+GOOD_ROW = Holding("ana", 1, 2, 3)
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        *(GOOD_ROW._replace(**{name: number}) for name in ("gpus", "floor", "waiting") for number in (-1, 1 << 31)),
+        *(GOOD_ROW._replace(member=name) for name in ("", "a b", "bob/42", "x" * 65)),
+    ],
+)
+def test_a_daemon_believes_no_line_about_the_team_that_is_out_of_bounds(row: Holding) -> None:
+    assert not flaw(Grants(1, 1, 1, gpus=8, holdings=(GOOD_ROW,) * 3), NEWS)
+    assert flaw(Grants(1, 1, 1, gpus=8, holdings=(GOOD_ROW, row)), NEWS)
+    assert flaw(Grants(1, 1, 1, gpus=8, holdings=(GOOD_ROW,) * 1001), NEWS)
+    assert flaw(Grants(1, 1, 1, gpus=-8, holdings=(GOOD_ROW,)), NEWS)
 
 
 def test_who_is_not_answered_keeps_what_they_hold_and_who_is_recalled_does_not() -> None:

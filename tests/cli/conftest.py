@@ -111,9 +111,11 @@ def started(home: Path) -> Iterator[Gpq]:
     gpq = Gpq(home)
     start = gpq("daemon", "start")
     assert start.returncode == 0, start.stderr
-    yield gpq
-    gpq("cancel", "all")
-    stop = gpq("daemon", "stop")
+    try:
+        yield gpq
+    finally:
+        gpq("cancel", "all")
+        stop = gpq("daemon", "stop")
     assert stop.returncode == 0, stop.stderr
 
 

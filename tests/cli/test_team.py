@@ -19,6 +19,7 @@ from gpq import paths
 from gpq.connectors.arbiter import ArbiterClient
 from gpq.errors import GpqError
 from tests.cli.conftest import FIFO, Gpq, started, state_directory, submitted
+from tests.cli.terminals import Terminal
 from tests.support.users import command_of
 from tests.support.waiting import wait_until
 
@@ -200,3 +201,74 @@ def test_a_user_of_the_group_joins_and_one_who_was_removed_stays_out(home: Path,
         assert refusal(second, "join", name, "--uid", "0") == (5, f"gpq: you are no member of team {name}")
         assert ok(second, "daemon", "status").count("policy    fifo") == 1
         ok(first, "leave", "--end")
+
+
+def offered(gpq: Gpq, *words: str) -> list[str]:
+    return ok(gpq, "__complete", "bash", *words).splitlines()
+
+
+def begins(gpq: Gpq, head: str) -> None:
+    """`gpq status` does, at the latest after two refusals of a start (60 s) on a busy machine."""
+    wait_until(lambda: ok(gpq, "status").startswith(head), f"status begins with {head}", 180.0)
+
+
+def test_members_see_each_other_wherever_they_look(home: Path, second: Second, name: str) -> None:
+    for place in (home, second.home):  # CPU slots of this number are of no other test
+        (place / "config.toml").write_text(FIFO.replace("slots = 2", "slots = 6"))
+    with started(home) as first:
+        for words in (("top", "--team", "--once"), ("report", "--team")):
+            assert refusal(first, *words) == (5, "gpq: you are in no team")
+        ok(first, "team", "init", name, "--group", USER.pw_name)
+        job = submitted(first, "--gpus", "3", "--", "sleep", "600")
+        wait_until(lambda: " running " in ok(first, "status", "--team"), "the arbiter knows that it runs")
+        assert not ok(first, "status").startswith("team"), "a team of one needs no line"
+        assert json.loads(ok(first, "status", "--json"))["team"] is None
+
+        ok(second, "join", name, "--uid", "0")
+        submitted(second, "--gpus", "3", "--", "sleep", "600")
+        other = submitted(second, "--gpus", "3", "--", "sleep", "600")
+        head = f"team {name}: you hold 3 of 6 GPUs (floor 3), bin 3 (3)\n1 job of others waits\n"
+        begins(first, head)
+        head = f"team {name}: you hold 3 of 6 GPUs (floor 3), root 3 (3)\nID"
+        begins(second, head)
+        members = json.loads(ok(first, "top", "--json"))["team"]["members"]
+        assert members[1] == {"member": "bin", "gpus": 3, "floor": 3, "waiting": 1}
+        assert f"team {name}: you hold 3 of 6 GPUs" in ok(first, "top", "--once")
+        assert json.loads(ok(first, "status", job, "--json"))["team"] is None
+
+        page = ok(second, "top", "--team", "--once")
+        assert page.index("MEMBER") < page.index(f"root/{job}") < page.index(f"bin/{other}")
+        look = json.loads(ok(second, "top", "--team", "--json"))
+        assert {row["member"] for row in look["queue"]["rows"]} == {"root", "bin"}
+        assert refusal(first, "top", "--team", job) == (2, f"gpq: --team shows all jobs, not `{job}`")
+        assert refusal(first, "top", "--team", "--interval", "0.5")[0] == 2
+        assert ok(second, "report", "--team").count("%") == 2
+        assert set(json.loads(ok(first, "report", "--team", "--since", "7d", "--json"))["gpu_hours"]) == {"root", "bin"}
+        assert "no member had a GPU" in ok(first, "report", "--team", "--until", "yesterday")
+        for words in (("--by", "day"), ("--csv",), ("--html", "x.html")):
+            assert refusal(first, "report", "--team", *words) == (2, "gpq: --team has only a table")
+
+        for command in ("remove", "share", "pause", "resume", "admin"):
+            assert offered(first, "team", command, "b") == ["bin"]
+        assert offered(first, "team", "pause", "bin", "") == []
+        assert offered(first, "team", "recall", "") == ["bin/1", f"root/{job}"], "those that have GPUs"
+        assert offered(first, "why", "bi") == ["bin/1", f"bin/{other}"]
+        assert offered(first, "why", "") == [job]
+
+        with Terminal(first.environment, "top", "--team") as terminal:
+            terminal.shows(f"team {name}", "MEMBER", f"bin/{other}")
+            ok(second, "cancel", other)
+            terminal.until(lambda seen: f"bin/{other}" not in seen.text, "it follows the queue")
+            pid = arbiter_pid(name)
+            os.kill(pid, signal.SIGSTOP)
+            try:
+                assert offered(first, "team", "pause", "b") == []
+            finally:
+                os.kill(pid, signal.SIGCONT)
+            end(pid)
+            terminal.shows("ago: the arbiter of team")
+            terminal.press("q")
+            assert terminal.end() == 0
+        wait_until(lambda: "does not answer" in first("status").stderr, "the daemon hears nothing")
+        assert not ok(first, "status").startswith("team")
+        assert offered(first, "why", "bi") == []

@@ -185,12 +185,16 @@ def test_the_live_view_fits_its_screen(columns: int, height: int) -> None:
         users=[UserShare(f"user-{n}", 1, 1, 0.1, 0.1, 1.0, 1.0, 1.0, n % 3, n // 3) for n in range(20)],
         changes=served.events() * 20, policy="goodput", round_seconds=None, round_age=None, cluster_goodput=1.0, now=served.NOW,
     )  # fmt: skip
-    for view in (served.top(), big, msgspec.structs.replace(big, nodes=[], jobs=[], users=[], changes=[])):
+    holdings = [job_answers.HoldingView(f"user-{n}", 1, 1, n) for n in range(20)]
+    shared = msgspec.structs.replace(big, team=job_answers.TeamView("lab", 32, holdings))
+    empty = msgspec.structs.replace(big, nodes=[], jobs=[], users=[], changes=[])
+    for view in (served.top(), big, shared, empty):
         sink = io.StringIO()
         Console(file=sink, width=columns, height=height, color_system=None).print(top.frame(view, columns, height))
         lines = sink.getvalue().splitlines()
         assert len(lines) <= height
         assert max(map(width, lines)) <= columns
+        assert lines[1].startswith("team lab: you hold 1 of 32 GPUs"[:columns]) == (view is shared)
         past = Past()
         past.note(view.nodes, view.jobs, 0.0)
         for look in (top_tables.ListView(), top.ListView(59, 3, "goodput", True, "user=ana [red]" * 9)):

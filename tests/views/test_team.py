@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpq.rpc.team_messages import AuditLines, MemberRow, Membership, Queue, QueueRow, Reasons
-from gpq.views import team
+from gpq.rpc.job_answers import HoldingView, JobList, TeamView
+from gpq.rpc.team_messages import AuditLines, GpuHours, Look, MemberRow, Membership, Queue, QueueRow, Reasons
+from gpq.views import queue, team
+from gpq.views.plain import width
 
 ENTRY = {"at": "2026-12-01T10:00:00.000+00:00", "before": "", "member": "bob", "value": 1.0, "by": "ana", "job": 7}
 
@@ -62,3 +65,41 @@ def test_reasons_begin_with_the_headline_and_control_no_terminal() -> None:
     assert team.reasons(Reasons(["waits for GPUs", "bob\x1b[2J holds 4"]), 80)[0] == "waits for GPUs"
     assert "\x1b" not in "".join(team.reasons(Reasons(["a", "bob\x1b[2J holds 4"]), 80))
     assert len(team.reasons(Reasons([]), 80)) == 1
+
+
+def summary(*others: HoldingView) -> TeamView:
+    return TeamView("lab", 8, [HoldingView("ana", 4, 4, 7), *others])
+
+
+def head(view: TeamView, limit: int = 0) -> list[str]:
+    """What `gpq status` shows above the queue."""
+    *lines, last = queue.lines(msgspec.to_builtins(JobList([], 0, team=view)), limit)
+    assert last == "no jobs"
+    return lines
+
+
+def test_status_begins_with_the_team_and_counts_only_jobs_of_others() -> None:
+    bob, cat = HoldingView("bob", 2, 4, 0), HoldingView("cat", 2, 2, 1)
+    line = "team lab: you hold 4 of 8 GPUs (floor 4), bob 2 (4)"
+    assert head(summary(bob)) == [line]
+    assert head(summary(bob, cat)) == [f"{line}, cat 2 (2)", "1 job of others waits"]
+    assert head(summary(bob, cat, cat))[1] == "2 jobs of others wait"
+    many = head(summary(*(HoldingView(f"m{number}", 1, 1, 1) for number in range(30))), 60)
+    assert max(map(width, many)) <= 60
+    assert "m7 1 (1), 22 more: gpq team" in "".join(many).replace("  ", " ")
+    assert many[-1] == "30 jobs of others wait"
+    assert "\x1b" not in "".join(head(summary(HoldingView("b\x1b[2J", 1, 1, 1))))
+
+
+def test_a_report_has_the_part_of_all_hours_and_no_share_of_who_has_left() -> None:
+    answer = GpuHours("2026-11-01", "2026-11-03", {"ana": 3.0, "bob": 1.0}, {"ana": 2.0})
+    period, _, _, *rows = team.report(answer, 80)
+    assert period == "2026-11-01 to 2026-11-03, in whole days (UTC)"
+    assert [row.split() for row in rows] == [["ana", "2", "3.00", "75%"], ["bob", "-", "1.00", "25%"]]
+    assert len(team.report(GpuHours("2026-11-01", "2026-11-01", {"ana": 0.0}, {"ana": 2.0}), 80)) == 1
+
+
+def test_the_live_view_has_the_members_above_the_queue() -> None:
+    look = Look(Membership([row("ana", 2, 1)], 4), Queue([QueueRow("bob", 1, "pending", 0, 1.0)], {}))
+    firsts = [line.partition(" ")[0] for line in team.page(look, 80)]
+    assert [word for word in firsts if word in ("MEMBER", "ana", "JOB", "bob/1")] == ["MEMBER", "ana", "JOB", "bob/1"]

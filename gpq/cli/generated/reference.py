@@ -29,6 +29,8 @@ COMPLETED = {
     "USER": "users",
     "PATH": "files",
     "FILE": "files",
+    "MEMBER": "member",
+    "MEMBER/JOB": "member/job",
 }
 CHOICES = {
     "STATE": tuple(JobState),
@@ -87,8 +89,8 @@ def grammar() -> str:
             'GRAMMAR: path -> (kind of arguments, {option: (help, kind of value, "" for a'
             " flag)}). A kind is jobs,"
         ),
-        "nodes, users, files, commands (with a schema), any, words joined by |, or one job or",
-        "node.",
+        "nodes, users, files, commands (with a schema), any, words joined by |, or one job, node,",
+        "member or job of a member.",
         "",
         "COMMANDS: command -> what `gpq --help` says of it.",
         '"""',

@@ -3,7 +3,9 @@ worth, and how fair the shares were."""
 
 from __future__ import annotations
 
+import math
 import sys
+from datetime import datetime, timezone
 from enum import Enum
 from typing import Annotated
 
@@ -20,6 +22,7 @@ history = frame()
 report = frame()
 
 LATEST = 20
+DAY = 86400.0  # seconds
 
 JOBS = typer.Argument(metavar="[JOB]...", help="Ids, ranges, names, or @ for the last job.")
 USER = typer.Option("--user", "-u", metavar="USER", help="Only this user's jobs.")
@@ -91,6 +94,17 @@ def _history(
         output.text(accounts.history, answer, color.value)
 
 
+def _report_team(begin: float | None, end: float | None, color: str, *, json: bool) -> None:
+    from gpq.client.team import ask  # takes a moment to import
+    from gpq.rpc.team_messages import GpuHours, View
+    from gpq.views.team import report as view
+
+    days = [begin or 0.0, math.ceil((end or 0.0) / DAY) * DAY]
+    since, until = (datetime.fromtimestamp(day, timezone.utc).date().isoformat() for day in days)
+    answer = ask(View(kind="report", since=since, until=until if end else ""), GpuHours)
+    output.text(view, answer, color, as_json=json)
+
+
 class By(str, Enum):
     user = "user"
     job = "job"
@@ -106,6 +120,7 @@ REPORT_UNTIL = typer.Option(
     "--until", metavar="WHEN", help="End of the report, in the same formats."
 )
 REPORT_CSV = typer.Option("--csv", help="Print one CSV line per row.")
+TEAM = typer.Option("--team", help="Report the GPU hours of the members of your team.")
 HTML = typer.Option("--html", metavar="FILE", help="Write a page with plots. It needs no network.")
 
 
@@ -116,6 +131,7 @@ def _report(
     until: Annotated[str, REPORT_UNTIL] = "",
     csv: Annotated[bool, REPORT_CSV] = False,
     html: Annotated[str, HTML] = "",
+    team: Annotated[bool, TEAM] = False,
     color: Color = ColorChoice.auto,
     json: Json = False,
 ) -> None:
@@ -132,10 +148,16 @@ def _report(
       gpq report --since 30d
       gpq report --by day --since "mon 0:00" --csv
       gpq report --since 2026-11-01 --html report.html
+      gpq report --team --since 30d
     """
     if csv and json:
         raise UsageError("--csv and --json cannot be combined", "use one of them")
     begin, end = window(since, until)
+    if team:
+        if html or csv or by is not By.user:
+            raise UsageError("--team has only a table", "leave out --by, --csv and --html")
+        _report_team(begin, end, color.value, json=json)
+        return
     if html:
         from gpq.views import html_report
 

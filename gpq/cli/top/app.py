@@ -14,10 +14,13 @@ from rich.text import Text
 from gpq.cli.top.open_job import OpenJob
 from gpq.cli.top.poller import Deeds, Feed, look, parse_filter, sentence
 from gpq.cli.top.screen import Screen
+from gpq.client import team
 from gpq.client.connection import Lasting
 from gpq.errors import GpqError, NotFound, UsageError
 from gpq.rpc.daemon_answers import TopLook, TopView
 from gpq.rpc.job_answers import JobView
+from gpq.rpc.team_messages import Look
+from gpq.views import team as team_view
 from gpq.views import top, top_tables
 from gpq.views.queue import ENDED
 from gpq.views.utilisation import Past
@@ -269,6 +272,25 @@ def _moves(page: int) -> dict[str, int]:
         "up": -1, "k": -1, "down": 1, "j": 1, "pageup": -page, "pagedown": page, " ": page,
         "home": -FAR, "end": FAR,
     }  # fmt: skip
+
+
+def watch_team(screen: Screen, first: Look, interval: float) -> None:
+    """`gpq top --team`, until q."""
+    feed = Feed(lambda daemon: team.look(), interval, screen.wake, first)
+    title = Text(f"team {team.own_team().name}", style="bold")
+    scroll, key = 0, ""
+    while key not in ("q", "gone"):
+        if feed.broken is not None:
+            raise feed.broken
+        latest, width, height = feed.last_look, screen.width, screen.height - 2
+        head, lines = title, map(Text, team_view.page(latest.answer or first, width))
+        if latest.problem is not None:
+            head = top.late(time.monotonic() - latest.at, latest.problem.message, width)
+        body, scroll = top.window(list(lines), scroll, height)
+        screen.paint(head, body, top.hints("up/down scroll  q quit", width))
+        key = screen.key(1.0)
+        scroll = max(scroll + _moves(height).get(key, 0), 0)
+    feed.close()
 
 
 class JobList:

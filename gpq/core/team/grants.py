@@ -8,7 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
+from gpq.config_rules import USER_NAME
 from gpq.core.feasibility.device_status import gpus
 from gpq.core.feasibility.shapes import gpu_range
 from gpq.core.model.jobs import ANY_NUMBER, Level
@@ -16,6 +18,7 @@ from gpq.core.model.units import DeviceId, JobId, NodeId, Seconds
 from gpq.core.team.claims import Claim, DeviceView, Parts, Statement, job_of
 
 VALID: Seconds = 20.0  # a job that does not start within this time needs another grant
+MOST_HOLDINGS = 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +27,15 @@ class Grant:
 
     job: JobId
     parts: Parts
+
+
+class Holding(NamedTuple):
+    """What a member has, as all members may see it."""
+
+    member: str
+    gpus: int
+    floor: int
+    waiting: int  # jobs
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +51,9 @@ class Grants:
     why: tuple[
         tuple[JobId, tuple[str, ...]], ...
     ] = ()  # lines on jobs that wait, the headline first
+    gpus: int = 0  # of the team
+    # the receiver's, then those of others who have GPUs or wait. Empty in a team of one
+    holdings: tuple[Holding, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,8 +75,13 @@ def flaw(answer: Grants, statement: Statement) -> str:
         server.name: {device.id: device for device in server.devices}
         for server in statement.servers
     }
-    if not 0 <= answer.floor <= ANY_NUMBER:
-        return "a floor that no team has"
+    numbers = [answer.floor, answer.gpus]
+    numbers += [number for holding in answer.holdings for number in holding[1:]]
+    if not all(0 <= number <= ANY_NUMBER for number in numbers):
+        return "a number of GPUs or jobs that no team has"
+    names = [holding.member for holding in answer.holdings]
+    if len(names) > MOST_HOLDINGS or not all(map(USER_NAME.fullmatch, names)):
+        return "too many members, or one with a name that no member has"
     jobs: set[JobId] = set()
     places: set[tuple[NodeId, DeviceId]] = set()
     for grant in answer.grants:

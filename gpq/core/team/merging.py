@@ -38,6 +38,11 @@ class Report:
     def is_fresh(self, now: Seconds) -> bool:
         return now - self.at <= SILENCE
 
+    def waiting(self, now: Seconds) -> int:
+        """Jobs that take part and hold nothing."""
+        claims, more = self.statement.claims, self.statement.more
+        return more + sum(not claim.parts for claim in claims) if self.is_fresh(now) else 0
+
 
 @dataclass(slots=True)
 class Memory:
