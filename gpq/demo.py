@@ -12,7 +12,7 @@ import shutil
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from importlib import resources
 from pathlib import Path
@@ -156,47 +156,71 @@ def stage(home: str = "", policy: str = "goodput") -> Iterator[Stage]:
         raise UsageError(
             f"{problem}: {error.strerror}", "use --home with a writable folder"
         ) from None
-    old_environment = {name: os.environ.get(name) for name in ("GPQ_HOME", "GPQ_CONFIG")}
-    os.environ.update(GPQ_HOME=str(folder), GPQ_CONFIG=str(config))
     here = Stage(folder, examples_folder(), policy, temporary=not home)
     is_needless = False
     try:
-        yield here
+        with at_home(folder):
+            yield here
         is_needless = not here.failed
     except (TimedOut, Interrupted, KeyboardInterrupt):
         is_needless = True
         raise
     finally:
-        with contextlib.suppress(GpqError):
-            daemon_control.stop(jobs=True)
-        _restore(old_environment)
         if here.temporary and is_needless:
             shutil.rmtree(folder, ignore_errors=True)
 
 
+@contextlib.contextmanager
+def at_home(folder: Path) -> Iterator[None]:
+    """With the daemon in this folder. It and its jobs are gone afterwards."""
+    with acting_in(folder):
+        try:
+            yield
+        finally:
+            with contextlib.suppress(GpqError):
+                daemon_control.stop(jobs=True)
+
+
+@contextlib.contextmanager
+def acting_in(folder: Path) -> Iterator[None]:
+    """Commands speak to the daemon in this folder."""
+    variables = {"GPQ_HOME": str(folder), "GPQ_CONFIG": str(folder / "config.toml")}
+    old_environment = {name: os.environ.get(name) for name in variables}
+    os.environ.update(variables)
+    try:
+        yield
+    finally:
+        for name, value in old_environment.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
+
+
 def _write_config(config: Path, policy: str) -> None:
     config.parent.mkdir(parents=True, exist_ok=True)
-    text = CONFIG.format(policy=policy)
+    config.write_text(CONFIG.format(policy=policy) + servers(slots=1))
+
+
+def servers(slots: int) -> str:
+    """The part of config.toml that names the embedded servers."""
+    text = ""
     cores = sorted(os.sched_getaffinity(0))
     for index, name in enumerate(SERVERS):
         share = cores[index :: len(SERVERS)] or cores
-        text += f"\n[nodes.{name}]\nslots = 1\ncores = {share}\n"
-    config.write_text(text)
-
-
-def _restore(environment: Mapping[str, str | None]) -> None:
-    """Set the variables to these values. None: the variable did not exist."""
-    for name, value in environment.items():
-        if value is None:
-            os.environ.pop(name, None)
-        else:
-            os.environ[name] = value
+        text += f"\n[nodes.{name}]\nslots = {slots}\ncores = {share}\n"
+    return text
 
 
 def submit(here: Stage, part: Part) -> int:
     """Queue one job. Returns its id."""
+    here.ids[part.name] = connection.call(Submit(message(here, part)), Submitted).id
+    return here.ids[part.name]
+
+
+def message(here: Stage, part: Part) -> SpecMessage:
     script = here.examples / part.script
-    spec = SpecMessage(
+    return SpecMessage(
         argv=[str(script), *part.arguments],
         cwd=str(script.parent),
         level="script",
@@ -204,8 +228,6 @@ def submit(here: Stage, part: Part) -> int:
         python=sys.executable,
         env={name: os.environ[name] for name in ("PATH", "HOME") if name in os.environ},
     )
-    here.ids[part.name] = connection.call(Submit(spec), Submitted).id
-    return here.ids[part.name]
 
 
 def play(

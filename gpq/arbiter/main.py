@@ -27,6 +27,7 @@ from gpq.rpc.team_messages import MAX_LINE
 PER_USER = 4  # connections of one uid
 PER_SECOND = 20.0  # messages of one uid
 LONGEST_WAIT = 3600.0
+FORBIDDEN = "/etc/gpq/no-team"  # if there is such a file, no arbiter starts on this machine
 log = logging.getLogger("gpq.arbiter")
 
 
@@ -38,6 +39,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     ready = process.Ready(options.ready_fd)
     name, folder = options.team, paths.team(options.team)
     try:
+        if os.path.exists(FORBIDDEN):
+            raise Refused(
+                "the administrator of this machine allows no team here", f"ask about {FORBIDDEN}"
+            )
         process.harden()
         make_private(folder)
         _lock(os.path.join(folder, "lock"), name)

@@ -474,6 +474,7 @@ GRAMMAR: dict[str, tuple[str, dict[str, tuple[str, str]]]] = {
             "--policy": ("Policy of the daemon. `gpq config policies` lists them.", "goodput|srtf|backfill|fifo|gavel|gavel-ftf|gavel-makespan|gavel-max-min|optimus|pollux|sia|slaq|themis|tiresias"),
             "--home": ("Keep state and logs there. By default they stay only if the demo fails.", "any"),
             "--timeout": ("Give up after this long, with exit code 124.", "any"),
+            "--team": ("Show instead how three members of a team share the servers.", ""),
             "--color": ("auto: colours on a terminal, unless NO_COLOR is set.", "auto|always|never"),
             "--json": ("Print only JSON.", ""),
         },

@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -74,6 +75,17 @@ def test_the_signal_example_stops_resumes_and_counts_the_same() -> None:
         last = daemon.log(job, attempt=2)
     assert "going on at" in last
     assert last.splitlines()[-1] == "33860 primes below 400000"
+
+
+@pytest.mark.long
+@pytest.mark.timeout(900)
+def test_in_the_demo_of_a_team_nobody_stays_below_their_floor(tmp_path: Path) -> None:
+    with tempfile.TemporaryDirectory(prefix="gpq-demo-") as home:  # the path of a socket has at most 107 bytes
+        command = [sys.executable, "-m", "gpq", "demo", "--team", "--json", "--home", home, "--timeout", "10m"]
+        done = run(*command, seconds=800)
+    assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
+    [result] = schemas.check("demo", done.stdout)
+    assert [row["floor"] for row in result["members"]] == [2, 1, 1]
 
 
 @pytest.mark.long

@@ -88,7 +88,7 @@ GROUPS = (
         (*MODELS, *DAEMON, "gpq/lab", *(f"tests/support/{name}.py" for name in SIMULATED)),
     ),
     Group("policies", ("tests/core", "tests/policies"), (*MODELS, "gpq/control")),
-    Group("trainings", TRAININGS, (*SYSTEM, *LIBRARY, *HELPERS, "examples", "gpq/demo.py")),
+    Group("trainings", TRAININGS, (*SYSTEM, *LIBRARY, *HELPERS, "examples", "gpq/demo.py", "gpq/demo_team.py")),
     Group("agent", ("tests/agent/node",), (*AGENT, "tests/fakes", *HELPERS)),
     Group("store", ("tests/contract",), (*SYSTEM, *HELPERS)),
     Group("daemon", ("tests/control", "tests/daemon"), (*SYSTEM, *HELPERS)),

@@ -19,6 +19,7 @@ import msgspec
 from gpq import config
 from gpq.cli.lab.schema import name_of
 from gpq.demo import DemoResult
+from gpq.demo_team import TeamResult
 from gpq.lab.comparison import Comparison
 from gpq.options import json_answers as own
 from gpq.rpc import account_answers, daemon_answers, job_answers, node_answers, team_messages
@@ -63,7 +64,7 @@ PRINTED: dict[str, tuple[type, ...]] = {
     "config library": (own.LibraryPath,),
     "config policies": (own.Policies,),
     "simulate": (Comparison,),
-    "demo": (DemoResult,),
+    "demo": (DemoResult, TeamResult),
 }
 STREAMS = frozenset({"logs"})  # JSON Lines: the schema is that of one line
 DIALECT = "https://json-schema.org/draft/2020-12/schema"

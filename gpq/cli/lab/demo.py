@@ -1,20 +1,25 @@
-"""`gpq demo`: trains three real jobs on two embedded CPU servers and shows the live table."""
+"""`gpq demo`: trains real jobs on two embedded CPU servers and shows the live table."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from typing import Annotated
+from contextlib import AbstractContextManager, contextmanager
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from gpq.cli import output
 from gpq.cli.typer_app import Color, ColorChoice, Json, frame
 from gpq.demo import DemoResult, play, stage
+from gpq.errors import UsageError
 from gpq.options import values
 from gpq.rpc.daemon_answers import TopView
 from gpq.views.plain import moment, safe
+
+if TYPE_CHECKING:
+    from gpq.demo_team import TeamResult
+    from gpq.rpc.team_messages import Membership
 
 app = frame()
 POLICY = typer.Option(
@@ -29,7 +34,9 @@ TIMEOUT = typer.Option(
     "--timeout", metavar="DURATION", help="Give up after this long, with exit code 124."
 )
 
-Draw = Callable[[TopView, str], None]
+TEAM = typer.Option("--team", help="Show instead how three members of a team share the servers.")
+
+Draw = Callable[[Any, str], None]
 
 
 @app.command()
@@ -37,6 +44,7 @@ def demo(
     policy: Annotated[str, POLICY] = "goodput",
     home: Annotated[str, HOME] = "",
     timeout: Annotated[str, TIMEOUT] = "5m",
+    team: Annotated[bool, TEAM] = False,
     color: Color = ColorChoice.auto,
     json: Json = False,
 ) -> int:
@@ -47,37 +55,81 @@ def demo(
     resizes jobs. One must change its batch size without a restart, if the policy changes batch
     sizes. Your own queue stays as it is.
 
+    With --team, three members have a daemon each. One of them takes all GPUs before the others
+    come. It passes if then all have their floor as long as all have jobs.
+
     \b
     Example:
       gpq demo
+      gpq demo --team
       gpq demo --policy tiresias
       gpq demo --json --timeout 10m
     """
     seconds = values.seconds(timeout, "--timeout")
     live = not json and sys.stdout.isatty()
+    if team:
+        if policy != "goodput":
+            raise UsageError("--policy does not go with --team", "leave one of them out")
+        return _team(home, seconds, color.value, json=json, live=live)
     with stage(home, policy) as scene, _picture(color.value) if live else _lines() as draw:
         result = play(scene, draw, timeout=seconds)
     output.result(result, *_summary(result), as_json=json)
     return 0 if result.passed else 1
 
 
+def _team(home: str, timeout: float, color: str, *, json: bool, live: bool) -> int:
+    from gpq import demo_team  # only this imports the arbiter
+
+    with demo_team.stage(home) as scene, _shares(color, live=live) as draw:
+        result = demo_team.play(scene, draw, timeout=timeout)
+    output.result(result, *_team_summary(result), as_json=json)
+    return 0 if result.passed else 1
+
+
 @contextmanager
-def _picture(color: str) -> Iterator[Draw]:
-    """The live table, redrawn in place."""
+def _screen(color: str, table: Callable[[Any, int, int], object]) -> Iterator[Draw]:
+    """`table` of what there is to see, its width and its height, redrawn in place."""
     from rich.console import Group
     from rich.live import Live
     from rich.text import Text
 
-    from gpq.views.top import frame as picture
-
     console = output.screen(color)
     with Live(console=console, screen=True, auto_refresh=False) as live:
 
-        def draw(view: TopView, act: str) -> None:
-            table = picture(view, console.width, console.height - 1)
-            live.update(Group(Text(f"gpq demo: {act}", style="bold cyan"), table), refresh=True)
+        def draw(view: object, act: str) -> None:
+            head = Text(f"gpq demo: {act}", style="bold cyan")
+            rows = table(view, console.width, console.height - 1)
+            live.update(Group(head, rows), refresh=True)  # type: ignore[arg-type]
 
         yield draw
+
+
+def _picture(color: str) -> AbstractContextManager[Draw]:
+    from gpq.views.top import frame
+
+    return _screen(color, frame)
+
+
+@contextmanager
+def _shares(color: str, *, live: bool) -> Iterator[Draw]:
+    """What the members have."""
+    from gpq.views import team
+
+    if live:
+        with _screen(color, lambda view, width, _: "\n".join(team.lines(view, width))) as draw:
+            yield draw
+        return
+    printed_lines: set[str] = set()
+
+    def draw_line(view: Membership, act: str) -> None:
+        gpus = ", ".join(f"{row.name} {row.devices} (floor {row.floor})" for row in view.rows)
+        line = f"-- {act}: {gpus}"
+        if line not in printed_lines:
+            printed_lines.add(line)
+            sys.stderr.write(line + "\n")
+            sys.stderr.flush()
+
+    yield draw_line
 
 
 @contextmanager
@@ -126,5 +178,27 @@ def _summary(result: DemoResult) -> list[str]:
         f"{result.resized} of {count} jobs resized while running, resumed from their checkpoints",
         f"{result.batch_changed} of {count} jobs changed their batch size without a restart",
         samples,
+        ending,
+    ]
+
+
+def _team_summary(result: TeamResult) -> list[str]:
+    """The table of shares, and the verdict."""
+    from gpq.demo_team import GREEDY
+
+    verdict = "passed" if result.passed else "FAILED"
+    ending = f"{verdict} in {result.seconds:.0f} s"
+    if result.home:
+        ending += f", logs in {result.home}"
+    rows = [f"{'MEMBER':8}{'SHARE':>6}{'FLOOR':>7}{'GPUS':>6}{'WAIT':>8}{'COMPLETED':>11}"]
+    for row in result.members:
+        wait = "-" if row.wait is None else f"{row.wait:.0f} s"
+        rows.append(
+            f"{row.name:8}{row.share:6g}{row.floor:7}{row.gpus:6.1f}{wait:>8}{row.completed:11}"
+        )
+    return [
+        f"{GREEDY} had {result.alone} GPUs alone. Then, while all had jobs:",
+        *rows,
+        "GPUS is an average. WAIT is the time from the others' submission to the floor",
         ending,
     ]
