@@ -62,6 +62,11 @@ BETWEEN = {  # key -> its range and its unit
 MOST_WEIGHT = 1000
 
 
+def is_address(address: str, port: int) -> bool:
+    """Is it a host without a user, as in config.toml, and a port, or 0?"""
+    return bool(ADDRESS.fullmatch(address)) and 0 <= port <= 65535
+
+
 class Problem(NamedTuple):
     """`keys`: the way to its value, from the outermost table."""
 

@@ -3,15 +3,18 @@ not told, so nobody can see them."""
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING
 
 import msgspec
 
 from gpq.arbiter.audit import first_break
+from gpq.config_rules import is_address
 from gpq.control import sentences
 from gpq.core.explain.obstacles import reason
 from gpq.core.explain.standings import beyond_floor, of_running, of_waiting
-from gpq.core.model.units import JobId, Seconds
+from gpq.core.model.nodes import DeviceState
+from gpq.core.model.units import JobId, NodeId, Seconds
 from gpq.core.sharing.floors import NO_DEBT
 from gpq.errors import NotFound, UsageError
 from gpq.rpc.team_codec import LONGEST_TEXT
@@ -22,6 +25,8 @@ from gpq.rpc.team_messages import (
     Queue,
     QueueRow,
     Reasons,
+    TeamServer,
+    TeamServers,
     View,
 )
 
@@ -40,11 +45,15 @@ def view(arbiter: Arbiter, request: View, now: Seconds) -> msgspec.Struct:
             return _why(arbiter, request)
         case "members":
             return _membership(arbiter, now)
+        case "servers":
+            return TeamServers(_servers(arbiter))
         case "audit":
             lines = arbiter.audit.tail(min(max(request.lines, 0), MOST_LINES))
             texts = [line[:LONGEST_TEXT] for line in lines if line.isprintable()]
             return AuditLines(texts, first_break(arbiter.audit_path))
-    raise UsageError(f"no view `{request.kind:.32}`", "choose queue, members, audit or why")
+    raise UsageError(
+        f"no view `{request.kind:.32}`", "choose queue, members, servers, audit or why"
+    )
 
 
 def reasons(verdict: Verdict, name: JobId) -> tuple[str, ...]:
@@ -123,3 +132,46 @@ def _membership(arbiter: Arbiter, now: Seconds) -> Membership:
         )
     size = sum(len(node.devices) for node in verdict.team.snapshot.nodes.values())
     return Membership(rows, size)
+
+
+def _servers(arbiter: Arbiter) -> list[TeamServer]:
+    team = arbiter.verdict.team
+    rows = []
+    for name, node in team.snapshot.nodes.items():
+        users = {
+            device: team.claims[job][0]
+            for (place, device), job in team.occupants.items()
+            if place == name
+        }
+        address, port = _address(arbiter, name)
+        rows.append(
+            TeamServer(
+                name=name,
+                address=address,
+                port=port,
+                state=node.state,
+                kind=node.devices[0].kind,
+                types=sorted({device.type for device in node.devices}),
+                devices=len(node.devices),
+                free=sum(
+                    device.state is DeviceState.OK and device.id not in users
+                    for device in node.devices
+                ),
+                members=sorted(member for member, place in team.names if place == name),
+                holders=dict(sorted(Counter(users.values()).items())),
+            )
+        )
+    return rows
+
+
+def _address(arbiter: Arbiter, name: NodeId) -> tuple[str, int]:
+    """As the first admin tells who has one. Others could lead newcomers to a machine of theirs."""
+    for member in arbiter.roster.admins:
+        own_name, report = (
+            arbiter.verdict.team.names.get((member, name)),
+            arbiter.reports.get(member),
+        )
+        for server in report.statement.servers if report else ():
+            if server.name == own_name and is_address(server.address, server.port):
+                return server.address, server.port
+    return "", 0

@@ -19,8 +19,8 @@ from gpq.config_rules import MOST_WEIGHT
 from gpq.errors import DaemonUnreachable, UsageError
 from gpq.rpc import requests
 from gpq.rpc.job_answers import JobList
-from gpq.rpc.team_messages import Amend, AuditLines, Queue, Receipt, View
-from gpq.servers import membership
+from gpq.rpc.team_messages import Amend, AuditLines, Queue, Receipt, TeamServers, View
+from gpq.servers import membership, offered
 from gpq.views import team as view
 
 app = frame(default_to("show", alone=True))
@@ -39,6 +39,7 @@ SHARE = typer.Argument(
 )
 RECALL = typer.Argument(metavar="MEMBER/JOB", help="Such as bob/42.")
 GROUP = typer.Option("--group", metavar="GROUP", help="Users of this Unix group may join.")
+NO_SERVERS = typer.Option("--no-servers", help="Add none of the team's servers.")
 UID = typer.Option("--uid", metavar="N", min=0, help="User who decides, if there are several.")
 LINES = typer.Option("--lines", "-n", metavar="N", min=1, max=1000, help="How many, the newest.")
 
@@ -94,11 +95,16 @@ def init(name: Annotated[str, NAME], group: Annotated[str, GROUP] = "") -> None:
 
 
 @join.command("join")
-def _join(name: Annotated[str, NAME], uid: Annotated[int | None, UID] = None) -> None:
+def _join(
+    name: Annotated[str, NAME],
+    uid: Annotated[int | None, UID] = None,
+    no_servers: Annotated[bool, NO_SERVERS] = False,
+) -> None:
     """Join the queue of a team whose arbiter runs on this machine. Your jobs keep running, and run
     as you.
 
-    Your daemon starts again. Then the arbiter of the team says which GPUs your jobs get.
+    The servers of the team that you reach by ssh become yours, as with `gpq nodes add`. Your daemon
+    starts again. Then the arbiter of the team says which GPUs your jobs get.
 
     \b
     Example:
@@ -110,9 +116,14 @@ def _join(name: Annotated[str, NAME], uid: Annotated[int | None, UID] = None) ->
     output.say(
         f"team {name} is decided by {client.person(decider)}. It will know of your jobs: {TOLD}"
     )
+    membership.expect_shell()
     with client.arbiter(name, decider) as arbiter:
         member = arbiter.welcome().member
-        membership.enter(name, decider)
+        servers = arbiter.ask(View(kind="servers"), TeamServers)
+    if not no_servers:
+        offered.add_each(servers.rows, output, here=True)
+    membership.enter(name, decider)
+    with client.arbiter() as arbiter:
         members = client.membership(arbiter, member)
     output.say(f"joined as {member}", *view.prospects(members, member))
 

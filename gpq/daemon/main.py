@@ -175,7 +175,7 @@ def _serve(ready: process.Ready, default: Attributes, lock: DaemonLock, metrics:
         if link is not None:
             stack.callback(link.close)
             service.readings.team = link.why
-            link.start(controller)
+            link.start(controller, registry.addresses)
         with process.ended_by_signals(ending):
             ready.serving()
             gc.freeze()  # later collections need not look at what exists now

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from gpq_agent import wire
@@ -71,8 +71,11 @@ class TeamLink:
         """Why the arbiter lets it wait, the headline first."""
         return self._term.why.get(job, ()) if self._now() - self._term.at <= SILENCE else ()
 
-    def start(self, controller: Controller) -> None:
-        self._controller = controller
+    def start(
+        self, controller: Controller, addresses: Callable[[], Mapping[str, tuple[str, int]]]
+    ) -> None:
+        """`addresses`: of servers, and their ports."""
+        self._controller, self._addresses = controller, addresses
         for work in (self._tell, self._take):
             name = f"team{work.__name__}"
             thread = threading.Thread(target=self._repeat, args=(name, work), name=name)
@@ -113,7 +116,12 @@ class TeamLink:
         latest, at = Statement(0.0), float("-inf")
         while not self._closing.is_set():
             snapshot = controller.snapshot
-            news = statement(snapshot, offer_of(snapshot)[0], private=self._settings.private)
+            news = statement(
+                snapshot,
+                offer_of(snapshot)[0],
+                private=self._settings.private,
+                addresses=self._addresses(),
+            )
             now = self._now()
             if replace(news, now=0.0) != replace(latest, now=0.0) or now - at >= HEARTBEAT:
                 self._send(client, replace(news, now=now))

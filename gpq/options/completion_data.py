@@ -200,6 +200,7 @@ GRAMMAR: dict[str, tuple[str, dict[str, tuple[str, str]]]] = {
     "nodes list": (
         "nodes",
         {
+            "--team": ("Show the servers of your team.", ""),
             "--color": ("auto: colours on a terminal, unless NO_COLOR is set.", "auto|always|never"),
             "--json": ("Print only JSON.", ""),
         },
@@ -380,6 +381,7 @@ GRAMMAR: dict[str, tuple[str, dict[str, tuple[str, str]]]] = {
         "any",
         {
             "--uid": ("User who decides, if there are several.", "any"),
+            "--no-servers": ("Add none of the team's servers.", ""),
         },
     ),
     "leave": (

@@ -39,8 +39,8 @@ class Take(TeamRequest, frozen=True, kw_only=True):
 
 
 class View(TeamRequest, frozen=True, kw_only=True):
-    """Answered by `Queue`, `Membership`, `AuditLines` or `Reasons`, as `kind` says: "queue",
-    "members", "audit" or "why"."""
+    """Answered by `Queue`, `Membership`, `AuditLines`, `Reasons` or `TeamServers`, as `kind` says:
+    "queue", "members", "audit", "why" or "servers"."""
 
     kind: str
     lines: int = 100  # of the audit, the newest
@@ -116,6 +116,26 @@ class MemberRow(msgspec.Struct):
 class Membership(msgspec.Struct):
     rows: list[MemberRow]
     devices: int  # of the team
+
+
+class TeamServer(msgspec.Struct):
+    """`address` and `port` are those of an admin. "": no admin reaches it by ssh. `kind` is "cuda"
+    or "cpu"."""
+
+    name: str
+    address: str
+    port: int  # 0: as ssh's configuration says
+    state: str
+    kind: str
+    types: list[str]
+    devices: int
+    free: int
+    members: list[str]  # whose daemons have it
+    holders: dict[str, int]  # devices by member
+
+
+class TeamServers(msgspec.Struct):
+    rows: list[TeamServer]
 
 
 class AuditLines(msgspec.Struct):

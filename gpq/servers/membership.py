@@ -17,7 +17,7 @@ from gpq.servers import config_file
 
 def enter(name: str, uid: int) -> None:
     """Write the team into config.toml and start the daemon anew. Raises GpqError."""
-    _expect_shell()
+    expect_shell()
     before = config_file.read()
     config_file.write(config_file.with_team(before, name, uid), before)
     daemon_control.stop()
@@ -79,7 +79,7 @@ def _expect_successor() -> None:
 
 def _go(farewell: Callable[[], None]) -> None:
     """Out of the team. `farewell` comes while no daemon runs, because it would say hello again."""
-    _expect_shell()
+    expect_shell()
     before = config_file.read()
     config_file.write(config_file.without_team(before), before)
     has_run = daemon_control.stop()
@@ -91,7 +91,7 @@ def _go(farewell: Callable[[], None]) -> None:
             ensure_daemon()
 
 
-def _expect_shell() -> None:
+def expect_shell() -> None:
     """Raises Refused in a job, which cannot start the daemon again."""
     if os.environ.get("GPQ_MARK"):
         raise Refused("a job cannot start your daemon again", "run this in your shell")

@@ -72,6 +72,7 @@ NO_OPTION = {
     ("submit", "no_check"): "only the command checks",
     ("cancel", "yes"): "gpq asks nobody",
     ("status", "team"): "jobs of others, for a person to look at",
+    ("nodes list", "team"): "servers of others, for a person to look at",
     ("top", "once"): "there is one answer",
     ("top", "interval"): "there is one answer",
     ("requeue", "state"): "gpq.jobs chooses them",

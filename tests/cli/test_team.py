@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import pwd
+import shutil
 import signal
 import subprocess
 import sys
@@ -15,10 +16,16 @@ from pathlib import Path
 
 import pytest
 
+from gpq import config as configuration
 from gpq import paths
+from gpq.cli import output
 from gpq.connectors.arbiter import ArbiterClient
 from gpq.errors import GpqError
+from gpq.rpc.team_messages import TeamServer
+from gpq.servers import offered
 from tests.cli.conftest import FIFO, Gpq, started, state_directory, submitted
+from tests.cli.terminals import Terminal
+from tests.support.sshd import Sshd
 from tests.support.users import command_of
 from tests.support.waiting import wait_until
 
@@ -200,3 +207,110 @@ def test_a_user_of_the_group_joins_and_one_who_was_removed_stays_out(home: Path,
         assert refusal(second, "join", name, "--uid", "0") == (5, f"gpq: you are no member of team {name}")
         assert ok(second, "daemon", "status").count("policy    fifo") == 1
         ok(first, "leave", "--end")
+
+
+def ssh_of(gpq: Gpq, config: str) -> Path:
+    """This user's ssh has `config` as its configuration, and everything that it is called with is in the file."""
+    (gpq.home / "ssh_config").write_text(config)
+    calls, program = gpq.home / "calls", gpq.home / "bin" / "ssh"
+    calls.touch()
+    calls.chmod(0o666)
+    program.write_text(f'#!/bin/sh\necho "$@" >>{calls}\nexec /usr/bin/ssh -F {gpq.home}/ssh_config "$@"\n')
+    program.chmod(0o755)
+    return calls
+
+
+def servers(gpq: Gpq) -> dict[str, dict[str, object]]:
+    return {row["name"]: row for row in json.loads(ok(gpq, "nodes", "--team", "--json"))["rows"]}
+
+
+def test_who_joins_gets_the_servers_that_they_reach_and_a_line_about_each_other(
+    home: Path, second: Second, name: str, tmp_path: Path
+) -> None:
+    """One command, for servers of an admin: known, unknown, without an account, and with a name that is taken."""
+    names = ("near", "strange", "closed", "taken")
+    with contextlib.ExitStack() as stack:
+        sshds = {host: stack.enter_context(Sshd(tmp_path / host, name=host)) for host in names}
+        for slots, (host, server) in enumerate(sshds.items(), 3):
+            with open(home / "config.toml", "a") as stream:
+                stream.write(f"[nodes.{host}]\n{server.toml(slots=slots, host=f'root@{host}')}")
+        first = stack.enter_context(started(home))
+        ok(first, "team", "init", name, "--group", USER.pw_name)
+        wait_until(lambda: len(servers(first)) == 5, "the arbiter knows all servers")
+        assert servers(first)["near"] == {
+            "name": "near", "address": "near", "port": 0, "state": "up", "kind": "cpu", "types": ["cpu"],
+            "devices": 3, "free": 3, "members": ["root"], "holders": {},
+        }  # fmt: skip
+
+        for host in ("strange", "closed"):
+            sshds[host].know()
+        config = "Host *\n  User root\n" + "".join(server.config.read_text() for server in sshds.values())
+        own = tmp_path / "own"
+        own.touch()
+        own.chmod(0o666)
+        config = config.replace(str(sshds["strange"].known_hosts), str(own))
+        config = config.replace(str(sshds["closed"].key), "/dev/null")
+        calls = ssh_of(second, config)
+        with open(second.home / "config.toml", "a") as stream:
+            stream.write('[nodes.taken]\nconnector = "ssh"\nhost = "elsewhere.invalid"\n')
+        joined = ok(second, "join", name, "--uid", "0").splitlines()
+        assert joined[1] == "servers of the team that you do not have, tried as you: closed near strange taken"
+        assert joined[3] == "near  3 CPU slots"
+        hints = {line.partition("  ")[0]: line.partition("  ")[2] for line in joined[2:6]}
+        assert hints["closed"].startswith("left out: closed accepts none of your keys (`ssh closed true` must")
+        assert hints["strange"].startswith("left out: the host key of strange is not known (compare the")
+        assert hints["taken"].startswith("left out: you have a server of this name (`gpq nodes add taken --name")
+        assert own.read_text() == ""
+        added = configuration.load(str(second.home / "config.toml")).nodes["near"]
+        assert (added.host, added.port, added.slots, added.ssh, added.identity) == ("near", 0, 3, [], "")
+        assert "root@" not in calls.read_text()
+        wait_until(lambda: servers(first)["near"]["members"] == ["bin", "root"], "both have it")
+        job = submitted(second, "--gpus", "3", "--", "sleep", "600")
+        wait_until(lambda: servers(first)["near"]["holders"] == {"bin": 3}, "it runs there")
+        assert servers(first)["near"]["free"] == 0
+        ok(second, "cancel", job)
+
+        ok(second, "leave")
+        command = [*command_of(USER), sys.executable, "-m", "gpq", "join", name, "--uid", "0"]
+        command[0] = shutil.which(command[0]) or ""
+        with Terminal(second.environment, shell=command, columns=200) as terminal:
+            terminal.shows("Are you sure")
+            terminal.press("yes\r")
+            terminal.shows("strange  4 CPU slots", "joined as bin")
+            assert terminal.end() == 0
+        assert own.read_text()
+        ok(second, "leave")
+        before = calls.read_text().count("closed")
+        assert "left out" not in ok(second, "join", name, "--uid", "0", "--no-servers")
+        assert calls.read_text().count("closed") == before
+        ok(second, "leave")
+        ok(first, "leave", "--end")
+
+
+ADDRESSES = (
+    "-oProxyCommand=touch canary", "-Fcanary", "gpu1;touch canary", "$(touch canary)", "`id`", "root@gpu1", "gpu 1", "",
+    "gpu1\n", "gpu1\nHost x", "g\u00fc1", "gpu\u20281", "a" * 300, "[::1]", "gpu1/../x", "%h", "@gpu1", "gpu1\x1b[2J",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("address", ADDRESSES)
+def test_ssh_is_never_called_with_what_is_no_address(
+    gpq: Gpq, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], address: str
+) -> None:
+    calls = ssh_of(gpq, "Host *\n  HostName 127.0.0.1\n  Port 1\n")
+    for key in ("PATH", "GPQ_HOME", "GPQ_CONFIG"):
+        monkeypatch.setenv(key, gpq.environment[key])
+    before = (gpq.home / "config.toml").read_text()
+
+    def lines(address: str, port: int, name: str = "gpu1") -> list[str]:
+        row = TeamServer(name, address, port, "up", "cuda", ["A100"], 4, 4, ["ana"], {})
+        offered.add_each([row], output, here=False)
+        return capsys.readouterr().out.splitlines()
+
+    assert [line.partition(":")[0] for line in lines(address, 0)] == ["gpu1  left out"]
+    assert lines("gpu1", 65536) == lines("gpu1", -1)
+    assert "invalid server name" in lines("gpu1", 22, "a b")[-1]
+    assert calls.read_text() == ""
+    assert "refuses connections" in lines("gpu1", 1)[-1]
+    assert "-- gpu1" in calls.read_text()
+    assert (gpq.home / "config.toml").read_text() == before
