@@ -119,6 +119,9 @@ def _team_problems(team: TeamConfig) -> Iterator[Problem]:
         yield Problem(["team", "name"], f"team.name: `{team.name}` is not a name", hint)
     if not 0 <= team.uid < 1 << 32:
         yield Problem(["team", "uid"], "team.uid is not a user id", "`id -u` prints it")
+    if team.arbiter and not HOST.fullmatch(team.arbiter):
+        hint = "give USER@HOST, or a name of ~/.ssh/config"
+        yield Problem(["team", "arbiter"], f"team.arbiter: `{team.arbiter}` is not a host", hint)
     if team.without_arbiter not in ("share", "wait"):
         yield Problem(["team", "without_arbiter"], "team.without_arbiter must be share or wait")
 

@@ -5,12 +5,15 @@ from __future__ import annotations
 
 import contextlib
 import os
+import select
 import socket
 import struct
 import time
 from typing import TypeVar
 
 from gpq import paths
+from gpq.connectors.arbiter_link import ArbiterLink
+from gpq.connectors.ssh_agents import SshAgents
 from gpq.errors import DaemonUnreachable, Refused
 from gpq.rpc import codec
 from gpq.rpc.team_codec import decode_team_answer
@@ -21,11 +24,20 @@ CONNECT_SECONDS = 5.0
 
 
 class ArbiterClient:
-    """An open connection to the arbiter of team `name`, which user `uid` runs."""
+    """An open connection to the arbiter of team `name`, which user `uid` runs, perhaps on another
+    machine, `head`. `agents` are the ssh-agents on the way there."""
 
-    def __init__(self, name: str, uid: int) -> None:
-        """Raises DaemonUnreachable if nobody listens, and Refused if somebody else does."""
+    def __init__(
+        self, name: str, uid: int, head: str = "", agents: SshAgents | None = None
+    ) -> None:
+        """Raises DaemonUnreachable if nobody listens, Refused if somebody else does, and GpqError
+        if `head` cannot be reached."""
         self._name = name
+        self._link: ArbiterLink | None = None
+        if head:
+            self._link, self.pid = ArbiterLink(head, name, uid, agents), 0
+            self._socket, self._surplus = self._link.socket, b""
+            return
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self._surplus = b""
         try:
@@ -52,6 +64,27 @@ class ArbiterClient:
         with contextlib.suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)
         self._socket.close()
+        if self._link is not None:
+            self._link.close()
+
+    def copy(self, source: int, sink: int) -> None:
+        """Between two descriptors and the arbiter, until somebody hangs up. `source` begins."""
+        self._socket.setblocking(True)
+        arbiter = self._socket.fileno()
+        ways = {source: arbiter}
+        while True:
+            for end in select.select(list(ways), [], [])[0]:
+                piece = os.read(end, 65536)
+                if not piece:
+                    return
+                ways.setdefault(arbiter, sink)
+                try:
+                    while piece:
+                        piece = piece[os.write(ways[end], piece) :]
+                except BrokenPipeError:
+                    if end == arbiter:
+                        return
+                    del ways[source]  # the arbiter may have given the reason before
 
     def call(self, request: TeamRequest, kind: type[R], patience: float) -> R:
         """The answer, which must be complete within `patience` seconds. Raises the arbiter's

@@ -130,7 +130,7 @@ def _serve(ready: process.Ready, default: Attributes, lock: DaemonLock, metrics:
         stack.callback(world.close)
         team, link = settings.team, None
         if team.name:
-            link = TeamLink(team, paths.team_state(), world.now)
+            link = TeamLink(team, paths.team_state(), world.now, world.agents)
             scheduling_policy = TeamPolicy(link.latest, shares=team.without_arbiter == "share")
         controller = Controller(world, store, scheduling_policy, core)
         registry = NodeRegistry(world, controller, settings, fingerprint)

@@ -377,6 +377,12 @@ GRAMMAR: dict[str, tuple[str, dict[str, tuple[str, str]]]] = {
         {
         },
     ),
+    "team link": (
+        "any",
+        {
+            "--uid": ("User who decides, if there are several.", "any"),
+        },
+    ),
     "join": (
         "any",
         {

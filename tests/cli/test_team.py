@@ -23,9 +23,9 @@ from gpq.connectors.arbiter import ArbiterClient
 from gpq.errors import GpqError
 from gpq.rpc.team_messages import TeamServer
 from gpq.servers import offered
-from tests.cli.conftest import FIFO, Gpq, started, state_directory, submitted
+from tests.cli.conftest import FIFO, ROOT, Gpq, started, state_directory, submitted
 from tests.cli.terminals import Terminal
-from tests.support.sshd import Sshd
+from tests.support.sshd import Sshd, clients
 from tests.support.users import command_of
 from tests.support.waiting import wait_until
 
@@ -215,7 +215,7 @@ def ssh_of(gpq: Gpq, config: str) -> Path:
     calls, program = gpq.home / "calls", gpq.home / "bin" / "ssh"
     calls.touch()
     calls.chmod(0o666)
-    program.write_text(f'#!/bin/sh\necho "$@" >>{calls}\nexec /usr/bin/ssh -F {gpq.home}/ssh_config "$@"\n')
+    program.write_text(f'#!/bin/sh\necho "$@" >>{calls}\nPATH=/usr/bin:/bin\nexec ssh -F {gpq.home}/ssh_config "$@"\n')
     program.chmod(0o755)
     return calls
 
@@ -314,3 +314,66 @@ def test_ssh_is_never_called_with_what_is_no_address(
     assert "refuses connections" in lines("gpu1", 1)[-1]
     assert "-- gpu1" in calls.read_text()
     assert (gpq.home / "config.toml").read_text() == before
+
+
+def test_a_member_on_another_machine_joins_by_ssh_and_a_cut_link_stops_nothing(
+    home: Path, second: Second, name: str, tmp_path: Path
+) -> None:
+    """The second user decides. The first one takes part through an sshd."""
+    with contextlib.ExitStack() as stack:
+        head = stack.enter_context(Sshd(tmp_path / "sshd", name="head"))
+        launcher = head.home / ".local" / "bin" / "gpq"
+        launcher.parent.mkdir(parents=True)
+        gpq_there = f"PYTHONPATH={ROOT}:{ROOT}/agent exec {sys.executable} -m gpq"
+        for gpq_home in (home, second.home):  # slots that no other test locks
+            (gpq_home / "config.toml").write_text(FIFO.replace("slots = 2", "slots = 7"))
+        ok(second, "team", "init", name)
+        first = Gpq(home)
+        ssh_of(first, f"Host *\n  User root\n{head.config.read_text()}")
+        nothing = refusal(first, "join", f"head:{name}")
+        assert nothing == (1, "gpq: there is no gpq on head")
+        launcher.write_text(f'#!/bin/sh\nprintf "Welcome to head."\n{gpq_there} "$@"\n')
+        launcher.chmod(0o755)
+        assert refusal(first, "join", "head:nobody-has-this")[1] == (
+            "gpq: head: there is no arbiter of a team nobody-has-this on this machine"
+        )
+        assert refusal(first, "join", f"head:{name}") == (5, f"gpq: you are no member of team {name}")
+        ok(second, "team", "add", "root")
+
+        stack.callback(first, "daemon", "stop")
+        stack.callback(first, "cancel", "all")
+        before = (home / "config.toml").read_text()
+        joined = ok(first, "join", f"head:{name}").splitlines()
+        assert joined[0].startswith(f"team {name} is decided by bin (uid {USER.pw_uid}) on head. It will know")
+        assert joined[1:3] == [
+            "local  left out: it is the own machine of bin (`gpq nodes add HOST` if you may log in)",
+            "joined as root",
+        ]
+        team = configuration.load(str(home / "config.toml")).team
+        assert (team.name, team.uid, team.arbiter) == (name, USER.pw_uid, "head")
+        config = home / "ssh_config"
+        job = submitted(first, "--", "sleep", "600")
+        wait_until(lambda: f"root/{job}" in ok(second, "status", "--team"), "the arbiter knows it")
+        wait_until(lambda: "running" in ok(first, "status", "--team"), "it was granted a slot")
+        assert ok(first, "why", f"root/{job}")
+        assert member_names(first) == {"root", "bin"}
+        wait_until(lambda: first("team", "check").returncode == 0, "all is well")
+
+        head.stop()
+        links = clients(config)
+        assert len(links) == 2
+        for pid in links:
+            os.kill(pid, signal.SIGKILL)
+        wait_until(lambda: "head refuses connections" in first("status").stderr, "the silence is shown")
+        assert json.loads(ok(first, "show", job, "--json"))["job"]["state"] == "running"
+        head.start()
+        late = submitted(first, "--", "true")
+        ok(first, "wait", late)
+        wait_until(lambda: first("team", "check").returncode == 0, "the daemon hears the arbiter again")
+        assert json.loads(ok(first, "show", job, "--json"))["job"]["attempt"] == 1
+        assert refusal(first, "leave", "--end")[1] == f"gpq: uid {USER.pw_uid} on head decides for team {name}, not you"
+        ok(first, "cancel", job)
+        ok(first, "leave")
+        assert (home / "config.toml").read_text() == before
+        assert member_names(second) == {"bin"}
+        wait_until(lambda: not clients(config), "no ssh remains")
