@@ -138,11 +138,12 @@ def _servers(arbiter: Arbiter) -> list[TeamServer]:
     team = arbiter.verdict.team
     rows = []
     for name, node in team.snapshot.nodes.items():
-        users = {
-            device: team.claims[job][0]
-            for (place, device), job in team.occupants.items()
-            if place == name
-        }
+        jobs = [job for (place, _), job in team.occupants.items() if place == name]
+        free = [
+            device
+            for device in node.devices
+            if device.state is DeviceState.OK and (name, device.id) not in team.occupants
+        ]
         address, port = _address(arbiter, name)
         rows.append(
             TeamServer(
@@ -153,12 +154,9 @@ def _servers(arbiter: Arbiter) -> list[TeamServer]:
                 kind=node.devices[0].kind,
                 types=sorted({device.type for device in node.devices}),
                 devices=len(node.devices),
-                free=sum(
-                    device.state is DeviceState.OK and device.id not in users
-                    for device in node.devices
-                ),
+                free=len(free),
                 members=sorted(member for member, place in team.names if place == name),
-                holders=dict(sorted(Counter(users.values()).items())),
+                holders=dict(sorted(Counter(team.claims[job][0] for job in jobs).items())),
             )
         )
     return rows

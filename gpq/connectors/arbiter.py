@@ -32,14 +32,12 @@ class ArbiterClient:
     ) -> None:
         """Raises DaemonUnreachable if nobody listens, Refused if somebody else does, and GpqError
         if `head` cannot be reached."""
-        self._name = name
-        self._link: ArbiterLink | None = None
-        if head:
-            self._link, self.pid = ArbiterLink(head, name, uid, agents), 0
-            self._socket, self._surplus = self._link.socket, b""
+        self._name, self._surplus = name, b""
+        self._link = ArbiterLink(head, name, uid, agents) if head else None
+        if self._link is not None:
+            self.pid, self._socket = 0, self._link.socket
             return
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        self._surplus = b""
         try:
             self._socket.settimeout(CONNECT_SECONDS)
             self._socket.connect(_path(name, uid))
@@ -74,14 +72,14 @@ class ArbiterClient:
         ways = {source: arbiter}
         while True:
             for end in select.select(list(ways), [], [])[0]:
-                piece = os.read(end, 65536)
-                if not piece:
-                    return
-                ways.setdefault(arbiter, sink)
                 try:
+                    piece = os.read(end, 65536)
+                    if not piece:
+                        return
+                    ways.setdefault(arbiter, sink)
                     while piece:
                         piece = piece[os.write(ways[end], piece) :]
-                except BrokenPipeError:
+                except ConnectionError:  # noqa: PERF203
                     if end == arbiter:
                         return
                     del ways[source]  # the arbiter may have given the reason before

@@ -59,7 +59,6 @@ def _added(row: TeamServer, talk: Talk) -> str:
     slots = row.devices if row.kind == "cpu" else None
     server = Wanted(row.address, row.name, [], slots, "", row.port, "", "")
     devices = add(server, talk, yes=False, quiet=True)["devices"]
-    kinds = ("CPU slot", "CPU slots")
-    if any(device["kind"] == "cuda" for device in devices):
-        kinds = ("GPU", "GPUs")
-    return count(len(devices), *kinds)
+    has_gpus = any(device["kind"] == "cuda" for device in devices)
+    kind = "GPU" if has_gpus else "CPU slot"
+    return count(len(devices), kind, f"{kind}s")

@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from itertools import islice
-from types import MappingProxyType
 
 from gpq.core.feasibility.leases import may_start
 from gpq.core.feasibility.reservations import barred_devices
@@ -138,7 +137,7 @@ def statement(
     offer: Snapshot,
     *,
     private: bool = False,
-    addresses: Mapping[str, tuple[str, int]] = MappingProxyType({}),
+    addresses: Mapping[str, tuple[str, int]] | None = None,
 ) -> Statement:
     """`offer`: `snapshot` as a policy may see it (`rounds.offer_of`). `private`: no names of
     jobs. `addresses`: by server, with its port."""
@@ -151,7 +150,7 @@ def statement(
                 DeviceView(d.id, d.index, d.kind, d.type, d.memory_mib, d.state)
                 for d in node.devices
             ),
-            *addresses.get(name, ()),
+            *(addresses or {}).get(name, ()),
         )
         for name, node in sorted(snapshot.nodes.items())
         if node.boot_id
