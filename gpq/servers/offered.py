@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from gpq import config
 from gpq.config_rules import is_address
-from gpq.errors import GpqError, Refused
+from gpq.errors import GpqError
 from gpq.rpc.team_messages import TeamServer
 from gpq.servers.adding import Wanted, add
 from gpq.servers.first_contact import Talk
@@ -39,26 +39,24 @@ def add_each(rows: Sequence[TeamServer], talk: Talk, *, here: bool) -> None:
 
 
 def _outcome(row: TeamServer, talk: Talk) -> str:
+    """What it has, or why it is left out."""
+    if not row.address:
+        owner = ", ".join(row.members)
+        return (
+            f"left out: it is the own machine of {owner} (`gpq nodes add HOST` if you may log in)"
+        )
+    if not is_address(row.address, row.port):
+        return "left out: what the arbiter says is no address (`gpq nodes --team` shows it)"
+    if row.name in config.load().nodes:
+        hint = f"`gpq nodes add {row.address} --name NAME` adds it, if it is another one"
+        return f"left out: you have a server of this name ({hint})"
+    slots = row.devices if row.kind == "cpu" else None
+    server = Wanted(row.address, row.name, [], slots, "", row.port, "", "")
     try:
-        return _added(row, talk)
+        devices = add(server, talk, yes=False, quiet=True)["devices"]
     except GpqError as error:
         hint = f" ({error.hint})" if error.hint else ""
         return f"left out: {error.message}{hint}"
-
-
-def _added(row: TeamServer, talk: Talk) -> str:
-    """What it has. Raises GpqError."""
-    if not row.address:
-        owner = ", ".join(row.members)
-        raise Refused(f"it is the own machine of {owner}", "`gpq nodes add HOST` if you may log in")
-    if not is_address(row.address, row.port):
-        raise Refused("what the arbiter says is no address", "`gpq nodes --team` shows it")
-    if row.name in config.load().nodes:
-        hint = f"`gpq nodes add {row.address} --name NAME` adds it, if it is another one"
-        raise Refused("you have a server of this name", hint)
-    slots = row.devices if row.kind == "cpu" else None
-    server = Wanted(row.address, row.name, [], slots, "", row.port, "", "")
-    devices = add(server, talk, yes=False, quiet=True)["devices"]
     has_gpus = any(device["kind"] == "cuda" for device in devices)
     kind = "GPU" if has_gpus else "CPU slot"
     return count(len(devices), kind, f"{kind}s")
