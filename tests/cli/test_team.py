@@ -33,8 +33,8 @@ USER = pwd.getpwnam("bin")  # a second user, who has a group of the same name
 COMMENTED = f"# mine\n{FIFO}# the end\n"
 
 
-def arbiter_pid(name: str) -> int:
-    with contextlib.closing(ArbiterClient(name, os.getuid())) as client:
+def arbiter_pid(name: str, uid: int = os.getuid()) -> int:
+    with contextlib.closing(ArbiterClient(name, uid)) as client:
         return client.pid
 
 
@@ -48,9 +48,9 @@ def name() -> Iterator[str]:
     """That of a team, which no other test has. No arbiter of it remains."""
     name = f"t{uuid.uuid4().hex[:12]}"
     yield name
-    with contextlib.suppress(GpqError):
-        end(arbiter_pid(name))
     for uid in (os.getuid(), USER.pw_uid, 3):
+        with contextlib.suppress(GpqError):
+            end(arbiter_pid(name, uid))
         folder = Path(paths.team_folders(name, uid)[-1])
         with contextlib.suppress(FileNotFoundError):
             (folder / "sock").unlink(missing_ok=True)
@@ -377,3 +377,4 @@ def test_a_member_on_another_machine_joins_by_ssh_and_a_cut_link_stops_nothing(
         assert (home / "config.toml").read_text() == before
         assert member_names(second) == {"bin"}
         wait_until(lambda: not clients(config), "no ssh remains")
+        ok(second, "leave", "--end")
