@@ -83,11 +83,13 @@ class NodeConfig:
 
 @dataclass(frozen=True, slots=True)
 class TeamConfig:
-    """`[team]`: one queue with other users. An arbiter, which one of them runs on this machine,
-    divides the GPUs between all. Each user's own daemon starts their jobs."""
+    """`[team]`: one queue with other users. An arbiter, which one of them runs, divides the
+    GPUs between all. Each user's own daemon starts their jobs."""
 
     name: str = ""  # Name of the team. Empty: this daemon decides alone
     uid: int = 0  # User who runs the arbiter. gpq believes no other
+    # Machine of the arbiter, if it is another one: `USER@HOST`, or a name of ~/.ssh/config
+    arbiter: str = ""
     # While the arbiter is silent, jobs start on as many GPUs as are yours by right (`share`), or
     # wait (`wait`)
     without_arbiter: str = "share"

@@ -62,6 +62,11 @@ BETWEEN = {  # key -> its range and its unit
 MOST_WEIGHT = 1000
 
 
+def is_address(address: str, port: int) -> bool:
+    """Is it a host without a user, as in config.toml, and a port, or 0?"""
+    return bool(ADDRESS.fullmatch(address)) and 0 <= port <= 65535
+
+
 class Problem(NamedTuple):
     """`keys`: the way to its value, from the outermost table."""
 
@@ -114,6 +119,9 @@ def _team_problems(team: TeamConfig) -> Iterator[Problem]:
         yield Problem(["team", "name"], f"team.name: `{team.name}` is not a name", hint)
     if not 0 <= team.uid < 1 << 32:
         yield Problem(["team", "uid"], "team.uid is not a user id", "`id -u` prints it")
+    if team.arbiter and not HOST.fullmatch(team.arbiter):
+        hint = "give USER@HOST, or a name of ~/.ssh/config"
+        yield Problem(["team", "arbiter"], f"team.arbiter: `{team.arbiter}` is not a host", hint)
     if team.without_arbiter not in ("share", "wait"):
         yield Problem(["team", "without_arbiter"], "team.without_arbiter must be share or wait")
 

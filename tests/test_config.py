@@ -91,6 +91,7 @@ cores = {}
         (SSH + 'host = "a"\npython = "a\\nb"\n', "python is not a path (at line 4, column 1)"),
         (SSH + 'host = "a"\nidentity = "-x"\n', "identity is not a path (at line 4, column 1)"),
         (SSH + 'host = "a"\nscript_python = "py"\n', "script_python must start with / (at line 4, column 1)"),
+        ('[team]\nname = "lab"\narbiter = "-x"\n', "team.arbiter: `-x` is not a host (at line 3, column 1)"),
         ("metrics = 9464\n", "metrics must be a text in quotes (at line 1, column 1)"),
         ('seed = 1\nmetrics = "gpu1:9464"\n', "metrics: `gpu1` is no IP address (at line 2, column 1)"),
         ('[notify]\nslack = "slack"\n', "notify.slack is not an apprise URL (at line 2, column 1)"),

@@ -10,11 +10,13 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from gpq.arbiter.audit import first_break
+from gpq.config_rules import is_address
 from gpq.control import sentences
 from gpq.core.explain.obstacles import reason
 from gpq.core.explain.standings import beyond_floor, of_running, of_waiting
 from gpq.core.model.jobs import ANY_NUMBER
-from gpq.core.model.units import JobId, Seconds
+from gpq.core.model.nodes import DeviceState
+from gpq.core.model.units import JobId, NodeId, Seconds
 from gpq.core.sharing.floors import NO_DEBT
 from gpq.core.team.grants import Holding
 from gpq.errors import NotFound, UsageError
@@ -27,6 +29,8 @@ from gpq.rpc.team_messages import (
     Queue,
     QueueRow,
     Reasons,
+    TeamServer,
+    TeamServers,
     View,
 )
 
@@ -47,11 +51,14 @@ def view(arbiter: Arbiter, request: View, now: Seconds) -> msgspec.Struct:
             return _membership(arbiter, now)
         case "report":
             return _report(arbiter, request)
+        case "servers":
+            return TeamServers(_servers(arbiter))
         case "audit":
             lines = arbiter.audit.tail(min(max(request.lines, 0), MOST_LINES))
             texts = [line[:LONGEST_TEXT] for line in lines if line.isprintable()]
             return AuditLines(texts, first_break(arbiter.audit_path))
-    raise UsageError(f"no view `{request.kind:.32}`", "choose queue, members, report, audit or why")
+    hint = "choose queue, members, report, servers, audit or why"
+    raise UsageError(f"no view `{request.kind:.32}`", hint)
 
 
 def reasons(verdict: Verdict, name: JobId) -> tuple[str, ...]:
@@ -161,3 +168,44 @@ def _membership(arbiter: Arbiter, now: Seconds) -> Membership:
             )
         )
     return Membership(rows, size)
+
+
+def _servers(arbiter: Arbiter) -> list[TeamServer]:
+    team = arbiter.verdict.team
+    rows = []
+    for name, node in team.snapshot.nodes.items():
+        jobs = [job for (place, _), job in team.occupants.items() if place == name]
+        free = [
+            device
+            for device in node.devices
+            if device.state is DeviceState.OK and (name, device.id) not in team.occupants
+        ]
+        address, port = _address(arbiter, name)
+        rows.append(
+            TeamServer(
+                name=name,
+                address=address,
+                port=port,
+                state=node.state,
+                kind=node.devices[0].kind,
+                types=sorted({device.type for device in node.devices}),
+                devices=len(node.devices),
+                free=len(free),
+                members=sorted(member for member, place in team.names if place == name),
+                holders=dict(sorted(Counter(team.claims[job][0] for job in jobs).items())),
+            )
+        )
+    return rows
+
+
+def _address(arbiter: Arbiter, name: NodeId) -> tuple[str, int]:
+    """As the first admin tells who has one. Others could lead newcomers to a machine of theirs."""
+    for member in arbiter.roster.admins:
+        own_name, report = (
+            arbiter.verdict.team.names.get((member, name)),
+            arbiter.reports.get(member),
+        )
+        for server in report.statement.servers if report else ():
+            if server.name == own_name and is_address(server.address, server.port):
+                return server.address, server.port
+    return "", 0

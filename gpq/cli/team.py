@@ -19,8 +19,8 @@ from gpq.config_rules import MOST_WEIGHT
 from gpq.errors import DaemonUnreachable, UsageError
 from gpq.rpc import requests
 from gpq.rpc.job_answers import JobList
-from gpq.rpc.team_messages import Amend, AuditLines, Queue, Receipt, View
-from gpq.servers import membership
+from gpq.rpc.team_messages import Amend, AuditLines, Queue, Receipt, TeamServers, View
+from gpq.servers import membership, offered
 from gpq.views import team as view
 
 app = frame(default_to("show", alone=True))
@@ -39,6 +39,8 @@ SHARE = typer.Argument(
 )
 RECALL = typer.Argument(metavar="MEMBER/JOB", help="Such as bob/42.")
 GROUP = typer.Option("--group", metavar="GROUP", help="Users of this Unix group may join.")
+PLACE = typer.Argument(metavar="[HEAD:]NAME", help="Name of the team, and where its arbiter runs.")
+NO_SERVERS = typer.Option("--no-servers", help="Add none of the team's servers.")
 UID = typer.Option("--uid", metavar="N", min=0, help="User who decides, if there are several.")
 LINES = typer.Option("--lines", "-n", metavar="N", min=1, max=1000, help="How many, the newest.")
 
@@ -80,7 +82,7 @@ def init(name: Annotated[str, NAME], group: Annotated[str, GROUP] = "") -> None:
         if config.load().team.name != name:
             output.note(f"you are not in it: `gpq join {name}`")
         return
-    membership.enter(name, os.getuid())
+    membership.enter(config.TeamConfig(name=name, uid=os.getuid()))
     who = "others may join after `gpq team add LOGIN`"
     if group:
         who = f"users of the Unix group {group} may join"
@@ -94,25 +96,34 @@ def init(name: Annotated[str, NAME], group: Annotated[str, GROUP] = "") -> None:
 
 
 @join.command("join")
-def _join(name: Annotated[str, NAME], uid: Annotated[int | None, UID] = None) -> None:
-    """Join the queue of a team whose arbiter runs on this machine. Your jobs keep running, and run
-    as you.
+def _join(
+    place: Annotated[str, PLACE],
+    uid: Annotated[int | None, UID] = None,
+    no_servers: Annotated[bool, NO_SERVERS] = False,
+) -> None:
+    """Join the queue of a team. Your jobs keep running, and run as you.
 
-    Your daemon starts again. Then the arbiter of the team says which GPUs your jobs get.
+    Its arbiter runs on this machine, or on HEAD, which you reach by ssh, and which has gpq.
+
+    The servers of the team that you reach by ssh become yours, as with `gpq nodes add`. Your daemon
+    starts again. Then the arbiter of the team says which GPUs your jobs get.
 
     \b
     Example:
       gpq join lab
+      gpq join head:lab
     """
-    client.expect_name(name)
     client.expect_free()
-    decider = client.decider(name, uid)
-    output.say(
-        f"team {name} is decided by {client.person(decider)}. It will know of your jobs: {TOLD}"
-    )
-    with client.arbiter(name, decider) as arbiter:
+    membership.expect_shell()
+    team, decider = client.search(place, uid)
+    output.say(f"team {team.name} is decided by {decider}. It will know of your jobs: {TOLD}")
+    with client.arbiter(team) as arbiter:
         member = arbiter.welcome().member
-        membership.enter(name, decider)
+        servers = arbiter.ask(View(kind="servers"), TeamServers)
+    if not no_servers:
+        offered.add_each(servers.rows, output, here=not team.arbiter)
+    membership.enter(team)
+    with client.arbiter() as arbiter:
         members = client.membership(arbiter, member)
     output.say(f"joined as {member}", *view.prospects(members, member))
 
@@ -261,6 +272,17 @@ def check() -> int:
     ]
     output.say(*(f"{'ok  ' if holds else 'not '}  {text}" for holds, text in results))
     return int(not all(holds for holds, _ in results))
+
+
+@app.command()
+def link(name: Annotated[str, NAME], uid: Annotated[int | None, UID] = None) -> None:
+    """Copy between stdin, stdout and the arbiter. gpq on other machines runs it by ssh.
+
+    \b
+    Example:
+      ssh head gpq team link lab
+    """
+    client.link(name, uid, 0, 1)
 
 
 def _warnings(name: str) -> list[str]:

@@ -16,6 +16,7 @@ from gpq import config, decoding, paths
 from gpq.client.autostart import arbiter_runs, own_teams, start_arbiter
 from gpq.config_rules import TEAM_NAME
 from gpq.connectors.arbiter import ArbiterClient
+from gpq.connectors.arbiter_link import READY, ArbiterLink
 from gpq.errors import DaemonUnreachable, GpqError, NotFound, Refused, UsageError
 from gpq.rpc.team_messages import Hello, Look, Membership, Queue, TeamRequest, View, Welcome
 
@@ -27,15 +28,15 @@ LOOK_SECONDS = 0.1
 
 
 class Arbiter(ArbiterClient):
-    """An open connection to the arbiter of team `name`, which user `uid` runs."""
+    """An open connection to the arbiter of a team."""
 
-    def __init__(self, name: str, uid: int) -> None:
+    def __init__(self, team: config.TeamConfig) -> None:
         """Raises DaemonUnreachable if it does not run, and Refused if somebody else listens."""
-        self.name = name
+        self.name = team.name
         try:
-            super().__init__(name, uid)
+            super().__init__(team.name, team.uid, team.arbiter)
         except DaemonUnreachable as error:
-            hint = f"`gpq team init {name}` of {person(uid)} starts it again"
+            hint = f"`gpq team init {team.name}` of {person(team.uid)} starts it again"
             raise DaemonUnreachable(error.message, hint) from None
 
     def ask(self, request: TeamRequest, kind: type[R]) -> R:
@@ -51,12 +52,9 @@ class Arbiter(ArbiterClient):
 
 
 @contextlib.contextmanager
-def arbiter(name: str = "", uid: int = 0) -> Iterator[Arbiter]:
-    """Without a name that of this user's team. Raises GpqError."""
-    if not name:
-        team = own_team()
-        name, uid = team.name, team.uid
-    with contextlib.closing(Arbiter(name, uid)) as connection:
+def arbiter(team: config.TeamConfig | None = None) -> Iterator[Arbiter]:
+    """By default that of this user's team. Raises GpqError."""
+    with contextlib.closing(Arbiter(team or own_team())) as connection:
         yield connection
 
 
@@ -171,6 +169,30 @@ def decider(name: str, uid: int | None) -> int:
         hint = "ask which is yours, then add `--uid N`"
         raise Refused(f"several users decide for a team {name}: {people}", hint)
     return uids[0]
+
+
+def search(word: str, uid: int | None) -> tuple[config.TeamConfig, str]:
+    """The team that `lab` or `head:lab` names, and who decides for it, `uid` if there are several.
+    Raises GpqError."""
+    head, _, name = word.rpartition(":")
+    expect_name(name)
+    if not head:
+        uid = decider(name, uid)
+        return config.TeamConfig(name=name, uid=uid), person(uid)
+    with contextlib.closing(ArbiterLink(head, name, uid)) as link:
+        team = config.TeamConfig(name=name, uid=link.uid, arbiter=head)
+        return team, f"{link.user} (uid {link.uid}) on {head}"
+
+
+def link(name: str, uid: int | None, source: int, sink: int) -> None:
+    """Copy between two descriptors and the arbiter of this machine, after a line about who decides.
+    The other end is `ArbiterLink`. Raises GpqError."""
+    expect_name(name)
+    team = config.TeamConfig(name=name, uid=decider(name, uid))
+    with arbiter(team) as connection:
+        user = person(team.uid).partition(" (")[0].replace(" ", "-")
+        os.write(sink, f"\n{team.uid} {user}\n{READY}\n".encode())
+        connection.copy(source, sink)
 
 
 def start_new(name: str, group: str) -> bool:

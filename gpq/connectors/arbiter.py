@@ -5,12 +5,15 @@ from __future__ import annotations
 
 import contextlib
 import os
+import select
 import socket
 import struct
 import time
 from typing import TypeVar
 
 from gpq import paths
+from gpq.connectors.arbiter_link import ArbiterLink
+from gpq.connectors.ssh_agents import SshAgents
 from gpq.errors import DaemonUnreachable, Refused
 from gpq.rpc import codec
 from gpq.rpc.team_codec import decode_team_answer
@@ -21,13 +24,20 @@ CONNECT_SECONDS = 5.0
 
 
 class ArbiterClient:
-    """An open connection to the arbiter of team `name`, which user `uid` runs."""
+    """An open connection to the arbiter of team `name`, which user `uid` runs, perhaps on another
+    machine, `head`. `agents` are the ssh-agents on the way there."""
 
-    def __init__(self, name: str, uid: int) -> None:
-        """Raises DaemonUnreachable if nobody listens, and Refused if somebody else does."""
-        self._name = name
+    def __init__(
+        self, name: str, uid: int, head: str = "", agents: SshAgents | None = None
+    ) -> None:
+        """Raises DaemonUnreachable if nobody listens, Refused if somebody else does, and GpqError
+        if `head` cannot be reached."""
+        self._name, self._surplus = name, b""
+        self._link = ArbiterLink(head, name, uid, agents) if head else None
+        if self._link is not None:
+            self.pid, self._socket = 0, self._link.socket
+            return
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        self._surplus = b""
         try:
             self._socket.settimeout(CONNECT_SECONDS)
             self._socket.connect(_path(name, uid))
@@ -52,6 +62,27 @@ class ArbiterClient:
         with contextlib.suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)
         self._socket.close()
+        if self._link is not None:
+            self._link.close()
+
+    def copy(self, source: int, sink: int) -> None:
+        """Between two descriptors and the arbiter, until somebody hangs up. `source` begins."""
+        self._socket.setblocking(True)
+        arbiter = self._socket.fileno()
+        ways = {source: arbiter}
+        while True:
+            for end in select.select(list(ways), [], [])[0]:
+                try:
+                    piece = os.read(end, 65536)
+                    if not piece:
+                        return
+                    ways.setdefault(arbiter, sink)
+                    while piece:
+                        piece = piece[os.write(ways[end], piece) :]
+                except ConnectionError:  # noqa: PERF203
+                    if end == arbiter:
+                        return
+                    del ways[source]  # the arbiter may have given the reason before
 
     def call(self, request: TeamRequest, kind: type[R], patience: float) -> R:
         """The answer, which must be complete within `patience` seconds. Raises the arbiter's

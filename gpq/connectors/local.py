@@ -138,10 +138,15 @@ def last_line(text: str) -> str:
 
 
 def start(
-    argv: Sequence[str], environ: Mapping[str, str], errors: Path | None, hint: str
+    argv: Sequence[str],
+    environ: Mapping[str, str],
+    errors: Path | None,
+    hint: str,
+    ends: int = subprocess.PIPE,
 ) -> subprocess.Popen[bytes]:
     """A process with pipes, in its own session, so that Ctrl-C and the end of a terminal do not
-    reach it. In /, so that no file in the current folder counts as a module.
+    reach it. In /, so that no file in the current folder counts as a module. `ends`: its input and
+    its output.
 
     Raises GpqError with this hint. Raises OSError if the folder of `errors` is gone, so that
     nothing starts for a daemon that has lost its state directory.
@@ -151,8 +156,8 @@ def start(
     try:
         return subprocess.Popen(
             argv,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
+            stdin=ends,
+            stdout=ends,
             stderr=subprocess.PIPE,
             cwd="/",
             env=environ,

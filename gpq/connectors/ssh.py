@@ -97,6 +97,19 @@ class Target:
         return shlex.join(self.argv())
 
 
+def environment_of(agents: SshAgents | None) -> dict[str, str]:
+    """Of an ssh that has no terminal to ask on. `agents` as for `SshConnector`."""
+    environment = {**os.environ, "SSH_ASKPASS_REQUIRE": "never", "LC_ALL": "C"}
+    # from our interpreter, which may not fit the system's ssh
+    environment.pop("LD_LIBRARY_PATH", None)
+    if agents is not None:
+        environment.pop(VARIABLE, None)
+        agent = agents.answering()
+        if agent:
+            environment[VARIABLE] = agent
+    return environment
+
+
 class SshChannel(LocalChannel):
     """Pipes to ssh. Its complaints, and those of the other end, go to the file `errors`. Its end
     takes what it started (jump hosts) with it. The server notices, but jobs do not. `agentless`:
@@ -207,15 +220,8 @@ class SshConnector:
         return problem.error()
 
     def _connect(self) -> SshChannel:
-        """ssh has no terminal to ask on, and gpq can end everything that it starts."""
-        environment = {**os.environ, "SSH_ASKPASS_REQUIRE": "never", "LC_ALL": "C"}
-        # from our interpreter, which may not fit the system's ssh
-        environment.pop("LD_LIBRARY_PATH", None)
-        if self._agents is not None:
-            environment.pop(VARIABLE, None)
-            agent = self._agents.answering()
-            if agent:
-                environment[VARIABLE] = agent
+        """gpq can end everything that ssh starts."""
+        environment = environment_of(self._agents)
         argv = [
             *self.target.argv(*FIXED),
             *ALIVE,

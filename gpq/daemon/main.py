@@ -130,7 +130,7 @@ def _serve(ready: process.Ready, default: Attributes, lock: DaemonLock, metrics:
         stack.callback(world.close)
         team, link = settings.team, None
         if team.name:
-            link = TeamLink(team, paths.team_state(), world.now)
+            link = TeamLink(team, paths.team_state(), world.now, world.agents)
             scheduling_policy = TeamPolicy(link.latest, shares=team.without_arbiter == "share")
         controller = Controller(world, store, scheduling_policy, core)
         registry = NodeRegistry(world, controller, settings, fingerprint)
@@ -175,7 +175,7 @@ def _serve(ready: process.Ready, default: Attributes, lock: DaemonLock, metrics:
         if link is not None:
             stack.callback(link.close)
             service.readings.team, service.readings.summary = link.why, link.summary
-            link.start(controller)
+            link.start(controller, registry.addresses)
         with process.ended_by_signals(ending):
             ready.serving()
             gc.freeze()  # later collections need not look at what exists now

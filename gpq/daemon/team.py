@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from gpq_agent import wire
@@ -17,6 +17,7 @@ from gpq_agent import wire
 from gpq import decoding
 from gpq.config import TeamConfig
 from gpq.connectors.arbiter import ArbiterClient
+from gpq.connectors.ssh_agents import SshAgents
 from gpq.control.controller import Controller
 from gpq.core.feasibility.leases import span
 from gpq.core.model.units import JobId, Seconds
@@ -32,6 +33,7 @@ ANSWER_SECONDS = 10.0
 HEARTBEAT = 10.0  # seconds after which the same is told again
 PAUSE = 0.1  # seconds between two statements. A job reports more often than anybody must know
 RETRY_SECONDS = 1.0
+LONGEST_PAUSE = 60.0  # seconds between two attempts by ssh
 STATEMENTS = 16  # of which an answer may follow
 log = logging.getLogger(__name__)
 
@@ -39,9 +41,12 @@ log = logging.getLogger(__name__)
 class TeamLink:
     """`latest` is for the policy, and `warnings` are lines for the head of a listing."""
 
-    def __init__(self, settings: TeamConfig, path: str, now: Callable[[], Seconds]) -> None:
-        """`path`: what outlives the daemon, the highest epoch and the last floor."""
-        self._settings, self._path, self._now = settings, path, now
+    def __init__(
+        self, settings: TeamConfig, path: str, now: Callable[[], Seconds], agents: SshAgents
+    ) -> None:
+        """`path`: what outlives the daemon, the highest epoch and the last floor. `agents`: for the
+        way to an arbiter on another machine."""
+        self._settings, self._path, self._now, self._agents = settings, path, now, agents
         self._record = _memory_of(path)
         self._epoch = self._record.get("epoch", 0)
         self._term = Term(now(), floor=self._record.get("floor", 0))
@@ -77,8 +82,11 @@ class TeamLink:
         """Who has how much. None in a team of one, and while `warnings` says what is wrong."""
         return None if self.warnings() else self._summary
 
-    def start(self, controller: Controller) -> None:
-        self._controller = controller
+    def start(
+        self, controller: Controller, addresses: Callable[[], Mapping[str, tuple[str, int]]]
+    ) -> None:
+        """`addresses`: of servers, and their ports."""
+        self._controller, self._addresses = controller, addresses
         for work in (self._tell, self._take):
             name = f"team{work.__name__}"
             thread = threading.Thread(target=self._repeat, args=(name, work), name=name)
@@ -91,11 +99,12 @@ class TeamLink:
             client.close()
 
     def _repeat(self, name: str, work: Callable[[ArbiterClient, Controller], None]) -> None:
-        """Over one connection after the other."""
+        """Over one connection after the other. ssh is tried more and more seldom."""
+        team, pause = self._settings, RETRY_SECONDS
         while not self._closing.is_set() and self._controller is not None:
             try:
-                client = ArbiterClient(self._settings.name, self._settings.uid)
-                self._clients[name] = client
+                client = ArbiterClient(team.name, team.uid, team.arbiter, self._agents)
+                self._clients[name], pause = client, RETRY_SECONDS
                 try:
                     work(client, self._controller)
                 finally:
@@ -105,7 +114,8 @@ class TeamLink:
             except Exception as error:
                 log.exception("a bug in the talk with the arbiter")
                 self._note(f"gpq failed over an answer, which is a bug: {error!r:.200}")
-            self._closing.wait(RETRY_SECONDS)
+            self._closing.wait(pause)
+            pause = min(2 * pause, LONGEST_PAUSE) if team.arbiter else RETRY_SECONDS
 
     def _note(self, problem: str) -> None:
         if problem != self._problem and not self._closing.is_set():
@@ -119,7 +129,12 @@ class TeamLink:
         latest, at = Statement(0.0), float("-inf")
         while not self._closing.is_set():
             snapshot = controller.snapshot
-            news = statement(snapshot, offer_of(snapshot)[0], private=self._settings.private)
+            news = statement(
+                snapshot,
+                offer_of(snapshot)[0],
+                private=self._settings.private,
+                addresses=self._addresses(),
+            )
             now = self._now()
             if replace(news, now=0.0) != replace(latest, now=0.0) or now - at >= HEARTBEAT:
                 self._send(client, replace(news, now=now))

@@ -200,6 +200,7 @@ GRAMMAR: dict[str, tuple[str, dict[str, tuple[str, str]]]] = {
     "nodes list": (
         "nodes",
         {
+            "--team": ("Show the servers of your team.", ""),
             "--color": ("auto: colours on a terminal, unless NO_COLOR is set.", "auto|always|never"),
             "--json": ("Print only JSON.", ""),
         },
@@ -378,10 +379,17 @@ GRAMMAR: dict[str, tuple[str, dict[str, tuple[str, str]]]] = {
         {
         },
     ),
+    "team link": (
+        "any",
+        {
+            "--uid": ("User who decides, if there are several.", "any"),
+        },
+    ),
     "join": (
         "any",
         {
             "--uid": ("User who decides, if there are several.", "any"),
+            "--no-servers": ("Add none of the team's servers.", ""),
         },
     ),
     "leave": (

@@ -39,8 +39,8 @@ class Take(TeamRequest, frozen=True, kw_only=True):
 
 
 class View(TeamRequest, frozen=True, kw_only=True):
-    """Answered by `Queue`, `Membership`, `GpuHours`, `AuditLines` or `Reasons`, as `kind` says:
-    "queue", "members", "report", "audit" or "why"."""
+    """`kind` says what is answered: "queue" a `Queue`, "members" a `Membership`, "report" the
+    `GpuHours`, "servers" the `TeamServers`, "audit" the `AuditLines`, and "why" the `Reasons`."""
 
     kind: str
     lines: int = 100  # of the audit, the newest
@@ -134,6 +134,26 @@ class GpuHours(msgspec.Struct):
     until: str
     gpu_hours: dict[str, float]  # by member
     shares: dict[str, float]  # that they have now
+
+
+class TeamServer(msgspec.Struct):
+    """`address` and `port` are those of an admin. "": no admin reaches it by ssh. `kind` is "cuda"
+    or "cpu"."""
+
+    name: str
+    address: str
+    port: int  # 0: as ssh's configuration says
+    state: str
+    kind: str
+    types: list[str]
+    devices: int
+    free: int
+    members: list[str]  # whose daemons have it
+    holders: dict[str, int]  # devices by member
+
+
+class TeamServers(msgspec.Struct):
+    rows: list[TeamServer]
 
 
 class AuditLines(msgspec.Struct):

@@ -90,7 +90,7 @@ def add(
     if other_name := first_contact.other_name(name, place, config.load().nodes, talk):
         raise Refused(
             f"{request.host} is already the server {other_name}",
-            f"run `gpq nodes remove {other_name}` first",
+            f"to rename it, run `gpq nodes remove {other_name}` first",
         )
     if not quiet:
         talk.say(*first_contact.lines(name, findings))

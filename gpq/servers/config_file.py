@@ -60,11 +60,14 @@ def without_node(text: str, name: str) -> str:
     return _check(_with_comments(text, document.as_string()), expected)
 
 
-def with_team(text: str, name: str, uid: int) -> str:
-    """`text` with the team, and with the user who decides for it."""
+def with_team(text: str, team: config.TeamConfig) -> str:
+    """`text` with the team, and with who decides for it, and where."""
     document = _document(text)
     table = document.setdefault("team", tomlkit.table())
-    table["name"], table["uid"] = name, uid
+    table["name"], table["uid"] = team.name, team.uid
+    table.pop("arbiter", None)
+    if team.arbiter:
+        table["arbiter"] = team.arbiter
     return _check(document.as_string(), document.unwrap())
 
 

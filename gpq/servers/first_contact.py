@@ -42,7 +42,7 @@ CHATTER = re.compile(
 )
 # These come before the user's own options. No prompt but the one about the key.
 FIXED = (
-    "-v", "-T",
+    "-v", "-T", "-x", "-a",
     "-o", "NumberOfPasswordPrompts=0",
     "-o", "ControlPath=none",
     "-o", "ClearAllForwardings=yes",
@@ -229,7 +229,7 @@ def settle(target: Target, talk: Talk, *, yes: bool, quiet: bool, asks: bool) ->
     if is_unknown and not yes:
         raise Refused(
             f"the host key of {target.host} is not known",
-            "compare the fingerprint, then repeat with --yes or run"
+            "compare the fingerprint, then run `gpq nodes add` with --yes, or run"
             f" `{target.shown} {target.host}`",
         )
     if code == 255:

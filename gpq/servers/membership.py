@@ -10,16 +10,17 @@ from gpq import paths
 from gpq.client import daemon_control
 from gpq.client.autostart import ensure_daemon, start_arbiter
 from gpq.client.team import arbiter, end_arbiter, own_team, person
+from gpq.config import TeamConfig
 from gpq.errors import GpqError, Refused
 from gpq.rpc.team_messages import Amend, Receipt
 from gpq.servers import config_file
 
 
-def enter(name: str, uid: int) -> None:
+def enter(team: TeamConfig) -> None:
     """Write the team into config.toml and start the daemon anew. Raises GpqError."""
-    _expect_shell()
+    expect_shell()
     before = config_file.read()
-    config_file.write(config_file.with_team(before, name, uid), before)
+    config_file.write(config_file.with_team(before, team), before)
     daemon_control.stop()
     _forget()
     ensure_daemon()
@@ -33,7 +34,7 @@ def leave(note: Callable[[str], None]) -> str:
 
     def tell() -> None:
         try:
-            with arbiter(team.name, team.uid) as connection:
+            with arbiter(team) as connection:
                 member = connection.welcome().member
                 connection.ask(Amend(action="remove", member=member), Receipt)
         except GpqError as error:
@@ -47,8 +48,8 @@ def end() -> str:
     """End the team of this user, who decides for it and is its last member. Returns its name.
     Raises GpqError."""
     team = own_team()
-    if team.uid != os.getuid():
-        decider = person(team.uid)
+    if team.arbiter or team.uid != os.getuid():
+        decider = f"uid {team.uid} on {team.arbiter}" if team.arbiter else person(team.uid)
         hint = f"`gpq leave` leaves it, and {decider} may end it"
         raise Refused(f"{decider} decides for team {team.name}, not you", hint)
     start_arbiter(team.name)
@@ -79,7 +80,7 @@ def _expect_successor() -> None:
 
 def _go(farewell: Callable[[], None]) -> None:
     """Out of the team. `farewell` comes while no daemon runs, because it would say hello again."""
-    _expect_shell()
+    expect_shell()
     before = config_file.read()
     config_file.write(config_file.without_team(before), before)
     has_run = daemon_control.stop()
@@ -91,7 +92,7 @@ def _go(farewell: Callable[[], None]) -> None:
             ensure_daemon()
 
 
-def _expect_shell() -> None:
+def expect_shell() -> None:
     """Raises Refused in a job, which cannot start the daemon again."""
     if os.environ.get("GPQ_MARK"):
         raise Refused("a job cannot start your daemon again", "run this in your shell")

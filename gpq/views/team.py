@@ -5,7 +5,17 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping, Sequence
 
-from gpq.rpc.team_messages import AuditLines, GpuHours, Look, MemberRow, Membership, Queue, Reasons
+from gpq.rpc.team_messages import (
+    AuditLines,
+    GpuHours,
+    Look,
+    MemberRow,
+    Membership,
+    Queue,
+    Reasons,
+    TeamServer,
+    TeamServers,
+)
 from gpq.views.accounts import hours
 from gpq.views.detail import count
 from gpq.views.plain import Head, columns, duration, ellipsis, moment, number, safe, table, wrap
@@ -15,6 +25,11 @@ MEMBERS = (
     Head("MEMBER", 99, least=6), Head("SHARE", 80, right=True), Head("FLOOR", 90, right=True),
     Head("GPUS", 95, right=True), Head("BORROWED", 70, right=True), Head("DEBT H", 60, right=True),
     Head("GPU H", 65, right=True), Head("STATE", 85),
+)  # fmt: skip
+SERVERS = (
+    Head("SERVER", 99, least=6), Head("ADDRESS", 70, least=8), Head("STATE", 95),
+    Head("DEVICES", 90, least=8), Head("FREE", 92, right=True), Head("HELD BY", 85, least=8),
+    Head("MEMBERS", 80, least=8),
 )  # fmt: skip
 JOBS = (
     Head("JOB", 99, least=5), Head("NAME", 70, least=4), Head("STATE", 95), Head("GPUS", 90),
@@ -81,6 +96,26 @@ def report(answer: GpuHours, limit: int, bar: str = "") -> list[str]:
     ]
     head = wrap(f"{answer.since} to {answer.until}, in whole days (UTC)", limit)
     return [*head, "", *table(columns(HOURS, rows), limit, mark=ellipsis())]
+
+
+def servers(answer: TeamServers, limit: int, bar: str = "") -> list[str]:
+    """The servers of all, with their GPUs or CPU slots."""
+    rows = [
+        (
+            safe(row.name), safe(place(row)) or "-", safe(row.state),
+            f"{row.devices} {safe(' '.join(row.types))}", str(row.free),
+            safe(", ".join(f"{member} {held}" for member, held in row.holders.items())) or "-",
+            safe(" ".join(row.members)),
+        )
+        for row in answer.rows
+    ]  # fmt: skip
+    if not rows:
+        return ["no servers yet. They come with the daemon of an admin"]
+    return table(columns(SERVERS, rows), limit, mark=ellipsis())
+
+
+def place(row: TeamServer) -> str:
+    return f"{row.address}:{row.port}" if row.port else row.address
 
 
 def reasons(answer: Reasons, limit: int, bar: str = "") -> list[str]:

@@ -74,6 +74,7 @@ NO_OPTION = {
     ("status", "team"): "jobs of others, for a person to look at",
     ("top", "team"): "jobs of others, for a person to look at",
     ("report", "team"): "what others had, for a person to look at",
+    ("nodes list", "team"): "servers of others, for a person to look at",
     ("top", "once"): "there is one answer",
     ("top", "interval"): "there is one answer",
     ("requeue", "state"): "gpq.jobs chooses them",

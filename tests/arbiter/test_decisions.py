@@ -17,7 +17,7 @@ from gpq.core.team.grants import Grants
 from gpq.errors import NotFound
 from gpq.policies.registry import policy
 from gpq.ports import Peer
-from gpq.rpc.team_messages import Reasons, Take, Tell, View
+from gpq.rpc.team_messages import Reasons, Take, TeamServers, Tell, View
 from tests.support.builders import black_box, spec
 from tests.support.laboratory import Laboratory, machine
 from tests.support.teams import trained
@@ -237,3 +237,32 @@ def test_who_waits_hears_who_has_more_than_their_floor(made: Made) -> None:
     assert any("ana" in line for line in [*lines, *reasons.lines])
     with pytest.raises(NotFound, match="no job bob/99"):
         head.arbiter.handle(View(kind="why", member="bob", job=99), peer("ana"))
+
+
+@pytest.mark.parametrize(
+    "address", ["-oProxyCommand=x", "root@gpu1", "gpu 1", "a" * 300, "gpu1;id", "g\u00fc", "gpu1\n"]
+)
+def test_only_an_admin_says_where_a_server_is_and_only_in_the_shape_of_an_address(made: Made, address: str) -> None:
+    lab, head = made
+    ana, bob = lab.join("ana", {"a": "gpu1"}), lab.join("bob", {"b": "gpu1", "c": "gpu2"})
+
+    def places() -> dict[str, tuple[str, int, int, list[str]]]:
+        after(made, 2)
+        answer = head.arbiter.handle(View(kind="servers"), peer("cat"))
+        assert isinstance(answer, TeamServers)
+        return {row.name: (row.address, row.port, row.free, row.members) for row in answer.rows}
+
+    def at(address: str, port: int) -> Callable[[Statement], Statement]:
+        return lambda news: replace(
+            news, servers=tuple(replace(server, address=address, port=port) for server in news.servers)
+        )
+
+    bob.lie = at("evil", 22)
+    ana.lie = at(address, 22)
+    assert places() == {"a": ("", 0, 4, ["ana", "bob"]), "c": ("", 0, 4, ["bob"])}
+    ana.lie = at("gpu1.lab", 65536)
+    assert places()["a"][:2] == ("", 0)
+    ana.lie = at("gpu1.lab", 2222)
+    assert places()["a"][:2] == ("gpu1.lab", 2222)
+    head.arbiter.roster = head.arbiter.roster.amendment("admin", "bob", 1, by="ana")
+    assert places() == {"a": ("gpu1.lab", 2222, 4, ["ana", "bob"]), "c": ("evil", 22, 4, ["bob"])}

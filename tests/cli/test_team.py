@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import pwd
+import shutil
 import signal
 import subprocess
 import sys
@@ -15,11 +16,16 @@ from pathlib import Path
 
 import pytest
 
+from gpq import config as configuration
 from gpq import paths
+from gpq.cli import output
 from gpq.connectors.arbiter import ArbiterClient
 from gpq.errors import GpqError
-from tests.cli.conftest import FIFO, Gpq, started, state_directory, submitted
+from gpq.rpc.team_messages import TeamServer
+from gpq.servers import offered
+from tests.cli.conftest import FIFO, ROOT, Gpq, started, state_directory, submitted
 from tests.cli.terminals import Terminal
+from tests.support.sshd import Sshd, clients
 from tests.support.users import command_of
 from tests.support.waiting import wait_until
 
@@ -27,8 +33,8 @@ USER = pwd.getpwnam("bin")  # a second user, who has a group of the same name
 COMMENTED = f"# mine\n{FIFO}# the end\n"
 
 
-def arbiter_pid(name: str) -> int:
-    with contextlib.closing(ArbiterClient(name, os.getuid())) as client:
+def arbiter_pid(name: str, uid: int = os.getuid()) -> int:
+    with contextlib.closing(ArbiterClient(name, uid)) as client:
         return client.pid
 
 
@@ -42,9 +48,9 @@ def name() -> Iterator[str]:
     """That of a team, which no other test has. No arbiter of it remains."""
     name = f"t{uuid.uuid4().hex[:12]}"
     yield name
-    with contextlib.suppress(GpqError):
-        end(arbiter_pid(name))
     for uid in (os.getuid(), USER.pw_uid, 3):
+        with contextlib.suppress(GpqError):
+            end(arbiter_pid(name, uid))
         folder = Path(paths.team_folders(name, uid)[-1])
         with contextlib.suppress(FileNotFoundError):
             (folder / "sock").unlink(missing_ok=True)
@@ -203,7 +209,7 @@ def test_a_user_of_the_group_joins_and_one_who_was_removed_stays_out(home: Path,
         ok(first, "leave", "--end")
 
 
-def offered(gpq: Gpq, *words: str) -> list[str]:
+def completions(gpq: Gpq, *words: str) -> list[str]:
     return ok(gpq, "__complete", "bash", *words).splitlines()
 
 
@@ -249,11 +255,11 @@ def test_members_see_each_other_wherever_they_look(home: Path, second: Second, n
             assert refusal(first, "report", "--team", *words) == (2, "gpq: --team has only a table")
 
         for command in ("remove", "share", "pause", "resume", "admin"):
-            assert offered(first, "team", command, "b") == ["bin"]
-        assert offered(first, "team", "pause", "bin", "") == []
-        assert offered(first, "team", "recall", "") == ["bin/1", f"root/{job}"], "those that have GPUs"
-        assert offered(first, "why", "bi") == ["bin/1", f"bin/{other}"]
-        assert offered(first, "why", "") == [job]
+            assert completions(first, "team", command, "b") == ["bin"]
+        assert completions(first, "team", "pause", "bin", "") == []
+        assert completions(first, "team", "recall", "") == ["bin/1", f"root/{job}"], "those that have GPUs"
+        assert completions(first, "why", "bi") == ["bin/1", f"bin/{other}"]
+        assert completions(first, "why", "") == [job]
 
         with Terminal(first.environment, "top", "--team") as terminal:
             terminal.shows(f"team {name}", "MEMBER", f"bin/{other}")
@@ -262,7 +268,7 @@ def test_members_see_each_other_wherever_they_look(home: Path, second: Second, n
             pid = arbiter_pid(name)
             os.kill(pid, signal.SIGSTOP)
             try:
-                assert offered(first, "team", "pause", "b") == []
+                assert completions(first, "team", "pause", "b") == []
             finally:
                 os.kill(pid, signal.SIGCONT)
             end(pid)
@@ -271,4 +277,175 @@ def test_members_see_each_other_wherever_they_look(home: Path, second: Second, n
             assert terminal.end() == 0
         wait_until(lambda: "does not answer" in first("status").stderr, "the daemon hears nothing")
         assert not ok(first, "status").startswith("team")
-        assert offered(first, "why", "bi") == []
+        assert completions(first, "why", "bi") == []
+
+
+def ssh_of(gpq: Gpq, config: str) -> Path:
+    """This user's ssh has `config` as its configuration, and everything that it is called with is in the file."""
+    (gpq.home / "ssh_config").write_text(config)
+    calls, program = gpq.home / "calls", gpq.home / "bin" / "ssh"
+    calls.touch()
+    calls.chmod(0o666)
+    program.write_text(f'#!/bin/sh\necho "$@" >>{calls}\nPATH=/usr/bin:/bin\nexec ssh -F {gpq.home}/ssh_config "$@"\n')
+    program.chmod(0o755)
+    return calls
+
+
+def servers(gpq: Gpq) -> dict[str, dict[str, object]]:
+    return {row["name"]: row for row in json.loads(ok(gpq, "nodes", "--team", "--json"))["rows"]}
+
+
+def test_who_joins_gets_the_servers_that_they_reach_and_a_line_about_each_other(
+    home: Path, second: Second, name: str, tmp_path: Path
+) -> None:
+    """One command, for servers of an admin: known, unknown, without an account, and with a name that is taken."""
+    names = ("near", "strange", "closed", "taken")
+    with contextlib.ExitStack() as stack:
+        sshds = {host: stack.enter_context(Sshd(tmp_path / host, name=host)) for host in names}
+        for slots, (host, server) in enumerate(sshds.items(), 3):
+            with open(home / "config.toml", "a") as stream:
+                stream.write(f"[nodes.{host}]\n{server.toml(slots=slots, host=f'root@{host}')}")
+        first = stack.enter_context(started(home))
+        ok(first, "team", "init", name, "--group", USER.pw_name)
+        wait_until(lambda: len(servers(first)) == 5, "the arbiter knows all servers")
+        assert servers(first)["near"] == {
+            "name": "near", "address": "near", "port": 0, "state": "up", "kind": "cpu", "types": ["cpu"],
+            "devices": 3, "free": 3, "members": ["root"], "holders": {},
+        }  # fmt: skip
+
+        for host in ("strange", "closed"):
+            sshds[host].know()
+        config = "Host *\n  User root\n" + "".join(server.config.read_text() for server in sshds.values())
+        own = tmp_path / "own"
+        own.touch()
+        own.chmod(0o666)
+        config = config.replace(str(sshds["strange"].known_hosts), str(own))
+        config = config.replace(str(sshds["closed"].key), "/dev/null")
+        calls = ssh_of(second, config)
+        with open(second.home / "config.toml", "a") as stream:
+            stream.write('[nodes.taken]\nconnector = "ssh"\nhost = "elsewhere.invalid"\n')
+        joined = ok(second, "join", name, "--uid", "0").splitlines()
+        assert joined[1] == "servers of the team that you do not have, tried as you: closed near strange taken"
+        assert joined[3] == "near  3 CPU slots"
+        hints = {line.partition("  ")[0]: line.partition("  ")[2] for line in joined[2:6]}
+        assert hints["closed"].startswith("left out: closed accepts none of your keys (`ssh closed true` must")
+        assert hints["strange"].startswith("left out: the host key of strange is not known (compare the")
+        assert hints["taken"].startswith("left out: you have a server of this name (`gpq nodes add taken --name")
+        assert own.read_text() == ""
+        added = configuration.load(str(second.home / "config.toml")).nodes["near"]
+        assert (added.host, added.port, added.slots, added.ssh, added.identity) == ("near", 0, 3, [], "")
+        assert "root@" not in calls.read_text()
+        wait_until(lambda: servers(first)["near"]["members"] == ["bin", "root"], "both have it")
+        job = submitted(second, "--gpus", "3", "--", "sleep", "600")
+        wait_until(lambda: servers(first)["near"]["holders"] == {"bin": 3}, "it runs there")
+        assert servers(first)["near"]["free"] == 0
+        ok(second, "cancel", job)
+
+        ok(second, "leave")
+        command = [*command_of(USER), sys.executable, "-m", "gpq", "join", name, "--uid", "0"]
+        command[0] = shutil.which(command[0]) or ""
+        with Terminal(second.environment, shell=command, columns=200) as terminal:
+            terminal.shows("Are you sure")
+            terminal.press("yes\r")
+            terminal.shows("strange  4 CPU slots", "joined as bin")
+            assert terminal.end() == 0
+        assert own.read_text()
+        ok(second, "leave")
+        before = calls.read_text().count("closed")
+        assert "left out" not in ok(second, "join", name, "--uid", "0", "--no-servers")
+        assert calls.read_text().count("closed") == before
+        ok(second, "leave")
+        ok(first, "leave", "--end")
+
+
+ADDRESSES = (
+    "-oProxyCommand=touch canary", "-Fcanary", "gpu1;touch canary", "$(touch canary)", "`id`", "root@gpu1", "gpu 1", "",
+    "gpu1\n", "gpu1\nHost x", "g\u00fc1", "gpu\u20281", "a" * 300, "[::1]", "gpu1/../x", "%h", "@gpu1", "gpu1\x1b[2J",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("address", ADDRESSES)
+def test_ssh_is_never_called_with_what_is_no_address(
+    gpq: Gpq, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], address: str
+) -> None:
+    calls = ssh_of(gpq, "Host *\n  HostName 127.0.0.1\n  Port 1\n")
+    for key in ("PATH", "GPQ_HOME", "GPQ_CONFIG"):
+        monkeypatch.setenv(key, gpq.environment[key])
+    before = (gpq.home / "config.toml").read_text()
+
+    def lines(address: str, port: int, name: str = "gpu1") -> list[str]:
+        row = TeamServer(name, address, port, "up", "cuda", ["A100"], 4, 4, ["ana"], {})
+        offered.add_each([row], output, here=False)
+        return capsys.readouterr().out.splitlines()
+
+    assert [line.partition(":")[0] for line in lines(address, 0)] == ["gpu1  left out"]
+    assert lines("gpu1", 65536) == lines("gpu1", -1)
+    assert "invalid server name" in lines("gpu1", 22, "a b")[-1]
+    assert calls.read_text() == ""
+    assert "refuses connections" in lines("gpu1", 1)[-1]
+    assert "-- gpu1" in calls.read_text()
+    assert (gpq.home / "config.toml").read_text() == before
+
+
+def test_a_member_on_another_machine_joins_by_ssh_and_a_cut_link_stops_nothing(
+    home: Path, second: Second, name: str, tmp_path: Path
+) -> None:
+    """The second user decides. The first one takes part through an sshd."""
+    with contextlib.ExitStack() as stack:
+        head = stack.enter_context(Sshd(tmp_path / "sshd", name="head"))
+        launcher = head.home / ".local" / "bin" / "gpq"
+        launcher.parent.mkdir(parents=True)
+        gpq_there = f"PYTHONPATH={ROOT}:{ROOT}/agent exec {sys.executable} -m gpq"
+        for gpq_home in (home, second.home):  # slots that no other test locks
+            (gpq_home / "config.toml").write_text(FIFO.replace("slots = 2", "slots = 7"))
+        ok(second, "team", "init", name)
+        first = Gpq(home)
+        ssh_of(first, f"Host *\n  User root\n{head.config.read_text()}")
+        nothing = refusal(first, "join", f"head:{name}")
+        assert nothing == (1, "gpq: there is no gpq on head")
+        launcher.write_text(f'#!/bin/sh\nprintf "Welcome to head."\n{gpq_there} "$@"\n')
+        launcher.chmod(0o755)
+        assert refusal(first, "join", "head:nobody-has-this")[1] == (
+            "gpq: head: there is no arbiter of a team nobody-has-this on this machine"
+        )
+        assert refusal(first, "join", f"head:{name}") == (5, f"gpq: you are no member of team {name}")
+        ok(second, "team", "add", "root")
+
+        stack.callback(first, "daemon", "stop")
+        stack.callback(first, "cancel", "all")
+        before = (home / "config.toml").read_text()
+        joined = ok(first, "join", f"head:{name}").splitlines()
+        assert joined[0].startswith(f"team {name} is decided by bin (uid {USER.pw_uid}) on head. It will know")
+        assert joined[1:3] == [
+            "local  left out: it is the own machine of bin (`gpq nodes add HOST` if you may log in)",
+            "joined as root",
+        ]
+        team = configuration.load(str(home / "config.toml")).team
+        assert (team.name, team.uid, team.arbiter) == (name, USER.pw_uid, "head")
+        config = home / "ssh_config"
+        job = submitted(first, "--", "sleep", "600")
+        wait_until(lambda: f"root/{job}" in ok(second, "status", "--team"), "the arbiter knows it")
+        wait_until(lambda: "running" in ok(first, "status", "--team"), "it was granted a slot")
+        assert ok(first, "why", f"root/{job}")
+        assert member_names(first) == {"root", "bin"}
+        wait_until(lambda: first("team", "check").returncode == 0, "all is well")
+
+        head.stop()
+        links = clients(config)
+        assert len(links) == 2
+        for pid in links:
+            os.kill(pid, signal.SIGKILL)
+        wait_until(lambda: "head refuses connections" in first("status").stderr, "the silence is shown")
+        assert json.loads(ok(first, "show", job, "--json"))["job"]["state"] == "running"
+        head.start()
+        late = submitted(first, "--", "true")
+        ok(first, "wait", late)
+        wait_until(lambda: first("team", "check").returncode == 0, "the daemon hears the arbiter again")
+        assert json.loads(ok(first, "show", job, "--json"))["job"]["attempt"] == 1
+        assert refusal(first, "leave", "--end")[1] == f"gpq: uid {USER.pw_uid} on head decides for team {name}, not you"
+        ok(first, "cancel", job)
+        ok(first, "leave")
+        assert (home / "config.toml").read_text() == before
+        assert member_names(second) == {"bin"}
+        wait_until(lambda: not clients(config), "no ssh remains")
+        ok(second, "leave", "--end")

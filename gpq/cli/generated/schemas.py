@@ -38,7 +38,7 @@ PRINTED: dict[str, tuple[type, ...]] = {
     "requeue": (job_answers.Changed,),
     "edit": (job_answers.Changed,),
     "wait": (job_answers.JobList,),
-    "nodes list": (node_answers.NodeList,),
+    "nodes list": (node_answers.NodeList, team_messages.TeamServers),
     "nodes add": (own.NodesAdded,),
     "nodes remove": (own.NodeRemoved,),
     "nodes drain": (node_answers.Drained,),

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 app = frame(default_to("list"))
 yield_ = frame()  # `yield` is a word of Python
 NAMES = typer.Argument(metavar="[NODE]...", help="Servers to show. [default: all]")
+TEAM = typer.Option("--team", help="Show the servers of your team.")
 HOST = typer.Argument(
     metavar="[USER@HOST]", help="As for ssh: user@host, or a host from ~/.ssh/config."
 )
@@ -90,6 +91,7 @@ def nodes() -> None:
 @app.command("list")
 def show(
     names: Annotated[list[str] | None, NAMES] = None,
+    team: Annotated[bool, TEAM] = False,
     color: Color = ColorChoice.auto,
     json: Json = False,
 ) -> None:
@@ -100,9 +102,20 @@ def show(
     Example:
       gpq nodes
       gpq nodes list local --json
+      gpq nodes --team
     """
-    answer = call(requests.Nodes(list(names or [])), node_answers.NodeList)
-    output.text(view.lines, answer, color.value, as_json=json)
+    if team:
+        from gpq.client.team import ask  # takes a moment to import
+        from gpq.rpc.team_messages import TeamServers, View
+        from gpq.views.team import servers
+
+        if names:
+            raise UsageError("--team shows all servers", "leave out the names")
+        answer = ask(View(kind="servers"), TeamServers)
+        output.text(servers, answer, color.value, as_json=json)
+        return
+    nodes = call(requests.Nodes(list(names or [])), node_answers.NodeList)
+    output.text(view.lines, nodes, color.value, as_json=json)
 
 
 @app.command()

@@ -8,6 +8,7 @@ are by the member's clock, and `Statement.now` says what that shows.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from itertools import islice
 
@@ -66,12 +67,15 @@ class DeviceView:
 
 @dataclass(frozen=True, slots=True)
 class ServerView:
-    """`name` is the member's own. `machine` is the same for all who reach the same machine."""
+    """`name` is the member's own. `machine` is the same for all who reach the same machine.
+    `address` and `port` are how the member reaches it by ssh. "": without ssh."""
 
     name: NodeId
     machine: str
     state: NodeState
     devices: tuple[DeviceView, ...] = ()
+    address: str = ""
+    port: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,9 +132,15 @@ class Statement:
     more: int = 0
 
 
-def statement(snapshot: Snapshot, offer: Snapshot, *, private: bool = False) -> Statement:
+def statement(
+    snapshot: Snapshot,
+    offer: Snapshot,
+    *,
+    private: bool = False,
+    addresses: Mapping[str, tuple[str, int]] | None = None,
+) -> Statement:
     """`offer`: `snapshot` as a policy may see it (`rounds.offer_of`). `private`: no names of
-    jobs."""
+    jobs. `addresses`: by server, with its port."""
     servers = tuple(
         ServerView(
             name,
@@ -140,6 +150,7 @@ def statement(snapshot: Snapshot, offer: Snapshot, *, private: bool = False) -> 
                 DeviceView(d.id, d.index, d.kind, d.type, d.memory_mib, d.state)
                 for d in node.devices
             ),
+            *(addresses or {}).get(name, ()),
         )
         for name, node in sorted(snapshot.nodes.items())
         if node.boot_id

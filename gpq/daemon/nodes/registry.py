@@ -37,6 +37,14 @@ class NodeRegistry:
     def names(self) -> frozenset[str]:
         return frozenset(self._settings.nodes)
 
+    def addresses(self) -> dict[str, tuple[str, int]]:
+        """Host and port of the servers behind ssh. No user, and no option of ssh."""
+        return {
+            name: (node.host.rpartition("@")[2], node.port)
+            for name, node in self._settings.nodes.items()
+            if node.host
+        }
+
     def config_changed(self) -> bool:
         """Does the file contain something that is not in effect yet?"""
         return config.fingerprint() != self._fingerprint

@@ -61,8 +61,8 @@ class LiveWorld:
         self._clock = clock or Clock()
         self._attributes = attributes  # of jobs on this machine that noted none
         self._queue: SimpleQueue[Sequence[Event] | None] = SimpleQueue()
-        self._agents = SshAgents()
-        self._agents.note(os.environ.get(VARIABLE, ""))
+        self.agents = SshAgents()
+        self.agents.note(os.environ.get(VARIABLE, ""))
         self._epoch = epoch
         self._snapshot = Snapshot()
         self._over = False
@@ -111,7 +111,7 @@ class LiveWorld:
             python=config.script_python,
         )
         if config.connector == "ssh":
-            ssh = from_config.ssh(config, errors, self._agents)
+            ssh = from_config.ssh(config, errors, self.agents)
             arguments = from_config.ssh_arguments(node, config, self._home)
             return NodeClient(ssh, arguments, settings, self._ports)
         settings = replace(
@@ -252,7 +252,7 @@ class LiveWorld:
 
     def on_peer(self, pid: int) -> None:
         """A command: its login may have an ssh-agent that no server was tried with yet."""
-        if self._agents.note(of_process(pid)):
+        if self.agents.note(of_process(pid)):
             for client in self._clients.values():
                 client.hurry()
 
