@@ -58,7 +58,7 @@ class Head:
             os.chown(path, DECIDER.pw_uid, DECIDER.pw_gid)
             path.chmod(0o700)
         self.socket = Path(paths.team_folders(self.name, DECIDER.pw_uid)[-1]) / "sock"
-        self.start()
+        self.process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
         self.process = self.spawn()
@@ -100,10 +100,15 @@ class Head:
         result = self.result(user, "tell", **{"seq": 1, "statement": told(*things, private=private), **more})
         assert result["seq"] == more.get("seq", 1)
 
-    def end(self) -> None:
+    def kill(self) -> None:
+        assert self.process is not None
         self.process.send_signal(signal.SIGCONT)
         self.process.kill()
         self.process.wait()
+
+    def end(self) -> None:
+        if self.process is not None:
+            self.kill()
         self.socket.unlink(missing_ok=True)
         with contextlib.suppress(FileNotFoundError):
             self.socket.parent.rmdir()
@@ -120,6 +125,7 @@ def head() -> Iterator[Head]:
     with shared_place() as place:
         made = Head(place)
         try:
+            made.start()
             yield made
         finally:
             made.end()

@@ -225,7 +225,7 @@ class Held:
 @pytest.fixture(scope="module")
 def held() -> Iterator[Held]:
     with shared_place() as place:
-        own = Own(place / "home", "[nodes.here]\nslots = 2\n", OWNER)
+        own = Own(place / "home", "[nodes.here]\nslots = 5\n", OWNER)
         try:
             own.start()
             words = ["sh", "-c", f"echo {SECRET}; exec sleep 600"]
