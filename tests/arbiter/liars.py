@@ -27,6 +27,10 @@ def line(result: object) -> bytes:
     return json.dumps({"v": 1, "program": "x", "ok": True, "result": result}).encode() + b"\n"
 
 
+def saying(words: bytes) -> Lie:
+    return lambda liar: [words]
+
+
 def granting(*grants: object, **more: object) -> Lie:
     """`grants` of the last statement. Texts in them name what it has."""
 
@@ -53,7 +57,7 @@ CANARY: Tree = {  # what a daemon would run if it took a command from an answer
     for name in ("argv", "command", "order", "setup", "shell", "cwd", "launch", "errand", "python")
 } | {"env": {"LD_PRELOAD": "CANARY", "PATH": "CANARY"}}
 LIES: dict[str, Lie] = {
-    **{what: (lambda liar, words=words: [words]) for what, words in LINES.items()},
+    **{what: saying(words) for what, words in LINES.items()},
     "a job that was not told": granting(grant(99, ONE)),
     "a job below 0": granting(grant(-1, ONE)),
     "a job by its name": granting(grant("42", ONE)),
@@ -105,7 +109,8 @@ class Liar:
         self.floods = False  # sound answers to `take`, one after the other, each with another floor
         self._statement: Tree = {"servers": [], "claims": []}
         self._seq = 0
-        self._next = itertools.cycle(LIES)
+        self._next: Iterator[str] = itertools.cycle(LIES)
+        self._is_fair = True  # mostly to what is not `take`
         self._lock = threading.Lock()
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self._connections: set[socket.socket] = set()
@@ -129,6 +134,10 @@ class Liar:
             thread.join()
         (self.folder / "sock").unlink()
         self.folder.rmdir()
+
+    def lies_only(self, what: str) -> None:
+        """Says this to everything."""
+        self._next, self._is_fair = itertools.repeat(what), False
 
     def answer(self) -> Tree:
         """A sound one, which grants nothing."""
@@ -157,7 +166,8 @@ class Liar:
 
     def _serve(self, connection: socket.socket) -> None:
         with connection, connection.makefile("rb") as stream, contextlib.suppress(OSError):
-            for request in map(json.loads, stream):
+            for words in stream:
+                request: Tree = json.loads(words)
                 if not self._say(connection, request):
                     break
         self._connections.discard(connection)
@@ -170,7 +180,7 @@ class Liar:
                 self._seq, self._statement = request["seq"], request["statement"]
             if self.floods and request["op"] == "take":
                 pieces = [line({**self.answer(), "floor": self.answers % 7})]
-            elif request["op"] != "take" and (self.floods or self.answers % 4):
+            elif request["op"] != "take" and self._is_fair and (self.floods or self.answers % 4):
                 pieces = [line(self._sound(request))]
             else:
                 what = next(self._next)
