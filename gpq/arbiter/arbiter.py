@@ -29,11 +29,11 @@ from gpq.core.rounds.planning import stoppable
 from gpq.core.rounds.rounds import allocate_for
 from gpq.core.sharing.division import Division
 from gpq.core.sharing.floors import Floor, floors_of
-from gpq.core.team.claims import Claim
+from gpq.core.team.claims import MOST_WAITING, Claim, Statement
 from gpq.core.team.deciding import grant
 from gpq.core.team.grants import MOST_HOLDINGS, Grant, Grants
 from gpq.core.team.merging import Memory, Report, Team, merge
-from gpq.errors import GpqError, NotFound, Refused
+from gpq.errors import GpqError, NotFound, Refused, UsageError
 from gpq.ports import Peer
 from gpq.rpc.team_messages import (
     LONGEST_TAKE,
@@ -51,6 +51,7 @@ BEAT: Seconds = 2.0  # between two rounds if nothing is told
 REST = 1.0  # pause after a round, in multiples of its duration
 LEDGER: Seconds = 30.0  # between two times that the ledger is written
 RECALL: Seconds = 300.0  # for which a job that an admin recalled gets nothing
+MOST_DEVICES = 2000  # of a member's servers, and so of jobs that hold some
 log = logging.getLogger(__name__)
 
 
@@ -145,7 +146,7 @@ class Arbiter:
 
     def _tell(self, request: TeamRequest, member: str, peer: Peer) -> Receipt:
         assert isinstance(request, Tell)
-        now = self._now()
+        now, news = self._now(), _bounded(request.statement)
         with self._changed:
             before = self.reports.get(member)
             if before and self._uids.get(member) != peer.uid and before.is_fresh(now):
@@ -154,7 +155,7 @@ class Arbiter:
                     "one daemon of each member is in the queue: end the other one",
                 )
             self._uids[member] = peer.uid
-            self.reports[member] = Report(request.statement, request.seq, now)
+            self.reports[member] = Report(news, request.seq, now)
         self._news.set()
         return Receipt(request.seq, self.audit.digest)
 
@@ -234,7 +235,7 @@ class Arbiter:
             with self._changed:
                 pause = REST * (time.monotonic() - start)
                 self._changed.wait_for(lambda: self._closing, timeout=pause)
-        self.ledger.save(self._paths["ledger"])
+        self._save()
 
     def decide(self) -> None:
         """One round."""
@@ -300,7 +301,13 @@ class Arbiter:
         self.ledger.standings, self.ledger.standings_at = dict(division.standings), now
         if now - self._written_at >= LEDGER:
             self._written_at = now
+            self._save()
+
+    def _save(self) -> None:
+        try:
             self.ledger.save(self._paths["ledger"])
+        except GpqError as error:  # the next one is whole again, and training goes on
+            log.error("%s", error.message)
 
     def _publish(
         self, reports: Mapping[str, Report], grants: Mapping[str, tuple[Grant, ...]]
@@ -309,19 +316,19 @@ class Arbiter:
         size, holdings = views.holdings(self, self._at)
         active = [row for row in holdings.values() if row.gpus or row.waiting]
         active = sorted(active, key=lambda row: (-row.gpus, row.member))[: MOST_HOLDINGS - 1]
+        reasons: dict[str, list[tuple[JobId, tuple[str, ...]]]] = {}
+        for name, (member, claim) in team.claims.items():
+            if not claim.parts:
+                lines = views.reasons(self.verdict, name)
+                reasons.setdefault(member, []).append((claim.job, lines))
         news = []
         with self._changed:
             for member in reports.keys() & self.reports.keys():
                 own, before = grants.get(member, ()), self._answers.get(member)
-                floor = holdings[member].floor
+                seq, floor = reports[member].seq, holdings[member].floor
                 rest = [row for row in active if row.member != member]
                 rows = (holdings[member], *rest) if len(holdings) > 1 else ()
-                why = tuple(
-                    (claim.job, views.reasons(self.verdict, name))
-                    for name, (user, claim) in team.claims.items()
-                    if user == member and not claim.parts
-                )
-                seq = reports[member].seq
+                why = tuple(reasons.get(member, ()))
                 answer = Grants(self.ledger.epoch, 1, seq, own, floor, why, size, rows)
                 if before is not None:
                     is_same = answer == replace(before, round=1, seq=seq, why=why)
@@ -334,6 +341,16 @@ class Arbiter:
                 self.audit.append(what, **fields)
         except GpqError as error:  # training goes on
             log.error("%s", error.message)
+
+
+def _bounded(news: Statement) -> Statement:
+    """What one member tells must not keep a round busy at the cost of all. Raises UsageError."""
+    holders = [claim for claim in news.claims if claim.parts]
+    waiting = [claim for claim in news.claims if not claim.parts]
+    if max(len(holders), sum(len(server.devices) for server in news.servers)) > MOST_DEVICES:
+        raise UsageError(f"a member may have {MOST_DEVICES} GPUs and CPU slots at most")
+    more = news.more + len(waiting[MOST_WAITING:])
+    return replace(news, claims=(*holders, *waiting[:MOST_WAITING]), more=more)
 
 
 def _news(

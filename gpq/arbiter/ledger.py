@@ -16,6 +16,7 @@ from gpq_agent import records
 from gpq.arbiter import files
 from gpq.core.model.accounts import Standing
 from gpq.core.model.units import Seconds
+from gpq.rpc.team_messages import AHEAD
 
 MOST_DAYS = 400
 MOST = 1 << 53  # of any number in the file
@@ -30,15 +31,17 @@ class Ledger(msgspec.Struct):
     @classmethod
     def open(cls, path: str) -> tuple[Ledger, list[str]]:
         """The ledger of this start, which is written already, and notes for the log. The epoch is
-        the time in seconds, or larger. So it is the largest also if the file was lost, damaged or
-        copied back. Raises Refused."""
+        the time in seconds, or a little larger. So it is the largest also if the file was lost,
+        damaged or copied back. One further ahead, of a wrong clock, counts nowhere. Raises
+        Refused."""
         notes: list[str] = []
         ledger = cls(0)
         try:
             ledger = _read(path) or ledger
         except records.Damaged as damage:
             notes.append(f"{records.put_away(damage)}. Debts and GPU hours begin again")
-        ledger.epoch = max(ledger.epoch + 1, int(time.time()))
+        now = int(time.time())
+        ledger.epoch = max(ledger.epoch + 1, now) if ledger.epoch < now + AHEAD else now
         ledger.save(path)
         return ledger, notes
 

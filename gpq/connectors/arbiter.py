@@ -20,7 +20,7 @@ from gpq.rpc.team_codec import decode_team_answer
 from gpq.rpc.team_messages import MAX_LINE, TeamRequest
 
 R = TypeVar("R")
-CONNECT_SECONDS = 5.0
+CONNECT_SECONDS = 5
 
 
 class ArbiterClient:
@@ -39,7 +39,9 @@ class ArbiterClient:
             return
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
-            self._socket.settimeout(CONNECT_SECONDS)
+            # waits for a place in a full queue, which a socket with a timeout of Python's does not
+            patience = struct.pack("ll", CONNECT_SECONDS, 0)
+            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, patience)
             self._socket.connect(_path(name, uid))
             size = struct.calcsize("iII")
             credentials = self._socket.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, size)

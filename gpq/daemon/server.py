@@ -37,6 +37,7 @@ LOOKS = (b"status", b"complete")
 IDLE_SECONDS = 300.0  # between two requests
 LINE_SECONDS = 10.0  # from a request's first byte to its last
 SEND_SECONDS = 30.0  # a reader that takes no answer for this long is disconnected
+WORK_COUNTS = 5.0  # of a user with a rate, whose requests so get a fifth of a core at most
 LAST_WORDS_SECONDS = 2.0  # at the end of the daemon
 MAX_SOCKET_PATH = 107  # bytes, sockaddr_un
 log = logging.getLogger(__name__)
@@ -63,13 +64,15 @@ class Door:
     per_user: int = MAX_PER_USER
     looks: int = MAX_LOOKS
     parked: int = MAX_PARKED
-    per_second: float = 0.0  # messages of a user. More wait. 0: no limit
+    # messages of a user that cost little. More wait, also after one that cost much. 0: no limit
+    per_second: float = 0.0
     everybody: bool = False  # every user may open the socket, and `admits` alone decides
     longest_line: int = MAX_LINE  # bytes
     # False: a refused connection is closed at once and not logged, however many come
     lingers: bool = True
     decode: Callable[[bytes], Any] = codec.decode_request  # raises GpqError
     clock: Callable[[], float] = time.monotonic
+    work: Callable[[], float] = time.thread_time  # of this thread, in seconds of a core
     pause: Callable[[float], None] = time.sleep
 
 
@@ -94,6 +97,13 @@ class Rate:
             full_at = max(self._full_at.get(uid, now), now) + 1 / self._per_second
             self._full_at[uid] = full_at
         return max(full_at - now - 1.0, 0.0)
+
+    def charge(self, uid: int, seconds: float) -> None:
+        """Count the work that a message of this user was, in seconds of a core."""
+        if self._per_second:
+            with self._lock:
+                full_at = max(self._full_at.get(uid, 0.0), self._clock())
+                self._full_at[uid] = full_at + WORK_COUNTS * seconds
 
 
 class Server:
@@ -250,7 +260,10 @@ class Server:
             if seconds:
                 self._door.pause(seconds)
             connection.settimeout(SEND_SECONDS)
-            connection.sendall(self._answer(line, peer))
+            begin = self._door.work()
+            answer = self._answer(line, peer)
+            self._rate.charge(peer.uid, self._door.work() - begin)
+            connection.sendall(answer)
             if len(line) > self._door.longest_line:
                 return  # where the next line would begin is not known
 

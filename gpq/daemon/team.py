@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
@@ -25,14 +26,15 @@ from gpq.core.rounds.rounds import offer_of
 from gpq.core.team.claims import Statement, statement
 from gpq.core.team.grants import Grants, Term, flaw
 from gpq.errors import GpqError, Refused, UsageError
+from gpq.pace import FACTOR
 from gpq.policies.team import SILENCE
 from gpq.rpc.job_answers import HoldingView, TeamView
-from gpq.rpc.team_messages import LONGEST_TAKE, Hello, Receipt, Take, Tell, Welcome
+from gpq.rpc.team_messages import AHEAD, LONGEST_TAKE, Hello, Receipt, Take, Tell, Welcome
 
 ANSWER_SECONDS = 10.0
 HEARTBEAT = 10.0  # seconds after which the same is told again
-PAUSE = 0.1  # seconds between two statements. A job reports more often than anybody must know
-RETRY_SECONDS = 1.0
+PAUSE = 0.1  # seconds between two statements or answers. A job reports more often than others care
+RETRY_SECONDS = 1.0 * FACTOR
 LONGEST_PAUSE = 60.0  # seconds between two attempts by ssh
 STATEMENTS = 16  # of which an answer may follow
 log = logging.getLogger(__name__)
@@ -158,14 +160,16 @@ class TeamLink:
             client.call(Tell(seq=self._seq, statement=short), Receipt, ANSWER_SECONDS)
 
     def _take(self, client: ArbiterClient, controller: Controller) -> None:
+        begin = 0.0
         while not self._closing.is_set():
+            self._closing.wait(begin + PAUSE - time.monotonic())  # it may answer without end
+            begin = time.monotonic()
             request = Take(round=self._round, epoch=self._epoch)
             answer = client.call(request, Grants, LONGEST_TAKE + ANSWER_SECONDS)
             self._follow(answer.epoch)
             self._round = answer.round
             news = self._statements.get(answer.seq)
             if news is None:  # it follows from what an earlier daemon told
-                self._closing.wait(PAUSE)
                 continue
             if problem := flaw(answer, news):
                 raise Refused(f"its arbiter answered wrongly, so gpq ignores it: {problem}")
@@ -181,12 +185,16 @@ class TeamLink:
                 controller.hasten()
 
     def _follow(self, epoch: int) -> None:
-        """Raises Refused for an arbiter that was replaced by a later one."""
-        if epoch < self._epoch:
+        """Raises Refused for an arbiter that was replaced by a later one, and for an epoch that no
+        arbiter can have yet, because no honest one could replace it."""
+        latest = self._now() + AHEAD
+        if epoch < self._epoch <= latest:
             raise Refused(
                 f"an arbiter of epoch {epoch} answers, which one of {self._epoch} replaced"
             )
-        if epoch > self._epoch:
+        if epoch > latest and epoch != self._epoch:
+            raise Refused(f"an arbiter of epoch {epoch} answers, which is a time in the future")
+        if epoch != self._epoch:
             self._epoch, self._round = epoch, -1
             self._remember(self._term.floor)
 

@@ -19,6 +19,7 @@ from gpq.rpc.team_messages import MAX_DEPTH, TeamRequest
 R = TypeVar("R")
 
 LONGEST_TEXT = 1000  # characters
+MOST_ITEMS = 2500  # of a list, such as the claims of a member
 MOST = 1 << 53  # of any number. Beyond it JSON and floats are not exact
 AnyTeamRequest: Any = reduce(or_, TeamRequest.__subclasses__())
 
@@ -29,8 +30,9 @@ def decode_team_request(line: bytes) -> TeamRequest:
     tree = codec.request_tree(line)
     if not within_bounds(tree):
         raise UsageError(
-            "the request is too deep, or has a number or a text that is out of bounds",
-            f"numbers are at most 2^53, and texts have at most {LONGEST_TEXT} printable characters",
+            "the request is too deep, or has a list, a number or a text that is out of bounds",
+            f"lists have at most {MOST_ITEMS} items, numbers are at most 2^53, and texts have at"
+            f" most {LONGEST_TEXT} printable characters",
         )
     request: TeamRequest = codec.request_of(tree, AnyTeamRequest)
     return request
@@ -49,14 +51,16 @@ def decode_team_answer(line: bytes, kind: type[R]) -> R:
 
 
 def within_bounds(tree: object, depth: int = MAX_DEPTH) -> bool:
-    """Is no container of this decoded JSON nested deeper than `depth`, every number finite and
-    at most 2^53, and every text short and printable?"""
+    """Is no container of this decoded JSON nested deeper than `depth`, none too long, every number
+    finite and at most 2^53, and every text short and printable?"""
     if isinstance(tree, str):
         return len(tree) <= LONGEST_TEXT and tree.isprintable()
     if isinstance(tree, (int, float)):
         return abs(tree) <= MOST
+    if isinstance(tree, (list, dict)) and (depth == 0 or len(tree) > MOST_ITEMS):
+        return False
     if isinstance(tree, dict):
         tree = [*tree, *tree.values()]
     if isinstance(tree, list):
-        return depth > 0 and all(within_bounds(item, depth - 1) for item in tree)
+        return all(within_bounds(item, depth - 1) for item in tree)
     return tree is None

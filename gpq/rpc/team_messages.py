@@ -10,6 +10,7 @@ from gpq.core.team.claims import Statement
 MAX_LINE = 1 << 20  # bytes
 MAX_DEPTH = 16
 LONGEST_TAKE = 15.0  # seconds
+AHEAD = 60.0  # seconds. An epoch is a time, and one that is further in the future counts nowhere
 AMENDMENTS = ("add", "remove", "share", "pause", "resume", "admin", "recall")
 
 

@@ -9,6 +9,7 @@ import os
 import socket
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -30,6 +31,7 @@ from gpq.errors import DaemonUnreachable, GpqError, Refused
 from gpq.policies.team import TeamPolicy
 from gpq.rpc.team_messages import Hello, Take, Welcome
 from tests.support.builders import black_box, job, node, on, running, snapshot, spec
+from tests.support.waiting import state, wait_until
 
 SNAPSHOT = snapshot(
     node("gpu1", 4), node("gpu2", 4), running(1, on("gpu1", 0, 1)), job(2, spec_=black_box(2)), job(3, spec_=spec(up_to=4)),
@@ -201,6 +203,32 @@ def test_a_good_answer_is_understood_and_a_stranger_is_told_nothing() -> None:
         finally:
             other.unlink()
     assert len([line for line in lines if line]) == 1
+
+
+def test_who_finds_the_queue_of_connections_full_waits_for_a_place() -> None:
+    folder = Path(paths.team_folders(f"t{os.getpid()}", os.getuid())[-1])
+    folder.mkdir(mode=0o711)
+    with contextlib.ExitStack() as stack:
+        stack.callback(folder.rmdir)
+        listener = stack.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM))
+        listener.bind(str(folder / "sock"))
+        stack.callback((folder / "sock").unlink)
+        listener.listen(1)
+        others: list[socket.socket] = []
+        with contextlib.suppress(BlockingIOError):
+            while True:
+                other = stack.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM))
+                other.setblocking(False)
+                other.connect(str(folder / "sock"))
+                others.append(other)
+        threads: list[int] = []
+        with ThreadPoolExecutor(1, initializer=lambda: threads.append(threading.get_native_id())) as pool:
+            client = pool.submit(ArbiterClient, f"t{os.getpid()}", os.getuid())
+            wait_until(lambda: threads and state(Path(f"/proc/self/task/{threads[0]}/stat")) == "S", "it waits")
+            assert not client.done()
+            for _ in range(len(others) + 1):
+                stack.enter_context(listener.accept()[0])
+            client.result(60).close()
 
 
 def test_nobody_listens() -> None:

@@ -70,8 +70,14 @@ def test_an_old_ledger_that_was_copied_back_does_not_bring_old_epochs(path: str)
     assert notes == []
     Ledger(7).save(path)
     assert Ledger.open(path)[0].epoch >= ledger.epoch
-    Ledger(1 << 40).save(path)  # ahead of the clock
-    assert Ledger.open(path)[0].epoch == (1 << 40) + 1
+
+
+def test_an_epoch_a_little_ahead_of_the_clock_is_followed_by_the_next_and_one_far_ahead_by_the_time(path: str) -> None:
+    now = int(time.time())
+    Ledger(now + 30).save(path)
+    assert Ledger.open(path)[0].epoch == now + 31
+    Ledger(1 << 40).save(path)
+    assert now <= Ledger.open(path)[0].epoch <= time.time()
 
 
 @pytest.mark.parametrize(

@@ -51,9 +51,9 @@ rmdir $slot
 class Own(Daemon):
     """The daemon of one user."""
 
-    def __init__(self, home: Path, config: str, user: pwd.struct_passwd) -> None:
+    def __init__(self, home: Path, config: str, user: pwd.struct_passwd, pace: float = 1.0) -> None:
         self.user = user
-        super().__init__(home, config)
+        super().__init__(home, config, pace)
         os.chown(home, user.pw_uid, user.pw_gid)
 
     def spawn(self) -> tuple[subprocess.Popen[bytes], dict[str, object]]:  # type: ignore[override]

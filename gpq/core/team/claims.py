@@ -30,7 +30,8 @@ from gpq.core.model.profile import (
 from gpq.core.model.snapshot import Snapshot
 from gpq.core.model.units import DeviceId, JobId, NodeId, Seconds
 
-WAITING_PER_DEVICE = 2  # claims of jobs that wait. Of the rest only their number is told
+# claims of jobs that wait. Of the rest only their number is told
+WAITING_PER_DEVICE, MOST_WAITING = 2, 500
 LONGEST_NAME = 200  # characters
 # fields of a claim that have the same name there
 MOMENTS = ("submitted_at", "launched_at", "started_at", "stop_sent_at")
@@ -163,7 +164,8 @@ def statement(
         ),
         key=arrival,
     )
-    most = WAITING_PER_DEVICE * sum(len(server.devices) for server in servers)
+    size = sum(len(server.devices) for server in servers)
+    most = min(WAITING_PER_DEVICE * size, MOST_WAITING)
     claims = [_claim(job, offer, private) for job in snapshot.holders]
     claims += [_claim(job, offer, private) for job in islice(waiting, most)]
     return Statement(snapshot.now, servers, tuple(claims), max(len(waiting) - most, 0))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import resource
 import socket
@@ -14,7 +15,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from gpq.daemon.server import Door, Server
+from gpq.daemon.server import WORK_COUNTS, Door, Server
 from gpq.errors import Refused
 from gpq.ports import Peer
 from gpq.rpc import codec
@@ -120,7 +121,7 @@ def test_messages_beyond_the_rate_of_a_user_wait_and_those_of_others_do_not(door
         pauses.append(seconds)
         assert resumed.wait(PATIENCE)
 
-    path = door(per_second=2.0, clock=lambda: now[0], pause=pause)
+    path = door(per_second=2.0, clock=lambda: now[0], work=lambda: 0.0, pause=pause)
     with contextlib.ExitStack() as stack:
         with acting_as(BOB):
             first, second = (stack.enter_context(connection(path)) for _ in range(2))
@@ -136,6 +137,20 @@ def test_messages_beyond_the_rate_of_a_user_wait_and_those_of_others_do_not(door
         now[0] += 100.0  # it holds the messages of a second, however long it was not used
         assert [answer(first) for _ in range(3)] == [BOB.pw_name] * 3
         assert pauses == [0.5, 1.0, 0.5]
+
+
+def test_a_user_waits_after_a_message_that_cost_much_and_others_do_not(door: Open) -> None:
+    pauses: list[float] = []
+    work = itertools.count(0.0, 0.5)  # half a second for each message
+    path = door(per_second=2.0, clock=lambda: 100.0, work=lambda: next(work), pause=pauses.append)
+    with contextlib.ExitStack() as stack:
+        with acting_as(BOB):
+            first = stack.enter_context(connection(path))
+        with acting_as(ANA):
+            other = stack.enter_context(connection(path))
+        assert [answer(first) for _ in range(2)] == [BOB.pw_name] * 2
+        assert answer(other) == ANA.pw_name
+        assert pauses == [2 * 0.5 + 0.5 * WORK_COUNTS - 1.0]
 
 
 def plant_folder(path: Path) -> None:
