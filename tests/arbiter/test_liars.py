@@ -16,6 +16,7 @@ import pytest
 from gpq.arbiter.arbiter import Arbiter
 from gpq.arbiter.roster import Member, Roster
 from gpq.config import TeamConfig
+from gpq.connectors.ssh_agents import SshAgents
 from gpq.control.controller import Controller
 from gpq.core.model.actions import Action, Launch
 from gpq.core.model.events import Event, NodeSeen, Submitted
@@ -113,7 +114,7 @@ def test_ten_thousand_lies_start_nothing_and_an_honest_arbiter_is_believed_after
     for pause in ("RETRY_SECONDS", "PAUSE"):
         monkeypatch.setattr(link_module, pause, 0.0)
     name, canary, world = f"t{uuid.uuid4().hex[:12]}", tmp_path / "canary", World()
-    link = TeamLink(TeamConfig(name, uid=os.getuid()), str(tmp_path / "team.json"), world.now)
+    link = TeamLink(TeamConfig(name, uid=os.getuid()), str(tmp_path / "team.json"), world.now, SshAgents())
     controller = Controller(world, MemoryStore(), TeamPolicy(link.latest), Config(policy="team", floors=False))
     now, server = world.now(), node("here", 2)
     jobs = [Submitted(now, JobId(number), black_box()) for number in (1, 2, 3)]
@@ -122,7 +123,7 @@ def test_ten_thousand_lies_start_nothing_and_an_honest_arbiter_is_believed_after
     loop.start()
     try:
         with liar(name, me(), canary) as hostile:
-            link.start(controller)
+            link.start(controller, dict)
             wait_until(lambda: hostile.answers >= MANY, "it has said enough", patience=300)
             assert min(hostile.lies.values()) > MANY / len(LIES) / 2
         assert world.orders == []
