@@ -62,13 +62,11 @@ def flaw(answer: Grants, statement: Statement) -> str:
     }
     if not 0 <= answer.floor <= ANY_NUMBER:
         return "a floor that no team has"
-    jobs: set[JobId] = set()
     places: set[tuple[NodeId, DeviceId]] = set()
     for grant in answer.grants:
-        claim = claims.get(grant.job)
-        if claim is None or grant.job in jobs:
+        claim = claims.pop(grant.job, None)
+        if claim is None:
             return f"job {grant.job}, which was not told or is named twice"
-        jobs.add(grant.job)
         for problem in _flaws(grant.parts, claim, devices):
             return f"{problem} for job {grant.job}"
         own = {(server, device) for server, ids in grant.parts for device in ids}
@@ -87,9 +85,9 @@ def _flaws(
     if not all(server in devices for server in names):
         yield "a server that was not told"
         return
-    views = [devices[server].get(device) for server, ids in parts for device in ids]
-    known = [view for view in views if view is not None]
-    if len(known) < len(views) or any(len(set(ids)) < len(ids) for _, ids in parts):
+    places = [(server, device) for server, ids in parts for device in ids]
+    views = [devices[server][device] for server, device in places if device in devices[server]]
+    if len(views) < len(places) or len(set(places)) < len(places):
         yield "a device that was not told or is named twice"
     if parts == claim.parts:  # it may keep whatever it holds
         return
@@ -100,9 +98,9 @@ def _flaws(
     fewest, most = gpu_range(job_of(claim, claim.job, "", "", None, 0.0), ANY_NUMBER)
     if not fewest <= len(views) <= most:
         yield f"{gpus(len(views))}, but it asked for {fewest} to {most}"
-    if len({view.type for view in known}) > 1:
+    if len({view.type for view in views}) > 1:
         yield "GPUs of several types"
-    if any(claim.gpu_type.casefold() not in view.type.casefold() for view in known):
+    if any(claim.gpu_type.casefold() not in view.type.casefold() for view in views):
         yield "GPUs of another type than it asked for"
-    if any(view.memory_mib < claim.min_gpu_memory_mib for view in known):
+    if any(view.memory_mib < claim.min_gpu_memory_mib for view in views):
         yield "GPUs with less memory than it asked for"
