@@ -29,9 +29,9 @@ from gpq.core.rounds.planning import stoppable
 from gpq.core.rounds.rounds import allocate_for
 from gpq.core.sharing.division import Division
 from gpq.core.sharing.floors import Floor, floors_of
-from gpq.core.team.claims import Claim
+from gpq.core.team.claims import Claim, Parts
 from gpq.core.team.deciding import grant
-from gpq.core.team.grants import Grant, Grants
+from gpq.core.team.grants import Grant, Grants, basis
 from gpq.core.team.merging import Memory, Report, Team, merge
 from gpq.errors import GpqError, NotFound, Refused
 from gpq.ports import Peer
@@ -89,6 +89,7 @@ class Arbiter:
         self._memory = Memory()
         self._recalls: dict[tuple[str, JobId], Seconds] = {}
         self._answers: dict[str, Grants] = {}
+        self._bases: dict[str, set[tuple[JobId, int, Parts]]] = {}  # of the answers
         self._changed = threading.Condition()
         self._news = threading.Event()
         self._closing = False
@@ -320,11 +321,13 @@ class Arbiter:
                     if user == member and not claim.parts
                 )
                 answer = Grants(self.ledger.epoch, 1, reports[member].seq, own, floor, why)
+                base = basis(reports[member].statement.claims)
                 if before is not None:
-                    is_same = (own, floor) == (before.grants, before.floor)
+                    earlier = (before.grants, before.floor, self._bases[member])
+                    is_same = (own, floor, base) == earlier
                     answer = replace(answer, round=before.round + (not is_same))
                     news += _news(member, before, answer, team)
-                self._answers[member] = answer
+                self._answers[member], self._bases[member] = answer, base
             self._changed.notify_all()
         try:
             for what, fields in news:

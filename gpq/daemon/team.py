@@ -150,11 +150,10 @@ class TeamLink:
                 raise Refused(f"its arbiter answered wrongly, so gpq ignores it: {problem}")
             grants = {grant.job: grant.parts for grant in answer.grants}
             claims = {claim.job: claim for claim in news.claims}
-            is_news = grants != self._term.grants
             self._term = Term(self._now(), grants, claims, answer.floor, dict(answer.why))
             self._note("")
             self._remember(answer.floor)
-            if is_news:
+            if any(grants.get(claim.job, ()) != claim.parts for claim in news.claims):
                 controller.hasten()
 
     def _follow(self, epoch: int) -> None:

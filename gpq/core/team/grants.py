@@ -6,7 +6,7 @@ An answer follows from one statement. It says nothing about jobs that the statem
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 from gpq.core.feasibility.device_status import gpus
@@ -51,6 +51,11 @@ class Term:
     claims: dict[JobId, Claim] = field(default_factory=dict)
     floor: int = 0
     why: dict[JobId, tuple[str, ...]] = field(default_factory=dict)
+
+
+def basis(claims: Iterable[Claim]) -> set[tuple[JobId, int, Parts]]:
+    """What grants follow from. If it changes, the same grants ask for something else."""
+    return {(claim.job, claim.attempt, claim.parts) for claim in claims}
 
 
 def flaw(answer: Grants, statement: Statement) -> str:

@@ -245,13 +245,13 @@ def _starts(
     starts = {}
     waiting = {name for name, (_, claim) in claims.items() if not claim.parts}
     memory.ready = {name: memory.ready.get(name, now) for name in memory.starts if name in waiting}
-    for name, since in memory.ready.items():
+    for name, since in list(memory.ready.items()):
         member, _ = claims[name]
         placement = memory.starts[name]
         if not occupants.keys().isdisjoint(placement.devices):
             memory.ready[name] = now  # not yet: those who leave for it are still there
         elif member in fresh and now - since > VALID:
-            del memory.starts[name]
+            del memory.starts[name], memory.ready[name]
             until = dict.fromkeys(((member, place) for place in placement.devices), now + REFUSAL)
             memory.refusals |= until
         elif member in fresh and machines.sights.keys() >= placement.devices:
