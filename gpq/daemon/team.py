@@ -141,11 +141,11 @@ class TeamLink:
             request = Take(round=self._round, epoch=self._epoch)
             answer = client.call(request, Grants, LONGEST_TAKE + ANSWER_SECONDS)
             self._follow(answer.epoch)
-            self._round = answer.round
             news = self._statements.get(answer.seq)
             if news is None:  # it follows from what an earlier daemon told
-                self._closing.wait(PAUSE)
+                self._closing.wait(RETRY_SECONDS)
                 continue
+            self._round = answer.round
             if problem := flaw(answer, news):
                 raise Refused(f"its arbiter answered wrongly, so gpq ignores it: {problem}")
             grants = {grant.job: grant.parts for grant in answer.grants}

@@ -1,5 +1,6 @@
 """Whatever happens in whatever order, and whatever one of the members tells: honest daemons never hear a wrong answer,
-no device has two jobs, nobody who wants GPUs stays without, and what runs is touched by a round of the arbiter alone."""
+no device has two jobs, nobody stays without GPUs that could be had, and what runs is touched by a round of the arbiter
+alone."""
 
 from __future__ import annotations
 
@@ -105,9 +106,9 @@ def _do(operation: str, member: Member, lab: Laboratory, head: Head) -> None:
 
 @pytest.mark.parametrize("lie", LIES)
 @settings(
-    max_examples=4,
+    max_examples=6,
     phases=PHASES,
-    derandomize=True,
+    database=None,
     deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
@@ -129,7 +130,10 @@ def test_nobody_is_wronged(lie: str, course: list[tuple[str, str]], tmp_path: Pa
         if all(member.gpus > 0 for member in honest):
             break
         lab.step(head.answer)
-    # Who lies so that their daemon understands no answer gives nothing back. Only root could change that.
-    is_stuck = lie == "has all" and [name for name, _ in lab.locks.values()].count(LIAR) > 4
-    assert is_stuck or all(member.gpus > 0 for member in honest)
+    # A job that cannot be stopped keeps its GPUs. Somebody who was alone may have given it all of them.
+    held = {place: name for place, (name, job) in lab.locks.items() if not members[name].job(job).movable}
+    if lie == "has all":  # so that their daemon understands no answer. Only root could take their GPUs back
+        held |= {place: name for place, (name, _) in lab.locks.items() if name == LIAR}
+    rivals, room = len(members.keys() - held.values()), sum(map(len, lab.machines.values())) - len(held)
+    assert sum(member.gpus == 0 for member in honest) <= max(rivals - room, 0)
     assert sum(member.refused for member in honest) <= 2 * len(course)
