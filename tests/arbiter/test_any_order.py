@@ -13,6 +13,7 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from gpq.core.model.events import CancelAsked
+from gpq.core.model.jobs import JobState
 from gpq.core.model.nodes import DeviceState, NodeState
 from gpq.core.model.units import NodeId
 from gpq.core.team.claims import Claim, DeviceView, ServerView, Statement
@@ -23,6 +24,7 @@ from tests.support.teams import trained
 
 PHASES = (Phase.explicit, Phase.generate)  # to shrink a course takes too long
 LIAR = "bob"
+GPUS = machine("1", 4)
 Lie = Callable[[Statement], Statement]
 
 
@@ -79,6 +81,11 @@ LIES: dict[str, Lie] = {
     ),
     "from the future": lambda news: replace(news, now=news.now + 1e9),
     "twice": lambda news: replace(news, claims=news.claims * 2, servers=news.servers * 2),
+    "holds no device of a server": _claims(lambda claim: replace(claim, parts=((NodeId("gpu1"), ()),))),
+    "holds a server twice": _claims(
+        lambda claim: replace(claim, parts=tuple((NodeId("gpu1"), (id,)) for id in GPUS[:2]))
+    ),
+    "runs nowhere": _claims(lambda claim: replace(claim, parts=(), state=JobState.RUNNING, started_at=0.0)),
     "has nothing": lambda news: Statement(news.now),
 }
 OPERATIONS = ("box", "train", "small", "cancel", "down", "up", "restart", "silence", "steps")
@@ -114,7 +121,7 @@ def _do(operation: str, member: Member, lab: Laboratory, head: Head) -> None:
 )
 @given(course=st.lists(st.tuples(st.sampled_from(OPERATIONS), st.sampled_from(list(USERS))), max_size=25))
 def test_nobody_is_wronged(lie: str, course: list[tuple[str, str]], tmp_path: Path) -> None:
-    lab = Laboratory({"gpu1": machine("1", 4), "gpu2": machine("2", 4)})
+    lab = Laboratory({"gpu1": GPUS, "gpu2": machine("2", 4)})
     head = Head(lab, tmp_path)
     members = {name: lab.join(name) for name in USERS}
     members[LIAR].lie = LIES[lie]
