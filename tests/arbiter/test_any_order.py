@@ -73,9 +73,11 @@ LIES: dict[str, Lie] = {
     "odd numbers": _claims(
         lambda claim: replace(
             claim,
-            min_gpus=-5,
+            min_gpus=-(1 << 53),
             max_gpus=-1,
             time_limit=-1.0,
+            service=-1e9,
+            run_seconds=-1e9,
             rows=tuple(replace(row, step_time=0.0, grad_time=-1.0, weight=-1.0) for row in claim.rows),
         )
     ),
