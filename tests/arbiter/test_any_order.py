@@ -115,7 +115,7 @@ def _do(operation: str, member: Member, lab: Laboratory, head: Head) -> None:
 
 @pytest.mark.parametrize("lie", LIES)
 @settings(
-    max_examples=6,
+    max_examples=5,
     phases=PHASES,
     database=None,
     deadline=None,
