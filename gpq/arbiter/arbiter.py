@@ -29,9 +29,9 @@ from gpq.core.rounds.planning import stoppable
 from gpq.core.rounds.rounds import allocate_for
 from gpq.core.sharing.division import Division
 from gpq.core.sharing.floors import Floor, floors_of
-from gpq.core.team.claims import MOST_WAITING, Claim, Statement
+from gpq.core.team.claims import MOST_WAITING, Claim, Parts, Statement
 from gpq.core.team.deciding import grant
-from gpq.core.team.grants import MOST_HOLDINGS, Grant, Grants
+from gpq.core.team.grants import MOST_HOLDINGS, Grant, Grants, basis
 from gpq.core.team.merging import Memory, Report, Team, merge
 from gpq.errors import GpqError, NotFound, Refused, UsageError
 from gpq.ports import Peer
@@ -90,6 +90,7 @@ class Arbiter:
         self._memory = Memory()
         self._recalls: dict[tuple[str, JobId], Seconds] = {}
         self._answers: dict[str, Grants] = {}
+        self._bases: dict[str, set[tuple[JobId, int, Parts]]] = {}  # of the answers
         self._changed = threading.Condition()
         self._news = threading.Event()
         self._closing = False
@@ -330,11 +331,14 @@ class Arbiter:
                 rows = (holdings[member], *rest) if len(holdings) > 1 else ()
                 why = tuple(reasons.get(member, ()))
                 answer = Grants(self.ledger.epoch, 1, seq, own, floor, why, size, rows)
+                base = basis(reports[member].statement.claims)
                 if before is not None:
-                    is_same = answer == replace(before, round=1, seq=seq, why=why)
+                    is_same = base == self._bases[member] and answer == replace(
+                        before, round=1, seq=seq, why=why
+                    )
                     answer = replace(answer, round=before.round + (not is_same))
                     news += _news(member, before, answer, team)
-                self._answers[member] = answer
+                self._answers[member], self._bases[member] = answer, base
             self._changed.notify_all()
         try:
             for what, fields in news:

@@ -167,21 +167,20 @@ class TeamLink:
             request = Take(round=self._round, epoch=self._epoch)
             answer = client.call(request, Grants, LONGEST_TAKE + ANSWER_SECONDS)
             self._follow(answer.epoch)
-            self._round = answer.round
             news = self._statements.get(answer.seq)
             if news is None:  # it follows from what an earlier daemon told
                 continue
+            self._round = answer.round
             if problem := flaw(answer, news):
                 raise Refused(f"its arbiter answered wrongly, so gpq ignores it: {problem}")
             grants = {grant.job: grant.parts for grant in answer.grants}
             claims = {claim.job: claim for claim in news.claims}
-            is_news = grants != self._term.grants
             self._term = Term(self._now(), grants, claims, answer.floor, dict(answer.why))
             rows = [HoldingView(*holding) for holding in answer.holdings]
             self._summary = TeamView(self._settings.name, answer.gpus, rows) if rows else None
             self._note("")
             self._remember(answer.floor)
-            if is_news:
+            if any(grants.get(claim.job, ()) != claim.parts for claim in news.claims):
                 controller.hasten()
 
     def _follow(self, epoch: int) -> None:

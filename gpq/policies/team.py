@@ -44,17 +44,16 @@ class TeamPolicy(Policy):
             )
             if job.wish is not DesiredState.RUN or is_fixed(job, snapshot) or not is_answered:
                 parts = job.parts
-            layout = _layout(job, parts, snapshot) if parts else None
-            if layout is not None:
-                allotments[job.id] = layout
+            if parts and job.placement is not None:
+                present = Layout.of(job.placement, shape_on(job.placement, snapshot).gpu_type)
+                allotments[job.id] = _layout(job, parts, snapshot) or present
         if snapshot.now - term.at > VALID:
             return allotments
         for job in waiting(snapshot):
             claim, parts = term.claims.get(job.id), term.grants.get(job.id, ())
             if claim is None or parts == claim.parts:
                 continue  # these it might keep, but it has given them back since
-            layout = _layout(job, parts, snapshot)
-            if layout is not None:
+            if layout := _layout(job, parts, snapshot):
                 allotments[job.id] = layout
         return allotments
 
@@ -68,24 +67,18 @@ class TeamPolicy(Policy):
 
 
 def _layout(job: Job, parts: Parts, snapshot: Snapshot) -> Layout | None:
-    """Exactly these devices. For a job that holds some, these if it may not have the others now."""
-    layout = _named(parts, snapshot)
-    if layout is not None and not fault({job.id: layout}, snapshot):
-        return layout
-    if job.placement is None:
+    """Exactly these devices. None if the job may not have them now."""
+    try:
+        placement = Placement(tuple(sorted(parts)))
+    except ValueError:  # a server or a device twice, or a server without devices
         return None
-    return Layout.of(job.placement, shape_on(job.placement, snapshot).gpu_type)
-
-
-def _named(parts: Parts, snapshot: Snapshot) -> Layout | None:
-    """None if there is no such device now."""
     types = {
         (node.id, device.id): device.type
         for node in snapshot.nodes.values()
         for device in node.devices
     }
-    places = [(node, device) for node, ids in parts for device in ids]
-    if not places or not types.keys() >= set(places):
+    if not parts or not types.keys() >= placement.devices:
         return None
-    gpu_type = types[places[0]] if is_mixed(snapshot) else ""
-    return Layout.of(Placement(parts), gpu_type)
+    node, ids = placement.parts[0]
+    layout = Layout.of(placement, types[node, ids[0]] if is_mixed(snapshot) else "")
+    return None if fault({job.id: layout}, snapshot) else layout

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -11,9 +12,11 @@ import pytest
 from gpq.arbiter.arbiter import Arbiter
 from gpq.arbiter.roster import Member as Row
 from gpq.arbiter.roster import Roster
+from gpq.core.model.events import RequeueAsked
 from gpq.core.model.snapshot import Config
-from gpq.core.team.claims import Statement
-from gpq.core.team.grants import Grants
+from gpq.core.rounds.rounds import offer_of
+from gpq.core.team.claims import Statement, statement
+from gpq.core.team.grants import VALID, Grants
 from gpq.errors import NotFound
 from gpq.policies.registry import policy
 from gpq.ports import Peer
@@ -219,6 +222,47 @@ def test_what_a_dead_daemon_holds_is_given_to_nobody(made: Made) -> None:
     assert bob.refused == 0
     assert {place for place, (name, _) in lab.locks.items() if name == "ana"} == before
     assert bob.gpus == 8 - len(before)
+
+
+def test_a_grant_that_replaces_a_lapsed_one_is_good_for_as_long(made: Made) -> None:
+    lab, head = made
+    ana = lab.join("ana")
+    ana.round()
+    ana.submit(black_box(2), trained())
+    news = statement(ana.snapshot, offer_of(ana.snapshot)[0])
+    changes, latest = [], ()
+    for seq in range(60):
+        lab.now += 1
+        answer = head.answer("ana", seq, replace(news, now=lab.now))  # her daemon cannot start it
+        assert answer
+        if answer.grants != latest:
+            changes.append(lab.now)
+        latest = answer.grants
+    assert len(changes) > 2
+    assert all(later - earlier > VALID for earlier, later in pairwise(changes))
+
+
+def test_an_answer_is_new_if_what_it_follows_from_is(made: Made) -> None:
+    """A job that must start again where it was is told at once, although its devices are the same."""
+    lab, head = made
+    ana = lab.join("ana")
+    name = ana.submit(black_box(2), trained())
+    rounds, grants = [], []
+    for _ in range(2):
+        after(made, 3, until=lambda: ana.gpus > 0)
+        assert ana.gpus == 2
+        lab.step(head.answer)
+        answer = head.arbiter.handle(Take(), peer("ana"))
+        assert isinstance(answer, Grants)
+        again = head.answer("ana", ana.seq, statement(ana.snapshot, offer_of(ana.snapshot)[0]))
+        assert again
+        assert again.round == answer.round
+        rounds.append(answer.round)
+        grants.append(answer.grants)
+        ana.events.append(RequeueAsked(lab.now, name))
+        lab.step(head.answer)
+    assert rounds[0] != rounds[1]
+    assert grants[0] == grants[1]
 
 
 def test_who_waits_hears_who_has_more_than_their_floor(made: Made) -> None:

@@ -11,6 +11,7 @@ import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import msgspec
@@ -38,9 +39,14 @@ SNAPSHOT = snapshot(
     now=5000.0,
 )  # fmt: skip
 NEWS = statement(SNAPSHOT, offer_of(SNAPSHOT)[0])
-NAMES = st.sampled_from([NodeId("gpu1"), NodeId("gpu2"), NodeId("gpu3"), NodeId("../gpu1")])
-DEVICES = st.builds(lambda name, index: DeviceId(f"{name}-{index}"), NAMES, st.integers(-1, 5))
-PARTS = st.lists(st.tuples(NAMES, st.lists(DEVICES, max_size=5).map(tuple)), max_size=3).map(tuple)
+MIXED = replace(SNAPSHOT, nodes={**SNAPSHOT.nodes, NodeId("gpu2"): node("gpu2", 4, type="H100")})
+PART = st.sampled_from([NodeId("gpu1"), NodeId("gpu2"), NodeId("gpu3"), NodeId("../gpu1")]).flatmap(
+    lambda name: st.tuples(
+        st.just(name),
+        st.lists(st.integers(-1, 4).map(lambda index: DeviceId(f"{name}-{index}")), max_size=5).map(tuple),
+    )
+)
+PARTS = st.lists(PART, max_size=3).map(tuple)
 GRANTS = st.lists(st.builds(Grant, st.integers(-1, 5).map(JobId), PARTS), max_size=5).map(tuple)
 
 
@@ -80,6 +86,14 @@ def test_a_daemon_believes_no_line_about_the_team_that_is_out_of_bounds(row: Hol
     assert flaw(Grants(1, 1, 1, gpus=8, holdings=(GOOD_ROW, row)), NEWS)
     assert flaw(Grants(1, 1, 1, gpus=8, holdings=(GOOD_ROW,) * 1001), NEWS)
     assert flaw(Grants(1, 1, 1, gpus=-8, holdings=(GOOD_ROW,)), NEWS)
+
+
+@pytest.mark.parametrize("scene", [SNAPSHOT, MIXED], ids=["one type", "two types"])
+@given(GRANTS)
+def test_the_policy_answers_well_whatever_a_term_grants(scene: Snapshot, grants: tuple[Grant, ...]) -> None:
+    allotments = TeamPolicy(lambda: term(grants)).allocate(scene)
+    assert not fault(allotments, scene)
+    place(scene, allotments)
 
 
 def test_who_is_not_answered_keeps_what_they_hold_and_who_is_recalled_does_not() -> None:

@@ -57,7 +57,7 @@ class Member:
         assert decision.round is not None
         assert not decision.round.fault, decision.round.fault
         self.snapshot = replace(
-            decision.snapshot, jobs={name: self._measured(twin) for name, twin in decision.snapshot.jobs.items()}
+            decision.snapshot, jobs={name: self._with_speed(twin) for name, twin in decision.snapshot.jobs.items()}
         )
         for action in decision.actions:
             match action:
@@ -91,7 +91,7 @@ class Member:
     def gpus(self) -> int:
         return sum(job.replicas for job in self.snapshot.holders)
 
-    def _measured(self, twin: Job) -> Job:
+    def _with_speed(self, twin: Job) -> Job:
         """A job reports its speed a moment after its start."""
         if twin.started_at is None or self.lab.now - twin.started_at < REPORT:
             return twin

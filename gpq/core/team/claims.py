@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from itertools import islice
+from typing import Any
 
 from gpq.core.feasibility.leases import may_start
 from gpq.core.feasibility.reservations import barred_devices
@@ -209,6 +210,10 @@ def _servers(job: Job, offer: Snapshot) -> tuple[NodeId, ...]:
     return () if len(fit) == len(offer.nodes) else tuple(fit)
 
 
+def _plausible(value: Any) -> Any:
+    return max(value, 0) if isinstance(value, (int, float)) else value
+
+
 def job_of(
     claim: Claim,
     name: JobId,
@@ -218,8 +223,10 @@ def job_of(
     lag: Seconds,
 ) -> Job:
     """The claim as a job of `member`, which has no command. `environment` stands for the servers
-    where it can run, and `lag` is how far the member's clock is behind."""
-    of_spec = {field: getattr(claim, field) for field in OF_SPEC}
+    where it can run, and `lag` is how far the member's clock is behind. Numbers that no job has
+    become 0."""
+    of_spec = {field: _plausible(getattr(claim, field)) for field in OF_SPEC}
+    of_spec |= {"min_gpus": max(claim.min_gpus, 1), "priority": claim.priority}
     spec = JobSpec(
         argv=(), cwd="", user=member, uid=0, name=claim.name, environment=environment, **of_spec
     )
@@ -230,7 +237,8 @@ def job_of(
         habits=(Habit("member", claim.lost),) if claim.lost else (),
         **{field: getattr(claim, field) for field in OF_PROFILE},
     )
-    of_job = {field: getattr(claim, field) for field in OF_JOB}
-    moments = {field: of_job[field] + lag for field in MOMENTS if of_job[field] is not None}
+    of_job = {field: _plausible(getattr(claim, field)) for field in OF_JOB}
+    times = {field: getattr(claim, field) for field in MOMENTS}
+    moments = {field: at + lag for field, at in times.items() if at is not None}
     facts = {**of_job, **moments, "spec": spec, "profile": profile, "target": claim.target}
     return Job(id=name, placement=placement, **facts)

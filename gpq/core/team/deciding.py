@@ -22,23 +22,23 @@ def grant(
     occupants, starts = dict(team.occupants), dict[JobId, Placement]()
     grants: dict[str, list[Grant]] = {}
     for name, (member, claim) in team.claims.items():
-        present, wanted = team.presence.get(name), placements.get(name)
+        present, target = team.presence.get(name), placements.get(name)
         if claim.parts and present is None:  # a holding that does not count stays its own affair
             grants.setdefault(member, []).append(Grant(claim.job, claim.parts))
             continue
-        if wanted is None or name not in team.snapshot.jobs:
+        if target is None or name not in team.snapshot.jobs:
             continue
         if present is None:
-            if any(occupants.get(place, name) != name for place in wanted.devices):
+            if any(occupants.get(place, name) != name for place in target.devices):
                 continue
-            occupants |= dict.fromkeys(wanted.devices, name)
+            occupants |= dict.fromkeys(target.devices, name)
         elif name not in movers:
-            wanted = present
-        if wanted != present:
-            starts[name] = wanted
-            choices = (*memory.choices.get(name, ()), wanted)
+            target = present
+        if target != present:
+            starts[name] = target
+            choices = (*memory.choices.get(name, ()), target)
             memory.choices[name] = tuple(dict.fromkeys(choices))[-CHOICES:]
-        grants.setdefault(member, []).append(Grant(claim.job, _parts(team, member, wanted)))
+        grants.setdefault(member, []).append(Grant(claim.job, _parts(team, member, target)))
     memory.starts = starts
     return {member: tuple(own) for member, own in grants.items()}
 

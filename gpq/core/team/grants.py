@@ -6,7 +6,7 @@ An answer follows from one statement. It says nothing about jobs that the statem
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -68,6 +68,11 @@ class Term:
     why: dict[JobId, tuple[str, ...]] = field(default_factory=dict)
 
 
+def basis(claims: Iterable[Claim]) -> set[tuple[JobId, int, Parts]]:
+    """What grants follow from. If it changes, the same grants ask for something else."""
+    return {(claim.job, claim.attempt, claim.parts) for claim in claims}
+
+
 def flaw(answer: Grants, statement: Statement) -> str:
     """The first thing that an honest arbiter would not say to `statement`, or ""."""
     claims = {claim.job: claim for claim in statement.claims}
@@ -82,13 +87,11 @@ def flaw(answer: Grants, statement: Statement) -> str:
     names = [holding.member for holding in answer.holdings]
     if len(names) > MOST_HOLDINGS or not all(map(USER_NAME.fullmatch, names)):
         return "too many members, or one with a name that no member has"
-    jobs: set[JobId] = set()
     places: set[tuple[NodeId, DeviceId]] = set()
     for grant in answer.grants:
-        claim = claims.get(grant.job)
-        if claim is None or grant.job in jobs:
+        claim = claims.pop(grant.job, None)
+        if claim is None:
             return f"job {grant.job}, which was not told or is named twice"
-        jobs.add(grant.job)
         for problem in _flaws(grant.parts, claim, devices):
             return f"{problem} for job {grant.job}"
         own = {(server, device) for server, ids in grant.parts for device in ids}
@@ -107,9 +110,9 @@ def _flaws(
     if not all(server in devices for server in names):
         yield "a server that was not told"
         return
-    views = [devices[server].get(device) for server, ids in parts for device in ids]
-    known = [view for view in views if view is not None]
-    if len(known) < len(views) or any(len(set(ids)) < len(ids) for _, ids in parts):
+    places = [(server, device) for server, ids in parts for device in ids]
+    views = [devices[server][device] for server, device in places if device in devices[server]]
+    if len(views) < len(places) or len(set(places)) < len(places):
         yield "a device that was not told or is named twice"
     if parts == claim.parts:  # it may keep whatever it holds
         return
@@ -120,9 +123,9 @@ def _flaws(
     fewest, most = gpu_range(job_of(claim, claim.job, "", "", None, 0.0), ANY_NUMBER)
     if not fewest <= len(views) <= most:
         yield f"{gpus(len(views))}, but it asked for {fewest} to {most}"
-    if len({view.type for view in known}) > 1:
+    if len({view.type for view in views}) > 1:
         yield "GPUs of several types"
-    if any(claim.gpu_type.casefold() not in view.type.casefold() for view in known):
+    if any(claim.gpu_type.casefold() not in view.type.casefold() for view in views):
         yield "GPUs of another type than it asked for"
-    if any(view.memory_mib < claim.min_gpu_memory_mib for view in known):
+    if any(view.memory_mib < claim.min_gpu_memory_mib for view in views):
         yield "GPUs with less memory than it asked for"

@@ -120,16 +120,14 @@ class _Machines:
 
     def placement(self, member: str, parts: Parts) -> Placement | None:
         """Where the member's `parts` are. None if they are nowhere."""
-        named = [(self.own.get((member, server)), ids) for server, ids in parts]
-        places = [(node, device) for node, ids in named for device in ids if node is not None]
-        if (
-            len(places) < sum(len(ids) for _, ids in parts)
-            or len(set(places)) < len(places)
-            or not all(member in self.sights.get(place, ()) for place in places)
-        ):
+        named = sorted((self.own.get((member, server), NodeId("")), ids) for server, ids in parts)
+        places = [(node, device) for node, ids in named for device in ids]
+        if not places or not all(member in self.sights.get(place, ()) for place in places):
             return None
-        gpu_type = self.sights[places[0]][member].device.type
-        return Placement(tuple((node, ids) for node, ids in sorted(named) if node), gpu_type)
+        try:
+            return Placement(tuple(named), self.sights[places[0]][member].device.type)
+        except ValueError:  # a server or a device twice, or a server without devices
+            return None
 
 
 def merge(
@@ -250,13 +248,13 @@ def _starts(
     starts = {}
     waiting = {name for name, (_, claim) in claims.items() if not claim.parts}
     memory.ready = {name: memory.ready.get(name, now) for name in memory.starts if name in waiting}
-    for name, since in memory.ready.items():
+    for name, since in list(memory.ready.items()):
         member, _ = claims[name]
         placement = memory.starts[name]
         if not occupants.keys().isdisjoint(placement.devices):
             memory.ready[name] = now  # not yet: those who leave for it are still there
         elif member in fresh and now - since > VALID:
-            del memory.starts[name]
+            del memory.starts[name], memory.ready[name]
             until = dict.fromkeys(((member, place) for place in placement.devices), now + REFUSAL)
             memory.refusals |= until
         elif member in fresh and machines.sights.keys() >= placement.devices:
