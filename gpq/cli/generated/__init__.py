@@ -1,2 +1,1 @@
-"""Writes man pages, schemas, the data for completion and the page of commands. No command imports
-it."""
+"""Makes the schemas of answers. No command imports it."""

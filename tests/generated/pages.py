@@ -25,7 +25,7 @@ Every command has `--help`, a man page (`man gpq-submit`) and [completion](insta
 submit`, options of gpq come before the script or before `--`. Everything after that belongs to your
 job. For all other commands, options may come anywhere.
 """
-MARKER = "<!-- {}: python -m gpq.cli.generated.reference --write -->"
+MARKER = "<!-- {}: make completions -->"
 END = "<!-- /{} -->"
 TYPES = {
     "float": "number",
@@ -123,8 +123,7 @@ def _default(each: Any) -> str:
 def policies() -> str:
     rows = ["| policy | in one sentence | kind |", "|---|---|---|"]
     rows += [
-        f"| `{name}` | {each.sentence} | {'gang' if each.gang else 'elastic'} |"
-        for name, each in POLICIES.items()
+        f"| `{name}` | {each.sentence} | {'gang' if each.gang else 'elastic'} |" for name, each in POLICIES.items()
     ]
     return "\n".join(rows) + "\n"
 
