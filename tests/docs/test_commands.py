@@ -6,9 +6,8 @@ import pytest
 
 from gpq.cli import fast_path
 from gpq.cli.app import names
-from gpq.cli.generated import schemas
 from tests.cli.conftest import ROOT
-from tests.generated import pages, reference
+from tests.generated import pages, reference, schemas
 
 LEAVES = [path for path, _ in reference.leaves()]
 

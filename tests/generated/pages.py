@@ -11,10 +11,10 @@ from collections.abc import Callable, Iterator
 from dataclasses import MISSING, fields
 from typing import Any
 
-from gpq.cli.generated.schemas import comments
 from gpq.config import FileConfig, NodeConfig, TeamConfig
 from gpq.policies.registry import POLICIES
 from gpq.rpc.job_columns import COLUMNS, FIELDS, KINDS, shown_on
+from tests.generated.schemas import comments
 
 HEAD = """\
 # Commands

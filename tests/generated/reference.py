@@ -13,13 +13,12 @@ from collections.abc import Iterator
 from typing import Any
 
 from gpq.cli.app import command, names, row
-from gpq.cli.generated import schemas
 from gpq.core.model.jobs import JobState
 from gpq.outward import WORDS
 from gpq.policies.registry import POLICIES
 from gpq.rpc.submit_table import KINDS, OPTIONS, edit_options
 from gpq.views.queue import ENDED
-from tests.generated import man_pages, pages
+from tests.generated import man_pages, pages, schemas
 
 COMPLETED = {
     "JOB": "jobs",

@@ -1,1 +1,1 @@
-"""Makes the schemas of answers. No command imports it."""
+"""Names what each command prints as JSON. tests/generated makes the schemas of it."""
