@@ -26,9 +26,9 @@ from gpq.core.model.snapshot import Snapshot
 from gpq.core.model.units import JobId, NodeId, Seconds
 from gpq.daemon.clock import UNNAMED, Clock, DaemonEpoch
 from gpq.daemon.files.staging import Stager
-from gpq.daemon.nodes.decode import Key
 from gpq.daemon.nodes.leases import LeaseWatch
 from gpq.daemon.nodes.node_client import NodeClient
+from gpq.daemon.nodes.session import NodeSession
 from gpq.daemon.nodes.settings import NodePorts, NodeSettings
 from gpq.errors import NodeSilent, NotFound
 from gpq.folders import make_private
@@ -73,7 +73,7 @@ class LiveWorld:
             self.open,
             view=lambda: self._snapshot,
             inbox=self._queue.put,
-            nudge=self._nudge,
+            nudge=lambda node: self._tell(node, NodeSession.nudge),
             clock=self._clock,
             codes=paths.snapshots(home),
         )
@@ -93,8 +93,8 @@ class LiveWorld:
             lambda: self._snapshot,
             self._clock.now,
             self._queue.put,
-            forgo=self._forgo,
-            resume=self._resume,
+            forgo=lambda node, keys: self._tell(node, lambda session: session.forgo(keys)),
+            resume=lambda node, keys: self._tell(node, lambda session: session.resume(keys)),
         )
 
     def _client(self, node: NodeId, config: NodeConfig) -> NodeClient:
@@ -143,17 +143,9 @@ class LiveWorld:
             )
         return client
 
-    def _nudge(self, node: NodeId) -> None:
+    def _tell(self, node: NodeId, act: Callable[[NodeSession], None]) -> None:
         if node in self._clients:
-            self._clients[node].session.nudge()
-
-    def _forgo(self, node: NodeId, keys: frozenset[Key]) -> None:
-        if node in self._clients:
-            self._clients[node].session.forgo(keys)
-
-    def _resume(self, node: NodeId, keys: frozenset[Key]) -> None:
-        if node in self._clients:
-            self._clients[node].session.resume(keys)
+            act(self._clients[node].session)
 
     def start(self) -> None:
         for client in self._clients.values():
