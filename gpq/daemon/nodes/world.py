@@ -47,7 +47,6 @@ class LiveWorld:
         self,
         nodes: Mapping[str, NodeConfig],
         home: str,
-        clock: Clock | None = None,
         attributes: Attributes | None = None,
         epoch: DaemonEpoch = UNNAMED,
         log_limit: int = 0,
@@ -58,7 +57,7 @@ class LiveWorld:
         self._settings = NodeSettings(
             NodeId(""), setup_limit=setup_limit, standby_after=standby_after, log_limit=log_limit
         )
-        self._clock = clock or Clock()
+        self._clock = Clock()
         self._attributes = attributes  # of jobs on this machine that noted none
         self._queue: SimpleQueue[Sequence[Event] | None] = SimpleQueue()
         self._agents = SshAgents()
