@@ -267,12 +267,6 @@ class LiveWorld:
         request = {"errand": errand, "fields": fields, "limit": limit}
         return dict(self._of(node).request("errand", request, timeout=limit + 5.0)["answer"])
 
-    def purge(self, job: JobId) -> None:
-        """Remove logs and checkpoints of an ended job on every server. Raises GpqError, naming the
-        first one that refused."""
-        for client in self._clients.values():
-            client.request("purge", {"job": job})
-
     def _of(self, node: NodeId) -> NodeClient:
         try:
             return self._clients[node]
