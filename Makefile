@@ -86,8 +86,8 @@ format: $(VENV)/.dev  ## format the code
 pictures: $(VENV)/.train  ## record the pictures of the documents again, with real jobs on two embedded servers
 	$(BIN)/python examples/pictures/record.py
 
-completions: $(VENV)/.dev  ## write again what is made from the commands: completions/, man pages, docs/commands.md
-	$(BIN)/python -m gpq.cli.generated.reference --write
+completions: $(VENV)/.dev  ## write again what is made from the commands: man pages, schemas, completion_data.py, docs/commands.md
+	$(BIN)/python -m tests.generated.reference --write
 
 # TRACES is a folder of public measurements in the layout of the OSDI'21 artifact. bench-policy needs the folder above it.
 TRACES ?=

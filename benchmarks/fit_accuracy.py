@@ -21,7 +21,7 @@ from statistics import median
 
 import numpy as np
 
-from gpq.core.goodput.fitting import fit
+from gpq.core.goodput.fitting import fit_many
 from gpq.core.goodput.goodput import step_time
 from gpq.core.model.profile import ProfileRow
 
@@ -81,7 +81,7 @@ def measure(
         for key in chosen
     ]
     begin = time.perf_counter()
-    params = fit(rows)
+    params = fit_many([rows])[0]
     seconds = time.perf_counter() - begin
     assert params is not None
     others = [key for key in times if key not in set(chosen)]

@@ -11,7 +11,7 @@ from statistics import mean
 
 from gpq.lab.measurements.sources import SIA, Charges, Published
 from gpq.lab.simulator import compare, process_pool
-from gpq.lab.simulator.outcomes import Summary, summary
+from gpq.lab.simulator.outcomes import Outcome, Summary, summary
 from gpq.lab.simulator.rules import Rules, parse_cluster
 
 HOMOGENEOUS = "16x4"
@@ -126,11 +126,17 @@ class Bench:
         plans = [case.runs() for case in new]
         runs = [run for plan in plans for run in plan]
         outcomes = iter(
-            compare.run_all(runs, self.processes, progress_of(len(runs))) if runs else []
+            compare.attempt_all(runs, self.processes, progress_of(len(runs))) if runs else []
         )
         for case, plan in zip(new, plans, strict=True):
-            self._known[case] = Figures([summary(next(outcomes)) for _ in plan])
+            self._known[case] = Figures([summary(whole(next(outcomes))) for _ in plan])
         return [self._known[case] for case in cases]
+
+
+def whole(outcome: Outcome | compare.FailedRun) -> Outcome:
+    if isinstance(outcome, compare.FailedRun):
+        raise SystemExit(f"{outcome.policy} on {outcome.workload}: {outcome.error}")
+    return outcome
 
 
 def progress_of(count: int, step: int = 1) -> process_pool.Progress:

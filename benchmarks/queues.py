@@ -100,7 +100,7 @@ def with_gpq(jobs: int, *, ended: bool) -> Iterator[Asked]:
                 str(command), "submit", "--hold", "--gpus", "1", "--time", "2h", "--",
                 "sleep", "3600",
             ],
-            "one TAB": tab(ROOT / "completions" / "gpq.bash", "_gpq", "gpq", "cancel", ""),
+            "one TAB": tab(ROOT / "gpq" / "completions" / "gpq.bash", "_gpq", "gpq", "cancel", ""),
         })  # fmt: skip
 
 

@@ -31,21 +31,24 @@ from typing import Any
 import numpy as np
 from round import Rng, cluster, profile, truth
 
-from gpq.connectors.ssh_errors import problem
+from gpq.core.feasibility.shapes import shape_on
 from gpq.core.goodput import goodput as gp
 from gpq.core.model.events import TimingSums
-from gpq.core.model.jobs import Job, JobSpec, JobState, Level
-from gpq.core.model.placements import BatchOrder, Shape
+from gpq.core.model.jobs import Allotment, Job, JobSpec, JobState, Level
+from gpq.core.model.placements import BatchOrder, Layout, Shape
+from gpq.core.model.policy import shape_of
 from gpq.core.model.profile import Noise, Profile
 from gpq.core.model.snapshot import Snapshot
 from gpq.core.model.units import JobId
 from gpq.core.rounds.rounds import decide
 from gpq.core.state.learn_profile import merge, refresh
-from gpq.lab.policies import sizing
+from gpq.lab.policies import pollux, sizing
 from gpq.policies.goodput import candidates
-from gpq.policies.goodput.policy import choose_shapes
+from gpq.policies.goodput.buddy_blocks import programme
+from gpq.policies.goodput.policy import Goodput, choose_shapes
 from gpq.policies.goodput.valuation import Valuation
 from gpq.policies.registry import policy
+from gpq.policies.shared import type_transfer
 from gpq.policies.shared.knapsack import Item, solve
 
 BARS = {(64, 30): 5.0, (256, 100): 20.0, (1024, 1000): 150.0, (10_000, 10_000): 2000.0}  # CPU ms
@@ -165,7 +168,9 @@ def measure(gpus: int, jobs: int, rounds: int, rivals: bool) -> dict[str, Any]:
             if job.placement
         )
         last, snapshot = snapshot, later(snapshot, decision.snapshot, placements, params, rng)
-    items, capacities = chooser.programme(last)  # type: ignore[attr-defined]
+    assert isinstance(chooser, Goodput)
+    contest, valuations = chooser._valuations(type_transfer.inform(last))
+    items, capacities = programme(valuations, contest.capacities)
     found = solve(items, capacities)
     assert found is not None
     figures: dict[str, Any] = {
@@ -177,7 +182,7 @@ def measure(gpus: int, jobs: int, rounds: int, rivals: bool) -> dict[str, Any]:
         "bar_ms": BARS.get((gpus, jobs)),
         "gpus_used": float(np.mean(used)),
         "moved_a_round": moved / (WARM_UP + rounds),
-        "gap": found.gap / max(abs(found.value), 1e-12),
+        "gap": (found.bound - found.value) / max(abs(found.value), 1e-12),
         "solver_ms": timed(lambda: solve(items, capacities)),
     }
     if rivals and gpus <= RIVALS_UP_TO:
@@ -216,7 +221,7 @@ def against_search(snapshot: Snapshot) -> dict[str, Any]:
     """Pollux's objective as found by the solver and by the genetic search in the same round, and
     the time of the search."""
 
-    mine = problem.objective(snapshot, by_solver(snapshot))
+    mine = objective(snapshot, by_solver(snapshot))
     spent, ratios = [], []
     for seed in range(GENETIC_ROUNDS):
         here = replace(snapshot, config=replace(snapshot.config, seed=seed))
@@ -224,21 +229,54 @@ def against_search(snapshot: Snapshot) -> dict[str, Any]:
         began = time.process_time()
         theirs = search.allocate(here)
         spent.append((time.process_time() - began) * 1e3)
-        ratios.append(mine / problem.objective(here, theirs))
+        ratios.append(mine / objective(here, theirs))
     return {"search_ms": median(spent), "objective_over_search": min(ratios)}
+
+
+def objective(snapshot: Snapshot, allocation: Mapping[JobId, Allotment]) -> float:
+    """Pollux's fitness of an allocation by any policy: the harmonic mean of the utilities of all
+    jobs that hold GPUs or could have some now. A job without a layout gets nothing."""
+    round_ = sizing.entrants(snapshot)
+    share = pollux.shares(snapshot, round_)
+    costs = []
+    for name in sorted(
+        {*round_.fixed_shapes, *(contender.job.id for contender in round_.contenders)}
+    ):
+        job, allotment = snapshot.jobs[name], allocation.get(name)
+        utility = 0.0
+        if allotment is not None:
+            shape = shape_of(allotment)
+            table = pollux.speedups(job, shape.gpu_type, share[shape.gpu_type], shape.replicas)
+            utility = (
+                float(table[int(shape.nodes > 1), shape.replicas]) * share[shape.gpu_type].scale
+            )
+        if _differs(snapshot, job, allotment):
+            utility *= pollux.restart_factor(job, snapshot.now, snapshot.config)
+        costs.append(1.0 / (utility + pollux.FLOOR))
+    if not costs:
+        return 0.0
+    return len(costs) / sum(costs)
+
+
+def _differs(snapshot: Snapshot, job: Job, allotment: Allotment | None) -> bool:
+    if job.placement is None or allotment is None:
+        return job.placement is not None or allotment is not None
+    if isinstance(allotment, Layout):
+        return allotment.parts != job.placement.counts
+    return allotment != shape_on(job.placement, snapshot)
 
 
 def by_solver(snapshot: Snapshot) -> Mapping[JobId, Shape]:
     """The choice of `goodput`'s solver and repair, if a shape is worth to each job what it is worth
     in Pollux's search."""
     entrants = sizing.entrants(snapshot)
-    share = problem.shares(snapshot, entrants)[""]
+    share = pollux.shares(snapshot, entrants)[""]
     rivals = {contender.job.id: contender for contender in entrants.contenders}
     found = candidates.field_of(snapshot)
     valued = []
     for each in found.candidates:
         job, rival = each.job, rivals[each.job.id]
-        most = max(problem.growth_cap(rival), each.current.replicas if each.current else 0)
+        most = max(pollux.growth_cap(rival), each.current.replicas if each.current else 0)
         held = each.current if job.placement is not None else None
         known = [
             (s, t)
@@ -248,8 +286,8 @@ def by_solver(snapshot: Snapshot) -> Mapping[JobId, Shape]:
         known = [(shape, tidy) for shape, tidy in known if shape != held]
         always = [None, *(shape for shape, tidy in known if tidy)]
         shapes = [*always, *(shape for shape, tidy in known if not tidy)]
-        table = problem.speedups(job, "", share, most) * share.scale
-        left = problem.restart_factor(job, snapshot.now, snapshot.config)
+        table = pollux.speedups(job, "", share, most) * share.scale
+        left = pollux.restart_factor(job, snapshot.now, snapshot.config)
         worth = [
             left * float(table[int(s.nodes > 1), s.replicas]) if s is not None else 0.0
             for s in shapes
@@ -261,7 +299,7 @@ def by_solver(snapshot: Snapshot) -> Mapping[JobId, Shape]:
             )
         tidy_ones = len(always) + (held is not None)
         menu = candidates.menu_of(tuple(shapes), tidy_ones)
-        valued.append(Valuation(job.id, menu, -1.0 / (np.array(worth) + problem.FLOOR)))
+        valued.append(Valuation(job.id, menu, -1.0 / (np.array(worth) + pollux.FLOOR)))
     return {**found.fixed_shapes, **choose_shapes(snapshot, found, valued)}
 
 

@@ -38,6 +38,7 @@ grace = 60.0
 """
 # the first job has both servers at most this long, to grow
 ALONE_SECONDS = 90.0
+PAUSE = 0.5  # seconds between two frames
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,9 +231,7 @@ def message(here: Stage, part: Part) -> SpecMessage:
     )
 
 
-def play(
-    here: Stage, draw: Callable[[TopView, str], None], *, timeout: float, pause: float = 0.5
-) -> DemoResult:
+def play(here: Stage, draw: Callable[[TopView, str], None], *, timeout: float) -> DemoResult:
     """Submit the jobs, watch them to the end, judge. Calls `draw` with each frame. Raises TimedOut
     at `timeout`."""
     first, *later_parts = CAST
@@ -253,7 +252,7 @@ def play(
             raise TimedOut(
                 f"the demo did not end within {timeout:.0f} s", f"use a longer --timeout ({logs})"
             )
-        time.sleep(pause)
+        time.sleep(PAUSE)
 
 
 def _is_grown(here: Stage, part: Part) -> bool:

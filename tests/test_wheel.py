@@ -49,7 +49,7 @@ def committed(*below: str) -> list[str]:
 
 def test_it_has_every_module_and_the_agent_and_the_types(files: set[str]) -> None:
     agent = [path.removeprefix("agent/") for path in committed("agent/gpq_agent")]
-    assert {*committed("gpq/**.py", "gpq/schemas"), *agent} <= files
+    assert {*committed("gpq/**.py", "gpq/schemas", "gpq/completions", "gpq/views"), *agent} <= files
     assert {"gpq/py.typed", "gpq_agent/py.typed"} <= files
 
 

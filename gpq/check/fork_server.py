@@ -70,7 +70,7 @@ class ForkServer:
     ) -> None:
         self.ready, self.lost = False, ""
         self.codes: dict[int, int] = {}
-        self._script, self._log = script, log
+        self._log = log
         self._forked_pids: list[int] = []
         self._buffer = b""
         self._start = time.monotonic()

@@ -69,10 +69,10 @@ def _answer(argv: list[str]) -> int:
 
             return show(**options)
     elif argv[:1] == ["completion"] and len(argv) == 2:  # runs at every start of a shell
-        from gpq.cli.shell_scripts import SCRIPTS
+        from gpq.cli.shell_scripts import SHELLS, script
 
-        if argv[1] in SCRIPTS:
-            sys.stdout.write(SCRIPTS[argv[1]])
+        if argv[1] in SHELLS:
+            sys.stdout.write(script(argv[1]))
             return 0
     from gpq.cli.app import dispatch
 

@@ -4,11 +4,13 @@ sent it."""
 from __future__ import annotations
 
 import contextlib
+import os
 import sys
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from gpq.cli import streams
+from gpq.errors import UsageError
 from gpq.views import plain
 
 if TYPE_CHECKING:
@@ -104,6 +106,32 @@ def text(
         lines = map(plain.tint, lines)
     sys.stdout.write("".join(line + "\n" for line in lines))
     sys.stdout.flush()
+
+
+def check_file(option: str, path: str) -> None:
+    """Raises UsageError if the file that an option names cannot be written."""
+    folder = os.path.dirname(path) or "."
+    if os.path.isdir(path) or not os.path.isdir(folder) or not os.access(folder, os.W_OK):
+        raise UsageError(
+            f"{option} {path}: cannot write there",
+            "choose a file in a directory that exists and is writable",
+        )
+
+
+@contextlib.contextmanager
+def replace_file(option: str, path: str) -> Iterator[str]:
+    """Where to write the file. It replaces an older one completely or not at all. Raises
+    UsageError."""
+    part = f"{path}.{os.urandom(8).hex()}.part"  # a name that nobody can have taken
+    try:
+        yield part
+        os.replace(part, path)
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            os.unlink(part)
+        raise UsageError(
+            f"{option} {path}: {error.strerror or error}", "choose a writable file"
+        ) from None
 
 
 def console(color: str, *, pipe: int = 120) -> Console:

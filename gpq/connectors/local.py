@@ -47,9 +47,6 @@ class Channel(Protocol):
 class Connector(Protocol):
     """A way to one server."""
 
-    def put(self, content: bytes, path: str) -> None:
-        """Write a file on the server, as a whole or not at all. Raises GpqError."""
-
     def spawn(self, argv: Sequence[str], waiting: Callable[[], None] = lambda: None) -> Channel:
         """Run a command on the server. It outlives us only if it wants to. Raises GpqError.
 
@@ -104,22 +101,6 @@ class LocalConnector:
         self.errors = errors
         self.python = [python] if python else environment.interpreter()
         self.environ = environment.of_agent(os.environ if environ is None else environ)
-
-    def put(self, content: bytes, path: str) -> None:
-        """Through a temporary file in the same folder."""
-        temporary = f"{path}.{os.getpid()}.tmp"
-        try:
-            with open(temporary, "wb") as stream:
-                stream.write(content)
-                stream.flush()
-                os.fsync(stream.fileno())
-            os.replace(temporary, path)
-        except OSError as error:
-            Path(temporary).unlink(missing_ok=True)
-            raise GpqError(
-                f"cannot write {path}: {error.strerror}",
-                "check that the folder exists and has space",
-            ) from error
 
     def agent(
         self, arguments: Sequence[str], waiting: Callable[[], None] = lambda: None

@@ -165,22 +165,16 @@ class SshConnector:
         self._timeout = pace.FIRST_TIMEOUT
         self.shipped = 0  # how often gpq had to send the agent
 
-    def put(self, content: bytes, path: str) -> None:
-        channel = self._open({"op": "put", "path": path}, content, lambda: None)
-        channel.close()
-
     def spawn(self, argv: Sequence[str], waiting: Callable[[], None] = lambda: None) -> Channel:
-        return self._open({"op": "run", "argv": list(argv)}, b"", waiting)
+        return self._open({"op": "run", "argv": list(argv)}, waiting)
 
     def agent(
         self, arguments: Sequence[str], waiting: Callable[[], None] = lambda: None
     ) -> Channel:
         request = {"op": "agent", "sha256": self._bundle.digest, "arguments": list(arguments)}
-        return self._open(request, b"", waiting)
+        return self._open(request, waiting)
 
-    def _open(
-        self, request: Mapping[str, object], content: bytes, waiting: Callable[[], None]
-    ) -> SshChannel:
+    def _open(self, request: Mapping[str, object], waiting: Callable[[], None]) -> SshChannel:
         channel = self._connect()
         target = self.target
         talk = Handshake(channel.reader.fileno(), channel.writer.fileno(), target.host, waiting)
@@ -192,11 +186,11 @@ class SshConnector:
             word = secrets.token_hex(16)
             source = self._bundle.bootstrap.encode("utf-8").hex().encode("ascii")
             talk.say(self._python.encode("utf-8") + b"\n" + source + b"\n")
-            talk.block({"word": word, **request}, content if request["op"] == "put" else None)
+            talk.block(json.dumps({"word": word, **request}).encode("utf-8"))
             answer = talk.answer(word, NO_PYTHON, self._python)
             if request["op"] == "agent" and not answer["have"]:
                 self.shipped += 1
-                talk.raw_block(self._bundle.archive)
+                talk.block(self._bundle.archive)
                 talk.answer(word, NO_PYTHON, self._python)
             talk.over()
         except EOFError:
@@ -265,12 +259,7 @@ class Handshake:
             self.noise = heard[-NOISE:]
         self.seconds = time.monotonic() - self._began
 
-    def block(self, request: Mapping[str, object], content: bytes | None) -> None:
-        self.raw_block(json.dumps(request).encode("utf-8"))
-        if content is not None:
-            self.raw_block(content)
-
-    def raw_block(self, content: bytes) -> None:
+    def block(self, content: bytes) -> None:
         self.say(b"%08x" % len(content) + content)
 
     def say(self, data: bytes) -> None:

@@ -50,8 +50,8 @@ def detail(reader: Reader, job: Job, journal: Sequence[facts.Event]) -> JobDetai
     if model is not None:
         values = {name: float(value) for name, value in asdict(model.params).items()}
         parameters = {name: value for name, value in values.items() if math.isfinite(value)}
-        if model.stats is not None and model.stats.sqr > 0:
-            noise_scale = _finite(model.stats.var / model.stats.sqr)
+        if model.stats is not None:
+            noise_scale = _finite(model.stats.noise_scale)
     return JobDetail(
         job=reader.job(job),
         spec=message_of(job.spec),

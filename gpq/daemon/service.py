@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable
 
 import msgspec
+import psutil
 
 import gpq
 from gpq import outward, paths
@@ -139,7 +140,7 @@ class Service:
             jobs_total=len(snapshot.jobs) + self._store.ended_count(),
             rounds=controller.rounds,
             round_ms_median=statistics.median(durations) * 1000 if durations else None,
-            memory_mib=_resident_mib(),
+            memory_mib=psutil.Process().memory_info().rss / (1 << 20),
             nodes={
                 str(node.id): node_word(snapshot, node, now)
                 for _, node in sorted(snapshot.nodes.items())
@@ -148,11 +149,3 @@ class Service:
             metrics=metrics,
             metrics_problem=problem,
         )
-
-
-def _resident_mib() -> float:
-    try:
-        with open("/proc/self/statm", encoding="ascii") as stream:
-            return int(stream.read().split()[1]) * os.sysconf("SC_PAGE_SIZE") / (1 << 20)
-    except (OSError, ValueError, IndexError) as error:
-        raise GpqError(f"the daemon cannot read its own memory use: {error}") from None

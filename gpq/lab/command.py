@@ -12,7 +12,7 @@ from typing import Annotated, TypeVar
 import typer
 
 from gpq.cli import output
-from gpq.cli.typer_app import Color, ColorChoice, frame
+from gpq.cli.typer_app import Color, ColorChoice, Json, frame
 from gpq.errors import UsageError
 from gpq.lab import plan_runs
 from gpq.lab import plot as figures
@@ -114,7 +114,6 @@ PLOT = typer.Option(
     metavar="FILE",
     help="Plot completion times, fairness and GPUs to FILE.svg or FILE.png.",
 )
-JSON = typer.Option("--json", help="Print only JSON.")
 
 
 @app.command()
@@ -141,7 +140,7 @@ def simulate(
     plot: Annotated[str, PLOT] = "",
     csv: Annotated[bool, CSV] = False,
     color: Color = ColorChoice.auto,
-    json: Annotated[bool, JSON] = False,
+    json: Json = False,
 ) -> int:
     """Compare policies on a workload in simulated time, with the same policy code as the daemon.
 

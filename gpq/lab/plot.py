@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Sequence
-from contextlib import suppress
 from importlib import import_module
 from itertools import product
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
+from gpq.cli import output
 from gpq.core.model.units import Seconds
 from gpq.errors import UsageError
 from gpq.lab.simulator.compare import Block
@@ -43,12 +43,7 @@ def check(path: str) -> None:
             f"--plot {path}: cannot draw {extension or 'a file without an extension'}",
             "use FILE.svg or FILE.png",
         )
-    folder = os.path.dirname(path) or "."
-    if not os.path.isdir(folder) or not os.access(folder, os.W_OK):
-        raise UsageError(
-            f"--plot {path}: cannot write in {folder}",
-            "choose a directory that exists and is writable",
-        )
+    output.check_file("--plot", path)
     try:
         import_module("matplotlib.figure")
         import_module(f"matplotlib.backends.backend_{BACKENDS[FORMATS[extension]]}")
@@ -107,17 +102,8 @@ def draw(blocks: Sequence[Block], path: str) -> None:
         for index, (label, outcome) in enumerate(panels):
             _gpus(figure.add_subplot(grid[1, 2 * index : 2 * index + 2]), label, outcome)
         metadata: dict[str, Any] = {"Date": None} if kind == "svg" else {"Software": None}
-        # replaces an older figure completely or not at all, by a name that nobody can have taken
-        part = f"{path}.{os.urandom(8).hex()}.part"
-        try:
+        with output.replace_file("--plot", path) as part:
             figure.savefig(part, format=kind, dpi=150, metadata=metadata)
-            os.replace(part, path)
-        except OSError as error:
-            with suppress(OSError):
-                os.unlink(part)
-            raise UsageError(
-                f"--plot {path}: {error.strerror or error}", "choose a writable file"
-            ) from None
 
 
 def _groups(blocks: Sequence[Block]) -> dict[str, list[Outcome]]:

@@ -28,11 +28,13 @@ LOCAL_FUSE = frozenset(
 )
 
 
-def filesystem_of(folder: str, mountinfo: str) -> str:
-    """The type of the file system of `folder` (resolved), by the text of /proc/self/mountinfo. ""
-    if unknown."""
+def mount_of(folder: str, mounts: str = "/proc/self/mountinfo") -> tuple[str, str]:
+    """Mount point and type of the file system of `folder` (resolved), by the text of `mounts`.
+    ("", "") if unknown. Raises OSError."""
     mount_point, kind = "", ""
-    for line in mountinfo.splitlines():
+    with open(mounts, encoding="utf-8", errors="replace") as stream:
+        lines = stream.read().splitlines()
+    for line in lines:
         before, separator, after = line.partition(" - ")
         fields = before.split()
         if not separator or len(fields) < 5:
@@ -41,7 +43,7 @@ def filesystem_of(folder: str, mountinfo: str) -> str:
         inside = folder == point or folder.startswith(point.rstrip("/") + "/")
         if inside and len(point) >= len(mount_point):
             mount_point, kind = point, after.split()[0]
-    return kind
+    return mount_point, kind
 
 
 def is_remote(kind: str) -> bool:
@@ -53,11 +55,9 @@ def is_remote(kind: str) -> bool:
 def refuse_network(folder: str, mounts: str = "/proc/self/mountinfo") -> None:
     """Raises Refused if `folder` is on a network file system."""
     try:
-        with open(mounts, encoding="utf-8", errors="replace") as stream:
-            text = stream.read()
+        _, kind = mount_of(os.path.realpath(folder), mounts)
     except OSError:
         return  # not Linux, or no /proc, so it cannot tell
-    kind = filesystem_of(os.path.realpath(folder), text)
     if is_remote(kind):
         raise Refused(
             f"{folder} is on a network file system ({kind}), which cannot keep gpq's state safely",

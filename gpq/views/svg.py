@@ -15,6 +15,7 @@ from gpq.views.plain import cut, number, safe
 
 COLOURS = 9  # s0 to s8. The last is for all others
 LEFT, TOP, BOTTOM = 44, 8, 26  # margins of the plot in user units
+WIDE, NARROW = 760, 370  # widths of a plot
 LABEL = 22  # characters of a name next to a bar
 
 
@@ -27,11 +28,9 @@ def over_time(
     series: Sequence[tuple[str, Sequence[float]]],
     labels: Sequence[str],
     unit: str,
-    *,
-    width: int = 760,
-    height: int = 230,
 ) -> str:
     """Stacked bars, one for each of `labels`. `series`: (name, values)."""
+    width, height = WIDE, 230
     tops = [sum(values[index] for _, values in series) for index in range(len(labels))]
     scale = _Scale(max(tops, default=0.0), height - TOP - BOTTOM, height - BOTTOM)
     step = (width - LEFT) / max(len(labels), 1)
@@ -41,13 +40,9 @@ def over_time(
         for place, (name, values) in enumerate(series):
             if values[index] > 0:
                 tooltip = f"{name}, {label}: {number(values[index])} {unit}"
-                box = (
-                    LEFT + index * step,
-                    scale(base + values[index]),
-                    max(step - min(step * 0.15, 2), 0.5),
-                )
-                parts.append(_box(*box, scale(base) - box[1], colour(place, len(series)), tooltip))
-                base += values[index]
+                shade, top = colour(place, len(series)), base + values[index]
+                parts.append(_piece(scale, index, step, base, top, shade, tooltip))
+                base = top
     parts.append(_ticks(labels, step, height))
     return _picture(width, height, parts, f"{unit} over time")
 
@@ -64,12 +59,11 @@ def shares(
     name: str,
     shade: str,
     *,
-    ceiling: float = 1.0,
-    width: int = 370,
+    ceiling: float,
 ) -> str:
     """A user's share of the GPUs as bars, and the fair share as a line over them, from 0 to
     `ceiling`."""
-    height = 120
+    width, height = NARROW, 120
     scale = _Scale(
         ceiling,
         height - TOP - BOTTOM,
@@ -85,16 +79,7 @@ def shares(
         tooltip = (
             f"{name}, {label}: {usage[index]:.0%} of the GPUs in use, fair share {fair[index]:.0%}"
         )
-        parts.append(
-            _box(
-                x,
-                scale(usage[index]),
-                max(step - min(step * 0.15, 2), 0.5),
-                scale(0) - scale(usage[index]),
-                shade,
-                tooltip,
-            )
-        )
+        parts.append(_piece(scale, index, step, 0.0, usage[index], shade, tooltip))
         line += f"{'L' if line else 'M'}{_n(x)} {_n(scale(fair[index]))}H{_n(x + step)}"
     parts += [
         f'<path class="fair" d="{line}"/>' if line else "",
@@ -103,9 +88,7 @@ def shares(
     return _picture(width, height, parts, f"share of {name} over time")
 
 
-def parts_of(
-    rows: Sequence[tuple[str, Sequence[tuple[str, float, str]]]], unit: str, *, width: int = 760
-) -> str:
+def parts_of(rows: Sequence[tuple[str, Sequence[tuple[str, float, str]]]], unit: str) -> str:
     """One bar per row, made of (what, how much, class)."""
     largest = max((sum(value for _, value, _ in values) for _, values in rows), default=0.0) or 1.0
     margin, row_height = 170, 22
@@ -117,22 +100,18 @@ def parts_of(
         )
         for kind, value, shade in values:
             if value > 0:
-                size = value / largest * (width - margin - 70)
-                parts.append(
-                    _box(
-                        x, y, size, row_height - 6, shade, f"{name}: {number(value)} {unit}, {kind}"
-                    )
-                )
+                size = value / largest * (WIDE - margin - 70)
+                tooltip = f"{name}: {number(value)} {unit}, {kind}"
+                parts.append(_box(x, y, size, row_height - 6, shade, tooltip))
                 x += size
         total = number(sum(value for _, value, _ in values))
         parts.append(f'<text x="{_n(x + 6)}" y="{y + 13}">{total}</text>')
-    return _picture(width, 2 * TOP + row_height * len(rows), parts, unit)
+    return _picture(WIDE, 2 * TOP + row_height * len(rows), parts, unit)
 
 
-def histogram(
-    bars: Sequence[tuple[str, int]], shades: Sequence[str], *, width: int = 370, height: int = 180
-) -> str:
+def histogram(bars: Sequence[tuple[str, int]], shades: Sequence[str]) -> str:
     """A histogram. `bars`: (what, how many)."""
+    width, height = NARROW, 180
     scale = _Scale(
         float(max((count for _, count in bars), default=0)),
         height - TOP - BOTTOM,
@@ -206,6 +185,15 @@ def _ticks(labels: Sequence[str], step: float, height: int, limit: int = 8) -> s
         for index, label in enumerate(labels)
         if index % stride == 0
     )
+
+
+def _piece(
+    scale: _Scale, index: int, step: float, base: float, top: float, shade: str, tooltip: str
+) -> str:
+    """The part of a bar from `base` to `top`, of the bar at this place."""
+    width = max(step - min(step * 0.15, 2), 0.5)
+    y = scale(top)
+    return _box(LEFT + index * step, y, width, scale(base) - y, shade, tooltip)
 
 
 def _box(x: float, y: float, width: float, height: float, shade: str, tooltip: str) -> str:

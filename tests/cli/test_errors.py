@@ -107,7 +107,7 @@ BAD = [
     (["show", "\udcff"], "`\\xff` contains a byte that is not UTF-8"),
     (["simulate", "gone.csv", "--traces", "gone"], "no folder gone"),
     (["simulate", "train.py", "--traces", "folder"], "folder has no measurements"),
-    (["simulate", "train.py", "--traces", "folder", "--plot", "gone/a.svg"], "cannot write in gone"),
+    (["simulate", "train.py", "--traces", "folder", "--plot", "gone/a.svg"], "gone/a.svg: cannot write there"),
 ]
 
 

@@ -16,8 +16,8 @@ from pathlib import Path
 
 import pytest
 
-from gpq.cli.generated import reference
 from tests.cli.conftest import BARE, FIFO, Gpq
+from tests.generated import reference
 from tests.support.figures import Figures
 from tests.support.waiting import wait_until
 

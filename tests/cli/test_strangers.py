@@ -13,13 +13,13 @@ from pathlib import Path
 import pytest
 
 from gpq import verdicts
+from gpq.cli import output
 from gpq.cli.doctor import checks
 from gpq.cli.jobs import task_spooler
 from gpq.client import autostart, connection, daemon_control, quick
 from gpq.errors import NotFound, Refused
 from gpq.servers import config_file
 from gpq.store.lock import start_time
-from gpq.views import html_report
 from tests.cli.conftest import Gpq
 from tests.support.users import ANA, BOB, acting_as, shared_place
 
@@ -184,7 +184,8 @@ def test_a_report_does_not_write_through_what_is_already_there(place: Path) -> N
     target.write_text("mine")
     with acting_as(BOB):
         (place / "r.html.part").symlink_to(target)
-    html_report.write(str(place / "r.html"), "page")
+    with output.replace_file("--html", str(place / "r.html")) as part:
+        Path(part).write_text("page")
     assert (target.read_text(), (place / "r.html").read_text()) == ("mine", "page")
     assert sorted(path.name for path in place.iterdir()) == ["ana.txt", "r.html", "r.html.part"]
 

@@ -93,16 +93,6 @@ def test_a_missing_command_is_a_clear_error(connector: Connector) -> None:
         connector.spawn(["no-such-command"])
 
 
-def test_a_file_is_written_as_a_whole_or_not_at_all(connector: Connector, tmp_path: Path) -> None:
-    path = tmp_path / "file"
-    connector.put(b"one\0two", str(path))
-    connector.put(b"three", str(path))
-    assert path.read_bytes() == b"three"
-    with pytest.raises(GpqError, match="cannot write"):
-        connector.put(b"x", str(tmp_path / "missing" / "file"))
-    assert {entry.name for entry in tmp_path.iterdir()} - {"errors"} == {"file"}
-
-
 def test_terminal_and_current_folder_do_not_reach_the_process(connector: Connector) -> None:
     code = "import os; print(os.getsid(0) == os.getpid(), os.getcwd(), sorted(os.listdir('/proc/self/fd')))"
     channel = connector.spawn([sys.executable, "-c", code])

@@ -329,8 +329,9 @@ MOUNTS = """\
         ("/home", "nfs4"),
     ],
 )
-def test_the_file_system_of_a_folder_is_that_of_its_nearest_mount(folder: str, kind: str) -> None:
-    assert disk.filesystem_of(folder, MOUNTS) == kind
+def test_the_file_system_of_a_folder_is_that_of_its_nearest_mount(tmp_path: Path, folder: str, kind: str) -> None:
+    (tmp_path / "mounts").write_text(MOUNTS)
+    assert disk.mount_of(folder, str(tmp_path / "mounts"))[1] == kind
 
 
 @pytest.mark.parametrize(

@@ -6,9 +6,8 @@ import pytest
 
 from gpq.cli import fast_path
 from gpq.cli.app import names
-from gpq.cli.generated import pages, reference, schemas
-from gpq.cli.shell_scripts import SCRIPTS
 from tests.cli.conftest import ROOT
+from tests.generated import pages, reference, schemas
 
 LEAVES = [path for path, _ in reference.leaves()]
 
@@ -17,7 +16,6 @@ MADE = [
     "docs/commands.md",
     "gpq/options/completion_data.py",
     "gpq/api/option_types.py",
-    *(f"completions/gpq.{each}" for each in SCRIPTS),
     *schemas.files(),
 ]
 

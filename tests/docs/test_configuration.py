@@ -8,10 +8,10 @@ from dataclasses import fields
 import pytest
 
 from gpq import outward
-from gpq.cli.generated import pages
 from gpq.config import FileConfig, NodeConfig, parse
 from gpq.policies.registry import POLICIES
 from tests.cli.conftest import ROOT
+from tests.generated import pages
 
 PAGE = (ROOT / "docs" / "configuration.md").read_text()
 EXAMPLE, *PIECES = re.findall(r"```toml\n(.*?)```", PAGE, re.DOTALL)
@@ -43,7 +43,7 @@ def test_keys_in_comments_of_the_example_are_valid() -> None:
 @pytest.mark.parametrize("path", pages.TABLES)
 def test_the_tables_are_up_to_date(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(ROOT)
-    assert (ROOT / path).read_text() == pages.tables()[path], "run python -m gpq.cli.generated.reference --write"
+    assert (ROOT / path).read_text() == pages.tables()[path], "run make completions"
 
 
 def test_every_field_is_explained_in_at_least_one_sentence() -> None:

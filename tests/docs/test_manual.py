@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from gpq.cli.app import names
-from gpq.cli.generated import man_pages, reference
 from tests.cli.conftest import ROOT
+from tests.generated import man_pages, reference
 
 PAGES = man_pages.pages()
 

@@ -14,6 +14,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from gpq.cli import output
 from gpq.errors import UsageError
 from gpq.rpc import account_answers
 from gpq.views import accounts, html_report, svg
@@ -105,15 +106,16 @@ def test_an_empty_history_has_a_page_too() -> None:
 
 def test_a_page_is_replaced_completely_or_not_at_all(tmp_path: Path) -> None:
     path = tmp_path / "report.html"
-    html_report.write(str(path), "one")
-    html_report.write(str(path), "two")
+    for text in ("one", "two"):
+        with output.replace_file("--html", str(path)) as part:
+            Path(part).write_text(text)
     assert path.read_text() == "two"
     assert os.listdir(tmp_path) == ["report.html"]
     for bad in (str(tmp_path), str(tmp_path / "none" / "report.html")):
         with pytest.raises(UsageError):
-            html_report.check(bad)
-        with pytest.raises(UsageError):
-            html_report.write(bad, "three")
+            output.check_file("--html", bad)
+        with pytest.raises(UsageError), output.replace_file("--html", bad) as part:
+            Path(part).write_text("three")
     assert os.listdir(tmp_path) == ["report.html"]
 
 

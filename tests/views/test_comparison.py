@@ -161,7 +161,7 @@ def test_the_same_runs_give_the_same_figure(tmp_path: Path, ending: str) -> None
 
 
 @pytest.mark.parametrize(("path", "said"), [("x.pdf", "cannot draw .pdf"), ("x", "without an extension"),
-                                            ("/nowhere/x.svg", "cannot write in /nowhere")])  # fmt: skip
+                                            ("/nowhere/x.svg", "/nowhere/x.svg: cannot write there")])  # fmt: skip
 def test_an_impossible_figure_is_refused_before_anything_runs(path: str, said: str) -> None:
     with pytest.raises(UsageError, match=said):
         plot.check(path)

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from gpq.cli.generated import reference
+from tests.generated import reference
 from tests.words import messages, phrases, reading
 from tests.words.markdown import paragraphs
 
@@ -19,8 +19,6 @@ PROGRAMS = (
     "eval ",
     "exec /bin/sh",
     "mkdir -p",
-    "_gpq()",
-    "function __gpq",
     "<!doctype",
     ":root{",
     "remove them there: for id in",

@@ -9,7 +9,6 @@ A block is 8 hex digits (its length) and that many bytes. The request is a block
   {"word", "op": "agent", "sha256", "arguments"}   -> {"ok", "have"}. Without `have` the bundle
                                                    follows as a block -> {"ok"}
   {"word", "op": "run", "argv"}                    -> {"ok"}, then the command
-  {"word", "op": "put", "path"}, content in a block -> {"ok"}
 Every answer may be {"ok": false, "error", "hint"} instead, after which it ends.
 """
 
@@ -48,11 +47,8 @@ def main() -> None:
     try:
         if request["op"] == "agent":
             become_agent(word, str(request["sha256"]), list(map(str, request["arguments"])))
-        elif request["op"] == "run":
-            become(word, list(map(str, request["argv"])))
         else:
-            put(str(request["path"]), block())
-            answer(word, {"ok": True})
+            become(word, list(map(str, request["argv"])))
     except Refusal as refusal:
         answer(word, {"ok": False, "error": refusal.message, "hint": refusal.hint})
     except OSError as error:

@@ -7,7 +7,7 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from importlib.util import find_spec
 
 import gpq
@@ -18,6 +18,7 @@ from gpq.errors import DaemonUnreachable, GpqError
 from gpq.options import environment
 from gpq.policies.registry import POLICIES
 from gpq.rpc.daemon_answers import DaemonInfo
+from gpq.store import disk
 
 MIN_FREE_MIB = 200
 LONGEST_SOCKET = 107  # bytes, sockaddr_un
@@ -87,28 +88,14 @@ def nearest_folder(path: str) -> str:
 def filesystem() -> Check:
     folder = os.path.realpath(nearest_folder(paths.home()))
     try:
-        with open("/proc/self/mounts", encoding="utf-8", errors="replace") as stream:
-            mount, kind = mount_of(folder, stream)
+        mount, kind = disk.mount_of(folder)
     except OSError as error:
-        return Check("filesystem", "warn", f"cannot read /proc/self/mounts: {error.strerror}", "")
-    if kind in NETWORK:
+        return Check("filesystem", "warn", f"cannot read {error.filename}: {error.strerror}", "")
+    if kind in NETWORK or disk.is_remote(kind):
         finding = f"the state is on {kind} ({mount}), where locks and SQLite are not reliable"
         fix = "set GPQ_HOME to a folder on a local disk"
         return Check("filesystem", "fail", finding, fix)
     return Check("filesystem", "ok", f"the state is on {kind} ({mount})")
-
-
-def mount_of(folder: str, mounts: Iterable[str]) -> tuple[str, str]:
-    """Mount point and type of a folder's file system. The longest path wins, and the kernel lists
-    the newest mount of a path last."""
-    longest, kind = "", "unknown"
-    for line in mounts:
-        _, mount, filesystem, *_ = line.split(" ")
-        mount = mount.replace("\\040", " ")
-        is_above = os.path.commonpath([folder, mount]) == mount
-        if is_above and len(mount) >= len(longest):
-            longest, kind = mount, filesystem
-    return longest, kind
 
 
 def free_space() -> Check:

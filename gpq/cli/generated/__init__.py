@@ -1,2 +1,1 @@
-"""Writes man pages, schemas, the data for completion and the page of commands. No command imports
-it."""
+"""Names what each command prints as JSON. tests/generated makes the schemas of it."""

@@ -18,7 +18,7 @@ from gpq.check.runner import CheckRequest
 from gpq.check.shapes import LEAST_STEPS
 from gpq.cli import output
 from gpq.cli.output import Progress
-from gpq.cli.typer_app import HELP, Color, ColorChoice, frame
+from gpq.cli.typer_app import HELP, Color, ColorChoice, Json, frame
 from gpq.errors import GpqError, NotFound, UsageError
 from gpq.options import environment, job_spec, sweeps, values
 from gpq.options.job_spec import SubmitTexts
@@ -60,8 +60,6 @@ LAST = typer.Option(
     "--last", help="Only print the saved verdict for this script and these arguments."
 )
 
-JSON = typer.Option("--json", help="Print only JSON.")
-
 
 @app.command(context_settings={**HELP, "allow_interspersed_args": False})
 def check(
@@ -73,7 +71,7 @@ def check(
     isolated: Annotated[bool, ISOLATED] = False,
     last: Annotated[bool, LAST] = False,
     color: Color = ColorChoice.auto,
-    json: Annotated[bool, JSON] = False,
+    json: Json = False,
 ) -> int:
     """Prove on your own script that gpq does not change what it trains.
 

@@ -159,9 +159,7 @@ def _report(
         _report_team(begin, end, color.value, json=json)
         return
     if html:
-        from gpq.views import html_report
-
-        html_report.check(html)
+        output.check_file("--html", html)
     answer = call(requests.Report(begin, end, by.value), account_answers.ReportView)
     if html:
         users = (
@@ -169,7 +167,10 @@ def _report(
             if by is By.user
             else call(requests.Report(begin, end), account_answers.ReportView)
         )
-        html_report.write(html, html_report.document(answer, users))
+        from gpq.views import html_report
+
+        with output.replace_file("--html", html) as part, open(part, "x", encoding="utf-8") as file:
+            file.write(html_report.document(answer, users))
     if json:
         output.emit(answer)
     elif csv:

@@ -7,6 +7,7 @@ process: the `tsp` that will run it. /proc has its words, directory and environm
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import shutil
@@ -16,6 +17,8 @@ import subprocess
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
+import psutil
+
 from gpq.errors import GpqError, NotFound
 
 NAMES = ("tsp", "ts")
@@ -23,7 +26,6 @@ PATIENCE = 10.0  # seconds for one answer of tsp
 ROW = re.compile(r"(\d+)\s+(queued|running|finished|skipped|allocating)\s+(\S+)\s+(.*)", re.DOTALL)
 DETAILS = re.compile(r"(?:^|\n)Command: (.*)\nSlots required: (\d+)\nEnqueue time:", re.DOTALL)
 DEPENDS = re.compile(r"\[(\d*)\]&& (.*)", re.DOTALL)
-LABEL = re.compile(r"\[([^]]*)\](.*)", re.DOTALL)
 WITH_VALUE = "LNDu"  # options of tsp with a value, before a command
 
 
@@ -138,7 +140,7 @@ def _with_processes(waiting: list[Waiting], path: str) -> list[Waiting]:
     """Add words, directory and environment of the waiting processes. Among equal commands, the
     older process has the lower number."""
     clients = _clients(path)
-    clients.sort(key=lambda client: client.start_ticks)
+    clients.sort(key=lambda client: client.began_at)
     jobs = []
     for job in waiting:
         client = next((client for client in clients if " ".join(client.argv) == job.text), None)
@@ -153,7 +155,7 @@ def _with_processes(waiting: list[Waiting], path: str) -> list[Waiting]:
 class _Client:
     """A process with the name of task-spooler, and the command that it waits to run."""
 
-    start_ticks: int
+    began_at: float
     label: str
     argv: list[str]
     cwd: str
@@ -166,32 +168,15 @@ class _Client:
 
 def _clients(path: str) -> list[_Client]:
     """The waiting clients of this user on this socket."""
-    clients = [_client(f"/proc/{name}") for name in os.listdir("/proc") if name.isdigit()]
-    return [client for client in clients if client is not None and client.uses(path)]
-
-
-def _client(process: str) -> _Client | None:
-    """The client with this folder in /proc. None if it is another program, gone, or another
-    user's."""
-    try:
-        program, *words = _strings(f"{process}/cmdline") or [""]
-        if os.path.basename(program) not in NAMES:
-            return None
-        variables = _strings(f"{process}/environ")
-        env = dict(text.partition("=")[::2] for text in variables if "=" in text)
-        cwd = os.readlink(f"{process}/cwd")
-        with open(f"{process}/stat", "rb") as stream:
-            start_ticks = int(stream.read().rpartition(b")")[2].split()[19])
-    except (OSError, ValueError):
-        return None
-    label, argv = _command(words)
-    return _Client(start_ticks, label, argv, cwd, env) if argv else None
-
-
-def _strings(path: str) -> list[str]:
-    """The strings of a file in /proc, which each end with a zero byte."""
-    with open(path, "rb") as stream:
-        return [os.fsdecode(text) for text in stream.read().split(b"\0")[:-1]]
+    clients = []
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error):  # it is gone, or another user's
+            program, *words = process.cmdline() or [""]
+            if os.path.basename(program) in NAMES:
+                label, argv = _command(words)
+                env, cwd = process.environ(), process.cwd()
+                clients.append(_Client(process.create_time(), label, argv, cwd, env))
+    return [client for client in clients if client.argv and client.uses(path)]
 
 
 def _command(words: list[str]) -> tuple[str, list[str]]:

@@ -12,7 +12,7 @@ import typer
 
 import gpq
 from gpq.cli import output
-from gpq.cli.shell_scripts import SCRIPTS
+from gpq.cli.shell_scripts import script
 from gpq.cli.typer_app import frame
 from gpq.errors import NotFound
 
@@ -91,4 +91,4 @@ def _completion(
       echo 'source <(gpq completion zsh 2>/dev/null)' >> ~/.zshrc
       mkdir -p ~/.config/fish/completions; gpq completion fish > ~/.config/fish/completions/gpq.fish
     """
-    output.say(*SCRIPTS[shell.value].splitlines())
+    output.say(*script(shell.value).splitlines())

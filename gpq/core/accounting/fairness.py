@@ -72,13 +72,10 @@ def speedup(now: float, points: Sequence[Point], share: float) -> float | None:
     return now / fair if fair > 0 else None
 
 
-def seconds_alone(
-    work: float, points: Sequence[Point], share: float, start: Seconds = 0.0
-) -> Seconds | None:
-    """Time for `work` examples on its own share from the start. `start` is the time until the first
-    step. None if unknown."""
+def seconds_alone(work: float, points: Sequence[Point], share: float) -> Seconds | None:
+    """Time for `work` examples on its own share. None if unknown."""
     speed = speed_at(points, share)
-    return start + work / speed if speed > 0 else None
+    return work / speed if speed > 0 else None
 
 
 def finish_time_fairness(

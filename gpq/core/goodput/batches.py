@@ -139,18 +139,6 @@ def split_base(limits: BatchLimits, replicas: int) -> tuple[int, int]:
     return -(-local // micro), micro - 1
 
 
-def best_batch(
-    params: ThroughputParams,
-    stats: GradientStats | None,
-    limits: BatchLimits,
-    nodes: int,
-    replicas: int,
-) -> BatchChoice:
-    """The batch with the largest goodput on `replicas` GPUs over `nodes` servers (Pollux section
-    4.1)."""
-    return goodput_table(params, stats, limits, [nodes], [replicas]).choice(0)
-
-
 def goodput_table(
     params: ThroughputParams,
     stats: GradientStats | None,

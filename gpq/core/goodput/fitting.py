@@ -56,15 +56,10 @@ _ENOUGH = 1e-3  # relative decrease of the loss below which the search ends
 _INTER_PENALTY = 1.1  # if only one server was measured, several cost a tenth more (Pollux)
 
 
-def fit(rows: Sequence[ProfileRow]) -> ThroughputParams | None:
-    """The most probable parameters of the model in `goodput.ThroughputParams`. None if there is no
-    usable row."""
-    return fit_many([rows])[0]
-
-
 def fit_many(profiles: Sequence[Sequence[ProfileRow]]) -> list[ThroughputParams | None]:
-    """`fit` of each profile. Each result is the same to the last bit as alone: profiles with about
-    as many rows are searched together, and no computation depends on the others."""
+    """The most probable parameters (`goodput.ThroughputParams`) of the model for each profile. None
+    for one without a usable row. Each result is the same to the last bit as alone: profiles with
+    about as many rows are searched together, and no computation depends on the others."""
     fits: list[ThroughputParams | None] = [None] * len(profiles)
     alike: dict[int, list[tuple[int, list[ProfileRow]]]] = {}
     for number, rows in enumerate(profiles):

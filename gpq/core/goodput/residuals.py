@@ -49,13 +49,8 @@ class Correction:
 NONE = Correction((), (), ())
 
 
-def correction(rows: Sequence[ProfileRow], params: ThroughputParams) -> Correction:
-    """The correction of a fit to these rows."""
-    return corrections([(rows, params)])[0]
-
-
 def corrections(fits: Sequence[tuple[Sequence[ProfileRow], ThroughputParams]]) -> list[Correction]:
-    """`correction` of many fits."""
+    """The correction of each fit to its rows."""
     usable = [list(filter(is_usable, rows)) for rows, _ in fits]
     counts = [len(rows) for rows in usable]
     if not sum(counts):

@@ -23,7 +23,7 @@ from gpq.core.model.events import (
     Succeeded,
     TimeLimitReached,
 )
-from gpq.core.model.jobs import TERMINAL, JobState
+from gpq.core.model.jobs import JobState
 
 _ENDS: Mapping[type, JobState] = {
     Succeeded: JobState.COMPLETED,
@@ -72,12 +72,3 @@ def advance(state: JobState, event: Event) -> JobState:
         raise InvalidTransition(
             f"{type(event).__name__} cannot happen to a job that is {state}"
         ) from None
-
-
-def diagram() -> str:
-    """The table as a Mermaid state diagram, for docs/internals/index.md."""
-    lines = ["stateDiagram-v2", "    [*] --> pending"]
-    for state, row in TRANSITIONS.items():
-        lines += [f"    {state} --> {after}: {event.__name__}" for event, after in row.items()]
-        lines += [f"    {state} --> [*]"] if state in TERMINAL else []
-    return "\n".join(lines)

@@ -26,9 +26,9 @@ from gpq.core.model.snapshot import Snapshot
 from gpq.core.model.units import JobId, NodeId, Seconds
 from gpq.daemon.clock import UNNAMED, Clock, DaemonEpoch
 from gpq.daemon.files.staging import Stager
-from gpq.daemon.nodes.decode import Key
 from gpq.daemon.nodes.leases import LeaseWatch
 from gpq.daemon.nodes.node_client import NodeClient
+from gpq.daemon.nodes.session import NodeSession
 from gpq.daemon.nodes.settings import NodePorts, NodeSettings
 from gpq.errors import NodeSilent, NotFound
 from gpq.folders import make_private
@@ -47,7 +47,6 @@ class LiveWorld:
         self,
         nodes: Mapping[str, NodeConfig],
         home: str,
-        clock: Clock | None = None,
         attributes: Attributes | None = None,
         epoch: DaemonEpoch = UNNAMED,
         log_limit: int = 0,
@@ -58,7 +57,7 @@ class LiveWorld:
         self._settings = NodeSettings(
             NodeId(""), setup_limit=setup_limit, standby_after=standby_after, log_limit=log_limit
         )
-        self._clock = clock or Clock()
+        self._clock = Clock()
         self._attributes = attributes  # of jobs on this machine that noted none
         self._queue: SimpleQueue[Sequence[Event] | None] = SimpleQueue()
         self.agents = SshAgents()
@@ -73,7 +72,7 @@ class LiveWorld:
             self.open,
             view=lambda: self._snapshot,
             inbox=self._queue.put,
-            nudge=self._nudge,
+            nudge=lambda node: self._tell(node, NodeSession.nudge),
             clock=self._clock,
             codes=paths.snapshots(home),
         )
@@ -93,8 +92,8 @@ class LiveWorld:
             lambda: self._snapshot,
             self._clock.now,
             self._queue.put,
-            forgo=self._forgo,
-            resume=self._resume,
+            forgo=lambda node, keys: self._tell(node, lambda session: session.forgo(keys)),
+            resume=lambda node, keys: self._tell(node, lambda session: session.resume(keys)),
         )
 
     def _client(self, node: NodeId, config: NodeConfig) -> NodeClient:
@@ -143,17 +142,9 @@ class LiveWorld:
             )
         return client
 
-    def _nudge(self, node: NodeId) -> None:
+    def _tell(self, node: NodeId, act: Callable[[NodeSession], None]) -> None:
         if node in self._clients:
-            self._clients[node].session.nudge()
-
-    def _forgo(self, node: NodeId, keys: frozenset[Key]) -> None:
-        if node in self._clients:
-            self._clients[node].session.forgo(keys)
-
-    def _resume(self, node: NodeId, keys: frozenset[Key]) -> None:
-        if node in self._clients:
-            self._clients[node].session.resume(keys)
+            act(self._clients[node].session)
 
     def start(self) -> None:
         for client in self._clients.values():
@@ -275,12 +266,6 @@ class LiveWorld:
         """A server's answer to an errand. Raises GpqError if it does not answer or refuses."""
         request = {"errand": errand, "fields": fields, "limit": limit}
         return dict(self._of(node).request("errand", request, timeout=limit + 5.0)["answer"])
-
-    def purge(self, job: JobId) -> None:
-        """Remove logs and checkpoints of an ended job on every server. Raises GpqError, naming the
-        first one that refused."""
-        for client in self._clients.values():
-            client.request("purge", {"job": job})
 
     def _of(self, node: NodeId) -> NodeClient:
         try:

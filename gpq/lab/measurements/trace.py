@@ -112,13 +112,6 @@ class Training:
         low, high, part = self._bracket(total_batch)
         return float(low.iteration[epoch] + part * (high.iteration[epoch] - low.iteration[epoch]))
 
-    def metric(self, total_batch: float, epoch: int) -> tuple[float, bool]:
-        """(the best metric of the first `epoch` epochs, is a larger one better?)"""
-        self._within(epoch, 1, self.epochs)
-        low, high, part = self._bracket(total_batch)
-        best = float(low.best[epoch] + part * (high.best[epoch] - low.best[epoch]))
-        return best, self.larger_is_better
-
     def loss(self, total_batch: float, progress: float) -> float:
         """The share of the metric's way that is still ahead: 1 at the worst start, 0 at the best
         end of all runs. Linear in progress between epochs, constant after the last. It never

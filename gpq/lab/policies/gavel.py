@@ -218,15 +218,6 @@ def _steps_left(job: Job, snapshot: Snapshot, speed: float) -> float:
     return max(max(run_seconds, UNKNOWN_SECONDS) * speed, 1.0)
 
 
-def without(demand: Demand, gpu_type: str) -> Demand:
-    """The same, without one type."""
-    return replace(
-        demand,
-        shapes={name: shape for name, shape in demand.shapes.items() if name != gpu_type},
-        speeds={name: speed for name, speed in demand.speeds.items() if name != gpu_type},
-    )
-
-
 class Programme:
     """The linear programmes of one round.
 

@@ -136,19 +136,6 @@ def attempt_all(
         return work_on(runs, _attempt, fallback, processes, progress)
 
 
-def run_all(
-    runs: Sequence[Run], processes: int = 1, progress: Progress | None = None
-) -> list[Outcome]:
-    """The outcomes, in the order of the runs. Raises Refused about the first that failed, when all
-    others have ended."""
-    outcomes = []
-    for result in attempt_all(runs, processes, progress):
-        if isinstance(result, FailedRun):
-            raise Refused(f"{result.policy} on {result.workload}: {result.error}", result.hint)
-        outcomes.append(result)
-    return outcomes
-
-
 @contextmanager
 def _without_chatter() -> Iterator[None]:
     """HiGHS sometimes writes a line to standard output, past Python, which would spoil the

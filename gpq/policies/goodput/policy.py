@@ -22,7 +22,7 @@ from gpq.core.model.profile import Prior
 from gpq.core.model.snapshot import Snapshot
 from gpq.core.model.units import JobId, Seconds
 from gpq.core.placement import place
-from gpq.policies.goodput.buddy_blocks import blocks_of, choose, programme
+from gpq.policies.goodput.buddy_blocks import blocks_of, choose
 from gpq.policies.goodput.candidates import (
     Candidate,
     Contest,
@@ -35,7 +35,6 @@ from gpq.policies.goodput.forecast import Forecast, with_links
 from gpq.policies.goodput.valuation import Stakes, Valuation, growth, growth_cap, value
 from gpq.policies.shared import type_transfer
 from gpq.policies.shared.eligible import priority_weight
-from gpq.policies.shared.knapsack import Item
 from gpq.policies.shared.remaining_time import seconds_left
 
 FEW_NODES = 32  # up to this many, few shapes span nodes
@@ -69,12 +68,6 @@ class Goodput(Policy):
         snapshot = type_transfer.inform(snapshot)
         contest, valuations = self._valuations(snapshot)
         return {**contest.fixed_shapes, **choose_shapes(snapshot, contest, valuations)}
-
-    def programme(self, snapshot: Snapshot) -> tuple[list[Item], list[int]]:
-        """The knapsack of a round (items, capacities), before shapes without a place are
-        withdrawn."""
-        contest, valuations = self._valuations(type_transfer.inform(snapshot))
-        return programme(valuations, contest.capacities)
 
     def _valuations(self, snapshot: Snapshot) -> tuple[Contest, list[Valuation]]:
         """What this round decides, and what each shape is worth to each job, in the order of the

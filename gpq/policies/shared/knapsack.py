@@ -41,11 +41,6 @@ class Answer:
     value: float
     bound: float
 
-    @property
-    def gap(self) -> float:
-        """At most this much is missing to the optimum, in units of value."""
-        return max(self.bound - self.value, 0.0)
-
 
 def item(options: Sequence[tuple[int, float]]) -> Item:
     """An item of (size, value) pairs, for one capacity."""

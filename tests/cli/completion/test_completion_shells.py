@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from gpq.cli.shell_scripts import LINES
+from tests.cli.completion import LINES
 from tests.cli.conftest import Gpq
 from tests.cli.served import Made, job, serving
 from tests.cli.terminals import Terminal

@@ -331,7 +331,7 @@ MISTAKES: list[tuple[str, str]] = [
     ("w.csv --traces traces --set by_user", "invalid value"),
     ("w.csv --traces traces --set interval=5", "use --interval"),
     ("w.csv --traces traces --plot x.pdf", "cannot draw .pdf"),
-    ("w.csv --traces traces --plot nowhere/x.svg", "cannot write in nowhere"),
+    ("w.csv --traces traces --plot nowhere/x.svg", "nowhere/x.svg: cannot write there"),
     ("w.csv --traces traces --jobs-parallel 0", "--jobs-parallel"),
     ("w.csv --traces traces --seed x", "invalid --seed 'x': expected whole numbers"),
     ("w.csv --traces traces --seed 1,-2", "--seed '1,-2'"),

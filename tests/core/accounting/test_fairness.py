@@ -68,9 +68,9 @@ def test_the_throughput_of_a_share_is_between_the_shapes_around_it() -> None:
 def test_speedup_and_finish_time_fairness_by_hand() -> None:
     assert speedup(36.0, CURVE, 2) == 2
     assert speedup(36.0, [], 2) is None
-    alone = seconds_alone(1800, CURVE, 2, start=20)
-    assert alone == 120
-    assert finish_time_fairness(50, 40, alone) == pytest.approx(0.75)
+    alone = seconds_alone(1800, CURVE, 2)
+    assert alone == 100
+    assert finish_time_fairness(50, 40, alone) == pytest.approx(0.9)
 
 
 @pytest.mark.parametrize(("remaining", "alone"), [(None, 10.0), (10.0, None), (10.0, 0.0)])

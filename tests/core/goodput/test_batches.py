@@ -14,7 +14,6 @@ from gpq.core.goodput.batches import (
     BatchChoice,
     BatchLimits,
     Question,
-    best_batch,
     candidate_batches,
     columns_of,
     goodput_table,
@@ -24,6 +23,12 @@ from gpq.core.goodput.batches import (
 from gpq.core.model.profile import Declared
 from tests.core.goodput.test_goodput import PARAMS, drawn_limits, params_of, shapes, stats_of
 from tests.support.examples import examples
+
+
+def best_batch(
+    params: gp.ThroughputParams, stats: gp.GradientStats | None, limits: BatchLimits, nodes: int, replicas: int
+) -> BatchChoice:
+    return goodput_table(params, stats, limits, [nodes], [replicas]).choice(0)
 
 
 @st.composite

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpq.core.goodput import goodput as gp
-from gpq.core.goodput.fitting import fit, fit_many
+from gpq.core.goodput.fitting import fit_many
 from gpq.core.model.profile import ProfileRow
 from tests.support.examples import examples
 
@@ -20,6 +22,10 @@ TRUE = [
     gp.ThroughputParams(0.007, 1e-6, 0.015, 0.002, 0.003, 0.001, 1.1, 0.002),
     gp.ThroughputParams(0.05, 4e-3, 0.20, 0.030, 0.002, 0.001, 4.0, 0.050),
 ]
+
+
+def fit(rows: Sequence[ProfileRow]) -> gp.ThroughputParams | None:
+    return fit_many([rows])[0]
 
 
 def rows_of(

@@ -9,7 +9,7 @@ import pytest
 
 from gpq.core.goodput import goodput as gp
 from gpq.core.goodput import models
-from gpq.core.goodput.residuals import NONE, correction
+from gpq.core.goodput.residuals import NONE, Correction, corrections
 from gpq.core.model.profile import Profile, ProfileRow
 from tests.support.builders import DECLARED, PARAMS
 
@@ -21,6 +21,10 @@ def rows(*shapes: tuple[int, int], slower: float = 1.0, weight: float = 10_000.0
         for n, k in shapes
         for m in (16, 64)
     )
+
+
+def correction(rows: tuple[ProfileRow, ...], params: gp.ThroughputParams) -> Correction:
+    return corrections([(rows, params)])[0]
 
 
 def factors(found: object, *shapes: tuple[int, int]) -> list[float]:

@@ -185,7 +185,7 @@ def test_steps_without_a_gradient_time_are_kept_and_fitted() -> None:
     now = apply(now, facts.Profiled(5.0, now.id, 1, 400, timings=(alone, unseen)))
     [_, pair] = now.profile.rows
     assert (pair.grad_time, pair.step_time, pair.weight) == (0.0, 0.12, 50.0)
-    params = fitting.fit(now.profile.rows)
+    params = fitting.fit_many([now.profile.rows])[0]
     assert params is not None
     assert float(goodput.step_time(params, 1, 2, 32)) == pytest.approx(0.12, rel=0.05)
     seen = TimingSums(1, 2, 32, 0, accum_count=50, accum_sum=4.5, step_count=50, step_sum=6.0)

@@ -112,9 +112,6 @@ class Refusing:
     def spawn(self, argv: Sequence[str], waiting: Callable[[], None]) -> Channel:
         raise NotImplementedError
 
-    def put(self, content: bytes, path: str) -> None:
-        raise NotImplementedError
-
 
 def test_a_new_way_to_reach_a_server_is_tried_at_once(
     monkeypatch: pytest.MonkeyPatch,

@@ -6,12 +6,13 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from gpq.errors import Refused, UsageError
+from gpq.errors import UsageError
 from gpq.lab.measurements.sources import SIA, Charges, Published
 from gpq.lab.simulator import compare
 from gpq.lab.simulator.outcomes import Outcome
@@ -36,6 +37,14 @@ def figures(outcome: Outcome) -> Outcome:
     return replace(outcome, round_seconds=(), wall_seconds=0.0)
 
 
+def run_all(
+    runs: list[compare.Run], processes: int = 1, progress: Callable[[Sequence[float]], None] | None = None
+) -> list[Outcome]:
+    outcomes = compare.attempt_all(runs, processes, progress)
+    assert all(isinstance(outcome, Outcome) for outcome in outcomes)
+    return [outcome for outcome in outcomes if isinstance(outcome, Outcome)]
+
+
 def test_every_combination_is_run_once_in_a_stated_order(tmp_path: Path) -> None:
     sources = [source(tmp_path, name="v"), source(tmp_path, name="w")]
     runs = compare.plan(["goodput", "fifo"], sources, clusters("1x4", "2x4"), RULES, [0, 1])
@@ -50,8 +59,8 @@ def test_every_combination_is_run_once_in_a_stated_order(tmp_path: Path) -> None
 def test_the_number_of_processes_changes_only_the_time_it_takes(tmp_path: Path) -> None:
     runs = compare.plan(["goodput", "fifo"], [source(tmp_path)], clusters("2x4"), RULES)
     shares: list[list[float]] = []
-    together = compare.run_all(runs, 2, lambda found: shares.append(list(found)))
-    alone = compare.run_all(runs)
+    together = run_all(runs, 2, lambda found: shares.append(list(found)))
+    alone = run_all(runs)
     assert list(map(figures, together)) == list(map(figures, alone))
     assert [outcome.policy for outcome in together] == ["goodput", "fifo"]
     assert all(0.0 <= share <= 1.0 for found in shares for share in found)
@@ -60,7 +69,7 @@ def test_the_number_of_processes_changes_only_the_time_it_takes(tmp_path: Path) 
 def test_progress_reaches_the_end(tmp_path: Path) -> None:
     runs = compare.plan(["fifo"], [source(tmp_path)], clusters("1x4", "2x4"), RULES)
     shares: list[list[float]] = []
-    compare.run_all(runs, 1, lambda found: shares.append(list(found)))
+    compare.attempt_all(runs, 1, lambda found: shares.append(list(found)))
     assert shares[-1] == [1.0, 1.0]
     assert shares == sorted(shares)
     assert len(shares) > len(runs)
@@ -70,7 +79,7 @@ def test_an_error_in_a_process_is_reported_unchanged(tmp_path: Path) -> None:
     runs = compare.plan(["fifo"], [source(tmp_path), source(tmp_path, name="v")], clusters("2x4"), RULES)
     (tmp_path / "v.csv").write_text(WORKLOAD + "\nx,0,tiny,1,32\ny,nan,tiny,1,32\n")
     with pytest.raises(UsageError, match=r"v\.csv row 3") as caught:
-        compare.run_all(runs, 2)
+        compare.attempt_all(runs, 2)
     assert caught.value.hint
 
 
@@ -78,8 +87,11 @@ def test_an_error_in_a_process_is_reported_unchanged(tmp_path: Path) -> None:
 def test_an_unmeasured_size_is_reported_with_policy_and_workload(tmp_path: Path, processes: int) -> None:
     jobs = [source(tmp_path, "a,0,tiny,7,32", name=name) for name in ("v", "w")]
     runs = compare.plan(["fifo"], jobs, clusters("1x8"), RULES)
-    with pytest.raises(Refused, match=r"^fifo on [vw]: tiny was not measured on 7 GPUs of 1 node"):
-        compare.run_all(runs, processes)
+    failures = compare.attempt_all(runs, processes)
+    assert [(failure.policy, failure.workload) for failure in failures] == [("fifo", "v"), ("fifo", "w")]
+    for failure in failures:
+        assert isinstance(failure, compare.FailedRun)
+        assert failure.error.startswith("tiny was not measured on 7 GPUs of 1 node")
 
 
 def test_sias_charges_depend_on_the_application(tmp_path: Path) -> None:
@@ -116,7 +128,7 @@ def test_only_gangs_need_all_the_gpus_they_ask_for(tmp_path: Path) -> None:
 def test_blocks_hold_the_runs_of_one_cluster_and_their_means(tmp_path: Path) -> None:
     sources = [source(tmp_path, name="v"), source(tmp_path, "a,0,tiny,1,32", name="w")]
     runs = compare.plan(["fifo"], sources, clusters("1x4", "2x4"), RULES)
-    blocks = compare.blocks(runs, compare.run_all(runs))
+    blocks = compare.blocks(runs, run_all(runs))
     assert [block.cluster for block in blocks] == ["1x4", "2x4"]
     for block in blocks:
         [mean] = block.means
@@ -147,4 +159,4 @@ def test_policies_with_an_oracle_run_on_a_cluster_of_one_named_type(tmp_path: Pa
     """Their shapes name no type if the cluster has only one. The measurements name it."""
     jobs = Published("w", str(workload(tmp_path / "w.csv")), str(tiny(tmp_path / "traces", kinds=("t4",))))
     runs = compare.plan(["optimus", "slaq", "srtf"], [jobs], clusters("2x4:t4"), RULES)
-    assert [outcome.policy for outcome in compare.run_all(runs)] == ["optimus", "slaq", "srtf"]
+    assert [outcome.policy for outcome in run_all(runs)] == ["optimus", "slaq", "srtf"]

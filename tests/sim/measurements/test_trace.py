@@ -33,7 +33,6 @@ def test_a_folder_of_measurements_becomes_an_application(tmp_path: Path) -> None
     assert found.times((1,), 15) == pytest.approx((1.25, 0.0))
     assert found.stats(20, 1) == (2.0, 6.0)
     assert found.iterations(60, 1) == 60.0
-    assert found.metric(60, 1) == (0.2, True)
     assert found.loss(60, 0.0) == 1.0
     assert found.progress(1) == 100.0
 

@@ -38,9 +38,8 @@ def test_iterations_after_so_many_epochs(tmp_path: Path) -> None:
 
 def test_the_best_metric_so_far(tmp_path: Path) -> None:
     found = training(tmp_path)
-    assert found.metric(20, 1) == (0.4, True)
-    assert found.metric(20, 3) == (0.8, True)  # the third epoch was worse
-    assert found.metric(40, 3) == (pytest.approx(0.85), True)
+    assert found.larger_is_better
+    assert found.runs[0].best[[1, 3]].tolist() == [0.4, 0.8]  # the third epoch was worse
 
 
 def test_the_loss_falls_from_the_worst_start_to_the_best_end(tmp_path: Path) -> None:
@@ -57,7 +56,7 @@ def test_the_loss_falls_from_the_worst_start_to_the_best_end(tmp_path: Path) -> 
 def test_an_error_starts_as_far_above_its_first_value_as_the_second_is_below(tmp_path: Path) -> None:
     rows = (HEADER, "10,10,6,1,1", "20,20,4,1,1", "30,30,3,1,1")
     found = training(tmp_path, rows, rows)
-    assert found.metric(20, 3) == (3.0, False)
+    assert not found.larger_is_better
     assert [found.loss(20, step) for step in (0, 10, 20, 30)] == pytest.approx([1.0, 3 / 5, 1 / 5, 0.0])
 
 
@@ -72,13 +71,12 @@ def test_nothing_is_known_outside_the_measured_batch_sizes_and_epochs(tmp_path: 
     for batch in (19.9, 61.0, float("nan")):
         with pytest.raises(NotMeasured, match="not trained at a batch of"):
             found.stats(batch, 0)
-    for ask in (partial(found.stats, 20), found.progress, partial(found.iterations, 20), partial(found.metric, 20)):
+    for ask in (partial(found.stats, 20), found.progress, partial(found.iterations, 20)):
         for epoch in (-1, 4):
             with pytest.raises(NotMeasured, match="has 3 epochs"):
                 ask(epoch)
-    for ask, epoch in ((partial(found.stats, 20), 3), (partial(found.metric, 20), 0)):
-        with pytest.raises(NotMeasured, match="has 3 epochs"):
-            ask(epoch)
+    with pytest.raises(NotMeasured, match="has 3 epochs"):
+        found.stats(20, 3)
 
 
 def test_the_epochs_are_those_of_every_run_unless_known(tmp_path: Path) -> None:

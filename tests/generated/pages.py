@@ -11,10 +11,10 @@ from collections.abc import Callable, Iterator
 from dataclasses import MISSING, fields
 from typing import Any
 
-from gpq.cli.generated.schemas import comments
 from gpq.config import FileConfig, NodeConfig, TeamConfig
 from gpq.policies.registry import POLICIES
-from gpq.rpc.job_columns import COLUMNS, FIELDS, KINDS, shown_on
+from gpq.rpc.job_columns import COLUMNS, FIELDS, shown_on
+from tests.generated.schemas import comments
 
 HEAD = """\
 # Commands
@@ -25,8 +25,67 @@ Every command has `--help`, a man page (`man gpq-submit`) and [completion](insta
 submit`, options of gpq come before the script or before `--`. Everything after that belongs to your
 job. For all other commands, options may come anywhere.
 """
-MARKER = "<!-- {}: python -m gpq.cli.generated.reference --write -->"
+MARKER = "<!-- {}: make completions -->"
 END = "<!-- /{} -->"
+# kind: what a query compares, for docs/many-jobs.md
+KINDS = {
+    "text": "text, without regard to case",
+    "whole": "whole numbers",
+    "count": "whole numbers",  # 0 is shown as -
+    "size": "whole numbers",  # 0 means that it is not known
+    "number": "numbers, as in `gpq status` and `gpq top`",
+    "ratio": "numbers, as in `gpq status` and `gpq top`",
+    "share": "numbers from 0 to 1, or percentages",
+    "span": "times, as in `gpq status`",
+    "moment": "moments, only to sort by",
+}
+# column -> what it means, for docs/jobs.md, or without a title for docs/many-jobs.md
+MEANINGS = {
+    "id": (
+        "The number of the job. Four or more jobs of an array that wait for the same thing share one row, such as"
+        " `7-104`"
+    ),
+    "name": (
+        "Its name. For a job of an array also the index or the values of the sweep: `train[3]`, `train[lr=0.1]`."
+        " A shared row has all indices: `train[0-3]`"
+    ),
+    "user": (
+        "The account that submitted it. On a narrow terminal gpq leaves this column out if all jobs belong to one user"
+    ),
+    "state": "One of the states below",
+    "server": (
+        "The GPUs it holds: server and numbers, such as `gpu1:0-2,5 gpu2:1`. On a server without GPUs these are"
+        " CPU slots"
+    ),
+    "batch": "The batch size that it trains with now, over all its GPUs",
+    "goodput": (
+        "Examples per second that are as useful as at the base batch size: throughput times statistical"
+        " efficiency. It needs the training library. It uses the latest measured throughput, so it differs from"
+        " the curve in `gpq why`, which comes from the job's model"
+    ),
+    "speedup": (
+        "Its goodput now, divided by its goodput on its [fair share](teams.md#fair-share-speedup-and-rho) of the"
+        " GPUs. `1x` is as fast as on the fair share. Both come from the model of the job, so GOODPUT alone does"
+        " not tell it. `-` until gpq has measured the job on its fair share"
+    ),
+    "progress": (
+        "How much of its work it has done, if the script says how much there is: `job.epochs(N)` or"
+        " `job.steps(N)`. Queries and `--json` call it `progress`"
+    ),
+    "eta": (
+        "The time it still needs, at its present GOODPUT. With a fixed batch size or `job.epochs(N,"
+        " passes=True)`, at its present throughput"
+    ),
+    "run": "How long it has run, in all attempts",
+    "age": "The time since its submission. For an ended job, the time from its submission to its end",
+    "reason": (
+        "Why it waits, what is wrong with it, or how it ended. A shared row begins with the number of jobs: `4"
+        " jobs: after job 3` are four jobs that wait until job 3 succeeds"
+    ),
+    "kind": "text: `black-box`, `signal`, `script`, `resizable` or `adaptive`",
+    "rho": "the [finish-time fairness](teams.md#fair-share-speedup-and-rho)",
+    "exit": "the exit code",
+}
 TYPES = {
     "float": "number",
     "int": "whole number",
@@ -123,15 +182,14 @@ def _default(each: Any) -> str:
 def policies() -> str:
     rows = ["| policy | in one sentence | kind |", "|---|---|---|"]
     rows += [
-        f"| `{name}` | {each.sentence} | {'gang' if each.gang else 'elastic'} |"
-        for name, each in POLICIES.items()
+        f"| `{name}` | {each.sentence} | {'gang' if each.gang else 'elastic'} |" for name, each in POLICIES.items()
     ]
     return "\n".join(rows) + "\n"
 
 
 def columns() -> str:
     """What `gpq status` shows of a job."""
-    rows = [f"| {head.title} | {head.meaning} |" for head in shown_on("status")]
+    rows = [f"| {head.title} | {MEANINGS[head.name]} |" for head in shown_on("status")]
     return "\n".join(["| column | meaning |", "|---|---|", *rows, ""])
 
 
@@ -140,7 +198,7 @@ def queries() -> str:
     names_by_meaning: dict[str, list[str]] = {}
     for name in FIELDS:
         column = COLUMNS[name]
-        meaning = KINDS[column.kind] if column.title else column.meaning or KINDS[column.kind]
+        meaning = KINDS[column.kind] if column.title else MEANINGS.get(name, KINDS[column.kind])
         names_by_meaning.setdefault(meaning, []).append(f"`{name}`")
     rows = [f"| {', '.join(names)} | {meaning} |" for meaning, names in names_by_meaning.items()]
     return "\n".join(["| fields | compare |", "|---|---|", *rows, ""])

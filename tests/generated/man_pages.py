@@ -1,7 +1,7 @@
 """Makes the manual pages in gpq/man/ from the help of the commands: `gpq.1`, and one per command
 (`man gpq-submit`).
 
-`python -m gpq.cli.generated.reference --write` writes them. They are installed in `share/man/man1`
+`python -m tests.generated.reference --write` writes them. They are installed in `share/man/man1`
 of the environment.
 """
 
@@ -13,7 +13,7 @@ from typing import Any
 
 import gpq
 from gpq.cli.app import command, names, row
-from gpq.cli.generated.pages import parameters, usage
+from tests.generated.pages import parameters, usage
 
 EXIT_STATUS = (
     ("0", "Success."),
@@ -30,13 +30,8 @@ ENVIRONMENT = (
     ("GPQ_HOME", "The state directory. Default: $XDG_STATE_HOME/gpq."),
     ("NO_COLOR", "Set it to turn colours off."),
 )
-ESCAPES = str.maketrans(
-    {"\\": "\\e", "-": "\\-", "'": "\\(aq", "`": "\\(ga", "^": "\\(ha", "~": "\\(ti"}
-)
-OWN_CODE = (
-    "`gpq wait` and `gpq submit --wait` exit with the job's own code, or 128 + n if signal n"
-    " ended it."
-)
+ESCAPES = str.maketrans({"\\": "\\e", "-": "\\-", "'": "\\(aq", "`": "\\(ga", "^": "\\(ha", "~": "\\(ti"})
+OWN_CODE = "`gpq wait` and `gpq submit --wait` exit with the job's own code, or 128 + n if signal n ended it."
 
 
 def pages() -> dict[str, str]:
@@ -127,17 +122,13 @@ def _examples(typer_command: Any) -> list[str]:
 def _options(typer_command: Any) -> Iterator[str]:
     for parameter in parameters(typer_command, "option"):
         value = "" if parameter.is_flag else f" \\fI{_text(str(parameter.metavar or 'TEXT'))}\\fR"
-        names = [
-            f"\\fB{_text(name)}\\fR{value}" for name in (*parameter.opts, *parameter.secondary_opts)
-        ]
+        names = [f"\\fB{_text(name)}\\fR{value}" for name in (*parameter.opts, *parameter.secondary_opts)]
         yield ".TP"
         yield ", ".join(sorted(names, key=len))
         help = " ".join((parameter.help or "").split())
         default = getattr(parameter.default, "value", parameter.default)  # the value of a choice
         shows_default = (
-            parameter.show_default is not False
-            and not parameter.is_flag
-            and default not in (None, "", [], ())
+            parameter.show_default is not False and not parameter.is_flag and default not in (None, "", [], ())
         )
         if shows_default and "[default" not in help:
             help += f" [default: {default}]"

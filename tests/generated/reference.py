@@ -1,7 +1,7 @@
 """Reads the commands from the typer apps: the page of commands, and the grammar for completion.
 
-`python -m gpq.cli.generated.reference` prints the table of commands. With `--write`, in the root of
-the repository, it writes all files that are made from the commands: docs/commands.md, completions/,
+`python -m tests.generated.reference` prints the table of commands. With `--write`, in the root of
+the repository, it writes all files that are made from the commands: docs/commands.md,
 gpq/man/, gpq/options/completion_data.py, gpq/schemas/ and gpq/api/option_types.py.
 """
 
@@ -13,13 +13,12 @@ from collections.abc import Iterator
 from typing import Any
 
 from gpq.cli.app import command, names, row
-from gpq.cli.generated import man_pages, pages, schemas
-from gpq.cli.shell_scripts import SCRIPTS
 from gpq.core.model.jobs import JobState
 from gpq.outward import WORDS
 from gpq.policies.registry import POLICIES
 from gpq.rpc.submit_table import KINDS, OPTIONS, edit_options
 from gpq.views.queue import ENDED
+from tests.generated import man_pages, pages, schemas
 
 COMPLETED = {
     "JOB": "jobs",
@@ -80,15 +79,9 @@ def leaves() -> Iterator[tuple[str, Any]]:
 def grammar() -> str:
     """The module gpq/options/completion_data.py."""
     lines = [
-        (
-            '"""What completion offers. Made from the commands by `make completions`, so edit those'
-            " instead."
-        ),
+        ('"""What completion offers. Made from the commands by `make completions`, so edit those instead.'),
         "",
-        (
-            'GRAMMAR: path -> (kind of arguments, {option: (help, kind of value, "" for a'
-            " flag)}). A kind is jobs,"
-        ),
+        ('GRAMMAR: path -> (kind of arguments, {option: (help, kind of value, "" for a flag)}). A kind is jobs,'),
         "nodes, users, files, commands (with a schema), any, words joined by |, or one job, node,",
         "member or job of a member.",
         "",
@@ -154,25 +147,19 @@ def _quote(text: str) -> str:
 
 def option_types() -> str:
     """The module gpq/api/option_types.py."""
-    lines = [
-        f"    {option.name}: {KINDS[option.kind][1]}\n"
-        for option in OPTIONS
-        if option.part == "job"
-    ]
+    lines = [f"    {option.name}: {KINDS[option.kind][1]}\n" for option in OPTIONS if option.part == "job"]
     edits = [(option.name, KINDS[option.kind][1]) for option in edit_options()]
     edit_lines = [  # a number that is not given is None
-        f"    {name}: {kind} | None\n" if kind in ("int", "bool") else f"    {name}: {kind}\n"
-        for name, kind in edits
+        f"    {name}: {kind} | None\n" if kind in ("int", "bool") else f"    {name}: {kind}\n" for name, kind in edits
     ]
     return "".join([OPTION_TYPES, *lines, EDIT_TYPES, *edit_lines])
 
 
 def documents() -> dict[str, str]:
     """Path in the repository -> its contents, for everything that is made from the commands."""
-    texts = {f"completions/gpq.{shell}": script for shell, script in SCRIPTS.items()}
-    texts |= {f"gpq/man/{name}": text for name, text in man_pages.pages().items()}
+    manual = {f"gpq/man/{name}": text for name, text in man_pages.pages().items()}
     return {
-        **texts,
+        **manual,
         **schemas.files(),
         **pages.tables(),
         "gpq/api/option_types.py": option_types(),
