@@ -21,9 +21,11 @@ def enter(team: TeamConfig) -> None:
     expect_shell()
     before = config_file.read()
     config_file.write(config_file.with_team(before, team), before)
-    daemon_control.stop()
-    _forget()
-    ensure_daemon()
+    try:
+        daemon_control.stop()
+        _forget()
+    finally:  # also after Ctrl-C
+        ensure_daemon()
 
 
 def leave(note: Callable[[str], None]) -> str:

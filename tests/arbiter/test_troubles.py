@@ -6,8 +6,8 @@ import contextlib
 import json
 import os
 import shutil
-import time
 import signal
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
