@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from functools import reduce
 from operator import or_
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 
@@ -19,9 +19,18 @@ from gpq.rpc.requests import Request
 
 R = TypeVar("R")
 
-RESTART_HINT = (
+
+class Server(NamedTuple):
+    """Who answers, and what to do if it is of another version."""
+
+    name: str
+    hint: str
+
+
+DAEMON = Server(
+    "the daemon",
     "run `gpq daemon stop` and try again. The next command starts the right version, and jobs keep"
-    " running"
+    " running",
 )
 
 # every kind of request, told apart by its tag
@@ -82,7 +91,7 @@ def decode_request(line: bytes) -> Request:
     return request
 
 
-def request_tree(line: bytes) -> dict[str, Any]:
+def request_tree(line: bytes, server: Server = DAEMON) -> dict[str, Any]:
     """The fields of a request of any family. Raises as `decode_request` does."""
     try:
         tree = msgspec.json.decode(line)
@@ -93,20 +102,20 @@ def request_tree(line: bytes) -> dict[str, Any]:
     version = tree.pop("v", None)
     if version != VERSION:
         raise DaemonUnreachable(
-            f"the daemon (gpq {gpq.__version__}) uses version {VERSION} of the protocol, but the"
+            f"{server.name} (gpq {gpq.__version__}) uses version {VERSION} of the protocol, but the"
             f" command uses {version!r:.20}",
-            RESTART_HINT,
+            server.hint,
         )
     return tree
 
 
-def request_of(tree: dict[str, Any], kinds: Any) -> Any:
+def request_of(tree: dict[str, Any], kinds: Any, server: Server = DAEMON) -> Any:
     """The request of one of these kinds with these fields. Raises UsageError."""
     try:
         return decoding.convert(tree, kinds)
     except (ValueError, RecursionError) as error:
         raise UsageError(
-            f"the daemon does not understand the request: {error}", RESTART_HINT
+            f"{server.name} does not understand the request: {error}", server.hint
         ) from None
 
 
@@ -129,20 +138,20 @@ def encode_error(error: GpqError) -> bytes:
     return _ENCODER.encode(tree) + b"\n"
 
 
-def decode_answer(line: bytes, kind: type[R]) -> R:
-    """The result on a line. Raises the daemon's own error, or DaemonUnreachable if the daemon has
-    another version."""
+def decode_answer(line: bytes, kind: type[R], server: Server = DAEMON) -> R:
+    """The result on a line. Raises the server's own error, or DaemonUnreachable if it has another
+    version."""
     try:
         answer = _ANSWER.decode(line)
     except ValueError:
         raise DaemonUnreachable(
-            "the program at the daemon's socket is not gpq", RESTART_HINT
+            f"the program at the socket of {server.name} is not gpq", server.hint
         ) from None
     if answer.v != VERSION:
         raise DaemonUnreachable(
-            f"the daemon has another version (gpq {answer.program or '?'}, protocol {answer.v})"
+            f"{server.name} has another version (gpq {answer.program or '?'}, protocol {answer.v})"
             f" than this gpq ({gpq.__version__}, protocol {VERSION})",
-            RESTART_HINT,
+            server.hint,
         )
     if not answer.ok:
         raise BY_CODE.get(answer.code, GpqError)(answer.error, answer.hint)
@@ -150,7 +159,7 @@ def decode_answer(line: bytes, kind: type[R]) -> R:
         return decoding.decode(answer.result, kind)
     except ValueError as error:
         raise DaemonUnreachable(
-            f"cannot understand the daemon's answer: {error}", RESTART_HINT
+            f"cannot understand the answer of {server.name}: {error}", server.hint
         ) from None
 
 

@@ -21,20 +21,21 @@ R = TypeVar("R")
 LONGEST_TEXT = 1000  # characters
 MOST_ITEMS = 2500  # of a list, such as the claims of a member
 MOST = 1 << 53  # of any number. Beyond it JSON and floats are not exact
+ARBITER = codec.Server("the arbiter", "it and all members need the same version of gpq")
 AnyTeamRequest: Any = reduce(or_, TeamRequest.__subclasses__())
 
 
 def decode_team_request(line: bytes) -> TeamRequest:
     """The request on a line. Raises DaemonUnreachable for another version, and UsageError if the
     line is malformed or out of bounds."""
-    tree = codec.request_tree(line)
+    tree = codec.request_tree(line, ARBITER)
     if not within_bounds(tree):
         raise UsageError(
             "the request is too deep, or has a list, a number or a text that is out of bounds",
             f"lists have at most {MOST_ITEMS} items, numbers are at most 2^53, and texts have at"
             f" most {LONGEST_TEXT} printable characters",
         )
-    request: TeamRequest = codec.request_of(tree, AnyTeamRequest)
+    request: TeamRequest = codec.request_of(tree, AnyTeamRequest, ARBITER)
     return request
 
 
@@ -47,7 +48,7 @@ def decode_team_answer(line: bytes, kind: type[R]) -> R:
         is_sound = False
     if not is_sound:
         raise Refused("the arbiter's answer is no JSON, or it is out of bounds")
-    return codec.decode_answer(line, kind)
+    return codec.decode_answer(line, kind, ARBITER)
 
 
 def within_bounds(tree: object, depth: int = MAX_DEPTH) -> bool:
