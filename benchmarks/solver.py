@@ -31,12 +31,10 @@ from typing import Any
 import numpy as np
 from round import Rng, cluster, profile, truth
 
-from gpq.core.feasibility.shapes import shape_on
 from gpq.core.goodput import goodput as gp
 from gpq.core.model.events import TimingSums
-from gpq.core.model.jobs import Allotment, Job, JobSpec, JobState, Level
-from gpq.core.model.placements import BatchOrder, Layout, Shape
-from gpq.core.model.policy import shape_of
+from gpq.core.model.jobs import Job, JobSpec, JobState, Level
+from gpq.core.model.placements import BatchOrder, Shape
 from gpq.core.model.profile import Noise, Profile
 from gpq.core.model.snapshot import Snapshot
 from gpq.core.model.units import JobId
@@ -221,7 +219,7 @@ def against_search(snapshot: Snapshot) -> dict[str, Any]:
     """Pollux's objective as found by the solver and by the genetic search in the same round, and
     the time of the search."""
 
-    mine = objective(snapshot, by_solver(snapshot))
+    mine = pollux.objective(snapshot, by_solver(snapshot))
     spent, ratios = [], []
     for seed in range(GENETIC_ROUNDS):
         here = replace(snapshot, config=replace(snapshot.config, seed=seed))
@@ -229,41 +227,8 @@ def against_search(snapshot: Snapshot) -> dict[str, Any]:
         began = time.process_time()
         theirs = search.allocate(here)
         spent.append((time.process_time() - began) * 1e3)
-        ratios.append(mine / objective(here, theirs))
+        ratios.append(mine / pollux.objective(here, theirs))
     return {"search_ms": median(spent), "objective_over_search": min(ratios)}
-
-
-def objective(snapshot: Snapshot, allocation: Mapping[JobId, Allotment]) -> float:
-    """Pollux's fitness of an allocation by any policy: the harmonic mean of the utilities of all
-    jobs that hold GPUs or could have some now. A job without a layout gets nothing."""
-    round_ = sizing.entrants(snapshot)
-    share = pollux.shares(snapshot, round_)
-    costs = []
-    for name in sorted(
-        {*round_.fixed_shapes, *(contender.job.id for contender in round_.contenders)}
-    ):
-        job, allotment = snapshot.jobs[name], allocation.get(name)
-        utility = 0.0
-        if allotment is not None:
-            shape = shape_of(allotment)
-            table = pollux.speedups(job, shape.gpu_type, share[shape.gpu_type], shape.replicas)
-            utility = (
-                float(table[int(shape.nodes > 1), shape.replicas]) * share[shape.gpu_type].scale
-            )
-        if _differs(snapshot, job, allotment):
-            utility *= pollux.restart_factor(job, snapshot.now, snapshot.config)
-        costs.append(1.0 / (utility + pollux.FLOOR))
-    if not costs:
-        return 0.0
-    return len(costs) / sum(costs)
-
-
-def _differs(snapshot: Snapshot, job: Job, allotment: Allotment | None) -> bool:
-    if job.placement is None or allotment is None:
-        return job.placement is not None or allotment is not None
-    if isinstance(allotment, Layout):
-        return allotment.parts != job.placement.counts
-    return allotment != shape_on(job.placement, snapshot)
 
 
 def by_solver(snapshot: Snapshot) -> Mapping[JobId, Shape]:

@@ -9,7 +9,6 @@ from dataclasses import replace
 
 import pytest
 
-from benchmarks.solver import objective
 from gpq.core.model.jobs import Job
 from gpq.core.model.placements import Layout, Placement, Shape
 from gpq.core.model.policy import shape_of
@@ -17,7 +16,7 @@ from gpq.core.model.profile import Noise, Profile, ProfileRow
 from gpq.core.model.snapshot import Snapshot
 from gpq.core.model.units import JobId
 from gpq.core.placement import place
-from gpq.lab.policies.pollux import Pollux, restart_factor
+from gpq.lab.policies.pollux import Pollux, objective, restart_factor
 from tests.support.builders import DECLARED, black_box, job, node, on, running, snapshot, spec
 
 
