@@ -57,6 +57,7 @@ CASES: dict[str, tuple[list[str], int]] = {
     "team recall": (["ana"], 2),
     "team audit": ([], 5),
     "team check": ([], 5),
+    "team link": (["no-such-team"], 4),
     "join": (["no-such-team"], 4),
     "leave": ([], 5),
     "notify list": ([], 0),
