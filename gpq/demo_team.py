@@ -11,7 +11,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import msgspec
 
@@ -24,7 +24,7 @@ from gpq.core.model.jobs import TERMINAL
 from gpq.core.team.grants import Grants
 from gpq.daemon.main import core_config
 from gpq.daemon.server import Door, Server
-from gpq.demo import SERVERS, Part, Stage, acting_in, at_home, message, servers
+from gpq.demo import CAST, SERVERS, SMALL_BATCH, Stage, acting_in, at_home, message, servers
 from gpq.demo import stage as private_stage
 from gpq.errors import TimedOut
 from gpq.policies.registry import policy
@@ -41,14 +41,7 @@ JOBS = {"ana": 2, "bob": 6, "cat": 1}  # of one GPU each
 GREEDY = "bob"
 PATIENCE = 0.0  # seconds. Ten minutes is what a lab wants, which is longer than all of this
 OTHERS = ("ana", "cat")
-PART = Part(
-    "digits",
-    "digits/train.py",
-    ("--epochs", "12", "--batch-size", "8", "--lr", "0.02", "--width", "24"),
-    "accuracy",
-    0.97,
-    higher=True,
-)
+PART = replace(CAST[-1], arguments=("--epochs", "12", *SMALL_BATCH[2:], "--width", "24"))
 CONFIG = """\
 # Written by `gpq demo --team` for {member}.
 interval = 2.0
