@@ -30,9 +30,8 @@ from gpq.core.rounds.rounds import allocate_for
 from gpq.core.sharing.division import Division
 from gpq.core.sharing.floors import Floor, floors_of
 from gpq.core.team.claims import MOST_WAITING, Claim, Parts, Statement
-from gpq.core.team.deciding import grant
 from gpq.core.team.grants import MOST_HOLDINGS, Grant, Grants, basis
-from gpq.core.team.merging import Memory, Report, Team, merge
+from gpq.core.team.merging import Memory, Report, Team, grant, merge
 from gpq.errors import GpqError, NotFound, Refused, UsageError
 from gpq.ports import Peer
 from gpq.rpc.team_messages import (
