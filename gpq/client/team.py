@@ -12,7 +12,7 @@ import time
 from collections.abc import Iterator
 from typing import TypeVar
 
-from gpq import config, decoding, paths
+from gpq import config, paths
 from gpq.client.autostart import arbiter_runs, own_teams, start_arbiter
 from gpq.config_rules import TEAM_NAME
 from gpq.connectors.arbiter import ArbiterClient
@@ -91,15 +91,6 @@ def expect_group(group: str) -> None:
     except KeyError:
         hint = "`getent group` lists them"
         raise UsageError(f"this machine has no Unix group {group}", hint) from None
-
-
-def daemon_memory() -> dict[str, int]:
-    """What this user's daemon remembers of the arbiter. Nothing if it has heard nothing."""
-    try:
-        with open(paths.team_state(), "rb") as stream:
-            return decoding.decode(stream.read(), dict[str, int])
-    except (OSError, ValueError):
-        return {}
 
 
 def person(uid: int) -> str:
