@@ -73,10 +73,6 @@ def init(name: Annotated[str, NAME], group: Annotated[str, GROUP] = "") -> None:
     Example:
       gpq team init lab --group gpu-users
     """
-    client.expect_name(name)
-    if name not in own_teams():
-        client.expect_free()
-        client.expect_group(group)
     if not client.start_new(name, group):
         output.say(f"team {name} is yours already: {REBOOT}")
         if config.load().team.name != name:

@@ -83,7 +83,7 @@ def expect_name(name: str) -> None:
         raise UsageError(f"invalid name of a team `{name}`", hint)
 
 
-def expect_group(group: str) -> None:
+def _expect_group(group: str) -> None:
     """Raises UsageError, unless it is "" or a Unix group of this machine."""
     try:
         if group:
@@ -189,10 +189,12 @@ def link(name: str, uid: int | None, source: int, sink: int) -> None:
 def start_new(name: str, group: str) -> bool:
     """Make a team for which this user decides, and start its arbiter. False if the team is there,
     and only the arbiter had to start. Raises GpqError."""
-    is_new = name not in own_teams()
-    if not is_new:
+    expect_name(name)
+    if name in own_teams():
         start_arbiter(name)
         return False
+    expect_free()
+    _expect_group(group)
     strangers = [uid for uid in deciders(name) if uid != os.getuid()]
     if strangers:
         hint = f"`gpq join {name}` joins it, or choose another name"
