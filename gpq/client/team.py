@@ -15,13 +15,12 @@ from typing import TypeVar
 from gpq import config, paths
 from gpq.client.autostart import arbiter_runs, own_teams, start_arbiter
 from gpq.config_rules import TEAM_NAME
-from gpq.connectors.arbiter import ArbiterClient
+from gpq.connectors.arbiter import ANSWER_SECONDS, ArbiterClient
 from gpq.connectors.arbiter_link import READY, ArbiterLink
 from gpq.errors import DaemonUnreachable, GpqError, NotFound, Refused, UsageError
-from gpq.rpc.team_messages import Hello, Look, Membership, Queue, TeamRequest, View, Welcome
+from gpq.rpc.team_messages import Look, Membership, Queue, View
 
 R = TypeVar("R")
-ANSWER_SECONDS = 10.0
 END_SECONDS = 40.0
 SETTLE_SECONDS = 5.0  # for a daemon that was just started to tell of its servers
 LOOK_SECONDS = 0.1
@@ -32,23 +31,14 @@ class Arbiter(ArbiterClient):
 
     def __init__(self, team: config.TeamConfig) -> None:
         """Raises DaemonUnreachable if it does not run, and Refused if somebody else listens."""
-        self.name = team.name
         try:
             super().__init__(team.name, team.uid, team.arbiter)
         except DaemonUnreachable as error:
             hint = f"`gpq team init {team.name}` of {person(team.uid)} starts it again"
             raise DaemonUnreachable(error.message, hint) from None
 
-    def ask(self, request: TeamRequest, kind: type[R]) -> R:
-        """The answer. Raises the arbiter's GpqError."""
-        return self.call(request, kind, ANSWER_SECONDS)
-
-    def welcome(self) -> Welcome:
-        """Who this user is there. Who may join is a member from then on."""
-        return self.ask(Hello(team=self.name), Welcome)
-
     def members(self) -> Membership:
-        return self.ask(View(kind="members"), Membership)
+        return self.call(View(kind="members"), Membership)
 
 
 @contextlib.contextmanager
@@ -125,7 +115,7 @@ def member_and_job(word: str) -> tuple[str, int]:
 def ask(view: View, kind: type[R]) -> R:
     """The answer of the arbiter of this user's team. Raises GpqError."""
     with arbiter() as connection:
-        return connection.ask(view, kind)
+        return connection.call(view, kind)
 
 
 def look(patience: float = ANSWER_SECONDS) -> Look:

@@ -31,7 +31,7 @@ def leave(note: Callable[[str], None]) -> str:
         try:
             with arbiter(team) as connection:
                 member = connection.welcome().member
-                connection.ask(Amend(action="remove", member=member), Receipt)
+                connection.call(Amend(action="remove", member=member), Receipt)
         except GpqError as error:
             note(f"the arbiter does not know that you left: {error.message}")
 
