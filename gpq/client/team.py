@@ -26,25 +26,16 @@ SETTLE_SECONDS = 5.0  # for a daemon that was just started to tell of its server
 LOOK_SECONDS = 0.1
 
 
-class Arbiter(ArbiterClient):
-    """An open connection to the arbiter of a team."""
-
-    def __init__(self, team: config.TeamConfig) -> None:
-        """Raises DaemonUnreachable if it does not run, and Refused if somebody else listens."""
-        try:
-            super().__init__(team.name, team.uid, team.arbiter)
-        except DaemonUnreachable as error:
-            hint = f"`gpq team init {team.name}` of {person(team.uid)} starts it again"
-            raise DaemonUnreachable(error.message, hint) from None
-
-    def members(self) -> Membership:
-        return self.call(View(kind="members"), Membership)
-
-
 @contextlib.contextmanager
-def arbiter(team: config.TeamConfig | None = None) -> Iterator[Arbiter]:
-    """By default that of this user's team. Raises GpqError."""
-    with contextlib.closing(Arbiter(team or own_team())) as connection:
+def arbiter(team: config.TeamConfig | None = None) -> Iterator[ArbiterClient]:
+    """An open connection, by default to that of this user's team. Raises GpqError."""
+    team = team or own_team()
+    try:
+        connection = ArbiterClient(team.name, team.uid, team.arbiter)
+    except DaemonUnreachable as error:
+        hint = f"`gpq team init {team.name}` of {person(team.uid)} starts it again"
+        raise DaemonUnreachable(error.message, hint) from None
+    with contextlib.closing(connection):
         yield connection
 
 
@@ -193,7 +184,7 @@ def start_new(name: str, group: str) -> bool:
     return True
 
 
-def membership(connection: Arbiter, member: str) -> Membership:
+def membership(connection: ArbiterClient, member: str) -> Membership:
     """The members, if possible after the daemon of `member` has told of its servers."""
     until = time.monotonic() + SETTLE_SECONDS
     while True:
@@ -204,7 +195,7 @@ def membership(connection: Arbiter, member: str) -> Membership:
         time.sleep(LOOK_SECONDS)
 
 
-def end_arbiter(connection: Arbiter) -> None:
+def end_arbiter(connection: ArbiterClient) -> None:
     """End the arbiter of a team of this user for good. Its audit stays. Raises GpqError."""
     name, folder = connection.name, paths.team(connection.name)
     if not connection.pid:  # the kernel cannot name it here

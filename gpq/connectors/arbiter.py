@@ -17,7 +17,7 @@ from gpq.connectors.ssh_agents import SshAgents
 from gpq.errors import DaemonUnreachable, Refused
 from gpq.rpc import codec
 from gpq.rpc.team_codec import decode_team_answer
-from gpq.rpc.team_messages import MAX_LINE, Hello, TeamRequest, Welcome
+from gpq.rpc.team_messages import MAX_LINE, Hello, Membership, TeamRequest, View, Welcome
 
 R = TypeVar("R")
 ANSWER_SECONDS = 10.0
@@ -103,6 +103,9 @@ class ArbiterClient:
     def welcome(self) -> Welcome:
         """Who this user is there. Who may join is a member from then on."""
         return self.call(Hello(team=self.name), Welcome)
+
+    def members(self) -> Membership:
+        return self.call(View(kind="members"), Membership)
 
     def _read_line(self, until: float) -> bytes:
         buffer = bytearray(self._surplus)
