@@ -29,7 +29,7 @@ from gpq.core.rounds.planning import stoppable
 from gpq.core.rounds.rounds import allocate_for
 from gpq.core.sharing.division import Division
 from gpq.core.sharing.floors import Floor, floors_of
-from gpq.core.team.claims import MOST_WAITING, Claim, Parts, Statement
+from gpq.core.team.claims import MOST_WAITING, Parts, Statement
 from gpq.core.team.grants import MOST_HOLDINGS, Grant, Grants, basis
 from gpq.core.team.merging import Memory, Report, Team, grant, merge
 from gpq.errors import GpqError, NotFound, Refused, UsageError
@@ -190,8 +190,9 @@ class Arbiter:
         if not self.roster.members[by].admin:
             raise Refused("only an admin may recall a job of another member", "ask an admin")
         job = JobId(int(request.value))
-        claim = self._claim_of(request.member, job)
-        if claim is None or not claim.parts:
+        report = self.reports.get(request.member)
+        claims = report.statement.claims if report else ()
+        if not any(claim.job == job and claim.parts for claim in claims):
             raise NotFound(f"no job {request.member}/{job} holds GPUs")
         name = self._memory.ids.get((request.member, job), JobId(0))
         twin = self.verdict.team.snapshot.jobs.get(name)
@@ -202,10 +203,6 @@ class Arbiter:
             )
         self.audit.append("recall", member=request.member, job=job, by=by)
         self._recalls[request.member, job] = self._now() + RECALL
-
-    def _claim_of(self, member: str, job: JobId) -> Claim | None:
-        claims = self.reports[member].statement.claims if member in self.reports else ()
-        return next((claim for claim in claims if claim.job == job), None)
 
     # -- deciding ----------------------------------------------------------------------------------
 
