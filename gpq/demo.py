@@ -13,7 +13,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from importlib import resources
 from pathlib import Path
 
@@ -56,17 +56,11 @@ class Part:
 # The base batch is so small that a larger one helps: most of a step's time does not depend on its
 # examples.
 SMALL_BATCH = ("--epochs", "25", "--batch-size", "8", "--lr", "0.02")
+DIGITS = Part("digits", "digits/train.py", SMALL_BATCH, "accuracy", 0.97, higher=True)
 CAST = (
     Part("chargpt", "chargpt/train.py", ("--epochs", "8"), "held_out_loss", 2.0, higher=False),
-    Part("digits", "digits/train.py", SMALL_BATCH, "accuracy", 0.97, higher=True),
-    Part(
-        "digits-small",
-        "digits/train.py",
-        (*SMALL_BATCH, "--width", "24"),
-        "accuracy",
-        0.97,
-        higher=True,
-    ),
+    DIGITS,
+    replace(DIGITS, name="digits-small", arguments=(*SMALL_BATCH, "--width", "24")),
 )
 
 
@@ -149,14 +143,12 @@ def stage(home: str = "", policy: str = "goodput") -> Iterator[Stage]:
     folder = Path(home or tempfile.mkdtemp(prefix="gpq-demo-")).resolve()
     config = folder / "config.toml"
     try:
-        _write_config(config, policy)
+        config.parent.mkdir(parents=True, exist_ok=True)
+        config.write_text(CONFIG.format(policy=policy) + servers(slots=1))
     except OSError as error:
-        problem = f"cannot write in {folder}"
-        if home:
-            problem = f"--home {home}: cannot write there"
-        raise UsageError(
-            f"{problem}: {error.strerror}", "use --home with a writable folder"
-        ) from None
+        problem = f"--home {home}: cannot write there" if home else f"cannot write in {folder}"
+        hint = "use --home with a writable folder"
+        raise UsageError(f"{problem}: {error.strerror}", hint) from None
     here = Stage(folder, examples_folder(), policy, temporary=not home)
     is_needless = False
     try:
@@ -196,11 +188,6 @@ def acting_in(folder: Path) -> Iterator[None]:
                 os.environ.pop(name, None)
             else:
                 os.environ[name] = value
-
-
-def _write_config(config: Path, policy: str) -> None:
-    config.parent.mkdir(parents=True, exist_ok=True)
-    config.write_text(CONFIG.format(policy=policy) + servers(slots=1))
 
 
 def servers(slots: int) -> str:

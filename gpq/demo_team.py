@@ -11,7 +11,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import msgspec
 
@@ -24,7 +24,17 @@ from gpq.core.model.jobs import TERMINAL
 from gpq.core.team.grants import Grants
 from gpq.daemon.main import core_config
 from gpq.daemon.server import Door, Server
-from gpq.demo import SERVERS, Part, Stage, acting_in, at_home, message, servers
+from gpq.demo import (
+    DIGITS,
+    PAUSE,
+    SERVERS,
+    SMALL_BATCH,
+    Stage,
+    acting_in,
+    at_home,
+    message,
+    servers,
+)
 from gpq.demo import stage as private_stage
 from gpq.errors import TimedOut
 from gpq.policies.registry import policy
@@ -41,14 +51,7 @@ JOBS = {"ana": 2, "bob": 6, "cat": 1}  # of one GPU each
 GREEDY = "bob"
 PATIENCE = 0.0  # seconds. Ten minutes is what a lab wants, which is longer than all of this
 OTHERS = ("ana", "cat")
-PART = Part(
-    "digits",
-    "digits/train.py",
-    ("--epochs", "12", "--batch-size", "8", "--lr", "0.02", "--width", "24"),
-    "accuracy",
-    0.97,
-    higher=True,
-)
+PART = replace(DIGITS, arguments=("--epochs", "12", *SMALL_BATCH[2:], "--width", "24"))
 CONFIG = """\
 # Written by `gpq demo --team` for {member}.
 interval = 2.0
@@ -173,9 +176,7 @@ def _peer(member: str) -> Peer:
     return Peer(list(SHARES).index(member) + 1, os.getpid(), member, lambda: False)
 
 
-def play(
-    here: TeamStage, draw: Callable[[Membership, str], None], *, timeout: float, pause: float = 0.5
-) -> TeamResult:
+def play(here: TeamStage, draw: Callable[[Membership, str], None], *, timeout: float) -> TeamResult:
     """First comes the greedy member, then the others. Calls `draw` with each picture. Raises
     TimedOut at `timeout`."""
     started = time.monotonic()
@@ -183,7 +184,7 @@ def play(
     def look(act: str) -> Mapping[str, MemberRow]:
         if time.monotonic() - started > timeout:
             raise TimedOut(f"the demo did not end within {timeout:.0f} s", "use a longer --timeout")
-        time.sleep(pause)
+        time.sleep(PAUSE)
         members = here.members()
         draw(members, act)
         return {row.name: row for row in members.rows}
@@ -191,9 +192,8 @@ def play(
     here.submit(GREEDY)
     alone = 0
     while alone < SLOTS * len(SERVERS):
-        alone = look(f"{GREEDY} submits {JOBS[GREEDY]} urgent jobs, and has all GPUs")[
-            GREEDY
-        ].devices
+        rows = look(f"{GREEDY} submits {JOBS[GREEDY]} urgent jobs, and has all GPUs")
+        alone = rows[GREEDY].devices
     for member in OTHERS:
         here.submit(member)
     came = time.monotonic()

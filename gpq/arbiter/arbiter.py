@@ -29,10 +29,9 @@ from gpq.core.rounds.planning import stoppable
 from gpq.core.rounds.rounds import allocate_for
 from gpq.core.sharing.division import Division
 from gpq.core.sharing.floors import Floor, floors_of
-from gpq.core.team.claims import MOST_WAITING, Claim, Parts, Statement
-from gpq.core.team.deciding import grant
+from gpq.core.team.claims import MOST_WAITING, Parts, Statement
 from gpq.core.team.grants import MOST_HOLDINGS, Grant, Grants, basis
-from gpq.core.team.merging import Memory, Report, Team, merge
+from gpq.core.team.merging import Memory, Report, Team, grant, merge
 from gpq.errors import GpqError, NotFound, Refused, UsageError
 from gpq.ports import Peer
 from gpq.rpc.team_messages import (
@@ -95,13 +94,6 @@ class Arbiter:
         self._news = threading.Event()
         self._closing = False
         self._at = self._written_at = now()  # of the last round, and of the ledger on disk
-        self._handlers: dict[type, Callable[[TeamRequest, str, Peer], msgspec.Struct | Grants]] = {
-            Hello: self._hello,
-            Tell: self._tell,
-            Take: self._take,
-            View: self._view,
-            Amend: self._amend,
-        }
 
     # -- from any thread ---------------------------------------------------------------------------
 
@@ -119,7 +111,18 @@ class Arbiter:
         member = self.roster.member_of(peer.uid) or self._newcomer(peer.uid)
         if self.roster.members[member].paused:
             raise Refused(f"an admin has paused {member}", "ask an admin to resume you")
-        return self._handlers[type(request)](request, member, peer)
+        match request:
+            case Hello(team=self.roster.name):
+                return Welcome(self.ledger.epoch, member, self.roster.members[member].admin)
+            case Tell():
+                return self._tell(request, member, peer.uid)
+            case Take():
+                return self._take(request, member)
+            case View():
+                return views.view(self, request, self._now())
+            case Amend():
+                return self._amend(request, member)
+        raise NotFound(f"this is team {self.roster.name}, and no other")
 
     def close(self) -> None:
         with self._changed:
@@ -136,34 +139,22 @@ class Arbiter:
             self._replace(self.roster.with_uid(name, uid), "join", name, name, uid)
         return name
 
-    def _hello(self, request: TeamRequest, member: str, peer: Peer) -> Welcome:
-        assert isinstance(request, Hello)
-        if request.team != self.roster.name:
-            raise NotFound(f"this is team {self.roster.name}, not {request.team:.32}")
-        shares = {name: row.share for name, row in self.roster.members.items()}
-        admin = self.roster.members[member].admin
-        epoch, digest = self.ledger.epoch, self.audit.digest
-        return Welcome(self.roster.name, epoch, member, admin, shares, digest)
-
-    def _tell(self, request: TeamRequest, member: str, peer: Peer) -> Receipt:
-        assert isinstance(request, Tell)
+    def _tell(self, request: Tell, member: str, uid: int) -> Receipt:
         now, news = self._now(), _bounded(request.statement)
         with self._changed:
             before = self.reports.get(member)
-            if before and self._uids.get(member) != peer.uid and before.is_fresh(now):
+            if before and self._uids.get(member) != uid and before.is_fresh(now):
                 raise Refused(
                     f"a daemon of user {self._uids[member]} speaks for {member} now",
                     "one daemon of each member is in the queue: end the other one",
                 )
-            self._uids[member] = peer.uid
+            self._uids[member] = uid
             self.reports[member] = Report(news, request.seq, now)
         self._news.set()
-        return Receipt(request.seq, self.audit.digest)
+        return Receipt(request.seq)
 
-    def _take(self, request: TeamRequest, member: str, peer: Peer) -> Grants:
-        assert isinstance(request, Take)
-        epoch = self.ledger.epoch
-        nothing = Grants(epoch, 0, 0)
+    def _take(self, request: Take, member: str) -> Grants:
+        nothing = Grants(self.ledger.epoch, 0, 0)
 
         def is_new() -> bool:
             answer = self._answers.get(member, nothing)
@@ -174,12 +165,7 @@ class Arbiter:
             self._changed.wait_for(is_new, timeout=LONGEST_TAKE)
             return self._answers.get(member, nothing)
 
-    def _view(self, request: TeamRequest, member: str, peer: Peer) -> msgspec.Struct:
-        assert isinstance(request, View)
-        return views.view(self, request, self._now())
-
-    def _amend(self, request: TeamRequest, member: str, peer: Peer) -> Receipt:
-        assert isinstance(request, Amend)
+    def _amend(self, request: Amend, member: str) -> Receipt:
         with self._changed:
             if request.action == "recall":
                 self._recall(request, member)
@@ -189,7 +175,7 @@ class Arbiter:
                 )
                 self._replace(roster, request.action, request.member, member, request.value)
         self._news.set()
-        return Receipt(digest=self.audit.digest)
+        return Receipt()
 
     def _replace(self, roster: Roster, action: str, member: str, by: str, value: float) -> None:
         """First the audit, so that no change is without its line."""
@@ -204,8 +190,9 @@ class Arbiter:
         if not self.roster.members[by].admin:
             raise Refused("only an admin may recall a job of another member", "ask an admin")
         job = JobId(int(request.value))
-        claim = self._claim_of(request.member, job)
-        if claim is None or not claim.parts:
+        report = self.reports.get(request.member)
+        claims = report.statement.claims if report else ()
+        if not any(claim.job == job and claim.parts for claim in claims):
             raise NotFound(f"no job {request.member}/{job} holds GPUs")
         name = self._memory.ids.get((request.member, job), JobId(0))
         twin = self.verdict.team.snapshot.jobs.get(name)
@@ -216,10 +203,6 @@ class Arbiter:
             )
         self.audit.append("recall", member=request.member, job=job, by=by)
         self._recalls[request.member, job] = self._now() + RECALL
-
-    def _claim_of(self, member: str, job: JobId) -> Claim | None:
-        claims = self.reports[member].statement.claims if member in self.reports else ()
-        return next((claim for claim in claims if claim.job == job), None)
 
     # -- deciding ----------------------------------------------------------------------------------
 

@@ -1,5 +1,5 @@
 """What was decided, when, and by whom: an append-only file of JSON lines, each with the digest of
-all that is before it. So a change of the past shows, because members keep the newest digest.
+all that is before it. So a change of the past shows in the next line.
 
 {"at": ISO 8601 in UTC, "what": a word, ..., "before": SHA-256 of the file up to this line, in hex}
 

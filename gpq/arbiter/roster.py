@@ -12,7 +12,6 @@ import grp
 import hashlib
 import os
 import pwd
-import re
 from collections.abc import Iterator
 
 import msgspec
@@ -20,10 +19,9 @@ from gpq_agent import records
 from msgspec.structs import replace
 
 from gpq.arbiter import files
-from gpq.config_rules import BETWEEN, MOST_WEIGHT, USER_NAME
+from gpq.config_rules import BETWEEN, MOST_WEIGHT, TEAM_NAME, USER_NAME
 from gpq.errors import GpqError, NotFound, Refused, UsageError
 
-TEAM_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_-]{0,31}")
 NO_UID = (1 << 32) - 1  # no user has it, nor a larger one
 CHANGES = ("add", "remove", "share", "pause", "resume", "admin")
 NAME_HINT = "a name has at most 64 printable characters, without spaces, slashes and colons"

@@ -73,10 +73,6 @@ def init(name: Annotated[str, NAME], group: Annotated[str, GROUP] = "") -> None:
     Example:
       gpq team init lab --group gpu-users
     """
-    client.expect_name(name)
-    if name not in own_teams():
-        client.expect_free()
-        client.expect_group(group)
     if not client.start_new(name, group):
         output.say(f"team {name} is yours already: {REBOOT}")
         if config.load().team.name != name:
@@ -119,7 +115,7 @@ def _join(
     output.say(f"team {team.name} is decided by {decider}. It will know of your jobs: {TOLD}")
     with client.arbiter(team) as arbiter:
         member = arbiter.welcome().member
-        servers = arbiter.ask(View(kind="servers"), TeamServers)
+        servers = arbiter.call(View(kind="servers"), TeamServers)
     if not no_servers:
         offered.add_each(servers.rows, output, here=not team.arbiter)
     membership.enter(team)
@@ -245,7 +241,7 @@ def audit(
       gpq team audit -n 50
     """
     with client.arbiter() as arbiter:
-        answer = arbiter.ask(View(kind="audit", lines=lines), AuditLines)
+        answer = arbiter.call(View(kind="audit", lines=lines), AuditLines)
     output.text(view.audit, answer, color.value, as_json=json)
     if answer.broken and not json:
         output.note(view.breach(answer))
@@ -262,14 +258,10 @@ def check() -> int:
     """
     own = client.own_team()
     with client.arbiter() as arbiter:
-        epoch = arbiter.welcome().epoch
         members = arbiter.members()
-        queue = arbiter.ask(View(kind="queue"), Queue)
-        trail = arbiter.ask(View(kind="audit", lines=0), AuditLines)
-    results = [
-        *view.checks(members, queue, trail, _warnings(own.name)),
-        view.epochs(epoch, client.daemon_memory()),
-    ]
+        queue = arbiter.call(View(kind="queue"), Queue)
+        trail = arbiter.call(View(kind="audit", lines=0), AuditLines)
+    results = list(view.checks(members, queue, trail, _warnings(own.name)))
     output.say(*(f"{'ok  ' if holds else 'not '}  {text}" for holds, text in results))
     return int(not all(holds for holds, _ in results))
 
@@ -297,5 +289,5 @@ def _warnings(name: str) -> list[str]:
 
 def _amend(action: str, member: str, value: float, result: str) -> None:
     with client.arbiter() as arbiter:
-        arbiter.ask(Amend(action=action, member=member, value=value), Receipt)
+        arbiter.call(Amend(action=action, member=member, value=value), Receipt)
     output.confirm(result)

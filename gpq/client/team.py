@@ -12,49 +12,30 @@ import time
 from collections.abc import Iterator
 from typing import TypeVar
 
-from gpq import config, decoding, paths
+from gpq import config, paths
 from gpq.client.autostart import arbiter_runs, own_teams, start_arbiter
 from gpq.config_rules import TEAM_NAME
-from gpq.connectors.arbiter import ArbiterClient
+from gpq.connectors.arbiter import ANSWER_SECONDS, ArbiterClient
 from gpq.connectors.arbiter_link import READY, ArbiterLink
 from gpq.errors import DaemonUnreachable, GpqError, NotFound, Refused, UsageError
-from gpq.rpc.team_messages import Hello, Look, Membership, Queue, TeamRequest, View, Welcome
+from gpq.rpc.team_messages import Look, Membership, Queue, View
 
 R = TypeVar("R")
-ANSWER_SECONDS = 10.0
 END_SECONDS = 40.0
 SETTLE_SECONDS = 5.0  # for a daemon that was just started to tell of its servers
 LOOK_SECONDS = 0.1
 
 
-class Arbiter(ArbiterClient):
-    """An open connection to the arbiter of a team."""
-
-    def __init__(self, team: config.TeamConfig) -> None:
-        """Raises DaemonUnreachable if it does not run, and Refused if somebody else listens."""
-        self.name = team.name
-        try:
-            super().__init__(team.name, team.uid, team.arbiter)
-        except DaemonUnreachable as error:
-            hint = f"`gpq team init {team.name}` of {person(team.uid)} starts it again"
-            raise DaemonUnreachable(error.message, hint) from None
-
-    def ask(self, request: TeamRequest, kind: type[R]) -> R:
-        """The answer. Raises the arbiter's GpqError."""
-        return self.call(request, kind, ANSWER_SECONDS)
-
-    def welcome(self) -> Welcome:
-        """Who this user is there. Who may join is a member from then on."""
-        return self.ask(Hello(team=self.name), Welcome)
-
-    def members(self) -> Membership:
-        return self.ask(View(kind="members"), Membership)
-
-
 @contextlib.contextmanager
-def arbiter(team: config.TeamConfig | None = None) -> Iterator[Arbiter]:
-    """By default that of this user's team. Raises GpqError."""
-    with contextlib.closing(Arbiter(team or own_team())) as connection:
+def arbiter(team: config.TeamConfig | None = None) -> Iterator[ArbiterClient]:
+    """An open connection, by default to that of this user's team. Raises GpqError."""
+    team = team or own_team()
+    try:
+        connection = ArbiterClient(team.name, team.uid, team.arbiter)
+    except DaemonUnreachable as error:
+        hint = f"`gpq team init {team.name}` of {person(team.uid)} starts it again"
+        raise DaemonUnreachable(error.message, hint) from None
+    with contextlib.closing(connection):
         yield connection
 
 
@@ -83,7 +64,7 @@ def expect_name(name: str) -> None:
         raise UsageError(f"invalid name of a team `{name}`", hint)
 
 
-def expect_group(group: str) -> None:
+def _expect_group(group: str) -> None:
     """Raises UsageError, unless it is "" or a Unix group of this machine."""
     try:
         if group:
@@ -91,15 +72,6 @@ def expect_group(group: str) -> None:
     except KeyError:
         hint = "`getent group` lists them"
         raise UsageError(f"this machine has no Unix group {group}", hint) from None
-
-
-def daemon_memory() -> dict[str, int]:
-    """What this user's daemon remembers of the arbiter. Nothing if it has heard nothing."""
-    try:
-        with open(paths.team_state(), "rb") as stream:
-            return decoding.decode(stream.read(), dict[str, int])
-    except (OSError, ValueError):
-        return {}
 
 
 def person(uid: int) -> str:
@@ -134,7 +106,7 @@ def member_and_job(word: str) -> tuple[str, int]:
 def ask(view: View, kind: type[R]) -> R:
     """The answer of the arbiter of this user's team. Raises GpqError."""
     with arbiter() as connection:
-        return connection.ask(view, kind)
+        return connection.call(view, kind)
 
 
 def look(patience: float = ANSWER_SECONDS) -> Look:
@@ -198,10 +170,12 @@ def link(name: str, uid: int | None, source: int, sink: int) -> None:
 def start_new(name: str, group: str) -> bool:
     """Make a team for which this user decides, and start its arbiter. False if the team is there,
     and only the arbiter had to start. Raises GpqError."""
-    is_new = name not in own_teams()
-    if not is_new:
+    expect_name(name)
+    if name in own_teams():
         start_arbiter(name)
         return False
+    expect_free()
+    _expect_group(group)
     strangers = [uid for uid in deciders(name) if uid != os.getuid()]
     if strangers:
         hint = f"`gpq join {name}` joins it, or choose another name"
@@ -210,7 +184,7 @@ def start_new(name: str, group: str) -> bool:
     return True
 
 
-def membership(connection: Arbiter, member: str) -> Membership:
+def membership(connection: ArbiterClient, member: str) -> Membership:
     """The members, if possible after the daemon of `member` has told of its servers."""
     until = time.monotonic() + SETTLE_SECONDS
     while True:
@@ -221,7 +195,7 @@ def membership(connection: Arbiter, member: str) -> Membership:
         time.sleep(LOOK_SECONDS)
 
 
-def end_arbiter(connection: Arbiter) -> None:
+def end_arbiter(connection: ArbiterClient) -> None:
     """End the arbiter of a team of this user for good. Its audit stays. Raises GpqError."""
     name, folder = connection.name, paths.team(connection.name)
     if not connection.pid:  # the kernel cannot name it here

@@ -17,9 +17,10 @@ from gpq.connectors.ssh_agents import SshAgents
 from gpq.errors import DaemonUnreachable, Refused
 from gpq.rpc import codec
 from gpq.rpc.team_codec import decode_team_answer
-from gpq.rpc.team_messages import MAX_LINE, TeamRequest
+from gpq.rpc.team_messages import MAX_LINE, Hello, Membership, TeamRequest, View, Welcome
 
 R = TypeVar("R")
+ANSWER_SECONDS = 10.0
 CONNECT_SECONDS = 5
 
 
@@ -32,7 +33,7 @@ class ArbiterClient:
     ) -> None:
         """Raises DaemonUnreachable if nobody listens, Refused if somebody else does, and GpqError
         if `head` cannot be reached."""
-        self._name, self._surplus = name, b""
+        self.name, self._surplus = name, b""
         self._link = ArbiterLink(head, name, uid, agents) if head else None
         if self._link is not None:
             self.pid, self._socket = 0, self._link.socket
@@ -86,7 +87,7 @@ class ArbiterClient:
                         return
                     del ways[source]  # the arbiter may have given the reason before
 
-    def call(self, request: TeamRequest, kind: type[R], patience: float) -> R:
+    def call(self, request: TeamRequest, kind: type[R], patience: float = ANSWER_SECONDS) -> R:
         """The answer, which must be complete within `patience` seconds. Raises the arbiter's
         GpqError, DaemonUnreachable, or Refused for an answer out of bounds."""
         until = time.monotonic() + patience
@@ -96,14 +97,21 @@ class ArbiterClient:
                 self._socket.sendall(codec.encode_request(request))
             line = self._read_line(until)
         except OSError as error:
-            raise _unreachable(self._name, error) from None
+            raise _unreachable(self.name, error) from None
         return decode_team_answer(line, kind)
+
+    def welcome(self) -> Welcome:
+        """Who this user is there. Who may join is a member from then on."""
+        return self.call(Hello(team=self.name), Welcome)
+
+    def members(self) -> Membership:
+        return self.call(View(kind="members"), Membership)
 
     def _read_line(self, until: float) -> bytes:
         buffer = bytearray(self._surplus)
         while b"\n" not in buffer:
             if len(buffer) > MAX_LINE:
-                raise Refused(f"the arbiter of team {self._name} answered with too long a line")
+                raise Refused(f"the arbiter of team {self.name} answered with too long a line")
             left = until - time.monotonic()
             if left <= 0:
                 raise TimeoutError("no answer in time")

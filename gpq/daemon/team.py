@@ -17,7 +17,7 @@ from gpq_agent import wire
 
 from gpq import decoding
 from gpq.config import TeamConfig
-from gpq.connectors.arbiter import ArbiterClient
+from gpq.connectors.arbiter import ANSWER_SECONDS, ArbiterClient
 from gpq.connectors.ssh_agents import SshAgents
 from gpq.control.controller import Controller
 from gpq.core.feasibility.leases import span
@@ -29,9 +29,8 @@ from gpq.errors import GpqError, Refused, UsageError
 from gpq.pace import FACTOR
 from gpq.policies.team import SILENCE
 from gpq.rpc.job_answers import HoldingView, TeamView
-from gpq.rpc.team_messages import AHEAD, LONGEST_TAKE, Hello, Receipt, Take, Tell, Welcome
+from gpq.rpc.team_messages import AHEAD, LONGEST_TAKE, Receipt, Take, Tell
 
-ANSWER_SECONDS = 10.0
 HEARTBEAT = 10.0  # seconds after which the same is told again
 PAUSE = 0.1  # seconds between two statements or answers. A job reports more often than others care
 RETRY_SECONDS = 1.0 * FACTOR
@@ -125,9 +124,7 @@ class TeamLink:
             self._problem = problem
 
     def _tell(self, client: ArbiterClient, controller: Controller) -> None:
-        name = self._settings.name
-        welcome = client.call(Hello(team=name), Welcome, ANSWER_SECONDS)
-        self._follow(welcome.epoch)
+        self._follow(client.welcome().epoch)
         latest, at = Statement(0.0), float("-inf")
         while not self._closing.is_set():
             snapshot = controller.snapshot
@@ -153,11 +150,11 @@ class TeamLink:
         earlier = list(self._statements.items())[1 - STATEMENTS :]
         self._statements = {**dict(earlier), self._seq: news}
         try:
-            client.call(Tell(seq=self._seq, statement=news), Receipt, ANSWER_SECONDS)
+            client.call(Tell(seq=self._seq, statement=news), Receipt)
         except UsageError:  # too long: then without what was measured
             claims = tuple(replace(claim, rows=(), noise_curve=()) for claim in news.claims)
             short = replace(news, claims=claims)
-            client.call(Tell(seq=self._seq, statement=short), Receipt, ANSWER_SECONDS)
+            client.call(Tell(seq=self._seq, statement=short), Receipt)
 
     def _take(self, client: ArbiterClient, controller: Controller) -> None:
         begin = 0.0

@@ -11,7 +11,6 @@ MAX_LINE = 1 << 20  # bytes
 MAX_DEPTH = 16
 LONGEST_TAKE = 15.0  # seconds
 AHEAD = 60.0  # seconds. An epoch is a time, and one that is further in the future counts nowhere
-AMENDMENTS = ("add", "remove", "share", "pause", "resume", "admin", "recall")
 
 
 class TeamRequest(msgspec.Struct, frozen=True, kw_only=True, tag_field="op", tag=str.lower):
@@ -55,26 +54,21 @@ class Amend(TeamRequest, frozen=True, kw_only=True):
     """A change of the roster, or a recall. Answered by `Receipt`. `value` is the uid to add, the
     share, whether the member is an admin (1 or 0), or the job to recall."""
 
-    action: str  # one of AMENDMENTS
+    action: str  # one of `gpq.arbiter.roster.CHANGES`, or "recall"
     member: str
     value: float = 0.0
 
 
 class Welcome(msgspec.Struct):
-    """`member` is what the roster calls the sender, and `digest` that of the newest line of the
-    audit."""
+    """`member` is what the roster calls the sender."""
 
-    team: str
     epoch: int
     member: str
     admin: bool
-    shares: dict[str, float]  # by member
-    digest: str
 
 
 class Receipt(msgspec.Struct):
     seq: int = 0
-    digest: str = ""
 
 
 class QueueRow(msgspec.Struct):

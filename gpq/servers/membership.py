@@ -18,14 +18,7 @@ from gpq.servers import config_file
 
 def enter(team: TeamConfig) -> None:
     """Write the team into config.toml and start the daemon anew. Raises GpqError."""
-    expect_shell()
-    before = config_file.read()
-    config_file.write(config_file.with_team(before, team), before)
-    try:
-        daemon_control.stop()
-        _forget()
-    finally:  # also after Ctrl-C
-        ensure_daemon()
+    _begin_anew(lambda text: config_file.with_team(text, team), starts=True)
 
 
 def leave(note: Callable[[str], None]) -> str:
@@ -38,11 +31,11 @@ def leave(note: Callable[[str], None]) -> str:
         try:
             with arbiter(team) as connection:
                 member = connection.welcome().member
-                connection.ask(Amend(action="remove", member=member), Receipt)
+                connection.call(Amend(action="remove", member=member), Receipt)
         except GpqError as error:
             note(f"the arbiter does not know that you left: {error.message}")
 
-    _go(tell)
+    _begin_anew(config_file.without_team, tell)
     return team.name
 
 
@@ -61,7 +54,7 @@ def end() -> str:
         if names:
             hint = "`gpq team remove` removes them, or `gpq leave` leaves the team to them"
             raise Refused(f"there are other members: {names}", hint)
-        _go(lambda: end_arbiter(connection))
+        _begin_anew(config_file.without_team, lambda: end_arbiter(connection))
     return team.name
 
 
@@ -77,20 +70,29 @@ def _expect_successor() -> None:
         hint = "make another member an admin first: `gpq team admin MEMBER on`"
         if len(rows) == 1:
             hint = "`gpq leave --end` ends the team"
-        raise Refused(f"you are the last admin of team {welcome.team}", hint)
+        raise Refused(f"you are the last admin of team {connection.name}", hint)
 
 
-def _go(farewell: Callable[[], None]) -> None:
-    """Out of the team. `farewell` comes while no daemon runs, because it would say hello again."""
+def _begin_anew(
+    change: Callable[[str], str],
+    farewell: Callable[[], None] | None = None,
+    *,
+    starts: bool = False,
+) -> None:
+    """Change config.toml and start the daemon again, if it has run or it `starts`. `farewell` comes
+    while no daemon runs, because it would say hello again."""
     expect_shell()
     before = config_file.read()
-    config_file.write(config_file.without_team(before), before)
-    has_run = daemon_control.stop()
+    config_file.write(change(before), before)
     try:
-        _forget()
-        farewell()
-    finally:
-        if has_run:
+        starts |= daemon_control.stop()
+        # it is of an earlier team, whose epochs say nothing about another
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(paths.team_state())
+        if farewell is not None:
+            farewell()
+    finally:  # also after Ctrl-C
+        if starts:
             ensure_daemon()
 
 
@@ -98,9 +100,3 @@ def expect_shell() -> None:
     """Raises Refused in a job, which cannot start the daemon again."""
     if os.environ.get("GPQ_MARK"):
         raise Refused("a job cannot start your daemon again", "run this in your shell")
-
-
-def _forget() -> None:
-    """What the daemon remembers is of an earlier team, whose epochs say nothing about another."""
-    with contextlib.suppress(FileNotFoundError):
-        os.unlink(paths.team_state())

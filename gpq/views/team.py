@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 
 from gpq.rpc.team_messages import (
     AuditLines,
@@ -178,10 +178,3 @@ def checks(
             state += ", and jobs wait" if row.name in waiting else ", and no job waits"
         yield holds, state
     yield not warnings, "; ".join(warnings) or "your daemon hears the arbiter"
-
-
-def epochs(epoch: int, state: Mapping[str, int]) -> tuple[bool, str]:
-    """`state`: what the own daemon remembers of the arbiter."""
-    if state.get("epoch") == epoch:
-        return True, f"epoch {epoch}, which your daemon follows"
-    return False, f"epoch {epoch}, but your daemon follows {state.get('epoch', 'none')}"

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -33,7 +33,6 @@ HOME = typer.Option(
 TIMEOUT = typer.Option(
     "--timeout", metavar="DURATION", help="Give up after this long, with exit code 124."
 )
-
 TEAM = typer.Option("--team", help="Show instead how three members of a team share the servers.")
 
 Draw = Callable[[Any, str], None]
@@ -71,7 +70,9 @@ def demo(
         if policy != "goodput":
             raise UsageError("--policy does not go with --team", "leave one of them out")
         return _team(home, seconds, color.value, json=json, live=live)
-    with stage(home, policy) as scene, _picture(color.value) if live else _lines() as draw:
+    from gpq.views import top
+
+    with stage(home, policy) as scene, _drawing(color.value, live, top.frame, _changes) as draw:
         result = play(scene, draw, timeout=seconds)
     output.result(result, *_summary(result), as_json=json)
     return 0 if result.passed else 1
@@ -80,76 +81,71 @@ def demo(
 def _team(home: str, timeout: float, color: str, *, json: bool, live: bool) -> int:
     from gpq import demo_team  # only this imports the arbiter
 
-    with demo_team.stage(home) as scene, _shares(color, live=live) as draw:
+    with demo_team.stage(home) as scene, _drawing(color, live, _members, _holdings) as draw:
         result = demo_team.play(scene, draw, timeout=timeout)
     output.result(result, *_team_summary(result), as_json=json)
     return 0 if result.passed else 1
 
 
 @contextmanager
-def _screen(color: str, table: Callable[[Any, int, int], object]) -> Iterator[Draw]:
-    """`table` of what there is to see, its width and its height, redrawn in place."""
+def _drawing(
+    color: str,
+    live: bool,
+    picture: Callable[[Any, int, int], object],
+    lines: Callable[[Any, str], Iterable[str]],
+) -> Iterator[Draw]:
+    """`live`: the picture of what there is to see, of a width and a height, redrawn in place.
+    Otherwise each of the lines goes to stderr once."""
+    if not live:
+        printed_lines: set[str] = set()
+
+        def write(view: object, act: str) -> None:
+            for line in lines(view, act):
+                if line not in printed_lines:
+                    printed_lines.add(line)
+                    sys.stderr.write(safe(line) + "\n")
+            sys.stderr.flush()
+
+        yield write
+        return
     from rich.console import Group
     from rich.live import Live
     from rich.text import Text
 
     console = output.screen(color)
-    with Live(console=console, screen=True, auto_refresh=False) as live:
+    with Live(console=console, screen=True, auto_refresh=False) as screen:
 
         def draw(view: object, act: str) -> None:
             head = Text(f"gpq demo: {act}", style="bold cyan")
-            rows = table(view, console.width, console.height - 1)
-            live.update(Group(head, rows), refresh=True)  # type: ignore[arg-type]
+            rows = picture(view, console.width, console.height - 1)
+            screen.update(Group(head, rows), refresh=True)  # type: ignore[arg-type]
 
         yield draw
 
 
-def _picture(color: str) -> AbstractContextManager[Draw]:
-    from gpq.views.top import frame
+def _changes(view: TopView, act: str) -> list[str]:
+    changes = [
+        f"{moment(change.at)[11:]}  job {change.job}: {change.text}"
+        for change in reversed(view.changes)
+    ]
+    return [f"-- {act}", *changes]
 
-    return _screen(color, frame)
 
-
-@contextmanager
-def _shares(color: str, *, live: bool) -> Iterator[Draw]:
-    """What the members have."""
+def _members(view: Membership, width: int, _: int) -> str:
     from gpq.views import team
 
-    if live:
-        with _screen(color, lambda view, width, _: "\n".join(team.lines(view, width))) as draw:
-            yield draw
-        return
-    printed_lines: set[str] = set()
-
-    def draw_line(view: Membership, act: str) -> None:
-        gpus = ", ".join(f"{row.name} {row.devices} (floor {row.floor})" for row in view.rows)
-        line = f"-- {act}: {gpus}"
-        if line not in printed_lines:
-            printed_lines.add(line)
-            sys.stderr.write(line + "\n")
-            sys.stderr.flush()
-
-    yield draw_line
+    return "\n".join(team.lines(view, width))
 
 
-@contextmanager
-def _lines() -> Iterator[Draw]:
-    """Without a terminal: a line on stderr for each event."""
-    printed_lines: set[tuple[str, str]] = set()
+def _holdings(view: Membership, act: str) -> list[str]:
+    gpus = ", ".join(f"{row.name} {row.devices} (floor {row.floor})" for row in view.rows)
+    return [f"-- {act}: {gpus}"]
 
-    def draw(view: TopView, act: str) -> None:
-        news = [("", f"-- {act}")]
-        news += [
-            (change.at, f"{moment(change.at)[11:]}  job {change.job}: {change.text}")
-            for change in reversed(view.changes)
-        ]
-        for key, line in news:
-            if (key, line) not in printed_lines:
-                printed_lines.add((key, line))
-                sys.stderr.write(safe(line) + "\n")
-        sys.stderr.flush()
 
-    yield draw
+def _ending(result: DemoResult | TeamResult, policy: str = "") -> str:
+    verdict = "passed" if result.passed else "FAILED"
+    place = f", logs in {result.home}" if result.home else ""
+    return f"{verdict}{policy} in {result.seconds:.0f} s{place}"
 
 
 def _summary(result: DemoResult) -> list[str]:
@@ -158,10 +154,6 @@ def _summary(result: DemoResult) -> list[str]:
     samples = "samples were lost or repeated"
     if result.samples_exact:
         samples = "no sample lost or repeated"
-    verdict = "passed" if result.passed else "FAILED"
-    ending = f"{verdict} under {result.policy} in {result.seconds:.0f} s"
-    if result.home:
-        ending += f", logs in {result.home}"
     lines = []
     for job in result.jobs:
         value = "nothing" if job.value is None else f"{job.value:.4g}"
@@ -178,7 +170,7 @@ def _summary(result: DemoResult) -> list[str]:
         f"{result.resized} of {count} jobs resized while running, resumed from their checkpoints",
         f"{result.batch_changed} of {count} jobs changed their batch size without a restart",
         samples,
-        ending,
+        _ending(result, f" under {result.policy}"),
     ]
 
 
@@ -186,10 +178,6 @@ def _team_summary(result: TeamResult) -> list[str]:
     """The table of shares, and the verdict."""
     from gpq.demo_team import GREEDY
 
-    verdict = "passed" if result.passed else "FAILED"
-    ending = f"{verdict} in {result.seconds:.0f} s"
-    if result.home:
-        ending += f", logs in {result.home}"
     rows = [f"{'MEMBER':8}{'SHARE':>6}{'FLOOR':>7}{'GPUS':>6}{'WAIT':>8}{'COMPLETED':>11}"]
     for row in result.members:
         wait = "-" if row.wait is None else f"{row.wait:.0f} s"
@@ -200,5 +188,5 @@ def _team_summary(result: TeamResult) -> list[str]:
         f"{GREEDY} had {result.alone} GPUs alone. Then, while all had jobs:",
         *rows,
         "GPUS is an average. WAIT is the time from the others' submission to the floor",
-        ending,
+        _ending(result),
     ]

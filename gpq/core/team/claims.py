@@ -8,8 +8,8 @@ are by the member's clock, and `Statement.now` says what that shows.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, fields, replace
 from itertools import islice
 from typing import Any
 
@@ -34,24 +34,6 @@ from gpq.core.model.units import DeviceId, JobId, NodeId, Seconds
 # claims of jobs that wait. Of the rest only their number is told
 WAITING_PER_DEVICE, MOST_WAITING = 2, 500
 LONGEST_NAME = 200  # characters
-# fields of a claim that have the same name there
-MOMENTS = ("submitted_at", "launched_at", "started_at", "stop_sent_at")
-OF_JOB = (
-    *MOMENTS, "state", "wish", "attempt", "stop", "run_seconds", "service", "restart_seconds",
-    "last_replicas",
-)  # fmt: skip
-OF_SPEC = (
-    "level", "min_gpus", "max_gpus", "rigid", "gpu_type", "min_gpu_memory_mib", "priority",
-    "background", "time_limit", "grace",
-)  # fmt: skip
-OF_PROFILE = (
-    "early_noise",
-    "noise_curve",
-    "progress",
-    "atomic_batch",
-    "accum_steps",
-    "samples_per_second",
-)
 Parts = tuple[tuple[NodeId, tuple[DeviceId, ...]], ...]
 
 
@@ -124,6 +106,14 @@ class Claim:
     lost: tuple[str, ...] = ()  # freedoms (profile.FREEDOMS)
 
 
+# fields of a claim that have the same name there
+_NAMES = [field.name for field in fields(Claim)]
+OF_JOB = [name for name in _NAMES if name in Job.__dataclass_fields__]
+OF_SPEC = [name for name in _NAMES if name in JobSpec.__struct_fields__]
+OF_PROFILE = [name for name in _NAMES if name in Profile.__dataclass_fields__]
+MOMENTS = [name for name in OF_JOB if name.endswith("_at")]
+
+
 @dataclass(frozen=True, slots=True)
 class Statement:
     """All that a member's daemon tells. `more` counts the waiting jobs without a claim."""
@@ -176,21 +166,24 @@ def _claim(job: Job, offer: Snapshot, private: bool) -> Claim:
     """`job` as it is. What it may have is as offered."""
     proposal = offer.jobs.get(job.id, job)
     spec, profile, declared = proposal.spec, proposal.profile, proposal.profile.declared
+    target, name = proposal.target, "" if private else _plain(spec.name)
+    if declared is not None:
+        declared = replace(declared, rule="")
+    bases = {"rows": profile.basis, "noise": profile.noise_basis, "declared": declared}
     return Claim(
         job=job.id,
-        name="" if private else _plain(spec.name),
         parts=job.parts,
         leaves=job.placement is not None and proposal.placement is None,
         servers=_servers(proposal, offer),
-        target=proposal.target,
-        declared=replace(declared, rule="") if declared is not None else None,
-        rows=profile.basis,
-        noise=profile.noise_basis,
         lost=tuple(sorted(profile.lost)),
-        **{name: getattr(job, name) for name in OF_JOB},
-        **{name: getattr(spec, name) for name in OF_SPEC},
-        **{name: getattr(profile, name) for name in OF_PROFILE},
+        **{**_values(job, OF_JOB), "target": target},
+        **{**_values(spec, OF_SPEC), "name": name},
+        **{**_values(profile, OF_PROFILE), **bases},
     )
+
+
+def _values(record: object, names: Iterable[str]) -> dict[str, Any]:
+    return {name: getattr(record, name) for name in names}
 
 
 def _plain(name: str) -> str:
@@ -210,8 +203,10 @@ def _servers(job: Job, offer: Snapshot) -> tuple[NodeId, ...]:
     return () if len(fit) == len(offer.nodes) else tuple(fit)
 
 
-def _plausible(value: Any) -> Any:
-    return max(value, 0) if isinstance(value, (int, float)) else value
+def _plausible(values: dict[str, Any]) -> dict[str, Any]:
+    """Numbers that no job has become 0."""
+    numbers = {key: value for key, value in values.items() if isinstance(value, (int, float))}
+    return {**values, **{key: max(number, 0) for key, number in numbers.items()}}
 
 
 def job_of(
@@ -223,22 +218,13 @@ def job_of(
     lag: Seconds,
 ) -> Job:
     """The claim as a job of `member`, which has no command. `environment` stands for the servers
-    where it can run, and `lag` is how far the member's clock is behind. Numbers that no job has
-    become 0."""
-    of_spec = {field: _plausible(getattr(claim, field)) for field in OF_SPEC}
+    where it can run, and `lag` is how far the member's clock is behind."""
+    of_spec = _plausible(_values(claim, OF_SPEC))
     of_spec |= {"min_gpus": max(claim.min_gpus, 1), "priority": claim.priority}
-    spec = JobSpec(
-        argv=(), cwd="", user=member, uid=0, name=claim.name, environment=environment, **of_spec
-    )
-    profile = Profile(
-        declared=claim.declared,
-        rows=claim.rows,
-        noise=claim.noise,
-        habits=(Habit("member", claim.lost),) if claim.lost else (),
-        **{field: getattr(claim, field) for field in OF_PROFILE},
-    )
-    of_job = {field: _plausible(getattr(claim, field)) for field in OF_JOB}
-    times = {field: getattr(claim, field) for field in MOMENTS}
+    spec = JobSpec(argv=(), cwd="", user=member, uid=0, environment=environment, **of_spec)
+    habits = (Habit("member", claim.lost),) if claim.lost else ()
+    profile = Profile(habits=habits, **_values(claim, OF_PROFILE))
+    times = _values(claim, MOMENTS)
     moments = {field: at + lag for field, at in times.items() if at is not None}
-    facts = {**of_job, **moments, "spec": spec, "profile": profile, "target": claim.target}
-    return Job(id=name, placement=placement, **facts)
+    facts = {**_plausible(_values(claim, OF_JOB)), **moments}
+    return Job(id=name, spec=spec, placement=placement, profile=profile, **facts)

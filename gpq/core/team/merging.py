@@ -3,6 +3,9 @@
 A machine that several members reach is one server, whatever they call it. Nobody's word costs
 anybody else: a device that only one member has seen is reserved for them, and who says that a GPU
 is broken or free says so for their own jobs.
+
+grant(): from a round's placements to who may have which devices at once, and who must wait until
+others have left.
 """
 
 from __future__ import annotations
@@ -17,11 +20,12 @@ from gpq.core.model.placements import Placement
 from gpq.core.model.snapshot import Config, Snapshot
 from gpq.core.model.units import DeviceId, JobId, NodeId, Seconds
 from gpq.core.team.claims import Claim, DeviceView, Parts, Statement, job_of
-from gpq.core.team.grants import VALID
+from gpq.core.team.grants import VALID, Grant
 
 SILENCE: Seconds = 45.0  # after which a member's waiting jobs take no part
 LAG: Seconds = 10.0  # for which a device that was given back may still look used to other agents
 TRUST: Seconds = 60.0  # for which a holding that nobody granted counts, of a member who is new here
+CHOICES = 4  # of a job that are remembered
 REFUSAL: Seconds = 60.0  # for which a device is no choice for a member who did not start there
 
 Place = tuple[NodeId, DeviceId]
@@ -319,3 +323,38 @@ def _refusals(
         return sight.device.state is not DeviceState.OK and place not in quiet
 
     return frozenset(filter(refuses, machines.sights))
+
+
+def grant(
+    team: Team, placements: Mapping[JobId, Placement], movers: set[JobId], memory: Memory
+) -> dict[str, tuple[Grant, ...]]:
+    """By member. A job in `movers` may leave for its new place. Others stay until theirs is free.
+    Changes `memory`."""
+    occupants, starts = dict(team.occupants), dict[JobId, Placement]()
+    grants: dict[str, list[Grant]] = {}
+    for name, (member, claim) in team.claims.items():
+        present, target = team.presence.get(name), placements.get(name)
+        if claim.parts and present is None:  # a holding that does not count stays its own affair
+            grants.setdefault(member, []).append(Grant(claim.job, claim.parts))
+            continue
+        if target is None or name not in team.snapshot.jobs:
+            continue
+        if present is None:
+            if any(occupants.get(place, name) != name for place in target.devices):
+                continue
+            occupants |= dict.fromkeys(target.devices, name)
+        elif name not in movers:
+            target = present
+        if target != present:
+            starts[name] = target
+            choices = (*memory.choices.get(name, ()), target)
+            memory.choices[name] = tuple(dict.fromkeys(choices))[-CHOICES:]
+        grants.setdefault(member, []).append(Grant(claim.job, _parts(team, member, target)))
+    memory.starts = starts
+    return {member: tuple(own) for member, own in grants.items()}
+
+
+def _parts(team: Team, member: str, placement: Placement) -> Parts:
+    """As the member calls the servers."""
+    parts = ((team.names[member, node], ids) for node, ids in placement.parts)
+    return tuple(sorted(parts))

@@ -33,7 +33,7 @@ Open = Callable[..., Path]
 def welcome(request: TeamRequest, peer: Peer) -> msgspec.Struct:
     """Tells who asks."""
     assert isinstance(request, Hello)
-    return Welcome(request.team, 1, peer.user, False, {}, "")
+    return Welcome(1, peer.user, False)
 
 
 @pytest.fixture
