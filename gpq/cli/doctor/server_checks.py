@@ -25,7 +25,7 @@ from gpq.rpc.node_answers import NodeView
 
 SSH_LIMIT = 5.0  # seconds
 
-EXAMINE, DRIVER, TORCH = 20.0, 40.0, 75.0  # seconds
+EXAMINE = 20.0  # seconds
 TCP, REDUCE = 15.0, 75.0  # seconds
 LISTENS = 40.0  # seconds in which all others may try
 LOOPBACK = "127.0.0.1"
@@ -77,10 +77,10 @@ class _Checkup:
                 checks.append(ssh(name, settings))
             if name in examinations:
                 look = examinations[name]
-                checks += server_lines.of_itself(
-                    name, look.facts, look.offset, look.uncertainty, self.open_files
-                )
-                checks.append(server_lines.gpus(node, look.driver))
+                if "error" not in look.facts:
+                    checks.append(server_lines.clock(name, look.offset, look.uncertainty))
+                checks += server_lines.of_itself(name, look.facts, self.open_files)
+                checks.append(gpus(node, look.driver))
                 checks.append(server_lines.torch(name, self._python(name), look.torch))
         servers = [
             Server(self.nodes[name], self._python(name), answer.facts, answer.torch)
@@ -106,8 +106,14 @@ class _Checkup:
             facts = errand(name, "examine", EXAMINE)
             end = time.time()
             offset = float(facts.get("time", end)) - (begin + end) / 2
-            driver = errand(name, "driver", DRIVER)
-            whole = errand(name, "examine", TORCH, python=self._python(name), env=job_environment())
+            driver = errand(name, "driver", server_lines.DRIVER)
+            whole = errand(
+                name,
+                "examine",
+                server_lines.TORCH,
+                python=self._python(name),
+                env=job_environment(),
+            )
             finished_names.append(name)
             self.show(f"checked {len(finished_names)} of {len(names)} servers")
             return _Examination(
@@ -142,6 +148,23 @@ def ssh(name: str, node: NodeConfig) -> Check:
     if settings.get("proxyjump", "none") != "none":
         finding += f", through {settings['proxyjump']}"
     return Check("ssh", "ok", finding, "", name)
+
+
+def gpus(node: NodeView, look: Told) -> Check:
+    """Which of its GPUs are faulty or in use, from what the daemon knows."""
+    cards = [device for device in node.devices if device.kind == "cuda"]
+    faults = [
+        f"GPU {card.index} {card.state}: {card.reason}"
+        for card in cards
+        if card.state not in ("ok", "foreign")
+    ]
+    others = [
+        f"GPU {card.index}: {process.user} (pid {process.pid}, {process.name})"
+        for card in cards
+        for process in card.processes
+        if process.job is None
+    ]
+    return server_lines.gpus(node.name, look, faults, others)
 
 
 @dataclass(frozen=True)

@@ -27,7 +27,7 @@ HEALTHY: dict[str, Any] = {
 
 
 def lines(offset: float = 0.1, files: int = -1, **changed: Any) -> dict[str, Check]:
-    found = server_lines.of_itself("a", {**HEALTHY, **changed}, offset, 0.05, files)
+    found = [server_lines.clock("a", offset, 0.05), *server_lines.of_itself("a", {**HEALTHY, **changed}, files)]
     return {check.name: check for check in found}
 
 
@@ -91,15 +91,15 @@ def with_gpu(**changed: Any) -> NodeView:
 
 
 def test_unhealthy_or_busy_gpus_are_named() -> None:
-    driver = {"driver": "550.1", "error": ""}
-    assert server_lines.gpus(NODE, driver) == Check("gpus", "ok", "1 x A100, driver 550.1", "", "a")
-    ill = server_lines.gpus(with_gpu(state="lost", reason="fell off the bus"), driver)
+    driver = {"driver": "550.1", "error": "", "notice": "", "lost": [], "gpus": [{"name": "A100"}]}
+    assert server_checks.gpus(NODE, driver) == Check("gpus", "ok", "1 x A100, driver 550.1", "", "a")
+    ill = server_checks.gpus(with_gpu(state="lost", reason="fell off the bus"), driver)
     assert (ill.verdict, "GPU 0 lost: fell off the bus" in ill.message) == ("fail", True)
-    used = server_lines.gpus(with_gpu(state="foreign", processes=[ProcessView(7, "eve", "python", 100, None)]), driver)
+    used = server_checks.gpus(with_gpu(state="foreign", processes=[ProcessView(7, "eve", "python", 100, None)]), driver)
     assert (used.verdict, "GPU 0: eve (pid 7, python)" in used.message) == ("warn", True)
-    ours = server_lines.gpus(with_gpu(job=3, processes=[ProcessView(7, "eve", "python", 100, 3)]), driver)
+    ours = server_checks.gpus(with_gpu(job=3, processes=[ProcessView(7, "eve", "python", 100, 3)]), driver)
     assert ours.verdict == "ok"
-    hung = server_lines.gpus(NODE, {"error": "no answer within 15 s"})
+    hung = server_checks.gpus(NODE, {"error": "no answer within 15 s"})
     assert (hung.verdict, bool(hung.fix)) == ("fail", True)
 
 
