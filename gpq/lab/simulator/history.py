@@ -258,17 +258,7 @@ class FixedTruth:
     def base_batch(self) -> int:
         return self.replicas
 
-    @property
-    def max_batch(self) -> int:
-        return self.replicas
-
-    @property
-    def fixed_batch(self) -> int:
-        return self.replicas
-
-    @property
-    def most_replicas(self) -> int:
-        return self.replicas
+    max_batch = fixed_batch = most_replicas = base_batch
 
     def limits(self, gpu_type: str = "") -> tuple[int, int]:
         return 1, 1
