@@ -16,9 +16,9 @@ from gpq_agent import wire
 import gpq
 from gpq import config, paths
 from gpq.cli.doctor import server_lines
-from gpq.cli.doctor.server_lines import Check
 from gpq.errors import DaemonUnreachable, GpqError
 from gpq.options import environment
+from gpq.options.json_answers import CheckView as Check
 from gpq.policies.registry import POLICIES
 from gpq.rpc.daemon_answers import DaemonInfo
 from gpq.store import disk
@@ -45,9 +45,8 @@ def interpreter() -> Check:
     ]
     if missing:
         fix = f"{sys.executable} -m pip install --upgrade goodput-queue"
-        return Check(
-            "python", "fail", f"{version} at {sys.executable} has no {', '.join(missing)}", fix
-        )
+        finding = f"{version} at {sys.executable} has no {', '.join(missing)}"
+        return Check("python", "fail", finding, fix)
     return Check("python", "ok", f"{version} at {sys.executable} runs gpq {gpq.__version__}")
 
 
@@ -73,23 +72,18 @@ def directory() -> Check:
         return Check("state", "ok", f"gpq will create {home}")
     mode = os.stat(home).st_mode & 0o777
     if mode & 0o022:
-        return Check(
-            "state", "warn", f"others may write to {home} (mode {mode:03o})", f"chmod 700 {home}"
-        )
+        finding = f"others may write to {home} (mode {mode:03o})"
+        return Check("state", "warn", finding, f"chmod 700 {home}")
     return Check("state", "ok", f"{home} is writable")
 
 
 def filesystem() -> Check:
-    folder = os.path.realpath(server_lines.nearest_folder(paths.home()))
+    folder = server_lines.nearest_folder(paths.home())
     try:
-        mount, kind = disk.mount_of(folder)
-    except OSError as error:
-        return Check("filesystem", "warn", f"cannot read {error.filename}: {error.strerror}", "")
-    if disk.is_remote(kind):
-        finding = f"the state is on {kind} ({mount}), where locks and SQLite are not reliable"
-        fix = "set GPQ_HOME to a folder on a local disk"
-        return Check("filesystem", "fail", finding, fix)
-    return Check("filesystem", "ok", f"the state is on {kind} ({mount})")
+        disk.refuse_network(folder)
+    except GpqError as error:
+        return Check("filesystem", "fail", error.message, error.hint)
+    return Check("filesystem", "ok", f"{folder} is on a local disk")
 
 
 def socket() -> Check:
@@ -161,9 +155,8 @@ def processors() -> Check:
     if slots:
         finding += f", {slots} CPU slots configured"
     if slots > usable:
-        return Check(
-            "cores", "warn", finding, "lower `slots` in config.toml, otherwise replicas share cores"
-        )
+        fix = "lower `slots` in config.toml, otherwise replicas share cores"
+        return Check("cores", "warn", finding, fix)
     if load > 2 * usable:
         finding = f"{finding}, load {load:.1f}"
         fix = "other programs slow down your jobs. See `top`"

@@ -10,13 +10,15 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
 from typing import Any, TypeVar
+
+import msgspec
 
 from gpq import paths
 from gpq.client.connection import call
 from gpq.errors import GpqError
 from gpq.options import environment
+from gpq.options.json_answers import CheckView as Check
 from gpq.rpc import node_answers, requests
 from gpq.rpc.node_answers import NodeView
 
@@ -36,17 +38,6 @@ NETWORK = (
     "afs", "9p",
 )  # fmt: skip
 CONF = "`{}` in /etc/security/limits.conf, then log in again"
-
-
-@dataclass(frozen=True)
-class Check:
-    """One line of `gpq doctor`."""
-
-    name: str
-    verdict: str  # "ok" | "warn" | "fail"
-    message: str
-    fix: str = ""
-    node: str = ""  # the server, "" for this machine or for several servers
 
 
 LEAST_DISK_MIB, LOW_DISK_MIB = 200, 5 << 10
@@ -118,9 +109,8 @@ def reachability(node: NodeView) -> Check:
             f"see `gpq daemon logs`, try `ssh` by hand, or `gpq nodes remove {node.name}` if it is"
             " gone"
         )
-        return Check(
-            "reach", "fail", f"does not answer: {node.reason or 'unknown reason'}", fix, node.name
-        )
+        finding = f"does not answer: {node.reason or 'unknown reason'}"
+        return Check("reach", "fail", finding, fix, node.name)
     finding = "answers"
     if node.drained:
         finding += f", drained: {node.reason}" if node.reason else ", drained"
@@ -166,7 +156,7 @@ def of_itself(name: str, answer: Told, files: int = UNLIMITED) -> list[Check]:
             _ports(answer["ephemeral"]),
             Check("path", "ok", f"{conda} (scripts run with an absolute interpreter)"),
         ]
-    return [replace(check, node=name) for check in checks]
+    return [msgspec.structs.replace(check, node=name) for check in checks]
 
 
 def clock(name: str, offset: float, uncertainty: float) -> Check:
@@ -184,9 +174,8 @@ def clock(name: str, offset: float, uncertainty: float) -> Check:
 def _disk(name: str, disk: Told) -> Check:
     what, path = f"{disk['what']} disk", disk["path"]
     if "error" in disk:
-        return Check(
-            what, "fail", f"{path}: {disk['error']}", "check that its file system is mounted"
-        )
+        fix = "check that its file system is mounted"
+        return Check(what, "fail", f"{path}: {disk['error']}", fix)
     free = f"{disk['free_mib'] / 1024:.1f} GiB"
     inodes = disk["inodes"]  # None if the file system does not count them
     if inodes is not None:
@@ -216,9 +205,8 @@ def _files(shell_limit: int, hard_limit: int) -> Check:
     if 0 <= hard_limit < LEAST_FILES:
         return Check("nofile", "warn", line, CONF.format("* hard nofile 65536"))
     if 0 <= shell_limit < LEAST_FILES:
-        return Check(
-            "nofile", "warn", line, "`ulimit -n 65536` in the shell that submits, or in its .bashrc"
-        )
+        fix = "`ulimit -n 65536` in the shell that submits, or in its .bashrc"
+        return Check("nofile", "warn", line, fix)
     return Check("nofile", "ok", line)
 
 
@@ -245,9 +233,8 @@ def _size(number: int) -> str:
 
 def _shared_memory(mib: int | None) -> Check:
     if mib is None:
-        return Check(
-            "shm", "warn", "no /dev/shm", "DataLoader workers and NCCL need it. Mount a tmpfs there"
-        )
+        fix = "DataLoader workers and NCCL need it. Mount a tmpfs there"
+        return Check("shm", "warn", "no /dev/shm", fix)
     finding = f"/dev/shm has {mib / 1024:.1f} GiB"
     if mib < LEAST_SHM_MIB:
         fix = (
@@ -265,11 +252,8 @@ def _interfaces(name: str, answer: Told) -> Check:
     if not answer["addresses"]:
         fix = f"give it an address that others reach, and set `address` in [nodes.{name}]"
         return Check("network", "warn", "only the loopback, so no other server can reach it", fix)
-    return Check(
-        "network",
-        "ok",
-        ", ".join(f"{interface_names[address]} {address}" for address in answer["addresses"]),
-    )
+    addresses = [f"{interface_names[address]} {address}" for address in answer["addresses"]]
+    return Check("network", "ok", ", ".join(addresses))
 
 
 def _ports(ephemeral: Sequence[int]) -> Check:
@@ -278,12 +262,8 @@ def _ports(ephemeral: Sequence[int]) -> Check:
         f"outgoing connections use {first} to {last}, jobs meet on {FIRST_PORT} to {LAST_PORT}"
     )
     if first <= LAST_PORT and last >= FIRST_PORT:
-        return Check(
-            "ports",
-            "warn",
-            finding,
-            "sysctl -w net.ipv4.ip_local_port_range='32768 60999', otherwise ports clash",
-        )
+        fix = "sysctl -w net.ipv4.ip_local_port_range='32768 60999', otherwise ports clash"
+        return Check("ports", "warn", finding, fix)
     return Check("ports", "ok", finding)
 
 

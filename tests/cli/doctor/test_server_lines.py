@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from gpq.cli.doctor import server_checks, server_lines
 from gpq.cli.doctor.server_checks import disjoint, ssh
-from gpq.cli.doctor.server_lines import Check
 from gpq.config import NodeConfig
+from gpq.options.json_answers import CheckView as Check
 from gpq.rpc.node_answers import DeviceView, NodeView, ProcessView
 
 HEALTHY: dict[str, Any] = {
@@ -150,7 +150,7 @@ def test_an_all_reduce_reports_its_figures_and_warns_if_slow() -> None:
     assert good == Check("all-reduce", "ok", "a - b: 1100 MB/s, 0.20 ms (nccl over eth0)")
     assert server_checks.all_reduce("a", "b", {**told, "bandwidth": 11e6}, "gloo").verdict == "warn"
     failed = server_checks.all_reduce("a", "b", {"error": "timed out"}, "gloo")
-    assert replace(failed, fix="") == Check("all-reduce", "fail", "a - b: timed out")
+    assert msgspec.structs.replace(failed, fix="") == Check("all-reduce", "fail", "a - b: timed out")
 
 
 def test_pairs_measured_at_the_same_time_share_no_server() -> None:
