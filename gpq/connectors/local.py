@@ -15,6 +15,7 @@ from typing import BinaryIO, Protocol
 
 from gpq.connectors import environment
 from gpq.errors import GpqError
+from gpq.folders import not_through_links
 
 MOST_WORDS = 4096  # bytes to look at for the last words
 RING = 64 << 10  # bytes of the file that remain when it is cut, at twice this size
@@ -183,8 +184,3 @@ def _append(file: Path, chunk: bytes) -> None:
             rest = stream.read()
             stream.truncate(0)
             stream.write(rest)
-
-
-def not_through_links(path: str, flags: int) -> int:
-    """For `open`: a file that only its owner may read."""
-    return os.open(path, flags | os.O_NOFOLLOW, 0o600)
