@@ -83,7 +83,7 @@ def filesystem() -> Check:
         disk.refuse_network(folder)
     except GpqError as error:
         return Check("filesystem", "fail", error.message, error.hint)
-    return Check("filesystem", "ok", f"{folder} is on a local disk")
+    return Check("filesystem", "ok", f"{folder} is not on a network file system")
 
 
 def socket() -> Check:
