@@ -12,16 +12,21 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from statistics import mean
+from unittest.mock import patch
 
 from policy_cases import Bench, Case, Figures, Report, above_1, jct, rho_max, rho_p95, seconds
 
-from gpq.core.model.snapshot import Config
+from gpq.core.model.placements import Shape
+from gpq.core.model.snapshot import Config, Snapshot
+from gpq.core.model.units import JobId
 from gpq.lab.measurements.sources import Charges
 from gpq.lab.simulator.rules import Rules
+from gpq.policies.goodput import policy as goodput
+from gpq.policies.registry import BUILT_IN
 
 # Mean completion times in seconds, as published in the OSDI'21 artifact: 16 servers of 4 GPUs,
 # rounds of 60 s, restarts of 30 s.
@@ -40,6 +45,27 @@ GAVEL_INTERVAL = 360.0
 HETEROGENEOUS = "6x4:t4,3x8:rtx,2x8:a100"
 POLLUX_SEEDS = (0, 1, 2)
 FAST_RESTART = Charges(restart=5.0)
+
+
+class NoDeficit(goodput.Goodput):
+    """Jobs far below their fair share do not count for more."""
+
+    def allocate(self, snapshot: Snapshot) -> Mapping[JobId, Shape]:
+        with patch.object(goodput, "_deficit", lambda *_: 1.0):
+            return super().allocate(snapshot)
+
+
+class OneRestart(goodput.Goodput):
+    """`restart_seconds` for all jobs, not each job's own restart time."""
+
+    def allocate(self, snapshot: Snapshot) -> Mapping[JobId, Shape]:
+        jobs = {name: replace(job, restart_seconds=None) for name, job in snapshot.jobs.items()}
+        return super().allocate(replace(snapshot, jobs=jobs))
+
+
+CRIPPLED = {"without deficit weight": NoDeficit, "without measured restarts": OneRestart}
+# Processes of the simulator import them by these names.
+BUILT_IN.update({name: f"policy:{kind.__name__}" for name, kind in CRIPPLED.items()})
 
 
 # -- sections --------------------------------------------------------------------------------------
@@ -154,14 +180,13 @@ def with_more(bench: Bench) -> None:
     parts = {
         "by_user": replace(informed, config=Config(by_user=False)),
         "declared lengths": replace(informed, known_length=False),
-        "deficit_weight": replace(informed, arguments=(("deficit_weight", False),)),
         "priors": replace(informed, priors=False),
-        "measured_restart": replace(informed, arguments=(("measured_restart", False),)),
         "events": replace(informed, events=False),
     }
     without = [
         Case(f"without {name}", "goodput", fast, rules=rules) for name, rules in parts.items()
     ]
+    without += [Case(name, name, fast, rules=informed) for name in CRIPPLED]
     figures = bench.measure([*cases, *without])
     _, lengths, priors, all_of_it = figures[: len(cases)]
     report.say("## 3. With more\n")

@@ -31,3 +31,8 @@ def make_passable(folder: str) -> None:
     as its own mode lets them."""
     make_private(folder)
     os.chmod(folder, 0o711)
+
+
+def not_through_links(path: str, flags: int) -> int:
+    """For `open`: a file that only its owner may read."""
+    return os.open(path, flags | os.O_NOFOLLOW, 0o600)

@@ -231,8 +231,7 @@ class Job:
         answer = call(request, job_answers.Changed)
         if not answer.jobs:
             raise Refused(". ".join(answer.unchanged), f"see `gpq show {self.id}`")
-        for warning in answer.warnings:
-            LOG.warning("%s", warning)
+        Onlooker().note(*answer.warnings)
         return answer.jobs[0]
 
 

@@ -7,7 +7,7 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Literal, overload
 
-from gpq.api.handles import LOG, Array, Job
+from gpq.api.handles import Array, Job, Onlooker
 from gpq.api.option_types import Options
 from gpq.api.options import Word, refuse_unknown, resolve, spelled_out
 from gpq.client.connection import call
@@ -115,13 +115,11 @@ def _request(
             "remove that line",
         )
     request, notes = submit_request.make_request(settled, hold=hold, dry_run=dry_run)
-    for note in notes:
-        LOG.warning("%s", note)
+    Onlooker().note(*notes)
     return request
 
 
 def _submit(settled: submit_request.ResolvedOptions, hold: bool) -> job_answers.Submitted:
     answer = call(_request(settled, hold), job_answers.Submitted)
-    for warning in answer.warnings:
-        LOG.warning("%s", warning)
+    Onlooker().note(*answer.warnings)
     return answer

@@ -20,7 +20,7 @@ from gpq import paths
 from gpq.client.quick import refuse_stranger
 from gpq.connectors import environment
 from gpq.errors import BY_CODE, DaemonUnreachable, GpqError, Refused
-from gpq.folders import make_private
+from gpq.folders import make_private, not_through_links
 
 START_SECONDS = 60.0
 QUIET_SECONDS = 2.0  # a start that takes longer is announced on a terminal
@@ -105,10 +105,6 @@ def serves() -> bool:
         return True
 
 
-def _not_through_links(path: str, flags: int) -> int:
-    return os.open(path, flags | os.O_NOFOLLOW, 0o600)
-
-
 def _start(what: str, options: Sequence[str], log: str, quiet: bool) -> None:
     """Run the daemon or an arbiter in its own session. It reports on a pipe that it serves, or why
     it cannot."""
@@ -120,7 +116,7 @@ def _start(what: str, options: Sequence[str], log: str, quiet: bool) -> None:
         )
     read_end, write_end = os.pipe()
     try:
-        with open(log, "ab", opener=_not_through_links) as output:
+        with open(log, "ab", opener=not_through_links) as output:
             child = subprocess.Popen(
                 [
                     *environment.interpreter(),

@@ -29,11 +29,9 @@ class Watcher(Protocol):
     @property
     def watched(self) -> bool:
         """Does it draw anything?"""
-        ...
 
     def patience(self, longest: float) -> float:
         """Seconds that the next request may wait, at most `longest`."""
-        ...
 
     def show(self, jobs: Iterable[job_answers.JobView]) -> None: ...
 

@@ -15,6 +15,7 @@ from typing import BinaryIO, Protocol
 
 from gpq.connectors import environment
 from gpq.errors import GpqError
+from gpq.folders import not_through_links
 
 MOST_WORDS = 4096  # bytes to look at for the last words
 RING = 64 << 10  # bytes of the file that remain when it is cut, at twice this size
@@ -47,17 +48,15 @@ class Channel(Protocol):
 class Connector(Protocol):
     """A way to one server."""
 
-    def spawn(self, argv: Sequence[str], waiting: Callable[[], None] = lambda: None) -> Channel:
-        """Run a command on the server. It outlives us only if it wants to. Raises GpqError.
+    def agent(
+        self, arguments: Sequence[str], waiting: Callable[[], None] = lambda: None
+    ) -> Channel:
+        """Run the agent of this gpq there, with these arguments. It outlives us only if it wants
+        to. Raises GpqError.
 
         If connecting takes a while, it calls `waiting` now and then. If `waiting` raises, the
         attempt ends. Raises Refused if trying again soon is useless.
         """
-
-    def agent(
-        self, arguments: Sequence[str], waiting: Callable[[], None] = lambda: None
-    ) -> Channel:
-        """Like `spawn`, for the agent of this gpq with these arguments."""
 
 
 class LocalChannel:
@@ -105,9 +104,10 @@ class LocalConnector:
     def agent(
         self, arguments: Sequence[str], waiting: Callable[[], None] = lambda: None
     ) -> Channel:
-        return self.spawn([*self.python, "-m", "gpq_agent.node", *arguments], waiting)
+        return self.spawn([*self.python, "-m", "gpq_agent.node", *arguments])
 
-    def spawn(self, argv: Sequence[str], waiting: Callable[[], None] = lambda: None) -> Channel:
+    def spawn(self, argv: Sequence[str]) -> Channel:
+        """Run a command."""
         process = start(argv, self.environ, self.errors, "check the Python installation")
         return LocalChannel(process, self.errors)
 
@@ -184,8 +184,3 @@ def _append(file: Path, chunk: bytes) -> None:
             rest = stream.read()
             stream.truncate(0)
             stream.write(rest)
-
-
-def not_through_links(path: str, flags: int) -> int:
-    """For `open`: a file that only its owner may read."""
-    return os.open(path, flags | os.O_NOFOLLOW, 0o600)

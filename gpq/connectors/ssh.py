@@ -163,18 +163,10 @@ class SshConnector:
         self._bundle = bundle
         self._python = python
         self._timeout = pace.FIRST_TIMEOUT
-        self.shipped = 0  # how often gpq had to send the agent
-
-    def spawn(self, argv: Sequence[str], waiting: Callable[[], None] = lambda: None) -> Channel:
-        return self._open({"op": "run", "argv": list(argv)}, waiting)
 
     def agent(
         self, arguments: Sequence[str], waiting: Callable[[], None] = lambda: None
     ) -> Channel:
-        request = {"op": "agent", "sha256": self._bundle.digest, "arguments": list(arguments)}
-        return self._open(request, waiting)
-
-    def _open(self, request: Mapping[str, object], waiting: Callable[[], None]) -> SshChannel:
         channel = self._connect()
         target = self.target
         talk = Handshake(channel.reader.fileno(), channel.writer.fileno(), target.host, waiting)
@@ -186,10 +178,10 @@ class SshConnector:
             word = secrets.token_hex(16)
             source = self._bundle.bootstrap.encode("utf-8").hex().encode("ascii")
             talk.say(self._python.encode("utf-8") + b"\n" + source + b"\n")
-            talk.block(json.dumps({"word": word, **request}).encode("utf-8"))
-            answer = talk.answer(word, NO_PYTHON, self._python)
-            if request["op"] == "agent" and not answer["have"]:
-                self.shipped += 1
+            digest = self._bundle.digest
+            request = {"word": word, "sha256": digest, "arguments": list(arguments)}
+            talk.block(json.dumps(request).encode("utf-8"))
+            if not talk.answer(word, NO_PYTHON, self._python)["have"]:
                 talk.block(self._bundle.archive)
                 talk.answer(word, NO_PYTHON, self._python)
             talk.over()

@@ -202,7 +202,7 @@ def explanation(reader: Reader, job: Job) -> Explanation:
             notes=reader.notes(job),
         )  # fmt: skip
     answer = explain(replace(reader.snapshot, now=reader.now), reader.allocation, job)
-    staging = reader.staging_of(job)
+    staging = reader.reasons.staging_of(job)
     if staging is not None:
         start = reason("starts-once-brought", placement=job.placement)
         answer = JobReasons(reason("bringing", line=str(staging)), (start, *answer.reasons[1:]))

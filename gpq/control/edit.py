@@ -13,7 +13,7 @@ from gpq.control.event_text import stamp
 from gpq.control.submit import MOST_ELEMENTS
 from gpq.core.freedoms import blame, cures
 from gpq.core.model.events import Edited
-from gpq.core.model.jobs import HOLDS_DEVICES, Dependency, DesiredState, Job, JobSpec, Level
+from gpq.core.model.jobs import HOLDS_DEVICES, Dependency, Job, JobSpec, Level
 from gpq.core.model.profile import RESIZE
 from gpq.core.model.snapshot import Snapshot
 from gpq.core.model.units import Seconds
@@ -68,11 +68,8 @@ def judge(
 
     def edit(job: Job, now: Seconds, by: str) -> job_requests.Verdict:
         has_ended = job.ended_at is not None
-        if job.wish is DesiredState.CANCEL and not has_ended:
-            raise Refused(
-                f"job {job.id} is being cancelled",
-                f"when it has ended, `gpq requeue {job.id}` runs it again",
-            )
+        if not has_ended:
+            job_requests.refuse_while_ending(job)
         spec, awaits = edit_spec(job, request, new_after, notify), job.awaits
         if new_after is not None:
             awaits = dependencies.open_dependencies(new_after, snapshot, past)

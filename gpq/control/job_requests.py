@@ -46,7 +46,7 @@ def cancel(snapshot: Snapshot, jobs: Iterable[JobId], now: Seconds, by: str) -> 
     ]
 
 
-def _refuse_while_ending(job: Job) -> None:
+def refuse_while_ending(job: Job) -> None:
     if job.wish is DesiredState.CANCEL:
         raise Refused(
             f"job {job.id} is being cancelled",
@@ -56,7 +56,7 @@ def _refuse_while_ending(job: Job) -> None:
 
 def hold(job: Job, now: Seconds, by: str) -> Verdict:
     """Raises Refused for a running job that would lose its work."""
-    _refuse_while_ending(job)
+    refuse_while_ending(job)
     if job.wish is DesiredState.HOLD:
         return f"job {job.id} is already held"
     if job.state in HOLDS_DEVICES and not job.resumable:
@@ -69,7 +69,7 @@ def hold(job: Job, now: Seconds, by: str) -> Verdict:
 
 def release(job: Job, now: Seconds, by: str) -> Verdict:
     """Raises Refused for a job that is being cancelled."""
-    _refuse_while_ending(job)
+    refuse_while_ending(job)
     if job.state is not JobState.HELD and job.wish is not DesiredState.HOLD:
         return f"job {job.id} is not held: it is {job.state}"
     return ReleaseAsked(now, job.id, by)
@@ -77,7 +77,7 @@ def release(job: Job, now: Seconds, by: str) -> Verdict:
 
 def requeue(job: Job, now: Seconds, by: str) -> Verdict:
     """Raises Refused for a running job that would lose its work."""
-    _refuse_while_ending(job)
+    refuse_while_ending(job)
     if job.state is JobState.PENDING and job.wish is DesiredState.RUN:
         return f"job {job.id} is already in the queue"
     if job.wish is DesiredState.REQUEUE and job.state in HOLDS_DEVICES:

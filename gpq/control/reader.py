@@ -66,7 +66,7 @@ class Reader:
     _indices: dict[tuple[NodeId, DeviceId], int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self._reasons = StatusReasons(
+        self.reasons = StatusReasons(
             self.snapshot, self.allocation, self.now, self.staging, self.team
         )
         for node in self.snapshot.nodes.values():
@@ -86,7 +86,7 @@ class Reader:
         elif replicas:
             throughput = profile.samples_per_second or None
         fairness = self.fairness.get(job.id, _NO_FAIRNESS)
-        staging, seat = self.staging_of(job), job.spec.seat
+        staging, seat = self.reasons.staging_of(job), job.spec.seat
         eta = ended_at = exit_status = array = index = None
         params: dict[str, str] = {}
         if job.state is JobState.RUNNING:
@@ -102,7 +102,7 @@ class Reader:
             name=job.name,
             user=job.spec.user,
             state=str(job.state),
-            reason=self.reason(job),
+            reason=self.reasons.reason(job),
             level=level_word(job),
             gpus=replicas,
             placement=self.parts(job.placement),
@@ -141,17 +141,13 @@ class Reader:
             array=array,
             index=index,
             background=job.spec.background,
-            halted=self._reasons.halted.get(job.id, ""),
+            halted=self.reasons.halted.get(job.id, ""),
             params=params,
             notes=self.notes(job),
         )
 
     def jobs(self, jobs: Iterable[Job]) -> list[JobView]:
         return list(map(self.job, jobs))
-
-    def reason(self, job: Job) -> str:
-        """Why it waits, or how it ended. "" for a job that simply runs."""
-        return self._reasons.reason(job)
 
     def notes(self, job: Job) -> list[str]:
         """What its user should know, the oldest first. Every place that shows a job shows these."""
@@ -161,10 +157,6 @@ class Reader:
         if job.state in TERMINAL and job.ended_at is not None:
             lines.append(divergence_line(job, job.ended_at))
         return list(dict.fromkeys(filter(None, lines)))
-
-    def staging_of(self, job: Job) -> Staging | None:
-        """The files on their way to the servers where the job is starting."""
-        return self._reasons.staging_of(job)
 
     def _trouble(self, job: Job) -> Trouble:
         server_silence = silence(self.snapshot, job, self.now)

@@ -294,7 +294,7 @@ def _likeness(reader: Reader, place: int, job: Job) -> object:
     seat = job.spec.seat
     if seat is None or job.placement is not None or job.notices:
         return job.id
-    reason = reader.reason(job)
+    reason = reader.reasons.reason(job)
     if not reason:
         return job.id
     return reason, seat.array, seat.index - place, job.state, job.spec.user

@@ -24,14 +24,21 @@ _GIVE_UP = "`gpq cancel {job}` gives the job up"
 _FLOOR = "user {user} has {gpus} of the {floor:gpus} of their floor"
 _RESTORED = "the database was restored from a copy"
 _NEXT_ATTEMPT = "gpq waits {wait:.0f} s before the next attempt"
+# codes whose line the core has written
+WRITTEN = (
+    "bringing", "stuck-process", "held-by-gpq", "unmet-dependency", "server-silent",
+    "gate-unmet", "gate-after", "gate-begin", "gate-array", "orphan", "server-drained",
+    "gpus-reserved", "environment", "environment-unfit", "environment-fix", "gpu-out-of-use",
+    "fixed-size", "fixed-batch", "habit-remedy",
+)  # fmt: skip
 # Codes are stable. Removing one, or giving it another meaning, raises the schema number.
 SENTENCES = {
+    **dict.fromkeys(WRITTEN, "{line}"),
     # What it is about to do
     "cancelling": "being cancelled",
     "ending-processes": "it was cancelled, and gpq is ending its processes",
     "starting": "starting",
     "starting-processes": "gpq is starting its processes on {placement}",
-    "bringing": "{line}",
     "starts-once-brought": "it starts on {placement} when the files are there",
     "stopping": "stopping ({stop})",
     "asked-to-end": (
@@ -42,7 +49,6 @@ SENTENCES = {
         " checkpoint"
     ),
     "stuck": "stuck: {line}",
-    "stuck-process": "{line}",
     "stuck-gpus": (
         "it keeps {placement} until the kernel releases its processes. Everything else on"
         " {servers:list} runs as usual"
@@ -50,13 +56,10 @@ SENTENCES = {
     "reboot": "if it never ends, reboot {servers:list} after the other jobs there have ended",
     # Held
     "held-by-user": "held by its user",
-    "held-by-gpq": "{line}",
-    "unmet-dependency": "{line}",
     "requeue-chain": "`gpq requeue` of the job that is named there lets the chain go on",
     "release": "`gpq release {job}` queues it again",
     "requeue-other": "`gpq requeue {job}` runs job {job} again, and this one waits for its end",
     # Servers that do not answer
-    "server-silent": "{line}",
     "server-connecting": (
         "gpq is connecting to server {server} for the first time since the daemon started"
     ),
@@ -93,10 +96,6 @@ SENTENCES = {
     "no-server-configured": "no server is configured",
     "see-nodes": "`gpq nodes` shows why, and `gpq doctor` shows how to fix it",
     # Behind a gate
-    "gate-unmet": "{line}",
-    "gate-after": "{line}",
-    "gate-begin": "{line}",
-    "gate-array": "{line}",
     "waits-for-success": "job {job}{facts} must succeed first",
     "waits-for-failure": "job {job}{facts} must end without success first",
     "waits-for-end": "job {job}{facts} must end first",
@@ -116,7 +115,6 @@ SENTENCES = {
     "servers-report": (
         f"{_RESTORED}. gpq first asks the servers whether the job has run there since"
     ),
-    "orphan": "{line}",
     "orphan-harm": (
         f"{_RESTORED} made before that attempt. A second attempt at the same time might damage the"
         " job's files"
@@ -135,11 +133,9 @@ SENTENCES = {
     # Fits nowhere now
     "servers-drained": "servers are drained",
     "fits-only-drained": "it needs GPUs of servers that are drained: {servers:list}",
-    "server-drained": "{line}",
     "undrain": "`gpq nodes undrain {server}` lets jobs start there again",
     "reserved": "GPUs are reserved",
     "fits-only-reserved": "it needs GPUs that are reserved",
-    "gpus-reserved": "{line}",
     "unreserve": "`gpq nodes unreserve {reservation}` gives the GPUs back to everybody",
     "servers-of-others": "servers belong to other users",
     "server-owned": (
@@ -155,15 +151,11 @@ SENTENCES = {
         "remove that from the checkpoint folder there. gpq checks again within ten minutes. Or set"
         " `checkpoints` to a folder that the servers share"
     ),
-    "environment": "{line}",
-    "environment-unfit": "{line}",
-    "environment-fix": "{line}",
     # Fits nowhere ever
     "no-such-gpu": "no such GPU",
     "gpus-there-are": "it asks for {request}, but the servers have: {types:list}",
     "gpus-out-of-use": "GPUs are out of use",
     "needs-gpus-out-of-use": "it needs {gpus:gpus}, but some are out of use",
-    "gpu-out-of-use": "{line}",
     "too-large": "asks for more GPUs than there are",
     "too-large-for-all": "it asks for {gpus:gpus}, but all servers together have {most}{kind}",
     "too-large-for-server": (
@@ -245,9 +237,6 @@ SENTENCES = {
         "the script has not declared itself yet (gpq.init() and a loader), so gpq does not move it"
     ),
     "rigid": "it is rigid: it keeps the GPUs that it asked for until it ends",
-    "fixed-size": "{line}",
-    "fixed-batch": "{line}",
-    "habit-remedy": "{line}",
     "batch": "its batch size is {total}",
     "batch-fixed": (
         "its batch size is {total}. It lets gpq change its GPUs, but not its batch size"

@@ -18,9 +18,9 @@ from io import TextIOWrapper
 
 from gpq import attributes, daemon
 from gpq.connectors import environment
-from gpq.connectors.local import not_through_links
 from gpq.core.model.jobs import Attributes
 from gpq.errors import GpqError, Refused
+from gpq.folders import not_through_links
 
 LOG_BYTES = 4 << 20
 LOGS_KEPT = 2

@@ -6,7 +6,7 @@ from __future__ import annotations
 import csv
 import io
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, fields
 from typing import Any
 
 from rich.console import Group, RenderableType
@@ -21,56 +21,6 @@ from gpq.views.queue import percent
 
 SCHEMA = 1
 GAP = 2  # spaces between two columns
-
-
-@dataclass(frozen=True, slots=True)
-class RunView(Summary):
-    """One run."""
-
-    cluster: str
-
-
-@dataclass(frozen=True, slots=True)
-class MeanView:
-    """The means over the runs of one policy on one cluster."""
-
-    cluster: str
-    runs: int
-    policy: str
-    jobs: float
-    avg_jct: float
-    p50_jct: float
-    p99_jct: float
-    makespan: float
-    rho_p95: float | None
-    rho_max: float | None
-    rho_above_1: float | None
-    restarts_per_job: float
-    promised_hours: float
-    gained_hours: float
-    gpu_hours: float
-    goodput: float
-    round_ms_median: float
-    round_ms_max: float
-    wall_s: float
-
-
-@dataclass(frozen=True, slots=True)
-class MemberView(MemberSummary):
-    """One member in one run."""
-
-    cluster: str
-
-
-@dataclass(frozen=True, slots=True)
-class Comparison:
-    """Answer of `gpq simulate`, made by `document`. Shares are from 0 to 1."""
-
-    schema: int
-    runs: list[RunView]
-    means: list[MeanView]
-    members: list[MemberView]
-    failed: list[FailedRun]
 
 
 def columns(rows: Sequence[Summary], cluster: str = "") -> list[Column]:

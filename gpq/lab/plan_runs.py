@@ -49,16 +49,7 @@ NOT_SIMULATED = {
 BETWEEN_USERS = {"by_user", "floors", "floor_patience", "borrow_limit"}  # under every policy
 # ranges of settings. All others begin at 0
 RANGES = {"fairness_power": (-10.0, 1.0), "batch_growth": (1.0, 1e6)}
-WORDS = {
-    "on": True,
-    "true": True,
-    "yes": True,
-    "1": True,
-    "off": False,
-    "false": False,
-    "no": False,
-    "0": False,
-}
+ON, OFF = ("on", "true", "yes", "1"), ("off", "false", "no", "0")
 # What each policy uses in a simulation, besides the interval: settings of Config by their names,
 # `length` (declared), `noise` (of measurements), `priors`. Those without any use an oracle or the
 # requested sizes.
@@ -132,8 +123,8 @@ def settings(words: Sequence[str]) -> Config:
 
 def _setting(kind: type, value: str, word: str) -> float | int | bool:
     if kind is bool:
-        switch = WORDS.get(value.lower())
-        return _wrong(word, "use on or off") if switch is None else switch
+        switch = value.lower()
+        return switch in ON if switch in ON + OFF else _wrong(word, "use on or off")
     try:
         number = float(value)
     except ValueError:

@@ -8,7 +8,7 @@ notifications.json  {"store": id of the database, "seq": the journal was read up
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import NamedTuple, Protocol, cast
 
 from gpq_agent import wire
@@ -122,11 +122,6 @@ def read_state(path: str) -> tuple[State, str]:
         return (State() if content is None else decoding.convert(content, State)), ""
     except (OSError, ValueError) as error:
         return State(), str(error)
-
-
-def write_state(path: str, state: State) -> None:
-    """Writes the whole file or nothing, durably. Raises OSError."""
-    wire.write_json(path, asdict(state))
 
 
 Entry = tuple[int, announcement.Told]  # number and fact of the journal

@@ -12,6 +12,9 @@ import base64
 import logging
 import threading
 from collections.abc import Callable, Sequence
+from dataclasses import asdict
+
+from gpq_agent import wire
 
 from gpq.core.model.jobs import Job
 from gpq.core.model.snapshot import Snapshot
@@ -195,7 +198,7 @@ class Notifier:
         """Writes first, then publishes."""
         try:
             if write:
-                journal.write_state(self._path, state)
+                wire.write_json(self._path, asdict(state))
                 self._written_seq = state.seq
         except OSError as error:
             log.warning(

@@ -25,8 +25,8 @@ class CheckView(msgspec.Struct, frozen=True):
     name: str
     verdict: str  # "ok" | "warn" | "fail"
     message: str
-    fix: str  # "" if there is nothing to fix
-    node: str  # the server, "" for this machine or for several servers
+    fix: str = ""  # "" if there is nothing to fix
+    node: str = ""  # the server, "" for this machine or for several servers
 
 
 class Checkup(msgspec.Struct, frozen=True):

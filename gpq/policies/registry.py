@@ -58,6 +58,6 @@ def entry(name: str) -> type[Policy]:
     return POLICIES[name]
 
 
-def policy(name: str, **arguments: bool) -> Policy:
-    """A new instance, made with `arguments`. Raises UsageError for an unknown name."""
-    return entry(name)(**arguments)
+def policy(name: str) -> Policy:
+    """A new instance. Raises UsageError for an unknown name."""
+    return entry(name)()

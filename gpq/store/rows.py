@@ -166,7 +166,8 @@ def meta_rows(before: Snapshot, after: Snapshot) -> list[Row]:
         if getattr(before, key) != getattr(after, key)
     ]
     if before.links != after.links:
-        changes.append(("links", encode_links(after.links)))
+        links = [(*ends, link) for ends, link in sorted(after.links.items())]
+        changes.append(("links", msgspec.json.encode(links).decode()))
     if before.drained != after.drained:
         changes.append(("drained", json.dumps(dict(sorted(after.drained.items())))))
     if before.reservations != after.reservations:
@@ -205,10 +206,6 @@ def state_of(
         standings=standings,
         standings_at=standings_at,
     )
-
-
-def encode_links(links: Mapping[tuple[NodeId, NodeId], Link]) -> str:
-    return msgspec.json.encode([(*ends, link) for ends, link in sorted(links.items())]).decode()
 
 
 def decode_links(text: str) -> dict[tuple[NodeId, NodeId], Link]:

@@ -20,7 +20,7 @@ OURS = {
     "node/standby/passing.py": "a socket to our own child",
     "node/standby/standbys.py": "the kernel's; the environment that our own child is given",
     "node/doctor/errand_process.py": "a pipe from our own child",
-    "node/doctor/gpu_report.py": "the kernel's; a pipe from our own parent",
+    "node/doctor/checks.py": "the kernel's; a pipe from our own parent",
     "node/host/login.py": "the environment that our own child is given",
     "train/prove/recorder.py": "the environment that our own child is given",
     "train/prove/fork_server.py": "a pipe of our own",

@@ -5,14 +5,15 @@ from __future__ import annotations
 import os
 import select
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from gpq_agent import wire
 
 from gpq.connectors.bundle import bundle
-from gpq.connectors.local import RING, Channel, Connector, LocalConnector
+from gpq.connectors.local import RING, Channel, LocalConnector
 from gpq.connectors.ssh import SshConnector, Target
 from gpq.errors import GpqError
 from tests.support.sshd import Sshd
@@ -25,18 +26,31 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sshd]:
         yield running
 
 
+Spawn = Callable[[list[str]], Channel]
+# In the place of the agent's bootstrap: becomes the command that the arguments are.
+COMMAND = """
+import json, os
+request = json.loads(os.read(0, int(os.read(0, 8), 16)))
+os.chdir("/")
+os.write(1, (request["word"] + ' {"ok": true, "have": true}\\n').encode())
+os.execvp(request["arguments"][0], request["arguments"])
+"""
+
+
 @pytest.fixture(params=["local", "ssh"])
-def connector(request: pytest.FixtureRequest, tmp_path: Path) -> Connector:
+def spawn(request: pytest.FixtureRequest, tmp_path: Path) -> Spawn:
+    """Starts a command through the pipes of a connector."""
     errors = tmp_path / "errors"
     if request.param == "local":
-        return LocalConnector(errors)
+        return LocalConnector(errors).spawn
     reached: Sshd = request.getfixturevalue("server")
-    return SshConnector(Target(reached.name, command=tuple(reached.command)), bundle(), errors=errors)
+    target = Target(reached.name, command=tuple(reached.command))
+    return SshConnector(target, replace(bundle(), bootstrap=COMMAND), errors=errors).agent
 
 
 @pytest.fixture
-def channel(connector: Connector) -> Iterator[Channel]:
-    opened = connector.spawn(["cat"])
+def channel(spawn: Spawn) -> Iterator[Channel]:
+    opened = spawn(["cat"])
     yield opened
     opened.close()
 
@@ -52,30 +66,28 @@ def test_what_is_written_comes_back_and_closing_ends_the_process(channel: Channe
     channel.close()
 
 
-def test_reading_ends_when_the_process_does(connector: Connector) -> None:
-    channel = connector.spawn(["sh", "-c", "echo last words"])
+def test_reading_ends_when_the_process_does(spawn: Spawn) -> None:
+    channel = spawn(["sh", "-c", "echo last words"])
     assert channel.reader.read() in (b"last words\n", b"last words")
     assert channel.reader.read() == b""
     channel.close()
 
 
-def test_only_the_last_line_of_stderr_is_kept(connector: Connector) -> None:
+def test_only_the_last_line_of_stderr_is_kept(spawn: Spawn) -> None:
     for complaints, last in (("echo one >&2; echo two >&2; echo >&2", "two"), ("true", "")):
-        channel = connector.spawn(["sh", "-c", complaints])
+        channel = spawn(["sh", "-c", complaints])
         assert channel.reader.read() == b""
         assert channel.last_words() == last
         channel.close()
 
 
-def test_stderr_without_end_fills_no_disk_and_its_end_can_be_read(connector: Connector, tmp_path: Path) -> None:
+def test_stderr_without_end_fills_no_disk_and_its_end_can_be_read(spawn: Spawn, tmp_path: Path) -> None:
     """After it and during it, with what an earlier connection wrote."""
-    channel = connector.spawn(["sh", "-c", "echo earlier words >&2"])
+    channel = spawn(["sh", "-c", "echo earlier words >&2"])
     assert channel.reader.read() == b""
     assert channel.last_words() == "earlier words"
     channel.close()
-    channel = connector.spawn(
-        ["sh", "-c", "echo soon >&2; read go; yes flood 2>&- | head -c 3999996 >&2; echo why >&2"]
-    )
+    channel = spawn(["sh", "-c", "echo soon >&2; read go; yes flood 2>&- | head -c 3999996 >&2; echo why >&2"])
     errors = tmp_path / "errors"
     wait_until(lambda: errors.read_bytes().endswith(b"earlier words\nsoon\n"), "what it says is in the file at once")
     channel.writer.write(b"\n")
@@ -88,14 +100,14 @@ def test_stderr_without_end_fills_no_disk_and_its_end_can_be_read(connector: Con
     channel.close()
 
 
-def test_a_missing_command_is_a_clear_error(connector: Connector) -> None:
+def test_a_missing_command_is_a_clear_error() -> None:
     with pytest.raises(GpqError, match="cannot start no-such-command"):
-        connector.spawn(["no-such-command"])
+        LocalConnector().spawn(["no-such-command"])
 
 
-def test_terminal_and_current_folder_do_not_reach_the_process(connector: Connector) -> None:
+def test_terminal_and_current_folder_do_not_reach_the_process(spawn: Spawn) -> None:
     code = "import os; print(os.getsid(0) == os.getpid(), os.getcwd(), sorted(os.listdir('/proc/self/fd')))"
-    channel = connector.spawn([sys.executable, "-c", code])
+    channel = spawn([sys.executable, "-c", code])
     assert channel.reader.read() == b"True / ['0', '1', '2', '3']\n"
     channel.close()
 

@@ -16,9 +16,9 @@ from typing import Any
 import msgspec
 
 from gpq import config
-from gpq.cli.generated.schemas import PRINTED, STREAMS
 from gpq.cli.lab.schema import name_of
 from gpq.options.json_answers import Error
+from tests.generated.printed import PRINTED, STREAMS
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
 RULE = (

@@ -11,9 +11,9 @@ from typing import Any
 from jsonschema import Draft202012Validator
 
 from gpq.cli import fast_path
-from gpq.cli.generated.schemas import STREAMS
 from gpq.cli.lab.schema import name_of
 from gpq.options.completion_data import GRAMMAR
+from tests.generated.printed import STREAMS
 
 ROOT = Path(__file__).resolve().parents[2]
 DEFAULTS = {"nodes": "nodes list", "config": "config show"}

@@ -88,11 +88,6 @@ class Agent:
         self._told: Set[str] = set()  # problems already reported
         self.survey.refresh()
 
-    @property
-    def quitting(self) -> bool:
-        """Has the daemon asked it to end?"""
-        return self.operations.quitting
-
     def greeting(self) -> Message:
         """The one line that the agent sends unasked: who it is. Devices and attempts come with
         `hello`."""

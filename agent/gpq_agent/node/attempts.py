@@ -69,10 +69,6 @@ class Attempts:
         self._keys = [key for key in self._keys if key not in self._forgotten]
         return self._keys
 
-    def order(self, key: str) -> Optional[wire.StartOrder]:
-        """The order of an attempt, None if there is no such attempt."""
-        return self.files.order(key)
-
     def all(self) -> List[wire.AttemptInfo]:
         """The attempts that are not forgotten, as they are now."""
         return list(filter(None, map(self.states.survey, self.keys())))
@@ -88,7 +84,8 @@ class Attempts:
     def owner_of(self, pid: int) -> str:
         """The attempt that a process belongs to, by its mark or by the shim above it. "" for a
         foreign process."""
-        return self.processes.owner_by_mark(pid) or self.processes.owner_by_shim(
+        mark = procs.mark_of(pid, wire.ENV_MARK)
+        return self.spool.key_of_mark(mark) or self.processes.owner_by_shim(
             pid, [key for key in self.keys() if not self.states.is_final(key)]
         )
 
@@ -142,7 +139,7 @@ class Attempts:
         """Never assign a device of a living attempt again, whatever the daemon believes."""
         for info in self.all():
             rival_key = wire.attempt_key(info.job, info.attempt)
-            rival = self.order(rival_key)
+            rival = self.files.order(rival_key)
             if info.state not in LIVE or rival is None or rival_key == key:
                 continue
             both = sorted(set(rival.devices) & set(order.devices))
@@ -195,7 +192,7 @@ class Attempts:
 
     def _may_move(self, key: str) -> bool:
         """Has it trained for as long as gpq leaves it alone?"""
-        order, started = self.order(key), self.files.read(key, wire.STARTED)
+        order, started = self.files.order(key), self.files.read(key, wire.STARTED)
         if order is None or order.standby_after is None or started is None:
             return False
         age = time.time() - started["started_at"]
@@ -207,7 +204,7 @@ class Attempts:
         """The shim was killed. Start another one, which does what stop.json says. Under the spool's
         lock. Does nothing while somebody holds the attempt's lock: a first process that has not
         reached exec yet inherits it from its shim."""
-        order, started = self.order(key), self.files.read(key, wire.STARTED)
+        order, started = self.files.order(key), self.files.read(key, wire.STARTED)
         # find out before taking the lock, which looks like a living shim
         is_orphan = self._must(key).state == "orphan"
         path = self.files.path(key, spool.LOCK)

@@ -2,13 +2,12 @@
 the agent.
 
 ssh carries its source, so it stands alone and never imports gpq_agent. One request on stdin says
-what to do. Each answer is one line that starts with the request's random word. After the last
-answer this process becomes another program. No text of the request ever reaches a shell.
+which agent. Each answer is one line that starts with the request's random word. After the last
+answer this process becomes the agent. No text of the request ever reaches a shell.
 
 A block is 8 hex digits (its length) and that many bytes. The request is a block of JSON:
-  {"word", "op": "agent", "sha256", "arguments"}   -> {"ok", "have"}. Without `have` the bundle
-                                                   follows as a block -> {"ok"}
-  {"word", "op": "run", "argv"}                    -> {"ok"}, then the command
+  {"word", "sha256", "arguments"}   -> {"ok", "have"}. Without `have` the bundle follows as a block
+                                    -> {"ok"}
 Every answer may be {"ok": false, "error", "hint"} instead, after which it ends.
 """
 
@@ -45,10 +44,7 @@ def main() -> None:
     request = json.loads(block().decode("utf-8"))
     word = str(request["word"])
     try:
-        if request["op"] == "agent":
-            become_agent(word, str(request["sha256"]), list(map(str, request["arguments"])))
-        else:
-            become(word, list(map(str, request["argv"])))
+        become_agent(word, str(request["sha256"]), list(map(str, request["arguments"])))
     except Refusal as refusal:
         answer(word, {"ok": False, "error": refusal.message, "hint": refusal.hint})
     except OSError as error:
@@ -82,9 +78,6 @@ def answer(word: str, fields: Dict[str, object]) -> None:
     data = "{} {}\n".format(word, json.dumps(fields)).encode("utf-8")
     while data:
         data = data[os.write(1, data) :]
-
-
-# -- the agent -------------------------------------------------------------------------------------
 
 
 def become_agent(word: str, digest: str, arguments: List[str]) -> None:
@@ -198,19 +191,6 @@ def discard(target: str) -> None:
         os.unlink(target)
     elif os.path.isdir(target):
         shutil.rmtree(target)
-
-
-# -- anything else ---------------------------------------------------------------------------------
-
-
-def become(word: str, argv: List[str]) -> None:
-    program = shutil.which(argv[0])
-    if program is None:
-        problem = "cannot start {}: no such command".format(argv[0])
-        raise Refusal(problem, "is it installed on the server?")
-    os.chdir("/")
-    answer(word, {"ok": True})
-    os.execv(program, argv)
 
 
 def put(path: str, content: bytes) -> None:

@@ -37,7 +37,9 @@ def main(arguments: Optional[List[str]] = None) -> int:
     default = attributes.own()
     attributes.settle()
     try:
-        cores = slots.parse_cores(options.cores) if options.cores else slots.own_cores()
+        cores = sorted(os.sched_getaffinity(0))
+        if options.cores:
+            cores = slots.parse_cores(options.cores)
         place = Spool(own_path(options.spool), own_path(options.checkpoints))
         agent = Agent(
             place=place,
@@ -142,7 +144,7 @@ class Server:
         """Run until end of file or `quit`. Raises BrokenPipeError when nobody reads the replies any
         more."""
         self._send(self.agent.greeting())
-        while not self.agent.quitting:
+        while not self.agent.operations.quitting:
             probing = self.agent.devices.waiting_on()
             descriptors = [self.source] if probing is None else [self.source, probing]
             readable, _, _ = select.select(descriptors, [], [], self.agent.patience())
@@ -166,7 +168,7 @@ class Server:
             elif line.strip():
                 for reply in self.agent.handle_line(bytes(line)):
                     self._send(reply)
-            if self.agent.quitting:
+            if self.agent.operations.quitting:
                 return True
         if len(self.pending) > LINE_LIMIT:
             self.pending.clear()

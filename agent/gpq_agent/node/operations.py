@@ -157,7 +157,7 @@ class Operations:
     def _start(self, message: Message) -> Message:
         order = start_order.parse_order(message.get("order"))
         key = wire.attempt_key(order.job, order.attempt)
-        if self.attempts.order(key) is not None:
+        if self.attempts.files.order(key) is not None:
             if self.attempts.is_forgotten(key):
                 # its end is known, so this order is outdated
                 problem = (
@@ -245,7 +245,7 @@ class Operations:
 
     def _tail(self, message: Message) -> Message:
         key = _key(message)
-        if self.attempts.order(key) is None:
+        if self.attempts.files.order(key) is None:
             raise SpoolError("no attempt {} on this server".format(key))
         limit = min(int(message.get("limit", 1 << 16)), TAIL_LIMIT)
         path = os.path.join(self.spool.folder(key), wire.LOG)
@@ -279,7 +279,7 @@ class Operations:
             raise SpoolError("job {} runs here".format(message["job"]), "its files are in use")
         if "code" in message:
             orders = [
-                self.attempts.order(wire.attempt_key(info.job, info.attempt))
+                self.attempts.files.order(wire.attempt_key(info.job, info.attempt))
                 for info in live_attempts
             ]
             places = [order.cwd + order.stdin for order in filter(None, orders)]

@@ -70,10 +70,6 @@ class AttemptProcesses:
         descendants = procs.descendants([int(record["pid"])], self._scan())
         return sum(1 for pid in descendants if self._processes[pid].alive)
 
-    def owner_by_mark(self, pid: int) -> str:
-        """The attempt whose mark a process has, "" for none."""
-        return self.files.spool.key_of_mark(procs.mark_of(pid, wire.ENV_MARK))
-
     def owner_by_shim(self, pid: int, keys: Iterable[str]) -> str:
         """The attempt among `keys` whose shim is above a process, "" for none."""
         shims = {}

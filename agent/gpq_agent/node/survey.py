@@ -110,7 +110,7 @@ class Survey:
         self.attempts.tend(attempts)
         for info in attempts:
             key = wire.attempt_key(info.job, info.attempt)
-            order = self.attempts.order(key)
+            order = self.attempts.files.order(key)
             devices = order.devices if order else []
             info = self.release.filter(key, info, devices)
             infos.append(info)

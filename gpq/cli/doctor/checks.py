@@ -2,25 +2,27 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
-import shutil
-import subprocess
+import resource
 import sys
 import time
 from collections.abc import Callable
 from importlib.util import find_spec
 
+import psutil
+from gpq_agent import wire
+
 import gpq
 from gpq import config, paths
-from gpq.cli.doctor import gpu_checks, server_lines
-from gpq.cli.doctor.server_lines import NETWORK, Check
+from gpq.cli.doctor import server_lines
 from gpq.errors import DaemonUnreachable, GpqError
 from gpq.options import environment
+from gpq.options.json_answers import CheckView as Check
 from gpq.policies.registry import POLICIES
 from gpq.rpc.daemon_answers import DaemonInfo
 from gpq.store import disk
 
-MIN_FREE_MIB = 200
 LONGEST_SOCKET = 107  # bytes, sockaddr_un
 OLDEST_CLOCK = 1_700_000_000  # seconds since 1970. An earlier clock was never set
 
@@ -28,11 +30,10 @@ OLDEST_CLOCK = 1_700_000_000  # seconds since 1970. An earlier clock was never s
 def everything(python: str = "") -> list[Check]:
     """All checks. They are in this order because one fault may explain the next."""
     checks: list[Callable[[], Check]] = [
-        interpreter, configuration, directory, filesystem,
-        free_space, socket, daemon, gpu_checks.gpus, processors,
-        shared_memory, clock, lambda: torch(python),
+        interpreter, configuration, directory, filesystem, socket, daemon, gpus,
+        processors, clock,
     ]  # fmt: skip
-    return [check() for check in checks]
+    return [*(check() for check in checks), *machine(python)]
 
 
 def interpreter() -> Check:
@@ -44,9 +45,8 @@ def interpreter() -> Check:
     ]
     if missing:
         fix = f"{sys.executable} -m pip install --upgrade goodput-queue"
-        return Check(
-            "python", "fail", f"{version} at {sys.executable} has no {', '.join(missing)}", fix
-        )
+        finding = f"{version} at {sys.executable} has no {', '.join(missing)}"
+        return Check("python", "fail", finding, fix)
     return Check("python", "ok", f"{version} at {sys.executable} runs gpq {gpq.__version__}")
 
 
@@ -63,7 +63,7 @@ def configuration() -> Check:
 
 def directory() -> Check:
     home = paths.home()
-    folder = nearest_folder(home)
+    folder = server_lines.nearest_folder(home)
     if not os.access(folder, os.W_OK | os.X_OK):
         finding = f"{folder} is not writable"
         fix = f"make it writable, or set GPQ_HOME (now {home})"
@@ -72,40 +72,18 @@ def directory() -> Check:
         return Check("state", "ok", f"gpq will create {home}")
     mode = os.stat(home).st_mode & 0o777
     if mode & 0o022:
-        return Check(
-            "state", "warn", f"others may write to {home} (mode {mode:03o})", f"chmod 700 {home}"
-        )
+        finding = f"others may write to {home} (mode {mode:03o})"
+        return Check("state", "warn", finding, f"chmod 700 {home}")
     return Check("state", "ok", f"{home} is writable")
 
 
-def nearest_folder(path: str) -> str:
-    """The path, or the nearest folder above it that exists."""
-    while not os.path.exists(path) and os.path.dirname(path) != path:
-        path = os.path.dirname(path)
-    return path
-
-
 def filesystem() -> Check:
-    folder = os.path.realpath(nearest_folder(paths.home()))
+    folder = server_lines.nearest_folder(paths.home())
     try:
-        mount, kind = disk.mount_of(folder)
-    except OSError as error:
-        return Check("filesystem", "warn", f"cannot read {error.filename}: {error.strerror}", "")
-    if kind in NETWORK or disk.is_remote(kind):
-        finding = f"the state is on {kind} ({mount}), where locks and SQLite are not reliable"
-        fix = "set GPQ_HOME to a folder on a local disk"
-        return Check("filesystem", "fail", finding, fix)
-    return Check("filesystem", "ok", f"the state is on {kind} ({mount})")
-
-
-def free_space() -> Check:
-    folder = nearest_folder(paths.home())
-    free = shutil.disk_usage(folder).free >> 20
-    if free < MIN_FREE_MIB:
-        finding = f"{free} MiB free at {folder}"
-        fix = "make room, or set GPQ_HOME to another disk"
-        return Check("disk", "fail", finding, fix)
-    return Check("disk", "ok", f"{free / 1024:.1f} GiB free at {folder}")
+        disk.refuse_network(folder)
+    except GpqError as error:
+        return Check("filesystem", "fail", error.message, error.hint)
+    return Check("filesystem", "ok", f"{folder} is not on a network file system")
 
 
 def socket() -> Check:
@@ -177,22 +155,13 @@ def processors() -> Check:
     if slots:
         finding += f", {slots} CPU slots configured"
     if slots > usable:
-        return Check(
-            "cores", "warn", finding, "lower `slots` in config.toml, otherwise replicas share cores"
-        )
+        fix = "lower `slots` in config.toml, otherwise replicas share cores"
+        return Check("cores", "warn", finding, fix)
     if load > 2 * usable:
         finding = f"{finding}, load {load:.1f}"
         fix = "other programs slow down your jobs. See `top`"
         return Check("cores", "warn", finding, fix)
     return Check("cores", "ok", finding)
-
-
-def shared_memory() -> Check:
-    try:
-        size = shutil.disk_usage("/dev/shm").total >> 20
-    except OSError:
-        size = None
-    return server_lines.shared_memory(size)
 
 
 def clock() -> Check:
@@ -213,30 +182,33 @@ def clock() -> Check:
     return Check("clock", "ok", time.strftime("%Y-%m-%d %H:%M:%S %Z", time.localtime(now)))
 
 
-def torch(requested_python: str) -> Check:
-    """Can the interpreter that runs the scripts import torch, and does it see the GPUs?"""
+def gpus() -> Check:
+    look = server_lines.here("driver", server_lines.DRIVER)
+    gpus = look.get("gpus", [])
+    faults = [f"{gpu['name'] or gpu['uuid']}: {gpu['problem']}" for gpu in gpus if gpu["problem"]]
+    others = []
+    for pid in sorted({pid for gpu in gpus for pid, _ in gpu["processes"]}):
+        name = "gone"
+        with contextlib.suppress(psutil.Error):
+            process = psutil.Process(pid)
+            name = process.name()
+            # the clients of MPS show up separately
+            if name.startswith("nvidia-cuda-mps") or wire.ENV_JOB in process.environ():
+                continue
+        others.append(f"pid {pid} ({name})")
+    return server_lines.gpus("", look, faults, others)
+
+
+def machine(requested_python: str) -> list[Check]:
+    """The other lines that servers have as well."""
+    python, failures = "", []
     try:
         python = environment.interpreter(requested_python, dict(os.environ))
     except GpqError as error:
-        return Check("torch", "fail", error.message, error.hint)
-    program = "import torch\nprint(torch.__version__, torch.cuda.device_count())"
-    try:
-        answer = subprocess.run(
-            [python, "-c", program],
-            capture_output=True,
-            text=True,
-            timeout=120,
-            cwd="/",
-            check=False,
-        )
-    except (OSError, subprocess.TimeoutExpired) as error:
-        finding = f"{python} did not import torch: {error}"
-        fix = "training scripts need it, commands do not"
-        return Check("torch", "warn", finding, fix)
-    if answer.returncode != 0:
-        finding = (answer.stderr.strip().splitlines() or ["no reason given"])[-1]
-        finding = f"{python}: {finding}"
-        fix = f"{python} -m pip install torch (only training scripts need it)"
-        return Check("torch", "warn", finding, fix)
-    version, count = answer.stdout.split()[-2:]
-    return Check("torch", "ok", f"{version} in {python} sees {count} CUDA GPUs")
+        failures = [Check("torch", "fail", error.message, error.hint)]
+    facts = server_lines.here("examine", server_lines.TORCH, python=python)
+    open_files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    checks = server_lines.of_itself("", facts, open_files)
+    if python:
+        checks.append(server_lines.torch("", python, facts.get("torch", facts)))
+    return checks + failures

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict
 from functools import partial
 from typing import Annotated
 
 import typer
 
 from gpq.cli import output
-from gpq.cli.doctor.server_lines import Check
 from gpq.cli.typer_app import Color, ColorChoice, Json, frame
 from gpq.options import json_answers
+from gpq.options.json_answers import CheckView as Check
 from gpq.views.plain import safe, wrap
 
 app = frame()
@@ -67,8 +66,7 @@ def doctor(
     if names or checks.has_servers():
         results += server_checks.of_servers(names, python, output.Progress())
     if json:
-        views = [json_answers.CheckView(**asdict(check)) for check in results]
-        output.emit(json_answers.Checkup(views))
+        output.emit(json_answers.Checkup(results))
     else:
         output.text(lines, results, color.value)
     return int(any(check.verdict == "fail" for check in results))
@@ -78,10 +76,10 @@ def _report(nodes: list[str], python: str, color: str, json: bool) -> int:
     import time
 
     import gpq
-    from gpq.cli.doctor import gpu_checks
+    from gpq.cli.doctor import server_checks
 
     begin = time.monotonic()
-    answers = gpu_checks.report(list(dict.fromkeys(nodes)), python, output.Progress())
+    answers = server_checks.gpu_report(list(dict.fromkeys(nodes)), python, output.Progress())
     rows = [(node, line) for node, answer in answers.items() for line in answer]
     if json:
         views = [json_answers.GpuCheckView(node=node, **line._asdict()) for node, line in rows]

@@ -13,22 +13,26 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 
+from gpq_agent import wire
+
 from gpq import config
 from gpq.cli.doctor import server_lines
-from gpq.cli.doctor.server_lines import Check, Told, errand, job_environment, nccl, side_by_side
+from gpq.cli.doctor.server_lines import Told, errand, job_environment, nccl, side_by_side
 from gpq.client.connection import call
 from gpq.config import NodeConfig
 from gpq.connectors.ssh import Target
 from gpq.options import environment
+from gpq.options.json_answers import CheckView as Check
 from gpq.rpc import node_answers, requests
 from gpq.rpc.node_answers import NodeView
 
 SSH_LIMIT = 5.0  # seconds
 
-EXAMINE, DRIVER, TORCH = 20.0, 40.0, 75.0  # seconds
+EXAMINE = 20.0  # seconds
 TCP, REDUCE = 15.0, 75.0  # seconds
 LISTENS = 40.0  # seconds in which all others may try
 LOOPBACK = "127.0.0.1"
+GpuLines = dict[str, list[wire.GpuLine]]  # by server
 # address and port -> why there is no connection, "" if there is one
 Problems = Mapping[tuple[str, int], str]
 SLOW = 100e6  # bytes per second. A network of 1 Gbit/s has 125e6
@@ -45,16 +49,63 @@ def of_servers(names: Sequence[str], python: str, show: Callable[[str], None]) -
         show("")
 
 
-@dataclass(frozen=True, slots=True)
-class _Examination:
-    """What one server reported. `offset`: of its clock from ours in seconds, give or take
-    `uncertainty`."""
+def gpu_report(names: Sequence[str], python: str, show: Callable[[str], None]) -> GpuLines:
+    """What `gpq doctor --gpu` says of each server, and of this machine ("") if none is named.
+    Raises GpqError if the daemon cannot be reached or does not know a server."""
+    show("testing the GPUs")
+    try:
+        if not names:
+            interpreter = environment.interpreter(python, dict(os.environ))
+            answer = server_lines.here("gpu", wire.GPU_LIMIT, python=interpreter)
+            return {"": _gpu_lines(answer)}
+        nodes = call(requests.Nodes(list(names)), node_answers.NodeList).nodes
+        configs = config.load().nodes
 
+        def there(name: str) -> list[wire.GpuLine]:
+            interpreter = environment.on_server(python, configs.get(name, NodeConfig()))
+            return _gpu_lines(
+                errand(name, "gpu", wire.GPU_LIMIT, python=interpreter, env=job_environment())
+            )
+
+        return side_by_side(there, [node.name for node in nodes])
+    finally:
+        show("")
+
+
+def _gpu_lines(answer: Told) -> list[wire.GpuLine]:
+    """One line that fails if there is no answer."""
+    if "lines" in answer:
+        return [wire.GpuLine(**row) for row in answer["lines"]]
+    fix = "try nvidia-smi and sudo dmesg | grep -i nvrm, and reboot if nothing else helps"
+    return [wire.GpuLine("report", "FAIL", str(answer.get("error", "no answer")), fix=fix)]
+
+
+@dataclass(frozen=True, slots=True)
+class Server:
+    """What one server reported. `python`: the interpreter of scripts there. `offset`: of its clock
+    from ours in seconds, give or take `uncertainty`."""
+
+    node: NodeView
+    python: str
     facts: Told
     driver: Told
     torch: Told
     offset: float
     uncertainty: float
+
+    @property
+    def name(self) -> str:
+        return self.node.name
+
+    @property
+    def boot(self) -> str:
+        """The same for two servers that are one machine."""
+        return str(self.facts["boot"])
+
+    @property
+    def addresses(self) -> list[str]:
+        addresses = [self.node.address, *self.facts["addresses"]]
+        return list(dict.fromkeys(filter(None, addresses)))
 
 
 class _Checkup:
@@ -66,7 +117,7 @@ class _Checkup:
         self.open_files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]  # limit of this shell
 
     def lines(self) -> list[Check]:
-        examinations = self._examine([name for name, node in self.nodes.items() if node.answers])
+        servers = self._examine([name for name, node in self.nodes.items() if node.answers])
         checks: list[Check] = []
         for name, node in self.nodes.items():
             settings = self._config(name)
@@ -75,44 +126,43 @@ class _Checkup:
             checks += server_lines.damaged_files(node)
             if settings.connector == "ssh":
                 checks.append(ssh(name, settings))
-            if name in examinations:
-                look = examinations[name]
-                checks += server_lines.of_itself(
-                    name, look.facts, look.offset, look.uncertainty, self.open_files
-                )
-                checks.append(server_lines.gpus(node, look.driver))
-                checks.append(server_lines.torch(name, self._python(name), look.torch))
-        servers = [
-            Server(self.nodes[name], self._python(name), answer.facts, answer.torch)
-            for name, answer in examinations.items()
-            if "error" not in answer.facts
-        ]
-        if len(servers) > 1:
-            checks += _Links(servers, self.show).lines()
+            if name in servers:
+                server = servers[name]
+                if "error" not in server.facts:
+                    checks.append(server_lines.clock(name, server.offset, server.uncertainty))
+                checks += server_lines.of_itself(name, server.facts, self.open_files)
+                checks.append(gpus(node, server.driver))
+                checks.append(server_lines.torch(name, server.python, server.torch))
+        examined = [server for server in servers.values() if "error" not in server.facts]
+        if len(examined) > 1:
+            checks += _Links(examined, self.show).lines()
         return checks
 
     def _config(self, name: str) -> NodeConfig:
         return self.configs.get(name, NodeConfig())
 
-    def _python(self, name: str) -> str:
-        return environment.on_server(self.python, self._config(name))
-
-    def _examine(self, names: Sequence[str]) -> dict[str, _Examination]:
+    def _examine(self, names: Sequence[str]) -> dict[str, Server]:
         self.show(f"checking {len(names)} servers")
         finished_names: list[str] = []
 
-        def look(name: str) -> _Examination:
+        def look(name: str) -> Server:
+            python = environment.on_server(self.python, self._config(name))
             begin = time.time()
             facts = errand(name, "examine", EXAMINE)
             end = time.time()
             offset = float(facts.get("time", end)) - (begin + end) / 2
-            driver = errand(name, "driver", DRIVER)
-            whole = errand(name, "examine", TORCH, python=self._python(name), env=job_environment())
+            driver = errand(name, "driver", server_lines.DRIVER)
+            whole = errand(
+                name,
+                "examine",
+                server_lines.TORCH,
+                python=python,
+                env=job_environment(),
+            )
             finished_names.append(name)
             self.show(f"checked {len(finished_names)} of {len(names)} servers")
-            return _Examination(
-                facts, driver, whole.get("torch", whole), offset, uncertainty=(end - begin) / 2
-            )
+            torch, uncertainty = whole.get("torch", whole), (end - begin) / 2
+            return Server(self.nodes[name], python, facts, driver, torch, offset, uncertainty)
 
         return side_by_side(look, names)
 
@@ -144,28 +194,21 @@ def ssh(name: str, node: NodeConfig) -> Check:
     return Check("ssh", "ok", finding, "", name)
 
 
-@dataclass(frozen=True)
-class Server:
-    """A server that gpq has examined. `python`: the interpreter of scripts there."""
-
-    node: NodeView
-    python: str
-    facts: Told
-    torch: Told
-
-    @property
-    def name(self) -> str:
-        return self.node.name
-
-    @property
-    def boot(self) -> str:
-        """The same for two servers that are one machine."""
-        return str(self.facts["boot"])
-
-    @property
-    def addresses(self) -> list[str]:
-        addresses = [self.node.address, *self.facts["addresses"]]
-        return list(dict.fromkeys(filter(None, addresses)))
+def gpus(node: NodeView, look: Told) -> Check:
+    """Which of its GPUs are faulty or in use, from what the daemon knows."""
+    cards = [device for device in node.devices if device.kind == "cuda"]
+    faults = [
+        f"GPU {card.index} {card.state}: {card.reason}"
+        for card in cards
+        if card.state not in ("ok", "foreign")
+    ]
+    others = [
+        f"GPU {card.index}: {process.user} (pid {process.pid}, {process.name})"
+        for card in cards
+        for process in card.processes
+        if process.job is None
+    ]
+    return server_lines.gpus(node.name, look, faults, others)
 
 
 class _Links:
@@ -345,19 +388,11 @@ def versions(answers: Mapping[str, Told]) -> Check:
             kinds.setdefault(kind, []).append(name)
     if len(kinds) > 1:
         finding = ", but ".join(f"{kind} on {', '.join(names)}" for kind, names in kinds.items())
-        return Check(
-            "versions",
-            "fail",
-            finding,
-            "install the same versions, because replicas of one job must agree",
-        )
+        fix = "install the same versions, because replicas of one job must agree"
+        return Check("versions", "fail", finding, fix)
     if not kinds:
-        return Check(
-            "versions",
-            "warn",
-            "no server reported its torch version",
-            "see the lines above. Jobs on several servers need it",
-        )
+        fix = "see the lines above. Jobs on several servers need it"
+        return Check("versions", "warn", "no server reported its torch version", fix)
     [(kind, names)] = kinds.items()
     return Check("versions", "ok", f"{kind} on {', '.join(names)}")
 

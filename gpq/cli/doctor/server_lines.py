@@ -3,15 +3,22 @@ the lines that it makes of their answers, each with a verdict and a fix."""
 
 from __future__ import annotations
 
+import json
 import os
+import subprocess
+import sys
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
+import msgspec
+
+from gpq import paths
 from gpq.client.connection import call
 from gpq.errors import GpqError
 from gpq.options import environment
+from gpq.options.json_answers import CheckView as Check
 from gpq.rpc import node_answers, requests
 from gpq.rpc.node_answers import NodeView
 
@@ -19,6 +26,7 @@ Told = Mapping[str, Any]
 K = TypeVar("K")
 T = TypeVar("T")
 MOST_AT_ONCE = 8
+DRIVER, TORCH = 40.0, 75.0  # seconds. A driver without persistence mode is slow
 LEAST_INODES = 1000
 LEAST_FILES = 4096
 LEAST_LOCKED = 64 << 20  # bytes
@@ -32,17 +40,6 @@ NETWORK = (
 CONF = "`{}` in /etc/security/limits.conf, then log in again"
 
 
-@dataclass(frozen=True)
-class Check:
-    """One line of `gpq doctor`."""
-
-    name: str
-    verdict: str  # "ok" | "warn" | "fail"
-    message: str
-    fix: str = ""
-    node: str = ""  # the server, "" for this machine or for several servers
-
-
 LEAST_DISK_MIB, LOW_DISK_MIB = 200, 5 << 10
 FIRST_PORT, LAST_PORT = 20_000, 32_700  # gpq's master ports
 
@@ -54,6 +51,45 @@ def errand(node: str, name: str, limit: float, **fields: Any) -> Told:
         return call(request, node_answers.ErrandResult, start=False).answer
     except GpqError as error:
         return {"error": error.message}
+
+
+def here(name: str, limit: float, **fields: Any) -> Told:
+    """The same about this machine, without a daemon. The environment of a job counts as ours.
+
+    It runs in a child process, because a broken driver may never answer, and in /, so that no
+    file in the current folder counts as a module.
+    """
+    folder, pythonpath = nearest_folder(paths.home()), os.environ.get("PYTHONPATH", "")
+    order = {
+        "spool": folder, "checkpoints": folder,
+        "fields": {**fields, "env": _absolute(pythonpath.split(":") if pythonpath else [])},
+    }  # fmt: skip
+    try:
+        process = subprocess.run(
+            [sys.executable, "-m", "gpq_agent.node.doctor.checks", name], input=json.dumps(order),
+            capture_output=True, text=True, errors="replace", timeout=limit, cwd="/", check=False,
+            env=_absolute(sys.path),
+        )  # fmt: skip
+    except subprocess.TimeoutExpired:
+        return {"error": f"no answer within {limit:.0f} s"}
+    if process.returncode == 0 and process.stdout:
+        answer: Told = json.loads(process.stdout.splitlines()[-1])
+        return answer
+    words = (process.stderr.strip().splitlines() or ["no output"])[-1]
+    return {"error": f"exit {process.returncode}: {words}"}
+
+
+def _absolute(folders: Sequence[str]) -> dict[str, str]:
+    """Our environment, with these folders as PYTHONPATH, which count from the current one."""
+    entries = os.pathsep.join(os.path.abspath(folder or ".") for folder in folders)
+    return {**os.environ, "PYTHONPATH": entries}
+
+
+def nearest_folder(path: str) -> str:
+    """The path, or the nearest folder above it that exists."""
+    while not os.path.exists(path) and os.path.dirname(path) != path:
+        path = os.path.dirname(path)
+    return path
 
 
 def side_by_side(work: Callable[[K], T], keys: Sequence[K]) -> dict[K, T]:
@@ -73,9 +109,8 @@ def reachability(node: NodeView) -> Check:
             f"see `gpq daemon logs`, try `ssh` by hand, or `gpq nodes remove {node.name}` if it is"
             " gone"
         )
-        return Check(
-            "reach", "fail", f"does not answer: {node.reason or 'unknown reason'}", fix, node.name
-        )
+        finding = f"does not answer: {node.reason or 'unknown reason'}"
+        return Check("reach", "fail", finding, fix, node.name)
     finding = "answers"
     if node.drained:
         finding += f", drained: {node.reason}" if node.reason else ", drained"
@@ -100,64 +135,61 @@ def damaged_files(node: NodeView) -> list[Check]:
     return [Check("records", "warn", line, fix, node.name) for line in node.damage]
 
 
-def of_itself(
-    name: str, answer: Told, offset: float, uncertainty: float, files: int = UNLIMITED
-) -> list[Check]:
-    """From the answer to `examine`. `offset`: of its clock from ours in seconds, give or take
-    `uncertainty`. `files`: how many this shell, and so its jobs, may open."""
+def of_itself(name: str, answer: Told, files: int = UNLIMITED) -> list[Check]:
+    """From the answer to `examine`. `name`: "" for this machine. `files`: how many this shell, and
+    so its jobs, may open."""
     if "error" in answer:
         fix = "see `gpq daemon logs`, and check that server for a hung disk"
         return [Check("agent", "fail", str(answer["error"]), fix, name)]
     agent = f"agent {str(answer['agent'])[:12] or 'as installed'}, protocol {answer['version']}"
-    conda = answer["conda"] or "no conda in the PATH of a login without a shell"
     checks = [
         Check("agent", "ok", f"{agent}, Python {answer['python']} at {answer['executable']}"),
-        _clock(offset, uncertainty),
         *(_disk(name, disk) for disk in answer["disks"]),
         _files(files, answer["limits"]["nofile"][1]),
         _locked_memory(answer),
-        shared_memory(answer["shm_mib"]),
-        _interfaces(name, answer),
-        _ports(answer["ephemeral"]),
-        Check("path", "ok", f"{conda} (scripts run with an absolute interpreter)"),
+        _shared_memory(answer["shm_mib"]),
     ]
-    return [replace(check, node=name) for check in checks]
+    if name:
+        conda = answer["conda"] or "no conda in the PATH of a login without a shell"
+        checks += [
+            _interfaces(name, answer),
+            _ports(answer["ephemeral"]),
+            Check("path", "ok", f"{conda} (scripts run with an absolute interpreter)"),
+        ]
+    return [msgspec.structs.replace(check, node=name) for check in checks]
 
 
-def _clock(offset: float, uncertainty: float) -> Check:
+def clock(name: str, offset: float, uncertainty: float) -> Check:
+    """`offset`: of its clock from ours in seconds, give or take `uncertainty`."""
     finding = (
         f"{abs(offset):.1f} s {'ahead of' if offset > 0 else 'behind'} this machine (within"
         f" {uncertainty:.1f} s)"
     )
     if abs(offset) - uncertainty > MOST_OFFSET:
-        return Check(
-            "clock",
-            "warn",
-            finding,
-            "timedatectl set-ntp true, on both. File dates are wrong otherwise. Leases do not mind",
-        )
-    return Check("clock", "ok", finding)
+        fix = "timedatectl set-ntp true on both. File dates are wrong otherwise. Leases do not mind"
+        return Check("clock", "warn", finding, fix, name)
+    return Check("clock", "ok", finding, "", name)
 
 
 def _disk(name: str, disk: Told) -> Check:
     what, path = f"{disk['what']} disk", disk["path"]
     if "error" in disk:
-        return Check(
-            what, "fail", f"{path}: {disk['error']}", "check that its file system is mounted"
-        )
+        fix = "check that its file system is mounted"
+        return Check(what, "fail", f"{path}: {disk['error']}", fix)
     free = f"{disk['free_mib'] / 1024:.1f} GiB"
     inodes = disk["inodes"]  # None if the file system does not count them
     if inodes is not None:
         free += f", {inodes} inodes"
     finding = f"{free} free at {path} ({disk['filesystem']})"
-    room = f"make room there, or set `spool` in [nodes.{name}] to another disk"
+    setting = f"`spool` in [nodes.{name}]" if name else "GPQ_HOME"
+    room = f"make room there, or set {setting} to another disk"
     is_full = disk["free_mib"] < LEAST_DISK_MIB
     if is_full or (inodes is not None and inodes < LEAST_INODES):
         return Check(what, "fail", finding, room)
     if disk["filesystem"] in NETWORK and disk["what"] == "spool":
         fix = (
-            f"set `spool` in [nodes.{name}] to a local disk, because the agent hangs when the"
-            " network file system does"
+            f"set {setting} to a local disk, because the agent hangs when the network file system"
+            " does"
         )
         return Check(what, "warn", finding, fix)
     if disk["free_mib"] < LOW_DISK_MIB:
@@ -173,9 +205,8 @@ def _files(shell_limit: int, hard_limit: int) -> Check:
     if 0 <= hard_limit < LEAST_FILES:
         return Check("nofile", "warn", line, CONF.format("* hard nofile 65536"))
     if 0 <= shell_limit < LEAST_FILES:
-        return Check(
-            "nofile", "warn", line, "`ulimit -n 65536` in the shell that submits, or in its .bashrc"
-        )
+        fix = "`ulimit -n 65536` in the shell that submits, or in its .bashrc"
+        return Check("nofile", "warn", line, fix)
     return Check("nofile", "ok", line)
 
 
@@ -200,11 +231,10 @@ def _size(number: int) -> str:
     return f"{number >> 10} KiB"
 
 
-def shared_memory(mib: int | None) -> Check:
+def _shared_memory(mib: int | None) -> Check:
     if mib is None:
-        return Check(
-            "shm", "warn", "no /dev/shm", "DataLoader workers and NCCL need it. Mount a tmpfs there"
-        )
+        fix = "DataLoader workers and NCCL need it. Mount a tmpfs there"
+        return Check("shm", "warn", "no /dev/shm", fix)
     finding = f"/dev/shm has {mib / 1024:.1f} GiB"
     if mib < LEAST_SHM_MIB:
         fix = (
@@ -222,11 +252,8 @@ def _interfaces(name: str, answer: Told) -> Check:
     if not answer["addresses"]:
         fix = f"give it an address that others reach, and set `address` in [nodes.{name}]"
         return Check("network", "warn", "only the loopback, so no other server can reach it", fix)
-    return Check(
-        "network",
-        "ok",
-        ", ".join(f"{interface_names[address]} {address}" for address in answer["addresses"]),
-    )
+    addresses = [f"{interface_names[address]} {address}" for address in answer["addresses"]]
+    return Check("network", "ok", ", ".join(addresses))
 
 
 def _ports(ephemeral: Sequence[int]) -> Check:
@@ -235,57 +262,34 @@ def _ports(ephemeral: Sequence[int]) -> Check:
         f"outgoing connections use {first} to {last}, jobs meet on {FIRST_PORT} to {LAST_PORT}"
     )
     if first <= LAST_PORT and last >= FIRST_PORT:
-        return Check(
-            "ports",
-            "warn",
-            finding,
-            "sysctl -w net.ipv4.ip_local_port_range='32768 60999', otherwise ports clash",
-        )
+        fix = "sysctl -w net.ipv4.ip_local_port_range='32768 60999', otherwise ports clash"
+        return Check("ports", "warn", finding, fix)
     return Check("ports", "ok", finding)
 
 
-def gpus(node: NodeView, answer: Told) -> Check:
-    """Driver, GPUs, and who uses them."""
-    name = node.name
-    if answer.get("error"):
-        return Check(
-            "gpus",
-            "fail",
-            str(answer["error"]),
-            "there, try nvidia-smi and sudo dmesg | grep -i nvrm, and reboot if nothing else helps",
-            name,
-        )
-    cards = [device for device in node.devices if device.kind == "cuda"]
-    notice = str(answer.get("notice") or "")
-    if not cards:
-        finding = "no NVIDIA GPU"
-        if node.devices:
-            finding += f", {len(node.devices)} CPU slots"
-        if not notice:
-            return Check("gpus", "ok", finding, "", name)
-        return Check("gpus", "warn", f"{finding}, but {notice}", "nvidia-smi there says more", name)
-    finding = f"{len(cards)} x {cards[0].type}, driver {answer.get('driver') or 'unknown'}"
-    faults = [
-        f"GPU {card.index} {card.state}: {card.reason}"
-        for card in cards
-        if card.state not in ("ok", "foreign")
-    ]
+def gpus(name: str, look: Told, faults: Sequence[str], others: Sequence[str]) -> Check:
+    """Driver, GPUs, and who uses them. `look`: at the GPUs, from the agent. `faults`: the faulty
+    GPUs. `others`: processes that are not of gpq."""
+    if look.get("error"):
+        fix = "try nvidia-smi and sudo dmesg | grep -i nvrm, and reboot if nothing else helps"
+        return Check("gpus", "fail", str(look["error"]), fix, name)
+    finding = "no NVIDIA GPU, so jobs run on CPU slots"
+    kinds = Counter(gpu["name"] for gpu in look["gpus"])
+    if kinds:
+        counts = ", ".join(f"{count} x {kind}" for kind, count in kinds.items())
+        finding = f"{counts}, driver {look['driver']}"
     if faults:
-        fix = "sudo dmesg | grep -i xid there says more. A lost GPU needs a reboot"
+        fix = "sudo dmesg | grep -i xid says more. A lost GPU needs a reboot"
         return Check("gpus", "fail", ", ".join([finding, *faults]), fix, name)
-    foreign_processes = [
-        f"GPU {card.index}: {process.user} (pid {process.pid}, {process.name})"
-        for card in cards
-        for process in card.processes
-        if process.job is None
-    ]
-    if foreign_processes:
-        finding = ", ".join([finding, *foreign_processes[:6]])
+    if look["notice"]:  # the driver answers but reports a problem
+        finding += f", but {look['notice']}"
+        if look["lost"]:
+            return Check("gpus", "fail", finding, "nvidia-smi says more", name)
+        return Check("gpus", "warn", finding, "" if kinds else "nvidia-smi says more", name)
+    if others:
+        finding += f", in use by others: {', '.join(others[:6])}"
         fix = "gpq leaves those GPUs alone until they are free"
         return Check("gpus", "warn", finding, fix, name)
-    if notice:
-        fix = "jobs run on the other GPUs"
-        return Check("gpus", "warn", f"{finding}, but {notice}", fix, name)
     return Check("gpus", "ok", finding, "", name)
 
 
@@ -296,10 +300,10 @@ def torch(name: str, python: str, answer: Told) -> Check:
             f" GPUs{nccl(answer)}"
         )
         return Check("torch", "ok", finding, "", name)
-    fix = (
-        f"create the environment there, or set script_python in [nodes.{name}] (only training"
-        " scripts need it)"
-    )
+    fix = f"{python} -m pip install torch"
+    if name:
+        fix = f"create the environment there, or set script_python in [nodes.{name}]"
+    fix += " (only training scripts need it)"
     return Check("torch", "warn", f"{python}: {answer.get('error', 'no answer')}", fix, name)
 
 

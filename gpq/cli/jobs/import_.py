@@ -29,20 +29,25 @@ UNCLEAR = set("\"'`$&|;<>()*?[]{}\\\n#~!")
 
 @dataclass
 class ImportedJob:
-    """A job that can be queued: `submission` as gpq understands it, or `refusal` with the reason.
+    """A job that can be queued: `submission` as gpq understands it, or `refused` with the reason.
     `after`: sources that it waits for."""
 
     source: str
     submission: submit_request.ResolvedOptions | None = None
     notes: list[str] = field(default_factory=list)
-    refusal: str = ""
+    refused: str = ""
     hint: str = ""
     after: str = ""
     id: int | None = None
     confirmation: str = ""  # after it was queued
 
+    @property
+    def argv(self) -> list[str]:
+        """Words of the `gpq submit` command that does the same."""
+        return submit_request.words_of(self.submission) if self.submission else []
+
     def refuse(self, reason: str, hint: str) -> None:
-        self.refusal, self.hint = reason, hint
+        self.refused, self.hint = reason, hint
 
 
 @app.callback(help="Import jobs from Slurm scripts or from task-spooler.")
@@ -109,7 +114,7 @@ def ts(
     queue = task_spooler.queue()
     candidates: list[ImportedJob] = []
     for job in queue.waiting:
-        sources = {candidate.source for candidate in candidates if not candidate.refusal}
+        sources = {candidate.source for candidate in candidates if not candidate.refused}
         candidates.append(_of_spooler(job, sources, queue.running, hold=hold))
     code = _finish(candidates, submit=submit, json=json)
     if json:
@@ -192,14 +197,14 @@ def _finish(candidates: list[ImportedJob], *, submit: bool, json: bool) -> int:
         if candidate.submission is not None:
             _queue(candidate, candidate.submission, job_ids)
     if json:
-        views = [_view(candidate) for candidate in candidates]
+        views = msgspec.convert(candidates, list[json_answers.ImportView], from_attributes=True)
         output.confirm(result=json_answers.Imported(views))
     else:
         for candidate in candidates:
             _say(candidate)
         if not submit and any(candidate.submission for candidate in candidates):
             output.say("nothing is queued yet: add --submit")
-    return 5 if any(candidate.refusal for candidate in candidates) else 0
+    return 5 if any(candidate.refused for candidate in candidates) else 0
 
 
 def _queue(
@@ -224,29 +229,15 @@ def _queue(
         candidate.refuse(error.message, error.hint)
 
 
-def _view(candidate: ImportedJob) -> json_answers.ImportView:
-    argv = submit_request.words_of(candidate.submission) if candidate.submission else []
-    return json_answers.ImportView(
-        candidate.source,
-        argv,
-        candidate.notes,
-        candidate.after,
-        candidate.refusal,
-        candidate.hint,
-        candidate.id,
-    )
-
-
 def _say(candidate: ImportedJob) -> None:
-    view = _view(candidate)
-    if candidate.refusal:
-        output.failure(f"{candidate.source}: {candidate.refusal}", candidate.hint)
+    if candidate.refused:
+        output.failure(f"{candidate.source}: {candidate.refused}", candidate.hint)
         return
-    line = f"{candidate.source}: {candidate.confirmation or shlex.join(view.argv)}"
+    line = f"{candidate.source}: {candidate.confirmation or shlex.join(candidate.argv)}"
     if candidate.after and candidate.id is None:
         line += f"   # after {candidate.after} of this list"
     output.confirm(line)
     # these notes name the script themselves
     clear = ("#", f"{os.path.basename(candidate.source)} ")
-    for note in view.notes:
+    for note in candidate.notes:
         output.note(note if note.startswith(clear) else f"{candidate.source}: {note}")

@@ -31,15 +31,15 @@ def open_account(at: Seconds) -> Account:
 
 
 def hold(job: Job, at: Seconds) -> Account:
-    return replace(_book_wait(job, at), mark=at)
+    return replace(so_far(job, at), mark=at)
 
 
 def release(job: Job, at: Seconds) -> Account:
-    return replace(_book_wait(job, at), mark=at if job.attempt == 0 else None)
+    return replace(so_far(job, at), mark=at if job.attempt == 0 else None)
 
 
 def launch(job: Job, at: Seconds) -> Account:
-    return replace(_book_wait(job, at), mark=None, working_at=None)
+    return replace(so_far(job, at), mark=None, working_at=None)
 
 
 def edit(job: Job, at: Seconds) -> Account:
@@ -57,14 +57,9 @@ def let_go(jobs: Mapping[JobId, Job], at: Seconds) -> dict[JobId, Job]:
     return jobs_after
 
 
-def so_far(job: Job, now: Seconds) -> Account:
-    """The account of a live job, with its waits up to now."""
-    return _book_wait(job, now)
-
-
-def _book_wait(job: Job, at: Seconds) -> Account:
-    """Books the time since the mark as what it was. Behind its own gate a job does not wait for
-    GPUs."""
+def so_far(job: Job, at: Seconds) -> Account:
+    """The account of a live job up to `at`. The time since the mark counts as what it was. Behind
+    its own gate a job does not wait for GPUs."""
     account = job.account
     if account.mark is None:
         return account
@@ -162,11 +157,6 @@ def is_failure(event: End) -> bool:
         isinstance(event, Stopped)
         and (event.failed or event.crashed or event.exit.lost or event.exit.fenced)
     )
-
-
-def close_account(job: Job, at: Seconds) -> Account:
-    """The account of a job that ends without holding GPUs."""
-    return replace(_book_wait(job, at), mark=None)
 
 
 def settle(job: Job, snapshot: Snapshot, means: Mapping[JobId, MeanShare]) -> Job:

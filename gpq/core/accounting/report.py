@@ -28,33 +28,50 @@ Change = tuple[Seconds, int, str, int]
 GPUS, JOBS, EDGE = 0, 1, 2  # kinds: GPUs held, an owner's jobs, the end of a piece
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Figures:
     """Figures of one user, job, server or day. GPU-seconds, unless noted otherwise. None if nothing
     is known."""
 
-    jobs: int  # that held GPUs, or ended
-    ended: Mapping[JobState, int]
-    held: float
-    worth: float | None
-    known: float  # of `held`: by attempts whose worth is known
-    waits: int  # jobs that were launched for the first time
-    wait_median: Seconds | None
-    wait_p95: Seconds | None
-    restarts: int
-    warm: int  # of these, by a standby
-    growths: Saving
-    restarting: float
-    failed: float  # held by attempts that failed or were lost
-    rhos: int  # completed jobs whose finish-time fairness is known
-    rho_median: float | None
-    rho_max: float | None
+    jobs: set[JobId] = field(default_factory=set)  # that held GPUs, or ended
+    ended: Counter[JobState] = field(default_factory=Counter)
+    held: float = 0.0
+    worth: float | None = None
+    known: float = 0.0  # of `held`: by attempts whose worth is known
+    waits: list[Seconds] = field(default_factory=list)  # of jobs launched for the first time
+    restarts: int = 0
+    warm: int = 0  # of these, by a standby
+    growths: Saving = field(default_factory=Saving)
+    restarting: float = 0.0
+    failed: float = 0.0  # held by attempts that failed or were lost
+    # finish-time fairness of completed jobs for which it is known
+    rhos: list[float] = field(default_factory=list)
     # GPU-seconds of a fair share of everything held. Only for users
     fair: float | None = None
 
     @property
     def efficiency(self) -> float | None:
         return self.worth / self.known if self.worth is not None and self.known > 0 else None
+
+    def add(self, spell: Spell, start: Seconds, end: Seconds, part: float) -> None:
+        """The part of `spell` from `start` to `end`, for a `part` of its devices."""
+        gpus = spell.gpus * part
+        self.jobs.add(spell.job)
+        self.held += gpus * (end - start)
+        if spell.worth is not None:
+            whole = spell.ended - spell.began
+            self.worth = (self.worth or 0.0) + spell.worth * part * (
+                (end - start) / whole if whole > 0 else 1.0
+            )
+            self.known += gpus * (end - start)
+        is_restart = spell.again and start <= spell.began
+        self.restarts += is_restart
+        self.warm += is_restart and spell.tally.warm
+        self.growths += spell.tally.saving(part * (end - start))
+        self.restarting += gpus * sum(
+            max(min(b, end) - max(a, start), 0.0) for a, b in spell.restarting
+        )
+        self.failed += gpus * (end - start) if spell.failed else 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +114,7 @@ def report(
     bars = Counter(bisect_right(RHO_EDGES, rho) for rho in sums.total.rhos)
     return Report(
         sums.rows(pieces),
-        sums.total.figures(),
+        sums.total,
         pieces,
         tuple(bars[index] for index in range(len(RHO_EDGES) + 1)),
     )
@@ -107,10 +124,10 @@ class _Sums:
     """What is in the window, in total and by the keys of the rows."""
 
     def __init__(self, edges: Sequence[Seconds], by: str) -> None:
-        self.total = Sum()
+        self.total = Figures()
         self._edges, self._by = edges, by
         self._since, self._until = edges[0], edges[-1]
-        self._sums: dict[str, Sum] = defaultdict(Sum)
+        self._sums: dict[str, Figures] = defaultdict(Figures)
 
     def add_spell(self, record: Record, spell: Spell) -> None:
         start, end = max(spell.began, self._since), min(spell.ended, self._until)
@@ -135,77 +152,19 @@ class _Sums:
                 if record.account.rho is not None:
                     subtotal.rhos.append(record.account.rho)
 
-    def _of(self, record: Record, at: Seconds) -> list[Sum]:
+    def _of(self, record: Record, at: Seconds) -> list[Figures]:
         key = _key(self._by, record, at, self._edges)
         return [self.total, self._sums[key]] if key else [self.total]
 
     def rows(self, pieces: Sequence[Mapping[str, Slice]]) -> dict[str, Figures]:
-        if self._by != "user":
-            return {key: subtotal.figures() for key, subtotal in self._sums.items()}
-        fair: dict[str, float] = defaultdict(float)
-        for piece in pieces:
-            for user, share in piece.items():
-                fair[user] += share.fair
-        return {
-            user: self._sums[user].figures(fair.get(user, 0.0)) for user in {**self._sums, **fair}
-        }
-
-
-@dataclass(slots=True)
-class Sum:
-    jobs: set[JobId] = field(default_factory=set)
-    ended: Counter[JobState] = field(default_factory=Counter)
-    held: float = 0.0
-    worth: float | None = None
-    known: float = 0.0
-    waits: list[Seconds] = field(default_factory=list)
-    restarts: int = 0
-    warm: int = 0
-    growths: Saving = field(default_factory=Saving)
-    restarting: float = 0.0
-    failed: float = 0.0
-    rhos: list[float] = field(default_factory=list)
-
-    def add(self, spell: Spell, start: Seconds, end: Seconds, part: float) -> None:
-        """The part of `spell` from `start` to `end`, for a `part` of its devices."""
-        gpus = spell.gpus * part
-        self.jobs.add(spell.job)
-        self.held += gpus * (end - start)
-        if spell.worth is not None:
-            whole = spell.ended - spell.began
-            self.worth = (self.worth or 0.0) + spell.worth * part * (
-                (end - start) / whole if whole > 0 else 1.0
-            )
-            self.known += gpus * (end - start)
-        is_restart = spell.again and start <= spell.began
-        self.restarts += is_restart
-        self.warm += is_restart and spell.tally.warm
-        self.growths += spell.tally.saving(part * (end - start))
-        self.restarting += gpus * sum(
-            max(min(b, end) - max(a, start), 0.0) for a, b in spell.restarting
-        )
-        self.failed += gpus * (end - start) if spell.failed else 0.0
-
-    def figures(self, fair: float | None = None) -> Figures:
-        return Figures(
-            jobs=len(self.jobs),
-            ended=dict(self.ended),
-            held=self.held,
-            worth=self.worth,
-            known=self.known,
-            waits=len(self.waits),
-            wait_median=quantile(self.waits, 0.5),
-            wait_p95=quantile(self.waits, 0.95),
-            restarts=self.restarts,
-            warm=self.warm,
-            growths=self.growths,
-            restarting=self.restarting,
-            failed=self.failed,
-            rhos=len(self.rhos),
-            rho_median=quantile(self.rhos, 0.5),
-            rho_max=max(self.rhos, default=None),
-            fair=fair,
-        )
+        if self._by == "user":
+            for subtotal in self._sums.values():
+                subtotal.fair = 0.0
+            for piece in pieces:
+                for user, share in piece.items():
+                    subtotal = self._sums[user]
+                    subtotal.fair = (subtotal.fair or 0.0) + share.fair
+        return self._sums
 
 
 def quantile(values: Sequence[float], share: float) -> float | None:

@@ -27,7 +27,6 @@ NOISE_MEMORY = 3.0  # past jobs together weigh at most this many times the newes
 
 REMEMBERED = 4096  # joined rows
 
-Key = tuple[str, int, int, int]
 Rows = tuple[ProfileRow, ...]
 
 
@@ -46,12 +45,12 @@ def program_of(job: Job) -> str:
 
 def absorb(prior: Prior, job: Job) -> Prior:
     """`prior` with the profile of one more job of the program mixed in."""
-    before = {_key(row): row for row in prior.rows}
-    new = {_key(row): _mix(before.get(_key(row)), row) for row in job.profile.rows}
+    before = {row.key: row for row in prior.rows}
+    new = {row.key: _mix(before.get(row.key), row) for row in job.profile.rows}
     # Of rows with equal weights, the latest measurements stay.
     best = sorted({**new, **before, **new}.values(), key=lambda row: -row.weight)
     return Prior(
-        rows=tuple(sorted(best[:MAX_ROWS], key=_key)),
+        rows=tuple(sorted(best[:MAX_ROWS], key=lambda row: row.key)),
         noise=_mean_noise(prior.noise, job.profile.early_noise),
         max_replicas=most_replicas(job, prior),
         noise_curve=merge(prior.noise_curve, job.profile.noise_curve),
@@ -142,10 +141,6 @@ def most_replicas(job: Job, prior: Prior | None) -> int:
     return max(job.profile.max_replicas, prior.max_replicas if prior is not None else 0)
 
 
-def _key(row: ProfileRow) -> Key:
-    return row.gpu_type, row.nodes, row.replicas, row.atomic_batch
-
-
 def _mix(old: ProfileRow | None, new: ProfileRow) -> ProfileRow:
     """Weighted means. A `grad_time` of 0 was never measured and does not count
     (measurements.merge)."""
@@ -188,13 +183,11 @@ def _join(own: Rows, lent: Rows) -> Rows:
     entry = _joins.get((id(own), id(lent)))
     if entry is not None:
         return entry[2]
-    measured = {_key(row) for row in own}
+    measured = {row.key for row in own}
     loans = [
-        replace(row, weight=min(row.weight, LENT_WEIGHT))
-        for row in lent
-        if _key(row) not in measured
+        replace(row, weight=min(row.weight, LENT_WEIGHT)) for row in lent if row.key not in measured
     ]
-    rows = tuple(sorted((*own, *loans), key=_key)) if loans else own
+    rows = tuple(sorted((*own, *loans), key=lambda row: row.key)) if loans else own
     while len(_joins) >= REMEMBERED:
         del _joins[next(iter(_joins))]
     _joins[id(own), id(lent)] = own, lent, rows

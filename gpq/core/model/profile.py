@@ -68,6 +68,11 @@ class ProfileRow:
     weight: float
     gpu_type: str = ""  # of the measured devices. "" if not known
 
+    @property
+    def key(self) -> tuple[str, int, int, int]:
+        """What was measured."""
+        return self.gpu_type, self.nodes, self.replicas, self.atomic_batch
+
 
 @dataclass(frozen=True, slots=True)
 class Noise:

@@ -66,11 +66,9 @@ class Oracle(Protocol):
     @property
     def remaining_steps(self) -> float:
         """Optimizer steps still to do at the batch size that the job asked for."""
-        ...
 
     def step_seconds(self, shape: Shape) -> Seconds | None:
         """True time of one of these steps at a packed `shape`. None if it cannot run."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)

@@ -296,7 +296,8 @@ def _finish(job: Job, event: Succeeded | Failed | Cancelled | TimeLimitReached) 
         after = replace(_release(job, ended), account=account, exit=event.exit)
     else:
         ended = event.at
-        after = replace(without_hold(job), account=accrual.close_account(job, ended))
+        account = replace(accrual.so_far(job, ended), mark=None)
+        after = replace(without_hold(job), account=account)
     after = replace(after, state=advance(job.state, event), ended_at=ended)
     return with_notices(after, event.exit.note)
 

@@ -168,13 +168,9 @@ def refresh(profile: Profile) -> Profile:
 
 
 def _rows_alike(old: tuple[ProfileRow, ...], new: tuple[ProfileRow, ...]) -> bool:
-    rows_by_key = {_key(row): row for row in old}
-    new_rows = [row for row in new if not _row_alike(rows_by_key.get(_key(row)), row)]
+    rows_by_key = {row.key: row for row in old}
+    new_rows = [row for row in new if not _row_alike(rows_by_key.get(row.key), row)]
     return len(old) <= len(new) and (not new_rows or foreseen(old, new_rows))
-
-
-def _key(row: ProfileRow) -> tuple[str, int, int, int]:
-    return row.gpu_type, row.nodes, row.replicas, row.atomic_batch
 
 
 def _row_alike(old: ProfileRow | None, new: ProfileRow) -> bool:
@@ -257,7 +253,7 @@ def merge(
     """Rows with new sums mixed in, sorted by (type, servers, replicas, micro-batch). `grad_time` is
     0 while none was measured (a GPU without accumulation, a model with its own communication hook).
     The step times count anyway."""
-    table = {_key(row): row for row in rows}
+    table = {row.key: row for row in rows}
     for sums in timings:
         if sums.step_count <= 0:
             continue

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from operator import attrgetter
 from typing import Any
 
@@ -31,6 +31,7 @@ OF_NODE = attrgetter(
     "state", "boot_id", "machine", "cores", "memory_mib", "address", "addresses", "interface",
     "ephemeral", "storage", "strangers", "stuck", "damage",
 )  # fmt: skip
+OF_EXIT = [field.name for field in fields(Exit)]
 LONGEST_AGE: Seconds = 10 * 365.25 * 86400  # of anything that a server dates
 MOST = 1 << 53  # of any number. Beyond it JSON and floats are not exact
 
@@ -99,23 +100,9 @@ def exit_of(record: Mapping[str, Any] | None, *, is_lost: bool, at: Seconds = 0.
     known. `at` is its time, or 0.0 if not known."""
     if record is None:
         return Exit(code=None, lost=True, note="its server no longer knows it")
-    return Exit(
-        code=record.get("code"),
-        signal=record.get("signal"),
-        stopped=bool(record.get("stopped", False)),
-        asked=str(record.get("asked") or ""),
-        ended_at=at,
-        oom=bool(record.get("oom", False)),
-        note=str(record.get("note") or "")[:LONGEST_END],
-        lost=is_lost,
-        fenced=bool(record.get("fenced", False)),
-        unlaunched=str(record.get("unlaunched") or ""),
-        excused=str(record.get("excused") or ""),
-        cause=str(record.get("cause") or ""),
-        victim=bool(record.get("victim", False)),
-        finished=bool(record.get("finished", False)),
-        evidence=str(record.get("evidence") or ""),
-    )
+    values = {name: record[name] for name in OF_EXIT if record.get(name) is not None}
+    note = str(record.get("note") or "")[:LONGEST_END]
+    return Exit(**{"code": None, **values, "note": note, "ended_at": at, "lost": is_lost})
 
 
 def devices_of(

@@ -60,11 +60,6 @@ class Observer:
     def is_up(self) -> bool:
         return self._announced_node is not None
 
-    @property
-    def storage(self) -> str:
-        """The identity of the checkpoint folder there."""
-        return storage_of(self._hello)
-
     def greet(self, hello: Mapping[str, Any]) -> None:
         """A new agent: everything may be reported again."""
         self._hello = hello
@@ -157,7 +152,8 @@ class Observer:
         if has_run and self.node not in job.started_nodes and self._is_new("Started", key):
             since = decode.moment(info.get("began"), stamp, now)
             note = str(info.get("shortfall") or "")[: decode.LONGEST_NOTE]
-            events.append(Started(now, *key, self.node, self.storage, since, note))
+            storage = storage_of(self._hello)
+            events.append(Started(now, *key, self.node, storage, since, note))
         if state in ENDED and drained and self._is_new("Exited", key):
             events.append(self._end(key, info, stamp))
         if state == "orphan":

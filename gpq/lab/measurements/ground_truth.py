@@ -28,16 +28,13 @@ class Truth(Protocol):
     @property
     def fixed_batch(self) -> int:
         """The only batch size that it trains with. 0: any from base to max."""
-        ...
 
     @property
     def most_replicas(self) -> int:
         """0: as many as its batch allows."""
-        ...
 
     def limits(self, gpu_type: str = "") -> tuple[int, int]:
         """(least, most) micro-batch."""
-        ...
 
     def times(
         self, counts: tuple[int, ...], atomic: float, gpu_type: str = ""
@@ -47,30 +44,24 @@ class Truth(Protocol):
 
         Raises NotMeasured (timings.py) if the data do not say.
         """
-        ...
 
     def measured(self, counts: tuple[int, ...], gpu_type: str = "") -> tuple[int, int]:
         """(least, most) micro-batch within the limits for which `times` has an answer on these
         GPUs."""
-        ...
 
     def stats(self, total_batch: float, epoch: int) -> tuple[float, float]:
         """(|E g|^2, tr(Cov g) / base batch): of the gradient of one base batch, during `epoch`
         (0-based)."""
-        ...
 
     def progress(self, epoch: int) -> float:
         """Steps at the base batch size done when `epoch` epochs are. Strictly increasing, 0 at
         0."""
-        ...
 
     def iterations(self, total_batch: float, epoch: int) -> float:
         """Optimiser steps done at that batch size when `epoch` epochs are."""
-        ...
 
     def loss(self, total_batch: float, progress: float) -> float:
         """Training loss, falling, scaled to 1 at the start."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)

@@ -41,7 +41,6 @@ class Source(Protocol):
 
     def tasks(self) -> Sequence[Task]:
         """The same in every process. Raises UsageError for unreadable input."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)

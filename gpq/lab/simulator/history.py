@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from gpq.control.reader import run_seconds
 from gpq.core.goodput.goodput import gain, grad_time, step_time
 from gpq.core.goodput.models import Model, model_of
 from gpq.core.model.jobs import TERMINAL, DesiredState, Job, JobState
@@ -72,7 +73,7 @@ def history(
             reason = "never ran"
         elif job.state is JobState.CANCELLED or job.wish is DesiredState.CANCEL:
             reason = "cancelled"
-        elif _run_seconds(job, now) <= 0 or _replicas(job) == 0:
+        elif run_seconds(job, now) <= 0 or _replicas(job) == 0:
             reason = "without run time"
         if reason:
             left_out.append((_name(job), reason))
@@ -94,13 +95,6 @@ def _name(job: Job) -> str:
     return str(job.id)
 
 
-def _run_seconds(job: Job, now: Seconds) -> Seconds:
-    """Seconds of all attempts, the present one up to now."""
-    if job.state in TERMINAL or not job.placement or not job.started_at:
-        return job.run_seconds
-    return job.run_seconds + max(now - job.started_at, 0.0)
-
-
 def _replicas(job: Job) -> int:
     return job.replicas or job.last_replicas
 
@@ -114,7 +108,7 @@ def _task(job: Job, now: Seconds, arrives: Seconds, restart: Seconds | None) -> 
         restart = Config().restart_cost(job)
     if job.elastic and work > 0 and model_of(job.profile) is not None:
         truth = LearntTruth(_program(job), job.profile, work, spec.max_gpus)
-        seconds, mean = _run_seconds(job, now), 1
+        seconds, mean = run_seconds(job, now), 1
         if seconds > 0:
             mean = round(job.service_at(now) / seconds)
         return Task(
@@ -132,7 +126,7 @@ def _task(job: Job, now: Seconds, arrives: Seconds, restart: Seconds | None) -> 
     return Task(
         _name(job),
         arrives,
-        FixedTruth(_program(job), replicas, _run_seconds(job, now)),
+        FixedTruth(_program(job), replicas, run_seconds(job, now)),
         replicas,
         replicas,
         spec.user,
@@ -258,17 +252,7 @@ class FixedTruth:
     def base_batch(self) -> int:
         return self.replicas
 
-    @property
-    def max_batch(self) -> int:
-        return self.replicas
-
-    @property
-    def fixed_batch(self) -> int:
-        return self.replicas
-
-    @property
-    def most_replicas(self) -> int:
-        return self.replicas
+    max_batch = fixed_batch = most_replicas = base_batch
 
     def limits(self, gpu_type: str = "") -> tuple[int, int]:
         return 1, 1

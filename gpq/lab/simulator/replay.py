@@ -59,7 +59,7 @@ def replay(
     """
     start = time.perf_counter()
     rules = replace(rules, config=replace(rules.config, policy=name))
-    run = Replay(policy(name, **dict(rules.arguments)), tasks, rules)
+    run = Replay(policy(name), tasks, rules)
     while run.left:
         run.round()
         if watch is not None:

@@ -35,7 +35,6 @@ class Rules:
     # jobs arrive with step times of one GPU of each type (as in Sia's artifact)
     profiled: bool = False
     config: Config = field(default_factory=Config)  # settings of the policy
-    arguments: tuple[tuple[str, bool], ...] = ()  # of the class of the policy
 
 
 def parse_cluster(text: str) -> tuple[Node, ...]:

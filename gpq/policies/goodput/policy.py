@@ -60,9 +60,6 @@ class Goodput(Policy):
     name = "goodput"
     sentence = "the most goodput for everybody in fair shares, solved exactly"
     outlook: Forecast = field(default_factory=Forecast)
-    # Parts that it has in addition to Pollux. `make bench-policy` shows their effect.
-    deficit_weight: bool = True  # jobs far below their fair share count for more
-    measured_restart: bool = True  # each job's own restart time. Off: `restart_seconds` for all
 
     def allocate(self, snapshot: Snapshot) -> Mapping[JobId, Shape]:
         snapshot = type_transfer.inform(snapshot)
@@ -73,9 +70,6 @@ class Goodput(Policy):
         """What this round decides, and what each shape is worth to each job, in the order of the
         jobs."""
         config = snapshot.config
-        if not self.measured_restart:
-            jobs = {name: replace(job, restart_seconds=None) for name, job in snapshot.jobs.items()}
-            snapshot = replace(snapshot, jobs=jobs)
         self.outlook.forget_others(snapshot.jobs)
         models.expect(len(snapshot.jobs))
         shares = shares_now(snapshot)
@@ -98,7 +92,7 @@ class Goodput(Policy):
         ends = _ends(groups, stakes, shares)
         weight = _after_debts(
             snapshot,
-            weights(candidates, ends, shares, snapshot.now, with_deficit=self.deficit_weight),
+            weights(candidates, ends, shares, snapshot.now),
             shares,
         )
         valuations = [
@@ -230,8 +224,6 @@ def weights(
     remaining_seconds: Mapping[JobId, Seconds],
     shares: Mapping[JobId, float],
     now: Seconds,
-    *,
-    with_deficit: bool,
 ) -> dict[JobId, float]:
     """Weights of the jobs. `remaining_seconds`: to the declared end on the fair share, for jobs
     whose end is known.
@@ -253,10 +245,8 @@ def weights(
         job, share = candidate.job, shares[candidate.job.id]
         if not remaining_seconds:
             urgency = (1.0 + job.service_at(now) / SERVICE_KNEE) ** -SERVICE_POWER
-        elif with_deficit:
-            urgency = ranks[job.id] * _deficit(candidate, share, now)
         else:
-            urgency = ranks[job.id]
+            urgency = ranks[job.id] * _deficit(candidate, share, now)
         relative_share = share / mean if mean > 0 else 1.0
         job_weights[job.id] = urgency * relative_share * priority_weight(job)
     return job_weights

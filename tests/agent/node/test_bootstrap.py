@@ -37,7 +37,7 @@ def packed(files: dict[str, str]) -> tuple[str, bytes]:
 
 
 def ask(digest: str) -> dict[str, Any]:
-    return {"op": "agent", "sha256": digest, "arguments": ["--help"]}
+    return {"sha256": digest, "arguments": ["--help"]}
 
 
 def left(home: Path) -> list[str]:

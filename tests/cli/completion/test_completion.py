@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 from gpq.cli import complete
-from gpq.cli.generated.schemas import PRINTED
 from gpq.rpc.requests import Complete
 from tests.cli.completion import LINES
 from tests.cli.conftest import ROOT, Gpq
 from tests.cli.served import Made, job, serving
+from tests.generated.printed import PRINTED
 
 
 def offered(gpq: Gpq, shell: str, *words: str) -> tuple[int, list[str]]:

@@ -16,7 +16,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
-from gpq.cli.doctor import gpu_checks
+from gpq.cli.doctor import checks
 from gpq.servers import first_contact
 from tests.agent.node.harness import NodeAgent
 
@@ -100,7 +100,7 @@ def checked(environment: Mapping[str, str]) -> str:
     before = {key: os.environ.get(key) for key in environment}
     os.environ.update(environment)
     try:
-        check = gpu_checks.gpus()
+        check = checks.gpus()
     finally:
         for key, value in before.items():
             os.environ.pop(key)

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from gpq.cli.doctor import gpu_checks
+from gpq.cli.doctor import server_checks
 from gpq.cli.doctor.doctor import GPU_VERDICTS, lines
-from gpq.cli.doctor.server_lines import Check
+from gpq.options.json_answers import CheckView as Check
 
 STUB = Path(__file__).resolve().parents[2] / "fakes" / "libnvml" / "nvml.c"
 NAMES = [
@@ -76,7 +76,7 @@ def test_a_report_that_does_not_come_is_one_line(tmp_path: Path, monkeypatch: py
     python.write_text("#!/bin/sh\necho 'Segmentation fault' >&2; exit 139\n")
     python.chmod(0o755)
     monkeypatch.setattr(sys, "executable", str(python))
-    [line] = gpu_checks.report([], str(python), lambda _: None)[""]
+    [line] = server_checks.gpu_report([], str(python), lambda _: None)[""]
     assert line[:3] == ("report", "FAIL", "exit 139: Segmentation fault")
     assert line.fix.startswith("try nvidia-smi")
 

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from gpq.cli.doctor import server_checks, server_lines
 from gpq.cli.doctor.server_checks import disjoint, ssh
-from gpq.cli.doctor.server_lines import Check
 from gpq.config import NodeConfig
+from gpq.options.json_answers import CheckView as Check
 from gpq.rpc.node_answers import DeviceView, NodeView, ProcessView
 
 HEALTHY: dict[str, Any] = {
@@ -27,7 +27,7 @@ HEALTHY: dict[str, Any] = {
 
 
 def lines(offset: float = 0.1, files: int = -1, **changed: Any) -> dict[str, Check]:
-    found = server_lines.of_itself("a", {**HEALTHY, **changed}, offset, 0.05, files)
+    found = [server_lines.clock("a", offset, 0.05), *server_lines.of_itself("a", {**HEALTHY, **changed}, files)]
     return {check.name: check for check in found}
 
 
@@ -91,15 +91,15 @@ def with_gpu(**changed: Any) -> NodeView:
 
 
 def test_unhealthy_or_busy_gpus_are_named() -> None:
-    driver = {"driver": "550.1", "error": ""}
-    assert server_lines.gpus(NODE, driver) == Check("gpus", "ok", "1 x A100, driver 550.1", "", "a")
-    ill = server_lines.gpus(with_gpu(state="lost", reason="fell off the bus"), driver)
+    driver = {"driver": "550.1", "error": "", "notice": "", "lost": [], "gpus": [{"name": "A100"}]}
+    assert server_checks.gpus(NODE, driver) == Check("gpus", "ok", "1 x A100, driver 550.1", "", "a")
+    ill = server_checks.gpus(with_gpu(state="lost", reason="fell off the bus"), driver)
     assert (ill.verdict, "GPU 0 lost: fell off the bus" in ill.message) == ("fail", True)
-    used = server_lines.gpus(with_gpu(state="foreign", processes=[ProcessView(7, "eve", "python", 100, None)]), driver)
+    used = server_checks.gpus(with_gpu(state="foreign", processes=[ProcessView(7, "eve", "python", 100, None)]), driver)
     assert (used.verdict, "GPU 0: eve (pid 7, python)" in used.message) == ("warn", True)
-    ours = server_lines.gpus(with_gpu(job=3, processes=[ProcessView(7, "eve", "python", 100, 3)]), driver)
+    ours = server_checks.gpus(with_gpu(job=3, processes=[ProcessView(7, "eve", "python", 100, 3)]), driver)
     assert ours.verdict == "ok"
-    hung = server_lines.gpus(NODE, {"error": "no answer within 15 s"})
+    hung = server_checks.gpus(NODE, {"error": "no answer within 15 s"})
     assert (hung.verdict, bool(hung.fix)) == ("fail", True)
 
 
@@ -150,7 +150,7 @@ def test_an_all_reduce_reports_its_figures_and_warns_if_slow() -> None:
     assert good == Check("all-reduce", "ok", "a - b: 1100 MB/s, 0.20 ms (nccl over eth0)")
     assert server_checks.all_reduce("a", "b", {**told, "bandwidth": 11e6}, "gloo").verdict == "warn"
     failed = server_checks.all_reduce("a", "b", {"error": "timed out"}, "gloo")
-    assert replace(failed, fix="") == Check("all-reduce", "fail", "a - b: timed out")
+    assert msgspec.structs.replace(failed, fix="") == Check("all-reduce", "fail", "a - b: timed out")
 
 
 def test_pairs_measured_at_the_same_time_share_no_server() -> None:

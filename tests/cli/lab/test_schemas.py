@@ -11,7 +11,6 @@ import pytest
 from jsonschema import Draft202012Validator
 
 from gpq import verdicts
-from gpq.cli.generated.schemas import PRINTED, STREAMS
 from gpq.cli.lab.schema import name_of
 from gpq.options import json_answers
 from gpq.options.completion_data import GRAMMAR
@@ -19,6 +18,7 @@ from gpq.rpc import job_answers
 from tests.cli.conftest import BARE, ROOT, Call, Gpq
 from tests.cli.served import Made, job
 from tests.generated import schemas
+from tests.generated.printed import PRINTED, STREAMS
 from tests.support.measurements import tiny, workload
 from tests.support.schemas import check, command, validator
 from tests.support.sshd import Sshd
@@ -27,7 +27,7 @@ WITH_JSON = sorted(path for path, (_, options) in GRAMMAR.items() if "--json" in
 
 
 def test_exactly_the_commands_with_json_have_a_schema() -> None:
-    assert sorted(PRINTED) == WITH_JSON, "update PRINTED in gpq/cli/generated/schemas.py"
+    assert sorted(PRINTED) == WITH_JSON, "update PRINTED in tests/generated/printed.py"
     assert set(WITH_JSON) >= STREAMS
     there = {entry.name for entry in (ROOT / "gpq" / "schemas").iterdir()}
     assert there == {f"{name_of(path)}.json" for path in WITH_JSON}

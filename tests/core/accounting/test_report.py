@@ -88,12 +88,12 @@ def test_only_time_inside_the_window_counts() -> None:
     ana, bo = found.rows["ana"], found.rows["bo"]
     assert (ana.held, ana.worth, ana.known, ana.efficiency) == (200.0, 100.0, 200.0, 0.5)
     assert (bo.held, bo.worth, bo.known, bo.failed) == (70.0, pytest.approx(5.0), 10.0, 10.0)
-    assert (bo.restarts, bo.warm, bo.restarting, bo.waits, bo.ended) == (1, 1, 30.0, 0, {})
-    assert (ana.jobs, found.total.jobs, found.total.held) == (1, 2, 270.0)
+    assert (bo.restarts, bo.warm, bo.restarting, bo.waits, bo.ended) == (1, 1, 30.0, [], {})
+    assert (len(ana.jobs), len(found.total.jobs), found.total.held) == (1, 2, 270.0)
     assert (bo.growths.promised, bo.growths.measured) == (pytest.approx(48.0), 30.0)  # of 60 s
     whole = made(jobs, spells)
     assert whole.rows["bo"].ended == {JobState.FAILED: 1}
-    assert (whole.rows["ana"].wait_median, whole.total.wait_median, whole.total.waits) == (5.0, 6.0, 2)
+    assert (whole.rows["ana"].waits, sorted(whole.total.waits)) == ([5.0], [5.0, 7.0])
 
 
 def test_fair_shares_split_held_gpus_equally_among_present_users() -> None:
@@ -151,15 +151,15 @@ def test_finish_time_fairness_is_counted_in_bars() -> None:
     jobs = [record(n, "ana", 0.0, 9.0, rho=rho) for n, rho in enumerate((0.4, 0.9, 0.99, 1.0, 1.3, 7.0, None))]
     found = made(jobs, [])
     assert found.rho_counts == (1, 0, 2, 1, 1, 1)
-    assert (found.total.rhos, found.total.rho_max) == (6, 7.0)
-    assert found.total.rho_median == pytest.approx(0.995)
+    assert (len(found.total.rhos), max(found.total.rhos)) == (6, 7.0)
+    assert quantile(found.total.rhos, 0.5) == pytest.approx(0.995)
 
 
 def test_nothing_is_an_empty_report() -> None:
     for by in BY:
         found = made([], [], by, (0.0, 10.0, 20.0))
         assert not found.rows
-        assert (found.total.held, found.total.worth, found.total.wait_median) == (0.0, None, None)
+        assert (found.total.held, found.total.worth, found.total.waits) == (0.0, None, [])
         assert found.pieces == ({}, {})
 
 
@@ -265,6 +265,7 @@ def assert_adds_up(rows: object, total: Figures, by: str) -> None:
         assert sum(getattr(each, name) for each in figures) == pytest.approx(getattr(total, name)), (by, name)
     assert sum(each.worth or 0.0 for each in figures) == pytest.approx(total.worth or 0.0)
     if by != "server":  # whose restarts may span several days, and on which no job ends
-        for name in ("waits", "restarts", "rhos"):
-            assert sum(getattr(each, name) for each in figures) == getattr(total, name), (by, name)
+        assert sum(each.restarts for each in figures) == total.restarts
+        for name in ("waits", "rhos"):
+            assert sum(len(getattr(each, name)) for each in figures) == len(getattr(total, name)), (by, name)
         assert sum(sum(each.ended.values()) for each in figures) == sum(total.ended.values())

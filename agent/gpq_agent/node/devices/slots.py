@@ -39,11 +39,6 @@ def core_list(cores: List[int]) -> str:
     return ",".join("-".join(map(str, span)) for span in spans)
 
 
-def own_cores() -> List[int]:
-    """The cores that this process may use."""
-    return sorted(os.sched_getaffinity(0))
-
-
 def memory_mib() -> int:
     """Memory of the server, MiB. 0 if the kernel does not report it."""
     with contextlib.suppress(OSError), open("/proc/meminfo") as stream:

@@ -8,6 +8,7 @@ nothing but a mark in the checkpoint folder, which `unmark` removes.
 
 import contextlib
 import glob
+import json
 import os
 import re
 import resource
@@ -19,8 +20,8 @@ import time
 from typing import Any, Callable, Dict, List, NamedTuple, Tuple
 
 from gpq_agent import wire
-from gpq_agent.node.devices import looking, yield_files
-from gpq_agent.node.doctor import errand_process, gpu_report
+from gpq_agent.node.devices import yield_files
+from gpq_agent.node.doctor import errand_process, gpu_facts, gpu_report
 from gpq_agent.node.doctor.errand_process import Fields, Place, run, tell
 from gpq_agent.node.doctor.network_checks import all_reduce, listen, reach
 from gpq_agent.node.host import network, procs
@@ -91,11 +92,8 @@ def examine(place: Place, fields: Fields, pipe: int) -> None:
 
 
 def driver(_: Place, fields: Fields, pipe: int) -> None:
-    """NVML may hang, so it is a separate errand."""
-    begin = time.monotonic()
-    probe = looking.probe(looking.binding())
-    notice = probe.describe(time.monotonic() - begin)
-    tell(pipe, {"driver": probe.driver, "error": probe.error, "notice": notice})
+    """Report one look at the GPUs. NVML may hang, so it is a separate errand."""
+    tell(pipe, gpu_facts.look())
 
 
 def _disk(name: str, path: str) -> Fields:
@@ -263,3 +261,14 @@ class Errands:
                 answer = wire.decode(b"".join(errand.heard))
             over.append((errand.message, {"answer": answer}))
         return over
+
+
+def main() -> None:
+    """Run the errand that the first argument names on this machine, without an agent. stdin has
+    `spool`, `checkpoints` and `fields`, and stdout gets the answer."""
+    order = json.loads(sys.stdin.read())
+    ERRANDS[sys.argv[1]](Place(order["spool"], order["checkpoints"], {}), order["fields"], 1)
+
+
+if __name__ == "__main__":
+    main()

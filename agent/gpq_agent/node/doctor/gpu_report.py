@@ -6,7 +6,6 @@ that nobody uses. gpq holds their locks in the meantime.
 """
 
 import contextlib
-import json
 import os
 import subprocess
 import sys
@@ -358,17 +357,5 @@ def free_gpus(gpus: List[Dict[str, Any]]) -> Tuple[Dict[str, List[int]], Dict[st
 def errand(place: errand_process.Place, fields: Dict[str, Any], pipe: int) -> None:
     """The errand `gpu`, like those in checks.py: {"python", "env"} -> {"lines"}."""
     env = {**place.base, **fields.get("env", {})}
-    errand_process.tell(pipe, {"lines": _rows(str(fields["python"]), env)})
-
-
-def _rows(python: str, env: Dict[str, str]) -> List[Dict[str, Any]]:
-    return [line._asdict() for line in lines(python, env)]
-
-
-def main() -> None:
-    order = json.loads(sys.stdin.read())
-    sys.stdout.write("gpq:" + json.dumps({"lines": _rows(order["python"], order["env"])}) + "\n")
-
-
-if __name__ == "__main__":
-    main()
+    rows = [line._asdict() for line in lines(str(fields["python"]), env)]
+    errand_process.tell(pipe, {"lines": rows})

@@ -1,14 +1,67 @@
-"""The types of what `--json` prints, of which the JSON Schemas are made. No command imports this
-module."""
+"""The types of what `--json` prints, of which the JSON Schemas are made."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from gpq.demo import DemoResult
 from gpq.demo_team import TeamResult
-from gpq.lab.comparison import Comparison
+from gpq.lab.simulator.compare import FailedRun
+from gpq.lab.simulator.outcomes import MemberSummary, Summary
 from gpq.options import json_answers as own
 from gpq.rpc import account_answers, daemon_answers, job_answers, node_answers, team_messages
 from gpq.verdicts import Verdict
+
+
+@dataclass(frozen=True, slots=True)
+class RunView(Summary):
+    """One run."""
+
+    cluster: str
+
+
+@dataclass(frozen=True, slots=True)
+class MeanView:
+    """The means over the runs of one policy on one cluster."""
+
+    cluster: str
+    runs: int
+    policy: str
+    jobs: float
+    avg_jct: float
+    p50_jct: float
+    p99_jct: float
+    makespan: float
+    rho_p95: float | None
+    rho_max: float | None
+    rho_above_1: float | None
+    restarts_per_job: float
+    promised_hours: float
+    gained_hours: float
+    gpu_hours: float
+    goodput: float
+    round_ms_median: float
+    round_ms_max: float
+    wall_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class MemberView(MemberSummary):
+    """One member in one run."""
+
+    cluster: str
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """Answer of `gpq simulate`. Shares are from 0 to 1."""
+
+    schema: int
+    runs: list[RunView]
+    means: list[MeanView]
+    members: list[MemberView]
+    failed: list[FailedRun]
+
 
 # Command -> what it may print. All of them print `own.Error` when they fail.
 PRINTED: dict[str, tuple[type, ...]] = {
