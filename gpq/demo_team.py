@@ -49,6 +49,7 @@ SLOTS = 2  # of each server
 SHARES = {"ana": 2.0, "bob": 1.0, "cat": 1.0}
 JOBS = {"ana": 2, "bob": 6, "cat": 1}  # of one GPU each
 GREEDY = "bob"
+KEPT = 0.8  # of the floor, on average
 PATIENCE = 0.0  # seconds. Ten minutes is what a lab wants, which is longer than all of this
 OTHERS = ("ana", "cat")
 PART = replace(DIGITS, arguments=("--epochs", "12", *SMALL_BATCH[2:], "--width", "24"))
@@ -223,8 +224,8 @@ def judge(
     states: Mapping[str, Sequence[str]],
     alone: int,
 ) -> TeamResult:
-    """Passed: all came to their floor and nobody fell below it while all had jobs, the others' jobs
-    are complete, and none failed."""
+    """Passed: all came to their floor and kept it while all had jobs, but for the moments between
+    two jobs. The others' jobs are complete, and none failed."""
     members = [
         MemberResult(
             name,
@@ -236,7 +237,7 @@ def judge(
         )
         for name, share in SHARES.items()
     ]
-    is_fair = all(row.devices >= row.floor for rows in samples for row in rows.values())
+    is_fair = all(row.gpus >= KEPT * row.floor for row in members)
     is_complete = all(set(states[member]) == {"completed"} for member in OTHERS)
     is_failed = any("failed" in own for own in states.values())
     return TeamResult(

@@ -79,6 +79,8 @@ def init(name: Annotated[str, NAME], group: Annotated[str, GROUP] = "") -> None:
             output.note(f"you are not in it: `gpq join {name}`")
         return
     membership.enter(config.TeamConfig(name=name, uid=os.getuid()))
+    with client.arbiter() as arbiter:  # others may join once it knows of the servers
+        client.membership(arbiter, arbiter.welcome().member)
     who = "others may join after `gpq team add LOGIN`"
     if group:
         who = f"users of the Unix group {group} may join"
@@ -102,16 +104,17 @@ def _join(
     Its arbiter runs on this machine, or on HEAD, which you reach by ssh, and which has gpq.
 
     The servers of the team that you reach by ssh become yours, as with `gpq nodes add`. Your daemon
-    starts again. Then the arbiter of the team says which GPUs your jobs get.
+    starts again. Then the arbiter of the team says which GPUs your jobs get. To join again adds the
+    servers that came later.
 
     \b
     Example:
       gpq join lab
       gpq join head:lab
     """
-    client.expect_free()
     membership.expect_shell()
     team, decider = client.search(place, uid)
+    client.expect_free((team.name, team.uid, team.arbiter))
     output.say(f"team {team.name} is decided by {decider}. It will know of your jobs: {TOLD}")
     with client.arbiter(team) as arbiter:
         member = arbiter.welcome().member

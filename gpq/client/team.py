@@ -18,11 +18,11 @@ from gpq.config_rules import TEAM_NAME
 from gpq.connectors.arbiter import ANSWER_SECONDS, ArbiterClient
 from gpq.connectors.arbiter_link import READY, ArbiterLink
 from gpq.errors import DaemonUnreachable, GpqError, NotFound, Refused, UsageError
-from gpq.rpc.team_messages import Look, Membership, Queue, View
+from gpq.rpc.team_messages import Look, Membership, Queue, TeamServers, View
 
 R = TypeVar("R")
 END_SECONDS = 40.0
-SETTLE_SECONDS = 5.0  # for a daemon that was just started to tell of its servers
+SETTLE_SECONDS = 10.0  # for a daemon that was just started to tell of its servers
 LOOK_SECONDS = 0.1
 
 
@@ -49,10 +49,11 @@ def own_team() -> config.TeamConfig:
     return team
 
 
-def expect_free() -> None:
-    """Raises Refused if this user is in a team."""
+def expect_free(place: tuple[str, int, str] = ("", 0, "")) -> None:
+    """Raises Refused if this user is in a team, another one than that with this name, decider and
+    machine."""
     team = config.load().team
-    if team.name:
+    if team.name and (team.name, team.uid, team.arbiter) != place:
         hint = "`gpq team` shows it, `gpq leave` leaves it"
         raise Refused(f"you are in team {team.name} already", hint)
 
@@ -185,14 +186,14 @@ def start_new(name: str, group: str) -> bool:
 
 
 def membership(connection: ArbiterClient, member: str) -> Membership:
-    """The members, if possible after the daemon of `member` has told of its servers."""
-    until = time.monotonic() + SETTLE_SECONDS
-    while True:
-        answer = connection.members()
-        is_heard = any(row.name == member and not row.silent for row in answer.rows)
-        if (is_heard and answer.devices) or time.monotonic() > until:
-            return answer
+    """The members, if possible after the daemon of `member` has told of all its servers."""
+    count, until = len(config.load().nodes), time.monotonic() + SETTLE_SECONDS
+    while time.monotonic() < until:
+        rows = connection.call(View(kind="servers"), TeamServers).rows
+        if sum(member in row.members for row in rows) >= count:
+            break
         time.sleep(LOOK_SECONDS)
+    return connection.members()
 
 
 def end_arbiter(connection: ArbiterClient) -> None:

@@ -24,6 +24,8 @@ MOST = 64  # servers to try
 def add_each(rows: Sequence[TeamServer], talk: Talk, *, here: bool) -> None:
     """Says one line about each that this user does not have. `here`: servers without an address
     are on this machine."""
+    if not rows:
+        talk.say("the arbiter knows of no servers yet. To join again adds them")
     nodes = config.load().nodes
     here = here and any(node.connector == "local" for node in nodes.values())
     own = {(node.host.rpartition("@")[2], node.port) for node in nodes.values() if node.host}

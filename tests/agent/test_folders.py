@@ -122,7 +122,7 @@ def test_a_folder_that_is_for_all_users_stays_as_it_is(place: Path) -> None:
 
 # They work in folders that make_private, mkdtemp or the user made.
 OTHERS = (
-    "check/runner.py", "demo.py",
+    "check/runner.py", "demo.py", "demo_team.py",
     "options/snapshot.py",
 )  # fmt: skip
 
