@@ -184,7 +184,7 @@ def test_a_killed_replica_ends_its_attempt_at_once_and_the_job_resumes() -> None
         job = train(
             daemon, "killed", size=200, epochs=4, pace=0.01, fixed=True, gpus=2, min_gpus=2, retries=2, until=30
         )
-        wait_until(lambda: len(lines(daemon, "killed")) >= 2 * 20, "both replicas train", LONG)
+        wait_until(lambda: len(lines(daemon, "killed")) >= 2 * 22, "both replicas took 20 steps", LONG)
         daemon.call(Requeue([str(job)]), Changed)  # leaves a checkpoint
         path = wait_until(lambda: [*daemon.work.glob("killed.2.1")], "the second attempt trains", LONG)[0]
         wait_until(lambda: path.read_text().endswith("\n"), "its second replica took a step", LONG)
