@@ -27,7 +27,7 @@ from gpq.core.model.snapshot import Config, Snapshot
 from gpq.core.model.units import JobId, Seconds
 from gpq.core.rounds.planning import stoppable
 from gpq.core.rounds.rounds import allocate_for
-from gpq.core.sharing.division import Division
+from gpq.core.sharing.division import Division, on_recall
 from gpq.core.sharing.floors import Floor, floors_of
 from gpq.core.team.claims import MOST_WAITING, Parts, Statement
 from gpq.core.team.grants import MOST_HOLDINGS, Grant, Grants, basis
@@ -264,7 +264,7 @@ class Arbiter:
     def _divide(self, snapshot: Snapshot) -> Division:
         """If the policy fails over what one member reported, that is set aside."""
         try:
-            return allocate_for(snapshot, self._policy)
+            return allocate_for(on_recall(snapshot), self._policy)
         except Exception as error:
             for member in sorted({job.spec.user for job in snapshot.jobs.values()}):
                 jobs = {name: _bare(job, member) for name, job in snapshot.jobs.items()}

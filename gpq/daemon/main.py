@@ -197,8 +197,8 @@ def core_config(settings: config.FileConfig, gang: bool, port_salt: int) -> Conf
     names = {field.name for field in fields(Config)} & {field.name for field in fields(settings)}
     values = {name: getattr(settings, name) for name in names}
     values["user_weights"] = tuple(sorted(settings.user_weights.items()))
-    if settings.team.name:  # what is due between users is the arbiter's business
-        values |= {"floors": False, "policy": TeamPolicy.name}
+    if settings.team.name:  # what is due between users, and when, is the arbiter's business
+        values |= {"floors": False, "policy": TeamPolicy.name, "settle_seconds": 0.0}
         gang = False
     return Config(**values, gang=gang, port_salt=port_salt)
 

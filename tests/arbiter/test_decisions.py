@@ -310,3 +310,14 @@ def test_only_an_admin_says_where_a_server_is_and_only_in_the_shape_of_an_addres
     assert places()["a"][:2] == ("gpu1.lab", 2222)
     head.arbiter.roster = head.arbiter.roster.amendment("admin", "bob", 1, by="ana")
     assert places() == {"a": ("gpu1.lab", 2222, 4, ["ana", "bob"]), "c": ("evil", 22, 4, ["bob"])}
+
+
+def test_who_holds_nothing_does_not_wait_until_the_jobs_of_a_borrower_have_settled(made: Made) -> None:
+    lab, _ = made
+    ana, bob = lab.join("ana"), lab.join("bob")
+    for _ in range(4):
+        ana.submit(spec(), trained())
+    assert after(made, 20, until=lambda: ana.gpus >= 4) < 10
+    bob.submit(spec(), trained())
+    assert after(made, 20, until=lambda: bob.gpus > 0) <= 8
+    assert ana.gpus >= 3

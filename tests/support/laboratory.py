@@ -32,7 +32,9 @@ class Member:
     name: str
     servers: Mapping[str, str]
     lab: Laboratory
-    snapshot: Snapshot = field(default_factory=lambda: Snapshot(config=Config(floors=False, policy="team")))
+    snapshot: Snapshot = field(
+        default_factory=lambda: Snapshot(config=Config(floors=False, policy="team", settle_seconds=0.0))
+    )
     term: Term = field(default_factory=lambda: Term(0.0))
     events: list[Event] = field(default_factory=list)
     seq: int = 0

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 
 from gpq.core.answers import ask
 from gpq.core.feasibility.leases import may_start
-from gpq.core.feasibility.mobility import UNKNOWN, as_waiting
+from gpq.core.feasibility.mobility import FIRST_TIMES, UNKNOWN, as_waiting
 from gpq.core.feasibility.shapes import (
     DeviceKind,
     gpu_range,
@@ -106,6 +106,24 @@ def divide(snapshot: Snapshot, policy: Policy, background: Jobs | None = None) -
         allotments |= {name: shape_on(where, snapshot) for name, where in placements.items()}
     secured_gpus = {user: floors[user].total for user in secured}
     return Division(allotments, placements, _standings(debts, short), secured_gpus)
+
+
+def on_recall(snapshot: Snapshot) -> Snapshot:
+    """Who borrows gives back at once to somebody who has a floor and holds nothing. So until then
+    the newest jobs on borrowed GPUs count as settled."""
+    config = snapshot.config
+    floors = floors_of(replace(snapshot, config=replace(config, settle_seconds=0.0)))
+    hungry = {job.spec.user for job in snapshot.jobs.values() if may_start(snapshot, job)}
+    if all(floors[user].holdings or not floors[user].total for user in hungry & floors.keys()):
+        return snapshot
+    surplus = {user: floor.holdings.total() - floor.total for user, floor in floors.items()}
+    jobs = dict(snapshot.jobs)
+    for job in sorted(snapshot.holders, key=lambda job: -(job.started_at or 0.0)):
+        if job.started_at and surplus.get(job.spec.user, 0) > 0:
+            surplus[job.spec.user] -= job.replicas
+            settled_since = snapshot.now - FIRST_TIMES * config.settle_seconds
+            jobs[job.id] = replace(job, started_at=min(job.started_at, settled_since))
+    return replace(snapshot, jobs=jobs)
 
 
 def _secure(
