@@ -139,8 +139,6 @@ OPS = (
     "tail",
     # {"attempt": "42.1"} -> {}: the exit record is durable elsewhere. The log stays
     "forget",
-    # {"job": 42} -> {}: remove logs and checkpoints of a job
-    "purge",
     # {} -> {"jobs": [42, ...], "code": [SHA-256, ...], "coming": [SHA-256, ...]}: the owners of
     # files on this server. `coming`: code that has not arrived
     "kept",

@@ -261,20 +261,6 @@ class Attempts:
                 return False
         return True
 
-    def purge(self, job: int) -> None:
-        """Remove logs and checkpoints of a job. None of its attempts may be alive."""
-        with self.spool.lock():
-            keys = [
-                key for key in self.spool.attempt_keys() if wire.parse_attempt_key(key)[0] == job
-            ]
-            for key in keys:
-                info = self.look(key)
-                if info is not None and info.state in LIVE:
-                    raise SpoolError("attempt {} is {}".format(key, info.state), "stop it first")
-            self.spool.purge(job)
-        for key in keys:
-            self._let_go(key)
-
     def _let_go(self, key: str) -> None:
         """Stop looking at it and keep only its name."""
         self._forgotten.add(key)

@@ -28,7 +28,7 @@ Message = Dict[str, Any]
 Handler = Callable[[Message], Message]
 # Refused if a newer daemon has taken over:
 REIGNING = (
-    "watch", "prepare", "start", "warm", "stop", "control", "forget", "purge", "drop",
+    "watch", "prepare", "start", "warm", "stop", "control", "forget", "drop",
 )  # fmt: skip
 
 TAIL_LIMIT = 1 << 20
@@ -107,7 +107,6 @@ class Operations:
             "control": self._control,
             "tail": self._tail,
             "forget": self._forget,
-            "purge": self._purge,
             "quit": self._quit,
             "kept": lambda _: checkpoint_folder.jobs(staging.folder),
             "drop": self._drop,
@@ -267,10 +266,6 @@ class Operations:
             problem = "the GPUs of attempt {} are not free yet".format(key)
             raise SpoolError(problem, "wait until it is reported as exited")
         self.attempts.forget(key)
-        return {}
-
-    def _purge(self, message: Message) -> Message:
-        self.attempts.purge(int(message["job"]))
         return {}
 
     def _drop(self, message: Message) -> Message:

@@ -1,4 +1,4 @@
-"""The record of an attempt's end is written as soon as its disk allows it. Nobody writes one into a purged folder."""
+"""The record of an attempt's end is written as soon as its disk allows it. Nobody writes one into a folder that was removed."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def test_the_shim_waits_for_a_disk_that_does_not_say_whether_the_folder_exists(t
     assert record["code"] == 7
 
 
-def test_nobody_waits_for_a_folder_that_was_purged(tmp_path: Path) -> None:
+def test_nobody_waits_for_a_folder_that_was_removed(tmp_path: Path) -> None:
     write_exit(str(tmp_path / "1.1"), END)
     assert not (tmp_path / "1.1").exists()
 

@@ -72,7 +72,7 @@ def test_requests_with_wrong_fields_are_refused(node: NodeAgent) -> None:
         ("watch", {"offsets": {"x": 1}}),
         ("watch", {"wait": "long"}),
         ("tail", {}),
-        ("purge", {"job": "all"}),
+        ("drop", {"job": "all"}),
         ("control", {"attempt": "1.1"}),
         ("start", {"order": 5}),
     ):
@@ -192,20 +192,6 @@ def test_a_forgotten_attempt_is_reported_again_to_a_daemon_that_waits_for_its_en
         assert (told["job"], told["attempt"], told["state"], told["exit"]["code"]) == (1, 1, "exited", 7)
     node.ask("forget", attempt=key)
     assert node.attempts() == {}
-
-
-def test_purge_removes_a_job_and_only_that_job(node: NodeAgent) -> None:
-    keys = [node.start(job, ["true"], devices=[f"slot-{job % 4}"]) for job in (1, 11)]
-    for key in keys:
-        node.ended(key)
-    living = node.start(2, ["sleep", "600"], devices=["slot-2"])
-    assert "is " in node.try_ask("purge", job=2)["error"]
-    node.ask("purge", job=1)
-    assert not node.folder(keys[0]).exists()
-    assert not (node.spool / "checkpoints" / "1").exists()
-    assert node.folder(keys[1]).exists()
-    assert (node.spool / "checkpoints" / "11").exists()
-    assert set(node.attempts()) == {keys[1], living}
 
 
 def test_nothing_in_the_spool_can_be_read_by_others(node: NodeAgent) -> None:

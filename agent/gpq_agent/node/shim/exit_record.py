@@ -96,7 +96,7 @@ def write_exit(folder: str, record: wire.ExitRecord) -> None:
             spool.write_reserved(path, record._asdict())
             return
         except OSError as error:
-            if error.errno == errno.EROFS or _is_gone(folder):  # purged, so nobody will ask
+            if error.errno == errno.EROFS or _is_gone(folder):  # removed, so nobody asks
                 return
             time.sleep(1.0)
 

@@ -16,7 +16,6 @@ import errno
 import fcntl
 import itertools
 import os
-import shutil
 import time
 import uuid
 from typing import Any, Dict, List, NamedTuple, Type
@@ -198,15 +197,6 @@ class Spool:
             with contextlib.suppress(ValueError):
                 attempts.append(wire.parse_attempt_key(name))
         return [wire.attempt_key(job, attempt) for job, attempt in sorted(attempts)]
-
-    def purge(self, job: int) -> None:
-        """Remove everything of a job. Raises OSError if something cannot be removed."""
-        for key in self.attempt_keys():
-            if wire.parse_attempt_key(key)[0] == job:
-                shutil.rmtree(self.folder(key))
-        checkpoints = os.path.join(self.checkpoints, str(job))
-        if os.path.isdir(checkpoints) and not os.path.islink(checkpoints):
-            shutil.rmtree(checkpoints)
 
     def set_aside(self, job: int, attempt: int) -> None:
         """Move the checkpoints of a job out of the way of an attempt that starts afresh. Of servers

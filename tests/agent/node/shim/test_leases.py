@@ -189,7 +189,6 @@ def test_an_older_daemon_is_refused_and_a_newer_one_accepted_even_after_the_agen
         old.try_ask("stop", attempt=key, mode="kill", grace=0),
         old.try_ask("watch", offsets={}, wait=0, seen=None),
         old.try_ask("forget", attempt=key),
-        old.try_ask("purge", job=1),
         old.try_ask("hello", store=STORE, epoch=6),
     ]
     assert {told["kind"] for told in refused} == {"stale"}
