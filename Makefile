@@ -211,6 +211,9 @@ planted: $(VENV)/.dev  ## gpq check on scripts with one planted habit each: make
 clean:           ## remove the environment and the leftovers of tools
 	rm -rf $(VENV) $(VENV)-3.* .reports .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 
+# The versions before those of constraints.txt, which the adapters of frameworks serve as well.
+FRAMEWORKS_BEFORE := transformers==5.23.0 accelerate==1.14.0 lightning==2.6.5 trl==1.15.0
+
 # -- environments: made once, and again when pyproject.toml or constraints.txt changes ----------------------------------
 
 $(BIN)/python:
@@ -226,4 +229,5 @@ $(VENV)/.train: pyproject.toml constraints.txt | $(BIN)/python
 $(VENV)/.dev: $(VENV)/.train
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --group dev
 	$(BIN)/python -m pip install --quiet --no-deps --upgrade --target $(VENV)/nvidia-ml-py-oldest nvidia-ml-py==12.535.108
+	$(BIN)/python -m pip install --quiet --no-deps --upgrade --target $(VENV)/frameworks-before $(FRAMEWORKS_BEFORE)
 	@touch $@

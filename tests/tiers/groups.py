@@ -53,7 +53,12 @@ def _is_cached(path: Path) -> bool:
 
 WIRE = ("agent/gpq_agent/messages", "agent/gpq_agent/wire.py", "agent/gpq_agent/records.py")
 AGENT = ("agent/gpq_agent/__init__.py", "agent/gpq_agent/node", "agent/gpq_agent/standby", *WIRE)
-LIBRARY = ("agent/gpq_agent/train", *WIRE, "constraints.txt")
+ROOMS = ("checkpoints", "data", "gradients", "habits", "loop", "process", "prove")
+FILES = ("__init__", "errors", "internals", "program")
+LIBRARY = (
+    *(f"agent/gpq_agent/train/{name}" for name in ROOMS), *(f"agent/gpq_agent/train/{name}.py" for name in FILES),
+    *WIRE, "constraints.txt",
+)  # fmt: skip
 MODELS = (
     "gpq/core", "gpq/policies", "gpq/lab/policies", "gpq/extensions.py", "gpq/config.py", "gpq/config_rules.py",
     "gpq/job_request.py", "constraints.txt",
@@ -77,6 +82,7 @@ GROUPS = (
     Group("habits", ("tests/habits",), LIBRARY),
     Group("library", ("tests/agent/train",), LIBRARY),
     Group("gpu", ("tests/gpu",), LIBRARY),
+    Group("frameworks", ("tests/frameworks",), ("agent/gpq_agent/train/frameworks", *LIBRARY)),
     Group(
         "checks",
         ("tests/check", "tests/cli/check/test_check.py", "tests/cli/check/test_precision.py"),

@@ -25,6 +25,7 @@ TRAINS = (
     "tests/e2e/test_policies.py",
     "tests/e2e/test_replica_faults.py",
     "tests/e2e/test_training.py",
+    "tests/frameworks",
     "tests/gpu",
     "tests/habits",
     "tests/lab/test_multi_node.py",

@@ -1,0 +1,40 @@
+"""The versions of each framework that its adapter was tested with, and the names that the adapter
+uses although the framework does not document them.
+
+With any other version a name may mean something else. The script then runs as if gpq's adapter
+were not there, and a line says so.
+"""
+
+import importlib.metadata
+import sys
+from typing import Dict, NamedTuple, Tuple
+
+
+class Framework(NamedTuple):
+    """`versions`: the first two numbers of each one. `private`: names, as `Class.name`."""
+
+    versions: Tuple[str, ...]
+    private: Tuple[str, ...]
+
+
+FRAMEWORKS: Dict[str, Framework] = {
+    "accelerate": Framework(("1.14", "1.15"), ()),
+    "lightning": Framework(("2.6",), ()),
+    "transformers": Framework(("5.23", "5.24"), ()),
+    "trl": Framework(("1.15", "1.16"), ()),
+}
+UNTESTED = (
+    "gpq: this gpq was tested with {0} {1}, not with {2}, so {0} runs without it, on the GPUs that "
+    "the job has. To let gpq resize the job, install one of these versions\n"
+)
+
+
+def is_tested(name: str) -> bool:
+    """Is the installed version one of the tested ones? Otherwise says in one line that gpq's
+    adapter does nothing."""
+    versions = FRAMEWORKS[name].versions
+    version = importlib.metadata.version(name)
+    if ".".join(version.split(".")[:2]) in versions:
+        return True
+    sys.stderr.write(UNTESTED.format(name, " or ".join(versions), version))
+    return False
