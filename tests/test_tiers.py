@@ -147,7 +147,8 @@ SYSTEM = {"daemon", "faults", "servers", "store", "trainings"}
 @pytest.mark.parametrize(
     ("changed", "names"),
     [
-        ("agent/gpq_agent/train/loop/loop.py", {"habits", "library", "gpu", "checks", "trainings"}),
+        ("agent/gpq_agent/train/loop/loop.py", {"habits", "library", "gpu", "frameworks", "checks", "trainings"}),
+        ("agent/gpq_agent/train/frameworks/versions.py", {"frameworks"}),
         ("agent/gpq_agent/node/shim/shim.py", {"agent", "simulation", *SYSTEM}),
         ("agent/gpq_agent/standby/interpreter.py", {"agent", *SYSTEM}),
         ("gpq/cli/jobs/status.py", set()),
