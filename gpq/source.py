@@ -26,6 +26,14 @@ LIBRARIES = ("torch", "nn", "optim", "np", "numpy")
 # Calls that copy weights.
 COPIERS = re.compile(r"deepcopy|clone|AveragedModel|\w*(EMA|Ema(?![a-z])|MovingAverage)\w*")
 UPDATES = ("update", "update_parameters")  # methods of averages, besides those that end with "_"
+# A class of a framework, by its package and the end of its name, and how gpq's adapter gets it.
+ADAPTERS = {
+    ("transformers", "Trainer"): "gpq.elastic({0})(...)",
+    ("trl", "Trainer"): "gpq.elastic({0})(...)",
+    ("accelerate", "Accelerator"): "gpq.accelerate({0}(...))",
+    ("lightning", "Trainer"): "{0}(**gpq.lightning(), ...)",
+    ("pytorch_lightning", "Trainer"): "{0}(**gpq.lightning(), ...)",
+}
 SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ClassDef)
 Loop = ast.For | ast.AsyncFor
 
@@ -131,6 +139,40 @@ class Script:
 
     def uses_library(self) -> bool:
         return LIBRARY in self.text
+
+    def adapter_calls(self) -> list[tuple[int, str, str]]:
+        """Calls of a framework for which gpq has an adapter: (line, name of what it calls, the call
+        with the adapter)."""
+        if not any(package in self.text for package, _ in ADAPTERS):  # saves the time to parse
+            return []
+        origins, bases = {}, {}
+        for node in self._nodes:
+            match node:
+                case ast.Import(names=names):
+                    packages = [item.name.split(".")[0] for item in names]
+                    origins |= {
+                        item.asname or package: package
+                        for item, package in zip(names, packages, strict=True)
+                    }
+                case ast.ImportFrom(module=str(module), names=names):
+                    package = module.split(".")[0]
+                    origins |= {
+                        item.asname or item.name: f"{package}.{item.name}" for item in names
+                    }
+                case ast.ClassDef(name=name, bases=[base, *_]):
+                    bases[name] = _name(base)
+        calls = []
+        for node in self._nodes:
+            if isinstance(node, ast.Call):
+                name = _name(node.func)
+                first, _, rest = bases.get(name, name).partition(".")
+                origin = f"{origins.get(first, '')}.{rest}".rstrip(".")
+                calls += [
+                    (node.lineno, name, text.format(name))
+                    for (package, end), text in ADAPTERS.items()
+                    if origin.startswith(f"{package}.") and origin.endswith(end)
+                ]
+        return calls
 
     def token_loss(self) -> int | None:
         """The first line of a loss that is no mean over examples: it skips labels or divides a

@@ -145,6 +145,12 @@ def _proof(
                 "gpq has not checked this script yet:"
                 f" `gpq check {line}` tests whether it trains the same on any number of GPUs"
             )
+        else:
+            remarks += [
+                f"line {number} of {texts.words[0]}: with `import gpq_agent.train as gpq` and"
+                f" `{call}` instead of `{name}(...)` gpq can resize the job"
+                for number, name, call in script.adapter_calls()
+            ]
         return None, remarks
     changed = verdicts.changed_file(verdict)
     if changed:

@@ -334,6 +334,30 @@ def test_an_unchecked_resizable_script_gets_a_note_about_gpq_check(gpq: Gpq, mad
         assert "verdict" not in gpq("submit", *quiet).stderr
 
 
+FRAMEWORKS = {
+    "from transformers import Trainer, TrainingArguments\nTrainer(TrainingArguments())": "gpq.elastic(Trainer)(...)",
+    "import transformers\nclass Own(transformers.Trainer):\n    pass\nOwn()": "gpq.elastic(Own)(...)",
+    "from trl import SFTTrainer as Tuner\nTuner()": "gpq.elastic(Tuner)(...)",
+    "import accelerate\naccelerate.Accelerator()": "gpq.accelerate(accelerate.Accelerator(...))",
+    "import lightning.pytorch as pl\npl.Trainer(max_epochs=2)": "pl.Trainer(**gpq.lightning(), ...)",
+}
+NO_FRAMEWORK = ("from ours import Trainer\nTrainer()\n# transformers", "import transformers\ntransformers.Pipeline(")
+
+
+@pytest.mark.parametrize("text", FRAMEWORKS)
+def test_a_script_of_a_framework_is_told_the_line_to_change(text: str, gpq: Gpq, made: Made, home: Path) -> None:
+    (home / "train.py").write_text(text)
+    said = gpq("submit", "train.py").stderr
+    number = len(text.splitlines())
+    assert f"line {number} of train.py: with `import gpq_agent.train as gpq` and `{FRAMEWORKS[text]}` instead" in said
+
+
+@pytest.mark.parametrize("text", NO_FRAMEWORK)
+def test_a_script_without_a_framework_is_told_no_line(text: str, gpq: Gpq, made: Made, home: Path) -> None:
+    (home / "train.py").write_text(text)
+    assert "gpq_agent.train" not in gpq("submit", "train.py").stderr
+
+
 def test_a_check_before_the_submission_is_for_scripts(gpq: Gpq, made: Made, home: Path) -> None:
     (home / "train.py").write_text("#GPQ --check\n" + LOOP)
     (home / "plain.py").write_text(LOOP)
