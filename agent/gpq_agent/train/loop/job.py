@@ -141,15 +141,14 @@ class Job:
         """
         training = make_training(self.replicas, model, optimizer, scheduler, scaler, measure)
         training = training._replace(scale_betas=scale_betas)
-        self.attach(training, rule, warmup_steps)
+        self.attach(training, rule, warmup_steps, watch=True)
         return model, optimizer, scheduler
 
     def attach(
-        self, training: Training, rule: str = "auto", warmup_steps: float = 0.0, adapter: str = ""
+        self, training: Training, rule: str = "auto", warmup_steps: float = 0.0, *, watch: bool
     ) -> Optional[TrainingLoop]:
         """For adapters of frameworks: as `prepare`, and returns the loop that they drive, None
-        without job.loader(). adapter: the framework's name, or "" for a hand-written loop, in which
-        gpq looks for habits."""
+        without job.loader(). `watch`: look for habits of a hand-written loop."""
         engine = self._engine
         if engine.checkpointer.is_ready:
             hint = "call it once, with lists of models and optimizers"
@@ -164,7 +163,7 @@ class Job:
         rules = make_rules(engine, training.optimizers, limits, rule, warmup_steps)
         training = training._replace(rules=rules)
         self._resumption.resume(training)
-        loop = engine.attach(training, adapter)
+        loop = engine.attach(training, watch=watch)
         self._gate = loop.gate
         reseed(self._seed, engine.runtime.meter.steps, self.rank)
         return loop
