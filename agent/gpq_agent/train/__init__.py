@@ -94,4 +94,4 @@ def accelerate(accelerator: Any, max_batch_size: Optional[int] = None) -> Any:
         return accelerator
     from gpq_agent.train.frameworks.accelerate import adapt
 
-    return adapt(accelerator, init(), max_batch_size)
+    return adapt(accelerator, max_batch_size)
