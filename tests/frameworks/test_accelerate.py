@@ -121,6 +121,7 @@ def test_a_kill_in_a_save_of_accelerate_resumes_from_gpqs_checkpoint_with_its_sc
 
 REFUSALS = [
     "gpq cannot resize a job whose Accelerator has dispatch_batches=True",
+    "gpq cannot resize a job whose Accelerator has split_batches=True",
     "gpq cannot resize a job whose Accelerator has sync_with_dataloader=False",
     "gpq cannot resize a job whose Accelerator has step_scheduler_with_optimizer=False",
     "gpq cannot resize a job whose Accelerator has a communication hook of DDP",

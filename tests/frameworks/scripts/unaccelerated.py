@@ -37,6 +37,7 @@ def refused(**options):
 
 
 refused(dataloader_config=DataLoaderConfiguration(dispatch_batches=True))
+refused(dataloader_config=DataLoaderConfiguration(split_batches=True))
 refused(gradient_accumulation_plugin=GradientAccumulationPlugin(num_steps=2, sync_with_dataloader=False))
 refused(step_scheduler_with_optimizer=False)
 refused(kwargs_handlers=[DistributedDataParallelKwargs(comm_hook=DDPCommunicationHookType.FP16)])

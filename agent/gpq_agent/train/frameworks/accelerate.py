@@ -55,6 +55,7 @@ def refuse(accelerator: Accelerator) -> None:
         "mixed_precision='fp8'": accelerator.mixed_precision == "fp8",
         "a communication hook of DDP": ddp is not None and ddp.comm_hook.value != "no",
         "dispatch_batches=True": accelerator.dispatch_batches,
+        "split_batches=True": accelerator.split_batches,
         "sync_with_dataloader=False": not accelerator.gradient_state.sync_with_dataloader,
         "step_scheduler_with_optimizer=False": not accelerator.step_scheduler_with_optimizer,
     }
@@ -130,8 +131,7 @@ class ElasticAccelerator(Accelerator):  # type: ignore[misc]
     def prepare_scheduler(self, scheduler: Any) -> Any:
         accelerated = super().prepare_scheduler(scheduler)
         self.trained.append(accelerated)
-        if not self.split_batches:
-            repeat_steps(scheduler, self.processes)
+        repeat_steps(scheduler, self.processes)
         accelerated.split_batches = True  # so it makes one call per step
         return accelerated
 
@@ -240,7 +240,7 @@ class ElasticLoader:
             raise GpqTrainError("the loader of the training data has no batch_size", hint)
         job, processes, most = accelerator.job, accelerator.processes, accelerator.max_batch_size
         steps, sampler = accelerator.gradient_accumulation_steps, source.sampler
-        round_size = source.batch_size * (1 if accelerator.split_batches else processes)
+        round_size = source.batch_size * processes  # examples that Accelerate has at once
         self.is_in_order = type(sampler) is SequentialSampler
         is_shuffle = type(sampler) is RandomSampler and not sampler.replacement
         is_usual = self.is_in_order or (is_shuffle and len(sampler) == len(source.dataset))
@@ -251,7 +251,7 @@ class ElasticLoader:
             source.dataset,
             batch_size=round_size * steps,
             max_batch_size=most,
-            max_local_batch=ceil_div(round_size, processes),
+            max_local_batch=source.batch_size,
             fixed_batch=most is None,
             shuffle=is_shuffle if is_usual else None,
             sampler=None if is_usual else sampler,
