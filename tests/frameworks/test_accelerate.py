@@ -19,7 +19,15 @@ from tests.support.ports import free_port
 SCRIPTS = Path(__file__).parent / "scripts"
 BEFORE = Path(sys.prefix) / "frameworks-before"
 TOLERANCE = 1e-5  # relative to the norm of each tensor, in single precision
-SETTINGS = {"gpq": True, "accumulation": 2, "scale": 0, "killed": 0, "path": [], "loader": {"batch_size": 10}}
+SETTINGS = {
+    "gpq": True,
+    "accumulation": 2,
+    "loader": {"batch_size": 10},
+    "most": None,  # the largest batch that gpq may use
+    "scale": 0,  # of a GradScaler
+    "killed": 0,  # the attempt that a kill ends in a save
+    "path": [],
+}
 
 
 class AcceleratedRun(Run):
@@ -117,6 +125,17 @@ def test_a_kill_in_a_save_of_accelerate_resumes_from_gpqs_checkpoint_with_its_sc
     assert lines.pop("the job resumes from gpq's checkpoint") == 2
     assert "its 16 examples" in undisturbed.notices[0]
     assert set(lines) == {*undisturbed.notices, "accelerator.num_processes stays 1"}
+
+
+def test_a_larger_batch_takes_fewer_steps_and_ends_the_schedule(tmp_path: Path) -> None:
+    run = AcceleratedRun(tmp_path / "run", most=80)
+    run.attempt(1, replicas=1)
+
+    sizes = [len(step["trained"]) for step in run.steps()]
+    assert sizes[-2] == 40
+    assert len(sizes) < 120
+    assert run.summary()["rate"] == 0.0
+    assert not run.habits
 
 
 REFUSALS = [

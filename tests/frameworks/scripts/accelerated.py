@@ -33,9 +33,13 @@ accelerator = accelerate.Accelerator(
 epochs = range
 if settings["gpq"]:
     import gpq_agent.train as gpq
+    from gpq_agent import wire
 
-    accelerator = gpq.accelerate(accelerator)
+    accelerator = gpq.accelerate(accelerator, settings["most"])
     epochs = accelerator.epochs
+if settings["most"]:  # the agent orders twice the batch
+    order = wire.Control(attempt=1, seq=1, atomic_batch=10, accum_steps=3)
+    wire.write_json(os.path.join(os.environ[wire.ENV_RUN_DIR], wire.CONTROL), order._asdict())
 if settings["scale"]:
     accelerator.scaler = torch.amp.GradScaler("cpu", init_scale=settings["scale"])
 
