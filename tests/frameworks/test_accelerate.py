@@ -120,6 +120,7 @@ def test_a_kill_in_a_save_of_accelerate_resumes_from_gpqs_checkpoint_with_its_sc
     assert_same(undisturbed, resized)
     assert ".".join(resized.summary()["version"].split(".")[:2]) == FRAMEWORKS["accelerate"].versions[0]
     assert 60 < len(undisturbed.steps()) < 76
+    assert resized.summary()["progress"] == len(undisturbed.steps())
     assert resized.summary()["saves"] == ["checkpoint_0", "checkpoint_1", "checkpoint_2"]
     lines = Counter(line.split(",")[0] for line in resized.notices)
     assert lines.pop("the job resumes from gpq's checkpoint") == 2

@@ -124,6 +124,7 @@ if accelerator.is_main_process:
         "version": accelerate.__version__,
         "losses": record.losses,
         "rate": scheduler.get_last_lr()[0],
+        "progress": accelerator.job.progress.base_steps if settings["gpq"] else None,
         "saves": sorted(path.name for path in saves.iterdir()),
     }
     Path(out + ".summary").write_text(json.dumps(summary))
