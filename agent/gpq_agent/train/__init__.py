@@ -49,6 +49,7 @@ Their batch size is fixed. docs/training.md has an example of each.
 
 import os
 import sys
+from typing import Any, Optional
 
 from gpq_agent.train.errors import GpqTrainError
 from gpq_agent.train.loop.init import init
@@ -64,4 +65,33 @@ hear_early()  # as well
 seed_unseeded()  # before the script draws
 meet_in_files()  # before the script opens a process group
 
-__all__ = ["GpqTrainError", "Job", "StopTraining", "init"]
+__all__ = ["GpqTrainError", "Job", "StopTraining", "accelerate", "init"]
+
+
+def accelerate(accelerator: Any, max_batch_size: Optional[int] = None) -> Any:
+    """Make an Accelerator of Hugging Face Accelerate elastic in place, and return it.
+
+        accelerator = gpq.accelerate(Accelerator(gradient_accumulation_steps=2))
+        model, optimizer, loader, scheduler = accelerator.prepare(...)
+        for epoch in accelerator.epochs(3):
+            for batch in loader:
+                with accelerator.accumulate(model):
+                    ...
+
+    The first loader that `prepare` gets has the training data. The batch is that of the job's first
+    attempt: per process, times accumulation, times processes. `accelerator.epochs(n)` resumes where
+    the job was stopped. `accelerator.job` is the Job, as `init` returns it.
+
+    max_batch_size: the largest total batch that gpq may use. By default the batch never changes.
+
+    With a version of Accelerate that was not tested it changes nothing, and says so. Raises
+    GpqTrainError for settings under which gpq cannot resize a job.
+    """
+    from gpq_agent.train.frameworks.versions import is_tested
+
+    if not is_tested("accelerate"):
+        accelerator.epochs = range
+        return accelerator
+    from gpq_agent.train.frameworks.accelerate import adapt
+
+    return adapt(accelerator, max_batch_size)

@@ -1,0 +1,300 @@
+"""Makes an Accelerator elastic: `gpq.accelerate()`.
+
+A script of Accelerate has a hand-written loop, so `job.loader()` drives it, with all that gpq looks
+for in such loops. Before each micro-batch it sets `sync_gradients`, which is all that optimizers
+and schedulers of Accelerate ask. The batch and the schedule are those of the first attempt. The job
+is prepared where the epochs begin, because a script may call `accelerator.prepare()` several times.
+"""
+
+import contextlib
+import os
+import re
+from typing import Any, ContextManager, Dict, Iterator, Optional
+
+import torch
+from accelerate import Accelerator
+from accelerate.optimizer import AcceleratedOptimizer
+from accelerate.scheduler import AcceleratedScheduler
+from accelerate.utils import gather, pad_across_processes, recursively_apply, send_to_device
+from torch.utils.data import RandomSampler, SequentialSampler
+
+from gpq_agent.train.data.batches import ceil_div
+from gpq_agent.train.errors import GpqTrainError
+from gpq_agent.train.loop.init import init
+from gpq_agent.train.loop.job import Job
+from gpq_agent.train.loop.loader import OPTIONS
+
+WHOLE_MODELS = ("NO", "MULTI_CPU", "MULTI_GPU")  # distributed types
+SHARDING = ("FSDP", "DEEPSPEED", "MEGATRON_LM")  # accelerate launch and plugins set ACCELERATE_USE_
+LAST = "the last step of an epoch weighs its {} examples as others do. Accelerate alone does not"
+DROPPED = "an epoch drops its last {} examples. Accelerate alone trains on those of full batches"
+WITHOUT = "or leave out gpq.accelerate() and submit the job with a fixed number of GPUs"
+
+
+def adapt(accelerator: Accelerator, max_batch_size: Optional[int]) -> Accelerator:
+    """Make it elastic in place. Raises GpqTrainError for what gpq cannot resize."""
+    refuse(accelerator)
+    bases = (ElasticAccelerator, type(accelerator))
+    accelerator.__class__ = type("ElasticAccelerator", bases, {})
+    accelerator.job = job = init()
+    accelerator.processes, accelerator.resumes = job.state("accelerate", [job.replicas, False])
+    job.state("accelerate", [accelerator.processes, True])
+    accelerator.loader, accelerator.trained, accelerator.told = None, [], set()
+    accelerator.max_batch_size = max_batch_size
+    return accelerator
+
+
+def refuse(accelerator: Accelerator) -> None:
+    """Raises GpqTrainError for a setting under which a resized job would train something else."""
+    kind, ddp = accelerator.distributed_type.value, accelerator.ddp_handler
+    on = ("true", "True", "1")
+    sharding = [name for name in SHARDING if os.environ.get("ACCELERATE_USE_" + name) in on]
+    settings: Dict[str, Any] = {
+        "a sharded model ({})".format("".join(sharding)): sharding,
+        "the distributed type {}".format(kind): kind not in WHOLE_MODELS,
+        "mixed_precision='fp8'": accelerator.mixed_precision == "fp8",
+        "a communication hook of DDP": ddp is not None and ddp.comm_hook.value != "no",
+        "dispatch_batches=True": accelerator.dispatch_batches,
+        "split_batches=True": accelerator.split_batches,
+        "sync_with_dataloader=False": not accelerator.gradient_state.sync_with_dataloader,
+        "step_scheduler_with_optimizer=False": not accelerator.step_scheduler_with_optimizer,
+    }
+    for setting, is_set in settings.items():
+        if is_set:
+            problem = "gpq cannot resize a job whose Accelerator has {}".format(setting)
+            raise GpqTrainError(problem, "leave it out, {}".format(WITHOUT))
+
+
+class ElasticAccelerator(Accelerator):  # type: ignore[misc]
+    """An Accelerator whose job gpq may stop and resize.
+
+    job: of `gpq.init()`. resumes: from a checkpoint. processes: of the job's first attempt.
+    loader: of the training data. trained: the models, optimizers and schedulers as prepared.
+    """
+
+    job: Job
+    loader: "Optional[ElasticLoader]"
+    processes: int
+
+    def epochs(self, count: int) -> Iterator[int]:
+        """Yields 0 to count - 1, from the epoch of the checkpoint. Prepare all that trains before.
+        Raises GpqTrainError."""
+        if self.loader is None:
+            hint = "give it the DataLoader of the training data, before any other loader"
+            raise GpqTrainError("accelerator.prepare() was given no training data", hint)
+        if self.job._engine.loop is None:
+            self._attach()
+        yield from self.job.epochs(count)
+
+    def _attach(self) -> None:
+        """Give the job what trains, and resume."""
+        trained = list(dict.fromkeys(self.trained))
+        accelerated = [item for item in trained if isinstance(item, AcceleratedOptimizer)]
+        schedulers = [item.scheduler for item in trained if isinstance(item, AcceleratedScheduler)]
+        optimizers = [item.optimizer for item in accelerated]
+        groups = [group for optimizer in optimizers for group in optimizer.param_groups]
+        parameters = {item for group in groups for item in group["params"]}
+        models = [item for item in trained if isinstance(item, torch.nn.Module)]
+        models = [item for item in models if not parameters.isdisjoint(item.parameters())]
+        self.job.prepare(models, optimizers, schedulers, scaler=self.scaler)
+        for item in accelerated:
+            item.__setstate__({})  # with a GradScaler it keeps step(), which is another one now
+        config = self.project_configuration
+        if config.automatic_checkpoint_naming and self.job.resumed:
+            # The attempt before may have saved more often than the checkpoint says.
+            folder = os.path.join(self.project_dir, "checkpoints")
+            names = " ".join(os.listdir(folder)) if os.path.isdir(folder) else ""
+            config.iteration = 1 + max(map(int, re.findall(r"checkpoint_(\d+)", names)), default=-1)
+
+    def prepare_data_loader(self, data_loader: Any, *args: Any, **options: Any) -> Any:
+        """The first one has the training data. Raises GpqTrainError."""
+        if self.loader is None:
+            self.loader = ElasticLoader(self, data_loader)
+            return self.loader
+        if self.loader.is_in_order and isinstance(data_loader.sampler, RandomSampler):
+            problem = "only a later loader that accelerator.prepare() was given is shuffled"
+            raise GpqTrainError(problem, "give it the loader of the training data first")
+        processes, self.processes = self.processes, self.job.replicas
+        try:
+            return super().prepare_data_loader(data_loader, *args, **options)
+        finally:
+            self.processes = processes
+
+    def prepare_model(self, model: Any, *args: Any, **options: Any) -> Any:
+        self.trained.append(super().prepare_model(model, *args, **options))
+        return self.trained[-1]
+
+    def prepare_optimizer(self, optimizer: Any, *args: Any, **options: Any) -> Any:
+        self.trained.append(super().prepare_optimizer(optimizer, *args, **options))
+        return self.trained[-1]
+
+    def prepare_scheduler(self, scheduler: Any) -> Any:
+        accelerated = super().prepare_scheduler(scheduler)
+        self.trained.append(accelerated)
+        repeat_steps(scheduler, self.processes)
+        accelerated.split_batches = True  # so it makes one call per step
+        return accelerated
+
+    def register_for_checkpointing(self, *objects: Any) -> None:
+        super().register_for_checkpointing(*objects)
+        for item in objects:
+            self.job.state(item)
+
+    def load_state(self, *args: Any, **options: Any) -> None:
+        if self.resumes and self.job._engine.loop is None:
+            self.tell("the job resumes from gpq's checkpoint, so load_state() is left out")
+        else:
+            super().load_state(*args, **options)
+
+    def register_save_state_pre_hook(self, hook: Any) -> Any:
+        self.tell(
+            "gpq does not call the hooks of save_state(). Give what they save to "
+            "accelerator.register_for_checkpointing() or accelerator.prepare()"
+        )
+        return super().register_save_state_pre_hook(hook)
+
+    @property
+    def num_processes(self) -> int:
+        """In the job's first attempt, because scripts compute steps and schedules from it."""
+        if self.processes != self.job.replicas:
+            words = "accelerator.num_processes stays {}, as schedules need it, on {} GPUs too"
+            self.tell(words.format(self.processes, self.job.replicas))
+        return self.processes
+
+    @property
+    def is_last_process(self) -> bool:
+        return bool(self.process_index == self.job.replicas - 1)
+
+    def accumulate(self, *models: Any) -> ContextManager[None]:
+        """Does nothing: gpq decides how a step is accumulated, and averages once per step."""
+        return contextlib.nullcontext()
+
+    no_sync = accumulate
+
+    def backward(self, loss: Any, **options: Any) -> None:
+        """gpq weighs micro-batches, so the loss is not divided by their number."""
+        super().backward(loss * self.gradient_accumulation_steps, **options)
+
+    def gather(self, tensor: Any) -> Any:
+        """In a step of the training, replicas may have unequal numbers of rows."""
+        if not self._is_training:
+            return super().gather(tensor)
+        return recursively_apply(gather_rows, tensor, error_on_other_type=True)
+
+    def gather_for_metrics(self, input_data: Any, use_gather_object: bool = False) -> Any:
+        """In a step of the training, without the rows of a replica that repeats others."""
+        if use_gather_object or self.loader is None or not self._is_training:
+            return super().gather_for_metrics(input_data, use_gather_object)
+        most = None if self.loader.counted else 0
+        return recursively_apply(gather_rows, input_data, most=most, error_on_other_type=True)
+
+    @property
+    def _is_training(self) -> bool:
+        """Is the script in a step, and not in a loader of Accelerate's own?"""
+        loop, active_loader = self.job._engine.loop, self.gradient_state.active_dataloader
+        return loop is not None and loop.in_body and active_loader is self.active_loader
+
+    def tell(self, words: str) -> None:
+        """Print a line for the user, once."""
+        if words not in self.told:
+            self.told.add(words)
+            self.job._engine.runtime.notice(words)
+
+
+def gather_rows(tensor: torch.Tensor, most: Optional[int] = None) -> Any:
+    """The rows of all replicas. `tensor` has shape (rows, ...), of which the first `most` count. A
+    single number is gathered as it is. Collective."""
+    if tensor.ndim == 0:
+        return gather(tensor)
+    counts = gather(torch.tensor([len(tensor[:most])], device=tensor.device)).tolist()
+    parts = gather(pad_across_processes(tensor)).chunk(len(counts))
+    return torch.cat([part[:count] for part, count in zip(parts, counts)])
+
+
+def repeat_steps(scheduler: Any, times: int) -> None:
+    """Let each step() count `times`, as Accelerate does on so many processes. The class is
+    replaced, not the method, because state_dict() holds every attribute."""
+    plain = type(scheduler)
+
+    def step(self: Any, *args: Any, **kwargs: Any) -> None:
+        end = getattr(self, "total_steps", None)  # beyond it OneCycleLR raises
+        for _ in range(times):
+            if end is None or self.last_epoch < end:
+                plain.step(self, *args, **kwargs)
+
+    members = {"step": step, "__module__": plain.__module__}
+    scheduler.__class__ = type(plain.__name__, (plain,), members)
+
+
+class ElasticLoader:
+    """Yields micro-batches of gpq. Else it is like the script's own DataLoader. Its length is that
+    of Accelerate's loader on the processes of the job's first attempt, for schedules.
+
+    is_in_order: the data are not shuffled. counted: as in `job.loader()`.
+    """
+
+    def __init__(self, accelerator: ElasticAccelerator, source: Any) -> None:
+        """Raises GpqTrainError."""
+        if source.batch_size is None:
+            hint = "use batch_size=, and sampler= for an order of your own, {}".format(WITHOUT)
+            raise GpqTrainError("the loader of the training data has no batch_size", hint)
+        job, processes, most = accelerator.job, accelerator.processes, accelerator.max_batch_size
+        steps, sampler = accelerator.gradient_accumulation_steps, source.sampler
+        round_size = source.batch_size * processes  # examples that Accelerate has at once
+        self.is_in_order = type(sampler) is SequentialSampler
+        is_shuffle = type(sampler) is RandomSampler and not sampler.replacement
+        is_usual = self.is_in_order or (is_shuffle and len(sampler) == len(source.dataset))
+        seeded = torch.Generator().manual_seed(torch.initial_seed())  # perhaps after gpq.init()
+        self._source, self._accelerator, self.counted = source, accelerator, 0
+        self._device = accelerator.device if accelerator.device_placement else None
+        self._loader = job.loader(
+            source.dataset,
+            batch_size=round_size * steps,
+            max_batch_size=most,
+            max_local_batch=source.batch_size,
+            fixed_batch=most is None,
+            shuffle=is_shuffle if is_usual else None,
+            sampler=None if is_usual else sampler,
+            drop_last=source.drop_last,
+            generator=source.generator or getattr(sampler, "generator", None) or seeded,
+            **{name: getattr(source, name) for name in OPTIONS if hasattr(source, name)},
+        )
+        full_steps, rest = divmod(len(sampler), round_size * steps)
+        self._length: int = full_steps * steps
+        if source.drop_last and rest >= round_size:
+            accelerator.tell(DROPPED.format(rest))
+        elif rest and not source.drop_last:
+            self._length += ceil_div(rest, round_size)
+            if steps > 1 or processes > 1:
+                accelerator.tell(LAST.format(rest))
+
+    def set_epoch(self, epoch: int) -> None:
+        """As in Accelerate. The order of the examples needs no number."""
+        if hasattr(self._source.dataset, "set_epoch"):
+            self._source.dataset.set_epoch(epoch)
+
+    def __len__(self) -> int:
+        return self._length
+
+    def __iter__(self) -> Iterator[Any]:
+        epoch = self._accelerator.job._engine.runtime.epoch
+        if epoch is None:
+            hint = "use for epoch in accelerator.epochs(count), which resumes in the right epoch"
+            raise GpqTrainError("a loop over the training data is outside its epochs", hint)
+        self.set_epoch(epoch)
+        try:
+            yield from map(self._hand_over, self._loader)
+        finally:
+            self._accelerator.sync_gradients = True
+
+    def _hand_over(self, batch: Any) -> Any:
+        accelerator = self._accelerator
+        accelerator.sync_gradients = accelerator.job.at_step
+        accelerator.active_loader = accelerator.gradient_state.active_dataloader
+        self.counted = self._loader.counted
+        if self._device is None:
+            return batch
+        return send_to_device(batch, self._device, non_blocking=accelerator.non_blocking)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._source, name)

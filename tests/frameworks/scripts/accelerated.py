@@ -1,0 +1,130 @@
+"""A script of Accelerate: accumulation, clipping, a schedule in its usual arithmetic, evaluation and saves.
+
+Without "gpq" in its settings it is the script before the change.
+"""
+
+import json
+import math
+import os
+import signal
+import sys
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.optim.optimizer import register_optimizer_step_post_hook
+from torch.utils.data import DataLoader, Subset, TensorDataset
+
+out = sys.argv[1]
+settings = json.loads(Path(out + ".settings").read_text())
+sys.path[:0] = settings["path"]
+
+import accelerate  # noqa: E402
+from accelerate.utils import ProjectConfiguration, set_seed  # noqa: E402
+
+EXAMPLES, TESTS, EPOCHS = 1200, 50, 2
+
+torch.set_default_dtype(torch.float32)
+accelerator = accelerate.Accelerator(
+    cpu=True,
+    gradient_accumulation_steps=settings["accumulation"],
+    project_config=ProjectConfiguration(out + ".project", automatic_checkpoint_naming=True),
+)
+epochs = range
+if settings["gpq"]:
+    import gpq_agent.train as gpq
+    from gpq_agent import wire
+
+    accelerator = gpq.accelerate(accelerator, settings["most"])
+    epochs = accelerator.epochs
+if settings["most"]:  # the agent orders twice the batch
+    order = wire.Control(attempt=1, seq=1, atomic_batch=10, accum_steps=3)
+    wire.write_json(os.path.join(os.environ[wire.ENV_RUN_DIR], wire.CONTROL), order._asdict())
+if settings["scale"]:
+    accelerator.scaler = torch.amp.GradScaler("cpu", init_scale=settings["scale"])
+
+set_seed(11)
+inputs = torch.randn(EXAMPLES + TESTS, 6)
+data = TensorDataset(inputs, inputs.sin().sum(1, keepdim=True), torch.arange(len(inputs)))
+train_data, test_data = Subset(data, range(EXAMPLES)), Subset(data, range(EXAMPLES, len(data)))
+train_loader = DataLoader(train_data, **settings["loader"])
+test_loader = DataLoader(test_data, 8)
+model = torch.nn.Sequential(torch.nn.Linear(6, 16), torch.nn.Tanh(), torch.nn.Linear(16, 1))
+optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+model, optimizer, train_loader, test_loader = accelerator.prepare(model, optimizer, train_loader, test_loader)
+steps_per_epoch = math.ceil(len(train_loader) / accelerator.gradient_accumulation_steps)
+steps = EPOCHS * steps_per_epoch * accelerator.num_processes
+scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer.optimizer, lambda step: max(1 - step / steps, 0.0))
+scheduler = accelerator.prepare(scheduler)
+
+
+class Record:
+    """Losses of the evaluations, kept over restarts."""
+
+    def __init__(self) -> None:
+        self.losses: list[float] = []
+
+    def state_dict(self) -> dict[str, list[float]]:
+        return {"losses": self.losses}
+
+    def load_state_dict(self, state: dict[str, list[float]]) -> None:
+        self.losses = list(state["losses"])
+
+
+record = Record()
+accelerator.register_for_checkpointing(record)
+saves = Path(out + ".project/checkpoints")
+if saves.is_dir():  # as scripts do that resume by themselves
+    accelerator.load_state()
+trained: list[int] = []  # examples of the coming step that count on this process
+gathered: list[int] = []  # on all of them
+
+
+def stepped(optimizer: Any, args: Any, kwargs: Any) -> None:
+    line = {"rate": optimizer.param_groups[0]["lr"], "trained": trained, "gathered": gathered}
+    with open(f"{out}.steps.{accelerator.process_index}", "a") as stream:
+        stream.write(json.dumps(line) + "\n")
+
+
+def save() -> None:
+    """In the attempt of the settings a `kill -9` comes when the first of several files is written."""
+    if os.environ.get("GPQ_ATTEMPT") == str(settings["killed"]):
+        accelerate.checkpointing.save = lambda *args, **options: os.kill(os.getpid(), signal.SIGKILL)
+    accelerator.save_state()
+
+
+register_optimizer_step_post_hook(stepped)
+for _ in epochs(EPOCHS):
+    model.train()
+    for x, y, numbers in train_loader:
+        with accelerator.accumulate(model):
+            trained += numbers.tolist() if getattr(train_loader, "counted", 1) else []
+            gathered += accelerator.gather_for_metrics(numbers).tolist()
+            loss = torch.nn.functional.mse_loss(model(x), y)
+            accelerator.backward(loss)
+            if accelerator.sync_gradients:
+                accelerator.clip_grad_norm_(model.parameters(), 0.5)
+            optimizer.step()
+            scheduler.step()
+            optimizer.zero_grad()
+        if accelerator.sync_gradients:
+            trained.clear()
+            gathered.clear()
+    model.eval()
+    with torch.no_grad():
+        squares = [accelerator.gather_for_metrics((model(x) - y).square()) for x, y, _ in test_loader]
+    assert len(torch.cat(squares)) == TESTS
+    record.losses.append(torch.cat(squares).mean().item())
+    save()
+
+accelerator.wait_for_everyone()
+if accelerator.is_main_process:
+    torch.save(accelerator.unwrap_model(model).state_dict(), out)
+    summary = {
+        "version": accelerate.__version__,
+        "losses": record.losses,
+        "rate": scheduler.get_last_lr()[0],
+        "progress": accelerator.job.progress.base_steps if settings["gpq"] else None,
+        "saves": sorted(path.name for path in saves.iterdir()),
+    }
+    Path(out + ".summary").write_text(json.dumps(summary))

@@ -1,0 +1,67 @@
+"""Prints what gpq says to scripts of Accelerate that it cannot make elastic, a line each."""
+
+import os
+import sys
+
+import gpq_agent.train as gpq
+import torch
+from accelerate import Accelerator, DataLoaderConfiguration, DistributedDataParallelKwargs
+from accelerate.state import AcceleratorState, GradientState
+from accelerate.utils import DDPCommunicationHookType, GradientAccumulationPlugin
+from gpq_agent.train.frameworks import versions
+from torch.utils.data import BatchSampler, DataLoader, IterableDataset, SequentialSampler, TensorDataset
+
+
+class Stream(IterableDataset):
+    """Without a length."""
+
+    def __iter__(self):
+        return iter(())
+
+
+def tell(action, *arguments):
+    """Print what gpq says to this call."""
+    try:
+        action(*arguments)
+        sys.stdout.write("nothing\n")
+    except gpq.GpqTrainError as error:
+        sys.stdout.write(error.message + "\n")
+
+
+def refused(**options):
+    """Tell what gpq.accelerate() says to an Accelerator with these options."""
+    accelerator = Accelerator(cpu=True, **options)
+    tell(gpq.accelerate, accelerator)
+    AcceleratorState._reset_state(True)
+    GradientState._reset_state()
+
+
+refused(dataloader_config=DataLoaderConfiguration(dispatch_batches=True))
+refused(dataloader_config=DataLoaderConfiguration(split_batches=True))
+refused(gradient_accumulation_plugin=GradientAccumulationPlugin(num_steps=2, sync_with_dataloader=False))
+refused(step_scheduler_with_optimizer=False)
+refused(kwargs_handlers=[DistributedDataParallelKwargs(comm_hook=DDPCommunicationHookType.FP16)])
+os.environ["ACCELERATE_USE_FSDP"] = "true"  # as accelerate launch does
+refused()
+del os.environ["ACCELERATE_USE_FSDP"]
+
+accelerator = gpq.accelerate(Accelerator(cpu=True))
+data = TensorDataset(torch.randn(40, 2))
+model = torch.nn.Linear(2, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+tell(lambda: next(iter(accelerator.epochs(1))))
+tell(accelerator.prepare, DataLoader(Stream(), 4))
+tell(accelerator.prepare, DataLoader(data, batch_sampler=BatchSampler(SequentialSampler(data), 4, False)))
+loader, model, optimizer = accelerator.prepare(DataLoader(data, 4), model, optimizer)
+tell(accelerator.prepare, DataLoader(data, 4, shuffle=True))
+tell(lambda: next(iter(loader)))
+other_loader = accelerator.prepare(DataLoader(data, 4))
+next(iter(accelerator.epochs(1)))
+accelerator.backward(model(next(iter(other_loader))[0]).mean())
+tell(optimizer.step)
+
+versions.FRAMEWORKS["accelerate"] = versions.Framework(("0.1",), ())
+accelerator = Accelerator(cpu=True)
+assert gpq.accelerate(accelerator) is accelerator
+assert type(accelerator) is Accelerator
+assert list(accelerator.epochs(2)) == [0, 1]

@@ -1,0 +1,162 @@
+"""Scripts of Accelerate with gpq's three lines: resizes in mid-epoch change nothing of what they train."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+from gpq_agent.train.frameworks.versions import FRAMEWORKS
+
+from tests.agent.train.driver import DEADLINE, FORKSERVER
+from tests.agent.train.test_scripts import Run, replica
+from tests.support.ports import free_port
+
+SCRIPTS = Path(__file__).parent / "scripts"
+BEFORE = Path(sys.prefix) / "frameworks-before"
+TOLERANCE = 1e-5  # relative to the norm of each tensor, in single precision
+SETTINGS = {
+    "gpq": True,
+    "accumulation": 2,
+    "loader": {"batch_size": 10},
+    "most": None,  # the largest batch that gpq may use
+    "scale": 0,  # of a GradScaler
+    "killed": 0,  # the attempt that a kill ends in a save
+    "path": [],
+}
+
+
+class AcceleratedRun(Run):
+    """All attempts of one job. `settings`: of the script."""
+
+    def __init__(self, folder: Path, **settings: Any) -> None:
+        super().__init__(folder, SCRIPTS / "accelerated.py")
+        Path(f"{self.out}.settings").write_text(json.dumps({**SETTINGS, **settings}))
+
+    def torchrun(self, processes: int) -> None:
+        """Run the script as torchrun does."""
+        port, started = str(free_port()), []
+        for rank in range(processes):
+            environment = {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(processes)}
+            environment.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=port)
+            started.append(FORKSERVER.Process(target=replica, args=(environment, self.script, str(self.out), 0)))
+        for process in started:
+            process.start()
+        try:
+            for process in started:
+                process.join(DEADLINE)
+            assert [process.exitcode for process in started] == [0] * processes
+        finally:
+            for process in started:
+                process.kill()
+                process.join()
+
+    def steps(self, rank: int = 0) -> list[dict[str, Any]]:
+        """What this rank wrote in each step of an optimizer."""
+        return [json.loads(line) for line in Path(f"{self.out}.steps.{rank}").read_text().splitlines()]
+
+    def summary(self) -> dict[str, Any]:
+        summary: dict[str, Any] = json.loads(Path(f"{self.out}.summary").read_text())
+        return summary
+
+
+def assert_same(expected: AcceleratedRun, actual: AcceleratedRun) -> None:
+    """Both trained the same weights, with the same losses and the same end of the schedule."""
+    weights = actual.weights()
+    for name, value in expected.weights().items():
+        assert (weights[name] - value).norm() < TOLERANCE * value.norm(), f"{name} after {actual.stops}"
+    assert actual.summary()["losses"] == pytest.approx(expected.summary()["losses"], rel=TOLERANCE)
+    assert actual.summary()["rate"] == expected.summary()["rate"]
+
+
+@pytest.fixture(autouse=True)
+def one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+
+
+def test_resizes_train_what_accelerate_alone_trains_on_the_processes_of_the_first_attempt(tmp_path: Path) -> None:
+    alone, resized = AcceleratedRun(tmp_path / "alone", gpq=False), AcceleratedRun(tmp_path / "resized")
+    unmanaged = AcceleratedRun(tmp_path / "unmanaged")
+    for run in (alone, unmanaged):
+        run.torchrun(2)
+    for number, (replicas, stop_after) in enumerate([(2, 11), (1, 9), (3, 20), (2, 0)], start=1):
+        resized.attempt(number, replicas, stop_after)
+
+    assert len(set(resized.stops)) == 3
+    assert_same(alone, resized)
+    assert_same(alone, unmanaged)
+    assert alone.summary()["version"] == resized.summary()["version"]
+    for expected, actual in zip(alone.steps(), resized.steps(), strict=True):
+        assert actual["rate"] == expected["rate"]
+        assert sorted(actual["gathered"]) == sorted(expected["gathered"])
+    uses = Counter(number for rank in range(3) for step in resized.steps(rank) for number in step["trained"])
+    assert uses == Counter(dict.fromkeys(range(1200), 2))
+    assert not resized.habits
+    lines = Counter(line.split(",")[0] for line in resized.notices)
+    assert lines == {"accelerator.num_processes stays 2": 2, "the job resumes from gpq's checkpoint": 1}
+
+
+def test_a_kill_in_a_save_of_accelerate_resumes_from_gpqs_checkpoint_with_its_scaler_and_workers(
+    tmp_path: Path,
+) -> None:
+    settings = {
+        "path": [str(BEFORE)],  # with the versions before
+        "scale": 2.0**127,  # so the first steps overflow and are skipped
+        "loader": {"batch_size": 16, "shuffle": True, "num_workers": 2, "persistent_workers": True},
+    }
+    undisturbed = AcceleratedRun(tmp_path / "undisturbed", **settings)
+    resized = AcceleratedRun(tmp_path / "resized", killed=2, **settings)
+    undisturbed.attempt(1, replicas=1)
+    resized.attempt(1, replicas=1, stop_after=10)
+    with pytest.raises(AssertionError, match="-9"):
+        resized.attempt(2, replicas=1)
+    resized.attempt(3, replicas=3, stop_after=12)
+    resized.attempt(4, replicas=2)
+
+    assert_same(undisturbed, resized)
+    assert ".".join(resized.summary()["version"].split(".")[:2]) == FRAMEWORKS["accelerate"].versions[0]
+    assert 60 < len(undisturbed.steps()) < 76
+    assert resized.summary()["progress"] == len(undisturbed.steps())
+    assert resized.summary()["saves"] == ["checkpoint_0", "checkpoint_1", "checkpoint_2"]
+    lines = Counter(line.split(",")[0] for line in resized.notices)
+    assert lines.pop("the job resumes from gpq's checkpoint") == 2
+    assert "its 16 examples" in undisturbed.notices[0]
+    assert set(lines) == {*undisturbed.notices, "accelerator.num_processes stays 1"}
+
+
+def test_a_larger_batch_takes_fewer_steps_and_ends_the_schedule(tmp_path: Path) -> None:
+    run = AcceleratedRun(tmp_path / "run", most=80)
+    run.attempt(1, replicas=1)
+
+    sizes = [len(step["trained"]) for step in run.steps()]
+    assert sizes[-2] == 40
+    assert len(sizes) < 120
+    assert run.summary()["rate"] == 0.0
+    assert not run.habits
+
+
+REFUSALS = [
+    "gpq cannot resize a job whose Accelerator has dispatch_batches=True",
+    "gpq cannot resize a job whose Accelerator has split_batches=True",
+    "gpq cannot resize a job whose Accelerator has sync_with_dataloader=False",
+    "gpq cannot resize a job whose Accelerator has step_scheduler_with_optimizer=False",
+    "gpq cannot resize a job whose Accelerator has a communication hook of DDP",
+    "gpq cannot resize a job whose Accelerator has a sharded model (FSDP)",
+    "accelerator.prepare() was given no training data",
+    "job.loader() needs a data set with a length and an index, but Stream is an IterableDataset",
+    "the loader of the training data has no batch_size",
+    "only a later loader that accelerator.prepare() was given is shuffled",
+    "a loop over the training data is outside its epochs",
+    "optimizer.step() was called outside the loop over job.loader()",
+]
+
+
+def test_what_gpq_cannot_resize_is_refused_in_a_line_and_an_untested_version_stays_as_it_is() -> None:
+    command = [sys.executable, str(SCRIPTS / "unaccelerated.py")]
+    result = subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE, check=True)
+    assert result.stdout.splitlines() == REFUSALS
+    assert "this gpq was tested with accelerate 0.1, not with" in result.stderr
