@@ -96,6 +96,7 @@ class ElasticAccelerator(Accelerator):  # type: ignore[misc]
         parameters = {item for group in groups for item in group["params"]}
         models = [item for item in trained if isinstance(item, torch.nn.Module)]
         models = [item for item in models if not parameters.isdisjoint(item.parameters())]
+        self.job._engine.statistics.adapter = "accelerate"
         self.job.prepare(models, optimizers, schedulers, scaler=self.scaler)
         for item in accelerated:
             item.__setstate__({})  # with a GradScaler it keeps step(), which is another one now
