@@ -146,7 +146,7 @@ REFUSALS = [
     "gpq cannot resize a job whose Accelerator has step_scheduler_with_optimizer=False",
     "gpq cannot resize a job whose Accelerator has a communication hook of DDP",
     "gpq cannot resize a job whose Accelerator has a sharded model (FSDP)",
-    "accelerator.prepare() was given no training data",
+    "accelerator.prepare() got no training data",
     "job.loader() needs a data set with a length and an index, but Stream is an IterableDataset",
     "the loader of the training data has no batch_size",
     "only a later loader that accelerator.prepare() was given is shuffled",

@@ -37,7 +37,8 @@ def adapt(accelerator: Accelerator, max_batch_size: Optional[int]) -> Accelerato
     bases = (ElasticAccelerator, type(accelerator))
     accelerator.__class__ = type("ElasticAccelerator", bases, {})
     accelerator.job = job = init()
-    accelerator.processes, accelerator.resumes = job.state("accelerate", [job.replicas, False])
+    first = 1 if job._engine.runtime.recorder else job.replicas  # gpq check starts with one
+    accelerator.processes, accelerator.resumes = job.state("accelerate", [first, False])
     job.state("accelerate", [accelerator.processes, True])
     accelerator.loader, accelerator.trained, accelerator.told = None, [], set()
     accelerator.max_batch_size = max_batch_size
@@ -80,8 +81,7 @@ class ElasticAccelerator(Accelerator):  # type: ignore[misc]
         """Yields 0 to count - 1, from the epoch of the checkpoint. Prepare all that trains before.
         Raises GpqTrainError."""
         if self.loader is None:
-            hint = "give it the DataLoader of the training data, before any other loader"
-            raise GpqTrainError("accelerator.prepare() was given no training data", hint)
+            raise GpqTrainError("accelerator.prepare() got no training data", "prepare its loader")
         if self.job._engine.loop is None:
             self._attach()
         yield from self.job.epochs(count)
