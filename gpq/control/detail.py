@@ -67,6 +67,7 @@ def detail(reader: Reader, job: Job, journal: Sequence[facts.Event]) -> JobDetai
         notices=reader.notes(job),
         history=list(map(event_text.event_view, journal[-HISTORY_LINES:])),
         learning_rate_rule=profile.declared.rule if profile.declared else "",
+        adapter=profile.declared.adapter if profile.declared else "",
         fair_share=reader.fairness[job.id].share if job.id in reader.fairness else None,
         ranks=ranks(reader, job),
         losses=[LossView(point.base_steps, point.loss) for point in profile.losses],

@@ -239,6 +239,7 @@ class JobDetail(msgspec.Struct, frozen=True):
     notices: list[str]  # the same as `job.notes`
     history: list[EventView]
     learning_rate_rule: str = ""
+    adapter: str = ""  # the framework that drives its training loop, if any
     # GPUs of the fair share now. `job.speedup` is relative to it, or to the minimum of the job
     fair_share: float | None = None
     losses: list[LossView] = []  # the metric `loss`, thinned, oldest first

@@ -203,6 +203,7 @@ def progress(answer: JobDetail) -> dict[str, str]:
         "profile": f"{rows} measured" if answer.rows else "",
         "model": " ".join(f"{key}={value:.4g}" for key, value in sorted(answer.model.items())),
         "learning rate": answer.learning_rate_rule,
+        "adapter": answer.adapter,
         "metrics": _metrics(answer),
         "checkpoints": if_any(str, answer.checkpoints),
         "restarts": restarts,

@@ -105,6 +105,7 @@ def detail(row: job_answers.JobView) -> job_answers.JobDetail:
         ],
         curve=curve(), noise_scale=812.0, model={"alpha_grad": 0.01, "beta_grad": 0.002}, rows=7, metrics={"loss": 0.125},
         checkpoints=4, restart_seconds=12.0, gpu_seconds=7200.0, notices=[], history=events(), learning_rate_rule="adascale",
+        adapter="accelerate",
         ranks=[
             job_answers.RankView(0, "a", "GPU-0", 0, 0.0812, 0.0901, 0.1503, 0.39, 0.02),
             job_answers.RankView(1, "a", "GPU-1", 1, 0.1466, 0.1702, 0.1503, 0.01, 0.31, True, 57, "computing", "rank 1 is slow"),

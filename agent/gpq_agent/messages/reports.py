@@ -81,6 +81,7 @@ class Declared(NamedTuple):
     rule: str = ""  # learning-rate rule in use
     parameters: int = 0  # model size
     passes: bool = False  # is an epoch a pass over the data, not its base steps?
+    adapter: str = ""  # the framework that drives the loop, if any
 
 
 class Timing(NamedTuple):

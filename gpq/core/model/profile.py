@@ -38,6 +38,7 @@ class Declared:
     # one replica exceeds the base batch size only by accumulation, as in Pollux
     accumulate_alone: bool = False
     passes: bool = False  # epochs are passes over the data, at any batch size
+    adapter: str = ""  # the framework that drives its loop, such as "transformers"
     # (GPU type, least, most) if they differ by type
     atomic_by_type: tuple[tuple[str, int, int], ...] = ()
 

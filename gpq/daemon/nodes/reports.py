@@ -206,6 +206,7 @@ def _declaration(message: Mapping[str, Any]) -> Declared:
         rule=_text(message.get("rule", ""), MAX_NAME),
         parameters=_count(message.get("parameters", 0)),
         passes=bool(message.get("passes", False)),
+        adapter=_text(message.get("adapter", ""), MAX_NAME),
     )
 
 

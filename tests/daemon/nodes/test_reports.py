@@ -29,7 +29,7 @@ def test_every_kind_of_report_finds_its_place() -> None:
         2,
         900,
         lines(
-            {"kind": "declared", **wire.Declared("adaptive", 64, 1024, epochs=3, passes=True)._asdict()},
+            {"kind": "declared", **wire.Declared("adaptive", 64, 1024, epochs=3, passes=True, adapter="trl")._asdict()},
             {"kind": "ready", "seconds": 3.0, "restore_seconds": 1.0, "warm": True},
             {"kind": "timing", **timing._asdict()},
             {"kind": "timing", **timing._replace(atomic_batch=64)._asdict()},
@@ -50,7 +50,7 @@ def test_every_kind_of_report_finds_its_place() -> None:
         ),
     )
     assert event.offset == 900
-    assert event.declared == Declared(True, 64, 1024, epochs=3, passes=True)
+    assert event.declared == Declared(True, 64, 1024, epochs=3, passes=True, adapter="trl")
     assert (event.ready, event.warm, event.restore_seconds) == (True, True, 1.0)
     assert event.timings == (TimingSums(1, 2, 32, 0, 10, 1.0, 10, 2.0), TimingSums(1, 2, 64, 0, 10, 1.0, 10, 2.0))
     assert event.noise == Noise(0.5, 8.0, 640)

@@ -70,16 +70,17 @@ class Engine:
         self.is_cleared = runtime.agreement.broadcast_flag(is_cleared)
         self.shape.freedoms.recall(proof, is_cleared=self.is_cleared)
 
-    def attach(self, training: Training, *, watch: bool) -> TrainingLoop:
+    def attach(self, training: Training, adapter: str) -> TrainingLoop:
         """`job.prepare()` was called, after `job.loader()`, so everything follows the batch size.
-        Collective. `watch`: look for habits of hand-written loops."""
+        Collective. adapter: what drives the loop, or "" for a hand-written one."""
         data, runtime = self.shape.data, self.runtime
         assert data is not None
         setup = set_up(training, data, runtime)
         self.statistics.probes = [setup.probe]
         self.boundaries.watch = loop_watch = LoopWatch(self, setup)
-        if not watch:
+        if adapter:
             loop_watch.stop()
+        self.statistics.adapter = adapter
         self.loop = loop = TrainingLoop(self, setup, loop_watch)
         if runtime.replicas > 1:
             share_outside(setup)

@@ -141,14 +141,15 @@ class Job:
         """
         training = make_training(self.replicas, model, optimizer, scheduler, scaler, measure)
         training = training._replace(scale_betas=scale_betas)
-        self.attach(training, rule, warmup_steps, watch=True)
+        self.attach(training, rule, warmup_steps)
         return model, optimizer, scheduler
 
     def attach(
-        self, training: Training, rule: str = "auto", warmup_steps: float = 0.0, *, watch: bool
+        self, training: Training, rule: str = "auto", warmup_steps: float = 0.0, adapter: str = ""
     ) -> Optional[TrainingLoop]:
         """For adapters of frameworks: as `prepare`, and returns the loop that they drive, None
-        without job.loader(). `watch`: look for habits of a hand-written loop."""
+        without job.loader(). adapter: the framework's name, or "" for a hand-written loop, in which
+        gpq looks for habits."""
         engine = self._engine
         if engine.checkpointer.is_ready:
             hint = "call it once, with lists of models and optimizers"
@@ -163,7 +164,7 @@ class Job:
         rules = make_rules(engine, training.optimizers, limits, rule, warmup_steps)
         training = training._replace(rules=rules)
         self._resumption.resume(training)
-        loop = engine.attach(training, watch=watch)
+        loop = engine.attach(training, adapter)
         self._gate = loop.gate
         reseed(self._seed, engine.runtime.meter.steps, self.rank)
         return loop

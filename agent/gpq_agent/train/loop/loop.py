@@ -18,7 +18,7 @@
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
     scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 5, gamma=0.5)
     training = make_training(job.replicas, model, optimizer, scheduler, None, None)
-    loop = job.attach(training, watch=False)
+    loop = job.attach(training, adapter="pairs")
 
     for epoch in job.epochs(4):
         step = loop.next_step()
@@ -53,8 +53,8 @@ calls them in each.
 `end_step` alone commits: the next attempt starts after its examples. A step that raised, or that
 the body left, is not committed and comes again. `applied` is False if no optimizer stepped in it.
 
-With `watch`, gpq looks for habits of hand-written loops. An adapter knows what its framework does,
-and says so with `engine.lose(code, detail)`.
+Without `adapter`, gpq looks for habits of a hand-written loop. An adapter knows what its framework
+does, and says so with `engine.lose(code, detail)`. `gpq show` names it.
 """
 
 import math

@@ -288,6 +288,7 @@ class Statistics:
         self.restore_seconds = 0.0
         self._runtime, self._shape = runtime, shape
         self._notice = ""  # the probe's last reported notice
+        self.adapter = ""  # the framework that drives the loop, if any
         self._is_declared = False
         self._is_ready = False
 
@@ -310,6 +311,7 @@ class Statistics:
                 rule=", ".join(dict.fromkeys(rule.name for rule in rules)),
                 parameters=sum(item.numel() for model in models for item in model.parameters()),
                 passes=meter.passes,
+                adapter=self.adapter,
             )
         self._runtime.report.send("declared", content._asdict())
 
