@@ -6,13 +6,17 @@ import json
 import multiprocessing
 import os
 import runpy
+import signal
+import subprocess
 import sys
+import sysconfig
 from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import pytest
+from gpq_agent import wire
+from gpq_agent.train.frameworks.versions import FRAMEWORKS
 from gpq_agent.train.loop import boundary
 
 from tests.agent.train.driver import DEADLINE, FORKSERVER
@@ -20,7 +24,10 @@ from tests.agent.train.test_scripts import Run as ScriptRun
 from tests.agent.train.test_scripts import order_to_stop
 
 FOLDER = Path(__file__).parent / "scripts"
-TOLERANCE = 1e-5  # relative to the norm of each tensor. Half of it is what plain runs with other micro-batches differ
+BEFORE = Path(sys.prefix) / "frameworks-before"
+# Relative to the norm of each tensor. Plain runs that differ only in their micro-batches differ as much.
+TOLERANCE = 1e-5
+KILLED = -1  # for the steps of an attempt: it is killed in the midst of the Trainer's own save
 FORKSERVER.set_forkserver_preload(
     ["torch", "torch._dynamo", "gpq_agent.train.frameworks.huggingface", "trl.trainer.sft_trainer", __name__]
 )
@@ -32,7 +39,7 @@ def replica(environment: Mapping[str, str], script: str, out: str, stop_after: i
     os.environ.update(environment)
     multiprocessing.set_start_method("fork", force=True)
     vars(boundary).update(AGREE_SECONDS=0.0)
-    if stop_after and environment.get("RANK", "0") == "0":
+    if stop_after > 0 and environment.get("RANK", "0") == "0":
         order_to_stop(environment, stop_after)
     sys.argv = [script, out]
     runpy.run_path(script, run_name="__main__")
@@ -42,14 +49,15 @@ class Run(ScriptRun):
     replica = staticmethod(replica)
 
     def plain(self) -> None:
-        """Run it without gpq, in one process."""
+        """Run it without gpq, in one process with the whole batch at once."""
         process = FORKSERVER.Process(target=replica, args=({}, self.script, str(self.out), 0))
         process.start()
         process.join(DEADLINE)
         assert process.exitcode == 0
 
     def steps(self) -> list[tuple[float, list[int]]]:
-        """Learning rate and examples of each step, over all attempts and replicas."""
+        """Learning rate and examples of each step, over all attempts and replicas. At the end of an epoch, a replica
+        without an example repeats two others, which weigh nothing."""
         lines: dict[int, tuple[float, list[int]]] = {}
         for path in sorted(self.folder.glob("weights.steps.*")):
             for line in map(json.loads, path.read_text().splitlines()):
@@ -57,30 +65,48 @@ class Run(ScriptRun):
                 assert rate == line["rate"]
                 examples += line["examples"]
         assert sorted(lines) == list(range(1, len(lines) + 1))
-        return [(rate, sorted(examples)) for _, (rate, examples) in sorted(lines.items())]
+        return [lines[step] for step in sorted(lines)]
 
-    def log(self) -> list[dict[str, float]]:
-        """What the Trainer logged, without times."""
+    def log(self, *keys: str) -> list[dict[str, float]]:
+        """What the Trainer logged, and where it was at the end. Without `keys`, all but times."""
         history, *place = json.loads(Path(f"{self.out}.log").read_text())
         clocks = ("runtime", "per_second", "flos")
-        kept = [{key: value for key, value in line.items() if not key.endswith(clocks)} for line in history]
-        return [*kept, {"global_step": place[0], "epoch": place[1]}]
+        for line in history:
+            for key in list(line):
+                if key.endswith(clocks) or (keys and key not in keys):
+                    del line[key]
+        return [*history, {"global_step": place[0], "epoch": place[1]}]
 
 
-def resize(name: str, folder: Path, *attempts: tuple[int, int]) -> tuple[Run, Run]:
-    """Without gpq, and in attempts of (replicas, steps until an ordered stop). Both must train the same."""
-    plain, resized = Run(folder / "plain", FOLDER / f"{name}.py"), Run(folder / "resized", FOLDER / f"{name}.py")
-    plain.plain()
+def assert_same(expected: Run, run: Run, *keys: str) -> None:
+    weights = run.weights()
+    for key, value in expected.weights().items():
+        error = (weights[key] - value).norm() / value.norm().clamp_min(1e-3)
+        assert error < TOLERANCE, f"{key} after stops at {run.stops}"
+    for (expected_rate, expected_examples), (rate, examples) in zip(expected.steps(), run.steps(), strict=True):
+        assert rate == expected_rate
+        assert set(examples) == set(expected_examples)
+    for expected_line, line in zip(expected.log(*keys), run.log(*keys), strict=True):
+        assert line == pytest.approx(expected_line, rel=1e-4)
+
+
+def resized(name: str, folder: Path, *attempts: tuple[int, int]) -> Run:
+    """A job in attempts of (replicas, steps until an ordered stop, 0 for none, or KILLED)."""
+    run = Run(folder / "resized", FOLDER / f"{name}.py")
     for number, (replicas, stop_after) in enumerate(attempts, start=1):
-        resized.attempt(number, replicas, stop_after)
-    weights = resized.weights()
-    for key, value in plain.weights().items():
-        error = (weights[key] - value).norm() / value.norm().clamp_min(1e-12)
-        assert error < TOLERANCE, f"{key} after stops at {resized.stops}"
-    assert plain.steps() == resized.steps()
-    for expected, line in zip(plain.log(), resized.log(), strict=True):
-        assert line == pytest.approx(expected, rel=1e-4)
-    return plain, resized
+        if stop_after == KILLED:
+            Path(f"{run.out}.kill").touch()
+            with pytest.raises(AssertionError, match=str(-signal.SIGKILL)):
+                run.attempt(number, replicas)
+        else:
+            run.attempt(number, replicas, stop_after)
+    return run
+
+
+def plain(name: str, folder: Path) -> Run:
+    run = Run(folder / "plain", FOLDER / f"{name}.py")
+    run.plain()
+    return run
 
 
 @pytest.fixture(autouse=True)
@@ -88,30 +114,127 @@ def one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
 
 
-def test_resizes_leave_a_language_model_as_it_trains_alone(tmp_path: Path) -> None:
-    _, resized = resize("hf_lm", tmp_path, (2, 8), (1, 9), (3, 20), (2, 0))
+def test_a_language_model_trains_as_plain_over_two_one_three_and_two_replicas(tmp_path: Path) -> None:
+    run = resized("hf_lm", tmp_path, (2, 8), (1, 9), (3, 20), (2, 0))
 
-    assert resized.stops == [10, 19, 40]
-    assert resized.notices == [BATCH]
-    assert not resized.habits
-    used = Counter(example for _, examples in resized.steps() for example in examples)
-    assert used == Counter({example: 2 for example in range(1200)})
-    assert len(list((tmp_path / "resized" / "weights.output" / "runs").iterdir())) == 1, "one run of TensorBoard"
-
-
-def test_lora(tmp_path: Path) -> None:
-    resize("hf_lora", tmp_path, (2, 8), (3, 0))
+    assert run.stops == [10, 19, 40]
+    assert (run.notices, run.habits) == ([BATCH], set())
+    used = Counter(example for _, examples in run.steps() for example in examples)
+    assert used == Counter(dict.fromkeys(range(1200), 2))
+    assert_same(plain("hf_lm", tmp_path), run)
+    assert len(list(Path(f"{run.out}.output/runs").iterdir())) == 1, "one run of TensorBoard"
 
 
-def test_sft(tmp_path: Path) -> None:
-    resize("hf_sft", tmp_path, (2, 8), (1, 0))
+def test_early_stopping_and_an_uneven_end_survive_resizes_and_a_kill_in_a_save(tmp_path: Path) -> None:
+    run = resized("hf_classifier", tmp_path, (2, 3), (1, KILLED), (3, 7), (2, 0))
+
+    expected = plain("hf_classifier", tmp_path)
+    assert_same(expected, run)
+    assert expected.log()[-1] == {"global_step": 15, "epoch": 3.0}, "it stops early"
 
 
-def test_dpo(tmp_path: Path) -> None:
-    resize("hf_dpo", tmp_path, (2, 8), (1, 0))
+def test_lora_on_batches_of_like_lengths_ends_at_max_steps_in_mid_epoch(tmp_path: Path) -> None:
+    undisturbed = Run(tmp_path / "undisturbed", FOLDER / "hf_lora.py")
+    undisturbed.attempt(1, replicas=1)
+    assert_same(undisturbed, resized("hf_lora", tmp_path, (1, 8), (3, 0)))
+    assert undisturbed.log()[-1]["global_step"] == 31
 
 
-def test_classifier(tmp_path: Path) -> None:
-    _, resized = resize("hf_classifier", tmp_path, (2, 3), (1, 4), (3, 4), (2, 0))
-    print(resized.stops, resized.log(), resized.notices, resized.habits)
-    assert 0
+@pytest.mark.parametrize("name", ["hf_sft", "hf_dpo"])
+def test_trl_trains_as_plain(name: str, tmp_path: Path) -> None:
+    # Its other metrics are means over micro-batches, however few tokens these have.
+    run = resized(name, tmp_path, (2, 8), (1, 0))
+    assert_same(plain(name, tmp_path), run, "loss", "grad_norm", "learning_rate", "epoch", "step")
+
+
+REFUSALS = """
+import os
+import gpq_agent.train as gpq
+import torch, transformers
+
+Trainer = gpq.elastic(transformers.Trainer)
+assert Trainer is not transformers.Trainer
+
+class Own(transformers.Trainer):
+    def get_batch_samples(self, *args):
+        raise NotImplementedError
+
+assert gpq.elastic(Own) is Own
+
+class Model(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = torch.nn.BatchNorm1d(2)
+
+    def forward(self, x):
+        return {"loss": self.layer(x).sum()}
+
+def refusal(options, **settings):
+    try:
+        data = [{"x": torch.zeros(2), "input_ids": [1]}] * 8
+        args = transformers.TrainingArguments("out", use_cpu=True, report_to="none", **settings)
+        Trainer(Model(), args, train_dataset=data).train(**options)
+    except gpq.GpqTrainError as error:
+        return error.message
+    raise AssertionError("it was not refused")
+
+print(refusal({}, auto_find_batch_size=True))
+print(refusal({}, average_tokens_across_devices=False))
+print(refusal({}, accelerator_config={"split_batches": True}))
+print(refusal({"resume_from_checkpoint": "out"}))
+print(refusal({}, train_sampling_strategy="batch_rebalance"))
+print(refusal({}))
+"""
+
+
+def test_what_would_train_something_else_is_refused_at_the_start(tmp_path: Path) -> None:
+    (tmp_path / "checkpoints").mkdir()
+    environment = {
+        wire.ENV_RUN_DIR: str(tmp_path), wire.ENV_CHECKPOINT_DIR: str(tmp_path / "checkpoints"),
+        "PYTHONPATH": os.pathsep.join(sys.path),
+    }  # fmt: skip
+    lines = python(REFUSALS, tmp_path, environment)
+    assert lines == [
+        "gpq cannot resize a Trainer with auto_find_batch_size=True",
+        "gpq cannot resize a Trainer with average_tokens_across_devices=False",
+        "gpq cannot resize a Trainer with split_batches=True",
+        "train(resume_from_checkpoint=...) would begin in the midst of another run",
+        "gpq cannot resize training on data with a BatchRebalanceSampler",
+        "batch norm (layer) computes its statistics on each GPU",
+    ]
+
+
+SOURCES = {
+    "Trainer": "transformers/trainer.py", "SFTTrainer": "trl/trainer/sft_trainer.py",
+    "DPOTrainer": "trl/trainer/dpo_trainer.py",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("folder", [Path(sysconfig.get_path("purelib")), BEFORE], ids=["newest", "before"])
+def test_private_names_exist_in_both_versions(folder: Path) -> None:
+    for framework in ("transformers", "trl"):
+        for name in FRAMEWORKS[framework].private:
+            kind, attribute = name.split(".")
+            text = (folder / SOURCES[kind]).read_text()
+            assert f"def {attribute}(" in text or f"self.{attribute} = " in text, name
+
+
+def test_the_version_before_trains_the_same(tmp_path: Path) -> None:
+    run = Run(tmp_path / "before", FOLDER / "hf_classifier.py")
+    (tmp_path / "run").mkdir()
+    environment = {
+        **os.environ, wire.ENV_RUN_DIR: str(tmp_path / "run"), wire.ENV_CHECKPOINT_DIR: str(run.folder / "checkpoints"),
+        wire.ENV_ATTEMPT: "1", "ACCUMULATION": "4", "PYTHONPATH": os.pathsep.join([str(BEFORE), *sys.path]),
+    }  # fmt: skip
+    subprocess.run([sys.executable, run.script, run.out], env=environment, check=True, timeout=DEADLINE)
+    assert (tmp_path / "run" / wire.FINISHED).exists(), "gpq drove it"
+    assert_same(plain("hf_classifier", tmp_path), run)
+
+
+def python(text: str, folder: Path, environment: Mapping[str, str]) -> list[str]:
+    """The lines that a program prints."""
+    result = subprocess.run(
+        [sys.executable, "-c", text], cwd=folder, env={**os.environ, **environment}, stdout=subprocess.PIPE, text=True,
+        check=True, timeout=DEADLINE,
+    )  # fmt: skip
+    return result.stdout.splitlines()

@@ -15,6 +15,7 @@ import transformers
 OUT = sys.argv[1]
 EXAMPLES = 1200
 IS_PLAIN = "GPQ_RUN_DIR" not in os.environ
+ACCUMULATION = int(os.environ.get("ACCUMULATION", "2"))
 
 
 def rows(count: int = EXAMPLES) -> list[dict[str, list[int]]]:
@@ -63,9 +64,9 @@ def tokenizer() -> Any:
 def arguments(kind: Any = transformers.TrainingArguments, **options: Any) -> Any:
     defaults: dict[str, Any] = {
         "output_dir": OUT + ".output", "per_device_train_batch_size": 48 if IS_PLAIN else 12,
-        "num_train_epochs": 2, "logging_steps": 5,
-        "gradient_accumulation_steps": 1 if IS_PLAIN else 2, "learning_rate": 0.003, "adam_epsilon": 1e-3, "warmup_steps": 5, "report_to": "none",
-        "save_strategy": "no", "disable_tqdm": True, "seed": 7, "use_cpu": True,
+        "gradient_accumulation_steps": 1 if IS_PLAIN else ACCUMULATION, "learning_rate": 0.003, "adam_epsilon": 1e-3,
+        "num_train_epochs": 2, "warmup_steps": 5, "logging_steps": 5, "report_to": "none", "save_strategy": "no",
+        "disable_tqdm": True, "seed": 7, "use_cpu": True,
     }  # fmt: skip
     return kind(**{**defaults, **options})
 

@@ -125,7 +125,7 @@ class _Driver(transformers.TrainerCallback):  # type: ignore[misc]
                 raise GpqTrainError(problem, "use layer or group norm, or " + WITHOUT)
         parts = trainer.model_wrapped, trainer.optimizer.optimizer, trainer.lr_scheduler
         training = make_training(self.job.replicas, *parts, None, None)
-        self.loop = self.job.attach(training, watch=False)
+        self.loop = self.job.attach(training, adapter="transformers")
         self.epochs = self.job.epochs(int(state.num_train_epochs))
         self._begin = time.time()
         if saved:
@@ -271,11 +271,10 @@ class _ElasticTrainer(transformers.Trainer):  # type: ignore[misc]
         labels = [self._get_num_items_in_batch([batch], torch.device("cpu")) for batch in batches]
         amounts, flos = [], 0.0
         for micro, batch, count in zip(micros, batches, labels):
-            amount = len(micro.indices)
-            own = batch.get("labels") if isinstance(batch, Mapping) else None
-            if count is not None or isinstance(own, torch.Tensor):
-                amount = own.ne(-100).sum() if count is None else count
-            amounts.append(float(amount) if micro.indices else 0.0)
+            if count is None and isinstance(batch, Mapping) and "labels" in batch:
+                count = torch.as_tensor(batch["labels"]).ne(-100).sum()
+            amount = len(micro.indices) if count is None else float(count)
+            amounts.append(amount if micro.indices else 0)
             flos += float(super().floating_point_ops(batch)) if micro.indices else 0.0
         driver.engine.runtime.agreement.call = "job.weigh()"
         sums = driver.engine.runtime.agreement.all_reduce_sum([sum(amounts), flos])
