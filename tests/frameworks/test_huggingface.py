@@ -45,15 +45,15 @@ def replica(environment: Mapping[str, str], script: str, out: str, stop_after: i
     runpy.run_path(script, run_name="__main__")
 
 
+def run_once(script: Path, out: Path, environment: Mapping[str, str]) -> None:
+    process = FORKSERVER.Process(target=replica, args=(environment, str(script), str(out), 0))
+    process.start()
+    process.join(DEADLINE)
+    assert process.exitcode == 0
+
+
 class Run(ScriptRun):
     replica = staticmethod(replica)
-
-    def plain(self) -> None:
-        """Run it without gpq, in one process with the whole batch at once."""
-        process = FORKSERVER.Process(target=replica, args=({}, self.script, str(self.out), 0))
-        process.start()
-        process.join(DEADLINE)
-        assert process.exitcode == 0
 
     def steps(self) -> list[tuple[float, list[int]]]:
         """Learning rate and examples of each step, over all attempts and replicas. At the end of an epoch, a replica
@@ -104,8 +104,9 @@ def resized(name: str, folder: Path, *attempts: tuple[int, int]) -> Run:
 
 
 def plain(name: str, folder: Path) -> Run:
+    """Without gpq, in one process with the whole batch at once."""
     run = Run(folder / "plain", FOLDER / f"{name}.py")
-    run.plain()
+    run_once(Path(run.script), run.out, {})
     return run
 
 
@@ -138,6 +139,9 @@ def test_lora_on_batches_of_like_lengths_ends_at_max_steps_in_mid_epoch(tmp_path
     undisturbed.attempt(1, replicas=1)
     assert_same(undisturbed, resized("hf_lora", tmp_path, (1, 8), (3, 0)))
     assert undisturbed.log()[-1]["global_step"] == 31
+    assert undisturbed.notices[-1] == (
+        "the callback Counts starts over at each restart. To keep what it counts, see ExportableState"
+    )
 
 
 @pytest.mark.parametrize("name", ["hf_sft", "hf_dpo"])
@@ -148,7 +152,7 @@ def test_trl_trains_as_plain(name: str, tmp_path: Path) -> None:
 
 
 REFUSALS = """
-import os
+import sys
 import gpq_agent.train as gpq
 import torch, transformers
 
@@ -172,33 +176,37 @@ class Model(torch.nn.Module):
 def refusal(options, **settings):
     try:
         data = [{"x": torch.zeros(2), "input_ids": [1]}] * 8
-        args = transformers.TrainingArguments("out", use_cpu=True, report_to="none", **settings)
+        args = transformers.TrainingArguments(sys.argv[1] + ".output", use_cpu=True, report_to="none", **settings)
         Trainer(Model(), args, train_dataset=data).train(**options)
     except gpq.GpqTrainError as error:
         return error.message
     raise AssertionError("it was not refused")
 
-print(refusal({}, auto_find_batch_size=True))
-print(refusal({}, average_tokens_across_devices=False))
-print(refusal({}, accelerator_config={"split_batches": True}))
-print(refusal({"resume_from_checkpoint": "out"}))
-print(refusal({}, train_sampling_strategy="batch_rebalance"))
-print(refusal({}))
+lines = [
+    refusal({}, auto_find_batch_size=True),
+    refusal({}, average_tokens_across_devices=False),
+    refusal({}, accelerator_config={"split_batches": True}),
+    refusal({"resume_from_checkpoint": "out"}),
+    refusal({}, train_sampling_strategy="batch_rebalance"),
+    refusal({}),
+]
+with open(sys.argv[1], "w") as stream:
+    stream.write("\\n".join(lines))
 """
 
 
 def test_what_would_train_something_else_is_refused_at_the_start(tmp_path: Path) -> None:
     (tmp_path / "checkpoints").mkdir()
-    environment = {
-        wire.ENV_RUN_DIR: str(tmp_path), wire.ENV_CHECKPOINT_DIR: str(tmp_path / "checkpoints"),
-        "PYTHONPATH": os.pathsep.join(sys.path),
-    }  # fmt: skip
-    lines = python(REFUSALS, tmp_path, environment)
+    environment = {wire.ENV_RUN_DIR: str(tmp_path), wire.ENV_CHECKPOINT_DIR: str(tmp_path / "checkpoints")}
+    script = tmp_path / "refused.py"
+    script.write_text(REFUSALS)
+    run_once(script, tmp_path / "lines", environment)
+    lines = (tmp_path / "lines").read_text().splitlines()
     assert lines == [
         "gpq cannot resize a Trainer with auto_find_batch_size=True",
         "gpq cannot resize a Trainer with average_tokens_across_devices=False",
         "gpq cannot resize a Trainer with split_batches=True",
-        "train(resume_from_checkpoint=...) would begin in the midst of another run",
+        "train(resume_from_checkpoint=...) would begin in the middle of another run",
         "gpq cannot resize training on data with a BatchRebalanceSampler",
         "batch norm (layer) computes its statistics on each GPU",
     ]
@@ -229,12 +237,3 @@ def test_the_version_before_trains_the_same(tmp_path: Path) -> None:
     subprocess.run([sys.executable, run.script, run.out], env=environment, check=True, timeout=DEADLINE)
     assert (tmp_path / "run" / wire.FINISHED).exists(), "gpq drove it"
     assert_same(plain("hf_classifier", tmp_path), run)
-
-
-def python(text: str, folder: Path, environment: Mapping[str, str]) -> list[str]:
-    """The lines that a program prints."""
-    result = subprocess.run(
-        [sys.executable, "-c", text], cwd=folder, env={**os.environ, **environment}, stdout=subprocess.PIPE, text=True,
-        check=True, timeout=DEADLINE,
-    )  # fmt: skip
-    return result.stdout.splitlines()

@@ -42,14 +42,8 @@ COUNTERS = (  # of the Trainer, and the last one of trl's
 )  # fmt: skip
 FIXED = "gpq: gpq cannot resize {}, because {}. It runs without gpq, on the GPUs that it has now\n"
 WITHOUT = "leave it out, or run the script without gpq.elastic(), on a fixed number of GPUs"
-OWN_RESUME = (
-    "leave it out, because gpq resumes this job itself. To start from trained weights, load them "
-    "into the model"
-)
-FORGETS = (
-    "the callback {} starts anew at each restart. To keep what it counts, derive it from "
-    "transformers.trainer_callback.ExportableState too"
-)
+OWN_RESUME = "leave it out, because gpq resumes this job itself"
+FORGETS = "the callback {} starts over at each restart. To keep what it counts, see ExportableState"
 BATCH = "a step has {} examples on any number of GPUs ({} at once x {} accumulated x {} GPUs now)"
 _jobs: List[Job] = []  # at most one
 
@@ -72,17 +66,15 @@ def elastic(trainer: Type[Any]) -> Type[Any]:
         return trainer
     if not _jobs:
         _jobs.append(init())
-    members = {"__module__": trainer.__module__, "__doc__": trainer.__doc__}
-    return type(trainer.__name__, (_ElasticTrainer, trainer), members)
+    return type(trainer.__name__, (_ElasticTrainer, trainer), {"__module__": trainer.__module__})
 
 
 class _Driver(transformers.TrainerCallback):  # type: ignore[misc]
     """Drives gpq's loop for a Trainer. It is the first of the callbacks, so that the others see a
     resumed training, and a part of checkpoints: what the Trainer, trl and callbacks count.
 
-    saved: from the checkpoint. seconds: of training in earlier attempts. total: examples of a step.
-    flos: floating-point operations of the step on all replicas. loader, loop, epochs: from train()
-    on.
+    saved: from the checkpoint. seconds: of earlier attempts. total: examples of a step.
+    flos: of the step on all replicas. loader, loop, epochs: from train() on.
     """
 
     def __init__(self, trainer: Any) -> None:
@@ -123,6 +115,13 @@ class _Driver(transformers.TrainerCallback):  # type: ignore[misc]
             if isinstance(layer, BatchNorm):
                 problem = "batch norm ({}) computes its statistics on each GPU".format(name)
                 raise GpqTrainError(problem, "use layer or group norm, or " + WITHOUT)
+        for item in trainer.callback_handler.callbacks[1:]:
+            if isinstance(item, TensorBoardCallback) and item.logging_dir is None:
+                name = os.environ.get(wire.ENV_JOB, "gpq")
+                item.logging_dir = os.path.join(args.output_dir, "runs", name)
+            is_own = type(item).__module__.partition(".")[0] not in ("transformers", "trl")
+            if is_own and vars(item) and not isinstance(item, ExportableState):
+                self.engine.runtime.notice(FORGETS.format(type(item).__name__))
         parts = trainer.model_wrapped, trainer.optimizer.optimizer, trainer.lr_scheduler
         training = make_training(self.job.replicas, *parts, None, None)
         self.loop = self.job.attach(training, adapter="transformers")
@@ -174,29 +173,23 @@ class _ElasticTrainer(transformers.Trainer):  # type: ignore[misc]
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._gpq = _Driver(self)
-        notice = self._gpq.engine.runtime.notice
-        for item in self.callback_handler.callbacks:
-            if isinstance(item, TensorBoardCallback) and item.logging_dir is None:
-                name = os.environ.get(wire.ENV_JOB, "gpq")
-                item.logging_dir = os.path.join(self.args.output_dir, "runs", name)
-            is_own = type(item).__module__.partition(".")[0] not in ("transformers", "trl")
-            if is_own and vars(item) and not isinstance(item, ExportableState):
-                notice(FORGETS.format(type(item).__name__))
         self.callback_handler.callbacks.insert(0, self._gpq)
-        config = self.args.accelerator_config
+        args, config = self.args, self.args.accelerator_config
         is_split = self.is_model_parallel or self.is_distributed_loading_by_transformers
+        is_cut = args.gradient_accumulation_steps > 1
         # What would train something else on another number of GPUs.
         settings = {
             "FSDP": self.is_fsdp_enabled,
             "DeepSpeed": self.is_deepspeed_enabled,
-            "a model split over GPUs": is_split or self.args.parallelism_config is not None,
+            "a model split over GPUs": is_split or args.parallelism_config is not None,
             "fp16=True (bf16=True works)": self.accelerator.scaler is not None,
-            "auto_find_batch_size=True": self.args.auto_find_batch_size,
-            "enable_jit_checkpoint=True": self.args.enable_jit_checkpoint,
-            "average_tokens_across_devices=False": not self.args.average_tokens_across_devices,
+            "auto_find_batch_size=True": args.auto_find_batch_size,
+            "enable_jit_checkpoint=True": args.enable_jit_checkpoint,
+            "average_tokens_across_devices=False": not args.average_tokens_across_devices,
+            "dataloader_drop_last=True and accumulation": args.dataloader_drop_last and is_cut,
             "dispatch_batches=True": config.dispatch_batches,
             "split_batches=True": config.split_batches,
-            "a LOMO optimizer": self.args.optim in ("lomo", "adalomo"),
+            "a LOMO optimizer": args.optim in ("lomo", "adalomo"),
         }
         for name in filter(settings.get, settings):
             raise GpqTrainError("gpq cannot resize a Trainer with {}".format(name), WITHOUT)
@@ -206,7 +199,7 @@ class _ElasticTrainer(transformers.Trainer):  # type: ignore[misc]
             hint = "train each model in a job of its own"
             raise GpqTrainError("gpq can resize only one train() of a script", hint)
         if resume_from_checkpoint and not self._gpq.job.resumed:
-            problem = "train(resume_from_checkpoint=...) would begin in the midst of another run"
+            problem = "train(resume_from_checkpoint=...) would begin in the middle of another run"
             raise GpqTrainError(problem, OWN_RESUME)
         if resume_from_checkpoint:
             self._gpq.engine.runtime.notice(
@@ -218,8 +211,7 @@ class _ElasticTrainer(transformers.Trainer):  # type: ignore[misc]
         plain = super().get_train_dataloader()
         if not self.is_in_train:
             return plain
-        batches = plain.batch_sampler
-        batches = getattr(batches, "batch_sampler", batches)  # accelerate splits it
+        batches = getattr(plain.batch_sampler, "batch_sampler", plain.batch_sampler)  # unsplit
         if type(batches) is not BatchSampler:
             name = "no length" if batches is None else "a {}".format(type(batches).__name__)
             raise GpqTrainError("gpq cannot resize training on data with {}".format(name), WITHOUT)
@@ -249,7 +241,7 @@ class _ElasticTrainer(transformers.Trainer):  # type: ignore[misc]
     def _finalize_training(self, trial: Any, num_train_samples: Any, start_time: float) -> Any:
         driver, last = self._gpq, int(self.state.num_train_epochs) - 1
         epoch = driver.engine.runtime.meter.epoch
-        if epoch > last or (epoch == last and driver.loop.is_over):
+        if epoch + driver.loop.is_over > last:
             next(driver.epochs, None)
         else:  # it has left its loop early
             driver.epochs.close()
@@ -262,8 +254,7 @@ class _ElasticTrainer(transformers.Trainer):  # type: ignore[misc]
             return super().evaluate(*args, **kwargs)
 
     def get_batch_samples(self, epoch_iterator: Any, num_batches: int, device: Any) -> Any:
-        """One step: its micro-batches, with their batches and the labels that the Trainer counts in
-        each."""
+        """One step: each micro-batch with its inputs and its number of labels, or None."""
         pair = next(epoch_iterator, None)
         if pair is None:  # the epoch began in an earlier attempt
             return [], None
