@@ -49,7 +49,7 @@ Their batch size is fixed. docs/training.md has an example of each.
 
 import os
 import sys
-from typing import Any, Optional
+from typing import Any, Optional, Type
 
 from gpq_agent.train.errors import GpqTrainError
 from gpq_agent.train.loop.init import init
@@ -65,7 +65,7 @@ hear_early()  # as well
 seed_unseeded()  # before the script draws
 meet_in_files()  # before the script opens a process group
 
-__all__ = ["GpqTrainError", "Job", "StopTraining", "accelerate", "init"]
+__all__ = ["GpqTrainError", "Job", "StopTraining", "accelerate", "elastic", "init"]
 
 
 def accelerate(accelerator: Any, max_batch_size: Optional[int] = None) -> Any:
@@ -95,3 +95,22 @@ def accelerate(accelerator: Any, max_batch_size: Optional[int] = None) -> Any:
     from gpq_agent.train.frameworks.accelerate import adapt
 
     return adapt(accelerator, max_batch_size)
+
+
+def elastic(trainer: Type[Any]) -> Type[Any]:
+    """Make a Trainer of Hugging Face resizable: transformers.Trainer, a class of yours that is
+    derived from it, or trl's SFTTrainer and DPOTrainer. Call it at the start of the script, before
+    you make TrainingArguments.
+
+        Trainer = gpq.elastic(transformers.Trainer)
+        args = transformers.TrainingArguments("out", per_device_train_batch_size=8)
+        Trainer(model, args, train_dataset=dataset).train()
+
+    A step has as many examples as at the job's first start: per_device_train_batch_size x
+    gradient_accumulation_steps x the number of GPUs. Returns the same class without gpq, and also,
+    with a line on stderr, if gpq cannot resize it. Its methods raise GpqTrainError for settings
+    that would train something else on another number of GPUs.
+    """
+    from gpq_agent.train.frameworks import huggingface
+
+    return huggingface.elastic(trainer)

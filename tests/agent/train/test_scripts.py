@@ -64,7 +64,9 @@ def order_to_stop(environment: Mapping[str, str], stop_after: int) -> None:
 
 
 class Run:
-    """All attempts of one job that runs a script."""
+    """All attempts of one job that runs a script. replica: the main function of each process."""
+
+    replica = staticmethod(replica)
 
     def __init__(self, folder: Path, script: Path) -> None:
         self.script, self.folder = str(script), folder
@@ -88,7 +90,7 @@ class Run:
                 environment.update(RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(replicas))
                 environment.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=port)
             arguments = (environment, self.script, str(self.out), stop_after)
-            processes.append(FORKSERVER.Process(target=replica, args=arguments))
+            processes.append(FORKSERVER.Process(target=self.replica, args=arguments))
         try:
             for process in processes:
                 process.start()

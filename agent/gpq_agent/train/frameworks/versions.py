@@ -20,8 +20,31 @@ class Framework(NamedTuple):
 FRAMEWORKS: Dict[str, Framework] = {
     "accelerate": Framework(("1.14", "1.15"), ()),
     "lightning": Framework(("2.6",), ()),
-    "transformers": Framework(("5.23", "5.24"), ()),
-    "trl": Framework(("1.15", "1.16"), ()),
+    "transformers": Framework(
+        ("5.23", "5.24"),
+        (
+            "Trainer._finalize_training",
+            "Trainer._get_num_items_in_batch",
+            "Trainer._init_training_state",
+            "Trainer._inner_training_loop",
+            "Trainer._prepare_for_training",
+            "Trainer._run_epoch",
+            "Trainer._track_num_input_tokens",
+            "Trainer._globalstep_last_logged",
+            "Trainer._initial_global_step",
+            "Trainer._total_loss_scalar",
+            "Trainer._tr_loss",
+        ),
+    ),
+    "trl": Framework(
+        ("1.15", "1.16"),
+        (
+            "DPOTrainer._metrics",
+            "DPOTrainer._total_train_tokens",
+            "SFTTrainer._metrics",
+            "SFTTrainer._total_train_tokens",
+        ),
+    ),
 }
 UNTESTED = (
     "gpq: this gpq was tested with {0} {1}, not with {2}, so {0} runs without it, on the GPUs that "

@@ -1,0 +1,300 @@
+"""Hugging Face's Trainer, and trl's trainers that build on it: `gpq.elastic(Trainer)`.
+
+The Trainer gets one item per optimizer step, with the micro-batches of this replica. So what it
+counts is the same on any number of GPUs. A micro-batch weighs as many labels as count in it (those
+that are not -100), so the loss of a step is their mean, as on one GPU with the whole batch.
+"""
+
+import json
+import math
+import os
+import sys
+import time
+from typing import Any, Dict, Iterator, List, Mapping, Tuple, Type
+
+import torch
+import transformers
+from torch.utils.data import BatchSampler
+from transformers.integrations import TensorBoardCallback
+from transformers.trainer_callback import ExportableState
+
+from gpq_agent import wire
+from gpq_agent.train.data.batches import ceil_div
+from gpq_agent.train.errors import GpqTrainError
+from gpq_agent.train.frameworks.versions import is_tested
+from gpq_agent.train.internals import BatchNorm
+from gpq_agent.train.loop.init import init
+from gpq_agent.train.loop.job import Job
+from gpq_agent.train.loop.loader import OPTIONS, Fetcher
+from gpq_agent.train.loop.setup import make_training
+
+TRL = {"SFTTrainer", "DPOTrainer"}  # whose loss is a mean over tokens or examples
+DRIVEN = (  # methods that a script's own class must leave alone
+    "_finalize_training", "_init_training_state", "_inner_training_loop", "_prepare_for_training",
+    "_run_epoch", "_track_num_input_tokens", "get_batch_samples", "get_total_train_batch_size",
+)  # fmt: skip
+STATE = (  # of TrainerState, what changes in training
+    "best_global_step", "best_metric", "best_model_checkpoint", "epoch", "global_step",
+    "log_history", "num_input_tokens_seen", "total_flos",
+)  # fmt: skip
+COUNTERS = (  # of the Trainer, and the last one of trl's
+    "_globalstep_last_logged", "_total_loss_scalar", "current_flos", "_total_train_tokens",
+)  # fmt: skip
+FIXED = "gpq: gpq cannot resize {}, because {}. It runs without gpq, on the GPUs that it has now\n"
+WITHOUT = "leave it out, or run the script without gpq.elastic(), on a fixed number of GPUs"
+OWN_RESUME = "leave it out, because gpq resumes this job itself"
+FORGETS = "the callback {} starts over at each restart. To keep what it counts, see ExportableState"
+BATCH = "a step has {} examples on any number of GPUs ({} at once x {} accumulated x {} GPUs now)"
+_jobs: List[Job] = []  # at most one
+
+
+def elastic(trainer: Type[Any]) -> Type[Any]:
+    """See `gpq_agent.train.elastic`."""
+    if wire.ENV_RUN_DIR not in os.environ and wire.ENV_CHECKPOINT_DIR not in os.environ:
+        return trainer
+    trl_names = {item.__name__ for item in trainer.__mro__ if item.__module__.startswith("trl.")}
+    if not all(map(is_tested, ["transformers", "accelerate"] + ["trl"] * bool(trl_names))):
+        return trainer
+    plain, reason = transformers.Trainer, ""
+    for name in DRIVEN:
+        if getattr(trainer, name) is not getattr(plain, name):
+            reason = "it has its own {}()".format(name)
+    if trl_names and trl_names.isdisjoint(TRL):
+        reason = "its batches or its loss depend on the number of GPUs"
+    if reason:
+        sys.stderr.write(FIXED.format(trainer.__name__, reason))
+        return trainer
+    if not _jobs:
+        _jobs.append(init())
+    return type(trainer.__name__, (_ElasticTrainer, trainer), {"__module__": trainer.__module__})
+
+
+class _Driver(transformers.TrainerCallback):  # type: ignore[misc]
+    """Drives gpq's loop for a Trainer. It is the first of the callbacks, so that the others see a
+    resumed training, and a part of checkpoints: what the Trainer, trl and callbacks count.
+
+    saved: from the checkpoint. seconds: of earlier attempts. total: examples of a step.
+    flos: of the step on all replicas. loader, loop, epochs: from train() on.
+    """
+
+    def __init__(self, trainer: Any) -> None:
+        self.job, self.engine = _jobs[0], _jobs[0]._engine
+        self.saved: Dict[str, Any] = {}
+        self.seconds, self.flos, self.total = 0.0, 0.0, 0
+        self.loader = self.loop = self.epochs = None  # type: Any
+        self._trainer, self._begin = trainer, time.time()
+
+    def state_dict(self) -> Dict[str, Any]:
+        """As JSON, because a metric may be a number of numpy."""
+        values = vars(self._trainer)
+        saved = {
+            "state": {name: getattr(self._trainer.state, name) for name in STATE},
+            "job_epoch": self.engine.runtime.meter.epoch,
+            "callbacks": [item.state()["attributes"] for item in self._callbacks()],
+            "loss": float(values.get("_tr_loss", 0.0)),
+            "trainer": {name: values[name] for name in COUNTERS if name in values},
+            "metrics": values["_metrics"] if "_total_train_tokens" in values else {},
+            "seconds": self.seconds + time.time() - self._begin,
+        }
+        return {"json": json.dumps(saved, default=float)}
+
+    def load_state_dict(self, state: Dict[str, Any]) -> None:
+        self.saved = json.loads(state["json"])
+        self.seconds = self.saved["seconds"]
+        vars(self._trainer.state).update(self.saved["state"])
+        for item, attributes in zip(self._callbacks(), self.saved["callbacks"]):
+            vars(item).update(attributes)
+
+    def _callbacks(self) -> List[Any]:
+        callbacks = self._trainer.callback_handler.callbacks
+        return [item for item in callbacks if isinstance(item, ExportableState)]
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        trainer, saved = self._trainer, self.saved
+        for name, layer in trainer.model.named_modules():
+            if isinstance(layer, BatchNorm):
+                problem = "batch norm ({}) computes its statistics on each GPU".format(name)
+                raise GpqTrainError(problem, "use layer or group norm, or " + WITHOUT)
+        for item in trainer.callback_handler.callbacks[1:]:
+            if isinstance(item, TensorBoardCallback) and item.logging_dir is None:
+                name = os.environ.get(wire.ENV_JOB, "gpq")
+                item.logging_dir = os.path.join(args.output_dir, "runs", name)
+            is_own = type(item).__module__.partition(".")[0] not in ("transformers", "trl")
+            if is_own and vars(item) and not isinstance(item, ExportableState):
+                self.engine.runtime.notice(FORGETS.format(type(item).__name__))
+        parts = trainer.model_wrapped, trainer.optimizer.optimizer, trainer.lr_scheduler
+        training = make_training(self.job.replicas, *parts, None, None)
+        self.engine.statistics.adapter = "transformers"
+        self.loop = self.job.attach(training, watch=False)
+        self.epochs = self.job.epochs(int(state.num_train_epochs))
+        self._begin = time.time()
+        if saved:
+            args.eval_on_start = False
+            trainer._initial_global_step = 0  # train_loss is the mean over all attempts
+            trainer._tr_loss.fill_(saved["loss"])
+            vars(trainer).update(saved["trainer"])
+            trainer.current_flos *= self.job.rank == 0
+            for mode, values in saved["metrics"].items():
+                trainer._metrics[mode].update(values)
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        self.loop.end_micro()
+        self.loop.end_step(applied=self.loop.applied)
+        epoch, consumed = self.loader.sampler.cursor
+        state.epoch = epoch + ceil_div(consumed, self.total) / len(self.loader)
+
+    def on_log(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        if "loss" in kwargs["logs"]:
+            self.job.log(loss=kwargs["logs"]["loss"])
+
+
+class _Steps:
+    """What the Trainer takes for its DataLoader. Yields the steps of the rest of an epoch. Its
+    length is the steps of an epoch."""
+
+    def __init__(self, driver: _Driver) -> None:
+        self.dataset = driver.loader.dataset
+        self._driver = driver
+
+    def __len__(self) -> int:
+        return len(self._driver.loader)
+
+    def __iter__(self) -> Iterator[Any]:
+        driver = self._driver
+        next(driver.epochs)
+        fetcher, step = Fetcher(driver.loader), driver.loop.next_step()
+        while step is not None:
+            yield step.micros, list(map(fetcher.fetch, step.micros))
+            step = driver.loop.next_step()
+
+
+class _ElasticTrainer(transformers.Trainer):  # type: ignore[misc]
+    """Comes before the script's own trainer in the method resolution order."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._gpq = _Driver(self)
+        self.callback_handler.callbacks.insert(0, self._gpq)
+        args, config = self.args, self.args.accelerator_config
+        is_split = self.is_model_parallel or self.is_distributed_loading_by_transformers
+        is_cut = args.gradient_accumulation_steps > 1
+        # What would train something else on another number of GPUs.
+        settings = {
+            "FSDP": self.is_fsdp_enabled,
+            "DeepSpeed": self.is_deepspeed_enabled,
+            "a model split over GPUs": is_split or args.parallelism_config is not None,
+            "fp16=True (bf16=True works)": self.accelerator.scaler is not None,
+            "auto_find_batch_size=True": args.auto_find_batch_size,
+            "enable_jit_checkpoint=True": args.enable_jit_checkpoint,
+            "average_tokens_across_devices=False": not args.average_tokens_across_devices,
+            "dataloader_drop_last=True and accumulation": args.dataloader_drop_last and is_cut,
+            "dispatch_batches=True": config.dispatch_batches,
+            "split_batches=True": config.split_batches,
+            "a LOMO optimizer": args.optim in ("lomo", "adalomo"),
+        }
+        for name in filter(settings.get, settings):
+            raise GpqTrainError("gpq cannot resize a Trainer with {}".format(name), WITHOUT)
+
+    def train(self, resume_from_checkpoint: Any = None, *args: Any, **kwargs: Any) -> Any:
+        if self._gpq.engine.shape.data is not None:
+            hint = "train each model in a job of its own"
+            raise GpqTrainError("gpq can resize only one train() of a script", hint)
+        if resume_from_checkpoint and not self._gpq.job.resumed:
+            problem = "train(resume_from_checkpoint=...) would begin in the middle of another run"
+            raise GpqTrainError(problem, OWN_RESUME)
+        if resume_from_checkpoint:
+            self._gpq.engine.runtime.notice(
+                "gpq resumes this job itself, so resume_from_checkpoint has no effect"
+            )
+        return super().train(None, *args, **kwargs)
+
+    def get_train_dataloader(self) -> Any:
+        plain = super().get_train_dataloader()
+        if not self.is_in_train:
+            return plain
+        batches = getattr(plain.batch_sampler, "batch_sampler", plain.batch_sampler)  # unsplit
+        if type(batches) is not BatchSampler:
+            name = "no length" if batches is None else "a {}".format(type(batches).__name__)
+            raise GpqTrainError("gpq cannot resize training on data with {}".format(name), WITHOUT)
+        args, job, local = self.args, self._gpq.job, batches.batch_size
+        factors = local, args.gradient_accumulation_steps, job.replicas
+        total = job.state("batch_size", 0)  # 0: there is no checkpoint yet
+        if not total:
+            total = job.state("batch_size", math.prod(factors))
+            self._gpq.engine.runtime.notice(BATCH.format(total, *factors))
+        # The Trainer gets whole steps, and each replica counts its own labels.
+        args.gradient_accumulation_steps, args.average_tokens_across_devices = 1, False
+        options = {name: getattr(plain, name) for name in OPTIONS if hasattr(plain, name)}
+        self._gpq.total, self._gpq.loader = total, job.loader(
+            plain.dataset, total, max_local_batch=local, fixed_batch=True, sampler=batches.sampler,
+            drop_last=batches.drop_last, **options,
+        )  # fmt: skip
+        return _Steps(self._gpq)
+
+    def get_total_train_batch_size(self, args: Any) -> int:
+        return self._gpq.total
+
+    def _init_training_state(self, *args: Any) -> Tuple[int, int]:
+        super()._init_training_state(*args)
+        self._gpq.engine.checkpointer.parts.add("trainer", self._gpq, at_once=True)
+        return self._gpq.saved.get("job_epoch", 0), 0
+
+    def _finalize_training(self, trial: Any, num_train_samples: Any, start_time: float) -> Any:
+        driver, last = self._gpq, int(self.state.num_train_epochs) - 1
+        epoch = driver.engine.runtime.meter.epoch
+        if epoch + driver.loop.is_over > last:
+            next(driver.epochs, None)
+        else:  # it has left its loop early
+            driver.epochs.close()
+            driver.job.done()
+        start_time -= driver.seconds
+        return super()._finalize_training(trial, num_train_samples, start_time)
+
+    def evaluate(self, *args: Any, **kwargs: Any) -> Any:
+        with self._gpq.job.eval():
+            return super().evaluate(*args, **kwargs)
+
+    def get_batch_samples(self, epoch_iterator: Any, num_batches: int, device: Any) -> Any:
+        """One step: each micro-batch with its inputs and its number of labels, or None."""
+        pair = next(epoch_iterator, None)
+        if pair is None:  # the epoch began in an earlier attempt
+            return [], None
+        (micros, batches), driver = pair, self._gpq
+        labels = [self._get_num_items_in_batch([batch], torch.device("cpu")) for batch in batches]
+        amounts, flos = [], 0.0
+        for micro, batch, count in zip(micros, batches, labels):
+            if count is None and isinstance(batch, Mapping) and "labels" in batch:
+                count = torch.as_tensor(batch["labels"]).ne(-100).sum()
+            amount = len(micro.indices) if count is None else float(count)
+            amounts.append(amount if micro.indices else 0)
+            flos += float(super().floating_point_ops(batch)) if micro.indices else 0.0
+        driver.engine.runtime.agreement.call = "job.weigh()"
+        sums = driver.engine.runtime.agreement.all_reduce_sum([sum(amounts), flos])
+        driver.flos, unit = sums[1], driver.job.replicas / max(sums[0], 1.0)
+        is_cut, pairs = driver.job.replicas > 1 or len(micros) > 1, zip(micros, amounts)
+        micros = [micro._replace(weight=unit * amount, in_pieces=is_cut) for micro, amount in pairs]
+        return [list(zip(micros, batches, labels))], None
+
+    def training_step(self, model: Any, inputs: Any, num_items_in_batch: Any = None) -> Any:
+        """The mean loss of the step over all replicas. Leaves the last micro-batch open, in which
+        the Trainer's own optimizer step takes effect."""
+        loop, device = self._gpq.loop, self.args.device
+        total = torch.zeros((), device=device)
+        for micro, batch, count in inputs:
+            if micro.place:
+                self.optimizer.optimizer.step()
+                loop.end_micro()
+            loop.begin_micro(micro)
+            items = None if count is None else count.clamp(min=1).to(device)
+            total += micro.weight * super().training_step(model, batch, items)
+        return self.accelerator.reduce(total, "mean")
+
+    def floating_point_ops(self, inputs: Any) -> Any:
+        if not isinstance(inputs, list):
+            return super().floating_point_ops(inputs)
+        return 0.0 if self._gpq.job.rank else self._gpq.flos  # the Trainer sums over replicas
+
+    def _track_num_input_tokens(self, inputs: Any) -> None:
+        for micro, batch, _ in inputs:
+            counted = {name: item if micro.indices else item[:0] for name, item in batch.items()}
+            super()._track_num_input_tokens(counted)
