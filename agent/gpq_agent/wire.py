@@ -139,8 +139,13 @@ def write_json(path: str, content: Dict[str, Any]) -> None:
         with contextlib.suppress(OSError):
             os.unlink(temporary)
         raise
-    folder = os.open(os.path.dirname(path) or ".", os.O_RDONLY)
+    sync(os.path.dirname(path) or ".")
+
+
+def sync(path: str) -> None:
+    """Make the content of a file durable, or the names in a folder. Raises OSError."""
+    descriptor = os.open(path, os.O_RDONLY)
     try:
-        os.fsync(folder)
+        os.fsync(descriptor)
     finally:
-        os.close(folder)
+        os.close(descriptor)

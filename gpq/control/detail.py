@@ -80,18 +80,11 @@ def _restarts(job: Job) -> list[RestartView]:
     gains = {gain.attempt: gain for gain in job.gains}
     views = []
     for times in job.restart_times:
-        view = RestartView(
-            times.attempt, times.warm, times.start, times.restore, times.stop, times.save
-        )
-        gain = gains.get(times.attempt)
-        if gain is not None:
-            view = msgspec.structs.replace(
-                view,
-                before=gain.before,
-                after=gain.after,
-                promised=gain.promise.ratio,
-                measured=gain.measured,
-            )
+        seconds = times.start, times.restore, times.stop, times.save
+        view = RestartView(times.attempt, times.warm, *seconds)
+        if gain := gains.get(times.attempt):
+            growth = gain.before, gain.after, gain.promise.ratio, gain.measured
+            view = RestartView(times.attempt, times.warm, *seconds, *growth)
         views.append(view)
     return views
 

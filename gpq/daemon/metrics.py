@@ -16,8 +16,8 @@ import socketserver
 import sys
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple, TypeVar
 from wsgiref.simple_server import WSGIRequestHandler
 
 from prometheus_client import CollectorRegistry, ProcessCollector, make_wsgi_app
@@ -35,6 +35,7 @@ from gpq.control import counters as counting
 from gpq.control.counters import Counters
 from gpq.control.reader import Reader
 from gpq.core.feasibility.reservations import current, devices_of
+from gpq.core.model.accounts import UserShare
 from gpq.core.model.jobs import HOLDS_DEVICES, TERMINAL, JobState
 from gpq.core.model.nodes import DeviceState
 from gpq.outward import Address
@@ -86,9 +87,10 @@ class Cluster(Collector):
         nodes = look.reader.nodes()
         yield from _jobs(look)
         yield from _running(look.reader)
-        yield from _users(look.reader)
+        users = [((row.user,), row) for row in look.reader.users()]
+        yield from gauges("gpq_user", ["user"], users, OF_USER)
         yield from gpus(look.reader, nodes)
-        yield from availability(nodes)
+        yield from gauges("gpq_node", ["node"], [((node.name,), node) for node in nodes], OF_NODE)
         yield from self._counters(look)
         yield gauge(
             "gpq_build_info",
@@ -175,38 +177,45 @@ def _jobs(look: Scrape) -> Iterator[Metric]:
     )
 
 
-# name, documentation, figure of a job
-FIGURES: tuple[tuple[str, str, Callable[[JobView], float | None]], ...] = (
-    (
-        "goodput_examples_per_second",
-        "Throughput times statistical efficiency.",
-        lambda job: job.goodput,
-    ),
+View = TypeVar("View")
+Figures = tuple[tuple[str, str, Callable[[View], float | None]], ...]  # name, documentation, figure
+OF_JOB: Figures[JobView] = (
+    ("goodput_examples_per_second", "Throughput times statistical efficiency.",
+     lambda job: job.goodput),
     ("throughput_examples_per_second", "Examples per second.", lambda job: job.throughput),
-    (
-        "efficiency_ratio",
-        "Statistical efficiency: goodput over throughput.",
-        lambda job: job.efficiency,
-    ),
-    (
-        "speedup_ratio",
-        "Goodput relative to that on the fair share, or on its fewest GPUs if more.",
-        lambda job: job.speedup,
-    ),
+    ("efficiency_ratio", "Statistical efficiency: goodput over throughput.",
+     lambda job: job.efficiency),
+    ("speedup_ratio", "Goodput relative to that on the fair share, or on its fewest GPUs if more.",
+     lambda job: job.speedup),
     ("finish_time_fairness_ratio", "Rho. At most 1 is fair.", lambda job: job.rho),
     ("progress_ratio", "Progress over its declared length.", lambda job: job.progress),
     ("remaining_seconds", "Expected time to its end.", lambda job: job.eta_seconds),
     ("batch_examples", "Batch size in use.", lambda job: job.total_batch or None),
-    (
-        "silent_seconds",
-        "Time since its servers last answered.",
-        lambda job: job.unknown_seconds or 0.0,
-    ),
-    (
-        "hung_seconds",
-        "Time without a step.",
-        lambda job: job.hung_seconds or 0.0,
-    ),
+    ("silent_seconds", "Time since its servers last answered.",
+     lambda job: job.unknown_seconds or 0.0),
+    ("hung_seconds", "Time without a step.", lambda job: job.hung_seconds or 0.0),
+)  # fmt: skip
+OF_USER: Figures[UserShare] = (
+    ("gpus", "GPUs that the user's jobs hold.", lambda row: float(row.gpus)),
+    ("share_ratio", "The user's part of the GPUs in use.", lambda row: row.share),
+    ("fair_share_ratio", "The user's fair share, as a part of all GPUs.",
+     lambda row: row.fair_share),
+    ("speedup_ratio", "Mean speedup of the user's jobs.", lambda row: row.speedup),
+    ("finish_time_fairness_ratio", "Worst finish-time fairness (rho) of the user's jobs.",
+     lambda row: row.rho),
+)  # fmt: skip
+OF_DEVICE: Figures[DeviceView] = (
+    ("utilisation_ratio", "Part of the time in which the GPU was busy.",
+     lambda device: None if device.utilisation is None else device.utilisation / 100.0),
+    ("memory_bytes", "Memory of the GPU.", lambda device: device.memory_mib * MIB or None),
+    ("memory_used_bytes", "Memory in use by any process.",
+     lambda device: device.used_mib * MIB if device.memory_mib else None),
+)  # fmt: skip
+OF_NODE: Figures[NodeView] = (
+    ("up", "1 while the server answers.", lambda node: float(node.answers)),
+    ("drained", "1 while gpq starts nothing new there.", lambda node: float(node.drained)),
+    ("knowledge_age_seconds", "Time since the daemon last heard from the server.",
+     lambda node: node.seen_seconds),
 )  # fmt: skip
 
 
@@ -223,35 +232,7 @@ def _running(reader: Reader) -> Iterator[Metric]:
     yield gauge("gpq_job_gpus", "GPUs that the job holds on a server.", ["job_id", "node"], [
         ((str(job.id), part.node), len(part.devices)) for job in rows for part in job.placement
     ])  # fmt: skip
-    for name, documentation, value_of in FIGURES:
-        yield gauge(f"gpq_job_{name}", documentation, ["job_id"], [
-            ((str(job.id),), value_of(job)) for job in rows
-        ])  # fmt: skip
-
-
-def _users(reader: Reader) -> Iterator[Metric]:
-    users = reader.users()
-    for name, documentation, value_of in (
-        ("gpus", "GPUs that the user's jobs hold.", lambda row: float(row.gpus)),
-        ("share_ratio", "The user's part of the GPUs in use.", lambda row: row.share),
-        (
-            "fair_share_ratio",
-            "The user's fair share, as a part of all GPUs.",
-            lambda row: row.fair_share,
-        ),
-        ("speedup_ratio", "Mean speedup of the user's jobs.", lambda row: row.speedup),
-        (
-            "finish_time_fairness_ratio",
-            "Worst finish-time fairness (rho) of the user's jobs.",
-            lambda row: row.rho,
-        ),
-    ):
-        yield gauge(
-            f"gpq_user_{name}",
-            documentation,
-            ["user"],
-            [((row.user,), value_of(row)) for row in users],
-        )
+    yield from gauges("gpq_job", ["job_id"], [((str(job.id),), job) for job in rows], OF_JOB)
 
 
 def gpus(reader: Reader, nodes: list[NodeView]) -> Iterator[Metric]:
@@ -272,27 +253,10 @@ def gpus(reader: Reader, nodes: list[NodeView]) -> Iterator[Metric]:
     yield gauge("gpq_gpu_info", "Always 1, about a GPU.", ["node", "gpu", "uuid", "type"], [
         ((node.name, str(device.index), device.id, device.type), 1.0) for node, device in devices
     ])  # fmt: skip
-    answering_devices = [(node, device) for node, device in devices if node.answers]
-    for name, documentation, value_of in (
-        ("utilisation_ratio", "Part of the time in which the GPU was busy.", _utilisation),
-        ("memory_bytes", "Memory of the GPU.", lambda device: device.memory_mib * MIB or None),
-        ("memory_used_bytes", "Memory in use by any process.", _memory_use),
-    ):
-        yield gauge(f"gpq_gpu_{name}", documentation, ["node", "gpu"], [
-            ((node.name, str(device.index)), value_of(device)) for node, device in answering_devices
-        ])  # fmt: skip
-
-
-def _utilisation(device: DeviceView) -> float | None:
-    if device.utilisation is None:
-        return None
-    return device.utilisation / 100.0
-
-
-def _memory_use(device: DeviceView) -> float | None:
-    if not device.memory_mib:
-        return None
-    return device.used_mib * MIB
+    answering_devices = [
+        ((node.name, str(device.index)), device) for node, device in devices if node.answers
+    ]
+    yield from gauges("gpq_gpu", ["node", "gpu"], answering_devices, OF_DEVICE)
 
 
 def standing(node: NodeView, device: DeviceView, reserved_gpus: set[tuple[str, str]]) -> str:
@@ -308,22 +272,16 @@ def standing(node: NodeView, device: DeviceView, reserved_gpus: set[tuple[str, s
     return "reserved" if (node.name, device.id) in reserved_gpus else "free"
 
 
-def availability(nodes: list[NodeView]) -> Iterator[Metric]:
-    for name, documentation, value_of in (
-        ("up", "1 while the server answers.", lambda node: float(node.answers)),
-        ("drained", "1 while gpq starts nothing new there.", lambda node: float(node.drained)),
-        (
-            "knowledge_age_seconds",
-            "Time since the daemon last heard from the server.",
-            lambda node: node.seen_seconds,
-        ),
-    ):
-        yield gauge(
-            f"gpq_node_{name}",
-            documentation,
-            ["node"],
-            [((node.name,), value_of(node)) for node in nodes],
-        )
+def gauges(
+    prefix: str,
+    labels: list[str],
+    views: Sequence[tuple[tuple[str, ...], View]],
+    figures: Figures[View],
+) -> Iterator[Metric]:
+    """A gauge for each of the figures. `views`: with the values of their labels."""
+    for name, documentation, value_of in figures:
+        rows = [(values, value_of(view)) for values, view in views]
+        yield gauge(f"{prefix}_{name}", documentation, labels, rows)
 
 
 def gauge(name: str, documentation: str, labels: list[str], rows: Iterable[Row]) -> Metric:

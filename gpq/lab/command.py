@@ -7,7 +7,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from enum import Enum
-from typing import Annotated, TypeVar
+from typing import Annotated
 
 import typer
 
@@ -50,11 +50,6 @@ RESTART = typer.Option(
     "--restart",
     metavar="SECONDS",
     help="Cost of each start and move. [default: 30. With --rules sia: by application]",
-)
-INTERFERENCE = typer.Option(
-    "--interference",
-    metavar="SHARE",
-    help="Slowdown of jobs on several servers that share a server.",
 )
 KNOWN = typer.Option(
     "--known-length/--unknown-length",
@@ -122,9 +117,8 @@ def simulate(
     traces: Annotated[str, TRACES] = "",
     nodes: Annotated[list[str] | None, NODES] = None,
     policy: Annotated[str, POLICY] = "goodput",
-    interval: Annotated[float | None, INTERVAL] = None,
+    interval: Annotated[float, INTERVAL] = 60.0,
     restart: Annotated[float | None, RESTART] = None,
-    interference: Annotated[float, INTERFERENCE] = 0.0,
     known_length: Annotated[bool | None, KNOWN] = None,
     priors: Annotated[bool | None, PRIORS] = None,
     events: Annotated[bool | None, EVENTS] = None,
@@ -160,13 +154,12 @@ def simulate(
         raise UsageError("--csv and --json cannot be combined", "use one of them")
     run_rules = Rules(
         nodes=(),
-        interval=plan_runs.within(_value_or(interval, 60.0), "--interval", 1.0, 86_400.0),
-        interference=plan_runs.within(interference, "--interference", 0.0, 0.99),
+        interval=plan_runs.within(interval, "--interval", 1.0, 86_400.0),
         # Your own jobs are replayed as the daemon would run them, and public ones by the rules of
         # their artifact.
-        known_length=_value_or(known_length, history),
-        priors=_value_or(priors, history),
-        events=_value_or(events, history),
+        known_length=history if known_length is None else known_length,
+        priors=history if priors is None else priors,
+        events=history if events is None else events,
         noise=plan_runs.within(noise, "--noise", 0.0, 10.0),
         profiled=rules is Ruleset.sia,
         config=plan_runs.settings(setting or []),
@@ -217,14 +210,6 @@ def simulate(
         run = f"{failure.policy} on {failure.workload} ({failure.cluster}, seed {failure.seed})"
         output.failure(f"{run}: {failure.error}", failure.hint)
     return 1 if failures else 0
-
-
-T = TypeVar("T")
-
-
-def _value_or(value: T | None, default: T) -> T:
-    """The value of an option, or its default."""
-    return default if value is None else value
 
 
 def _own_jobs(

@@ -7,16 +7,12 @@ import math
 import os
 import re
 import time
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import fields, replace
 
-from gpq import config as configuration
 from gpq import paths
 from gpq.client.connection import call
-from gpq.core.model.nodes import Device, Node, NodeState
 from gpq.core.model.snapshot import Config
-from gpq.core.model.units import DeviceId, NodeId
 from gpq.errors import DaemonUnreachable, Refused, UsageError
 from gpq.lab.measurements.sources import EVERYBODY, OSDI21, SIA, Member, Published, Source
 from gpq.lab.simulator import lies
@@ -179,8 +175,7 @@ def published_workloads(
     restart: float | None,
     members: Sequence[Member] = (),
 ) -> list[Source]:
-    """The workload files, with the shortest names that tell them apart, and their jobs dealt to
-    these members, if any."""
+    """The workload files, and their jobs dealt to these members, if any."""
     if not paths:
         raise UsageError(
             "there is no workload to simulate",
@@ -202,19 +197,9 @@ def published_workloads(
 
 
 def short_names(paths: Sequence[str]) -> list[str]:
-    """`workload-1`, or `philly/workload-1` if two have the same name."""
-    parts = [os.path.splitext(os.path.abspath(path))[0].split(os.sep) for path in paths]
-    depths = [1] * len(parts)
-    while True:
-        names = ["/".join(part[-count:]) for part, count in zip(parts, depths, strict=True)]
-        name_counts = Counter(names)
-        next_depths = [
-            min(count + 1, len(part)) if name_counts[name] > 1 else count
-            for name, count, part in zip(names, depths, parts, strict=True)
-        ]
-        if next_depths == depths:
-            return names
-        depths = next_depths
+    """`workload-1`, or the paths as typed if two have the same name."""
+    names = [os.path.splitext(os.path.basename(path))[0] for path in paths]
+    return names if len(set(names)) == len(names) else list(paths)
 
 
 def own_jobs(since: float | None, restart: float | None) -> History:
@@ -246,24 +231,14 @@ def left_out(own_history: History) -> str:
     for job, reason in own_history.left_out:
         jobs_by_reason.setdefault(reason, []).append(job)
     groups = [f"{len(jobs)} {reason} ({_some(jobs)})" for reason, jobs in jobs_by_reason.items()]
-    count = len(own_history.left_out)
-    verb = "is" if count == 1 else "are"
-    return f"{_count_text(count)} {verb} left out: {', '.join(groups)}"
+    return f"left out: {', '.join(groups)}"
 
 
 def unended_line(own_history: History) -> str:
     """One line about the jobs that have not ended, or ""."""
-    count = len(own_history.unended)
-    if not count:
+    if not own_history.unended:
         return ""
-    state = "have not ended: only their work so far counts"
-    if count == 1:
-        state = "has not ended: only its work so far counts"
-    return f"{_count_text(count)} {state} ({_some(own_history.unended)})"
-
-
-def _count_text(count: int) -> str:
-    return "1 job" if count == 1 else f"{count} jobs"
+    return f"not ended, so only the work so far counts: {_some(own_history.unended)}"
 
 
 def _some(jobs: Sequence[str]) -> str:
@@ -287,30 +262,15 @@ def measured_on(own_history: History, texts: Sequence[str]) -> list[Cluster]:
 
 
 def own_cluster() -> Cluster:
-    """Your servers as the daemon last saw them, or as in the configuration if it is not running."""
+    """Your servers as the daemon last saw them. Raises UsageError if it is not running."""
     try:
         nodes = nodes_of(call(requests.Nodes([]), node_answers.NodeList, start=False).nodes)
     except DaemonUnreachable:
-        nodes = configured_nodes()
+        nodes = ()
     if not nodes:
-        raise UsageError(
-            "the daemon is not running, and the configuration does not give the number of GPUs",
-            "give it: --nodes 2x4",
-        )
+        hint = "run `gpq daemon start`, or say what they have, as in --nodes 2x4"
+        raise UsageError("no daemon runs that knows your servers", hint)
     return Cluster("own", nodes)
-
-
-def configured_nodes() -> tuple[Node, ...]:
-    """The servers whose GPUs or slots are counted in config.toml."""
-    nodes = []
-    for name, node in sorted(configuration.load().nodes.items()):
-        count, kind = (len(node.gpus), "cuda") if node.gpus else (node.slots or 0, "cpu")
-        devices = tuple(
-            Device(DeviceId(f"{name}:{index}"), index, kind, "") for index in range(count)
-        )
-        if devices:
-            nodes.append(Node(NodeId(name), NodeState.UP, devices=devices))
-    return tuple(nodes)
 
 
 def unused_options(
@@ -363,8 +323,6 @@ def unused_options(
         for name, is_given, option, reason in needs
         if is_given and name not in effective_names
     ]
-    if rules.interference > 0 and all(len(cluster.nodes) == 1 for cluster in clusters):
-        remarks.append("--interference (every cluster has only one server)")
     default = Config()
     for field in fields(Config):
         is_changed = getattr(rules.config, field.name) != getattr(default, field.name)

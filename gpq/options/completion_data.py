@@ -521,7 +521,6 @@ GRAMMAR: dict[str, tuple[str, dict[str, tuple[str, str]]]] = {
             "--policy": ("Policies to compare.", "goodput|srtf|backfill|fifo|gavel|gavel-ftf|gavel-makespan|gavel-max-min|optimus|pollux|sia|slaq|themis|tiresias"),
             "--interval": ("Time between two rounds.", "any"),
             "--restart": ("Cost of each start and move.", "any"),
-            "--interference": ("Slowdown of jobs on several servers that share a server.", "any"),
             "--known-length": ("Jobs say how long they are.", ""),
             "--priors": ("Start jobs with profiles of earlier jobs of the same program.", ""),
             "--events": ("Run a round also when a job arrives, ends or first reports.", ""),

@@ -70,8 +70,15 @@ REFUSED = {
     "reboot": ("gpq does not reboot servers", "remove it"),
 }
 KNOWN = USED | UNUSED | frozenset(REFUSED)
+UNITS = {None: 1, "second": 1, "minute": 60, "hour": 3600, "day": 86400, "week": 604800}
+MOMENTS = {"midnight": "tomorrow 0:00", "noon": "12:00", "fika": "15:00", "teatime": "16:00"}
 EXAMPLES = "use minutes, MM:SS, HH:MM:SS, D-HH or D-HH:MM:SS"
-FIELDS = {"job-name": "name", "chdir": "cwd", "dependency": "after", "input": "stdin"}
+# by another name in SubmitTexts and the way it is queued
+FIELDS = {
+    "job-name": "name", "chdir": "cwd", "dependency": "after", "input": "stdin",
+    "test-only": "dry_run",
+}  # fmt: skip
+AS_IT_IS = frozenset({"array", "chdir", "hold", "input", "test-only", "wait"})
 ONE_PROCESS = (
     "ask for one task and start the processes in the script (`torchrun --nproc-per-node 4"
     " train.py`), or submit the training script itself: gpq submit --gpus 4 train.py"
@@ -161,10 +168,11 @@ def translate(
                 raise UsageError(f"{where}: {flag}: {REFUSED[name][0]}", REFUSED[name][1])
         elif name in UNUSED:
             translated.unused.append(flag)
-        elif (translator := TRANSLATORS.get(name)) is not None and FIELDS.get(
-            name, name
-        ) not in explicit_fields:
-            translator(translated, value, f"{where}: {flag}")
+        elif (field := FIELDS.get(name, name)) not in explicit_fields:
+            if name in AS_IT_IS:
+                translated.fields[field] = value or True
+            elif name in TRANSLATORS:
+                TRANSLATORS[name](translated, value, f"{where}: {flag}")
     translated.fields |= fields(last, where, explicit_fields, translated.unused, shell=shell)
     if lines and pairs and "gpus" not in translated.fields and "gpus" not in explicit_fields:
         translated.notes.append("it asks for no GPU, but every gpq job gets at least one")
@@ -239,20 +247,10 @@ def _begin(translated: Translated, value: str, context: str) -> None:
     """`now+1hour` as +1h. gpq reads other forms itself, or refuses them."""
     later = re.fullmatch(r"now\+(\d{1,9})(second|minute|hour|day|week)?s?", value)
     if later:
-        unit = {None: 1, "second": 1, "minute": 60, "hour": 3600, "day": 86400, "week": 604800}[
-            later[2]
-        ]
-        translated.fields["begin"] = f"+{values.duration_text(float(int(later[1]) * unit))}"
-    else:
-        translated.fields["begin"] = {
-            "midnight": "tomorrow 0:00",
-            "noon": "12:00",
-            "fika": "15:00",
-            "teatime": "16:00",
-        }.get(
-            value,
-            value.removesuffix(":00") if value.count(":") == 2 and "-" not in value else value,
-        )
+        value = f"+{values.duration_text(float(int(later[1]) * UNITS[later[2]]))}"
+    elif value.count(":") == 2 and "-" not in value:
+        value = value.removesuffix(":00")
+    translated.fields["begin"] = MOMENTS.get(value, value)
 
 
 def _export(translated: Translated, value: str, context: str) -> None:
@@ -269,28 +267,14 @@ def _export(translated: Translated, value: str, context: str) -> None:
             translated.fields.setdefault("env", []).append(part)
 
 
-def _set(name: str) -> Callable[[Translated, str, str], None]:
-    def put(translated: Translated, value: str, context: str) -> None:
-        translated.fields[name] = value or True
-
-    return put
-
-
-FIELDS |= {"test-only": "dry_run"}
 TRANSLATORS: dict[str, Callable[[Translated, str, str], None]] = {
-    "array": _set("array"),
     "begin": _begin,
-    "chdir": _set("cwd"),
     "dependency": _dependency,
     "error": _output,
     "export": _export,
-    "hold": _set("hold"),
-    "input": _set("stdin"),
     "job-name": _name,
     "output": _output,
-    "test-only": _set("dry_run"),
     "time": _time,
-    "wait": _set("wait"),
 }
 
 

@@ -84,13 +84,11 @@ def _history(
         output.emit(answer)
         return
     output.note(*answer.notes)
+    from gpq.views import accounts
+
     if csv:
-        from gpq.views.accounts import csv_text
-
-        sys.stdout.write(csv_text(answer.jobs, account_answers.EndedView))
+        sys.stdout.write(accounts.csv_text(answer.jobs, account_answers.EndedView))
     else:
-        from gpq.views import accounts
-
         output.text(accounts.history, answer, color.value)
 
 
@@ -171,15 +169,13 @@ def _report(
 
         with output.replace_file("--html", html) as part, open(part, "x", encoding="utf-8") as file:
             file.write(html_report.document(answer, users))
+    from gpq.views import accounts
+
     if json:
         output.emit(answer)
     elif csv:
-        from gpq.views.accounts import csv_text
-
-        sys.stdout.write(csv_text(answer.rows, account_answers.ReportRow))
+        sys.stdout.write(accounts.csv_text(answer.rows, account_answers.ReportRow))
     elif html:
         output.say(f"wrote {html}")
     else:
-        from gpq.views import accounts
-
         output.text(accounts.report, answer, color.value)

@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from gpq.core.feasibility.device_status import gpus
 from gpq.core.model.units import Seconds
 from gpq.errors import Refused
 from gpq.lab.measurements.tables import Column, Table, read
@@ -143,7 +144,7 @@ class StepTimes:
         on_one = max(
             (replicas for (nodes, replicas, _), _ in self._points if nodes == 1), default=0
         )
-        reach = f"up to {_gpus(on_one)} on one node and up to {replicas} GPUs on {nodes} nodes"
+        reach = f"up to {gpus(on_one)} on one node and up to {replicas} GPUs on {nodes} nodes"
         hint = (
             f"{self._path} and {self._path.name.replace('placements', 'scalability')} have {reach}"
         )
@@ -223,8 +224,4 @@ def _prose(placement: Counts) -> str:
     spread = f"{len(placement)} nodes ({'+'.join(map(str, placement))})"
     if len(placement) == 1:
         spread = "1 node"
-    return f"{_gpus(sum(placement))} of {spread}"
-
-
-def _gpus(number: int) -> str:
-    return "1 GPU" if number == 1 else f"{number} GPUs"
+    return f"{gpus(sum(placement))} of {spread}"

@@ -14,13 +14,13 @@ from math import ceil
 import numpy as np
 
 from gpq.core.feasibility.mobility import is_leaving
-from gpq.core.feasibility.shapes import nodes_up, shape_on, shape_types
+from gpq.core.feasibility.shapes import nodes_up, shape_types
 from gpq.core.goodput.batches import BatchLimits, limits_of
 from gpq.core.goodput.goodput import GradientStats, stats_of
 from gpq.core.goodput.models import rows_on
 from gpq.core.model.jobs import Allotment, Job
 from gpq.core.model.placements import Layout, Shape
-from gpq.core.model.policy import Policy, shape_of
+from gpq.core.model.policy import Policy
 from gpq.core.model.snapshot import Config, Snapshot
 from gpq.core.model.units import JobId, NodeId
 from gpq.core.placement import placeable
@@ -217,39 +217,6 @@ def growth_cap(contender: Contender) -> int:
     """Twice the profiled replicas, at least its minimum and at most its maximum."""
     job = contender.job
     return max(contender.least, min(contender.most, max(GROWTH * job.profile.max_replicas, 1)))
-
-
-def objective(snapshot: Snapshot, allocation: Mapping[JobId, Allotment]) -> float:
-    """Pollux's fitness of an allocation by any policy: the harmonic mean of the utilities of all
-    jobs that hold GPUs or could have some now. A job without a layout gets nothing."""
-    round_ = entrants(snapshot)
-    share = shares(snapshot, round_)
-    costs = []
-    for name in sorted(
-        {*round_.fixed_shapes, *(contender.job.id for contender in round_.contenders)}
-    ):
-        job, allotment = snapshot.jobs[name], allocation.get(name)
-        utility = 0.0
-        if allotment is not None:
-            shape = shape_of(allotment)
-            table = speedups(job, shape.gpu_type, share[shape.gpu_type], shape.replicas)
-            utility = (
-                float(table[int(shape.nodes > 1), shape.replicas]) * share[shape.gpu_type].scale
-            )
-        if _differs(snapshot, job, allotment):
-            utility *= restart_factor(job, snapshot.now, snapshot.config)
-        costs.append(1.0 / (utility + FLOOR))
-    if not costs:
-        return 0.0
-    return len(costs) / sum(costs)
-
-
-def _differs(snapshot: Snapshot, job: Job, allotment: Allotment | None) -> bool:
-    if job.placement is None or allotment is None:
-        return job.placement is not None or allotment is not None
-    if isinstance(allotment, Layout):
-        return allotment.parts != job.placement.counts
-    return allotment != shape_on(job.placement, snapshot)
 
 
 def problem_of(

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
-from itertools import pairwise
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, fields, replace
+from statistics import median
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -144,23 +145,17 @@ def members(run: Outcome) -> list[MemberSummary]:
             jobs[0].lies,
             len(jobs),
             _average(job.completion_seconds for job in jobs),
-            gpu_hours(jobs),
+            sum(job.gpu_seconds for job in jobs) / 3600.0,
             max(_known_values(job.rho for job in jobs), default=None),
         )
         for name, jobs in sorted(jobs_by_member.items())
     ]
 
 
-def gpu_hours(
-    jobs: Iterable[JobOutcome], begin: Seconds = 0.0, end: Seconds = float("inf")
-) -> float:
-    """GPU hours that these jobs held from `begin` to `end`, in seconds since the start of the
-    workload."""
-    seconds = 0.0
-    for job in jobs:
-        for (start, gpus), (stop, _) in pairwise(job.sizes):
-            seconds += gpus * max(min(stop, end) - max(start, begin), 0.0)
-    return seconds / 3600.0
+# how figures of several runs become one. All others are averaged
+MERGED: dict[str, Callable[[list[float]], float]] = {
+    "jobs": sum, "rho_max": max, "round_ms_median": median, "round_ms_max": max, "wall_s": sum,
+}  # fmt: skip
 
 
 def means(rows: Sequence[Summary]) -> list[Summary]:
@@ -173,44 +168,18 @@ def means(rows: Sequence[Summary]) -> list[Summary]:
 
 
 def _mean(rows: Sequence[Summary]) -> Summary:
-    def mean(column: str) -> float:
-        return _average(getattr(row, column) for row in rows)
-
-    workload = rows[0].workload
-    if len(rows) > 1:
-        workload = f"{len(rows)} runs"
-    return Summary(
-        rows[0].policy,
-        workload,
-        rows[0].seed,
-        sum(row.jobs for row in rows),
-        mean("avg_jct"),
-        mean("p50_jct"),
-        mean("p99_jct"),
-        mean("makespan"),
-        _mean_of_known(row.rho_p95 for row in rows),
-        max(_known_values(row.rho_max for row in rows), default=None),
-        _mean_of_known(row.rho_above_1 for row in rows),
-        mean("restarts_per_job"),
-        mean("promised_hours"),
-        mean("gained_hours"),
-        mean("gpu_hours"),
-        mean("goodput"),
-        float(np.median([row.round_ms_median for row in rows])),
-        max(row.round_ms_max for row in rows),
-        sum(row.wall_s for row in rows),
-    )
+    if len(rows) == 1:
+        return rows[0]
+    figures: dict[str, Any] = {}
+    for column in fields(Summary)[3:]:  # after policy, workload and seed
+        values = _known_values(getattr(row, column.name) for row in rows)
+        merge = MERGED.get(column.name, _average)
+        figures[column.name] = merge(values) if values else None
+    return replace(rows[0], workload=f"{len(rows)} runs", **figures)
 
 
 def _average(values: Iterable[float]) -> float:
     return float(np.mean(list(values)))
-
-
-def _mean_of_known(values: Iterable[float | None]) -> float | None:
-    numbers = _known_values(values)
-    if not numbers:
-        return None
-    return _average(numbers)
 
 
 def _known_values(values: Iterable[float | None]) -> list[float]:

@@ -101,17 +101,11 @@ class Running:
         grad = step - sync
         return grad, step + grad * self.batch[1]
 
-    def speed(self, interference: float) -> float:
+    def speed(self) -> float:
         """True progress, base-batch steps per second."""
         scale = self.total_batch() / self.task.truth.base_batch
         sqr, var = self.stats
-        return (
-            (var + sqr)
-            / (var / scale + sqr)
-            / self.times()[1]
-            * (1.0 - interference)
-            / self.task.slowdown
-        )
+        return (var + sqr) / (var / scale + sqr) / self.times()[1] / self.task.slowdown
 
     def measure(self) -> None:
         """What the job learns about its present configuration. One sample suffices."""
@@ -144,13 +138,7 @@ class Running:
             return 1.0
         return float(np.exp(self.error * self.rng.standard_normal()))
 
-    def advance(
-        self,
-        now: Seconds,
-        seconds: Seconds,
-        interference: float,
-        choose: Callable[[], Batch | None],
-    ) -> None:
+    def advance(self, now: Seconds, seconds: Seconds, choose: Callable[[], Batch | None]) -> None:
         """Run for `seconds` from `now` on, or to its end. `choose` gives the batch size of the next
         epoch."""
         if self.placement is None or self.ended_at is not None:
@@ -161,7 +149,7 @@ class Running:
         now, budget, truth = now + delay, seconds - delay, self.task.truth
         while budget > 0 and self.ended_at is None:
             self.measure()
-            speed = self.speed(interference)
+            speed = self.speed()
             goal = truth.progress(self.epoch + 1)
             if self.progress + speed * budget < goal:
                 self.progress += speed * budget
@@ -177,7 +165,7 @@ class Running:
             if self.ended_at is None and not self.fixed_batch:
                 self.set_batch(choose())
 
-    def seconds_to_end(self, interference: float) -> Seconds:
+    def seconds_to_end(self) -> Seconds:
         """At the present speed, an estimate of when to check again, never past the end of this
         epoch."""
         if self.placement is None:
@@ -188,9 +176,7 @@ class Running:
             return float("inf")
         # Never 0: `advance` rounds what is left to whole seconds, and of less than half a one would
         # make nothing, for ever.
-        return self.waiting + max(
-            float(ceil((goal - self.progress) / self.speed(interference))), 1.0
-        )
+        return self.waiting + max(float(ceil((goal - self.progress) / self.speed())), 1.0)
 
     def start(self, placement: Placement | None, restart: Seconds) -> None:
         """Give it these GPUs, or none."""

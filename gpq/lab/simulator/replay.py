@@ -8,7 +8,6 @@ instant. So this loop keeps its own jobs, and shows them to the policy as the da
 from __future__ import annotations
 
 import time
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import ceil
@@ -144,16 +143,14 @@ class Replay:
                 )
             return float(tick)
         moments = [float(tick) if self.guests else np.inf, max(arrival, self.now)]
-        slowdowns = self._sharing()
-        for name, guest in self.guests.items():
+        for guest in self.guests.values():
             running = guest.running
-            moments.append(self.now + running.seconds_to_end(slowdowns.get(name, 0.0)))
+            moments.append(self.now + running.seconds_to_end())
             if running.waiting > 0:
                 moments.append(self.now + running.waiting + FIRST_TIMES)
         return float(max(min(moments), self.now))
 
     def _advance(self, seconds: Seconds) -> None:
-        slowdowns = self._sharing()
         for name in sorted(self.guests):
             guest, running = self.guests[name], self.guests[name].running
             if running.placement is not None:
@@ -161,11 +158,9 @@ class Replay:
                     running.task.truth, running.gpu_type, running.epoch
                 )
                 if unit_speed > 0:
-                    self._goodput += (
-                        seconds * running.speed(0.0) * running.task.slowdown / unit_speed
-                    )
+                    self._goodput += seconds * running.speed() * running.task.slowdown / unit_speed
                 self._goodput_seconds += seconds
-            running.advance(self.now, seconds, slowdowns.get(name, 0.0), guest.batch)
+            running.advance(self.now, seconds, guest.batch)
             guest.settle_gain()
             if running.ended_at is None:
                 continue
@@ -176,22 +171,6 @@ class Replay:
             if self.rules.priors:
                 job = replace(guest.seen(), state=JobState.COMPLETED)
                 self.priors = remember(self.priors, [job])
-
-    def _sharing(self) -> dict[JobId, float]:
-        """Slowdown of jobs on several nodes that share a node with another one."""
-        if self.rules.interference <= 0:
-            return {}
-        spans = {
-            name: guest.running.nodes
-            for name, guest in self.guests.items()
-            if len(guest.running.nodes) > 1
-        }
-        crowd = Counter(node for nodes in spans.values() for node in nodes)
-        return {
-            name: self.rules.interference
-            for name, nodes in spans.items()
-            if any(crowd[n] > 1 for n in nodes)
-        }
 
     # -- rounds ------------------------------------------------------------------------------------
 

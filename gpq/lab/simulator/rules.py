@@ -25,8 +25,6 @@ class Rules:
 
     nodes: tuple[Node, ...]
     interval: Seconds = 60.0
-    # a job over several nodes that shares one with another such job runs at 1 - this
-    interference: float = 0.0
     known_length: bool = False  # jobs declare how long they are
     priors: bool = False  # policies may use what earlier jobs of the same program taught
     events: bool = False  # rounds also when a job arrives, ends, or first runs at a new size

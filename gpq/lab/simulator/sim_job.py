@@ -130,7 +130,7 @@ class SimJob:
         if running.placement is None or running.waiting > 0 or not gains:
             return
         if gains[-1].attempt == self.job.attempt and gains[-1].speed_after is None:
-            gain = replace(gains[-1], speed_after=running.speed(0.0))
+            gain = replace(gains[-1], speed_after=running.speed())
             self.job = replace(self.job, gains=(*gains[:-1], gain))
 
     def close(self, now: Seconds) -> None:
@@ -157,7 +157,7 @@ class SimJob:
         running = self.running
         self.close(now)
         if running.placement is not None and running.waiting <= 0:
-            self.last_speed = running.speed(0.0)
+            self.last_speed = running.speed()
         gains = self.job.gains
         promise = self._promise(placement) if placement is not None else None
         if placement is not None and promise is not None:

@@ -206,7 +206,6 @@ IDLE = [
     ("tiresias", "--priors --known-length",
      "--known-length (none of these policies uses it), --priors (none of these policies uses them)"),
     ("sia", "--priors", "--priors (none of these policies uses them)"),
-    ("goodput", "--nodes 1x4 --interference 0.2", ""),
     ("fifo", "--set floors=off --set floor_patience=0 --set borrow_limit=60 --set by_user=off --members 2", ""),
     ("goodput", "--set floors=off --members 1", "--set floors (there is only one user)"),
     ("fifo", "--set floor_patience=0 --set borrow_limit=60",
@@ -276,13 +275,13 @@ def test_options_reach_the_rules(monkeypatch: pytest.MonkeyPatch, say: Say) -> N
         raise KeyboardInterrupt
 
     monkeypatch.setattr("gpq.lab.simulator.compare.attempt_all", stop)
-    argv = ["--interval", "360", "--restart", "5", "--interference", "0.25", "--known-length", "--priors", "--events"]
+    argv = ["--interval", "360", "--restart", "5", "--known-length", "--priors", "--events"]
     code, _, _ = say(*TRACES, *argv, "--noise", "0.5", "--seed", "3", "--set", "by_user=off",
                      "--set", "fairness_power=-1", "--rules", "sia")  # fmt: skip
     assert code == 130
     [run] = seen
     rules = run.rules
-    assert (rules.interval, rules.interference, rules.noise, rules.seed) == (360.0, 0.25, 0.5, 3)
+    assert (rules.interval, rules.noise, rules.seed) == (360.0, 0.5, 3)
     assert (rules.known_length, rules.priors, rules.events, rules.profiled) == (True, True, True, True)
     assert (rules.config.by_user, rules.config.fairness_power) == (False, -1.0)
     assert [(task.restart, task.slowdown) for task in run.source.tasks()] == [(5.0, 1.2)] * 4
@@ -338,7 +337,6 @@ MISTAKES: list[tuple[str, str]] = [
     ("w.csv --traces traces --interval 0", "--interval 0 is out of range"),
     ("w.csv --traces traces --restart nan", "--restart nan is out of range"),
     ("w.csv --traces traces --noise -1", "--noise -1 is out of range"),
-    ("w.csv --traces traces --interference 1", "--interference 1 is out of range"),
     ("w.csv --traces traces --rules pollux", "--rules"),
     ("w.csv --traces traces --csv --json", "cannot be combined"),
     ("w.csv --traces traces --since 3d", "--since needs --history"),
@@ -378,10 +376,10 @@ def test_a_mistake_gets_one_line_and_a_hint(say: Say, tmp_path: Path, argv: str,
     assert said in err
 
 
-def test_workload_names_are_the_shortest_distinct_ends_of_their_paths() -> None:
-    paths = ["/x/philly/workload-1.csv", "/x/saturn/workload-1.csv", "/x/philly/w.2.csv"]
-    assert plan_runs.short_names(paths) == ["philly/workload-1", "saturn/workload-1", "w.2"]
-    assert plan_runs.short_names(["/a/w.csv", "/a/w.csv"]) == ["/a/w", "/a/w"]
+def test_workloads_of_the_same_name_are_named_by_their_paths() -> None:
+    assert plan_runs.short_names(["/x/philly/workload-1.csv", "w.2.csv"]) == ["workload-1", "w.2"]
+    paths = ["philly/workload-1.csv", "saturn/workload-1.csv"]
+    assert plan_runs.short_names(paths) == paths
 
 
 # -- history -----------------------------------------------------------------------------------------------------------
@@ -413,7 +411,7 @@ def test_your_own_jobs_are_replayed_on_other_clusters_while_the_daemon_runs(say:
         argv = ("--history", "--nodes", "1x2", "--nodes", "1x4", "--policy", "fifo", "--restart", "0", "--json")
         code, out, err = say(*argv)
         assert code == 0, err
-        assert err == "note: 1 job is left out: 1 never ran (5)\n"
+        assert err == "note: left out: 1 never ran (5)\n"
         assert store.ended_count() == 4
         store.commit([], replace(store.load(), next_id=9))  # the open writer still works
     two, four = json.loads(out)["runs"]
@@ -459,15 +457,12 @@ def test_the_replay_uses_holds_and_gpu_types_from_the_journal(say: Say, tmp_path
     assert json.loads(out)["error"] == "no job was measured on GPUs of type h100"
 
 
-def test_the_configuration_gives_the_cluster_if_no_daemon_runs(say: Say, tmp_path: Path) -> None:
+def test_without_a_daemon_nobody_knows_your_servers(say: Say, tmp_path: Path) -> None:
     code, _, err = say("--history")
     assert (code, err.splitlines()[0]) == (4, f"gpq: there is no history at {tmp_path}/home/gpq.db")
     keep(tmp_path / "home", ran(1, time.time() - 100.0, 60.0, 1)).close()
     code, _, err = say("--history")
-    assert (code, err.splitlines()[1]) == (2, "hint: give it: --nodes 2x4")
-    write(tmp_path / "config" / "gpq" / "config.toml", ["[nodes.local]", "slots = 2"])
-    code, out, err = say("--history", "--json")
-    assert (code, [run["cluster"] for run in json.loads(out)["runs"]]) == (0, ["own"]), err
+    assert (code, err.splitlines()[0]) == (2, "gpq: no daemon runs that knows your servers")
 
 
 def test_a_running_daemons_servers_are_the_cluster(live: Gpq) -> None:

@@ -16,8 +16,9 @@ from gpq.core.model.profile import Noise, Profile, ProfileRow
 from gpq.core.model.snapshot import Snapshot
 from gpq.core.model.units import JobId
 from gpq.core.placement import place
-from gpq.lab.policies.pollux import Pollux, objective, restart_factor
+from gpq.lab.policies.pollux import Pollux, restart_factor
 from tests.support.builders import DECLARED, black_box, job, node, on, running, snapshot, spec
+from tests.support.pollux_objective import objective
 
 
 def profile(most: int = 4, sync: float = 0.001, noise: float = 1e5) -> Profile:

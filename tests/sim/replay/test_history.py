@@ -75,7 +75,7 @@ def test_an_unfinished_job_counts_with_its_progress_and_is_named() -> None:
     found = history([here, over], NOW)
     assert [task.truth.progress(1) for task in found.tasks()] == [pytest.approx(1000.0)] * 2
     assert found.unended == ("1",)
-    assert plan_runs.unended_line(found) == "1 job has not ended: only its work so far counts (1)"
+    assert plan_runs.unended_line(found) == "not ended, so only the work so far counts: 1"
 
 
 def test_time_held_by_the_user_is_not_waiting_time() -> None:
@@ -156,7 +156,7 @@ def test_jobs_that_cannot_be_replayed_are_named_with_the_reason() -> None:
         ("6", "cancelled"),
     )  # fmt: skip
     assert plan_runs.left_out(found) == (
-        "5 jobs are left out: 2 never ran (2 (early), 3), 1 without run time (4), 2 cancelled (5, 6)"
+        "left out: 2 never ran (2 (early), 3), 1 without run time (4), 2 cancelled (5, 6)"
     )
 
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from gpq.lab.simulator.outcomes import JobOutcome, Outcome, gpu_hours, means, members, summary
+from gpq.lab.simulator.outcomes import JobOutcome, Outcome, means, members, summary
 
 
 def ended(name: str, begin: float, end: float, *, rho: float | None = 1.0, restarts: int = 0) -> JobOutcome:
@@ -50,12 +50,4 @@ def test_members_have_the_figures_of_their_own_jobs() -> None:
     ana, bob = members(run("p", replace(b, user="bob"), a, ended("c", 900, 4500, rho=None)))
     assert (ana.member, ana.jobs, ana.lies, ana.avg_jct, ana.rho_max) == ("ana", 2, (), 2700.0, 0.5)
     assert (bob.member, bob.jobs, bob.lies, bob.avg_jct, bob.rho_max) == ("bob", 1, ("speed",), 900.0, 3.0)
-    assert (ana.gpu_hours, bob.gpu_hours) == (1.5, 0.25)
-
-
-def test_gpu_hours_in_a_window() -> None:
-    sizes = ((600.0, 2), (1200.0, 0), (1800.0, 4), (2400.0, 0))
-    jobs = [replace(ended("a", 0, 2400), sizes=sizes), ended("b", 900, 1500)]
-    assert gpu_hours(jobs) * 3600 == 2 * 600 + 4 * 600 + 600
-    assert gpu_hours(jobs, 1000.0, 2000.0) * 3600 == pytest.approx(2 * 200 + 4 * 200 + 500)
-    assert gpu_hours(jobs, 1500.0, 1800.0) == gpu_hours(jobs, 2400.0) == 0.0
+    assert (ana.gpu_hours, bob.gpu_hours) == (2.0, 1.0)

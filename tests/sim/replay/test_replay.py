@@ -50,17 +50,6 @@ def test_a_larger_batch_on_more_gpus_is_worth_its_gain_and_epochs_end_on_whole_s
     assert job.gpu_seconds == 3 * (RESTART + 143)
 
 
-def test_jobs_across_servers_slow_each_other_down_if_they_share_one(tmp_path: Path) -> None:
-    rows = ("a,0,tiny,3,96", "b,0,tiny,3,96")
-    assert {job.ended_at for job in run(tmp_path, "fifo", "3x2", *rows).values()} == {233.0}
-    slowed = run(tmp_path, "fifo", "3x2", *rows, interference=0.5)
-    assert {job.ended_at for job in slowed.values()} == {60.0 + RESTART + 106 + 93 + 88}
-    apart = run(tmp_path, "fifo", "4x2", *rows, interference=0.5)
-    assert {job.ended_at for job in apart.values()} == {233.0}
-    alone = run(tmp_path, "fifo", "2x2", rows[0], "b,0,tiny,1,32", interference=0.5)  # b spans no servers
-    assert alone["a"].ended_at == 233.0
-
-
 def test_a_stopped_job_pays_for_another_start_and_keeps_its_progress(tmp_path: Path) -> None:
     # b, which is shorter, arrives in the middle. It gets the GPU at the next tick, and a gets it back at the tick after
     # the end of b.

@@ -17,6 +17,7 @@ import tarfile
 import time
 from typing import Any, BinaryIO, Callable, Dict, List, Set
 
+from gpq_agent import wire
 from gpq_agent.node.files.sending import PIECE, Pace, Seal, read_line, write_line
 from gpq_agent.node.files.staging import check_space, inside, remove
 from gpq_agent.node.host import procs
@@ -267,7 +268,7 @@ def _replace(target: str, tree: str, entries: List[Entry]) -> None:
     with contextlib.suppress(FileNotFoundError):
         os.rename(target, os.path.join(os.path.dirname(tree), "old"))
     os.rename(tree, target)
-    sync(os.path.dirname(target))
+    wire.sync(os.path.dirname(target))
 
 
 # -- code ------------------------------------------------------------------------------------------
@@ -316,15 +317,6 @@ def _extract(archive: tarfile.TarFile, member: tarfile.TarInfo, folder: str) -> 
 
 
 # -- durability ------------------------------------------------------------------------------------
-
-
-def sync(folder: str) -> None:
-    """Sync the names in a folder. Raises OSError."""
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def _sync_disk(folder: str) -> None:

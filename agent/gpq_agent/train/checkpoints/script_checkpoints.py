@@ -8,7 +8,7 @@ import shutil
 from typing import Any, Dict, List, NamedTuple, Optional
 
 from gpq_agent import records, wire
-from gpq_agent.train.checkpoints.store import KEEP, make_durable
+from gpq_agent.train.checkpoints.store import KEEP
 from gpq_agent.train.errors import GpqTrainError
 
 RECORD = "saved.json"
@@ -66,7 +66,7 @@ class ScriptCheckpoints:
         path = self.next_path()
         folder = os.path.dirname(path)
         for name in (*files_below(path), *(name for name, _, _ in os.walk(path)), folder):
-            make_durable(name)
+            wire.sync(name)
         names = [self._name(), *self._complete_saves]
         content = {"step": step, "number": self._number + 1, "complete": names[:KEEP]}
         wire.write_json(os.path.join(folder, RECORD), content)

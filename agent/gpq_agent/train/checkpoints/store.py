@@ -43,15 +43,6 @@ class Saved(NamedTuple):
     refusal: str = ""
 
 
-def make_durable(path: str) -> None:
-    """The content of a file, or the names in a folder."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
 class CheckpointStore:
     """The checkpoints of one job in one folder. Its attempts share it, one after the other."""
 
@@ -98,7 +89,7 @@ class CheckpointStore:
                 repeat += 1
                 final_path = os.path.join(self.folder, "{}.{}".format(name, repeat))
             os.rename(temporary, final_path)
-            make_durable(self.folder)
+            wire.sync(self.folder)
         except BaseException:
             shutil.rmtree(temporary, ignore_errors=True)
             raise
