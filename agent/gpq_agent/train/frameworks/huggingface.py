@@ -175,22 +175,22 @@ class _ElasticTrainer(transformers.Trainer):  # type: ignore[misc]
         super().__init__(*args, **kwargs)
         self._gpq = _Driver(self)
         self.callback_handler.callbacks.insert(0, self._gpq)
-        args, config = self.args, self.args.accelerator_config
+        own, config = self.args, self.args.accelerator_config
         is_split = self.is_model_parallel or self.is_distributed_loading_by_transformers
-        is_cut = args.gradient_accumulation_steps > 1
+        is_cut = own.gradient_accumulation_steps > 1
         # What would train something else on another number of GPUs.
         settings = {
             "FSDP": self.is_fsdp_enabled,
             "DeepSpeed": self.is_deepspeed_enabled,
-            "a model split over GPUs": is_split or args.parallelism_config is not None,
+            "a model split over GPUs": is_split or own.parallelism_config is not None,
             "fp16=True (bf16=True works)": self.accelerator.scaler is not None,
-            "auto_find_batch_size=True": args.auto_find_batch_size,
-            "enable_jit_checkpoint=True": args.enable_jit_checkpoint,
-            "average_tokens_across_devices=False": not args.average_tokens_across_devices,
-            "dataloader_drop_last=True and accumulation": args.dataloader_drop_last and is_cut,
+            "auto_find_batch_size=True": own.auto_find_batch_size,
+            "enable_jit_checkpoint=True": own.enable_jit_checkpoint,
+            "average_tokens_across_devices=False": not own.average_tokens_across_devices,
+            "dataloader_drop_last=True and accumulation": own.dataloader_drop_last and is_cut,
             "dispatch_batches=True": config.dispatch_batches,
             "split_batches=True": config.split_batches,
-            "a LOMO optimizer": args.optim in ("lomo", "adalomo"),
+            "a LOMO optimizer": own.optim in ("lomo", "adalomo"),
         }
         for name in filter(settings.get, settings):
             raise GpqTrainError("gpq cannot resize a Trainer with {}".format(name), WITHOUT)
