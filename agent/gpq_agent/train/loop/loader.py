@@ -11,7 +11,7 @@ import torch
 from torch.utils.data import DataLoader, IterableDataset
 
 from gpq_agent.train import internals
-from gpq_agent.train.data.batches import Limits, starting
+from gpq_agent.train.data.batches import Limits, Micro, starting
 from gpq_agent.train.data.fingerprint import Fingerprint
 from gpq_agent.train.data.order import OwnOrder
 from gpq_agent.train.data.sampler import GlobalSampler
@@ -71,7 +71,7 @@ class Loader:
             raise GpqTrainError(problem, "it has " + ", ".join(("generator", *OPTIONS)))
         if options.pop("in_order", True) is False:
             engine.runtime.notice("in_order=False has no effect: gpq needs the batches in order")
-        self._trial = Trial(engine, dataset, options)
+        self.trial = Trial(engine, dataset, options)
         recorder = engine.runtime.recorder
         data: Any = dataset
         batches: Any = sampler
@@ -141,19 +141,11 @@ class Loader:
         else:
             sampler.seek(*sampler.cursor)  # forgets what was prefetched
         is_begun = self._early_exit = False
-        batches: Any = None
-        seeks = -1  # when the data loader started
+        fetcher = Fetcher(self)
         step = loop.next_step()
         while step is not None:
-            if seeks != sampler.seeks:
-                del batches  # its workers end before others start
-                self._renew_workers()
-                if self._workers is not None:
-                    seed = stable_seed(self._seed, *sampler.cursor, sampler.rank)
-                    self._workers.manual_seed(seed)
-                batches, seeks = iter(self._data), sampler.seeks
             for micro in step.micros:
-                batch = next(batches)
+                batch = fetcher.fetch(micro)
                 self.counted = len(micro.indices)
                 loop.begin_micro(micro)
                 left_early = True  # the script breaks out of the loop, or fails in it
@@ -166,10 +158,18 @@ class Loader:
                     self._early_exit = left_early and is_begun
                     if is_used and micro.last:
                         loop.end_step(applied=loop.applied)
-            if is_begun and not self._trial.is_over and self._trial.is_due():
+            if is_begun and not self.trial.is_over and self.trial.is_due():
                 self.counted = 0
-                yield from self._trial.batches()
+                yield from self.trial.batches()
             step = loop.next_step()
+
+    def start_workers(self) -> Iterator[Any]:
+        """What they fetch, from the next step on. Those that ran before have ended."""
+        self._renew_workers()
+        if self._workers is not None:
+            sampler = self.sampler
+            self._workers.manual_seed(stable_seed(self._seed, *sampler.cursor, sampler.rank))
+        return iter(self._data)
 
     def _renew_workers(self) -> None:
         """Persistent workers keep their copy of the data set. If the script has changed it since,
@@ -190,6 +190,23 @@ class Loader:
                     "new ones for each such epoch"
                 )
             internals.end_workers(self._data)
+
+
+class Fetcher:
+    """Fetches the data of micro-batches, for one loop over them or for an adapter."""
+
+    def __init__(self, loader: Loader) -> None:
+        self._loader = loader
+        self._batches: Any = None
+        self._seeks = -1  # of the sampler, when the workers started
+
+    def fetch(self, micro: Micro) -> Any:
+        """The data of this micro-batch. Fetch each one, in order."""
+        seeks = self._loader.sampler.seeks
+        if micro.place == 0 and self._seeks != seeks:
+            self._batches = None  # its workers end before others start
+            self._batches, self._seeks = self._loader.start_workers(), seeks
+        return next(self._batches)
 
 
 def _is_called_by_next(frame: Any) -> bool:
