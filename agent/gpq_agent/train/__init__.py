@@ -49,6 +49,7 @@ Their batch size is fixed. docs/training.md has an example of each.
 
 import os
 import sys
+from typing import Any, Dict, Optional
 
 from gpq_agent.train.errors import GpqTrainError
 from gpq_agent.train.loop.init import init
@@ -64,4 +65,25 @@ hear_early()  # as well
 seed_unseeded()  # before the script draws
 meet_in_files()  # before the script opens a process group
 
-__all__ = ["GpqTrainError", "Job", "StopTraining", "init"]
+__all__ = ["GpqTrainError", "Job", "StopTraining", "init", "lightning"]
+
+
+def lightning(*, seed: Optional[int] = None, **ddp: Any) -> Dict[str, Any]:
+    """Arguments of Lightning's Trainer with which gpq may resize the job while it trains.
+
+        trainer = pl.Trainer(**gpq.lightning(), max_epochs=3, gradient_clip_val=1.0)
+        trainer.fit(module, train_dataloader)
+
+    They say where to train, so leave out accelerator, devices, num_nodes and strategy. A step has
+    as many examples as on the GPUs that the job starts with: the batch size of the dataloader,
+    times accumulate_grad_batches, times their number. Other GPUs only change the accumulation.
+
+    seed: as in `init`, which this calls. ddp: options of DistributedDataParallel, such as
+    find_unused_parameters.
+
+    With a version of Lightning that gpq was not tested with, there are no arguments, and a line
+    says so. Raises GpqTrainError if this process already has a job.
+    """
+    from gpq_agent.train.frameworks.lightning import trainer_arguments
+
+    return trainer_arguments(seed, ddp)

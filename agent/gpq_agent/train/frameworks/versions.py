@@ -17,9 +17,35 @@ class Framework(NamedTuple):
     private: Tuple[str, ...]
 
 
+# From the trainer of a fit on.
+LIGHTNING = (
+    "_checkpoint_connector.resume_start",
+    "_logger_connector._callback_metrics",
+    "_logger_connector.on_batch_start",
+    "_results.batch",
+    "_signal_connector.register_signal_handlers",
+    "fit_loop._data_fetcher.fetched",
+    "fit_loop.done",
+    "fit_loop.setup_data",
+    "fit_loop.epoch_progress.current.increment_by",
+    "fit_loop.epoch_loop._batches_that_stepped",
+    "fit_loop.epoch_loop._build_kwargs",
+    "fit_loop.epoch_loop._results",
+    "fit_loop.epoch_loop.automatic_optimization._make_closure",
+    "fit_loop.epoch_loop.automatic_optimization.optim_progress.optimizer.step",
+    "fit_loop.epoch_loop.batch_progress.current.ready",
+    "fit_loop.epoch_loop.scheduler_progress",
+    "fit_loop.epoch_loop.val_loop.batch_progress",
+    "lightning_module._on_before_batch_transfer",
+    "loggers.0._version",
+    "loggers.0.experiment.metrics_keys",
+    "strategy.precision_plugin._after_closure",
+)
+
 FRAMEWORKS: Dict[str, Framework] = {
     "accelerate": Framework(("1.14", "1.15"), ()),
-    "lightning": Framework(("2.6",), ()),
+    "lightning": Framework(("2.6",), LIGHTNING),
+    "pytorch_lightning": Framework(("2.6",), LIGHTNING),
     "transformers": Framework(("5.23", "5.24"), ()),
     "trl": Framework(("1.15", "1.16"), ()),
 }
