@@ -4,11 +4,18 @@ from __future__ import annotations
 
 import csv
 import json
+import os
+import re
+import subprocess
+import sys
 from collections import Counter, defaultdict
 from pathlib import Path
 from typing import Any
 
+import gpq_agent.train as gpq
 import pytest
+from gpq_agent import wire
+from gpq_agent.train.frameworks.versions import FRAMEWORKS, Framework
 
 from tests.agent.train.driver import FORKSERVER
 from tests.agent.train.test_scripts import Run, assert_same
@@ -37,8 +44,9 @@ def steps(run: Run) -> dict[int, list[dict[str, Any]]]:
     """What all replicas wrote, by step."""
     lines = defaultdict(list)
     for path in run.folder.glob("weights.steps.*"):
-        for line in map(json.loads, path.read_text().splitlines()):
-            lines[line["step"]].append(line)
+        # A step that a crash took back comes again.
+        for step, line in {line["step"]: line for line in map(json.loads, path.read_text().splitlines())}.items():
+            lines[step].append(line)
     return dict(sorted(lines.items()))
 
 
@@ -82,32 +90,97 @@ def compare(undisturbed: Run, resized: Run) -> None:
     assert end == expected_summary
 
 
-def test_resizes_in_mid_epoch_leave_no_trace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture(autouse=True)
+def single_precision(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     monkeypatch.setattr("tests.agent.train.test_scripts.TOLERANCE", 1e-5)
-    undisturbed = run(tmp_path / "undisturbed", batch=40)
-    resized = run(tmp_path / "resized", batch=20)
+
+
+def resize(job: Run, *attempts: tuple[int, int]) -> None:
+    """Attempts on so many replicas, and the steps after which each must stop, 0 for none."""
+    for number, (replicas, stop_after) in enumerate(attempts, start=1):
+        job.attempt(number, replicas, stop_after)
+    assert len(set(job.stops)) == len(attempts) - 1
+
+
+def test_resizes_in_mid_epoch_leave_no_trace_even_if_early_stopping_ends_the_run(tmp_path: Path) -> None:
+    stopped = {"epochs": 9, "patience": 3}
+    undisturbed = run(tmp_path / "undisturbed", batch=40, trainer={"val_check_interval": 15}, **stopped)
+    resized = run(tmp_path / "resized", batch=20, trainer={"val_check_interval": 15}, **stopped)
     undisturbed.attempt(1, replicas=1)
-    for number, (replicas, stop_after) in enumerate([(2, 7), (1, 15), (3, 17), (2, 0)], start=1):
-        resized.attempt(number, replicas, stop_after)
+    resize(resized, (2, 7), (1, 15), (3, 17), (2, 0))
 
-    assert len(set(resized.stops)) == 3
+    assert summary(resized)["wait"] == 3
+    assert summary(resized)["steps"] == 60
     compare(undisturbed, resized)
+    for job, number in ((undisturbed, 1), (resized, 4)):
+        assert (job.folder / f"attempt-{number}" / wire.FINISHED).exists()
     assert resized.habits == undisturbed.habits == set()
-    assert resized.notices == undisturbed.notices == []
+    assert undisturbed.notices == []
+    assert resized.notices == ["the mean over this epoch of loss starts again at the restart"] * 3
 
 
-def test_a_resized_run_has_the_weights_of_plain_lightning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("OMP_NUM_THREADS", "1")
-    monkeypatch.setattr("tests.agent.train.test_scripts.TOLERANCE", 1e-5)
+def test_a_resized_run_has_the_weights_of_plain_lightning(tmp_path: Path) -> None:
     common = {"shuffle": False, "schedule": "epoch"}
     clipped = {"gradient_clip_val": 0.05}
     plain = run(tmp_path / "plain", batch=40, plain=True, trainer={**clipped, "val_check_interval": 10}, **common)
     accumulated = {**clipped, "accumulate_grad_batches": 2, "val_check_interval": 20}
     resized = run(tmp_path / "resized", batch=20, trainer=accumulated, **common)
     plain.attempt(1, replicas=1)
-    for number, (replicas, stop_after) in enumerate([(1, 11), (3, 25), (2, 0)], start=1):
-        resized.attempt(number, replicas, stop_after)
+    resize(resized, (1, 11), (3, 25), (2, 0))
 
     assert len(validations(plain)) == 6
     compare(plain, resized)
+
+
+def test_a_kill_while_lightning_saves_leaves_no_trace(tmp_path: Path) -> None:
+    undisturbed, killed = run(tmp_path / "undisturbed"), run(tmp_path / "killed", fragile=True)
+    undisturbed.attempt(1, replicas=1)
+    killed.attempt(1, replicas=1, stop_after=7)
+    with pytest.raises(AssertionError, match=r"\[-9\] == \[0\]"):
+        killed.attempt(2, replicas=1)
+    (half,) = killed.folder.rglob("*.ckpt")
+    assert half.read_bytes() == b"half"
+    half.unlink()
+    killed.attempt(3, replicas=1)
+
+    assert facts(killed) == facts(undisturbed)
+    assert_same(undisturbed, killed)
+    assert summary(killed) == summary(undisturbed)
+
+
+def test_a_loss_that_is_no_mean_is_told(tmp_path: Path) -> None:
+    job = run(tmp_path / "job", reduction="sum", epochs=1)
+    job.attempt(1, replicas=2)
+
+    assert job.habits == {"mean"}
+
+
+def test_what_cannot_be_resized_is_refused_with_a_hint(tmp_path: Path) -> None:
+    command = [sys.executable, str(FIT.with_name("lightning_refusals.py")), str(tmp_path / "words")]
+    subprocess.run(command, check=True, env={**os.environ, "PYTHONPATH": "agent"}, capture_output=True)
+    words = dict(map(json.loads, (tmp_path / "words").read_text().splitlines()))
+
+    assert len(words) == 15
+    for case, text in words.items():
+        assert re.fullmatch(r"gpq cannot resize a training with .+\nhint: .+", text), case
+
+
+@pytest.mark.parametrize("folder", ["", ".venv/frameworks-before"])
+def test_both_versions_have_the_private_names(folder: str, tmp_path: Path) -> None:
+    command = [sys.executable, str(FIT.with_name("lightning_names.py")), str(tmp_path)]
+    environment = {**os.environ, "PYTHONPATH": f"agent:{folder}"}
+    done = subprocess.run(command, check=True, env=environment, capture_output=True, text=True)
+    version, missing = json.loads(done.stdout.splitlines()[-1])
+
+    assert version == ("2.6.5" if folder else "2.6.6")
+    assert missing == []
+
+
+def test_an_untested_version_runs_untouched(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(FRAMEWORKS, "lightning", Framework(("1.0",), ()))
+
+    assert gpq.lightning() == {}
+    assert "was tested with lightning 1.0" in capsys.readouterr().err

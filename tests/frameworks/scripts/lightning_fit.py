@@ -5,18 +5,19 @@ It writes which examples each applied step saw, its learning rate, and the count
 
 import json
 import os
+import signal
 import sys
 from pathlib import Path
 
+import gpq_agent.train as gpq
 import lightning.pytorch as pl
 import torch
 import torch.nn.functional as F
+from gpq_agent import wire
 from lightning.pytorch.callbacks import Callback, EarlyStopping, ModelCheckpoint
 from lightning.pytorch.loggers import CSVLogger
-from gpq_agent import wire
+from lightning.pytorch.plugins import TorchCheckpointIO
 from torch.utils.data import DataLoader, Dataset
-
-import gpq_agent.train as gpq
 
 OPTIONS = json.loads(os.environ.get("FIT", "{}"))
 OUT, RANK = Path(sys.argv[1]), os.environ.get("RANK", "0")
@@ -44,7 +45,7 @@ class Net(pl.LightningModule):
 
     def training_step(self, batch, batch_idx):
         x, y, places = batch
-        loss = F.mse_loss(self.layers(x)[:, 0], y)
+        loss = F.mse_loss(self.layers(x)[:, 0], y, reduction=OPTIONS.get("reduction", "mean"))
         self.log("loss", loss, on_step=True, on_epoch=True, batch_size=len(x))
         self.seen.append(places.tolist())
         return loss
@@ -55,12 +56,22 @@ class Net(pl.LightningModule):
 
     def configure_optimizers(self):
         optimizer = torch.optim.AdamW(self.parameters(), lr=0.01)
-        total = self.trainer.estimated_stepping_batches
-        per_step = torch.optim.lr_scheduler.OneCycleLR(optimizer, 0.01, total_steps=total + 1)
-        per_epoch = torch.optim.lr_scheduler.StepLR(optimizer, 1, gamma=0.5)
         if OPTIONS.get("schedule") == "epoch":
-            return [optimizer], [per_epoch]
-        return [optimizer], [{"scheduler": per_step, "interval": "step"}]
+            return [optimizer], [torch.optim.lr_scheduler.StepLR(optimizer, 1, gamma=0.5)]
+        steps = self.trainer.estimated_stepping_batches
+        schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, 0.01, total_steps=steps)
+        return [optimizer], [{"scheduler": schedule, "interval": "step"}]
+
+
+class Fragile(TorchCheckpointIO):
+    """The machine loses power while Lightning writes a checkpoint, in the second attempt."""
+
+    def save_checkpoint(self, checkpoint, path, storage_options=None):
+        if os.environ[wire.ENV_ATTEMPT] == "2":
+            Path(path).parent.mkdir(parents=True, exist_ok=True)
+            Path(path).write_bytes(b"half")
+            os.kill(os.getpid(), signal.SIGKILL)
+        super().save_checkpoint(checkpoint, path, storage_options)
 
 
 class Record(Callback):
@@ -100,11 +111,13 @@ if __name__ == "__main__":
     if OPTIONS.get("plain"):  # Lightning alone reports nothing
         Path(os.environ[wire.ENV_RUN_DIR], wire.REPORT).touch()
     best = ModelCheckpoint(monitor="val_loss", save_top_k=2)
-    patience = EarlyStopping("val_loss", patience=20)
+    patience = EarlyStopping("val_loss", min_delta=9.0, patience=OPTIONS.get("patience", 20))
     where = {"accelerator": "cpu", "devices": 1} if OPTIONS.get("plain") else gpq.lightning(seed=3)
+    plugins = [Fragile()] if OPTIONS.get("fragile") else None
+    quiet = {"enable_progress_bar": False, "enable_model_summary": False, "log_every_n_steps": 1}
     trainer = pl.Trainer(
-        **where, max_epochs=2, callbacks=[Record(), best, patience], logger=CSVLogger(root),
-        log_every_n_steps=1, enable_progress_bar=False, enable_model_summary=False, **OPTIONS.get("trainer", {}),
+        **where, max_epochs=OPTIONS.get("epochs", 2), callbacks=[Record(), best, patience], logger=CSVLogger(root),
+        plugins=plugins, **quiet, **OPTIONS.get("trainer", {}),
     )  # fmt: skip
     train = DataLoader(Numbers(1200, 1), batch_size=OPTIONS.get("batch", 40), shuffle=OPTIONS.get("shuffle", True))
     net = Net()
