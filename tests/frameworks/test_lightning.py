@@ -51,10 +51,10 @@ def steps(run: Run) -> dict[int, list[dict[str, Any]]]:
 
 
 def facts(run: Run) -> list[Any]:
-    """Of each step: its epoch and number in it, learning rate, what the callback has counted, and its examples."""
+    """Of each step: epoch and number in it, learning rate, what the callback has counted, loss scale, and examples."""
     result = []
     for step, lines in steps(run).items():
-        same = {(line["epoch"], line["batch"], line["rate"], line["batches"]) for line in lines}
+        same = {(line["epoch"], line["batch"], line["rate"], line["batches"], line["scale"]) for line in lines}
         assert len(same) == 1, step
         result.append((*same.pop(), sorted(place for line in lines for part in line["seen"] for place in part)))
     return result
@@ -77,7 +77,7 @@ def summary(run: Run) -> Any:
 def compare(undisturbed: Run, resized: Run) -> None:
     for expected, fact in zip(facts(undisturbed), facts(resized), strict=True):
         assert fact == expected
-    used = Counter((epoch, place) for epoch, _, _, _, places in facts(resized) for place in places)
+    used = Counter((epoch, place) for epoch, *_, places in facts(resized) for place in places)
     assert used == Counter((epoch, place) for epoch in range(2) for place in range(1200))
     assert_same(undisturbed, resized)
     for expected, one in zip(validations(undisturbed), validations(resized), strict=True):
@@ -121,7 +121,7 @@ def test_resizes_in_mid_epoch_leave_no_trace_even_if_early_stopping_ends_the_run
 
 
 def test_a_resized_run_has_the_weights_of_plain_lightning(tmp_path: Path) -> None:
-    common = {"shuffle": False, "schedule": "epoch"}
+    common = {"shuffle": False, "schedule": "epoch", "Scaled": True}
     clipped = {"gradient_clip_val": 0.05}
     plain = run(tmp_path / "plain", batch=40, plain=True, trainer={**clipped, "val_check_interval": 10}, **common)
     accumulated = {**clipped, "accumulate_grad_batches": 2, "val_check_interval": 20}
@@ -130,11 +130,12 @@ def test_a_resized_run_has_the_weights_of_plain_lightning(tmp_path: Path) -> Non
     resize(resized, (1, 11), (3, 25), (2, 0))
 
     assert len(validations(plain)) == 6
+    assert len({json.dumps(line["scale"]) for lines in steps(plain).values() for line in lines}) > 2
     compare(plain, resized)
 
 
 def test_a_kill_while_lightning_saves_leaves_no_trace(tmp_path: Path) -> None:
-    undisturbed, killed = run(tmp_path / "undisturbed"), run(tmp_path / "killed", fragile=True)
+    undisturbed, killed = run(tmp_path / "undisturbed"), run(tmp_path / "killed", Fragile=True)
     undisturbed.attempt(1, replicas=1)
     killed.attempt(1, replicas=1, stop_after=7)
     with pytest.raises(AssertionError, match=r"\[-9\] == \[0\]"):

@@ -7,6 +7,7 @@ import json
 import os
 import signal
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 
 import gpq_agent.train as gpq
@@ -16,7 +17,7 @@ import torch.nn.functional as F
 from gpq_agent import wire
 from lightning.pytorch.callbacks import Callback, EarlyStopping, ModelCheckpoint
 from lightning.pytorch.loggers import CSVLogger
-from lightning.pytorch.plugins import TorchCheckpointIO
+from lightning.pytorch.plugins import MixedPrecision, TorchCheckpointIO
 from torch.utils.data import DataLoader, Dataset
 
 OPTIONS = json.loads(os.environ.get("FIT", "{}"))
@@ -46,6 +47,8 @@ class Net(pl.LightningModule):
     def training_step(self, batch, batch_idx):
         x, y, places = batch
         loss = F.mse_loss(self.layers(x)[:, 0], y, reduction=OPTIONS.get("reduction", "mean"))
+        if OPTIONS.get("Scaled") and self.trainer.global_step in (5, 33):  # its scaler skips these steps
+            loss = loss * float("inf")
         self.log("loss", loss, on_step=True, on_epoch=True, batch_size=len(x))
         self.seen.append(places.tolist())
         return loss
@@ -74,6 +77,16 @@ class Fragile(TorchCheckpointIO):
         super().save_checkpoint(checkpoint, path, storage_options)
 
 
+class Scaled(MixedPrecision):
+    """A GradScaler without half precision, so results are exact."""
+
+    def __init__(self):
+        super().__init__("16-mixed", "cpu", torch.amp.GradScaler("cpu", growth_interval=9))
+
+    def forward_context(self):
+        return nullcontext()
+
+
 class Record(Callback):
     """One line for each batch of Lightning, on each replica."""
 
@@ -92,9 +105,10 @@ class Record(Callback):
 
     def on_train_batch_end(self, trainer, module, outputs, batch, batch_idx):
         self.batches += 1
+        scaler = getattr(trainer.precision_plugin, "scaler", None)
         line = {
             "epoch": trainer.current_epoch, "batch": batch_idx, "step": trainer.global_step, "rate": self.rate,
-            "batches": self.batches, "seen": module.seen,
+            "batches": self.batches, "scale": scaler.get_scale() if scaler else 1.0, "seen": module.seen,
         }  # fmt: skip
         with open(f"{OUT}.steps.{RANK}", "a") as stream:
             stream.write(json.dumps(line) + "\n")
@@ -113,7 +127,7 @@ if __name__ == "__main__":
     best = ModelCheckpoint(monitor="val_loss", save_top_k=2)
     patience = EarlyStopping("val_loss", min_delta=9.0, patience=OPTIONS.get("patience", 20))
     where = {"accelerator": "cpu", "devices": 1} if OPTIONS.get("plain") else gpq.lightning(seed=3)
-    plugins = [Fragile()] if OPTIONS.get("fragile") else None
+    plugins = [kind() for kind in (Fragile, Scaled) if OPTIONS.get(kind.__name__)]
     quiet = {"enable_progress_bar": False, "enable_model_summary": False, "log_every_n_steps": 1}
     trainer = pl.Trainer(
         **where, max_epochs=OPTIONS.get("epochs", 2), callbacks=[Record(), best, patience], logger=CSVLogger(root),
