@@ -104,7 +104,7 @@ def resize(job: Run, *attempts: tuple[int, int]) -> None:
 
 
 def test_resizes_in_mid_epoch_leave_no_trace_even_if_early_stopping_ends_the_run(tmp_path: Path) -> None:
-    stopped = {"epochs": 9, "patience": 3}
+    stopped = {"epochs": 9, "patience": 3, "ema": True}
     undisturbed = run(tmp_path / "undisturbed", batch=40, trainer={"val_check_interval": 15}, **stopped)
     resized = run(tmp_path / "resized", batch=20, trainer={"val_check_interval": 15}, **stopped)
     undisturbed.attempt(1, replicas=1)
@@ -134,10 +134,12 @@ def test_a_resized_run_has_the_weights_of_plain_lightning(tmp_path: Path) -> Non
     compare(plain, resized)
 
 
-def test_a_kill_while_lightning_saves_leaves_no_trace(tmp_path: Path) -> None:
-    undisturbed, killed = run(tmp_path / "undisturbed"), run(tmp_path / "killed", Fragile=True)
+def test_sigterm_and_a_kill_while_lightning_saves_leave_no_trace(tmp_path: Path) -> None:
+    undisturbed, killed = run(tmp_path / "undisturbed"), run(tmp_path / "killed", Fragile=True, terminate=7)
     undisturbed.attempt(1, replicas=1)
-    killed.attempt(1, replicas=1, stop_after=7)
+    with pytest.raises(AssertionError, match=r"\[143\] == \[0\]"):
+        killed.attempt(1, replicas=1)
+    assert wire.read_json(str(killed.folder / "attempt-1" / wire.STOPPED))["step"] == 7
     with pytest.raises(AssertionError, match=r"\[-9\] == \[0\]"):
         killed.attempt(2, replicas=1)
     (half,) = killed.folder.rglob("*.ckpt")

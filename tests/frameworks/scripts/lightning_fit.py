@@ -15,7 +15,7 @@ import lightning.pytorch as pl
 import torch
 import torch.nn.functional as F
 from gpq_agent import wire
-from lightning.pytorch.callbacks import Callback, EarlyStopping, ModelCheckpoint
+from lightning.pytorch.callbacks import Callback, EarlyStopping, EMAWeightAveraging, ModelCheckpoint
 from lightning.pytorch.loggers import CSVLogger
 from lightning.pytorch.plugins import MixedPrecision, TorchCheckpointIO
 from torch.utils.data import DataLoader, Dataset
@@ -112,6 +112,8 @@ class Record(Callback):
         }  # fmt: skip
         with open(f"{OUT}.steps.{RANK}", "a") as stream:
             stream.write(json.dumps(line) + "\n")
+        if trainer.global_step == OPTIONS.get("terminate") and os.environ[wire.ENV_ATTEMPT] == "1":
+            os.kill(os.getpid(), signal.SIGTERM)
 
     def on_validation_end(self, trainer, module):
         if not trainer.sanity_checking and RANK == "0":
@@ -127,10 +129,13 @@ if __name__ == "__main__":
     best = ModelCheckpoint(monitor="val_loss", save_top_k=2)
     patience = EarlyStopping("val_loss", min_delta=9.0, patience=OPTIONS.get("patience", 20))
     where = {"accelerator": "cpu", "devices": 1} if OPTIONS.get("plain") else gpq.lightning(seed=3)
+    callbacks = [Record(), best, patience]
+    if OPTIONS.get("ema"):
+        callbacks.append(EMAWeightAveraging(decay=0.9))
     plugins = [kind() for kind in (Fragile, Scaled) if OPTIONS.get(kind.__name__)]
     quiet = {"enable_progress_bar": False, "enable_model_summary": False, "log_every_n_steps": 1}
     trainer = pl.Trainer(
-        **where, max_epochs=OPTIONS.get("epochs", 2), callbacks=[Record(), best, patience], logger=CSVLogger(root),
+        **where, max_epochs=OPTIONS.get("epochs", 2), callbacks=callbacks, logger=CSVLogger(root),
         plugins=plugins, **quiet, **OPTIONS.get("trainer", {}),
     )  # fmt: skip
     train = DataLoader(Numbers(1200, 1), batch_size=OPTIONS.get("batch", 40), shuffle=OPTIONS.get("shuffle", True))
