@@ -10,25 +10,20 @@ counters as they were, in the place where the old one stopped.
 
 import importlib
 import math
-import sys
-from typing import Any, Callable, Dict, Iterator, List, Optional
+from typing import Any, Dict, Iterator, List, Optional
 
 import torch
 
 from gpq_agent.train.frameworks import lightning_trainer
 from gpq_agent.train.frameworks.dataloaders import loader_arguments, refusal
+from gpq_agent.train.frameworks.lightning_trainer import NAME, Counters, pl
 from gpq_agent.train.frameworks.versions import is_tested
 from gpq_agent.train.loop.init import init
 from gpq_agent.train.loop.loader import Fetcher
 from gpq_agent.train.loop.setup import make_training
 
-# The package has two names, with classes of their own.
-is_old_name = "pytorch_lightning" in sys.modules and "lightning.pytorch" not in sys.modules
-NAME = "pytorch_lightning" if is_old_name else "lightning"
-pl: Any = importlib.import_module(NAME if is_old_name else "lightning.pytorch")
 _strategies: Any = importlib.import_module(pl.__name__ + ".strategies")
 _environments: Any = importlib.import_module(pl.__name__ + ".plugins.environments")
-_call: Any = importlib.import_module(pl.__name__ + ".trainer.call")
 
 
 def trainer_arguments(seed: Optional[int], ddp: Dict[str, Any]) -> Dict[str, Any]:
@@ -114,15 +109,19 @@ class Elastic(_strategies.Strategy):  # type: ignore[misc]
                 "a second fit(), or several train dataloaders", "use one torch DataLoader"
             )
         self._accumulated, trainer.accumulate_grad_batches = trainer.accumulate_grad_batches, 1
-        gpus = self.job.state("gpus", 0)  # of the first attempt
-        if not gpus:
-            gpus = self.job.state("gpus", self.job.replicas)
+        runtime, gpus = self.job._engine.runtime, self.job.state("gpus", 0)  # of the first attempt
+        if not gpus:  # gpq check compares with one
+            gpus = self.job.state("gpus", 1 if runtime.recorder else self.job.replicas)
             if self.job.resumed:
                 words = "without an earlier checkpoint, a step has the batches of {} GPUs"
-                self.job._engine.runtime.notice(words.format(gpus))
+                runtime.notice(words.format(gpus))
         self._steps = Steps(self, dataloader, self._accumulated * gpus)
         if self._accumulated > 1:
             lightning_trainer.count_in_steps(trainer, self._accumulated)
+            rest = len(dataloader.sampler) % (dataloader.batch_size * self._accumulated * gpus)
+            if rest:  # Lightning alone divides by accumulate_grad_batches there too
+                end = "is left out" if dataloader.drop_last else "takes the mean over them"
+                runtime.notice("the last step of an epoch has {} examples and {}".format(rest, end))
         return self._steps
 
     def setup(self, trainer: Any) -> None:
@@ -230,76 +229,3 @@ class DistributedStrategy(Elastic, _strategies.DDPStrategy):  # type: ignore[mis
 
     def _configure_launcher(self) -> None:
         pass
-
-
-class Counters:
-    """A part of checkpoints: where Lightning is, and what its callbacks and hooks keep."""
-
-    def __init__(self, trainer: Any, notice: Callable[[str], None]) -> None:
-        self._trainer, self._notice = trainer, notice
-        self._fit_loop, self._epoch_loop = trainer.fit_loop, trainer.fit_loop.epoch_loop
-        self._saved: Dict[str, Any] = {}  # for the epoch in which an earlier attempt stopped
-        self._is_rest = False  # no step was made yet of what it left
-        self._progress = {
-            "batch": self._epoch_loop.batch_progress,
-            "step": self._epoch_loop.automatic_optimization.optim_progress.optimizer.step,
-            "scheduler": self._epoch_loop.scheduler_progress,
-            "validation": self._epoch_loop.val_loop.batch_progress,
-        }
-
-    def continue_epoch(self) -> None:
-        """Lightning begins an epoch, and has reset what it counts in one."""
-        for name, state in self._saved.items():
-            self._progress[name].load_state_dict(state)
-        self._saved, ready = {}, self._progress["batch"].current.ready
-        self._fit_loop._data_fetcher.fetched, self._is_rest = ready, ready > 0
-
-    def tell_means(self) -> None:
-        """After a step. What Lightning averages is no part of checkpoints."""
-        results = self._epoch_loop._results.values() if self._is_rest else ()
-        names = {item.meta.name for item in results if item.meta.on_epoch}
-        self._is_rest = False
-        if names:
-            words = "the mean over this epoch of {} starts again at the restart"
-            self._notice(words.format(", ".join(sorted(names))))
-
-    def state_dict(self) -> Dict[str, Any]:
-        """Without the weights, which are a part of their own."""
-        trainer, module = self._trainer, self._trainer.lightning_module
-        weights = module.state_dict()
-        hooked = {
-            "epoch": trainer.current_epoch,
-            "global_step": trainer.global_step,
-            "pytorch-lightning_version": pl.__version__,
-            "state_dict": weights,
-            "callbacks": _call._call_callbacks_state_dict(trainer),
-        }
-        _call._call_callbacks_on_save_checkpoint(trainer, hooked)
-        _call._call_lightning_module_hook(trainer, "on_save_checkpoint", hooked)
-        return {
-            "progress": {name: item.state_dict() for name, item in self._progress.items()},
-            "logged": self._epoch_loop._batches_that_stepped,
-            "should_stop": trainer.should_stop,
-            "metrics": dict(trainer._logger_connector._callback_metrics),
-            "datamodule": trainer.datamodule.state_dict() if trainer.datamodule else {},
-            "weights": [name for name, value in hooked.items() if value is weights],
-            "hooked": {name: value for name, value in hooked.items() if value is not weights},
-        }
-
-    def load_state_dict(self, state: Dict[str, Any]) -> None:
-        """Once, before the training begins."""
-        trainer, module = self._trainer, self._trainer.lightning_module
-        hooked = {**state["hooked"], **{name: module.state_dict() for name in state["weights"]}}
-        for tracker in (self._fit_loop.epoch_progress.total, self._fit_loop.epoch_progress.current):
-            tracker.increment_by(hooked["epoch"])
-        self._saved = state["progress"]
-        for name, item in self._progress.items():
-            item.load_state_dict(self._saved[name])
-        self._epoch_loop._batches_that_stepped = state["logged"]
-        trainer.should_stop = state["should_stop"]
-        trainer._logger_connector._callback_metrics.update(state["metrics"])
-        if state["datamodule"]:
-            trainer.datamodule.load_state_dict(state["datamodule"])
-        _call._call_lightning_module_hook(trainer, "on_load_checkpoint", hooked)
-        _call._call_callbacks_on_load_checkpoint(trainer, hooked)
-        _call._call_callbacks_load_state_dict(trainer, hooked)

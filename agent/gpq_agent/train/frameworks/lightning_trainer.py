@@ -1,14 +1,21 @@
-"""What gpq refuses of a Lightning Trainer, or takes over, before the training begins. Imports
-nothing of Lightning."""
+"""What gpq refuses of a Lightning Trainer, takes over before the training, and keeps of it."""
 
 import csv
+import importlib
 import inspect
 import math
 import os
-from typing import Any
+import sys
+from typing import Any, Callable, Dict
 
 from gpq_agent.train.frameworks.dataloaders import refusal
 from gpq_agent.train.internals import BatchNorm
+
+# The package has two names, with classes of their own.
+is_old_name = "pytorch_lightning" in sys.modules and "lightning.pytorch" not in sys.modules
+NAME = "pytorch_lightning" if is_old_name else "lightning"
+pl: Any = importlib.import_module(NAME if is_old_name else "lightning.pytorch")
+_call: Any = importlib.import_module(pl.__name__ + ".trainer.call")
 
 # Callbacks that change what a step is, or train by themselves.
 SEARCHES = "BatchSizeFinder", "LearningRateFinder"
@@ -83,3 +90,83 @@ def epoch_count(trainer: Any) -> int:
     if not limits:
         raise refusal("no end", "set max_epochs or max_steps")
     return int(min(limits))
+
+
+class Counters:
+    """A part of checkpoints: where Lightning is, and what its callbacks and hooks keep."""
+
+    def __init__(self, trainer: Any, notice: Callable[[str], None]) -> None:
+        self._trainer, self._notice = trainer, notice
+        self._fit_loop, self._epoch_loop = trainer.fit_loop, trainer.fit_loop.epoch_loop
+        self._saved: Dict[str, Any] = {}  # for the epoch in which an earlier attempt stopped
+        self._is_rest = False  # no step was made yet of what it left
+        self._progress = {
+            "batch": self._epoch_loop.batch_progress,
+            "step": self._epoch_loop.automatic_optimization.optim_progress.optimizer.step,
+            "scheduler": self._epoch_loop.scheduler_progress,
+            "validation": self._epoch_loop.val_loop.batch_progress,
+        }
+
+    def continue_epoch(self) -> None:
+        """Lightning begins an epoch, and has reset what it counts in one."""
+        for name, state in self._saved.items():
+            self._progress[name].load_state_dict(state)
+        self._saved, ready = {}, self._progress["batch"].current.ready
+        self._fit_loop._data_fetcher.fetched, self._is_rest = ready, ready > 0
+
+    def tell_means(self) -> None:
+        """After a step. What Lightning averages is no part of checkpoints."""
+        results = self._epoch_loop._results.values() if self._is_rest else ()
+        names = {item.meta.name for item in results if item.meta.on_epoch}
+        self._is_rest = False
+        if names:
+            words = "the mean over this epoch of {} starts again at the restart"
+            self._notice(words.format(", ".join(sorted(names))))
+
+    def state_dict(self) -> Dict[str, Any]:
+        """Without the weights, which are a part of their own."""
+        trainer, module = self._trainer, self._trainer.lightning_module
+        weights = module.state_dict()
+        hooked = {
+            "epoch": trainer.current_epoch,
+            "global_step": trainer.global_step,
+            "pytorch-lightning_version": pl.__version__,
+            "state_dict": weights,
+            "callbacks": _call._call_callbacks_state_dict(trainer),
+        }
+        _call._call_callbacks_on_save_checkpoint(trainer, hooked)
+        _call._call_lightning_module_hook(trainer, "on_save_checkpoint", hooked)
+        return {
+            "progress": {name: item.state_dict() for name, item in self._progress.items()},
+            "logged": self._epoch_loop._batches_that_stepped,
+            "should_stop": trainer.should_stop,
+            "metrics": self._metrics(),
+            "datamodule": trainer.datamodule.state_dict() if trainer.datamodule else {},
+            "weights": [name for name, value in hooked.items() if value is weights],
+            "hooked": {name: value for name, value in hooked.items() if value is not weights},
+        }
+
+    def _metrics(self) -> Dict[str, Any]:
+        """Those that the next step does not log again."""
+        names = [item.meta.name for item in self._epoch_loop._results.values()]
+        logged = {name + end for name in names for end in ("", "_step", "_epoch")}
+        metrics = self._trainer._logger_connector._callback_metrics
+        return {name: value for name, value in metrics.items() if name not in logged}
+
+    def load_state_dict(self, state: Dict[str, Any]) -> None:
+        """Once, before the training begins."""
+        trainer, module = self._trainer, self._trainer.lightning_module
+        hooked = {**state["hooked"], **{name: module.state_dict() for name in state["weights"]}}
+        for tracker in (self._fit_loop.epoch_progress.total, self._fit_loop.epoch_progress.current):
+            tracker.increment_by(hooked["epoch"])
+        self._saved = state["progress"]
+        for name, item in self._progress.items():
+            item.load_state_dict(self._saved[name])
+        self._epoch_loop._batches_that_stepped = state["logged"]
+        trainer.should_stop = state["should_stop"]
+        trainer._logger_connector._callback_metrics.update(state["metrics"])
+        if state["datamodule"]:
+            trainer.datamodule.load_state_dict(state["datamodule"])
+        _call._call_lightning_module_hook(trainer, "on_load_checkpoint", hooked)
+        _call._call_callbacks_on_load_checkpoint(trainer, hooked)
+        _call._call_callbacks_load_state_dict(trainer, hooked)
