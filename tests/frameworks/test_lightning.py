@@ -152,11 +152,23 @@ def test_sigterm_and_a_kill_while_lightning_saves_leave_no_trace(tmp_path: Path)
     assert summary(killed) == summary(undisturbed)
 
 
-def test_a_loss_that_is_no_mean_is_told(tmp_path: Path) -> None:
-    job = run(tmp_path / "job", reduction="sum", epochs=1)
+def test_a_loss_that_is_no_mean_and_a_last_step_with_less_are_told(tmp_path: Path) -> None:
+    job = run(tmp_path / "job", batch=70, reduction="sum", epochs=1, trainer={"accumulate_grad_batches": 2})
     job.attempt(1, replicas=2)
 
     assert job.habits == {"mean"}
+    assert job.notices == ["the last step of an epoch has 80 examples and takes the mean over them"]
+
+
+def test_a_run_that_was_over_trains_no_more(tmp_path: Path) -> None:
+    job = run(tmp_path / "job")
+    job.attempt(1, replicas=1)
+    weights, lines = job.weights(), facts(job)
+    job.attempt(2, replicas=2)
+
+    assert facts(job) == lines
+    assert all(bool((weights[name] == value).all()) for name, value in job.weights().items())
+    assert (job.folder / "attempt-2" / wire.FINISHED).exists()
 
 
 def test_what_cannot_be_resized_is_refused_with_a_hint(tmp_path: Path) -> None:
