@@ -140,7 +140,7 @@ class Elastic(_strategies.Strategy):  # type: ignore[misc]
         scaler = getattr(self.precision_plugin, "scaler", None)
         parts = self.model, self.optimizers, schedulers, scaler
         training = make_training(self.job.replicas, *parts, measure=None)
-        self.loop = self.job.attach(training, watch=True)
+        self.loop = self.job.attach(training, "none", watch=True)
         self.counters = Counters(trainer, self.job._engine.runtime.notice)
         self.job.state(self.counters, "lightning")
         self.epochs = self.job.epochs(lightning_trainer.epoch_count(trainer))
