@@ -105,7 +105,7 @@ def resize(job: Run, *attempts: tuple[int, int]) -> None:
 
 def test_resizes_in_mid_epoch_leave_no_trace_even_if_early_stopping_ends_the_run(tmp_path: Path) -> None:
     stopped = {"epochs": 9, "patience": 3, "ema": True}
-    undisturbed = run(tmp_path / "undisturbed", batch=40, trainer={"val_check_interval": 15}, **stopped)
+    undisturbed = run(tmp_path / "undisturbed", batch=20, gpus=2, trainer={"val_check_interval": 15}, **stopped)
     resized = run(tmp_path / "resized", batch=20, trainer={"val_check_interval": 15}, **stopped)
     undisturbed.attempt(1, replicas=1)
     resize(resized, (2, 7), (1, 15), (3, 17), (2, 0))
@@ -117,7 +117,9 @@ def test_resizes_in_mid_epoch_leave_no_trace_even_if_early_stopping_ends_the_run
         assert (job.folder / f"attempt-{number}" / wire.FINISHED).exists()
     assert resized.habits == undisturbed.habits == set()
     assert undisturbed.notices == []
-    assert resized.notices == ["the mean over this epoch of loss starts again at the restart"] * 3
+    first, *later = resized.notices
+    assert first.startswith("in all attempts a step has the batches of 2 GPUs")
+    assert later == ["the mean over this epoch of loss starts again at the restart"] * 3
 
 
 def test_a_resized_run_has_the_weights_of_plain_lightning(tmp_path: Path) -> None:
@@ -153,7 +155,7 @@ def test_sigterm_and_a_kill_while_lightning_saves_leave_no_trace(tmp_path: Path)
 
 
 def test_a_loss_that_is_no_mean_and_a_last_step_with_less_are_told(tmp_path: Path) -> None:
-    job = run(tmp_path / "job", batch=70, reduction="sum", epochs=1, trainer={"accumulate_grad_batches": 2})
+    job = run(tmp_path / "job", batch=70, gpus=2, reduction="sum", epochs=1, trainer={"accumulate_grad_batches": 2})
     job.attempt(1, replicas=2)
 
     assert job.habits == {"mean"}

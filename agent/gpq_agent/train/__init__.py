@@ -68,16 +68,18 @@ meet_in_files()  # before the script opens a process group
 __all__ = ["GpqTrainError", "Job", "StopTraining", "init", "lightning"]
 
 
-def lightning(*, seed: Optional[int] = None, **ddp: Any) -> Dict[str, Any]:
+def lightning(
+    *, gpus: Optional[int] = None, seed: Optional[int] = None, **ddp: Any
+) -> Dict[str, Any]:
     """Arguments of Lightning's Trainer with which gpq may resize the job while it trains.
 
-        trainer = pl.Trainer(**gpq.lightning(), max_epochs=3, gradient_clip_val=1.0)
+        trainer = pl.Trainer(**gpq.lightning(gpus=4), max_epochs=3, gradient_clip_val=1.0)
         trainer.fit(module, train_dataloader)
 
-    They say where to train, so leave out accelerator, devices, num_nodes and strategy. A step has
-    as many examples as on the GPUs that the job starts with: the batch size of the dataloader,
-    times accumulate_grad_batches, times their number. Other GPUs only change the accumulation.
+    They say where to train, so leave out accelerator, devices, num_nodes and strategy.
 
+    gpus: a step has the batch size of the dataloader, times accumulate_grad_batches, times this.
+    More or fewer GPUs only change the accumulation. Default: the GPUs of the job's first attempt.
     seed: as in `init`, which this calls. ddp: options of DistributedDataParallel, such as
     find_unused_parameters.
 
@@ -86,4 +88,4 @@ def lightning(*, seed: Optional[int] = None, **ddp: Any) -> Dict[str, Any]:
     """
     from gpq_agent.train.frameworks.lightning import trainer_arguments
 
-    return trainer_arguments(seed, ddp)
+    return trainer_arguments(gpus, seed, ddp)

@@ -128,7 +128,11 @@ if __name__ == "__main__":
         Path(os.environ[wire.ENV_RUN_DIR], wire.REPORT).touch()
     best = ModelCheckpoint(monitor="val_loss", save_top_k=2)
     patience = EarlyStopping("val_loss", min_delta=9.0, patience=OPTIONS.get("patience", 20))
-    where = {"accelerator": "cpu", "devices": 1} if OPTIONS.get("plain") else gpq.lightning(seed=3)
+    where = (
+        {"accelerator": "cpu", "devices": 1}
+        if OPTIONS.get("plain")
+        else gpq.lightning(gpus=OPTIONS.get("gpus"), seed=3)
+    )
     callbacks = [Record(), best, patience]
     if OPTIONS.get("ema"):
         callbacks.append(EMAWeightAveraging(decay=0.9))

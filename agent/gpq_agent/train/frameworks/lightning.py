@@ -26,8 +26,10 @@ _strategies: Any = importlib.import_module(pl.__name__ + ".strategies")
 _environments: Any = importlib.import_module(pl.__name__ + ".plugins.environments")
 
 
-def trainer_arguments(seed: Optional[int], ddp: Dict[str, Any]) -> Dict[str, Any]:
-    """What `gpq.lightning()` returns. `ddp`: options of DistributedDataParallel."""
+def trainer_arguments(
+    gpus: Optional[int], seed: Optional[int], ddp: Dict[str, Any]
+) -> Dict[str, Any]:
+    """What `gpq.lightning()` returns, with the same arguments."""
     if not is_tested(NAME):
         return {}
     job = init(seed=seed)
@@ -38,7 +40,7 @@ def trainer_arguments(seed: Optional[int], ddp: Dict[str, Any]) -> Dict[str, Any
         strategy = DistributedStrategy(
             parallel_devices=[job.device], cluster_environment=cluster, **ddp
         )
-    strategy.job = job
+    strategy.job, strategy.gpus = job, gpus
     accelerator = "gpu" if job.device.type == "cuda" else "cpu"
     # Every replica validates on all examples, so metrics are the same on any number of them.
     where = {"accelerator": accelerator, "devices": 1, "num_nodes": 1}
@@ -109,16 +111,20 @@ class Elastic(_strategies.Strategy):  # type: ignore[misc]
                 "a second fit(), or several train dataloaders", "use one torch DataLoader"
             )
         self._accumulated, trainer.accumulate_grad_batches = trainer.accumulate_grad_batches, 1
-        runtime, gpus = self.job._engine.runtime, self.job.state("gpus", 0)  # of the first attempt
+        runtime, gpus = self.job._engine.runtime, self.gpus or self.job.state("gpus", 0)
         if not gpus:  # gpq check compares with one
             gpus = self.job.state("gpus", 1 if runtime.recorder else self.job.replicas)
-            if self.job.resumed:
-                words = "without an earlier checkpoint, a step has the batches of {} GPUs"
-                runtime.notice(words.format(gpus))
+            if self.job.attempt:
+                words = (
+                    "in all attempts a step has the batches of {0} GPUs, as many as this one has. "
+                )
+                hint = "To choose another number, use gpq.lightning(gpus=...)"
+                runtime.notice(words.format(gpus) + hint)
         self._steps = Steps(self, dataloader, self._accumulated * gpus)
         if self._accumulated > 1:
             lightning_trainer.count_in_steps(trainer, self._accumulated)
-            rest = len(dataloader.sampler) % (dataloader.batch_size * self._accumulated * gpus)
+            order: Any = dataloader.sampler
+            rest = len(order) % (dataloader.batch_size * self._accumulated * gpus)
             if rest:  # Lightning alone divides by accumulate_grad_batches there too
                 end = "is left out" if dataloader.drop_last else "takes the mean over them"
                 runtime.notice("the last step of an epoch has {} examples and {}".format(rest, end))
