@@ -49,7 +49,7 @@ Their batch size is fixed. docs/training.md has an example of each.
 
 import os
 import sys
-from typing import Any, Optional, Type
+from typing import Any, Dict, Optional, Type
 
 from gpq_agent.train.errors import GpqTrainError
 from gpq_agent.train.loop.init import init
@@ -65,7 +65,7 @@ hear_early()  # as well
 seed_unseeded()  # before the script draws
 meet_in_files()  # before the script opens a process group
 
-__all__ = ["GpqTrainError", "Job", "StopTraining", "accelerate", "elastic", "init"]
+__all__ = ["GpqTrainError", "Job", "StopTraining", "accelerate", "elastic", "init", "lightning"]
 
 
 def accelerate(accelerator: Any, max_batch_size: Optional[int] = None) -> Any:
@@ -114,3 +114,26 @@ def elastic(trainer: Type[Any]) -> Type[Any]:
     from gpq_agent.train.frameworks import huggingface
 
     return huggingface.elastic(trainer)
+
+
+def lightning(
+    *, gpus: Optional[int] = None, seed: Optional[int] = None, **ddp: Any
+) -> Dict[str, Any]:
+    """Arguments of Lightning's Trainer with which gpq may resize the job while it trains.
+
+        trainer = pl.Trainer(**gpq.lightning(gpus=4), max_epochs=3, gradient_clip_val=1.0)
+        trainer.fit(module, train_dataloader)
+
+    They say where to train, so leave out accelerator, devices, num_nodes and strategy.
+
+    gpus: a step has the batch size of the dataloader, times accumulate_grad_batches, times this.
+    More or fewer GPUs only change the accumulation. Default: the GPUs of the job's first attempt.
+    seed: as in `init`, which this calls. ddp: options of DistributedDataParallel, such as
+    find_unused_parameters.
+
+    With a version of Lightning that gpq was not tested with, there are no arguments, and a line
+    says so. Raises GpqTrainError if this process already has a job.
+    """
+    from gpq_agent.train.frameworks.lightning import trainer_arguments
+
+    return trainer_arguments(gpus, seed, ddp)

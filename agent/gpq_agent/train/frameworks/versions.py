@@ -11,15 +11,47 @@ from typing import Dict, NamedTuple, Tuple
 
 
 class Framework(NamedTuple):
-    """`versions`: the first two numbers of each one. `private`: names, as `Class.name`."""
+    """`versions`: the first two numbers of each one. `private`: names, as `Class.name`, or as the
+    comment at a framework says."""
 
     versions: Tuple[str, ...]
     private: Tuple[str, ...]
 
 
+# From the trainer of a fit on, or in `trainer.call`.
+LIGHTNING = (
+    "_checkpoint_connector.resume_start",
+    "_logger_connector._callback_metrics",
+    "_results.batch",
+    "_results.batch_size",
+    "_signal_connector.register_signal_handlers",
+    "call._call_callbacks_on_load_checkpoint",
+    "call._call_callbacks_load_state_dict",
+    "call._call_callbacks_on_save_checkpoint",
+    "call._call_callbacks_state_dict",
+    "call._call_lightning_module_hook",
+    "fit_loop._data_fetcher.fetched",
+    "fit_loop.done",
+    "fit_loop.epoch_loop._batches_that_stepped",
+    "fit_loop.epoch_loop._results.values",
+    "fit_loop.epoch_loop.automatic_optimization.optim_progress.optimizer.step.load_state_dict",
+    "fit_loop.epoch_loop.batch_progress.current.ready",
+    "fit_loop.epoch_loop.scheduler_progress.load_state_dict",
+    "fit_loop.epoch_loop.val_loop.batch_progress.load_state_dict",
+    "fit_loop.epoch_progress.current.increment_by",
+    "fit_loop.epoch_progress.total.increment_by",
+    "fit_loop.setup_data",
+    "lightning_module._on_before_batch_transfer",
+    "loggers.0._version",
+    "loggers.0.experiment.metrics_keys",
+    "strategy._configure_launcher",
+    "strategy.precision_plugin._after_closure",
+)
+
 FRAMEWORKS: Dict[str, Framework] = {
     "accelerate": Framework(("1.14", "1.15"), ()),
-    "lightning": Framework(("2.6",), ()),
+    "lightning": Framework(("2.6",), LIGHTNING),
+    "pytorch_lightning": Framework(("2.6",), LIGHTNING),
     "transformers": Framework(
         ("5.23", "5.24"),
         (

@@ -1,0 +1,39 @@
+"""What an adapter makes of a script's own DataLoader."""
+
+from typing import Any, Dict
+
+from torch.utils import data
+
+from gpq_agent.train.errors import GpqTrainError
+from gpq_agent.train.loop.loader import OPTIONS
+
+
+def refusal(what: str, cure: str = "leave it out") -> GpqTrainError:
+    """The error for a training with `what`, which would train otherwise on other GPUs."""
+    hint = "{}. Or train without gpq's adapter, and gpq keeps the number of GPUs".format(cure)
+    return GpqTrainError("gpq cannot resize a training with {}".format(what), hint)
+
+
+def loader_arguments(dataloader: Any, batches: int) -> Dict[str, Any]:
+    """Those of job.loader() for steps of so many `batches` of a DataLoader. Raises
+    GpqTrainError."""
+    dataset, sampler, per_batch = dataloader.dataset, dataloader.sampler, dataloader.batch_size
+    if isinstance(dataset, data.IterableDataset):
+        raise refusal("an IterableDataset", "use a Dataset with __len__ and __getitem__")
+    if isinstance(sampler, data.DistributedSampler):
+        raise refusal("a DistributedSampler", "use the sampler that a single GPU would use")
+    arguments = {name: getattr(dataloader, name) for name in OPTIONS if hasattr(dataloader, name)}
+    arguments["generator"] = dataloader.generator
+    if type(dataloader.batch_sampler) is not data.BatchSampler:
+        if batches > 1 or dataloader.batch_sampler is None:
+            cure = "use batch_size and a sampler"
+            raise refusal("a batch_sampler on several GPUs, or accumulation of its batches", cure)
+        return {**arguments, "batch_sampler": dataloader.batch_sampler}
+    arguments.update(batch_size=batches * per_batch, max_local_batch=per_batch, fixed_batch=True)
+    arguments["drop_last"] = dataloader.drop_last
+    if type(sampler) is data.SequentialSampler:
+        return {**arguments, "shuffle": False}
+    is_usual = type(sampler) is data.RandomSampler and not sampler.replacement
+    if is_usual and sampler.num_samples == len(dataset):
+        return arguments
+    return {**arguments, "sampler": sampler}
