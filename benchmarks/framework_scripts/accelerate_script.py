@@ -28,7 +28,8 @@ if checkpoints and not SETTINGS.gpq:
     done = int(checkpoints[-1].name[5:])
 first_epoch, skipped = divmod(done, len(loader))
 
-for epoch in range(first_epoch, SETTINGS.epochs):
+plain = range(first_epoch, SETTINGS.epochs)
+for epoch in accelerator.epochs(SETTINGS.epochs) if SETTINGS.gpq else plain:
     record.epoch = epoch
     is_resumed = epoch == first_epoch and skipped > 0
     batches = accelerator.skip_first_batches(loader, skipped) if is_resumed else loader

@@ -37,18 +37,18 @@ SETTINGS = Settings(**json.loads(sys.argv[1]))
 
 
 class Record:
-    """One line for each step that an optimizer applied on this replica."""
+    """One line for each step that an optimizer applied on this replica.
+
+    weights: a parameter whose gradient is the weight of each example in the step.
+    """
 
     def __init__(self, rank: int) -> None:
         self.epoch = 0
         self.steps = 0
-        self._seen: list[int] = []
+        self.weights = torch.nn.Parameter(torch.zeros(EXAMPLES))
         path = Path(SETTINGS.out) / f"steps.{SETTINGS.attempt}.{rank}"
         self._file = path.open("w", buffering=1)
         register_optimizer_step_post_hook(self._stepped)
-
-    def saw(self, ids: torch.Tensor) -> None:
-        self._seen += ids.tolist()
 
     @property
     def is_over(self) -> bool:
@@ -56,14 +56,17 @@ class Record:
         return 0 < SETTINGS.stop_after <= self.steps
 
     def _stepped(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
+        now = time.perf_counter()
         self.steps += 1
+        assert self.weights.grad is not None
+        examples = self.weights.grad.nonzero().flatten()
+        weights = self.weights.grad[examples]
         line = {
             "epoch": self.epoch,
             "rate": float(optimizer.param_groups[0]["lr"]),
-            "seen": self._seen,
-            "time": time.perf_counter(),
+            "seen": examples.repeat_interleave((weights / weights.median()).round().int()).tolist(),
+            "time": now,
         }
-        self._seen = []
         self._file.write(json.dumps(line) + "\n")
 
 
@@ -94,14 +97,13 @@ class Model(torch.nn.Module):
             torch.nn.Tanh(),
             torch.nn.Linear(width, 1),
         )
-        self.record = record
+        self.weights = record.weights
 
     def forward(
         self, x: torch.Tensor, labels: torch.Tensor, ids: torch.Tensor
     ) -> dict[str, torch.Tensor]:
-        if self.training:
-            self.record.saw(ids)
-        return {"loss": torch.nn.functional.mse_loss(self.layers(x), labels)}
+        loss = torch.nn.functional.mse_loss(self.layers(x), labels)
+        return {"loss": loss + self.weights[ids].mean()}
 
 
 def save_weights(model: Model) -> None:
