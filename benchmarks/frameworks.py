@@ -86,7 +86,7 @@ class Job:
                 environment |= {"WORLD_SIZE": str(replicas), "LOCAL_WORLD_SIZE": str(replicas)}
                 environment |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
             order_after = stop_after if self.gpq and rank == 0 else 0
-            arguments = (environment, self.script, order_after)
+            arguments = (environment, self.script, order_after, f"{run_dir}/log.{rank}")
             processes.append(FORKSERVER.Process(target=replica, args=arguments))
         try:
             for process in processes:
@@ -95,7 +95,8 @@ class Job:
                 process.join(DEADLINE)
             codes = [process.exitcode for process in processes]
             if any(codes):
-                raise SystemExit(f"{self.script}, attempt {number}: exit codes {codes}")
+                log = (run_dir / "log.0").read_text()
+                raise SystemExit(f"{log}\n{self.script}, attempt {number}: exit codes {codes}")
         finally:
             for process in processes:
                 process.kill()
@@ -116,8 +117,11 @@ class Job:
         return weights
 
 
-def replica(environment: Mapping[str, str], script: str, order_after: int) -> None:
+def replica(environment: Mapping[str, str], script: str, order_after: int, log: str) -> None:
     """Main function of a forked process: run the script as if started."""
+    output = os.open(log, os.O_CREAT | os.O_WRONLY)
+    for stream in (1, 2):
+        os.dup2(output, stream)
     os.environ.update(environment)
     multiprocessing.set_start_method("fork", force=True)
     sys.argv = [script, os.environ["SETTINGS"]]
