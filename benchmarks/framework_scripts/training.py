@@ -56,7 +56,7 @@ class Record:
         return 0 < SETTINGS.stop_after <= self.steps
 
     def _stepped(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
-        now = time.perf_counter()
+        now, cpu = time.perf_counter(), time.process_time()
         self.steps += 1
         assert self.weights.grad is not None
         examples = self.weights.grad.nonzero().flatten()
@@ -66,6 +66,7 @@ class Record:
             "rate": float(optimizer.param_groups[0]["lr"]),
             "seen": examples.repeat_interleave((weights / weights.median()).round().int()).tolist(),
             "time": now,
+            "cpu": cpu,
         }
         self._file.write(json.dumps(line) + "\n")
 
