@@ -151,7 +151,7 @@ def group_sizes(count: int, group: int) -> List[int]:
     """The groups of a step of `count` examples: as many of `group` as possible, then what is left.
     If that is one example, which batch norm refuses, the last `group` + 1 are two halves, or one
     group of three. A batch of some groups, in order, has these groups again."""
-    whole, rest = divmod(count, group)
+    whole, rest = count // group, count % group  # torch.compile takes no divmod
     if rest != 1 or not whole:
         return [group] * whole + [rest] * (rest > 0)
     return [group] * (whole - 1) + ([3] if group == 2 else split_evenly(group + 1, 2))
