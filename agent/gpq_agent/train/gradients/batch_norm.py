@@ -88,8 +88,8 @@ class GroupedLayer(BatchNorm):
             values = self.running_mean.new_ones((3, count * channels))
         weight: Any = self.weight
         bias: Any = self.bias
-        if self.affine and count > 1:
-            weight, bias = weight.repeat(count), bias.repeat(count)
+        if count > 1:
+            weight, bias = (item if item is None else item.repeat(count) for item in (weight, bias))
         # Row i belongs to group i modulo count, so the groups of a row are like more channels.
         output = functional.batch_norm(
             _columns(input, count), values[0], values[1], weight, bias, True, 1.0, self.eps

@@ -77,7 +77,9 @@ class Engine:
         Collective. `watch`: look for habits of hand-written loops."""
         runtime, group = self.runtime, self.norms.groups.size
         if group:
-            self.shape.keep_groups(group, is_checked=runtime.recorder is not None)
+            most = self.shape.keep_groups(group, is_checked=runtime.recorder is not None)
+            if runtime.replicas > most:
+                runtime.notice(IDLE.format(most, group, runtime.replicas))
         data = self.shape.data
         assert data is not None
         setup = set_up(training, data, runtime)
@@ -151,6 +153,10 @@ class Engine:
         return Freedoms(folder, runtime.agreement, rank, tell, accepted & ACCEPTABLE)
 
 
+IDLE = (
+    "a step has at most {} groups of batch_norm={}, so some of the {} GPUs compute nothing. Use "
+    "fewer, or smaller groups"
+)
 # Errors that no micro-batch causes: files and networks, memory, a missing module.
 OUTSIDE = (OSError, EOFError, MemoryError, ImportError, dist.DistError, GpqTrainError)
 TRIED = "the loop failed on a batch that gpq made to look at its loss ({})"

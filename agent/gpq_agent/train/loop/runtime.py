@@ -16,6 +16,7 @@ from gpq_agent.train.checkpoints.store import CheckpointStore
 from gpq_agent.train.data.batches import (
     Configuration,
     Limits,
+    ceil_div,
     ordered_configuration,
     starting,
 )
@@ -85,9 +86,10 @@ class BatchShape:
         """May a step consist of several micro-batches?"""
         return ACCUMULATE not in self.freedoms.lost
 
-    def keep_groups(self, group: int, *, is_checked: bool) -> None:
+    def keep_groups(self, group: int, *, is_checked: bool) -> int:
         """Before the first step: deal whole groups of batch norm. `is_checked`: by `gpq check`,
-        which may have asked for smaller micro-batches. Raises GpqTrainError if none fits."""
+        which may have asked for smaller micro-batches. Returns how many groups a step may have.
+        Raises GpqTrainError if none fits."""
         assert self.data is not None
         limits, sampler = self.data.limits, self.data.sampler
         if is_checked:
@@ -100,6 +102,7 @@ class BatchShape:
         self.data = self.data._replace(limits=limits._replace(group=group))
         sampler.group = group
         sampler.configure(starting(self.data.limits))
+        return ceil_div(limits.max_batch, group)
 
     def obey(self, agreed: Proposal) -> None:
         if self.data is not None:
