@@ -1,5 +1,5 @@
-"""A residual network and a detector in the manner of YOLO, both with batch norm in groups of four. No example has a
-smaller loss than it would have in another micro-batch."""
+"""A residual network and a detector in the manner of YOLO, both with batch norm in groups of four. Plain networks load
+the trained weights."""
 
 import sys
 from typing import Any
