@@ -222,12 +222,6 @@ def share_of(total: int, replicas: int, rank: int, bound: int, most: int, group:
     return Share(counts, FEWEST * (rank * quotient + min(rank, larger_shares)), 1)
 
 
-def _halves(total: int, group: int) -> List[int]:
-    if group:
-        return list(map(sum, cut(group_sizes(total, group), 2)))
-    return split_evenly(total, 2)
-
-
 def next_total(size: int, position: int, configuration: Configuration, base: int) -> int:
     """Examples of the step at `position` of an epoch of `size`. The last step takes what is
     left."""
@@ -266,11 +260,11 @@ def shape_step(
     share = share_of(total, replicas, rank, bound, most, group)
     counts, is_split, inverse = share.counts, False, 0.0
     if sample and total == configuration.total:
-        is_split = replicas * len(counts) == 1 and total >= 2 * FEWEST
+        halves = split_evenly(total, 2)
         if group:
-            is_split = is_split and len(group_sizes(total, group)) > 1
-        if is_split:
-            counts = _halves(total, group)
+            halves = list(map(sum, cut(group_sizes(total, group), 2)))
+        is_split = replicas * len(counts) == 1 and total >= 2 * FEWEST and min(halves) > 0
+        counts = halves if is_split else counts
         parts = counts
         if replicas > 1:
             shares = [
