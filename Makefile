@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 export OMP_NUM_THREADS ?= 1
 export OPENBLAS_NUM_THREADS ?= 1
 
-.PHONY: help docs words stop-table demo demo-policies pictures test test-long test-interpreters bars prove lint check format bench bench-fit bench-cli bench-round bench-solver bench-policy bench-overhead bench-instructions bench-calls bench-daemon bench-exactness bench-full-training bench-frameworks bench-noise bench-crowd bench-beside bench-files bench-floors bench-team bench-real bench-resize gpu-check chaos chaos-daemon compare-recovery dst habits planted completions clean
+.PHONY: help docs words stop-table demo demo-policies pictures test test-long test-interpreters bars prove lint check format bench bench-fit bench-cli bench-round bench-solver bench-policy bench-overhead bench-instructions bench-calls bench-daemon bench-exactness bench-full-training bench-frameworks bench-noise bench-batch-norm bench-crowd bench-beside bench-files bench-floors bench-team bench-real bench-resize gpu-check chaos chaos-daemon compare-recovery dst habits planted completions clean
 
 help:            ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -174,6 +174,9 @@ bench-full-training: $(VENV)/.train  ## trainings to their end with a batch that
 
 bench-frameworks: $(VENV)/.dev  ## trainings by Accelerate, Trainer and Lightning after a resize, by their own resume and under gpq: make bench-frameworks ARGS=--overhead
 	$(BIN)/python benchmarks/frameworks.py $(ARGS)
+
+bench-batch-norm: $(VENV)/.dev  ## batch norm in groups of 32 next to plain batch norm: make bench-batch-norm ARGS=--channels-last
+	$(BIN)/python benchmarks/batch_norm.py $(ARGS)
 
 bench-noise: $(VENV)/.dev  ## the noise scale against exact per-sample statistics
 	$(BIN)/python benchmarks/noise_scale.py

@@ -6,7 +6,7 @@ per-sample statistics.
 
 With one replica, two and four (processes that talk over gloo). With SGD and AdamW, and with and
 without accumulation. With a bare loop, and with one that scales its loss with torch's GradScaler,
-unscales, and clips every step with torch's own clip_grad_norm_.
+unscales, and clips every step with torch's own clip_grad_norm_. Also with batch norm over groups.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ import torch.multiprocessing  # noqa: E402
 from tests.agent.train import probe_runs  # noqa: E402
 
 BARS = {"var": 0.05, "sqr": 0.10}
+LOOPS = {"bare": "bare", "habits": "scaled, clipped", "groups": "grouped norm"}
 
 
 def measure(replicas: int) -> dict[str, dict[str, float]]:
@@ -73,7 +74,7 @@ def main() -> int:
         print("K  optimizer  accumulated  loop              trace  squared gradient")
         for row in rows:
             mark = "" if row["good"] else "  MISSED"
-            loop = "scaled, clipped" if row["loop"] == "habits" else "bare"
+            loop = LOOPS[row["loop"]]
             print(
                 f"{row['replicas']:<2} {row['optimizer']:<10} {row['accumulated']:<12} {loop:<17}"
                 f" {row['var']:.3f}  {row['sqr']:.3f}{mark}"

@@ -14,7 +14,10 @@ tensor differs if d is above both of these:
                       less than that, and would hide a gradient that is wrong by 14%. So the limit
                       is also 1e-3 of the distance moved. A rate that is 1% off is 1e-2 of it.
                       Below a few units in the last place weights show nothing. So gradients, as the
-                      optimizer finds them, and its rates are compared separately.
+                      optimizer finds them, and its rates are compared separately. The gradient of a
+                      bias before batch norm is zero except for rounding of larger gradients, and
+                      groups of two examples amplify that. So a gradient may be off by NOISE * ULPS
+                      of the largest one of its step.
 
 If another order alone takes most tensors far (MIXED), the loss mixes the examples of a batch, or
 random numbers depend on their place. That is not rounding, and n does not count.
@@ -70,6 +73,8 @@ class Rounding:
         size, noise = norm(expected), self._noise(name, expected, number)
         if not self.coarse:
             way = min(SIZE * size, MOVED * self._shift(name, expected))
+            if name.startswith(GRADIENT):
+                size = NOISE * self._largest_gradient(number)
             return max(way, ULPS * epsilon(expected) * size, noise)
         if self.is_steady(name, expected, number, 0.0):
             return max(self.coarse * size, COARSE / NOISE * noise)
@@ -102,6 +107,10 @@ class Rounding:
         if self.coarse:
             return NOISE * furthest
         return NOISE * max(furthest, self._typical.get(number, 0.0) * self._shift(name, expected))
+
+    def _largest_gradient(self, number: int) -> float:
+        tensors = self._reference.steps[number].tensors.items()
+        return max(norm(sketch) for name, sketch in tensors if name.startswith(GRADIENT))
 
     def _sketches(self, name: str, number: int) -> list[Sketch]:
         return [step.tensors[name] for step in self.steps(number) if name in step.tensors]

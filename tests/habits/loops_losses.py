@@ -236,6 +236,12 @@ def batch_norm_sync(gpq: Any, options: dict[str, Any]) -> Any:
     return _normed(gpq, options, sync_batch_norm=True)
 
 
+@habit(right=True, alone=True)
+def batch_norm_grouped(gpq: Any, options: dict[str, Any]) -> Any:
+    """batch norm, with job.wrap(model, batch_norm=3)"""
+    return _normed(gpq, options, batch_norm=3)
+
+
 @habit(right=True)
 def tail_of_one(gpq: Any, options: dict[str, Any]) -> Any:
     """a tail of one example, clipped"""

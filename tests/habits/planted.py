@@ -81,6 +81,7 @@ PLANTED: dict[str, tuple[str, ...]] = {
     "unused-found": (),
     "checkpoint-reentrant-first": (),
     "checkpoint-reentrant-last": (),
+    "batch-norm-grouped": (),
     "tail-of-one": (),
     "ema-guarded": (),
     "evaluate": (),

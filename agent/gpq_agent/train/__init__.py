@@ -34,6 +34,8 @@ The same script runs alone (`python train.py`), under torchrun, and under gpq
       so build schedules from it. For a mean loss, add up `loss.item() * loader.counted` and divide
       by the sum of `loader.counted`. It is the length of the micro-batch, or 0 for a replica that
       gets no example and repeats others.
+    * `job.wrap(model, batch_norm=32)` keeps the statistics of batch norm over groups of 32
+      examples, so that replicas and micro-batches do not change them.
     * No replica gets a single example of a larger step, because batch norm refuses one. The
       exceptions are `max_local_batch=1`, and 2 with an odd number of examples.
     * Each attempt is seeded by (seed, step, rank). What you draw between `gpq.init()` and

@@ -26,6 +26,7 @@ current_dispatch_mode = _get_current_dispatch_mode
 
 # One call for many tensors.
 foreach_add_ = torch._foreach_add_
+foreach_copy_ = torch._foreach_copy_
 foreach_div = torch._foreach_div
 foreach_mul_ = torch._foreach_mul_
 foreach_norm = torch._foreach_norm
@@ -116,6 +117,11 @@ def is_compiled() -> bool:
         return True
     frame = sys.modules.get("torch._dynamo.eval_frame")
     return any(item is not None for item in getattr(frame, "cached_backends", {}).values())
+
+
+def check_input(layer: Any, input: torch.Tensor) -> None:
+    """Raises ValueError for a number of dimensions that a layer of batch norm does not take."""
+    layer._check_input_dim(input)
 
 
 def has_scheduler(optimizer: Any) -> bool:

@@ -13,6 +13,7 @@ import torch.distributed as dist
 from gpq_agent.train.data.batches import Configuration, Limits, Micro, Step, shape_step, starting
 from gpq_agent.train.errors import GpqTrainError
 from gpq_agent.train.gradients.accumulator import Accumulator, listen
+from gpq_agent.train.gradients.batch_norm import GroupedNorms
 from gpq_agent.train.gradients.lr_rules import Adjustment
 from gpq_agent.train.gradients.noise_scale import NoiseScale
 from gpq_agent.train.gradients.probe import GradientProbe
@@ -28,20 +29,22 @@ from torch.utils.data import TensorDataset
 EXAMPLES = 1024
 STEPS = 2000
 GROWTH = 250  # the loss scale of a trial doubles after this many steps
-VARIANTS = [(name, micro, habits) for habits in (False, True) for name in ("sgd", "adamw") for micro in (1, 2)]
+GROUP = 16  # of batch norm
+VARIANTS = [(name, micro, loop) for loop in ("bare", "habits") for name in ("sgd", "adamw") for micro in (1, 2)]
+GROUPED = [("sgd", 1, "groups"), ("adamw", 2, "groups")]
 # Replicas spend more time waiting for each other than computing, so larger numbers of replicas measure fewer variants.
-HALF = [(name, micro, habits) for name, micro, habits in VARIANTS if habits == (micro == 2)]
-CORNERS = [("sgd", 1, False), ("adamw", 2, True)]
+HALF = [(name, micro, loop) for name, micro, loop in VARIANTS if (loop == "habits") == (micro == 2)]
+CORNERS = [("sgd", 1, "bare"), ("adamw", 2, "habits")]
 
 
-def variants(replicas: int) -> list[tuple[str, int, bool]]:
+def variants(replicas: int) -> list[tuple[str, int, str]]:
     """What one, two or four replicas measure."""
-    return {1: VARIANTS, 2: HALF, 4: CORNERS}[replicas]
+    return {1: VARIANTS + GROUPED, 2: HALF + GROUPED, 4: CORNERS}[replicas]
 
 
-def label(name: str, micro: int, habits: bool) -> str:
+def label(name: str, micro: int, loop: str) -> str:
     """The name of a variant in the results."""
-    return f"{name}-{micro}-{'habits' if habits else 'bare'}"
+    return f"{name}-{micro}-{loop}"
 
 
 def data() -> tuple[torch.Tensor, torch.Tensor]:
@@ -52,9 +55,10 @@ def data() -> tuple[torch.Tensor, torch.Tensor]:
     return inputs, targets
 
 
-def model() -> nn.Module:
+def model(*, norm: bool = False) -> nn.Module:
     torch.manual_seed(3)
-    return nn.Sequential(nn.Linear(12, 16), nn.Tanh(), nn.Linear(16, 1))
+    middle = nn.Sequential(nn.BatchNorm1d(16), nn.Tanh()) if norm else nn.Tanh()
+    return nn.Sequential(nn.Linear(12, 16), middle, nn.Linear(16, 1))
 
 
 def loss_of(net: nn.Module, inputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
@@ -79,13 +83,16 @@ def train_a_little(net: nn.Module, optimizer: torch.optim.Optimizer) -> None:
     optimizer.zero_grad()
 
 
-def exact(net: nn.Module, optimizer: torch.optim.Optimizer) -> tuple[float, float]:
-    """Return (squared gradient, trace of the covariance), from per-example gradients of the whole data set."""
+def exact(net: nn.Module, optimizer: torch.optim.Optimizer, size: int = 1) -> tuple[float, float]:
+    """Return (squared gradient, trace of the covariance of one example's gradient), from per-example gradients of the
+    whole data set. With batch norm, from those of groups of `size`: the data set is dealt 64 times."""
     inputs, targets = data()
     parameters = list(net.parameters())
+    generator = torch.Generator().manual_seed(5)
+    orders = [torch.randperm(EXAMPLES, generator=generator) for _ in range(64 if size > 1 else 1)]
     rows = []
-    for index in range(EXAMPLES):
-        loss = loss_of(net, inputs[index : index + 1], targets[index : index + 1])
+    for group in torch.cat(orders).split(size):
+        loss = loss_of(net, inputs[group], targets[group])
         rows.append(torch.cat([g.reshape(-1) for g in torch.autograd.grad(loss, parameters)]).double())
     gradients = torch.stack(rows)
     if isinstance(optimizer, torch.optim.AdamW):
@@ -95,7 +102,7 @@ def exact(net: nn.Module, optimizer: torch.optim.Optimizer) -> tuple[float, floa
         weights = 1 / (second.sqrt() + floor)
         gradients *= weights / weights.mean()
     mean = gradients.mean(dim=0)
-    return float(mean @ mean), float((gradients - mean).square().sum() / (EXAMPLES - 1))
+    return float(mean @ mean), size * float((gradients - mean).square().sum() / (len(rows) - 1))
 
 
 class Told:
@@ -170,29 +177,38 @@ class Loop:
 class Trial:
     """One optimizer and number of micro-batches at fixed weights. Each epoch draws its examples without replacement.
 
-    `habits`: the body scales its losses, unscales and clips with torch's own tools, and steps.
+    `loop`: "habits" if the body scales its losses, unscales and clips with torch's own tools, and steps. "groups" if
+    the model has batch norm over groups.
     """
 
-    def __init__(self, rank: int, replicas: int, name: str, micro: int, habits: bool) -> None:
-        net = model()
+    def __init__(self, rank: int, replicas: int, name: str, micro: int, loop: str) -> None:
+        self.group = GROUP if loop == "groups" else 0
+        net = model(norm=self.group > 0)
         optimizer = make_optimizer(name, net)
         train_a_little(net, optimizer)
-        self.exact_sqr, self.exact_var = exact(net, optimizer)
+        self.exact_sqr, self.exact_var = exact(net, optimizer, self.group or 1)
+        self.norms = GroupedNorms()
+        if self.group:
+            self.norms.convert(net, self.group)
+            self.norms.collect([net], None)
         self.scale = NoiseScale(32, EXAMPLES, window=10**12)
         self.loop = Loop(net, optimizer, self.scale, rank, replicas)
         batch = 128 // replicas
         if replicas == 1:  # without accumulation the single replica splits its batch in two on sampled steps
             micro, batch = 2 * micro, 64
         self.total = batch * replicas * micro
-        limits = Limits(self.total, self.total, batch, replicas)
-        places = range(self.total)
-        self.step = shape_step(0, 0, places, starting(limits), replicas, rank, sample=True, most=batch)
+        limits = Limits(self.total, self.total, batch, replicas, group=self.group)
+        self.step = shape_step(
+            0, 0, range(self.total), starting(limits), replicas, rank, sample=True, most=batch, group=self.group
+        )
         assert self.step.counts == [batch] * micro
         self.inputs, self.targets = data()
         self.generator = torch.Generator().manual_seed(11)
         self.order = torch.empty(0, dtype=torch.long)
         # The loss scale grows during the measurement, as it does in a long run.
-        self.scaler = torch.amp.GradScaler("cpu", init_scale=1024.0, growth_interval=GROWTH) if habits else None
+        self.scaler = (
+            torch.amp.GradScaler("cpu", init_scale=1024.0, growth_interval=GROWTH) if loop == "habits" else None
+        )
         if self.scaler is not None:
             wrap_scaler(self.scaler, self.loop.gate)
         self.clipped = 0
@@ -222,6 +238,7 @@ class Trial:
         """The loss of this replica's part of micro-batch `place`."""
         self.loop.enter(self.step, place)
         part = self.taken[list(self.step.micros[place].indices)]
+        self.norms.enter(len(part))
         loss = loss_of(self.loop.model, self.inputs[part], self.targets[part])
         return loss if self.scaler is None else self.scaler.scale(loss)
 
@@ -238,6 +255,7 @@ class Trial:
                 for item, before in self.kept:
                     item.copy_(before)
         optimizer.zero_grad()
+        self.norms.leave(drop=False)
         self.loop.leave(self.step, place)
 
     def result(self) -> dict[str, float]:

@@ -4,6 +4,7 @@ Pure. Every replica computes the same answers from the same arguments, so nothin
 """
 
 from functools import lru_cache
+from itertools import islice
 from typing import List, NamedTuple, Sequence
 
 FEWEST = 2  # examples in a micro-batch: batch norm refuses one, and one alone says little
@@ -17,6 +18,7 @@ class Limits(NamedTuple):
     max_local: int
     replicas: int
     fixed: bool = False  # the total is always `base_batch`
+    group: int = 0  # of batch norm, which no micro-batch cuts. 0: examples are dealt one by one
 
 
 class Configuration(NamedTuple):
@@ -92,7 +94,10 @@ def spread(limits: Limits, seq: int, total: int, bound: int) -> Configuration:
     A micro-batch has at most `bound` examples.
     """
     replicas, most = limits.replicas, limits.max_local
-    shares = [share_of(total, replicas, rank, max(bound, 1), most) for rank in range(replicas)]
+    shares = [
+        share_of(total, replicas, rank, max(bound, 1), most, limits.group)
+        for rank in range(replicas)
+    ]
     largest = max(max(share.counts) for share in shares)
     return Configuration(seq, largest, len(shares[0].counts) - 1, total)
 
@@ -112,6 +117,8 @@ def ordered_configuration(
     if atomic_batch <= 0:
         return starting(limits)._replace(seq=seq)
     atomic = min(atomic_batch, limits.max_local)
+    if limits.group:
+        atomic = max(atomic // limits.group, 1) * limits.group
     if limits.fixed:
         return spread(limits, seq, limits.base_batch, atomic)
     block = atomic * limits.replicas
@@ -131,14 +138,75 @@ def split_evenly(count: int, parts: int) -> List[int]:
     return [size] * (parts - larger_parts) + [size + 1] * larger_parts
 
 
+def cut(items: List[int], parts: int) -> List[List[int]]:
+    """Neighbours stay together. The numbers of items differ by at most one, the smallest first."""
+    rest = iter(items)
+    return [list(islice(rest, count)) for count in split_evenly(len(items), parts)]
+
+
+# -- groups of batch norm --------------------------------------------------------------------------
+
+
+def group_sizes(count: int, group: int) -> List[int]:
+    """The groups of a step of `count` examples: as many of `group` as possible, then what is left.
+    If that is one example, which batch norm refuses, the last `group` + 1 are two halves, or one
+    group of three. A batch of some groups, in order, has these groups again."""
+    whole, rest = count // group, count % group  # torch.compile takes no divmod
+    if rest != 1 or not whole:
+        return [group] * whole + [rest] * (rest > 0)
+    return [group] * (whole - 1) + ([3] if group == 2 else split_evenly(group + 1, 2))
+
+
+def whole_groups(count: int, group: int) -> int:
+    """How many groups of a batch of `count` examples are not smaller than others."""
+    return group_sizes(count, group).count(group)
+
+
+def by_group(examples: Sequence[int], group: int) -> List[int]:
+    """The examples of a step, the first group first. Every n-th belongs to one of n whole groups,
+    so a step in one piece keeps its order."""
+    whole = whole_groups(len(examples), group)
+    return _columns(examples, whole * group, whole)
+
+
+def by_row(examples: Sequence[int], group: int) -> List[int]:
+    """The inverse for the examples of a micro-batch, which are whole groups in order. Batch norm
+    sees n interleaved groups as n times the channels, without a copy."""
+    return _columns(examples, whole_groups(len(examples), group) * group, group)
+
+
+def _columns(items: Sequence[int], end: int, count: int) -> List[int]:
+    """Items before `end` are the rows of a table with `count` columns. The result has its columns
+    one after the other, and then the other items."""
+    columns = [item for first in range(count) for item in items[first:end:count]]
+    return [*columns, *items[end:]]
+
+
+def _share_of_groups(total: int, replicas: int, rank: int, bound: int, group: int) -> Share:
+    shares, micros = cut(group_sizes(total, group), replicas), 0
+    largest, most_groups = bound + 1, max(map(len, shares))
+    while largest > bound and micros < most_groups:
+        micros += 1
+        counts = [list(map(sum, cut(share, micros))) for share in shares]
+        largest = max(map(max, counts))
+    return Share(counts[rank], sum(map(sum, counts[:rank])), 1)
+
+
+# -- shares of a step ------------------------------------------------------------------------------
+
+
 @lru_cache(maxsize=64)  # the answer is almost always that of the previous step. Only read it
-def share_of(total: int, replicas: int, rank: int, bound: int, most: int) -> Share:
+def share_of(total: int, replicas: int, rank: int, bound: int, most: int, group: int = 0) -> Share:
     """How the `total` examples of a step are distributed, in micro-batches of at most `bound`.
 
     All replicas have the same number of micro-batches. None has only one example if there are two
     or more. For this, some are empty, and pairs (a group of three for an odd number) may exceed
     `bound`, but never `most`, the script's own limit. Only if `most` is 2, an odd example remains.
+
+    group: of batch norm. Micro-batches consist of whole groups, of at least one even above `bound`.
     """
+    if group:
+        return _share_of_groups(total, replicas, rank, bound, group)
     micros = ceil_div(ceil_div(total, replicas), bound)
     if most < FEWEST or total < FEWEST or total >= FEWEST * replicas * micros:
         counts = split_evenly((total - rank + replicas - 1) // replicas, micros)
@@ -175,36 +243,48 @@ def shape_step(
     sample: bool,
     *,
     most: int = 0,
+    group: int = 0,
 ) -> Step:
     """The step of `rank` on these examples, which all replicas share.
 
     most: examples that fit on a device at once, by default the configuration's.
+    group: of batch norm. The groups of a step depend on nothing but its examples.
 
     A sampled step has the same examples as any other. With one replica and one micro-batch it is
     split in two, which makes the noise estimate unbiased. A step is not sampled if some replica
-    would have no examples.
+    would have no examples, or if its one replica has one group.
     """
     total = len(examples)
     most = max(most, configuration.atomic_batch)
     bound = configuration.atomic_batch if configuration.accum_steps else most
-    share = share_of(total, replicas, rank, bound, most)
+    share = share_of(total, replicas, rank, bound, most, group)
     counts, is_split, inverse = share.counts, False, 0.0
     if sample and total == configuration.total:
-        is_split = replicas * len(counts) == 1 and total >= 2 * FEWEST
-        counts = split_evenly(total, 2) if is_split else counts
+        halves = split_evenly(total, 2)
+        if group:
+            halves = list(map(sum, cut(group_sizes(total, group), 2)))
+        is_split = replicas * len(counts) == 1 and total >= 2 * FEWEST and min(halves) > 0
+        counts = halves if is_split else counts
         parts = counts
         if replicas > 1:
-            shares = [share_of(total, replicas, other, bound, most) for other in range(replicas)]
+            shares = [
+                share_of(total, replicas, other, bound, most, group) for other in range(replicas)
+            ]
             parts = [sum(other_share.counts) for other_share in shares]
         if len(parts) > 1 and min(parts) > 0:
             inverse = sum(1 / part for part in parts) / len(parts)
-    is_even = replicas == 1 or (share.stride == replicas and total % replicas == 0)
+    if group:
+        examples = by_group(examples, group)
+        is_even = total % (replicas * group) == 0 or replicas == 1
+    else:
+        is_even = replicas == 1 or (share.stride == replicas and total % replicas == 0)
     in_pieces = len(counts) > 1 or not is_even
     filler = examples[: min(FEWEST, most, total)]
     begin, micros = share.first, []
     for place, count in enumerate(counts):
         end = begin + count * share.stride
         indices = examples[begin : end : share.stride]
+        indices = by_row(indices, group) if group else indices
         last, weight = place == len(counts) - 1, replicas * count / total
         micros.append(Micro(place, last, in_pieces, weight, indices, indices or filler))
         begin = end

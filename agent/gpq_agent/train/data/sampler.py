@@ -215,6 +215,7 @@ class GlobalSampler:
             raise GpqTrainError("the data set is empty", "job.loader() needs at least one example")
         self.configuration = configuration
         self.sample_every = 0  # 0: never
+        self.group = 0  # of batch norm, as in Limits. Set before the first step is issued
         self.rank = rank
         self._base = base or configuration.total
         self._most = most
@@ -349,6 +350,7 @@ class GlobalSampler:
             self.rank,
             every > 0 and self._steps_issued % every == 0,
             most=self._most,
+            group=self.group,
         )
         # A batch of a batch sampler is a whole step, whatever its size.
         if ends is not None and start + total < size:

@@ -12,7 +12,7 @@ from typing import Callable, Collection, Dict, Mapping, Optional, Set
 
 from gpq_agent import wire
 from gpq_agent.train.checkpoints.store import read_record
-from gpq_agent.train.data.batches import Configuration, Limits, ceil_div
+from gpq_agent.train.data.batches import Configuration, Limits, ceil_div, spread
 from gpq_agent.train.habits.table import (
     ACCEPTABLE,
     ACCUMULATE,
@@ -131,10 +131,7 @@ class Freedoms:
         if ACCUMULATE not in self.lost:
             if total == configuration.total:
                 return configuration
-            share = ceil_div(total, limits.replicas)
-            micros = max(ceil_div(share, max(configuration.atomic_batch, 1)), 1)
-            atomic = ceil_div(share, micros)
-            return configuration._replace(atomic_batch=atomic, accum_steps=micros - 1, total=total)
+            return spread(limits, configuration.seq, total, configuration.atomic_batch)
         if RETUNE not in self.lost and configuration.accum_steps > 0:
             # What fits at once decides, within the batch size that the rate is for.
             total = max(limits.base_batch, configuration.atomic_batch * limits.replicas)

@@ -13,6 +13,7 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from gpq_agent.train.checkpoints.state_parts import unwrap
 from gpq_agent.train.data.batches import Micro
+from gpq_agent.train.gradients.batch_norm import GroupedLayer
 from gpq_agent.train.gradients.step_gate import BodyFacts, inner_optimizers
 from gpq_agent.train.internals import BatchNorm, foreach_norm, gradient_hooks, has_scheduler
 
@@ -80,11 +81,12 @@ class LoopWatch:
         self._look_for_hooks()
         self._look_for_schedulers()
         # Batch norm computes statistics over the part on one device, or over all replicas with
-        # SyncBatchNorm. A layer in eval mode computes none.
+        # SyncBatchNorm. A layer in eval mode computes none, and groups do not depend on the parts.
         synchronised = ""
         for model in self._models:
             for name, layer in unwrap(model).inner.named_modules():
-                if not isinstance(layer, BatchNorm) or not layer.training:
+                is_free = isinstance(layer, GroupedLayer) or not isinstance(layer, BatchNorm)
+                if is_free or not layer.training:
                     continue
                 if not isinstance(layer, torch.nn.SyncBatchNorm):
                     self._report("batch-norm", name)

@@ -16,6 +16,7 @@ from gpq_agent import wire
 from gpq_agent.train.checkpoints.store import MemoryRecord
 from gpq_agent.train.data.batches import Limits, Step, ceil_div
 from gpq_agent.train.errors import GpqTrainError
+from gpq_agent.train.gradients.batch_norm import GroupedNorms
 from gpq_agent.train.gradients.step_gate import wrap_scaler, wrap_scheduler
 from gpq_agent.train.habits.freedoms import Freedoms, line, read_proof
 from gpq_agent.train.habits.table import ACCEPTABLE, Habit, describe, is_suspected
@@ -56,6 +57,7 @@ class Engine:
         self.boundaries = StepBoundary(self)
         self.loop: Optional[TrainingLoop] = None
         self.own_batches: Optional[OwnBatches] = None
+        self.norms = GroupedNorms()
         self.is_cleared = False
 
     def recall(self) -> None:
@@ -73,9 +75,15 @@ class Engine:
     def attach(self, training: Training, *, watch: bool) -> TrainingLoop:
         """`job.prepare()` was called, after `job.loader()`, so everything follows the batch size.
         Collective. `watch`: look for habits of hand-written loops."""
-        data, runtime = self.shape.data, self.runtime
+        runtime, group = self.runtime, self.norms.groups.size
+        if group:
+            most = self.shape.keep_groups(group, is_checked=runtime.recorder is not None)
+            if runtime.replicas > most:
+                runtime.notice(IDLE.format(most, group, runtime.replicas))
+        data = self.shape.data
         assert data is not None
         setup = set_up(training, data, runtime)
+        self.norms.collect(training.models, setup.process_group)
         self.statistics.probes = [setup.probe]
         self.boundaries.watch = loop_watch = LoopWatch(self, setup)
         if not watch:
@@ -99,11 +107,18 @@ class Engine:
 
     def attach_steps(self, models: Sequence[torch.nn.Module], optimizers: Sequence[Any]) -> None:
         """`job.prepare()` was called without `job.loader()`. Collective."""
+        self.refuse_groups()
         self.own_batches = OwnBatches(self.runtime, models, optimizers)
         if self.own_batches.trains_outside:
             self.lose("outside-parameters")
         self.shape.freedoms.agree()
         self.checkpointer.is_ready = True
+
+    def refuse_groups(self) -> None:
+        """The script makes its own batches. Raises GpqTrainError for groups of batch norm."""
+        if self.norms.groups.size:
+            problem = "batch_norm= needs job.loader(), which deals whole groups to the replicas"
+            raise GpqTrainError(problem, "use job.loader(), or leave batch_norm= out")
 
     def training_loop(self) -> TrainingLoop:
         """Raises GpqTrainError before `job.prepare()`."""
@@ -138,6 +153,10 @@ class Engine:
         return Freedoms(folder, runtime.agreement, rank, tell, accepted & ACCEPTABLE)
 
 
+IDLE = (
+    "a step has at most {} groups of batch_norm={}, so some of the {} GPUs compute nothing. Use "
+    "fewer, or smaller groups"
+)
 # Errors that no micro-batch causes: files and networks, memory, a missing module.
 OUTSIDE = (OSError, EOFError, MemoryError, ImportError, dist.DistError, GpqTrainError)
 TRIED = "the loop failed on a batch that gpq made to look at its loss ({})"

@@ -104,14 +104,29 @@ class Job:
         )  # fmt: skip
         return make_loader(self._engine, self._seed, arguments)
 
-    def wrap(self, model: torch.nn.Module, *, sync_batch_norm: bool = False) -> torch.nn.Module:
+    def wrap(
+        self,
+        model: torch.nn.Module,
+        *,
+        batch_norm: Optional[int] = None,
+        sync_batch_norm: bool = False,
+    ) -> torch.nn.Module:
         """Move the model to this replica's device. Wrap it in DistributedDataParallel if there are
         several replicas.
 
+        batch_norm: batch norm uses the statistics of groups of so many examples, so neither
+        replicas nor micro-batches change anything. Needs `loader`.
         sync_batch_norm: batch norm uses the statistics of all replicas, so their number changes
         nothing. Needs GPUs.
+
+        Raises GpqTrainError.
         """
         environment = self._engine.runtime.environment
+        if batch_norm is not None:
+            if sync_batch_norm:
+                problem = "batch_norm= and sync_batch_norm= were both given"
+                raise GpqTrainError(problem, "leave sync_batch_norm out")
+            self._engine.norms.convert(model, batch_norm)
         return wrap_model(model, self.device, environment, sync_batch_norm=sync_batch_norm)
 
     def prepare(
@@ -310,6 +325,9 @@ class Job:
         runtime = self._engine.runtime
         # Without job.loader() replicas draw batches alike, whatever one of them draws inside.
         generators = generator_states() if self._data is None else []
+        # In an evaluation batch norm is plain.
+        groups = self._engine.norms.groups
+        examples, groups.examples = groups.examples, 0
         runtime.evaluating += 1
         runtime.pulse.phase("evaluating")
         self._engine.statistics.times.discard()
@@ -320,6 +338,7 @@ class Job:
             raise
         finally:
             set_generators(generators)
+            groups.examples = examples
             runtime.evaluating -= 1
             runtime.pulse.phase("computing")
 
@@ -374,6 +393,7 @@ class Job:
         if engine.runtime.evaluating:
             return False
         if self._data is None:
+            engine.refuse_groups()
             engine.statistics.declare()
             engine.runtime.meter.steps += 1
             engine.statistics.say_ready()

@@ -99,6 +99,7 @@ class TrainingLoop:
         self._runtime, self._shape, self._steps = engine.runtime, engine.shape, engine.steps
         self._times, self._ledger = engine.statistics.times, engine.boundaries.ledger
         self._sampler = setup.data.sampler
+        self._norms = engine.norms if engine.norms.groups.size else None
         self.gate = StepGate(
             setup.training.optimizers, setup.gradients, self, engine.lose, watch.rate_set
         )
@@ -152,6 +153,8 @@ class TrainingLoop:
             # The tensor itself: get_scale() would wait for the GPU.
             setup.probe.set_scale(internals.scale_of(setup.training.scaler))
         setup.gradients.enter(micro)
+        if self._norms is not None and not self._runtime.evaluating:
+            self._norms.enter(len(micro.batch))
         self.gate.enter(micro)
         if self._runtime.recorder is not None:
             self._runtime.recorder.enter(step, micro)
@@ -252,12 +255,16 @@ class TrainingLoop:
         this replica."""
         self.micro, self._trial, self.in_trial = micro, trial, True
         self.gate.enter(micro)
+        if self._norms is not None:
+            self._norms.enter(len(micro.batch))
         if self._setup.reducer is not None:
             self._setup.reducer.suspend()
 
     def end_trial(self, *, left_early: bool) -> None:
         """The body is over. `left_early`: by a break or an error."""
         self.gate.leave()
+        if self._norms is not None:
+            self._norms.leave(drop=False)
         if self._setup.reducer is not None:
             self._setup.reducer.leave()
         if left_early and self.step is not None and self.micro is not None:
@@ -316,6 +323,8 @@ class TrainingLoop:
             return
         gradients, probe = self._setup.gradients, self._setup.probe
         gradients.backward_ends()
+        if self._norms is not None and self.micro is not None:
+            self._norms.pass_ended(len(self.micro.indices), last=self.micro.last)
         if gradients.repeats:
             self._engine.lose("two-passes")
         if self._runtime.replicas == 1 or not gradients.last:
@@ -377,6 +386,13 @@ class TrainingLoop:
 
     def _use_up(self, micro: Micro, facts: BodyFacts) -> None:
         self.micro = None
+        norms = self._norms
+        if norms is not None:
+            if not facts.has_gradients:
+                norms.pass_ended(len(micro.indices), last=micro.last)
+            if norms.stray:
+                self._engine.lose("batch-norm", norms.stray)
+            norms.leave(drop=False)
         if self._runtime.recorder is not None:
             self._runtime.recorder.left(micro)
         self.applied = facts.stepped or self._shape.freedoms.noticed("hand-step")
@@ -388,6 +404,8 @@ class TrainingLoop:
     def _drop(self) -> None:
         """Nothing of the current micro-batch counts."""
         self._setup.gradients.leave(drop=True)
+        if self._norms is not None:
+            self._norms.leave(drop=True)
         self._times.discard()
         if self._runtime.recorder is not None:
             self._runtime.recorder.taken_back()
@@ -397,6 +415,8 @@ class TrainingLoop:
         setup, statistics = self._setup, self._engine.statistics
         if setup.reducer is not None:
             setup.reducer.share_buffers()
+        if self._norms is not None:
+            self._norms.begin_step()
         if not self._steps.count:
             statistics.declare(setup.training.rules, setup.training.models)
         self._trained = []

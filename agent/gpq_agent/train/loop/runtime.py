@@ -13,9 +13,16 @@ import torch.distributed as dist
 from gpq_agent import wire
 from gpq_agent.train.checkpoints.state_parts import Parts
 from gpq_agent.train.checkpoints.store import CheckpointStore
-from gpq_agent.train.data.batches import Configuration, Limits, ordered_configuration
+from gpq_agent.train.data.batches import (
+    Configuration,
+    Limits,
+    ceil_div,
+    ordered_configuration,
+    starting,
+)
 from gpq_agent.train.data.fingerprint import Fingerprint
 from gpq_agent.train.data.sampler import SAMPLE_EVERY, GlobalSampler
+from gpq_agent.train.errors import GpqTrainError
 from gpq_agent.train.gradients.noise_scale import NoiseScale
 from gpq_agent.train.gradients.probe import GradientProbe
 from gpq_agent.train.gradients.progress import ProgressMeter
@@ -78,6 +85,24 @@ class BatchShape:
     def may_cut(self) -> bool:
         """May a step consist of several micro-batches?"""
         return ACCUMULATE not in self.freedoms.lost
+
+    def keep_groups(self, group: int, *, is_checked: bool) -> int:
+        """Before the first step: deal whole groups of batch norm. `is_checked`: by `gpq check`,
+        which may have asked for smaller micro-batches. Returns how many groups a step may have.
+        Raises GpqTrainError if none fits."""
+        assert self.data is not None
+        limits, sampler = self.data.limits, self.data.sampler
+        if is_checked:
+            limits = limits._replace(max_local=max(limits.max_local, group))
+        most = min(limits.base_batch, limits.max_local)
+        if group > most:
+            words = "batch_norm={} is more than the {} examples that a GPU may get at once"
+            hint = "use a smaller batch_norm, or a larger batch_size and max_local_batch"
+            raise GpqTrainError(words.format(group, most), hint)
+        self.data = self.data._replace(limits=limits._replace(group=group))
+        sampler.group = group
+        sampler.configure(starting(self.data.limits))
+        return ceil_div(limits.max_batch, group)
 
     def obey(self, agreed: Proposal) -> None:
         if self.data is not None:

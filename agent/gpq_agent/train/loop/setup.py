@@ -73,6 +73,7 @@ class TrainingSetup(NamedTuple):
     probe: GradientProbe
     lr: LrAdjuster
     reducer: Optional[Reducer]  # None for one replica
+    process_group: Any  # of the models, None for one replica
 
 
 def set_up(training: Training, data: BatchSource, runtime: Runtime) -> TrainingSetup:
@@ -85,7 +86,7 @@ def set_up(training: Training, data: BatchSource, runtime: Runtime) -> TrainingS
     reducer = Reducer(wrapped_models, probe, runtime.group, replicas) if replicas > 1 else None
     gradients = Accumulator(training.optimizers, probe, reducer)
     lr = LrAdjuster(data.limits, data.noise, runtime.meter, training)
-    return TrainingSetup(training, data, gradients, probe, lr, reducer)
+    return TrainingSetup(training, data, gradients, probe, lr, reducer, group)
 
 
 def outside(models: Sequence[torch.nn.Module], optimizers: Sequence[Any]) -> List[Any]:

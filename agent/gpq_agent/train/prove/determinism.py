@@ -21,6 +21,7 @@ from torch.nn import functional
 from torch.utils.data import Dataset
 
 from gpq_agent.train import internals
+from gpq_agent.train.data.batches import whole_groups
 from gpq_agent.train.data.sampler import GlobalSampler
 from gpq_agent.train.process.rng import generator_states, seed_host, set_generators, stable_seed
 
@@ -197,7 +198,14 @@ class EpochIndexSampler:
     def __iter__(self) -> Iterator[List[Tuple[int, int]]]:
         epoch = self._sampler.cursor.epoch
         for indices in self._sampler:
-            yield [(epoch, index) for index in arrange(indices, self._reverse, self._rotate)]
+            yield [(epoch, index) for index in self.rows(indices)]
+
+    def rows(self, indices: Sequence[int]) -> List[int]:
+        """The examples of a micro-batch in the order of their rows."""
+        whole, group = len(indices), self._sampler.group
+        if group:  # a turn of whole groups of batch norm leaves them together
+            whole = whole_groups(whole, group) * group
+        return [*arrange(indices[:whole], self._reverse, self._rotate), *indices[whole:]]
 
 
 def arrange(batch: Sequence[Item], reverse: bool, rotate: bool) -> List[Item]:

@@ -31,7 +31,6 @@ from gpq_agent.train.prove.determinism import (
     EpochIndexSampler,
     FullPrecision,
     SeededData,
-    arrange,
     copies,
     plain_attention,
     still,
@@ -152,6 +151,7 @@ class Recorder:
         self._count = order.begin
         self._written = -1
         self._micro: Optional[Micro] = None
+        self._batches: Optional[EpochIndexSampler] = None  # of job.loader()
         self._outside = 0  # optimizer steps outside a loop over job.loader()
         self._facts: Dict[str, Any] = {}
         self._suspicions: Set[str] = set()
@@ -183,7 +183,8 @@ class Recorder:
     def sampler(self, data: Any, sampler: GlobalSampler) -> Tuple[Any, Any]:
         """(data set, batch sampler) for a DataLoader in which an example depends on nothing
         else."""
-        return SeededData(data), EpochIndexSampler(sampler, self.order.reverse, self.order.rotate)
+        self._batches = EpochIndexSampler(sampler, self.order.reverse, self.order.rotate)
+        return SeededData(data), self._batches
 
     # -- what happens ------------------------------------------------------------------------------
 
@@ -191,7 +192,8 @@ class Recorder:
         if micro.place == 0:
             self._step.indices = []  # a step that starts again keeps nothing of its first start
         self._micro = micro
-        rows = arrange(micro.indices, self.order.reverse, self.order.rotate)
+        assert self._batches is not None
+        rows = self._batches.rows(micro.indices)
         self._precision.renew()  # a script may set it in any line
         self._dropout.off = is_compiled()
         self._keyed.begin(step.epoch, step.start, rows)

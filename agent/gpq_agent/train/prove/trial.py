@@ -17,7 +17,7 @@ import torch
 from torch.utils.data import DataLoader, default_collate
 
 from gpq_agent.train import internals
-from gpq_agent.train.data.batches import FEWEST, Micro, ceil_div, split_evenly
+from gpq_agent.train.data.batches import FEWEST, Micro, by_row, ceil_div, split_evenly
 from gpq_agent.train.data.fingerprint import reading_options
 
 from .determinism import fixed_seed
@@ -41,13 +41,22 @@ UNTRIED = (
 Batches = List[List[int]]  # places of examples in the trial
 
 
-def dealings(count: int, most: int) -> Tuple[Batches, Batches]:
+def dealings(count: int, most: int, group: int = 0) -> Tuple[Batches, Batches]:
     """Two ways to deal examples to batches of at most `most`: neighbours to as few as possible, and
-    others to at least PARTS."""
+    others to at least PARTS. With a `group` of batch norm, deal at least two whole ones."""
+    if group:
+        few, many = dealings(count // group, most // group)
+        return _expanded(few, group), _expanded(many, group)
     places, sizes = iter(range(count)), split_evenly(count, ceil_div(count, most))
     neighbours = [[next(places) for _ in range(size)] for size in sizes]
-    parts = max(PARTS, len(neighbours))
+    parts = min(max(PARTS, len(neighbours)), count)
     return neighbours, [list(range(first, count, parts)) for first in range(parts)]
+
+
+def _expanded(batches: Batches, group: int) -> Batches:
+    """From numbers of groups to places of examples."""
+    rows = [[number * group + row for number in batch for row in range(group)] for batch in batches]
+    return [by_row(places, group) for places in rows]
 
 
 class Dealer:
@@ -105,7 +114,8 @@ class Trial:
         indices = self._indices() if engine.shape.may_cut else []
         if not indices:
             return
-        ways = dealings(len(indices), engine.shape.configuration[0])
+        most, group = engine.shape.configuration[0], engine.norms.groups.size
+        ways = dealings(len(indices), most, group)
         batches, self._is_decided = self._fetch(indices, [*ways[0], *ways[1]])
         keyed, means, waiting = Keyed(), [], iter(batches)
         variables = Variables(sys._getframe(2))  # of the loop: the loader is between it and this
@@ -155,6 +165,10 @@ class Trial:
         sampler, configuration = data.sampler, data.sampler.configuration
         most = configuration.atomic_batch
         count = max(FEW, min(configuration.total // replicas // 2, most))
+        if sampler.group:
+            count = max(2, count // sampler.group) * sampler.group
+            if most < 2 * sampler.group:
+                return []  # groups come one by one in any way
         begin = sampler.cursor.consumed
         if most < FEWEST or begin + replicas * count > sampler.size:
             return []
