@@ -145,7 +145,8 @@ class Script:
         with the adapter)."""
         if not any(package in self.text for package, _ in ADAPTERS):  # saves the time to parse
             return []
-        origins, bases = {}, {}
+        origins: dict[str, str] = {}
+        bases: dict[str, str] = {}
         for node in self._nodes:
             match node:
                 case ast.Import(names=names):
