@@ -151,6 +151,7 @@ REFUSALS = [
     "the loader of the training data has no batch_size",
     "only a later loader that accelerator.prepare() was given is shuffled",
     "a loop over the training data is outside its epochs",
+    "LocalSGD averages weights over the processes, so what it trains depends on their number",
     "optimizer.step() was called outside the loop over job.loader()",
 ]
 

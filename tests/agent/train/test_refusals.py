@@ -151,3 +151,11 @@ def test_models_and_optimizers_that_are_not_sharded_are_accepted(mesh: DeviceMes
     refuse_sharded(plain, torch.optim.Adam(plain.parameters()))
     refuse_sharded(nn.parallel.DistributedDataParallel(plain), [torch.optim.SGD(plain.parameters(), lr=0.1)])
     refuse_sharded([plain, nn.Linear(1, 1)], None)
+
+
+def test_a_model_whose_state_dict_the_script_has_replaced_is_refused_before_it_trains() -> None:
+    model, this = nn.Linear(4, 1), job()
+    model.state_dict = dict  # type: ignore[assignment]
+    this.loader(Examples(10), batch_size=5)
+    with pytest.raises(GpqTrainError, match="the script has replaced state_dict"):
+        this.prepare(this.wrap(model), torch.optim.SGD(model.parameters(), lr=0.1))

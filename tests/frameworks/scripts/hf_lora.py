@@ -22,8 +22,13 @@ lora = peft.LoraConfig(r=4, target_modules=["q_proj", "v_proj"], task_type="CAUS
 model = peft.get_peft_model(support.language_model(), lora)
 model.enable_input_require_grads()
 recorder = support.record(model)
-args = support.arguments(max_steps=31, activation_checkpointing=True, train_sampling_strategy="group_by_length")
-trainer = Trainer(model, args, data_collator=support.collate, train_dataset=support.rows(), callbacks=[Counts()])
+args = support.arguments(
+    max_steps=31, activation_checkpointing=True, train_sampling_strategy="group_by_length", do_eval=True
+)
+trainer = Trainer(
+    model, args, data_collator=support.collate, train_dataset=support.rows(), eval_dataset=support.rows(7),
+    callbacks=[Counts()],
+)  # fmt: skip
 trainer.add_callback(recorder)
 trainer.train()
 support.save(trainer)

@@ -6,6 +6,7 @@ import sys
 import gpq_agent.train as gpq
 import torch
 from accelerate import Accelerator, DataLoaderConfiguration, DistributedDataParallelKwargs
+from accelerate.local_sgd import LocalSGD
 from accelerate.state import AcceleratorState, GradientState
 from accelerate.utils import DDPCommunicationHookType, GradientAccumulationPlugin
 from gpq_agent.train.frameworks import versions
@@ -55,6 +56,7 @@ tell(accelerator.prepare, DataLoader(data, batch_sampler=BatchSampler(Sequential
 loader, model, optimizer = accelerator.prepare(DataLoader(data, 4), model, optimizer)
 tell(accelerator.prepare, DataLoader(data, 4, shuffle=True))
 tell(lambda: next(iter(loader)))
+tell(LocalSGD, accelerator, model, 4)
 other_loader = accelerator.prepare(DataLoader(data, 4))
 next(iter(accelerator.epochs(1)))
 accelerator.backward(model(next(iter(other_loader))[0]).mean())

@@ -13,6 +13,7 @@ from typing import Any, ContextManager, Dict, Iterator, Optional
 
 import torch
 from accelerate import Accelerator
+from accelerate.local_sgd import LocalSGD
 from accelerate.optimizer import AcceleratedOptimizer
 from accelerate.scheduler import AcceleratedScheduler
 from accelerate.utils import gather, pad_across_processes, recursively_apply, send_to_device
@@ -28,12 +29,14 @@ WHOLE_MODELS = ("NO", "MULTI_CPU", "MULTI_GPU")  # distributed types
 SHARDING = ("FSDP", "DEEPSPEED", "MEGATRON_LM")  # accelerate launch and plugins set ACCELERATE_USE_
 LAST = "the last step of an epoch weighs its {} examples as others do. Accelerate alone does not"
 DROPPED = "an epoch drops its last {} examples. Accelerate alone trains on those of full batches"
+LOCAL = "LocalSGD averages weights over the processes, so what it trains depends on their number"
 WITHOUT = "or leave out gpq.accelerate() and submit the job with a fixed number of GPUs"
 
 
 def adapt(accelerator: Accelerator, max_batch_size: Optional[int]) -> Accelerator:
     """Make it elastic in place. Raises GpqTrainError for what gpq cannot resize."""
     refuse(accelerator)
+    LocalSGD.__init__ = refuse_local_sgd
     bases = (ElasticAccelerator, type(accelerator))
     accelerator.__class__ = type("ElasticAccelerator", bases, {})
     accelerator.job = job = init()
@@ -43,6 +46,12 @@ def adapt(accelerator: Accelerator, max_batch_size: Optional[int]) -> Accelerato
     accelerator.loader, accelerator.trained, accelerator.told = None, [], set()
     accelerator.max_batch_size = max_batch_size
     return accelerator
+
+
+def refuse_local_sgd(*args: Any, **options: Any) -> None:
+    """In place of LocalSGD's constructor. With one process that does nothing, so its scripts would
+    only fail after a resize. Raises GpqTrainError."""
+    raise GpqTrainError(LOCAL, "leave it out, {}".format(WITHOUT))
 
 
 def refuse(accelerator: Accelerator) -> None:

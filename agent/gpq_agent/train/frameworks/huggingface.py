@@ -17,6 +17,7 @@ import transformers
 from torch.utils.data import BatchSampler
 from transformers.integrations import TensorBoardCallback
 from transformers.trainer_callback import ExportableState
+from transformers.trainer_utils import has_length
 
 from gpq_agent import wire
 from gpq_agent.train.data.batches import ceil_div
@@ -44,6 +45,10 @@ FIXED = "gpq: gpq cannot resize {}, because {}. It runs without gpq, on the GPUs
 WITHOUT = "leave it out, or run the script without gpq.elastic(), on a fixed number of GPUs"
 OWN_RESUME = "leave it out, because gpq resumes this job itself"
 FORGETS = "the callback {} starts over at each restart. To keep what it counts, see ExportableState"
+EVALUATED = (
+    "eval_loss depends a little on the number of GPUs, and so may the best checkpoint: the {} "
+    "examples of the evaluation are no multiple of per_device_eval_batch_size={}"
+)
 BATCH = "a step has {} examples on any number of GPUs ({} at once x {} accumulated x {} GPUs now)"
 _jobs: List[Job] = []  # at most one
 
@@ -122,6 +127,10 @@ class _Driver(transformers.TrainerCallback):  # type: ignore[misc]
             is_own = type(item).__module__.partition(".")[0] not in ("transformers", "trl")
             if is_own and vars(item) and not isinstance(item, ExportableState):
                 self.engine.runtime.notice(FORGETS.format(type(item).__name__))
+        sets, size = trainer.eval_dataset, args.eval_batch_size
+        for dataset in sets.values() if isinstance(sets, dict) else [sets]:
+            if args.do_eval and has_length(dataset) and len(dataset) % size:
+                self.engine.runtime.notice(EVALUATED.format(len(dataset), size))
         parts = trainer.model_wrapped, trainer.optimizer.optimizer, trainer.lr_scheduler
         training = make_training(self.job.replicas, *parts, None, None)
         self.engine.statistics.adapter = "transformers"

@@ -170,8 +170,9 @@ def make_training(
     """What trains, without what follows the batch size. Models, optimizers and schedulers may be
     single objects, lists or tuples.
 
-    Raises GpqTrainError for models that are not wrapped for several replicas, for sharded models,
-    without an optimizer, and if `measure` is not one of the optimizers.
+    Raises GpqTrainError for models that are not wrapped for several replicas, that are sharded, or
+    whose state_dict() the script has replaced. Also without an optimizer, and if `measure` is not
+    one of the optimizers.
     """
     models, optimizers = _as_list(model), _as_list(optimizer)
     refuse_sharded(models, optimizers)
@@ -179,6 +180,14 @@ def make_training(
     if replicas > 1 and not all(isinstance(item, DistributedDataParallel) for item in wrappers):
         words = "the model is not wrapped, but there are {} replicas".format(replicas)
         raise GpqTrainError(words, "use job.wrap(model)")
+    for item in models:
+        if "state_dict" in vars(unwrap(item).inner):
+            problem = (
+                "the script has replaced state_dict() of the model, so checkpoints lack weights"
+            )
+            raise GpqTrainError(
+                problem, "leave that out, and choose what to save after the training"
+            )
     measured = optimizers if measure is None else [measure]
     own_ids = {id(item) for item in optimizers}
     if not optimizers or not all(id(item) in own_ids for item in measured):
