@@ -24,7 +24,7 @@ from gpq.policies.registry import POLICIES, policy
 from gpq.rpc.team_codec import decode_team_request
 from gpq.rpc.team_messages import MAX_LINE
 
-PER_USER = 4  # connections of one uid
+PER_USER = 4  # connections of one uid, and so many more that wait, as until an end is noticed
 PER_SECOND = 20.0  # messages of one uid
 LONGEST_WAIT = 3600.0
 FORBIDDEN = "/etc/gpq/no-team"  # if there is such a file, no arbiter starts on this machine
@@ -76,7 +76,7 @@ def _serve(name: str, folder: str, ready: process.Ready) -> int:
         admits=arbiter.admits,
         refusal=arbiter.no_member(),
         per_user=PER_USER,
-        parked=0,
+        parked=PER_USER,
         everybody=True,
         longest_line=MAX_LINE,
         lingers=False,

@@ -16,6 +16,7 @@ import pytest
 
 from gpq.arbiter.arbiter import LEDGER
 from gpq.arbiter.audit import first_break
+from gpq.arbiter.main import PER_USER
 from gpq.rpc.job_answers import JobList
 from gpq.rpc.requests import Status
 from tests.arbiter import test_decisions as decisions
@@ -205,6 +206,19 @@ def test_who_opens_all_connections_that_there_are_does_not_keep_others_out(user:
         assert len(team.result(OWNER, "view", kind="members")["rows"]) == 5
         refused = stack.enter_context(team.open(user)).recv(65536)
         assert b'"code":5' in refused
+
+
+def test_a_connection_beyond_those_of_a_member_waits_until_the_end_of_one_is_noticed() -> None:
+    with head() as team, contextlib.ExitStack() as stack:
+        connections = [stack.enter_context(team.open(OTHER)) for _ in range(PER_USER + 1)]
+        answers = [stack.enter_context(connection.makefile("rb")) for connection in connections]
+        for connection in connections:
+            connection.sendall(b'{"v":1,"op":"take"}\n')
+        assert all(json.loads(answer.readline())["ok"] for answer in answers[:PER_USER])
+        assert team.result(OWNER, "take")["seq"] == 0, "the arbiter has accepted all that came before"
+        answers[0].close()
+        connections[0].close()
+        assert json.loads(answers[-1].readline())["ok"]
 
 
 def test_claims_beyond_all_bounds_are_refused_or_only_counted_and_others_are_answered() -> None:
