@@ -29,6 +29,8 @@ OURS = {
     "train/process/agreement.py": "a bounded message of another replica. If it is invalid, only their job ends",
     "train/program.py": "modules that run here already",
     "train/habits/freedoms.py": "the environment that our own child is given",
+    "train/frameworks/huggingface.py": "a part of a checkpoint that is whole by its SHA-256",
+    "train/frameworks/lightning_trainer.py": "a log that the script itself writes",
 }
 
 

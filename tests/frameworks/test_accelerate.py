@@ -128,13 +128,13 @@ def test_a_kill_in_a_save_of_accelerate_resumes_from_gpqs_checkpoint_with_its_sc
     assert set(lines) == {*undisturbed.notices, "accelerator.num_processes stays 1"}
 
 
-def test_a_larger_batch_takes_fewer_steps_and_ends_the_schedule(tmp_path: Path) -> None:
+def test_a_batch_that_grows_ends_the_schedule_at_its_last_step(tmp_path: Path) -> None:
     run = AcceleratedRun(tmp_path / "run", most=80)
     run.attempt(1, replicas=1)
 
     sizes = [len(step["trained"]) for step in run.steps()]
     assert sizes[-2] == 40
-    assert len(sizes) < 120
+    assert 60 <= len(sizes) <= 120, "how many depends on the noise that was measured by then"
     assert run.summary()["rate"] == 0.0
     assert not run.habits
 
