@@ -12,6 +12,7 @@ from .groups import GROUPS, ROOT, drawn, stale, turn
 # Tests that train, or import torch themselves. All others mostly wait, so many of them run side by side.
 TRAINS = (
     "tests/agent/train",
+    "tests/benchmarks/test_lab.py",
     "tests/check",
     "tests/cli/check/test_check.py",
     "tests/cli/doctor/test_gpu_report.py",
