@@ -2,8 +2,8 @@
 
 A script of Accelerate has a hand-written loop, so `job.loader()` drives it, with all that gpq looks
 for in such loops. Before each micro-batch it sets `sync_gradients`, which is all that optimizers
-and schedulers of Accelerate ask. The batch and the schedule are those of the first attempt. The job
-is prepared where the epochs begin, because a script may call `accelerator.prepare()` several times.
+and schedulers of Accelerate ask. The batch and the schedule are those of a fixed number of GPUs.
+The job is prepared where epochs begin, as a script may call `accelerator.prepare()` several times.
 """
 
 import contextlib
@@ -21,6 +21,7 @@ from torch.utils.data import RandomSampler, SequentialSampler
 
 from gpq_agent.train.data.batches import ceil_div
 from gpq_agent.train.errors import GpqTrainError
+from gpq_agent.train.frameworks.dataloaders import intended_gpus
 from gpq_agent.train.loop.init import init
 from gpq_agent.train.loop.job import Job
 from gpq_agent.train.loop.loader import OPTIONS
@@ -33,16 +34,18 @@ LOCAL = "LocalSGD averages weights over the processes, so what it trains depends
 WITHOUT = "or leave out gpq.accelerate() and submit the job with a fixed number of GPUs"
 
 
-def adapt(accelerator: Accelerator, max_batch_size: Optional[int]) -> Accelerator:
-    """Make it elastic in place. Raises GpqTrainError for what gpq cannot resize."""
+def adapt(
+    accelerator: Accelerator, max_batch_size: Optional[int], gpus: Optional[int]
+) -> Accelerator:
+    """Make it elastic in place, see `gpq_agent.train.accelerate`. Raises GpqTrainError."""
     refuse(accelerator)
     LocalSGD.__init__ = refuse_local_sgd
     bases = (ElasticAccelerator, type(accelerator))
     accelerator.__class__ = type("ElasticAccelerator", bases, {})
     accelerator.job = job = init()
-    first = 1 if job._engine.runtime.recorder else job.replicas  # gpq check starts with one
-    accelerator.processes, accelerator.resumes = job.state("accelerate", [first, False])
-    job.state("accelerate", [accelerator.processes, True])
+    accelerator.processes = intended_gpus(job, gpus, "accelerate")
+    accelerator.resumes = job.state("accelerate", False)
+    job.state("accelerate", True)
     accelerator.loader, accelerator.trained, accelerator.told = None, [], set()
     accelerator.max_batch_size = max_batch_size
     return accelerator
@@ -78,7 +81,7 @@ def refuse(accelerator: Accelerator) -> None:
 class ElasticAccelerator(Accelerator):  # type: ignore[misc]
     """An Accelerator whose job gpq may stop and resize.
 
-    job: of `gpq.init()`. resumes: from a checkpoint. processes: of the job's first attempt.
+    job: of `gpq.init()`. resumes: from a checkpoint. processes: that the script is meant for.
     loader: of the training data. trained: the models, optimizers and schedulers as prepared.
     """
 
@@ -165,7 +168,7 @@ class ElasticAccelerator(Accelerator):  # type: ignore[misc]
 
     @property
     def num_processes(self) -> int:
-        """In the job's first attempt, because scripts compute steps and schedules from it."""
+        """That the script is meant for, because it computes steps and schedules from it."""
         if self.processes != self.job.replicas:
             words = "accelerator.num_processes stays {}, as schedules need it, on {} GPUs too"
             self.tell(words.format(self.processes, self.job.replicas))
@@ -238,7 +241,7 @@ def repeat_steps(scheduler: Any, times: int) -> None:
 
 class ElasticLoader:
     """Yields micro-batches of gpq. Else it is like the script's own DataLoader. Its length is that
-    of Accelerate's loader on the processes of the job's first attempt, for schedules.
+    of Accelerate's loader on the processes that the script is meant for, for schedules.
 
     is_in_order: the data are not shuffled. counted: as in `job.loader()`.
     """

@@ -1,17 +1,37 @@
-"""What an adapter makes of a script's own DataLoader."""
+"""What an adapter makes of a script's own DataLoader, and of how many GPUs its numbers are for."""
 
-from typing import Any, Dict
+from typing import Any, Dict, Optional
 
 from torch.utils import data
 
 from gpq_agent.train.errors import GpqTrainError
+from gpq_agent.train.loop.job import Job
 from gpq_agent.train.loop.loader import OPTIONS
+
+MEANT_FOR = (
+    "a step always has the batch of the smallest number of --gpus, {}. If the script is meant for "
+    "another number of GPUs, write gpq.{}(..., gpus=N)"
+)
 
 
 def refusal(what: str, cure: str = "leave it out") -> GpqTrainError:
     """The error for a training with `what`, which would train otherwise on other GPUs."""
     hint = "{}. Or train without gpq's adapter, and gpq keeps the number of GPUs".format(cure)
     return GpqTrainError("gpq cannot resize a training with {}".format(what), hint)
+
+
+def intended_gpus(job: Job, gpus: Optional[int], function: str) -> int:
+    """How many GPUs the batch and the schedule of a script are meant for, in all attempts: the
+    `gpus` that it gave to this `function` of gpq, or the smallest number that the job asked for.
+    Without gpq, the replicas of this run. Raises GpqTrainError."""
+    if gpus is not None and gpus < 1:
+        raise GpqTrainError("gpus={} is no number of GPUs".format(gpus), "use 1 or more")
+    runtime = job._engine.runtime
+    least = runtime.environment.least_gpus
+    if gpus is None and least:
+        runtime.notice(MEANT_FOR.format(least, function))
+    number: int = job.state("gpus", gpus or (1 if runtime.recorder else least or job.replicas))
+    return number
 
 
 def loader_arguments(dataloader: Any, batches: int) -> Dict[str, Any]:

@@ -6,11 +6,10 @@ that are not -100), so the loss of a step is their mean, as on one GPU with the 
 """
 
 import json
-import math
 import os
 import sys
 import time
-from typing import Any, Dict, Iterator, List, Mapping, Tuple, Type
+from typing import Any, Dict, Iterator, List, Mapping, Optional, Tuple, Type
 
 import torch
 import transformers
@@ -22,6 +21,7 @@ from transformers.trainer_utils import has_length
 from gpq_agent import wire
 from gpq_agent.train.data.batches import ceil_div
 from gpq_agent.train.errors import GpqTrainError
+from gpq_agent.train.frameworks.dataloaders import intended_gpus
 from gpq_agent.train.frameworks.versions import is_tested
 from gpq_agent.train.internals import BatchNorm
 from gpq_agent.train.loop.init import init
@@ -49,11 +49,10 @@ EVALUATED = (
     "eval_loss depends a little on the number of GPUs, and so may the best checkpoint: the {} "
     "examples of the evaluation are no multiple of per_device_eval_batch_size={}"
 )
-BATCH = "a step has {} examples on any number of GPUs ({} at once x {} accumulated x {} GPUs now)"
 _jobs: List[Job] = []  # at most one
 
 
-def elastic(trainer: Type[Any]) -> Type[Any]:
+def elastic(trainer: Type[Any], gpus: Optional[int]) -> Type[Any]:
     """See `gpq_agent.train.elastic`."""
     if wire.ENV_RUN_DIR not in os.environ and wire.ENV_CHECKPOINT_DIR not in os.environ:
         return trainer
@@ -71,7 +70,8 @@ def elastic(trainer: Type[Any]) -> Type[Any]:
         return trainer
     if not _jobs:
         _jobs.append(init())
-    return type(trainer.__name__, (_ElasticTrainer, trainer), {"__module__": trainer.__module__})
+    members = {"__module__": trainer.__module__, "_gpq_gpus": gpus}
+    return type(trainer.__name__, (_ElasticTrainer, trainer), members)
 
 
 class _Driver(transformers.TrainerCallback):  # type: ignore[misc]
@@ -226,11 +226,8 @@ class _ElasticTrainer(transformers.Trainer):  # type: ignore[misc]
             name = "no length" if batches is None else "a {}".format(type(batches).__name__)
             raise GpqTrainError("gpq cannot resize training on data with {}".format(name), WITHOUT)
         args, job, local = self.args, self._gpq.job, batches.batch_size
-        factors = local, args.gradient_accumulation_steps, job.replicas
-        total = job.state("batch_size", 0)  # 0: there is no checkpoint yet
-        if not total:
-            total = job.state("batch_size", math.prod(factors))
-            self._gpq.engine.runtime.notice(BATCH.format(total, *factors))
+        gpus = intended_gpus(job, self._gpq_gpus, "elastic")
+        total = local * args.gradient_accumulation_steps * gpus
         # The Trainer gets whole steps, and each replica counts its own labels.
         args.gradient_accumulation_steps, args.average_tokens_across_devices = 1, False
         options = {name: getattr(plain, name) for name in OPTIONS if hasattr(plain, name)}

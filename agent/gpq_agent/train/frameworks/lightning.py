@@ -15,7 +15,7 @@ from typing import Any, Dict, Iterator, List, Optional
 import torch
 
 from gpq_agent.train.frameworks import lightning_trainer
-from gpq_agent.train.frameworks.dataloaders import loader_arguments, refusal
+from gpq_agent.train.frameworks.dataloaders import intended_gpus, loader_arguments, refusal
 from gpq_agent.train.frameworks.lightning_trainer import NAME, Counters, pl
 from gpq_agent.train.frameworks.versions import is_tested
 from gpq_agent.train.loop.init import init
@@ -111,15 +111,7 @@ class Elastic(_strategies.Strategy):  # type: ignore[misc]
                 "a second fit(), or several train dataloaders", "use one torch DataLoader"
             )
         self._accumulated, trainer.accumulate_grad_batches = trainer.accumulate_grad_batches, 1
-        runtime, gpus = self.job._engine.runtime, self.gpus or self.job.state("gpus", 0)
-        if not gpus:  # gpq check compares with one
-            gpus = self.job.state("gpus", 1 if runtime.recorder else self.job.replicas)
-            if self.job.attempt:
-                words = (
-                    "in all attempts a step has the batches of {0} GPUs, as many as this one has. "
-                )
-                hint = "To choose another number, use gpq.lightning(gpus=...)"
-                runtime.notice(words.format(gpus) + hint)
+        runtime, gpus = self.job._engine.runtime, intended_gpus(self.job, self.gpus, "lightning")
         self._steps = Steps(self, dataloader, self._accumulated * gpus)
         if self._accumulated > 1:
             lightning_trainer.count_in_steps(trainer, self._accumulated)
