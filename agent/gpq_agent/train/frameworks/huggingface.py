@@ -70,7 +70,7 @@ def elastic(trainer: Type[Any], gpus: Optional[int]) -> Type[Any]:
         return trainer
     if not _jobs:
         _jobs.append(init())
-    members = {"__module__": trainer.__module__, "_gpq_gpus": gpus}
+    members = {"__module__": trainer.__module__, "gpq_gpus": gpus}
     return type(trainer.__name__, (_ElasticTrainer, trainer), members)
 
 
@@ -226,7 +226,7 @@ class _ElasticTrainer(transformers.Trainer):  # type: ignore[misc]
             name = "no length" if batches is None else "a {}".format(type(batches).__name__)
             raise GpqTrainError("gpq cannot resize training on data with {}".format(name), WITHOUT)
         args, job, local = self.args, self._gpq.job, batches.batch_size
-        gpus = intended_gpus(job, self._gpq_gpus, "elastic")
+        gpus = intended_gpus(job, self.gpq_gpus, "elastic")
         total = local * args.gradient_accumulation_steps * gpus
         # The Trainer gets whole steps, and each replica counts its own labels.
         args.gradient_accumulation_steps, args.average_tokens_across_devices = 1, False
