@@ -326,6 +326,7 @@ def test_what_cannot_go_together_is_refused() -> None:
         ("twice", "a layer with 16 rows for 8 examples"),
         ("copy", "a layer of a model that job.prepare() was not given"),
         ("custom", "1"),
+        ("late", "1"),
         ("", ""),
     ],
 )
@@ -337,12 +338,13 @@ def test_a_layer_whose_groups_depend_on_the_shape_is_told(
 
     job, loader = job_of()
     model = net().float()
-    if kind == "custom":
+    if kind in ("custom", "late"):
         model[1] = Custom(6)
     model = job.wrap(model, batch_norm=4)
     model, optimizer, _ = job.prepare(model, torch.optim.SGD(model.parameters(), lr=0.1))
     teacher = copy.deepcopy(model)
-    for _ in job.epochs(1):
+    for epoch in job.epochs(2):
+        model.train(kind != "late" or epoch == 1)
         for (x,) in loader:
             loss = model(torch.cat([x, x]) if kind == "twice" else x).sum()
             if kind == "copy":
