@@ -80,7 +80,8 @@ class Resumption:
             parts.add("scheduler:{}".format(index), scheduler)
         functions = schedule_functions(training.schedulers)
         if functions:
-            parts.add("schedule functions", ScheduleFunctions(functions))
+            replicas = engine.runtime.replicas
+            parts.add("factors", ScheduleFunctions(functions, replicas))
         if training.scaler is not None:
             parts.add("scaler", training.scaler)
         self._restore(data)
@@ -137,21 +138,24 @@ def schedule_functions(schedulers: Sequence[Any]) -> List[Callable[[int], float]
 
 class ScheduleFunctions:
     """A part of checkpoints: what functions of schedulers return. No state of a scheduler has the
-    functions themselves, and they may ask for the number of GPUs."""
+    functions themselves, and they may ask for the number of replicas."""
 
     STEPS = (0, *(2**power for power in range(21)))
 
-    def __init__(self, functions: List[Callable[[int], float]]) -> None:
+    def __init__(self, functions: List[Callable[[int], float]], replicas: int) -> None:
+        self.replicas = replicas
         self.factors = [factor(function, step) for function in functions for step in self.STEPS]
 
     def state_dict(self) -> Dict[str, Any]:
-        return {"factors": self.factors}
+        return {"replicas": self.replicas, "factors": self.factors}
 
     def load_state_dict(self, state: Dict[str, Any]) -> None:
+        if state["replicas"] == self.replicas:
+            return  # if it differs, the script was changed on purpose
         saved, own = (torch.tensor(factors) for factors in (state["factors"], self.factors))
         if saved.shape != own.shape or not torch.allclose(saved, own, equal_nan=True):
-            problem = "a function of LambdaLR returns other factors than in the attempt before"
-            raise GpqTrainError(problem, FACTORS)
+            words = "a function of LambdaLR returns other factors on {} GPUs than on {} before"
+            raise GpqTrainError(words.format(self.replicas, state["replicas"]), FACTORS)
 
 
 def factor(function: Callable[[int], float], step: int) -> float:
