@@ -71,7 +71,10 @@ __all__ = ["GpqTrainError", "Job", "StopTraining", "accelerate", "elastic", "ini
 
 
 def accelerate(
-    accelerator: Any, max_batch_size: Optional[int] = None, gpus: Optional[int] = None
+    accelerator: Any,
+    max_batch_size: Optional[int] = None,
+    gpus: Optional[int] = None,
+    batch_norm: Optional[int] = None,
 ) -> Any:
     """Make an Accelerator of Hugging Face Accelerate elastic in place, and return it.
 
@@ -88,18 +91,21 @@ def accelerate(
 
     gpus: the number that the script is meant for. Default: the smallest of `gpq submit --gpus`.
     max_batch_size: the largest total batch that gpq may use. By default the batch never changes.
+    batch_norm: as in `Job.wrap`, for all models that `prepare` gets.
 
-    With a version of Accelerate that was not tested it changes nothing, and says so. Raises
-    GpqTrainError for settings under which gpq cannot resize a job.
+    With a version of Accelerate that was not tested it changes nothing, and says so. The script
+    then runs as without gpq. Raises GpqTrainError for settings under which gpq cannot resize a job.
     """
     from gpq_agent.train.frameworks.versions import is_tested
 
     if not is_tested("accelerate"):
-        accelerator.epochs = range
+        from gpq_agent.train.frameworks.untested import FixedJob
+
+        accelerator.epochs, accelerator.job = range, FixedJob(accelerator)
         return accelerator
     from gpq_agent.train.frameworks.accelerate import adapt
 
-    return adapt(accelerator, max_batch_size, gpus)
+    return adapt(accelerator, gpus, max_batch_size=max_batch_size, batch_norm=batch_norm)
 
 
 def elastic(trainer: Type[Any], gpus: Optional[int] = None) -> Type[Any]:

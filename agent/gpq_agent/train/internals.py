@@ -141,6 +141,11 @@ def has_scheduler(optimizer: Any) -> bool:
     return hasattr(optimizer.step, "_wrapped_by_lr_sched")
 
 
+def inner_schedulers(scheduler: Any) -> List[Any]:
+    """Of SequentialLR and ChainedScheduler. [] if torch has another name for them."""
+    return list(getattr(scheduler, "_schedulers", []))
+
+
 def scale_of(scaler: Any) -> Any:
     """The scale of a GradScaler, without waiting for the device.
 

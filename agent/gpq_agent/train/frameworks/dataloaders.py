@@ -25,12 +25,16 @@ def intended_gpus(job: Job, gpus: Optional[int], function: str) -> int:
     `gpus` that it gave to this `function` of gpq, or the smallest number that the job asked for.
     Without gpq, the replicas of this run. Raises GpqTrainError."""
     if gpus is not None and gpus < 1:
-        raise GpqTrainError("gpus={} is no number of GPUs".format(gpus), "use 1 or more")
+        raise GpqTrainError("gpus={} is not a number of GPUs".format(gpus), "use 1 or more")
     runtime = job._engine.runtime
     least = runtime.environment.least_gpus
+    own_number = gpus or (1 if runtime.recorder else least or job.replicas)
+    number: int = job.state("gpq.gpus", own_number)
     if gpus is None and least:
-        runtime.notice(MEANT_FOR.format(least, function))
-    number: int = job.state("gpus", gpus or (1 if runtime.recorder else least or job.replicas))
+        runtime.notice(MEANT_FOR.format(number, function))
+    elif gpus not in (None, number):
+        problem = "gpus={}, but the job began with a step of {} GPUs".format(gpus, number)
+        raise GpqTrainError(problem, "use that number, or submit a new job")
     return number
 
 
