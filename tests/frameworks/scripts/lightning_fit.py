@@ -28,20 +28,24 @@ class Numbers(Dataset):
     def __init__(self, count, seed):
         generator = torch.Generator().manual_seed(seed)
         self.x = torch.randn(count, 8, generator=generator)
+        self.noise = OPTIONS.get("noise", 0.0) * torch.randn(count, generator=generator)
 
     def __len__(self):
         return len(self.x)
 
     def __getitem__(self, place):
         x = self.x[place]
-        return x, x.sin().sum(), place
+        return x, x.sin().sum() + self.noise[place], place
 
 
 class Net(pl.LightningModule):
     def __init__(self):
         super().__init__()
         torch.manual_seed(5)
-        self.layers = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.Tanh(), torch.nn.Linear(16, 1))
+        first = [torch.nn.Linear(8, 16)]
+        if OPTIONS.get("norm"):  # a bias before it has no gradient but rounding, of which Adam makes whole steps
+            first = [torch.nn.Linear(8, 16, bias=False), torch.nn.BatchNorm1d(16)]
+        self.layers = torch.nn.Sequential(*first, torch.nn.Tanh(), torch.nn.Linear(16, 1))
         self.seen = []
 
     def training_step(self, batch, batch_idx):
@@ -109,7 +113,11 @@ class Record(Callback):
         line = {
             "epoch": trainer.current_epoch, "batch": batch_idx, "step": trainer.global_step, "rate": self.rate,
             "batches": self.batches, "scale": scaler.get_scale() if scaler else 1.0, "seen": module.seen,
+            "attempt": int(os.environ[wire.ENV_ATTEMPT]),
+            "place": trainer.lr_scheduler_configs[0].scheduler.last_epoch,  # in its schedule
         }  # fmt: skip
+        if not OPTIONS.get("plain"):
+            line["worth"] = trainer.strategy.job._engine.runtime.meter.base_steps
         with open(f"{OUT}.steps.{RANK}", "a") as stream:
             stream.write(json.dumps(line) + "\n")
         if trainer.global_step == OPTIONS.get("terminate") and os.environ[wire.ENV_ATTEMPT] == "1":
@@ -126,12 +134,22 @@ if __name__ == "__main__":
     root = OUT.parent
     if OPTIONS.get("plain"):  # Lightning alone reports nothing
         Path(os.environ[wire.ENV_RUN_DIR], wire.REPORT).touch()
+    if OPTIONS.get("max_batch_size") and RANK == "0":  # the agent orders a batch as large as that
+        pieces = OPTIONS["max_batch_size"] // (OPTIONS["batch"] * int(os.environ.get("WORLD_SIZE", "1")))
+        attempt = int(os.environ[wire.ENV_ATTEMPT])
+        order = wire.Control(attempt=attempt, seq=1, atomic_batch=OPTIONS["batch"], accum_steps=pieces - 1)
+        wire.write_json(os.path.join(os.environ[wire.ENV_RUN_DIR], wire.CONTROL), order._asdict())
     best = ModelCheckpoint(monitor="val_loss", save_top_k=2)
     patience = EarlyStopping("val_loss", min_delta=9.0, patience=OPTIONS.get("patience", 20))
     where = (
         {"accelerator": "cpu", "devices": 1}
         if OPTIONS.get("plain")
-        else gpq.lightning(gpus=OPTIONS.get("gpus"), seed=3)
+        else gpq.lightning(
+            gpus=OPTIONS.get("gpus"),
+            max_batch_size=OPTIONS.get("max_batch_size"),
+            batch_norm=OPTIONS.get("norm"),
+            seed=3,
+        )
     )
     callbacks = [Record(), best, patience]
     if OPTIONS.get("ema"):
@@ -150,5 +168,6 @@ if __name__ == "__main__":
         summary = {
             "steps": trainer.global_step, "epoch": trainer.current_epoch, "best": float(best.best_model_score),
             "best_step": Path(best.best_model_path).stem, "wait": patience.wait_count,
+            "total": trainer.estimated_stepping_batches,
         }  # fmt: skip
         Path(f"{OUT}.summary").write_text(json.dumps(summary))
