@@ -17,6 +17,8 @@ import pytest
 from gpq_agent import wire
 from gpq_agent.train.frameworks.versions import FRAMEWORKS, Framework
 
+from tests.agent.node.harness import AGENT_HOME, NodeAgent, sweep
+from tests.agent.node.shim.test_leases import acknowledge, leased
 from tests.agent.train.driver import FORKSERVER
 from tests.agent.train.test_scripts import Run, assert_same
 
@@ -137,7 +139,7 @@ def test_a_resized_run_has_the_weights_of_plain_lightning(tmp_path: Path) -> Non
 def test_a_batch_that_grows_ends_each_schedule_and_epoch_exactly(tmp_path: Path) -> None:
     common = {"batch": 10, "gpus": 2, "noise": 3.0, "epochs": 4}
     fixed = run(tmp_path / "fixed", **common)
-    grown = run(tmp_path / "grown", max_batch_size=80, terminate=50, **common)
+    grown = run(tmp_path / "grown", max_batch_size=80, terminate={"1": 50}, **common)
     fixed.attempt(1, replicas=1)
     with pytest.raises(AssertionError, match=r"\[143\] == \[0\]"):
         grown.attempt(1, replicas=1)
@@ -172,22 +174,44 @@ def test_groups_of_batch_norm_and_accumulation_leave_no_trace_of_resizes(tmp_pat
     assert resized.habits == set()
 
 
-def test_sigterm_and_a_kill_while_lightning_saves_leave_no_trace(tmp_path: Path) -> None:
-    undisturbed, killed = run(tmp_path / "undisturbed"), run(tmp_path / "killed", Fragile=True, terminate=7)
-    undisturbed.attempt(1, replicas=1)
-    with pytest.raises(AssertionError, match=r"\[143\] == \[0\]"):
-        killed.attempt(1, replicas=1)
-    assert wire.read_json(str(killed.folder / "attempt-1" / wire.STOPPED))["step"] == 7
-    with pytest.raises(AssertionError, match=r"\[-9\] == \[0\]"):
-        killed.attempt(2, replicas=1)
-    (half,) = killed.folder.rglob("*.ckpt")
-    assert half.read_bytes() == b"half"
-    half.unlink()
-    killed.attempt(3, replicas=1)
+def lose_lease(job: Run, attempt: int) -> None:
+    """Under an agent that hears of no daemon, from Lightning's own save on."""
+    spool = job.folder / "spool"
+    node = NodeAgent(spool, "--slots", "1", "--locks", str(job.folder))
+    try:
+        env = {wire.ENV_CHECKPOINT_DIR: str(job.folder / "checkpoints"), "PYTHONPATH": f"{AGENT_HOME}:."}
+        argv = [sys.executable, job.script, str(job.out)]
+        key = leased(node, 1, argv, attempt=attempt, env=env, cwd=str(Path.cwd()))
+        stamp = acknowledge(node)
+        while not list(job.folder.rglob("*.ckpt")):
+            stamp = acknowledge(node, stamp)
+        assert node.ended(key)["fenced"]
+    finally:
+        node.close()
+        sweep(spool)
 
-    assert facts(killed) == facts(undisturbed)
-    assert_same(undisturbed, killed)
-    assert summary(killed) == summary(undisturbed)
+
+def test_whatever_ends_an_attempt_in_a_save_leaves_no_trace(tmp_path: Path) -> None:
+    harms = {"3": "kill", "4": "full disk", "5": "lease", "6": "term"}  # in Lightning's own save
+    undisturbed = run(tmp_path / "undisturbed")
+    harmed = run(tmp_path / "harmed", Fragile=harms, terminate={"1": 7, "2": 9})
+    undisturbed.attempt(1, replicas=1)
+    for attempt, code in enumerate((143, -9, -9, 1, None, 143), start=1):
+        if code is None:
+            lose_lease(harmed, attempt)
+        else:
+            with pytest.raises(AssertionError, match=rf"\[{code}\] == \[0\]"):
+                harmed.attempt(attempt, replicas=1)
+        for half in () if attempt == 6 else harmed.folder.rglob("*.ckpt"):
+            half.unlink()
+    harmed.attempt(7, replicas=1)
+
+    stops = {path.parent.name: wire.read_json(str(path)) for path in harmed.folder.glob(f"*/{wire.STOPPED}")}
+    assert {name: stop and stop["step"] for name, stop in stops.items()} == {"attempt-1": 7, "attempt-6": 30}
+    assert "cannot write a checkpoint: " in (harmed.folder / "attempt-2" / wire.REPORT).read_text()
+    assert facts(harmed) == facts(undisturbed)
+    assert_same(undisturbed, harmed)
+    assert summary(harmed) == summary(undisturbed)
 
 
 def test_a_loss_that_is_no_mean_and_a_last_step_with_less_are_told(tmp_path: Path) -> None:

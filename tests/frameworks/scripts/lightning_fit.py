@@ -5,6 +5,7 @@ It writes which examples each applied step saw, its learning rate, and the count
 
 import json
 import os
+import resource
 import signal
 import sys
 from contextlib import nullcontext
@@ -71,14 +72,25 @@ class Net(pl.LightningModule):
 
 
 class Fragile(TorchCheckpointIO):
-    """The machine loses power while Lightning writes a checkpoint, in the second attempt."""
+    """What comes while Lightning writes a checkpoint, by the attempt."""
 
     def save_checkpoint(self, checkpoint, path, storage_options=None):
-        if os.environ[wire.ENV_ATTEMPT] == "2":
+        harm = OPTIONS["Fragile"].get(os.environ[wire.ENV_ATTEMPT])
+        if harm in ("kill", "lease"):
             Path(path).parent.mkdir(parents=True, exist_ok=True)
             Path(path).write_bytes(b"half")
-            os.kill(os.getpid(), signal.SIGKILL)
+        if harm in ("kill", "term"):
+            os.kill(os.getpid(), signal.SIGKILL if harm == "kill" else signal.SIGTERM)
+        while harm == "lease":  # until it ends
+            signal.pause()
+        if harm == "full disk":
+            limit_files(100)
         super().save_checkpoint(checkpoint, path, storage_options)
+
+
+def limit_files(size):
+    """From now on no file grows beyond so many bytes, as on a full disk."""
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, resource.RLIM_INFINITY))
 
 
 class Scaled(MixedPrecision):
@@ -120,8 +132,13 @@ class Record(Callback):
             line["worth"] = trainer.strategy.job._engine.runtime.meter.base_steps
         with open(f"{OUT}.steps.{RANK}", "a") as stream:
             stream.write(json.dumps(line) + "\n")
-        if trainer.global_step == OPTIONS.get("terminate") and os.environ[wire.ENV_ATTEMPT] == "1":
+        attempt, terminate = os.environ[wire.ENV_ATTEMPT], OPTIONS.get("terminate", {})
+        if trainer.global_step == terminate.get(attempt):
+            if attempt == "2":  # gpq cannot save what it stops
+                limit_files(6000)
             os.kill(os.getpid(), signal.SIGTERM)
+        if attempt == "2" and trainer.global_step == terminate.get(attempt, -9) + 3:
+            os.kill(os.getpid(), signal.SIGKILL)
 
     def on_validation_end(self, trainer, module):
         if not trainer.sanity_checking and RANK == "0":
