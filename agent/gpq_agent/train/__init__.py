@@ -129,7 +129,12 @@ def elastic(trainer: Type[Any], gpus: Optional[int] = None) -> Type[Any]:
 
 
 def lightning(
-    *, gpus: Optional[int] = None, seed: Optional[int] = None, **ddp: Any
+    *,
+    gpus: Optional[int] = None,
+    max_batch_size: Optional[int] = None,
+    batch_norm: Optional[int] = None,
+    seed: Optional[int] = None,
+    **ddp: Any,
 ) -> Dict[str, Any]:
     """Arguments of Lightning's Trainer with which gpq may resize the job while it trains.
 
@@ -141,6 +146,8 @@ def lightning(
     gpus: a step has the batch size of the dataloader, times accumulate_grad_batches, times this.
     More or fewer GPUs only change the accumulation. Default: the smallest number of
     `gpq submit --gpus`, which is 1 if that is left out.
+    max_batch_size: the largest total batch that gpq may use. By default the batch never changes.
+    batch_norm: as in `Job.wrap`, for the layers of the module.
     seed: as in `init`, which this calls. ddp: options of DistributedDataParallel, such as
     find_unused_parameters.
 
@@ -149,4 +156,5 @@ def lightning(
     """
     from gpq_agent.train.frameworks.lightning import trainer_arguments
 
-    return trainer_arguments(gpus, seed, ddp)
+    options = {"gpus": gpus, "max_batch_size": max_batch_size, "batch_norm": batch_norm}
+    return trainer_arguments(seed, ddp, **options)

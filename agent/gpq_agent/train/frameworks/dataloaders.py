@@ -38,23 +38,23 @@ def intended_gpus(job: Job, gpus: Optional[int], function: str) -> int:
     return number
 
 
-def loader_arguments(dataloader: Any, batches: int) -> Dict[str, Any]:
-    """Those of job.loader() for steps of so many `batches` of a DataLoader. Raises
-    GpqTrainError."""
+def loader_arguments(dataloader: Any, batches: int, most: Optional[int] = None) -> Dict[str, Any]:
+    """Those of job.loader() for steps of so many `batches` of a DataLoader. `most`: the largest
+    step in examples, None for steps that never change. Raises GpqTrainError."""
     dataset, sampler, per_batch = dataloader.dataset, dataloader.sampler, dataloader.batch_size
     if isinstance(dataset, data.IterableDataset):
         raise refusal("an IterableDataset", "use a Dataset with __len__ and __getitem__")
     if isinstance(sampler, data.DistributedSampler):
         raise refusal("a DistributedSampler", "use the sampler that a single GPU would use")
     arguments = {name: getattr(dataloader, name) for name in OPTIONS if hasattr(dataloader, name)}
-    arguments["generator"] = dataloader.generator
+    arguments.update(generator=dataloader.generator, max_batch_size=most)
     if type(dataloader.batch_sampler) is not data.BatchSampler:
         if batches > 1 or dataloader.batch_sampler is None:
             cure = "use batch_size and a sampler"
             raise refusal("a batch_sampler on several GPUs, or accumulation of its batches", cure)
         return {**arguments, "batch_sampler": dataloader.batch_sampler}
-    arguments.update(batch_size=batches * per_batch, max_local_batch=per_batch, fixed_batch=True)
-    arguments["drop_last"] = dataloader.drop_last
+    arguments.update(batch_size=batches * per_batch, max_local_batch=per_batch)
+    arguments.update(drop_last=dataloader.drop_last, fixed_batch=most is None)
     if type(sampler) is data.SequentialSampler:
         return {**arguments, "shuffle": False}
     is_usual = type(sampler) is data.RandomSampler and not sampler.replacement
