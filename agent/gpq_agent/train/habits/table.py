@@ -116,8 +116,8 @@ HABITS: Dict[str, Entry] = {
     "batch-norm": Entry(
         (ACCUMULATE, SPLIT, RESIZE),
         "batch norm ({}) computes its statistics from the examples that are together on one GPU",
-        "use job.wrap(model, batch_norm=32), or batch_norm=32 in gpq's call for a framework, to allow "
-        "everything, or sync_batch_norm=True to allow other numbers of GPUs",
+        "use job.wrap(model, batch_norm=32), or batch_norm=32 in gpq's call for a framework, to "
+        "allow everything, or sync_batch_norm=True to allow other numbers of GPUs",
     ),
     "sync-batch-norm": Entry(
         IN_PIECES,
