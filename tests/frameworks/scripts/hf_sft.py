@@ -11,7 +11,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 from tests.frameworks.scripts import hf_support as support
 
 
-def order(*stepped):
+def order(*place):
     """After the first steps, and before the order to stop."""
     path = os.path.join(os.environ[wire.ENV_RUN_DIR], wire.CONTROL)
     if not os.path.exists(path):

@@ -9,7 +9,7 @@ import json
 import os
 import sys
 import time
-from typing import Any, Dict, Iterator, List, Mapping, Tuple, Type
+from typing import Any, Dict, List, Mapping, Tuple, Type
 
 import torch
 import transformers
@@ -84,14 +84,14 @@ class _Driver(transformers.TrainerCallback):  # type: ignore[misc]
     resumed training, and a part of checkpoints: what the Trainer, trl and callbacks count.
 
     saved: from the checkpoint. seconds: of earlier attempts. examples: trained on so far.
-    flos: of the step on all replicas. loader, loop, epochs: from train() on.
+    flos: of the step on all replicas. loader, loop, epochs, fetcher: from train() on.
     """
 
     def __init__(self, trainer: Any) -> None:
         self.job, self.engine = _jobs[0], _jobs[0]._engine
         self.saved: Dict[str, Any] = {}
         self.seconds, self.flos, self.examples = 0.0, 0.0, 0
-        self.loader = self.loop = self.epochs = None  # type: Any
+        self.loader = self.loop = self.epochs = self.fetcher = None  # type: Any
         self._trainer, self._begin = trainer, time.time()
 
     def state_dict(self) -> Dict[str, Any]:
@@ -100,7 +100,7 @@ class _Driver(transformers.TrainerCallback):  # type: ignore[misc]
         saved = {
             "state": {name: getattr(self._trainer.state, name) for name in STATE},
             "job_epoch": self.engine.runtime.meter.epoch,
-            "callbacks": [item.state()["attributes"] for item in self._callbacks()],
+            "callbacks": [item.state()["attributes"] for item in self._exportable()],
             "loss": float(values.get("_tr_loss", 0.0)),
             "trainer": {name: values[name] for name in COUNTERS if name in values},
             "metrics": values["_metrics"] if "_total_train_tokens" in values else {},
@@ -113,10 +113,10 @@ class _Driver(transformers.TrainerCallback):  # type: ignore[misc]
         self.saved = json.loads(state["json"])
         self.seconds, self.examples = self.saved["seconds"], self.saved.get("examples", 0)
         vars(self._trainer.state).update(self.saved["state"])
-        for item, attributes in zip(self._callbacks(), self.saved["callbacks"]):
+        for item, attributes in zip(self._exportable(), self.saved["callbacks"]):
             vars(item).update(attributes)
 
-    def _callbacks(self) -> List[Any]:
+    def _exportable(self) -> List[Any]:
         callbacks = self._trainer.callback_handler.callbacks
         return [item for item in callbacks if isinstance(item, ExportableState)]
 
@@ -153,6 +153,12 @@ class _Driver(transformers.TrainerCallback):  # type: ignore[misc]
             for mode, values in saved["metrics"].items():
                 trainer._metrics[mode].update(values)
 
+    def on_epoch_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        next(self.epochs)
+        sampler = self.loader.sampler
+        sampler.seek(*sampler.cursor)  # an epoch may begin within a pass over the data
+        self.fetcher = Fetcher(self.loader)
+
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         self.loop.end_micro()
         self.loop.end_step(applied=self.loop.applied)
@@ -163,27 +169,6 @@ class _Driver(transformers.TrainerCallback):  # type: ignore[misc]
     def on_log(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         if "loss" in kwargs["logs"]:
             self.job.log(loss=kwargs["logs"]["loss"])
-
-
-class _Steps:
-    """What the Trainer takes for its DataLoader. Yields the steps of the rest of an epoch. Its
-    length is the steps of an epoch."""
-
-    def __init__(self, driver: _Driver) -> None:
-        self.dataset = driver.loader.dataset
-        self._driver = driver
-
-    def __len__(self) -> int:
-        return len(self._driver.loader)
-
-    def __iter__(self) -> Iterator[Any]:
-        driver, sampler = self._driver, self._driver.loader.sampler
-        next(driver.epochs)
-        sampler.seek(*sampler.cursor)  # an epoch may begin within a pass over the data
-        fetcher, step = Fetcher(driver.loader), driver.loop.next_step()
-        while step is not None:
-            yield step.micros, list(map(fetcher.fetch, step.micros))
-            step = driver.loop.next_step()
 
 
 class _ElasticTrainer(transformers.Trainer):  # type: ignore[misc]
@@ -244,7 +229,7 @@ class _ElasticTrainer(transformers.Trainer):  # type: ignore[misc]
             plain.dataset, total, most, local, fixed_batch=most is None, sampler=batches.sampler,
             drop_last=batches.drop_last, **options,
         )  # fmt: skip
-        return _Steps(self._gpq)
+        return self._gpq.loader
 
     def get_total_train_batch_size(self, args: Any) -> Any:
         return self._gpq.loader.sampler.configuration.total
@@ -275,10 +260,11 @@ class _ElasticTrainer(transformers.Trainer):  # type: ignore[misc]
 
     def get_batch_samples(self, epoch_iterator: Any, num_batches: int, device: Any) -> Any:
         """One step: each micro-batch with its inputs and its number of labels, or None."""
-        pair = next(epoch_iterator, None)
-        if pair is None:  # the epoch began in an earlier attempt
+        driver = self._gpq
+        step = driver.loop.next_step()
+        if step is None:  # the epoch began in an earlier attempt, or had larger steps
             return [], None
-        (micros, batches), driver = pair, self._gpq
+        micros, batches = step.micros, list(map(driver.fetcher.fetch, step.micros))
         labels = [self._get_num_items_in_batch([batch], torch.device("cpu")) for batch in batches]
         amounts, flos = [], 0.0
         for micro, batch, count in zip(micros, batches, labels):
@@ -290,13 +276,12 @@ class _ElasticTrainer(transformers.Trainer):  # type: ignore[misc]
         driver.engine.runtime.agreement.call = "job.weigh()"
         sums = driver.engine.runtime.agreement.all_reduce_sum([sum(amounts), flos])
         driver.flos, unit = sums[1], driver.job.replicas / max(sums[0], 1.0)
-        is_cut, weighed_micros = driver.job.replicas > 1 or len(micros) > 1, []
-        for micro, amount in zip(micros, amounts):
-            weight = unit * amount
-            if self._gpq_max_batch_size and abs(weight - micro.weight) > ROUNDING:
-                driver.engine.lose("label-mean")
-            weighed_micros.append(micro._replace(weight=weight, in_pieces=is_cut))
-        return [list(zip(weighed_micros, batches, labels))], None
+        errors = [abs(micro.weight - unit * amount) for micro, amount in zip(micros, amounts)]
+        if self._gpq_max_batch_size and max(errors) > ROUNDING:
+            driver.engine.lose("label-mean")
+        is_cut, pairs = driver.job.replicas > 1 or len(micros) > 1, zip(micros, amounts)
+        micros = [micro._replace(weight=unit * amount, in_pieces=is_cut) for micro, amount in pairs]
+        return [list(zip(micros, batches, labels))], None
 
     def training_step(self, model: Any, inputs: Any, num_items_in_batch: Any = None) -> Any:
         """The mean loss of the step over all replicas. Leaves the last micro-batch open, in which
