@@ -108,7 +108,13 @@ def accelerate(
     return adapt(accelerator, gpus, max_batch_size=max_batch_size, batch_norm=batch_norm)
 
 
-def elastic(trainer: Type[Any], gpus: Optional[int] = None) -> Type[Any]:
+def elastic(
+    trainer: Type[Any],
+    gpus: Optional[int] = None,
+    *,
+    max_batch_size: Optional[int] = None,
+    batch_norm: Optional[int] = None,
+) -> Type[Any]:
     """Make a Trainer of Hugging Face resizable: transformers.Trainer, a class of yours that is
     derived from it, or trl's SFTTrainer and DPOTrainer. Call it at the start of the script, before
     you make TrainingArguments.
@@ -118,14 +124,20 @@ def elastic(trainer: Type[Any], gpus: Optional[int] = None) -> Type[Any]:
         Trainer(model, args, train_dataset=dataset).train()
 
     A step has per_device_train_batch_size x gradient_accumulation_steps x `gpus` examples on any
-    number of GPUs. gpus: the number that the script is meant for. Default: the smallest of
-    `gpq submit --gpus`. Returns the same class without gpq, and also,
-    with a line on stderr, if gpq cannot resize it. Its methods raise GpqTrainError for settings
-    that would train something else on another number of GPUs.
+    number of GPUs.
+
+    gpus: the number that the script is meant for. Default: the smallest of `gpq submit --gpus`.
+    max_batch_size: the largest total batch that gpq may use. By default the batch never changes.
+    batch_norm: batch norm uses the statistics of groups of so many examples, as in `Job.wrap`.
+
+    Returns the same class without gpq, and also, with a line on stderr, if gpq cannot resize it.
+    Its methods raise GpqTrainError for settings that would train something else on another number
+    of GPUs.
     """
     from gpq_agent.train.frameworks import huggingface
 
-    return huggingface.elastic(trainer, gpus)
+    options = {"gpus": gpus, "max_batch_size": max_batch_size, "batch_norm": batch_norm}
+    return huggingface.elastic(trainer, **options)
 
 
 def lightning(

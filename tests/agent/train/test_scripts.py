@@ -50,7 +50,7 @@ def replica(environment: Mapping[str, str], script: str, out: str, stop_after: i
 
 
 def order_to_stop(environment: Mapping[str, str], stop_after: int) -> None:
-    control = wire.Control(attempt=int(environment[wire.ENV_ATTEMPT]), seq=1, stop=True)
+    control = wire.Control(attempt=int(environment[wire.ENV_ATTEMPT]), seq=2, stop=True)  # after one of the script
     made: list[int] = []
     first: list[Any] = []
 
