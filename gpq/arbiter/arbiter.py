@@ -77,8 +77,7 @@ class Arbiter:
         self._paths = {name: os.path.join(folder, f"{name}.json") for name in ("roster", "ledger")}
         self.roster = load(self._paths["roster"])
         self.ledger, notes = Ledger.open(self._paths["ledger"])
-        self.audit_path = os.path.join(folder, "audit.jsonl")
-        self.audit = Audit(self.audit_path)
+        self.audit = Audit(os.path.join(folder, "audit.jsonl"))
         self.audit.append(
             "start", epoch=self.ledger.epoch, roster=self.roster.digest(), notes=notes
         )
