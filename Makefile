@@ -131,7 +131,7 @@ bench-policy: $(VENV)/.dev  ## policies on public workloads, about an hour: make
 bench-floors: $(VENV)/.dev  ## what floors between users give and cost, 10 minutes: make bench-floors TRACES=DIR JOBS=2
 	$(BIN)/python benchmarks/floors.py --processes $(JOBS) $(if $(TRACES),--traces $(TRACES)) --out $(or $(OUT),benchmarks/results/floors.md) $(ARGS)
 
-bench-team: $(VENV)/.dev  ## what a team costs: submit to start, and a round of its arbiter
+bench-team: $(VENV)/.dev  ## what a team costs: submit to start, a round of its arbiter, answers under a flood
 	$(BIN)/python benchmarks/team.py $(ARGS)
 
 bench-cli: $(VENV)/.dev  ## CPU time of status, completion and submit, relative to `python -c pass`

@@ -77,8 +77,7 @@ class Arbiter:
         self._paths = {name: os.path.join(folder, f"{name}.json") for name in ("roster", "ledger")}
         self.roster = load(self._paths["roster"])
         self.ledger, notes = Ledger.open(self._paths["ledger"])
-        self.audit_path = os.path.join(folder, "audit.jsonl")
-        self.audit = Audit(self.audit_path)
+        self.audit = Audit(os.path.join(folder, "audit.jsonl"))
         self.audit.append(
             "start", epoch=self.ledger.epoch, roster=self.roster.digest(), notes=notes
         )
@@ -154,12 +153,14 @@ class Arbiter:
         return Receipt(request.seq)
 
     def _take(self, request: Take, member: str) -> Grants:
-        nothing = Grants(self.ledger.epoch, 0, 0)
+        nothing, row = Grants(self.ledger.epoch, 0, 0), self.roster.members.get(member)
 
         def is_new() -> bool:
+            if self._closing or self.roster.members.get(member) is not row:
+                return True  # who is removed or paused hears so from the next `take`
             answer = self._answers.get(member, nothing)
             is_seen = (answer.epoch, answer.round) == (request.epoch, request.round)
-            return self._closing or (member in self._answers and not is_seen)
+            return member in self._answers and not is_seen
 
         with self._changed:
             self._changed.wait_for(is_new, timeout=LONGEST_TAKE)
@@ -185,6 +186,7 @@ class Arbiter:
         for name in self.reports.keys() - roster.members.keys():
             del self.reports[name]
             self._answers.pop(name, None)
+        self._changed.notify_all()
 
     def _recall(self, request: Amend, by: str) -> None:
         if not self.roster.members[by].admin:

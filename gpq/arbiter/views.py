@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from gpq.arbiter.audit import first_break
 from gpq.config_rules import is_address
 from gpq.control import sentences
 from gpq.core.explain.obstacles import reason
@@ -54,9 +53,9 @@ def view(arbiter: Arbiter, request: View, now: Seconds) -> msgspec.Struct:
         case "servers":
             return TeamServers(_servers(arbiter))
         case "audit":
-            lines = arbiter.audit.tail(min(max(request.lines, 0), MOST_LINES))
+            lines, broken = arbiter.audit.read(min(request.lines, MOST_LINES))
             texts = [line[:LONGEST_TEXT] for line in lines if line.isprintable()]
-            return AuditLines(texts, first_break(arbiter.audit_path))
+            return AuditLines(texts, broken)
     hint = "choose queue, members, report, servers, audit or why"
     raise UsageError(f"no view `{request.kind:.32}`", hint)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from itertools import pairwise
@@ -9,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from gpq.arbiter import arbiter as module
 from gpq.arbiter.arbiter import Arbiter
 from gpq.arbiter.roster import Member as Row
 from gpq.arbiter.roster import Roster
@@ -17,13 +19,14 @@ from gpq.core.model.snapshot import Config
 from gpq.core.rounds.rounds import offer_of
 from gpq.core.team.claims import Statement, statement
 from gpq.core.team.grants import VALID, Grants
-from gpq.errors import NotFound
+from gpq.errors import NotFound, Refused
 from gpq.policies.registry import policy
 from gpq.ports import Peer
-from gpq.rpc.team_messages import Reasons, Take, TeamServers, Tell, View
+from gpq.rpc.team_messages import Amend, Reasons, Take, TeamServers, Tell, View
 from tests.support.builders import black_box, spec
 from tests.support.laboratory import Laboratory, machine
 from tests.support.teams import trained
+from tests.support.waiting import wait_until
 
 USERS = {"ana": 1001, "bob": 1002, "cat": 1003}
 
@@ -321,3 +324,24 @@ def test_who_holds_nothing_does_not_wait_until_the_jobs_of_a_borrower_have_settl
     bob.submit(spec(), trained())
     assert after(made, 20, until=lambda: bob.gpus > 0) <= 8
     assert ana.gpus >= 3
+
+
+@pytest.mark.parametrize("action", ["remove", "pause"])
+def test_who_is_removed_or_paused_does_not_wait_for_an_answer(
+    made: Made, action: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A daemon asks for the next answer all the time, and so hears the reason."""
+    monkeypatch.setattr(module, "LONGEST_TAKE", 3600.0)
+    lab, head = made
+    lab.join("bob")
+    lab.step(head.answer)
+    answers = []
+    request = Take(round=head.arbiter._answers["bob"].round, epoch=head.arbiter.ledger.epoch)
+    taker = threading.Thread(target=lambda: answers.append(head.arbiter.handle(request, peer("bob"))), daemon=True)
+    taker.start()
+    wait_until(lambda: bool(head.arbiter._changed._waiters), "the member waits")  # type: ignore[attr-defined]
+    head.arbiter.handle(Amend(action=action, member="bob"), peer("ana"))
+    taker.join(60)
+    assert answers
+    with pytest.raises(Refused, match=r"bob|no member"):
+        head.arbiter.handle(request, peer("bob"))

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from gpq.arbiter.arbiter import LEDGER
-from gpq.arbiter.audit import first_break
+from gpq.arbiter.audit import Audit
 from gpq.arbiter.main import PER_USER
 from gpq.rpc.job_answers import JobList
 from gpq.rpc.requests import Status
@@ -159,7 +159,7 @@ def test_on_a_full_disk_decisions_go_on_and_what_must_be_kept_is_refused(place: 
             assert team.process is not None
             team.process.send_signal(signal.SIGTERM)
             assert team.process.wait(60) == 0
-            assert first_break(str(team.folder / "audit.jsonl")) == 0
+            assert Audit(str(team.folder / "audit.jsonl")).read(0)[1] == 0
             assert json.loads(team.roster.read_text())["members"][OTHER.pw_name]["share"] == 4.0
             log = (team.folder / "arbiter.log").read_text()
             assert "Traceback" not in log

@@ -22,7 +22,7 @@ def test_a_client_takes_the_audit_however_long_and_strange_its_lines_are(tmp_pat
     roster.create(f"{tmp_path}/roster.json", "lab", "")
     arbiter = Arbiter(str(tmp_path), policy("fifo"), Config())
     arbiter.audit.append("grant", devices=["GPU-4f"] * 1000)
-    with open(arbiter.audit_path, "ab") as stream:
+    with open(tmp_path / "audit.jsonl", "ab") as stream:
         stream.write(b"\x1b torn \xff\n")
     arbiter.audit.append("recall")
     answer = arbiter.handle(View(kind="audit"), Peer(os.getuid(), 1, "", lambda: False))
