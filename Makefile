@@ -148,7 +148,7 @@ bench-real: $(VENV)/.train  ## five short real trainings to their targets under 
 	PYTHONPATH=.:agent OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.real --out $(or $(OUT),benchmarks/results/real.md) $(ARGS)
 
 # OUT is the folder of the runs, PAGE the file of the tables.
-bench-lab: $(VENV)/.train  ## real jobs on 16 emulated GPUs under five policies, three hours, again to go on: make bench-lab WORKLOADS=lab POLICIES=goodput
+bench-lab: $(VENV)/.train  ## real jobs on 16 emulated GPUs under five policies, four hours, again to go on: make bench-lab WORKLOADS=lab POLICIES=goodput
 	PYTHONPATH=.:agent OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.lab $(WORKLOADS) $(if $(POLICIES),--policies $(POLICIES)) \
 	  --runs $(or $(OUT),build/lab) --page $(or $(PAGE),benchmarks/results/lab.md)
 
