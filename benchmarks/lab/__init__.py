@@ -11,7 +11,7 @@ script of a job, and `run.py` plays a workload under one policy. `traces.py` has
 for `gpq simulate`. `page.py` makes the tables. `fork_once.py` and `light` make starts cheaper.
 
 Run it on a quiet machine. As root it starts scripts at a lower priority than those that train. A
-full workload takes 13 to 16 minutes under each policy, so all of them take four hours. `smoke` takes
-4 to 5 minutes. The measurements for `gpq simulate` take 5 to 10 minutes once, and a simulation takes
-seconds, under `pollux` a minute or two. `tests/benchmarks/test_lab.py` takes a minute.
+full workload takes 13 to 16 minutes under each policy, so all of them take four hours. `smoke`
+takes 4 to 5 minutes. The measurements for `gpq simulate` take 5 to 10 minutes once, and a
+simulation takes seconds, under `pollux` a minute or two. Its tests take a minute.
 """
