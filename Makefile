@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 export OMP_NUM_THREADS ?= 1
 export OPENBLAS_NUM_THREADS ?= 1
 
-.PHONY: help docs words stop-table demo demo-policies pictures test test-long test-interpreters bars prove lint check format bench bench-fit bench-cli bench-round bench-solver bench-policy bench-overhead bench-instructions bench-calls bench-daemon bench-exactness bench-full-training bench-frameworks bench-noise bench-batch-norm bench-crowd bench-beside bench-files bench-floors bench-team bench-real bench-resize gpu-check chaos chaos-daemon compare-recovery dst habits planted completions clean
+.PHONY: help docs words stop-table demo demo-policies pictures test test-long test-interpreters bars prove lint check format bench bench-fit bench-cli bench-round bench-solver bench-policy bench-overhead bench-instructions bench-calls bench-daemon bench-exactness bench-full-training bench-frameworks bench-noise bench-batch-norm bench-crowd bench-beside bench-files bench-floors bench-team bench-real bench-lab bench-resize gpu-check chaos chaos-daemon compare-recovery dst habits planted completions clean
 
 help:            ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -144,8 +144,13 @@ bench-beside: $(VENV)/.dev  ## CPU time of status, submit and one TAB next to ta
 bench-crowd: $(VENV)/.dev  ## 200 clients submit 10,000 jobs at once, then an array of 10,000: make bench-crowd OUT=FILE ARGS="--policy fifo"
 	PYTHONPATH=.:agent $(BIN)/python benchmarks/crowd.py --out $(or $(OUT),benchmarks/results/crowd.md) $(ARGS)
 
-bench-real: $(VENV)/.train  ## real trainings to their targets under five policies, hours: make bench-real WORKLOADS=short, again to go on
-	PYTHONPATH=.:agent OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.real $(WORKLOADS) --out $(or $(OUT),benchmarks/results/real.md) $(ARGS)
+bench-real: $(VENV)/.train  ## five short real trainings to their targets under five policies, two hours, again to go on
+	PYTHONPATH=.:agent OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.real --out $(or $(OUT),benchmarks/results/real.md) $(ARGS)
+
+# OUT is the folder of the runs, PAGE the file of the tables.
+bench-lab: $(VENV)/.train  ## real jobs on 16 emulated GPUs under five policies, four hours, again to go on: make bench-lab WORKLOADS=lab POLICIES=goodput
+	PYTHONPATH=.:agent OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.lab $(WORKLOADS) $(if $(POLICIES),--policies $(POLICIES)) \
+	  --runs $(or $(OUT),build/lab) --page $(or $(PAGE),benchmarks/results/lab.md)
 
 bench-resize: $(VENV)/.train  ## the pause of a real job from one slot to two and back, by how its replicas start: make bench-resize ARGS="--millions 25"
 	PYTHONPATH=.:agent OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.resize --out $(or $(OUT),benchmarks/results/resize.md) $(ARGS)

@@ -23,16 +23,10 @@ BASE = "fifo"
 
 
 def page(records: Iterable[RunRecord], slots: str) -> str:
-    records = list(records)
-    workloads = dict.fromkeys(record.workload for record in records)
-    parts = [HEAD.format(slots=slots)]
-    for workload in workloads:
-        runs: dict[str, list[RunRecord]] = {}
-        for record in records:
-            if record.workload == workload:
-                runs.setdefault(record.policy, []).append(record)
-        parts += [_about(workload, runs), _by_policy(runs), _by_job(runs)]
-    return "\n".join(parts)
+    runs: dict[str, list[RunRecord]] = {}
+    for record in records:
+        runs.setdefault(record.policy, []).append(record)
+    return "\n".join([HEAD.format(slots=slots), _about(runs), _by_policy(runs), _by_job(runs)])
 
 
 def mean_time(runs: Sequence[RunRecord]) -> float:
@@ -46,13 +40,11 @@ def worst_ratio(runs: Sequence[RunRecord], others: Sequence[RunRecord]) -> tuple
     return max((seconds / base[name], name) for name, seconds in times.items())
 
 
-def _about(workload: str, runs: dict[str, list[RunRecord]]) -> str:
+def _about(runs: dict[str, list[RunRecord]]) -> str:
     every = [record for records in runs.values() for record in records]
     commits = ", ".join(sorted({record.commit for record in every}))
     loads = [record.load for record in every]
     lines = [
-        f"## {workload}",
-        "",
         f"{max(record.day for record in every)}, commit {commits}, {len(every[0].jobs)} jobs,"
         f" {min(map(len, runs.values()))} repetitions. The load of the machine before a run was"
         f" {min(loads):.1f} to {max(loads):.1f}.",

@@ -36,7 +36,6 @@ class JobRecord(msgspec.Struct, frozen=True):
 
 
 class RunRecord(msgspec.Struct, frozen=True):
-    workload: str
     policy: str
     repetition: int
     commit: str

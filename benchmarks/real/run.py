@@ -7,11 +7,10 @@ import sys
 import time
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from datetime import datetime
 
 from benchmarks.real.records import JobRecord, Sample, gains
 from benchmarks.real.workloads import Arrival
-from benchmarks.workstation import daemon
+from benchmarks.workstation import daemon, moment
 from gpq.client import connection
 from gpq.rpc.account_answers import HistoryList
 from gpq.rpc.job_answers import JobDetail, JobList, JobView, Submitted
@@ -34,7 +33,7 @@ def play(policy: str, arrivals: Sequence[Arrival]) -> list[JobRecord]:
     return [
         JobRecord(
             name,
-            _moment(rows[number].ended_at) - _moment(rows[number].submitted_at),
+            moment(rows[number].ended_at) - moment(rows[number].submitted_at),
             rows[number].state == "completed",
             rows[number].gpu_hours,
             views[number].restarts,
@@ -97,7 +96,3 @@ def _submit(arrival: Arrival) -> int:
             max_gpus=arrival.gpus,
         )
     return connection.call(Submit(spec), Submitted).id
-
-
-def _moment(stamp: str) -> float:
-    return datetime.fromisoformat(stamp.replace("Z", "+00:00")).timestamp()

@@ -1,8 +1,8 @@
-"""The workloads: which training arrives when.
+"""The workload: which training arrives when.
 
 Every script exits with 1 if it misses its target, so a job that completes has reached it. On the
-machine that wrote `results/real.md` the trainings of SHORT take 17 to 88 s alone on one slot, and
-those of DAY 45 to 230 s. `--alone` measures them.
+machine that wrote `results/real.md` the trainings take 17 to 88 s alone on one slot. `--alone`
+measures them.
 """
 
 from __future__ import annotations
@@ -28,19 +28,10 @@ class Arrival:
     gpus: int = 0
 
 
-def digits(at: float, name: str, epochs: int, *, width: int = 48) -> Arrival:
+def digits(at: float, name: str, epochs: int) -> Arrival:
     """A small convolutional network. Most of a step does not depend on the batch size."""
-    arguments = (
-        "--batch-size",
-        "8",
-        "--lr",
-        "0.02",
-        "--epochs",
-        str(epochs),
-        "--width",
-        str(width),
-    )
-    return Arrival(at, name, DIGITS, arguments)
+    arguments = ("--batch-size", "8", "--lr", "0.02", "--width", "48")
+    return Arrival(at, name, DIGITS, (*arguments, "--epochs", str(epochs)))
 
 
 def chargpt(at: float, name: str, epochs: int) -> Arrival:
@@ -72,19 +63,3 @@ SHORT = (
     wide(110, "wide", 4),
     folds(160, "folds-2", 60, gpus=2),
 )
-# The moments are those of a Poisson process with seed 1, stretched to 900 s.
-DAY = (
-    chargpt(0, "chargpt-a", 32),
-    digits(15, "digits-a", 200),
-    folds(190, "folds-a", 175),
-    wide(325, "wide-a", 11),
-    digits(355, "digits-b", 145),
-    chargpt(415, "chargpt-b", 21),
-    folds(475, "folds-b", 145, gpus=2),
-    wide(570, "wide-b", 5),
-    digits(720, "digits-c", 270),
-    chargpt(730, "chargpt-c", 25),
-    digits(735, "digits-d", 200, width=24),
-    wide(900, "wide-c", 6),
-)
-WORKLOADS = {"short": SHORT, "day": DAY}

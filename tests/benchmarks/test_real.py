@@ -26,7 +26,7 @@ def looks(attempt: int, gpus: int, begin: float, speed: float, progress: float) 
 def run(policy: str, repetition: int, *seconds: float, restarts: int = 0) -> RunRecord:
     gain = [Gain(1, 2, 2.0, 0.5)] * restarts
     jobs = [JobRecord(name, time, True, 0.1, restarts, 0.01, gain) for name, time in zip("abc", seconds, strict=False)]
-    return RunRecord("short", policy, repetition, "c0ffee", "2026-11-28", 0.5, jobs)
+    return RunRecord(policy, repetition, "c0ffee", "2026-11-28", 0.5, jobs)
 
 
 def test_a_resize_promises_what_the_model_says_and_measures_speed_without_the_pause() -> None:
@@ -74,7 +74,6 @@ def test_records_are_read_back(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "line"),
     [
-        (["long"], "unknown long: use short, day"),
         (["--policies", "fifo,fair"], "unknown fair: use goodput, "),
         (["--repetitions", "0"], "--repetitions must be at least 1"),
     ],

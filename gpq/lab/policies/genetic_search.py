@@ -161,7 +161,8 @@ def _mutate(problem: Problem, states: Ints, luck: Generator) -> Ints:
     rows = states[at, job]
     rows[luck.random(rows.shape, dtype=np.float32) < SHRINK] = 0
     states[at, job] = rows
-    free = problem.capacity - states.sum(axis=1, dtype=np.int16)
+    # Parents that exchanged jobs may want more than there is.
+    free = np.maximum(problem.capacity - states.sum(axis=1, dtype=np.int16), 0)
     allowed = problem.room > 0
     fits = allowed & (free > 0)[:, None, :]
     is_there = fits & (states > 0)

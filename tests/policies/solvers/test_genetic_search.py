@@ -44,7 +44,8 @@ def feasible(given: Problem, state: Ints) -> bool:
     distributed = (state > 0) & (np.count_nonzero(state, axis=1) > 1)[:, None]
     total = state.sum(axis=1)
     return bool(
-        (state.sum(axis=0) <= given.capacity).all()
+        (state >= 0).all()
+        and (state.sum(axis=0) <= given.capacity).all()
         and (state <= given.room).all()
         and ((total == 0) | ((total >= given.least) & (total <= given.most))).all()
         and (np.count_nonzero(state, axis=1) <= given.most_nodes).all()
@@ -64,6 +65,15 @@ def test_it_finds_the_best_allocation_if_all_can_be_tried() -> None:
     held = replace(given, base=np.array([[2, 2], [0, 0], [0, 0]], dtype=np.int16))
     for case in (given, held):
         assert case.values(found(case)[None])[0, 0] == pytest.approx(best_of_all(case))
+
+
+def test_gangs_of_several_servers_fit_where_parents_want_more_than_there_is() -> None:
+    given = problem(jobs=12, nodes=4)
+    gangs = np.array([8, 1, 1, 1, 1, 2, 4] * 2, dtype=np.int16)[:12]
+    given = replace(given, least=gangs, most=np.where(gangs > 1, gangs, 8).astype(np.int16))
+    for seed in range(6):
+        _, front = search(given, empty(given), np.random.default_rng(seed))
+        assert all(feasible(given, state) for state in front)
 
 
 def test_the_same_seed_gives_the_same_answer_and_it_is_feasible() -> None:
