@@ -248,7 +248,7 @@ def test_what_would_train_something_else_is_refused_at_the_start(tmp_path: Path)
         "gpq cannot resize a Trainer with split_batches=True",
         "train(resume_from_checkpoint=...) would begin amid another run",
         "gpq cannot resize training on data with a BatchRebalanceSampler",
-        "max_batch_size= needs whole epochs, and DDP without a search for unused parameters",
+        "max_batch_size= needs whole epochs and ddp_find_unused_parameters=False",
         "batch norm (layer) computes its statistics on each GPU",
     ]
 

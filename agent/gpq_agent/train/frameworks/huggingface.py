@@ -49,10 +49,6 @@ EVALUATED = (
     "eval_loss depends a little on the number of GPUs, and so may the best checkpoint: the {} "
     "examples of the evaluation are no multiple of per_device_eval_batch_size={}"
 )
-ADAPTIVE = (
-    "max_batch_size= needs whole epochs, and DDP without a search for unused parameters",
-    "set num_train_epochs to a whole number, ddp_find_unused_parameters=False and no max_steps",
-)
 _jobs: List[Job] = []  # at most one
 
 
@@ -155,8 +151,7 @@ class _Driver(transformers.TrainerCallback):  # type: ignore[misc]
 
     def on_epoch_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         next(self.epochs)
-        sampler = self.loader.sampler
-        sampler.seek(*sampler.cursor)  # an epoch may begin within a pass over the data
+        self.loader.sampler.seek(*self.loader.sampler.cursor)  # perhaps within a pass
         self.fetcher = Fetcher(self.loader)
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
@@ -195,15 +190,15 @@ class _ElasticTrainer(transformers.Trainer):  # type: ignore[misc]
         }
         for name in filter(settings.get, settings):
             raise GpqTrainError("gpq cannot resize a Trainer with {}".format(name), WITHOUT)
-        is_counted = own.max_steps > 0 or own.num_train_epochs % 1
-        is_fit = own.ddp_find_unused_parameters is False and not is_counted
-        if self.gpq_max_batch_size is not None and not is_fit:
-            raise GpqTrainError(*ADAPTIVE)
+        is_whole = own.max_steps <= 0 and own.num_train_epochs % 1 == 0
+        if self.gpq_max_batch_size and not (is_whole and own.ddp_find_unused_parameters is False):
+            problem = "max_batch_size= needs whole epochs and ddp_find_unused_parameters=False"
+            raise GpqTrainError(problem, "set both in the TrainingArguments, and no max_steps")
 
     def train(self, resume_from_checkpoint: Any = None, *args: Any, **kwargs: Any) -> Any:
         if self._gpq.engine.shape.data is not None:
-            hint = "train each model in a job of its own"
-            raise GpqTrainError("gpq can resize only one train() of a script", hint)
+            problem = "gpq can resize only one train() of a script"
+            raise GpqTrainError(problem, "train each model in a job of its own")
         if resume_from_checkpoint:
             if not self._gpq.job.resumed:
                 problem = "train(resume_from_checkpoint=...) would begin amid another run"
@@ -243,16 +238,15 @@ class _ElasticTrainer(transformers.Trainer):  # type: ignore[misc]
         return self._gpq.saved.get("job_epoch", 0), 0
 
     def _finalize_training(self, trial: Any, num_train_samples: Any, start_time: float) -> Any:
-        driver, last = self._gpq, int(self.state.num_train_epochs) - 1
-        epoch = driver.engine.runtime.meter.epoch
-        if epoch + driver.loop.is_over > last:
+        driver, meter = self._gpq, self._gpq.engine.runtime.meter
+        if meter.epoch + driver.loop.is_over >= meter.epochs:
             next(driver.epochs, None)
         else:  # it has left its loop early
             driver.epochs.close()
             driver.job.done()
-        start_time -= driver.seconds
-        num_train_samples = driver.examples * self.state.max_steps / max(self.state.global_step, 1)
-        return super()._finalize_training(trial, num_train_samples, start_time)
+        # The Trainer takes the share of the steps that were made.
+        samples = driver.examples * self.state.max_steps / max(self.state.global_step, 1)
+        return super()._finalize_training(trial, samples, start_time - driver.seconds)
 
     def evaluate(self, *args: Any, **kwargs: Any) -> Any:
         with self._gpq.job.eval():
@@ -260,8 +254,7 @@ class _ElasticTrainer(transformers.Trainer):  # type: ignore[misc]
 
     def get_batch_samples(self, epoch_iterator: Any, num_batches: int, device: Any) -> Any:
         """One step: each micro-batch with its inputs and its number of labels, or None."""
-        driver = self._gpq
-        step = driver.loop.next_step()
+        driver, step = self._gpq, self._gpq.loop.next_step()
         if step is None:  # the epoch began in an earlier attempt, or had larger steps
             return [], None
         micros, batches = step.micros, list(map(driver.fetcher.fetch, step.micros))
@@ -286,14 +279,13 @@ class _ElasticTrainer(transformers.Trainer):  # type: ignore[misc]
     def training_step(self, model: Any, inputs: Any, num_items_in_batch: Any = None) -> Any:
         """The mean loss of the step over all replicas. Leaves the last micro-batch open, in which
         the Trainer's own optimizer step takes effect."""
-        loop, device = self._gpq.loop, self.args.device
-        total = torch.zeros((), device=device)
+        loop, total = self._gpq.loop, torch.zeros((), device=self.args.device)
         for micro, batch, count in inputs:
             if micro.place:
                 self.optimizer.optimizer.step()
                 loop.end_micro()
             loop.begin_micro(micro)
-            items = None if count is None else count.clamp(min=1).to(device)
+            items = None if count is None else count.clamp(min=1).to(total.device)
             total += micro.weight * super().training_step(model, batch, items)
         return self.accelerator.reduce(total, "mean")
 
