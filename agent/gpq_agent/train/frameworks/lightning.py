@@ -68,7 +68,7 @@ class Steps:
         while step is not None:
             *strategy.earlier, last = [fetcher.fetch(micro) for micro in step.micros]
             strategy.step = step
-            if strategy.loop.ends_epoch():
+            if strategy.max_batch_size is not None and strategy.loop.ends_epoch():
                 strategy.counters.end_epoch()
             yield last
             if strategy.step is not None:
@@ -200,7 +200,8 @@ class Elastic(_strategies.Strategy):  # type: ignore[misc]
         loss = self._closure()
         if loss is None:
             raise refusal("a training_step() that skips a batch", "skip it in the data set")
-        self.job.log(loss=loss)
+        if self._data is None:  # once per step
+            self.job.log(loss=loss)
         return loss
 
     def training_step(self, batch: Any, *rest: Any) -> Any:
