@@ -82,9 +82,9 @@ def compare(undisturbed: Run, resized: Run) -> None:
     used = Counter((epoch, place) for epoch, *_, places in facts(resized) for place in places)
     assert used == Counter((epoch, place) for epoch in range(2) for place in range(1200))
     assert_same(undisturbed, resized)
-    for expected, one in zip(validations(undisturbed), validations(resized), strict=True):
-        assert one[:2] == expected[:2]
-        assert one[2] == pytest.approx(expected[2], rel=1e-5)
+    for expected, actual in zip(validations(undisturbed), validations(resized), strict=True):
+        assert actual[:2] == expected[:2]
+        assert actual[2] == pytest.approx(expected[2], rel=1e-5)
     for name in ("loss_step", "val_loss", "loss_epoch"):
         assert logged(resized, name) == logged(undisturbed, name)
     expected_summary, end = summary(undisturbed), summary(resized)

@@ -25,7 +25,7 @@ def intended_gpus(job: Job, gpus: Optional[int], function: str) -> int:
     `gpus` that it gave to this `function` of gpq, or the smallest number that the job asked for.
     Without gpq, the replicas of this run. Raises GpqTrainError."""
     if gpus is not None and gpus < 1:
-        raise GpqTrainError("gpus={} is not a number of GPUs".format(gpus), "use 1 or more")
+        raise GpqTrainError("gpus={} is below 1".format(gpus), "use 1 or more")
     runtime = job._engine.runtime
     least = runtime.environment.least_gpus
     own_number = gpus or (1 if runtime.recorder else least or job.replicas)

@@ -68,7 +68,7 @@ class Steps:
         while step is not None:
             *strategy.earlier, last = [fetcher.fetch(micro) for micro in step.micros]
             strategy.step = step
-            if strategy.loop.ends_epoch():
+            if strategy.max_batch_size is not None and strategy.loop.ends_epoch():
                 strategy.counters.end_epoch()
             yield last
             if strategy.step is not None:

@@ -146,12 +146,10 @@ class TrainingLoop:
         return self.step
 
     def ends_epoch(self) -> bool:
-        """Asked before the newest step is made: is the epoch over after it?"""
-        meter, sampler, step = self._runtime.meter, self._sampler, self.step
-        assert step is not None
-        if meter.passes:
-            return step.start + step.total >= sampler.size
-        return meter.position + self._setup.lr.gain >= sampler.base_steps - ROUNDING
+        """Asked before the newest step is made, if the batch may grow: is the epoch over after
+        it?"""
+        position = self._runtime.meter.position + self._setup.lr.gain
+        return position >= self._sampler.base_steps - ROUNDING
 
     def begin_micro(self, micro: Micro) -> None:
         """The body for this micro-batch is about to run. Its data have arrived."""
