@@ -98,7 +98,7 @@ class GroupedLayer(BatchNorm):
         output: torch.Tensor
         if count == 1:
             output = functional.batch_norm(input, *values[:2], weight, bias, True, 1.0, self.eps)
-        elif _is_channels_last(input):
+        elif _is_channels_last(input) and not torch.compiler.is_compiling():
             if weight is None:
                 weight, bias = input.new_ones(channels), input.new_zeros(channels)
             result = _ChannelsLast.apply(input, weight, bias, count, self.eps)
