@@ -28,6 +28,7 @@ current_dispatch_mode = _get_current_dispatch_mode
 foreach_add_ = torch._foreach_add_
 foreach_copy_ = torch._foreach_copy_
 foreach_div = torch._foreach_div
+foreach_lerp_ = torch._foreach_lerp_
 foreach_mul_ = torch._foreach_mul_
 foreach_norm = torch._foreach_norm
 foreach_reciprocal_ = torch._foreach_reciprocal_
