@@ -86,30 +86,33 @@ class GroupedLayer(BatchNorm):
         normal = [self._normalise(part, size, part.shape[0] / rows) for part, size in parts]
         return torch.cat(normal)
 
-    def _normalise(self, input: torch.Tensor, size: int, share: float) -> torch.Tensor:
+    def _normalise(self, input: Any, size: int, share: float) -> torch.Tensor:
         """A part of a batch, in groups of `size`. `share`: of the batch."""
         channels, count = input.shape[1], input.shape[0] // size
         # By group. Momentum 1 replaces the running statistics by those of the batch.
         values: Any = [None, None]
         if self.running_mean is not None:
             values = self.running_mean.new_ones((3, count * channels))
+        mean, variance = values[0], values[1]
         weight: Any = self.weight
         bias: Any = self.bias
         output: torch.Tensor
         if count == 1:
-            output = functional.batch_norm(input, *values[:2], weight, bias, True, 1.0, self.eps)
+            output = functional.batch_norm(input, mean, variance, weight, bias, True, 1.0, self.eps)
         elif _is_channels_last(input) and not torch.compiler.is_compiling():
             if weight is None:
                 weight, bias = input.new_ones(channels), input.new_zeros(channels)
-            result = _ChannelsLast.apply(input, weight, bias, count, self.eps)
-            output, values[0], values[1] = result
+            apply: Any = _ChannelsLast.apply
+            output, values[0], values[1] = apply(input, weight, bias, count, self.eps)
         else:
             # Row i belongs to group i modulo count, so the groups of a row are like more channels.
             columns = input.unflatten(0, (-1, count)).flatten(1, 2)
             if weight is not None:
                 weight, bias = weight.repeat(count), bias.repeat(count)
-            columns = functional.batch_norm(columns, *values[:2], weight, bias, True, 1.0, self.eps)
-            output = columns.unflatten(1, (count, -1)).flatten(0, 1)
+            normal: Any = functional.batch_norm(
+                columns, mean, variance, weight, bias, True, 1.0, self.eps
+            )
+            output = normal.unflatten(1, (count, -1)).flatten(0, 1)
         if self.running_mean is not None and self.momentum != 0:
             statistics = values.view(3, count, channels).mean(1)
             if share < 1.0:
@@ -147,8 +150,9 @@ class _ChannelsLast(torch.autograd.Function):
         within = variances.view(columns).mean(1, keepdim=True)  # unbiased
         variance += within * (1 - 1 / table.shape[0])
         scale, shift = weight.to(exact).expand_as(mean), bias.to(exact).expand_as(mean)
-        values = [_by_column(item, table) for item in (mean, variance, scale, shift)]
-        output = functional.batch_norm(table, *values, False, 0.0, eps)
+        by_group = mean, variance, scale, shift
+        means, variances, scales, shifts = (_by_column(item, table) for item in by_group)
+        output = functional.batch_norm(table, means, variances, scales, shifts, eps=eps)
         ctx.save_for_backward(input, mean, (variance + eps).rsqrt(), scale)
         examples = input.numel() / mean.numel()
         statistics = mean.flatten(), variance.flatten() * (examples / (examples - 1))
@@ -156,7 +160,7 @@ class _ChannelsLast(torch.autograd.Function):
         return (_batch(output, input), *statistics)
 
     @staticmethod
-    @once_differentiable  # type: ignore[misc]
+    @once_differentiable
     def backward(ctx: Any, gradient: torch.Tensor, *unused: Any) -> Any:
         input, mean, inverse, scale = ctx.saved_tensors
         table, gradient = _table(input, len(mean)), _table(gradient, len(mean))
