@@ -129,7 +129,10 @@ def flood(team: Head, *, talks: bool) -> None:
     """Without end, as one member: statements of many jobs and views, or connections only."""
     claims = [{"job": number + 1, "submitted_at": 0} for number in range(MOST_CLAIMS)]
     statement_ = {**told(node("gpu1", GPUS)), "claims": claims}
-    requests = [{"op": "tell", "seq": 1, "statement": statement_}, {"op": "view", "kind": "queue"}]
+    requests: list[dict[str, object]] = [
+        {"op": "tell", "seq": 1, "statement": statement_},
+        {"op": "view", "kind": "queue"},
+    ]
     lines = [json.dumps({"v": 1, **request}).encode() + b"\n" for request in requests]
     while True:
         with (

@@ -76,9 +76,11 @@ def divide(snapshot: Snapshot, policy: Policy, background: Jobs | None = None) -
     }
     secured: dict[str, Answer] = {}
     first: set[str] = set()  # those to whom others left no part as good as it could be
-    # Who is short only because others were secured need not wait: those who borrowed give way.
+    # Who is worse off because others were secured need not wait: those who borrowed give way.
     while claims := [
-        user for user in ratios if not ratios[user] or short.get(user, patience) >= patience
+        user
+        for user, ratio in ratios.items()
+        if not ratio or ratio < shortfalls.get(user, 1.0) or short[user] >= patience
     ]:
         user = min(claims, key=lambda name: (name not in first, ratios[name], name))
         taken = _devices(secured.values())

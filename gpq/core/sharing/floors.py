@@ -18,9 +18,10 @@ from gpq.core.feasibility.shapes import DeviceKind, kind_of, nodes_up, supply
 from gpq.core.model.accounts import Standing
 from gpq.core.model.jobs import DesiredState, Job
 from gpq.core.model.snapshot import Snapshot
-from gpq.core.model.units import DeviceId, NodeId
+from gpq.core.model.units import DeviceId, NodeId, Seconds
 
-TURN = 1800.0  # GPU-seconds of debt after which a GPU that does not divide evenly goes to another
+PERIOD: Seconds = 3600.0  # in which each user has their turn with a GPU that does not divide evenly
+LEAST_TURN: Seconds = 900.0  # on average. With shorter ones, the period is longer
 NO_DEBT = Standing()
 
 Place = tuple[NodeId, DeviceId]
@@ -88,7 +89,8 @@ def floors_of(snapshot: Snapshot) -> dict[str, Floor]:
         entitlements = _entitlements(size, rivals, fixed)
         for user, entitlement in entitlements.items():
             floors[user].entitlement[kind] = entitlement
-        for user, count in _whole(kind, size, entitlements, floors, snapshot.standings).items():
+        counts = _whole(size, rivals, entitlements, config.floor_patience, snapshot.now)
+        for user, count in counts.items():
             floors[user].gpus[kind] = count
     return floors
 
@@ -169,24 +171,30 @@ def _entitlements(
 
 
 def _whole(
-    kind: str,
     size: int,
+    weights: Mapping[str, float],
     entitlements: Mapping[str, float],
-    floors: Mapping[str, Floor],
-    standings: Mapping[str, Standing],
+    patience: Seconds,
+    now: Seconds,
 ) -> dict[str, int]:
-    """Whole GPUs: the largest remainders get one more. Who owes more stands behind, so that users
-    take turns with a GPU that does not divide evenly. Otherwise who has it keeps it."""
+    """Whole GPUs. Users take turns with the `spare` ones that do not divide evenly. In each period
+    a user has one more for as much of the time as the remainder of their share says.
+
+    Shares lie one after the other on a line, and each turn begins where a share begins, modulo 1.
+    So as many turns overlap as GPUs are spare. What somebody cannot give back moves no turn."""
     counts = {user: int(share + 1e-9) for user, share in entitlements.items()}
-
-    def rank(user: str) -> tuple[float, float, int, str]:
-        debt = standings.get(user, NO_DEBT).debt
-        remainder = entitlements[user] - counts[user]
-        has_one = floors[user].holdings[kind] > counts[user]
-        return debt // TURN, -round(remainder, 9), not has_one, user
-
-    partial = [user for user, share in entitlements.items() if share - counts[user] > 1e-9]
-    for user in sorted(partial, key=rank)[: size - sum(counts.values())]:
+    remainders = {user: share - counts[user] for user, share in entitlements.items()}
+    total = sum(weights.values())
+    shares = {user: size * weight / total for user, weight in weights.items()}
+    spare = size - sum(int(share + 1e-9) for share in shares.values())
+    users, fewest = len(shares), max(min(spare, len(shares) - spare), 1)
+    phase = now / max(PERIOD, max(LEAST_TURN, 1.5 * patience) * users / fewest)
+    begin, ranks = 0.0, {}
+    for user, share in shares.items():
+        if remainders[user] > 1e-9:  # below 1 during the turn
+            ranks[user] = (phase - begin) % 1.0 / remainders[user]
+        begin += share if spare else 1.0 / users
+    for user in sorted(ranks, key=ranks.__getitem__)[: size - sum(counts.values())]:
         counts[user] += 1
     return counts
 

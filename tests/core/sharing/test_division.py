@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
-from itertools import pairwise
 
 import pytest
 from hypothesis import given, settings
@@ -22,12 +21,12 @@ from gpq.core.model.units import JobId, NodeId
 from gpq.core.placement import place
 from gpq.core.rounds.rounds import allocate_for
 from gpq.core.sharing.division import HALF_LIFE, Division, divide
-from gpq.core.sharing.floors import TURN
+from gpq.core.sharing.floors import PERIOD
 from gpq.policies.registry import POLICIES, policy
 from tests.policies.test_house_rules import NOW, check_allowed, drawn, must_stay, on_every_policy, snapshots
 from tests.support.builders import black_box, brief, job, node, on, running, snapshot, spec
 from tests.support.examples import examples
-from tests.support.teams import LIES, NUMBERS, ROUND, Team, courses, equal_part, random_team, trained, trio
+from tests.support.teams import LIES, NUMBERS, ROUND, courses, equal_part, equals, random_team, trained, trio
 
 FOUR = tuple(node(name) for name in "wxyz")
 PATIENCE = Config().floor_patience
@@ -278,20 +277,15 @@ def test_a_debt_halves_every_day_and_a_small_one_is_forgotten() -> None:
     )
 
 
-def test_users_take_turns_with_the_gpu_that_does_not_divide() -> None:
-    """Neither user can have two GPUs for three hours, during which the policy would leave it so."""
-    jobs = [training(number, user, up_to=1) for number, user in enumerate(BOTH, 1)]
-    team = Team({FOUR[0].id: node("w", 3)}, {each.id: each for each in jobs}, policy("goodput"))
-    turns = []
-    for _ in range(600):
-        team.round()
-        turns.append(team.gpus("ana"))
-    assert set(turns) == {1, 2}
-    changes = [number for number in range(1, len(turns)) if turns[number] != turns[number - 1]]
-    assert len(changes) >= 4
-    most = max(later - earlier for earlier, later in pairwise([0, *changes]))
-    assert most * ROUND <= 2 * 2 * TURN + PATIENCE + ROUND
-    assert abs(team.gpu_seconds["ana"] - team.gpu_seconds["bob"]) <= 2 * 2 * TURN
+@pytest.mark.parametrize(("users", "count", "gpus"), [(3, 4, 4), (5, 3, 4), (4, 2, 3)])
+def test_equal_users_have_equal_gpu_hours_whatever_their_number(users: int, count: int, gpus: int) -> None:
+    """The first hour begins without placements."""
+    team = equals(users, 2, count, gpus)
+    for _ in range(2):
+        team.gpu_seconds.clear()
+        for _ in range(int(PERIOD / ROUND)):
+            team.round()
+    assert max(team.gpu_seconds.values()) <= 1.05 * min(team.gpu_seconds.values())
 
 
 # -- liars -----------------------------------------------------------------------------------------
@@ -316,7 +310,7 @@ def test_a_truthful_user_among_liars_is_not_below_a_static_share_for_longer_than
 @st.composite
 def disputes(draw: st.DrawFn) -> Snapshot:
     """Any snapshot, whose users have waited and owe."""
-    debts, waits = st.sampled_from([0.0, TURN, 50_000.0]), st.sampled_from([0.0, 300.0, PATIENCE])
+    debts, waits = st.sampled_from([0.0, 1_800.0, 50_000.0]), st.sampled_from([0.0, 300.0, PATIENCE])
     standings = {user: Standing(draw(debts), draw(waits)) for user in ("ana", "bo")}
     return replace(draw(snapshots()), standings=standings, standings_at=NOW - ROUND)
 

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from itertools import permutations
+from itertools import groupby, pairwise, permutations
+from statistics import mean
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpq.core.model.accounts import Standing
 from gpq.core.model.jobs import DesiredState, Job, JobState, StopReason
 from gpq.core.model.nodes import NodeState, Reservation
 from gpq.core.model.snapshot import Snapshot
 from gpq.core.model.units import NodeId
-from gpq.core.sharing.floors import TURN, Floor, floors_of, part_of, stays
+from gpq.core.sharing.floors import LEAST_TURN, PERIOD, Floor, floors_of, part_of, stays
 from tests.support.builders import black_box, job, node, on, running, snapshot, spec
 
 FOUR = tuple(node(name) for name in "wxyz")
@@ -45,23 +45,54 @@ def test_gpus_are_divided_by_weight_whatever_the_number_of_jobs() -> None:
     assert totals(snapshot(*FOUR, *jobs, user_weights=(("ana", 2.0),))) == {"ana": 8, "bob": 4, "cat": 4}
 
 
-def test_the_largest_remainder_gets_the_gpu_that_does_not_divide() -> None:
+def test_an_entitlement_need_not_be_whole() -> None:
     weights = (("bob", 2.2),)
     here = snapshot(*FOUR, *waiting(*USERS), user_weights=weights)
     assert [floor.entitlement["A100"] for floor in floors_of(here).values()] == pytest.approx(
         [3.81, 8.38, 3.81], abs=0.01
     )
-    assert totals(here) == {"ana": 4, "bob": 8, "cat": 4}
 
 
-def test_of_equal_remainders_the_holder_keeps_the_gpu_until_the_debt_is_a_turn() -> None:
-    holder = running(1, on("w", 0, 1, 2, 3), spec_=spec(user="cat"))
-    more = running(2, on("x", 0, 1), spec_=spec(user="cat"))
-    here = snapshot(*FOUR, holder, more, *waiting(*USERS))
-    assert totals(here) == {"ana": 5, "bob": 5, "cat": 6}
-    below = replace(here, standings={"cat": Standing(TURN - 1)})
-    assert totals(below)["cat"] == 6
-    assert totals(replace(here, standings={"cat": Standing(TURN)})) == {"ana": 6, "bob": 5, "cat": 5}
+@pytest.mark.parametrize("weights", [(1.0, 1.0, 1.0), (1.0, 2.2, 1.0), (0.1, 1.0, 5.0), (1.0, 1.0, 1.0, 1.0, 1.0)])
+def test_in_each_period_users_have_their_part_and_at_most_one_turn_with_a_spare_gpu(weights: tuple[float, ...]) -> None:
+    users = [f"u{number}" for number in range(len(weights))]
+    here = snapshot(*FOUR[:3], *waiting(*users), user_weights=tuple(zip(users, weights, strict=True)))
+    hour = [totals(replace(here, now=1e6 + PERIOD * at / 1000)) for at in range(1000)]
+    for user, floor in floors_of(here).items():
+        counts = [floors[user] for floors in hour]
+        assert mean(counts) == pytest.approx(floor.entitlement["A100"], abs=0.002)
+        assert sum(later > earlier for earlier, later in pairwise([*counts, counts[0]])) <= 1
+
+
+def test_turns_are_longer_than_the_patience_and_never_very_short() -> None:
+    def shortest(count: int, patience: float) -> float:
+        here = snapshot(*FOUR, *waiting(*(f"u{number:02}" for number in range(count))), floor_patience=patience)
+        owners = [totals(replace(here, now=at * 60.0))["u00"] for at in range(60 * 24)]
+        runs = [len(list(run)) * 60.0 for _, run in groupby(owners)]
+        return min(runs[1:-1])
+
+    assert shortest(15, 600.0) >= LEAST_TURN - 60.0
+    assert shortest(3, 3600.0) >= 3600.0 * 1.5 - 60.0
+
+
+def test_what_a_user_cannot_give_back_moves_no_turn_of_another() -> None:
+    """Else each start of a job on a spare GPU would take it from others for a minute."""
+    users = [f"u{number}" for number in range(5)]
+    here = snapshot(*FOUR[:3], *waiting(*users))
+    for at in range(60):
+        before = totals(replace(here, now=at * 60.0))
+        holder = max(users, key=before.__getitem__)
+        starts = replace(here, now=at * 60.0, jobs={**here.jobs, 1: fixed(1, holder, "w", 0, 1, 2)})
+        assert totals(starts) == before
+
+
+def test_users_take_turns_even_if_only_what_one_keeps_makes_a_gpu_spare() -> None:
+    """Of 16 GPUs ana keeps 5, so three others divide 11."""
+    here = snapshot(*FOUR, fixed(1, "ana", "w", 0, 1, 2, 3), fixed(2, "ana", "x", 0), *waiting("bob", "cat", "dora"))
+    rows = [totals(replace(here, now=at * 600.0)) for at in range(6 * 24)]
+    assert all(sum(row.values()) == 16 for row in rows)
+    for user in ("bob", "cat", "dora"):
+        assert mean(row[user] for row in rows) == pytest.approx(11 / 3, abs=0.25)
 
 
 def test_what_a_user_cannot_give_back_counts_first_and_the_others_divide_the_rest() -> None:
@@ -196,8 +227,7 @@ def crowds(draw: st.DrawFn) -> Snapshot:
             jobs.append(running(len(jobs) + 1, on(server.id, *free[:size]), spec_=made))
             free = free[size:]
     weights = tuple((user, draw(st.sampled_from([0.5, 1.0, 3.0]))) for user in users)
-    debts = {user: Standing(draw(st.sampled_from([0.0, TURN, 5 * TURN]))) for user in users}
-    return replace(snapshot(*nodes, *jobs, user_weights=weights), standings=debts)
+    return snapshot(*nodes, *jobs, user_weights=weights, now=draw(st.floats(0.0, 1e5)))
 
 
 @given(crowds())
