@@ -131,6 +131,7 @@ def test_early_stopping_a_scaler_and_an_uneven_end_survive_resizes_and_trouble_i
     expected = plain("hf_classifier", tmp_path)
     assert_same(expected, run)
     assert expected.log()[-1] == {"global_step": 15, "epoch": 3.0}, "it stops early"
+    assert run.notices[0].startswith("gpq takes your own loss for a mean over labels")
 
 
 def test_lora_on_batches_of_like_lengths_ends_at_max_steps_in_mid_epoch(tmp_path: Path) -> None:

@@ -215,11 +215,23 @@ def test_whatever_ends_an_attempt_in_a_save_leaves_no_trace(tmp_path: Path) -> N
 
 
 def test_a_loss_that_is_no_mean_and_a_last_step_with_less_are_told(tmp_path: Path) -> None:
-    job = run(tmp_path / "job", batch=70, gpus=2, reduction="sum", epochs=1, trainer={"accumulate_grad_batches": 2})
+    job = run(
+        tmp_path / "job",
+        batch=70,
+        gpus=2,
+        reduction="sum",
+        epochs=1,
+        forgetful=True,
+        trainer={"accumulate_grad_batches": 2},
+    )
     job.attempt(1, replicas=2)
 
     assert job.habits == {"mean"}
-    assert job.notices == ["the last step of an epoch has 80 examples and takes the mean over them"]
+    assert job.notices == [
+        "the callback Forgetful starts over at each restart. To keep what it counts, give it state_dict() and"
+        " load_state_dict()",
+        "the last step of an epoch has 80 examples and takes the mean over them",
+    ]
 
 
 def test_a_run_that_was_over_trains_no_more(tmp_path: Path) -> None:

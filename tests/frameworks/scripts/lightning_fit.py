@@ -103,6 +103,11 @@ class Scaled(MixedPrecision):
         return nullcontext()
 
 
+class Forgetful(Callback):
+    def __init__(self):
+        self.batches = 0
+
+
 class Record(Callback):
     """One line for each batch of Lightning, on each replica."""
 
@@ -168,7 +173,7 @@ if __name__ == "__main__":
             seed=3,
         )
     )
-    callbacks = [Record(), best, patience]
+    callbacks = [Record(), best, patience, *([Forgetful()] if OPTIONS.get("forgetful") else [])]
     if OPTIONS.get("ema"):
         callbacks.append(EMAWeightAveraging(decay=0.9))
     plugins = [kind() for kind in (Fragile, Scaled) if OPTIONS.get(kind.__name__)]

@@ -20,12 +20,17 @@ def refusal(what: str, cure: str = "leave it out") -> GpqTrainError:
     return GpqTrainError("gpq cannot resize a training with {}".format(what), hint)
 
 
+def is_own(item: Any, *packages: str) -> bool:
+    """Is this class or function of the script, and of none of these packages?"""
+    return str(item.__module__).partition(".")[0] not in packages
+
+
 def intended_gpus(job: Job, gpus: Optional[int], function: str) -> int:
     """How many GPUs the batch and the schedule of a script are meant for, in all attempts: the
     `gpus` that it gave to this `function` of gpq, or the smallest number that the job asked for.
     Without gpq, the replicas of this run. Raises GpqTrainError."""
-    if gpus is not None and gpus < 1:
-        raise GpqTrainError("gpus={} is below 1".format(gpus), "use 1 or more")
+    if gpus is not None and (not isinstance(gpus, int) or gpus < 1):
+        raise GpqTrainError("gpus={!r} is below 1 or no integer".format(gpus), "use 1 or more")
     runtime = job._engine.runtime
     least = runtime.environment.least_gpus
     own_number = gpus or (1 if runtime.recorder else least or job.replicas)

@@ -20,7 +20,7 @@ from transformers.trainer_utils import has_length
 
 from gpq_agent import wire
 from gpq_agent.train.errors import GpqTrainError
-from gpq_agent.train.frameworks.dataloaders import intended_gpus
+from gpq_agent.train.frameworks.dataloaders import intended_gpus, is_own
 from gpq_agent.train.frameworks.versions import is_tested
 from gpq_agent.train.gradients.batch_norm import GroupedLayer
 from gpq_agent.train.gradients.progress import ROUNDING
@@ -30,6 +30,7 @@ from gpq_agent.train.loop.job import Job
 from gpq_agent.train.loop.loader import OPTIONS, Fetcher
 from gpq_agent.train.loop.setup import make_training
 
+LIBRARIES = "transformers", "trl"
 TRL = {"SFTTrainer", "DPOTrainer"}  # whose loss is a mean over tokens or examples
 DRIVEN = (  # methods that a script's own class must leave alone
     "_finalize_training", "_init_training_state", "_inner_training_loop", "_prepare_for_training",
@@ -45,6 +46,10 @@ COUNTERS = (  # of the Trainer, and the last one of trl's
 FIXED = "gpq: gpq cannot resize {}, because {}. It runs without gpq, on the GPUs that it has now\n"
 WITHOUT = "leave it out, or run the script without gpq.elastic(), on a fixed number of GPUs"
 FORGETS = "the callback {} starts over at each restart. To keep what it counts, see ExportableState"
+OWN_LOSS = (
+    "gpq takes your own loss for a mean over labels, or over examples if there are none. If it is "
+    "another mean, such as one with class weights, run the script without gpq.elastic()"
+)
 EVALUATED = (
     "eval_loss depends a little on the number of GPUs, and so may the best checkpoint: the {} "
     "examples of the evaluation are no multiple of per_device_eval_batch_size={}"
@@ -126,9 +131,12 @@ class _Driver(transformers.TrainerCallback):  # type: ignore[misc]
             if isinstance(item, TensorBoardCallback) and item.logging_dir is None:
                 name = os.environ.get(wire.ENV_JOB, "gpq")
                 item.logging_dir = os.path.join(args.output_dir, "runs", name)
-            is_own = type(item).__module__.partition(".")[0] not in ("transformers", "trl")
-            if is_own and vars(item) and not isinstance(item, ExportableState):
+            is_kept = not vars(item) or isinstance(item, ExportableState)
+            if is_own(type(item), *LIBRARIES) and not is_kept:
                 self.engine.runtime.notice(FORGETS.format(type(item).__name__))
+        compute_loss = trainer.compute_loss_func or type(trainer).compute_loss
+        if is_own(compute_loss, *LIBRARIES):
+            self.engine.runtime.notice(OWN_LOSS)
         sets, size = trainer.eval_dataset, args.eval_batch_size
         for dataset in sets.values() if isinstance(sets, dict) else [sets]:
             if args.do_eval and has_length(dataset) and len(dataset) % size:

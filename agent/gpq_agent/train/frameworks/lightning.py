@@ -101,6 +101,7 @@ class Elastic(_strategies.Strategy):  # type: ignore[misc]
         if trainer.state.fn != "fit":
             return
         lightning_trainer.refuse(trainer)
+        lightning_trainer.tell_forgetful(trainer, self.job)
         if trainer.fast_dev_run:
             self.max_batch_size = None
         if self.max_batch_size is not None:

@@ -8,7 +8,7 @@ import os
 import sys
 from typing import Any, Callable, Dict
 
-from gpq_agent.train.frameworks.dataloaders import refusal
+from gpq_agent.train.frameworks.dataloaders import is_own, refusal
 from gpq_agent.train.internals import BatchNorm
 
 # The package has two names, with classes of their own.
@@ -17,6 +17,10 @@ NAME = "pytorch_lightning" if is_old_name else "lightning"
 pl: Any = importlib.import_module(NAME if is_old_name else "lightning.pytorch")
 _call: Any = importlib.import_module(pl.__name__ + ".trainer.call")
 
+FORGETS = (
+    "the callback {} starts over at each restart. To keep what it counts, give it state_dict() and "
+    "load_state_dict()"
+)
 # Callbacks that change what a step is, or train by themselves.
 SEARCHES = "BatchSizeFinder", "LearningRateFinder"
 CALLBACKS = {"GradientAccumulationScheduler", "StochasticWeightAveraging", *SEARCHES}
@@ -33,6 +37,14 @@ def refuse(trainer: Any) -> None:
         raise refusal("reload_dataloaders_every_n_epochs")
     for name in CALLBACKS.intersection(type(item).__name__ for item in trainer.callbacks):
         raise refusal(name)
+
+
+def tell_forgetful(trainer: Any, job: Any) -> None:
+    """Say which callbacks of the script keep something, but not in a checkpoint."""
+    for item in trainer.callbacks:
+        is_kept = not vars(item) or type(item).state_dict is not pl.Callback.state_dict
+        if is_own(type(item), "lightning", "pytorch_lightning") and not is_kept:
+            job._engine.runtime.notice(FORGETS.format(type(item).__name__))
 
 
 def ignore_checkpoint_path(trainer: Any, job: Any) -> None:
