@@ -4,7 +4,6 @@ limits, cores."""
 import contextlib
 import os
 import resource
-from typing import NamedTuple
 
 UNLIMITED = resource.RLIM_INFINITY  # -1
 RESOURCES = {
@@ -20,22 +19,15 @@ NOT_RAISED = ("core", "stack")  # each thread has a stack of that size
 MOST_CORES = 1 << 13
 
 
-class Attributes(NamedTuple):
-    """`limits`: [soft, hard] by name. -1, or no entry, means unlimited."""
-
-    umask: int
-    nice: int
-    limits: dict[str, list[int]]
-
-
-def own() -> Attributes:
-    """The attributes of this process."""
+def own() -> tuple[int, int, dict[str, tuple[int, int]]]:
+    """The attributes of this process: umask, niceness, and limits, (soft, hard) by name. -1, or no
+    entry, means unlimited."""
     limits = {
-        name: list(pair)
+        name: pair
         for name, number in RESOURCES.items()
         if (pair := resource.getrlimit(number)) != (UNLIMITED, UNLIMITED)
     }
-    return Attributes(_umask(), os.getpriority(os.PRIO_PROCESS, 0), limits)
+    return _umask(), os.getpriority(os.PRIO_PROCESS, 0), limits
 
 
 def widen() -> None:

@@ -126,7 +126,7 @@ def read_shape(kind: Type[Any], path: str, limit: int = MOST_BYTES) -> Optional[
 def parse(content: bytes) -> Dict[str, Any]:
     """Return the JSON object in these bytes. Raises ValueError with a readable reason."""
     try:
-        value = json.loads(content.decode("utf-8"), parse_int=_integer, parse_constant=_no_number)
+        value = DECODER.decode(content.decode("utf-8"))
     except RecursionError as error:
         raise ValueError("it is nested too deeply") from error
     except UnicodeDecodeError as error:
@@ -148,6 +148,9 @@ def _integer(text: str) -> int:
 
 def _no_number(name: str) -> float:
     raise ValueError("{} is not a number".format(name))
+
+
+DECODER = json.JSONDecoder(parse_int=_integer, parse_constant=_no_number)
 
 
 def _is_deep(value: Any) -> bool:

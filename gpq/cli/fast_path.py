@@ -57,11 +57,13 @@ def _is_nowhere() -> bool:
 
 def _answer(argv: list[str]) -> int:
     if argv[:1] == ["submit"]:
-        from gpq.cli.jobs.submit_fast import quick
+        from gpq.options.submit_request import parse as parse_submit
 
-        code = quick(argv[1:])
-        if code is not None:
-            return code
+        parsed = parse_submit(argv[1:])
+        if parsed is not None:
+            from gpq.cli.jobs.submit_fast import run as submit
+
+            return submit(parsed)
     elif argv[:1] == ["status"]:
         options = parse(argv[1:])
         if options is not None:

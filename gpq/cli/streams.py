@@ -64,27 +64,20 @@ def watch() -> None:
 
     Both escape what their encoding lacks (LANG=C, latin-1).
     """
-    if _is_own(sys.stdout, sys.__stdout__, 1):
-        sys.stdout = _like(sys.stdout, _Output(1, "w", closefd=False))
-    if _is_own(sys.stderr, sys.__stderr__, 2):
-        sys.stderr = _like(sys.stderr, _Errors(2, "w", closefd=False))
-    for stream in (sys.stdout, sys.stderr):
+    for number, name, kind in ((1, "stdout", _Output), (2, "stderr", _Errors)):
+        stream = getattr(sys, name)
+        is_original = stream is getattr(sys, f"__{name}__") and isinstance(stream, io.TextIOWrapper)
+        if is_original and stream.fileno() == number:
+            raw = kind(number, "w", closefd=False)
+            stream = io.TextIOWrapper(
+                raw if stream.write_through else io.BufferedWriter(raw),
+                stream.encoding,
+                line_buffering=stream.line_buffering,
+                write_through=stream.write_through,
+            )
+            setattr(sys, name, stream)
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="backslashreplace")
-
-
-def _is_own(stream: "Any", original: "Any", number: int) -> bool:
-    return stream is original and isinstance(stream, io.TextIOWrapper) and stream.fileno() == number
-
-
-def _like(stream: "Any", raw: io.FileIO) -> io.TextIOWrapper:
-    """A stream with the settings of `stream`."""
-    return io.TextIOWrapper(
-        raw if stream.write_through else io.BufferedWriter(raw),
-        stream.encoding,
-        line_buffering=stream.line_buffering,
-        write_through=stream.write_through,
-    )
 
 
 def has_failed() -> bool:

@@ -208,7 +208,7 @@ def _gives_way(spec: JobSpec, of_node: str) -> bool:
 def _script_env(env: Mapping[str, str], spec: JobSpec, library: str) -> dict[str, str]:
     """Variables of a script that override `env`."""
     folders = env.get("PYTHONPATH", "").split(":")
-    variables: dict[str, str] = {}
+    variables = {wire.ENV_LEAST_GPUS: str(spec.min_gpus)}
     if folders[0] != library:  # as in what such a script submits
         variables["PYTHONPATH"] = ":".join(filter(None, [library, *folders]))
     if spec.accept:

@@ -12,11 +12,9 @@ from typing import TYPE_CHECKING
 
 from gpq.errors import UsageError
 from gpq.outward import CERTIFICATES, PROXIES, SECRET
-from gpq.source import Script, text_of
 
 if TYPE_CHECKING:
     from gpq.config import NodeConfig
-    from gpq.rpc.requests import AttributesMessage
 
 # Variables that programs read even if no script mentions them.
 NAMES = {
@@ -61,22 +59,6 @@ def _goes_along(key: str, value: str) -> bool:
     if key in NAMES:
         return key not in PROXIES or not PASSWORD.search(value)
     return key.startswith(PREFIXES) and key not in OF_GPQ and not SECRET.search(key)
-
-
-def attributes() -> AttributesMessage:
-    """What a job gets apart from variables: umask, niceness and limits of this process."""
-    from gpq import attributes
-    from gpq.rpc.requests import AttributesMessage
-
-    own = attributes.own()
-    limits = {name: (soft, hard) for name, (soft, hard) in own.limits.items()}
-    return AttributesMessage(own.umask, own.nice, limits)
-
-
-def modules(script: str, least: int) -> list[str]:
-    """The modules that a script needs: torch, if it imports it, uses gpq's library, or has several
-    replicas."""
-    return ["torch"] if least > 1 or Script(text_of(script)).imports_torch() else []
 
 
 def interpreter(program: str, environ: dict[str, str]) -> str:

@@ -13,10 +13,10 @@ from typing import Any
 
 import msgspec
 
-from gpq import outward, paths
+from gpq import attributes, outward, paths
 from gpq.errors import UsageError
 from gpq.options import environment, standard_input, values
-from gpq.rpc.requests import Edit, SpecMessage
+from gpq.rpc.requests import AttributesMessage, Edit, SpecMessage
 from gpq.rpc.submit_table import BY_NAME, DEFAULTS, OPTIONS
 from gpq.source import Script, text_of
 
@@ -78,9 +78,10 @@ def build(texts: SubmitTexts) -> SpecMessage:
     refuse_mismatches(texts, level)
     low, high, rigid = gpu_range(texts, level)
     argv = list(texts.words) if texts.black_box else [script(texts.words, cwd), *texts.words[1:]]
+    base = os.path.basename(argv[0])
     filling = [option for option in OPTIONS if option.fields and getattr(texts, option.name)]
     fields = {
-        "name": default_name(argv, level),
+        "name": values.as_name(base.removesuffix(".py") if level == "script" else base),
         **fields_of({option.name: getattr(texts, option.name) for option in filling}),
         "min_gpus": low,
         "max_gpus": high,
@@ -98,6 +99,8 @@ def build(texts: SubmitTexts) -> SpecMessage:
 
         fields["stdin"] = snapshot.keep_stdin(standard_input.contents(texts.stdin, cwd))
     env = environment.job_variables(environ, dict(map(values.assignment, texts.env)))
+    # a script that imports torch, uses gpq's library, or has several replicas
+    needs_torch = level == "script" and (low > 1 or Script(text_of(argv[0])).imports_torch())
     return SpecMessage(
         **fields,
         argv=argv,
@@ -107,8 +110,8 @@ def build(texts: SubmitTexts) -> SpecMessage:
         paths=[name for name, value in env.items() if value[:1] == "/" and os.path.exists(value)],
         python=environment.interpreter(texts.python, environ),
         python_asked=bool(texts.python),
-        modules=environment.modules(argv[0], least=low) if level == "script" else [],
-        attributes=environment.attributes(),
+        modules=["torch"] if needs_torch else [],
+        attributes=AttributesMessage(*attributes.own()),
     )
 
 
@@ -223,12 +226,6 @@ def script(words: list[str], cwd: str) -> str:
     if not name.endswith(".py") and not PYTHON_LINE.match(first):
         raise UsageError(f"{name} is not a Python script", command)
     return os.path.abspath(path)
-
-
-def default_name(argv: list[str], level: str) -> str:
-    """From the program's file name, without characters that a name may not have."""
-    base = os.path.basename(argv[0])
-    return values.as_name(base.removesuffix(".py") if level == "script" else base)
 
 
 # -- the values of options -------------------------------------------------------------------------

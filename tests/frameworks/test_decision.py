@@ -30,7 +30,9 @@ arguments = transformers.TrainingArguments(
     use_cpu=True,
 )
 Trainer = gpq.elastic(transformers.Trainer)
-Trainer(Model(config), arguments, train_dataset=data).train()
+trainer = Trainer(Model(config), arguments, train_dataset=data)
+trainer.train()
+print("steps:", trainer.state.global_step)
 """
 
 
@@ -51,4 +53,5 @@ def test_a_script_of_hugging_face_grows_when_it_pays_and_gives_a_slot_back() -> 
         detail = daemon.until(job, "completed", "failed", patience=PATIENCE)
         assert (detail.job.state, detail.job.exit_status) == ("completed", 0), daemon.log(job, detail.job.attempt)
         assert detail.job.resizes >= 2
+        assert "steps: 200" in daemon.log(job, detail.job.attempt), "as on one GPU, wherever it started"
         assert detail.metrics["gpq_passes"] == detail.metrics["gpq_passes_exact"] == 2

@@ -27,11 +27,10 @@ FOLDER = Path(__file__).parent / "scripts"
 BEFORE = Path(sys.prefix) / "frameworks-before"
 # Relative to the norm of each tensor. Plain runs that differ only in their micro-batches differ as much.
 TOLERANCE = 1e-5
-KILLED = -1  # for the steps of an attempt: it is killed in the midst of the Trainer's own save
+TROUBLE = {"SIGKILL": -signal.SIGKILL, "SIGTERM": 143, "full": 1}  # and the exit code of an attempt
 FORKSERVER.set_forkserver_preload(
     ["torch", "torch._dynamo", "gpq_agent.train.frameworks.huggingface", "trl.trainer.sft_trainer", __name__]
 )
-BATCH = "a step has 48 examples on any number of GPUs (12 at once x 2 accumulated x 2 GPUs now)"
 
 
 def replica(environment: Mapping[str, str], script: str, out: str, stop_after: int) -> None:
@@ -81,7 +80,7 @@ class Run(ScriptRun):
 def assert_same(expected: Run, run: Run, *keys: str) -> None:
     weights = run.weights()
     for key, value in expected.weights().items():
-        error = (weights[key] - value).norm() / value.norm().clamp_min(1e-3)
+        error = (weights[key] - value).float().norm() / value.float().norm().clamp_min(1e-3)
         assert error < TOLERANCE, f"{key} after stops at {run.stops}"
     for (expected_rate, expected_examples), (rate, examples) in zip(expected.steps(), run.steps(), strict=True):
         assert rate == expected_rate
@@ -90,13 +89,13 @@ def assert_same(expected: Run, run: Run, *keys: str) -> None:
         assert line == pytest.approx(expected_line, rel=1e-4)
 
 
-def resized(name: str, folder: Path, *attempts: tuple[int, int]) -> Run:
-    """A job in attempts of (replicas, steps until an ordered stop, 0 for none, or KILLED)."""
+def resized(name: str, folder: Path, *attempts: tuple[int, int | str]) -> Run:
+    """A job in attempts of replicas and steps until an ordered stop. 0 for none, or trouble in the Trainer's save."""
     run = Run(folder / "resized", FOLDER / f"{name}.py")
     for number, (replicas, stop_after) in enumerate(attempts, start=1):
-        if stop_after == KILLED:
-            Path(f"{run.out}.kill").touch()
-            with pytest.raises(AssertionError, match=str(-signal.SIGKILL)):
+        if isinstance(stop_after, str):
+            Path(f"{run.out}.trouble").write_text(stop_after)
+            with pytest.raises(AssertionError, match=rf"\[{TROUBLE[stop_after]}\]"):
                 run.attempt(number, replicas)
         else:
             run.attempt(number, replicas, stop_after)
@@ -119,19 +118,20 @@ def test_a_language_model_trains_as_plain_over_two_one_three_and_two_replicas(tm
     run = resized("hf_lm", tmp_path, (2, 8), (1, 9), (3, 20), (2, 0))
 
     assert run.stops == [10, 19, 40]
-    assert (run.notices, run.habits) == ([BATCH], set())
+    assert (run.notices, run.habits) == ([], set())
     used = Counter(example for _, examples in run.steps() for example in examples)
     assert used == Counter(dict.fromkeys(range(1200), 2))
     assert_same(plain("hf_lm", tmp_path), run)
     assert len(list(Path(f"{run.out}.output/runs").iterdir())) == 1, "one run of TensorBoard"
 
 
-def test_early_stopping_and_an_uneven_end_survive_resizes_and_a_kill_in_a_save(tmp_path: Path) -> None:
-    run = resized("hf_classifier", tmp_path, (2, 3), (1, KILLED), (3, 7), (2, 0))
+def test_early_stopping_a_scaler_and_an_uneven_end_survive_resizes_and_trouble_in_a_save(tmp_path: Path) -> None:
+    run = resized("hf_classifier", tmp_path, (2, 2), (1, "SIGKILL"), (1, "SIGTERM"), (1, "full"), (3, 7), (2, 0))
 
     expected = plain("hf_classifier", tmp_path)
     assert_same(expected, run)
     assert expected.log()[-1] == {"global_step": 15, "epoch": 3.0}, "it stops early"
+    assert run.notices[0].startswith("gpq takes your own loss for a mean over labels")
 
 
 def test_lora_on_batches_of_like_lengths_ends_at_max_steps_in_mid_epoch(tmp_path: Path) -> None:
@@ -146,11 +146,49 @@ def test_lora_on_batches_of_like_lengths_ends_at_max_steps_in_mid_epoch(tmp_path
     ]
 
 
+def test_groups_of_batch_norm_train_the_same_on_any_number_of_replicas(tmp_path: Path) -> None:
+    undisturbed = Run(tmp_path / "undisturbed", FOLDER / "hf_growing.py")
+    undisturbed.attempt(1, replicas=1)
+    assert_same(undisturbed, resized("hf_growing", tmp_path, (2, 8), (3, 9), (1, 0)))
+    assert len(undisturbed.steps()) == 50
+
+
+def test_a_batch_that_grows_ends_its_schedule_exactly_at_its_last_step(tmp_path: Path) -> None:
+    fixed, run = Run(tmp_path / "fixed", FOLDER / "hf_growing.py"), Run(tmp_path / "run", FOLDER / "hf_growing.py")
+    fixed.attempt(1, replicas=1)
+    Path(f"{run.out}.grows").touch()
+    run.attempt(1, replicas=1, stop_after=15)
+    run.attempt(2, replicas=2)
+
+    steps, gain_sum = run.steps(), 0.0
+    applied = map(json.loads, Path(f"{run.out}.rates").read_text().splitlines())
+    for (rate, _), applied_rate in zip(steps, applied, strict=True):
+        assert rate == pytest.approx(0.1 * (1 - int(gain_sum + 1e-6) / 50)), "the schedule moves by the gain of a step"
+        gain_sum += applied_rate / rate
+    assert gain_sum == pytest.approx(50)
+    assert 25 <= len(steps) < 45
+    assert {len(set(examples)) for _, examples in steps[5:]} == {96, 48}, "the end of a pass has half a batch"
+    first_pass = [example for _, examples in steps for example in set(examples)][:1200]
+    assert sorted(first_pass) == list(range(1200))
+    log = run.log("eval_loss")
+    losses, expected_losses = (
+        [line["eval_loss"] for line in lines if "eval_loss" in line] for lines in (log, fixed.log("eval_loss"))
+    )
+    assert len(losses) == 2
+    assert losses[-1] == pytest.approx(expected_losses[-1], rel=0.05)
+    assert log[-1] == {"global_step": len(steps), "epoch": pytest.approx(2.0)}
+    assert run.notices == []
+    summary = json.loads(Path(f"{run.out}.log").read_text())[0][-1]
+    count = summary["train_samples_per_second"] * summary["train_runtime"]
+    assert count == pytest.approx(sum(len(set(examples)) for _, examples in steps), rel=0.01)
+
+
 @pytest.mark.parametrize("name", ["hf_sft", "hf_dpo"])
 def test_trl_trains_as_plain(name: str, tmp_path: Path) -> None:
     # Its other metrics are means over micro-batches, however few tokens these have.
     run = resized(name, tmp_path, (2, 8), (1, 0))
     assert_same(plain(name, tmp_path), run, "loss", "grad_norm", "learning_rate", "epoch", "step")
+    assert run.habits == ({"label-mean"} if name == "hf_sft" else set())
 
 
 REFUSALS = """
@@ -175,11 +213,11 @@ class Model(torch.nn.Module):
     def forward(self, x):
         return {"loss": self.layer(x).sum()}
 
-def refusal(options, **settings):
+def refusal(options, kind=Trainer, **settings):
     try:
         data = [{"x": torch.zeros(2), "input_ids": [1]}] * 8
         args = transformers.TrainingArguments(sys.argv[1] + ".output", use_cpu=True, report_to="none", **settings)
-        Trainer(Model(), args, train_dataset=data).train(**options)
+        kind(Model(), args, train_dataset=data).train(**options)
     except gpq.GpqTrainError as error:
         return error.message
     raise AssertionError("it was not refused")
@@ -190,6 +228,7 @@ lines = [
     refusal({}, accelerator_config={"split_batches": True}),
     refusal({"resume_from_checkpoint": "out"}),
     refusal({}, train_sampling_strategy="batch_rebalance"),
+    refusal({}, kind=gpq.elastic(transformers.Trainer, max_batch_size=64), num_train_epochs=1.5),
     refusal({}),
 ]
 with open(sys.argv[1], "w") as stream:
@@ -208,8 +247,9 @@ def test_what_would_train_something_else_is_refused_at_the_start(tmp_path: Path)
         "gpq cannot resize a Trainer with auto_find_batch_size=True",
         "gpq cannot resize a Trainer with average_tokens_across_devices=False",
         "gpq cannot resize a Trainer with split_batches=True",
-        "train(resume_from_checkpoint=...) would begin in the middle of another run",
+        "train(resume_from_checkpoint=...) would begin amid another run",
         "gpq cannot resize training on data with a BatchRebalanceSampler",
+        "max_batch_size= needs whole epochs and ddp_find_unused_parameters=False",
         "batch norm (layer) computes its statistics on each GPU",
     ]
 

@@ -55,6 +55,7 @@ ENV_CORES = "GPQ_CORES"  # cores by local rank: "0,1;2,3" (CPU slots only)
 # a JSON object: variables that gpq chose for this server. Submissions from within the job ignore
 # them
 ENV_DEFAULTS = "GPQ_DEFAULTS"
+ENV_LEAST_GPUS = "GPQ_LEAST_GPUS"  # the smallest number of GPUs that a script asked for
 ENV_DEVICES = "GPQ_DEVICES"  # device ids of this server, comma-separated
 # what a script wrote and removed, in the folder of a shape that gpq checks
 CHECK_FILES = "files"

@@ -70,7 +70,12 @@ meet_in_files()  # before the script opens a process group
 __all__ = ["GpqTrainError", "Job", "StopTraining", "accelerate", "elastic", "init", "lightning"]
 
 
-def accelerate(accelerator: Any, max_batch_size: Optional[int] = None) -> Any:
+def accelerate(
+    accelerator: Any,
+    max_batch_size: Optional[int] = None,
+    gpus: Optional[int] = None,
+    batch_norm: Optional[int] = None,
+) -> Any:
     """Make an Accelerator of Hugging Face Accelerate elastic in place, and return it.
 
         accelerator = gpq.accelerate(Accelerator(gradient_accumulation_steps=2))
@@ -80,26 +85,36 @@ def accelerate(accelerator: Any, max_batch_size: Optional[int] = None) -> Any:
                 with accelerator.accumulate(model):
                     ...
 
-    The first loader that `prepare` gets has the training data. The batch is that of the job's first
-    attempt: per process, times accumulation, times processes. `accelerator.epochs(n)` resumes where
-    the job was stopped. `accelerator.job` is the Job, as `init` returns it.
+    The first loader that `prepare` gets has the training data. The batch of a step is that of a
+    process, times accumulation, times `gpus`. `accelerator.epochs(n)` resumes where the job was
+    stopped. `accelerator.job` is the Job, as `init` returns it.
 
+    gpus: the number that the script is meant for. Default: the smallest of `gpq submit --gpus`.
     max_batch_size: the largest total batch that gpq may use. By default the batch never changes.
+    batch_norm: as in `Job.wrap`, for all models that `prepare` gets.
 
-    With a version of Accelerate that was not tested it changes nothing, and says so. Raises
-    GpqTrainError for settings under which gpq cannot resize a job.
+    With a version of Accelerate that was not tested it changes nothing, and says so. The script
+    then runs as without gpq. Raises GpqTrainError for settings under which gpq cannot resize a job.
     """
     from gpq_agent.train.frameworks.versions import is_tested
 
     if not is_tested("accelerate"):
-        accelerator.epochs = range
+        from gpq_agent.train.frameworks.untested import FixedJob
+
+        accelerator.epochs, accelerator.job = range, FixedJob(accelerator)
         return accelerator
     from gpq_agent.train.frameworks.accelerate import adapt
 
-    return adapt(accelerator, max_batch_size)
+    return adapt(accelerator, gpus, max_batch_size=max_batch_size, batch_norm=batch_norm)
 
 
-def elastic(trainer: Type[Any]) -> Type[Any]:
+def elastic(
+    trainer: Type[Any],
+    gpus: Optional[int] = None,
+    *,
+    max_batch_size: Optional[int] = None,
+    batch_norm: Optional[int] = None,
+) -> Type[Any]:
     """Make a Trainer of Hugging Face resizable: transformers.Trainer, a class of yours that is
     derived from it, or trl's SFTTrainer and DPOTrainer. Call it at the start of the script, before
     you make TrainingArguments.
@@ -108,18 +123,30 @@ def elastic(trainer: Type[Any]) -> Type[Any]:
         args = transformers.TrainingArguments("out", per_device_train_batch_size=8)
         Trainer(model, args, train_dataset=dataset).train()
 
-    A step has as many examples as at the job's first start: per_device_train_batch_size x
-    gradient_accumulation_steps x the number of GPUs. Returns the same class without gpq, and also,
-    with a line on stderr, if gpq cannot resize it. Its methods raise GpqTrainError for settings
-    that would train something else on another number of GPUs.
+    A step has per_device_train_batch_size x gradient_accumulation_steps x `gpus` examples on any
+    number of GPUs.
+
+    gpus: the number that the script is meant for. Default: the smallest of `gpq submit --gpus`.
+    max_batch_size: the largest total batch that gpq may use. By default the batch never changes.
+    batch_norm: batch norm uses the statistics of groups of so many examples, as in `Job.wrap`.
+
+    Returns the same class without gpq, and also, with a line on stderr, if gpq cannot resize it.
+    Its methods raise GpqTrainError for settings that would train something else on another number
+    of GPUs.
     """
     from gpq_agent.train.frameworks import huggingface
 
-    return huggingface.elastic(trainer)
+    options = {"gpus": gpus, "max_batch_size": max_batch_size, "batch_norm": batch_norm}
+    return huggingface.elastic(trainer, **options)
 
 
 def lightning(
-    *, gpus: Optional[int] = None, seed: Optional[int] = None, **ddp: Any
+    *,
+    gpus: Optional[int] = None,
+    max_batch_size: Optional[int] = None,
+    batch_norm: Optional[int] = None,
+    seed: Optional[int] = None,
+    **ddp: Any,
 ) -> Dict[str, Any]:
     """Arguments of Lightning's Trainer with which gpq may resize the job while it trains.
 
@@ -129,7 +156,10 @@ def lightning(
     They say where to train, so leave out accelerator, devices, num_nodes and strategy.
 
     gpus: a step has the batch size of the dataloader, times accumulate_grad_batches, times this.
-    More or fewer GPUs only change the accumulation. Default: the GPUs of the job's first attempt.
+    More or fewer GPUs only change the accumulation. Default: the smallest number of
+    `gpq submit --gpus`, which is 1 if that is left out.
+    max_batch_size: the largest total batch that gpq may use. By default the batch never changes.
+    batch_norm: as in `Job.wrap`, for the layers of the module.
     seed: as in `init`, which this calls. ddp: options of DistributedDataParallel, such as
     find_unused_parameters.
 
@@ -138,4 +168,5 @@ def lightning(
     """
     from gpq_agent.train.frameworks.lightning import trainer_arguments
 
-    return trainer_arguments(gpus, seed, ddp)
+    options = {"gpus": gpus, "max_batch_size": max_batch_size, "batch_norm": batch_norm}
+    return trainer_arguments(seed, ddp, **options)

@@ -1,16 +1,10 @@
-"""`gpq submit`, the fast way: reads plain options without typer. Both ways end in `run`."""
+"""`gpq submit`, once its words are read, by typer or without. Imports neither typer nor rich."""
 
 from __future__ import annotations
 
 from gpq.client.connection import call
 from gpq.options import submit_request
 from gpq.rpc import job_answers, requests
-
-
-def quick(argv: list[str]) -> int | None:
-    """Exit status, or None if typer must read the options (help, mistakes)."""
-    parsed = submit_request.parse(argv)
-    return None if parsed is None else run(parsed)
 
 
 def run(parsed: submit_request.Parsed) -> int:
@@ -27,7 +21,13 @@ def run(parsed: submit_request.Parsed) -> int:
 
         output.note(*notes)
     if dry_run:
-        return _preview(call(request, job_answers.DryRun), json=json)
+        from gpq.views.queue import ranges
+
+        preview = call(request, job_answers.DryRun)
+        places = ", ".join(f"{part.node} GPU {ranges(part.indices)}" for part in preview.placement)
+        state = f"would be {preview.state}" + (f" on {places}" if places else "")
+        _print(preview, [state, *(f"  {reason}" for reason in preview.reasons)], json=json)
+        return 0
     answer = call(request, job_answers.Submitted)
     array = request.array
     _print(
@@ -58,15 +58,6 @@ def submitted_line(answer: job_answers.Submitted, array: requests.ArrayMessage |
     return f"array {answer.id} submitted: {jobs} ({numbers})" + (
         f", at most {array.limit} at once" if array.limit else ""
     )
-
-
-def _preview(answer: job_answers.DryRun, *, json: bool) -> int:
-    from gpq.views.queue import ranges
-
-    places = ", ".join(f"{part.node} GPU {ranges(part.indices)}" for part in answer.placement)
-    lines = [f"would be {answer.state}" + (f" on {places}" if places else "")]
-    _print(answer, lines + [f"  {reason}" for reason in answer.reasons], json=json)
-    return 0
 
 
 def _print(

@@ -261,20 +261,24 @@ def test_groups_under_autocast_have_running_statistics_in_single_precision() -> 
 
 def compare_compiled() -> None:
     """Raises if a compiled model has other gradients or running statistics, or no graph of its own."""
-    model = net().float()
-    body, batch = Body(model), rows(12).float()
-    compiled = torch.compile(model, backend="aot_eager", fullgraph=True)
-    results: list[list[torch.Tensor]] = []
-    for function in (model, compiled):
-        results.append([])
-        for count in (12, 10, 12, 9, 3):
-            body.norms.begin_step()
-            model.zero_grad()
-            body.run(lambda count=count, function=function: function(batch[:count]).square().sum(), count)
-            state = [item.clone() for item in model.state_dict().values()]
-            results[-1] += [*state, *(item.grad.clone() for item in model.parameters())]
-            body.norms.leave(drop=True)
-    torch.testing.assert_close(results[1], results[0])
+    torch.manual_seed(1)
+    convolution = nn.Sequential(nn.Conv2d(3, 6, 2), nn.BatchNorm2d(6), nn.Tanh())
+    images = torch.randn(12, 3, 4, 4).to(memory_format=torch.channels_last)
+    for model, batch in ((net().float(), rows(12).float()), (convolution, images)):
+        body = Body(model)
+        compiled = torch.compile(model, backend="aot_eager", fullgraph=True)
+        results: list[list[torch.Tensor]] = []
+        for function in (model, compiled):
+            results.append([])
+            for count in (12, 10, 12, 9, 3):
+                body.norms.begin_step()
+                model.zero_grad()
+                part = batch[:count]
+                body.run(lambda part=part, function=function: function(part).square().sum(), count)
+                state = [item.clone() for item in model.state_dict().values()]
+                results[-1] += [*state, *(item.grad.clone() for item in model.parameters())]
+                body.norms.leave(drop=True)
+        torch.testing.assert_close(results[1], results[0])
 
 
 def test_a_compiled_model_has_the_same_groups() -> None:
@@ -326,6 +330,7 @@ def test_what_cannot_go_together_is_refused() -> None:
         ("twice", "a layer with 16 rows for 8 examples"),
         ("copy", "a layer of a model that job.prepare() was not given"),
         ("custom", "1"),
+        ("late", "1"),
         ("", ""),
     ],
 )
@@ -337,12 +342,13 @@ def test_a_layer_whose_groups_depend_on_the_shape_is_told(
 
     job, loader = job_of()
     model = net().float()
-    if kind == "custom":
+    if kind in ("custom", "late"):
         model[1] = Custom(6)
     model = job.wrap(model, batch_norm=4)
     model, optimizer, _ = job.prepare(model, torch.optim.SGD(model.parameters(), lr=0.1))
     teacher = copy.deepcopy(model)
-    for _ in job.epochs(1):
+    for epoch in job.epochs(2):
+        model.train(kind != "late" or epoch == 1)
         for (x,) in loader:
             loss = model(torch.cat([x, x]) if kind == "twice" else x).sum()
             if kind == "copy":

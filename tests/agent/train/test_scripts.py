@@ -50,7 +50,7 @@ def replica(environment: Mapping[str, str], script: str, out: str, stop_after: i
 
 
 def order_to_stop(environment: Mapping[str, str], stop_after: int) -> None:
-    control = wire.Control(attempt=int(environment[wire.ENV_ATTEMPT]), seq=1, stop=True)
+    control = wire.Control(attempt=int(environment[wire.ENV_ATTEMPT]), seq=2, stop=True)  # after one of the script
     made: list[int] = []
     first: list[Any] = []
 
@@ -79,13 +79,23 @@ class Run:
     def attempt(self, number: int, replicas: int, stop_after: int = 0) -> None:
         run_dir = self.folder / f"attempt-{number}"
         run_dir.mkdir()
+        variables = {
+            wire.ENV_RUN_DIR: str(run_dir), wire.ENV_CHECKPOINT_DIR: str(self.folder / "checkpoints"),
+            wire.ENV_ATTEMPT: str(number), wire.ENV_RESUME: str(int(number > 1)),
+        }  # fmt: skip
+        self.launch(replicas, variables, stop_after)
+        lines = [wire.decode(line) for line in (run_dir / wire.REPORT).read_bytes().splitlines(keepends=True)]
+        self.habits |= {line["code"] for line in lines if line["kind"] == "habit"}
+        self.notices += [line["message"] for line in lines if line["kind"] == "notice"]
+        if stop_after:
+            self.stops.append(json.loads((run_dir / wire.STOPPED).read_text())["step"])
+
+    def launch(self, replicas: int, variables: Mapping[str, str], stop_after: int = 0) -> None:
+        """Run the script to its end with these variables, and with those of torchrun for several replicas."""
         port = str(free_port())
         processes = []
         for rank in range(replicas):
-            environment = {
-                wire.ENV_RUN_DIR: str(run_dir), wire.ENV_CHECKPOINT_DIR: str(self.folder / "checkpoints"),
-                wire.ENV_ATTEMPT: str(number), wire.ENV_RESUME: str(int(number > 1)),
-            }  # fmt: skip
+            environment = dict(variables)
             if replicas > 1:
                 environment.update(RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(replicas))
                 environment.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=port)
@@ -101,11 +111,6 @@ class Run:
             for process in processes:
                 process.kill()
                 process.join()
-        lines = [wire.decode(line) for line in (run_dir / wire.REPORT).read_bytes().splitlines(keepends=True)]
-        self.habits |= {line["code"] for line in lines if line["kind"] == "habit"}
-        self.notices += [line["message"] for line in lines if line["kind"] == "notice"]
-        if stop_after:
-            self.stops.append(json.loads((run_dir / wire.STOPPED).read_text())["step"])
 
     def weights(self) -> dict[str, torch.Tensor]:
         found: dict[str, torch.Tensor] = torch.load(self.out, weights_only=True)
@@ -137,3 +142,14 @@ def test_a_published_script_has_the_weights_of_one_replica_after_three_forced_re
     assert_same(undisturbed, resized)
     assert undisturbed.habits == resized.habits == set(told)
     assert undisturbed.notices == resized.notices == []
+
+
+def test_a_schedule_that_depends_on_the_number_of_gpus_is_refused_on_another(tmp_path: Path) -> None:
+    run = Run(tmp_path, FOLDER / "schedule.py")
+    run.attempt(1, replicas=1, stop_after=3)
+    with pytest.raises(AssertionError, match=r"\[1, 1\] =="):
+        run.attempt(2, replicas=2)
+    error = Path(f"{run.out}.error").read_text()
+    assert error == "a function of LambdaLR returns other factors on 2 GPUs than on 1 before"
+    run.attempt(3, replicas=1)
+    assert run.weights()

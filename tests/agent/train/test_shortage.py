@@ -94,6 +94,16 @@ def test_gpq_stops_trying_smaller_batches_in_the_end(record: MemoryRecord) -> No
     assert tried < 16
 
 
+def test_a_group_of_batch_norm_is_the_least_that_gpq_tries(record: MemoryRecord) -> None:
+    """A bound below it would refuse every later attempt."""
+    grouped = SIXTEEN._replace(group=12)
+    assert not lessen(record, step(14), grouped, may_cut=True).is_ours
+    assert record.bound() == 12
+    shortage = lessen(record, step(12), grouped, may_cut=True)
+    assert shortage.line.endswith("12 examples at once, which batch_norm=12 keeps together. Use a smaller batch_norm")
+    assert (shortage.is_ours, record.bound()) == (False, 12)
+
+
 class Examples(torch.utils.data.Dataset[torch.Tensor]):
     def __len__(self) -> int:
         return 128

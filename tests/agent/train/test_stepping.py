@@ -371,3 +371,34 @@ def test_a_checkpoint_of_another_model_is_refused_in_one_line(tmp_path: Path) ->
     with pytest.raises(GpqTrainError, match="the checkpoint does not fit this script") as caught:
         attempt(torch.nn.Linear(5, 1))
     assert "\n" not in caught.value.message
+
+
+@pytest.mark.parametrize("clears", [True, False])
+def test_a_parameter_that_only_some_micro_batches_reach_gets_its_share(clears: bool) -> None:
+    """Sparse gradients, too, and what the script has not cleared stays a part of the gradient."""
+    training = job()
+    loader = training.loader(Examples(20), batch_size=10, max_local_batch=4, fixed_batch=True)
+    heads = torch.nn.ModuleList(torch.nn.Linear(5, 1) for _ in range(3))
+    model = torch.nn.ModuleList([network(), heads, torch.nn.Embedding(3, 1, sparse=True)])
+    model, optimizer, _ = training.prepare(model, torch.optim.SGD(model.parameters(), lr=0.0))
+    expected: dict[torch.nn.Parameter, torch.Tensor] = {}
+
+    for _ in training.epochs(1):
+        for number, (x, y) in enumerate(loader):
+            place = number % 3
+            row = model[2](torch.tensor([place]))
+            loss = torch.nn.functional.mse_loss(model[0](x) + heads[place](x) + row, y)
+            trained = [*model[0].parameters(), *heads[place].parameters(), *model[2].parameters()]
+            parts = torch.autograd.grad(loss, trained, retain_graph=True)
+            for item, part in zip(trained, parts, strict=True):
+                expected[item] = expected.get(item, 0.0) + len(x) / 10 * part.to_dense()
+            loss.backward()
+            optimizer.step()
+            if place == 2:
+                for item in model.parameters():
+                    assert item.grad is not None
+                    torch.testing.assert_close(item.grad.to_dense(), expected[item])
+            if clears:
+                optimizer.zero_grad()
+                expected = {} if place == 2 else expected
+    assert number == 5

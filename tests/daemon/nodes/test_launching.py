@@ -124,8 +124,9 @@ def test_the_library_goes_before_the_users_own_path() -> None:
     assert order(noted, place(a=1)).env["PYTHONPATH"] == "/lib/gpq:/mine"
 
 
-def test_a_script_learns_what_its_user_accepts() -> None:
-    accepting = spec(accept=("own-next", "own-count"))
+def test_a_script_learns_what_its_user_accepts_and_the_smallest_number_of_gpus() -> None:
+    accepting = spec(accept=("own-next", "own-count"), min_gpus=2, max_gpus=4)
+    assert order(accepting, place(a=4)).env[wire.ENV_LEAST_GPUS] == "2"
     assert order(accepting, place(a=1)).env[wire.ENV_ACCEPTED] == "own-next,own-count"
     assert wire.ENV_ACCEPTED not in order(spec(), place(a=1)).env
 

@@ -6,6 +6,7 @@ Without "gpq" in its settings it is the script before the change.
 import json
 import math
 import os
+import resource
 import signal
 import sys
 from pathlib import Path
@@ -23,6 +24,12 @@ import accelerate  # noqa: E402
 from accelerate.utils import ProjectConfiguration, set_seed  # noqa: E402
 
 EXAMPLES, TESTS, EPOCHS = 1200, 50, 2
+HARM = {
+    "kill": [signal.SIGKILL],
+    "lost lease": [signal.SIGTERM, signal.SIGKILL],
+    "full disk": [signal.SIGTERM],  # so gpq writes a checkpoint
+    "stop": [signal.SIGTERM],
+}
 
 torch.set_default_dtype(torch.float32)
 accelerator = accelerate.Accelerator(
@@ -35,7 +42,7 @@ if settings["gpq"]:
     import gpq_agent.train as gpq
     from gpq_agent import wire
 
-    accelerator = gpq.accelerate(accelerator, settings["most"])
+    accelerator = gpq.accelerate(accelerator, settings["most"], batch_norm=settings["batch_norm"])
     epochs = accelerator.epochs
 if settings["most"]:  # the agent orders twice the batch
     order = wire.Control(attempt=1, seq=1, atomic_batch=10, accum_steps=3)
@@ -49,7 +56,11 @@ data = TensorDataset(inputs, inputs.sin().sum(1, keepdim=True), torch.arange(len
 train_data, test_data = Subset(data, range(EXAMPLES)), Subset(data, range(EXAMPLES, len(data)))
 train_loader = DataLoader(train_data, **settings["loader"])
 test_loader = DataLoader(test_data, 8)
-model = torch.nn.Sequential(torch.nn.Linear(6, 16), torch.nn.Tanh(), torch.nn.Linear(16, 1))
+# A bias before batch norm has no gradient but rounding errors, from which AdamW makes steps.
+layers = [torch.nn.Linear(6, 16, bias=not settings["batch_norm"]), torch.nn.Tanh(), torch.nn.Linear(16, 1)]
+if settings["batch_norm"]:
+    layers.insert(1, torch.nn.BatchNorm1d(16))
+model = torch.nn.Sequential(*layers)
 optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
 model, optimizer, train_loader, test_loader = accelerator.prepare(model, optimizer, train_loader, test_loader)
 steps_per_epoch = math.ceil(len(train_loader) / accelerator.gradient_accumulation_steps)
@@ -87,10 +98,25 @@ def stepped(optimizer: Any, args: Any, kwargs: Any) -> None:
 
 
 def save() -> None:
-    """In the attempt of the settings a `kill -9` comes when the first of several files is written."""
-    if os.environ.get("GPQ_ATTEMPT") == str(settings["killed"]):
-        accelerate.checkpointing.save = lambda *args, **options: os.kill(os.getpid(), signal.SIGKILL)
-    accelerator.save_state()
+    """In some attempts of the settings harm comes when the first of several files is written."""
+    harm = settings["harm"].get(os.environ.get("GPQ_ATTEMPT"))
+    write = accelerate.checkpointing.save
+
+    def begin(*args: Any, **options: Any) -> None:
+        accelerate.checkpointing.save = write
+        if harm == "full disk":
+            resource.setrlimit(resource.RLIMIT_FSIZE, (1024, 1024))
+        for number in HARM[harm]:
+            os.kill(os.getpid(), number)
+        write(*args, **options)
+
+    if harm:
+        accelerate.checkpointing.save = begin
+    try:
+        accelerator.save_state()
+    except RuntimeError:
+        if harm != "full disk":
+            raise
 
 
 register_optimizer_step_post_hook(stepped)

@@ -1,9 +1,12 @@
-"""A classifier with a data set that no batch divides, stopped early."""
+"""A classifier with a data set that no batch divides, stopped early. Its loss is scaled, and its third step overflows."""
 
 import os
+import resource
 import signal
+from pathlib import Path
 
 import gpq_agent.train as gpq
+import torch
 import transformers
 from transformers import EarlyStoppingCallback
 
@@ -11,13 +14,22 @@ from tests.frameworks.scripts import hf_support as support
 
 
 class OwnTrainer(transformers.Trainer):
-    """May be killed when it has saved half."""
+    """May get a signal, or a full disk, when it has saved half."""
 
     def _save_optimizer_and_scheduler(self, output_dir):
-        if os.path.exists(support.OUT + ".kill"):
-            os.unlink(support.OUT + ".kill")
-            os.kill(os.getpid(), signal.SIGKILL)
+        trouble = Path(support.OUT + ".trouble")
+        if trouble.exists():
+            name = trouble.read_text()
+            trouble.unlink()
+            if name == "full":
+                resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
+            else:
+                os.kill(os.getpid(), getattr(signal, name))
         super()._save_optimizer_and_scheduler(output_dir)
+
+    def compute_loss(self, *args, **options):
+        loss = super().compute_loss(*args, **options)
+        return loss * 1e30 if self.state.global_step == 2 and self.model.training else loss
 
 
 Trainer = gpq.elastic(OwnTrainer)
@@ -48,6 +60,7 @@ trainer = Trainer(
     model, args, data_collator=collate, train_dataset=support.rows(195), eval_dataset=support.rows(48),
     compute_metrics=metrics, callbacks=[EarlyStoppingCallback(2, early_stopping_threshold=10.0)],
 )  # fmt: skip
+trainer.accelerator.scaler = torch.amp.GradScaler("cpu", init_scale=2.0**40)  # as fp16=True makes on a GPU
 trainer.add_callback(recorder)
 trainer.train()
 support.save(trainer)

@@ -5,6 +5,7 @@ It writes which examples each applied step saw, its learning rate, and the count
 
 import json
 import os
+import resource
 import signal
 import sys
 from contextlib import nullcontext
@@ -28,20 +29,24 @@ class Numbers(Dataset):
     def __init__(self, count, seed):
         generator = torch.Generator().manual_seed(seed)
         self.x = torch.randn(count, 8, generator=generator)
+        self.noise = OPTIONS.get("noise", 0.0) * torch.randn(count, generator=generator)
 
     def __len__(self):
         return len(self.x)
 
     def __getitem__(self, place):
         x = self.x[place]
-        return x, x.sin().sum(), place
+        return x, x.sin().sum() + self.noise[place], place
 
 
 class Net(pl.LightningModule):
     def __init__(self):
         super().__init__()
         torch.manual_seed(5)
-        self.layers = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.Tanh(), torch.nn.Linear(16, 1))
+        first = [torch.nn.Linear(8, 16)]
+        if OPTIONS.get("norm"):  # a bias before it has no gradient but rounding, of which Adam makes whole steps
+            first = [torch.nn.Linear(8, 16, bias=False), torch.nn.BatchNorm1d(16)]
+        self.layers = torch.nn.Sequential(*first, torch.nn.Tanh(), torch.nn.Linear(16, 1))
         self.seen = []
 
     def training_step(self, batch, batch_idx):
@@ -67,14 +72,25 @@ class Net(pl.LightningModule):
 
 
 class Fragile(TorchCheckpointIO):
-    """The machine loses power while Lightning writes a checkpoint, in the second attempt."""
+    """What comes while Lightning writes a checkpoint, by the attempt."""
 
     def save_checkpoint(self, checkpoint, path, storage_options=None):
-        if os.environ[wire.ENV_ATTEMPT] == "2":
+        harm = OPTIONS["Fragile"].get(os.environ[wire.ENV_ATTEMPT])
+        if harm in ("kill", "lease"):
             Path(path).parent.mkdir(parents=True, exist_ok=True)
             Path(path).write_bytes(b"half")
-            os.kill(os.getpid(), signal.SIGKILL)
+        if harm in ("kill", "term"):
+            os.kill(os.getpid(), signal.SIGKILL if harm == "kill" else signal.SIGTERM)
+        while harm == "lease":  # until it ends
+            signal.pause()
+        if harm == "full disk":
+            limit_files(100)
         super().save_checkpoint(checkpoint, path, storage_options)
+
+
+def limit_files(size):
+    """From now on no file grows beyond so many bytes, as on a full disk."""
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, resource.RLIM_INFINITY))
 
 
 class Scaled(MixedPrecision):
@@ -85,6 +101,11 @@ class Scaled(MixedPrecision):
 
     def forward_context(self):
         return nullcontext()
+
+
+class Forgetful(Callback):
+    def __init__(self):
+        self.batches = 0
 
 
 class Record(Callback):
@@ -109,11 +130,20 @@ class Record(Callback):
         line = {
             "epoch": trainer.current_epoch, "batch": batch_idx, "step": trainer.global_step, "rate": self.rate,
             "batches": self.batches, "scale": scaler.get_scale() if scaler else 1.0, "seen": module.seen,
+            "attempt": int(os.environ[wire.ENV_ATTEMPT]),
+            "place": trainer.lr_scheduler_configs[0].scheduler.last_epoch,  # in its schedule
         }  # fmt: skip
+        if not OPTIONS.get("plain"):
+            line["worth"] = trainer.strategy.job._engine.runtime.meter.base_steps
         with open(f"{OUT}.steps.{RANK}", "a") as stream:
             stream.write(json.dumps(line) + "\n")
-        if trainer.global_step == OPTIONS.get("terminate") and os.environ[wire.ENV_ATTEMPT] == "1":
+        attempt, terminate = os.environ[wire.ENV_ATTEMPT], OPTIONS.get("terminate", {})
+        if trainer.global_step == terminate.get(attempt):
+            if attempt == "2":  # gpq cannot save what it stops
+                limit_files(6000)
             os.kill(os.getpid(), signal.SIGTERM)
+        if attempt == "2" and trainer.global_step == terminate.get(attempt, -9) + 3:
+            os.kill(os.getpid(), signal.SIGKILL)
 
     def on_validation_end(self, trainer, module):
         if not trainer.sanity_checking and RANK == "0":
@@ -126,14 +156,24 @@ if __name__ == "__main__":
     root = OUT.parent
     if OPTIONS.get("plain"):  # Lightning alone reports nothing
         Path(os.environ[wire.ENV_RUN_DIR], wire.REPORT).touch()
+    if OPTIONS.get("max_batch_size") and RANK == "0":  # the agent orders a batch as large as that
+        pieces = OPTIONS["max_batch_size"] // (OPTIONS["batch"] * int(os.environ.get("WORLD_SIZE", "1")))
+        attempt = int(os.environ[wire.ENV_ATTEMPT])
+        order = wire.Control(attempt=attempt, seq=1, atomic_batch=OPTIONS["batch"], accum_steps=pieces - 1)
+        wire.write_json(os.path.join(os.environ[wire.ENV_RUN_DIR], wire.CONTROL), order._asdict())
     best = ModelCheckpoint(monitor="val_loss", save_top_k=2)
     patience = EarlyStopping("val_loss", min_delta=9.0, patience=OPTIONS.get("patience", 20))
     where = (
         {"accelerator": "cpu", "devices": 1}
         if OPTIONS.get("plain")
-        else gpq.lightning(gpus=OPTIONS.get("gpus"), seed=3)
+        else gpq.lightning(
+            gpus=OPTIONS.get("gpus"),
+            max_batch_size=OPTIONS.get("max_batch_size"),
+            batch_norm=OPTIONS.get("norm"),
+            seed=3,
+        )
     )
-    callbacks = [Record(), best, patience]
+    callbacks = [Record(), best, patience, *([Forgetful()] if OPTIONS.get("forgetful") else [])]
     if OPTIONS.get("ema"):
         callbacks.append(EMAWeightAveraging(decay=0.9))
     plugins = [kind() for kind in (Fragile, Scaled) if OPTIONS.get(kind.__name__)]
@@ -150,5 +190,6 @@ if __name__ == "__main__":
         summary = {
             "steps": trainer.global_step, "epoch": trainer.current_epoch, "best": float(best.best_model_score),
             "best_step": Path(best.best_model_path).stem, "wait": patience.wait_count,
+            "total": trainer.estimated_stepping_batches,
         }  # fmt: skip
         Path(f"{OUT}.summary").write_text(json.dumps(summary))

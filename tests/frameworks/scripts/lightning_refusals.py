@@ -40,6 +40,13 @@ class Waits(Net):
             optimizer_closure()
 
 
+class Seldom(Net):
+    def configure_optimizers(self):
+        optimizer = super().configure_optimizers()
+        schedule = torch.optim.lr_scheduler.StepLR(optimizer, 1)
+        return [optimizer], [{"scheduler": schedule, "interval": "step", "frequency": 2}]
+
+
 class Searches(Net):
     def configure_optimizers(self):
         return torch.optim.LBFGS(self.parameters())
@@ -58,6 +65,7 @@ class Stream(IterableDataset):
 
 DATA = TensorDataset(torch.ones(8, 2))
 PLAIN = DataLoader(DATA, batch_size=2)
+GROWN = {"gpq": {"max_batch_size": 4}}
 BATCHES = torch.utils.data.BatchSampler(range(8), 2, drop_last=False)
 
 
@@ -85,6 +93,11 @@ CASES = {
     "uneven": (Net, PLAIN, {"accumulate_grad_batches": 2, "limit_train_batches": 3}),
     "endless": (Net, PLAIN, {"max_epochs": -1}),
     "path": (Net, PLAIN, {}),
+    "grown-steps": (Net, PLAIN, {**GROWN, "max_steps": 4}),
+    "grown-part": (Net, PLAIN, {**GROWN, "limit_train_batches": 2}),
+    "grown-checks": (Net, PLAIN, {**GROWN, "val_check_interval": 0.5}),
+    "grown-schedule": (Seldom, PLAIN, GROWN),
+    "synchronised": (Normalised, PLAIN, {"gpq": {"batch_norm": 2}, "sync_batchnorm": True}),
 }
 
 
@@ -92,7 +105,8 @@ def refuse(name):
     """What gpq says, on one line."""
     module, loader, options = CASES[name]
     plain = {"logger": False, "enable_checkpointing": False, "enable_progress_bar": False}
-    trainer = pl.Trainer(**gpq.lightning(), **{"max_epochs": 1, **plain, **options})
+    own, options = options.get("gpq", {}), {key: value for key, value in options.items() if key != "gpq"}
+    trainer = pl.Trainer(**gpq.lightning(**own), **{"max_epochs": 1, **plain, **options})
     try:
         trainer.fit(module(), loader, ckpt_path="some.ckpt" if name == "path" else None)
     except gpq.GpqTrainError as error:

@@ -28,6 +28,7 @@ from gpq_agent.node.spool.spool import Spool
 from gpq_agent.node.spool.trees import FOLDER, Entry
 
 REPORT = 0.2  # seconds between two reports of progress
+NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
 
 
 class Receiver:
@@ -46,6 +47,7 @@ class Receiver:
         self._buffer = memoryview(bytearray(PIECE))
         self._reported = 0.0
         self._done = self._total = 0  # bytes
+        self._room = 0  # bytes to take before it looks at the disk again
         self._state = hashlib.sha256()  # of an archive
 
     # -- the files of a job ------------------------------------------------------------------------
@@ -104,9 +106,11 @@ class Receiver:
     def _take_file(self, tree: str, entry: Entry) -> None:
         path = os.path.join(tree, trees.local_name(entry.path))
         seal, end, done = Seal(), 0, self._done
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(path)  # a part of it came earlier
-        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
+        try:
+            descriptor = os.open(path, NEW_FILE, 0o600)
+        except FileExistsError:  # a part of it came earlier
+            os.unlink(path)
+            descriptor = os.open(path, NEW_FILE, 0o600)
         try:
             line: Dict[str, Any] = {}
             while "sha256" not in line:
@@ -132,7 +136,10 @@ class Receiver:
         data = self._buffer[:size]
         if self._source.readinto(data) != size:  # type: ignore[attr-defined]
             raise EOFError
-        check_space(self._folder, size)  # the listing may promise holes
+        self._room -= size
+        if self._room < 0:  # the listing may promise holes
+            check_space(self._folder, size)
+            self._room = PIECE
         seal.add(offset, data)
         while data:
             written = os.pwrite(descriptor, data, offset)
@@ -309,9 +316,7 @@ def _extract(archive: tarfile.TarFile, member: tarfile.TarInfo, folder: str) -> 
         raise SpoolError("the code contains something that is not a file: {!r}".format(member.name))
     check_space(folder, member.size)
     mode = 0o755 if member.mode & 0o100 else 0o644  # never setuid, whatever it says
-    with os.fdopen(
-        os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, mode), "wb"
-    ) as stream:
+    with os.fdopen(os.open(path, NEW_FILE, mode), "wb") as stream:
         os.fchmod(stream.fileno(), mode)
         shutil.copyfileobj(source, stream, PIECE)
 

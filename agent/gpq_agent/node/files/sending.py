@@ -22,7 +22,7 @@ from gpq_agent.node.spool import checkpoint_folder, trees
 from gpq_agent.node.spool.trees import Entry
 
 PIECE = 1 << 18  # bytes
-LONGEST = 40 << 20  # bytes of a line, more than a listing of trees.py
+LONGEST = 48 << 20  # bytes of a line, more than a listing of trees.py: names, and 80 for an entry
 
 
 # -- for both ends ---------------------------------------------------------------------------------
@@ -94,16 +94,17 @@ def _send_file(folder: str, entry: Entry, sink: BinaryIO, pace: Pace, buffer: me
     path = os.path.join(folder, trees.local_name(entry.path))
     seal, offset = Seal(), 0
     line: Dict[str, Any] = {}
-    with os.fdopen(records.open_plain(path), "rb", buffering=0) as file:
+    descriptor = records.open_plain(path)
+    try:
         while "sha256" not in line:
-            offset = trees.data_at(file.fileno(), offset, entry.size)
+            offset = trees.data_at(descriptor, offset, entry.size)
             rest = buffer[: entry.size - offset]
-            data = rest[: os.preadv(file.fileno(), [rest], offset)]
+            data = rest[: os.preadv(descriptor, [rest], offset)]
             line = {"at": offset, "size": len(data)} if data else {}
             seal.add(offset, data)
             offset += len(data)
             if not data or offset == entry.size:
-                status = os.fstat(file.fileno())
+                status = os.fstat(descriptor)
                 if (status.st_size, status.st_mtime_ns) != (entry.size, entry.changed):
                     words = "{} changed while it was read".format(trees.display_name(entry.path))
                     raise SpoolError(words, "try again", "busy")
@@ -111,3 +112,5 @@ def _send_file(folder: str, entry: Entry, sink: BinaryIO, pace: Pace, buffer: me
             write_line(sink, line)
             sink.write(data)
             pace.spend(len(data))
+    finally:
+        os.close(descriptor)

@@ -15,10 +15,10 @@ as the loader would choose it. Everything else that a job keeps there follows it
 
 import contextlib
 import errno
-import json
 import os
 import re
 import uuid
+from json.encoder import encode_basestring_ascii
 from typing import Any, Dict, Iterator, List, NamedTuple, Tuple
 
 from gpq_agent import records, wire
@@ -74,7 +74,7 @@ def listing(folder: str) -> List[Entry]:
     try:
         for entry in _following(folder):
             entries.append(entry)
-            size += len(json.dumps(entry))
+            size += len(encode_basestring_ascii(entry.path) + encode_basestring_ascii(entry.mark))
             if len(entries) > trees.MOST_ENTRIES or size > trees.MOST_BYTES:
                 words = (
                     "it has more than {} files and folders, or their names have more than {} MiB"

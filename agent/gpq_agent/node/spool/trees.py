@@ -12,7 +12,7 @@ import stat
 from typing import Any, Iterator, List, NamedTuple, Optional
 
 MOST_ENTRIES = 200_000
-MOST_BYTES = 32 << 20  # of a listing
+MOST_BYTES = 32 << 20  # of the names in a listing, as JSON
 MOST_PATH = 3500  # bytes, so that it can be opened below the checkpoint folder of any server
 FILE, FOLDER, LINK = "f", "/", "l"  # first letters of marks
 BITS = 0o1777  # the bits of a mode that are kept

@@ -252,8 +252,8 @@ class MemoryRecord:
         """A sampled step did not fit."""
         wire.write_json(self._path, dict(read_record(self._path), sample=False))
 
-    def failed(self, atomic_batch: int) -> int:
+    def failed(self, atomic_batch: int, *, least: int = 1) -> int:
         """`atomic_batch` did not fit. Remember three quarters of it, and return that bound."""
-        bound = max(min(atomic_batch * 3 // 4, self.bound() or atomic_batch), 1)
+        bound = max(min(atomic_batch * 3 // 4, self.bound() or atomic_batch), least)
         wire.write_json(self._path, dict(read_record(self._path), max_atomic_batch=bound))
         return bound

@@ -2,13 +2,13 @@
 
 A script of Accelerate has a hand-written loop, so `job.loader()` drives it, with all that gpq looks
 for in such loops. Before each micro-batch it sets `sync_gradients`, which is all that optimizers
-and schedulers of Accelerate ask. The batch and the schedule are those of the first attempt. The job
-is prepared where the epochs begin, because a script may call `accelerator.prepare()` several times.
+and schedulers of Accelerate ask. It prepares the job where epochs begin, after all its parts.
 """
 
 import contextlib
 import os
 import re
+import sys
 from typing import Any, ContextManager, Dict, Iterator, Optional
 
 import torch
@@ -17,41 +17,43 @@ from accelerate.local_sgd import LocalSGD
 from accelerate.optimizer import AcceleratedOptimizer
 from accelerate.scheduler import AcceleratedScheduler
 from accelerate.utils import gather, pad_across_processes, recursively_apply, send_to_device
-from torch.utils.data import RandomSampler, SequentialSampler
+from torch.utils.data import RandomSampler
 
 from gpq_agent.train.data.batches import ceil_div
 from gpq_agent.train.errors import GpqTrainError
+from gpq_agent.train.frameworks.dataloaders import intended_gpus, loader_arguments, refusal
 from gpq_agent.train.loop.init import init
-from gpq_agent.train.loop.job import Job
-from gpq_agent.train.loop.loader import OPTIONS
+from gpq_agent.train.loop.loader import is_called_by_next
 
 WHOLE_MODELS = ("NO", "MULTI_CPU", "MULTI_GPU")  # distributed types
 SHARDING = ("FSDP", "DEEPSPEED", "MEGATRON_LM")  # accelerate launch and plugins set ACCELERATE_USE_
 LAST = "the last step of an epoch weighs its {} examples as others do. Accelerate alone does not"
 DROPPED = "an epoch drops its last {} examples. Accelerate alone trains on those of full batches"
-LOCAL = "LocalSGD averages weights over the processes, so what it trains depends on their number"
-WITHOUT = "or leave out gpq.accelerate() and submit the job with a fixed number of GPUs"
+LOOP = "use for batch in loader, and Accelerator(gradient_accumulation_steps=N) to accumulate"
+HOOK = (
+    "gpq does not call the hooks of save_state(). Give what they save to "
+    "accelerator.register_for_checkpointing() or accelerator.prepare()"
+)
 
 
-def adapt(accelerator: Accelerator, max_batch_size: Optional[int]) -> Accelerator:
-    """Make it elastic in place. Raises GpqTrainError for what gpq cannot resize."""
+def adapt(accelerator: Accelerator, gpus: Optional[int], **sizes: Optional[int]) -> Accelerator:
+    """Make it elastic in place, see `gpq_agent.train.accelerate`. Raises GpqTrainError."""
     refuse(accelerator)
     LocalSGD.__init__ = refuse_local_sgd
     bases = (ElasticAccelerator, type(accelerator))
     accelerator.__class__ = type("ElasticAccelerator", bases, {})
     accelerator.job = job = init()
-    first = 1 if job._engine.runtime.recorder else job.replicas  # gpq check starts with one
-    accelerator.processes, accelerator.resumes = job.state("accelerate", [first, False])
-    job.state("accelerate", [accelerator.processes, True])
-    accelerator.loader, accelerator.trained, accelerator.told = None, [], set()
-    accelerator.max_batch_size = max_batch_size
+    accelerator.processes = intended_gpus(job, gpus, "accelerate")
+    accelerator.resumes = job.state("accelerate", False)
+    job.state("accelerate", True)
+    vars(accelerator).update(sizes, loader=None, trained=[], notices=set())
     return accelerator
 
 
 def refuse_local_sgd(*args: Any, **options: Any) -> None:
     """In place of LocalSGD's constructor. With one process that does nothing, so its scripts would
     only fail after a resize. Raises GpqTrainError."""
-    raise GpqTrainError(LOCAL, "leave it out, {}".format(WITHOUT))
+    raise refusal("LocalSGD, whose averages over the processes depend on their number")
 
 
 def refuse(accelerator: Accelerator) -> None:
@@ -71,20 +73,18 @@ def refuse(accelerator: Accelerator) -> None:
     }
     for setting, is_set in settings.items():
         if is_set:
-            problem = "gpq cannot resize a job whose Accelerator has {}".format(setting)
-            raise GpqTrainError(problem, "leave it out, {}".format(WITHOUT))
+            raise refusal(setting)
 
 
 class ElasticAccelerator(Accelerator):  # type: ignore[misc]
     """An Accelerator whose job gpq may stop and resize.
 
-    job: of `gpq.init()`. resumes: from a checkpoint. processes: of the job's first attempt.
+    job: of `gpq.init()`. resumes: from a checkpoint. processes: that the script is meant for.
     loader: of the training data. trained: the models, optimizers and schedulers as prepared.
     """
 
-    job: Job
-    loader: "Optional[ElasticLoader]"
     processes: int
+    loader: "Optional[ElasticLoader]"
 
     def epochs(self, count: int) -> Iterator[int]:
         """Yields 0 to count - 1, from the epoch of the checkpoint. Prepare all that trains before.
@@ -131,6 +131,8 @@ class ElasticAccelerator(Accelerator):  # type: ignore[misc]
             self.processes = processes
 
     def prepare_model(self, model: Any, *args: Any, **options: Any) -> Any:
+        if self.batch_norm is not None:
+            self.job._engine.norms.convert(model, self.batch_norm)
         self.trained.append(super().prepare_model(model, *args, **options))
         return self.trained[-1]
 
@@ -157,15 +159,12 @@ class ElasticAccelerator(Accelerator):  # type: ignore[misc]
             super().load_state(*args, **options)
 
     def register_save_state_pre_hook(self, hook: Any) -> Any:
-        self.tell(
-            "gpq does not call the hooks of save_state(). Give what they save to "
-            "accelerator.register_for_checkpointing() or accelerator.prepare()"
-        )
+        self.tell(HOOK)
         return super().register_save_state_pre_hook(hook)
 
     @property
     def num_processes(self) -> int:
-        """In the job's first attempt, because scripts compute steps and schedules from it."""
+        """That the script is meant for, because it computes steps and schedules from it."""
         if self.processes != self.job.replicas:
             words = "accelerator.num_processes stays {}, as schedules need it, on {} GPUs too"
             self.tell(words.format(self.processes, self.job.replicas))
@@ -183,7 +182,7 @@ class ElasticAccelerator(Accelerator):  # type: ignore[misc]
 
     def backward(self, loss: Any, **options: Any) -> None:
         """gpq weighs micro-batches, so the loss is not divided by their number."""
-        super().backward(loss * self.gradient_accumulation_steps, **options)
+        (loss if self.scaler is None else self.scaler.scale(loss)).backward(**options)
 
     def gather(self, tensor: Any) -> Any:
         """In a step of the training, replicas may have unequal numbers of rows."""
@@ -206,8 +205,8 @@ class ElasticAccelerator(Accelerator):  # type: ignore[misc]
 
     def tell(self, words: str) -> None:
         """Print a line for the user, once."""
-        if words not in self.told:
-            self.told.add(words)
+        if words not in self.notices:
+            self.notices.add(words)
             self.job._engine.runtime.notice(words)
 
 
@@ -238,7 +237,7 @@ def repeat_steps(scheduler: Any, times: int) -> None:
 
 class ElasticLoader:
     """Yields micro-batches of gpq. Else it is like the script's own DataLoader. Its length is that
-    of Accelerate's loader on the processes of the job's first attempt, for schedules.
+    of Accelerate's loader on the processes that the script is meant for, for schedules.
 
     is_in_order: the data are not shuffled. counted: as in `job.loader()`.
     """
@@ -246,30 +245,19 @@ class ElasticLoader:
     def __init__(self, accelerator: ElasticAccelerator, source: Any) -> None:
         """Raises GpqTrainError."""
         if source.batch_size is None:
-            hint = "use batch_size=, and sampler= for an order of your own, {}".format(WITHOUT)
-            raise GpqTrainError("the loader of the training data has no batch_size", hint)
-        job, processes, most = accelerator.job, accelerator.processes, accelerator.max_batch_size
-        steps, sampler = accelerator.gradient_accumulation_steps, source.sampler
-        round_size = source.batch_size * processes  # examples that Accelerate has at once
-        self.is_in_order = type(sampler) is SequentialSampler
-        is_shuffle = type(sampler) is RandomSampler and not sampler.replacement
-        is_usual = self.is_in_order or (is_shuffle and len(sampler) == len(source.dataset))
-        seeded = torch.Generator().manual_seed(torch.initial_seed())  # perhaps after gpq.init()
+            raise refusal("a batch_sampler", "use batch_size, and a sampler for your own order")
+        processes, steps = accelerator.processes, accelerator.gradient_accumulation_steps
+        most, round_size = accelerator.max_batch_size, source.batch_size * processes
+        arguments = loader_arguments(source, processes * steps)
+        if arguments["generator"] is None:  # a seed of the script may come after gpq.init()
+            seeded = torch.Generator().manual_seed(torch.initial_seed())
+            arguments["generator"] = getattr(source.sampler, "generator", None) or seeded
+        arguments.update(max_batch_size=most, fixed_batch=most is None)
+        self.is_in_order = arguments.get("shuffle") is False
         self._source, self._accelerator, self.counted = source, accelerator, 0
         self._device = accelerator.device if accelerator.device_placement else None
-        self._loader = job.loader(
-            source.dataset,
-            batch_size=round_size * steps,
-            max_batch_size=most,
-            max_local_batch=source.batch_size,
-            fixed_batch=most is None,
-            shuffle=is_shuffle if is_usual else None,
-            sampler=None if is_usual else sampler,
-            drop_last=source.drop_last,
-            generator=source.generator or getattr(sampler, "generator", None) or seeded,
-            **{name: getattr(source, name) for name in OPTIONS if hasattr(source, name)},
-        )
-        full_steps, rest = divmod(len(sampler), round_size * steps)
+        self._loader = accelerator.job.loader(source.dataset, **arguments)
+        full_steps, rest = divmod(len(source.sampler), round_size * steps)
         self._length: int = full_steps * steps
         if source.drop_last and rest >= round_size:
             accelerator.tell(DROPPED.format(rest))
@@ -291,6 +279,8 @@ class ElasticLoader:
         if epoch is None:
             hint = "use for epoch in accelerator.epochs(count), which resumes in the right epoch"
             raise GpqTrainError("a loop over the training data is outside its epochs", hint)
+        if is_called_by_next(sys._getframe(1)):
+            raise refusal("next() on the loader, which counts batches of one number of GPUs", LOOP)
         self.set_epoch(epoch)
         try:
             yield from map(self._hand_over, self._loader)

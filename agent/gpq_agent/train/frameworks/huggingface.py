@@ -6,11 +6,10 @@ that are not -100), so the loss of a step is their mean, as on one GPU with the 
 """
 
 import json
-import math
 import os
 import sys
 import time
-from typing import Any, Dict, Iterator, List, Mapping, Tuple, Type
+from typing import Any, Dict, List, Mapping, Tuple, Type
 
 import torch
 import transformers
@@ -20,15 +19,18 @@ from transformers.trainer_callback import ExportableState
 from transformers.trainer_utils import has_length
 
 from gpq_agent import wire
-from gpq_agent.train.data.batches import ceil_div
 from gpq_agent.train.errors import GpqTrainError
+from gpq_agent.train.frameworks.dataloaders import intended_gpus, is_own
 from gpq_agent.train.frameworks.versions import is_tested
+from gpq_agent.train.gradients.batch_norm import GroupedLayer
+from gpq_agent.train.gradients.progress import ROUNDING
 from gpq_agent.train.internals import BatchNorm
 from gpq_agent.train.loop.init import init
 from gpq_agent.train.loop.job import Job
 from gpq_agent.train.loop.loader import OPTIONS, Fetcher
 from gpq_agent.train.loop.setup import make_training
 
+LIBRARIES = "transformers", "trl"
 TRL = {"SFTTrainer", "DPOTrainer"}  # whose loss is a mean over tokens or examples
 DRIVEN = (  # methods that a script's own class must leave alone
     "_finalize_training", "_init_training_state", "_inner_training_loop", "_prepare_for_training",
@@ -43,18 +45,20 @@ COUNTERS = (  # of the Trainer, and the last one of trl's
 )  # fmt: skip
 FIXED = "gpq: gpq cannot resize {}, because {}. It runs without gpq, on the GPUs that it has now\n"
 WITHOUT = "leave it out, or run the script without gpq.elastic(), on a fixed number of GPUs"
-OWN_RESUME = "leave it out, because gpq resumes this job itself"
 FORGETS = "the callback {} starts over at each restart. To keep what it counts, see ExportableState"
+OWN_LOSS = (
+    "gpq takes your own loss for a mean over labels, or over examples if there are none. If it is "
+    "another mean, such as one with class weights, run the script without gpq.elastic()"
+)
 EVALUATED = (
     "eval_loss depends a little on the number of GPUs, and so may the best checkpoint: the {} "
     "examples of the evaluation are no multiple of per_device_eval_batch_size={}"
 )
-BATCH = "a step has {} examples on any number of GPUs ({} at once x {} accumulated x {} GPUs now)"
 _jobs: List[Job] = []  # at most one
 
 
-def elastic(trainer: Type[Any]) -> Type[Any]:
-    """See `gpq_agent.train.elastic`."""
+def elastic(trainer: Type[Any], **options: Any) -> Type[Any]:
+    """With gpus, max_batch_size and batch_norm. See `gpq_agent.train.elastic`."""
     if wire.ENV_RUN_DIR not in os.environ and wire.ENV_CHECKPOINT_DIR not in os.environ:
         return trainer
     trl_names = {item.__name__ for item in trainer.__mro__ if item.__module__.startswith("trl.")}
@@ -71,22 +75,24 @@ def elastic(trainer: Type[Any]) -> Type[Any]:
         return trainer
     if not _jobs:
         _jobs.append(init())
-    return type(trainer.__name__, (_ElasticTrainer, trainer), {"__module__": trainer.__module__})
+    members = {"gpq_" + name: value for name, value in options.items()}
+    members["__module__"] = trainer.__module__
+    return type(trainer.__name__, (_ElasticTrainer, trainer), members)
 
 
 class _Driver(transformers.TrainerCallback):  # type: ignore[misc]
     """Drives gpq's loop for a Trainer. It is the first of the callbacks, so that the others see a
     resumed training, and a part of checkpoints: what the Trainer, trl and callbacks count.
 
-    saved: from the checkpoint. seconds: of earlier attempts. total: examples of a step.
-    flos: of the step on all replicas. loader, loop, epochs: from train() on.
+    saved: from the checkpoint. seconds: of earlier attempts. examples: trained on so far.
+    flos: of the step on all replicas. loader, loop, epochs, fetcher: from train() on.
     """
 
     def __init__(self, trainer: Any) -> None:
         self.job, self.engine = _jobs[0], _jobs[0]._engine
         self.saved: Dict[str, Any] = {}
-        self.seconds, self.flos, self.total = 0.0, 0.0, 0
-        self.loader = self.loop = self.epochs = None  # type: Any
+        self.seconds, self.flos, self.examples = 0.0, 0.0, 0
+        self.loader = self.loop = self.epochs = self.fetcher = None  # type: Any
         self._trainer, self._begin = trainer, time.time()
 
     def state_dict(self) -> Dict[str, Any]:
@@ -95,46 +101,51 @@ class _Driver(transformers.TrainerCallback):  # type: ignore[misc]
         saved = {
             "state": {name: getattr(self._trainer.state, name) for name in STATE},
             "job_epoch": self.engine.runtime.meter.epoch,
-            "callbacks": [item.state()["attributes"] for item in self._callbacks()],
+            "callbacks": [item.state()["attributes"] for item in self._exportable()],
             "loss": float(values.get("_tr_loss", 0.0)),
             "trainer": {name: values[name] for name in COUNTERS if name in values},
             "metrics": values["_metrics"] if "_total_train_tokens" in values else {},
             "seconds": self.seconds + time.time() - self._begin,
+            "examples": self.examples,
         }
         return {"json": json.dumps(saved, default=float)}
 
     def load_state_dict(self, state: Dict[str, Any]) -> None:
         self.saved = json.loads(state["json"])
-        self.seconds = self.saved["seconds"]
+        self.seconds, self.examples = self.saved["seconds"], self.saved.get("examples", 0)
         vars(self._trainer.state).update(self.saved["state"])
-        for item, attributes in zip(self._callbacks(), self.saved["callbacks"]):
+        for item, attributes in zip(self._exportable(), self.saved["callbacks"]):
             vars(item).update(attributes)
 
-    def _callbacks(self) -> List[Any]:
+    def _exportable(self) -> List[Any]:
         callbacks = self._trainer.callback_handler.callbacks
         return [item for item in callbacks if isinstance(item, ExportableState)]
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         trainer, saved = self._trainer, self.saved
         for name, layer in trainer.model.named_modules():
-            if isinstance(layer, BatchNorm):
+            if isinstance(layer, BatchNorm) and not isinstance(layer, GroupedLayer):
                 problem = "batch norm ({}) computes its statistics on each GPU".format(name)
-                raise GpqTrainError(problem, "use layer or group norm, or " + WITHOUT)
+                raise GpqTrainError(problem, "use gpq.elastic(..., batch_norm=32)")
         for item in trainer.callback_handler.callbacks[1:]:
             if isinstance(item, TensorBoardCallback) and item.logging_dir is None:
                 name = os.environ.get(wire.ENV_JOB, "gpq")
                 item.logging_dir = os.path.join(args.output_dir, "runs", name)
-            is_own = type(item).__module__.partition(".")[0] not in ("transformers", "trl")
-            if is_own and vars(item) and not isinstance(item, ExportableState):
+            is_kept = not vars(item) or isinstance(item, ExportableState)
+            if is_own(type(item), *LIBRARIES) and not is_kept:
                 self.engine.runtime.notice(FORGETS.format(type(item).__name__))
+        compute_loss = trainer.compute_loss_func or type(trainer).compute_loss
+        if is_own(compute_loss, *LIBRARIES):
+            self.engine.runtime.notice(OWN_LOSS)
         sets, size = trainer.eval_dataset, args.eval_batch_size
         for dataset in sets.values() if isinstance(sets, dict) else [sets]:
             if args.do_eval and has_length(dataset) and len(dataset) % size:
                 self.engine.runtime.notice(EVALUATED.format(len(dataset), size))
         parts = trainer.model_wrapped, trainer.optimizer.optimizer, trainer.lr_scheduler
-        training = make_training(self.job.replicas, *parts, None, None)
+        training = make_training(self.job.replicas, *parts, trainer.accelerator.scaler, None)
         self.engine.statistics.adapter = "transformers"
-        self.loop = self.job.attach(training, watch=False)
+        self.loop = self.job.attach(training._replace(scale_betas=True), watch=False)
+        trainer.optimizer.__setstate__({})  # it keeps step(), which is another one now
         self.epochs = self.job.epochs(int(state.num_train_epochs))
         self._begin = time.time()
         if saved:
@@ -146,35 +157,21 @@ class _Driver(transformers.TrainerCallback):  # type: ignore[misc]
             for mode, values in saved["metrics"].items():
                 trainer._metrics[mode].update(values)
 
+    def on_epoch_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        next(self.epochs)
+        self.loader.sampler.seek(*self.loader.sampler.cursor)  # perhaps within a pass
+        self.fetcher = Fetcher(self.loader)
+
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         self.loop.end_micro()
         self.loop.end_step(applied=self.loop.applied)
-        epoch, consumed = self.loader.sampler.cursor
-        state.epoch = epoch + ceil_div(consumed, self.total) / len(self.loader)
+        meter = self.engine.runtime.meter
+        state.epoch = meter.epoch + meter.position / len(self.loader)
+        self.examples += self.loop.step.total
 
     def on_log(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         if "loss" in kwargs["logs"]:
             self.job.log(loss=kwargs["logs"]["loss"])
-
-
-class _Steps:
-    """What the Trainer takes for its DataLoader. Yields the steps of the rest of an epoch. Its
-    length is the steps of an epoch."""
-
-    def __init__(self, driver: _Driver) -> None:
-        self.dataset = driver.loader.dataset
-        self._driver = driver
-
-    def __len__(self) -> int:
-        return len(self._driver.loader)
-
-    def __iter__(self) -> Iterator[Any]:
-        driver = self._driver
-        next(driver.epochs)
-        fetcher, step = Fetcher(driver.loader), driver.loop.next_step()
-        while step is not None:
-            yield step.micros, list(map(fetcher.fetch, step.micros))
-            step = driver.loop.next_step()
 
 
 class _ElasticTrainer(transformers.Trainer):  # type: ignore[misc]
@@ -189,10 +186,8 @@ class _ElasticTrainer(transformers.Trainer):  # type: ignore[misc]
         is_cut = own.gradient_accumulation_steps > 1
         # What would train something else on another number of GPUs.
         settings = {
-            "FSDP": self.is_fsdp_enabled,
-            "DeepSpeed": self.is_deepspeed_enabled,
+            "FSDP or DeepSpeed": self.is_fsdp_enabled or self.is_deepspeed_enabled,
             "a model split over GPUs": is_split or own.parallelism_config is not None,
-            "fp16=True (bf16=True works)": self.accelerator.scaler is not None,
             "auto_find_batch_size=True": own.auto_find_batch_size,
             "enable_jit_checkpoint=True": own.enable_jit_checkpoint,
             "average_tokens_across_devices=False": not own.average_tokens_across_devices,
@@ -203,18 +198,20 @@ class _ElasticTrainer(transformers.Trainer):  # type: ignore[misc]
         }
         for name in filter(settings.get, settings):
             raise GpqTrainError("gpq cannot resize a Trainer with {}".format(name), WITHOUT)
+        is_whole = own.max_steps <= 0 and own.num_train_epochs % 1 == 0
+        if self.gpq_max_batch_size and not (is_whole and own.ddp_find_unused_parameters is False):
+            problem = "max_batch_size= needs whole epochs and ddp_find_unused_parameters=False"
+            raise GpqTrainError(problem, "set both in the TrainingArguments, and no max_steps")
 
     def train(self, resume_from_checkpoint: Any = None, *args: Any, **kwargs: Any) -> Any:
         if self._gpq.engine.shape.data is not None:
-            hint = "train each model in a job of its own"
-            raise GpqTrainError("gpq can resize only one train() of a script", hint)
-        if resume_from_checkpoint and not self._gpq.job.resumed:
-            problem = "train(resume_from_checkpoint=...) would begin in the middle of another run"
-            raise GpqTrainError(problem, OWN_RESUME)
+            problem = "gpq can resize only one train() of a script"
+            raise GpqTrainError(problem, "train each model in a job of its own")
         if resume_from_checkpoint:
-            self._gpq.engine.runtime.notice(
-                "gpq resumes this job itself, so resume_from_checkpoint has no effect"
-            )
+            if not self._gpq.job.resumed:
+                problem = "train(resume_from_checkpoint=...) would begin amid another run"
+                raise GpqTrainError(problem, "leave it out, because gpq resumes this job itself")
+            self._gpq.engine.runtime.notice("gpq resumes itself, without resume_from_checkpoint")
         return super().train(None, *args, **kwargs)
 
     def get_train_dataloader(self) -> Any:
@@ -226,38 +223,38 @@ class _ElasticTrainer(transformers.Trainer):  # type: ignore[misc]
             name = "no length" if batches is None else "a {}".format(type(batches).__name__)
             raise GpqTrainError("gpq cannot resize training on data with {}".format(name), WITHOUT)
         args, job, local = self.args, self._gpq.job, batches.batch_size
-        factors = local, args.gradient_accumulation_steps, job.replicas
-        total = job.state("batch_size", 0)  # 0: there is no checkpoint yet
-        if not total:
-            total = job.state("batch_size", math.prod(factors))
-            self._gpq.engine.runtime.notice(BATCH.format(total, *factors))
+        gpus, most = intended_gpus(job, self.gpq_gpus, "elastic"), self.gpq_max_batch_size
+        total = local * args.gradient_accumulation_steps * gpus
         # The Trainer gets whole steps, and each replica counts its own labels.
         args.gradient_accumulation_steps, args.average_tokens_across_devices = 1, False
         options = {name: getattr(plain, name) for name in OPTIONS if hasattr(plain, name)}
-        self._gpq.total, self._gpq.loader = total, job.loader(
-            plain.dataset, total, max_local_batch=local, fixed_batch=True, sampler=batches.sampler,
+        self._gpq.loader = job.loader(
+            plain.dataset, total, most, local, fixed_batch=most is None, sampler=batches.sampler,
             drop_last=batches.drop_last, **options,
         )  # fmt: skip
-        return _Steps(self._gpq)
+        return self._gpq.loader
 
-    def get_total_train_batch_size(self, args: Any) -> int:
-        return self._gpq.total
+    def get_total_train_batch_size(self, args: Any) -> Any:
+        return self._gpq.loader.sampler.configuration.total
 
     def _init_training_state(self, *args: Any) -> Tuple[int, int]:
         super()._init_training_state(*args)
-        self._gpq.engine.checkpointer.parts.add("trainer", self._gpq, at_once=True)
+        engine = self._gpq.engine
+        if self.gpq_batch_norm is not None:
+            engine.norms.convert(self.model, self.gpq_batch_norm)
+        engine.checkpointer.parts.add("trainer", self._gpq, at_once=True)
         return self._gpq.saved.get("job_epoch", 0), 0
 
     def _finalize_training(self, trial: Any, num_train_samples: Any, start_time: float) -> Any:
-        driver, last = self._gpq, int(self.state.num_train_epochs) - 1
-        epoch = driver.engine.runtime.meter.epoch
-        if epoch + driver.loop.is_over > last:
+        driver, meter = self._gpq, self._gpq.engine.runtime.meter
+        if meter.epoch + driver.loop.is_over >= meter.epochs:
             next(driver.epochs, None)
         else:  # it has left its loop early
             driver.epochs.close()
             driver.job.done()
-        start_time -= driver.seconds
-        return super()._finalize_training(trial, num_train_samples, start_time)
+        # The Trainer takes the share of the steps that were made.
+        samples = driver.examples * self.state.max_steps / max(self.state.global_step, 1)
+        return super()._finalize_training(trial, samples, start_time - driver.seconds)
 
     def evaluate(self, *args: Any, **kwargs: Any) -> Any:
         with self._gpq.job.eval():
@@ -265,10 +262,10 @@ class _ElasticTrainer(transformers.Trainer):  # type: ignore[misc]
 
     def get_batch_samples(self, epoch_iterator: Any, num_batches: int, device: Any) -> Any:
         """One step: each micro-batch with its inputs and its number of labels, or None."""
-        pair = next(epoch_iterator, None)
-        if pair is None:  # the epoch began in an earlier attempt
+        driver, step = self._gpq, self._gpq.loop.next_step()
+        if step is None:  # the epoch began in an earlier attempt, or had larger steps
             return [], None
-        (micros, batches), driver = pair, self._gpq
+        micros, batches = step.micros, list(map(driver.fetcher.fetch, step.micros))
         labels = [self._get_num_items_in_batch([batch], torch.device("cpu")) for batch in batches]
         amounts, flos = [], 0.0
         for micro, batch, count in zip(micros, batches, labels):
@@ -280,6 +277,9 @@ class _ElasticTrainer(transformers.Trainer):  # type: ignore[misc]
         driver.engine.runtime.agreement.call = "job.weigh()"
         sums = driver.engine.runtime.agreement.all_reduce_sum([sum(amounts), flos])
         driver.flos, unit = sums[1], driver.job.replicas / max(sums[0], 1.0)
+        errors = [abs(micro.weight - unit * amount) for micro, amount in zip(micros, amounts)]
+        if self.gpq_max_batch_size and max(errors) > ROUNDING:
+            driver.engine.lose("label-mean")
         is_cut, pairs = driver.job.replicas > 1 or len(micros) > 1, zip(micros, amounts)
         micros = [micro._replace(weight=unit * amount, in_pieces=is_cut) for micro, amount in pairs]
         return [list(zip(micros, batches, labels))], None
@@ -287,14 +287,13 @@ class _ElasticTrainer(transformers.Trainer):  # type: ignore[misc]
     def training_step(self, model: Any, inputs: Any, num_items_in_batch: Any = None) -> Any:
         """The mean loss of the step over all replicas. Leaves the last micro-batch open, in which
         the Trainer's own optimizer step takes effect."""
-        loop, device = self._gpq.loop, self.args.device
-        total = torch.zeros((), device=device)
+        loop, total = self._gpq.loop, torch.zeros((), device=self.args.device)
         for micro, batch, count in inputs:
             if micro.place:
                 self.optimizer.optimizer.step()
                 loop.end_micro()
             loop.begin_micro(micro)
-            items = None if count is None else count.clamp(min=1).to(device)
+            items = None if count is None else count.clamp(min=1).to(total.device)
             total += micro.weight * super().training_step(model, batch, items)
         return self.accelerator.reduce(total, "mean")
 

@@ -15,7 +15,7 @@ from typing import Any, Dict, Iterator, List, Optional
 import torch
 
 from gpq_agent.train.frameworks import lightning_trainer
-from gpq_agent.train.frameworks.dataloaders import loader_arguments, refusal
+from gpq_agent.train.frameworks.dataloaders import intended_gpus, loader_arguments, refusal
 from gpq_agent.train.frameworks.lightning_trainer import NAME, Counters, pl
 from gpq_agent.train.frameworks.versions import is_tested
 from gpq_agent.train.loop.init import init
@@ -26,9 +26,7 @@ _strategies: Any = importlib.import_module(pl.__name__ + ".strategies")
 _environments: Any = importlib.import_module(pl.__name__ + ".plugins.environments")
 
 
-def trainer_arguments(
-    gpus: Optional[int], seed: Optional[int], ddp: Dict[str, Any]
-) -> Dict[str, Any]:
+def trainer_arguments(seed: Optional[int], ddp: Dict[str, Any], **options: Any) -> Dict[str, Any]:
     """What `gpq.lightning()` returns, with the same arguments."""
     if not is_tested(NAME):
         return {}
@@ -40,7 +38,7 @@ def trainer_arguments(
         strategy = DistributedStrategy(
             parallel_devices=[job.device], cluster_environment=cluster, **ddp
         )
-    strategy.job, strategy.gpus = job, gpus
+    vars(strategy).update(options, job=job)
     accelerator = "gpu" if job.device.type == "cuda" else "cpu"
     # Every replica validates on all examples, so metrics are the same on any number of them.
     where = {"accelerator": accelerator, "devices": 1, "num_nodes": 1}
@@ -54,7 +52,8 @@ class Steps:
     def __init__(self, strategy: Any, dataloader: Any, batches: int) -> None:
         """A step has so many `batches` of the dataloader. Raises GpqTrainError."""
         self.dataset, self._strategy = dataloader.dataset, strategy
-        self._loader = strategy.job.loader(self.dataset, **loader_arguments(dataloader, batches))
+        arguments = loader_arguments(dataloader, batches, strategy.max_batch_size)
+        self._loader = strategy.job.loader(self.dataset, **arguments)
 
     def __len__(self) -> int:
         return int(self._loader.steps_per_epoch)
@@ -64,10 +63,13 @@ class Steps:
         strategy, fetcher, trial = self._strategy, Fetcher(self._loader), self._loader.trial
         next(strategy.epochs)  # ends the epoch before, too
         strategy.counters.continue_epoch()
+        strategy.loop.gate.note_rates()
         step = strategy.loop.next_step()
         while step is not None:
             *strategy.earlier, last = [fetcher.fetch(micro) for micro in step.micros]
             strategy.step = step
+            if strategy.max_batch_size is not None and strategy.loop.ends_epoch():
+                strategy.counters.end_epoch()
             yield last
             if strategy.step is not None:
                 cure = "call optimizer.step(closure=optimizer_closure) in each optimizer_step()"
@@ -83,11 +85,15 @@ class Elastic(_strategies.Strategy):  # type: ignore[misc]
     step: fetched, but not made yet. earlier: the data of its micro-batches without the last.
     """
 
+    gpus: Optional[int]  # as in gpq.lightning()
+    max_batch_size: Optional[int]
+    batch_norm: Optional[int]
     loop: Any = None
     step: Any = None
     earlier: List[Any]
     _data: Any = None  # of the current micro-batch, unless Lightning has it
     _steps: Optional[Steps] = None
+    _layer_sync: Any = None  # the Trainer sets it where there is one
 
     def setup_environment(self) -> None:
         super().setup_environment()
@@ -95,6 +101,11 @@ class Elastic(_strategies.Strategy):  # type: ignore[misc]
         if trainer.state.fn != "fit":
             return
         lightning_trainer.refuse(trainer)
+        lightning_trainer.tell_forgetful(trainer, self.job)
+        if trainer.fast_dev_run:
+            self.max_batch_size = None
+        if self.max_batch_size is not None:
+            lightning_trainer.refuse_counts(trainer)
         lightning_trainer.ignore_checkpoint_path(trainer, self.job)
         if self.job.checkpoint_dir:  # gpq has a handler of its own
             trainer._signal_connector.register_signal_handlers = lambda: None
@@ -111,17 +122,11 @@ class Elastic(_strategies.Strategy):  # type: ignore[misc]
                 "a second fit(), or several train dataloaders", "use one torch DataLoader"
             )
         self._accumulated, trainer.accumulate_grad_batches = trainer.accumulate_grad_batches, 1
-        runtime, gpus = self.job._engine.runtime, self.gpus or self.job.state("gpus", 0)
-        if not gpus:  # gpq check compares with one
-            gpus = self.job.state("gpus", 1 if runtime.recorder else self.job.replicas)
-            if self.job.attempt:
-                words = (
-                    "in all attempts a step has the batches of {0} GPUs, as many as this one has. "
-                )
-                hint = "To choose another number, use gpq.lightning(gpus=...)"
-                runtime.notice(words.format(gpus) + hint)
+        runtime, gpus = self.job._engine.runtime, intended_gpus(self.job, self.gpus, "lightning")
         self._steps = Steps(self, dataloader, self._accumulated * gpus)
         if self._accumulated > 1:
+            if self.batch_norm is None:
+                lightning_trainer.refuse_batch_norm(trainer)
             lightning_trainer.count_in_steps(trainer, self._accumulated)
             order: Any = dataloader.sampler
             rest = len(order) % (dataloader.batch_size * self._accumulated * gpus)
@@ -131,6 +136,10 @@ class Elastic(_strategies.Strategy):  # type: ignore[misc]
         return self._steps
 
     def setup(self, trainer: Any) -> None:
+        if trainer.state.fn == "fit" and self.batch_norm is not None:
+            if self._layer_sync is not None:
+                raise refusal("sync_batchnorm and batch_norm=", "leave one out")
+            self.job._engine.norms.convert(self.model, self.batch_norm)
         super().setup(trainer)
         if trainer.state.fn != "fit":
             return
@@ -142,12 +151,17 @@ class Elastic(_strategies.Strategy):  # type: ignore[misc]
         for config in self.lr_scheduler_configs:
             if config.interval == "step":  # Lightning alone counts batches
                 config.frequency //= math.gcd(config.frequency, self._accumulated)
+        if self.max_batch_size is not None:
+            lightning_trainer.follow_epochs(trainer)
         schedulers = [config.scheduler for config in self.lr_scheduler_configs]
         scaler = getattr(self.precision_plugin, "scaler", None)
         parts = self.model, self.optimizers, schedulers, scaler
         training = make_training(self.job.replicas, *parts, measure=None)
         self.job._engine.statistics.adapter = "lightning"
-        self.loop = self.job.attach(training, "none", watch=True)
+        self.loop = self.job.attach(training._replace(scale_betas=True), watch=True)
+        clocks = self.job._engine.runtime.meter.schedules
+        for config, clock in zip(self.lr_scheduler_configs, clocks):
+            clock.is_between = config.interval == "step"
         self.counters = Counters(trainer, self.job._engine.runtime.notice)
         self.job.state(self.counters, "lightning")
         self.epochs = self.job.epochs(lightning_trainer.epoch_count(trainer))
@@ -160,7 +174,8 @@ class Elastic(_strategies.Strategy):  # type: ignore[misc]
         """Makes a step. `closure`: forward and backward of a micro-batch."""
         loop, plugin, micros = self.loop, self.precision_plugin, self.step.micros
         module, self._closure = model or self.lightning_module, closure
-        loop.gate.note_rates()  # those that the module set since the last step follow its counters
+        if self.max_batch_size is None:
+            loop.gate.note_rates()  # the module may set them by its counters, which are right
         for micro, data in zip(micros, self.earlier):
             self._data = data
             loop.begin_micro(micro)

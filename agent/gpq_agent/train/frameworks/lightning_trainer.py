@@ -8,7 +8,7 @@ import os
 import sys
 from typing import Any, Callable, Dict
 
-from gpq_agent.train.frameworks.dataloaders import refusal
+from gpq_agent.train.frameworks.dataloaders import is_own, refusal
 from gpq_agent.train.internals import BatchNorm
 
 # The package has two names, with classes of their own.
@@ -17,6 +17,10 @@ NAME = "pytorch_lightning" if is_old_name else "lightning"
 pl: Any = importlib.import_module(NAME if is_old_name else "lightning.pytorch")
 _call: Any = importlib.import_module(pl.__name__ + ".trainer.call")
 
+FORGETS = (
+    "the callback {} starts over at each restart. To keep what it counts, give it state_dict() and "
+    "load_state_dict()"
+)
 # Callbacks that change what a step is, or train by themselves.
 SEARCHES = "BatchSizeFinder", "LearningRateFinder"
 CALLBACKS = {"GradientAccumulationScheduler", "StochasticWeightAveraging", *SEARCHES}
@@ -33,6 +37,14 @@ def refuse(trainer: Any) -> None:
         raise refusal("reload_dataloaders_every_n_epochs")
     for name in CALLBACKS.intersection(type(item).__name__ for item in trainer.callbacks):
         raise refusal(name)
+
+
+def tell_forgetful(trainer: Any, job: Any) -> None:
+    """Say which callbacks of the script keep something, but not in a checkpoint."""
+    for item in trainer.callbacks:
+        is_kept = not vars(item) or type(item).state_dict is not pl.Callback.state_dict
+        if is_own(type(item), "lightning", "pytorch_lightning") and not is_kept:
+            job._engine.runtime.notice(FORGETS.format(type(item).__name__))
 
 
 def ignore_checkpoint_path(trainer: Any, job: Any) -> None:
@@ -67,13 +79,37 @@ def keep_logs(trainer: Any, job: Any) -> None:
                 writer.metrics_keys = next(csv.reader(stream), [])
 
 
-def count_in_steps(trainer: Any, batches: int) -> None:
-    """What counts batches counts steps of so many from now on. Raises GpqTrainError if it cannot,
-    and for batch norm, which would see all batches of a step at once."""
+def refuse_counts(trainer: Any) -> None:
+    """Raises GpqTrainError for what counts steps, of which a batch that grows makes fewer."""
+    usual = {"max_steps": -1, "limit_train_batches": 1.0, "val_check_interval": 1.0}
+    for name, value in usual.items():
+        if getattr(trainer, name, value) != value:
+            cure = "leave one of them out, and use max_epochs"
+            raise refusal("{} and max_batch_size".format(name), cure)
+
+
+def follow_epochs(trainer: Any) -> None:
+    """Validate at the end of epochs, however many steps they have. Raises GpqTrainError for a
+    schedule that follows only some of the steps."""
+    if trainer.val_check_batch is not None:  # otherwise it goes by time
+        trainer.val_check_batch = math.inf
+    for config in trainer.lr_scheduler_configs:
+        if config.interval == "step" and config.frequency > 1:
+            raise refusal("a schedule's frequency and max_batch_size", "leave one of them out")
+
+
+def refuse_batch_norm(trainer: Any) -> None:
+    """Raises GpqTrainError for batch norm, which would see all batches of a step at once."""
     if any(isinstance(item, BatchNorm) for item in trainer.lightning_module.modules()):
-        raise refusal("batch norm and accumulate_grad_batches", "use layer or group norm")
+        cure = "write gpq.lightning(batch_norm=32), with the batch size of the script"
+        raise refusal("batch norm and accumulate_grad_batches", cure)
+
+
+def count_in_steps(trainer: Any, batches: int) -> None:
+    """What counts batches counts steps of so many from now on. Raises GpqTrainError if it
+    cannot."""
     for name in ("limit_train_batches", "val_check_interval"):
-        value = getattr(trainer, name)
+        value = getattr(trainer, name, 1.0)  # validation that goes by time has no interval
         if isinstance(value, int) and value % batches == 0:
             setattr(trainer, name, value // batches)
         elif isinstance(value, int) or value != 1.0:
@@ -113,6 +149,10 @@ class Counters:
             self._progress[name].load_state_dict(state)
         self._saved, ready = {}, self._progress["batch"].current.ready
         self._fit_loop._data_fetcher.fetched, self._is_rest = ready, ready > 0
+
+    def end_epoch(self) -> None:
+        """The step that Lightning fetches now is the last one of the epoch."""
+        self._fit_loop._data_fetcher.length = 0
 
     def tell_means(self) -> None:
         """After a step. What Lightning averages is no part of checkpoints."""

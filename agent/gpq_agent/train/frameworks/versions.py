@@ -31,6 +31,7 @@ LIGHTNING = (
     "call._call_callbacks_state_dict",
     "call._call_lightning_module_hook",
     "fit_loop._data_fetcher.fetched",
+    "fit_loop._data_fetcher.length",
     "fit_loop.done",
     "fit_loop.epoch_loop._batches_that_stepped",
     "fit_loop.epoch_loop._results.values",

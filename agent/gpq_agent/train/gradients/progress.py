@@ -11,9 +11,10 @@ class ScheduleClock:
     """How often a scheduler's step() runs: turns gains into whole scheduler steps. After steps with
     gains g1..gk since the last call of the scheduler, mean(g) steps are due. With one call per
     optimizer step that is the gain itself. The fraction is carried over. Gains are in steps at the
-    base batch size."""
+    base batch size. is_between: a call between two bodies is for a step, not for an epoch."""
 
     def __init__(self) -> None:
+        self.is_between = False
         self._gain = 0.0  # sum since the last call
         self._steps = 0  # since the last call
         self._remainder = 0.0  # due, but not yet a whole step

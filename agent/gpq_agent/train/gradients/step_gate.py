@@ -271,7 +271,7 @@ def wrap_scheduler(scheduler: Any, clock: ScheduleClock, loop: "TrainingLoop") -
             args = (kwargs.pop("metrics"), *args)
         if takes_metric and args:
             args = (loop.shared_metric(args[0]), *args[1:])
-        if micro is None or placed:
+        if placed or (micro is None and not clock.is_between):
             plain.step(self, *args, **kwargs)
         else:
             if not gate.stepped:  # called before the optimizer's step, so it counts the coming one
@@ -282,7 +282,8 @@ def wrap_scheduler(scheduler: Any, clock: ScheduleClock, loop: "TrainingLoop") -
             for _ in range(clock.due()):
                 if end is None or self.last_epoch < end:
                     plain.step(self, *args, **kwargs)
-        gate.note_rates()
+        if not (placed and clock.is_between):  # that follows a count of the script
+            gate.note_rates()
 
     members = {"step": step, "__module__": plain.__module__}
     scheduler.__class__ = type(plain.__name__, (plain,), members)

@@ -113,11 +113,17 @@ HABITS: Dict[str, Entry] = {
         "mask, class weights or pairs, or a sum that nothing divides",
         "call job.weigh(tokens) before backward(), or use a mean over examples",
     ),
+    "label-mean": Entry(
+        (RETUNE,),
+        "the loss is a mean over labels, of which some examples have more than others, and gpq "
+        "measures gradient noise by examples",
+        "leave max_batch_size out, as the batch stays as it is",
+    ),
     "batch-norm": Entry(
         (ACCUMULATE, SPLIT, RESIZE),
         "batch norm ({}) computes its statistics from the examples that are together on one GPU",
-        "use job.wrap(model, batch_norm=32) to allow everything, or sync_batch_norm=True to allow "
-        "other numbers of GPUs",
+        "use job.wrap(model, batch_norm=32), or batch_norm=32 in gpq's call for a framework, to "
+        "allow everything, or sync_batch_norm=True to allow other numbers of GPUs",
     ),
     "sync-batch-norm": Entry(
         IN_PIECES,

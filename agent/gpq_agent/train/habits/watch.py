@@ -80,20 +80,7 @@ class LoopWatch:
         """The first micro-batch of the attempt has arrived, so models are as they are trained."""
         self._look_for_hooks()
         self._look_for_schedulers()
-        # Batch norm computes statistics over the part on one device, or over all replicas with
-        # SyncBatchNorm. A layer in eval mode computes none, and groups do not depend on the parts.
-        synchronised = ""
-        for model in self._models:
-            for name, layer in unwrap(model).inner.named_modules():
-                is_free = isinstance(layer, GroupedLayer) or not isinstance(layer, BatchNorm)
-                if is_free or not layer.training:
-                    continue
-                if not isinstance(layer, torch.nn.SyncBatchNorm):
-                    self._report("batch-norm", name)
-                    return
-                synchronised = synchronised or name or type(layer).__name__
-        if synchronised:
-            self._report("sync-batch-norm", synchronised)
+        self._look_for_norms()
 
     @_guard
     def step_begins(self, step: int) -> None:
@@ -114,6 +101,8 @@ class LoopWatch:
             self._epoch, self._trained = epoch, trained
             if is_same_epoch and before != trained[: len(before)] and not facts.asked_step:
                 self._report("own-freezing")
+            if not is_same_epoch:  # a layer may have been frozen until now
+                self._look_for_norms()
         if self.foreign_steps:
             self._report("other-optimizer", self.foreign_steps[0])
             self.foreign_steps = []
@@ -176,6 +165,22 @@ class LoopWatch:
                     if module.partition(".")[0] != "wandb":
                         self._report("grad-hook", getattr(hook, "__qualname__", repr(hook)))
                         return
+
+    def _look_for_norms(self) -> None:
+        """Batch norm computes statistics over the part on one device, or over all replicas with
+        SyncBatchNorm. A layer in eval mode computes none, and groups do not depend on the parts."""
+        synchronised = ""
+        for model in self._models:
+            for name, layer in unwrap(model).inner.named_modules():
+                is_free = isinstance(layer, GroupedLayer) or not isinstance(layer, BatchNorm)
+                if is_free or not layer.training:
+                    continue
+                if not isinstance(layer, torch.nn.SyncBatchNorm):
+                    self._report("batch-norm", name)
+                    return
+                synchronised = synchronised or name or type(layer).__name__
+        if synchronised:
+            self._report("sync-batch-norm", synchronised)
 
     def _look_for_schedulers(self) -> bool:
         """Has an optimizer a scheduler that the job was not given? Every scheduler of torch leaves

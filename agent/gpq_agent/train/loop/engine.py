@@ -239,8 +239,14 @@ def lessen(record: MemoryRecord, step: Step, limits: Limits, *, may_cut: bool) -
         )
         return Shortage(line, True)
     examples, own_share = max(step.counts), ceil_div(limits.base_batch, limits.replicas)
+    if examples <= limits.group:
+        text = (
+            "out of memory with {} examples at once, which batch_norm={} keeps together. Use a "
+            "smaller batch_norm"
+        )
+        return Shortage(text.format(examples, limits.group), False)
     is_cut = len(step.counts) > 1 and own_share <= limits.max_local
-    bound = record.failed(examples)
+    bound = record.failed(examples, least=limits.group or 1)
     if examples > own_share or is_cut:
         text = (
             "out of memory with {} examples at once{}. gpq chose this number (the script alone "

@@ -127,7 +127,7 @@ class Loader:
 
     def _batches(self) -> Iterator[Any]:
         sampler, loop = self.sampler, self._engine.training_loop()
-        epoch = loop.begin_loop(by_next=_is_called_by_next(sys._getframe(1)))
+        epoch = loop.begin_loop(by_next=is_called_by_next(sys._getframe(1)))
         if epoch is not None and loop.is_over:
             raise GpqTrainError(
                 "the script started a second loop over the loader in one epoch of job.epochs()",
@@ -209,7 +209,7 @@ class Fetcher:
         return next(self._batches)
 
 
-def _is_called_by_next(frame: Any) -> bool:
+def is_called_by_next(frame: Any) -> bool:
     """Does the script call next() itself?
 
     A for loop asks for all batches, also through enumerate(), tqdm() and similar.

@@ -136,8 +136,20 @@ class TrainingLoop:
             self._watch.training_begins()
             self._shape.agree()
         self.step = sampler.next_step()
+        if self.step is not None:
+            most = math.inf
+            if meter.epoch == meter.epochs - 1 and not meter.passes:
+                # What is left of the last epoch, so that schedules end exactly.
+                most = sampler.base_steps - meter.position
+            self._setup.lr.begin_step(self.step.total, most)
         self._times.start()
         return self.step
+
+    def ends_epoch(self) -> bool:
+        """Asked before the newest step is made, if the batch may grow: is the epoch over after
+        it?"""
+        position = self._runtime.meter.position + self._setup.lr.gain
+        return position >= self._sampler.base_steps - ROUNDING
 
     def begin_micro(self, micro: Micro) -> None:
         """The body for this micro-batch is about to run. Its data have arrived."""
@@ -431,11 +443,6 @@ class TrainingLoop:
             )
         if len(step.micros) > 1 or self._first_part.before is not None:
             self._first_part.begin_step(step)
-        most, meter = math.inf, self._runtime.meter
-        if meter.epoch == meter.epochs - 1 and not meter.passes:
-            # What is left of the last epoch, so that schedules end exactly.
-            most = self._sampler.base_steps - meter.position
-        setup.lr.begin_step(step.total, most)
         if step.configuration is not self._configuration:
             self._configuration = step.configuration
             factor = setup.lr.factor(setup.training.optimizers[0])

@@ -1,6 +1,7 @@
 """What the job keeps in checkpoints by itself: the parts, their names, and how they return in the
 next attempt."""
 
+import math
 import time
 from typing import Any, Callable, Dict, List, Optional, Sequence
 
@@ -12,12 +13,18 @@ from gpq_agent.train.checkpoints.store import CheckpointStore
 from gpq_agent.train.errors import GpqTrainError
 from gpq_agent.train.gradients.progress import ScheduleClock
 from gpq_agent.train.gradients.step_gate import inner_optimizers
+from gpq_agent.train.internals import inner_schedulers
 from gpq_agent.train.loop.engine import Engine
 from gpq_agent.train.loop.runtime import BatchSource
 from gpq_agent.train.loop.setup import Training, outside
 from gpq_agent.train.process.agreement import broadcast_value
 from gpq_agent.train.process.environment import Environment
 from gpq_agent.train.process.process_group import finish
+
+FACTORS = (
+    "let it depend on len(loader), not on the number of GPUs that an attempt has. If you changed "
+    "the script on purpose, submit a new job"
+)
 
 
 class Resumption:
@@ -71,6 +78,10 @@ class Resumption:
                 parts.add(name, InnerOptimizer(optimizer, inner))
         for index, scheduler in enumerate(training.schedulers):
             parts.add("scheduler:{}".format(index), scheduler)
+        functions = schedule_functions(training.schedulers)
+        if functions:
+            replicas = engine.runtime.replicas
+            parts.add("factors", ScheduleFunctions(functions, replicas))
         if training.scaler is not None:
             parts.add("scaler", training.scaler)
         self._restore(data)
@@ -114,6 +125,45 @@ class Trained:
     def load_state_dict(self, state: Dict[str, Any]) -> None:
         for item, is_trained in zip(_parameters(self._optimizers), state["trained"]):
             item.requires_grad_(bool(is_trained))
+
+
+def schedule_functions(schedulers: Sequence[Any]) -> List[Callable[[int], float]]:
+    """Those of LambdaLR and MultiplicativeLR, also in SequentialLR and ChainedScheduler."""
+    functions: List[Callable[[int], float]] = []
+    for scheduler in schedulers:
+        functions += getattr(scheduler, "lr_lambdas", [])
+        functions += schedule_functions(inner_schedulers(scheduler))
+    return functions
+
+
+class ScheduleFunctions:
+    """A part of checkpoints: what functions of schedulers return. No state of a scheduler has the
+    functions themselves, and they may ask for the number of replicas."""
+
+    STEPS = (0, *(2**power for power in range(21)))
+
+    def __init__(self, functions: List[Callable[[int], float]], replicas: int) -> None:
+        self.replicas = replicas
+        self.factors = [factor(function, step) for function in functions for step in self.STEPS]
+
+    def state_dict(self) -> Dict[str, Any]:
+        return {"replicas": self.replicas, "factors": self.factors}
+
+    def load_state_dict(self, state: Dict[str, Any]) -> None:
+        if state["replicas"] == self.replicas:
+            return  # if it differs, the script was changed on purpose
+        saved, own = (torch.tensor(factors) for factors in (state["factors"], self.factors))
+        if saved.shape != own.shape or not torch.allclose(saved, own, equal_nan=True):
+            words = "a function of LambdaLR returns other factors on {} GPUs than on {} before"
+            raise GpqTrainError(words.format(self.replicas, state["replicas"]), FACTORS)
+
+
+def factor(function: Callable[[int], float], step: int) -> float:
+    """NaN if the function raises, as it may beyond the end of the schedule."""
+    try:
+        return float(function(step))
+    except Exception:
+        return math.nan
 
 
 class Outside:

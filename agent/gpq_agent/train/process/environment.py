@@ -26,6 +26,7 @@ class Environment(NamedTuple):
     nodes: int = 1
     launched: bool = False  # started by torchrun, so a process group can be opened
     attempt: int = 0
+    least_gpus: int = 0  # that the job asked for. 0: the launcher did not say
     run_dir: Optional[str] = None
     checkpoint_dir: Optional[str] = None
     resumed: bool = False
@@ -51,6 +52,7 @@ def read_environment(environ: Mapping[str, str]) -> Environment:
         nodes=max(int(launch.get("GROUP_WORLD_SIZE", "1")), 1),
         launched=launched,
         attempt=int(environ.get(wire.ENV_ATTEMPT, "0")),
+        least_gpus=int(environ.get(wire.ENV_LEAST_GPUS, "0")),
         run_dir=environ.get(wire.ENV_RUN_DIR) or None,
         checkpoint_dir=environ.get(wire.ENV_CHECKPOINT_DIR) or None,
         resumed=environ.get(wire.ENV_RESUME) == "1",

@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from gpq_agent.train.loop.engine import Engine
 
 # gpq's own parts of a checkpoint.
-INTERNAL = ("cursor", "data", "progress", "ledger", "noise", "trained")
+INTERNAL = ("cursor", "data", "progress", "ledger", "noise", "trained", "factors")
 OUTSIDE = "outside the model"
 
 UNASKED = 4  # times the steps of the order, then end a loop that never asks gpq
