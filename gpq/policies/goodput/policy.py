@@ -292,17 +292,9 @@ def _costs(
             width[name] = gpus
             # as much to come as it was served, if its length is unknown
             work[name] = left if name in ends else _doubling(row.job.service_at(now))
-    ranks = _ranks(work)
-    return {
-        row.job.id: ranks[row.job.id]
-        * len(work)
-        * _lateness(row.job, ends, now)
-        * width[row.job.id]
-        / max(capacity, 1)
-        + OWN
-        for group in groups
-        for row in group.rows
-    }
+    ranks, jobs = _ranks(work), [row.job for group in groups for row in group.rows]
+    rank = {job.id: ranks[job.id] * len(work) * _lateness(job, ends, now) for job in jobs}
+    return {name: rank[name] * width[name] / max(capacity, 1) + OWN for name in rank}
 
 
 def _lateness(job: Job, ends: Mapping[JobId, Seconds], now: Seconds) -> float:
