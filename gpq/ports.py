@@ -89,6 +89,9 @@ class History(Protocol):
     def records(self, query: Wanted) -> list[Record]:
         """Ended jobs, the latest end first. Other readers get their turns in between."""
 
+    def ids(self, first: int, last: int) -> list[JobId]:
+        """Those from `first` to `last` that have ended, rising."""
+
     def count(self, query: Wanted) -> int:
         """How many match, regardless of `limit`."""
 
