@@ -89,8 +89,11 @@ class History(Protocol):
     def records(self, query: Wanted) -> list[Record]:
         """Ended jobs, the latest end first. Other readers get their turns in between."""
 
-    def ids(self, first: int, last: int) -> list[JobId]:
-        """Those from `first` to `last` that have ended, rising."""
+    def ids(self, query: Wanted) -> list[JobId]:
+        """As `records`, but only their ids, so that nothing else is read."""
+
+    def ended_before(self, rank: int) -> Seconds | None:
+        """When the latest job but `rank` ended. None if there are no more than `rank`."""
 
     def count(self, query: Wanted) -> int:
         """How many match, regardless of `limit`."""

@@ -34,8 +34,8 @@ class Unpacker:
         (body,) = self._connection.execute(query, (number,)).fetchone()
         return zlib.decompress(body)
 
-    def _plain(self, body: object) -> object:
-        if not isinstance(body, bytes):
+    def _plain(self, body: str | bytes) -> str:
+        if isinstance(body, str):
             return body  # it was not packed
         number = int.from_bytes(body[:NUMBER_BYTES], "big")
         unzip = zlib.decompressobj(RAW, zdict=self.dictionary(number))

@@ -139,9 +139,20 @@ class Past:
             row_budget -= count
         return records
 
-    def ids(self, first: int, last: int) -> list[JobId]:
-        query = "SELECT id FROM jobs WHERE id BETWEEN ? AND ? AND ended_at IS NOT NULL ORDER BY id"
-        return [JobId(int(str(number))) for (number,) in self.read(query, [first, last])]
+    def ids(self, criteria: Wanted) -> list[JobId]:
+        where, values = _conditions(criteria)
+        query = " AND ".join(["SELECT id FROM jobs WHERE ended_at IS NOT NULL", *where])
+        numbers = self.read(
+            f"{query} ORDER BY ended_at DESC, id DESC LIMIT ?", [*values, _limit(criteria.limit)]
+        )
+        return [JobId(int(str(number))) for (number,) in numbers]
+
+    def ended_before(self, rank: int) -> Seconds | None:
+        query = (
+            "SELECT ended_at FROM jobs WHERE ended_at IS NOT NULL ORDER BY ended_at DESC, id DESC"
+            " LIMIT 1 OFFSET ?"
+        )
+        return next((float(str(at)) for (at,) in self.read(query, [rank])), None)
 
     def count(self, criteria: Wanted) -> int:
         where, values = _conditions(criteria)
@@ -186,9 +197,11 @@ class Past:
 def _conditions(criteria: Wanted) -> tuple[list[str], list[object]]:
     where: list[str] = []
     values: list[object] = []
-    if criteria.ids or criteria.names:
-        where.append(f"(id IN {_LIST} OR name IN {_LIST})")
-        values += [_list(criteria.ids), _list(criteria.names)]
+    choices: list[tuple[str, Sequence[object]]] = [("id", criteria.ids), ("name", criteria.names)]
+    choices = [(column, options) for column, options in choices if options]
+    if choices:
+        where.append(f"({' OR '.join(f'{column} IN {_LIST}' for column, _ in choices)})")
+        values += [_list(options) for _, options in choices]
     if criteria.user:
         where.append("user = ?")
         values.append(criteria.user)

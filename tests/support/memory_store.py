@@ -66,8 +66,12 @@ class MemoryStore:
         jobs = [job for job in ended if _is_named(job, criteria) and _is_in_window(job, criteria)]
         return [record_of(job) for job in jobs[: criteria.limit]]
 
-    def ids(self, first: int, last: int) -> list[JobId]:
-        return sorted(job.id for job in list(self._ended) if first <= job.id <= last)
+    def ids(self, criteria: Wanted) -> list[JobId]:
+        return [record.id for record in self.records(criteria)]
+
+    def ended_before(self, rank: int) -> Seconds | None:
+        jobs = self.history()
+        return jobs[rank].ended_at if rank < len(jobs) else None
 
     def count(self, criteria: Wanted) -> int:
         return len(self.records(replace(criteria, limit=None)))

@@ -1,0 +1,67 @@
+"""Reads answers with more rows than anybody should hold at once, piece by piece."""
+
+from __future__ import annotations
+
+import codecs
+import json
+import re
+import sys
+from collections.abc import Generator, Iterator
+from itertools import chain
+from typing import Any
+
+from gpq.client import quick
+from gpq.client.autostart import ensure_daemon
+
+SECONDS = 60.0  # between two pieces
+RESULT = b'"ok":true,"result":'
+ROWS = '{"jobs":['  # the beginning of the result
+BEYOND_ASCII = re.compile(r"[^\x00-\x7f]+")
+
+
+def write_json(line: bytes) -> None:
+    """Print the result of a request on stdout, in ASCII, so that names of jobs cannot control the
+    terminal. Raises as `quick.ask` does."""
+    for text in _result(line):
+        sys.stdout.write(BEYOND_ASCII.sub(lambda match: json.dumps(match[0])[1:-1], text))
+    sys.stdout.write("\n")
+    sys.stdout.flush()
+
+
+def rows(line: bytes) -> Generator[dict[str, Any], None, dict[str, Any]]:
+    """The rows of the result. Returns the result without them. Raises as `quick.ask` does."""
+    decode, text, place = json.JSONDecoder().raw_decode, "", 0
+    for piece in _result(line):
+        text, place = text[place:] + piece, 0
+        if text.startswith(ROWS):
+            place = len(ROWS)
+        while text[place : place + 1] not in ("]", ""):
+            try:
+                row, place = decode(text, place + (text[place] == ","))
+            except ValueError:
+                break  # the rest of the row is in the next piece
+            yield row
+    return json.loads(ROWS + text[place:])  # type: ignore[no-any-return]
+
+
+def _result(line: bytes) -> Iterator[str]:
+    """The text of the result of a request, without its envelope."""
+    pieces, head = _pieces(line), b""
+    while RESULT not in head and (piece := next(pieces, b"")):
+        head += piece
+    begin = head.find(RESULT) + len(RESULT)
+    if not head.startswith(b'{"v":%d,' % quick.VERSION) or begin < len(RESULT):
+        quick.result(head + b"".join(pieces))  # raises what is wrong
+    decoder, held = codecs.getincrementaldecoder("utf-8")(), ""
+    for piece in chain([head[begin:]], pieces):
+        text = held + decoder.decode(piece)
+        held = text[-2:]  # perhaps the end of the envelope
+        yield text[:-2]
+
+
+def _pieces(line: bytes) -> Iterator[bytes]:
+    try:
+        yield from quick.receive(line, SECONDS)
+    except quick.NobodyListens:
+        ensure_daemon()
+        yield from quick.receive(line, SECONDS)
