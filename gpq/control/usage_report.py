@@ -26,7 +26,7 @@ from gpq.rpc.codec import ROWS, Stream, pages
 HOUR: Seconds = 3600.0
 DAY: Seconds = 24 * HOUR
 LATEST: Seconds = 4_102_444_800.0  # the year 2100
-REPORTED = 5000  # ended jobs, the latest, in a report that does not say since when
+REPORTED = 10_000  # ended jobs, the latest, in a report that does not say since when
 MAX_COMMAND = 200  # characters of the command in a row
 
 
