@@ -11,7 +11,6 @@ from itertools import chain
 from typing import Any
 
 from gpq.client import quick
-from gpq.client.autostart import ensure_daemon
 
 SECONDS = 60.0  # between two pieces
 RESULT = b'"ok":true,"result":'
@@ -63,5 +62,7 @@ def _pieces(line: bytes) -> Iterator[bytes]:
     try:
         yield from quick.receive(line, SECONDS)
     except quick.NobodyListens:
+        from gpq.client.autostart import ensure_daemon  # takes a moment to import
+
         ensure_daemon()
         yield from quick.receive(line, SECONDS)

@@ -106,10 +106,13 @@ class Readings:
         query = query_language.parse(request.query)
         if not request.jobs:
             return self._queue(request, query)
-        answer = self.rows(resolve(request.jobs, self._controller.snapshot, self._past))
+        names = resolve(request.jobs, self._controller.snapshot, self._past)
+        if len(names) <= codec.ROWS and not request.query:
+            return self.rows(names)
+        frame, pages = self.rows([]), (self.rows(page).jobs for page in codec.pages(names))
         if not request.query:
-            return answer
-        return msgspec.structs.replace(answer, jobs=query.answer(answer.jobs))
+            return codec.Stream(frame, pages)
+        return msgspec.structs.replace(frame, jobs=query.answer(chain.from_iterable(pages)))
 
     def _queue(
         self, request: requests.Status, query: query_language.Query

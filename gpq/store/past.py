@@ -28,7 +28,7 @@ from gpq.store.opening import BUSY_SECONDS, MIGRATIONS, check_mark, explain, ver
 from gpq.store.packing import Unpacker
 from gpq.store.rows import Row
 
-PAGE = 500  # rows
+PAGE = 1000  # rows
 _LIST = "(SELECT value FROM json_each(?))"
 JOB_COLUMNS = "id, state, user, name, ended_at, checksum, plain(body)"
 _JOBS = f"SELECT {JOB_COLUMNS} FROM jobs ORDER BY id"
