@@ -92,9 +92,6 @@ class History(Protocol):
     def ids(self, query: Wanted) -> list[JobId]:
         """As `records`, but only their ids, so that nothing else is read."""
 
-    def ended_before(self, rank: int) -> Seconds | None:
-        """When the latest job but `rank` ended. None if there are no more than `rank`."""
-
     def count(self, query: Wanted) -> int:
         """How many match, regardless of `limit`."""
 

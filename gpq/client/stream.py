@@ -6,7 +6,7 @@ import codecs
 import json
 import re
 import sys
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from itertools import chain
 from typing import Any
 
@@ -27,10 +27,16 @@ def write_json(line: bytes) -> None:
     sys.stdout.flush()
 
 
-def rows(line: bytes) -> Generator[dict[str, Any], None, dict[str, Any]]:
-    """The rows of the result. Returns the result without them. Raises as `quick.ask` does."""
+def rows(line: bytes, note: Callable[..., None]) -> Iterator[dict[str, Any]]:
+    """The rows of the result. After the last one, `note` gets the notes of the result. Raises as
+    `quick.ask` does."""
+    pieces = _result(line)
+    return _rows(chain([next(pieces)], pieces), note)
+
+
+def _rows(pieces: Iterable[str], note: Callable[..., None]) -> Iterator[dict[str, Any]]:
     decode, text, place = json.JSONDecoder().raw_decode, "", 0
-    for piece in _result(line):
+    for piece in pieces:
         text, place = text[place:] + piece, 0
         if text.startswith(ROWS):
             place = len(ROWS)
@@ -40,7 +46,7 @@ def rows(line: bytes) -> Generator[dict[str, Any], None, dict[str, Any]]:
             except ValueError:
                 break  # the rest of the row is in the next piece
             yield row
-    return json.loads(ROWS + text[place:])  # type: ignore[no-any-return]
+    note(*json.loads(ROWS + text[place:])["notes"])
 
 
 def _result(line: bytes) -> Iterator[str]:

@@ -150,7 +150,7 @@ class Readings:
         if is_filtered:
             hidden = 0
             if len(recent_ids) == limit and limit >= codec.ROWS and not request.query:
-                hidden = self._past.count(_ended(users, states, limit)) - limit
+                hidden = self._past.count(_criteria(users, states, limit)) - limit
         answer = job_answers.JobList(
             rows,
             total=len(reader.snapshot.jobs) + ended_count,
@@ -171,7 +171,7 @@ class Readings:
         """The newest ended jobs, rising."""
         if limit <= 0 or (states and TERMINAL.isdisjoint(states)):
             return []
-        ended_ids = self._past.ids(_ended(users, states, limit))
+        ended_ids = self._past.ids(_criteria(users, states, limit))
         return sorted(name for name in ended_ids if name not in snapshot.jobs)
 
     def _by_id(self, ended_ids: Sequence[JobId]) -> list[Job]:
@@ -276,7 +276,7 @@ class Readings:
         )
 
 
-def _ended(users: Sequence[str], states: Sequence[str], limit: int) -> Wanted:
+def _criteria(users: Sequence[str], states: Sequence[str], limit: int) -> Wanted:
     finals = [state for state in states if state in TERMINAL]
     return Wanted(user=_single(users), states=finals, limit=limit)
 

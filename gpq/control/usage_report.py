@@ -45,10 +45,11 @@ def report(
         for job in snapshot.jobs.values()
     }
     begin, earlier = request.since, 0
-    if begin is None:
-        begin = past.ended_before(REPORTED - 1)
-        if begin is not None:
-            earlier = past.count(Wanted(until=begin))
+    latest = past.ids(Wanted(limit=REPORTED)) if begin is None else []
+    if len(latest) == REPORTED:
+        [first_record] = past.records(Wanted(latest[-1:]))
+        begin = first_record.ended_at
+        earlier = past.count(Wanted(until=begin))
     ended_records = {record.id: record for record in past.records(Wanted(since=begin))}
     records = live_records | ended_records
     first = min((record.submitted_at for record in records.values()), default=now - DAY)

@@ -43,8 +43,7 @@ class Unpacker:
 
 
 class Packer:
-    """Packs for one writer. `new_rows` are dictionaries that must be written with what was
-    packed."""
+    """Packs for one writer. `new_rows` must be written with what was packed."""
 
     def __init__(self, connection: sqlite3.Connection) -> None:
         self._dictionary = Unpacker(connection).dictionary
@@ -68,7 +67,7 @@ class Packer:
         """Rows for `PUT_DICTIONARY`."""
         return [(number, key, zlib.compress(text)) for number, (key, text) in self._new.items()]
 
-    def written(self) -> None:
+    def forget_new(self) -> None:
         """The last `new_rows` are durable."""
         self._new.clear()
 

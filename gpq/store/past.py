@@ -147,13 +147,6 @@ class Past:
         )
         return [JobId(int(str(number))) for (number,) in numbers]
 
-    def ended_before(self, rank: int) -> Seconds | None:
-        query = (
-            "SELECT ended_at FROM jobs WHERE ended_at IS NOT NULL ORDER BY ended_at DESC, id DESC"
-            " LIMIT 1 OFFSET ?"
-        )
-        return next((float(str(at)) for (at,) in self.read(query, [rank])), None)
-
     def count(self, criteria: Wanted) -> int:
         where, values = _conditions(criteria)
         [(number,)] = self.read(

@@ -120,7 +120,7 @@ class SqliteStore(Past):
         ]
         if any(table_rows for _, table_rows in writes):
             self._write(writes, adds=any(isinstance(event, Submitted) for event in journal))
-            packer.written()
+            packer.forget_new()
         self._state = rows.durable_part(snapshot)
         # some of these had ended before, and so had jobs that came back
         again = sum(getattr(event, "past", None) is not None for event in events)

@@ -69,10 +69,6 @@ class MemoryStore:
     def ids(self, criteria: Wanted) -> list[JobId]:
         return [record.id for record in self.records(criteria)]
 
-    def ended_before(self, rank: int) -> Seconds | None:
-        jobs = self.history()
-        return jobs[rank].ended_at if rank < len(jobs) else None
-
     def count(self, criteria: Wanted) -> int:
         return len(self.records(replace(criteria, limit=None)))
 

@@ -5,10 +5,9 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Iterator
 from datetime import datetime, timezone
 from enum import Enum
-from typing import Annotated, Any
+from typing import Annotated
 
 import msgspec
 import typer
@@ -89,25 +88,12 @@ def _history(
     from gpq.views import accounts
 
     if csv:
-        _write_csv(request)
+        rows = stream.rows(encode_request(request), output.note)
+        sys.stdout.writelines(accounts.csv_lines(rows, account_answers.EndedView))
         return
     answer = call(request, account_answers.HistoryList)
     output.note(*answer.notes)
     output.text(accounts.history, answer, color.value)
-
-
-def _write_csv(request: requests.History) -> None:
-    from gpq.views.accounts import csv_lines
-
-    rows = stream.rows(encode_request(request))
-    rest: dict[str, Any] = {}
-
-    def until_rest() -> Iterator[dict[str, Any]]:
-        rest.update((yield from rows))
-
-    for text in csv_lines(until_rest(), account_answers.EndedView):
-        sys.stdout.write(text)
-    output.note(*rest["notes"])
 
 
 def _report_team(begin: float | None, end: float | None, color: str, *, json: bool) -> None:
@@ -197,13 +183,8 @@ def _report(
     if json:
         output.emit(answer)
     elif csv:
-        sys.stdout.write(
-            "".join(
-                accounts.csv_lines(
-                    map(msgspec.structs.asdict, answer.rows), account_answers.ReportRow
-                )
-            )
-        )
+        figures = map(msgspec.structs.asdict, answer.rows)
+        sys.stdout.writelines(accounts.csv_lines(figures, account_answers.ReportRow))
     elif html:
         output.say(f"wrote {html}")
     else:
