@@ -123,8 +123,8 @@ def cancel_and_wait(
     just_ended = set(live_ids).intersection(answer.ended)
     if not just_ended:
         return answer
-    ended = [str(job) for job in sorted(just_ended)]
-    rows = daemon.call(requests.Status(ended), job_answers.JobList).jobs
+    request = requests.Status(ranges(sorted(just_ended)))
+    rows = daemon.call(request, job_answers.JobList).jobs
     cancelled_ids = [row.id for row in rows if row.state == "cancelled"]
     return msgspec.structs.replace(
         answer,

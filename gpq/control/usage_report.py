@@ -229,12 +229,12 @@ def history(
         request.until,
         request.limit or None,
     )
-    answer = account_answers.HistoryList([], 0, notes, event_text.stamp(now))
     job_ids = past.ids(criteria)[::-1]
+    hidden = max(past.count(criteria) - len(job_ids), 0) if request.limit else 0
+    answer = account_answers.HistoryList([], hidden, notes, event_text.stamp(now))
     if len(job_ids) > ROWS:
         return Stream(answer, (_ended_rows(past, page) for page in pages(job_ids)))
-    hidden = max(past.count(criteria) - len(job_ids), 0) if request.limit else 0
-    return msgspec.structs.replace(answer, jobs=_ended_rows(past, job_ids), hidden=hidden)
+    return msgspec.structs.replace(answer, jobs=_ended_rows(past, job_ids))
 
 
 def _ended_rows(past: History, job_ids: Sequence[JobId]) -> list[account_answers.EndedView]:

@@ -261,9 +261,11 @@ class Server:
                 self._door.pause(seconds)
             connection.settimeout(SEND_SECONDS)
             begin = self._door.work()
-            for piece in self._answer(line, peer):
-                connection.sendall(piece)
-            self._rate.charge(peer.uid, self._door.work() - begin)
+            try:
+                for piece in self._answer(line, peer):
+                    connection.sendall(piece)
+            finally:
+                self._rate.charge(peer.uid, self._door.work() - begin)
             if len(line) > self._door.longest_line:
                 return  # where the next line would begin is not known
 

@@ -64,6 +64,10 @@ def test_history_streams_the_same_rows_as_json_and_csv(past: Gpq) -> None:
     lines = list(csv.DictReader(io.StringIO(ok(past, "history", "--csv"))))
     assert [int(line["id"]) for line in lines] == [row["id"] for row in rows]
     assert lines[-1]["name"] == rows[-1]["name"] == f"job-{JOBS}"
+    assert len(json.loads(ok(past, "history", "--json", "-n", "1500"))["jobs"]) == 1500
+    assert (
+        ok(past, "history", "-n", "1500").splitlines()[-1] == f"{JOBS - 1500} more ended earlier: gpq history -n {JOBS}"
+    )
     said = past("history", "--csv", f"{JOBS}-{JOBS + 1}")
     assert len(said.stdout.splitlines()) == 2
     assert said.stderr == f"note: job {JOBS + 1} has not ended\n"
