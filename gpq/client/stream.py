@@ -12,7 +12,7 @@ from typing import Any
 
 from gpq.client import quick
 
-SECONDS = 60.0  # between two pieces
+SECONDS = 300.0  # between two pieces. A query may search long for the first row
 RESULT = b'"ok":true,"result":'
 ROWS = '{"jobs":['  # the beginning of the result
 BEYOND_ASCII = re.compile(r"[^\x00-\x7f]+")

@@ -40,13 +40,14 @@ def show(
 
         write_json(quick.line("status", request))
         return 0
+    seconds = 300.0 if all and query else 30.0  # it searches all jobs
     try:
-        result = quick.ask("status", request)
+        result = quick.ask("status", request, seconds)
     except quick.NobodyListens:
         from gpq.client.autostart import ensure_daemon
 
         ensure_daemon()
-        result = quick.ask("status", request)
+        result = quick.ask("status", request, seconds)
     rows = lines(
         result,
         plain.terminal_width(),
