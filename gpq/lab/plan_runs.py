@@ -51,7 +51,8 @@ ON, OFF = ("on", "true", "yes", "1"), ("off", "false", "no", "0")
 # requested sizes.
 HEEDS: dict[str, frozenset[str]] = {
     "goodput": frozenset({
-        "fairness_power", "restart_seconds", "hysteresis_seconds", "length", "noise", "priors",
+        "fairness_power", "cost_to_go", "restart_seconds", "hysteresis_seconds", "length", "noise",
+        "priors",
     }),
     "pollux": frozenset({"seed", "noise"}),
     "sia": frozenset({"noise", "priors"}),

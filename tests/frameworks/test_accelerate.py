@@ -140,17 +140,19 @@ REFUSALS = [
     "gpq cannot resize a training with step_scheduler_with_optimizer=False",
     "gpq cannot resize a training with a communication hook of DDP",
     "gpq cannot resize a training with a sharded model (FSDP)",
-    "gpus=0 is not a number of GPUs",
+    "gpus=0 is below 1 or no integer",
     "accelerator.prepare() got no training data",
     "gpq cannot resize a training with an IterableDataset",
     "gpq cannot resize a training with a batch_sampler",
     "only a later loader that accelerator.prepare() was given is shuffled",
     "a loop over the training data is outside its epochs",
     "gpq cannot resize a training with LocalSGD, whose averages over the processes depend on their number",
+    "gpq cannot resize a training with skip_first_batches()",
     "gpq cannot resize a training with next() on the loader, which counts batches of one number of GPUs",
     "optimizer.step() was called outside the loop over job.loader()",
+    "the checkpoint is of an earlier gpq, and does not say how many GPUs a step is for",
 ]
-MEANT_FOR = "a step always has the batch of the smallest number of --gpus, 2"
+MEANT_FOR = "each step has the batch of 2 GPUs in all attempts, the smallest --gpus at the first start"
 
 
 def test_what_gpq_cannot_resize_is_refused_in_a_line_and_an_untested_version_stays_as_it_is() -> None:

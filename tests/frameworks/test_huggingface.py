@@ -140,9 +140,9 @@ def test_lora_on_batches_of_like_lengths_ends_at_max_steps_in_mid_epoch(tmp_path
     assert_same(undisturbed, resized("hf_lora", tmp_path, (1, 8), (3, 0)))
     assert undisturbed.log()[-1]["global_step"] == 31
     assert undisturbed.notices[-2:] == [
-        "the callback Counts starts over at each restart. To keep what it counts, see ExportableState",
         "eval_loss depends a little on the number of GPUs, and so may the best checkpoint: the 7 examples of the"
         " evaluation are no multiple of per_device_eval_batch_size=8",
+        "the callback Counts starts over at each restart. To keep what it counts, see ExportableState",
     ]
 
 
@@ -167,6 +167,7 @@ def test_a_batch_that_grows_ends_its_schedule_exactly_at_its_last_step(tmp_path:
         gain_sum += applied_rate / rate
     assert gain_sum == pytest.approx(50)
     assert 25 <= len(steps) < 45
+    assert Path(f"{run.out}.output/checkpoint-{len(steps)}").is_dir(), "the last step is saved"
     assert {len(set(examples)) for _, examples in steps[5:]} == {96, 48}, "the end of a pass has half a batch"
     first_pass = [example for _, examples in steps for example in set(examples)][:1200]
     assert sorted(first_pass) == list(range(1200))

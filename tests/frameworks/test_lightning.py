@@ -228,9 +228,9 @@ def test_a_loss_that_is_no_mean_and_a_last_step_with_less_are_told(tmp_path: Pat
 
     assert job.habits == {"mean"}
     assert job.notices == [
+        "the last step of an epoch has 80 examples and takes the mean over them",
         "the callback Forgetful starts over at each restart. To keep what it counts, give it state_dict() and"
         " load_state_dict()",
-        "the last step of an epoch has 80 examples and takes the mean over them",
     ]
 
 

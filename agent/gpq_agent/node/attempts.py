@@ -51,7 +51,7 @@ class Attempts:
             # A change shortly after this listing, within the clock's resolution, would have the
             # same time stamp.
             self._listed_early = time.time_ns() - change_time < 50_000_000
-            keys = [key for key in self.spool.attempt_keys() if key not in self._forgotten]
+            keys = self.spool.attempt_keys(ignored=self._forgotten)
             earlier_keys = self._keys if self._is_listed else self.processes.marked_keys()
             self._is_listed = True
             for key in earlier_keys:
@@ -238,7 +238,8 @@ class Attempts:
                 wire.write_json(path, control)
 
     def forget(self, key: str) -> None:
-        """The daemon has the exit record, so do not report the attempt any more. Its log stays."""
+        """The daemon has the exit record, so do not report the attempt any more. Its log stays,
+        and the blocks set aside for its end go."""
         info = self.look(key)
         if info is None:
             return
@@ -246,6 +247,8 @@ class Attempts:
             raise SpoolError("attempt {} is {}".format(key, info.state), "stop it first")
         path = self.files.path(key, spool.FORGOTTEN)
         os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_NONBLOCK, 0o600))
+        names = (wire.EXIT, wire.STOP, wire.CONTROL)
+        spool.free_reserves(self.files.path(key, name) for name in names)
         self._let_go(key)
 
     def is_forgotten(self, key: str) -> bool:

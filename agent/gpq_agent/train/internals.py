@@ -28,14 +28,11 @@ current_dispatch_mode = _get_current_dispatch_mode
 foreach_add_ = torch._foreach_add_
 foreach_copy_ = torch._foreach_copy_
 foreach_div = torch._foreach_div
-foreach_lerp_ = torch._foreach_lerp_
 foreach_mul_ = torch._foreach_mul_
 foreach_norm = torch._foreach_norm
 foreach_reciprocal_ = torch._foreach_reciprocal_
 foreach_sqrt = torch._foreach_sqrt
 foreach_zero_ = torch._foreach_zero_
-
-batch_norm_update_stats = torch.batch_norm_update_stats  # the statistics alone
 
 # What pickle itself calls for an object of another class than its own.
 new_object: Any = copyreg._reconstructor  # type: ignore[attr-defined]
@@ -125,16 +122,6 @@ def is_compiled() -> bool:
 def check_input(layer: Any, input: torch.Tensor) -> None:
     """Raises ValueError for a number of dimensions that a layer of batch norm does not take."""
     layer._check_input_dim(input)
-
-
-def batch_norm_sums(
-    gradient: torch.Tensor, input: torch.Tensor, mean: torch.Tensor, inverse: torch.Tensor
-) -> Any:
-    """Per channel, the sums of the products of the gradient with the normalised input, and of the
-    gradient. `inverse`: of the standard deviation."""
-    backward = torch.ops.aten.native_batch_norm_backward
-    mask = [False, True, True]
-    return backward(gradient, input, None, None, None, mean, inverse, True, 0.0, mask)[1:]
 
 
 def has_scheduler(optimizer: Any) -> bool:

@@ -24,6 +24,8 @@ class Config:
     policy: str = "goodput"
     gang: bool = False  # the policy gives every job exactly the GPUs that it asked for
     fairness_power: float = 0.25  # p of the power utility. -1 = Pollux's harmonic mean
+    # weigh jobs of known length by the time that their progress saves all, not by rank and share
+    cost_to_go: bool = False
     restart_seconds: Seconds = 30.0  # assumed for a job whose restart was not measured yet
     hysteresis_seconds: Seconds = 150.0  # H of the restart factor (H - R) / H
     batch_hysteresis: float = 0.05  # a batch change must promise this much more goodput

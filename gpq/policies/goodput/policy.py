@@ -30,9 +30,10 @@ from gpq.policies.goodput.candidates import (
     field_of,
     groups_of,
     menu_of,
+    speeds_of,
 )
 from gpq.policies.goodput.forecast import Forecast, with_links
-from gpq.policies.goodput.valuation import Stakes, Valuation, growth, growth_cap, value
+from gpq.policies.goodput.valuation import TINY, Stakes, Valuation, growth, growth_cap, value
 from gpq.policies.shared import type_transfer
 from gpq.policies.shared.eligible import priority_weight
 from gpq.policies.shared.remaining_time import seconds_left
@@ -44,6 +45,7 @@ UNKNOWN_SECONDS: Seconds = 60.0
 SERVICE_KNEE = 4000.0  # GPU-seconds below which service makes little difference
 SERVICE_POWER = 0.4
 DAY: Seconds = 86_400.0
+OWN = 0.4  # what the time of a job itself counts beside the time that it makes others wait
 DEFICIT = 1.75  # a job with this many times less service than its fair share counts for more
 
 
@@ -90,16 +92,17 @@ class Goodput(Policy):
         groups = groups_of(candidates, self.outlook.tables(questions), max_replicas)
         stakes = [_stakes(snapshot, group) for group in groups]
         ends = _ends(groups, stakes, shares)
-        weight = _after_debts(
-            snapshot,
-            weights(candidates, ends, shares, snapshot.now),
-            shares,
-        )
+        by_cost = config.cost_to_go and bool(ends)
+        if by_cost:
+            urgency = _costs(groups, stakes, ends, sum(contest.capacities.values()), snapshot.now)
+        else:
+            urgency = urgencies(candidates, ends, shares, snapshot.now)
+        weight = _after_debts(snapshot, weights(candidates, urgency, shares), shares)
         valuations = [
             valuation
             for group, stake in zip(groups, stakes, strict=True)
             for valuation in value(
-                group, config, snapshot.now, shares, weight, stake, contest.capacities
+                group, config, snapshot.now, shares, weight, stake, contest.capacities, by_cost
             )
         ]
         return contest, sorted(valuations, key=lambda valuation: valuation.job)
@@ -220,36 +223,87 @@ def _without(valuation: Valuation, shape: Shape) -> Valuation:
 
 
 def weights(
+    candidates: Sequence[Candidate], urgency: Mapping[JobId, float], shares: Mapping[JobId, float]
+) -> dict[JobId, float]:
+    """Urgencies multiplied by the fair share, so that users count and not their number of jobs, and
+    by priority. Of the jobs that have one."""
+    jobs = [candidate.job for candidate in candidates]
+    mean = sum(shares[job.id] for job in jobs) / max(len(jobs), 1)
+    return {
+        job.id: urgency[job.id]
+        * (shares[job.id] / mean if mean > 0 else 1.0)
+        * priority_weight(job)
+        for job in jobs
+        if job.id in urgency
+    }
+
+
+def urgencies(
     candidates: Sequence[Candidate],
     remaining_seconds: Mapping[JobId, Seconds],
     shares: Mapping[JobId, float],
     now: Seconds,
 ) -> dict[JobId, float]:
-    """Weights of the jobs. `remaining_seconds`: to the declared end on the fair share, for jobs
+    """Urgency of each job. `remaining_seconds`: to the declared end on the fair share, for jobs
     whose end is known.
 
-    If at least one length is known, the weight is rank / J, and the longest job has rank 1. Only
-    the order counts, so that one very long job does not swamp the rest (compare heSRPT, Berg et al.
-    2020). A job that got far less than its share so far counts for more, so that short ones cannot
-    delay it forever. If no length is known, the weight is (service + 4000)^-0.4, least attained
-    service first. Both are multiplied by the fair share, so that users count and not their number
-    of jobs, and by priority.
+    If at least one length is known, it is rank / J, and the longest job has rank 1. Only the order
+    counts, so that one very long job does not swamp the rest (compare heSRPT, Berg et al. 2020). A
+    job that got far less than its share so far counts for more, so that short ones cannot delay it
+    forever. If no length is known, it is (service + 4000)^-0.4, least attained service first.
     """
-    if not candidates:
-        return {}
     jobs = [candidate.job for candidate in candidates]
+    if not remaining_seconds:
+        return {
+            job.id: (1.0 + job.service_at(now) / SERVICE_KNEE) ** -SERVICE_POWER for job in jobs
+        }
     ranks = _ranks({job.id: remaining_seconds.get(job.id, _guess(job, now)) for job in jobs})
-    mean = sum(shares[job.id] for job in jobs) / len(jobs)
-    job_weights = {}
-    for candidate in candidates:
-        job, share = candidate.job, shares[candidate.job.id]
-        if not remaining_seconds:
-            urgency = (1.0 + job.service_at(now) / SERVICE_KNEE) ** -SERVICE_POWER
-        else:
-            urgency = ranks[job.id] * _deficit(candidate, share, now)
-        relative_share = share / mean if mean > 0 else 1.0
-        job_weights[job.id] = urgency * relative_share * priority_weight(job)
-    return job_weights
+    return {
+        candidate.job.id: ranks[candidate.job.id]
+        * _deficit(candidate, shares[candidate.job.id], now)
+        for candidate in candidates
+    }
+
+
+def _costs(
+    groups: Sequence[Group],
+    stakes: Sequence[Stakes],
+    ends: Mapping[JobId, Seconds],
+    capacity: int,
+    now: Seconds,
+) -> dict[JobId, float]:
+    """The urgency of each job by cost-to-go: the time that all jobs together save for each second
+    that it has its best shape.
+
+    With x the GPU-seconds left at the most efficient shape and T the seconds left at the best one,
+    jobs served shortest work first on G GPUs end after sum_ij min(x_i, x_j) / G + OWN sum_j T_j
+    seconds, added up. Its slope is r w / G + OWN. r counts the jobs with at least as much work, w
+    is x / T: the GPUs that the best shape is worth. A job that will take longer than alone on its
+    fair share has its r multiplied by that ratio.
+    """
+    work: dict[JobId, float] = {}
+    width: dict[JobId, float] = {}
+    for group, stake in zip(groups, stakes, strict=True):
+        replicas, speeds = group.options.replicas, speeds_of(group)
+        widths = speeds.max(axis=1) / (speeds / replicas).max(axis=1)
+        least = (stake.times * replicas).min(axis=1)
+        for row, gpus, left in zip(group.rows, widths.tolist(), least.tolist(), strict=True):
+            name = row.job.id
+            width[name] = gpus
+            # as much to come as it was served, if its length is unknown
+            work[name] = left if name in ends else _doubling(row.job.service_at(now))
+    ranks, jobs = _ranks(work), [row.job for group in groups for row in group.rows]
+    rank = {job.id: ranks[job.id] * len(work) * _lateness(job, ends, now) for job in jobs}
+    return {name: rank[name] * width[name] / max(capacity, 1) + OWN for name in rank}
+
+
+def _lateness(job: Job, ends: Mapping[JobId, Seconds], now: Seconds) -> float:
+    """Its time from submission to its end on its fair share, over that of the same job alone there.
+    At least 1, also if its length is unknown."""
+    length, left = job.profile.length, job.profile.length_left
+    if job.id not in ends or not length or not left:
+        return 1.0
+    return max(1.0, left / length * (1.0 + (now - job.submitted_at) / max(ends[job.id], TINY)))
 
 
 def _after_debts(
@@ -280,7 +334,11 @@ def _guess(job: Job, now: Seconds) -> Seconds:
     run_seconds = job.run_seconds
     if job.placement is not None and job.started_at is not None:
         run_seconds += now - job.started_at
-    spent = max(run_seconds, UNKNOWN_SECONDS)
+    return _doubling(run_seconds)
+
+
+def _doubling(spent: float) -> float:
+    spent = max(spent, UNKNOWN_SECONDS)
     return float(UNKNOWN_SECONDS * 2.0 ** ceil(log2(spent / UNKNOWN_SECONDS) - 1e-9))
 
 

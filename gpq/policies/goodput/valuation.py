@@ -3,7 +3,8 @@ of a restart, bent and weighted.
 
     V_j(n) = w_j (eps + f_j(n) g_j(n) / g_j(fair share))^p
 
-f is what a restart leaves of the value of another shape.
+f is what a restart leaves of the value of another shape. By cost-to-go, goodput is relative to that
+at the best shape, and p is 1.
 
 Jobs with the same options are valued together, as rows of one matrix.
 """
@@ -66,12 +67,16 @@ def value(
     weights: Mapping[JobId, float],
     stakes: Stakes,
     capacities: Mapping[str, int],
+    by_cost: bool = False,
 ) -> list[Valuation]:
-    """What each shape is worth to each job of the group."""
+    """What each shape is worth to each job of the group. `by_cost`: by cost-to-go."""
     speeds = speeds_of(group)
-    share = np.array([shares[row.job.id] for row in group.rows])
     options = group.options
-    fair = fair_speeds(speeds, options.shapes, share, capacities)
+    if by_cost:
+        power, reference = 1.0, speeds.max(axis=1)
+    else:
+        power, share = config.fairness_power, np.array([shares[row.job.id] for row in group.rows])
+        reference = fair_speeds(speeds, options.shapes, share, capacities)
     column = np.array([options.index.get(row.current, -1) for row in group.rows])
     is_current = column[:, None] == np.arange(len(options.shapes))[None, :]
     times, node = growth(len(capacities)), options.offer.node_size
@@ -81,11 +86,12 @@ def value(
     ]
     is_within_cap = options.replicas[None, :] <= np.array(caps)[:, None]
     allowed = (speeds > 0) & (is_current | is_within_cap)
-    relative = np.where(fair[:, None] > 0, speeds / np.where(fair > 0, fair, 1.0)[:, None], 0.0)
+    divisor = np.where(reference > 0, reference, 1.0)
+    relative = np.where(reference[:, None] > 0, speeds / divisor[:, None], 0.0)
     relative = relative * restart_factors(group, config, now, is_current, stakes)
     weight = np.array([weights[row.job.id] for row in group.rows])
-    bent = weight[:, None] * bend(relative + EPSILON, config.fairness_power)
-    nothing = weight * float(bend(np.array([EPSILON]), config.fairness_power)[0])
+    bent = weight[:, None] * bend(relative + EPSILON, power)
+    nothing = weight * float(bend(np.array([EPSILON]), power)[0])
     values = np.concatenate([bent, nothing[:, None]], axis=1)
     valuations = []
     for row, row_column, mask, row_values in zip(

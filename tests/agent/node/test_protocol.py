@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 from gpq_agent import wire
 from gpq_agent.node.host import logs
+from gpq_agent.node.spool import spool
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -180,6 +181,17 @@ def test_forgotten_attempts_are_not_reported_and_their_log_stays(node: NodeAgent
     node.ask("forget", attempt=key)
     assert node.attempts() == {}
     assert node.log(key) == b"hello\n"
+
+
+def test_a_forgotten_attempt_gives_back_the_blocks_set_aside_for_its_end(node: NodeAgent) -> None:
+    key = node.start(1, ["true"])
+    node.ended(key)
+    before = {path.name for path in node.folder(key).iterdir()}
+    reserves = {name for name in before if spool.RESERVE in name}
+    assert reserves
+    node.ask("forget", attempt=key)
+    after = {path.name for path in node.folder(key).iterdir()}
+    assert after == before - reserves | {spool.FORGOTTEN}
 
 
 def test_a_forgotten_attempt_is_reported_again_to_a_daemon_that_waits_for_its_end(node: NodeAgent) -> None:

@@ -150,6 +150,6 @@ def test_a_schedule_that_depends_on_the_number_of_gpus_is_refused_on_another(tmp
     with pytest.raises(AssertionError, match=r"\[1, 1\] =="):
         run.attempt(2, replicas=2)
     error = Path(f"{run.out}.error").read_text()
-    assert error == "a function of LambdaLR returns other factors on 2 GPUs than on 1 before"
+    assert error == "the function of a schedule gives other factors on 2 replicas than on 1 before"
     run.attempt(3, replicas=1)
     assert run.weights()

@@ -56,6 +56,7 @@ model = Model()
 recorder = support.record(model)
 args = support.arguments(
     optim="sgd", learning_rate=0.1, warmup_steps=0, max_grad_norm=0.0, eval_strategy="epoch", logging_steps=1,
+    save_strategy="steps", save_steps=20,
     ddp_find_unused_parameters=False,
 )  # fmt: skip
 trainer = Trainer(model, args, train_dataset=examples(support.EXAMPLES), eval_dataset=examples(80))

@@ -104,7 +104,7 @@ class Scaled(MixedPrecision):
 
 
 class Forgetful(Callback):
-    def __init__(self):
+    def on_train_start(self, trainer, module):
         self.batches = 0
 
 

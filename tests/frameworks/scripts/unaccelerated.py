@@ -10,6 +10,7 @@ from accelerate.local_sgd import LocalSGD
 from accelerate.state import AcceleratorState, GradientState
 from accelerate.utils import DDPCommunicationHookType, GradientAccumulationPlugin
 from gpq_agent.train.frameworks import versions
+from gpq_agent.train.frameworks.dataloaders import intended_gpus
 from torch.utils.data import BatchSampler, DataLoader, IterableDataset, SequentialSampler, TensorDataset
 
 
@@ -59,11 +60,14 @@ assert (accelerator.num_processes, len(loader)) == (2, 5)
 tell(accelerator.prepare, DataLoader(data, 4, shuffle=True))
 tell(lambda: next(iter(loader)))
 tell(LocalSGD, accelerator, model, 4)
+tell(accelerator.skip_first_batches, loader, 2)
 other_loader = accelerator.prepare(DataLoader(data, 4))
 next(iter(accelerator.epochs(1)))
 tell(lambda: next(iter(loader)))
 accelerator.backward(model(next(iter(other_loader))[0]).mean())
 tell(optimizer.step)
+accelerator.job._engine.checkpointer.parts.offer({"user:gpus": {}})  # of a checkpoint without user:gpq.gpus
+tell(intended_gpus, accelerator.job, None, "accelerate")
 
 versions.FRAMEWORKS["accelerate"] = versions.Framework(("0.1",), ())
 accelerator = Accelerator(cpu=True, gradient_accumulation_steps=2)

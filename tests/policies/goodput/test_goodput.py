@@ -44,7 +44,8 @@ def profile(params: gp.ThroughputParams, most: int = 8, fraction: float = 0.0) -
     )
 
 
-def counts(here: Snapshot) -> dict[int, int]:
+def counts(here: Snapshot, by_cost: bool = False) -> dict[int, int]:
+    here = replace(here, config=replace(here.config, cost_to_go=by_cost))
     return {int(name): shape.replicas for name, shape in policy("goodput").allocate(here).items()}
 
 
@@ -78,18 +79,28 @@ def test_priority_decides_who_waits() -> None:
     assert set(counts(snapshot(node("a", 2), *jobs))) == {2}
 
 
-def test_a_short_job_goes_before_a_long_one() -> None:
+@pytest.mark.parametrize("by_cost", [False, True])
+def test_a_short_job_goes_before_a_long_one(by_cost: bool) -> None:
     long, short = job(1, profile=profile(GOOD, fraction=0.01)), job(2, profile=profile(GOOD, fraction=0.95))
     tight = spec(gpus=2)
     here = snapshot(node("a", 2), replace(long, spec=tight), replace(short, spec=tight))
-    assert set(counts(here)) == {2}
+    assert set(counts(here, by_cost)) == {2}
 
 
-def test_a_long_job_that_scales_is_not_taken_for_a_short_one() -> None:
+@pytest.mark.parametrize("by_cost", [False, True])
+def test_a_long_job_that_scales_is_not_taken_for_a_short_one(by_cost: bool) -> None:
     """It has more left than the others on one GPU, and less on two, which it cannot have."""
     scales = job(1, profile=profile(GOOD, most=1, fraction=0.5))
     others = [job(i, profile=profile(POOR, fraction=fraction)) for i, fraction in ((2, 0.6), (3, 0.9))]
-    assert set(counts(snapshot(node("a", 2), scales, *others))) == {2, 3}
+    assert set(counts(snapshot(node("a", 2), scales, *others), by_cost)) == {2, 3}
+
+
+def test_by_cost_to_go_a_job_late_for_what_it_needs_goes_first() -> None:
+    """Both have waited as long and have as much left. One of them had ten times as much to do."""
+    small, tight = replace(DECLARED, dataset_size=DECLARED.dataset_size // 10), spec(gpus=2)
+    large = job(1, profile=profile(GOOD, fraction=0.9), spec_=tight)
+    fresh = job(2, profile=replace(profile(GOOD, fraction=0.001), declared=small), spec_=tight)
+    assert set(counts(snapshot(node("a", 2), large, fresh, now=100_000.0), by_cost=True)) == {2}
 
 
 def test_of_jobs_of_unknown_length_the_least_served_goes_first() -> None:
@@ -262,13 +273,14 @@ def test_two_jobs_of_unknown_length_do_not_swap_in_every_round() -> None:
     assert set(counts(snapshot(node("a", 2), runs, job(2, attempt=1, **known)))) == {2}  # type: ignore[arg-type]
 
 
-def test_short_jobs_cannot_delay_a_long_one_for_ever() -> None:
+@pytest.mark.parametrize("by_cost", [False, True])
+def test_short_jobs_cannot_delay_a_long_one_for_ever(by_cost: bool) -> None:
     endless = replace(profile(GOOD, fraction=0.01), declared=replace(DECLARED, dataset_size=10_000_000))
     tight = spec(gpus=2)
-    short = [job(i, profile=profile(GOOD, fraction=0.9), spec_=tight, at=999_000.0) for i in (2, 3, 4)]
+    short = [job(i, profile=profile(GOOD, fraction=0.9), spec_=tight, at=999_990.0) for i in (2, 3, 4)]
     for submitted, winner in ((998_000.0, {2}), (0.0, {1})):
         long = job(1, profile=endless, spec_=tight, at=submitted)
-        assert set(counts(snapshot(node("a", 2), long, *short, now=1_000_000.0))) == winner
+        assert set(counts(snapshot(node("a", 2), long, *short, now=1_000_000.0), by_cost)) == winner
 
 
 def test_shapes_that_fit_the_total_but_not_the_servers_are_withdrawn() -> None:

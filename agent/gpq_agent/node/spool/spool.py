@@ -6,7 +6,7 @@ they change state.
                                 attempt, never for long
 <spool>/attempts/42.1/          the files named in wire.py, and: lock (held by the living shim),
                                 forgotten, exit.reserve and stop.reserve (blocks set aside, so that
-                                a full disk loses neither)
+                                a full disk loses neither, until it is forgotten)
 <spool>/checkpoints/42/         checkpoints of job 42, the same for all its attempts
 <spool>/checkpoints/42.before-4/  those of before its attempt 4, which started from the beginning
 """
@@ -18,7 +18,7 @@ import itertools
 import os
 import time
 import uuid
-from typing import Any, Dict, List, NamedTuple, Type
+from typing import Any, Container, Dict, Iterable, List, NamedTuple, Type
 
 from gpq_agent import records, wire
 from gpq_agent.node.host.errors import SpoolError
@@ -29,6 +29,7 @@ NAME = "spool.json"
 COPY = ".copy"  # suffix for files whose content nothing else could restore
 RESERVE = ".reserve"
 RESERVE_BYTES = 4096
+MOST_RESERVES = 9  # of one file
 LOCK_PATIENCE = 20.0  # seconds to wait for another agent's state change
 MOST_BESIDE = 1000  # entries of a folder to look at
 
@@ -190,10 +191,13 @@ class Spool:
         spool, _, key = mark.partition(":")
         return key if spool == self.id else ""
 
-    def attempt_keys(self) -> List[str]:
-        """Attempts with an order, oldest first, forgotten ones included."""
+    def attempt_keys(self, ignored: Container[str] = ()) -> List[str]:
+        """Attempts with an order, oldest first, forgotten ones included unless they are
+        `ignored`."""
         attempts = []
         for name in os.listdir(self.attempts):
+            if name in ignored:  # before any work on it, because there may be years of them
+                continue
             with contextlib.suppress(ValueError):
                 attempts.append(wire.parse_attempt_key(name))
         return [wire.attempt_key(job, attempt) for job, attempt in sorted(attempts)]
@@ -240,6 +244,18 @@ def reserve(path: str, count: int = 1) -> None:
             os.close(descriptor)
 
 
+def free_reserves(paths: Iterable[str]) -> None:
+    """Give back the blocks from `reserve`, once nobody writes these files any more."""
+    for path in paths:
+        for reserve_path in filter(os.path.exists, _reserves(path)):
+            with contextlib.suppress(OSError):  # it costs only its space
+                os.unlink(reserve_path)
+
+
+def _reserves(path: str) -> List[str]:
+    return [path + RESERVE + str(number) for number in range(MOST_RESERVES)]
+
+
 def _allocate(descriptor: int) -> None:
     try:
         os.posix_fallocate(descriptor, 0, RESERVE_BYTES)
@@ -257,8 +273,7 @@ def write_reserved(path: str, content: Dict[str, Any]) -> None:
     except OSError as error:
         if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
             raise
-        reserves = [path + RESERVE + str(number) for number in range(9)]
-        reserve_paths = list(filter(os.path.exists, reserves))
+        reserve_paths = list(filter(os.path.exists, _reserves(path)))
         if not reserve_paths:
             raise
     line = wire.encode(content)

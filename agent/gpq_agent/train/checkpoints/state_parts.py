@@ -211,6 +211,11 @@ class Parts:
             name: part for name, part in state.items() if name not in self._parts
         }
 
+    @property
+    def is_awaited(self) -> bool:
+        """Does a checkpoint offer the state of a part that is not registered yet?"""
+        return bool(self._unclaimed_states)
+
     def restore(self, state: Dict[str, Any]) -> None:
         """Restore the registered parts that have no state yet. The rest waits for its part."""
         self._is_restored = True

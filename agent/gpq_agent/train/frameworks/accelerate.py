@@ -158,6 +158,10 @@ class ElasticAccelerator(Accelerator):  # type: ignore[misc]
         else:
             super().load_state(*args, **options)
 
+    def skip_first_batches(self, *args: Any, **options: Any) -> None:
+        """Raises GpqTrainError."""
+        raise refusal("skip_first_batches()", "leave it out, because gpq resumes within the epoch")
+
     def register_save_state_pre_hook(self, hook: Any) -> Any:
         self.tell(HOOK)
         return super().register_save_state_pre_hook(hook)

@@ -9,8 +9,8 @@ from gpq_agent.train.loop.job import Job
 from gpq_agent.train.loop.loader import OPTIONS
 
 MEANT_FOR = (
-    "a step always has the batch of the smallest number of --gpus, {}. If the script is meant for "
-    "another number of GPUs, write gpq.{}(..., gpus=N)"
+    "each step has the batch of {} GPUs in all attempts, the smallest --gpus at the first start. "
+    "If the script is meant for another number, submit a new job with gpq.{}(..., gpus=N)"
 )
 
 
@@ -34,7 +34,14 @@ def intended_gpus(job: Job, gpus: Optional[int], function: str) -> int:
     runtime = job._engine.runtime
     least = runtime.environment.least_gpus
     own_number = gpus or (1 if runtime.recorder else least or job.replicas)
-    number: int = job.state("gpq.gpus", own_number)
+    number: int = job.state("gpq.gpus", 0)
+    if not number and gpus is None and job._engine.checkpointer.parts.is_awaited:
+        problem = (
+            "the checkpoint is of an earlier gpq, and does not say how many GPUs a step is for"
+        )
+        hint = "write gpq.{}(..., gpus=N) with those of the first attempt, or submit a new job"
+        raise GpqTrainError(problem, hint.format(function))
+    number = job.state("gpq.gpus", number or own_number)
     if gpus is None and least:
         runtime.notice(MEANT_FOR.format(number, function))
     elif gpus not in (None, number):
@@ -56,7 +63,7 @@ def loader_arguments(dataloader: Any, batches: int, most: Optional[int] = None) 
     if type(dataloader.batch_sampler) is not data.BatchSampler:
         if batches > 1 or dataloader.batch_sampler is None:
             cure = "use batch_size and a sampler"
-            raise refusal("a batch_sampler on several GPUs, or accumulation of its batches", cure)
+            raise refusal("a batch_sampler for several GPUs, or accumulation of its batches", cure)
         return {**arguments, "batch_sampler": dataloader.batch_sampler}
     arguments.update(batch_size=batches * per_batch, max_local_batch=per_batch)
     arguments.update(drop_last=dataloader.drop_last, fixed_batch=most is None)

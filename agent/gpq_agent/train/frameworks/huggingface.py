@@ -86,6 +86,7 @@ class _Driver(transformers.TrainerCallback):  # type: ignore[misc]
 
     saved: from the checkpoint. seconds: of earlier attempts. examples: trained on so far.
     flos: of the step on all replicas. loader, loop, epochs, fetcher: from train() on.
+    is_begun: a step was made.
     """
 
     def __init__(self, trainer: Any) -> None:
@@ -93,6 +94,7 @@ class _Driver(transformers.TrainerCallback):  # type: ignore[misc]
         self.saved: Dict[str, Any] = {}
         self.seconds, self.flos, self.examples = 0.0, 0.0, 0
         self.loader = self.loop = self.epochs = self.fetcher = None  # type: Any
+        self.is_begun = False
         self._trainer, self._begin = trainer, time.time()
 
     def state_dict(self) -> Dict[str, Any]:
@@ -121,6 +123,13 @@ class _Driver(transformers.TrainerCallback):  # type: ignore[misc]
         callbacks = self._trainer.callback_handler.callbacks
         return [item for item in callbacks if isinstance(item, ExportableState)]
 
+    def _tell_forgetful(self) -> None:
+        """Say which callbacks of the script keep something, but not in a checkpoint."""
+        for item in self._trainer.callback_handler.callbacks[1:]:
+            is_kept = not vars(item) or isinstance(item, ExportableState)
+            if is_own(type(item), *LIBRARIES) and not is_kept:
+                self.engine.runtime.notice(FORGETS.format(type(item).__name__))
+
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         trainer, saved = self._trainer, self.saved
         for name, layer in trainer.model.named_modules():
@@ -131,11 +140,9 @@ class _Driver(transformers.TrainerCallback):  # type: ignore[misc]
             if isinstance(item, TensorBoardCallback) and item.logging_dir is None:
                 name = os.environ.get(wire.ENV_JOB, "gpq")
                 item.logging_dir = os.path.join(args.output_dir, "runs", name)
-            is_kept = not vars(item) or isinstance(item, ExportableState)
-            if is_own(type(item), *LIBRARIES) and not is_kept:
-                self.engine.runtime.notice(FORGETS.format(type(item).__name__))
-        compute_loss = trainer.compute_loss_func or type(trainer).compute_loss
-        if is_own(compute_loss, *LIBRARIES):
+        script_class: Any = type(trainer).__mro__[2]  # without gpq's part
+        compute_loss = trainer.compute_loss_func or script_class.compute_loss
+        if is_own(compute_loss, *LIBRARIES) or is_own(script_class.training_step, *LIBRARIES):
             self.engine.runtime.notice(OWN_LOSS)
         sets, size = trainer.eval_dataset, args.eval_batch_size
         for dataset in sets.values() if isinstance(sets, dict) else [sets]:
@@ -168,6 +175,11 @@ class _Driver(transformers.TrainerCallback):  # type: ignore[misc]
         meter = self.engine.runtime.meter
         state.epoch = meter.epoch + meter.position / len(self.loader)
         self.examples += self.loop.step.total
+        if meter.epoch + self.loop.is_over >= meter.epochs:  # larger batches are there before
+            state.max_steps = state.global_step
+        if not self.is_begun:
+            self.is_begun = True
+            self._tell_forgetful()
 
     def on_log(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         if "loss" in kwargs["logs"]:
@@ -202,6 +214,10 @@ class _ElasticTrainer(transformers.Trainer):  # type: ignore[misc]
         if self.gpq_max_batch_size and not (is_whole and own.ddp_find_unused_parameters is False):
             problem = "max_batch_size= needs whole epochs and ddp_find_unused_parameters=False"
             raise GpqTrainError(problem, "set both in the TrainingArguments, and no max_steps")
+        for name in ("logging_steps", "eval_steps", "save_steps"):
+            if self.gpq_max_batch_size and 0 < (getattr(own, name) or 0) < 1:
+                problem = "gpq cannot resize a Trainer with max_batch_size and a share in " + name
+                raise GpqTrainError(problem, "give it a number of steps, or use epochs")
 
     def train(self, resume_from_checkpoint: Any = None, *args: Any, **kwargs: Any) -> Any:
         if self._gpq.engine.shape.data is not None:

@@ -83,6 +83,7 @@ class Elastic(_strategies.Strategy):  # type: ignore[misc]
     """Where Lightning meets the loop of gpq, with one or several replicas.
 
     step: fetched, but not made yet. earlier: the data of its micro-batches without the last.
+    is_begun: a step was made.
     """
 
     gpus: Optional[int]  # as in gpq.lightning()
@@ -90,6 +91,7 @@ class Elastic(_strategies.Strategy):  # type: ignore[misc]
     batch_norm: Optional[int]
     loop: Any = None
     step: Any = None
+    is_begun = False
     earlier: List[Any]
     _data: Any = None  # of the current micro-batch, unless Lightning has it
     _steps: Optional[Steps] = None
@@ -101,7 +103,6 @@ class Elastic(_strategies.Strategy):  # type: ignore[misc]
         if trainer.state.fn != "fit":
             return
         lightning_trainer.refuse(trainer)
-        lightning_trainer.tell_forgetful(trainer, self.job)
         if trainer.fast_dev_run:
             self.max_batch_size = None
         if self.max_batch_size is not None:
@@ -192,6 +193,9 @@ class Elastic(_strategies.Strategy):  # type: ignore[misc]
             result = plugin.optimizer_step(optimizer, model=module, closure=self._train, **options)
         loop.end_micro()
         loop.end_step(applied=loop.applied)
+        if not self.is_begun:
+            self.is_begun = True
+            lightning_trainer.tell_forgetful(module.trainer, self.job)
         self.step, self.earlier = None, []
         self.counters.tell_means()
         return result

@@ -42,7 +42,9 @@ def refuse(trainer: Any) -> None:
 def tell_forgetful(trainer: Any, job: Any) -> None:
     """Say which callbacks of the script keep something, but not in a checkpoint."""
     for item in trainer.callbacks:
-        is_kept = not vars(item) or type(item).state_dict is not pl.Callback.state_dict
+        names = "state_dict", "on_save_checkpoint"
+        is_kept = any(getattr(type(item), name) is not getattr(pl.Callback, name) for name in names)
+        is_kept = is_kept or not vars(item).keys() - {"log", "log_dict"}  # Lightning sets those
         if is_own(type(item), "lightning", "pytorch_lightning") and not is_kept:
             job._engine.runtime.notice(FORGETS.format(type(item).__name__))
 
@@ -83,7 +85,7 @@ def refuse_counts(trainer: Any) -> None:
     """Raises GpqTrainError for what counts steps, of which a batch that grows makes fewer."""
     usual = {"max_steps": -1, "limit_train_batches": 1.0, "val_check_interval": 1.0}
     for name, value in usual.items():
-        if getattr(trainer, name, value) != value:
+        if repr(getattr(trainer, name, value)) != repr(value):  # 1 is a step, and 1.0 an epoch
             cure = "leave one of them out, and use max_epochs"
             raise refusal("{} and max_batch_size".format(name), cure)
 

@@ -22,22 +22,14 @@ from gpq_agent.train.errors import GpqTrainError
 from gpq_agent.train.gradients.ddp_buckets import Parameter, Share
 from gpq_agent.train.gradients.probe import GradientProbe
 from gpq_agent.train.gradients.reducer import Marks, Reducer, is_marked, mark
-from gpq_agent.train.internals import (
-    base_of,
-    foreach_add_,
-    foreach_lerp_,
-    foreach_mul_,
-    foreach_zero_,
-)
+from gpq_agent.train.internals import base_of, foreach_add_, foreach_mul_, foreach_zero_
 from gpq_agent.train.process.agreement import Agreement
 
-ROUNDING = 1e-12  # of a sum of weights
 NOT_IN_ALL = "job.weigh() was called in only some micro-batches of a step"
 
 _parameters_of = itemgetter("params")
 _grad: Callable[[Any], torch.Tensor] = attrgetter("grad")
 _has_history = attrgetter("requires_grad")  # of a gradient: after a call with create_graph
-_is_sparse = attrgetter("is_sparse")
 
 
 class Accumulator:
@@ -204,16 +196,14 @@ class Accumulator:
         if self._reducer is None:
             self._probe.pass_ended(share.weight, touched=parameters)
         share.sums, share.unit = dict(zip(map(id, parameters), gradients)), share.weight
-        zeros = list(map(torch.empty_like, gradients))
-        foreach_zero_(zeros)
-        for item, zero in zip(parameters, zeros):
+        for item, zero in zip(parameters, map(torch.zeros_like, gradients)):
             item.grad = zero
 
     def _restore(self, parameters: List[Parameter]) -> None:
         """Complete the step in `p.grad`: the sums, and the gradients of this call."""
         self._add(parameters)
         sums, unit = self._share.sums, self._share.unit
-        if abs(unit - 1.0) > ROUNDING:  # the script weighs, or left gradients from before
+        if unit != 1.0:
             with torch.no_grad():
                 foreach_mul_(list(sums.values()), unit)
         for item in self._current:
@@ -228,25 +218,17 @@ class Accumulator:
         share = self._share
         if self._reducer is None:
             self._probe.pass_ended(share.weight, touched=parameters)
-        before = share.unit if share.sums else 0.0
-        share.unit = before + share.weight or 1.0
-        kept, factor = before / share.unit, share.weight / share.unit
-        unreached, totals, parts = dict(share.sums), [], []
+        factor, totals, parts = share.weight / share.unit, [], []
         with torch.no_grad():  # after a call with create_graph, gradients have a history
             for item, gradient in zip(parameters, map(_grad, parameters)):
-                total = unreached.pop(id(item), None)
+                total = share.sums.get(id(item))
                 if total is None:
                     share.sums[id(item)] = gradient * factor
                 else:
                     totals.append(total)
                     parts.append(gradient)
-            if unreached:
-                foreach_mul_(list(unreached.values()), kept)
-            if True in map(_is_sparse, parts):
-                foreach_mul_(totals, kept)
+            if totals:
                 foreach_add_(totals, parts, alpha=factor)
-            elif totals:
-                foreach_lerp_(totals, parts, factor)
 
 
 class Weighing:

@@ -10,22 +10,15 @@ changes no mean. Elsewhere layers work as in plain PyTorch.
 import operator
 from itertools import accumulate, chain
 from math import nan
-from typing import Any, Dict, List, Optional, Sequence, Tuple
+from typing import Any, Dict, List, Optional, Sequence
 
 import torch
 import torch.distributed as dist
-from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
 from gpq_agent.train.data.batches import group_sizes
 from gpq_agent.train.errors import GpqTrainError
-from gpq_agent.train.internals import (
-    BatchNorm,
-    batch_norm_sums,
-    batch_norm_update_stats,
-    check_input,
-    foreach_copy_,
-)
+from gpq_agent.train.internals import BatchNorm, check_input, foreach_copy_
 from gpq_agent.train.process.process_group import finish
 
 SIZE = "it is the number of examples that batch norm normalises together, such as 32"
@@ -71,6 +64,9 @@ class GroupedLayer(BatchNorm):
         if not groups.examples or not (self.training or self.running_mean is None):
             return super().forward(input)
         check_input(self, input)
+        if input.numel() == input.shape[1]:
+            problem = "a step has a single example, and batch norm needs two"
+            raise GpqTrainError(problem, "use drop_last=True, or another batch size")
         if rows != groups.examples or not self.is_collected:
             groups.stray_rows = rows
         rest = rows % groups.size
@@ -86,33 +82,21 @@ class GroupedLayer(BatchNorm):
         normal = [self._normalise(part, size, part.shape[0] / rows) for part, size in parts]
         return torch.cat(normal)
 
-    def _normalise(self, input: Any, size: int, share: float) -> torch.Tensor:
+    def _normalise(self, input: torch.Tensor, size: int, share: float) -> torch.Tensor:
         """A part of a batch, in groups of `size`. `share`: of the batch."""
         channels, count = input.shape[1], input.shape[0] // size
         # By group. Momentum 1 replaces the running statistics by those of the batch.
-        values: Any = [None, None]
+        values: Any = (None, None)
         if self.running_mean is not None:
             values = self.running_mean.new_ones((3, count * channels))
-        mean, variance = values[0], values[1]
         weight: Any = self.weight
         bias: Any = self.bias
-        output: torch.Tensor
-        if count == 1:
-            output = functional.batch_norm(input, mean, variance, weight, bias, True, 1.0, self.eps)
-        elif _is_channels_last(input) and not torch.compiler.is_compiling():
-            if weight is None:
-                weight, bias = input.new_ones(channels), input.new_zeros(channels)
-            apply: Any = _ChannelsLast.apply
-            output, values[0], values[1] = apply(input, weight, bias, count, self.eps)
-        else:
-            # Row i belongs to group i modulo count, so the groups of a row are like more channels.
-            columns = input.unflatten(0, (-1, count)).flatten(1, 2)
-            if weight is not None:
-                weight, bias = weight.repeat(count), bias.repeat(count)
-            normal: Any = functional.batch_norm(
-                columns, mean, variance, weight, bias, True, 1.0, self.eps
-            )
-            output = normal.unflatten(1, (count, -1)).flatten(0, 1)
+        if count > 1:
+            weight, bias = (item if item is None else item.repeat(count) for item in (weight, bias))
+        # Row i belongs to group i modulo count, so the groups of a row are like more channels.
+        output = functional.batch_norm(
+            _columns(input, count), values[0], values[1], weight, bias, True, 1.0, self.eps
+        )
         if self.running_mean is not None and self.momentum != 0:
             statistics = values.view(3, count, channels).mean(1)
             if share < 1.0:
@@ -120,76 +104,29 @@ class GroupedLayer(BatchNorm):
             earlier = self.statistics
             self.statistics = statistics if earlier is None else earlier + statistics
             self.last_momentum = self.momentum
-        return output
+        normal: torch.Tensor = _rows(output, count)
+        return normal
 
 
-class _ChannelsLast(torch.autograd.Function):
-    """Batch norm of several groups whose channels are last in memory, without a copy.
-
-    The batch is a table with a row for each row of a group, and a column for each group, position
-    and channel. To torch's kernels a column is a channel. The statistics of a group are those of
-    its columns together. Tensors by group have shape (count, 1, channels).
-    """
-
-    @staticmethod
-    def forward(
-        ctx: Any,
-        input: torch.Tensor,
-        weight: torch.Tensor,
-        bias: torch.Tensor,
-        count: int,
-        eps: float,
-    ) -> Tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """Also returns means and unbiased variances, each of shape (count * channels)."""
-        table = _table(input, count)
-        exact = torch.promote_types(input.dtype, torch.float32)
-        means, variances = table.new_zeros((2, table.shape[1]), dtype=exact)
-        batch_norm_update_stats(table, means, variances, 1.0)
-        columns = count, -1, input.shape[1]
-        variance, mean = torch.var_mean(means.view(columns), 1, correction=0, keepdim=True)
-        within = variances.view(columns).mean(1, keepdim=True)  # unbiased
-        variance += within * (1 - 1 / table.shape[0])
-        scale, shift = weight.to(exact).expand_as(mean), bias.to(exact).expand_as(mean)
-        by_group = mean, variance, scale, shift
-        means, variances, scales, shifts = (_by_column(item, table) for item in by_group)
-        output = functional.batch_norm(table, means, variances, scales, shifts, eps=eps)
-        ctx.save_for_backward(input, mean, (variance + eps).rsqrt(), scale)
-        examples = input.numel() / mean.numel()
-        statistics = mean.flatten(), variance.flatten() * (examples / (examples - 1))
-        ctx.mark_non_differentiable(*statistics)
-        return (_batch(output, input), *statistics)
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, gradient: torch.Tensor, *unused: Any) -> Any:
-        input, mean, inverse, scale = ctx.saved_tensors
-        table, gradient = _table(input, len(mean)), _table(gradient, len(mean))
-        # Of each column, the sums of the gradient, and of its products with the normalised input.
-        values = [_by_column(item, table) for item in (mean, inverse)]
-        sums = batch_norm_sums(gradient, table, *values)
-        columns = len(mean), -1, input.shape[1]
-        products, plain = (item.view(columns).sum(1, keepdim=True) for item in sums)
-        examples = input.numel() / mean.numel()
-        factor = scale * inverse
-        slope = -factor * inverse * products / examples
-        offset = -factor * plain / examples - slope * mean
-        factor, slope, offset = (_by_column(item, table) for item in (factor, slope, offset))
-        result = torch.addcmul(offset, table, slope).addcmul_(gradient, factor)
-        return _batch(result, input), products.sum((0, 1)), plain.sum((0, 1)), None, None
+def _columns(input: Any, count: int) -> Any:
+    """(size * count, channels, ...) -> (size, count * channels, ...), without a copy if channels
+    are not last in memory."""
+    if count == 1:
+        return input
+    if not _is_channels_last(input):
+        return input.unflatten(0, (-1, count)).flatten(1, 2)
+    table = input.movedim(1, -1).unflatten(0, (-1, count))
+    return table.movedim(1, -2).flatten(-2).movedim(-1, 1)
 
 
-def _table(batch: torch.Tensor, count: int) -> torch.Tensor:
-    return batch.movedim(1, -1).reshape(batch.shape[0] // count, -1)
-
-
-def _batch(table: torch.Tensor, batch: torch.Tensor) -> torch.Tensor:
-    """The inverse, of the shape of `batch`."""
-    return table.view_as(batch.movedim(1, -1)).movedim(-1, 1)
-
-
-def _by_column(item: torch.Tensor, table: torch.Tensor) -> torch.Tensor:
-    """Values by group, repeated for each position."""
-    return item.expand(-1, table.shape[1] // item.numel(), -1).flatten()
+def _rows(columns: Any, count: int) -> Any:
+    """The inverse."""
+    if count == 1:
+        return columns
+    if not _is_channels_last(columns):
+        return columns.unflatten(1, (count, -1)).flatten(0, 1)
+    table = columns.movedim(1, -1).unflatten(-1, (count, -1))
+    return table.movedim(-2, 1).flatten(0, 1).movedim(-1, 1)
 
 
 def _is_channels_last(tensor: torch.Tensor) -> bool:

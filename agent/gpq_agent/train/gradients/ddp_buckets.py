@@ -25,9 +25,8 @@ NO_HOOK = (
 
 class Share:
     """This replica's gradient of a step: `weight` times the result of the current backward call,
-    plus `unit` times the sums of the earlier ones. `unit` is their weight, so the sums of a whole
-    step are its gradient. `sums`: by id of the parameter, because its hash is a function in
-    Python."""
+    plus `unit` times the sums of the earlier ones. `sums`: by id of the parameter, because its hash
+    is a function in Python."""
 
     def __init__(self) -> None:
         self.weight = self.unit = 1.0

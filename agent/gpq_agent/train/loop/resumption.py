@@ -1,8 +1,10 @@
 """What the job keeps in checkpoints by itself: the parts, their names, and how they return in the
 next attempt."""
 
+import functools
 import math
 import time
+import types
 from typing import Any, Callable, Dict, List, Optional, Sequence
 
 import torch
@@ -21,6 +23,7 @@ from gpq_agent.train.process.agreement import broadcast_value
 from gpq_agent.train.process.environment import Environment
 from gpq_agent.train.process.process_group import finish
 
+FUNCTIONS = types.FunctionType, types.MethodType, functools.partial
 FACTORS = (
     "let it depend on len(loader), not on the number of GPUs that an attempt has. If you changed "
     "the script on purpose, submit a new job"
@@ -128,34 +131,44 @@ class Trained:
 
 
 def schedule_functions(schedulers: Sequence[Any]) -> List[Callable[[int], float]]:
-    """Those of LambdaLR and MultiplicativeLR, also in SequentialLR and ChainedScheduler."""
+    """Those of LambdaLR and MultiplicativeLR, also in SequentialLR and ChainedScheduler.
+
+    Torch keeps the attributes of other callables in the state of the scheduler.
+    """
     functions: List[Callable[[int], float]] = []
     for scheduler in schedulers:
-        functions += getattr(scheduler, "lr_lambdas", [])
+        lambdas = getattr(scheduler, "lr_lambdas", None) or []
+        functions += [item for item in lambdas if isinstance(item, FUNCTIONS)]
         functions += schedule_functions(inner_schedulers(scheduler))
     return functions
 
 
 class ScheduleFunctions:
     """A part of checkpoints: what functions of schedulers return. No state of a scheduler has the
-    functions themselves, and they may ask for the number of replicas."""
+    functions themselves, and they may ask for the number of replicas. They are asked at the time
+    of the checkpoint and after a resize, because they may read values that the job keeps."""
 
     STEPS = (0, *(2**power for power in range(21)))
 
     def __init__(self, functions: List[Callable[[int], float]], replicas: int) -> None:
-        self.replicas = replicas
-        self.factors = [factor(function, step) for function in functions for step in self.STEPS]
+        self._functions = functions
+        self._replicas = replicas
 
     def state_dict(self) -> Dict[str, Any]:
-        return {"replicas": self.replicas, "factors": self.factors}
+        return {"replicas": self._replicas, "factors": self._factors()}
 
     def load_state_dict(self, state: Dict[str, Any]) -> None:
-        if state["replicas"] == self.replicas:
+        if state["replicas"] == self._replicas:
             return  # if it differs, the script was changed on purpose
-        saved, own = (torch.tensor(factors) for factors in (state["factors"], self.factors))
+        saved, own = (torch.tensor(factors) for factors in (state["factors"], self._factors()))
         if saved.shape != own.shape or not torch.allclose(saved, own, equal_nan=True):
-            words = "a function of LambdaLR returns other factors on {} GPUs than on {} before"
-            raise GpqTrainError(words.format(self.replicas, state["replicas"]), FACTORS)
+            words = (
+                "the function of a schedule gives other factors on {} replicas than on {} before"
+            )
+            raise GpqTrainError(words.format(self._replicas, state["replicas"]), FACTORS)
+
+    def _factors(self) -> List[float]:
+        return [factor(function, step) for function in self._functions for step in self.STEPS]
 
 
 def factor(function: Callable[[int], float], step: int) -> float:

@@ -216,6 +216,30 @@ def test_in_the_common_folder_nobody_can_remove_files_of_others() -> None:
     assert found.st_uid == 0
 
 
+def test_no_agent_lists_the_common_folder_where_others_may_put_any_number_of_files(
+    agent: Callable[..., NodeAgent], folder: Path, tmp_path: Path
+) -> None:
+    """Python runs `sitecustomize` first. It notes every folder that the agent lists."""
+    code, listed = tmp_path / "code", tmp_path / "listed"
+    code.mkdir()
+    (code / "sitecustomize.py").write_text(
+        "import sys\n"
+        "def note(event, args):\n"
+        "    if event in ('os.listdir', 'os.scandir'):\n"
+        f"        with open({str(listed)!r}, 'a') as stream:\n"
+        "            stream.write(str(args[0]) + '\\n')\n"
+        "sys.addaudithook(note)\n"
+    )
+    node = agent("--slots", "2", "--lock-slots", "--locks", str(folder), path=[code])
+    key = node.start(1, ["true"])
+    node.ended(key)
+    node.ask("forget", attempt=key)
+    assert list(folder.iterdir())  # it has locked the slot there
+    folders = listed.read_text().splitlines()
+    assert str(node.spool / "attempts") in folders
+    assert str(folder) not in folders
+
+
 def test_a_lock_outlives_agent_and_shim_and_not_the_job(
     agent: Callable[..., NodeAgent], driver: Driver, folder: Path, spool: Path
 ) -> None:
