@@ -1,4 +1,4 @@
-"""Packs the texts of rows that change no more. A text is stored as its difference from the first
+"""Packs the texts of rows that no longer change. A text is stored as its difference from the first
 text of its kind, its dictionary, which is stored once. For everything that holds a job's request,
 that kind is a user's shell, so that a thousand jobs of a shell store its environment once.
 
@@ -7,6 +7,7 @@ In SQL, `plain(body)` is the text of a body, packed or not.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import sqlite3
 import zlib
@@ -18,7 +19,7 @@ from gpq.core.model.jobs import JobSpec
 NUMBER_BYTES = 3  # of a packed body: the number of its dictionary. The difference follows
 WINDOW = 1 << 15  # bytes of a dictionary that zlib looks at
 RAW = -15  # without a checksum, because each row has its own
-PUT_DICTIONARY = "INSERT OR IGNORE INTO dictionaries (id, key, body) VALUES (?, ?, ?)"
+PUT_DICTIONARY = "INSERT INTO dictionaries (id, key, body) VALUES (?, ?, ?)"
 
 
 class Unpacker:
@@ -48,20 +49,26 @@ class Packer:
     def __init__(self, connection: sqlite3.Connection) -> None:
         self._dictionary = Unpacker(connection).dictionary
         self._numbers: dict[str, int] = dict(
-            connection.execute("SELECT key, id FROM dictionaries").fetchall()
+            connection.execute("SELECT key, id FROM dictionaries ORDER BY id").fetchall()
         )
         self._new: dict[int, tuple[str, bytes]] = {}
 
     def pack(self, key: str, text: str, sample: Callable[[], str]) -> bytes:
-        """`sample` makes the dictionary of a key from its first text on."""
+        """`sample` makes the dictionary of a key from its first text on, and the successor of one
+        that is damaged."""
         number = self._numbers.get(key)
-        if number is None:
+        if number is None or not self._is_sound(number):
             number = self._numbers[key] = 1 + max(self._numbers.values(), default=0)
             self._new[number] = key, sample().encode()[-WINDOW:]
         dictionary = self._new[number][1] if number in self._new else self._dictionary(number)
         zipper = zlib.compressobj(wbits=RAW, zdict=dictionary)
         difference = zipper.compress(text.encode()) + zipper.flush()
         return number.to_bytes(NUMBER_BYTES, "big") + difference
+
+    def _is_sound(self, number: int) -> bool:
+        with contextlib.suppress(zlib.error, sqlite3.OperationalError, TypeError):
+            return number in self._new or bool(self._dictionary(number))
+        return False
 
     def new_rows(self) -> list[tuple[int, str, bytes]]:
         """Rows for `PUT_DICTIONARY`."""

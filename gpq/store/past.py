@@ -156,14 +156,13 @@ class Past:
 
     def journal(self, kinds: Sequence[type], since: Seconds = 0.0) -> Iterator[Event]:
         names = _list([kind.__name__ for kind in kinds])
-        first = "SELECT coalesce(min(seq), 1) FROM events INDEXED BY events_at WHERE at >= ?"
-        [(begin,)] = self.read(first, [since])
+        before = "SELECT min(seq) - 1 FROM events INDEXED BY events_at WHERE at >= ?"
+        [(last,)] = self.read(before, [since])
         query = (
             # With its index of times, SQLite would sort the rest of the journal for every page.
             "SELECT seq, kind, checksum, plain(body) FROM events NOT INDEXED"
             f" WHERE seq > ? AND at >= ? AND kind IN {_LIST} ORDER BY seq LIMIT ?"
         )
-        last: object = int(str(begin)) - 1
         with self._soundness():
             while page := self.read(query, [last, since, names, PAGE]):
                 for _, *columns in page:

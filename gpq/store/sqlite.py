@@ -74,12 +74,12 @@ class SqliteStore(Past):
                 undo.callback(self._writer.close)
                 check_pages(self._writer, path)
                 migrate(self._writer)
-                self._packer = Packer(self._writer)
                 self._reader = connect(path)
                 undo.callback(self._reader.close)
                 self._reader.execute("PRAGMA query_only = 1")
                 super().__init__(self._reader, path)
                 self._take_over(first_id, marks, is_new)
+                self._packer = Packer(self._writer)  # earlier writers add no more dictionaries
                 (self.id,) = self._reader.execute(
                     "SELECT value FROM meta WHERE key = 'id'"
                 ).fetchone()
