@@ -101,14 +101,13 @@ def receive(line: bytes, timeout: float) -> "Iterator[bytes]":
         refuse_stranger(stream)
         try:
             stream.sendall(line)
-            while True:
-                piece = stream.recv(1 << 20)
-                if not piece:
-                    break
-                chunk = piece
+            while not chunk.endswith(b"\n"):
+                chunk = stream.recv(1 << 20)
+                if not chunk:
+                    raise DaemonUnreachable(
+                        "the daemon hung up in the middle of its answer", "see `gpq daemon logs`"
+                    )
                 yield chunk
-                if chunk.endswith(b"\n"):
-                    break
         except TimeoutError:
             raise DaemonUnreachable(
                 f"the daemon did not answer within {timeout:g} s", "see `gpq daemon logs`"
@@ -119,10 +118,6 @@ def receive(line: bytes, timeout: float) -> "Iterator[bytes]":
             ) from None
     finally:
         stream.close()
-    if not chunk.endswith(b"\n"):
-        raise DaemonUnreachable(
-            "the daemon hung up in the middle of its answer", "see `gpq daemon logs`"
-        )
 
 
 def refuse_stranger(stream: Socket) -> None:

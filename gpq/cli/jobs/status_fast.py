@@ -35,12 +35,12 @@ def show(
         request["recent"] = EVERY if json or query else TABLE
     elif not (json or jobs or query or states):
         request["waiting"] = SCREEN
+    seconds = 300.0 if all and query else 30.0  # it searches all jobs
     if json:
         from gpq.client.stream import write_json  # imported only here, because it costs time
 
-        write_json(quick.line("status", request))
+        write_json(quick.line("status", request), seconds)
         return 0
-    seconds = 300.0 if all and query else 30.0  # it searches all jobs
     try:
         result = quick.ask("status", request, seconds)
     except quick.NobodyListens:
