@@ -45,7 +45,7 @@ def report(
         for job in snapshot.jobs.values()
     }
     begin, earlier = request.since, 0
-    latest = past.ids(Wanted(limit=REPORTED)) if begin is None else []
+    latest = past.ids(Wanted(until=request.until, limit=REPORTED)) if begin is None else []
     if len(latest) == REPORTED:
         [first_record] = past.records(Wanted(latest[-1:]))
         begin = first_record.ended_at

@@ -165,7 +165,7 @@ def _report(
     answer = call(requests.Report(begin, end, by.value), account_answers.ReportView)
     if answer.earlier and not json:
         output.note(
-            f"{answer.earlier} jobs ended before {answer.since[:10]} and are not in this report:"
+            f"{answer.earlier} jobs ended before {answer.since[:16]} and are not in this report:"
             " `gpq report --since WHEN` begins earlier"
         )
     if html:
