@@ -110,9 +110,12 @@ class Readings:
         if len(names) <= codec.ROWS and not request.query:
             return self.rows(names)
         frame, pages = self.rows([]), (self.rows(page).jobs for page in codec.pages(names))
-        if not request.query:
-            return codec.Stream(frame, pages)
-        return msgspec.structs.replace(frame, jobs=query.answer(chain.from_iterable(pages)))
+        if request.query:
+            rows = query.answer(chain.from_iterable(pages))
+            if len(rows) <= codec.ROWS:
+                return msgspec.structs.replace(frame, jobs=rows)
+            pages = codec.pages(rows)
+        return codec.Stream(frame, pages)
 
     def _queue(
         self, request: requests.Status, query: query_language.Query
@@ -160,9 +163,10 @@ class Readings:
             warnings=warnings,
             team=None if is_filtered else self.summary(),
         )
-        if request.query or len(recent_ids) <= codec.ROWS:
+        if len(rows if request.query else recent_ids) <= codec.ROWS:
             return answer
         frame = msgspec.structs.replace(answer, jobs=[])
+        # a query has read the recent rows and has those that match in `rows`
         return codec.Stream(frame, chain(recent_rows, codec.pages(rows)))
 
     def _recent_ids(

@@ -6,6 +6,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,10 +15,13 @@ import pytest
 
 import gpq as api
 from benchmarks.past import fill
+from gpq.client import quick, stream
 from gpq.control import usage_report
 from gpq.core.model.snapshot import Snapshot
+from gpq.errors import GpqError
 from gpq.ports import Wanted
 from gpq.rpc import requests
+from gpq.rpc.codec import encode_request
 from gpq.store.sqlite import SqliteStore
 from tests.cli.conftest import Gpq, started, state_directory, submitted
 from tests.cli.jobs.test_live import ok
@@ -80,6 +84,10 @@ def test_a_query_searches_all_of_them(past: Gpq) -> None:
     rows = json.loads(ok(past, "status", "--all", "--json", "user=ben", "sort=-id", "limit=3"))["jobs"]
     assert len(rows) == 3
     assert {row["user"] for row in rows} == {"ben"}
+    for words in (("--all",), (f"1-{JOBS}",)):  # more than are sent at once
+        rows = json.loads(ok(past, "status", *words, "--json", "user=ben", "sort=-id"))["jobs"]
+        ids = [row["id"] for row in rows]
+        assert (len(ids), ids) == (OF_BEN, sorted(set(ids), reverse=True))
 
 
 def test_cancel_says_in_one_line_that_thousands_had_ended(past: Gpq) -> None:
@@ -105,11 +113,39 @@ def test_a_report_without_since_covers_the_latest_jobs_and_says_so(
     asked = usage_report.report(requests.Report(since=begin.ended_at), Snapshot(), store, now)
     assert few == msgspec.structs.replace(asked, earlier=1000)
     assert few.total.jobs == 2000
+    [*_, end, _] = store.records(Wanted(limit=501))
+    [*_, begin] = store.records(Wanted(until=end.ended_at, limit=2000))
+    few = usage_report.report(requests.Report(until=end.ended_at), Snapshot(), store, now)
+    window = requests.Report(since=begin.ended_at, until=end.ended_at)
+    asked = usage_report.report(window, Snapshot(), store, now)
+    assert few == msgspec.structs.replace(asked, earlier=500)
     store.close()
 
 
-def test_python_gets_all_rows(past: Gpq, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def here(past: Gpq, monkeypatch: pytest.MonkeyPatch) -> None:
+    """This process talks to the daemon."""
     for name, value in past.environment.items():
         monkeypatch.setenv(name, value)
+
+
+@pytest.mark.usefixtures("here")
+def test_python_gets_all_rows() -> None:
     assert len(api.status(all=True).jobs) == JOBS + 1
     assert len(api.history().jobs) == JOBS
+
+
+@pytest.mark.usefixtures("here")
+def test_who_reads_slowly_needs_no_daemon_after_the_first_row(past: Gpq) -> None:
+    rows = stream.rows(encode_request(requests.History(limit=0)), lambda *notes: None)
+    first = next(rows)
+    assert past("daemon", "stop").returncode == 0
+    assert [first["id"], *(row["id"] for row in rows)] == list(range(1, JOBS + 1))
+
+
+@pytest.mark.usefixtures("here")
+def test_an_answer_that_no_file_can_hold_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", "/proc")
+    with pytest.raises(GpqError, match="temporary file") as refusal:
+        stream.write_json(quick.line("history", {}))
+    assert "TMPDIR" in refusal.value.hint
