@@ -33,7 +33,7 @@ MAX_PER_USER = 64  # connections served at once. Each is a thread, so more cost 
 # beyond those, for commands that only look and wait for no commit. They need no turn
 MAX_LOOKS = 16
 MAX_PARKED = 512  # connections that wait for their turn. More are refused
-LOOKS = (b"status", b"complete")
+LOOKS = (b"status", b"select", b"complete")
 IDLE_SECONDS = 300.0  # between two requests
 LINE_SECONDS = 10.0  # from a request's first byte to its last
 SEND_SECONDS = 30.0  # a reader that takes no answer for this long is disconnected
