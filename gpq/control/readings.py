@@ -110,12 +110,12 @@ class Readings:
         if len(names) <= codec.ROWS and not request.query:
             return self.rows(names)
         frame, pages = self.rows([]), (self.rows(page).jobs for page in codec.pages(names))
-        if request.query:
-            rows = query.answer(chain.from_iterable(pages))
-            if len(rows) <= codec.ROWS:
-                return msgspec.structs.replace(frame, jobs=rows)
-            pages = codec.pages(rows)
-        return codec.Stream(frame, pages)
+        if not request.query:
+            return codec.Stream(frame, pages)
+        rows = query.answer(chain.from_iterable(pages))
+        if len(rows) <= codec.ROWS:
+            return msgspec.structs.replace(frame, jobs=rows)
+        return codec.Stream(frame, codec.pages(rows))
 
     def _queue(
         self, request: requests.Status, query: query_language.Query
