@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 export OMP_NUM_THREADS ?= 1
 export OPENBLAS_NUM_THREADS ?= 1
 
-.PHONY: help docs words stop-table demo demo-policies pictures test test-long test-interpreters bars prove lint check format bench bench-fit bench-cli bench-round bench-solver bench-policy bench-overhead bench-instructions bench-calls bench-daemon bench-exactness bench-full-training bench-frameworks bench-noise bench-batch-norm bench-crowd bench-beside bench-files bench-floors bench-team bench-real bench-lab bench-resize gpu-check chaos chaos-daemon compare-recovery dst habits planted completions clean
+.PHONY: help docs words stop-table demo demo-policies pictures test test-long test-interpreters bars prove lint check format bench bench-fit bench-cli bench-round bench-solver bench-policy bench-overhead bench-instructions bench-calls bench-past bench-exactness bench-full-training bench-frameworks bench-noise bench-batch-norm bench-crowd bench-beside bench-files bench-floors bench-team bench-real bench-lab bench-resize gpu-check chaos chaos-daemon compare-recovery dst habits planted completions clean
 
 help:            ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -94,7 +94,7 @@ TRACES ?=
 # How many simulations run at once.
 JOBS ?= 1
 
-bench: bench-fit bench-round bench-solver bench-cli bench-daemon bench-overhead bench-exactness bench-noise  ## every benchmark, with its limit
+bench: bench-fit bench-round bench-solver bench-cli bench-past bench-overhead bench-exactness bench-noise  ## every benchmark, with its limit
 
 bench-fit: $(VENV)/.dev  ## error and time of the throughput fit: make bench-fit TRACES=DIR
 	@test -n "$(TRACES)" || { echo "TRACES is not set: make bench-fit TRACES=DIR" >&2; exit 2; }
@@ -158,8 +158,8 @@ bench-resize: $(VENV)/.train  ## the pause of a real job from one slot to two an
 bench-files: $(VENV)/.dev  ## send a checkpoint between servers, 400 MB of large files or 10,000 small ones, next to ssh and tar
 	PYTHONPATH=.:agent $(BIN)/python benchmarks/files.py $(ARGS)
 
-bench-daemon: $(VENV)/.dev  ## memory and start of a daemon with 10,000 finished jobs
-	$(BIN)/python benchmarks/daemon_memory.py
+bench-past: $(VENV)/.dev  ## 100,000 finished jobs: database, memory and start of the daemon, and the commands that look back: 3 minutes
+	PYTHONPATH=.:agent $(BIN)/python benchmarks/past.py $(ARGS)
 
 bench-overhead: $(VENV)/.dev  ## the training library next to plain DDP
 	$(BIN)/python benchmarks/overhead.py

@@ -66,7 +66,7 @@ def tab(completion: Path, function: str, *words: str) -> list[str]:
 def with_gpq(jobs: int, *, ended: bool) -> Iterator[Asked]:
     """A daemon with one job that runs, and the others waiting, or with jobs that all ended long
     ago."""
-    from benchmarks.daemon_memory import fill
+    from benchmarks.past import fill
     from tests.e2e.harness import Daemon
 
     with Daemon(slots=1, interval=60.0, policy="goodput") as daemon:

@@ -89,6 +89,9 @@ class History(Protocol):
     def records(self, query: Wanted) -> list[Record]:
         """Ended jobs, the latest end first. Other readers get their turns in between."""
 
+    def ids(self, query: Wanted) -> list[JobId]:
+        """As `records`, but only their ids, so that nothing else is read."""
+
     def count(self, query: Wanted) -> int:
         """How many match, regardless of `limit`."""
 

@@ -129,7 +129,8 @@ def report(
     """GPU hours and what they were worth, waits, restarts and fairness, as `gpq report --json`
     prints them.
 
-    `since` and `until` limit the time. Raises the same errors as `history`.
+    `since` and `until` limit the time. Without `since`, it covers the 10,000 jobs that ended last,
+    and `earlier` counts the others. Raises the same errors as `history`.
     """
     begin, end = datetimes.window(past(since, "--since"), past(until, "--until"))
     return ask(requests.Report(begin, end, by), ReportView)

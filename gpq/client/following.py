@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterable
+from itertools import groupby
 from typing import Protocol
 
 import msgspec
@@ -20,6 +21,7 @@ from gpq.rpc import job_answers, requests
 
 ENDED = ("completed", "failed", "cancelled", "timeout")
 BEGINNING = ("pending", "starting")
+LONGEST_RANGE = 100_000  # as in gpq.control.selectors
 SLICE = 30.0  # seconds that one request waits for the end of jobs
 
 
@@ -52,6 +54,13 @@ def job_names(jobs: Iterable[int]) -> str:
     numbers = list(map(str, jobs))
     word = "job" if len(numbers) == 1 else "jobs"
     return f"{word} {', '.join(numbers)}"
+
+
+def ranges(jobs: Iterable[int]) -> list[str]:
+    """Selectors of exactly these jobs in their order, such as `3-7`, `9`. None is too long."""
+    groups = groupby(enumerate(jobs), lambda pair: (pair[1] - pair[0], pair[1] // LONGEST_RANGE))
+    runs = ([job for _, job in group] for _, group in groups)
+    return [f"{run[0]}-{run[-1]}" if len(run) > 1 else str(run[0]) for run in runs]
 
 
 def until_ended(
@@ -103,19 +112,20 @@ def cancel_and_wait(
 ) -> job_answers.CancelResult:
     """Cancel, and wait at most `seconds` for the end of all processes.
 
-    `check` gets the jobs before anything happens to them, and may raise. If the daemon is replaced
-    during the wait, the next one reports as ended what the first one has cancelled.
+    `check` gets the live jobs before anything happens to them, and may raise. If the daemon is
+    replaced during the wait, the next one reports as ended what the first one has cancelled.
     """
-    before = daemon.call(requests.Status(jobs), job_answers.JobList).jobs
-    check(before)
-    names = [str(job.id) for job in before]  # `all` keeps the meaning that it had at first
+    before = daemon.call(requests.Select(jobs), job_answers.Selection)
+    check(before.live)
+    live_ids = [job.id for job in before.live]
+    names = ranges([*live_ids, *before.ended])  # `all` keeps the meaning that it had at first
     answer = daemon.call(requests.Cancel(names, wait=seconds), job_answers.CancelResult)
-    live_ids = {job.id for job in before if job.state not in ENDED}
-    if not live_ids.intersection(answer.ended):
+    just_ended = set(live_ids).intersection(answer.ended)
+    if not just_ended:
         return answer
-    ended = [str(job) for job in answer.ended]
-    rows = daemon.call(requests.Status(ended), job_answers.JobList).jobs
-    cancelled_ids = [row.id for row in rows if row.state == "cancelled" and row.id in live_ids]
+    request = requests.Status(ranges(sorted(just_ended)))
+    rows = daemon.call(request, job_answers.JobList).jobs
+    cancelled_ids = [row.id for row in rows if row.state == "cancelled"]
     return msgspec.structs.replace(
         answer,
         cancelled=[*answer.cancelled, *cancelled_ids],

@@ -17,6 +17,7 @@ from gpq.errors import BY_CODE, DaemonUnreachable, GpqError, Refused, expect_utf
 
 TYPE_CHECKING = False  # typing's own would have to be imported
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from typing import Any
 
 VERSION = 1  # as in gpq.rpc.protocol, which a test compares
@@ -70,14 +71,24 @@ def ask(op: str, fields: dict[str, object], timeout: float = 30.0) -> "dict[str,
 
 def ask_raw(op: str, fields: dict[str, object], timeout: float = 30.0) -> bytes:
     """As `ask`, but returns the whole answer undecoded."""
-    return exchange(encode({"v": VERSION, "op": op, **fields}).encode() + b"\n", timeout)
+    return exchange(line(op, fields), timeout)
+
+
+def line(op: str, fields: dict[str, object]) -> bytes:
+    """A request."""
+    return encode({"v": VERSION, "op": op, **fields}).encode() + b"\n"
 
 
 def exchange(line: bytes, timeout: float) -> bytes:
-    """Send one line and read one line. Raises DaemonUnreachable, NobodyListens if there is no
-    daemon at all, and Refused if it is another user's."""
+    """Send one line and read one line. Raises as `receive` does."""
+    return b"".join(receive(line, timeout))
+
+
+def receive(line: bytes, timeout: float) -> "Iterator[bytes]":
+    """Send one line, and yield the pieces of the answer as they come. Raises DaemonUnreachable,
+    NobodyListens if there is no daemon at all, and Refused if it is another user's."""
     path = paths.socket()
-    chunks = []
+    chunk = b""
     stream = Socket(AF_UNIX, SOCK_STREAM)
     try:
         stream.settimeout(timeout)
@@ -90,11 +101,13 @@ def exchange(line: bytes, timeout: float) -> bytes:
         refuse_stranger(stream)
         try:
             stream.sendall(line)
-            while True:
+            while not chunk.endswith(b"\n"):
                 chunk = stream.recv(1 << 20)
-                chunks.append(chunk)
-                if not chunk or chunk.endswith(b"\n"):
-                    break
+                if not chunk:
+                    raise DaemonUnreachable(
+                        "the daemon hung up in the middle of its answer", "see `gpq daemon logs`"
+                    )
+                yield chunk
         except TimeoutError:
             raise DaemonUnreachable(
                 f"the daemon did not answer within {timeout:g} s", "see `gpq daemon logs`"
@@ -105,12 +118,6 @@ def exchange(line: bytes, timeout: float) -> bytes:
             ) from None
     finally:
         stream.close()
-    answer = b"".join(chunks)
-    if not answer.endswith(b"\n"):
-        raise DaemonUnreachable(
-            "the daemon hung up in the middle of its answer", "see `gpq daemon logs`"
-        )
-    return answer
 
 
 def refuse_stranger(stream: Socket) -> None:

@@ -21,11 +21,11 @@ from gpq.errors import UsageError
 from gpq.outward import Notify
 from gpq.pace import deadline, left
 from gpq.ports import History, Peer
-from gpq.rpc import job_answers, requests
+from gpq.rpc import codec, job_answers, requests
 from gpq.rpc.requests import Request
 
 T = TypeVar("T")
-Handlers = Mapping[type[Request], Callable[[Any, Peer], msgspec.Struct]]
+Handlers = Mapping[type[Request], Callable[[Any, Peer], msgspec.Struct | codec.Stream]]
 
 
 class Changes:
@@ -79,10 +79,9 @@ class Changes:
             names, request.wait, hurry=lambda: all(self._unheard(names).values())
         )
         gone_names = [name for name in names if name not in live_names]
+        new_names = [name for name in gone_names if name not in ended_before]
         cancelled_names = {
-            job.id
-            for job in self._past.history(ids=gone_names)
-            if job.state is JobState.CANCELLED and job.id not in ended_before
+            job.id for job in self._past.history(ids=new_names) if job.state is JobState.CANCELLED
         }
         given_up_names = {name for name in cancelled_names if absent_servers[name]}
         return job_answers.CancelResult(
@@ -190,8 +189,7 @@ class Changes:
         names = resolve(request.jobs, controller.snapshot, self._past)
 
         def build(snapshot: Snapshot) -> tuple[Sequence[Any], job_answers.Changed]:
-            ended_jobs = self._ended_jobs(snapshot, names)
-            return job_requests.changes(snapshot, names, ended_jobs, judge, now(), peer.user)
+            return job_requests.changes(snapshot, names, (), judge, now(), peer.user)
 
         return controller.ask(build)
 

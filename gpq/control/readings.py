@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from itertools import groupby
+from itertools import chain, groupby
 from typing import TypeVar
 
 import msgspec
@@ -29,8 +29,8 @@ from gpq.core.model.accounts import Saving
 from gpq.core.model.jobs import TERMINAL, Job
 from gpq.core.model.snapshot import Snapshot
 from gpq.core.model.units import JobId
-from gpq.ports import History, Peer, Tail
-from gpq.rpc import daemon_answers, job_answers, node_answers, requests
+from gpq.ports import History, Peer, Tail, Wanted
+from gpq.rpc import codec, daemon_answers, job_answers, node_answers, requests
 from gpq.rpc.job_answers import JobView
 
 T = TypeVar("T")
@@ -66,6 +66,7 @@ class Readings:
         self._fairness: tuple[Snapshot, Mapping[JobId, JobFairness]] = (Snapshot(), {})
         self.handlers: Handlers = {
             requests.Status: self._status,
+            requests.Select: self._select,
             requests.History: partial(self._of_past, usage_report.history),
             requests.Report: partial(self._of_past, usage_report.report),
             requests.Show: self._show,
@@ -100,17 +101,25 @@ class Readings:
             self.team,
         )
 
-    def _status(self, request: requests.Status, peer: Peer) -> job_answers.JobList:
+    def _status(self, request: requests.Status, peer: Peer) -> job_answers.JobList | codec.Stream:
         query_language.check_states(request.states)
         query = query_language.parse(request.query)
         if not request.jobs:
             return self._queue(request, query)
-        answer = self.rows(resolve(request.jobs, self._controller.snapshot, self._past))
+        names = resolve(request.jobs, self._controller.snapshot, self._past)
+        if len(names) <= codec.ROWS and not request.query:
+            return self.rows(names)
+        frame, pages = self.rows([]), (self.rows(page).jobs for page in codec.pages(names))
         if not request.query:
-            return answer
-        return msgspec.structs.replace(answer, jobs=query.answer(answer.jobs))
+            return codec.Stream(frame, pages)
+        rows = query.answer(chain.from_iterable(pages))
+        if len(rows) <= codec.ROWS:
+            return msgspec.structs.replace(frame, jobs=rows)
+        return codec.Stream(frame, codec.pages(rows))
 
-    def _queue(self, request: requests.Status, query: query_language.Query) -> job_answers.JobList:
+    def _queue(
+        self, request: requests.Status, query: query_language.Query
+    ) -> job_answers.JobList | codec.Stream:
         """Live jobs and the newest ended ones, as far as they match."""
         reader = self._reader()
         users = [request.user] if request.user else query.exactly("user")
@@ -123,43 +132,54 @@ class Readings:
             for _, job in sorted(reader.snapshot.jobs.items())
             if (not users or job.spec.user in users) and (not states or job.state in states)
         ]
-        recent_jobs = self._recent_jobs(reader.snapshot, users, states, limit)
+        recent_ids = self._recent_ids(reader.snapshot, users, states, limit)
+        recent_rows = (reader.jobs(self._by_id(page)) for page in codec.pages(recent_ids))
         ended_count = self._past.ended_count()
-        unseen_count = max(ended_count - len(recent_jobs), 0)
+        unseen_count = max(ended_count - len(recent_ids), 0)
         hidden_waiting = 0
         warnings = [*reader.warnings(), *self._warnings()]
         if request.query:
-            rows = query.answer(reader.jobs([*recent_jobs, *live]))
-            if unseen_count and 0 < limit == len(recent_jobs):
+            rows = query.answer(chain(chain.from_iterable(recent_rows), map(reader.job, live)))
+            if unseen_count and 0 < limit == len(recent_ids):
                 warnings.append(
                     f"{unseen_count} jobs that ended earlier were not searched: `gpq status --all`"
                     " searches them too"
                 )
         else:
-            live_rows, hidden_waiting = screen(reader, live, request.waiting)
-            rows = [*reader.jobs(recent_jobs), *live_rows]
-        is_filtered = bool(users or states or request.query)
-        return job_answers.JobList(
+            rows, hidden_waiting = screen(reader, live, request.waiting)
+            if len(recent_ids) <= codec.ROWS:
+                rows = [*chain.from_iterable(recent_rows), *rows]
+        is_filtered, hidden = bool(users or states or request.query), unseen_count
+        if is_filtered:
+            hidden = 0
+            if len(recent_ids) == limit and limit >= codec.ROWS and not request.query:
+                hidden = self._past.count(_criteria(users, states, limit)) - limit
+        answer = job_answers.JobList(
             rows,
             total=len(reader.snapshot.jobs) + ended_count,
-            hidden=0 if is_filtered else unseen_count,
+            hidden=hidden,
             hidden_waiting=hidden_waiting,
             now=event_text.stamp(reader.now),
             warnings=warnings,
             team=None if is_filtered else self.summary(),
         )
+        if len(rows if request.query else recent_ids) <= codec.ROWS:
+            return answer
+        frame = msgspec.structs.replace(answer, jobs=[])
+        # a query has read the recent rows and has those that match in `rows`
+        return codec.Stream(frame, chain(recent_rows, codec.pages(rows)))
 
-    def _recent_jobs(
+    def _recent_ids(
         self, snapshot: Snapshot, users: Sequence[str], states: Sequence[str], limit: int
-    ) -> list[Job]:
-        """The newest ended jobs, by id."""
-        finals = [state for state in states if state in TERMINAL]
-        if limit <= 0 or (states and not finals):
+    ) -> list[JobId]:
+        """The newest ended jobs, rising."""
+        if limit <= 0 or (states and TERMINAL.isdisjoint(states)):
             return []
-        ended_jobs = self._past.history(user=_single(users), states=finals, limit=limit)
-        return sorted(
-            (job for job in ended_jobs if job.id not in snapshot.jobs), key=lambda job: job.id
-        )
+        ended_ids = self._past.ids(_criteria(users, states, limit))
+        return sorted(name for name in ended_ids if name not in snapshot.jobs)
+
+    def _by_id(self, ended_ids: Sequence[JobId]) -> list[Job]:
+        return sorted(self._past.history(ids=ended_ids), key=lambda job: job.id)
 
     def rows(self, names: Sequence[JobId]) -> job_answers.JobList:
         """Exactly these jobs, in this order."""
@@ -174,6 +194,13 @@ class Readings:
             now=event_text.stamp(reader.now),
             warnings=reader.warnings(),
         )
+
+    def _select(self, request: requests.Select, peer: Peer) -> job_answers.Selection:
+        reader = self._reader()
+        live = reader.snapshot.jobs
+        names = resolve(request.jobs, reader.snapshot, self._past)
+        rows = reader.jobs(live[name] for name in names if name in live)
+        return job_answers.Selection(rows, [int(name) for name in names if name not in live])
 
     def _find(self, selector: str) -> tuple[Reader, Job]:
         reader = self._reader()
@@ -251,6 +278,11 @@ class Readings:
         return query.answer(
             reader.jobs([*live, *(job for job in ended_jobs if job.id not in reader.snapshot.jobs)])
         )
+
+
+def _criteria(users: Sequence[str], states: Sequence[str], limit: int) -> Wanted:
+    finals = [state for state in states if state in TERMINAL]
+    return Wanted(user=_single(users), states=finals, limit=limit)
 
 
 def _single(users: Sequence[str]) -> str:

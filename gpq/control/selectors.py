@@ -12,7 +12,7 @@ from gpq.core.model.jobs import TERMINAL, Job, JobState, Seat
 from gpq.core.model.snapshot import Snapshot
 from gpq.core.model.units import JobId
 from gpq.errors import NotFound, UsageError
-from gpq.ports import History
+from gpq.ports import History, Wanted
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _LAST = re.compile(r"@(?:~(\d{1,9}))?")
@@ -118,8 +118,8 @@ def _ids(word: str, ids: re.Match[str], snapshot: Snapshot, past: History) -> li
     existed."""
     numbers = _range(ids[1], ids[2])
     if not ids[2]:
-        array = _array(JobId(numbers[0]), snapshot, past)
-        return [job.id for job in array] or _numbers(word, numbers, snapshot, past)
+        elements = _element_ids(JobId(numbers[0]), snapshot, past)
+        return _numbers(word, elements or numbers, snapshot, past)
     if not numbers:
         raise UsageError(
             f"`{word}`: range end is below its start", f"write {int(ids[2])}-{int(ids[1])}"
@@ -147,16 +147,15 @@ def _bearers(name: str, snapshot: Snapshot, past: History) -> list[JobId]:
     raise NotFound(f"no job is named `{name}`", hint or "`gpq status` lists the jobs")
 
 
-def _array(name: JobId, snapshot: Snapshot, past: History) -> list[Job]:
-    """The jobs of the array with this id, by id. Empty if it is not an array. The ids of its jobs
-    follow its own."""
+def _element_ids(name: JobId, snapshot: Snapshot, past: History) -> range:
+    """The ids of the jobs of the array with this id, which follow its own. Empty if it is not an
+    array."""
     if name in snapshot.jobs or not 0 < name < snapshot.next_id:
-        return []
+        return range(0)
     seat = _seat(JobId(name + 1), snapshot, past)
     if seat is None or seat.array != name:
-        return []
-    element_ids = list(map(JobId, range(name + 1, name + seat.size + 1)))
-    return sorted(_jobs(element_ids, snapshot, past), key=lambda job: job.id)
+        return range(0)
+    return range(name + 1, name + seat.size + 1)
 
 
 def _jobs(ids: Sequence[JobId], snapshot: Snapshot, past: History) -> list[Job]:
@@ -176,7 +175,8 @@ def _with_its_array(name: JobId, snapshot: Snapshot, past: History) -> list[JobI
     seat = _seat(name, snapshot, past)
     if seat is None:
         return [name]
-    return [element.id for element in _array(seat.array, snapshot, past)]
+    elements = _element_ids(seat.array, snapshot, past)
+    return _numbers(str(name), elements, snapshot, past)
 
 
 def _elements(
@@ -187,7 +187,7 @@ def _elements(
             f"`{word}`: range end is below its start",
             f"write {name}_{choice.stop - 1}-{choice.start}",
         )
-    jobs = _array(name, snapshot, past)
+    jobs = _jobs(list(map(JobId, _element_ids(name, snapshot, past))), snapshot, past)
     if not jobs:
         raise NotFound(f"`{word}`: there is no array {name}", _last_ids(snapshot))
     indices = {job.spec.seat.index: job.id for job in jobs if job.spec.seat is not None}
@@ -200,9 +200,12 @@ def _elements(
 
 
 def _numbers(word: str, numbers: range, snapshot: Snapshot, past: History) -> list[JobId]:
-    """Those of `numbers` that are or were jobs."""
+    """Those of `numbers` that are or were jobs. Reads no job, because there may be a hundred
+    thousand."""
     possible = range(max(numbers.start, 1), min(numbers.stop, snapshot.next_id))
-    job_ids = sorted(job.id for job in _jobs(list(map(JobId, possible)), snapshot, past))
+    live_ids = {JobId(number) for number in possible if number in snapshot.jobs}
+    other_ids = [JobId(number) for number in possible if number not in live_ids]
+    job_ids = sorted(live_ids.union(past.ids(Wanted(other_ids)) if other_ids else ()))
     if not job_ids:
         problem = f"`{word}`: no such job" if word[0] == "@" else f"there is no job {word}"
         raise NotFound(problem, _last_ids(snapshot))

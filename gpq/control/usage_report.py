@@ -21,10 +21,12 @@ from gpq.core.model.units import JobId, Seconds
 from gpq.errors import NotFound, UsageError
 from gpq.ports import History, Wanted
 from gpq.rpc import account_answers, requests
+from gpq.rpc.codec import ROWS, Stream, pages
 
 HOUR: Seconds = 3600.0
 DAY: Seconds = 24 * HOUR
 LATEST: Seconds = 4_102_444_800.0  # the year 2100
+REPORTED = 10_000  # ended jobs, the latest, in a report that does not say since when
 MAX_COMMAND = 200  # characters of the command in a row
 
 
@@ -42,12 +44,18 @@ def report(
         job.id: replace(usage.record_of(job), account=accrual.so_far(job, now))
         for job in snapshot.jobs.values()
     }
-    ended_records = {record.id: record for record in past.records(Wanted(since=request.since))}
+    begin, earlier = request.since, 0
+    latest = past.ids(Wanted(until=request.until, limit=REPORTED)) if begin is None else []
+    if len(latest) == REPORTED:
+        [first_record] = past.records(Wanted(latest[-1:]))
+        begin = first_record.ended_at
+        earlier = past.count(Wanted(until=begin))
+    ended_records = {record.id: record for record in past.records(Wanted(since=begin))}
     records = live_records | ended_records
     first = min((record.submitted_at for record in records.values()), default=now - DAY)
     since, until = first, math.nextafter(now, math.inf)  # includes what ends at this moment
-    if request.since is not None:
-        since = max(first, request.since)
+    if begin is not None and (earlier or request.since is not None):
+        since = max(first, begin)
     if request.until is not None:
         until = min(request.until, until)
     until = max(until, since)
@@ -56,7 +64,7 @@ def report(
         summary = reports.report(
             {}, usage.Journal(), (since, since + 1.0), request.by, now, snapshot.config
         )
-        return _view(request, summary, [since, until], records, now)
+        return _view(request, summary, [since, until], records, now, earlier)
     running_attempts = {
         (job.id, job.attempt): accrual.tally(job, now)
         for job in snapshot.jobs.values()
@@ -65,7 +73,7 @@ def report(
     # somebody may set the clock
     journal = usage.read(past.journal(usage.KINDS, first - DAY), now, running_attempts)
     summary = reports.report(records, journal, edges, request.by, now, snapshot.config)
-    return _view(request, summary, edges, records, now)
+    return _view(request, summary, edges, records, now, earlier)
 
 
 def _view(
@@ -74,6 +82,7 @@ def _view(
     edges: Sequence[Seconds],
     records: Mapping[JobId, Record],
     now: Seconds,
+    earlier: int,
 ) -> account_answers.ReportView:
     pieces = [
         account_answers.Piece(
@@ -99,6 +108,7 @@ def _view(
         pieces=pieces,
         rho_bars=[account_answers.RhoBar(*bar) for bar in bars],
         now=event_text.stamp(now),
+        earlier=earlier,
     )
 
 
@@ -197,7 +207,7 @@ def _grid(
 
 def history(
     request: requests.History, snapshot: Snapshot, past: History, now: Seconds
-) -> account_answers.HistoryList:
+) -> account_answers.HistoryList | Stream:
     """Raises UsageError and NotFound."""
     for state in request.states:
         if state not in TERMINAL:
@@ -219,11 +229,18 @@ def history(
         request.until,
         request.limit or None,
     )
-    records = past.records(criteria)[::-1]
-    hidden = max(past.count(criteria) - len(records), 0) if request.limit else 0
-    return account_answers.HistoryList(
-        list(map(ended, records)), hidden, notes, event_text.stamp(now)
-    )
+    job_ids = past.ids(criteria)[::-1]
+    hidden = max(past.count(criteria) - len(job_ids), 0) if request.limit else 0
+    answer = account_answers.HistoryList([], hidden, notes, event_text.stamp(now))
+    if len(job_ids) > ROWS:
+        return Stream(answer, (_ended_rows(past, page) for page in pages(job_ids)))
+    return msgspec.structs.replace(answer, jobs=_ended_rows(past, job_ids))
+
+
+def _ended_rows(past: History, job_ids: Sequence[JobId]) -> list[account_answers.EndedView]:
+    """In the order of their ends."""
+    records = past.records(Wanted(job_ids))[::-1] if job_ids else []
+    return list(map(ended, records))
 
 
 def _ids_and_names(

@@ -33,7 +33,7 @@ MAX_PER_USER = 64  # connections served at once. Each is a thread, so more cost 
 # beyond those, for commands that only look and wait for no commit. They need no turn
 MAX_LOOKS = 16
 MAX_PARKED = 512  # connections that wait for their turn. More are refused
-LOOKS = (b"status", b"complete")
+LOOKS = (b"status", b"select", b"complete")
 IDLE_SECONDS = 300.0  # between two requests
 LINE_SECONDS = 10.0  # from a request's first byte to its last
 SEND_SECONDS = 30.0  # a reader that takes no answer for this long is disconnected
@@ -261,28 +261,32 @@ class Server:
                 self._door.pause(seconds)
             connection.settimeout(SEND_SECONDS)
             begin = self._door.work()
-            answer = self._answer(line, peer)
-            self._rate.charge(peer.uid, self._door.work() - begin)
-            connection.sendall(answer)
+            try:
+                for piece in self._answer(line, peer):
+                    connection.sendall(piece)
+            finally:
+                self._rate.charge(peer.uid, self._door.work() - begin)
             if len(line) > self._door.longest_line:
                 return  # where the next line would begin is not known
 
-    def _answer(self, line: bytes, peer: Peer) -> bytes:
+    def _answer(self, line: bytes, peer: Peer) -> Iterable[bytes]:
         try:
             most = self._door.longest_line
             if len(line) > most:
                 raise UsageError(f"the request is longer than {most} bytes", "make it shorter")
-            return codec.encode_result(self._handle(self._door.decode(line), peer))
+            result = self._handle(self._door.decode(line), peer)
+            if isinstance(result, codec.Stream):  # an error in the middle of it ends the connection
+                return codec.encode_pieces(result)
+            return [codec.encode_result(result)]
         except GpqError as error:
-            return codec.encode_error(error)
+            return [codec.encode_error(error)]
         except Exception as error:
             log.exception("a request of uid %d (pid %d) failed", peer.uid, peer.pid)
-            return codec.encode_error(
-                GpqError(
-                    f"this request failed in the daemon: {error!r:.200}",
-                    "this is a bug in gpq: see `gpq daemon logs`",
-                )
+            problem = GpqError(
+                f"this request failed in the daemon: {error!r:.200}",
+                "this is a bug in gpq: see `gpq daemon logs`",
             )
+            return [codec.encode_error(problem)]
 
 
 def _read_line(

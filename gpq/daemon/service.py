@@ -28,7 +28,7 @@ from gpq.daemon.nodes.registry import NodeRegistry
 from gpq.daemon.nodes.world import LiveWorld
 from gpq.errors import GpqError, UsageError
 from gpq.ports import Peer
-from gpq.rpc import daemon_answers, job_answers, node_answers, requests
+from gpq.rpc import codec, daemon_answers, job_answers, node_answers, requests
 from gpq.rpc.requests import Request
 from gpq.store.sqlite import SqliteStore
 
@@ -82,7 +82,7 @@ class Service:
         }
         self._handlers = {**self.readings.handlers, **self._changes.handlers, **own_handlers}
 
-    def handle(self, request: Request, peer: Peer) -> msgspec.Struct:
+    def handle(self, request: Request, peer: Peer) -> msgspec.Struct | codec.Stream:
         """The answer. Raises GpqError."""
         wait = getattr(request, "wait", 0.0)
         if not 0.0 <= wait <= MAX_WAIT:

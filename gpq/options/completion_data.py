@@ -100,7 +100,7 @@ GRAMMAR: dict[str, tuple[str, dict[str, tuple[str, str]]]] = {
             "--state": ("Only jobs in this state. Can be repeated.", "pending|held|starting|running|stopping|completed|failed|cancelled|timeout"),
             "-s": ("--state", "pending|held|starting|running|stopping|completed|failed|cancelled|timeout"),
             "--recent": ("How many ended jobs to show.", "any"),
-            "--all": ("Show all jobs, also all that ended.", ""),
+            "--all": ("Show the latest 1,000 that ended. With --json: all.", ""),
             "-a": ("--all", ""),
             "--team": ("Show the jobs of all members of your team.", ""),
             "--color": ("auto: colours on a terminal, unless NO_COLOR is set.", "auto|always|never"),

@@ -107,4 +107,7 @@ class ReportView(msgspec.Struct, frozen=True):
     pieces: list[Piece]
     rho_bars: list[RhoBar]
     now: str = ""
+    # jobs that ended before `since`, if the request left it open: only the latest few thousand are
+    # reported then
+    earlier: int = 0
     schema: int = SCHEMA

@@ -5,6 +5,7 @@ Malformed or hostile bytes raise a GpqError and nothing else.
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from functools import reduce
 from operator import or_
 from typing import Any, NamedTuple, TypeVar
@@ -18,6 +19,8 @@ from gpq.rpc.protocol import MAX_LINE, VERSION
 from gpq.rpc.requests import Request
 
 R = TypeVar("R")
+T = TypeVar("T")
+ROWS = 1000  # of an answer that is not a stream, and of a piece of one
 
 
 class Server(NamedTuple):
@@ -47,6 +50,13 @@ class _Answer(msgspec.Struct):
     code: int = 1
     error: str = ""
     hint: str = ""
+
+
+class Stream(NamedTuple):
+    """An answer with more rows than anybody should hold at once."""
+
+    frame: msgspec.Struct  # the answer with an empty list `jobs`
+    pages: Iterator[Sequence[msgspec.Struct]]  # its rows
 
 
 _ENCODER = msgspec.json.Encoder()
@@ -125,6 +135,23 @@ def encode_result(result: object) -> bytes:
         _ENCODER.encode(gpq.__version__),
         _ENCODER.encode(result),
     )
+
+
+def encode_pieces(result: Stream) -> Iterator[bytes]:
+    """The line of the answer in pieces, each made when it is asked for."""
+    head, mark, tail = encode_result(result.frame).partition(b'"jobs":[')
+    yield head + mark
+    comma = b""
+    for page in result.pages:
+        if page:
+            yield comma + _ENCODER.encode(page)[1:-1]
+            comma = b","
+    yield tail
+
+
+def pages(values: Sequence[T]) -> Iterator[Sequence[T]]:
+    """At most `ROWS` at a time."""
+    return (values[first : first + ROWS] for first in range(0, len(values), ROWS))
 
 
 def encode_error(error: GpqError) -> bytes:

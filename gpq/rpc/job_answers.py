@@ -296,6 +296,14 @@ class LogChunk(msgspec.Struct, frozen=True):
     schema: int = SCHEMA
 
 
+class Selection(msgspec.Struct, frozen=True):
+    """The answer of `Select`."""
+
+    live: list[JobView]
+    ended: list[int]
+    schema: int = SCHEMA
+
+
 class CancelResult(msgspec.Struct, frozen=True):
     cancelled: list[int]  # every process is gone
     ended: list[int]  # jobs that had ended before, or ended by themselves in the meantime

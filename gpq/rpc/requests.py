@@ -125,6 +125,12 @@ class Logs(Request, frozen=True):
     tail: int = 0  # begin at most this many bytes before the end, instead of at `offset`
 
 
+class Select(Request, frozen=True):
+    """Which jobs the selectors mean now, for a command that then names their ids."""
+
+    jobs: list[str]
+
+
 class Cancel(Request, frozen=True):
     """Answers when every process of the jobs is gone, or after `wait` seconds with the rest."""
 

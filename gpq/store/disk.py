@@ -131,6 +131,8 @@ def damage_in(error: sqlite3.Error) -> str:
     text = str(error)
     if "Could not decode to UTF-8" in text:
         return "a text in it is not UTF-8"
+    if "user-defined function raised" in text:  # `plain` of gpq.store.packing
+        return "a row cannot be read"
     phrases = ("malformed", "not a database", "corrupt", "no such table", "no such column")
     return text if any(phrase in text for phrase in phrases) else ""
 

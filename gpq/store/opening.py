@@ -16,7 +16,7 @@ from gpq.store import disk
 APPLICATION_ID = 0x67707131  # "gpq1": tells our databases from others
 BUSY_SECONDS = 60.0  # wait this long for another process that reads or backs up the database
 # gpq does not read a larger database in full at the start, but checks its rows when it reads them
-CHECK_BYTES = 256 << 20
+CHECK_BYTES = 32 << 20
 PUT_META = (
     "INSERT INTO meta (key, value) VALUES (?, ?) ON CONFLICT (key) DO UPDATE SET value ="
     " excluded.value"
@@ -143,10 +143,26 @@ def m003_identity(connection: sqlite3.Connection) -> None:
     connection.execute("INSERT INTO meta (key, value) VALUES ('id', ?)", (uuid.uuid4().hex[:16],))
 
 
+def m004_long_past(connection: sqlite3.Connection) -> None:
+    """Packed bodies (gpq.store.packing), and indexes that list ended jobs without their bodies and
+    find the journal of a time. Older rows stay as they are."""
+    connection.execute(
+        "CREATE TABLE dictionaries (id INTEGER PRIMARY KEY, key TEXT NOT NULL, body BLOB NOT NULL)"
+    )
+    connection.execute("DROP INDEX jobs_ended")
+    connection.execute(
+        "CREATE INDEX jobs_past ON jobs (ended_at, id, user, state, name) WHERE ended_at IS NOT"
+        " NULL"
+    )
+    connection.execute("DROP INDEX events_kind")
+    connection.execute("CREATE INDEX events_at ON events (at)")
+
+
 MIGRATIONS: tuple[Callable[[sqlite3.Connection], None], ...] = (
     m001_jobs_events_meta,
     m002_priors,
     m003_identity,
+    m004_long_past,
 )
 
 

@@ -8,6 +8,7 @@ what accounts need of each row.
 from __future__ import annotations
 
 import contextlib
+import json
 import math
 import os
 import sqlite3
@@ -24,14 +25,16 @@ from gpq.errors import NotFound, Refused
 from gpq.ports import Wanted
 from gpq.store import disk, rows
 from gpq.store.opening import BUSY_SECONDS, MIGRATIONS, check_mark, explain, version_of
+from gpq.store.packing import Unpacker
 from gpq.store.rows import Row
 
-PAGE = 500  # rows
-_JOB_COLUMNS = "id, state, user, name, ended_at, checksum, body"
-_JOBS = f"SELECT {_JOB_COLUMNS} FROM jobs ORDER BY id"
+PAGE = 1000  # rows
+_LIST = "(SELECT value FROM json_each(?))"
+JOB_COLUMNS = "id, state, user, name, ended_at, checksum, plain(body)"
+_JOBS = f"SELECT {JOB_COLUMNS} FROM jobs ORDER BY id"
 _HOLDS_AND_LAUNCHES = (
-    "SELECT kind, checksum, body FROM events WHERE kind IN ('Held', 'Released', 'Launched') ORDER"
-    " BY seq"
+    "SELECT kind, checksum, plain(body) FROM events WHERE kind IN ('Held', 'Released', 'Launched')"
+    " ORDER BY seq"
 )
 
 
@@ -41,12 +44,13 @@ class Past:
 
     def __init__(self, connection: sqlite3.Connection, path: str) -> None:
         self._connection = connection
+        Unpacker(connection)
         self.path = path
         self._lock = threading.Lock()
 
     def live_jobs(self) -> Iterator[Job]:
         """By id. Only for the start, because it takes no turn. Raises rows.Damaged."""
-        query = f"SELECT {_JOB_COLUMNS} FROM jobs WHERE ended_at IS NULL ORDER BY id"
+        query = f"SELECT {JOB_COLUMNS} FROM jobs WHERE ended_at IS NULL ORDER BY id"
         return (rows.of_job_row(row, Job) for row in self._connection.execute(query))
 
     def history(
@@ -67,10 +71,10 @@ class Past:
         )
         for column, options in choices:
             if options is not None:
-                where.append(f"{column} IN ({_marks(options)})")
-                values.extend(options)
+                where.append(f"{column} IN {_LIST}")
+                values.append(_list(options))
         query = (
-            f"SELECT {_JOB_COLUMNS} FROM jobs WHERE {' AND '.join(where)} ORDER BY ended_at DESC,"
+            f"SELECT {JOB_COLUMNS} FROM jobs WHERE {' AND '.join(where)} ORDER BY ended_at DESC,"
             " id DESC LIMIT ?"
         )
         latest = self.read(query, [*values, _limit(limit)])
@@ -85,11 +89,11 @@ class Past:
             where.append("job = ?")
             values.append(job)
         if kinds:
-            where.append(f"kind IN ({_marks(kinds)})")
-            values.extend(kind.__name__ for kind in kinds)
+            where.append(f"kind IN {_LIST}")
+            values.append(_list([kind.__name__ for kind in kinds]))
         query = (
-            f"SELECT kind, checksum, body FROM events WHERE {' AND '.join(where)} ORDER BY seq DESC"
-            " LIMIT ?"
+            f"SELECT kind, checksum, plain(body) FROM events WHERE {' AND '.join(where)} ORDER BY"
+            " seq DESC LIMIT ?"
         )
         latest = self.read(query, [*values, _limit(limit)])
         with self._soundness():
@@ -102,12 +106,12 @@ class Past:
         number up to which that is everything. Raises GpqError."""
         [(last,)] = self.read("SELECT coalesce(max(seq), 0) FROM events", ())
         until = int(str(last))
-        names = [kind.__name__ for kind in kinds]
+        names = _list([kind.__name__ for kind in kinds])
         query = (
-            "SELECT seq, kind, checksum, body FROM events WHERE seq > ? AND seq <= ? AND +kind IN"
-            f" ({_marks(names)}) ORDER BY seq LIMIT ?"
+            "SELECT seq, kind, checksum, plain(body) FROM events WHERE seq > ? AND seq <= ? AND"
+            f" kind IN {_LIST} ORDER BY seq LIMIT ?"
         )
-        page = self.read(query, [after, until, *names, limit])
+        page = self.read(query, [after, until, names, limit])
         with self._soundness():
             events = [(int(str(seq)), rows.event_of(*columns)) for seq, *columns in page]
         if len(events) == limit:
@@ -116,7 +120,7 @@ class Past:
 
     def records(self, criteria: Wanted) -> list[Record]:
         where, values = _conditions(criteria)
-        query = f"SELECT {_JOB_COLUMNS} FROM jobs WHERE ended_at IS NOT NULL"
+        query = f"SELECT {JOB_COLUMNS} FROM jobs WHERE ended_at IS NOT NULL"
         conditions, after = where, list[object]()
         row_budget = math.inf if criteria.limit is None else criteria.limit
         records: list[Record] = []
@@ -135,6 +139,14 @@ class Past:
             row_budget -= count
         return records
 
+    def ids(self, criteria: Wanted) -> list[JobId]:
+        where, values = _conditions(criteria)
+        query = " AND ".join(["SELECT id FROM jobs WHERE ended_at IS NOT NULL", *where])
+        numbers = self.read(
+            f"{query} ORDER BY ended_at DESC, id DESC LIMIT ?", [*values, _limit(criteria.limit)]
+        )
+        return [JobId(int(str(number))) for (number,) in numbers]
+
     def count(self, criteria: Wanted) -> int:
         where, values = _conditions(criteria)
         [(number,)] = self.read(
@@ -143,16 +155,16 @@ class Past:
         return int(str(number))
 
     def journal(self, kinds: Sequence[type], since: Seconds = 0.0) -> Iterator[Event]:
-        names = [kind.__name__ for kind in kinds]
+        names = _list([kind.__name__ for kind in kinds])
+        before = "SELECT min(seq) - 1 FROM events INDEXED BY events_at WHERE at >= ?"
+        [(last,)] = self.read(before, [since])
         query = (
-            # With its index of kinds, SQLite would sort the rest of the journal for every page.
-            "SELECT seq, kind, checksum, body FROM events NOT INDEXED"
-            f" WHERE seq > ? AND at >= ? AND kind IN ({_marks(names)})"
-            " ORDER BY seq LIMIT ?"
+            # With its index of times, SQLite would sort the rest of the journal for every page.
+            "SELECT seq, kind, checksum, plain(body) FROM events NOT INDEXED"
+            f" WHERE seq > ? AND at >= ? AND kind IN {_LIST} ORDER BY seq LIMIT ?"
         )
-        last: object = 0
         with self._soundness():
-            while page := self.read(query, [last, since, *names, PAGE]):
+            while page := self.read(query, [last, since, names, PAGE]):
                 for _, *columns in page:
                     yield rows.event_of(*columns)
                 last = page[-1][0]
@@ -177,15 +189,17 @@ class Past:
 def _conditions(criteria: Wanted) -> tuple[list[str], list[object]]:
     where: list[str] = []
     values: list[object] = []
-    if criteria.ids or criteria.names:
-        where.append(f"(id IN ({_marks(criteria.ids)}) OR name IN ({_marks(criteria.names)}))")
-        values += [*criteria.ids, *criteria.names]
+    choices: list[tuple[str, Sequence[object]]] = [("id", criteria.ids), ("name", criteria.names)]
+    choices = [(column, options) for column, options in choices if options]
+    if choices:
+        where.append(f"({' OR '.join(f'{column} IN {_LIST}' for column, _ in choices)})")
+        values += [_list(options) for _, options in choices]
     if criteria.user:
         where.append("user = ?")
         values.append(criteria.user)
     if criteria.states:
-        where.append(f"state IN ({_marks(criteria.states)})")
-        values += map(str, criteria.states)
+        where.append(f"state IN {_LIST}")
+        values.append(_list(list(map(str, criteria.states))))
     for moment, sign in ((criteria.since, ">="), (criteria.until, "<")):
         if moment is not None:
             where.append(f"ended_at {sign} ?")
@@ -193,8 +207,9 @@ def _conditions(criteria: Wanted) -> tuple[list[str], list[object]]:
     return where, values
 
 
-def _marks(values: Sequence[object]) -> str:
-    return ",".join("?" * len(values))
+def _list(values: Sequence[object]) -> str:
+    """One value for `_LIST`, however many there are. SQLite limits the number of values."""
+    return json.dumps(list(values))
 
 
 def _limit(limit: int | None) -> int:
@@ -256,6 +271,7 @@ def _open(path: str) -> Iterator[sqlite3.Connection]:
         with contextlib.closing(connection):
             if version_of(connection) > len(MIGRATIONS):
                 raise Refused(f"{path} was written by a newer gpq", "use that version of gpq")
+            Unpacker(connection)
             yield connection
     except sqlite3.Error as error:
         raise explain(error, path) from error

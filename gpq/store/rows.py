@@ -17,11 +17,13 @@ import msgspec
 from gpq import decoding
 from gpq.core.model.accounts import MeanShare, Standing
 from gpq.core.model.events import JOURNAL_VERSION, Event, Submitted
-from gpq.core.model.jobs import TERMINAL, Job
+from gpq.core.model.jobs import TERMINAL, Job, JobSpec
 from gpq.core.model.nodes import Link, Reservation
-from gpq.core.model.profile import Prior, Profile
+from gpq.core.model.placements import Exit
+from gpq.core.model.profile import Declared, Prior, Profile, ProfileRow
 from gpq.core.model.snapshot import Snapshot
 from gpq.core.model.units import JobId, NodeId, Seconds
+from gpq.store.packing import Packer, shell
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -30,6 +32,9 @@ Amount = Annotated[float, msgspec.Meta(ge=0.0)]
 NO_STANDINGS = "[0.0,{}]"
 _QUICK = msgspec.json.Encoder()
 _UNMEASURED = Profile()
+# in the dictionary of each shell
+_ROW = ProfileRow(1, 1, 32, 0.1, 0.1, 10.0)
+_MEASURED = Profile(Declared(adaptive=True), (_ROW, _ROW))
 EVENT_KINDS: dict[str, type[Any]] = {kind.__name__: kind for kind in get_args(Event)}
 PUT_PRIOR = (
     "INSERT INTO priors (key, checksum, body, updated_at) VALUES (?, ?, ?, ?) ON CONFLICT (key) DO"
@@ -87,14 +92,22 @@ def decode_event(kind: str, text: str) -> Event:
 # -- jobs and events -------------------------------------------------------------------------------
 
 
-def job_row(job: Job, now: float) -> Row:
-    """A row of table jobs: id, state, user, name, ended_at, checksum, body."""
-    ended_at = None
+def job_row(job: Job, now: float, packer: Packer) -> Row:
+    """A row of table jobs: id, state, user, name, ended_at, checksum, body. That of an ended job is
+    packed."""
+    ended_at, text = None, encode(job)
+    body: str | bytes = text
     if job.state in TERMINAL:
         ended_at = float(now if job.ended_at is None else job.ended_at)
-    body = encode(job)
+        body = _pack(packer, job.spec, text)
     columns = (int(job.id), str(job.state), job.spec.user, job.spec.name, ended_at)
-    return (*columns, checksum(*columns, body), body)
+    return (*columns, checksum(*columns, text), body)
+
+
+def _pack(packer: Packer, spec: JobSpec, text: str) -> bytes:
+    """The text of something that holds a job's request."""
+    sample = Job(JobId(1), spec, 0.0, exit=Exit(None), profile=_MEASURED)
+    return packer.pack(shell(spec), text, lambda: encode(sample))
 
 
 def of_job_row(row: Row, kind: type[T]) -> T:
@@ -110,11 +123,13 @@ def check_job_row(row: Row) -> None:
         raise Damaged(f"job {row[0]} has a wrong checksum")
 
 
-def event_row(event: Event) -> Row:
+def event_row(event: Event, packer: Packer) -> Row:
     """A row of table events: at, kind, job, version, checksum, body."""
-    kind, body = type(event).__name__, encode(event)
+    kind, text = type(event).__name__, encode(event)
     job = getattr(event, "job", None)
-    return (float(event.at), kind, job, JOURNAL_VERSION, checksum(kind, body), body)
+    spec = getattr(event, "spec", None)
+    body = _pack(packer, spec, text) if spec else packer.pack(kind, text, lambda: text)
+    return (float(event.at), kind, job, JOURNAL_VERSION, checksum(kind, text), body)
 
 
 def event_of(kind: object, recorded_sum: object, body: object) -> Event:

@@ -28,12 +28,13 @@ from gpq.store.opening import (
     migrate,
     transaction,
 )
-from gpq.store.past import Past
+from gpq.store.packing import PUT_DICTIONARY, Packer, Unpacker
+from gpq.store.past import JOB_COLUMNS, Past
 from gpq.store.rows import Row
 from gpq.store.takeover import Marks
 
-_JOBS = "SELECT id, state, user, name, ended_at, checksum, body FROM jobs"
-_EVENTS = "SELECT kind, checksum, body FROM events"
+_JOBS = f"SELECT {JOB_COLUMNS} FROM jobs"
+_EVENTS = "SELECT kind, checksum, plain(body) FROM events"
 _PUT_JOB = (
     "INSERT INTO jobs (id, state, user, name, ended_at, checksum, body) VALUES (?, ?, ?, ?, ?, ?,"
     " ?) ON CONFLICT (id) DO UPDATE SET state = excluded.state, name = excluded.name, ended_at ="
@@ -78,6 +79,7 @@ class SqliteStore(Past):
                 self._reader.execute("PRAGMA query_only = 1")
                 super().__init__(self._reader, path)
                 self._take_over(first_id, marks, is_new)
+                self._packer = Packer(self._writer)  # earlier writers add no more dictionaries
                 (self.id,) = self._reader.execute(
                     "SELECT value FROM meta WHERE key = 'id'"
                 ).fetchone()
@@ -107,15 +109,18 @@ class SqliteStore(Past):
         self._mark(snapshot.next_id - 1, max((job.attempt for job in changed_jobs), default=0))
         journal = [event for event in events if not isinstance(event, EPHEMERAL)]
         prior_rows, prior_keys = rows.prior_changes(before.priors, snapshot.priors, snapshot.now)
+        packer, jobs = self._packer, (*changed_jobs, *ended)
         writes: Writes = [
-            (_PUT_JOB, [rows.job_row(job, snapshot.now) for job in (*changed_jobs, *ended)]),
-            (_PUT_EVENT, [rows.event_row(event) for event in journal]),
+            (_PUT_JOB, [rows.job_row(job, snapshot.now, packer) for job in jobs]),
+            (_PUT_EVENT, [rows.event_row(event, packer) for event in journal]),
+            (PUT_DICTIONARY, packer.new_rows()),
             (PUT_META, rows.meta_rows(before, snapshot)),
             (rows.PUT_PRIOR, prior_rows),
             (rows.DROP_PRIOR, prior_keys),
         ]
         if any(table_rows for _, table_rows in writes):
             self._write(writes, adds=any(isinstance(event, Submitted) for event in journal))
+            packer.forget_new()
         self._state = rows.durable_part(snapshot)
         # some of these had ended before, and so had jobs that came back
         again = sum(getattr(event, "past", None) is not None for event in events)
@@ -277,6 +282,7 @@ def path_of(database: str) -> str:
 
 def _check(copy: sqlite3.Connection) -> None:
     """Raises rows.Damaged. Priors are not checked, because a damaged one costs only itself."""
+    Unpacker(copy)
     for row in copy.execute(_JOBS):
         rows.check_job_row(row)
     for columns in copy.execute(_EVENTS):

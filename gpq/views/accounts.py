@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import chain
 
 import msgspec
 
@@ -113,15 +114,14 @@ def hours_of(gained: float, promised: float) -> str:
     return f"{hours(gained)} of {hours(promised)}"
 
 
-def csv_text(rows: Sequence[msgspec.Struct], kind: type[msgspec.Struct]) -> str:
+def csv_lines(rows: Iterable[Mapping[str, object]], kind: type[msgspec.Struct]) -> Iterator[str]:
     """A line of names, and one for each row, with the names and units of the JSON. Unknown values
     are empty cells."""
-    stream = io.StringIO()
-    writer = csv.writer(stream, lineterminator="\n")
     names = kind.__struct_fields__
-    writer.writerow(names)
-    writer.writerows([_csv_cell(getattr(row, name)) for name in names] for row in rows)
-    return stream.getvalue()
+    for cells in chain([names], ([_csv_cell(row[name]) for name in names] for row in rows)):
+        stream = io.StringIO()
+        csv.writer(stream, lineterminator="\n").writerow(cells)
+        yield stream.getvalue()
 
 
 def _csv_cell(value: object) -> object:

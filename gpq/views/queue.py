@@ -13,6 +13,7 @@ Row = dict[str, "Any"]
 MOST_NOTES = 6  # lines of notes on more jobs than `FOLDED`
 MOST_MEMBERS = 8  # in the line about a team
 FOLDED = 4  # this many jobs of an array with the same reason become one row
+TABLE = 1000  # the most rows for ended jobs that `gpq status --all` shows
 USER_FIRST = 5  # keeps the column of users for less long than any other
 ENDED = ("completed", "failed", "cancelled", "timeout")
 
@@ -216,7 +217,9 @@ def lines(
         text.append(f"and {waiting_count} more pending or held: gpq status state=pending,held")
     hidden_count = answer.get("hidden", 0)
     if hidden_count:
-        text.append(f"and {hidden_count} more that ended: gpq status --all")
+        shown_count = sum(row["state"] in ENDED for row in rows)
+        command = "gpq status --all" if shown_count < TABLE else "gpq status --all --json"
+        text.append(f"and {hidden_count} more that ended: {command}")
     for note in notes(rows):
         text += wrap(note, limit, "note: ", "      ")
     failed_jobs = [row["id"] for row in rows if row["state"] == "failed" and row["started_at"]]

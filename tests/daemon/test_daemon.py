@@ -287,7 +287,7 @@ def test_status_says_why_a_served_database_is_not_copied(served: Daemon) -> None
     sound = backup.read_bytes()
     os.utime(backup, (0.0, 0.0))
     with contextlib.closing(sqlite3.connect(served.home / "gpq.db")) as other, other:
-        other.execute("UPDATE jobs SET body = replace(body, 'lost', 'l0st')")
+        other.execute("UPDATE jobs SET body = substr(body, 1, length(body) - 6) WHERE name = 'lost'")
     served.start()
     [warning] = wait_until(lambda: served.call(Status(recent=0), JobList).warnings, "the refused copy")
     assert "cannot back up its state" in warning

@@ -66,6 +66,9 @@ class MemoryStore:
         jobs = [job for job in ended if _is_named(job, criteria) and _is_in_window(job, criteria)]
         return [record_of(job) for job in jobs[: criteria.limit]]
 
+    def ids(self, criteria: Wanted) -> list[JobId]:
+        return [record.id for record in self.records(criteria)]
+
     def count(self, criteria: Wanted) -> int:
         return len(self.records(replace(criteria, limit=None)))
 

@@ -121,12 +121,16 @@ def test_a_page_is_replaced_completely_or_not_at_all(tmp_path: Path) -> None:
 
 def test_csv_reads_back_with_the_names_of_the_json() -> None:
     rows = [served.ended(1, name='a,b\n"c"', reason="\x1b[2J"), *served.history().jobs]
-    [first, *rest] = list(csv.DictReader(io.StringIO(accounts.csv_text(rows, account_answers.EndedView))))
+    [first, *rest] = list(
+        csv.DictReader(
+            io.StringIO("".join(accounts.csv_lines(map(msgspec.structs.asdict, rows), account_answers.EndedView)))
+        )
+    )
     assert tuple(first) == account_answers.EndedView.__struct_fields__
     assert (first["name"], first["reason"]) == ('a,b\\x0a"c"', "\\x1b[2J")
     assert [row["id"] for row in rest] == ["1", "2", "3"]
     assert (rest[0]["goodput_hours"], float(rest[2]["goodput_hours"])) == ("", 3.1)
-    head = accounts.csv_text([], account_answers.ReportRow)
+    head = "".join(accounts.csv_lines([], account_answers.ReportRow))
     assert head == ",".join(account_answers.ReportRow.__struct_fields__) + "\n"
 
 

@@ -19,6 +19,7 @@ from gpq.options import values
 from gpq.rpc import job_answers
 
 MOST_EXAMPLES = 6  # jobs that a question lists
+MOST_LINES = 50
 QUIET_SECONDS = 2.0
 
 app = frame()
@@ -70,8 +71,10 @@ def cancel(
 
 
 def _print(answer: job_answers.CancelResult, timeout: str) -> None:
-    output.confirm(*(f"job {job} cancelled: every process is gone" for job in answer.cancelled))
-    output.confirm(*(f"job {job} had already ended: nothing to cancel" for job in answer.ended))
+    output.confirm(
+        *(f"{jobs} cancelled: every process is gone" for jobs in _lines_of(answer.cancelled)),
+        *(f"{jobs} had already ended: nothing to cancel" for jobs in _lines_of(answer.ended)),
+    )
     for job, nodes in answer.given_up.items():
         output.note(
             f"job {job} given up: gpq does not know whether its processes still run on"
@@ -86,12 +89,19 @@ def _print(answer: job_answers.CancelResult, timeout: str) -> None:
         output.note(f"job {job} will be cancelled when its server answers ({reason})")
 
 
+def _lines_of(jobs: list[int]) -> list[str]:
+    """One of many lines for each job, or one for all if nobody would read them."""
+    if len(jobs) <= MOST_LINES:
+        return [f"job {job}" for job in jobs]
+    return [f"{len(jobs)} jobs ({', '.join(following.ranges(jobs))})"]
+
+
 def _ask(words: list[str], rows: list[job_answers.JobView]) -> None:
     """Ask on a terminal, and raise Refused if the user says no. Scripts are never asked."""
     if not (sys.stdin.isatty() and sys.stderr.isatty()):
         return
     for word in dict.fromkeys(words):
-        matches = [row for row in rows if row.name == word and row.state not in following.ENDED]
+        matches = [row for row in rows if row.name == word]
         if len(matches) < 2:
             continue
         examples = ", ".join(f"{job.id} ({job.state})" for job in matches[:MOST_EXAMPLES])

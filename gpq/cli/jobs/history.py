@@ -9,14 +9,17 @@ from datetime import datetime, timezone
 from enum import Enum
 from typing import Annotated
 
+import msgspec
 import typer
 
 from gpq.cli import output
 from gpq.cli.typer_app import Color, ColorChoice, Json, frame
+from gpq.client import stream
 from gpq.client.connection import call
 from gpq.errors import UsageError
 from gpq.options.datetimes import window
 from gpq.rpc import account_answers, requests
+from gpq.rpc.codec import encode_request
 
 history = frame()
 report = frame()
@@ -79,17 +82,18 @@ def _history(
     if number is not None:
         limit = number
     request = requests.History(list(jobs or []), user, list(state or []), begin, end, limit)
-    answer = call(request, account_answers.HistoryList)
     if json:
-        output.emit(answer)
+        stream.write_json(encode_request(request))
         return
-    output.note(*answer.notes)
     from gpq.views import accounts
 
     if csv:
-        sys.stdout.write(accounts.csv_text(answer.jobs, account_answers.EndedView))
-    else:
-        output.text(accounts.history, answer, color.value)
+        rows = stream.rows(encode_request(request), output.note)
+        sys.stdout.writelines(accounts.csv_lines(rows, account_answers.EndedView))
+        return
+    answer = call(request, account_answers.HistoryList)
+    output.note(*answer.notes)
+    output.text(accounts.history, answer, color.value)
 
 
 def _report_team(begin: float | None, end: float | None, color: str, *, json: bool) -> None:
@@ -159,6 +163,11 @@ def _report(
     if html:
         output.check_file("--html", html)
     answer = call(requests.Report(begin, end, by.value), account_answers.ReportView)
+    if answer.earlier and not json:
+        output.note(
+            f"{answer.earlier} jobs ended before {answer.since[:16]} and are not in this report:"
+            " `gpq report --since WHEN` begins earlier"
+        )
     if html:
         users = (
             answer
@@ -174,7 +183,8 @@ def _report(
     if json:
         output.emit(answer)
     elif csv:
-        sys.stdout.write(accounts.csv_text(answer.rows, account_answers.ReportRow))
+        figures = map(msgspec.structs.asdict, answer.rows)
+        sys.stdout.writelines(accounts.csv_lines(figures, account_answers.ReportRow))
     elif html:
         output.say(f"wrote {html}")
     else:

@@ -28,7 +28,7 @@ STATE = typer.Option(
 )
 RECENT = typer.Option("--recent", metavar="N", min=0, help="How many ended jobs to show.")
 TEAM = typer.Option("--team", help="Show the jobs of all members of your team.")
-EVERYTHING = typer.Option("--all", "-a", help="Show all jobs, also all that ended.")
+EVERYTHING = typer.Option("--all", "-a", help="Show the latest 1,000 that ended. With --json: all.")
 
 
 @status.command("status")

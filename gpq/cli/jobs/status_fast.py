@@ -5,7 +5,7 @@ import sys
 
 from gpq.client import quick
 from gpq.views import plain
-from gpq.views.queue import is_query, lines
+from gpq.views.queue import TABLE, is_query, lines
 
 EVERY = 1 << 40  # more than there can ever be
 SCREEN = 200  # the most rows for waiting jobs, unless the user names jobs or asks for all
@@ -32,21 +32,22 @@ def show(
         "query": query,
     }
     if all:
-        request["recent"] = EVERY
+        request["recent"] = EVERY if json or query else TABLE
     elif not (json or jobs or query or states):
         request["waiting"] = SCREEN
+    seconds = 300.0 if all and query else 30.0  # it searches all jobs
+    if json:
+        from gpq.client.stream import write_json  # imported only here, because it costs time
+
+        write_json(quick.line("status", request), seconds)
+        return 0
     try:
-        result = quick.ask("status", request)
+        result = quick.ask("status", request, seconds)
     except quick.NobodyListens:
         from gpq.client.autostart import ensure_daemon
 
         ensure_daemon()
-        result = quick.ask("status", request)
-    if json:
-        import json as encoder  # imported only here, because it costs time
-
-        sys.stdout.write(encoder.dumps(result) + "\n")
-        return 0
+        result = quick.ask("status", request, seconds)
     rows = lines(
         result,
         plain.terminal_width(),

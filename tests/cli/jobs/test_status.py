@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from gpq.cli.jobs.status_fast import EVERY
 from gpq.rpc import protocol, requests
+from gpq.views.queue import TABLE
 from tests.cli.conftest import Gpq
 from tests.cli.served import EVIL, NOW, Made, job, serving
 
@@ -94,10 +94,10 @@ def test_options_mean_the_same_on_the_fast_path_and_with_typer(gpq: Gpq, made: M
     assert gpq("status", "--state", "running", "--state", "held").returncode == 0
     assert gpq("status", "-a").returncode == 0
     assert made.asked == [
-        requests.Status(["3-7", "@"], recent=EVERY, user="bob"),
-        requests.Status(["3-7", "@"], recent=EVERY, user="bob"),
+        requests.Status(["3-7", "@"], recent=TABLE, user="bob"),
+        requests.Status(["3-7", "@"], recent=TABLE, user="bob"),
         requests.Status([], states=["running", "held"]),
-        requests.Status([], recent=EVERY),
+        requests.Status([], recent=TABLE),
     ]
 
 

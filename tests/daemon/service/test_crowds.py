@@ -8,6 +8,7 @@ import tempfile
 import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, closing
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -20,7 +21,7 @@ from gpq.ports import Peer
 from gpq.rpc import codec
 from gpq.rpc.daemon_answers import Words
 from gpq.rpc.job_answers import JobList
-from gpq.rpc.requests import Complete, Hold, Request, Status
+from gpq.rpc.requests import Complete, Hold, Request, Select, Status
 from tests.support.waiting import PATIENCE, wait_until
 
 
@@ -35,7 +36,7 @@ class Desk:
     def handle(self, request: Request, peer: Peer) -> msgspec.Struct:
         if isinstance(request, Complete):
             return Words([])
-        if not isinstance(request, Status):
+        if not isinstance(request, Status | Select):
             with self._lock:
                 self.waiting += 1
             assert self.opened.wait(PATIENCE)
@@ -67,17 +68,19 @@ def test_a_look_at_the_queue_does_not_wait_for_its_turn_but_all_others_do(desk: 
             one._socket.sendall(codec.encode_request(Hold(["1"])))
         wait_until(lambda: desk.waiting == MAX_PER_USER, "the daemon serves as many as allowed")
 
-        def look() -> bool:  # a look whose line has not arrived when it is admitted waits like the others
+        def look(
+            request: Request,
+        ) -> bool:  # a look whose line has not arrived when it is admitted waits like the others
             with Connection(path) as one:
                 one._socket.settimeout(2.0)
-                one._socket.sendall(codec.encode_request(Status()))
+                one._socket.sendall(codec.encode_request(request))
                 try:
                     return bool(one._socket.recv(1 << 16))
                 except TimeoutError:
                     return False
 
-        for _ in range(5):
-            wait_until(look, "a look is answered")
+        for request in [Status(), Select(["1"])] * 3:
+            wait_until(partial(look, request), "a look is answered")
         threading.Event().wait(0.5)  # time for others to take the places of the looks
         assert desk.waiting == MAX_PER_USER
         desk.opened.set()
