@@ -257,6 +257,10 @@ class Made:
                 return job_answers.Submitted(5, request.spec.name, "pending", jobs=list(range(6, 6 + count)))
             case requests.Submit():
                 return job_answers.Submitted(5, request.spec.name, "pending")
+            case requests.Select():
+                rows = [row for row in self.rows if str(row.id) in request.jobs]
+                ended = [row.id for row in rows if row.state in ENDED]
+                return job_answers.Selection([row for row in rows if row.state not in ENDED], ended)
             case requests.Cancel():
                 return job_answers.CancelResult([1], [2], [3])
             case requests.Hold() | requests.Edit() | requests.Release() | requests.Requeue():

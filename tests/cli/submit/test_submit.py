@@ -205,7 +205,7 @@ def test_cancel_says_which_jobs_are_gone_and_which_still_run(gpq: Gpq, made: Mad
     assert said.returncode == 1
     assert said.stdout == "job 1 cancelled: every process is gone\njob 2 had already ended: nothing to cancel\n"
     assert said.stderr == "note: job 3 still has processes after 7s: `gpq why 3`\n"
-    assert requests.Cancel(["1", "2"], wait=7.0) in made.asked  # the fake daemon knows two jobs
+    assert requests.Cancel(["1-2"], wait=7.0) in made.asked  # the fake daemon knows two jobs
     assert f"KILL after {CANCEL_GRACE:.0f} s" in " ".join(gpq("cancel", "--help").stdout.split())
 
 
