@@ -186,6 +186,20 @@ def detach_reducer(model: torch.nn.Module) -> None:
     model.__dict__.update(reducer=None, logger=None)  # which a copy of the model leaves out
 
 
+def views_of(bucket: Any) -> List[torch.Tensor]:
+    """The gradients in a bucket of DDP, as it lays them out: by the strides of a dense parameter
+    (channels_last), else row by row. `bucket.gradients()` shows all of them row by row."""
+    views: List[torch.Tensor] = bucket.gradients()
+    parameters = bucket.parameters()
+    if all(map(torch.Tensor.is_contiguous, parameters)):
+        return views
+    for place, item in enumerate(parameters):
+        is_dense = torch.empty_like(item, device="meta").stride() == item.stride()
+        if is_dense and not item.is_contiguous():
+            views[place] = views[place].as_strided(item.shape, item.stride())
+    return views
+
+
 def all_reduce(group: Any, buffer: torch.Tensor, options: Any) -> Any:
     """A work object that reduces in place.
 

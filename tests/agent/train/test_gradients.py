@@ -26,7 +26,7 @@ from .driver import FORKSERVER
 SIZE = 47
 MODES = (
     "plain", "at-step", "compiled", "unused", "bucket-view", "scaler", "clip", "two-losses", "weighed",
-    "static-graph",
+    "static-graph", "strided",
 )  # fmt: skip
 VARIANTS = (
     (47, 64),
@@ -104,6 +104,9 @@ def worst_error(rank: int, replicas: int, mode: str, batch: int, local: int, fix
     job = Job(environment, torch.device("cpu"), 0, {})
     loader = job.loader(data(), batch_size=batch, max_local_batch=local, fixed_batch=fixed)
     net = Net(skip=skip)
+    if mode == "strided":  # dense, but not row by row, as weights of convolutions in channels_last
+        for layer in (net.body[0], net.body[2], net.idle):
+            layer.weight.data = layer.weight.data.t().contiguous().t()
     if mode == "compiled":
         net.forward = torch.compile(net.forward, backend="aot_eager")  # type: ignore[method-assign]
     model = wrapped(mode, net)

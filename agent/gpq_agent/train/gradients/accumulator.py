@@ -3,7 +3,9 @@
 In micro-batches that only accumulate, the result of the backward call moves, with its weight, into
 sums that the script does not see. Changes of the script to `p.grad` there have no effect. In the
 last micro-batch the sums are added and reduced over replicas before the call returns. Steps in one
-piece stay as they are.
+piece stay as they are. Where micro-batches weigh the same, torch itself adds: `p.grad` is the sum
+during the call. The zeros that the script sees are then the same tensors in all micro-batches of a
+step. What it writes to them is cleared, unless by `.data`, which leaves no trace.
 
 A loop body with a second backward call cannot be cut like that: its first call would give the whole
 step's gradient, and its second call only a part. `repeats` says so.
@@ -13,7 +15,7 @@ import functools
 import weakref
 from itertools import chain, repeat
 from operator import attrgetter, is_, itemgetter
-from typing import Any, Callable, List, Optional, Sequence
+from typing import Any, Callable, Dict, List, Optional, Sequence
 
 import torch
 
@@ -22,13 +24,24 @@ from gpq_agent.train.errors import GpqTrainError
 from gpq_agent.train.gradients.ddp_buckets import Parameter, Share
 from gpq_agent.train.gradients.probe import GradientProbe
 from gpq_agent.train.gradients.reducer import Marks, Reducer, is_marked, mark
-from gpq_agent.train.internals import base_of, foreach_add_, foreach_mul_, foreach_zero_
+from gpq_agent.train.internals import (
+    base_of,
+    foreach_add_,
+    foreach_mul_,
+    foreach_zero_,
+    version_of,
+)
 from gpq_agent.train.process.agreement import Agreement
 
+FAILED = "a backward() failed in a batch that gpq cuts into parts, and the loop went on"
+FAILED_HINT = "let the error end the script, or leave out max_local_batch"
+NO_LAST = "optimizer.step() was called without backward() in the last part of a batch"
+NO_LAST_HINT = "call backward() in every part, or leave out max_local_batch"
 NOT_IN_ALL = "job.weigh() was called in only some micro-batches of a step"
 
 _parameters_of = itemgetter("params")
 _grad: Callable[[Any], torch.Tensor] = attrgetter("grad")
+_layout = attrgetter("layout")
 _has_history = attrgetter("requires_grad")  # of a gradient: after a call with create_graph
 
 
@@ -49,7 +62,12 @@ class Accumulator:
         self._accumulates = False  # the step has several micro-batches
         self._has_begun = False  # the step has had a backward call
         self._is_reached = False  # a call of this micro-batch reached the parameters
-        self._hides = False  # the current call finds `p.grad` empty, and adds to the sums
+        self._hides = False  # the current call belongs to the sums, and `p.grad` shows zero
+        self._adds = False  # the current call finds the sums in `p.grad`, so that torch adds
+        self._runs = False  # the current call has not ended
+        self._versions: List[int] = []  # of the sums before the call
+        self._zeros: Dict[int, torch.Tensor] = {}  # that the script sees, by id of the parameter
+        self._zero_versions: List[int] = []  # of these, when they were zero
         self._may_repeat = False  # a micro-batch had two calls, whatever they reached
         self.lost_some = False  # some earlier parameters of the optimizers are gone
         self._optimizers = list(optimizers)
@@ -120,7 +138,16 @@ class Accumulator:
 
     def _end_step(self) -> None:
         self._share.clear()
-        self._has_begun = False
+        self._zeros.clear()
+        self._has_begun = self._runs = False
+
+    def check(self) -> None:
+        """An optimizer is about to step. Raises GpqTrainError if the gradient of the step misses a
+        part."""
+        if self._runs:
+            raise GpqTrainError(FAILED, FAILED_HINT)
+        if self.last and self._share.sums:
+            raise GpqTrainError(NO_LAST, NO_LAST_HINT)
 
     # -- around a backward call ------------------------------------------------------------------
 
@@ -134,18 +161,10 @@ class Accumulator:
             self._probe.weights += self._share.weight
         else:
             self._may_repeat = True
+        self._adds = False
         self._hides = self._accumulates and not (self.last and self._is_reached)
         if self._hides:
-            # At the start of a step, what the script has not cleared is a part of it. Later there
-            # are zeros and what the script made of them, which has no effect.
-            is_start, self._has_begun = not self._has_begun, True
-            has_some = not all(map(is_, map(_grad, parameters), repeat(None)))
-            for item in parameters if has_some else ():
-                if is_start and item.grad is not None:
-                    gradient = item.grad.detach()
-                    is_view = base_of(item.grad) is not None
-                    self._share.sums[id(item)] = gradient.clone() if is_view else gradient
-                item.grad = None
+            self._show_sums(parameters)
         self._marks = {}
         if self._may_repeat and not self.repeats:
             self._marks = {item: mark(item) for item in parameters}
@@ -156,10 +175,13 @@ class Accumulator:
 
     def backward_ends(self) -> None:
         """The call has run, and gradients are in `p.grad`."""
+        self._runs = False
         if not self._open:
             return
         reached: List[Parameter] = []
-        if self._hides:
+        if self._adds:
+            reached = self._take_sums()
+        elif self._hides:
             reached = self._current
             if any(map(is_, map(_grad, reached), repeat(None))):
                 reached = [item for item in reached if item.grad is not None]
@@ -179,14 +201,70 @@ class Accumulator:
 
     # -- the sums --------------------------------------------------------------------------------
 
+    def _show_sums(self, parameters: List[Parameter]) -> None:
+        """A call of the step begins: `p.grad` is the sum if torch can add to it, else empty."""
+        if self._runs:
+            raise GpqTrainError(FAILED, FAILED_HINT)
+        share, is_start = self._share, not self._has_begun
+        self._has_begun = self._runs = True
+        # At the start of a step, what the script has not cleared is a part of it. Later there are
+        # zeros and what the script made of them, which has no effect.
+        for item in parameters if is_start else ():
+            if item.grad is not None:
+                gradient = item.grad.detach()
+                is_view = base_of(item.grad) is not None
+                share.sums[id(item)] = gradient.clone() if is_view else gradient
+        # On one replica the probe needs the gradient of each call, and on several DDP reduces the
+        # last one.
+        is_apart = self._probe.is_sampled if self._reducer is None else self.last
+        self._adds = bool(share.sums) and share.weight == share.unit and not is_apart
+        if self.last or not self._adds:
+            self._zeros.clear()
+        if not self._adds:
+            for item in parameters:
+                item.grad = None
+            return
+        self._versions = list(map(version_of, share.sums.values()))
+        for item in parameters:
+            item.grad = share.sums.get(id(item))
+
+    def _take_sums(self) -> List[Parameter]:
+        """The call ended that added to the sums. Leaves zero. Returns what it reached: nothing, or
+        all that the step has reached so far."""
+        sums, is_reached = self._share.sums, False
+        if list(map(version_of, sums.values())) != self._versions:
+            is_reached = True
+        for item in self._current:
+            gradient = item.grad
+            if gradient is not None and gradient is not sums.get(id(item)):
+                # The first gradient of this parameter, or a sum that torch did not make in place.
+                sums[id(item)] = gradient.detach().clone()
+                is_reached = True
+        items = [item for item in self._current if id(item) in sums]
+        if self.last and is_reached:
+            return items
+        zeros = self._zeros
+        if zeros and list(map(version_of, zeros.values())) != self._zero_versions:
+            foreach_zero_(list(zeros.values()))  # the script wrote to them
+        for item in items:
+            if id(item) not in zeros:
+                zeros[id(item)] = torch.zeros_like(sums[id(item)])
+            item.grad = zeros[id(item)]
+        self._zero_versions = list(map(version_of, zeros.values()))
+        return items if is_reached else []
+
     def _stash(self, parameters: List[Parameter]) -> None:
         """Move the gradients of this call into the sums. Leaves zero."""
-        if not parameters:
+        if not parameters or self._adds:
             return
         share, gradients = self._share, list(map(_grad, parameters))
-        # Does nothing else hold these? A view is a part of a tensor of DDP's.
+        # Does nothing else hold these? A view is a part of a tensor of DDP's, and a function may
+        # give one tensor to two parameters.
         can_move = all(map(is_, map(base_of, gradients), repeat(None)))
         can_move = can_move and True not in map(_has_history, gradients)
+        can_move = can_move and {torch.strided}.issuperset(map(_layout, gradients))
+        if can_move:
+            can_move = len(set(map(torch.Tensor.data_ptr, gradients))) == len(gradients)
         if share.sums or share.weight <= 0.0 or not can_move:
             self._add(parameters)
             with torch.no_grad():
@@ -197,11 +275,13 @@ class Accumulator:
             self._probe.pass_ended(share.weight, touched=parameters)
         share.sums, share.unit = dict(zip(map(id, parameters), gradients)), share.weight
         for item, zero in zip(parameters, map(torch.zeros_like, gradients)):
-            item.grad = zero
+            item.grad = self._zeros[id(item)] = zero
+        self._zero_versions = list(map(version_of, self._zeros.values()))
 
     def _restore(self, parameters: List[Parameter]) -> None:
         """Complete the step in `p.grad`: the sums, and the gradients of this call."""
-        self._add(parameters)
+        if not self._adds:
+            self._add(parameters)
         sums, unit = self._share.sums, self._share.unit
         if unit != 1.0:
             with torch.no_grad():

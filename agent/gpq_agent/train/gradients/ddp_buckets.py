@@ -144,7 +144,7 @@ class DdpBuckets:
         if own.sums:
             # All at once, because one call for each would cost more than all the sums.
             parts: List[Any] = list(map(own.sums.get, map(id, bucket.parameters())))
-            views = bucket.gradients()
+            views = internals.views_of(bucket)
             if any(map(is_, parts, repeat(None))):
                 views = list(compress(views, [part is not None for part in parts]))
                 parts = [part for part in parts if part is not None]

@@ -16,7 +16,7 @@ from gpq_agent.train.gradients.noise_scale import (
     squares,
     weighed_squares,
 )
-from gpq_agent.train.internals import foreach_mul_
+from gpq_agent.train.internals import foreach_mul_, views_of
 from gpq_agent.train.process.timing import StepClock
 
 
@@ -160,7 +160,7 @@ class GradientProbe:
         index = self._bucket_slots[place] = len(self._bucket_slots)
         weights: Any = None
         if self._adam is not None:
-            weights = self._adam.fill(buffer, bucket.gradients(), bucket.parameters())
+            weights = self._adam.fill(buffer, views_of(bucket), bucket.parameters())
             self._slots[2, index] = weights.sum()
         self._slots[0, index] = weighed_squares(buffer, weights) / (share * self.weights) ** 2
         self.cost += perf_counter() - start

@@ -161,7 +161,7 @@ class StepGate:
             if micro.last:  # otherwise no step is made, and the rates at the end of the body count
                 self._check_rates()
             has_closure = bool(args or kwargs) and self._has_closure(*args, **kwargs)
-            if not (has_closure or self._gradients.passes):
+            if not has_closure and (micro.in_pieces or not self._gradients.passes):
                 self.check_gradients()
             if not micro.last:
                 self.hold(optimizer)
@@ -214,7 +214,8 @@ class StepGate:
 
     def check_gradients(self) -> None:
         """An optimizer of the job is about to step. Are there gradients without a backward pass,
-        which the loop has set?"""
+        which the loop has set? Raises GpqTrainError if a part of the batch has none."""
+        self._gradients.check()
         if self._gradients.passes:
             return
         if any(item.grad is not None for item in self._gradients.parameters()):
