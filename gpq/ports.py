@@ -105,12 +105,13 @@ class History(Protocol):
 @dataclass(frozen=True)
 class Peer:
     """Who is at the other end, as the kernel says. `crowded` tells whether others of the same user
-    wait for a turn."""
+    wait for a turn. `socket`: the path of that by which they came."""
 
     uid: int
     pid: int
     user: str
     crowded: Callable[[], bool]
+    socket: str = ""
 
 
 # (node, job, attempt, offset, limit) -> {"data": base64, "offset", "size"}. Raises NodeSilent when

@@ -11,7 +11,7 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Set
 from dataclasses import dataclass, replace
 
 import msgspec
@@ -89,6 +89,7 @@ class Arbiter:
         self._recalls: dict[tuple[str, JobId], Seconds] = {}
         self._answers: dict[str, Grants] = {}
         self._bases: dict[str, set[tuple[JobId, int, Parts]]] = {}  # of the answers
+        self.reserve: Callable[[Set[int]], None] = lambda uids: None  # who are members now
         self._changed = threading.Condition()
         self._news = threading.Event()
         self._closing = False
@@ -112,7 +113,8 @@ class Arbiter:
             raise Refused(f"an admin has paused {member}", "ask an admin to resume you")
         match request:
             case Hello(team=self.roster.name):
-                return Welcome(self.ledger.epoch, member, self.roster.members[member].admin)
+                alone = peer.socket.endswith(f".{peer.uid}")
+                return Welcome(self.ledger.epoch, member, self.roster.members[member].admin, alone)
             case Tell():
                 return self._tell(request, member, peer.uid)
             case Take():
@@ -186,6 +188,8 @@ class Arbiter:
         for name in self.reports.keys() - roster.members.keys():
             del self.reports[name]
             self._answers.pop(name, None)
+        if not self._closing:
+            self.reserve(roster.uids)
         self._changed.notify_all()
 
     def _recall(self, request: Amend, by: str) -> None:

@@ -89,6 +89,8 @@ def _serve(name: str, folder: str, ready: process.Ready) -> int:
         server = Server(_socket(name), arbiter.handle, door=door)
         stack.callback(server.close)
         stack.callback(arbiter.close)
+        arbiter.reserve = server.reserve
+        server.reserve(arbiter.roster.uids)
         log.info("team %s, pid %d, epoch %d", name, os.getpid(), arbiter.ledger.epoch)
         loop = threading.Thread(target=_decide, args=(arbiter, ending), name="arbiter")
         loop.start()

@@ -49,6 +49,11 @@ class Roster(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         """Those who are not paused."""
         return [name for name, row in self.members.items() if row.admin and not row.paused]
 
+    @property
+    def uids(self) -> set[int]:
+        """Those of all members."""
+        return {uid for row in self.members.values() for uid in row.uids}
+
     def member_of(self, uid: int) -> str:
         """The name of the member, or "". The overflow uid is nobody's, because the kernel shows
         every user without a uid here as that one."""

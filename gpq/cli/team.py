@@ -30,6 +30,7 @@ REBOOT = (
     "the arbiter runs. After a reboot it starts with the next gpq command of yours that starts your"
     " daemon. `@reboot gpq daemon start` in your crontab makes it independent of you"
 )
+COMMON = "others can delay you: you have no socket of your own. See arbiter.log. /run/gpq may help"
 TOLD = "names, sizes, times, speeds. Not commands, files, logs"
 NAME = typer.Argument(metavar="NAME", help="Name of the team.")
 MEMBER = typer.Argument(metavar="MEMBER", help="A name in `gpq team`.")
@@ -252,8 +253,8 @@ def audit(
 
 @app.command()
 def check() -> int:
-    """Check that the audit is whole, that floors hold now, and that your daemon hears the arbiter.
-    Exit code 1 if not.
+    """Check that the audit is whole, that floors hold now, that your daemon hears the arbiter, and
+    that nobody can delay you there. Exit code 1 if not.
 
     \b
     Example:
@@ -261,10 +262,11 @@ def check() -> int:
     """
     own = client.own_team()
     with client.arbiter() as arbiter:
+        warnings = _warnings(own.name) + [COMMON] * (not arbiter.welcome().alone)
         members = arbiter.members()
         queue = arbiter.call(View(kind="queue"), Queue)
         trail = arbiter.call(View(kind="audit", lines=0), AuditLines)
-    results = list(view.checks(members, queue, trail, _warnings(own.name)))
+    results = list(view.checks(members, queue, trail, warnings))
     output.say(*(f"{'ok  ' if holds else 'not '}  {text}" for holds, text in results))
     return int(not all(holds for holds, _ in results))
 

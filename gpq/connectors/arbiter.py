@@ -43,7 +43,11 @@ class ArbiterClient:
             # waits for a place in a full queue, which a socket with a timeout of Python's does not
             patience = struct.pack("ll", CONNECT_SECONDS, 0)
             self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, patience)
-            self._socket.connect(_path(name, uid))
+            path = _path(name, uid)
+            try:  # the socket that is for this user alone
+                self._socket.connect(f"{path}.{os.geteuid()}")
+            except (FileNotFoundError, PermissionError, ConnectionRefusedError):
+                self._socket.connect(path)
             size = struct.calcsize("iII")
             credentials = self._socket.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, size)
             self.pid, listener, _ = struct.unpack("iII", credentials)

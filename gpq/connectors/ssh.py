@@ -63,6 +63,7 @@ ALIVE = ("-o", f"ServerAliveInterval={pace.KEEPALIVE}", "-o", "ServerAliveCountM
 CLOSE_PATIENCE = 0.5
 NOISE = 64 << 10  # bytes that login scripts may print before
 LOOK = 0.25  # seconds between two calls of `waiting`
+LONGEST = 300.0 * pace.FACTOR  # seconds until the agent starts, whatever drips in meanwhile
 
 
 @dataclass(frozen=True, slots=True)
@@ -313,6 +314,11 @@ class Handshake:
         return data
 
     def _poll(self, poller: select.poll, patience: float) -> None:
+        if time.monotonic() - self._began > LONGEST:
+            raise GpqError(
+                f"{self._host}: gpq could not start its agent within {LONGEST:.0f} s",
+                "make login scripts shorter, or check the network",
+            )
         until = time.monotonic() + patience
         while not poller.poll(LOOK * 1000):
             self._waiting()

@@ -7,6 +7,7 @@ import argparse
 import contextlib
 import errno
 import gc
+import glob
 import logging
 import os
 import sys
@@ -255,10 +256,10 @@ def _first_id() -> int:
     """An id above every attempt that servers still have, so that no id is reused after a database
     was lost."""
     folder, last = os.path.join(paths.home(), "nodes"), 0
-    with contextlib.suppress(OSError):
-        for node in os.listdir(folder):
+    for pattern in ("*/attempts", "*/ended/*"):
+        for place in glob.glob(pattern, root_dir=folder):
             with contextlib.suppress(OSError):
-                for name in os.listdir(os.path.join(folder, node, "attempts")):
+                for name in os.listdir(os.path.join(folder, place)):
                     number = name.partition(".")[0]
                     if number.isdecimal() and len(number) <= MOST_DIGITS:
                         last = max(last, int(number))

@@ -3,21 +3,23 @@ into lines.
 
 A `Door` says who may connect, by the uid that the kernel reports (SO_PEERCRED). If it says nothing,
 these are the daemon's own user and root. A user's connections beyond `Door.per_user` wait for their
-turn.
+turn. Users with a socket of their own (`reserve`) do not wait behind the connections of others.
 """
 
 from __future__ import annotations
 
 import contextlib
+import glob
 import logging
 import os
 import pwd
+import selectors
 import socket
 import struct
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Set
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -40,6 +42,8 @@ SEND_SECONDS = 30.0  # a reader that takes no answer for this long is disconnect
 WORK_COUNTS = 5.0  # of a user with a rate, whose requests so get a fifth of a core at most
 LAST_WORDS_SECONDS = 2.0  # at the end of the daemon
 MAX_SOCKET_PATH = 107  # bytes, sockaddr_un
+# entries of Linux' posix_acl_xattr.h: tag, rights, no id
+OWNER, GROUP, MASK, OTHERS = ((*entry, 0xFFFFFFFF) for entry in ((1, 6), (4, 0), (16, 6), (32, 0)))
 log = logging.getLogger(__name__)
 
 
@@ -122,6 +126,7 @@ class Server:
         self._parked: dict[int, deque[tuple[socket.socket, int]]] = {}
         self._closing = False
         self._listener = Listener(path, signpost, everybody=door.everybody)
+        self.reserve = self._listener.reserve
         self._thread = threading.Thread(target=self._accept, name="accept", daemon=True)
 
     def start(self) -> None:
@@ -141,6 +146,8 @@ class Server:
             return
         self._listener.leave()
         _shut_down(parked_connections, socket.SHUT_RDWR)
+        if self._thread.is_alive():  # it looks at the sockets until it has seen their end
+            self._thread.join(LAST_WORDS_SECONDS)
         self._listener.close()
         with self._departures:
             _shut_down(self._open, socket.SHUT_RD)
@@ -222,9 +229,8 @@ class Server:
         turn: Turn | None = (connection, uid, pid)
         while turn is not None:
             connection, _, pid = turn
-            peer = Peer(
-                uid, pid, user_name(uid), lambda: self._closing or bool(self._parked.get(uid))
-            )
+            name, path = user_name(uid), connection.getsockname()
+            peer = Peer(uid, pid, name, lambda: self._closing or bool(self._parked.get(uid)), path)
             try:
                 with connection:
                     self._converse(connection, peer)
@@ -351,7 +357,10 @@ class Listener:
         self._path = path
         self._everybody = everybody
         self._signpost = signpost if signpost != path else ""
-        self._socket = self._bind()
+        self._selector = selectors.DefaultSelector()
+        self._ready: list[socket.socket] = []  # whose turn comes before the next look at all
+        self._sockets = {path: self._bind()}
+        self._selector.register(self._sockets[path], selectors.EVENT_READ)
         self._inode = os.stat(path).st_ino
         if self._signpost:
             temporary_link = f"{self._signpost}.{os.getpid()}"
@@ -361,22 +370,41 @@ class Listener:
                 os.replace(temporary_link, self._signpost)
 
     def accept(self) -> socket.socket:
-        """The next connection. Raises OSError."""
-        connection, _ = self._socket.accept()
-        return connection
+        """The next connection. Sockets take turns. Raises OSError, also for one closed since."""
+        while not self._ready:
+            self._ready = [key.fileobj for key, _ in self._selector.select()]  # type: ignore[misc]
+        return self._ready.pop().accept()[0]
+
+    def reserve(self, uids: Set[int]) -> None:
+        """From now on each of these users has a socket `PATH.UID` for them alone, and nobody else
+        has. Who has none because of a problem, which the log names, has the common one."""
+        uid_by_path = {self._path: -1, **{f"{self._path}.{uid}": uid for uid in uids}}
+        for path in self._sockets.keys() - uid_by_path.keys():
+            self._selector.unregister(self._sockets[path])
+            self._sockets.pop(path).close()
+        for path in uid_by_path.keys() - self._sockets.keys():
+            try:
+                self._sockets[path] = _listen(path, 0o600, uid_by_path[path])
+                self._selector.register(self._sockets[path], selectors.EVENT_READ)
+            except OSError as error:  # noqa: PERF203
+                log.warning("cannot listen on %s: %s", path, error)
+        for path in set(glob.glob(f"{glob.escape(self._path)}.*")) - self._sockets.keys():
+            os.unlink(path)
 
     def leave(self) -> None:
-        """Remove the socket, and accept nothing more."""
+        """Remove the sockets, and accept nothing more."""
         with contextlib.suppress(OSError):
             if os.stat(self._path).st_ino == self._inode:  # not a successor's
-                os.unlink(self._path)
+                for path in self._sockets:
+                    os.unlink(path)
                 if self._signpost and os.readlink(self._signpost) == self._path:
                     os.unlink(self._signpost)
         with contextlib.suppress(OSError):
-            self._socket.shutdown(socket.SHUT_RDWR)
+            self._sockets[self._path].shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:
-        self._socket.close()
+        for listener in self._sockets.values():
+            listener.close()
 
     def _bind(self) -> socket.socket:
         if len(os.fsencode(self._path)) > MAX_SOCKET_PATH:
@@ -386,24 +414,14 @@ class Listener:
             )
         make_folder, mode = (make_passable, 0o666) if self._everybody else (make_private, 0o600)
         make_folder(os.path.dirname(self._path))
-        listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self._refuse_neighbour()
         try:
-            self._refuse_neighbour()
-            with contextlib.suppress(FileNotFoundError):
-                os.unlink(self._path)
-            listener.bind(self._path)
-            os.chmod(self._path, mode)
-            listener.listen(512)
+            return _listen(self._path, mode)
         except OSError as error:
-            listener.close()
             raise Refused(
                 f"cannot listen on {self._path}: {error.strerror}",
                 "set GPQ_HOME to a folder that you can write to",
             ) from None
-        except BaseException:
-            listener.close()
-            raise
-        return listener
 
     def _refuse_neighbour(self) -> None:
         """Another state's daemon may listen here. A daemon that answers keeps its socket, and one
@@ -418,3 +436,22 @@ class Listener:
                 return
         if answers:
             raise Refused(f"another daemon answers on {self._path}", "`gpq daemon stop` stops it")
+
+
+def _listen(path: str, mode: int, uid: int | None = None) -> socket.socket:
+    """Listen on a new socket `path`. `uid`: this user may open it, too. Raises OSError."""
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(path)
+        listener.bind(path)
+        os.chmod(path, mode)
+        if uid is not None:
+            acl = struct.pack("<I" + 5 * "HHI", 2, *OWNER, 2, 6, uid, *GROUP, *MASK, *OTHERS)
+            os.setxattr(path, "system.posix_acl_access", acl)
+        listener.listen(512)
+        listener.setblocking(False)
+    except BaseException:
+        listener.close()
+        raise
+    return listener

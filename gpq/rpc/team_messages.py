@@ -60,11 +60,12 @@ class Amend(TeamRequest, frozen=True, kw_only=True):
 
 
 class Welcome(msgspec.Struct):
-    """`member` is what the roster calls the sender."""
+    """`member` is what the roster calls the sender. `alone`: came by a socket of their own."""
 
     epoch: int
     member: str
     admin: bool
+    alone: bool = False
 
 
 class Receipt(msgspec.Struct):

@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import pwd
+import shutil
 import signal
 import socket
 import subprocess
@@ -71,11 +72,17 @@ class Head:
             env=environment, cwd="/", stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
         )  # fmt: skip
 
-    def open(self, user: User, /) -> socket.socket:
+    def own(self, user: User) -> Path:
+        """The socket that is for this member alone."""
+        return self.socket.with_name(f"sock.{user.pw_uid}")
+
+    def open(self, user: User, path: Path | None = None, /) -> socket.socket:
+        """By `path`, or by the user's own socket, or by the common one if there is none."""
+        path = path or next(filter(Path.exists, (self.own(user), self.socket)))
         connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         connection.settimeout(60)
         with acting_as(user):
-            connection.connect(str(self.socket))
+            connection.connect(str(path))
         return connection
 
     def line(self, user: User, op: str, /, **fields: object) -> bytes:
@@ -109,9 +116,7 @@ class Head:
     def end(self) -> None:
         if self.process is not None:
             self.kill()
-        self.socket.unlink(missing_ok=True)
-        with contextlib.suppress(FileNotFoundError):
-            self.socket.parent.rmdir()
+        shutil.rmtree(self.socket.parent, ignore_errors=True)
 
 
 def told(*things: Job | Node, private: bool = False) -> dict[str, Any]:

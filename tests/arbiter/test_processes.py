@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import pwd
+import shutil
 import signal
 import subprocess
 import sys
@@ -133,10 +134,7 @@ class Lab:
         self.kill()
         for own in self.daemons:
             clear(own)
-        folder = Path(paths.team_folders(self.name, ANA.pw_uid)[-1])
-        with contextlib.suppress(FileNotFoundError):
-            (folder / "sock").unlink(missing_ok=True)
-            folder.rmdir()
+        shutil.rmtree(paths.team_folders(self.name, ANA.pw_uid)[-1], ignore_errors=True)
 
 
 @pytest.fixture

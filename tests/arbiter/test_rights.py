@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
 import socket
@@ -207,6 +208,16 @@ def test_who_may_read_and_write_the_files_of_the_arbiter(team: Head, who: str) -
             except PermissionError:
                 opens = False
         assert opens == (who == "account of the arbiter")
+
+
+@pytest.mark.parametrize("who", USERS)
+def test_who_may_open_the_sockets_of_the_arbiter(team: Head, who: str) -> None:
+    """All may open the common one. Who is no member has no other."""
+    paths = {team.socket: True, team.own(OWNER): who in ("owner", "account of the arbiter")}
+    for path, allowed in paths.items():
+        with acting_as(USERS[who]), socket.socket(socket.AF_UNIX) as client:
+            assert client.connect_ex(str(path)) == (0 if allowed else errno.EACCES)
+    assert team.own(USERS[who]).exists() == (who in EVERY_MEMBER)
 
 
 # -- another's job, at the daemon that holds it --------------------------------------------------------------------------

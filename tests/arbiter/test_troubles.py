@@ -119,8 +119,7 @@ def test_a_ledger_that_was_copied_back_brings_no_old_epoch_and_an_old_arbiter_is
         memory, epoch = own.home / "team.json", before[-1]
         assert epoch_of(memory) == epoch
         team.kill()
-        team.socket.unlink()
-        team.socket.parent.rmdir()
+        shutil.rmtree(team.socket.parent)
         with liar(team.name, DECIDER, place / "canary") as old:
             old.lies_only("an epoch of the past")
             waiting = own.submit("touch", str(place / "third"))
@@ -192,6 +191,24 @@ def test_a_ledger_that_cannot_be_written_holds_up_no_decision(tmp_path: Path) ->
 def many_claims(count: int) -> dict[str, Any]:
     tree = told(node("gpu1", 4))
     return {**tree, "claims": [{"job": number + 1, "submitted_at": 0} for number in range(count)]}
+
+
+def test_a_member_has_a_socket_as_long_as_they_are_one_also_after_a_new_start_of_the_arbiter() -> None:
+    with head() as team:
+        for uids in ([OTHER.pw_uid], [OTHER.pw_uid, STRANGER.pw_uid]):
+            team.result(ADMIN, "amend", action="add", member=OTHER.pw_name, value=uids[-1])
+            assert team.result(OTHER, "hello", team=team.name)["alone"]
+        team.result(ADMIN, "amend", action="remove", member=OTHER.pw_name)
+        assert not team.own(OTHER).exists()
+        assert not team.own(STRANGER).exists()
+        assert team.answer(OTHER, "hello", team=team.name)["code"] == 5
+        before = {path: path.stat().st_ino for path in team.socket.parent.iterdir()}
+        team.kill()
+        team.own(OTHER).touch()
+        team.start()
+        wait_until(lambda: team.own(OWNER).stat().st_ino != before[team.own(OWNER)], "it makes them again")
+        wait_until(lambda: {*team.socket.parent.iterdir()} == {*before}, "what is nobody's goes")
+        assert team.result(OWNER, "hello", team=team.name)["alone"]
 
 
 @pytest.mark.parametrize("user", [OTHER, STRANGER], ids=["member", "no member"])

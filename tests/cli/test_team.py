@@ -19,6 +19,7 @@ import pytest
 from gpq import config as configuration
 from gpq import paths
 from gpq.cli import output
+from gpq.cli.team import COMMON
 from gpq.connectors.arbiter import ArbiterClient
 from gpq.errors import GpqError
 from gpq.rpc.team_messages import TeamServer
@@ -26,7 +27,7 @@ from gpq.servers import offered
 from tests.cli.conftest import FIFO, ROOT, Gpq, started, state_directory, submitted
 from tests.cli.terminals import Terminal
 from tests.support.sshd import Sshd, clients
-from tests.support.users import command_of
+from tests.support.users import command_of, without_acls
 from tests.support.waiting import wait_until
 
 USER = pwd.getpwnam("bin")  # a second user, who has a group of the same name
@@ -51,10 +52,7 @@ def name() -> Iterator[str]:
     for uid in (os.getuid(), USER.pw_uid, 3):
         with contextlib.suppress(GpqError):
             end(arbiter_pid(name, uid))
-        folder = Path(paths.team_folders(name, uid)[-1])
-        with contextlib.suppress(FileNotFoundError):
-            (folder / "sock").unlink(missing_ok=True)
-            folder.rmdir()
+        shutil.rmtree(paths.team_folders(name, uid)[-1], ignore_errors=True)
 
 
 def ok(gpq: Gpq, *argv: str) -> str:
@@ -142,6 +140,20 @@ def test_an_arbiter_that_ended_comes_back_with_the_daemon_and_nobody_needs_it_to
         gpq("daemon", "stop")
 
 
+def test_a_check_says_that_others_can_delay_who_has_no_socket_of_their_own(gpq: Gpq, name: str) -> None:
+    with without_acls(Path(paths.team_folders(name, os.getuid())[-1])):
+        try:
+            ok(gpq, "team", "init", name)
+            ok(gpq, "wait", submitted(gpq, "--", "true"))
+            done = gpq("team", "check")
+            assert (done.returncode, done.stdout.splitlines()[-1]) == (1, f"not   {COMMON}")
+            log = (gpq.home / "teams" / name / "arbiter.log").read_text()
+            assert f"/sock.{os.getuid()}: " in log
+            ok(gpq, "leave", "--end")
+        finally:
+            gpq("daemon", "stop")
+
+
 class Second(Gpq):
     """The command line of another user."""
 
@@ -194,6 +206,10 @@ def test_a_user_of_the_group_joins_and_one_who_was_removed_stays_out(home: Path,
         assert refusal(first, "why", "bin/x") == (2, "gpq: invalid job `bin/x`")
         ok(second, "cancel", job)
         assert member_names(first) == {"root", "bin"}
+        own = Path(paths.team_folders(name, 0)[-1], f"sock.{USER.pw_uid}")
+        assert own.exists()
+        checks = ok(second, "team", "check").splitlines()
+        assert {line[:4] for line in checks} == {"ok  "}
 
         ok(first, "team", "pause", "bin")
         assert refusal(second, "team") == (5, "gpq: an admin has paused bin")
@@ -202,6 +218,7 @@ def test_a_user_of_the_group_joins_and_one_who_was_removed_stays_out(home: Path,
         assert member_names(first) == {"root"}
         ok(second, "join", name, "--uid", "0")
         ok(first, "team", "remove", "bin")
+        assert not own.exists()
         assert refusal(second, "team") == (5, f"gpq: you are no member of team {name}")
         ok(second, "leave")
         assert refusal(second, "join", name, "--uid", "0") == (5, f"gpq: you are no member of team {name}")

@@ -322,7 +322,7 @@ def test_an_attempt_whose_end_is_recorded_is_forgotten_or_killed(
     loop.take([StartRefused(live.now(), order.job, 1, NODE, "as if it had been refused", transient=False)])
     assert order.job in loop.ended
     wait_until(lambda: not psutil.pid_exists(pid), "it is killed")
-    folder = home / "nodes" / "a" / "attempts" / wire.attempt_key(order.job, 1)
+    folder = home / "nodes" / "a" / "ended" / "0" / wire.attempt_key(order.job, 1)
     wait_until((folder / "forgotten").exists, "it is forgotten")
 
 

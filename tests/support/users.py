@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import pwd
+import subprocess
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -34,6 +35,18 @@ def shared_place() -> Iterator[Path]:
     with tempfile.TemporaryDirectory(prefix="gpq-users-") as name:
         os.chmod(name, 0o1777)
         yield Path(name)
+
+
+@contextlib.contextmanager
+def without_acls(folder: Path) -> Iterator[None]:
+    """A new folder on a file system that has no ACLs."""
+    folder.mkdir()
+    subprocess.run(["mount", "-t", "ramfs", "-o", "mode=711", "gpq-test", str(folder)], check=True)
+    try:
+        yield
+    finally:
+        subprocess.run(["umount", "-l", str(folder)], check=True)
+        folder.rmdir()
 
 
 def command_of(user: pwd.struct_passwd) -> list[str]:

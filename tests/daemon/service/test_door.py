@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import itertools
 import os
+import pwd
 import resource
 import socket
 import stat
@@ -21,8 +23,8 @@ from gpq.ports import Peer
 from gpq.rpc import codec
 from gpq.rpc.team_codec import decode_team_request
 from gpq.rpc.team_messages import Hello, Receipt, TeamRequest, Welcome
-from tests.support.users import ANA, BOB, acting_as, shared_place
-from tests.support.waiting import PATIENCE
+from tests.support.users import ANA, BOB, acting_as, shared_place, without_acls
+from tests.support.waiting import PATIENCE, wait_until
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="acting as two users needs root")
 MEMBERS = {ANA.pw_uid, BOB.pw_uid}
@@ -151,6 +153,115 @@ def test_a_user_waits_after_a_message_that_cost_much_and_others_do_not(door: Ope
         assert [answer(first) for _ in range(2)] == [BOB.pw_name] * 2
         assert answer(other) == ANA.pw_name
         assert pauses == [2 * 0.5 + 0.5 * WORK_COUNTS - 1.0]
+
+
+# -- sockets of users ---------------------------------------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def reserving(path: Path, uids: set[int], admits: Callable[[int], bool] = MEMBERS.__contains__) -> Iterator[Server]:
+    """A server that has not started."""
+    door = Door(admits, decode=decode_team_request, everybody=True, lingers=False)
+    server = Server(str(path), welcome, door=door)
+    try:
+        server.reserve(uids)
+        yield server
+    finally:
+        server.close()
+
+
+@pytest.fixture
+def path() -> Iterator[Path]:
+    with shared_place() as place:
+        yield place / "team" / "sock"
+
+
+def own(path: Path, user: pwd.struct_passwd) -> Path:
+    return path.with_name(f"{path.name}.{user.pw_uid}")
+
+
+def filled(path: Path, stack: contextlib.ExitStack) -> int:
+    """Connect until the kernel has no place for another connection. Returns how many it has."""
+    for count in itertools.count():
+        client = stack.enter_context(socket.socket(socket.AF_UNIX))
+        client.setblocking(False)
+        if client.connect_ex(str(path)):
+            return count
+    raise AssertionError
+
+
+def test_who_fills_all_queues_that_they_may_open_is_served_in_turns_with_others(path: Path) -> None:
+    turns: list[int] = []
+
+    def admits(uid: int) -> bool:
+        turns.append(uid)
+        return False
+
+    with reserving(path, MEMBERS, admits) as server, contextlib.ExitStack() as stack:
+        with acting_as(BOB):
+            count = filled(path, stack) + filled(own(path, BOB), stack)
+        with acting_as(ANA):
+            waiting = [stack.enter_context(connection(own(path, ANA))) for _ in range(3)]
+        server.start()
+        assert [client.recv(1) for client in waiting] == [b"{"] * 3
+        wait_until(lambda: len(turns) == count + 3, "all had their turn")
+    assert count > 1000
+    assert [at for at, uid in enumerate(turns) if uid == ANA.pw_uid][-1] < 9, "in the third turn of three sockets"
+
+
+def test_the_kernel_opens_the_socket_of_a_member_to_nobody_else(path: Path) -> None:
+    with reserving(path, MEMBERS) as server:
+        for uids in (MEMBERS, {ANA.pw_uid}, MEMBERS):
+            server.reserve(uids)
+            for user, sender in itertools.product((ANA, BOB), repeat=2):
+                expected = 0 if user == sender else errno.EACCES
+                if user.pw_uid not in uids:
+                    expected = errno.ENOENT
+                with acting_as(sender), socket.socket(socket.AF_UNIX) as client:
+                    assert client.connect_ex(str(own(path, user))) == expected
+
+
+def test_what_waits_at_a_socket_that_goes_hears_so_and_the_others_go_on(path: Path) -> None:
+    with reserving(path, MEMBERS) as server:
+        with acting_as(BOB):
+            waiting = connection(own(path, BOB))
+        server.reserve({ANA.pw_uid})
+        server.start()
+        with waiting, pytest.raises(ConnectionResetError):
+            waiting.recv(1)
+        for user, place in ((ANA, own(path, ANA)), (BOB, path)):
+            with acting_as(user), connection(place) as client:
+                assert answer(client) == user.pw_name
+        server.reserve(MEMBERS)  # while it serves
+        with acting_as(BOB), connection(own(path, BOB)) as client:
+            assert answer(client) == BOB.pw_name
+
+
+def test_sockets_of_a_killed_process_are_made_again_or_go(path: Path) -> None:
+    path.parent.mkdir(mode=0o711)
+    for place in (path, own(path, ANA), own(path, BOB)):
+        with socket.socket(socket.AF_UNIX) as killed:
+            killed.bind(str(place))
+    with reserving(path, {ANA.pw_uid}):
+        assert set(path.parent.iterdir()) == {path, own(path, ANA)}
+        with acting_as(ANA):
+            connection(own(path, ANA)).close()
+    assert list(path.parent.iterdir()) == []
+
+
+def test_without_acls_there_is_the_common_socket_and_the_log_says_why(
+    path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with without_acls(path.parent), reserving(path, {BOB.pw_uid}) as server:
+        assert list(path.parent.iterdir()) == [path]
+        assert f"cannot listen on {own(path, BOB)}: " in caplog.text
+        assert os.strerror(errno.EOPNOTSUPP) in caplog.text
+        server.start()
+        with acting_as(BOB), connection(path) as client:
+            assert answer(client) == BOB.pw_name
+
+
+# -- the folder ---------------------------------------------------------------------------------------------------------
 
 
 def plant_folder(path: Path) -> None:
