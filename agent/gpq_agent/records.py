@@ -32,6 +32,27 @@ BOUNDS: Dict[str, Tuple[float, float]] = {
     **dict.fromkeys(("started_at", "ended_at", "since"), (0, 2.5e11)),  # until the year 9892
     **dict.fromkeys(("age", "next_probe"), (0, 1e9)),
 }
+MOST_LENGTH = 1 << 20  # characters of a text, or items of a list. A client's request is no larger
+# The most of what a field of a server's answer has: items of a list, characters of a text. Of a
+# field that is not here, MOST_LENGTH. docs/internals/bounds.md is made of this.
+LENGTHS: Dict[str, int] = {
+    **dict.fromkeys(("devices", "ranks"), 2048),  # a server offers at most 1024 slots
+    "attempts": 4096,  # 1024 that live, and those that ended in the last seconds
+    "processes": 64,  # of a device
+    "limits": 256,
+    **dict.fromkeys(("network", "yields"), 64),
+    "beside": 1000,
+    "damage": 64,
+    "jobs": 100000,
+    "code": 50000,
+    "coming": 10000,
+    "data": 2 << 20,  # of a log, in base64
+    **dict.fromkeys(("error", "hint", "reason", "fix", "notice", "note", "cause"), 1 << 16),
+    **dict.fromkeys(("excused", "evidence", "unlaunched", "shortfall"), 1 << 16),
+    **dict.fromkeys(("host", "boot_id", "python", "library", "path", "spool", "storage"), 4096),
+    **dict.fromkeys(("digest", "machine", "address", "driver", "user", "name", "command"), 4096),
+    **dict.fromkeys(("id", "type", "phase", "state", "kind", "mode", "asked"), 256),
+}
 FLAGS = os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NOCTTY
 # This process lacks something, or the problem passes: descriptors, memory, a file server that was
 # away.
@@ -203,12 +224,25 @@ def check(kind: Type[Any], content: Dict[str, Any], path: str) -> Dict[str, Any]
 
 def misfits(kind: Any, content: Dict[str, Any]) -> List[str]:
     """Return the names of invalid fields: of another type than in the NamedTuple `kind`, or out of
-    BOUNDS."""
+    BOUNDS or LENGTHS."""
     return [
         name
         for name, hint in _hints(kind).items()
-        if name in content and not _fits(content[name], hint, *BOUNDS.get(name, (-MOST, MOST)))
+        if name in content
+        and (
+            excess(name, content[name])
+            or not _fits(content[name], hint, *BOUNDS.get(name, (-MOST, MOST)))
+        )
     ]
+
+
+def excess(name: str, value: Any) -> str:
+    """How the field `name` is longer than LENGTHS allow, "" if it is not."""
+    most = LENGTHS.get(name, MOST_LENGTH)
+    if not isinstance(value, (str, list, dict)) or len(value) <= most:
+        return ""
+    unit = "characters" if isinstance(value, str) else "items"
+    return "{} has {} {}, and the most is {}".format(name, len(value), unit, most)
 
 
 @functools.lru_cache(maxsize=None)

@@ -117,6 +117,8 @@ START_EXPIRY = 20.0  # seconds from the stamp of a start order until the agent r
 decode = records.parse  # the object on one line
 read_json = records.read_object
 misfits = records.misfits
+excess = records.excess
+LENGTHS = records.LENGTHS
 
 
 def encode(message: Dict[str, Any]) -> bytes:

@@ -194,7 +194,8 @@ def test_after_a_restore_servers_obey_and_newer_attempts_are_left_alone(
             lambda: states(running, goes_on, last) == ["running"] * 2, "a job that the backup does not know runs"
         )
         attempts = running.home / "nodes" / "here" / "attempts"
-        wait_until(lambda: all((attempts / f"{job}.1" / "forgotten").exists() for job in (ends, waits)), "forgotten")
+        past = running.home / "nodes" / "here" / "ended" / "0"
+        wait_until(lambda: all((past / f"{job}.1" / "forgotten").exists() for job in (ends, waits)), "forgotten")
         running.kill()
         database.write_bytes(database.read_bytes()[:4096] + bytes(len(database.read_bytes()) - 4096))
         process, verdict = running.spawn()
@@ -233,6 +234,8 @@ def states(running: Daemon, *jobs: int) -> list[str]:
 def test_a_database_without_a_backup_is_moved_away_by_the_command_of_the_hint(tmp_path: Path) -> None:
     made = Daemon(tmp_path / "a home")
     (made.home / "gpq.db").write_bytes(b"no database")
+    (made.home / "nodes" / "left" / "attempts" / "7.1").mkdir(parents=True)
+    (made.home / "nodes" / "left" / "ended" / "12" / "12042.1").mkdir(parents=True)
     try:
         process, verdict = made.spawn()
         process.wait(60)
@@ -240,6 +243,7 @@ def test_a_database_without_a_backup_is_moved_away_by_the_command_of_the_hint(tm
         subprocess.run(["sh", "-c", verdict["hint"].split("`")[1]], check=True)
         made.start()
         assert (made.home / "damaged-1" / "gpq.db").read_bytes() == b"no database"
+        assert made.submit("true") == 12043, "servers still have what ended before"
     finally:
         clear(made)
 

@@ -1,5 +1,5 @@
-"""Files of one attempt: <spool>/attempts/<job>.<attempt>/. Variables of its processes, and exit
-codes that have a meaning for gpq."""
+"""Files of one attempt: <spool>/attempts/<job>.<attempt>/, once forgotten in <spool>/ended.
+Variables of its processes, and exit codes that have a meaning for gpq."""
 
 from typing import Tuple
 

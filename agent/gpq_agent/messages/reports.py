@@ -195,6 +195,7 @@ class AttemptInfo(NamedTuple):
     exit: Optional[Dict[str, Any]] = None
     report: str = ""  # whole new lines of report.jsonl
     report_offset: int = 0  # offset after them
+    unread: bool = False  # there may be more that did not fit into the answer
     processes: int = 0  # processes of the tree that are alive
     devices: List[str] = []  # devices assigned to it
     lease: float = 0.0  # from its order

@@ -60,7 +60,9 @@ class Agent:
         self.staging = Staging(place.checkpoints)
         self.survey = Survey(attempts, yielding)
         self.devices = Devices(
-            cpu_slots.slots(len(cores) if slots < 0 else slots, cores),
+            cpu_slots.slots(
+                min(len(cores), wire.LENGTHS["devices"]) if slots < 0 else slots, cores
+            ),
             with_gpus=slots <= 0,
             owner_of=attempts.owner_of,
             holder_of=lambda device: self.survey.holders.get(device, ""),

@@ -32,11 +32,13 @@ REIGNING = (
 )  # fmt: skip
 
 TAIL_LIMIT = 1 << 20
+LONGEST_WORDS = 4096  # characters of a refusal. A job's own text may be in it
 
 
 def refusal(number: Any, error: str, hint: str = "", kind: str = "wrong") -> Message:
     """The reply that refuses. `kind`: one of wire.REFUSALS, or TAKEN."""
-    reply = {"v": wire.VERSION, "id": number, "ok": False, "error": error, "hint": hint}
+    words = {"error": error[:LONGEST_WORDS], "hint": hint[:LONGEST_WORDS]}
+    reply = {"v": wire.VERSION, "id": number, "ok": False, **words}
     return dict(reply, kind="busy", taken=True) if kind == TAKEN else dict(reply, kind=kind)
 
 
@@ -129,11 +131,11 @@ class Operations:
             "address": connection[2] if len(connection) == 4 else "",
             "network": [
                 [interface.name, interface.address]
-                for interface in network.candidates(network.interfaces())
+                for interface in network.candidates(network.interfaces())[: wire.LENGTHS["network"]]
             ],
             "ephemeral": list(network.ephemeral_ports()),
             "storage": self.staging.storage,
-            "damage": self.spool.damage + self.staging.damage,
+            "damage": (self.spool.damage + self.staging.damage)[: wire.LENGTHS["damage"]],
         }
 
     def _hello(self, message: Message) -> Message:
@@ -210,7 +212,7 @@ class Operations:
         if "TMPDIR" in missing:
             env["TMPDIR"] = "/tmp"  # without it, $TMPDIR/name would be a path in the root
             lines.append("the job's TMPDIR is /tmp")
-        shortfall = "; ".join(lines)
+        shortfall = "; ".join(lines)[:LONGEST_WORDS]
         return order._replace(attributes=allowance._asdict(), shortfall=shortfall, env=env)
 
     def _usable(self, key: str, order: wire.StartOrder) -> List[wire.DeviceInfo]:

@@ -18,9 +18,28 @@ from gpq_agent.node.spool import spool
 from gpq_agent.node.spool.shapes import NOTE
 
 SCAN_PERIOD = 1.0  # seconds for which one scan of /proc serves
+MOST_WORDS = 1 << 20  # bytes of the ends and the damage of all attempts in an answer, as JSON
+SHORT = 20  # characters of each text of an end behind that
 
 LIVE = ("starting", "running", "orphan")
 Record = Optional[Dict[str, Any]]  # content of a file, None if there is none
+
+
+def fitting(infos: List[wire.AttemptInfo]) -> List[wire.AttemptInfo]:
+    """The attempts with as much of what their jobs wrote about their ends and their files as fits
+    into one answer. Behind that, only the first characters."""
+    fitted, room = [], MOST_WORDS
+    for info in infos:
+        if info.exit or info.damage:
+            room -= len(wire.encode({"exit": info.exit, "damage": info.damage}))
+        if room < 0:
+            end = {
+                name: value[:SHORT] if isinstance(value, str) else value
+                for name, value in (info.exit or {}).items()
+            }
+            info = info._replace(exit=end or None, damage=[])
+        fitted.append(info)
+    return fitted
 
 
 class AttemptProcesses:

@@ -150,8 +150,12 @@ class Survey:
         return attempt._asdict()
 
     def device_list(self) -> List[Message]:
-        """The devices, as reported."""
-        return [device._asdict() for device in self.devices.current()]
+        """The devices, as reported. Others may start any number of processes on them."""
+        most = wire.LENGTHS["processes"]
+        return [
+            device._replace(processes=device.processes[:most])._asdict()
+            for device in self.devices.current()
+        ]
 
 
 def _digest(

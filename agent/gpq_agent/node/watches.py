@@ -1,6 +1,7 @@
 """Long polls: each stays pending until there is news."""
 
 import functools
+import json
 import os
 import time
 from typing import Dict, List, NamedTuple, Tuple
@@ -17,6 +18,9 @@ from gpq_agent.node.survey import Survey
 BUSY_POLL, CALM_POLL = 0.05, 0.25  # seconds between two looks while a watch is pending
 BUSY_FOR = 5.0  # seconds after a change during which the next one is likely
 REPORT_BUDGET = 256 << 10
+MOST_REPORT = 512 << 10  # bytes of reports in an answer, as JSON, before the last
+LONGEST_REPORT = 2 << 20  # bytes of one of them. A longer line is left out
+MOST_RANKS = 8  # on each device of an attempt, whose folder may have files of any number
 LOOK = 4096  # bytes of a report to find out whether it has new lines
 LEFT_OUT = wire.REPORT + " grew too fast, or has lines over 1 MiB, so a part is left out"
 
@@ -40,6 +44,7 @@ class Watches:
         self.attempts = survey.attempts
         self.reign = replies.reign
         self._pending: List[Watch] = []
+        self._turn = 0  # whose report comes first, if not all fit
         self._sizes: Dict[str, int] = {}  # of the reports of ended attempts, by key
 
     @property
@@ -110,20 +115,29 @@ class Watches:
 
     def _news(self, message: Message, infos: List[wire.AttemptInfo]) -> Message:
         """Every attempt as it is, each with its new report lines. They share the budget equally, so
-        that each gets some."""
+        that each gets some. If long lines fill the answer, others wait for the next."""
         stamp = self.reign.stamp()
         offsets = message.get("offsets", {})
         readers = [info for info in infos if wire.attempt_key(info.job, info.attempt) in offsets]
         share = REPORT_BUDGET // max(1, len(readers))
-        attempts = []
-        for info in self.attempts.count(infos):
+        attempts, room = [], MOST_REPORT
+        turn = self._turn % max(1, len(infos))
+        for info in self.attempts.count(infos[turn:] + infos[:turn]):
             key = wire.attempt_key(info.job, info.attempt)
             if key in offsets:
-                report, offset = self._lines(info, offsets[key], share)
+                report, offset = "", offsets[key]
+                if room > 0:
+                    report, offset = self._lines(info, offset, share)
+                    size = len(json.dumps(report))
+                    report = report if size <= LONGEST_REPORT else ""
+                    room -= size if report else 0
+                else:
+                    self._turn = turn + 1
+                    info = info._replace(unread=True)
                 info = info._replace(report=report, report_offset=offset)
                 if info.state in LIVE:
-                    ranks = [pulse._asdict() for pulse in pulses(self.spool.folder(key))]
-                    info = info._replace(ranks=ranks)
+                    some = pulses(self.spool.folder(key))[: MOST_RANKS * len(info.devices)]
+                    info = info._replace(ranks=[pulse._asdict() for pulse in some])
                 if report:
                     self.survey.touch()
                 elif offset > offsets[key]:

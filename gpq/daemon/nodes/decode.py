@@ -23,7 +23,7 @@ ALIVE = ("starting", "running", "orphan")
 ENDED = ("exited", "lost")
 MOST_DAMAGE = 20  # lines of one server
 LONGEST_NOTE, LONGEST_END = 500, 4000  # characters, of a line and of the note of an end
-MOST_PULSES = 4096  # replicas of an attempt on one server
+LONGEST_NAME = wire.LENGTHS["id"]
 MOST_ADDRESSES = 16  # of a server, for peers to try
 # what is news for rounds
 OF_DEVICE = attrgetter("id", "index", "kind", "type", "memory_mib", "state", "reason")
@@ -133,14 +133,15 @@ def _device(info: Mapping[str, Any], foreign_reason: str, now: Seconds) -> Devic
     word, state = str(valid.get("state", "ok")), DeviceState.DEGRADED
     if word in set(DeviceState):
         state = DeviceState(word)
+    name, kind, model = (str(info[field])[:LONGEST_NAME] for field in ("id", "kind", "type"))
     device = Device(
-        id=DeviceId(str(info["id"])),
+        id=DeviceId(name),
         index=valid.get("index", -1),
-        kind=str(info["kind"]),
-        type=str(info["type"]),
+        kind=kind,
+        type=model,
         memory_mib=valid.get("memory_mib", 0),
         state=state,
-        reason=str(valid.get("reason", "")),
+        reason=str(valid.get("reason", ""))[:LONGEST_NOTE],
         used_mib=valid.get("used_mib", 0),
         utilisation=valid.get("utilisation"),
         processes=tuple(_process(process) for process in valid.get("processes", ())),
@@ -187,7 +188,7 @@ def pulses_of(
     was."""
     return tuple(
         RankPulse(pulse["rank"], node, pulse["step"], pulse["phase"], now - pulse["age"])
-        for pulse in ranks[:MOST_PULSES]
+        for pulse in ranks
         if isinstance(pulse, dict)
         and not wire.misfits(wire.Pulse, {**dict.fromkeys(wire.Pulse._fields), **pulse})
         and pulse["phase"] in wire.PHASES

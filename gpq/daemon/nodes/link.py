@@ -11,6 +11,7 @@ import os
 import re
 import select
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping
 from queue import SimpleQueue
 from typing import Any, NoReturn
@@ -28,8 +29,12 @@ Callback = Callable[[Reply], None]
 Send = Callable[[str, Mapping[str, Any], Callback], None]  # as Link.send
 
 NO_ANSWER = "it sends nothing"  # the display shows for how long
-MAX_LINE = 64 << 20  # bytes. No agent sends a longer line
-CHUNK = 1 << 16
+MAX_LINE = 12 << 20  # bytes. No agent sends a longer line
+MOST_VALUES = 200_000  # on a line, with keys. 4,096 attempts on 2,048 devices have 150,000
+NOISE = 64 << 10  # bytes that are no answer, such as login banners, between two answers
+CHUNK = 64 << 10  # bytes to read at once. So many of a line are as good a sign of life as an answer
+LONGEST_PAUSE: Seconds = 1.0
+MOST_PENDING = 16_384  # requests. An agent leaves none open but watches and setups
 HALVES = re.compile(rb"\\u[dD][89a-fA-F]")  # escapes of surrogates
 
 
@@ -45,9 +50,10 @@ class Link:
         self._channel = channel
         self._name = name
         self._numbers = itertools.count(1)
-        self._pending: dict[int, Callback] = {}
+        self._pending: dict[int, Callback] = {0: lambda _: None}  # the greeting
         self._lock = threading.Lock()
         self._lost = ""
+        self._quiet: Seconds = 0.0  # that it waited since the last sign of life
         self._outbox: SimpleQueue[bytes | None] = SimpleQueue()
         self._writer = threading.Thread(target=self._write, name=f"{name}-writer", daemon=True)
         self._writer.start()
@@ -57,6 +63,9 @@ class Link:
         link is lost first, it gets ``{"ok": False, "lost": True, ...}``, at once or later."""
         with self._lock:
             number = next(self._numbers)
+            if len(self._pending) > MOST_PENDING and not self._lost:
+                self._lost = f"it left {MOST_PENDING:,} requests unanswered"
+                self._outbox.put(None)
             reason = self._lost
             if not reason:
                 self._pending[number] = callback
@@ -66,27 +75,43 @@ class Link:
         self._outbox.put(wire.encode({"v": wire.VERSION, "id": number, "op": op, **fields}))
 
     def serve(self, silence: Seconds) -> NoReturn:
-        """Read until the link is lost, and raise LinkLost. Hearing nothing for `silence` seconds
-        counts as lost.
+        """Read until the link is lost, and raise LinkLost. Without an answer for `silence` seconds
+        it counts as lost, whatever else drips in.
 
-        It counts seconds by polls that found nothing, so a daemon that was itself stopped for a
-        while blames nobody.
+        It counts the seconds that it waited for bytes, each wait up to pace.POLL, so a daemon that
+        was itself stopped for a while blames nobody.
         """
+        noise, is_logged = 0, False
         for line in self._lines(silence):
-            try:
-                message = _decode(line)
-            except ValueError:
-                # such as a login banner
-                log.info("%s: noise on the line: %.200r", self._name, line)
-                continue
-            number = message.get("id")
-            if not isinstance(number, int):
-                continue
-            with self._lock:
-                callback = self._pending.pop(number, None)
-            if callback is not None:  # the greeting has the number 0
+            message, callback = self._answer(line)
+            if callback is not None:
+                noise, self._quiet = 0, 0.0
                 callback(message)
+                continue
+            noise += len(line) + 1
+            if noise > NOISE:
+                raise LinkLost(f"it sent more than {NOISE >> 10} KiB that are no answer")
+            if not is_logged:
+                is_logged = True
+                log.info("%s: noise on the line: %.200r", self._name, line)
         raise LinkLost(self._lost)
+
+    def _answer(self, line: bytes) -> tuple[Reply, Callback | None]:
+        """The message on a line, and who waits for it. Raises LinkLost if it breaks a bound."""
+        if _values(line) > MOST_VALUES:
+            raise LinkLost(f"it sent a line with more than {MOST_VALUES:,} values")
+        try:
+            message = _decode(line)
+        except ValueError:
+            return {}, None
+        for name, value in message.items():
+            if words := wire.excess(name, value):
+                raise LinkLost(f"it sent an answer that is too large: {words}")
+        number = message.get("id")
+        if not isinstance(number, int):
+            return message, None
+        with self._lock:
+            return message, self._pending.pop(number, None)
 
     def end(self, reason: str) -> None:
         """Ask the link to end, from any thread. The agent sees the end of its input, and `serve`
@@ -111,14 +136,15 @@ class Link:
         poller = select.poll()
         poller.register(descriptor, select.POLLIN | select.POLLHUP | select.POLLERR)
         pieces: list[bytes] = []
-        size = missed_polls = 0
+        size = fresh = 0
         while not self._lost:
-            if not poller.poll(pace.POLL * 1000):
-                missed_polls += 1
-                if missed_polls * pace.POLL >= silence:
-                    raise LinkLost(NO_ANSWER)
+            began, work = time.monotonic(), time.thread_time()
+            is_ready = poller.poll(pace.POLL * 1000)
+            self._quiet += min(time.monotonic() - began, pace.POLL)
+            if self._quiet >= silence:
+                raise LinkLost(NO_ANSWER)
+            if not is_ready:
                 continue
-            missed_polls = 0
             try:
                 chunk = os.read(descriptor, CHUNK)
             except OSError as error:
@@ -128,6 +154,9 @@ class Link:
                 raise LinkLost(
                     f"the agent ended: {last_words}" if last_words else "the agent ended"
                 )
+            fresh += len(chunk)
+            if fresh >= CHUNK:
+                self._quiet, fresh = 0.0, 0
             *lines, tail = chunk.split(b"\n")
             for part in lines:
                 yield b"".join([*pieces, part])
@@ -135,7 +164,9 @@ class Link:
             pieces.append(tail)
             size += len(tail)
             if size > MAX_LINE:
-                raise LinkLost("the agent sent a line that is too long")
+                raise LinkLost(f"it sent a line of more than {MAX_LINE >> 20} MiB")
+            # a flood slows its own server: half of this thread's time is for all others
+            time.sleep(min(time.thread_time() - work, LONGEST_PAUSE))
 
     def _write(self) -> None:
         try:
@@ -154,8 +185,21 @@ def _decode(line: bytes) -> Reply:
     database nor a terminal takes them."""
     message = wire.decode(line)
     if HALVES.search(line):
-        message = json.loads(json.dumps(message, ensure_ascii=False).encode("utf-8", "replace"))
+        text = json.dumps(message, ensure_ascii=False)
+        del message  # large ones would otherwise be here twice
+        message = json.loads(text.encode("utf-8", "replace"))
     return message
+
+
+def _values(line: bytes) -> int:
+    """At most this many values and keys are in the JSON on a line. Text counts only if it must."""
+    marks = b",", b"[", b"{"
+    if sum(map(line.count, marks)) > MOST_VALUES:
+        line = line.replace(b"\\\\", b"").replace(b'\\"', b"")
+        if line.count(b'"') > 4 * MOST_VALUES:
+            return line.count(b'"')
+        line = b"".join(line.split(b'"')[::2])  # without text
+    return sum(map(line.count, marks))
 
 
 def _lost_reply(reason: str) -> Reply:

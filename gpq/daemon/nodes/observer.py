@@ -28,7 +28,12 @@ SEEN: Seconds = 5.0  # news of a server without a difference, at most this often
 KEEPING: Seconds = 10.0  # until a report is in the database
 STILL: Seconds = 30.0  # without a step before the places of the replicas are reported
 RETELL: Seconds = 30.0  # an event that changed nothing is reported again after this long
-MOST_YIELDS = 64  # users who want the server back
+MOST_NOTES = 100  # lines of one server in the log
+# what counts of a greeting
+OF_HELLO = (
+    "cores", "memory_mib", "boot_id", "machine", "network", "address", "ephemeral", "storage",
+    "damage", "path",
+)  # fmt: skip
 # why nobody else gets the devices of a living attempt
 OBSTACLES = {
     AttemptVerdict.STRANGER: "which is not in this daemon's database",
@@ -62,7 +67,7 @@ class Observer:
 
     def greet(self, hello: Mapping[str, Any]) -> None:
         """A new agent: everything may be reported again."""
-        self._hello = hello
+        self._hello = {name: hello[name] for name in OF_HELLO if name in hello}
         self._announced.clear()
 
     def silent(self, reason: str, seconds: Seconds) -> list[Event]:
@@ -108,7 +113,8 @@ class Observer:
         expected = {(job.id, job.attempt) for job in snapshot.expected_on(self.node)}
         for key, info in attempts.items():
             name = wire.attempt_key(*key)
-            drained = name in offsets and info.get("report_offset", 0) <= offsets[name]
+            is_read = name in offsets and info.get("report_offset", 0) <= offsets[name]
+            drained = is_read and not info.get("unread", False)
             events += self.of_attempt(info, snapshot, drained=drained, stamp=stamp)
             # the end of an attempt whose lease ended it: only for the journal
             is_late = info.get("lease") and info["state"] in ENDED and key not in self._ends
@@ -244,7 +250,7 @@ class Observer:
 
     def note(self, line: str) -> None:
         """For the log, once."""
-        if line not in self._noted:
+        if line not in self._noted and len(self._noted) < MOST_NOTES:
             self._noted.add(line)
             log.warning("%s: %s", self.node, line)
 
@@ -286,7 +292,7 @@ def description(
         strangers=_strangers(living_attempts, verdicts, f"{hello.get('path', '')}/attempts"),
         damage=decode.damage(hello, attempts),
         owner=settings.owner,
-        yields=tuple(sorted(map(str, yields)))[:MOST_YIELDS],
+        yields=tuple(sorted(map(str, yields))),
     )
 
 

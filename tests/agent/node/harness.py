@@ -153,7 +153,9 @@ class NodeAgent:
         return dict(record)
 
     def folder(self, key: str) -> Path:
-        return self.spool / "attempts" / key
+        folder = self.spool / "attempts" / key
+        ended_folders = self.spool.glob(f"ended/*/{key}")
+        return folder if folder.exists() else next(ended_folders, folder)
 
     def log(self, key: str) -> bytes:
         data, offset = b"", 0

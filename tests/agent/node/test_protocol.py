@@ -183,6 +183,47 @@ def test_forgotten_attempts_are_not_reported_and_their_log_stays(node: NodeAgent
     assert node.log(key) == b"hello\n"
 
 
+def test_no_look_lists_what_was_forgotten_and_its_number_stays_used(agent: Callable[..., NodeAgent]) -> None:
+    node = agent("--slots", "2")
+    keys = ["999.1", "12042.1"]
+    for job in (999, 12042):
+        key = node.start(job, ["echo", str(job)])
+        node.ended(key)
+        node.ask("forget", attempt=key)
+        assert node.attempts() == {}
+    assert list((node.spool / "attempts").iterdir()) == []
+    assert [node.folder(key).relative_to(node.spool).as_posix() for key in keys] == [
+        "ended/0/999.1",
+        "ended/12/12042.1",
+    ]
+    for other in (node, agent("--slots", "2")):
+        assert other.attempts() == {}
+        assert other.log("12042.1") == b"12042\n"
+        assert other.try_ask("start", order=other.order(12042, ["true"]))["kind"] == "used"
+
+
+def test_what_an_agent_forgot_and_left_among_the_others_moves_at_the_next_start(
+    agent: Callable[..., NodeAgent],
+) -> None:
+    """An earlier version, or one that was killed in between."""
+    node = agent("--slots", "2")
+    left, taken = "1.1", "2.1"
+    for job in (1, 2):
+        key = node.start(job, ["echo", str(job)])
+        node.ended(key)
+        (node.folder(key) / spool.FORGOTTEN).touch()
+    elsewhere = node.spool / "ended" / "0" / taken / "something"
+    elsewhere.mkdir(parents=True)
+    lives = node.start(3, ["sleep", "600"])
+    later = agent("--slots", "2")
+    assert list(later.attempts()) == [lives]
+    assert [path.name for path in sorted((node.spool / "attempts").iterdir())] == [taken, lives]
+    assert [later.log(key) for key in (left, taken)] == [b"1\n", b"2\n"]
+    assert elsewhere.exists()
+    assert node.log(left) == b"1\n"
+    assert node.attempts().keys() == {lives}
+
+
 def test_a_forgotten_attempt_gives_back_the_blocks_set_aside_for_its_end(node: NodeAgent) -> None:
     key = node.start(1, ["true"])
     node.ended(key)

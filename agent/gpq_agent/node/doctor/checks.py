@@ -51,6 +51,7 @@ print("gpq:" + json.dumps(found))
 Message = Dict[str, Any]
 LONGEST = 600.0  # seconds
 MOST = 16  # at once
+MOST_ANSWER = 1 << 20  # bytes
 LIMITS = (
     ("nofile", resource.RLIMIT_NOFILE), ("memlock", resource.RLIMIT_MEMLOCK),
     ("nproc", resource.RLIMIT_NPROC),
@@ -257,8 +258,12 @@ class Errands:
             self._under_way.remove(errand)
             os.close(errand.pipe)
             answer: Message = {"error": "no answer within {:g} s".format(errand.limit)}
+            content = b"".join(errand.heard)
+            if len(content) > MOST_ANSWER:
+                answer = {"error": "its answer has more than {} MiB".format(MOST_ANSWER >> 20)}
+                content = b""
             with contextlib.suppress(ValueError):
-                answer = wire.decode(b"".join(errand.heard))
+                answer = wire.decode(content)
             over.append((errand.message, {"answer": answer}))
         return over
 
