@@ -205,8 +205,9 @@ def reboots(times: int, seed: int, lab: Lab | None = None) -> Sequence[Measured]
 
 
 def _records(server: Server, daemon: LabDaemon, job: int) -> list[Path]:
-    """Earlier daemons also had jobs with this number."""
-    [folder] = server.home.glob(f".gpq/nodes/{daemon_id(str(daemon.home))}/*/attempts/{job}.1")
+    """In the folder of the attempt, which moves once it is forgotten. Earlier daemons also had jobs with this number."""
+    [spool] = server.home.glob(f".gpq/nodes/{daemon_id(str(daemon.home))}/*/attempts")
+    [folder] = [*spool.glob(f"{job}.1"), *spool.parent.glob(f"ended/*/{job}.1")]
     return [folder / name for name in ("shim.json", "started.json")]
 
 

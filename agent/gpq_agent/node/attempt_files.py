@@ -16,8 +16,7 @@ from gpq_agent.node.spool import shapes, spool
 from gpq_agent.node.spool.shapes import MOST_BYTES, SHAPES
 from gpq_agent.node.spool.spool import Spool
 
-MOST_DAMAGE = 20  # lines of one attempt
-
+MOST_DAMAGE, LONGEST_DAMAGE = 20, 500  # lines of one attempt, and characters of each
 MOST_ENTRIES = 4096  # looked at in the folder, where a job may put any number
 
 
@@ -98,7 +97,7 @@ class AttemptFiles:
 
     def note(self, key: str, line: str) -> bool:
         """Add a line about damage. Is it new, and not one of too many?"""
-        lines = self._damage.setdefault(key, [])
+        lines, line = self._damage.setdefault(key, []), line[:LONGEST_DAMAGE]
         if line in lines or len(lines) >= MOST_DAMAGE:
             return False
         lines.append(line)

@@ -20,7 +20,9 @@ from gpq_agent.node.shim import launch, shim, start_order
 from gpq_agent.node.spool import spool
 from gpq_agent.node.spool.shapes import STOP_RANK, beyond
 from gpq_agent.node.standby.standbys import Standbys
-from gpq_agent.node.states import LIVE, AttemptProcesses, AttemptStates
+from gpq_agent.node.states import LIVE, AttemptProcesses, AttemptStates, fitting
+
+MOST_MOVES = 200  # of forgotten attempts in one look, so that no daemon waits for it
 
 
 class Attempts:
@@ -35,6 +37,7 @@ class Attempts:
         self.states = AttemptStates(self.files, self.processes, self.boot)
         self.standbys = Standbys(place)
         self._forgotten: Set[str] = set()
+        self._unmoved: List[str] = []  # forgotten, perhaps by an earlier agent
         self._keys: List[str] = []
         self._listed_at = -1
         self._listed_early = True
@@ -44,7 +47,7 @@ class Attempts:
 
     def keys(self) -> List[str]:
         """Attempts that are not forgotten. Lists the folder only if it has changed, because it may
-        hold years of attempts."""
+        hold years of attempts of an earlier version. Moves some of them away."""
         change_time = os.stat(self.spool.attempts).st_mtime_ns
         if change_time != self._listed_at or self._listed_early:
             self._listed_at = change_time
@@ -67,6 +70,9 @@ class Attempts:
             if self.is_forgotten(key):
                 self._let_go(key)
         self._keys = [key for key in self._keys if key not in self._forgotten]
+        for key in self._unmoved[:MOST_MOVES]:
+            self.spool.retire(key)
+        del self._unmoved[:MOST_MOVES]
         return self._keys
 
     def all(self) -> List[wire.AttemptInfo]:
@@ -78,8 +84,9 @@ class Attempts:
         return self.states.look(key)
 
     def count(self, infos: List[wire.AttemptInfo]) -> List[wire.AttemptInfo]:
-        """Add the number of living processes of each tree."""
-        return [info._replace(processes=self.processes.count(info)) for info in infos]
+        """Add the number of living processes of each tree, and leave out what does not fit into an
+        answer."""
+        return fitting([info._replace(processes=self.processes.count(info)) for info in infos])
 
     def owner_of(self, pid: int) -> str:
         """The attempt that a process belongs to, by its mark or by the shim above it. "" for a
@@ -267,6 +274,7 @@ class Attempts:
     def _let_go(self, key: str) -> None:
         """Stop looking at it and keep only its name."""
         self._forgotten.add(key)
+        self._unmoved.append(key)
         self.states.forget(key)
         self.files.forget(key)
         self.processes.forget(key)

@@ -168,15 +168,17 @@ def _of_script(folder: str) -> Iterator[Entry]:
 
 def jobs(folder: str) -> Dict[str, List[Any]]:
     """What is here of any job and any snapshot: {"jobs": numbers, also of those on their way here,
-    "code": hashes, "coming": hashes of code on its way here}."""
+    "code": hashes, "coming": hashes of code on its way here}. Of each as many as an answer holds,
+    from the lowest."""
 
     def names(path: str) -> List[str]:
         return os.listdir(path) if os.path.isdir(path) else []
 
     staged_names = names(os.path.join(folder, STAGING))
     coming = [name[len(CODE_PREFIX) :] for name in staged_names if name.startswith(CODE_PREFIX)]
-    return {
+    content: Dict[str, List[Any]] = {
         "jobs": sorted({int(name) for name in names(folder) + staged_names if name.isdecimal()}),
         "code": sorted(filter(HASH.fullmatch, names(os.path.join(folder, CODE)))),
         "coming": sorted(filter(HASH.fullmatch, coming)),
     }
+    return {name: values[: wire.LENGTHS[name]] for name, values in content.items()}

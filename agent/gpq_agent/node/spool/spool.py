@@ -7,6 +7,7 @@ they change state.
 <spool>/attempts/42.1/          the files named in wire.py, and: lock (held by the living shim),
                                 forgotten, exit.reserve and stop.reserve (blocks set aside, so that
                                 a full disk loses neither, until it is forgotten)
+<spool>/ended/12/12042.1/       the same once it is forgotten, by thousands of jobs, never listed
 <spool>/checkpoints/42/         checkpoints of job 42, the same for all its attempts
 <spool>/checkpoints/42.before-4/  those of before its attempt 4, which started from the beginning
 """
@@ -25,13 +26,15 @@ from gpq_agent.node.host.errors import SpoolError
 
 LOCK = "lock"
 FORGOTTEN = "forgotten"
+ENDED = "ended"
 NAME = "spool.json"
 COPY = ".copy"  # suffix for files whose content nothing else could restore
 RESERVE = ".reserve"
 RESERVE_BYTES = 4096
 MOST_RESERVES = 9  # of one file
 LOCK_PATIENCE = 20.0  # seconds to wait for another agent's state change
-MOST_BESIDE = 1000  # entries of a folder to look at
+MOST_BESIDE = 1000  # entries of a folder to look at, where others may put any number
+MOST_RECORD = 4096  # bytes to read of each
 
 
 class Identity(NamedTuple):
@@ -167,7 +170,7 @@ class Spool:
             )
         for name in names:
             try:
-                record = wire.read_json(os.path.join(folder, name, NAME))
+                record = wire.read_json(os.path.join(folder, name, NAME), MOST_RECORD)
             except (OSError, ValueError):
                 continue
             if record is not None and record.get("machine", "") == machine_id():
@@ -179,8 +182,23 @@ class Spool:
         return Lock(os.path.join(self.path, LOCK))
 
     def folder(self, key: str) -> str:
-        """Directory of attempt ``42.1``."""
-        return os.path.join(self.attempts, key)
+        """Directory of attempt ``42.1``, forgotten or not."""
+        folder = os.path.join(self.attempts, key)
+        if os.path.lexists(folder) or not os.path.isdir(self._retired_folder(key)):
+            return folder
+        return self._retired_folder(key)
+
+    def _retired_folder(self, key: str) -> str:
+        thousands = key.partition(".")[0][:-3] or "0"
+        return os.path.join(self.path, ENDED, thousands, key)
+
+    def retire(self, key: str) -> None:
+        """Move a forgotten attempt out of the folder that is listed. If that fails, it costs only
+        time, and the next agent tries again."""
+        folder = self._retired_folder(key)
+        with contextlib.suppress(OSError):
+            os.makedirs(os.path.dirname(folder), 0o700, exist_ok=True)
+            os.rename(os.path.join(self.attempts, key), folder)
 
     def mark(self, key: str) -> str:
         """The value of ENV_MARK in every process of the attempt."""
