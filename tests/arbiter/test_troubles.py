@@ -202,11 +202,11 @@ def test_a_member_has_a_socket_as_long_as_they_are_one_also_after_a_new_start_of
         assert not team.own(OTHER).exists()
         assert not team.own(STRANGER).exists()
         assert team.answer(OTHER, "hello", team=team.name)["code"] == 5
-        before = {path: path.stat().st_ino for path in team.socket.parent.iterdir()}
+        before = {path: path.stat().st_ctime_ns for path in team.socket.parent.iterdir()}
         team.kill()
         team.own(OTHER).touch()
         team.start()
-        wait_until(lambda: team.own(OWNER).stat().st_ino != before[team.own(OWNER)], "it makes them again")
+        wait_until(lambda: team.own(OWNER).stat().st_ctime_ns != before[team.own(OWNER)], "it makes them again")
         wait_until(lambda: {*team.socket.parent.iterdir()} == {*before}, "what is nobody's goes")
         assert team.result(OWNER, "hello", team=team.name)["alone"]
 
