@@ -36,7 +36,7 @@ def unfreeze_from(gpq: Any, options: dict[str, Any]) -> Any:
     return _thawed(gpq, options, lambda epoch: epoch >= 1, wanted=True)
 
 
-@habit(stops=(5, 31))
+@habit(stops=(5, 27))
 def unfreeze_at(gpq: Any, options: dict[str, Any]) -> Any:
     """unfreezes a layer at epoch 1: if epoch == 1, which a restart in epoch 2 skips"""
     return _thawed(gpq, options, lambda epoch: epoch == 1, wanted=True)
