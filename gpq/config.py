@@ -120,6 +120,9 @@ class FileConfig:
     settle_seconds: float = 15.0  # Seconds that gpq leaves a job alone after it has moved it
     # MiB to keep of the log of each attempt, from its head and its end. 0: everything
     log_limit: float = 1024.0
+    # Days to keep a job after its end, such as `90d`: then its row, logs and checkpoints go from
+    # all servers. Empty: for ever
+    keep: str = ""
     # Servers keep an interpreter ready for scripts that gpq may resize, so that they restart in a
     # second. It takes up to 256 MB. `false`: none
     standby: bool = True

@@ -60,6 +60,7 @@ BETWEEN = {  # key -> its range and its unit
     "borrow_limit": (0, 30 * 86400, " s"),
 }
 MOST_WEIGHT = 1000
+KEEP = re.compile(r"[1-9][0-9]{0,4}d")
 
 
 def is_address(address: str, port: int) -> bool:
@@ -94,6 +95,9 @@ def problems(config: FileConfig) -> Iterator[Problem]:
     if config.check not in ("", "first"):
         hint = 'write check = "first", or remove the key to check only with `gpq submit --check`'
         yield Problem(["check"], f"unknown check `{config.check}`", hint)
+    if config.keep and not KEEP.fullmatch(config.keep):
+        problem = f"keep: `{config.keep}` is not a number of days"
+        yield Problem(["keep"], problem, 'write keep = "90d"')
     if config.seed < 0:
         yield Problem(["seed"], "seed must be 0 or above")
     yield from _outward_problems(config)

@@ -92,6 +92,9 @@ class History(Protocol):
     def ids(self, query: Wanted) -> list[JobId]:
         """As `records`, but only their ids, so that nothing else is read."""
 
+    def removed_ids(self, ids: Sequence[JobId]) -> list[JobId]:
+        """Those of `ids` that ended long ago and were removed for good, rising."""
+
     def count(self, query: Wanted) -> int:
         """How many match, regardless of `limit`."""
 

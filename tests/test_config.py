@@ -17,6 +17,7 @@ OWN = {
     "team",
     "requeue_on_lost",
     "log_limit",
+    "keep",
     "standby",
     "note_env",
     "check",
@@ -62,6 +63,7 @@ cores = {}
     [
         ('check = "always"\n', "unknown check `always` (at line 1, column 1)"),
         ("seed = -1\n", "seed must be 0 or above (at line 1, column 1)"),
+        ('keep = "3 months"\n', "keep: `3 months` is not a number of days"),
         ("log_limit = 0.5\n", "log_limit must be 0 (off) or between 1 and 1048576 MiB"),
         ("requeue_on_lost = 59\n", "requeue_on_lost must be 0 (off) or between 60 and 2592000 s"),
         ("events = 1\n", "events must be true or false (at line 1, column 1)"),

@@ -133,7 +133,9 @@ class Changes:
             def ready(job: Job, after: Sequence[Dependency]) -> tuple[Dependency, ...]:
                 for archive in job.spec.archives:
                     keep_archive(archive)
-                return dependencies.open_dependencies(after, snapshot, lambda _: states)
+                return dependencies.open_dependencies(
+                    after, snapshot, lambda _: states, past.removed_ids
+                )
 
             of_ended = job_requests.requeue_ended(ended_jobs, request.fresh, ready)
             again, now = [name for name in names if name not in left], controller.world.now()
@@ -161,6 +163,7 @@ class Changes:
                 after,
                 snapshot,
                 lambda ids: past.history(ids=ids),
+                past.removed_ids,
                 self._node_names(),
                 notify,
             )

@@ -16,6 +16,7 @@ from gpq.ports import History
 MOST = 1000
 EXAMPLE = "e.g. --after 12 or --after 12:any,13:notok (ok is the default)"
 Past = Callable[[Sequence[JobId]], Iterable[Job]]
+Removed = Callable[[Sequence[JobId]], Sequence[JobId]]
 
 
 class StillEnding(Exception):
@@ -50,10 +51,10 @@ def dependencies(words: Sequence[str], snapshot: Snapshot, past: History) -> tup
 
 
 def open_dependencies(
-    conditions: Sequence[Dependency], snapshot: Snapshot, past: Past
+    conditions: Sequence[Dependency], snapshot: Snapshot, past: Past, removed: Removed
 ) -> tuple[Dependency, ...]:
     """The dependencies that have not ended yet. Raises StillEnding, and Refused if one ended
-    otherwise than required."""
+    otherwise than required or was removed since."""
     absent_ids = [one.job for one in conditions if one.job not in snapshot.jobs]
     states = {job.id: job.state for job in past(absent_ids)} if absent_ids else {}
     live_dependencies = []
@@ -62,6 +63,11 @@ def open_dependencies(
             live_dependencies.append(dependency)
             continue
         state = states.get(dependency.job)
+        if state is None and removed([dependency.job]):
+            raise Refused(
+                f"--after {dependency}: job {dependency.job} ended long ago and was removed",
+                "first change what it waits for: `gpq edit JOB --after none`",
+            )
         if state is None:
             raise StillEnding
         if not is_met(dependency, state):

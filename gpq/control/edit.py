@@ -10,7 +10,7 @@ import msgspec
 
 from gpq.control import dependencies, job_requests, submission
 from gpq.control.event_text import stamp
-from gpq.control.submit import MOST_ELEMENTS
+from gpq.control.selectors import MOST_ELEMENTS
 from gpq.core.freedoms import blame, cures
 from gpq.core.model.events import Edited
 from gpq.core.model.jobs import HOLDS_DEVICES, Dependency, Job, JobSpec, Level
@@ -60,6 +60,7 @@ def judge(
     new_after: Sequence[Dependency] | None,
     snapshot: Snapshot,
     past: dependencies.Past,
+    removed: dependencies.Removed,
     configured: Collection[str],
     notify: Notify = NO_TARGETS,
 ) -> job_requests.Judge:
@@ -72,7 +73,7 @@ def judge(
             job_requests.refuse_while_ending(job)
         spec, awaits = edit_spec(job, request, new_after, notify), job.awaits
         if new_after is not None:
-            awaits = dependencies.open_dependencies(new_after, snapshot, past)
+            awaits = dependencies.open_dependencies(new_after, snapshot, past, removed)
             dependencies.refuse_circle(job, awaits, snapshot)
         changes = differences(job.spec, spec)
         if not changes:

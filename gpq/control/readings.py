@@ -153,7 +153,7 @@ class Readings:
         if is_filtered:
             hidden = 0
             if len(recent_ids) == limit and limit >= codec.ROWS and not request.query:
-                hidden = self._past.count(_criteria(users, states, limit)) - limit
+                hidden = max(self._past.count(_criteria(users, states, limit)) - limit, 0)
         answer = job_answers.JobList(
             rows,
             total=len(reader.snapshot.jobs) + ended_count,

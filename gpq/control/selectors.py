@@ -7,6 +7,7 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Callable, Sequence
+from itertools import islice
 
 from gpq.core.model.jobs import TERMINAL, Job, JobState, Seat
 from gpq.core.model.snapshot import Snapshot
@@ -19,6 +20,7 @@ _LAST = re.compile(r"@(?:~(\d{1,9}))?")
 _ELEMENTS = re.compile(r"(\d{1,12})_(\d{1,10})(?:-(\d{1,10}))?")
 _IDS = re.compile(r"(\d{1,12})(?:-(\d{1,12}))?")
 MAX_RANGE = 100_000
+MOST_ELEMENTS = 10_000  # jobs of an array
 NEAR_POOL = 200  # ended jobs whose names are suggested for a misspelt name
 
 
@@ -150,9 +152,13 @@ def _bearers(name: str, snapshot: Snapshot, past: History) -> list[JobId]:
 def _element_ids(name: JobId, snapshot: Snapshot, past: History) -> range:
     """The ids of the jobs of the array with this id, which follow its own. Empty if it is not an
     array."""
-    if name in snapshot.jobs or not 0 < name < snapshot.next_id:
+    if name in snapshot.jobs or not 0 < name < snapshot.next_id or past.ids(Wanted([name])):
         return range(0)
-    seat = _seat(JobId(name + 1), snapshot, past)
+    possible = range(name + 1, min(name + 1 + MOST_ELEMENTS, snapshot.next_id))
+    live_ids = (JobId(number) for number in possible if number in snapshot.jobs)
+    # the first that is left, for long ended ones may have been removed
+    ids = [*islice(live_ids, 1), *past.ids(Wanted(list(map(JobId, possible))))]
+    seat = _seat(min(ids), snapshot, past) if ids else None
     if seat is None or seat.array != name:
         return range(0)
     return range(name + 1, name + seat.size + 1)
@@ -208,6 +214,8 @@ def _numbers(word: str, numbers: range, snapshot: Snapshot, past: History) -> li
     job_ids = sorted(live_ids.union(past.ids(Wanted(other_ids)) if other_ids else ()))
     if not job_ids:
         problem = f"`{word}`: no such job" if word[0] == "@" else f"there is no job {word}"
+        if past.removed_ids(other_ids):
+            problem = f"`{word}`: ended long ago and was removed"
         raise NotFound(problem, _last_ids(snapshot))
     return job_ids
 

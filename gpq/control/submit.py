@@ -17,6 +17,7 @@ from gpq import config, outward, pace, paths
 from gpq.control import dependencies, detail, submission
 from gpq.control.controller import Controller
 from gpq.control.reader import Reader
+from gpq.control.selectors import MOST_ELEMENTS
 from gpq.core.feasibility import environments
 from gpq.core.model.actions import Launch
 from gpq.core.model.events import Submitted
@@ -33,7 +34,6 @@ from gpq.rpc.requests import ArrayMessage, fill_placeholders
 
 NOTHING: Mapping[str, Sequence[str]] = MappingProxyType({})
 ENDING_PATIENCE = 10.0  # until a job that has left the snapshot is in the history
-MOST_ELEMENTS = 10_000
 PARAM = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,31}")
 ID, INDEX, SIZE, SWEEP = "GPQ_ARRAY_ID", "GPQ_ARRAY_INDEX", "GPQ_ARRAY_SIZE", "GPQ_SWEEP_"
 T = TypeVar("T")
@@ -123,7 +123,7 @@ class Submitting:
         self, after: Sequence[Dependency], snapshot: Snapshot
     ) -> tuple[Dependency, ...]:
         return dependencies.open_dependencies(
-            after, snapshot, lambda names: self._past.history(ids=names)
+            after, snapshot, lambda names: self._past.history(ids=names), self._past.removed_ids
         )
 
     def _wait_for_nodes(self) -> None:

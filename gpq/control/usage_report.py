@@ -47,9 +47,10 @@ def report(
     begin, earlier = request.since, 0
     latest = past.ids(Wanted(until=request.until, limit=REPORTED)) if begin is None else []
     if len(latest) == REPORTED:
-        [first_record] = past.records(Wanted(latest[-1:]))
-        begin = first_record.ended_at
-        earlier = past.count(Wanted(until=begin))
+        first_records = past.records(Wanted(latest[-1:]))
+        if first_records:  # it was not removed just now
+            begin = first_records[0].ended_at
+            earlier = past.count(Wanted(until=begin))
     ended_records = {record.id: record for record in past.records(Wanted(since=begin))}
     records = live_records | ended_records
     first = min((record.submitted_at for record in records.values()), default=now - DAY)

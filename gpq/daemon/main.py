@@ -164,8 +164,15 @@ def _serve(ready: process.Ready, default: Attributes, lock: DaemonLock, metrics:
         log.info(
             "gpq %s, pid %d, epoch %d, %s", gpq.__version__, os.getpid(), store.epoch, paths.home()
         )
-        keeper = GarbageCollector(world.ask, view, store, paths.snapshots())
+        keeper = GarbageCollector(
+            world.ask,
+            view,
+            store,
+            paths.snapshots(),
+            expire=lambda: service.cleaning.expire(settings.keep),
+        )
         stack.callback(keeper.close)
+        service.cleaning.follow = keeper.hasten
         _serve_metrics(metrics or settings.metrics, service, core.policy, stack)
         loop = _Loop(controller, ending)
         world.start()

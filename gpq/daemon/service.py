@@ -3,6 +3,7 @@ controller."""
 
 from __future__ import annotations
 
+import math
 import os
 import statistics
 import time
@@ -24,6 +25,7 @@ from gpq.control.submit import Submitting
 from gpq.core.feasibility.gates import halted_jobs
 from gpq.core.model.jobs import JobState
 from gpq.core.model.units import JobId
+from gpq.daemon.files.cleaning import Cleaning
 from gpq.daemon.nodes.registry import NodeRegistry
 from gpq.daemon.nodes.world import LiveWorld
 from gpq.errors import GpqError, UsageError
@@ -55,6 +57,7 @@ class Service:
     ) -> None:
         self._controller, self._store, self._world = controller, store, world
         self._registry, self._end = registry, end
+        self.cleaning = Cleaning(controller, store)
         self._started_at = world.now()
         # where they are served, or why not
         self.metrics: Callable[[], tuple[str, str]] = lambda: ("", "")
@@ -78,6 +81,7 @@ class Service:
             requests.Errand: self._errand,
             requests.Info: self._info,
             requests.Reload: lambda request, peer: registry.reload(force=request.force),
+            requests.Clean: self._clean,
             requests.Shutdown: self._shutdown,
         }
         self._handlers = {**self.readings.handlers, **self._changes.handlers, **own_handlers}
@@ -114,6 +118,13 @@ class Service:
         except GpqError as error:
             answer = {"error": error.message}
         return node_answers.ErrandResult(request.node, answer, time.monotonic() - begin)
+
+    def _clean(self, request: requests.Clean, peer: Peer) -> node_answers.Cleaned:
+        if not 0.0 <= request.older < math.inf:
+            raise UsageError("`older` must be a number of seconds, 0 or above")
+        before, removed = self._world.now() - request.older, not request.dry_run
+        count = self.cleaning.remove(before) if removed else len(self.cleaning.old(before))
+        return node_answers.Cleaned(count, event_text.stamp(before), removed)
 
     def _shutdown(self, request: requests.Shutdown, peer: Peer) -> daemon_answers.DaemonInfo:
         answer = self._info(requests.Info(), peer)

@@ -258,6 +258,15 @@ GRAMMAR: dict[str, tuple[str, dict[str, tuple[str, str]]]] = {
             "--json": ("Print only JSON.", ""),
         },
     ),
+    "nodes clean": (
+        "",
+        {
+            "--older": ("Jobs that ended longer ago than this, such as 90d.", "any"),
+            "--yes": ("Remove them. Without it, gpq only says how many.", ""),
+            "-y": ("--yes", ""),
+            "--json": ("Print only JSON.", ""),
+        },
+    ),
     "yield": (
         "node",
         {

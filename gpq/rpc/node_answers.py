@@ -73,6 +73,15 @@ class Yielded(msgspec.Struct, frozen=True):
     schema: int = SCHEMA
 
 
+class Cleaned(msgspec.Struct, frozen=True):
+    """Answer of `gpq nodes clean`."""
+
+    jobs: int  # that were removed, or would be
+    before: str  # they ended before
+    removed: bool
+    schema: int = SCHEMA
+
+
 class Kept(msgspec.Struct, frozen=True):
     """Answer of Measured."""
 

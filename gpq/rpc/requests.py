@@ -202,6 +202,14 @@ class Unreserve(Request, frozen=True):
     id: int
 
 
+class Clean(Request, frozen=True):
+    """Remove for good the jobs that ended more than `older` seconds ago. `dry_run`: only say how
+    many."""
+
+    older: float
+    dry_run: bool = False
+
+
 class Top(Request, frozen=True):
     """Everything that `gpq top` draws, in one answer. `jobs` and `query` as in Status, but only a
     few ended jobs are included, or the last hundred if the query asks for ended states."""

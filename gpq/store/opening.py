@@ -158,11 +158,17 @@ def m004_long_past(connection: sqlite3.Connection) -> None:
     connection.execute("CREATE INDEX events_at ON events (at)")
 
 
+def m005_removed(connection: sqlite3.Connection) -> None:
+    """The ids of jobs that were removed with everything about them. Servers remove their files."""
+    connection.execute("CREATE TABLE removed (id INTEGER PRIMARY KEY)")
+
+
 MIGRATIONS: tuple[Callable[[sqlite3.Connection], None], ...] = (
     m001_jobs_events_meta,
     m002_priors,
     m003_identity,
     m004_long_past,
+    m005_removed,
 )
 
 

@@ -147,6 +147,10 @@ class Past:
         )
         return [JobId(int(str(number))) for (number,) in numbers]
 
+    def removed_ids(self, ids: Sequence[JobId]) -> list[JobId]:
+        query = f"SELECT id FROM removed WHERE id IN {_LIST} ORDER BY id"
+        return [JobId(int(str(name))) for (name,) in self.read(query, [_list(ids)])]
+
     def count(self, criteria: Wanted) -> int:
         where, values = _conditions(criteria)
         [(number,)] = self.read(

@@ -11,8 +11,9 @@ import contextlib
 import os
 import sqlite3
 from collections.abc import Sequence
+from itertools import chain
 
-from gpq.core.model.events import EPHEMERAL, Event, Submitted
+from gpq.core.model.events import EPHEMERAL, Event, JobsRemoved, Submitted
 from gpq.core.model.jobs import Job
 from gpq.core.model.snapshot import Snapshot
 from gpq.errors import GpqError, Refused, StoreFailed
@@ -39,6 +40,12 @@ _PUT_JOB = (
     "INSERT INTO jobs (id, state, user, name, ended_at, checksum, body) VALUES (?, ?, ?, ?, ?, ?,"
     " ?) ON CONFLICT (id) DO UPDATE SET state = excluded.state, name = excluded.name, ended_at ="
     " excluded.ended_at, checksum = excluded.checksum, body = excluded.body"
+)
+# of the journal all but the newest, whose number must not come again
+_REMOVE = (
+    "INSERT INTO removed (id) VALUES (?)",
+    "DELETE FROM jobs WHERE id = ?",
+    "DELETE FROM events WHERE job = ? AND seq < (SELECT max(seq) FROM events)",
 )
 _PUT_EVENT = "INSERT INTO events (at, kind, job, version, checksum, body) VALUES (?, ?, ?, ?, ?, ?)"
 Writes = Sequence[tuple[str, Sequence[Row]]]  # statements with their rows
@@ -110,7 +117,10 @@ class SqliteStore(Past):
         journal = [event for event in events if not isinstance(event, EPHEMERAL)]
         prior_rows, prior_keys = rows.prior_changes(before.priors, snapshot.priors, snapshot.now)
         packer, jobs = self._packer, (*changed_jobs, *ended)
+        removals = (event.jobs for event in events if isinstance(event, JobsRemoved))
+        removed_ids = set(chain.from_iterable(removals)) - {job.id for job in jobs}
         writes: Writes = [
+            *((statement, [(name,) for name in removed_ids]) for statement in _REMOVE),
             (_PUT_JOB, [rows.job_row(job, snapshot.now, packer) for job in jobs]),
             (_PUT_EVENT, [rows.event_row(event, packer) for event in journal]),
             (PUT_DICTIONARY, packer.new_rows()),
@@ -124,7 +134,7 @@ class SqliteStore(Past):
         self._state = rows.durable_part(snapshot)
         # some of these had ended before, and so had jobs that came back
         again = sum(getattr(event, "past", None) is not None for event in events)
-        self._ended += len(ended) - again
+        self._ended += len(ended) - again - len(removed_ids)
 
     def _write(self, writes: Writes, *, adds: bool) -> None:
         """One transaction. On a full disk it refuses new jobs (`adds`). Everything else may use the

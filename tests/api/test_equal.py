@@ -49,6 +49,7 @@ WHY_NOT = {
     "config policies": "a list for people who edit the file",
     "check": "a proof for the author of a script. CI uses `gpq check --json` and its exit code",
     "doctor": "its lines are for the person who fixes what they name",
+    "nodes clean": "a decision of a person, once, or of `keep` in config.toml",
     "simulate": "an experiment, whose results are files and figures",
     "demo": "something to look at",
     "join": "a decision of a person, once",

@@ -265,6 +265,8 @@ class Made:
                 return job_answers.CancelResult([1], [2], [3])
             case requests.Hold() | requests.Edit() | requests.Release() | requests.Requeue():
                 return job_answers.Changed([1], ["job 2 has ended"])
+            case requests.Clean():
+                return node_answers.Cleaned(2, NOW, removed=not request.dry_run)
         raise AssertionError(f"{request} is not expected")
 
     def _named(self, row: job_answers.JobView, selectors: list[str]) -> bool:

@@ -42,6 +42,7 @@ CASES: dict[str, tuple[list[str], int]] = {
     "nodes undrain": (["local"], 0),
     "nodes reserve": (["local", "--for", "ana", "--for-duration", "1h", "--from", "2099-01-01"], 2),
     "nodes unreserve": (["77"], 4),
+    "nodes clean": (["--older", "90d"], 0),
     "yield": (["--end"], 0),
     "top": (["--once"], 0),
     "history": ([NAME], 0),

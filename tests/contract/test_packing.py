@@ -137,6 +137,7 @@ def test_a_database_of_the_version_before_keeps_its_past(path: str) -> None:
         connection.executemany("UPDATE jobs SET body = ? WHERE id = ?", old)
         connection.executemany("UPDATE events SET body = ? WHERE seq = ?", facts)
         connection.execute("DROP TABLE dictionaries")
+        connection.execute("DROP TABLE removed")
         connection.execute("DROP INDEX jobs_past")
         connection.execute("DROP INDEX events_at")
         connection.execute("CREATE INDEX jobs_ended ON jobs (ended_at, id) WHERE ended_at IS NOT NULL")

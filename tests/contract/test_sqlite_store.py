@@ -20,7 +20,7 @@ import pytest
 
 from gpq.core.freedoms import with_habits
 from gpq.core.model.accounts import MeanShare, Standing
-from gpq.core.model.events import Succeeded
+from gpq.core.model.events import JobsRemoved, Succeeded
 from gpq.core.model.profile import Declared, Habit, Noise, Prior, Profile, ProfileRow
 from gpq.core.model.units import JobId
 from gpq.errors import GpqError, Refused, StoreFailed
@@ -46,6 +46,20 @@ def test_a_commit_is_there_after_a_reopen_and_raises_the_epoch(path: str) -> Non
     with closing(SqliteStore(path)) as store:
         assert store.load().jobs == {job.id: job}
         assert store.epoch == 2
+
+
+def test_removed_jobs_stay_removed_and_their_numbers_of_events_are_not_used_again(path: str) -> None:
+    with closing(SqliteStore(path)) as store:
+        [job] = submit(store, spec())
+        end(store, job, 10.0)
+        [*_, (last, _)] = store.news(0, [Succeeded], 9)[1]
+        store.commit([JobsRemoved(20.0, (job.id,))], store.load())
+    with closing(SqliteStore(path)) as store:
+        assert (store.history(), store.ended_count(), store.removed_ids([job.id])) == ([], 0, [job.id])
+        [newer] = submit(store, spec())
+        end(store, newer, 20.0)
+        [*_, (number, _)] = store.news(last, [Succeeded], 9)[1]
+        assert (newer.id, number > last) == (2, True)
 
 
 def test_only_changed_jobs_are_written(path: str) -> None:

@@ -14,6 +14,7 @@ from gpq.core.model.accounts import Account, MeanShare, Standing
 from gpq.core.model.events import (
     Edited,
     Failed,
+    JobsRemoved,
     Launched,
     LinkMeasured,
     NodeDrained,
@@ -72,6 +73,21 @@ def end(store: AnyStore, job: Job, at: float, state: JobState = JobState.COMPLET
 def test_a_new_store_is_empty_and_its_first_job_gets_id_1(store: AnyStore) -> None:
     state = store.load()
     assert (dict(state.jobs), state.next_id, store.ended_count(), store.events(), store.history()) == ({}, 1, 0, [], [])
+
+
+def test_removed_jobs_are_gone_with_their_events_and_it_remembers_which(store: AnyStore) -> None:
+    jobs = submit(store, *[spec() for _ in range(6)])
+    for job in jobs[:5]:
+        end(store, job, 10.0 + job.id)
+    amended = replace(store.history(ids=[JobId(4)])[0], attempt=7)
+    removal = JobsRemoved(20.0, tuple(map(JobId, (1, 2, 4))))
+    edited = Edited(20.0, JobId(4), amended.spec, past=amended)
+    store.commit([removal, edited], store.load(), [amended])
+    assert [job.id for job in store.history()] == [5, 4, 3], "job 4 changed in the same pass"
+    assert store.removed_ids([JobId(name) for name in range(1, 9)]) == [1, 2]
+    assert store.ended_count() == 3
+    assert {event.job for event in store.events()} == {3, 4, 5, 6}  # type: ignore[union-attr]
+    assert list(store.load().jobs) == [6]
 
 
 def test_what_was_committed_is_loaded(store: AnyStore) -> None:

@@ -83,6 +83,7 @@ PRINTED: dict[str, tuple[type, ...]] = {
     "nodes undrain": (node_answers.Drained,),
     "nodes reserve": (node_answers.Reserved,),
     "nodes unreserve": (node_answers.Reserved,),
+    "nodes clean": (node_answers.Cleaned,),
     "yield": (node_answers.Yielded,),
     "import slurm": (own.Imported,),
     "import ts": (own.Imported,),

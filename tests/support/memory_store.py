@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 
 from gpq.core.accounting.usage import Record, record_of
-from gpq.core.model.events import EPHEMERAL, Event
+from gpq.core.model.events import EPHEMERAL, Event, JobsRemoved
 from gpq.core.model.jobs import Job
 from gpq.core.model.snapshot import Snapshot
 from gpq.core.model.units import JobId, Seconds
@@ -21,6 +21,7 @@ class MemoryStore:
         self._state = Snapshot()
         self._ended: list[Job] = []
         self._journal: list[Event] = []
+        self._removed: set[JobId] = set()
 
     def load(self) -> Snapshot:
         return self._state
@@ -29,7 +30,10 @@ class MemoryStore:
         rows.check_outcomes(self._state, snapshot, ended)
         self._journal.extend(event for event in events if not isinstance(event, EPHEMERAL))
         again = {job.id for job in ended} | set(snapshot.jobs)
-        self._ended = [*(job for job in self._ended if job.id not in again), *ended]
+        removed = {name for event in events if isinstance(event, JobsRemoved) for name in event.jobs} - again
+        self._removed |= removed
+        self._journal = [event for event in self._journal if getattr(event, "job", None) not in removed]
+        self._ended = [*(job for job in self._ended if job.id not in again | removed), *ended]
         self._state = rows.durable_part(snapshot)
 
     def history(
@@ -68,6 +72,9 @@ class MemoryStore:
 
     def ids(self, criteria: Wanted) -> list[JobId]:
         return [record.id for record in self.records(criteria)]
+
+    def removed_ids(self, ids: Sequence[JobId]) -> list[JobId]:
+        return sorted(self._removed.intersection(ids))
 
     def count(self, criteria: Wanted) -> int:
         return len(self.records(replace(criteria, limit=None)))

@@ -139,10 +139,13 @@ OPS = (
     "tail",
     # {"attempt": "42.1"} -> {}: the exit record is durable elsewhere. The log stays
     "forget",
-    # {} -> {"jobs": [42, ...], "code": [SHA-256, ...], "coming": [SHA-256, ...]}: the owners of
-    # files on this server. `coming`: code that has not arrived
+    # {} -> {"jobs": [42, ...], "early": [42, ...], "code": [SHA-256, ...], "coming": [SHA-256,
+    # ...], "forgotten": ["12", ...]}: the owners of files on this server. `early`: of checkpoints
+    # that were set aside. `coming`: code that has not arrived. `forgotten`: thousands of jobs with
+    # attempts that are forgotten
     "kept",
-    # {WHAT} -> {}: remove them
+    # {"job", "early"} or {"code"} -> {}: remove their files. {"forgotten": "12", "jobs": [12042,
+    # ...]} -> {"left"}: remove forgotten attempts, and say how many of these are left
     "drop",
     # {"errand": name, "fields", "limit": seconds} -> {"answer"}: a check for `gpq doctor`, or a
     # look at the files of a job, in its own process (node/doctor/checks.py). {"answer": {"error"}}

@@ -110,7 +110,7 @@ class Operations:
             "tail": self._tail,
             "forget": self._forget,
             "quit": self._quit,
-            "kept": lambda _: checkpoint_folder.jobs(staging.folder),
+            "kept": self._kept,
             "drop": self._drop,
         }
 
@@ -270,7 +270,14 @@ class Operations:
         self.attempts.forget(key)
         return {}
 
+    def _kept(self, _: Message) -> Message:
+        folders = self.spool.ended_folders()[: wire.LENGTHS["forgotten"]]
+        return dict(checkpoint_folder.jobs(self.staging.folder), forgotten=folders)
+
     def _drop(self, message: Message) -> Message:
+        if "forgotten" in message:
+            jobs = {int(job) for job in message["jobs"]}
+            return {"left": self.spool.sweep(str(message["forgotten"]), jobs)}
         live_attempts = [info for info in self.attempts.all() if info.state in LIVE]
         if "job" in message and any(info.job == int(message["job"]) for info in live_attempts):
             raise SpoolError("job {} runs here".format(message["job"]), "its files are in use")

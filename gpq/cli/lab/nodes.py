@@ -80,6 +80,10 @@ UNTIL = typer.Option("--until", metavar="WHEN", help="The end, in the same forma
 DURATION = typer.Option(
     "--for-duration", metavar="DURATION", help="How long, instead of --until: 90m, 2d."
 )
+OLDER = typer.Option(
+    "--older", metavar="DURATION", help="Jobs that ended longer ago than this, such as 90d."
+)
+REALLY = typer.Option("--yes", "-y", help="Remove them. Without it, gpq only says how many.")
 RESERVATION = typer.Argument(metavar="RESERVATION", min=1, help="Number of the reservation.")
 
 
@@ -265,6 +269,34 @@ def unreserve(reservation: Annotated[int, RESERVATION], json: Json = False) -> N
     answer = call(requests.Unreserve(reservation), node_answers.Reserved)
     line = f"free      {_place(answer.reservation)}: reservation {reservation} is cancelled"
     output.result(answer, line, as_json=json)
+
+
+@app.command()
+def clean(
+    older: Annotated[str, OLDER], yes: Annotated[bool, REALLY] = False, json: Json = False
+) -> None:
+    """Remove jobs that ended long ago, with their logs and checkpoints on all servers.
+
+    Nobody can bring them back. Without --yes, gpq only says how many jobs that would be. A job that
+    a waiting one names in --after stays. A server that does not answer is cleaned when it does.
+    `keep` in config.toml does the same every minute.
+
+    \b
+    Example:
+      gpq nodes clean --older 90d
+      gpq nodes clean --older 90d --yes
+    """
+    request = requests.Clean(values.seconds(older, "--older"), dry_run=not yes)
+    answer = call(request, node_answers.Cleaned)
+    before = plain.moment(answer.before)
+    jobs = f"{answer.jobs} job{'s' if answer.jobs != 1 else ''} that ended before {before}"
+    if answer.removed:
+        line = f"removed {jobs}. Their logs and checkpoints on all servers follow"
+        output.confirm(line, result=answer if json else None)
+        return
+    line = f"would remove {jobs}, with their logs and checkpoints on all servers"
+    hint = f"nothing is removed yet: --yes does it. `gpq history --until '{before}'` shows them"
+    output.result(answer, line, *([hint] if answer.jobs else []), as_json=json)
 
 
 def _place(reservation: node_answers.ReservationView) -> str:

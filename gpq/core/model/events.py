@@ -210,6 +210,15 @@ class Edited:
     past: Job | None = None  # a job that has ended: its next start has these settings
 
 
+@dataclass(frozen=True, slots=True)
+class JobsRemoved:
+    """These jobs ended long ago, and now everything about them goes, also from the journal. A job
+    that another event of the same pass changes stays."""
+
+    at: Seconds
+    jobs: tuple[JobId, ...]
+
+
 # -- from rounds -----------------------------------------------------------------------------------
 
 
@@ -388,6 +397,7 @@ Event = (
     | NodeUndrained
     | NodeReserved
     | NodeUnreserved
+    | JobsRemoved
     | Launched
     | StopSent
     | Retuned
@@ -407,7 +417,9 @@ Event = (
     | Pulsed
     | End
 )
-EPHEMERAL: tuple[type, ...] = (NodeSeen, NodeSilent, EnvironmentSeen, Profiled, Pulsed)
+EPHEMERAL: tuple[type, ...] = (
+    NodeSeen, NodeSilent, EnvironmentSeen, Profiled, Pulsed, JobsRemoved,
+)  # fmt: skip
 # These need an allocation at once. Everything else waits for the timer.
 TRIGGERS: tuple[type, ...] = (
     Submitted, CancelAsked, HoldAsked, ReleaseAsked, RequeueAsked, Edited, NodeDrained,

@@ -16,6 +16,7 @@ from gpq.core.model.events import (
     EnvironmentSeen,
     Event,
     Exited,
+    JobsRemoved,
     LinkMeasured,
     NodeDrained,
     NodeRemoved,
@@ -138,6 +139,8 @@ class _Folding:
                 self._reservations = _fold_reserved(self._reservations, event)
                 names = (name + 1 for name in self._reservations)
                 self._next_reservation = max([self._next_reservation, *names])
+            case JobsRemoved():
+                pass  # the state has live jobs only
             case _:
                 return self._about_job(event)
         return None

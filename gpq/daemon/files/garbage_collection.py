@@ -1,6 +1,6 @@
-"""Removes what nobody needs any more: checkpoint copies of ended jobs except the last one, and code
-of no live job. It checks the state, not changes: if a server does not answer, a later pass finds
-what it missed."""
+"""Removes what nobody needs any more: checkpoint copies of ended jobs except the last one, code of
+no live job, and all files of jobs that the database has removed. It checks the state, not changes:
+if a server does not answer, a later pass finds what it missed."""
 
 from __future__ import annotations
 
@@ -9,59 +9,79 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import Any
 
 from gpq.core.feasibility.checkpoints import shares
 from gpq.core.model.nodes import Node, NodeState
 from gpq.core.model.snapshot import Snapshot
 from gpq.core.model.units import JobId, NodeId, Seconds
 from gpq.daemon.files.staging import AskNode
-from gpq.errors import GpqError
+from gpq.errors import GpqError, NodeSilent
 from gpq.ports import History
 
 log = logging.getLogger(__name__)
 
 PERIOD: Seconds = 60.0
+THOUSAND = 1000  # jobs whose ended attempts a server keeps in one folder
 ANSWER: Seconds = 20.0
 YOUNG: Seconds = 3600.0  # an archive may belong to a job that is just being submitted
 
 
 class GarbageCollector:
-    """`start`, then `close`. `codes` is the folder of the archives."""
+    """`start`, then `close`. `codes` is the folder of the archives. `expire` removes the jobs whose
+    time is over, and comes before each look."""
 
     def __init__(
-        self, ask: AskNode, view: Callable[[], Snapshot], past: History, codes: str
+        self,
+        ask: AskNode,
+        view: Callable[[], Snapshot],
+        past: History,
+        codes: str,
+        expire: Callable[[], object] = lambda: None,
     ) -> None:
         self._ask = ask
+        self._expire = expire
         self._view = view
         self._past = past
         self._codes = codes
-        self._closing = threading.Event()
+        self._closing = False
+        self._due = threading.Event()
         self._thread = threading.Thread(target=self._run, name="keeper", daemon=True)
 
     def start(self) -> None:
         self._thread.start()
 
+    def hasten(self) -> None:
+        """A look at once."""
+        self._due.set()
+
     def close(self) -> None:
-        self._closing.set()
+        self._closing = True
+        self._due.set()
 
     def _run(self) -> None:
-        while not self._closing.wait(PERIOD):
-            self._try()
+        while True:
+            self._due.wait(PERIOD)
+            if self._closing:
+                return
+            self._try(self._expire)
+            self._due.clear()  # if that removed something, this look is for it
+            self._try(self.look)
 
-    def _try(self) -> None:
+    def _try(self, task: Callable[[], object]) -> None:
         try:
-            self.look()
+            task()
         except Exception:
-            log.exception("cannot remove files that are no longer needed")
+            log.exception("cannot remove what is no longer needed")
 
     def look(self) -> None:
         """Once over all servers that answer, and the daemon's own archives."""
         snapshot = self._view()
         for _, node in sorted(snapshot.nodes.items()):
             if node.state is NodeState.UP and node.storage:
-                with contextlib.suppress(GpqError):
-                    # it no longer answers, or a job runs there: a later pass does it
+                with contextlib.suppress(GpqError, LookupError, TypeError, ValueError):
+                    # it no longer answers, or with nonsense: a later pass does it
                     self._look_at(snapshot, node)
         live_codes = _live_archives(snapshot)
         with contextlib.suppress(FileNotFoundError):
@@ -86,12 +106,36 @@ class GarbageCollector:
         for code in (*inventory["code"], *inventory["coming"]):
             if code not in live_codes:
                 self._drop(node.id, {"code": str(code)})
+        self._sweep(node.id, inventory)
 
-    def _drop(self, node: NodeId, subject: dict[str, object]) -> None:
+    def _sweep(self, node: NodeId, inventory: Mapping[str, list[Any]]) -> None:
+        """Remove the files of all jobs that the database has removed."""
+        owners = {JobId(int(name)) for name in (*inventory["jobs"], *inventory.get("early", []))}
+        for name in self._past.removed_ids(sorted(owners)):
+            self._drop(node, {"job": name, "early": True})
+        for folder in inventory.get("forgotten", []):
+            first = int(folder) * THOUSAND
+            jobs = self._past.removed_ids([JobId(first + number) for number in range(THOUSAND)])
+            before = len(jobs) + 1
+            while jobs and not self._closing:
+                answer = self._drop(node, {"forgotten": folder, "jobs": jobs})
+                left = int(answer.get("left", 0))
+                if not 0 < left < before:
+                    break
+                before = left
+
+    def _drop(self, node: NodeId, subject: dict[str, object]) -> Mapping[str, Any]:
+        """The answer of the server, {} if it refuses: something runs there."""
         if subject.get("job") in self._view().jobs:
-            return
-        self._ask(node, "drop", subject, ANSWER)
+            return {}
+        try:
+            answer = self._ask(node, "drop", subject, ANSWER)
+        except NodeSilent:
+            raise
+        except GpqError:
+            return {}
         log.info("%s: removed the files of %s", node, subject)
+        return answer
 
 
 def _live_archives(snapshot: Snapshot) -> set[str]:

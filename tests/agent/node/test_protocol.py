@@ -202,6 +202,39 @@ def test_no_look_lists_what_was_forgotten_and_its_number_stays_used(agent: Calla
         assert other.try_ask("start", order=other.order(12042, ["true"]))["kind"] == "used"
 
 
+def test_ended_attempts_of_removed_jobs_go_and_the_last_stays(node: NodeAgent) -> None:
+    keys = {}
+    for job in (7, 8, 1001, 1002):
+        keys[job] = node.start(job, ["echo", str(job)])
+        node.ended(keys[job])
+        node.ask("forget", attempt=keys[job])
+    assert node.attempts() == {}
+    assert node.ask("kept")["forgotten"] == ["0", "1"]
+    assert node.ask("drop", forgotten="0", jobs=[8, 9])["left"] == 0
+    assert (node.log(keys[7]), node.folder(keys[8]).exists()) == (b"7\n", False)
+    assert node.ask("drop", forgotten="0", jobs=[7])["left"] == 0
+    assert node.ask("drop", forgotten="1", jobs=[1001, 1002])["left"] == 0
+    assert node.ask("drop", forgotten="../attempts", jobs=[1002])["left"] == 0
+    assert node.ask("kept")["forgotten"] == ["1"]
+    assert node.log(keys[1002]) == b"1002\n", "it shows which numbers were used"
+
+
+def test_attempts_go_in_parts_and_what_is_no_attempt_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    place = spool.Spool(str(tmp_path / "spool"))
+    ended = tmp_path / "spool" / "ended"
+    for name in ("0/7.1", "0/7.2", "0/8.1", "0/notes", "1/1001.1", "2/junk", "three/3.1"):
+        (ended / name).mkdir(parents=True)
+    (ended / "0" / "9.1").write_text("no folder: it cannot be removed as one")
+    monkeypatch.setattr(spool, "SWEEP_SECONDS", 0.0)
+    assert place.ended_folders() == ["0", "1", "2"]
+    assert [place.sweep("0", range(9)) for _ in range(4)] == [2, 1, 0, 0]
+    assert place.sweep("0", [9]) == 1
+    assert place.sweep("1", [1001]) == 0, "the last of all stays"
+    assert sorted(str(path.relative_to(ended)) for path in ended.glob("*/*")) == [
+        "0/9.1", "0/notes", "1/1001.1", "2/junk", "three/3.1",
+    ]  # fmt: skip
+
+
 def test_what_an_agent_forgot_and_left_among_the_others_moves_at_the_next_start(
     agent: Callable[..., NodeAgent],
 ) -> None:

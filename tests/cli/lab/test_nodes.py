@@ -22,6 +22,7 @@ from gpq.servers.first_contact import Findings
 from tests.cli.conftest import Call, Gpq
 from tests.cli.terminals import Terminal
 from tests.support.sshd import Sshd
+from tests.support.waiting import wait_until
 
 MINE = """\
 # mine
@@ -246,6 +247,22 @@ def test_a_server_with_a_job_stays_in_the_file(live: Gpq, home: Path) -> None:
     said = live("nodes", "remove", "local")
     assert (said.returncode, (home / "config.toml").read_text()) == (5, before)
     assert "there are jobs on local: 1" in said.stderr
+
+
+def test_old_jobs_go_with_their_files_and_others_stay(live: Gpq, home: Path) -> None:
+    for _ in range(2):
+        assert live("submit", "--wait", "--", "echo", "hello").returncode == 0
+    live("submit", "--hold", "--after", "2:any", "--", "true")
+    [ended] = [path / "ended" / "0" for path in home.glob("nodes/*") if path.is_dir()]
+    wait_until(lambda: {path.name for path in ended.glob("*")} == {"1.1", "2.1"}, "the agent has put them away")
+    said = live("nodes", "clean", "--older", "0.001s")
+    assert said.stdout.startswith("would remove 1 job that ended before 20")
+    assert live("nodes", "clean", "--older", "1d").stdout.startswith("would remove 0 jobs")
+    assert live("show", "1").returncode == 0, "nothing is removed yet"
+    assert live("nodes", "clean", "--older", "0.001s", "--yes").stdout.startswith("removed 1 job that ended before 20")
+    assert live("show", "1").returncode == 4
+    assert live("logs", "2").stdout == "hello\n", "job 3 comes after it"
+    wait_until(lambda: [path.name for path in ended.iterdir()] == ["2.1"], "its files are gone")
 
 
 @pytest.mark.parametrize(

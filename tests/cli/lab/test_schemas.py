@@ -129,6 +129,7 @@ def test_the_answers_of_a_real_daemon_match_the_schemas(
         (["nodes", "unreserve", "1", "--json"], 0), (["nodes", "unreserve", "7", "--json"], 4),
         (["nodes", "drain", "local", "--json"], 0), (["nodes", "undrain", "local", "--json"], 0),
         (["nodes", "drain", "nowhere", "--json"], 4), (["yield", "--for", "1h", "--json"], 0), (["yield", "--end", "--json"], 0),
+        (["nodes", "clean", "--older", "90d", "--json"], 0), (["nodes", "clean", "--older", "x", "--json"], 2),
         (["edit", "2", "--name", "new", "--json"], 0), (["edit", "2", "--priority", "x", "--json"], 2),
         (["cancel", "all", "--json"], 0),
         (["config", "show", "--json"], 0), (["config", "--json"], 0), (["config", "check", "--json"], 0),

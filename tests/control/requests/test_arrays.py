@@ -7,6 +7,7 @@ import pytest
 from gpq.control.selectors import is_selector, resolve, single
 from gpq.control.submission import submission_events
 from gpq.control.submit import elements
+from gpq.core.model.events import JobsRemoved
 from gpq.core.model.jobs import JobSpec, JobState
 from gpq.core.model.snapshot import Snapshot
 from gpq.core.model.units import JobId
@@ -113,6 +114,24 @@ def test_ended_jobs_still_belong_to_their_array() -> None:
     others = Snapshot(jobs={JobId(4): live.jobs[JobId(4)]}, next_id=state.next_id)
     past.commit([], others, [builders.job(3, spec_=swept, state=JobState.COMPLETED, ended_at=5.0)])
     assert resolve(["sweep"], others, past) == [2, 3, 4]  # a name, too, means the whole array
+
+
+def test_an_array_is_found_by_the_jobs_that_are_left_of_it() -> None:
+    state = queue(ArrayMessage([0, 1, 2]), black_box())
+    past = MemoryStore()
+    ended = [builders.job(name, spec_=state.jobs[JobId(name)].spec, ended_at=5.0) for name in (2, 3, 4)]
+    live = Snapshot(jobs={JobId(5): state.jobs[JobId(5)]}, next_id=state.next_id)
+    past.commit([], live, ended)
+    past.commit([JobsRemoved(9.0, (JobId(2), JobId(4)))], live)
+    assert resolve(["1"], live, past) == [3]
+    assert resolve(["1_0-2"], live, past) == [3]
+    for word, told in (
+        ("2", "`2`: ended long ago and was removed"),
+        ("1_0", "no such job"),
+        ("9", "there is no job 9"),
+    ):
+        with pytest.raises(NotFound, match=told):
+            resolve([word], live, past)
 
 
 def test_a_single_job_of_an_array_must_be_named() -> None:

@@ -59,7 +59,9 @@ def test_words_that_name_nothing_are_refused(words: list[str], error: type[Excep
 def test_a_job_that_ended_as_required_is_not_waited_for() -> None:
     asked = (Dependency(JobId(1)), Dependency(JobId(2)), Dependency(JobId(3), On.NOTOK))
     past = history(j2=JobState.COMPLETED, j3=JobState.CANCELLED)
-    assert open_dependencies(asked, snapshot(job(1)), lambda ids: past.history(ids=ids)) == (Dependency(JobId(1)),)
+    assert open_dependencies(asked, snapshot(job(1)), lambda ids: past.history(ids=ids), past.removed_ids) == (
+        Dependency(JobId(1)),
+    )
 
 
 @pytest.mark.parametrize(
@@ -68,12 +70,17 @@ def test_a_job_that_ended_as_required_is_not_waited_for() -> None:
 def test_a_job_that_ended_otherwise_is_refused(state: JobState, on: On) -> None:
     past = history(j1=state)
     with pytest.raises(Refused, match="job 1 "):
-        open_dependencies([Dependency(JobId(1), on)], snapshot(), lambda ids: past.history(ids=ids))
+        open_dependencies([Dependency(JobId(1), on)], snapshot(), lambda ids: past.history(ids=ids), past.removed_ids)
 
 
 def test_an_end_that_is_not_stored_yet_is_looked_up_again() -> None:
     with pytest.raises(StillEnding):
-        open_dependencies([Dependency(JobId(1))], snapshot(), lambda ids: [])
+        open_dependencies([Dependency(JobId(1))], snapshot(), lambda ids: [], lambda ids: [])
+
+
+def test_a_job_that_was_removed_is_refused() -> None:
+    with pytest.raises(Refused, match="--after 1:ok: job 1 ended long ago and was removed"):
+        open_dependencies([Dependency(JobId(1))], snapshot(), lambda ids: [], lambda ids: ids)
 
 
 def test_no_job_waits_for_itself() -> None:

@@ -34,7 +34,7 @@ def asked(job: Job, after: Sequence[Dependency] | None = None, **request: Any) -
     edit = Edit(["1"], **request)
     check(edit)
     state = Snapshot(now=5.0, jobs={job.id: job, JobId(2): builders.job(2)}, nodes={node("a").id: node("a")}, next_id=3)
-    verdict = judge(edit, after, state, lambda ids: [], ["a"], NOTIFY)(job, 5.0, "ana")
+    verdict = judge(edit, after, state, lambda ids: [], lambda ids: [], ["a"], NOTIFY)(job, 5.0, "ana")
     assert isinstance(verdict, Edited | str)
     return verdict
 

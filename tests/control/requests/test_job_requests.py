@@ -109,7 +109,10 @@ def over(number: int, state: JobState, *after: int, **more: object) -> Job:
 def requeued(ended: list[Job], fresh: bool | None = None) -> tuple[list[RequeueAsked], job_answers.Changed]:
     def ready(job: Job, after: Sequence[Dependency]) -> tuple[Dependency, ...]:
         return dependencies.open_dependencies(
-            after, snapshot(), lambda ids: [over(9, JobState.FAILED), over(3, JobState.CANCELLED)]
+            after,
+            snapshot(),
+            lambda ids: [over(9, JobState.FAILED), over(3, JobState.CANCELLED)],
+            lambda ids: [],
         )
 
     of_ended = requeue_ended(ended, fresh, ready)

@@ -14,7 +14,9 @@ from msgspec.structs import replace as changed
 
 from gpq.cli.jobs import wait
 from gpq.cli.jobs.wait import Bar
+from gpq.core.model.events import JobsRemoved
 from gpq.core.model.placements import FilesAt
+from gpq.core.model.units import JobId
 from gpq.daemon.files import garbage_collection
 from gpq.daemon.files.garbage_collection import GarbageCollector
 from gpq.errors import NodeSilent, Refused, UsageError
@@ -136,6 +138,30 @@ def test_copies_of_ended_jobs_are_removed_except_the_last_one(
     monkeypatch.setattr(garbage_collection, "YOUNG", -1.0)
     keeper.look()
     assert [path.name for path in tmp_path.iterdir()] == [f"{code}.tar"]
+
+
+def test_files_of_removed_jobs_go_unless_they_are_back(tmp_path: Path) -> None:
+    """2 ended and has a row, 3 lives, and nobody knows 2001, which a lost database may have had. The server never
+    removes an attempt of job 1500, and refuses job 1."""
+    node, live = replace(builders.node("a"), storage="s-a"), builders.job(3)
+    snapshot = replace(builders.snapshot(live, node), next_id=3000)
+    store = MemoryStore()
+    store.commit([], builders.snapshot(builders.job(2)))
+    store.commit([JobsRemoved(9.0, tuple(map(JobId, (1, 4, 7, 1500))))], snapshot, [builders.job(2)])
+    asked: list[dict[str, Any]] = []
+    lefts = iter((1, 0, 1, 1))
+
+    def server(node: str, operation: str, fields: dict[str, Any], timeout: float) -> Any:
+        if operation == "kept":
+            return {"jobs": [1, 2, 3, 2001], "early": [2, 7], "code": [], "coming": [], "forgotten": ["0", "1", "2"]}
+        asked.append(dict(fields))
+        if fields.get("job") == 1:
+            raise Refused("job 1 runs here")
+        return {"left": next(lefts)} if "forgotten" in fields else {}
+
+    GarbageCollector(server, lambda: snapshot, store, str(tmp_path)).look()
+    first, second = {"forgotten": "0", "jobs": [1, 4, 7]}, {"forgotten": "1", "jobs": [1500]}
+    assert asked == [{"job": 1, "early": True}, {"job": 7, "early": True}, first, first, second, second]
 
 
 class Terminal(io.StringIO):

@@ -2,6 +2,7 @@
 Files arrive in a process of their own (receiving.py)."""
 
 import contextlib
+import glob
 import os
 import shutil
 from typing import Any, Dict, List, Tuple
@@ -9,7 +10,7 @@ from typing import Any, Dict, List, Tuple
 from gpq_agent import wire
 from gpq_agent.node.host.errors import SpoolError
 from gpq_agent.node.spool import checkpoint_folder, trees
-from gpq_agent.node.spool.checkpoint_folder import CODE_PREFIX, HASH, STAGING
+from gpq_agent.node.spool.checkpoint_folder import BEFORE, CODE_PREFIX, HASH, STAGING
 
 Message = Dict[str, Any]
 SPARE = 64 << 20  # bytes of the disk to leave free
@@ -24,8 +25,12 @@ class Staging:
         self.storage = checkpoint_folder.storage_id(folder, self.damage)
 
     def drop(self, message: Message) -> None:
-        """Remove the files of a job, or the code of a snapshot: {"job"} or {"code"}."""
+        """Remove the files of a job, or the code of a snapshot: {"job"} or {"code"}. {"early"}:
+        also those that the job had set aside when it started afresh."""
         name, target = self._target(message)
+        if message.get("early"):
+            for path in glob.glob(glob.escape(target) + BEFORE + "*"):
+                remove(path)
         remove(os.path.join(self.folder, STAGING, name))
         remove(target)
 

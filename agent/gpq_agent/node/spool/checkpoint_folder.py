@@ -29,6 +29,7 @@ MARKER = ".storage.json"
 CODE, STAGING, CODE_PREFIX = ".code", ".staging", "code-"
 HASH = re.compile(r"[0-9a-f]{64}")
 LIBRARY, OWN = "gpq", "own"  # folders of a job, as gpq_agent.train writes them
+BEFORE = ".before-"  # and the number of the attempt that started afresh
 STEP, MANIFEST, STATE = "step-", "manifest.json", "state.pt"
 RECORD = "saved.json"
 ALONGSIDE = (LIBRARY + "/memory.json", LIBRARY + "/side-effects.json")  # of the whole job
@@ -168,15 +169,17 @@ def _of_script(folder: str) -> Iterator[Entry]:
 
 def jobs(folder: str) -> Dict[str, List[Any]]:
     """What is here of any job and any snapshot: {"jobs": numbers, also of those on their way here,
-    "code": hashes, "coming": hashes of code on its way here}. Of each as many as an answer holds,
-    from the lowest."""
+    "code": hashes, "coming": hashes of code on its way here, "early": jobs that set checkpoints
+    aside when they started afresh}. Of each as many as an answer holds, from the lowest."""
 
     def names(path: str) -> List[str]:
         return os.listdir(path) if os.path.isdir(path) else []
 
     staged_names = names(os.path.join(folder, STAGING))
     coming = [name[len(CODE_PREFIX) :] for name in staged_names if name.startswith(CODE_PREFIX)]
+    early = (name.partition(BEFORE) for name in names(folder))
     content: Dict[str, List[Any]] = {
+        "early": sorted({int(job) for job, word, _ in early if word and job.isdecimal()}),
         "jobs": sorted({int(name) for name in names(folder) + staged_names if name.isdecimal()}),
         "code": sorted(filter(HASH.fullmatch, names(os.path.join(folder, CODE)))),
         "coming": sorted(filter(HASH.fullmatch, coming)),

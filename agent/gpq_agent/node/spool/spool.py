@@ -17,12 +17,14 @@ import errno
 import fcntl
 import itertools
 import os
+import shutil
 import time
 import uuid
-from typing import Any, Container, Dict, Iterable, List, NamedTuple, Type
+from typing import Any, Container, Dict, Iterable, List, NamedTuple, Tuple, Type
 
 from gpq_agent import records, wire
 from gpq_agent.node.host.errors import SpoolError
+from gpq_agent.node.spool.checkpoint_folder import BEFORE
 
 LOCK = "lock"
 FORGOTTEN = "forgotten"
@@ -34,6 +36,7 @@ RESERVE_BYTES = 4096
 MOST_RESERVES = 9  # of one file
 LOCK_PATIENCE = 20.0  # seconds to wait for another agent's state change
 MOST_BESIDE = 1000  # entries of a folder to look at, where others may put any number
+SWEEP_SECONDS = 1.0  # of one call, because the agent answers nothing else meanwhile
 MOST_RECORD = 4096  # bytes to read of each
 
 
@@ -200,6 +203,34 @@ class Spool:
             os.makedirs(os.path.dirname(folder), 0o700, exist_ok=True)
             os.rename(os.path.join(self.attempts, key), folder)
 
+    def ended_folders(self) -> List[str]:
+        """Thousands of jobs with forgotten attempts, the least first."""
+        with contextlib.suppress(FileNotFoundError):
+            names = os.listdir(os.path.join(self.path, ENDED))
+            return sorted(filter(str.isdecimal, names), key=int)
+        return []
+
+    def sweep(self, thousands: str, jobs: Container[int]) -> int:
+        """Remove forgotten attempts of these jobs for SWEEP_SECONDS. Returns how many are left. The
+        last attempt of the spool stays, for it shows which numbers were used."""
+        place, folders = os.path.join(self.path, ENDED), self.ended_folders()
+        if thousands not in folders:
+            return 0
+        lists = (_attempts(os.listdir(os.path.join(place, name))) for name in reversed(folders))
+        last = next((attempts[-1:] for attempts in lists if attempts), [])
+        attempts = _attempts(os.listdir(os.path.join(place, thousands)))
+        old_attempts = [one for one in attempts if one[0] in jobs and one not in last]
+        left, deadline = len(old_attempts), time.monotonic() + SWEEP_SECONDS
+        for attempt in old_attempts:
+            with contextlib.suppress(OSError):
+                shutil.rmtree(os.path.join(place, thousands, wire.attempt_key(*attempt)))
+                left -= 1
+            if time.monotonic() > deadline:
+                break
+        with contextlib.suppress(OSError):  # something is still in it
+            os.rmdir(os.path.join(place, thousands))
+        return left
+
     def mark(self, key: str) -> str:
         """The value of ENV_MARK in every process of the attempt."""
         return "{}:{}".format(self.id, key)
@@ -212,13 +243,8 @@ class Spool:
     def attempt_keys(self, ignored: Container[str] = ()) -> List[str]:
         """Attempts with an order, oldest first, forgotten ones included unless they are
         `ignored`."""
-        attempts = []
-        for name in os.listdir(self.attempts):
-            if name in ignored:  # before any work on it, because there may be years of them
-                continue
-            with contextlib.suppress(ValueError):
-                attempts.append(wire.parse_attempt_key(name))
-        return [wire.attempt_key(job, attempt) for job, attempt in sorted(attempts)]
+        names = (name for name in os.listdir(self.attempts) if name not in ignored)
+        return [wire.attempt_key(job, attempt) for job, attempt in _attempts(names)]
 
     def set_aside(self, job: int, attempt: int) -> None:
         """Move the checkpoints of a job out of the way of an attempt that starts afresh. Of servers
@@ -226,11 +252,20 @@ class Spool:
         folder = os.path.join(self.checkpoints, str(job))
         try:
             if os.listdir(folder):
-                os.rename(folder, "{}.before-{}".format(folder, attempt))
+                os.rename(folder, "{}{}{}".format(folder, BEFORE, attempt))
                 os.mkdir(folder, 0o700)
         except OSError as error:
             if error.errno not in (errno.ENOENT, errno.EEXIST, errno.ENOTEMPTY):
                 raise SpoolError("cannot move {}: {}".format(folder, error.strerror)) from error
+
+
+def _attempts(names: Iterable[str]) -> List[Tuple[int, int]]:
+    """(job, attempt) of the names that are keys, rising."""
+    attempts = []
+    for name in names:
+        with contextlib.suppress(ValueError):
+            attempts.append(wire.parse_attempt_key(name))
+    return sorted(attempts)
 
 
 def own_path(text: str) -> str:
