@@ -86,7 +86,12 @@ def test_the_list_of_files_holds_as_much_as_an_answer(tmp_path: Path, monkeypatc
     for job in range(10):
         tmp_path.joinpath(str(job)).mkdir()
     monkeypatch.setitem(wire.LENGTHS, "jobs", 3)
-    assert checkpoint_folder.jobs(str(tmp_path)) == {"jobs": [0, 1, 2], "code": [], "coming": []}
+    assert checkpoint_folder.jobs(str(tmp_path)) == {
+        "jobs": [0, 1, 2],
+        "early": [],
+        "code": [],
+        "coming": [],
+    }
 
 
 def test_an_errand_with_a_long_answer_has_failed(node: NodeAgent, tmp_path: Path) -> None:

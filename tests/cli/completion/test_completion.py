@@ -42,7 +42,10 @@ def offered(gpq: Gpq, shell: str, *words: str) -> tuple[int, list[str]]:
         (["show", "1", "--js"], ["--json"]),
         (["completion", "--", ""], ["bash", "zsh", "fish"]),
         (["logs", "1", "--node", ""], ["1", "2"]),  # asks for servers, but the fake daemon has one list
-        (["nodes", ""], ["list", "add", "remove", "drain", "undrain", "reserve", "unreserve", "--help", "1", "2"]),
+        (
+            ["nodes", ""],
+            ["list", "add", "remove", "drain", "undrain", "reserve", "unreserve", "clean", "--help", "1", "2"],
+        ),
         (["nodes", "1", "--js"], ["--json"]),
         (["nodes", "--js"], ["--json"]),
         (["nodes", "add", "--from"], ["--from-ssh-config"]),
