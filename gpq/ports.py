@@ -65,6 +65,7 @@ class Wanted:
     since: Seconds | None = None  # ended then or later
     until: Seconds | None = None  # ended before
     limit: int | None = None
+    quiet_since: Seconds | None = None  # no event of them since, so that gpq knew their end by then
 
 
 class History(Protocol):

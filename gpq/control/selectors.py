@@ -152,7 +152,7 @@ def _bearers(name: str, snapshot: Snapshot, past: History) -> list[JobId]:
 def _element_ids(name: JobId, snapshot: Snapshot, past: History) -> range:
     """The ids of the jobs of the array with this id, which follow its own. Empty if it is not an
     array."""
-    if name in snapshot.jobs or not 0 < name < snapshot.next_id or past.ids(Wanted([name])):
+    if name in snapshot.jobs or not 0 < name < snapshot.next_id - 1 or past.ids(Wanted([name])):
         return range(0)
     possible = range(name + 1, min(name + 1 + MOST_ELEMENTS, snapshot.next_id))
     live_ids = (JobId(number) for number in possible if number in snapshot.jobs)

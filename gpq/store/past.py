@@ -208,6 +208,9 @@ def _conditions(criteria: Wanted) -> tuple[list[str], list[object]]:
         if moment is not None:
             where.append(f"ended_at {sign} ?")
             values.append(moment)
+    if criteria.quiet_since is not None:
+        where.append("NOT EXISTS (SELECT 1 FROM events WHERE events.job = jobs.id AND at >= ?)")
+        values.append(criteria.quiet_since)
     return where, values
 
 

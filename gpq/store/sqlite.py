@@ -43,7 +43,7 @@ _PUT_JOB = (
 )
 # of the journal all but the newest, whose number must not come again
 _REMOVE = (
-    "INSERT INTO removed (id) VALUES (?)",
+    "INSERT OR IGNORE INTO removed (id) VALUES (?)",
     "DELETE FROM jobs WHERE id = ?",
     "DELETE FROM events WHERE job = ? AND seq < (SELECT max(seq) FROM events)",
 )

@@ -87,6 +87,8 @@ def test_removed_jobs_are_gone_with_their_events_and_it_remembers_which(store: A
     assert store.removed_ids([JobId(name) for name in range(1, 9)]) == [1, 2]
     assert store.ended_count() == 3
     assert {event.job for event in store.events()} == {3, 4, 5, 6}  # type: ignore[union-attr]
+    assert store.ids(Wanted(until=20.0, quiet_since=15.0, limit=1)) == [3], "4 was edited at 20, and 5 ended at 15"
+    assert store.ids(Wanted(until=20.0, quiet_since=13.0)) == []
     assert list(store.load().jobs) == [6]
 
 

@@ -71,7 +71,11 @@ class MemoryStore:
         return [record_of(job) for job in jobs[: criteria.limit]]
 
     def ids(self, criteria: Wanted) -> list[JobId]:
-        return [record.id for record in self.records(criteria)]
+        if criteria.quiet_since is None:
+            return [record.id for record in self.records(criteria)]
+        recent = {getattr(event, "job", None) for event in self._journal if event.at >= criteria.quiet_since}
+        records = self.records(replace(criteria, limit=None))
+        return [record.id for record in records if record.id not in recent][: criteria.limit]
 
     def removed_ids(self, ids: Sequence[JobId]) -> list[JobId]:
         return sorted(self._removed.intersection(ids))

@@ -29,7 +29,8 @@ class Cleaning:
         self.follow: Callable[[], None] = lambda: None
 
     def old(self, before: Seconds) -> list[JobId]:
-        """The jobs that ended before that moment and may go."""
+        """The jobs that may go: they ended before that moment, and the journal says nothing of them
+        since. A server may report an old end only now."""
         return self._old(self._controller.snapshot, before)
 
     def expire(self, keep: str) -> None:
@@ -51,7 +52,7 @@ class Cleaning:
     def _old(self, snapshot: Snapshot, before: Seconds, limit: int | None = None) -> list[JobId]:
         needed = {need.job for job in snapshot.jobs.values() for need in job.spec.after}
         most = None if limit is None else limit + len(needed)
-        ids = self._past.ids(Wanted(until=before, limit=most))
+        ids = self._past.ids(Wanted(until=before, quiet_since=before, limit=most))
         return [name for name in ids if name not in needed and name not in snapshot.jobs][:limit]
 
     def _remove(self, snapshot: Snapshot, before: Seconds) -> tuple[list[JobsRemoved], int]:

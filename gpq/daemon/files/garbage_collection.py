@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import math
 import os
 import threading
 import time
@@ -18,6 +19,7 @@ from gpq.core.model.snapshot import Snapshot
 from gpq.core.model.units import JobId, NodeId, Seconds
 from gpq.daemon.files.staging import AskNode
 from gpq.errors import GpqError, NodeSilent
+from gpq.pace import deadline, left
 from gpq.ports import History
 
 log = logging.getLogger(__name__)
@@ -25,6 +27,8 @@ log = logging.getLogger(__name__)
 PERIOD: Seconds = 60.0
 THOUSAND = 1000  # jobs whose ended attempts a server keeps in one folder
 ANSWER: Seconds = 20.0
+SWEEP: Seconds = 30.0  # for forgotten attempts of one server, so that others have their turns
+NONSENSE = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
 YOUNG: Seconds = 3600.0  # an archive may belong to a job that is just being submitted
 
 
@@ -80,7 +84,7 @@ class GarbageCollector:
         snapshot = self._view()
         for _, node in sorted(snapshot.nodes.items()):
             if node.state is NodeState.UP and node.storage:
-                with contextlib.suppress(GpqError, LookupError, TypeError, ValueError):
+                with contextlib.suppress(GpqError, *NONSENSE):
                     # it no longer answers, or with nonsense: a later pass does it
                     self._look_at(snapshot, node)
         live_codes = _live_archives(snapshot)
@@ -113,16 +117,17 @@ class GarbageCollector:
         owners = {JobId(int(name)) for name in (*inventory["jobs"], *inventory.get("early", []))}
         for name in self._past.removed_ids(sorted(owners)):
             self._drop(node, {"job": name, "early": True})
+        until = deadline(SWEEP)
         for folder in inventory.get("forgotten", []):
             first = int(folder) * THOUSAND
             jobs = self._past.removed_ids([JobId(first + number) for number in range(THOUSAND)])
-            before = len(jobs) + 1
-            while jobs and not self._closing:
+            before = math.inf
+            while jobs and left(until) > 0 and not self._closing:
                 answer = self._drop(node, {"forgotten": folder, "jobs": jobs})
-                left = int(answer.get("left", 0))
-                if not 0 < left < before:
+                attempts = int(answer.get("left", 0))
+                if not 0 < attempts < before:
                     break
-                before = left
+                before = attempts
 
     def _drop(self, node: NodeId, subject: dict[str, object]) -> Mapping[str, Any]:
         """The answer of the server, {} if it refuses: something runs there."""
@@ -134,7 +139,8 @@ class GarbageCollector:
             raise
         except GpqError:
             return {}
-        log.info("%s: removed the files of %s", node, subject)
+        if "forgotten" not in subject:  # of these, all are named again as long as one has files
+            log.info("%s: removed the files of %s", node, subject)
         return answer
 
 

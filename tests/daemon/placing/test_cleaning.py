@@ -5,7 +5,9 @@ from __future__ import annotations
 import pytest
 
 from gpq.control.controller import Controller
+from gpq.core.model.events import Succeeded
 from gpq.core.model.jobs import Dependency, On
+from gpq.core.model.placements import Exit
 from gpq.core.model.snapshot import Config, Snapshot
 from gpq.core.model.units import JobId
 from gpq.daemon.files import cleaning
@@ -24,15 +26,16 @@ def test_jobs_whose_time_is_over_go_page_by_page_and_what_a_live_one_names_stays
     world.clock = 100 * DAY
     held = builders.job(21, spec_=builders.black_box(after=(Dependency(JobId(8), On.ANY),)))
     ended = [builders.job(number, ended_at=number * DAY) for number in range(1, 21)]
-    store.commit([], Snapshot(jobs={held.id: held}, next_id=22), ended)
+    late = builders.job(22, ended_at=5 * DAY)
+    store.commit([Succeeded(99 * DAY, late.id, Exit(0))], Snapshot(jobs={held.id: held}, next_id=23), [*ended, late])
     controller, looks = Controller(world, store, Fifo(), Config(policy="fifo")), list[bool]()
     jobs = Cleaning(controller, store)
     jobs.follow = lambda: looks.append(True)
     with running(controller, world):
         jobs.expire("")
-        assert store.ended_count() == 20
+        assert store.ended_count() == 21
         jobs.expire("90d")
-        assert sorted(job.id for job in store.history()) == [8, *range(11, 21)]
+        assert sorted(job.id for job in store.history()) == [8, *range(11, 21), 22], "of 22 gpq heard only now"
         assert looks == [True]
         jobs.expire("90d")
         assert looks == [True], "nothing was left to remove"
