@@ -43,9 +43,9 @@ LENGTHS: Dict[str, int] = {
     **dict.fromkeys(("network", "yields"), 64),
     "beside": 1000,
     "damage": 64,
-    **dict.fromkeys(("jobs", "early"), 100000),
+    "jobs": 100000,
     "code": 50000,
-    **dict.fromkeys(("coming", "forgotten"), 10000),
+    **dict.fromkeys(("early", "coming", "forgotten"), 10000),
     "data": 2 << 20,  # of a log, in base64
     **dict.fromkeys(("error", "hint", "reason", "fix", "notice", "note", "cause"), 1 << 16),
     **dict.fromkeys(("excused", "evidence", "unlaunched", "shortfall"), 1 << 16),

@@ -85,10 +85,12 @@ def other_record(place: Spool) -> bytes:
 def test_the_list_of_files_holds_as_much_as_an_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for job in range(10):
         tmp_path.joinpath(str(job)).mkdir()
-    monkeypatch.setitem(wire.LENGTHS, "jobs", 3)
+        tmp_path.joinpath(f"{job}.before-2").mkdir()
+    for name, most in (("jobs", 3), ("early", 2)):
+        monkeypatch.setitem(wire.LENGTHS, name, most)
     assert checkpoint_folder.jobs(str(tmp_path)) == {
         "jobs": [0, 1, 2],
-        "early": [],
+        "early": [0, 1],
         "code": [],
         "coming": [],
     }

@@ -225,13 +225,15 @@ def test_attempts_go_in_parts_and_what_is_no_attempt_stays(tmp_path: Path, monke
     for name in ("0/7.1", "0/7.2", "0/8.1", "0/notes", "1/1001.1", "2/junk", "three/3.1"):
         (ended / name).mkdir(parents=True)
     (ended / "0" / "9.1").write_text("no folder: it cannot be removed as one")
+    (ended / "9").write_text("no folder of attempts")
+    (ended / "10").symlink_to(ended / "1")
     monkeypatch.setattr(spool, "SWEEP_SECONDS", 0.0)
     assert place.ended_folders() == ["0", "1", "2"]
     assert [place.sweep("0", range(9)) for _ in range(4)] == [2, 1, 0, 0]
     assert place.sweep("0", [9]) == 1
     assert place.sweep("1", [1001]) == 0, "the last of all stays"
     assert sorted(str(path.relative_to(ended)) for path in ended.glob("*/*")) == [
-        "0/9.1", "0/notes", "1/1001.1", "2/junk", "three/3.1",
+        "0/9.1", "0/notes", "1/1001.1", "10/1001.1", "2/junk", "three/3.1",
     ]  # fmt: skip
 
 

@@ -9,10 +9,12 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
 from typing import Any, BinaryIO
 
 import pytest
 from gpq_agent import records, wire
+from gpq_agent.node.spool import checkpoint_folder
 from gpq_agent.node.states import fitting
 from gpq_agent.node.watches import LONGEST_REPORT, MOST_REPORT
 
@@ -113,6 +115,14 @@ def test_what_breaks_a_bound_ends_the_connection_and_is_named(flood: str) -> Non
     reason, replies = talk(lambda stream, number: write(stream, data(number)))
     assert words in reason
     assert replies == []
+
+
+def test_the_longest_list_of_files_breaks_no_bound(tmp_path: Path) -> None:
+    names = [*checkpoint_folder.jobs(str(tmp_path)), "forgotten"]
+    lists = {name: ["f" * 64 if name == "code" else "12345678"] * wire.LENGTHS[name] for name in names}
+    reason, [reply] = talk(lambda stream, number: write(stream, line(number, **lists)), "kept")
+    assert reason == "the agent ended"
+    assert all(len(reply[name]) == wire.LENGTHS[name] for name in names)
 
 
 @pytest.mark.parametrize("drop", [b"x", b"x\n", b"\n", b'{"id":99}\n', b"[1]\n"])

@@ -206,7 +206,8 @@ class Spool:
     def ended_folders(self) -> List[str]:
         """Thousands of jobs with forgotten attempts, the least first."""
         with contextlib.suppress(FileNotFoundError):
-            names = os.listdir(os.path.join(self.path, ENDED))
+            with os.scandir(os.path.join(self.path, ENDED)) as entries:
+                names = [entry.name for entry in entries if entry.is_dir(follow_symlinks=False)]
             return sorted(filter(str.isdecimal, names), key=int)
         return []
 
