@@ -93,6 +93,9 @@ class History(Protocol):
     def ids(self, query: Wanted) -> list[JobId]:
         """As `records`, but only their ids, so that nothing else is read."""
 
+    def has_removed(self) -> bool:
+        """Was any job removed for good?"""
+
     def removed_ids(self, ids: Sequence[JobId]) -> list[JobId]:
         """Those of `ids` that ended long ago and were removed for good, rising."""
 

@@ -134,13 +134,13 @@ class Changes:
                 for archive in job.spec.archives:
                     keep_archive(archive)
                 return dependencies.open_dependencies(
-                    after, snapshot, lambda _: states, past.removed_ids
+                    after, snapshot, lambda _: states, past.removed_ids, dependencies.UNTIE
                 )
 
             of_ended = job_requests.requeue_ended(ended_jobs, request.fresh, ready)
             again, now = [name for name in names if name not in left], controller.world.now()
             events, answer = job_requests.changes(
-                snapshot, again, ended_jobs, judge, now, peer.user, of_ended
+                snapshot, again, ended_jobs, judge, now, peer.user, of_ended, past.removed_ids
             )
             if left:
                 line = f"completed and left out: {len(left)}. To run one again, name it alone"
@@ -167,8 +167,9 @@ class Changes:
                 self._node_names(),
                 notify,
             )
+            now = controller.world.now()
             return job_requests.changes(
-                snapshot, names, ended_jobs, ends, controller.world.now(), peer.user, ends
+                snapshot, names, ended_jobs, ends, now, peer.user, ends, past.removed_ids
             )
 
         return ask_settled(controller, build)

@@ -14,6 +14,7 @@ from gpq.errors import Refused, UsageError
 from gpq.ports import History
 
 MOST = 1000
+UNTIE = "first change what it waits for: `gpq edit JOB --after none`"  # for a job that comes back
 EXAMPLE = "e.g. --after 12 or --after 12:any,13:notok (ok is the default)"
 Past = Callable[[Sequence[JobId]], Iterable[Job]]
 Removed = Callable[[Sequence[JobId]], Sequence[JobId]]
@@ -51,10 +52,14 @@ def dependencies(words: Sequence[str], snapshot: Snapshot, past: History) -> tup
 
 
 def open_dependencies(
-    conditions: Sequence[Dependency], snapshot: Snapshot, past: Past, removed: Removed
+    conditions: Sequence[Dependency],
+    snapshot: Snapshot,
+    past: Past,
+    removed: Removed,
+    hint: str = "leave it out of --after",
 ) -> tuple[Dependency, ...]:
     """The dependencies that have not ended yet. Raises StillEnding, and Refused if one ended
-    otherwise than required or was removed since."""
+    otherwise than required or was removed since. `hint`: what to do then."""
     absent_ids = [one.job for one in conditions if one.job not in snapshot.jobs]
     states = {job.id: job.state for job in past(absent_ids)} if absent_ids else {}
     live_dependencies = []
@@ -64,10 +69,8 @@ def open_dependencies(
             continue
         state = states.get(dependency.job)
         if state is None and removed([dependency.job]):
-            raise Refused(
-                f"--after {dependency}: job {dependency.job} ended long ago and was removed",
-                "first change what it waits for: `gpq edit JOB --after none`",
-            )
+            line = f"--after {dependency}: job {dependency.job} ended long ago and was removed"
+            raise Refused(line, hint)
         if state is None:
             raise StillEnding
         if not is_met(dependency, state):

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 
-from gpq.control.dependencies import StillEnding
+from gpq.control.dependencies import Removed, StillEnding
 from gpq.core.feasibility.checkpoints import has_checkpoint
 from gpq.core.freedoms import cures, warning
 from gpq.core.model.events import (
@@ -27,7 +27,7 @@ from gpq.core.model.jobs import (
 from gpq.core.model.profile import RESIZE
 from gpq.core.model.snapshot import Snapshot
 from gpq.core.model.units import JobId, Seconds
-from gpq.errors import GpqError, Refused
+from gpq.errors import GpqError, NotFound, Refused
 from gpq.rpc import job_answers
 
 # -- queue control ---------------------------------------------------------------------------------
@@ -177,9 +177,11 @@ def changes(
     now: Seconds,
     by: str,
     of_ended: Judge | None = None,
+    removed: Removed = lambda ids: (),
 ) -> tuple[list[Event], job_answers.Changed]:
     """The events for all `jobs`, and the answer. The jobs in `ended` have ended, and `of_ended`
-    judges them. Raises StillEnding for a job that is just ending.
+    judges them. `removed` returns which of some ids were removed. Raises StillEnding for a job that
+    is just ending.
 
     A single job is refused with an error. One among several gets a line in `unchanged`, and the
     others change.
@@ -199,6 +201,8 @@ def changes(
                 raise Refused(f"job {name} has ended", f"`gpq requeue {name}` runs it again")
             elif name in ended_by_id:
                 verdict = of_ended(ended_by_id[name], now, by)
+            elif removed([name]):
+                raise NotFound(f"job {name} ended long ago and was removed")
             else:
                 raise StillEnding
         except GpqError as error:

@@ -195,7 +195,7 @@ def _elements(
         )
     jobs = _jobs(list(map(JobId, _element_ids(name, snapshot, past))), snapshot, past)
     if not jobs:
-        raise NotFound(f"`{word}`: there is no array {name}", _last_ids(snapshot))
+        raise _absence(word, f"`{word}`: there is no array {name}", [name], snapshot, past)
     indices = {job.spec.seat.index: job.id for job in jobs if job.spec.seat is not None}
     job_ids = [indices[index] for index in sorted(indices) if index in choice]
     if not job_ids:
@@ -214,10 +214,17 @@ def _numbers(word: str, numbers: range, snapshot: Snapshot, past: History) -> li
     job_ids = sorted(live_ids.union(past.ids(Wanted(other_ids)) if other_ids else ()))
     if not job_ids:
         problem = f"`{word}`: no such job" if word[0] == "@" else f"there is no job {word}"
-        if past.removed_ids(other_ids):
-            problem = f"`{word}`: ended long ago and was removed"
-        raise NotFound(problem, _last_ids(snapshot))
+        raise _absence(word, problem, other_ids, snapshot, past)
     return job_ids
+
+
+def _absence(
+    word: str, problem: str, ids: Sequence[JobId], snapshot: Snapshot, past: History
+) -> NotFound:
+    """With `problem`, or that they were removed. The id after that of an array is its first job."""
+    if ids and past.removed_ids([*ids, JobId(ids[-1] + 1)]):
+        problem = f"`{word}`: ended long ago and was removed"
+    return NotFound(problem, _last_ids(snapshot))
 
 
 def _last_ids(snapshot: Snapshot) -> str:

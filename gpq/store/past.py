@@ -147,6 +147,9 @@ class Past:
         )
         return [JobId(int(str(number))) for (number,) in numbers]
 
+    def has_removed(self) -> bool:
+        return bool(self.read("SELECT 1 FROM removed LIMIT 1", ()))
+
     def removed_ids(self, ids: Sequence[JobId]) -> list[JobId]:
         query = f"SELECT id FROM removed WHERE id IN {_LIST} ORDER BY id"
         return [JobId(int(str(name))) for (name,) in self.read(query, [_list(ids)])]

@@ -118,7 +118,8 @@ class SqliteStore(Past):
         prior_rows, prior_keys = rows.prior_changes(before.priors, snapshot.priors, snapshot.now)
         packer, jobs = self._packer, (*changed_jobs, *ended)
         removals = (event.jobs for event in events if isinstance(event, JobsRemoved))
-        removed_ids = set(chain.from_iterable(removals)) - {job.id for job in jobs}
+        needed_ids = {need.job for job in jobs for need in job.spec.after}
+        removed_ids = set(chain.from_iterable(removals)) - needed_ids - {job.id for job in jobs}
         writes: Writes = [
             *((statement, [(name,) for name in removed_ids]) for statement in _REMOVE),
             (_PUT_JOB, [rows.job_row(job, snapshot.now, packer) for job in jobs]),

@@ -26,7 +26,7 @@ from gpq.core.model.events import (
     Submitted,
     Succeeded,
 )
-from gpq.core.model.jobs import Job, JobSpec, JobState
+from gpq.core.model.jobs import Dependency, Job, JobSpec, JobState
 from gpq.core.model.nodes import Link, Node, Reservation
 from gpq.core.model.placements import BatchOrder, Exit, Placement
 from gpq.core.model.profile import Noise, Prior, Profile, ProfileRow
@@ -90,6 +90,19 @@ def test_removed_jobs_are_gone_with_their_events_and_it_remembers_which(store: A
     assert store.ids(Wanted(until=20.0, quiet_since=15.0, limit=1)) == [3], "4 was edited at 20, and 5 ended at 15"
     assert store.ids(Wanted(until=20.0, quiet_since=13.0)) == []
     assert list(store.load().jobs) == [6]
+
+
+def test_a_job_that_a_new_one_comes_after_in_the_same_pass_is_not_removed(store: AnyStore) -> None:
+    for job in submit(store, spec(), spec()):
+        end(store, job, 10.0)
+    assert not store.has_removed()
+    state = store.load()
+    newer = Job(JobId(3), spec().having(after=(Dependency(JobId(1)),)), submitted_at=20.0)
+    removal, submission = JobsRemoved(20.0, (JobId(1), JobId(2))), Submitted(20.0, newer.id, newer.spec)
+    store.commit([removal, submission], replace(state, jobs={newer.id: newer}, next_id=4))
+    assert (store.removed_ids([JobId(1), JobId(2)]), store.ended_count()) == ([2], 1)
+    assert [job.id for job in store.history()] == [1]
+    assert store.has_removed()
 
 
 def test_what_was_committed_is_loaded(store: AnyStore) -> None:

@@ -30,7 +30,8 @@ class MemoryStore:
         rows.check_outcomes(self._state, snapshot, ended)
         self._journal.extend(event for event in events if not isinstance(event, EPHEMERAL))
         again = {job.id for job in ended} | set(snapshot.jobs)
-        removed = {name for event in events if isinstance(event, JobsRemoved) for name in event.jobs} - again
+        needed = {need.job for job in [*ended, *snapshot.jobs.values()] for need in job.spec.after}
+        removed = {name for event in events if isinstance(event, JobsRemoved) for name in event.jobs} - again - needed
         self._removed |= removed
         self._journal = [event for event in self._journal if getattr(event, "job", None) not in removed]
         self._ended = [*(job for job in self._ended if job.id not in again | removed), *ended]
@@ -76,6 +77,9 @@ class MemoryStore:
         recent = {getattr(event, "job", None) for event in self._journal if event.at >= criteria.quiet_since}
         records = self.records(replace(criteria, limit=None))
         return [record.id for record in records if record.id not in recent][: criteria.limit]
+
+    def has_removed(self) -> bool:
+        return bool(self._removed)
 
     def removed_ids(self, ids: Sequence[JobId]) -> list[JobId]:
         return sorted(self._removed.intersection(ids))

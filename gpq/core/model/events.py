@@ -213,7 +213,7 @@ class Edited:
 @dataclass(frozen=True, slots=True)
 class JobsRemoved:
     """These jobs ended long ago, and now everything about them goes, also from the journal. A job
-    that another event of the same pass changes stays."""
+    that another event of the same pass changes, or that a job then names in --after, stays."""
 
     at: Seconds
     jobs: tuple[JobId, ...]

@@ -110,7 +110,8 @@ class GarbageCollector:
         for code in (*inventory["code"], *inventory["coming"]):
             if code not in live_codes:
                 self._drop(node.id, {"code": str(code)})
-        self._sweep(node.id, inventory)
+        if self._past.has_removed():
+            self._sweep(node.id, inventory)
 
     def _sweep(self, node: NodeId, inventory: Mapping[str, list[Any]]) -> None:
         """Remove the files of all jobs that the database has removed."""

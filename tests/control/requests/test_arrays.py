@@ -132,6 +132,12 @@ def test_an_array_is_found_by_the_jobs_that_are_left_of_it() -> None:
     ):
         with pytest.raises(NotFound, match=told):
             resolve([word], live, past)
+    past.commit([JobsRemoved(9.0, (JobId(3),))], live)
+    for word in ("1", "1_0", "1_0-2", "1-4"):
+        with pytest.raises(NotFound, match=f"`{word}`: ended long ago and was removed"):
+            resolve([word], live, past)
+    with pytest.raises(NotFound, match="there is no job 0"):
+        resolve(["0"], live, past)
 
 
 def test_a_single_job_of_an_array_must_be_named() -> None:

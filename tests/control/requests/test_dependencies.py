@@ -79,8 +79,9 @@ def test_an_end_that_is_not_stored_yet_is_looked_up_again() -> None:
 
 
 def test_a_job_that_was_removed_is_refused() -> None:
-    with pytest.raises(Refused, match="--after 1:ok: job 1 ended long ago and was removed"):
+    with pytest.raises(Refused, match="--after 1:ok: job 1 ended long ago and was removed") as refusal:
         open_dependencies([Dependency(JobId(1))], snapshot(), lambda ids: [], lambda ids: ids)
+    assert refusal.value.hint == "leave it out of --after"
 
 
 def test_no_job_waits_for_itself() -> None:

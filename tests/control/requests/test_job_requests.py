@@ -160,6 +160,17 @@ def test_what_a_requeued_job_waits_for_runs_with_it_or_it_is_refused() -> None:
         changes(snapshot(), [JobId(1)], [], requeue, NOW, "ada", requeue)
 
 
+def test_a_job_that_was_removed_meanwhile_is_refused_at_once() -> None:
+    first = over(1, JobState.FAILED)
+    removed = {JobId(2)}.intersection
+    with pytest.raises(NotFound, match="job 2 ended long ago and was removed"):
+        changes(snapshot(), [JobId(2)], [], requeue, NOW, "ada", requeue, lambda ids: list(removed(ids)))
+    _, answer = changes(
+        snapshot(), [JobId(1), JobId(2)], [first], requeue, NOW, "ada", requeue, lambda ids: list(removed(ids))
+    )
+    assert (answer.jobs, answer.unchanged) == ([1], ["job 2 ended long ago and was removed"])
+
+
 def test_a_rigid_script_with_checkpoints_may_be_restarted() -> None:
     rigid = builders.running(1, on("a", 0), spec_=spec(rigid=True))
     assert isinstance(requeue(rigid, NOW, "ada"), RequeueAsked)

@@ -164,6 +164,20 @@ def test_files_of_removed_jobs_go_unless_they_are_back(tmp_path: Path) -> None:
     assert asked == [{"job": 1, "early": True}, {"job": 7, "early": True}, first, first, second, second]
 
 
+def test_a_look_asks_for_no_removed_job_while_there_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    node, store = replace(builders.node("a"), storage="s-a"), MemoryStore()
+    questions, asked = list[object](), list[str]()
+    monkeypatch.setattr(MemoryStore, "removed_ids", lambda _, ids: questions.append(ids) or [])
+
+    def server(node: str, operation: str, fields: dict[str, Any], timeout: float) -> Any:
+        asked.append(operation)
+        return {"jobs": [1], "early": [1], "code": [], "coming": [], "forgotten": ["0", "1"]}
+
+    snapshot = replace(builders.snapshot(node), next_id=3000)
+    GarbageCollector(server, lambda: snapshot, store, str(tmp_path)).look()
+    assert (asked, questions) == (["kept"], [])
+
+
 class Terminal(io.StringIO):
     def isatty(self) -> bool:
         return True

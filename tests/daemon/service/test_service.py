@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,9 +13,10 @@ from gpq.errors import GpqError, NotFound, Refused, UsageError
 from gpq.rpc import account_answers, job_answers, requests
 from gpq.rpc.daemon_answers import TopLook, TopView, Words
 from gpq.rpc.job_answers import CancelResult, Changed, DryRun, Explanation, JobDetail, JobList, JobView, LogChunk
-from gpq.rpc.node_answers import NodeList
+from gpq.rpc.node_answers import Cleaned, NodeList
 from gpq.rpc.requests import (
     Cancel,
+    Clean,
     Complete,
     Edit,
     Hold,
@@ -152,6 +154,22 @@ def test_an_edit_of_something_else_keeps_what_a_job_waits_for(served: Daemon) ->
     served.call(Edit([str(after)], {"after": []}), Changed)
     assert row(served, after).after == []
     served.call(Cancel([str(job)]), CancelResult)
+
+
+def test_what_waited_for_a_removed_job_runs_again_once_it_no_longer_names_it(served: Daemon) -> None:
+    first = served.submit("true")
+    served.call(Wait([str(first)]), JobList)
+    time.sleep(0.5)
+    middle = time.monotonic()
+    second = served.submit("true", after=[str(first)])
+    served.call(Wait([str(second)]), JobList)
+    assert served.call(Clean(time.monotonic() - middle), Cleaned).removed
+    with pytest.raises(Refused, match=f"job {first} ended long ago and was removed") as refusal:
+        served.call(Requeue([str(second)]), Changed)
+    assert refusal.value.hint == "first change what it waits for: `gpq edit JOB --after none`"
+    served.call(Edit([str(second)], {"after": []}), Changed)
+    assert served.call(Requeue([str(second)]), Changed).jobs == [second]
+    served.call(Wait([str(second)]), JobList)
 
 
 def test_of_an_array_only_what_did_not_complete_runs_again_in_its_place(served: Daemon, tmp_path: Path) -> None:
