@@ -180,8 +180,7 @@ def changes(
     removed: Removed = lambda ids: (),
 ) -> tuple[list[Event], job_answers.Changed]:
     """The events for all `jobs`, and the answer. The jobs in `ended` have ended, and `of_ended`
-    judges them. `removed` returns which of some ids were removed. Raises StillEnding for a job that
-    is just ending.
+    judges them. `removed` says which ids were removed. Raises StillEnding for a job just ending.
 
     A single job is refused with an error. One among several gets a line in `unchanged`, and the
     others change.

@@ -11,6 +11,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Mapping
+from itertools import takewhile
 from typing import Any
 
 from gpq.core.feasibility.checkpoints import shares
@@ -27,7 +28,7 @@ log = logging.getLogger(__name__)
 PERIOD: Seconds = 60.0
 THOUSAND = 1000  # jobs whose ended attempts a server keeps in one folder
 ANSWER: Seconds = 20.0
-SWEEP: Seconds = 30.0  # for forgotten attempts of one server, so that others have their turns
+SWEEP: Seconds = 30.0  # for the removed jobs of one server, so that others have their turns
 NONSENSE = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
 YOUNG: Seconds = 3600.0  # an archive may belong to a job that is just being submitted
 
@@ -115,17 +116,17 @@ class GarbageCollector:
 
     def _sweep(self, node: NodeId, inventory: Mapping[str, list[Any]]) -> None:
         """Remove the files of all jobs that the database has removed."""
-        owners = {JobId(int(name)) for name in (*inventory["jobs"], *inventory.get("early", []))}
-        for name in self._past.removed_ids(sorted(owners)):
-            self._drop(node, {"job": name, "early": True})
-        until = deadline(SWEEP)
+        early_ids = {int(name) for name in inventory.get("early", [])}
+        owners = {JobId(int(name)) for name in (*inventory["jobs"], *early_ids)}
+        until, removed_ids = deadline(SWEEP), self._past.removed_ids(sorted(owners))
+        for name in takewhile(lambda _: left(until) > 0 and not self._closing, removed_ids):
+            self._drop(node, {"job": name, "early": name in early_ids})  # which lists the folder
         for folder in inventory.get("forgotten", []):
             first = int(folder) * THOUSAND
             jobs = self._past.removed_ids([JobId(first + number) for number in range(THOUSAND)])
             before = math.inf
             while jobs and left(until) > 0 and not self._closing:
-                answer = self._drop(node, {"forgotten": folder, "jobs": jobs})
-                attempts = int(answer.get("left", 0))
+                attempts = int(self._drop(node, {"forgotten": folder, "jobs": jobs}).get("left", 0))
                 if not 0 < attempts < before:
                     break
                 before = attempts
