@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 export OMP_NUM_THREADS ?= 1
 export OPENBLAS_NUM_THREADS ?= 1
 
-.PHONY: help docs words stop-table demo demo-policies pictures test test-long test-interpreters bars prove lint check format bench bench-fit bench-cli bench-round bench-solver bench-policy bench-overhead bench-instructions bench-calls bench-past bench-hostile bench-exactness bench-full-training bench-frameworks bench-noise bench-batch-norm bench-crowd bench-beside bench-files bench-floors bench-team bench-real bench-lab bench-resize gpu-check chaos chaos-daemon compare-recovery dst habits planted completions clean
+.PHONY: help docs words stop-table demo demo-policies pictures test test-long test-interpreters bars prove lint check format bench bench-fit bench-cli bench-round bench-solver bench-policy bench-overhead bench-instructions bench-calls bench-past bench-spool bench-hostile bench-exactness bench-full-training bench-frameworks bench-noise bench-batch-norm bench-crowd bench-beside bench-files bench-floors bench-team bench-real bench-lab bench-resize gpu-check chaos chaos-daemon compare-recovery dst habits planted completions clean
 
 help:            ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -160,6 +160,9 @@ bench-files: $(VENV)/.dev  ## send a checkpoint between servers, 400 MB of large
 
 bench-past: $(VENV)/.dev  ## 100,000 finished jobs: database, memory and start of the daemon, and the commands that look back: 3 minutes
 	PYTHONPATH=.:agent $(BIN)/python benchmarks/past.py $(ARGS)
+
+bench-spool: $(VENV)/.dev  ## 100,000 ended attempts on a server, removed: what is left of the spool, and CPU time of the agent for a job: 10 minutes
+	PYTHONPATH=.:agent $(BIN)/python benchmarks/spool.py $(ARGS)
 
 bench-hostile: $(VENV)/.dev  ## a server that floods, drips and lies for a minute, next to an honest one: memory and disk of the daemon, and looks at the other
 	PYTHONPATH=.:agent $(BIN)/python benchmarks/hostile.py $(ARGS)
