@@ -1,6 +1,6 @@
 """What a long past of a server costs its agent, before and after its jobs are removed.
 
-    PYTHONPATH=.:agent python benchmarks/spool.py [--attempts 100000] [--jobs 40]
+    PYTHONPATH=.:agent python benchmarks/spool.py [--attempts 100000] [--jobs 100]
 
 Each attempt of the past is a copy of a real one, forgotten and with its folder for checkpoints. The
 daemon's own garbage collector removes them from a real agent. Bars: 1 MiB and 100 files of what is
@@ -153,7 +153,7 @@ def measure(home: Path, attempts: int, jobs: int) -> bool:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--attempts", type=int, default=100_000)
-    parser.add_argument("--jobs", type=int, default=40, help="for each ratio, with each agent")
+    parser.add_argument("--jobs", type=int, default=100, help="for each ratio, with each agent")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as home:
         return 0 if measure(Path(home), options.attempts, options.jobs) else 1
