@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 export OMP_NUM_THREADS ?= 1
 export OPENBLAS_NUM_THREADS ?= 1
 
-.PHONY: help docs words stop-table demo demo-policies pictures test test-long test-interpreters bars prove lint check format bench bench-fit bench-cli bench-round bench-solver bench-policy bench-overhead bench-instructions bench-calls bench-past bench-spool bench-hostile bench-exactness bench-full-training bench-frameworks bench-noise bench-batch-norm bench-crowd bench-beside bench-files bench-floors bench-team bench-real bench-lab bench-resize gpu-check chaos chaos-daemon compare-recovery dst habits planted completions clean
+.PHONY: help docs words stop-table demo demo-policies pictures test test-long test-interpreters bars prove lint check format bench bench-fit bench-cli bench-round bench-solver bench-policy bench-overhead bench-instructions bench-calls bench-past bench-spool bench-hostile bench-exactness bench-full-training bench-frameworks bench-noise bench-batch-norm bench-crowd bench-beside bench-files bench-floors bench-team bench-real bench-lab bench-resize gpu-check chaos stress chaos-daemon compare-recovery dst habits planted completions clean
 
 help:            ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -200,6 +200,10 @@ gpu-check: $(if $(SCRIPTS),,$(VENV)/.dev)  ## test gpq on the free GPUs of this 
 # Hours. RUNS picks some (benchmarks/chaos.py --list). Runs that need root or a package fail without it.
 chaos: $(VENV)/.dev  ## every fault at full size. Fails if a limit is exceeded: make chaos RUNS="kills powercuts"
 	PYTHONPATH=.:agent $(BIN)/python benchmarks/chaos.py $(RUNS)
+
+# As root. Jobs of three users under random kills, cuts and power cuts.
+stress: $(VENV)/.dev  ## an hour of anything, judged by what jobs wrote: make stress SECONDS=300 SEED=1
+	PYTHONPATH=.:agent $(BIN)/python benchmarks/chaos.py stress $(if $(SECONDS),--times $(SECONDS)) --seed $(or $(SEED),0)
 
 chaos-daemon: $(VENV)/.dev  ## kill -9 the daemon 100 times under 300 jobs
 	$(BIN)/python benchmarks/chaos_daemon.py

@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from tests.chaos import servers, starts, supervisors, zoo
+from tests.chaos import servers, starts, stress, supervisors, zoo
 
-MODULES = (servers, starts, supervisors, zoo)
+MODULES = (servers, starts, stress, supervisors, zoo)

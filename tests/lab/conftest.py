@@ -30,10 +30,7 @@ def lab(shared: Lab) -> Iterator[Lab]:
     """All servers are on and healthy at the start of each test, and files of jobs in the homes are gone, because every
     daemon counts its jobs from 1."""
     yield shared
+    shared.repair()
     for server in shared:
-        if not server.on:
-            server.boot()
-        server.link.heal()
-        server.thaw_sshd()
         for left in server.home.glob("[!.]*"):
             shutil.rmtree(left) if left.is_dir() else left.unlink()

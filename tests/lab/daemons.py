@@ -39,11 +39,7 @@ class LabDaemon(Daemon):
 
     def __exit__(self, *details: object) -> None:
         """First repairs the network, because the jobs have to end."""
-        for server in self.lab:
-            if not server.on:
-                server.boot()
-            server.link.heal()
-            server.thaw_sshd()
+        self.lab.repair()
         super().__exit__(*details)
 
     def run(self, command: str, **more: object) -> int:

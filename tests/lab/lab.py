@@ -108,6 +108,17 @@ class Lab:
 
     # -- using
 
+    def repair(self) -> None:
+        """Every server is on, and its network and sshd work. Call it from the thread that ends last: with the thread
+        that booted it, a server dies."""
+        for server in self:
+            if not server.on:
+                server.boot()
+            server.link.heal()
+            server.thaw_sshd()
+            if not server.processes("sshd"):
+                server.start_sshd()
+
     @property
     def ssh_config(self) -> Path:
         """How to reach them: `ssh -F`."""
