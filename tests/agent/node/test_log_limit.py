@@ -4,6 +4,7 @@ learn of the gap."""
 from __future__ import annotations
 
 import base64
+import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -91,3 +92,23 @@ def test_a_limit_that_cannot_be_kept_is_reported_once(tmp_path: Path, monkeypatc
     assert cap.look() == "its log is over its limit and cannot be shortened here: Operation not supported"
     assert cap.look(at_once=True) == ""
     assert cap.patience() == float("inf")
+
+
+def test_a_log_that_grows_during_a_look_at_its_end_loses_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = tmp_path / "log"
+    log.write_bytes(b"old")
+    seek = os.lseek
+
+    def grow(descriptor: int, offset: int, direction: int) -> int:
+        """The kernel says that there is no more, and then there is."""
+        try:
+            return seek(descriptor, offset, direction)
+        finally:
+            log.write_bytes(b"old and new")
+
+    monkeypatch.setattr(os, "lseek", grow)
+    data, skipped, offset, _ = logs.kept_tail(str(log), 3, 100)
+    assert (b"old" + data)[:offset] == b"old and new"[:offset]
+    assert skipped == 0

@@ -58,13 +58,14 @@ def _edge(path: str, offset: int, direction: int) -> int:
     as a hole."""
     try:
         with os.fdopen(records.open_plain(path), "rb") as stream:
+            size = os.fstat(stream.fileno()).st_size  # before, because the file may grow now
             try:
                 return os.lseek(stream.fileno(), offset, direction)
             except OSError as error:
                 if error.errno != errno.ENXIO and direction == os.SEEK_DATA:
                     return offset  # the file system does not support holes
                 # the same, beyond the end, or only a hole
-                return max(offset, os.fstat(stream.fileno()).st_size)
+                return max(offset, size)
     except (FileNotFoundError, records.Damaged):
         return offset
 
