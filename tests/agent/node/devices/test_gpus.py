@@ -80,6 +80,8 @@ def start_agent(agent: Callable[..., NodeAgent], driver: Driver, way: str, *opti
 @pytest.fixture
 def stranger() -> Iterator[subprocess.Popen[bytes]]:
     process = subprocess.Popen(["sleep", "600"])
+    # which returns in the middle of the exec, when the kernel shows no command line yet
+    wait_until(Path(f"/proc/{process.pid}/cmdline").read_bytes, "it runs")
     yield process
     process.kill()
     process.wait()
