@@ -23,6 +23,8 @@ from gpq.errors import BY_CODE, DaemonUnreachable, GpqError, Refused
 from gpq.folders import make_private, not_through_links
 
 START_SECONDS = 60.0
+# that the daemon of another starter, such as systemd, has to serve
+OTHER_SECONDS = 10.0
 QUIET_SECONDS = 2.0  # a start that takes longer is announced on a terminal
 
 
@@ -49,10 +51,27 @@ def ensure_daemon(*options: str, quiet: bool = False) -> bool:
             return False
         for team in own_teams():
             _start_again(team, quiet)
-        _start("daemon", options, paths.daemon_log(), quiet)
+        try:
+            _start("daemon", options, paths.daemon_log(), quiet)
+        except Refused:
+            if not serves_soon():
+                raise
+            return False
         return True
     finally:
         os.close(descriptor)
+
+
+def serves_soon() -> bool:
+    """Does a daemon serve soon that somebody else starts now?"""
+    from gpq.client.daemon_control import running  # which starts daemons by this module
+
+    until = time.monotonic() + OTHER_SECONDS
+    while running() is not None and time.monotonic() < until:
+        if serves():
+            return True
+        time.sleep(0.02)
+    return False
 
 
 def start_arbiter(team: str, *options: str, quiet: bool = False) -> bool:
