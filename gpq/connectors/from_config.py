@@ -10,8 +10,10 @@ from pathlib import Path
 
 from gpq.config import NodeConfig
 from gpq.connectors.bundle import bundle
+from gpq.connectors.local import Connector, LocalConnector
 from gpq.connectors.ssh import SshConnector, Target
 from gpq.connectors.ssh_agents import SshAgents
+from gpq.folders import make_private
 
 
 def ssh(config: NodeConfig, errors: Path, agents: SshAgents | None = None) -> SshConnector:
@@ -24,6 +26,19 @@ def ssh(config: NodeConfig, errors: Path, agents: SshAgents | None = None) -> Ss
         tuple(map(os.path.expanduser, config.ssh or ["ssh"])),
     )
     return SshConnector(target, bundle(), errors=errors, python=config.python, agents=agents)
+
+
+def way(
+    node: str, config: NodeConfig, home: str, agents: SshAgents | None = None
+) -> tuple[Connector, list[str]]:
+    """The connection to a server and the arguments of its agent. `home` is the state directory.
+    `agents` as for `ssh`. Raises UsageError for an invalid host."""
+    folder = os.path.join(home, "nodes", node)
+    make_private(folder)
+    errors = Path(folder) / "agent.log"
+    if config.connector == "ssh":
+        return ssh(config, errors, agents), ssh_arguments(node, config, home)
+    return LocalConnector(errors, python=config.python), local_arguments(config, home, folder)
 
 
 def ssh_arguments(node: str, config: NodeConfig, home: str) -> list[str]:

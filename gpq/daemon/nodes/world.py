@@ -6,7 +6,6 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Any
 
@@ -16,7 +15,7 @@ from gpq import paths
 from gpq.config import NodeConfig
 from gpq.connectors import from_config
 from gpq.connectors.bundle import library
-from gpq.connectors.local import Channel, LocalConnector
+from gpq.connectors.local import Channel
 from gpq.connectors.ssh_agents import VARIABLE, SshAgents, of_process
 from gpq.core.model.actions import Action, Forget, Launch, Prepare, Retune, Stop
 from gpq.core.model.events import Event, Exited
@@ -31,7 +30,6 @@ from gpq.daemon.nodes.node_client import NodeClient
 from gpq.daemon.nodes.session import NodeSession
 from gpq.daemon.nodes.settings import NodePorts, NodeSettings
 from gpq.errors import NodeSilent, NotFound
-from gpq.folders import make_private
 
 # check the clock again: it may have been slewed, or the machine suspended
 LONGEST_WAIT: Seconds = 60.0
@@ -97,9 +95,6 @@ class LiveWorld:
         )
 
     def _client(self, node: NodeId, config: NodeConfig) -> NodeClient:
-        folder = os.path.join(self._home, "nodes", node)
-        make_private(folder)
-        errors = Path(folder) / "agent.log"
         settings = replace(
             self._settings,
             node=node,
@@ -109,19 +104,15 @@ class LiveWorld:
             owner=config.owner,
             python=config.script_python,
         )
-        if config.connector == "ssh":
-            ssh = from_config.ssh(config, errors, self.agents)
-            arguments = from_config.ssh_arguments(node, config, self._home)
-            return NodeClient(ssh, arguments, settings, self._ports)
-        settings = replace(
-            settings,
-            library=self._library,
-            variables=paths.of_jobs(self._home),
-            attributes=self._attributes,
-        )
-        local = LocalConnector(errors, python=config.python)
-        arguments = from_config.local_arguments(config, self._home, folder)
-        return NodeClient(local, arguments, settings, self._ports)
+        if config.connector != "ssh":
+            settings = replace(
+                settings,
+                library=self._library,
+                variables=paths.of_jobs(self._home),
+                attributes=self._attributes,
+            )
+        connector, arguments = from_config.way(node, config, self._home, self.agents)
+        return NodeClient(connector, arguments, settings, self._ports)
 
     def ask(
         self, node: NodeId, operation: str, fields: Mapping[str, Any], timeout: Seconds
