@@ -4,7 +4,7 @@ with one JSON object, and the format has a version.
 gpq, `gpq_agent.node` and `gpq_agent.train` share this module and nothing else. The definitions are
 in `gpq_agent/messages`, by topic. Standard library only, Python >= 3.8.
 
-This module defines three conversations:
+This module defines four conversations:
 
 1. daemon <-> agent, over one byte pipe (stdin/stdout of `python -m gpq_agent.node`). Every line
    from the daemon is a request ``{"v", "id", "op", ...}``. Every line back is its reply:
@@ -16,6 +16,8 @@ This module defines three conversations:
 3. daemon <-> training process, through two files in the same directory. `control.json` carries
    orders down: it is numbered and replaced atomically. `report.jsonl` carries reports up: it is
    append-only, so a lost connection loses nothing.
+4. `gpq run` <-> relay <-> console, in frames (messages/frames.py). The relay is a process of one
+   connection on the server, and the console is the job's first process.
 
 Time on the wire. Every reply to `hello` and `watch` is a report. Its `stamp` is the server's
 CLOCK_BOOTTIME at that moment: seconds since boot, including sleep, which nobody can set. A stamp
@@ -97,6 +99,7 @@ from gpq_agent import records
 from gpq_agent.folders import *  # noqa: F403
 from gpq_agent.messages.attempt_files import *  # noqa: F403
 from gpq_agent.messages.checks import *  # noqa: F403
+from gpq_agent.messages.frames import *  # noqa: F403
 from gpq_agent.messages.orders import *  # noqa: F403
 from gpq_agent.messages.reports import *  # noqa: F403
 

@@ -13,6 +13,8 @@ STARTED = "started.json"
 STOP = "stop.json"
 EXIT = "exit.json"  # an ExitRecord, written only when no process of the tree is left
 LOG = "log"  # what the job printed (stdout and stderr joined), append-only
+# where each stream of the log begins, and the socket of the console (node/console)
+STREAMS, CONSOLE = "log.streams", "console.sock"
 CONTROL = "control.json"  # a Control: the newest order to the training process
 REPORT = "report.jsonl"  # lines from the training process: see REPORT_KINDS
 # followed by the number of a rank on this server. Its training process maps it, see Pulse

@@ -11,6 +11,7 @@ and no exit record.
 
 from typing import Any, Dict, List, NamedTuple, Optional
 
+CONSOLES = ("", "pipes")  # values of StartOrder.console
 STDIN = "stdin"  # the file in the archive with a job's stdin
 
 
@@ -85,6 +86,7 @@ class StartOrder(NamedTuple):
     shortfall: str = ""  # added by the agent: what of these the server does not allow, one line
     # the job starts from the beginning: what is in its checkpoint folder moves out of the way
     fresh: bool = False
+    console: str = ""  # "pipes": a console holds the program's streams (node/console)
 
 
 class PrepareOrder(NamedTuple):

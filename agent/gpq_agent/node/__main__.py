@@ -8,6 +8,10 @@ if __name__ == "__main__":
         from gpq_agent.node.files import transfer
 
         transfer.main()
+    elif "--attach" in sys.argv:
+        from gpq_agent.node.console import relay
+
+        relay.main()
     else:
         from gpq_agent.node.main import main
 

@@ -65,7 +65,7 @@ def main() -> None:
     problem = hidden_by(os.path.dirname(os.path.realpath(argv[1])))
     if problem or (order.ranks and len(os.listdir("/proc/self/task")) > 1):
         # A fork would have none of the threads.
-        os._exit(launch.execute(argv, env, order.ranks, output))
+        os._exit(launch.execute(argv, env, order.ranks))
     os.close(output)
     signal.signal(signal.SIGINT, signal.default_int_handler)  # as Python starts
     for number in (signal.SIGPIPE, signal.SIGXFSZ):

@@ -19,6 +19,7 @@ LONGEST_LINE = 1 << 20  # bytes. A longer report line is dropped
 MOST_UNREAD = 16 << 20  # bytes of a report that wait to be read. What came before them is left out
 # bytes. Holes consist of whole blocks of the file system, so that no zeros are left at their ends
 ALIGN = 1 << 16
+LEAST_LIMIT = 16 * ALIGN  # bytes of a log
 # after a cut, 1/8 of the limit from the start and 1/2 of it from the end remain
 HEAD_SHARE, END_SHARE = 8, 2
 # seconds between two looks. From one look to the next the time at most doubles
@@ -96,7 +97,7 @@ class Cap:
         self.path = path
         self.limit, self._due = 0, float("inf")
         if limit > 0:
-            self.limit, self._due = max(limit, 16 * ALIGN), 0.0
+            self.limit, self._due = max(limit, LEAST_LIMIT), 0.0
         self._wait = SOONEST
         self._last = (time.monotonic(), 0)  # (when, bytes) of the last look
 

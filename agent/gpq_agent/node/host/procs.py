@@ -10,8 +10,9 @@ import errno
 import os
 import signal
 import time
-from typing import Any, Dict, Iterable, List, NamedTuple, Optional, Set, Tuple
+from typing import Any, Dict, Iterable, List, Mapping, NamedTuple, Optional, Set, Tuple, Union
 
+NOT_EXECUTABLE, NOT_FOUND = 126, 127  # the exit codes of every shell
 MOST_COMMAND = 200
 PR_SET_PDEATHSIG, PR_SET_NAME, PR_SET_CHILD_SUBREAPER = 1, 15, 36
 # without means to look, a process only seems to be gone
@@ -222,6 +223,17 @@ def write_all(descriptor: int, data: bytes) -> None:
     """Write all of it. Raises OSError."""
     while data:
         data = data[os.write(descriptor, data) :]
+
+
+def become(argv: List[str], env: Union[Mapping[str, str], Mapping[bytes, bytes]]) -> int:
+    """Become this command. Returns only if that fails, with the exit code of every shell that says
+    how, after a line on stderr."""
+    try:
+        os.execvpe(argv[0], argv, env)
+    except OSError as error:
+        line = "gpq: cannot run {}: {}\n".format(argv[0], error.strerror)
+        os.write(2, line.encode("utf-8", "replace"))
+        return NOT_FOUND if isinstance(error, FileNotFoundError) else NOT_EXECUTABLE
 
 
 def reset_signals() -> None:

@@ -8,9 +8,11 @@ import time
 from typing import Dict, List, NoReturn, Tuple
 
 from gpq_agent import wire
-from gpq_agent.node.host import attributes, login, network
+from gpq_agent.node.console import console
+from gpq_agent.node.host import attributes, login, network, procs
+from gpq_agent.node.host.logs import LEAST_LIMIT
+from gpq_agent.node.host.procs import NOT_EXECUTABLE
 from gpq_agent.node.shim import completion_evidence, rendezvous, replicas
-from gpq_agent.node.shim.start_order import NOT_EXECUTABLE, NOT_FOUND
 from gpq_agent.node.spool.spool import Spool
 
 OF_TORCHRUN = {"OMP_NUM_THREADS": "1", "TORCH_NCCL_ASYNC_ERROR_HANDLING": "1"}  # its defaults
@@ -20,6 +22,7 @@ THREAD_LIMITS = (
 # below the spool: code that torch.compile has made. Its own place in /tmp could belong to somebody
 COMPILED = "torchinductor"
 UNUSED = 30 * 86400.0  # seconds after which it is removed
+MOST_UNREAD = 1 << 20  # bytes of output that the client of a console may be behind
 MASTER = "--master-addr="  # an option of torchrun
 # how CUDA_VISIBLE_DEVICES names the GPUs of a job. Some programs read only integers
 UUIDS, INDEXES = "uuid", "index"
@@ -114,7 +117,10 @@ def become_job(
         if os.read(go, 1) != b"g":
             os._exit(NOT_EXECUTABLE)
         argv, env = prepare(order, env, cores, output)
-        code = execute(argv, env, order.ranks, output)
+        if order.console:
+            argv = console.command(env[wire.ENV_RUN_DIR], unread_limit(order.log_limit), argv)
+            env = console.environment(env)
+        code = execute(argv, env, order.ranks)
     except NotLaunched as end:
         code = end.code
     except BaseException as error:  # nothing may return into the shim's code
@@ -176,7 +182,7 @@ def prepare(
     return argv, env
 
 
-def execute(argv: List[str], env: Dict[str, str], ranks: List[int], output: int) -> int:
+def execute(argv: List[str], env: Dict[str, str], ranks: List[int]) -> int:
     """Become the command, or with `ranks` the process that starts one for each. Returns only if it
     failed, with the exit code that says how."""
     if ranks:
@@ -184,11 +190,12 @@ def execute(argv: List[str], env: Dict[str, str], ranks: List[int], output: int)
         failures = os.path.join(env[wire.ENV_RUN_DIR], wire.FAILURES)
         words = ["-I", "-S", replicas.__file__, failures, ",".join(map(str, ranks))]
         argv = [argv[0], *words, *argv]
-    try:
-        os.execvpe(argv[0], argv, env)
-    except OSError as error:
-        _say(output, "cannot run {}: {}".format(argv[0], error.strerror))
-        return NOT_FOUND if isinstance(error, FileNotFoundError) else NOT_EXECUTABLE
+    return procs.become(argv, env)
+
+
+def unread_limit(log_limit: int) -> int:
+    """Bytes that a client may be behind: far less than the end that a log keeps."""
+    return min(MOST_UNREAD, max(log_limit, LEAST_LIMIT) // 8) if log_limit else MOST_UNREAD
 
 
 def list_names(devices: List[wire.DeviceInfo], names: str) -> str:

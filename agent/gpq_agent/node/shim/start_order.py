@@ -15,7 +15,6 @@ from gpq_agent.node.host.errors import SpoolError
 from gpq_agent.node.shim.leases import STORE, age
 from gpq_agent.node.spool.checkpoint_folder import HASH
 
-NOT_EXECUTABLE, NOT_FOUND = 126, 127  # the exit codes of every shell
 NAME = re.compile(r"[0-9a-f]{0,64}")  # of an environment, and of its folder
 LEVELS = ("black-box", "signal", "resizable", "adaptive")
 
@@ -52,6 +51,7 @@ def parse_order(message: Any) -> wire.StartOrder:
         ("log_limit", order.log_limit >= 0),
         ("attributes", attributes.is_right(order.attributes)),
         ("store", not order.lease or STORE.fullmatch(order.store)),
+        ("console", order.console in wire.CONSOLES and not (order.console and ranks)),
     ]
     require(order, checks)
     return order
