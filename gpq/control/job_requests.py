@@ -120,6 +120,11 @@ def requeue_ended(
         return False
 
     def judge(job: Job, now: Seconds, by: str) -> Verdict:
+        if job.spec.console:
+            raise Refused(
+                f"job {job.id} was started by `gpq run`, and its input is gone",
+                "start it again with `gpq run`",
+            )
         anew = job.state is JobState.COMPLETED if fresh is None else fresh
         return RequeueAsked(now, job.id, by, job, awaits(job), anew, _beginning(job, anew=anew))
 

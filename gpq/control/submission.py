@@ -17,6 +17,7 @@ from posixpath import basename, join, normpath
 from typing import Any
 
 import msgspec
+from gpq_agent import wire
 
 from gpq import outward
 from gpq.config_rules import CODE_OF_HABIT
@@ -98,6 +99,9 @@ def spec_of(
     fields["level"] = level
     if level is not Level.SCRIPT:
         fields["max_gpus"] = message.min_gpus
+    if message.console:
+        _check_console(message)
+        fields["requeue_on_lost"] = 0.0
     for name, default in (
         ("grace", grace),
         ("requeue_on_lost", lease),
@@ -298,6 +302,22 @@ def check_texts(message: SpecMessage) -> None:
         raise UsageError(f"{message.stdin!r} is no kept stdin", "use `gpq submit --stdin`")
     _check_names(message)
     _check_environment(message)
+
+
+def _check_console(message: SpecMessage) -> None:
+    """What somebody has typed to a job is gone when it starts again, so it never does."""
+    if message.console not in wire.CONSOLES or message.level != Level.BLACK_BOX or message.stdin:
+        raise UsageError("invalid console of this job", "use `gpq run -- COMMAND`")
+    for flag, value in (
+        ("--retries", message.retries),
+        ("--requeue-on-lost", message.requeue_on_lost),
+        ("--background", message.background),
+    ):
+        if value:
+            raise UsageError(
+                f"{flag} would start a job of `gpq run` a second time, without its input",
+                "use `gpq submit`, or leave the option out",
+            )
 
 
 def _check_names(message: SpecMessage) -> None:

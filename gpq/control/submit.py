@@ -84,6 +84,8 @@ class Submitting:
         spec = submission.accepting(spec, self._accept)
         if request.array is not None:
             check_array(request.array)
+            if spec.console:
+                raise UsageError("`gpq run` runs one command, not an array", "use `gpq submit`")
         if spec.min_gpus > 1 or spec.gpu_type or spec.min_gpu_memory_mib:
             self._wait_for_nodes()
         submission.fits(self._controller.snapshot, spec, self._node_names())

@@ -120,6 +120,7 @@ def start_order(
         lease=spec.requeue_on_lost,
         lease_margin=margin(spec.requeue_on_lost),
         fresh=launch.fresh,
+        console=spec.console,
     )
 
 
