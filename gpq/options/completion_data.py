@@ -12,6 +12,8 @@ COMMANDS: command -> what `gpq --help` says of it.
 
 COMMANDS: dict[str, str] = {
     "submit": "queue a job",
+    "run": "run a command on a queued GPU as if it ran here",
+    "attach": "connect to the streams of a job of `gpq run`",
     "status": "show the queue: which job has which GPUs, and why others wait",
     "show": "show everything about one job",
     "why": "explain why a job waits, or why it has these GPUs",
@@ -90,6 +92,35 @@ GRAMMAR: dict[str, tuple[str, dict[str, tuple[str, str]]]] = {
             "--wait": ("Wait until the job has ended, and exit with its code.", ""),
             "--dry-run": ("Say what would happen, without queueing anything.", ""),
             "--json": ("Print only JSON.", ""),
+        },
+    ),
+    "run": (
+        "commands",
+        {
+            "--gpus": ("How many GPUs.", "any"),
+            "-g": ("--gpus", "any"),
+            "--gpu-type": ("Part of the GPU's name, such as A100.", "any"),
+            "--min-gpu-memory": ("Minimum memory of each GPU, such as 40G.", "any"),
+            "--name": ("Name of the job.", "any"),
+            "-n": ("--name", "any"),
+            "--tag": ("Add a label. Can be repeated.", "any"),
+            "--priority": ("Higher priority starts first.", "any"),
+            "--time": ("Stop the job after this run time, such as 90m or 2h.", "any"),
+            "-t": ("--time", "any"),
+            "--after": ("Start after these jobs have ended this way. Separate several by commas, or repeat the option.", "jobs"),
+            "--begin": ("Do not start before: 18:00, 'tomorrow 8am', 'fri 18:00', +2h.", "any"),
+            "--notify": ("Where to send notifications: a target of config.toml, desktop, mailto:ADDRESS or none. Can be repeated.", "any"),
+            "--notify-on": ("When to notify: start, restart, retry, fail, end.", "any"),
+            "--env": ("Set a variable, or pass on K from your shell. Can be repeated.", "any"),
+            "-e": ("--env", "any"),
+            "--cwd": ("Directory to run in.", "files"),
+            "--setup": ("Run this once per server before the first start. Jobs get the variables it exports.", "any"),
+            "--snapshot": ("Run the code as it is now, even if you edit it later.", ""),
+        },
+    ),
+    "attach": (
+        "job",
+        {
         },
     ),
     "status": (

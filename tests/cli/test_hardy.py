@@ -25,6 +25,8 @@ NAME = "A" + "._-" * 21  # 64 characters, with every unusual character that a na
 # The arguments of each command here, and its exit status. NAME is a job that has ended, and job 2 is running.
 CASES: dict[str, tuple[list[str], int]] = {
     "submit": (["--hold", "--", "true"], 0),
+    "run": (["--time", "never", "true"], 2),
+    "attach": ([NAME], 2),
     "status": ([], 0),
     "show": ([NAME], 0),
     "why": ([NAME], 0),
