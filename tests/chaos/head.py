@@ -12,6 +12,7 @@ from tests.chaos.injection import STEPS, SYNCS, WRITES, failing_syncs, killed_at
 from tests.chaos.noisy import flood
 from tests.chaos.power import PowerCutDaemon, survivors
 from tests.chaos.runs import Measured, run
+from tests.chaos.sessions import behind_ssh
 from tests.e2e.chaos import Verdict, chaos
 
 
@@ -130,6 +131,16 @@ def flooded_log(times: int, seed: int) -> Sequence[Measured]:
         Measured("of that, since the start of the job", found.grown, unit="MB"),
         Measured("neither sent nor reported to the reader", abs(times - accounted), at_most=0, unit="MiB"),
         Measured("wrong exit codes", int(found.ended != ("failed", 4)), at_most=0, why=str(found.ended)),
+    ]
+
+
+@run("session-breaks", row="47", times=1000, unit="break under the streams of `gpq run`")
+def session_breaks(times: int, seed: int) -> Sequence[Measured]:
+    """Four commands behind ssh echo their input. Breaks hit ssh, relays, agents and the daemon."""
+    broken, wrong = behind_ssh(times, seed)
+    return [
+        Measured("breaks of a way, a relay, an agent or the daemon", broken.total(), at_least=times),
+        Measured("streams with a byte lost or doubled", len(wrong), at_most=0, why="; ".join(wrong)),
     ]
 
 

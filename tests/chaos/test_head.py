@@ -80,3 +80,9 @@ def test_two_hundred_simultaneous_clients_are_all_served(figures: Figures) -> No
 @pytest.mark.row("5")
 def test_a_failed_sync_ends_the_daemon_and_is_never_acknowledged(figures: Figures) -> None:
     figures.all(head.syncs_that_fail(1, 4))
+
+
+@pytest.mark.long
+@pytest.mark.row("47")
+def test_breaks_lose_and_double_no_byte_of_a_session(figures: Figures) -> None:
+    figures.all(head.session_breaks(5, 2))
