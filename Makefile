@@ -164,6 +164,9 @@ bench-past: $(VENV)/.dev  ## 100,000 finished jobs: database, memory and start o
 bench-spool: $(VENV)/.dev  ## 100,000 ended attempts on a server, removed: what is left of the spool, and CPU time of the agent for a job: 10 minutes
 	PYTHONPATH=.:agent $(BIN)/python benchmarks/spool.py $(ARGS)
 
+bench-sessions: $(VENV)/.dev  ## gpq shell on this machine and over ssh: until the prompt, a key next to plain ssh, and after a break
+	PYTHONPATH=.:agent $(BIN)/python benchmarks/sessions.py $(ARGS)
+
 bench-hostile: $(VENV)/.dev  ## a server that floods, drips and lies for a minute, next to an honest one: memory and disk of the daemon, and looks at the other
 	PYTHONPATH=.:agent $(BIN)/python benchmarks/hostile.py $(ARGS)
 

@@ -65,7 +65,8 @@ class JobRequest(msgspec.Struct, Generic[Words], frozen=True):
     begin: float = 0.0  # does not start before, in seconds since the epoch
     background: bool = False  # uses only GPUs that nobody else wants
     accept: Words = NO_WORDS  # codes of suspected habits that gpq ignores
-    console: str = ""  # "pipes": `gpq run` holds its streams. "": nobody talks to it
+    # "pipes" | "terminal": what `gpq run` or `gpq shell` holds. "": nobody talks to it
+    console: str = ""
 
     def having(self: R, **values: Any) -> R:
         """The same with other values."""

@@ -21,6 +21,7 @@ Row = tuple[str, str]
 COMMANDS: dict[str, Row] = {
     "submit": ("gpq.cli.jobs.submit", "queue a job"),
     "run": ("gpq.cli.jobs.run:run_app", "run a command on a queued GPU as if it ran here"),
+    "shell": ("gpq.cli.jobs.run:shell_app", "open a shell on a queued GPU"),
     "attach": ("gpq.cli.jobs.run:attach_app", "connect to the streams of a job of `gpq run`"),
     "status": (
         "gpq.cli.jobs.status:status",

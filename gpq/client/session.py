@@ -15,13 +15,16 @@ import os
 import queue
 import secrets
 import select
+import signal
 import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 
 from gpq_agent import wire
 
+from gpq.client.terminal import DETACH, RawTerminal
 from gpq.connectors.local import Channel
 from gpq.errors import GpqError, Refused
 
@@ -34,6 +37,10 @@ READER_GONE = (errno.EPIPE, errno.EIO)
 News = int | BaseException | None  # a signal, what ended the session, or None: all is written
 
 
+class Detached(Exception):
+    """Somebody has left the session, and the program runs on."""
+
+
 class NoWay(GpqError):
     """There is nothing to connect to, and there never will be."""
 
@@ -43,7 +50,8 @@ class NoWay(GpqError):
 class Session:
     """`dial` connects to the job's server. It raises NoWay if that never works again, and another
     GpqError if it does not work now. `signals` gets the numbers of signals to this process. `note`
-    shows a line. `most`: bytes to show of what was printed before."""
+    shows a line. `most`: bytes to show of what was printed before. `terminal`: this one, if the
+    program has one, too. Then a signal leaves the session, and does not go to the program."""
 
     def __init__(
         self,
@@ -51,12 +59,14 @@ class Session:
         signals: queue.SimpleQueue[News],
         note: Callable[[str], None],
         most: int = wire.EVERYTHING,
+        terminal: RawTerminal | None = None,
     ) -> None:
         self.problem = ""  # why some output was not written here
         self._dial = dial
         self._news = signals
-        self._note = note
+        self._note = note if terminal is None else partial(terminal.note, note)
         self._most = most
+        self._terminal = terminal
         self._id, self._connections = secrets.token_bytes(16), 0
         self._lock = threading.RLock()
         self._room = threading.Condition(self._lock)
@@ -74,7 +84,7 @@ class Session:
         self._is_open = True  # the program may read more
 
     def run(self) -> None:
-        """Returns when all that the job printed is written. Raises GpqError."""
+        """Returns when all that the job printed is written. Raises GpqError, and Detached."""
 
         def stay_connected() -> None:
             pause, tries = LEAST_PAUSE, 0
@@ -106,10 +116,19 @@ class Session:
                 return
             if isinstance(news, BaseException):
                 raise news
-            with self._lock:
-                self._signals.append(news)
-                if self._is_greeted:
-                    self._send_signal(len(self._signals) - 1)
+            self._pass_on(news)
+
+    def _pass_on(self, number: int) -> None:
+        """Send a signal to the program. Raises Detached if that has a terminal."""
+        if number == signal.SIGWINCH:
+            self._send_size()
+            return
+        if self._terminal is not None:
+            raise Detached
+        with self._lock:
+            self._signals.append(number)
+            if self._is_greeted:
+                self._send_signal(len(self._signals) - 1)
 
     # -- output
 
@@ -170,6 +189,7 @@ class Session:
                 self._acknowledge()
 
     def _write(self, stream: int, data: bytes) -> None:
+        """Raises Detached if the terminal is gone."""
         if stream in self._deaf:
             return
         try:
@@ -178,6 +198,8 @@ class Session:
                 with suppress(BlockingIOError):
                     data = data[os.write(stream, data) :]
         except OSError as error:
+            if self._terminal is not None:
+                raise Detached from None
             if error.errno not in READER_GONE:
                 name = "stdout" if stream == 1 else "stderr"
                 self.problem = f"cannot write to {name}: {error.strerror}"
@@ -194,6 +216,8 @@ class Session:
     def _adjust(self, taken: int, obeyed: int, is_open: bool) -> None:
         """The program has taken so many bytes and signals, and may it take more?"""
         with self._lock:
+            if self._terminal is not None:
+                self._terminal.begin()
             if self._first is None:
                 self._first = taken
                 threading.Thread(target=self._read_input, daemon=True).start()
@@ -204,6 +228,7 @@ class Session:
             self._obeyed = obeyed
             if not self._is_greeted:
                 self._is_greeted, self._is_closed, self._sent = True, False, done
+                self._send_size()
                 for stream in self._deaf:
                     self._send(wire.DEAF, bytes([stream]))
                 for place in range(len(self._signals)):
@@ -224,6 +249,9 @@ class Session:
                     data = os.read(0, CHUNK)
                 except BlockingIOError:  # another process was faster
                     continue
+            if self._terminal is not None and (not data or data.startswith(DETACH)):
+                self._news.put(Detached())
+                return
             with self._lock:
                 if not self._is_open:
                     return
@@ -244,6 +272,10 @@ class Session:
         if self._is_at_end and not self._is_closed:
             self._is_closed = True
             self._send(wire.CLOSE)
+
+    def _send_size(self) -> None:
+        if self._terminal is not None:
+            self._send(wire.SIZE, wire.ROWS_COLUMNS.pack(*self._terminal.size()))
 
     def _send_signal(self, place: int) -> None:
         number = self._signals[place]

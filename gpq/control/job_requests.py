@@ -122,8 +122,8 @@ def requeue_ended(
     def judge(job: Job, now: Seconds, by: str) -> Verdict:
         if job.spec.console:
             raise Refused(
-                f"job {job.id} was started by `gpq run`, and its input is gone",
-                "start it again with `gpq run`",
+                f"job {job.id} was a session, and its input is gone",
+                "start a new one with `gpq run` or `gpq shell`",
             )
         anew = job.state is JobState.COMPLETED if fresh is None else fresh
         return RequeueAsked(now, job.id, by, job, awaits(job), anew, _beginning(job, anew=anew))

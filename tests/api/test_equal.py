@@ -54,6 +54,7 @@ WHY_NOT = {
     "demo": "something to look at",
     "run": "a program has subprocess, and gpq.submit with gpq.Job.wait and gpq.Job.logs",
     "attach": "a terminal for a person",
+    "shell": "a terminal for a person",
     "join": "a decision of a person, once",
     "leave": "a decision of a person, once",
     **{path: "what people decide about each other" for path in GRAMMAR if path.startswith("team ")},

@@ -27,6 +27,7 @@ CASES: dict[str, tuple[list[str], int]] = {
     "submit": (["--hold", "--", "true"], 0),
     "run": (["--time", "never", "true"], 2),
     "attach": ([NAME], 2),
+    "shell": (["--time", "never"], 2),
     "status": ([], 0),
     "show": ([NAME], 0),
     "why": ([NAME], 0),

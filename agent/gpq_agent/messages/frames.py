@@ -13,6 +13,7 @@ from typing import Callable, NamedTuple, Tuple
 HELLO = b"h"
 INPUT = b"i"  # bytes for the program's stdin
 CLOSE = b"c"  # its stdin ends after them
+SIZE = b"z"  # rows and columns of the client's terminal
 SIGNAL = b"s"  # a signal for the program's process group, with its number in the session
 # bytes of the log that the client has written. Also a sign of life
 ACK = b"a"
@@ -31,6 +32,7 @@ FRAME_HEAD = struct.Struct(">cI")
 COUNT = struct.Struct(">Q")
 PROGRESS = struct.Struct(">QQ?")
 NUMBERED = struct.Struct(">QB")
+ROWS_COLUMNS = struct.Struct(">HH")
 MOST_FRAME = 1 << 20  # bytes of a body
 EVERYTHING = (1 << 63) - 1  # the most to send
 WINDOW = 1 << 18  # bytes of input that a client may send before the program has taken them

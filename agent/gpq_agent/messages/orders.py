@@ -11,7 +11,7 @@ and no exit record.
 
 from typing import Any, Dict, List, NamedTuple, Optional
 
-CONSOLES = ("", "pipes")  # values of StartOrder.console
+CONSOLES = ("", "pipes", "terminal")  # values of StartOrder.console
 STDIN = "stdin"  # the file in the archive with a job's stdin
 
 
@@ -86,7 +86,8 @@ class StartOrder(NamedTuple):
     shortfall: str = ""  # added by the agent: what of these the server does not allow, one line
     # the job starts from the beginning: what is in its checkpoint folder moves out of the way
     fresh: bool = False
-    console: str = ""  # "pipes": a console holds the program's streams (node/console)
+    # "pipes" | "terminal": a console holds the program's streams (node/console)
+    console: str = ""
 
 
 class PrepareOrder(NamedTuple):

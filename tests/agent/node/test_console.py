@@ -31,7 +31,7 @@ class Running:
         self.lines: list[Line] = []
         with open(log or folder / wire.LOG, "ab") as output:
             self.process = subprocess.Popen(
-                console.command(str(folder), AHEAD, argv),
+                console.command("pipes", str(folder), AHEAD, argv),
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,

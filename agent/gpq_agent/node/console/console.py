@@ -1,7 +1,7 @@
 """The first process of a job that somebody talks to. It starts the program, appends what that
 prints to the attempt's log, and passes input and signals on.
 
-    python -B -I -S -c START FOLDER AHEAD COMMAND...
+    python -B -I -S -c START KIND FOLDER AHEAD COMMAND...
 
 in the folder of the command. wire.STREAMS in FOLDER says which stream each part of the log is. The
 program waits while its client is more than AHEAD bytes of output behind, because a log that is over
@@ -13,6 +13,7 @@ It ends as the program ended: with the same exit code, or by the same signal.
 
 import contextlib
 import errno
+import fcntl
 import os
 import resource
 import select
@@ -20,8 +21,9 @@ import signal
 import socket
 import struct
 import sys
+import termios
 import time
-from typing import Dict, List, Mapping, Optional, Sequence, Tuple
+from typing import Callable, Dict, List, Mapping, Optional, Sequence, Tuple
 
 from gpq_agent import wire
 from gpq_agent.node.host import logs, procs
@@ -34,6 +36,7 @@ PATIENCE = 60.0  # seconds
 # seconds for what prints on after the program has ended. Then the shim ends it, too
 LINGER = 2.0
 FULL_PAUSE = 0.5  # seconds between two tries to write to a full disk
+USUAL_SIZE = (24, 80)  # rows and columns
 FULL = (errno.ENOSPC, errno.EDQUOT)
 # gpq and terminals send these to every process of a job. The console ends after its program
 LEFT_TO_PROGRAM = (
@@ -45,11 +48,11 @@ START = "import sys; sys.path.insert(0, {!r}); from gpq_agent.node.console impor
 LOADER, KEPT = "LD_", "GPQ_KEPT_LD_"
 
 
-def command(folder: str, ahead: int, argv: Sequence[str]) -> List[str]:
-    """The command line of the console for `argv`."""
+def command(kind: str, folder: str, ahead: int, argv: Sequence[str]) -> List[str]:
+    """The command line of the console for `argv`. `kind`: as in wire.StartOrder."""
     package = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
     start = START.format(os.path.dirname(package), "sys.exit(console.main())")
-    return [sys.executable, "-B", "-I", "-S", "-c", start, folder, str(ahead), *argv]
+    return [sys.executable, "-B", "-I", "-S", "-c", start, kind, folder, str(ahead), *argv]
 
 
 def environment(env: Mapping[str, str]) -> Dict[str, str]:
@@ -74,10 +77,11 @@ def program_environment() -> Dict[bytes, bytes]:
 
 def main() -> int:
     """Returns the exit code of the program, or ends by the signal that ended it."""
-    folder, ahead, argv = sys.argv[1], int(sys.argv[2]), sys.argv[3:]
+    kind, folder, ahead, *argv = sys.argv[1:]
     for ignored in LEFT_TO_PROGRAM:
         signal.signal(ignored, signal.SIG_IGN)
-    status = Console(folder, ahead, argv).run()
+    begin = Terminal if kind == "terminal" else Program
+    status = Console(folder, int(ahead), lambda: begin(argv)).run()
     if os.WIFEXITED(status):
         return os.WEXITSTATUS(status)
     number = os.WTERMSIG(status)
@@ -95,17 +99,27 @@ class Program:
     def __init__(self, argv: List[str]) -> None:
         pipes = [os.pipe() for _ in range(3)]
         (source, self.stdin), (out, out_end), (error, error_end) = pipes
-        theirs = (source, out_end, error_end)
         self.outputs = {out: OUT, error: ERR}
-        self.pid = os.fork()
-        if not self.pid:
-            _become(argv, theirs)
+        self._begin(argv, (source, out_end, error_end))
         with contextlib.suppress(OSError):  # it has done so itself and may have ended
             os.setpgid(self.pid, self.pid)
-        for descriptor in theirs:
+
+    def _begin(self, argv: List[str], ends: Sequence[int]) -> None:
+        """Start the command with these ends as its streams."""
+        self.pid = os.fork()
+        if not self.pid:
+            _become(argv, ends, self.lead)
+        for descriptor in set(ends):
             os.close(descriptor)
         os.set_blocking(self.stdin, False)
         self.status: Optional[int] = None  # as from `wait`
+
+    def lead(self) -> None:
+        """In the child: have a process group of its own."""
+        os.setpgid(0, 0)
+
+    def resize(self, rows: int, columns: int) -> None:
+        """Pipes have no size."""
 
     def collect(self) -> bool:
         """Has it ended?"""
@@ -133,13 +147,48 @@ class Program:
             del self.outputs[descriptor]
 
 
-def _become(argv: List[str], ends: Sequence[int]) -> None:
+class Terminal(Program):
+    """The command in a terminal of its own, with all streams in one. Shells ignore TERM there, so
+    a stop of the job hangs up, too."""
+
+    def __init__(self, argv: List[str]) -> None:
+        self._terminal, end = os.openpty()
+        self.stdin = os.dup(self._terminal)
+        self.outputs = {self._terminal: OUT}
+        self.resize(*USUAL_SIZE)  # until its client says its own
+        self._begin(argv, (end, end, end))
+        signal.signal(signal.SIGTERM, lambda *_: self.send(signal.SIGHUP))
+
+    def lead(self) -> None:
+        """In the child: have a session of its own, with this terminal."""
+        os.setsid()
+        fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+
+    def resize(self, rows: int, columns: int) -> None:
+        """The program hears of it even if nothing has changed, so that it draws for a new
+        client."""
+        if not self.outputs:
+            return
+        with contextlib.suppress(OSError):
+            size = struct.pack("4H", rows, columns, 0, 0)
+            fcntl.ioctl(self._terminal, termios.TIOCSWINSZ, size)
+            group = os.tcgetpgrp(self._terminal)
+            if group > 0:
+                os.killpg(group, signal.SIGWINCH)
+
+    def close_output(self, *_: int) -> None:
+        """Hang up."""
+        super().close_output(OUT)
+        self.close_input()
+
+
+def _become(argv: List[str], ends: Sequence[int], lead: Callable[[], None]) -> None:
     """Become the program, with these descriptors as its streams."""
     code = procs.NOT_EXECUTABLE
     try:
-        os.setpgid(0, 0)
         for number, descriptor in enumerate(ends):
             os.dup2(descriptor, number)
+        lead()
         procs.reset_signals()
         code = procs.become(argv, program_environment())
     finally:
@@ -227,7 +276,7 @@ class Console:
     """One program, and the session that has its streams. `_owner` is the connection of that
     session, if it has one now."""
 
-    def __init__(self, folder: str, ahead: int, argv: List[str]) -> None:
+    def __init__(self, folder: str, ahead: int, begin: Callable[[], Program]) -> None:
         self._ahead = ahead
         self._transcript = Transcript(folder)
         self._listener = _listen(folder)
@@ -245,7 +294,7 @@ class Console:
         self._has_news = False  # for the owner
         self._heard = time.monotonic()  # of the session
         self._ended = float("inf")
-        self._program = Program(argv)
+        self._program = begin()
 
     def run(self) -> int:
         """Returns the status of the program when its output is in the log."""
@@ -305,7 +354,7 @@ class Console:
         except OSError:  # the log takes no more, for example because of a limit of the job
             self._program.close_output(OUT, ERR)
         events = ready.get(self._program.stdin, 0)
-        if events & select.POLLERR:
+        if events & (select.POLLERR | select.POLLHUP):
             self._shut_input()
         elif events:
             self._feed()
@@ -378,6 +427,8 @@ class Console:
                 self._obeyed = place + 1
                 self._program.send(number)
                 self._has_news = True
+        elif kind == wire.SIZE:
+            self._program.resize(*wire.ROWS_COLUMNS.unpack(body))
         elif kind == wire.DEAF:
             self._program.close_output(body[0])
 
@@ -394,7 +445,12 @@ class Console:
 
     def _read(self, descriptor: int, stream: int) -> None:
         """Raises OSError if the log takes no more."""
-        data = os.read(descriptor, CHUNK)
+        try:
+            data = os.read(descriptor, CHUNK)
+        except BlockingIOError:  # the program took it back, as `tcflush` does
+            return
+        except OSError:  # no program has this terminal any more
+            data = b""
         if data:
             self._transcript.append(stream, data)
         else:

@@ -118,7 +118,9 @@ def become_job(
             os._exit(NOT_EXECUTABLE)
         argv, env = prepare(order, env, cores, output)
         if order.console:
-            argv = console.command(env[wire.ENV_RUN_DIR], unread_limit(order.log_limit), argv)
+            argv = console.command(
+                order.console, env[wire.ENV_RUN_DIR], unread_limit(order.log_limit), argv
+            )
             env = console.environment(env)
         code = execute(argv, env, order.ranks)
     except NotLaunched as end:
