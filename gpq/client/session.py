@@ -31,8 +31,6 @@ from gpq.errors import GpqError, Refused
 CHUNK = 1 << 16
 LEAST_PAUSE, MOST_PAUSE = 0.1, 5.0  # seconds between two tries to connect
 STREAM_OF = {wire.STDOUT: 1, wire.STDERR: 2}
-# errors of a write that mean that nobody reads any more: a pipe, a terminal
-READER_GONE = (errno.EPIPE, errno.EIO)
 
 News = int | BaseException | None  # a signal, what ended the session, or None: all is written
 
@@ -45,6 +43,11 @@ class NoWay(GpqError):
     """There is nothing to connect to, and there never will be."""
 
     code = Refused.code
+
+
+def is_reader_gone(stream: int, error: OSError) -> bool:
+    """Does this error of a write mean that nobody reads any more?"""
+    return error.errno == errno.EPIPE or (error.errno == errno.EIO and os.isatty(stream))
 
 
 class Session:
@@ -146,6 +149,8 @@ class Session:
             return error.message
         except GpqError as error:
             return error.message
+        except OSError as error:
+            return f"cannot connect: {error.strerror}"
         try:
             if self._serve(channel):
                 return None
@@ -200,7 +205,7 @@ class Session:
         except OSError as error:
             if self._terminal is not None:
                 raise Detached from None
-            if error.errno not in READER_GONE:
+            if not is_reader_gone(stream, error):
                 name = "stdout" if stream == 1 else "stderr"
                 self.problem = f"cannot write to {name}: {error.strerror}"
             with self._lock:

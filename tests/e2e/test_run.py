@@ -130,6 +130,19 @@ def test_streams_signals_and_exit_code_are_those_of_the_command(
     assert results[case.name] == (out, case.err, case.code)
 
 
+def test_a_signal_that_gpq_ignores_is_not_passed_on(daemon: Daemon) -> None:
+    """As after `nohup`."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        client = Client(daemon, PYTHON, "-c", ON_SIGNAL)
+    finally:
+        signal.signal(signal.SIGHUP, before)
+    client.until_printed(b"ready\n")
+    client.send(signal.SIGHUP)
+    client.send(signal.SIGUSR1)
+    assert client.result() == (b"ready\ngot 10\n", b"", 10)
+
+
 def test_a_command_whose_reader_is_gone_ends_as_in_a_shell(daemon: Daemon) -> None:
     client = Client(daemon, "sh", "-c", "yes; echo $? >&2")
     client.until_printed(b"y\n")

@@ -170,7 +170,7 @@ def attach(job: Job) -> int:
 
 class Signals:
     """While it is open, signals to this process do nothing but go to the queue `news`, except for
-    Ctrl-C again and again."""
+    Ctrl-C again and again. Those that it ignores, as after `nohup`, it ignores on."""
 
     def __init__(self) -> None:
         self.news: queue.SimpleQueue[News] = queue.SimpleQueue()
@@ -186,7 +186,8 @@ class Signals:
                 if len(self._interrupts) == INTERRUPTS and last - first < INTERRUPT_SECONDS:
                     raise KeyboardInterrupt
 
-        self._handlers = {number: signal.signal(number, take) for number in PASSED}
+        numbers = [number for number in PASSED if signal.getsignal(number) is not signal.SIG_IGN]
+        self._handlers = {number: signal.signal(number, take) for number in numbers}
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -219,7 +220,8 @@ def attend(job: int, signals: Signals, *, in_terminal: bool = False, attached: b
             note(runs_on)
             return 0
         except GpqError:
-            note(runs_on)
+            if not has_ended(job):
+                note(runs_on)
             raise
         signals.close()
         [row] = following.until_ended([str(job)], None, Bar()).jobs
@@ -229,6 +231,17 @@ def attend(job: int, signals: Signals, *, in_terminal: bool = False, attached: b
     remarks = [line for line in row.notes if line not in end]
     note(*filter(None, [end, *remarks, problem]))
     return following.exit_status(row) or int(bool(problem))
+
+
+def has_ended(job: int) -> bool:
+    """False also if the daemon does not say."""
+    try:
+        [row] = call(requests.Status([str(job)]), job_answers.JobList).jobs
+    except NotFound:  # and was removed
+        return True
+    except GpqError:
+        return False
+    return row.ended_at is not None
 
 
 def talk(job: int, signals: Signals, most: int, *, in_terminal: bool) -> str:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import socket
 import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -166,6 +168,10 @@ def test_on_a_full_disk_the_console_obeys_and_ends(start: Start) -> None:
     assert running.process.wait(PATIENCE) == 7
 
 
+def test_output_that_found_no_place_is_a_fault(start: Start) -> None:
+    assert start("echo", "lost", log=Path("/dev/full")).process.wait(PATIENCE) == 1
+
+
 def test_an_ended_program_waits_for_no_client(start: Start) -> None:
     running = start("sh", "-c", "head -c 1100000 /dev/zero; exit 3")
     line = running.connect(FIRST)  # acknowledges nothing
@@ -203,12 +209,13 @@ def test_the_environment_of_the_program_is_as_it_came(start: Start, monkeypatch:
     monkeypatch.setenv("LC_ALL", "C")
     monkeypatch.delenv("LC_CTYPE", raising=False)
     monkeypatch.setenv("GPQ_KEPT_LD_LIBRARY_PATH", "/nowhere")
+    monkeypatch.setenv("LD_OF_AGENT", "x")
     running = start("env")
     assert running.process.wait(PATIENCE) == 0
     lines = running.log().splitlines()
     assert b"LD_LIBRARY_PATH=/nowhere" in lines
-    assert not any(line.startswith((b"LC_CTYPE", b"GPQ_KEPT")) for line in lines)
-    assert console.environment({"LD_X": "1", "A": "2"}) == {"GPQ_KEPT_LD_X": "1", "A": "2"}
+    assert not any(line.startswith((b"LC_CTYPE", b"GPQ_KEPT", b"LD_OF_AGENT")) for line in lines)
+    assert console.environment({"LD_X": "1", "A": "2"}) == {"GPQ_KEPT_LD_X": "1", "A": "2", "LD_OF_AGENT": "x"}
 
 
 # -- the relay ---------------------------------------------------------------------------------------------------------
@@ -248,6 +255,25 @@ def test_output_goes_on_while_the_attempt_moves(tmp_path: Path, monkeypatch: pyt
     assert begin[wire.FRAME_HEAD.size :] + rest == data
     assert enter(place, "42.1")
     assert not enter(place, "43.1")
+
+
+def test_a_relay_ends_when_the_files_of_its_attempt_are_removed(tmp_path: Path) -> None:
+    place = Spool(str(tmp_path / "spool"))
+    folder = Path(place.attempts) / "42.1"
+    folder.mkdir()
+    (folder / wire.LOG).write_bytes(b"x")
+    words = [sys.executable, "-m", "gpq_agent.node", "--spool", place.path, "--attach", "42.1"]
+    with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as relay:
+        assert relay.stdin is not None
+        assert relay.stdout is not None
+        assert relay.stderr is not None
+        relay.stdin.write(wire.frame(wire.HELLO, wire.Greeting(FIRST, 1, False, 0, wire.EVERYTHING).packed()))
+        relay.stdin.flush()
+        assert wire.read_frame(relay.stdout.read) == (wire.STDERR, b"x")
+        shutil.rmtree(folder)
+        assert relay.wait(PATIENCE) == 1
+        assert relay.stdout.read() == b""
+        assert b"are gone" in relay.stderr.read()
 
 
 def test_streams_stay_apart_from_any_offset_and_beyond_a_hole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

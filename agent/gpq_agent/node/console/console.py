@@ -44,7 +44,8 @@ LEFT_TO_PROGRAM = (
     signal.SIGTSTP, signal.SIGTTIN, signal.SIGTTOU, signal.SIGUSR1, signal.SIGUSR2,
 )  # fmt: skip
 START = "import sys; sys.path.insert(0, {!r}); from gpq_agent.node.console import console; {}"
-# Variables of the program that could break the console's own Python, and their names meanwhile
+# Variables of the program that could break the console's own Python, and their names meanwhile.
+# That Python may need others to start, which the agent has
 LOADER, KEPT = "LD_", "GPQ_KEPT_LD_"
 
 
@@ -57,10 +58,12 @@ def command(kind: str, folder: str, ahead: int, argv: Sequence[str]) -> List[str
 
 def environment(env: Mapping[str, str]) -> Dict[str, str]:
     """The console's own, for a program with this one."""
-    return {
+    own = {name: value for name, value in os.environ.items() if name.startswith(LOADER)}
+    kept = {
         KEPT + name[len(LOADER) :] if name.startswith(LOADER) else name: value
         for name, value in env.items()
     }
+    return {**kept, **own}
 
 
 def program_environment() -> Dict[bytes, bytes]:
@@ -71,7 +74,7 @@ def program_environment() -> Dict[bytes, bytes]:
     return {
         loader + name[len(kept) :] if name.startswith(kept) else name: value
         for name, _, value in pairs
-        if name
+        if name and not name.startswith(loader)
     }
 
 
@@ -292,12 +295,14 @@ class Console:
         self._input = b""
         self._is_closing = False  # stdin ends after `_input`
         self._has_news = False  # for the owner
+        self._has_lost = False  # output
         self._heard = time.monotonic()  # of the session
         self._ended = float("inf")
         self._program = begin()
 
     def run(self) -> int:
-        """Returns the status of the program when its output is in the log."""
+        """Returns the status of the program when its output is in the log. A program without a
+        fault has one if some of its output found no place there."""
         program = self._program
         while True:
             self._look(self._poll())
@@ -308,7 +313,8 @@ class Console:
                 continue
             is_drained = not program.outputs and not self._transcript.unwritten
             if is_drained or time.monotonic() > self._ended + LINGER:
-                return program.status
+                is_lost = self._has_lost or bool(self._transcript.unwritten)
+                return program.status or int(is_lost) << 8  # exit code 1
 
     def _waits(self) -> bool:
         """Must the program wait for its client?"""
@@ -347,11 +353,14 @@ class Console:
         if self._listener.fileno() in ready:
             self._accept()
         try:
-            self._transcript.flush()
+            if self._transcript.unwritten:
+                self._transcript.flush()
+                self._has_news = True
             for descriptor, stream in list(self._program.outputs.items()):
                 if descriptor in ready:
                     self._read(descriptor, stream)
         except OSError:  # the log takes no more, for example because of a limit of the job
+            self._has_lost = True
             self._program.close_output(OUT, ERR)
         events = ready.get(self._program.stdin, 0)
         if events & (select.POLLERR | select.POLLHUP):
