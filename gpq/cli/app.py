@@ -160,7 +160,10 @@ def complaint(error: Exception, name: str) -> Exception:
 SYNONYMS = {  # words from other tools, by gpq's name for the command
     "cancel": "kill stop delete del rm remove abort scancel qdel",
     "status": "ls ps list queue jobs squeue qstat",
-    "submit": "run add start sbatch qsub exec",
+    "submit": "add start sbatch qsub",
+    "run": "srun exec",
+    "shell": "salloc bash interactive",
+    "attach": "sattach connect",
     "show": "info describe inspect",
     "logs": "cat tail out output",
     "why": "explain reason",
