@@ -59,20 +59,20 @@ def command(kind: str, folder: str, ahead: int, argv: Sequence[str]) -> List[str
 def environment(env: Mapping[str, str]) -> Dict[str, str]:
     """The console's own, for a program with this one."""
     own = {name: value for name, value in os.environ.items() if name.startswith(LOADER)}
-    kept = {
+    variables = {
         KEPT + name[len(LOADER) :] if name.startswith(LOADER) else name: value
         for name, value in env.items()
     }
-    return {**kept, **own}
+    return {**variables, **own}
 
 
 def program_environment() -> Dict[bytes, bytes]:
     """The inverse of `environment`, as it came: Python changes its own copy in some locales."""
     with open("/proc/self/environ", "rb") as stream:
         pairs = [pair.partition(b"=") for pair in stream.read().split(b"\0")]
-    kept, loader = KEPT.encode(), LOADER.encode()
+    prefix, loader = KEPT.encode(), LOADER.encode()
     return {
-        loader + name[len(kept) :] if name.startswith(kept) else name: value
+        loader + name[len(prefix) :] if name.startswith(prefix) else name: value
         for name, _, value in pairs
         if name and not name.startswith(loader)
     }
