@@ -19,6 +19,7 @@ from gpq_agent.node.console.relay import Printed, enter
 from gpq_agent.node.spool.spool import Spool
 
 from tests.agent.node.harness import wait_until
+from tests.contract.test_sqlite_store import fill, mounted, needs_root
 
 PATIENCE = 30.0
 AHEAD = 1 << 20
@@ -47,6 +48,12 @@ class Running:
     def connect(self, session: bytes, connection: int = 1, *, known: bool = False) -> Line:
         self.lines.append(Line(self.folder, wire.Greeting(session, connection, known, 0, wire.EVERYTHING)))
         return self.lines[-1]
+
+    def close(self) -> None:
+        self.process.kill()
+        self.process.wait()
+        for line in self.lines:
+            line.socket.close()
 
 
 class Line:
@@ -92,10 +99,7 @@ def start(tmp_path: Path) -> Iterator[Callable[..., Running]]:
 
     yield begin
     for one in started:
-        one.process.kill()
-        one.process.wait()
-        for line in one.lines:
-            line.socket.close()
+        one.close()
 
 
 Start = Callable[..., Running]
@@ -158,6 +162,49 @@ def test_a_signal_that_is_sent_again_comes_once(start: Start) -> None:
     assert running.log().count(b"got\n") == 1
 
 
+def test_a_signal_reaches_a_program_that_does_not_run_yet() -> None:
+    """The console ignores signals that are meant for its program, and so did the program at its very first."""
+    gate, gate_end = os.pipe()
+
+    class Late(console.Program):
+        def lead(self) -> None:
+            super().lead()
+            os.read(gate, 1)
+
+    before = signal.signal(signal.SIGUSR1, signal.SIG_IGN)
+    try:
+        program = Late(["true"])
+        program.send(signal.SIGUSR1)
+        os.write(gate_end, b"x")
+        _, status = os.waitpid(program.pid, 0)
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+    program.close_input()
+    program.close_output(console.OUT, console.ERR)
+    for descriptor in (gate, gate_end):
+        os.close(descriptor)
+    assert os.WIFSIGNALED(status)
+    assert os.WTERMSIG(status) == signal.SIGUSR1
+    assert not signal.pthread_sigmask(signal.SIG_BLOCK, [])
+
+
+@needs_root
+def test_output_that_waited_for_space_on_a_full_disk_is_news(start: Start, tmp_path: Path) -> None:
+    with mounted(tmp_path / "small", "256k") as small:
+        log = small / wire.LOG
+        running = start("sh", "-c", "read line; echo $line; exec cat", log=log)
+        fill(small)
+        line = running.connect(FIRST)
+        line.send(wire.INPUT, b"words\n")
+        line.until(lambda taken, *_: taken == 6)
+        line.until(lambda *_: True)  # the console has the words, and no space for them
+        assert not log.read_bytes()
+        (small / "filler").unlink()
+        line.until(lambda *_: log.read_bytes() == b"words\n")
+        line.send(wire.CLOSE)
+        assert running.process.wait(PATIENCE) == 0
+
+
 def test_on_a_full_disk_the_console_obeys_and_ends(start: Start) -> None:
     script = "trap 'exit 7' USR1; touch ready; echo lost; while :; do sleep 0.01; done"
     running = start("sh", "-c", script, log=Path("/dev/full"))
@@ -173,11 +220,17 @@ def test_output_that_found_no_place_is_a_fault(start: Start) -> None:
 
 
 def test_an_ended_program_waits_for_no_client(start: Start) -> None:
-    running = start("sh", "-c", "head -c 1100000 /dev/zero; exit 3")
+    running = start("sh", "-c", "read line; head -c 1100000 /dev/zero; exit 3")
     line = running.connect(FIRST)  # acknowledges nothing
-    line.until(lambda *_: True)
+    line.send(wire.INPUT, b"\n")
     assert running.process.wait(PATIENCE) == 3
     assert len(running.log()) == 1_100_000
+
+
+def test_the_console_ends_with_a_program_that_closed_its_streams(tmp_path: Path) -> None:
+    words = console.command("pipes", str(tmp_path), AHEAD, ["sh", "-c", "exec <&- >&- 2>&-; sleep 0.2"])
+    words = [word.replace("sys.exit", "console.LINGER = 1e6; sys.exit") for word in words]
+    assert subprocess.run(words, stdin=subprocess.DEVNULL, timeout=PATIENCE, check=False).returncode == 0
 
 
 def test_the_program_waits_for_a_client_that_is_behind(start: Start) -> None:
@@ -203,6 +256,49 @@ def test_a_stranger_is_not_heard(start: Start) -> None:
     line.send(wire.CLOSE)
     assert running.process.wait(PATIENCE) == 0
     assert running.log() == b"x"
+
+
+TO_CONSOLE = """
+import os, socket, sys
+os.setgid(54321)
+os.setuid(54321)
+with socket.socket(socket.AF_UNIX) as console:
+    try:
+        console.connect(sys.argv[1])
+        print("connected")
+        console.sendall(bytes.fromhex(sys.argv[2]))
+        print(console.recv(1))
+    except OSError as error:
+        print(type(error).__name__)
+"""
+
+
+@needs_root
+def test_another_user_does_not_get_to_the_console(tmp_path: Path) -> None:
+    spool = Path(Spool(str(tmp_path / "spool")).path)
+    folder = spool / "attempts" / "42.1"
+    folder.mkdir()
+    running = Running(folder, "cat")
+    hello = wire.frame(wire.HELLO, wire.Greeting(SECOND, 1, False, 0, wire.EVERYTHING).packed())
+    frames = hello + wire.frame(wire.INPUT, b"of a stranger") + wire.frame(wire.CLOSE)
+
+    def as_stranger() -> list[str]:
+        words = [sys.executable, "-c", TO_CONSOLE, f"attempts/42.1/{wire.CONSOLE}", frames.hex()]
+        return subprocess.run(words, cwd=spool, capture_output=True, text=True, check=True).stdout.split()
+
+    try:
+        line = running.connect(FIRST)
+        line.until(lambda *_: True)
+        assert as_stranger() == ["PermissionError"]
+        for path in (spool, folder.parent, folder, folder / wire.CONSOLE):
+            path.chmod(0o777)
+        assert as_stranger()[0] == "connected"
+        line.send(wire.INPUT, b"of the user")
+        line.send(wire.CLOSE)
+        assert running.process.wait(PATIENCE) == 0
+        assert running.log() == b"of the user"
+    finally:
+        running.close()
 
 
 def test_the_environment_of_the_program_is_as_it_came(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:

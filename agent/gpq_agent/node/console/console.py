@@ -109,9 +109,12 @@ class Program:
 
     def _begin(self, argv: List[str], ends: Sequence[int]) -> None:
         """Start the command with these ends as its streams."""
+        # a signal to the program waits until it handles signals as a new process does
+        mask = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
         self.pid = os.fork()
         if not self.pid:
             _become(argv, ends, self.lead)
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         for descriptor in set(ends):
             os.close(descriptor)
         os.set_blocking(self.stdin, False)
@@ -307,10 +310,10 @@ class Console:
         while True:
             self._look(self._poll())
             if program.status is None:
-                if program.collect():
-                    self._ended = time.monotonic()
-                    program.close_input()
-                continue
+                if not program.collect():
+                    continue
+                self._ended = time.monotonic()
+                program.close_input()
             is_drained = not program.outputs and not self._transcript.unwritten
             if is_drained or time.monotonic() > self._ended + LINGER:
                 is_lost = self._has_lost or bool(self._transcript.unwritten)
