@@ -40,7 +40,6 @@ OPTIONS = (
 )  # fmt: skip
 OWN: dict[str, dict[str, str]] = {  # that differ for a command
     "gpus": {"metavar": "N", "help": "How many GPUs. [default: 1]"},
-    "name": {"help": "Name of the job. [default: the name of the program]"},
 }
 PASSED = (
     signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2,
@@ -62,10 +61,11 @@ Pty = Annotated[
 Command = Annotated[list[str], typer.Argument(metavar="COMMAND [ARG]...")]
 
 
-def with_options(*own: Parameter) -> Callable[[F], F]:
+def with_options(*own: Parameter, name: str) -> Callable[[F], F]:
     """Give a command, which takes the context and keywords, a parameter for each option, and its
-    own."""
-    rows = [msgspec.structs.replace(BY_NAME[name], **OWN.get(name, {})) for name in OPTIONS]
+    own. `name`: that of its jobs by default, in words."""
+    texts = {**OWN, "name": {"help": f"Name of the job. [default: {name}]"}}
+    rows = [msgspec.structs.replace(BY_NAME[key], **texts.get(key, {})) for key in OPTIONS]
     context = Parameter("ctx", KEYWORD, annotation=typer.Context)
     options = (parameter(row, *TYPES[row.typed]) for row in rows)
     return lambda command: declare(command, [context, *own, *options])
@@ -75,6 +75,7 @@ def with_options(*own: Parameter) -> Callable[[F], F]:
 @with_options(
     Parameter("words", KEYWORD, annotation=Command),
     Parameter("pty", KEYWORD, default=None, annotation=Pty),
+    name="the name of the program",
 )
 def run(ctx: typer.Context, words: list[str], pty: bool | None = None, **_: Any) -> int:
     """Run a command on a queued GPU as if it ran here.
@@ -102,7 +103,7 @@ def run(ctx: typer.Context, words: list[str], pty: bool | None = None, **_: Any)
 
 
 @shell_app.command("shell", context_settings=HELP)
-@with_options()
+@with_options(name="shell")
 def shell(ctx: typer.Context, **_: Any) -> int:
     """A shell on a queued GPU, in this folder and with these variables.
 
