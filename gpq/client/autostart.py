@@ -14,7 +14,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from gpq import paths
 from gpq.client.quick import refuse_stranger
@@ -23,7 +23,7 @@ from gpq.errors import BY_CODE, DaemonUnreachable, GpqError, Refused
 from gpq.folders import make_private, not_through_links
 
 START_SECONDS = 60.0
-# that the daemon of another starter, such as systemd, has to serve
+# that the daemon of another starter, such as systemd, has to serve or to end
 OTHER_SECONDS = 10.0
 QUIET_SECONDS = 2.0  # a start that takes longer is announced on a terminal
 
@@ -34,9 +34,28 @@ def ensure_daemon(*options: str, quiet: bool = False) -> bool:
     Refused."""
     home = paths.home()
     make_private(home)
+    was_refused = False
+    while True:
+        with _alone(home):
+            if serves():
+                return False
+            for team in own_teams():
+                _start_again(team, quiet)
+            try:
+                _start("daemon", options, paths.daemon_log(), quiet)
+                return True
+            except Refused:
+                if was_refused:
+                    raise
+                was_refused = True
+        _await_other()
+
+
+@contextlib.contextmanager
+def _alone(home: str) -> Iterator[None]:
+    """One starter at a time. The daemon's own lock will not do, because the daemon holds it as long
+    as it lives. Raises Refused."""
     try:
-        # One starter at a time. The daemon's own lock will not do, because the daemon holds it as
-        # long as it lives.
         descriptor = os.open(
             os.path.join(home, "start.lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600
         )
@@ -47,31 +66,18 @@ def ensure_daemon(*options: str, quiet: bool = False) -> bool:
         ) from None
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX)
-        if serves():
-            return False
-        for team in own_teams():
-            _start_again(team, quiet)
-        try:
-            _start("daemon", options, paths.daemon_log(), quiet)
-        except Refused:
-            if not serves_soon():
-                raise
-            return False
-        return True
+        yield
     finally:
         os.close(descriptor)
 
 
-def serves_soon() -> bool:
-    """Does a daemon serve soon that somebody else starts now?"""
+def _await_other() -> None:
+    """Wait until a daemon that somebody else started serves or has ended, at most OTHER_SECONDS."""
     from gpq.client.daemon_control import running  # which starts daemons by this module
 
     until = time.monotonic() + OTHER_SECONDS
-    while running() is not None and time.monotonic() < until:
-        if serves():
-            return True
+    while running() is not None and not serves() and time.monotonic() < until:
         time.sleep(0.02)
-    return False
 
 
 def start_arbiter(team: str, *options: str, quiet: bool = False) -> bool:

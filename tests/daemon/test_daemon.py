@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import concurrent.futures
 import contextlib
+import fcntl
 import json
 import os
 import signal
@@ -10,13 +12,14 @@ import socket
 import sqlite3
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from gpq.client import daemon_control
+from gpq.client import autostart, daemon_control
 from gpq.client.connection import call
 from gpq.core.model.jobs import TERMINAL
 from gpq.daemon.files import backups
@@ -28,7 +31,7 @@ from gpq.store.sqlite import SqliteStore
 from tests.contract.test_sqlite_store import fill, mounted, needs_root
 from tests.daemon.daemons import CONFIG, Daemon, clear, daemon
 from tests.support.figures import Figures
-from tests.support.waiting import wait_until
+from tests.support.waiting import PATIENCE, wait_until
 
 
 @pytest.fixture
@@ -460,6 +463,28 @@ def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Daemon]:
     yield made
     monkeypatch.undo()
     clear(made)
+
+
+def test_a_daemon_that_ends_during_a_start_is_replaced(own: Daemon, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Meanwhile other commands may look and start."""
+    waits = threading.Event()
+    await_other = autostart._await_other
+    monkeypatch.setattr(autostart, "_await_other", lambda: (waits.set(), await_other()))
+    own.home.mkdir(exist_ok=True)
+    hold = "from gpq.store.lock import DaemonLock; lock = DaemonLock(); print(flush=True); input()"
+    words = [sys.executable, "-c", hold]
+    with (
+        subprocess.Popen(words, env=own.environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as ending,
+        concurrent.futures.ThreadPoolExecutor() as threads,
+    ):
+        assert ending.stdout is not None
+        assert ending.stdout.readline() == b"\n"
+        started = threads.submit(autostart.ensure_daemon)
+        assert waits.wait(PATIENCE)
+        with open(own.home / "start.lock") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        ending.kill()
+        assert started.result(PATIENCE)
 
 
 def test_start_status_logs_and_stop(own: Daemon) -> None:
