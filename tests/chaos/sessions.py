@@ -3,19 +3,24 @@ comes twice, and nothing is left behind."""
 
 from __future__ import annotations
 
+import fcntl
 import os
 import random
+import re
+import signal
 import subprocess
 import sys
 import tempfile
 import threading
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import psutil
+from gpq_agent import wire
 
 from tests.e2e.harness import ROOT, Daemon
 from tests.support.sshd import Sshd
@@ -128,16 +133,107 @@ class Client:
 
 # -- breaks ------------------------------------------------------------------------------------------------------------
 
-CLIENTS = 4  # at once
+CLIENTS = 4  # at once, and one that is killed itself
+WEIGHTS = {"way": 8, "relay": 4, "agent": 2, "daemon": 1, "client": 1, "pause": 3}
+BREAKS = tuple(kind for kind in WEIGHTS if kind != "pause")
+ROUNDS = 5  # more than asked, at most, until each kind has hit
+
+LINES, WIDTH = 1 << 14, 8
+# `gpq attach` shows the last 64 KiB of both streams. So a job that is never further ahead of its clients loses nothing
+LEAD = 24 << 10  # bytes of a stream
+COUNTED = b"".join(b"%07d\n" % number for number in range(LINES))
+COUNT = (
+    sys.executable,
+    "-c",
+    "import os, sys, time\n"
+    f"for first in range(0, {LINES}, 16):\n"
+    f"    while first * {WIDTH} > os.stat(sys.argv[1]).st_size + {LEAD}:\n"
+    "        time.sleep(0.01)\n"
+    "    block = b''.join(b'%07d\\n' % number for number in range(first, first + 16))\n"
+    "    for stream in (1, 2):\n"
+    "        os.write(stream, block)\n"
+    "    time.sleep(0.005)\n",
+)
+
+
+def own(err: bytes) -> bytes:
+    """What the program printed on stderr, without the notes of gpq."""
+    return re.sub(rb"note: [^\n]*\n", b"", err)
+
+
+def covered(pieces: Iterable[bytes]) -> int:
+    """Bytes of COUNTED that pieces of it show together, from the first on. A gap, or a byte that is not from there, ends
+    the count."""
+    end = 0
+    for piece in pieces:
+        begin = COUNTED.rfind(piece, 0, end + len(piece))
+        if begin < 0:
+            break
+        end = max(end, begin + len(piece))
+    return end
+
+
+class CountingJob:
+    """A job that counts on both streams, and its clients: `gpq run`, then one `gpq attach` for each that was killed."""
+
+    def __init__(self, daemon: Daemon) -> None:
+        self._daemon = daemon
+        self._seen = daemon.work / "seen"  # its size says how many bytes of each stream the clients have shown
+        self._seen.write_bytes(b"")
+        self._clients = [Client(daemon, *COUNT, str(self._seen))]
+        self._clients[0].until_printed(b"\n")
+        self._job = max(row.id for row in daemon.rows().jobs)
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._say_what_is_seen)
+        self._thread.start()
+
+    def _say_what_is_seen(self) -> None:
+        while not self._stop.wait(0.02):
+            os.truncate(self._seen, min(self._shown()))
+
+    def _shown(self) -> tuple[int, int]:
+        clients = list(self._clients)
+        return covered(bytes(one.out) for one in clients), covered(own(bytes(one.err)) for one in clients)
+
+    def break_client(self) -> int:
+        """Kill -9 its client, and attach another. Returns how many there were."""
+        self._clients[-1].send(signal.SIGKILL)
+        if self._clients[-1].process.wait(PATIENCE) != -signal.SIGKILL:  # the job has ended
+            return 0
+        self._clients.append(Client(self._daemon, str(self._job), command="attach"))
+        self._clients[-1].until_printed(b"\n")
+        return 1
+
+    def wrong(self) -> list[str]:
+        """Once the job has ended: what its clients do not show."""
+        *killed, (_, err, code) = [client.result() for client in self._clients]
+        self._stop.set()
+        self._thread.join()
+        shown = self._shown()
+        if code == 0 and shown == (len(COUNTED), len(COUNTED)):
+            return []
+        return [
+            f"{len(killed)} clients killed, code {code}, without a gap to {shown} of {len(COUNTED)}: {err[-300:]!r}"
+        ]
 
 
 class Breaker:
-    """Breaks something of `clients` at random moments until it is stopped."""
+    """Breaks something of `clients` or of `counting` at random moments until it is stopped. `hits`: how often, by
+    kind."""
 
-    def __init__(self, daemon: Daemon, home: Path, clients: Sequence[Client], dice: random.Random) -> None:
+    def __init__(
+        self,
+        daemon: Daemon,
+        home: Path,
+        clients: Sequence[Client],
+        counting: CountingJob,
+        hits: Counter[str],
+        dice: random.Random,
+    ) -> None:
         self._home = str(home)
-        self._daemon, self._clients, self._dice = daemon, clients, dice
-        self.broken: Counter[str] = Counter()
+        self._daemon, self._clients, self._counting, self._dice = daemon, clients, counting, dice
+        self._hits = hits
+        self.problem = ""  # of this breaker
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run)
         self._thread.start()
@@ -147,16 +243,33 @@ class Breaker:
         self._thread.join()
 
     def _run(self) -> None:
-        while not self._stop.wait(self._dice.uniform(0.1, 1.2)):
-            what = self._dice.choices(("way", "relay", "agent", "pause", "daemon"), (8, 4, 2, 3, 1))[0]
-            if what == "way":
-                self.broken[what] += self._dice.choice(self._clients).break_way()
-            elif what == "daemon":
-                self._daemon.kill()
-                self._daemon.start()
-                self.broken[what] += 1
-            else:
-                self.broken[what] += self._hit(what)
+        try:
+            while not self._stop.wait(self._dice.uniform(0.1, 1.2)):
+                kind = self._next()
+                self._hits[kind] += self._break(kind)
+        except Exception as error:
+            self.problem = f"the breaker ended: {error!r:.600}"
+
+    def _next(self) -> str:
+        """Half of the time a kind that has not hit yet."""
+        missing = [kind for kind in WEIGHTS if not self._hits[kind]]
+        if missing and self._dice.random() < 0.5:
+            return self._dice.choice(missing)
+        return self._dice.choices(list(WEIGHTS), list(WEIGHTS.values()))[0]
+
+    def _break(self, kind: str) -> int:
+        """How many it hit."""
+        if kind == "way":
+            return self._dice.choice(self._clients).break_way()
+        if kind == "client":
+            return self._counting.break_client()
+        if kind != "daemon":
+            return self._hit(kind)
+        with open(self._daemon.home / "start.lock", "ab") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)  # so that no client starts the next one
+            self._daemon.kill()
+            self._daemon.start()
+        return 1
 
     def _is_ours(self, process: psutil.Process) -> bool:
         with suppress(psutil.Error):
@@ -194,31 +307,76 @@ class Breaker:
         return 0
 
 
-def behind_ssh(times: int, seed: int) -> tuple[Counter[str], list[str]]:
+@dataclass(slots=True)
+class Outcome:
+    """`hits`: how often it broke something, by kind. `wrong`: streams, in words. `left`: processes that outlived their
+    clients."""
+
+    hits: Counter[str] = field(default_factory=Counter)
+    wrong: list[str] = field(default_factory=list)
+    left: list[str] = field(default_factory=list)
+
+    @property
+    def breaks(self) -> int:
+        return sum(self.hits[kind] for kind in BREAKS)
+
+    @property
+    def missing(self) -> list[str]:
+        return [kind for kind in WEIGHTS if not self.hits[kind]]
+
+
+def behind_ssh(times: int, seed: int) -> Outcome:
     """`breaks` with a server behind an sshd."""
     with tempfile.TemporaryDirectory() as folder, Sshd(Path(folder) / "sshd") as server:
         daemon = Daemon()
-        daemon.config.write_text(f'policy = "fifo"\n[nodes.far]\n{server.toml(slots=CLIENTS)}')
+        daemon.config.write_text(f'policy = "fifo"\n[nodes.far]\n{server.toml(slots=CLIENTS + 1)}')
         with daemon:
             return breaks(daemon, server.home, times, seed)
 
 
-def breaks(daemon: Daemon, home: Path, times: int, seed: int) -> tuple[Counter[str], list[str]]:
-    """What was broken, and what was wrong then. `home`: a folder whose path the agents of the server name."""
-    dice, broken, wrong = random.Random(seed), Counter[str](), list[str]()
-    while broken.total() < times:
-        size = dice.randrange(500, 4000)
-        clients = [Client(daemon, *ECHO, stdin=None) for _ in range(CLIENTS)]
-        texts = [b"".join(b"%d of %d\n" % (line, dice.randrange(10**9)) for line in range(size)) for _ in clients]
-        for client, text in zip(clients, texts, strict=True):
-            client.start_slowly(text)
-            client.until_printed(b"\n")
-        breaker = Breaker(daemon, home, clients, dice)
-        results = [client.result() for client in clients]
-        breaker.stop()
-        broken += breaker.broken
-        for (out, err, code), text in zip(results, texts, strict=True):
-            own = b"".join(line for line in err.splitlines(True) if not line.startswith(b"note: "))
-            if (out, own, code) != (text, text, 0):
-                wrong.append(f"code {code}, {len(out)} and {len(own)} of {len(text)} bytes: {err[-300:]!r}")
-    return broken, wrong
+def breaks(daemon: Daemon, home: Path, times: int, seed: int) -> Outcome:
+    """Rounds with clients under breaks, until there were so many. `home`: a folder whose path the agents of the server
+    name."""
+    dice, outcome = random.Random(seed), Outcome()
+    for number in range(times + ROUNDS):
+        if outcome.breaks >= times and (number >= ROUNDS or not outcome.missing):
+            break
+        _round(daemon, home, dice, outcome)
+        outcome.left += until_none_is_left(daemon, home)
+    return outcome
+
+
+def _round(daemon: Daemon, home: Path, dice: random.Random, outcome: Outcome) -> None:
+    size = dice.randrange(500, 4000)
+    counting = CountingJob(daemon)
+    clients = [Client(daemon, *ECHO, stdin=None) for _ in range(CLIENTS)]
+    texts = [b"".join(b"%d of %d\n" % (line, dice.randrange(10**9)) for line in range(size)) for _ in clients]
+    for client, text in zip(clients, texts, strict=True):
+        client.start_slowly(text)
+        client.until_printed(b"\n")
+    breaker = Breaker(daemon, home, clients, counting, outcome.hits, dice)
+    results = [client.result() for client in clients]
+    breaker.stop()
+    outcome.wrong += [*filter(None, [breaker.problem]), *counting.wrong()]
+    for (out, err, code), text in zip(results, texts, strict=True):
+        if (out, own(err), code) != (text, text, 0):
+            outcome.wrong.append(f"code {code}, {len(out)} and {len(own(err))} of {len(text)} bytes: {err[-300:]!r}")
+
+
+def until_none_is_left(daemon: Daemon, home: Path) -> list[str]:
+    """The processes of ended clients and jobs that are still there after PATIENCE."""
+    deadline = time.monotonic() + PATIENCE
+    while (left := list(processes_of_sessions(daemon, home))) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    return left
+
+
+def processes_of_sessions(daemon: Daemon, home: Path) -> Iterator[str]:
+    """The processes of jobs, the relays, and the ssh that leads to them, in words."""
+    for process in psutil.process_iter():
+        with suppress(psutil.Error):
+            words, variables = " ".join(process.cmdline()), process.environ()
+            texts = " ".join([words, *variables.values()])
+            is_ours = str(daemon.home) in texts or str(home) in texts
+            if is_ours and ("--attach" in words or wire.ENV_MARK in variables or process.name() == "gpq-shim"):
+                yield f"{process.pid} {process.name()}: {words[-200:]}"
