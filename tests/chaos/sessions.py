@@ -173,6 +173,12 @@ def covered(pieces: Iterable[bytes]) -> int:
     return end
 
 
+def reached(piece: bytes) -> int:
+    """Where in COUNTED the last whole line of a piece ends."""
+    line = piece.rpartition(b"\n")[0][1 - WIDTH :]
+    return (int(line) + 1) * WIDTH if line.isdigit() else 0
+
+
 class CountingJob:
     """A job that counts on both streams, and its clients: `gpq run`, then one `gpq attach` for each that was killed."""
 
@@ -189,11 +195,8 @@ class CountingJob:
 
     def _say_what_is_seen(self) -> None:
         while not self._stop.wait(0.02):
-            os.truncate(self._seen, min(self._shown()))
-
-    def _shown(self) -> tuple[int, int]:
-        clients = list(self._clients)
-        return covered(bytes(one.out) for one in clients), covered(own(bytes(one.err)) for one in clients)
+            shown = [(bytes(one.out), own(bytes(one.err))) for one in list(self._clients)]
+            os.truncate(self._seen, min(max(map(reached, pieces)) for pieces in zip(*shown, strict=True)))
 
     def break_client(self) -> int:
         """Kill -9 its client, and attach another. Returns how many there were."""
@@ -206,15 +209,14 @@ class CountingJob:
 
     def wrong(self) -> list[str]:
         """Once the job has ended: what its clients do not show."""
-        *killed, (_, err, code) = [client.result() for client in self._clients]
+        results = [client.result() for client in self._clients]
         self._stop.set()
         self._thread.join()
-        shown = self._shown()
-        if code == 0 and shown == (len(COUNTED), len(COUNTED)):
+        ends = covered(out for out, *_ in results), covered(own(err) for _, err, _ in results)
+        *_, (_, err, code) = results
+        if code == 0 and ends == (len(COUNTED), len(COUNTED)):
             return []
-        return [
-            f"{len(killed)} clients killed, code {code}, without a gap to {shown} of {len(COUNTED)}: {err[-300:]!r}"
-        ]
+        return [f"code {code} of client {len(results)}, no gap up to {ends} of {len(COUNTED)} bytes: {err[-300:]!r}"]
 
 
 class Breaker:
@@ -372,11 +374,14 @@ def until_none_is_left(daemon: Daemon, home: Path) -> list[str]:
 
 
 def processes_of_sessions(daemon: Daemon, home: Path) -> Iterator[str]:
-    """The processes of jobs, the relays, and the ssh that leads to them, in words."""
+    """The processes of jobs, the relays, and each ssh but that of the daemon, in words."""
+    assert daemon.process is not None
     for process in psutil.process_iter():
         with suppress(psutil.Error):
             words, variables = " ".join(process.cmdline()), process.environ()
             texts = " ".join([words, *variables.values()])
             is_ours = str(daemon.home) in texts or str(home) in texts
-            if is_ours and ("--attach" in words or wire.ENV_MARK in variables or process.name() == "gpq-shim"):
+            is_job = wire.ENV_MARK in variables or process.name() == "gpq-shim"
+            is_way = process.name() == "ssh" and process.ppid() != daemon.process.pid
+            if is_ours and (is_job or is_way or "--attach" in words):
                 yield f"{process.pid} {process.name()}: {words[-200:]}"
