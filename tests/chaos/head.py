@@ -140,12 +140,12 @@ def session_breaks(times: int, seed: int) -> Sequence[Measured]:
 
     They hit the client of the fifth, too, and `gpq attach` continues. Pauses of a relay are counted apart.
     """
-    found = behind_ssh(times, seed)
+    session = behind_ssh(times, seed)
     return [
-        Measured("breaks", found.breaks, at_least=times),
-        *[Measured(f"that hit: {kind}", found.hits[kind], at_least=1 + times // 100) for kind in WEIGHTS],
-        Measured("streams with a byte lost or doubled", len(found.wrong), at_most=0, why="; ".join(found.wrong)),
-        Measured("processes left behind", len(found.left), at_most=0, why="; ".join(found.left)),
+        Measured("breaks", session.breaks, at_least=times),
+        *[Measured(f"that hit: {kind}", session.hits[kind], at_least=1 + times // 100) for kind in WEIGHTS],
+        Measured("streams with a byte lost or doubled", len(session.wrong), at_most=0, why="; ".join(session.wrong)),
+        Measured("processes left behind", len(session.left), at_most=0, why="; ".join(session.left)),
     ]
 
 
