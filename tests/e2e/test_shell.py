@@ -64,7 +64,8 @@ def test_a_shell_has_this_terminal_and_gives_it_back(daemon: Daemon) -> None:
         window.press("stty size; echo $TERM-$GPQ_JOB_ID\r")
         window.shows("24 80", f"xterm-{last_job(daemon)}")
         window.resize(100, 40)
-        window.press("stty size\r")
+        # the size and the keys travel apart, so the keys may come first
+        window.press('until test "$(stty size)" = 40\\ 100; do sleep 0.01; done; stty size\r')
         window.shows("40 100")
         window.press("exit 5\r")
         assert window.end() == 5
